@@ -1,0 +1,270 @@
+"""What hardware did the user describe? GPUs, link graph, host, NIC, disk, fabric and price of one machine or cluster.
+
+Every block of numbers carries a ``source``; a number without a public source says ``estimate (reason)``.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from sim.spec.fields import (
+    Bandwidth,
+    Bytes,
+    ComputeRate,
+    Count,
+    Curve,
+    Factor,
+    Fraction,
+    Frequency,
+    OperatorClass,
+    Power,
+    Price,
+    Rate,
+    Seconds,
+    Source,
+    Spec,
+    TimePerByte,
+    Whole,
+)
+
+Peak = Literal["fp32", "tf32", "fp16", "bf16", "fp8"]
+
+
+class Gpu(Spec):
+    """One CUDA device (``hardware/parts/gpus``). ``peak`` is dense, without sparsity; tensor figures accumulate in FP32."""
+
+    name: str
+    architecture: str
+    compute_capability: str
+    memory: Bytes
+    memory_bandwidth: Bandwidth
+    memory_efficiency: Fraction
+    peak: dict[Peak, ComputeRate]
+    efficiency: dict[OperatorClass, dict[Peak, Curve]]
+    """Share of ``peak`` an operator class reaches, over the FLOP of one kernel; above 1 where Winograd saves work."""
+    kernel_time: Seconds
+    """Least time of one kernel on the device."""
+    context_memory: Bytes
+    power: Power | None = None
+    compute_cv: Fraction = 0.0
+    source: Source
+
+
+class Link(Spec):
+    """One kind of physical link (``hardware/parts/links``): bandwidth of one link in one direction."""
+
+    name: str
+    bandwidth: Bandwidth
+    efficiency: Fraction
+    """Share of ``bandwidth`` that a large copy reaches."""
+    nccl_bandwidth: Bandwidth
+    """What NCCL's search assumes; used to choose, never to time."""
+    source: Source
+
+
+class Transport(Spec):
+    """How collective traffic crosses one hop (``hardware/parts/transports``): constants of a transport class."""
+
+    name: str
+    hop_latency: Seconds
+    """Time from the start of a step's send to the start of the next rank's, beyond bytes over bandwidth."""
+    launch: Seconds
+    """Fixed cost of one collective on this transport."""
+    efficiency: Curve
+    """Share of the link's deliverable bandwidth, over bytes per rank and channel."""
+    flow_cap: Bandwidth | None = None
+    """Most that one flow can carry, whatever the line rate."""
+    flows: Count = 1
+    """Flows that one connection opens side by side."""
+    total_efficiency: Fraction = 1.0
+    """Share of the line rate that all flows together can carry."""
+    cpu_time_per_byte: TimePerByte = 0.0
+    """Core-seconds that the host spends per byte sent or received."""
+    source: Source
+
+
+class Cpu(Spec):
+    """One processor model (``hardware/parts/cpus``)."""
+
+    name: str
+    vendor: Literal["intel", "amd", "arm"]
+    clock: Frequency
+    speed: Factor
+    """Speed of one core at decoding and augmenting, relative to the reference core of the data sets (Xeon Gold 5118)."""
+    smt_gain: Factor
+    """Throughput of a fully loaded core with both hardware threads, relative to one thread."""
+    memory_bandwidth: Bandwidth
+    """Of one socket."""
+    socket_link: Link
+    source: Source
+
+
+class Host(Spec):
+    """The processors and DRAM of one node."""
+
+    cpu: Cpu
+    sockets: Count
+    physical_cores: Count
+    vcpus: Count
+    memory: Bytes
+    source: Source
+
+    @model_validator(mode="after")
+    def _threads(self) -> Host:
+        if self.vcpus < self.physical_cores:
+            raise ValueError(f"vcpus ({self.vcpus}) are hardware threads, at least one per physical core ({self.physical_cores})")
+        return self
+
+
+class Switch(Spec):
+    """One PCIe switch and what hangs below it; ``parent`` is ``socketN`` or another switch."""
+
+    name: str
+    parent: str
+    gpus: tuple[Whole, ...] = ()
+    nics: tuple[Whole, ...] = ()
+    link: Link | None = None
+    """Of the ports and the uplink, where it differs from the node's PCIe."""
+
+
+class Socket(Spec):
+    """What hangs directly off one socket's host bridge."""
+
+    gpus: tuple[Whole, ...] = ()
+    nics: tuple[Whole, ...] = ()
+
+
+class NvLink(Spec):
+    """NVLink between pairs (``pairs: {0-1: 2}``), or from every GPU to NVSwitch (``switch_links: 12``)."""
+
+    link: Link
+    pairs: dict[str, Count] = {}
+    switch_links: Whole = 0
+
+
+class Topology(Spec):
+    """The link graph of one node."""
+
+    nvlink: NvLink | None = None
+    pcie: Link
+    sockets: tuple[Socket, ...]
+    switches: tuple[Switch, ...] = ()
+    peer_to_peer: Literal["none", "pix", "pxb", "phb", "sys"] = "pxb"
+    """Farthest PCIe path on which GPUs may address each other; beyond it copies are staged through host memory."""
+    host_bridge_bandwidth: Bandwidth | None = None
+    """What one socket's root complex relays in all, where that is known to be less than the sum of its ports."""
+    source: Source
+
+
+class Nic(Spec):
+    """The network interfaces of one node; ``bandwidth`` is of each, in each direction."""
+
+    count: Count = 1
+    bandwidth: Bandwidth
+    transport: Transport
+    gpudirect: bool = False
+    nccl_plugin_latency: Seconds = 0.0
+    source: Source
+
+
+class Volume(Spec):
+    """One disk or network volume (``hardware/parts/volumes``): size decides rates where the provider sells it so."""
+
+    name: str
+    size: Bytes
+    bandwidth: Bandwidth
+    """Ceiling of one volume."""
+    io_size: Bytes
+    """Largest single I/O; a longer read takes several."""
+    baseline_iops: Rate
+    iops_per_gib: float = Field(default=0.0, ge=0)
+    """Added per GiB of size above nothing, between ``baseline_iops`` and ``max_iops``."""
+    max_iops: Rate
+    burst_iops: Rate | None = None
+    """Rate while burst credits last; only volumes with a lower baseline burst."""
+    burst_credits: float = Field(default=0.0, ge=0)
+    """I/O operations in a full credit bucket; refills at the baseline rate."""
+    latency: Seconds = 0.0
+    count: Count = 1
+    """Volumes striped together."""
+    assumed: bool = False
+    """True where the machine has no volume of its own and this one stands in for the user's."""
+    source: Source
+
+
+class Storage(Spec):
+    """Where the data set lies, and the ceilings of the node towards it."""
+
+    volume: Volume
+    bandwidth: Bandwidth | None = None
+    """The node's own ceiling (on AWS: the EBS bandwidth of the instance)."""
+    iops: Rate | None = None
+    source: Source
+
+
+class PageCache(Spec):
+    """How the operating system caches the data set."""
+
+    policy: Literal["linux", "lru", "never_evict"] = "linux"
+    memory_share: Fraction = 0.85
+    """Share of DRAM that file pages may fill."""
+    lru_share: Fraction = 0.5
+    """Linux's two-list policy as a mix: this share LRU, the rest never-evict."""
+    source: Source = "estimate (Linux's two-list policy lies between LRU and never-evict; memory left after processes and loader buffers)"
+
+
+class Node(Spec):
+    """One machine."""
+
+    gpu: Gpu
+    gpu_count: Whole
+    topology: Topology
+    host: Host
+    nic: Nic
+    storage: Storage | None = None
+    page_cache: PageCache = PageCache()
+    nvlink_transport: Transport
+    peer_transport: Transport
+    host_transport: Transport
+    """Transport classes inside the node: over NVLink, peer to peer over PCIe, staged through host memory."""
+
+
+class Prices(Spec):
+    """What one node costs."""
+
+    on_demand: Price | None = None
+    spot: Price | None = None
+    date: str
+    region: str = ""
+    source: Source
+
+
+class Group(Spec):
+    """*count* equal nodes."""
+
+    node: Node
+    count: Count = 1
+    role: Literal["worker", "server"] = "worker"
+    price: Prices | None = None
+
+
+class Fabric(Spec):
+    """The network between nodes: non-blocking behind the NICs, unless ``core_bandwidth`` bounds all traffic together."""
+
+    latency: Seconds = 0.0
+    core_bandwidth: Bandwidth | None = None
+    source: Source = "estimate (cluster placement group: non-blocking between the nodes of one job)"
+
+
+class Hardware(Spec):
+    """A machine or cluster that can be rented or built. An instance is one group of one node."""
+
+    name: str
+    provider: str = ""
+    description: str = ""
+    aliases: tuple[str, ...] = ()
+    note: str = ""
+    groups: tuple[Group, ...] = Field(min_length=1)
+    fabric: Fabric = Fabric()

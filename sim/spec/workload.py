@@ -1,0 +1,141 @@
+"""What workload did the user describe? A model's layer table, a data set, its input pipeline and the training set-up."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from sim.spec.fields import Bytes, Count, Factor, Fraction, OperatorClass, Precision, Seconds, Source, Spec, Whole, Work
+from sim.spec.stack import Stack
+
+
+class Layer(Spec):
+    """One operator call of the model, per sample unless said otherwise; bytes are for 4-byte elements."""
+
+    name: str
+    op: OperatorClass
+    gradients: tuple[Count, ...] = ()
+    """Elements of each gradient tensor that becomes ready with this layer's backward, in the order they become ready."""
+    forward: Work = 0.0
+    backward: Work = 0.0
+    read: Bytes = 0.0
+    """Activation bytes the forward reads."""
+    write: Bytes = 0.0
+    """Activation bytes the forward writes."""
+    backward_traffic: Bytes = 0.0
+    """Activation bytes the backward reads and writes."""
+    saved: Bytes = 0.0
+    """Activation bytes kept from forward for backward."""
+    forward_kernels: Whole = 1
+    backward_kernels: Whole = 1
+    kernel_size: Whole = 0
+    """Edge of a convolution's window (3 for 3x3); 0 elsewhere."""
+
+
+class Model(Spec):
+    """A layer table in forward order; backward runs it in reverse. Written by ``sim extract``."""
+
+    name: str
+    command: str = ""
+    """The command that wrote the table."""
+    parameters: Count
+    input: Bytes
+    """Bytes of one sample's input tensors on the GPU."""
+    buffers: Bytes = 0.0
+    """Non-trainable state, such as BatchNorm statistics."""
+    layers: tuple[Layer, ...] = Field(min_length=1)
+    source: Source
+
+    @model_validator(mode="after")
+    def _counted(self) -> Model:
+        total = sum(sum(layer.gradients) for layer in self.layers)
+        if total > self.parameters:
+            raise ValueError(f"the layers' gradients hold {total} elements, more than the model's {self.parameters} parameters")
+        return self
+
+
+class Dataset(Spec):
+    """A data set as it lies on disk, and what one sample costs to prepare on the reference core (Xeon Gold 5118)."""
+
+    name: str
+    samples: Count
+    sample: Bytes
+    """Mean bytes of one sample on disk."""
+    prepared: Bytes
+    """Bytes of one prepared sample as it crosses to the GPU."""
+    prep: Seconds
+    """Core time per sample with the PyTorch loader: decode, augment, collate."""
+    dali_prep: Seconds | None = None
+    """Core time per sample with DALI on the CPU."""
+    dali_gpu_prep: Seconds | None = None
+    """Core time per sample that remains with DALI on the GPU."""
+    dali_gpu_time: Seconds | None = None
+    """GPU time per sample that DALI's decode and augmentation take on a V100."""
+    files: Literal["per_sample", "packed"] = "per_sample"
+    """per_sample: every sample is a file of its own, read at random; packed: large sequential records."""
+    source: Source
+
+
+class Input(Spec):
+    """The loader; torch's own names for torch's options. Counts are per rank."""
+
+    loader: Literal["pytorch", "dali_cpu", "dali_gpu", "synthetic"] = "pytorch"
+    num_workers: Whole = 4
+    prefetch_factor: Count = 2
+    pin_memory: bool = True
+    persistent_workers: bool = False
+    num_threads: Count = 3
+    """DALI's threads of one rank."""
+    worker_start: Seconds = 0.0
+    """Time to start the workers at the beginning of an epoch."""
+    source: Source = "torch and DALI defaults"
+
+
+class Optimizer(Spec):
+    """The update rule; ``passes`` counts memory passes per parameter byte."""
+
+    name: Literal["sgd", "momentum", "adam", "lamb"] = "momentum"
+
+    @property
+    def passes(self) -> float:
+        """Memory passes per parameter byte: reads and writes of weight, gradient and state (DESIGN section 4)."""
+        return {"sgd": 3.0, "momentum": 5.0, "adam": 7.0, "lamb": 10.0}[self.name]
+
+    @property
+    def states(self) -> int:
+        """State tensors kept per parameter."""
+        return {"sgd": 0, "momentum": 1, "adam": 2, "lamb": 2}[self.name]
+
+
+class Noise(Spec):
+    """How ranks and steps differ; zero is deterministic."""
+
+    compute_cv: Fraction | None = None
+    """Coefficient of variation of one step's compute time; None takes the GPU's."""
+
+
+class Training(Spec):
+    """How the model is trained; the batch is per GPU."""
+
+    batch: Count
+    precision: Precision = "fp32"
+    optimizer: Optimizer = Optimizer()
+    stack: Stack
+    gradient_accumulation_steps: Count = 1
+    compute_factor: Factor = 1.0
+    """Measured compute time over the model's, where the user knows it."""
+    noise: Noise = Noise()
+    source: Source = "the user's choice"
+
+
+class Workload(Spec):
+    """One model on one data set with one training set-up."""
+
+    name: str
+    aliases: tuple[str, ...] = ()
+    description: str = ""
+    model: Model
+    dataset: Dataset
+    input: Input = Input()
+    training: Training

@@ -1,0 +1,143 @@
+"""What is '25 Gbps' in SI, and back? The only place that knows a unit.
+
+A quantity is written as a number and a unit: ``25 Gbps``, ``16 GiB``, ``30 us``, ``24.48 USD/h``. Inside the program every
+quantity is a plain float in SI: seconds, bytes, bytes/s, FLOP, FLOP/s, USD/s. ``bps`` counts bits and ``B/s`` bytes; GB is
+10^9 bytes and GiB 2^30. A number without a unit is refused where a quantity is due, because a silently misread unit is the
+most expensive mistake a performance model can make.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Final
+
+_DECIMAL: Final = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
+_BINARY: Final = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50}
+
+_HOUR: Final = 3600.0
+
+
+def _scaled(unit: str, factor: float = 1.0, prefixes: dict[str, float] = _DECIMAL) -> dict[str, float]:
+    return {prefix + unit: scale * factor for prefix, scale in prefixes.items()}
+
+
+_BYTES: Final = _scaled("B") | _scaled("B", prefixes=_BINARY)
+
+UNITS: Final[dict[str, dict[str, float]]] = {
+    "time": {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "min": 60.0, "h": _HOUR, "d": 24 * _HOUR},
+    "size": _BYTES,
+    "bandwidth": {unit + "/s": scale for unit, scale in _BYTES.items()} | _scaled("bps", 1 / 8) | _scaled("bit/s", 1 / 8),
+    "work": _scaled("FLOP"),
+    "compute rate": _scaled("FLOP/s") | _scaled("FLOPS"),
+    "frequency": _scaled("Hz"),
+    "rate": {"1/s": 1.0, "/s": 1.0, "IOPS": 1.0, "kIOPS": 1e3, "samples/s": 1.0, "images/s": 1.0},
+    "price": {"USD/h": 1 / _HOUR, "USD/s": 1.0},
+    "money": {"USD": 1.0},
+    "power": _scaled("W"),
+    "time per byte": {"s/B": 1.0, "s/MB": 1e-6, "s/GB": 1e-9},
+    "fraction": {"%": 0.01},
+}
+"""Accepted units of each dimension, with the factor to SI."""
+
+_EXAMPLE: Final = {
+    "time": "30 us",
+    "size": "16 GiB",
+    "bandwidth": "25 Gbps",
+    "work": "4.1 GFLOP",
+    "compute rate": "15.7 TFLOP/s",
+    "frequency": "2.7 GHz",
+    "rate": "3000 IOPS",
+    "price": "24.48 USD/h",
+    "money": "100 USD",
+    "power": "300 W",
+    "time per byte": "0.45 s/GB",
+    "fraction": "0.84",
+}
+
+_QUANTITY: Final = re.compile(r"\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-z%/][A-Za-z0-9%/]*|1/s)?\s*")
+
+
+_COMMON: Final = {
+    "size": "B, KB, MB, GB, TB, KiB, MiB, GiB, TiB",
+    "bandwidth": "Mbps, Gbps, MB/s, GB/s, MiB/s, GiB/s, ...",
+    "work": "FLOP, MFLOP, GFLOP, TFLOP",
+    "compute rate": "GFLOP/s, TFLOP/s, PFLOP/s",
+    "frequency": "MHz, GHz",
+    "power": "W, kW",
+}
+
+
+class UnitError(ValueError):
+    """Text that is not a quantity of the wanted dimension."""
+
+
+def accepted(dimension: str) -> str:
+    """Name an example and the units of *dimension*, for error messages."""
+    shown = _COMMON.get(dimension) or ", ".join(UNITS[dimension])
+    return f"write for example '{_EXAMPLE[dimension]}' (units: {shown})"
+
+
+def parse(value: object, dimension: str) -> float:
+    """Return *value*, text such as ``25 Gbps``, in SI units of *dimension*.
+
+    A fraction may also be a bare number. Raise UnitError for a missing, unknown or wrong unit, for nan and for infinity.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise UnitError(f"a {dimension} is due, not {_shown(value)}: {accepted(dimension)}")
+    if isinstance(value, int | float):
+        if dimension != "fraction":
+            raise UnitError(f"the number {value} has no unit: {accepted(dimension)}")
+        return _finite(float(value), value)
+    match = _QUANTITY.fullmatch(value)
+    if match is None:
+        raise UnitError(f"{_shown(value)} is not a {dimension}: {accepted(dimension)}")
+    number, unit = match.groups()
+    if unit is None:
+        if dimension != "fraction":
+            raise UnitError(f"{_shown(value)} has no unit: {accepted(dimension)}")
+        return _finite(float(number), value)
+    scale = UNITS[dimension].get(unit)
+    if scale is None:
+        owner = next((name for name, units in UNITS.items() if unit in units), None)
+        reason = f"'{unit}' is a unit of {owner}" if owner else f"unknown unit '{unit}'"
+        raise UnitError(f"{reason}, a {dimension} is due: {accepted(dimension)}")
+    return _finite(float(number) * scale, value)
+
+
+def _finite(number: float, written: object) -> float:
+    if not math.isfinite(number):
+        raise UnitError(f"{_shown(written)} is not a finite number")
+    return number
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+_SHOWN: Final[dict[str, list[tuple[float, str]]]] = {
+    "time": [(1e-9, "ns"), (1e-6, "us"), (1e-3, "ms"), (1.0, "s"), (60.0, "min"), (_HOUR, "h")],
+    "size": [(1.0, "B"), (1e3, "KB"), (1e6, "MB"), (1e9, "GB"), (1e12, "TB")],
+    "binary size": [(1.0, "B"), (2.0**10, "KiB"), (2.0**20, "MiB"), (2.0**30, "GiB"), (2.0**40, "TiB")],
+    "bandwidth": [(1.0, "B/s"), (1e3, "KB/s"), (1e6, "MB/s"), (1e9, "GB/s"), (1e12, "TB/s")],
+    "work": [(1.0, "FLOP"), (1e6, "MFLOP"), (1e9, "GFLOP"), (1e12, "TFLOP")],
+    "compute rate": [(1.0, "FLOP/s"), (1e9, "GFLOP/s"), (1e12, "TFLOP/s"), (1e15, "PFLOP/s")],
+    "rate": [(1.0, "/s")],
+    "price": [(1 / _HOUR, "USD/h")],
+    "money": [(1.0, "USD")],
+}
+
+
+def show(value: float, dimension: str, digits: int = 3) -> str:
+    """Return *value* (SI) as text with the largest unit that leaves a number of at least one."""
+    units = _SHOWN[dimension]
+    scale, unit = units[0]
+    for candidate_scale, candidate in units:
+        if abs(value) >= candidate_scale * (1 - 1e-12):
+            scale, unit = candidate_scale, candidate
+    if value == 0 and dimension == "time":
+        scale, unit = 1.0, "s"
+    number = value / scale
+    text = f"{number:.{digits}g}" if abs(number) < 10**digits else f"{number:.0f}"
+    return f"{text} {unit}"
