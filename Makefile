@@ -1,0 +1,53 @@
+# `make run` simulates the main job, `make test` runs every check. Both build .venv on first use and are quick after that.
+#   PYTHON=python3.12   the interpreter to build .venv with (3.11 or newer)
+#   TORCH=              leave torch out: the tests that need it skip. On Linux pip's usual torch is the large CUDA build;
+#                       pip's own settings (pip.conf, PIP_* variables) are honoured, so a CPU build can be chosen there.
+PYTHON ?= python3
+TORCH ?= torch==2.13.0
+# Newer torchvision wheels do not import beside a CPU torch; of this one the model definitions work (Python 3.11).
+TORCHVISION ?= torchvision==0.15.2
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+.PHONY: run test check readme bench clean
+.DEFAULT_GOAL := run
+
+run: $(VENV)/.run
+	$(BIN)/python -m sim run hardware/p3.16xlarge.yaml workloads/vgg16.yaml
+
+test: check
+	$(BIN)/python -m pytest --benchmark-disable
+
+check: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/codespell
+
+# Runs the commands shown in README.md again and writes their output into it.
+readme: $(VENV)/.dev
+	$(BIN)/python -m tests.readme
+
+bench: $(VENV)/.dev
+	$(BIN)/python -m pytest tests/bench --benchmark-only
+
+clean:
+	rm -rf $(VENV)
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "stallsim needs Python 3.11 or newer; name one: make PYTHON=python3.12" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.run: pyproject.toml | $(BIN)/python
+	$(INSTALL) --editable .
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml | $(BIN)/python
+	$(if $(TORCH),$(INSTALL) '$(TORCH)')
+	$(INSTALL) --editable '.[dev]'
+	$(if $(TORCH),($(INSTALL) pillow requests && $(INSTALL) --no-deps '$(TORCHVISION)') || \
+	  echo "torchvision cannot be installed here; the tests that need its models skip" >&2)
+	@touch $(VENV)/.run $@

@@ -1,0 +1,39 @@
+"""What does a duration cost? The price of all nodes that are rented, times the time: ``cost = sum(count * price) * duration``.
+
+Every node of a group is paid for as long as the job runs, whether it computes or waits. Limits: per-second billing; no start-up
+time, storage, traffic or discounts; prices as dated in the hardware file.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from sim.spec.hardware import Group, Hardware
+
+Market = Literal["on_demand", "spot"]
+
+
+def price(hardware: Hardware, market: Market = "on_demand") -> float | None:
+    """Return USD/s of all nodes of *hardware* together, or None where a group has no price on that *market*."""
+    total = 0.0
+    for group in hardware.groups:
+        of_node = node_price(group, market)
+        if of_node is None:
+            return None
+        total += group.count * of_node
+    return total
+
+
+def node_price(group: Group, market: Market = "on_demand") -> float | None:
+    """Return USD/s of one node of *group*, or None where its price is unknown."""
+    if group.price is None:
+        return None
+    return group.price.on_demand if market == "on_demand" else group.price.spot
+
+
+def cost(hardware: Hardware, duration: float, market: Market = "on_demand") -> float | None:
+    """Return USD for *duration* seconds (a step, an epoch, a job) on *hardware*, or None where a price is unknown."""
+    if duration < 0:
+        raise ValueError(f"a duration of {duration:g} s is negative")
+    rate = price(hardware, market)
+    return None if rate is None else rate * duration

@@ -1,0 +1,77 @@
+"""When does a simulation repeat itself? Exact period detection at step boundaries.
+
+Whatever decides the future (queue levels, outstanding work, waits that have not ended) is written down at each step boundary relative to
+now, rounded to 1e-9 of a step. When it recurs, everything between the two boundaries will recur too: the period is exact
+and the rest of the epoch is arithmetic. Limits: nothing random may be drawn in between, and slow state (burst credits) must not
+change the rates; the caller ends the shortcut where it does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import NamedTuple
+
+_RESOLUTION = 1e-9
+
+
+class Period(NamedTuple):
+    """The simulation repeats between two boundaries: from step *first* at *start* (s) to step *last* at *end*."""
+
+    first: int
+    last: int
+    start: float
+    end: float
+
+    @property
+    def steps(self) -> int:
+        """Return the steps of one period."""
+        return self.last - self.first
+
+    @property
+    def duration(self) -> float:
+        """Return the seconds of one period."""
+        return self.end - self.start
+
+
+class State(NamedTuple):
+    """What decides the future at a boundary: *queues* compare exactly, *times* (s from now, or since) to 1e-9 of *scale*."""
+
+    queues: Hashable
+    times: tuple[float, ...]
+    scale: float
+
+    def rounded(self) -> Hashable:
+        """Return the state as something that compares and hashes exactly."""
+        unit = self.scale * _RESOLUTION
+        return (self.queues, tuple(round(time / unit) for time in self.times))
+
+
+class PeriodDetector:
+    """Remembers states at step boundaries; tells when one recurs."""
+
+    def __init__(self) -> None:
+        self._seen: dict[Hashable, int] = {}
+        self._history: list[tuple[int, float, State]] = []
+
+    def observe(self, step: int, now: float, state: State) -> Period | None:
+        """Note *state* after *step* steps at time *now* (s); return the period if it has been seen before."""
+        place = self._seen.setdefault(state.rounded(), len(self._history))
+        self._history.append((step, now, state))
+        earlier, then, _ = self._history[place]
+        return Period(earlier, step, then, now) if earlier < step else None
+
+    def nearest(self) -> Period:
+        """Return the stretch of at least half of what was seen, up to now, whose ends are most alike: the best whole number of periods."""
+        step, now, state = self._history[-1]
+        candidates = self._history[len(self._history) // 8 : max(len(self._history) // 2, 1)]
+        alike = [entry for entry in candidates if entry[2].queues == state.queues and len(entry[2].times) == len(state.times)]
+        if not alike:
+            first, then, _ = candidates[0]
+            return Period(first, step, then, now)
+        first, then, _ = min(alike, key=lambda entry: max((abs(a - b) for a, b in zip(entry[2].times, state.times, strict=True)), default=0.0))
+        return Period(first, step, then, now)
+
+    def forget(self) -> None:
+        """Start afresh, as rates have changed."""
+        self._seen.clear()
+        self._history.clear()

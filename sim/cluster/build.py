@@ -1,0 +1,188 @@
+"""Which live resources does a cluster have, with equal nodes and equal GPUs simulated once? From description to network links.
+
+Nodes that are described alike and used alike become one *slot* with a count. Inside a slot, GPUs whose input paths are
+interchangeable become one rank class, links that carry the same become one link (`sim.cluster.symmetry`); a load is then the
+number of members of a class that cross one link. Nothing here grows with the number of equal nodes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from sim.cluster.network import Network
+from sim.cluster.symmetry import refine
+from sim.cluster.topology import NodeGraph, node_graph
+from sim.spec.hardware import Hardware, Node
+from sim.spec.yaml import SpecError
+
+
+class Placement(NamedTuple):
+    """A job's GPUs on one node: (node number in the cluster, GPU indices)."""
+
+    node: int
+    gpus: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Slot:
+    """*count* equal nodes, each lending the same GPUs to the same jobs (job number -> GPU indices)."""
+
+    name: str
+    node: Node
+    count: int
+    lent: tuple[tuple[int, tuple[int, ...]], ...]
+
+    @property
+    def graph(self) -> NodeGraph:
+        """Return the link graph of one of these nodes."""
+        return node_graph(self.node)
+
+
+def with_nodes(hardware: Hardware, nodes: int) -> Hardware:
+    """Return *hardware* with *nodes* nodes; it must be one group of equal ones."""
+    if len(hardware.groups) != 1:
+        raise SpecError(f"--nodes {nodes}: {hardware.name} has {len(hardware.groups)} groups of nodes; a single group is due")
+    return hardware.model_copy(update={"groups": (hardware.groups[0].model_copy(update={"count": nodes}),)})
+
+
+def place(hardware: Hardware, gpus: int | None = None, pattern: str | None = None) -> tuple[Placement, ...]:
+    """Return where one job runs on the worker nodes of *hardware*.
+
+    *pattern* gives the GPUs of each node in turn, as in ``1+2``; *gpus* is a total that is spread evenly over all nodes; without
+    either the job takes every GPU. Raise SpecError for more ranks than GPUs.
+    """
+    available = _worker_nodes(hardware)
+    if pattern:
+        return _by_pattern(available, pattern)
+    if gpus is None:
+        return tuple(Placement(number, tuple(range(node.gpu_count))) for number, node in available)
+    if gpus % len(available):
+        raise SpecError(f"--gpus {gpus}: does not divide evenly over {len(available)} nodes; --placement 1+2 gives each node its own number")
+    return _by_pattern(available, "+".join([str(gpus // len(available))] * len(available)))
+
+
+def _worker_nodes(hardware: Hardware) -> list[tuple[int, Node]]:
+    nodes = [group.node for group in hardware.groups if group.role == "worker" for _ in range(group.count)]
+    if not nodes:
+        raise SpecError(f"{hardware.name}: every group has the role 'server'; a job needs workers")
+    return list(enumerate(nodes))
+
+
+def _by_pattern(available: Sequence[tuple[int, Node]], pattern: str) -> tuple[Placement, ...]:
+    try:
+        counts = [int(part) for part in pattern.split("+")]
+    except ValueError:
+        raise SpecError(f"--placement {pattern}: GPUs per node joined by '+', for example 1+2, are due") from None
+    if len(counts) > len(available):
+        raise SpecError(f"--placement {pattern}: {len(counts)} nodes, but {len(available)} are described; --nodes {len(counts)} adds equal ones")
+    placed = []
+    for count, (number, node) in zip(counts, available, strict=False):
+        if not 0 < count <= node.gpu_count:
+            raise SpecError(f"{count} ranks on one node: it has {node.gpu_count} GPUs, and every rank needs one of its own")
+        placed.append(Placement(number, tuple(range(count))))
+    return tuple(placed)
+
+
+def slots(hardware: Hardware, placements: Sequence[tuple[Placement, ...]], fold: bool = True) -> list[Slot]:
+    """Return the slots that *placements* (one per job) make of the cluster; without *fold* every node is its own slot."""
+    nodes = dict(_worker_nodes(hardware))
+    lent: dict[int, list[tuple[int, tuple[int, ...]]]] = {}
+    for job, placement in enumerate(placements):
+        for number, gpus in placement:
+            lent.setdefault(number, []).append((job, gpus))
+    counted: dict[tuple[int, tuple[tuple[int, tuple[int, ...]], ...], int], int] = {}
+    kept: dict[int, Node] = {}
+    for number, uses in sorted(lent.items()):
+        node = nodes[number]
+        kept[id(node)] = node
+        key = (id(node), tuple(uses), 0 if fold else number)
+        counted[key] = counted.get(key, 0) + 1
+    return [Slot(f"n{index}", kept[key[0]], count, key[1]) for index, (key, count) in enumerate(counted.items())]
+
+
+class RankClass(NamedTuple):
+    """Equal ranks of one job: *gpus* of each of the slot's nodes, and the loads of one member class on live links."""
+
+    job: int
+    slot: Slot
+    gpus: tuple[int, ...]
+    copy: Mapping[str, float]
+    """Host-to-device route; loads count the members that share one link."""
+    memory: str
+    """Live link of the DRAM that feeds these GPUs."""
+    memory_load: float
+    cores: str
+    disk: str
+
+    @property
+    def size(self) -> int:
+        """Return the number of ranks in the class."""
+        return len(self.gpus) * self.slot.count
+
+    @property
+    def members(self) -> int:
+        """Return the ranks of the class on one node."""
+        return len(self.gpus)
+
+
+class Built(NamedTuple):
+    """Rank classes of all jobs, and for each slot the live link that stands for each physical one."""
+
+    classes: list[RankClass]
+    live: dict[str, dict[str, str]]
+
+
+def build(network: Network, cluster: Sequence[Slot], crossings: Mapping[str, Mapping[str, Hashable]], fold: bool = True) -> Built:
+    """Add every slot's resources to *network* and return its rank classes.
+
+    *crossings* tells, for each slot name, how often collectives cross each physical link: links that differ in it stay apart.
+    """
+    classes: list[RankClass] = []
+    live: dict[str, dict[str, str]] = {}
+    for slot in cluster:
+        found, names = _fold_slot(slot, crossings.get(slot.name, {}), fold)
+        live[slot.name] = names
+        for link, name in names.items():
+            if name not in network.capacity:
+                network.add_link(name, slot.graph.links[link].capacity)
+        host = slot.node.host
+        gain = host.cpu.smt_gain if host.vcpus > host.physical_cores else 1.0
+        network.add_link(f"{slot.name}.cores", host.physical_cores * gain)
+        classes.extend(found)
+    return Built(classes, live)
+
+
+def _fold_slot(slot: Slot, crossings: Mapping[str, Hashable], fold: bool) -> tuple[list[RankClass], dict[str, str]]:
+    graph = slot.graph
+    ranks = [(job, gpu) for job, gpus in slot.lent for gpu in gpus]
+    routes = [Counter(graph.host_to_device(gpu).links) for _, gpu in ranks]
+    asks = [((job, None if fold else gpu), route) for (job, gpu), route in zip(ranks, routes, strict=True)]
+    colours = {name: (link.capacity, link.tier, crossings.get(name), None if fold else name) for name, link in graph.links.items()}
+    rank_class, link_class = refine(asks, colours)
+    names: dict[str, str] = {}
+    first: dict[int, str] = {}
+    for link, number in link_class.items():
+        names[link] = f"{slot.name}.{first.setdefault(number, link)}"
+    classes = []
+    for number in dict.fromkeys(rank_class):
+        members = [index for index, own in enumerate(rank_class) if own == number]
+        classes.append(_rank_class(slot, [ranks[index] for index in members], [routes[index] for index in members], names))
+    return classes, names
+
+
+def _rank_class(slot: Slot, ranks: Sequence[tuple[int, int]], routes: Sequence[Counter[str]], names: Mapping[str, str]) -> RankClass:
+    load = {names[link]: float(sum(route[link] for route in routes)) for link in routes[0]}
+    memory = slot.graph.memory_of(ranks[0][1])
+    return RankClass(
+        job=ranks[0][0],
+        slot=slot,
+        gpus=tuple(gpu for _, gpu in ranks),
+        copy=load,
+        memory=names[memory],
+        memory_load=float(sum(slot.graph.memory_of(gpu) == memory for _, gpu in ranks)),
+        cores=f"{slot.name}.cores",
+        disk=f"{slot.name}.disk",
+    )

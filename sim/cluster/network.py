@@ -1,0 +1,212 @@
+"""How do activities that share resources progress in time? A fluid model: everything that takes time on a shared resource is here.
+
+A link, a disk, the cores of a host and a GPU are all resources with a capacity; a copy, a read, the decoding of a batch, a
+collective and a GPU kernel are activities with a volume and a load per unit of progress on each resource. Between two changes
+all rates are constant (`sim.cluster.fairshare`); a change re-rates only the activities that share a resource with it, directly
+or through others. All changes of one instant are taken together.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterable, Mapping
+
+import simpy
+
+from sim.cluster.fairshare import Flow, max_min_rates
+from sim.events import EventLog, RateChange
+
+_AFTER_EVERYTHING = 2  # SimPy runs priorities 0 and 1 of an instant first
+_INSTANT = 1e-12  # of the clock: two finishes closer than this are one
+
+
+class Activity:
+    """Something in progress: *volume* units in all, at most *cap* units/s; ``done`` fires when it ends."""
+
+    __slots__ = ("_version", "bottleneck", "cap", "done", "finish", "history", "name", "number", "rate", "remaining", "since", "usage", "weight")
+
+    def __init__(self, number: int, name: str, volume: float, usage: Mapping[str, float], cap: float, weight: float, done: simpy.Event) -> None:
+        self.number = number
+        self.name = name
+        self.remaining = volume
+        self.usage = usage
+        self.cap = cap
+        self.weight = weight
+        self.done = done
+        self.rate = 0.0
+        self.bottleneck = ""
+        self.since = math.nan
+        self.history: list[tuple[float, str]] = []
+        """When each bottleneck began to bind, in order."""
+        self._version = 0
+        self.finish = math.inf
+
+    def left(self, now: float) -> float:
+        """Return the volume still to do at time *now*."""
+        return max(0.0, self.remaining - self.rate * (now - self.since)) if self.rate else self.remaining
+
+
+class Network:
+    """The shared resources of a simulation and everything in progress on them."""
+
+    def __init__(self, env: simpy.Environment, log: EventLog) -> None:
+        self.env = env
+        self.log = log
+        self.capacity = log.capacity
+        self.active: dict[int, Activity] = {}
+        self._on: dict[str, dict[int, Activity]] = {}
+        self._changed: dict[int, Activity] = {}
+        self._freed: dict[str, None] = {}
+        self._heap: list[tuple[float, int, int]] = []
+        self._started = 0
+        self._planned = False
+        self._wake_at = math.inf
+
+    def add_link(self, link: str, capacity: float) -> None:
+        """Describe a resource before anything uses it."""
+        if not capacity > 0:
+            raise ValueError(f"capacity of {link} (={capacity}) must be > 0")
+        self.capacity[link] = capacity
+        self._on[link] = {}
+
+    def set_capacity(self, link: str, capacity: float) -> None:
+        """Change what a resource carries, from now on."""
+        if capacity != self.capacity[link]:
+            self.capacity[link] = capacity
+            self._freed[link] = None
+            self._plan()
+
+    def start(
+        self, name: str, volume: float, usage: Mapping[str, float], cap: float = math.inf, weight: float = 1.0
+    ) -> Activity:
+        """Begin an activity of *volume* units; ``yield activity.done`` waits for its end.
+
+        *usage* gives the load on each resource per unit of progress, *cap* the most units/s, *weight* its part when sharing.
+        """
+        if not usage and cap == math.inf:
+            raise ValueError(f"{name}: uses no resource and has no cap, so it would take no time")
+        self._started += 1
+        activity = Activity(self._started, name, volume, usage, cap, weight, self.env.event())
+        if volume <= 0:
+            activity.done.succeed()
+            return activity
+        self.active[activity.number] = activity
+        for link in usage:
+            self._on[link][activity.number] = activity
+        self._changed[activity.number] = activity
+        self._plan()
+        return activity
+
+    def set_cap(self, activity: Activity, cap: float) -> None:
+        """Change the most that *activity* can use, from now on."""
+        if activity.number in self.active and cap != activity.cap:
+            activity.cap = cap
+            self._changed[activity.number] = activity
+            self._plan()
+
+    def state(self) -> tuple[tuple[str, float], ...]:
+        """Return what is in progress and the seconds it has left at its present rate: part of what decides the future."""
+        now = self.env.now
+        return tuple((activity.name, activity.finish - now) for activity in self.active.values())
+
+    # --- planning ------------------------------------------------------------------------------------------------
+
+    def _plan(self) -> None:
+        if not self._planned:
+            self._planned = True
+            event = self.env.event()
+            event._ok = True  # an event that fires by itself, as simpy.Timeout does, but after all others of this instant
+            event._value = None
+            event.callbacks.append(self._replan)
+            self.env.schedule(event, priority=_AFTER_EVERYTHING)
+
+    def _replan(self, _: simpy.Event) -> None:
+        self._planned = False
+        affected = self._component()
+        self._changed.clear()
+        self._freed.clear()
+        if affected:
+            self._rate(affected)
+        self._arm()
+
+    def _component(self) -> list[Activity]:
+        """Return every activity that shares a resource with a change, directly or through others, oldest first."""
+        found = dict(self._changed)
+        links = list(self._freed)
+        seen = set(links)
+        for activity in self._changed.values():
+            links.extend(link for link in activity.usage if link not in seen)
+            seen.update(activity.usage)
+        while links:
+            for number, activity in self._on[links.pop()].items():
+                if number not in found:
+                    found[number] = activity
+                    links.extend(link for link in activity.usage if link not in seen)
+                    seen.update(activity.usage)
+        return [found[number] for number in sorted(found) if number in self.active]
+
+    def _rate(self, activities: list[Activity]) -> None:
+        now = self.env.now
+        shares = max_min_rates([Flow(activity.usage, activity.weight, activity.cap) for activity in activities], self.capacity)
+        for activity, share in zip(activities, shares, strict=True):
+            if share.bottleneck != activity.bottleneck or not activity.history:
+                activity.history.append((now, share.bottleneck))
+                activity.bottleneck = share.bottleneck
+            if share.rate == activity.rate:
+                continue
+            activity.remaining = activity.left(now)
+            activity.since = now
+            activity.rate = share.rate
+            activity._version += 1
+            activity.finish = now + activity.remaining / share.rate if share.rate > 0 else math.inf
+            heapq.heappush(self._heap, (activity.finish, activity.number, activity._version))
+            if self.log.keep_rates:
+                self._note(activity, share.rate)
+
+    def _note(self, activity: Activity, rate: float) -> None:
+        self.log.rates.append(RateChange(self.env.now, activity.number, activity.name, rate, tuple(activity.usage.items())))
+
+    def _arm(self) -> None:
+        """Wake up at the earliest finish."""
+        while self._heap and self._stale(self._heap[0]):
+            heapq.heappop(self._heap)
+        if not self._heap:
+            self._wake_at = math.inf
+            return
+        finish = self._heap[0][0]
+        if finish < math.inf and finish != self._wake_at:
+            self._wake_at = finish
+            timeout = self.env.timeout(max(0.0, finish - self.env.now), value=finish)
+            timeout.callbacks.append(self._wake)
+
+    def _stale(self, entry: tuple[float, int, int]) -> bool:
+        activity = self.active.get(entry[1])
+        return activity is None or activity._version != entry[2]
+
+    def _wake(self, timeout: simpy.Event) -> None:
+        if timeout.value != self._wake_at:
+            return  # planned before a change that moved the finish
+        self._wake_at = math.inf
+        horizon = self.env.now + _INSTANT * max(1.0, abs(self.env.now))
+        while self._heap and (self._stale(self._heap[0]) or self._heap[0][0] <= horizon):
+            entry = heapq.heappop(self._heap)
+            if not self._stale(entry):
+                self._finish(self.active[entry[1]])
+        self._plan()
+
+    def _finish(self, activity: Activity) -> None:
+        del self.active[activity.number]
+        for link in activity.usage:
+            del self._on[link][activity.number]
+            self._freed[link] = None
+        activity.remaining = 0.0
+        activity.rate = 0.0
+        if self.log.keep_rates:
+            self._note(activity, 0.0)
+        activity.done.succeed(activity)
+
+
+def together(env: simpy.Environment, activities: Iterable[Activity]) -> simpy.Event:
+    """Return an event that fires when all of *activities* have ended."""
+    return simpy.AllOf(env, [activity.done for activity in activities])

@@ -1,0 +1,88 @@
+"""How many reads does the page cache serve? A closed form of the cached fraction, for a fresh random order each epoch.
+
+A node caches *capacity* bytes of a data set, c = min(1, capacity / data set). Every epoch deals a fresh uniform permutation to
+N nodes as disjoint equal shards (torch's DistributedSampler); N = 1 reads everything.
+
+- *Never evict* (MinIO, CoorDL, arXiv 2007.06775): what is cached stays, so a read hits with probability c. Before the cache is
+  full, with q = 1 - 1/N, a node has seen 1 - q^e of the samples after e epochs: hits are min(c, 1 - q^e).
+- *LRU*: a read hits when fewer than c distinct samples were read since its last use. That use was k epochs ago with probability
+  (1/N) q^(k-1); with u and v the uniform positions of the two reads in their epochs, the share of samples *not* read in between is
+  (1 - (1-u)/N) q^(k-1) (1 - v/N). So ``hits = sum_k (1/N) q^(k-1) P[A B > (1-c) / q^(k-1)]``, A and B uniform on [q, 1].
+  For N = 1 this is ``c + (1-c) ln(1-c)``, for many nodes it tends to c: sharding makes reuse random, which costs LRU less.
+- *Linux* keeps an active and an inactive list and lies between the two: ``w * lru + (1-w) * never_evict``, w to be calibrated.
+
+Limits: samples of equal size, large data sets (no 1/samples terms), means over an epoch (LRU's misses crowd at its end), nothing else
+uses the cache, no readahead. Nodes do not serve each other's reads.
+"""
+
+from __future__ import annotations
+
+import math
+
+from sim.spec.hardware import PageCache
+
+_NEGLIGIBLE = 1e-12
+"""Probability below which older last uses are left out of the sum."""
+
+
+def capacity(memory: float, cache: PageCache, resident: float = 0.0) -> float:
+    """Return the bytes that file pages may fill in *memory* bytes of DRAM, *resident* of which running processes hold."""
+    return max(0.0, cache.memory_share * memory - resident)
+
+
+def cached_fraction(capacity: float, dataset: float) -> float:
+    """Return the share of a *dataset* (bytes) that *capacity* bytes hold. Raise ValueError for an empty data set."""
+    if dataset <= 0 or capacity < 0:
+        raise ValueError(f"a data set of {dataset:g} bytes in a cache of {capacity:g} bytes: sizes must be positive")
+    return min(1.0, capacity / dataset)
+
+
+def hit_ratio(cache: PageCache, fraction: float, nodes: int = 1, epoch: int | None = None) -> float:
+    """Return the share of reads served from memory under *cache*'s policy.
+
+    *fraction* of the data set fits into each node's cache; *nodes* read disjoint shards. *epoch* counts from 0, the cold epoch,
+    which hits nothing; None is the steady state.
+    """
+    lru = {"lru": 1.0, "never_evict": 0.0, "linux": cache.lru_share}[cache.policy]
+    return lru * lru_hit_ratio(fraction, nodes, epoch) + (1 - lru) * never_evict_hit_ratio(fraction, nodes, epoch)
+
+
+def never_evict_hit_ratio(fraction: float, nodes: int = 1, epoch: int | None = None) -> float:
+    """Return the hit ratio of a cache of *fraction* of the data set that never evicts; *nodes*, *epoch* as in `hit_ratio`."""
+    _check(fraction, nodes, epoch)
+    seen = 1.0 if epoch is None else 1.0 - (1.0 - 1.0 / nodes) ** epoch
+    return min(fraction, seen)
+
+
+def lru_hit_ratio(fraction: float, nodes: int = 1, epoch: int | None = None) -> float:
+    """Return the hit ratio of a least-recently-used cache of *fraction* of the data set; *nodes*, *epoch* as in `hit_ratio`."""
+    _check(fraction, nodes, epoch)
+    if fraction == 1.0:
+        return never_evict_hit_ratio(fraction, nodes, epoch)
+    share = 1.0 / nodes
+    hits, not_read, age = 0.0, 1.0, 0  # not_read = q^age: share of samples that age whole epochs in between leave unread
+    while (epoch is None or age < epoch) and not_read > max(1.0 - fraction, _NEGLIGIBLE):
+        hits += share * not_read * _product_exceeds((1.0 - fraction) / not_read, 1.0 - share)
+        not_read *= 1.0 - share
+        age += 1
+    return hits
+
+
+def _product_exceeds(threshold: float, lowest: float) -> float:
+    """Return P[A B > threshold] for A and B independent and uniform on [lowest, 1]: the area under a hyperbola."""
+    if threshold <= lowest * lowest:
+        return 1.0
+    if threshold >= 1.0:
+        return 0.0
+    width = 1.0 - lowest
+    if threshold >= lowest:
+        area = 1.0 - threshold + threshold * math.log(threshold)
+    else:
+        kink = threshold / lowest  # beyond it every B exceeds threshold / A
+        area = kink - lowest - threshold * math.log(kink / lowest) + width * (1.0 - kink)
+    return area / (width * width)
+
+
+def _check(fraction: float, nodes: int, epoch: int | None) -> None:
+    if not 0.0 <= fraction <= 1.0 or nodes < 1 or (epoch is not None and epoch < 0):
+        raise ValueError(f"a cache of {fraction} of the data set, {nodes} nodes, epoch {epoch}: due are 0..1, 1 or more, 0 or more")

@@ -1,0 +1,50 @@
+"""Which activities and links are interchangeable? The coarsest equitable partition of their incidence graph, by colour refinement.
+
+Activities are coloured by what they ask, links by what they carry; two activities stay together while they cross equally many
+links of every colour, two links while they carry equally many activities of every colour. The quotient of an equitable
+partition has exactly the max-min rates of the whole: by induction over saturations, equal members saturate together.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
+
+
+def refine(
+    activities: Sequence[tuple[Hashable, Mapping[str, float]]], links: Mapping[str, Hashable]
+) -> tuple[list[int], dict[str, int]]:
+    """Return the class of each of *activities* (colour, load per link) and of each of *links* (name to colour)."""
+    activity_class = _number([colour for colour, _ in activities])
+    link_class = dict(zip(links, _number(list(links.values())), strict=True))
+    crossing: dict[str, list[int]] = {link: [] for link in links}
+    for index, (_, usage) in enumerate(activities):
+        for link in usage:
+            crossing[link].append(index)
+    while True:
+        before = (len(set(activity_class)), len(set(link_class.values())))
+        activity_class = _number(
+            [
+                (own, _counted((link_class[link], load) for link, load in usage.items()))
+                for own, (_, usage) in zip(activity_class, activities, strict=True)
+            ]
+        )
+        link_class = dict(
+            zip(
+                links,
+                _number([(link_class[link], _counted((activity_class[i], activities[i][1][link]) for i in crossing[link])) for link in links]),
+                strict=True,
+            )
+        )
+        if (len(set(activity_class)), len(set(link_class.values()))) == before:
+            return activity_class, link_class
+
+
+def _counted(items: object) -> frozenset[tuple[Hashable, int]]:
+    return frozenset(Counter(items).items())  # type: ignore[call-overload]
+
+
+def _number(colours: Sequence[Hashable]) -> list[int]:
+    """Return the colours as small integers, in order of first appearance."""
+    numbers: dict[Hashable, int] = {}
+    return [numbers.setdefault(colour, len(numbers)) for colour in colours]

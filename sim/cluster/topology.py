@@ -1,0 +1,379 @@
+"""Which links does a byte cross between two devices of a node? Fixed shortest routes on the node's directed link graph.
+
+Vertices are ``gpu0..``, the switches by name, ``nvswitch``, ``socket0..`` and ``nic0..``; links are named ``gpu0>gpu3``,
+``gpu0>plx0``, ``plx0>socket0``, ``socket0>socket1``, ``nic0>net``. The DRAM of a socket (``dram0``) and, where it is known to be
+narrow, its root complex (``bridge0``) are links too, shared by both directions. Path classes are those of NVIDIA/nccl
+`src/graph/topo.h`: NVL one NVLink hop, NVS through NVSwitch, PIX one PCIe switch, PXB several, PHB a host bridge, SYS the socket
+link. GPUs address each other up to ``topology.peer_to_peer``; beyond it the sender writes to the DRAM of the receiver's socket
+and the receiver reads it, as NCCL's shared-memory transport does: two copies in series (`Route.stages`).
+
+Does not model: NVLink relays through a third GPU (NCCL's NVB), the extra copies of a kernel TCP stack in DRAM, and NUMA
+placement of pinned memory (a GPU's buffers lie on its own socket).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, Literal
+
+from sim.spec.hardware import Link, Node, Topology, Transport
+from sim.spec.yaml import SpecError
+
+if TYPE_CHECKING:
+    import networkx
+
+Tier = Literal["interconnect", "network"]
+PathClass = Literal["NVL", "NVS", "PIX", "PXB", "PHB", "SYS"]
+
+PATH_CLASSES: tuple[PathClass, ...] = ("NVL", "NVS", "PIX", "PXB", "PHB", "SYS")
+"""Closest first."""
+
+_RESERVED = re.compile(r"(gpu|nic|socket|dram|bridge)\d+|nvswitch|net|.*>.*")
+_GPUDIRECT_LIMIT = PATH_CLASSES.index("PXB")  # NVIDIA/nccl paths.cc: GPUDirect RDMA by default up to PXB
+
+
+class TopologyError(SpecError):
+    """A link graph on which some device cannot be reached."""
+
+
+@dataclass(frozen=True)
+class NodeLink:
+    """One direction of a physical link, or a shared resource: *capacity* is what it delivers, in bytes/s."""
+
+    name: str
+    capacity: float
+    tier: Tier
+    description: str
+
+
+@dataclass(frozen=True)
+class Route:
+    """The links of one transfer. *stages* follow one another in series; a link named twice is crossed twice by every byte."""
+
+    stages: tuple[tuple[str, ...], ...]
+    path_class: PathClass
+    transport: Transport
+    staged: bool = False
+    """Whether the bytes rest in host memory on the way."""
+
+    @property
+    def links(self) -> tuple[str, ...]:
+        """Return the links of all stages, in order."""
+        return tuple(link for stage in self.stages for link in stage)
+
+
+@dataclass(frozen=True, eq=False)
+class NodeGraph:
+    """The link graph of one node, and its fixed routes. One object stands for all equal descriptions, so it compares by identity."""
+
+    node: Node
+    links: Mapping[str, NodeLink]
+    parents: Mapping[str, str]
+    """The switch or socket above each GPU, NIC and switch."""
+    _routes: dict[tuple[str, str], Route] = field(default_factory=dict, repr=False)
+
+    def above(self, device: str) -> tuple[str, ...]:
+        """Return the switches above *device*, nearest first, and at last its socket."""
+        chain = []
+        while device in self.parents:
+            device = self.parents[device]
+            chain.append(device)
+        return tuple(chain)
+
+    def socket_of(self, device: str) -> str:
+        """Return the socket whose host bridge *device* hangs off."""
+        return self.above(device)[-1]
+
+    def memory_of(self, gpu: int) -> str:
+        """Return the DRAM link of the socket of *gpu*."""
+        return _memory(self.socket_of(f"gpu{gpu}"))
+
+    def nvlinks(self, src: int, dst: int) -> int:
+        """Return the number of NVLinks straight from GPU *src* to GPU *dst*."""
+        nvlink = self.node.topology.nvlink
+        if nvlink is None:
+            return 0
+        return nvlink.pairs.get(f"{src}-{dst}", 0) or nvlink.pairs.get(f"{dst}-{src}", 0)
+
+    @property
+    def switch_links(self) -> int:
+        """Return the number of NVLinks from every GPU to NVSwitch."""
+        nvlink = self.node.topology.nvlink
+        return nvlink.switch_links if nvlink else 0
+
+    def pcie_class(self, one: str, other: str) -> PathClass:
+        """Return the class of the PCIe path between two devices (``gpu0``, ``nic0``)."""
+        up, down = self._pcie_climb(one, other)
+        if up[-1] != down[-1]:
+            return "SYS"
+        if up[-1].startswith("socket"):
+            return "PHB"
+        return "PIX" if len(up) == len(down) == 1 else "PXB"
+
+    def alone(self, route: Route) -> float:
+        """Return the rate (bytes/s) of *route* with its links to itself: stages add in series, 1/rate = 1/first + 1/second."""
+        return 1 / sum(1 / min(self.links[link].capacity for link in stage) for stage in route.stages)
+
+    def route(self, src: int, dst: int) -> Route:
+        """Return the fixed route from GPU *src* to GPU *dst*."""
+        key = (f"gpu{src}", f"gpu{dst}")
+        if key not in self._routes:
+            self._routes[key] = self._gpu_route(src, dst)
+        return self._routes[key]
+
+    def host_to_device(self, gpu: int) -> Route:
+        """Return the route of a copy from the DRAM of the GPU's own socket."""
+        return Route((self._from_memory(f"gpu{gpu}", self.socket_of(f"gpu{gpu}")),), "PHB", self.node.host_transport)
+
+    def device_to_host(self, gpu: int) -> Route:
+        """Return the route of a copy to the DRAM of the GPU's own socket."""
+        return Route((self._to_memory(f"gpu{gpu}", self.socket_of(f"gpu{gpu}")),), "PHB", self.node.host_transport)
+
+    def to_nic(self, gpu: int, nic: int) -> Route:
+        """Return the route from *gpu* out of the node through *nic*; NCCL pipelines a copy through host memory, so it is one stage."""
+        source, port = f"gpu{gpu}", f"nic{nic}"
+        path_class, direct = self._gpudirect(source, port)
+        if direct:
+            inside = self._pcie_path(source, port)
+        else:
+            home = self.socket_of(source)
+            inside = self._to_memory(source, home) + self._from_memory(port, home)
+        return Route(((*inside, f"{port}>net"),), path_class, self.node.nic.transport, staged=not direct)
+
+    def from_nic(self, nic: int, gpu: int) -> Route:
+        """Return the route from the network through *nic* to *gpu*."""
+        port, target = f"nic{nic}", f"gpu{gpu}"
+        path_class, direct = self._gpudirect(port, target)
+        if direct:
+            inside = self._pcie_path(port, target)
+        else:
+            home = self.socket_of(target)
+            inside = self._to_memory(port, home) + self._from_memory(target, home)
+        return Route(((f"net>{port}", *inside),), path_class, self.node.nic.transport, staged=not direct)
+
+    def to_networkx(self) -> networkx.MultiDiGraph:
+        """Return the graph for drawing and analysis; edge data are *name*, *capacity* (bytes/s) and *tier*."""
+        import networkx
+
+        graph = networkx.MultiDiGraph()
+        for link in self.links.values():
+            if ">" in link.name:
+                start, end = link.name.split(">")
+                graph.add_edge(start, end, name=link.name, capacity=link.capacity, tier=link.tier)
+        return graph
+
+    # --- paths ---------------------------------------------------------------------------------------------------
+
+    def _gpu_route(self, src: int, dst: int) -> Route:
+        if src == dst:
+            raise ValueError(f"a route from GPU {src} to itself was asked for")
+        source, target = f"gpu{src}", f"gpu{dst}"
+        if self.switch_links:
+            return Route(((f"{source}>nvswitch", f"nvswitch>{target}"),), "NVS", self.node.nvlink_transport)
+        if self.nvlinks(src, dst):
+            return Route(((f"{source}>{target}",),), "NVL", self.node.nvlink_transport)
+        path_class = self.pcie_class(source, target)
+        if self._is_peer(path_class):
+            return Route((self._pcie_path(source, target),), path_class, self.node.peer_transport)
+        home = self.socket_of(target)
+        stages = (self._to_memory(source, home), self._from_memory(target, home))
+        return Route(stages, path_class, self.node.host_transport, staged=True)
+
+    def _is_peer(self, path_class: PathClass) -> bool:
+        farthest = self.node.topology.peer_to_peer.upper()
+        return farthest != "NONE" and PATH_CLASSES.index(path_class) <= [str(name) for name in PATH_CLASSES].index(farthest)
+
+    def _gpudirect(self, one: str, other: str) -> tuple[PathClass, bool]:
+        path_class = self.pcie_class(one, other)
+        return path_class, self.node.nic.gpudirect and PATH_CLASSES.index(path_class) <= _GPUDIRECT_LIMIT
+
+    def _pcie_climb(self, one: str, other: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return what lies above each of two devices, up to and with the first they share (or their sockets)."""
+        up, down = self.above(one), self.above(other)
+        shared = next((name for name in up if name in down), None)
+        if shared is None:
+            return up, down
+        return up[: up.index(shared) + 1], down[: down.index(shared) + 1]
+
+    def _pcie_path(self, src: str, dst: str) -> tuple[str, ...]:
+        up, down = self._pcie_climb(src, dst)
+        return (*_climb(src, up), *self._between(up[-1], down[-1]), *_descend(dst, down))
+
+    def _to_memory(self, device: str, socket: str) -> tuple[str, ...]:
+        chain = self.above(device)
+        return (*_climb(device, chain), *self._between(chain[-1], socket), _memory(socket))
+
+    def _from_memory(self, device: str, socket: str) -> tuple[str, ...]:
+        chain = self.above(device)
+        return (_memory(socket), *self._between(socket, chain[-1]), *_descend(device, chain))
+
+    def _between(self, top: str, other: str) -> tuple[str, ...]:
+        """Return the host bridges and the socket link between the tops of two chains."""
+        if top == other:
+            return self._bridge(top)
+        return (*self._bridge(top), f"{top}>{other}", *self._bridge(other))
+
+    def _bridge(self, top: str) -> tuple[str, ...]:
+        name = top.replace("socket", "bridge")
+        return (name,) if top.startswith("socket") and name in self.links else ()
+
+
+def node_graph(node: Node) -> NodeGraph:
+    """Return the link graph of *node*; equal descriptions share one graph. Raise TopologyError where a device hangs nowhere."""
+    return _cached_graph(_Described(node))
+
+
+@dataclass(frozen=True, eq=False)
+class _Described:
+    """A node as cache key: specs hold mappings, so they compare by what they say."""
+
+    node: Node
+
+    def __hash__(self) -> int:
+        return hash((self.node.gpu_count, self.node.nic.bandwidth, self.node.topology.model_dump_json()))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Described) and (self.node is other.node or self.node == other.node)
+
+
+@lru_cache(maxsize=64)
+def _cached_graph(described: _Described) -> NodeGraph:
+    node = described.node
+    parents = _parents(node)
+    links = [*_nvlink_links(node), *_pcie_links(node, parents), *_socket_links(node), *_nic_links(node)]
+    return NodeGraph(node, {link.name: link for link in links}, parents)
+
+
+def _climb(device: str, chain: tuple[str, ...]) -> list[str]:
+    return [f"{below}>{above}" for below, above in zip((device, *chain), chain, strict=False)]
+
+
+def _descend(device: str, chain: tuple[str, ...]) -> list[str]:
+    return [f"{above}>{below}" for below, above in zip((device, *chain), chain, strict=False)][::-1]
+
+
+def _memory(socket: str) -> str:
+    return socket.replace("socket", "dram")
+
+
+# --- from description to links ---------------------------------------------------------------------------------------
+
+
+def _parents(node: Node) -> dict[str, str]:
+    """Return what each device and switch hangs off, after checking that everything hangs somewhere, once."""
+    topology = node.topology
+    parents: dict[str, str] = {}
+    for index, socket in enumerate(topology.sockets):
+        _hang(parents, f"socket{index}", socket.gpus, socket.nics)
+    for switch in topology.switches:
+        if switch.name in parents or _RESERVED.fullmatch(switch.name):
+            raise TopologyError(f"topology.switches: '{switch.name}' already names something; every switch needs a name of its own, for example plx0")
+        parents[switch.name] = switch.parent
+        _hang(parents, switch.name, switch.gpus, switch.nics)
+    _check_devices(node, parents)
+    _check_switches(topology, parents)
+    _check_pairs(node)
+    return parents
+
+
+def _hang(parents: dict[str, str], holder: str, gpus: tuple[int, ...], nics: tuple[int, ...]) -> None:
+    for name in (*(f"gpu{gpu}" for gpu in gpus), *(f"nic{nic}" for nic in nics)):
+        if name in parents:
+            raise TopologyError(f"topology: {name} hangs off {parents[name]} and off {holder}; it has one PCIe port")
+        parents[name] = holder
+
+
+def _check_devices(node: Node, parents: Mapping[str, str]) -> None:
+    due = {f"gpu{gpu}" for gpu in range(node.gpu_count)} | {f"nic{nic}" for nic in range(node.nic.count)}
+    switches = {switch.name for switch in node.topology.switches}
+    missing = sorted(due - set(parents))
+    if missing:
+        raise TopologyError(f"topology: {', '.join(missing)} hangs off no socket and no switch; list it under topology.sockets or a switch")
+    surplus = sorted(set(parents) - switches - due)
+    if surplus:
+        raise TopologyError(f"topology: there is no {', '.join(surplus)}: the node has {node.gpu_count} GPUs and {node.nic.count} NICs")
+
+
+def _check_switches(topology: Topology, parents: Mapping[str, str]) -> None:
+    sockets = {f"socket{index}" for index in range(len(topology.sockets))}
+    for switch in topology.switches:
+        above = switch.parent
+        for _ in topology.switches:
+            above = parents.get(above, above)
+        if above not in sockets:
+            raise TopologyError(
+                f"topology.switches: '{switch.name}' leads to '{above}', which is no socket; its parent may be {', '.join(sorted(sockets))} or a switch"
+            )
+
+
+def _check_pairs(node: Node) -> None:
+    seen: set[frozenset[str]] = set()
+    for pair in node.topology.nvlink.pairs if node.topology.nvlink else ():
+        ends = pair.split("-")
+        known = [end for end in ends if end.isdigit() and int(end) < node.gpu_count]
+        if len(known) != 2 or len(set(ends)) != 2:
+            raise TopologyError(f"topology.nvlink.pairs: '{pair}' is not a pair of GPUs; write for example 0-1, with GPUs 0..{node.gpu_count - 1}")
+        if frozenset(ends) in seen:
+            raise TopologyError(f"topology.nvlink.pairs: '{pair}' is given twice; one entry counts for both directions")
+        seen.add(frozenset(ends))
+
+
+def _both(one: str, other: str, capacity: float, tier: Tier, description: str) -> list[NodeLink]:
+    return [NodeLink(f"{one}>{other}", capacity, tier, description), NodeLink(f"{other}>{one}", capacity, tier, description)]
+
+
+def _delivered(link: Link) -> float:
+    return link.bandwidth * link.efficiency
+
+
+def _nvlink_links(node: Node) -> list[NodeLink]:
+    nvlink = node.topology.nvlink
+    if nvlink is None:
+        return []
+    links: list[NodeLink] = []
+    for pair, count in nvlink.pairs.items():
+        one, other = pair.split("-")
+        many = {1: "single NVLink", 2: "double NVLink"}.get(count, f"{count} NVLinks")
+        links += _both(f"gpu{one}", f"gpu{other}", count * _delivered(nvlink.link), "interconnect", f"{many} GPU{one}-GPU{other}")
+    for gpu in range(node.gpu_count) if nvlink.switch_links else ():
+        capacity = nvlink.switch_links * _delivered(nvlink.link)
+        links += _both(f"gpu{gpu}", "nvswitch", capacity, "interconnect", f"{nvlink.switch_links} NVLinks GPU{gpu}-NVSwitch")
+    return links
+
+
+def _pcie_links(node: Node, parents: Mapping[str, str]) -> list[NodeLink]:
+    own = {switch.name: switch.link for switch in node.topology.switches if switch.link}
+    links: list[NodeLink] = []
+    for device, holder in parents.items():
+        is_switch = _RESERVED.fullmatch(device) is None
+        kind = own.get(device if is_switch else holder) or node.topology.pcie
+        what = f"PCIe uplink of {device}" if is_switch else f"PCIe port of {device.upper()}"
+        links += _both(device, holder, _delivered(kind), "interconnect", what)
+    return links
+
+
+def _socket_links(node: Node) -> list[NodeLink]:
+    count = len(node.topology.sockets)
+    cpu = node.host.cpu
+    memory = cpu.memory_bandwidth * node.host.sockets / count  # several NUMA nodes may share one socket's channels
+    links: list[NodeLink] = []
+    for index in range(count):
+        links.append(NodeLink(f"dram{index}", memory, "interconnect", f"host memory of socket {index}"))
+        if node.topology.host_bridge_bandwidth:
+            links.append(NodeLink(f"bridge{index}", node.topology.host_bridge_bandwidth, "interconnect", f"host bridge of socket {index}"))
+        for other in range(index):
+            between = f"socket link {cpu.socket_link.name} {other}-{index}"
+            links += _both(f"socket{other}", f"socket{index}", _delivered(cpu.socket_link), "interconnect", between)
+    return links
+
+
+def _nic_links(node: Node) -> list[NodeLink]:
+    nic = node.nic
+    capacity = nic.bandwidth * nic.transport.total_efficiency
+    links: list[NodeLink] = []
+    for index in range(nic.count):
+        links += _both(f"nic{index}", "net", capacity, "network", f"NIC {index}, {nic.bandwidth * 8e-9:g} Gbps")
+    return links

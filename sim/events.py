@@ -1,0 +1,127 @@
+"""What happened? Waits, work, rates and decisions of one run: the only thing that crosses from simulating to analysing.
+
+*Waits* tile each rank's wall time: the only way a rank waits is ``with log.waiting(rank, Cause.COPY): yield ...``, so a wait
+without a cause cannot be written. *Work* tells what streams, loader workers and collectives did meanwhile, and may overlap.
+Two causes are asked for later: a rank that waits for its next batch (INPUT) or for its gradients (GRADIENT) is waiting for
+somebody else's work, and `sim.analysis.stalls` blames what that work itself was doing, moment by moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+
+class Cause(StrEnum):
+    """What a rank waits for. The first eight are the closed list of stalls; INPUT and GRADIENT are resolved by analysis."""
+
+    COMPUTE = "compute"
+    FETCH = "fetch"
+    PREP = "prep"
+    COPY = "copy"
+    INTERCONNECT = "interconnect"
+    NETWORK = "network"
+    STRAGGLER = "straggler"
+    LAUNCH = "launch"
+    INPUT = "input"
+    GRADIENT = "gradient"
+
+
+STALLS: tuple[Cause, ...] = tuple(Cause)[:8]
+"""The keys of every stall table, in this order."""
+
+
+class Rank(NamedTuple):
+    """Equal ranks that are simulated once. *size* counts them all; *gpus* are the members on each of *nodes* equal nodes."""
+
+    job: int
+    index: int
+    size: int
+    node: str
+    gpus: tuple[int, ...]
+
+
+class Wait(NamedTuple):
+    """*rank* (an index into ``log.ranks``) waited from *t0* to *t1* (seconds); *ident* is the batch it waited for, or -1."""
+
+    rank: int
+    cause: Cause
+    resource: str
+    ident: int
+    t0: float
+    t1: float
+
+
+class Work(NamedTuple):
+    """*stream* of *rank* did *name* from *t0* to *t1*, moving *nbytes*; *ident* is its batch or bucket.
+
+    A collective belongs to every rank of its job: it is written once, with the job's first rank.
+    """
+
+    rank: int
+    stream: str
+    name: str
+    cause: Cause
+    resource: str
+    ident: int
+    nbytes: float
+    t0: float
+    t1: float
+
+
+class RateChange(NamedTuple):
+    """From *t* on, activity *name* of *job* moves at *rate* (its own units per second) and loads each link of *usage*."""
+
+    t: float
+    activity: int
+    name: str
+    rate: float
+    usage: tuple[tuple[str, float], ...]
+
+
+@dataclass
+class EventLog:
+    """Everything one simulation says about itself; *clock* returns its time in seconds."""
+
+    clock: Callable[[], float]
+    keep_rates: bool = False
+    """Whether to record every change of rate; only link plots, traces and tests read them."""
+    ranks: list[Rank] = field(default_factory=list)
+    waits: list[Wait] = field(default_factory=list)
+    work: list[Work] = field(default_factory=list)
+    rates: list[RateChange] = field(default_factory=list)
+    capacity: dict[str, float] = field(default_factory=dict)
+    decisions: dict[str, Any] = field(default_factory=dict)
+    waiting_since: dict[int, tuple[Cause, float]] = field(default_factory=dict)
+    """Waits that have not ended: part of the state that decides what happens next."""
+
+    @contextmanager
+    def waiting(self, rank: int, cause: Cause, resource: str = "", ident: int = -1) -> Iterator[None]:
+        """Record that *rank* waits for *cause* (at *resource*) while the block runs."""
+        start = self.clock()
+        self.waiting_since[rank] = (cause, start)
+        yield
+        del self.waiting_since[rank]
+        end = self.clock()
+        if end > start:
+            self.waits.append(Wait(rank, cause, resource, ident, start, end))
+
+    def did(
+        self,
+        rank: int,
+        stream: str,
+        name: str,
+        cause: Cause,
+        start: float,
+        resource: str = "",
+        ident: int = -1,
+        nbytes: float = 0.0,
+        end: float | None = None,
+    ) -> None:
+        """Record work of *rank* that began at *start* and ends now (or ended at *end*)."""
+        end = self.clock() if end is None else end
+        if end > start:
+            self.work.append(Work(rank, stream, name, cause, resource, ident, nbytes, start, end))

@@ -1,0 +1,81 @@
+"""What does a program read of a run? The JSON document of ``sim run --json``; keys carry their unit and are only ever added."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sim import __version__
+from sim.analysis.cost import cost
+from sim.analysis.memory import gpu_memory
+from sim.events import STALLS
+from sim.report.verdict import assumptions, warnings
+from sim.simulate import Epoch, JobRun, Run
+
+SCHEMA = 1
+
+
+def run_document(run: Run, inputs: Mapping[str, str]) -> dict[str, Any]:
+    """Return the document of *run*; *inputs* are the SHA-256 of each description. Several jobs give ``{"jobs": [...]}``."""
+    documents = [_job_document(run, number, inputs) for number in range(len(run.jobs))]
+    return documents[0] if len(documents) == 1 else {"schema": SCHEMA, "jobs": documents}
+
+
+def _job_document(run: Run, number: int, inputs: Mapping[str, str]) -> dict[str, Any]:
+    job = run.jobs[number]
+    workload = job.job.workload
+    return {
+        "schema": SCHEMA,
+        "hardware": run.hardware.name,
+        "workload": workload.name,
+        "stack": workload.training.stack.name,
+        "nodes": len(job.job.placement),
+        "gpus": job.job.ranks,
+        "batch_per_gpu": workload.training.batch,
+        "precision": workload.training.precision,
+        "step_time_s": job.warm.step_time,
+        "throughput_samples_per_s": job.throughput,
+        "epoch_time_s": job.warm.time,
+        "cost_per_epoch_usd": cost(run.hardware, job.warm.time),
+        "stalls_s": _stalls(job.warm),
+        "first_epoch": {
+            "step_time_s": job.first.step_time,
+            "epoch_time_s": job.first.time,
+            "stalls_s": _stalls(job.first),
+            "cost_usd": cost(run.hardware, job.first.time),
+        },
+        "gpu_memory_bytes": gpu_memory(workload, _first_gpu(job, run), job.job.ranks > 1).as_dict(),
+        "collective": collective(run, number),
+        "expected_error": None,
+        "assumptions": assumptions(run, number),
+        "warnings": warnings(run, number),
+        "seed": run.seed,
+        "version": __version__,
+        "inputs_sha256": dict(inputs),
+    }
+
+
+def _stalls(epoch: Epoch) -> dict[str, float]:
+    return {cause.value: epoch.stalls[cause] for cause in STALLS}
+
+
+def _first_gpu(job: JobRun, run: Run) -> Any:
+    return run.cluster[0].node.gpu
+
+
+def collective(run: Run, number: int) -> dict[str, Any] | None:
+    """Return how gradients travel: algorithm, channels, and the bus bandwidth of one all-reduce of all of them."""
+    plan = run.rings[number]
+    if plan is None:
+        return None
+    workload = run.jobs[number].job.workload
+    nbytes = 4.0 * workload.model.parameters
+    alone = plan.cost(nbytes).alone
+    moved = 2 * (plan.ranks - 1) / plan.ranks * nbytes
+    return {
+        "algorithm": "ring",
+        "protocol": "simple",
+        "channels": plan.channels,
+        "busbw_bytes_per_s": moved / alone,
+        "bottleneck": plan.bottleneck(nbytes),
+    }

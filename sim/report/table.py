@@ -1,0 +1,87 @@
+"""How does a person see a run in a terminal? A table with a bar for each cause, and a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sim.events import STALLS
+from sim.report.verdict import verdict
+from sim.simulate import Run
+from sim.units import show
+
+BAR = 40
+"""Characters of a full bar."""
+
+_MEANING = {
+    "compute": "GPU kernels, optimizer, gradient copies",
+    "fetch": "waiting for disk",
+    "prep": "waiting for decode and augmentation",
+    "copy": "host-to-device copies",
+    "interconnect": "gradient exchange inside the node",
+    "network": "gradient exchange between nodes",
+    "straggler": "waiting for the slowest rank",
+    "launch": "host launching kernels",
+}
+
+
+def run_text(run: Run, document: Mapping[str, Any], number: int = 0) -> str:
+    """Return the report of one job of *run*, whose JSON *document* has the figures."""
+    head = (
+        f"{document['workload']} on {document['hardware']}: {document['gpus']} x {run.cluster[0].node.gpu.name}, "
+        f"{document['nodes']} node{'s' * (document['nodes'] > 1)}, {document['batch_per_gpu']} samples per GPU, {document['precision']}, "
+        f"{document['stack']}"
+    )
+    step, first = document["step_time_s"], document["first_epoch"]
+    lines = [head, "", f"  step {show(step, 'time')}   {document['throughput_samples_per_s']:,.0f} samples/s".replace(",", " "), ""]
+    lines += [f"  {'':12} {'warm epoch':>18}  {'':{BAR}}  {'first epoch':>12}"]
+    for cause in STALLS:
+        seconds, cold = document["stalls_s"][cause.value], first["stalls_s"][cause.value]
+        if max(seconds, cold) <= 1e-12:
+            continue
+        lines.append(
+            f"  {cause.value:12} {show(seconds, 'time'):>10} {100 * seconds / step:5.1f} %  {bar(seconds / step):{BAR}}  "
+            f"{100 * cold / first['step_time_s']:10.1f} %  {_MEANING[cause.value]}"
+        )
+    lines += ["", f"  {verdict(run, number)}", ""]
+    lines.append(f"  epoch: {_epoch(document['epoch_time_s'], document['cost_per_epoch_usd'])};  first: {_epoch(first['epoch_time_s'], first['cost_usd'])}")
+    memory = document["gpu_memory_bytes"]
+    lines.append(f"  GPU memory: {memory['total'] / 2**30:.1f} of {run.cluster[0].node.gpu.memory / 2**30:.0f} GiB")
+    lines += _exchange_lines(document)
+    lines += ["", "  Assumed: " + "; ".join(document["assumptions"]) + "."]
+    lines += [f"  Warning: {text}." for text in document["warnings"]]
+    return "\n".join(lines)
+
+
+def bar(share: float, width: int = BAR) -> str:
+    """Return a bar of *share* (0..1) of *width* characters, in eighths."""
+    eighths = round(max(0.0, min(1.0, share)) * width * 8)
+    whole, rest = divmod(eighths, 8)
+    return "█" * whole + ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")[rest]
+
+
+def _epoch(seconds: float, cost: float | None) -> str:
+    return show(seconds, "time") + ("" if cost is None else f", {cost:.2f} USD")
+
+
+def _exchange_lines(document: Mapping[str, Any]) -> list[str]:
+    found = document["collective"]
+    if found is None:
+        return []
+    bus = show(found["busbw_bytes_per_s"], "bandwidth")
+    return [f"  all-reduce: {found['algorithm']}, {found['channels']} channels, bus bandwidth {bus}, bound by {found['bottleneck']}"]
+
+
+def scaling_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return a scaling table: one row a run, efficiency against the first row's throughput per GPU."""
+    base = rows[0]["throughput_samples_per_s"] / rows[0]["gpus"]
+    lines = [f"{'nodes':>6} {'GPUs':>6} {'step':>10} {'samples/s':>12} {'efficiency':>11} {'USD/epoch':>10}  largest stall"]
+    for row in rows:
+        stall = max((name for name in row["stalls_s"] if name != "compute"), key=lambda name: row["stalls_s"][name])
+        cost = "-" if row["cost_per_epoch_usd"] is None else f"{row['cost_per_epoch_usd']:.2f}"
+        efficiency = 100 * row["throughput_samples_per_s"] / row["gpus"] / base
+        lines.append(
+            f"{row['nodes']:>6} {row['gpus']:>6} {show(row['step_time_s'], 'time'):>10} {row['throughput_samples_per_s']:>12.0f} "
+            f"{efficiency:>9.1f} % {cost:>10}  {stall} {100 * row['stalls_s'][stall] / row['step_time_s']:.0f} %"
+        )
+    return "\n".join(lines)

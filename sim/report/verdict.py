@@ -1,0 +1,69 @@
+"""What does a run say in one sentence, what does it assume, and what should its reader beware of?"""
+
+from __future__ import annotations
+
+from sim.events import Cause
+from sim.simulate import JobRun, Run
+from sim.units import show
+
+NOTEWORTHY = 0.02
+"""Share of the step below which a stall is not worth a sentence: the noise of repeated measurements is 2-4 %."""
+
+
+def verdict(run: Run, number: int = 0) -> str:
+    """Return one sentence that names the largest stall and the link or resource behind it."""
+    job = run.jobs[number]
+    stalls = [row for row in job.warm.resources if row.cause is not Cause.COMPUTE and row.seconds > 0]
+    if not stalls or stalls[0].seconds < NOTEWORTHY * job.warm.step_time:
+        return f"Compute-bound: the GPUs work {share(job.warm.stalls[Cause.COMPUTE], job)} of the step; no stall reaches 2 %."
+    worst = stalls[0]
+    return f"{_sentence(worst.cause, worst.resource, job)} ({share(job.warm.stalls[worst.cause], job)} of the step)."
+
+
+def share(seconds: float, job: JobRun) -> str:
+    """Return *seconds* as a percentage of the warm step."""
+    return f"{100 * seconds / job.warm.step_time:.0f} %"
+
+
+def _sentence(cause: Cause, resource: str, job: JobRun) -> str:
+    workload = job.job.workload
+    delivered = f"{job.throughput:,.0f} samples/s".replace(",", " ")
+    if cause is Cause.PREP:
+        loader = workload.input
+        hands = {"pytorch": f"{loader.num_workers * job.job.ranks} workers", "dali_cpu": f"{loader.num_threads * job.job.ranks} DALI threads"}
+        could = f"{job.job.ranks * workload.training.batch / (job.warm.step_time - job.warm.stalls[Cause.PREP]):,.0f}".replace(",", " ")
+        return f"CPU prep: {hands.get(loader.loader, 'the GPU decoder')} deliver {delivered}, the GPUs could take {could}"
+    if cause is Cause.FETCH:
+        return f"Disk fetch: {resource} delivers {delivered}"
+    if cause in (Cause.INTERCONNECT, Cause.NETWORK):
+        return f"Gradient exchange waits on {resource}"
+    if cause is Cause.COPY:
+        return f"The copy to the GPU ({show(workload.training.batch * workload.dataset.prepared, 'size')} a step) is not overlapped"
+    if cause is Cause.LAUNCH:
+        return "The host launches kernels more slowly than the GPU runs them"
+    return "Ranks wait for the slowest one"
+
+
+def assumptions(run: Run, number: int = 0) -> list[str]:
+    """Return what the user did not say and the simulation took for granted."""
+    job = run.jobs[number]
+    workload, node = job.job.workload, run.cluster[0].node
+    found = [f"software stack {workload.training.stack.name}, {workload.training.precision}, {workload.training.batch} samples per GPU"]
+    if workload.input.loader != "synthetic" and node.storage is not None and node.storage.volume.assumed:
+        volume = node.storage.volume
+        found.append(
+            f"{run.hardware.name} comes without a volume: one {volume.name} of {volume.size / 2**30:.0f} GiB (--set node.storage.volume=...)"
+        )
+    if workload.input.loader != "synthetic":
+        found.append(f"warm epochs find {100 * job.hit_ratio:.0f} % of the data set in the page cache")
+    found.append("the host waits for the GPU at the end of each step")
+    return found
+
+
+def warnings(run: Run, number: int = 0) -> list[str]:
+    """Return what makes this run's figures less certain than usual."""
+    job = run.jobs[number]
+    found = []
+    if not (job.warm.exact and job.first.exact):
+        found.append("no exact period was found; figures are means over the later half of the simulated steps")
+    return found

@@ -1,0 +1,112 @@
+"""How does one run go from specs to a `Run`? Simulates a cold and a warm epoch, each once, skipping what repeats exactly."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sim.analysis.stalls import Blame
+from sim.cluster import page_cache
+from sim.cluster.build import Slot, slots
+from sim.cluster.storage import Credits
+from sim.epoch import Epoch, EpochRun, Scene
+from sim.events import EventLog
+from sim.spec.hardware import Hardware
+from sim.spec.workload import Workload
+from sim.training.collectives.phase import RingPlan, plan_rings
+from sim.training.job import Job, job_slots
+
+@dataclass(frozen=True)
+class JobRun:
+    """What one job does on the cluster."""
+
+    job: Job
+    first: Epoch
+    """The cold epoch: nothing cached yet."""
+    warm: Epoch
+    """A later epoch: the page cache has what it can hold."""
+    hit_ratio: float
+    """Of the page cache in the warm epoch, mean over nodes."""
+
+    @property
+    def throughput(self) -> float:
+        """Return samples per second of all ranks in the warm steady state."""
+        training = self.job.workload.training
+        return self.job.ranks * training.batch * training.gradient_accumulation_steps / self.warm.step_time
+
+
+@dataclass(frozen=True)
+class Run:
+    """The outcome of one simulation: frozen, and the same for the same inputs and seed."""
+
+    hardware: Hardware
+    jobs: tuple[JobRun, ...]
+    cluster: tuple[Slot, ...]
+    rings: tuple[RingPlan | None, ...]
+    seed: int
+
+    @property
+    def log(self) -> EventLog:
+        """Return the event log of the warm epoch."""
+        return self.jobs[0].warm.log
+
+    @property
+    def stalls(self) -> Sequence[Blame]:
+        """Return seconds per step by cause and resource of the first job's warm epoch."""
+        return self.jobs[0].warm.resources
+
+
+def simulate(
+    hardware: Hardware, jobs: Sequence[Job], *, exact: bool = False, fold: bool = True, keep_rates: bool = False, seed: int = 0
+) -> Run:
+    """Simulate *jobs* together on *hardware* and return what happens in a cold and in a warm epoch.
+
+    *exact* simulates every step of an epoch instead of skipping whole periods; without *fold* every rank is simulated by itself;
+    *keep_rates* records every change of rate for link plots. Raise SpecError where the jobs do not fit the hardware.
+    """
+    cluster = slots(hardware, [job.placement for job in jobs], fold)
+    rings = tuple(plan_rings(job_slots(number, cluster)) if job.ranks > 1 else None for number, job in enumerate(jobs))
+    warm_hits = [_hit_ratios(job.workload, job_slots(number, cluster)) for number, job in enumerate(jobs)]
+    cold_hits = [dict.fromkeys(hits, 0.0) for hits in warm_hits]
+    steps = [steps_per_epoch(job.workload, job.ranks) for job in jobs]
+    scene = Scene(jobs, cluster, rings, _credits(cluster), steps, exact, fold, keep_rates)
+    cold = EpochRun(scene, cold_hits).run()
+    reads = any(job.workload.input.loader != "synthetic" for job in jobs)
+    warm = EpochRun(scene, warm_hits).run() if reads and warm_hits != cold_hits else cold
+    return Run(
+        hardware,
+        tuple(
+            JobRun(job, first, later, _mean_hits(warm_hits[number], job_slots(number, cluster)))
+            for number, (job, first, later) in enumerate(zip(jobs, cold, warm, strict=True))
+        ),
+        tuple(cluster),
+        rings,
+        seed,
+    )
+
+
+def steps_per_epoch(workload: Workload, ranks: int) -> int:
+    """Return optimizer steps that see every sample once."""
+    training = workload.training
+    return max(1, math.ceil(workload.dataset.samples / (ranks * training.batch * training.gradient_accumulation_steps)))
+
+
+def _hit_ratios(workload: Workload, used: Sequence[tuple[Slot, tuple[int, ...]]]) -> dict[str, float]:
+    nodes = sum(slot.count for slot, _ in used)
+    size = workload.dataset.samples * workload.dataset.sample
+    found = {}
+    for slot, _ in used:
+        cache = slot.node.page_cache
+        fraction = page_cache.cached_fraction(page_cache.capacity(slot.node.host.memory, cache), size)
+        found[slot.name] = page_cache.hit_ratio(cache, fraction, nodes)
+    return found
+
+
+def _mean_hits(hits: Mapping[str, float], used: Sequence[tuple[Slot, tuple[int, ...]]]) -> float:
+    return sum(hits[slot.name] * slot.count for slot, _ in used) / sum(slot.count for slot, _ in used)
+
+
+def _credits(cluster: Sequence[Slot]) -> dict[str, Credits]:
+    """Return the burst credits of each slot's volume; kept from the cold epoch to the warm one."""
+    return {slot.name: Credits(slot.node.storage.volume) for slot in cluster if slot.node.storage is not None}

@@ -1,0 +1,1 @@
+"""How do ranks combine their gradients? Rings found on the link graph, pure schedules, and what they cost alone."""

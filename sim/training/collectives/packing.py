@@ -1,0 +1,121 @@
+"""How many rings fit on a set of NVLinks? The largest packing of edge-disjoint directed Hamiltonian cycles, or paths.
+
+A link between two GPUs carries one ring per *slot* in each direction. The search is depth first with a step budget: exact where
+the budget suffices (it does for every subset of a DGX-1), otherwise the best packing found. NVIDIA/nccl `src/graph/search.cc`
+searches likewise, with bandwidth instead of slots; facts on how many rings a DGX-1V holds are its check values.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
+
+Slots = Mapping[tuple[int, int], int]
+"""Free slots of each directed pair of GPUs."""
+
+STEP_BUDGET = 50_000
+"""Steps of one search; NCCL gives up after a like number (search.cc)."""
+
+
+class _Budget:
+    """Counts steps down; ``spent`` once none is left."""
+
+    def __init__(self, steps: int = STEP_BUDGET) -> None:
+        self.left = steps
+
+    def spent(self) -> bool:
+        self.left -= 1
+        return self.left < 0
+
+
+def pack_cycles(slots: Slots) -> tuple[tuple[int, ...], ...]:
+    """Return the largest set of directed cycles through all GPUs of *slots* in which no pair is used beyond its slots."""
+    return _pack_cycles(tuple(sorted(slots.items())))
+
+
+@lru_cache(maxsize=256)
+def _pack_cycles(slots: tuple[tuple[tuple[int, int], int], ...]) -> tuple[tuple[int, ...], ...]:
+    free = Counter(dict(slots))
+    vertices = sorted({vertex for pair, _ in slots for vertex in pair})
+    if len(vertices) < 2:
+        return ()
+    cycles = [path for path in _paths(vertices[0], vertices, free, _Budget()) if free[path[-1], path[0]]]
+    bound = min(_degrees(vertices, free))
+    return _Packing(cycles, free, vertices, bound).best
+
+
+class _Packing:
+    """The search for the most cycles: each is taken as often as it fits, then the next ones, then once less."""
+
+    def __init__(self, cycles: Sequence[tuple[int, ...]], free: Counter[tuple[int, int]], vertices: Sequence[int], bound: int) -> None:
+        self.best: tuple[tuple[int, ...], ...] = ()
+        self._cycles = cycles
+        self._free = free
+        self._vertices = vertices
+        self._bound = bound
+        self._budget = _Budget()
+        self._extend(0, [])
+
+    def _extend(self, first: int, chosen: list[tuple[int, ...]]) -> None:
+        if len(chosen) > len(self.best):
+            self.best = tuple(chosen)
+        for index in range(first, len(self._cycles)):
+            if self._is_done(len(chosen)):
+                return
+            cycle = self._cycles[index]
+            pairs = _pairs(cycle, closed=True)
+            if all(self._free[pair] for pair in pairs):
+                self._free.subtract(pairs)
+                self._extend(index, [*chosen, cycle])
+                self._free.update(pairs)
+
+    def _is_done(self, chosen: int) -> bool:
+        if len(self.best) == self._bound or self._budget.spent():
+            return True
+        return chosen + min(_degrees(self._vertices, self._free)) <= len(self.best)
+
+
+def pack_paths(slots: Slots, vertices: Sequence[int], ends: Sequence[Callable[[int, int], bool]]) -> tuple[tuple[int, ...], ...] | None:
+    """Return one path through all *vertices* for each of *ends* (which tells whether it may start and end so), or None.
+
+    No directed pair is used beyond its *slots*.
+    """
+    free = Counter(dict(slots))
+    return _pack_paths(free, tuple(vertices), list(ends), _Budget())
+
+
+def _pack_paths(
+    free: Counter[tuple[int, int]], vertices: tuple[int, ...], ends: Sequence[Callable[[int, int], bool]], budget: _Budget
+) -> tuple[tuple[int, ...], ...] | None:
+    if not ends:
+        return ()
+    for path in (path for start in vertices for path in _paths(start, vertices, free, budget) if ends[0](path[0], path[-1])):
+        pairs = _pairs(path, closed=False)
+        free.subtract(pairs)
+        rest = _pack_paths(free, vertices, ends[1:], budget)
+        free.update(pairs)
+        if rest is not None:
+            return (path, *rest)
+    return None
+
+
+def _paths(start: int, vertices: Sequence[int], free: Mapping[tuple[int, int], int], budget: _Budget) -> Iterator[tuple[int, ...]]:
+    """Yield the paths from *start* through all *vertices* over pairs with free slots, in lexicographic order."""
+    stack = [(start,)]
+    while stack:
+        if budget.spent():
+            return
+        path = stack.pop()
+        if len(path) == len(vertices):
+            yield path
+        stack.extend((*path, vertex) for vertex in reversed(vertices) if vertex not in path and free.get((path[-1], vertex), 0))
+
+
+def _pairs(order: Sequence[int], closed: bool) -> list[tuple[int, int]]:
+    following = [*order[1:], *order[:1]] if closed else order[1:]
+    return list(zip(order, following, strict=False))
+
+
+def _degrees(vertices: Sequence[int], free: Mapping[tuple[int, int], int]) -> Iterator[int]:
+    return (sum(free[vertex, other] for other in vertices if other != vertex) for vertex in vertices)

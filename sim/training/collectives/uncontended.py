@@ -1,0 +1,52 @@
+"""How long does a ring all-reduce take when nothing else runs? Launch + the recurrence over hops at their fair shares.
+
+Chunks have S/(nC) bytes. A hop carries them at the least of
+
+    efficiency(chunk) * capacity / crossings of each of its links, crossings counted over all C channels,
+    efficiency(chunk) / sum over its stages of 1 / narrowest link (device to host and host to device follow one another),
+    flows * flow_cap * efficiency(chunk) instead of the efficiencies above, where the transport has a flow cap,
+
+and the time is launch + T(b, l) of `sim.training.collectives.recurrence` with b = chunk / rate. The executors play the same hops beside other
+traffic; this is their limit when there is none, and what measured tables of single collectives are compared with.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from sim.cluster.topology import NodeGraph
+from sim.training.collectives.channels import Channel, Channels, Hop
+from sim.training.collectives.recurrence import RingTime, all_reduce_steps, ring_time
+
+
+class Estimate(NamedTuple):
+    """Seconds of one all-reduce, the part that is launch and latency, and the link that bounds the rest."""
+
+    time: float
+    latency: float
+    bottleneck: str
+
+
+def all_reduce_time(graph: NodeGraph, rings: Channels, nbytes: float) -> Estimate:
+    """Return how long *rings* take to all-reduce *nbytes* when alone; nodes are all like *graph*'s."""
+    ranks = len(rings.channels[0].gpus) * rings.nodes
+    if ranks == 1:
+        return Estimate(0.0, 0.0, "")
+    crossings = rings.crossings
+    chunk = nbytes / ranks / len(rings.channels)
+    alone = [_channel_time(graph, crossings, channel, chunk, all_reduce_steps(ranks)) for channel in rings.channels]
+    slowest, bottleneck = max(alone, key=lambda found: found[0].total)
+    return Estimate(rings.launch + slowest.total, rings.launch + slowest.latency, bottleneck)
+
+
+def hop_rate(graph: NodeGraph, crossings: dict[str, int], hop: Hop, chunk: float) -> tuple[float, str]:
+    """Return the rate (bytes/s) of one channel on *hop* beside the other channels, and the link that bounds it."""
+    share, link = min((graph.links[link].capacity / crossings[link], link) for link in hop.links)
+    rate = min(share, graph.alone(hop.route)) * hop.efficiency(chunk)
+    return min(rate, hop.flow_cap(chunk)), link
+
+
+def _channel_time(graph: NodeGraph, crossings: dict[str, int], channel: Channel, chunk: float, steps: int) -> tuple[RingTime, str]:
+    rates = [min(hop_rate(graph, crossings, hop, chunk) for hop in edge) for edge in channel.edges]
+    latency = [max(hop.transport.hop_latency for hop in edge) for edge in channel.edges]
+    return ring_time([chunk / rate for rate, _ in rates], latency, steps), min(rates)[1]

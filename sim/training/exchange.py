@@ -1,0 +1,92 @@
+"""How do ranks exchange gradients? Operations in a fixed order on one communication stream, each starting at the slowest rank.
+
+`sim.training.step` knows only ``gradient_ready(rank, bucket)``, ``blocking(rank, name)`` and ``finished(rank)``. An operation
+starts when every rank has arrived at it and every earlier one has ended, as NCCL's in-order stream and DDP's in-order bucket
+launch demand; it runs beside compute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from typing import Protocol
+
+import simpy
+
+from sim.events import Cause, EventLog
+
+SimProcess = Generator[simpy.Event, object, None]
+
+
+class Collective(Protocol):
+    """Plays one all-reduce of *nbytes*: yields until it is done, and logs what bounded it."""
+
+    def __call__(self, name: str, ident: int, nbytes: float) -> SimProcess: ...
+
+
+class Exchange:
+    """One job's gradient exchange. *ranks* are log indices of its classes; *blocking* and *buckets* give each operation's bytes."""
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        log: EventLog,
+        ranks: Sequence[int],
+        blocking: Sequence[tuple[str, float]],
+        buckets: Sequence[float],
+        collective: Collective,
+        communicating: Callable[[bool], None],
+    ) -> None:
+        self._env = env
+        self._log = log
+        self._classes = len(ranks)
+        self._operations = [*blocking, *((f"bucket {index}", nbytes) for index, nbytes in enumerate(buckets))]
+        self._first_bucket = len(blocking)
+        self._collective = collective
+        self._communicating = communicating
+        self._begin_step()
+        if self._operations:
+            env.process(self._stream())
+
+    def gradient_ready(self, rank: int, bucket: int) -> None:
+        """Tell that *rank* has all gradients of *bucket*."""
+        self._arrive(self._first_bucket + bucket)
+
+    def blocking(self, rank: int) -> SimProcess:
+        """Take *rank* through the operations that stand between forward and backward, one after another."""
+        for index in range(self._first_bucket):
+            done = self._done[index]
+            self._arrive(index)
+            with self._log.waiting(rank, Cause.GRADIENT):
+                yield done
+
+    def finished(self, rank: int) -> SimProcess:
+        """Wait until every bucket of this step is reduced."""
+        if len(self._operations) > self._first_bucket:
+            done = self._done[-1]
+            with self._log.waiting(rank, Cause.GRADIENT):
+                yield done
+
+    def _arrive(self, index: int) -> None:
+        self._missing[index] -= 1
+        if self._missing[index] == 0:
+            self._ready[index].succeed()
+
+    def _begin_step(self) -> None:
+        self._ready = [self._env.event() for _ in self._operations]
+        self._done = [self._env.event() for _ in self._operations]
+        self._missing = [self._classes] * len(self._operations)
+
+    def _stream(self) -> SimProcess:
+        while True:
+            ready, done = self._ready, self._done
+            for index, (name, nbytes) in enumerate(self._operations):
+                yield ready[index]
+                overlaps = index >= self._first_bucket
+                if overlaps:
+                    self._communicating(True)
+                yield from self._collective(name, index - self._first_bucket, nbytes)
+                if overlaps:
+                    self._communicating(False)
+                if index == len(self._operations) - 1:
+                    self._begin_step()
+                done[index].succeed()

@@ -1,0 +1,247 @@
+"""Oracles: sizes worked out by hand for VGG-16, published parameter counts, linearity, and a measured effect of DDP's buckets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim.analysis.memory import MemoryUse, gpu_memory, largest_batch
+from sim.spec.hardware import Gpu
+from sim.spec.workload import Workload
+
+MIB, GIB = 2.0**20, 2.0**30
+CUBLAS = 8.125 * MIB
+VGG16_PARAMETERS = 138_357_544
+PRECISIONS = ["fp32", "tf32", "amp_fp16", "amp_bf16", "fp16", "bf16", "fp8"]
+
+# Simonyan and Zisserman (arXiv 1409.1556), column D: channels out, or "M" for 2x2 max pooling.
+VGG16 = [64, 64, "M", 128, 128, "M", 256, 256, 256, "M", 512, 512, 512, "M", 512, 512, 512, "M"]
+
+
+def vgg16_layers() -> list[dict[str, Any]]:
+    """Convolutions that save their input, pools that save nothing, and three linear layers that save theirs; FP32 bytes."""
+    layers: list[dict[str, Any]] = []
+    channels, edge = 3, 224
+    for out in VGG16:
+        here = 4 * channels * edge**2
+        if out == "M":
+            edge //= 2
+            layers.append({"name": f"pool{edge}", "op": "pool", "read": f"{here} B", "write": f"{here // 4} B"})
+            continue
+        assert isinstance(out, int)
+        layers.append(
+            {
+                "name": f"conv{len(layers)}",
+                "op": "conv",
+                "gradients": [out, 9 * channels * out],
+                "read": f"{here} B",
+                "write": f"{4 * out * edge**2} B",
+                "saved": f"{here} B",
+                "kernel_size": 3,
+            }
+        )
+        channels = out
+    for inputs, outputs in [(512 * 49, 4096), (4096, 4096), (4096, 1000)]:
+        sizes = {"read": f"{4 * inputs} B", "write": f"{4 * outputs} B", "saved": f"{4 * inputs} B"}
+        layers.append({"name": f"linear{outputs}", "op": "gemm", "gradients": [outputs, inputs * outputs], **sizes})
+    return layers
+
+
+def workload(
+    layers: list[dict[str, Any]] | None = None,
+    parameters: int = VGG16_PARAMETERS,
+    *,
+    strategy: str = "ddp",
+    optimizer: str = "momentum",
+    precision: str = "fp32",
+    batch: int = 32,
+    loader: str = "pytorch",
+    **model: Any,
+) -> Workload:
+    stack = {
+        "name": "s",
+        "strategy": strategy,
+        "gradient_copy_passes": 4,
+        "optimizer": "per_tensor",
+        "launch_cpu": "8 us",
+        "source": "test",
+    }
+    return Workload.model_validate(
+        {
+            "name": "vgg16",
+            "model": {
+                "name": "vgg16",
+                "parameters": parameters,
+                "input": "602112 B",
+                "layers": vgg16_layers() if layers is None else layers,
+                "source": "test",
+                **model,
+            },
+            "dataset": {"name": "d", "samples": 1000, "sample": "110 KB", "prepared": "602112 B", "prep": "7 ms", "source": "test"},
+            "input": {"loader": loader},
+            "training": {"batch": batch, "precision": precision, "optimizer": {"name": optimizer}, "stack": stack},
+        }
+    )
+
+
+def gpu(memory: str = "16 GiB", capability: str = "7.0") -> Gpu:
+    return Gpu.model_validate(
+        {
+            "name": "V100",
+            "architecture": "volta",
+            "compute_capability": capability,
+            "memory": memory,
+            "memory_bandwidth": "900 GB/s",
+            "memory_efficiency": 0.8,
+            "peak": {"fp32": "15.7 TFLOP/s"},
+            "efficiency": {"gemm": {"fp32": 0.8}},
+            "kernel_time": "5 us",
+            "context_memory": "0.5 GiB",
+            "source": "test",
+        }
+    )
+
+
+def layer(op: str, saved: int, elements: int = 10) -> dict[str, Any]:
+    return {"name": op, "op": op, "gradients": [elements], "saved": f"{saved} B"}
+
+
+def test_the_table_above_is_vgg16() -> None:
+    """torchvision's vgg16 has 138 357 544 parameters."""
+    assert sum(sum(found["gradients"]) for found in vgg16_layers() if "gradients" in found) == VGG16_PARAMETERS
+
+
+def test_vgg16_by_hand() -> None:
+    """FP32, SGD with momentum: 553 MB each of weights, gradients and momentum.
+
+    Backward peaks at the second convolution: it and the first saved 224 x 224 x (3 + 64) values, its input and output have
+    224 x 224 x 128 gradients, and as much is scratch (estimate), against 9.6 M values that all layers save.
+    """
+    use = gpu_memory(workload(), gpu())
+    assert use.weights == use.gradients == use.optimizer_state == 4 * VGG16_PARAMETERS
+    assert use.activations == 32 * 4 * 224**2 * (3 + 64 + 128)
+    assert use.workspace == 32 * 4 * 224**2 * 128 + CUBLAS
+    assert use.input == 2 * 32 * 602112
+    assert use.context == 0.5 * GIB
+    assert use.communication_buffers == 0.0
+    assert use.total == pytest.approx(1.660e9 + 1.252e9 + 0.831e9 + 0.0385e9 + 0.537e9, rel=1e-3)
+
+
+def test_total_is_the_sum_of_the_uses() -> None:
+    by_use = gpu_memory(workload(), gpu(), ranks=8).by_use()
+    assert by_use.pop("total") == pytest.approx(sum(by_use.values()))
+    assert list(by_use) == list(MemoryUse.__dataclass_fields__)
+
+
+def test_what_saves_most_peaks_at_the_end_of_forward() -> None:
+    """Twenty layers save 1 MB each and work on 2 MB: at the last one all 20 MB are held."""
+    layers = [{"name": str(i), "op": "gemm", "saved": "1 MB", "read": "1 MB", "write": "1 MB"} for i in range(20)]
+    assert gpu_memory(workload(layers), gpu()).activations == 32 * 22e6
+
+
+@pytest.mark.parametrize(("optimizer", "states"), [("sgd", 0), ("momentum", 1), ("adam", 2), ("lamb", 2)])
+def test_optimizer_state(optimizer: str, states: int) -> None:
+    assert gpu_memory(workload(optimizer=optimizer), gpu()).optimizer_state == states * 4 * VGG16_PARAMETERS
+
+
+@pytest.mark.parametrize(
+    ("precision", "weights", "gradients"),
+    [("fp32", 4, 4), ("tf32", 4, 4), ("amp_fp16", 6, 4), ("amp_bf16", 6, 4), ("fp16", 2, 2), ("bf16", 2, 2), ("fp8", 6, 4)],
+)
+def test_bytes_per_parameter(precision: str, weights: int, gradients: int) -> None:
+    """Under autocast the FP32 weights and their FP16 casts; in pure half precision everything half."""
+    use = gpu_memory(workload(precision=precision, optimizer="adam"), gpu())
+    assert use.weights == weights * VGG16_PARAMETERS
+    assert use.gradients == gradients * VGG16_PARAMETERS
+    assert use.optimizer_state == 2 * gradients * VGG16_PARAMETERS
+
+
+def test_only_matrix_operators_have_cast_weights() -> None:
+    """100 of 110 parameters belong to a linear layer, 10 to an embedding."""
+    layers = [layer("embedding", 0, 10), layer("gemm", 0, 100)]
+    assert gpu_memory(workload(layers, 110, precision="amp_fp16"), gpu()).weights == 110 * 4 + 100 * 2
+
+
+@pytest.mark.parametrize(
+    ("op", "amp", "fp8"),
+    [("conv", 0.5, 0.25), ("pointwise_conv", 0.5, 0.25), ("gemm", 0.5, 0.25), ("elementwise", 0.5, 0.5), ("softmax", 1, 1), ("loss", 1, 1)],
+)
+def test_activations_by_precision_and_operator(op: str, amp: float, fp8: float) -> None:
+    """torch.amp: matrix operators in FP16, element-wise ones in their input's type, softmax and losses in FP32."""
+    for precision, share in [("fp32", 1.0), ("amp_fp16", amp), ("fp8", fp8), ("fp16", 0.5)]:
+        use = gpu_memory(workload([layer(op, 1000)], 10, precision=precision, batch=7), gpu())
+        assert use.activations == 7 * 1000 * share, precision
+
+
+def test_batch_norm_follows_its_input_and_layer_norm_does_not() -> None:
+    convolutional = workload([layer("conv", 0), layer("norm", 1000)], 20, precision="amp_fp16", buffers="80 B", batch=1)
+    transformer = workload([layer("gemm", 0), layer("norm", 1000)], 20, precision="amp_fp16", batch=1)
+    assert gpu_memory(convolutional, gpu()).activations == 500
+    assert gpu_memory(transformer, gpu()).activations == 1000
+
+
+def test_frozen_parameters_have_neither_gradients_nor_state() -> None:
+    use = gpu_memory(workload([layer("gemm", 0, 10)], 1000, optimizer="adam"), gpu())
+    assert (use.weights, use.gradients, use.optimizer_state) == (4000, 40, 80)
+
+
+def test_ddp_buckets_hold_the_gradients_again_unless_gradients_live_in_them() -> None:
+    """pytorch pull 41954 measured it: gradients as views lowered the peak of a ResNet with 97 MB of parameters by 101 MB."""
+    resnet = workload([layer("conv", 0, 25_557_032)], 25_557_032)  # torchvision's resnet50: 97.5 MiB
+    copied = gpu_memory(resnet, gpu(), ranks=8)
+    viewed = gpu_memory(resnet, gpu(), ranks=8, gradient_as_bucket_view=True)
+    assert copied.total - viewed.total == 4 * 25_557_032
+    assert copied.total - viewed.total == pytest.approx(101 * MIB, rel=0.05)
+
+
+def test_communication_buffers_by_strategy() -> None:
+    """Flat: one copy of all gradients. Per tensor: a copy of the largest, linear layer 1 with 25 088 x 4 096 weights."""
+    nccl = 2 * 2 * (4 * MIB + 4800 * 1024 + 512 * 1024)  # channels x connections x (Simple, LL128, LL)
+    flat, per_tensor = (gpu_memory(workload(strategy=name), gpu(), ranks=2) for name in ("flat", "apex_per_tensor"))
+    assert flat.communication_buffers == 4 * VGG16_PARAMETERS + nccl
+    assert per_tensor.communication_buffers == 4 * 25088 * 4096 + nccl
+    more = gpu_memory(workload(strategy="flat"), gpu(), ranks=2, channels=12)
+    assert more.communication_buffers - flat.communication_buffers == pytest.approx(5 * nccl)
+
+
+def test_synthetic_input_is_one_batch_and_hopper_has_a_larger_cublas_workspace() -> None:
+    assert gpu_memory(workload(loader="synthetic"), gpu()).input == 32 * 602112
+    volta, hopper = (gpu_memory(workload(), gpu(capability=capability)).workspace for capability in ("7.0", "9.0"))
+    assert hopper - volta == 32 * MIB - CUBLAS
+
+
+@given(batch=st.integers(1, 4096), precision=st.sampled_from(PRECISIONS), ranks=st.integers(1, 64))
+def test_memory_is_linear_in_the_batch(batch: int, precision: str, ranks: int) -> None:
+    job = workload(precision=precision)
+    one, some, more = (gpu_memory(job, gpu(), ranks=ranks, batch=size) for size in (1, batch, 2 * batch))
+    assert some.total < more.total
+    assert more.activations == pytest.approx(2 * some.activations)
+    assert some.total - one.total == pytest.approx((batch - 1) * (one.activations + one.workspace - CUBLAS + one.input))
+    assert (one.weights, one.gradients, one.optimizer_state) == (more.weights, more.gradients, more.optimizer_state)
+
+
+@given(memory=st.integers(2, 141), precision=st.sampled_from(PRECISIONS), ranks=st.sampled_from([1, 8]))
+def test_the_largest_batch_fits_and_one_more_does_not(memory: int, precision: str, ranks: int) -> None:
+    job, device = workload(precision=precision), gpu(f"{memory} GiB")
+    largest = largest_batch(job, device, ranks=ranks)
+    assert gpu_memory(job, device, ranks=ranks, batch=largest + 1).total > device.memory
+    assert largest == 0 or gpu_memory(job, device, ranks=ranks, batch=largest).total <= device.memory
+
+
+def test_a_batch_that_is_known_to_fit_fits() -> None:
+    """tf_cnn_benchmarks trained VGG-16 with 64 images per 16 GB P100 in FP32 (TensorFlow benchmarks page, 2017)."""
+    assert largest_batch(workload(), gpu(), ranks=8) >= 64
+
+
+def test_a_model_too_large_fits_no_batch() -> None:
+    assert largest_batch(workload(optimizer="adam"), gpu("2 GiB")) == 0
+
+
+def test_impossible_questions_are_refused() -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        gpu_memory(workload(), gpu(), batch=0)
+    with pytest.raises(ValueError, match="any batch fits"):
+        largest_batch(workload([layer("gemm", 0)], 10, input="0 B"), gpu())

@@ -1,0 +1,119 @@
+"""Does the source keep its shape? Import contract, lazy imports, file and function length, names, docstrings.
+
+Oracles: import-linter on the contracts in pyproject.toml, ``sys.modules`` of a fresh interpreter, and the syntax tree.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = [ROOT / name for name in ("sim", "calibration") if (ROOT / name).is_dir()]
+MODULES = sorted(path for package in PACKAGES for path in package.rglob("*.py"))
+SOURCES = MODULES + sorted((ROOT / "tests").rglob("*.py"))
+
+LONGEST_FILE = 400
+LONGEST_FUNCTION = 60
+MEDIAN_FUNCTION = 8
+
+LAZY = ["pandas", "networkx", "joblib", "rich", "scipy", "matplotlib", "plotly", "torch"]
+"""Too slow to import for a run that does not need them (pandas alone 0.46 s)."""
+
+EMPTY_WORDS = {"util", "utils", "helper", "helpers", "manager", "handler", "base", "common", "misc", "info"}
+"""Words that say nothing about what a file or class answers."""
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def functions(path: Path) -> Iterator[Function]:
+    return (node for node in ast.walk(tree(path)) if isinstance(node, Function))
+
+
+def length(function: Function) -> int:
+    return (function.end_lineno or function.lineno) - function.lineno + 1
+
+
+def public(node: ast.Module | ast.ClassDef, owner: str) -> Iterator[tuple[str, ast.Module | ast.ClassDef | Function]]:
+    """Every public module, class, function and method below *node* by dotted name."""
+    yield owner, node
+    for child in node.body:
+        if isinstance(child, ast.ClassDef | Function) and not child.name.startswith("_"):
+            if isinstance(child, ast.ClassDef):
+                yield from public(child, f"{owner}.{child.name}")
+            else:
+                yield f"{owner}.{child.name}", child
+
+
+def fresh_interpreter(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+
+def test_imports_point_down() -> None:
+    lint = [sys.executable, "-c", "from importlinter.cli import lint_imports_command; lint_imports_command()", "--no-cache", "--no-logo"]
+    outcome = subprocess.run(lint, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert outcome.returncode == 0, outcome.stdout + outcome.stderr
+
+
+def test_the_command_line_starts_without_heavy_imports() -> None:
+    loaded = fresh_interpreter("import sys, sim.cli; print(*sys.modules)").split()
+    assert "sim.cli" in loaded
+    assert [heavy for heavy in LAZY if heavy in loaded] == []
+
+
+def test_the_package_itself_imports_nothing() -> None:
+    loaded = fresh_interpreter("import sys; before = set(sys.modules); import sim; print(*set(sys.modules) - before)").split()
+    assert loaded == ["sim"]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name)
+def test_files_are_short_enough_to_read(path: Path) -> None:
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= LONGEST_FILE
+
+
+def test_functions_are_short() -> None:
+    lengths = sorted((length(function), f"{name(path)}:{function.lineno}") for path in MODULES for function in functions(path))
+    assert [found for found in lengths if found[0] > LONGEST_FUNCTION] == []
+    assert lengths[len(lengths) // 2][0] <= MEDIAN_FUNCTION
+
+
+def test_names_say_something() -> None:
+    files = [name(path) for path in SOURCES if EMPTY_WORDS & set(path.stem.lower().split("_"))]
+    files += [name(path) for path in SOURCES if path.stem == "data"]
+    classes = [
+        f"{name(path)}:{node.lineno} {node.name}"
+        for path in MODULES
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.ClassDef) and EMPTY_WORDS & {word.lower() for word in re.findall("[A-Z][a-z]*", node.name)}
+    ]
+    assert files + classes == []
+
+
+def test_public_names_are_documented() -> None:
+    found = [(f"{name(path)}:{dotted}", node) for path in MODULES for dotted, node in public(tree(path), path.stem)]
+    assert found
+    assert [where for where, node in found if not ast.get_docstring(node)] == []
+
+
+def test_no_star_imports() -> None:
+    stars = [
+        f"{name(path)}:{node.lineno}"
+        for path in SOURCES
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names)
+    ]
+    assert stars == []
