@@ -12,7 +12,7 @@ from sim.cluster.build import Slot, slots
 from sim.cluster.storage import Credits
 from sim.epoch import Epoch, EpochRun, Scene
 from sim.events import EventLog
-from sim.spec.hardware import Hardware
+from sim.spec.hardware import Hardware, Node
 from sim.spec.workload import Workload
 from sim.training.collectives.phase import RingPlan, plan_rings
 from sim.training.job import Job, job_slots
@@ -45,6 +45,10 @@ class Run:
     cluster: tuple[Slot, ...]
     rings: tuple[RingPlan | None, ...]
     seed: int
+
+    def node(self, job: int = 0) -> Node:
+        """Return the first node of *job*."""
+        return next(slot.node for slot in self.cluster for lent, _ in slot.lent if lent == job)
 
     @property
     def log(self) -> EventLog:

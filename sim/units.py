@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import re
+from functools import lru_cache
 from typing import Final
 
 _DECIMAL: Final = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
@@ -55,17 +56,18 @@ _EXAMPLE: Final = {
     "fraction": "0.84",
 }
 
-_QUANTITY: Final = re.compile(r"\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-z%/][A-Za-z0-9%/]*|1/s)?\s*")
-
+_NUMBER: Final = r"[+-]?(?:[0-9]+(?:_[0-9]+)*\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
+_QUANTITY: Final = re.compile(rf"\s*({_NUMBER})\s*([A-Za-z%/][A-Za-z0-9%/]*|1/s)?\s*")
 
 _COMMON: Final = {
     "size": "B, KB, MB, GB, TB, KiB, MiB, GiB, TiB",
-    "bandwidth": "Mbps, Gbps, MB/s, GB/s, MiB/s, GiB/s, ...",
+    "bandwidth": "Mbps, Gbps are bits, MB/s, GB/s, MiB/s, GiB/s bytes",
     "work": "FLOP, MFLOP, GFLOP, TFLOP",
     "compute rate": "GFLOP/s, TFLOP/s, PFLOP/s",
     "frequency": "MHz, GHz",
     "power": "W, kW",
 }
+"""The units worth naming in a message, where there are too many to name all."""
 
 
 class UnitError(ValueError):
@@ -73,9 +75,14 @@ class UnitError(ValueError):
 
 
 def accepted(dimension: str) -> str:
-    """Name an example and the units of *dimension*, for error messages."""
+    """Say how to write a *dimension*, for error messages."""
+    return f"write for example {example(dimension)}"
+
+
+def example(dimension: str) -> str:
+    """Return a quantity of *dimension* and the units it may have."""
     shown = _COMMON.get(dimension) or ", ".join(UNITS[dimension])
-    return f"write for example '{_EXAMPLE[dimension]}' (units: {shown})"
+    return f"'{_EXAMPLE[dimension]}' (units: {shown})"
 
 
 def parse(value: object, dimension: str) -> float:
@@ -83,37 +90,49 @@ def parse(value: object, dimension: str) -> float:
 
     A fraction may also be a bare number. Raise UnitError for a missing, unknown or wrong unit, for nan and for infinity.
     """
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise UnitError(f"a {dimension} is due, not {_shown(value)}: {accepted(dimension)}")
-    if isinstance(value, int | float):
-        if dimension != "fraction":
-            raise UnitError(f"the number {value} has no unit: {accepted(dimension)}")
+    if isinstance(value, str):
+        return _parse_text(value, dimension)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise UnitError(f"a {dimension} is due, not {shorten(value)}; {accepted(dimension)}")
+    if dimension != "fraction":
+        raise UnitError(f"the number {shorten(value)} has no unit; {accepted(dimension)}")
+    try:
         return _finite(float(value), value)
-    match = _QUANTITY.fullmatch(value)
+    except OverflowError:
+        raise UnitError(f"{shorten(value)} is too large for a {dimension}") from None
+
+
+@lru_cache(maxsize=4096)
+def _parse_text(text: str, dimension: str) -> float:
+    match = _QUANTITY.fullmatch(text)
     if match is None:
-        raise UnitError(f"{_shown(value)} is not a {dimension}: {accepted(dimension)}")
+        raise UnitError(f"{shorten(text)} is not a {dimension}; {accepted(dimension)}")
     number, unit = match.groups()
+    if unit is None and dimension == "fraction":
+        return _finite(float(number), text)
     if unit is None:
-        if dimension != "fraction":
-            raise UnitError(f"{_shown(value)} has no unit: {accepted(dimension)}")
-        return _finite(float(number), value)
+        raise UnitError(f"{shorten(text)} has no unit; {accepted(dimension)}")
     scale = UNITS[dimension].get(unit)
     if scale is None:
         owner = next((name for name, units in UNITS.items() if unit in units), None)
-        reason = f"'{unit}' is a unit of {owner}" if owner else f"unknown unit '{unit}'"
-        raise UnitError(f"{reason}, a {dimension} is due: {accepted(dimension)}")
-    return _finite(float(number) * scale, value)
+        reason = f"'{unit}' is a unit of {owner}" if owner else f"unknown unit {shorten(unit)}"
+        raise UnitError(f"{reason}, a {dimension} is due; {accepted(dimension)}")
+    return _finite(float(number) * scale, text)
 
 
 def _finite(number: float, written: object) -> float:
     if not math.isfinite(number):
-        raise UnitError(f"{_shown(written)} is not a finite number")
+        raise UnitError(f"{shorten(written)} is not a finite number")
     return number
 
 
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else text[:37] + "..."
+def shorten(value: object, length: int = 40) -> str:
+    """Return ``repr(value)`` for a message, cut to *length* characters."""
+    try:
+        text = repr(value)
+    except ValueError:  # an integer beyond Python's limit for decimal conversion
+        return "an enormous number"
+    return text if len(text) <= length else text[: length - 3] + "..."
 
 
 _SHOWN: Final[dict[str, list[tuple[float, str]]]] = {
@@ -121,23 +140,34 @@ _SHOWN: Final[dict[str, list[tuple[float, str]]]] = {
     "size": [(1.0, "B"), (1e3, "KB"), (1e6, "MB"), (1e9, "GB"), (1e12, "TB")],
     "binary size": [(1.0, "B"), (2.0**10, "KiB"), (2.0**20, "MiB"), (2.0**30, "GiB"), (2.0**40, "TiB")],
     "bandwidth": [(1.0, "B/s"), (1e3, "KB/s"), (1e6, "MB/s"), (1e9, "GB/s"), (1e12, "TB/s")],
+    "bit rate": [(1 / 8, "bps"), (1e3 / 8, "Kbps"), (1e6 / 8, "Mbps"), (1e9 / 8, "Gbps"), (1e12 / 8, "Tbps")],
     "work": [(1.0, "FLOP"), (1e6, "MFLOP"), (1e9, "GFLOP"), (1e12, "TFLOP")],
     "compute rate": [(1.0, "FLOP/s"), (1e9, "GFLOP/s"), (1e12, "TFLOP/s"), (1e15, "PFLOP/s")],
+    "frequency": [(1.0, "Hz"), (1e6, "MHz"), (1e9, "GHz")],
     "rate": [(1.0, "/s")],
     "price": [(1 / _HOUR, "USD/h")],
     "money": [(1.0, "USD")],
+    "power": [(1.0, "W"), (1e3, "kW"), (1e6, "MW")],
+    "time per byte": [(1e-9, "s/GB")],
+    "fraction": [(0.01, "%")],
 }
+"""Units a dimension is shown in. ``binary size`` and ``bit rate`` are other spellings of a size and a bandwidth."""
 
 
 def show(value: float, dimension: str, digits: int = 3) -> str:
-    """Return *value* (SI) as text with the largest unit that leaves a number of at least one."""
+    """Return *value* (SI) as text with *digits* significant digits and the largest unit that leaves a number of at least one."""
     units = _SHOWN[dimension]
     scale, unit = units[0]
     for candidate_scale, candidate in units:
-        if abs(value) >= candidate_scale * (1 - 1e-12):
+        if abs(value) >= candidate_scale * (1 - 0.5 * 10.0**-digits):
             scale, unit = candidate_scale, candidate
     if value == 0 and dimension == "time":
         scale, unit = 1.0, "s"
-    number = value / scale
-    text = f"{number:.{digits}g}" if abs(number) < 10**digits else f"{number:.0f}"
-    return f"{text} {unit}"
+    return f"{_rounded(value / scale, digits)} {unit}"
+
+
+def _rounded(number: float, digits: int) -> str:
+    """Return *number* with *digits* significant digits, or all digits before the point; exponents only beyond 15 digits."""
+    if 10 ** (digits - 1) <= abs(number) < 1e15:
+        return f"{number:.0f}"
+    return f"{number:.{digits}g}"

@@ -154,11 +154,11 @@ class NodeGraph:
             inside = self._to_memory(port, home) + self._from_memory(target, home)
         return Route(((f"net>{port}", *inside),), path_class, self.node.nic.transport, staged=not direct)
 
-    def to_networkx(self) -> networkx.MultiDiGraph:
+    def to_networkx(self) -> networkx.MultiDiGraph[str]:
         """Return the graph for drawing and analysis; edge data are *name*, *capacity* (bytes/s) and *tier*."""
         import networkx
 
-        graph = networkx.MultiDiGraph()
+        graph: networkx.MultiDiGraph[str] = networkx.MultiDiGraph()
         for link in self.links.values():
             if ">" in link.name:
                 start, end = link.name.split(">")
@@ -270,7 +270,9 @@ def _parents(node: Node) -> dict[str, str]:
         _hang(parents, f"socket{index}", socket.gpus, socket.nics)
     for switch in topology.switches:
         if switch.name in parents or _RESERVED.fullmatch(switch.name):
-            raise TopologyError(f"topology.switches: '{switch.name}' already names something; every switch needs a name of its own, for example plx0")
+            raise TopologyError(
+                f"topology.switches: '{switch.name}' already names something; every switch needs a name of its own, for example plx0"
+            )
         parents[switch.name] = switch.parent
         _hang(parents, switch.name, switch.gpus, switch.nics)
     _check_devices(node, parents)
@@ -305,7 +307,8 @@ def _check_switches(topology: Topology, parents: Mapping[str, str]) -> None:
             above = parents.get(above, above)
         if above not in sockets:
             raise TopologyError(
-                f"topology.switches: '{switch.name}' leads to '{above}', which is no socket; its parent may be {', '.join(sorted(sockets))} or a switch"
+                f"topology.switches: '{switch.name}' leads to '{above}', which is no socket; a parent is another switch or "
+                f"one of {', '.join(sorted(sockets))}"
             )
 
 
@@ -315,7 +318,9 @@ def _check_pairs(node: Node) -> None:
         ends = pair.split("-")
         known = [end for end in ends if end.isdigit() and int(end) < node.gpu_count]
         if len(known) != 2 or len(set(ends)) != 2:
-            raise TopologyError(f"topology.nvlink.pairs: '{pair}' is not a pair of GPUs; write for example 0-1, with GPUs 0..{node.gpu_count - 1}")
+            raise TopologyError(
+                f"topology.nvlink.pairs: '{pair}' is not a pair of GPUs; write for example 0-1, with GPUs 0..{node.gpu_count - 1}"
+            )
         if frozenset(ends) in seen:
             raise TopologyError(f"topology.nvlink.pairs: '{pair}' is given twice; one entry counts for both directions")
         seen.add(frozenset(ends))

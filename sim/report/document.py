@@ -8,9 +8,10 @@ from typing import Any
 from sim import __version__
 from sim.analysis.cost import cost
 from sim.analysis.memory import gpu_memory
+from sim.epoch import Epoch
 from sim.events import STALLS
 from sim.report.verdict import assumptions, warnings
-from sim.simulate import Epoch, JobRun, Run
+from sim.simulate import Run
 
 SCHEMA = 1
 
@@ -22,7 +23,7 @@ def run_document(run: Run, inputs: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _job_document(run: Run, number: int, inputs: Mapping[str, str]) -> dict[str, Any]:
-    job = run.jobs[number]
+    job, plan = run.jobs[number], run.rings[number]
     workload = job.job.workload
     return {
         "schema": SCHEMA,
@@ -44,7 +45,7 @@ def _job_document(run: Run, number: int, inputs: Mapping[str, str]) -> dict[str,
             "stalls_s": _stalls(job.first),
             "cost_usd": cost(run.hardware, job.first.time),
         },
-        "gpu_memory_bytes": gpu_memory(workload, _first_gpu(job, run), job.job.ranks > 1).as_dict(),
+        "gpu_memory_bytes": gpu_memory(workload, run.node(number).gpu, ranks=job.job.ranks, channels=plan.channels if plan else None).by_use(),
         "collective": collective(run, number),
         "expected_error": None,
         "assumptions": assumptions(run, number),
@@ -59,10 +60,6 @@ def _stalls(epoch: Epoch) -> dict[str, float]:
     return {cause.value: epoch.stalls[cause] for cause in STALLS}
 
 
-def _first_gpu(job: JobRun, run: Run) -> Any:
-    return run.cluster[0].node.gpu
-
-
 def collective(run: Run, number: int) -> dict[str, Any] | None:
     """Return how gradients travel: algorithm, channels, and the bus bandwidth of one all-reduce of all of them."""
     plan = run.rings[number]
@@ -70,12 +67,12 @@ def collective(run: Run, number: int) -> dict[str, Any] | None:
         return None
     workload = run.jobs[number].job.workload
     nbytes = 4.0 * workload.model.parameters
-    alone = plan.cost(nbytes).alone
+    cost = plan.cost(nbytes)
     moved = 2 * (plan.ranks - 1) / plan.ranks * nbytes
     return {
         "algorithm": "ring",
         "protocol": "simple",
         "channels": plan.channels,
-        "busbw_bytes_per_s": moved / alone,
-        "bottleneck": plan.bottleneck(nbytes),
+        "busbw_bytes_per_s": moved / cost.alone,
+        "bottleneck": cost.bottleneck,
     }

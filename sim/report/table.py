@@ -28,7 +28,7 @@ _MEANING = {
 def run_text(run: Run, document: Mapping[str, Any], number: int = 0) -> str:
     """Return the report of one job of *run*, whose JSON *document* has the figures."""
     head = (
-        f"{document['workload']} on {document['hardware']}: {document['gpus']} x {run.cluster[0].node.gpu.name}, "
+        f"{document['workload']} on {document['hardware']}: {document['gpus']} x {run.node(number).gpu.name}, "
         f"{document['nodes']} node{'s' * (document['nodes'] > 1)}, {document['batch_per_gpu']} samples per GPU, {document['precision']}, "
         f"{document['stack']}"
     )
@@ -46,7 +46,7 @@ def run_text(run: Run, document: Mapping[str, Any], number: int = 0) -> str:
     lines += ["", f"  {verdict(run, number)}", ""]
     lines.append(f"  epoch: {_epoch(document['epoch_time_s'], document['cost_per_epoch_usd'])};  first: {_epoch(first['epoch_time_s'], first['cost_usd'])}")
     memory = document["gpu_memory_bytes"]
-    lines.append(f"  GPU memory: {memory['total'] / 2**30:.1f} of {run.cluster[0].node.gpu.memory / 2**30:.0f} GiB")
+    lines.append(f"  GPU memory: {memory['total'] / 2**30:.1f} of {run.node(number).gpu.memory / 2**30:.0f} GiB")
     lines += _exchange_lines(document)
     lines += ["", "  Assumed: " + "; ".join(document["assumptions"]) + "."]
     lines += [f"  Warning: {text}." for text in document["warnings"]]

@@ -47,7 +47,7 @@ def _sentence(cause: Cause, resource: str, job: JobRun) -> str:
 def assumptions(run: Run, number: int = 0) -> list[str]:
     """Return what the user did not say and the simulation took for granted."""
     job = run.jobs[number]
-    workload, node = job.job.workload, run.cluster[0].node
+    workload, node = job.job.workload, run.node(number)
     found = [f"software stack {workload.training.stack.name}, {workload.training.precision}, {workload.training.batch} samples per GPU"]
     if workload.input.loader != "synthetic" and node.storage is not None and node.storage.volume.assumed:
         volume = node.storage.volume

@@ -4,98 +4,167 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, WithJsonSchema
 
 from sim import units
 
+Key = tuple[str | int, ...]
+"""Path of a value inside a description, for example ``("node", "nic", "bandwidth")``."""
+
 Precision = Literal["fp32", "tf32", "amp_fp16", "amp_bf16", "fp16", "bf16", "fp8"]
-OperatorClass = Literal["conv", "depthwise_conv", "gemm", "attention", "rnn", "norm", "elementwise", "pool", "softmax", "embedding", "loss"]
+OperatorClass = Literal[
+    "conv", "pointwise_conv", "depthwise_conv", "gemm", "attention", "rnn", "norm", "elementwise", "pool", "softmax", "embedding", "loss"
+]
 
 
 class Spec(BaseModel):
     """A frozen description; an unknown key is an error."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-def _quantity(dimension: str) -> Any:
+def blocks(spec: Spec, key: Key = ()) -> Iterator[tuple[Key, Spec]]:
+    """Yield *spec*, which stands at *key*, and every block inside it, each with its key."""
+    yield key, spec
+    for name in type(spec).model_fields:
+        value = getattr(spec, name)
+        if isinstance(value, Spec):
+            yield from blocks(value, (*key, name))
+        elif isinstance(value, tuple) and value and isinstance(value[0], Spec):
+            for index, item in enumerate(value):
+                yield from blocks(item, (*key, name, index))
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """Marks a field as a quantity of this dimension of ``sim.units``."""
+
+    name: str
+
+
+def _read(reader: Callable[[object], Any], schema: dict[str, Any]) -> tuple[BeforeValidator, WithJsonSchema]:
+    """Return annotations that read a value with *reader* and describe it by *schema*; messages say 'write' and its description."""
+    return (BeforeValidator(reader), WithJsonSchema(schema))
+
+
+def _quantity(dimension: str, fits: Callable[[float], bool], rule: str) -> Any:
     def read(value: object) -> float:
         try:
-            return units.parse(value, dimension)
+            number = units.parse(value, dimension)
         except units.UnitError as error:
             raise ValueError(str(error)) from None
+        if not fits(number):
+            raise ValueError(f"{units.shorten(value)} is out of range; write a {dimension} {rule}")
+        return number
 
-    schema: dict[str, Any] = {"type": "string", "description": f"a {dimension} with its unit; {units.accepted(dimension)}"}
-    if dimension == "fraction":
-        schema = {"type": ["number", "string"], "description": "a fraction such as 0.84 or '84 %'"}
-    return (BeforeValidator(read), WithJsonSchema(schema))
-
-
-def _bounded(check: Callable[[float], bool], rule: str) -> AfterValidator:
-    def verify(value: float) -> float:
-        if not check(value):
-            raise ValueError(f"{value:g} is not {rule}")
-        return value
-
-    return AfterValidator(verify)
+    kind: dict[str, Any] = {"type": ["number", "string"]} if dimension == "fraction" else {"type": "string", "pattern": "^ *[-+.0-9]"}
+    return (*_read(read, kind | {"description": f"a {dimension} {rule}, for example {units.example(dimension)}"}), Dimension(dimension))
 
 
-_positive = _bounded(lambda value: value > 0, "greater than zero")
-_not_negative = _bounded(lambda value: value >= 0, "zero or more")
+def _above_zero(value: float) -> bool:
+    return value > 0
 
-Seconds = Annotated[float, *_quantity("time"), _not_negative]
-Bytes = Annotated[float, *_quantity("size"), _not_negative]
-Bandwidth = Annotated[float, *_quantity("bandwidth"), _positive]
-Work = Annotated[float, *_quantity("work"), _not_negative]
-ComputeRate = Annotated[float, *_quantity("compute rate"), _positive]
-TimePerByte = Annotated[float, *_quantity("time per byte"), _not_negative]
-Frequency = Annotated[float, *_quantity("frequency"), _positive]
-Rate = Annotated[float, *_quantity("rate"), _positive]
-Price = Annotated[float, *_quantity("price"), _not_negative]
-Power = Annotated[float, *_quantity("power"), _positive]
-Fraction = Annotated[float, *_quantity("fraction"), _bounded(lambda value: 0 <= value <= 1, "between 0 and 1")]
-Factor = Annotated[float, *_quantity("fraction"), _positive]
-Count = Annotated[int, Field(gt=0)]
-Whole = Annotated[int, Field(ge=0)]
 
-Source = str | dict[str, str]
+def _not_negative(value: float) -> bool:
+    return value >= 0
+
+
+def _whole(least: int) -> Any:
+    rule = "zero or more" if least == 0 else f"{least} or more"
+
+    def read(value: object) -> int:
+        number = int(value) if isinstance(value, float) and value.is_integer() else value
+        if isinstance(number, bool) or not isinstance(number, int):
+            raise ValueError(f"{units.shorten(value)} is not a whole number; write a whole number, {rule}")
+        if number < least:
+            raise ValueError(f"{number} is too small; write a whole number, {rule}")
+        return number
+
+    return _read(read, {"type": "integer", "minimum": least, "description": f"a whole number, {rule}"})
+
+
+Seconds = Annotated[float, *_quantity("time", _not_negative, "zero or more")]
+Bytes = Annotated[float, *_quantity("size", _not_negative, "zero or more")]
+Bandwidth = Annotated[float, *_quantity("bandwidth", _above_zero, "above zero")]
+Work = Annotated[float, *_quantity("work", _not_negative, "zero or more")]
+ComputeRate = Annotated[float, *_quantity("compute rate", _above_zero, "above zero")]
+TimePerByte = Annotated[float, *_quantity("time per byte", _not_negative, "zero or more")]
+Frequency = Annotated[float, *_quantity("frequency", _above_zero, "above zero")]
+Rate = Annotated[float, *_quantity("rate", _above_zero, "above zero")]
+Price = Annotated[float, *_quantity("price", _not_negative, "zero or more")]
+Power = Annotated[float, *_quantity("power", _above_zero, "above zero")]
+Fraction = Annotated[float, *_quantity("fraction", lambda value: 0 <= value <= 1, "between 0 and 1")]
+Factor = Annotated[float, *_quantity("fraction", _above_zero, "above zero")]
+Count = Annotated[int, *_whole(1)]
+Whole = Annotated[int, *_whole(0)]
+
+
+def _source(value: object) -> object:
+    """Check that *value* says where numbers come from."""
+    texts = list(value.values()) if isinstance(value, dict) else [value]
+    if not texts or not all(isinstance(text, str) and text.strip() for text in texts):
+        raise ValueError("write where the numbers come from: a text, or one text per key of the block ('*' for the rest)")
+    return value
+
+
+Source = Annotated[
+    str | dict[str, str],
+    *_read(
+        _source,
+        {
+            "type": ["string", "object"],
+            "additionalProperties": {"type": "string"},
+            "description": "where the numbers come from: a text, or one text per key; 'estimate (reason)' marks a guess",
+        },
+    ),
+]
 """Where the numbers of a block come from: one text, or one text per key (``"*"`` for the rest). ``estimate (reason)`` marks a guess."""
 
 
 def _curve(value: object) -> tuple[tuple[float, float], ...]:
-    """Read a constant, or a list of ``[size, value]`` points with growing sizes."""
-    if isinstance(value, tuple) and all(isinstance(point, tuple) for point in value):
+    """Read a constant, or a list of ``[size, value]`` points with growing sizes; a size may carry a unit of bytes or FLOP."""
+    if isinstance(value, tuple) and value and all(isinstance(point, tuple) and len(point) == 2 for point in value):
         return value  # already read
-    if isinstance(value, int | float | str) and not isinstance(value, bool):
-        try:
-            return ((1.0, units.parse(value, "fraction")),)
-        except units.UnitError as error:
-            raise ValueError(str(error)) from None
-    if not isinstance(value, list) or not value:
-        raise ValueError("a number, or a list of [size, value] points is due, for example [[1e6, 0.1], [1e9, 0.8]]")
-    points = []
-    for point in value:
-        if not isinstance(point, list) or len(point) != 2:
-            raise ValueError(f"{point!r} is not a [size, value] point")
-        try:
-            points.append((float(point[0]), float(point[1])))
-        except (TypeError, ValueError):
-            raise ValueError(f"{point!r} is not a [size, value] point of two numbers") from None
+    points = tuple(_point(point) for point in value) if isinstance(value, list) else ((1.0, _level(value)),)
     sizes = [size for size, _ in points]
-    if any(later <= earlier for earlier, later in zip(sizes, sizes[1:], strict=False)) or sizes[0] <= 0:
-        raise ValueError("the sizes of a curve must be positive and grow from point to point")
+    if not points or sizes[0] <= 0 or any(later <= earlier for earlier, later in pairwise(sizes)):
+        raise ValueError("the sizes of a curve's points must be above zero and grow from point to point")
     if any(not (0 < level < 10) for _, level in points):
         raise ValueError("the values of a curve must lie between 0 and 10")
-    return tuple(points)
+    return points
+
+
+def _point(point: object) -> tuple[float, float]:
+    if not isinstance(point, list) or len(point) != 2:
+        raise ValueError(f"{units.shorten(point)} is not a [size, value] point, for example [1 MB, 0.8]")
+    return _size(point[0]), _level(point[1])
+
+
+def _size(value: object) -> float:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    for dimension in ("size", "work"):
+        with suppress(units.UnitError):
+            return units.parse(value, dimension)
+    raise ValueError(f"{units.shorten(value)} is not the size of a point: write bytes or FLOP, for example 1 MB or 2 GFLOP")
+
+
+def _level(value: object) -> float:
+    try:
+        return units.parse(value, "fraction")
+    except units.UnitError:
+        raise ValueError(f"{units.shorten(value)} is not a curve; write a number, or a list of [size, value] points") from None
 
 
 Curve = Annotated[
     tuple[tuple[float, float], ...],
-    BeforeValidator(_curve),
-    WithJsonSchema({"type": ["number", "string", "array"], "description": "a constant, or [[size, value], ...]"}),
+    *_read(_curve, {"type": ["number", "string", "array"], "description": "a number, or a list of [size, value] points"}),
 ]
 """A value that depends on size: constant, or interpolated over the logarithm of the size, flat beyond the ends."""
 

@@ -73,7 +73,7 @@ class Transport(Spec):
     launch: Seconds
     """Fixed cost of one collective on this transport."""
     efficiency: Curve
-    """Share of the link's deliverable bandwidth, over bytes per rank and channel."""
+    """Share of the link's deliverable bandwidth (of ``flow_cap`` x ``flows``, where given), over bytes per rank and channel."""
     flow_cap: Bandwidth | None = None
     """Most that one flow can carry, whatever the line rate."""
     flows: Count = 1
@@ -169,6 +169,13 @@ class Nic(Spec):
     source: Source
 
 
+class SmallVolume(Spec):
+    """Volumes up to *size* have this lower ceiling of bandwidth instead."""
+
+    size: Bytes
+    bandwidth: Bandwidth
+
+
 class Volume(Spec):
     """One disk or network volume (``hardware/parts/volumes``): size decides rates where the provider sells it so."""
 
@@ -176,6 +183,8 @@ class Volume(Spec):
     size: Bytes
     bandwidth: Bandwidth
     """Ceiling of one volume."""
+    small: SmallVolume | None = None
+    """Where small volumes have a lower ceiling (gp2: 128 MiB/s up to 170 GiB)."""
     io_size: Bytes
     """Largest single I/O; a longer read takes several."""
     baseline_iops: Rate

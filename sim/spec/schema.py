@@ -1,54 +1,148 @@
-"""Which keys may stand where? Walks the typed models to name fields in messages and to write JSON schemas for editors."""
+"""Which keys may stand where, and what is due there? Read from the typed models, for references and for messages."""
 
 from __future__ import annotations
 
 import types
-from typing import Annotated, Any, Union, get_args, get_origin
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
-from sim.spec.yaml import Key
+from sim.spec.fields import Key
+from sim.spec.hardware import Cpu, Gpu, Hardware, Link, Node, Transport, Volume
+from sim.spec.stack import Stack
+from sim.spec.workload import Dataset, Model, Workload
+
+FOLDERS: Final[dict[type[BaseModel], str]] = {
+    Hardware: "hardware",
+    Workload: "workloads",
+    Node: "hardware",
+    Gpu: "hardware/parts/gpus",
+    Link: "hardware/parts/links",
+    Cpu: "hardware/parts/cpus",
+    Transport: "hardware/parts/transports",
+    Volume: "hardware/parts/volumes",
+    Model: "workloads/models",
+    Dataset: "workloads/datasets",
+    Stack: "workloads/stacks",
+}
+"""Blocks for which a name may stand, and the folder it is looked up in. A Node's name is that of a hardware file."""
+
+KINDS: Final[dict[str, type[BaseModel]]] = {kind.__name__.lower(): kind for kind in FOLDERS if kind is not Node}
+"""What a file may describe, by name."""
+
+UNFOLDED: Final = ("node", "price")
+"""Keys of a hardware file of one group of one node, which stand at its top instead of in ``groups``."""
+
+
+@lru_cache(maxsize=256)
+def children(kind: type[BaseModel]) -> Mapping[str, type[BaseModel]]:
+    """Return the blocks of *kind* in which a name may stand for a block, there or deeper down, by key."""
+    found = {name: model for name, field in kind.model_fields.items() if (model := next(_models(field.annotation), None))}
+    return {name: model for name, model in found.items() if model in FOLDERS or children(model)}
+
+
+def model_at(kind: type[BaseModel], key: Key) -> type[BaseModel] | None:
+    """Return the model of the block that *key* names inside *kind*; None for a plain value or an unknown key."""
+    found = _annotation_at(kind, key)
+    return next(_models(found), None) if found is not None else None
 
 
 def keys_at(kind: type[BaseModel], key: Key) -> list[str]:
     """Return the known keys of the block that *key* names inside *kind*."""
-    model = _model_at(kind, key)
-    return list(model.model_fields) if model else []
+    found = _plain(_annotation_at(kind, key))
+    if isinstance(found, type) and issubclass(found, BaseModel):
+        return list(found.model_fields)
+    if get_origin(found) is dict and get_origin(names := get_args(found)[0]) is Literal:
+        return [str(name) for name in get_args(names)]
+    return []
 
 
 def describe(kind: type[BaseModel], key: Key) -> str:
-    """Return what is due at *key*, for a message about a missing value."""
-    model = _model_at(kind, key[:-1])
-    found = model.model_fields.get(str(key[-1])) if model else None
-    if found is None:
-        return "a value is due"
-    for piece in found.metadata:
-        extra = getattr(piece, "json_schema", None)
-        if isinstance(extra, dict) and "description" in extra:
-            return f"{extra['description']} is due"
-    if block := _models(found.annotation):
-        return f"a block of {', '.join(block[0].model_fields)} is due, or the name of one"
-    return "a value is due"
+    """Return what may stand at *key* of *kind*, for a message that says 'write': ``a whole number, zero or more``."""
+    found = _annotation_at(kind, key)
+    return _due(found) if found is not None else "a value"
 
 
-def _model_at(kind: type[BaseModel], key: Key) -> type[BaseModel] | None:
-    current: Any = kind
+def kind_of(value: Mapping[str, Any]) -> type[BaseModel] | None:
+    """Return the kind of description that the top-level keys of *value* look most like; None if like no kind."""
+    best = max(KINDS.values(), key=lambda kind: likeness(kind, value))
+    return best if likeness(best, value) else None
+
+
+def likeness(kind: type[BaseModel], value: Mapping[str, Any]) -> float:
+    """Return how many keys of *value* are keys of *kind* and tell something of the kind; a fraction breaks ties for the smaller kind."""
+    known = {*kind.model_fields, *(UNFOLDED if kind is Hardware else ())} - {"name", "source", "description", "aliases", "note"}
+    hits = sum(name in known for name in value)
+    return hits + hits / (1 + len(known))
+
+
+def _annotation_at(kind: Any, key: Key) -> Any:
+    """Return the type, with its metadata, of what *key* names inside *kind*; None where nothing may stand."""
+    found = kind
     for part in key:
-        models = _models(current)
-        if isinstance(part, int) or not models:
-            continue
-        owner = next((model for model in models if part in model.model_fields), None)
-        if owner is None:
+        found = _plain(found)
+        origin, arguments = get_origin(found), get_args(found)
+        if isinstance(found, type) and issubclass(found, BaseModel) and part in found.model_fields:
+            field = found.model_fields[str(part)]
+            found = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
+        elif origin is dict:
+            found = arguments[1]
+        elif origin is tuple and isinstance(part, int):
+            found = arguments[0]
+        else:
             return None
-        current = owner.model_fields[part].annotation
-    models = _models(current)
-    return models[0] if models else None
+    return found
 
 
-def _models(annotation: Any) -> list[type[BaseModel]]:
-    """Return the models that *annotation* may hold, through unions, tuples and dicts."""
+def _plain(annotation: Any) -> Any:
+    """Return *annotation* without metadata and without 'or None'."""
+    if get_origin(annotation) is Annotated:
+        return _plain(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, types.UnionType):
+        return _plain(next(argument for argument in get_args(annotation) if argument is not types.NoneType))
+    return annotation
+
+
+def _models(annotation: Any) -> Iterator[type[BaseModel]]:
+    """Yield the models that *annotation* may hold, through unions, tuples and dicts."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    if get_origin(annotation) in (Union, types.UnionType, tuple, list, dict, Annotated):
-        return [model for argument in get_args(annotation) for model in _models(argument)]
-    return []
+        yield annotation
+    elif get_origin(annotation) in (Union, types.UnionType, tuple, list, dict, Annotated):
+        for argument in get_args(annotation):
+            yield from _models(argument)
+
+
+_WORDS: Final[dict[Any, str]] = {str: "text", bool: "true or false", int: "a whole number", float: "a number", Any: "a value"}
+
+
+def _due(annotation: Any) -> str:
+    """Return *annotation* in words."""
+    if get_origin(annotation) is Annotated:
+        described = [schema["description"] for piece in get_args(annotation)[1:] if (schema := getattr(piece, "json_schema", None))]
+        return str(described[0]) if described else _due(get_args(annotation)[0]) + _bound(get_args(annotation)[1:])
+    if get_origin(annotation) in (Union, types.UnionType):
+        return _due(next(argument for argument in get_args(annotation) if argument is not types.NoneType))
+    arguments = get_args(annotation)
+    if get_origin(annotation) is Literal:
+        return f"one of {', '.join(map(str, arguments))}"
+    if get_origin(annotation) is tuple:
+        return f"a list, each item {_due(arguments[0])}"
+    if get_origin(annotation) is dict:
+        keys = f"the keys {', '.join(map(str, get_args(arguments[0])))}" if get_origin(arguments[0]) is Literal else "keys of its own"
+        return f"a block with {keys}, each {_due(arguments[1])}"
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return _block(annotation)
+    return _WORDS.get(annotation, "a value")
+
+
+def _bound(metadata: tuple[Any, ...]) -> str:
+    least = [piece.ge for piece in metadata if getattr(piece, "ge", None) is not None]
+    return f", {least[0]:g} or more" if least else ""
+
+
+def _block(kind: type[BaseModel]) -> str:
+    required = [name for name, field in kind.model_fields.items() if field.is_required()]
+    keys = f"{', '.join(required)}{' ...' if len(required) < len(kind.model_fields) else ''}" if required else ", ".join(kind.model_fields)
+    return f"a block ({keys}){f', or the name of a file in {FOLDERS[kind]}/' if kind in FOLDERS else ''}"

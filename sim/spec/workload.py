@@ -30,7 +30,11 @@ class Layer(Spec):
     forward_kernels: Whole = 1
     backward_kernels: Whole = 1
     kernel_size: Whole = 0
-    """Edge of a convolution's window (3 for 3x3); 0 elsewhere."""
+    """Edge of a convolution's window (3 for 3x3, 7 for 1x7); 0 elsewhere."""
+    stride: Count = 1
+    """Step of a convolution's window; Winograd serves 1 only."""
+    channels: tuple[Count, ...] = ()
+    """Input and output channels that a convolution (per group) or a matrix product combines; empty elsewhere."""
 
 
 class Model(Spec):
@@ -139,3 +143,19 @@ class Workload(Spec):
     dataset: Dataset
     input: Input = Input()
     training: Training
+
+
+class JobSpec(Spec):
+    """One of several jobs on one cluster: *placement* (GPUs per node, as in ``1+2``) or *gpus* of the first node."""
+
+    workload: Workload
+    placement: str | None = None
+    gpus: tuple[Whole, ...] = ()
+    start: Seconds = 0.0
+
+
+class Jobs(Spec):
+    """Several jobs that share a cluster."""
+
+    name: str = "jobs"
+    jobs: tuple[JobSpec, ...] = Field(min_length=1)

@@ -1,180 +1,317 @@
 """What does a YAML file say, and at which line and column does it say it?
 
-Plain YAML with four restrictions, each an error with its place: a key may stand once; a scalar that YAML 1.1 would read as
-something else than it looks (``12:30`` as 750, ``1e9`` as text, ``yes`` as a boolean) must be written plainly; files are at
-most 8 MiB, 40 levels deep, and aliases may expand to at most 200 000 nodes (a "YAML bomb" stops there).
+Plain YAML with restrictions, each an error with its place: a key is plain text and may stand once; a scalar that one version
+of YAML reads differently from another (``12:30`` as 750, ``1e9`` as text, ``yes`` as a boolean, ``010`` as 8) must be written
+plainly; no tags, no merge keys, no second document; files are at most 8 MiB, 40 levels deep, and aliases may expand to at most
+200 000 values (a "YAML bomb" stops there). The parser's events are read in a loop, because libyaml's own composer recurses in C
+and dies on deep nesting.
+
+Values are plain data (dict, list, str, int, float, bool, None) and shared between readers: never change one in place.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
 import yaml
 
-MAX_BYTES = 8 * 2**20
-MAX_DEPTH = 40
-MAX_NODES = 200_000
+from sim.spec import scalars
+from sim.spec.fields import Key
+from sim.units import shorten
 
-Key = tuple[str | int, ...]
-"""Path of a value inside a document, for example ``("node", "nic", "bandwidth")``."""
+MAX_BYTES: Final = 8 * 2**20
+MAX_DEPTH: Final = 40
+MAX_NODES: Final = 200_000
+MAX_SHOWN: Final = 50
+"""Problems that one message lists."""
 
 
-@dataclass(frozen=True)
 class Mark:
-    """A place in a file; line and column count from 1."""
+    """A place in a file, counted from 1, and the places of what stands inside; line 0 is text that is no file."""
 
-    file: str
-    line: int
-    column: int
+    __slots__ = ("column", "file", "inside", "line")
+
+    def __init__(self, file: str, line: int = 0, column: int = 0, inside: Mapping[str | int, Mark] = MappingProxyType({})) -> None:
+        self.file = file
+        self.line = line
+        self.column = column
+        self.inside = inside
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}:{self.column}"
+        return f"{self.file}:{self.line}:{self.column}" if self.line else self.file
+
+    def holding(self, inside: Mapping[str | int, Mark]) -> Mark:
+        """Return a mark of the same place with *inside* inside."""
+        return Mark(self.file, self.line, self.column, inside)
 
 
 class SpecError(ValueError):
-    """One or more things wrong with a document; ``str`` gives one line each."""
+    """One or more things wrong with a document, in ``problems``; ``str`` gives one line each, at most MAX_SHOWN."""
 
     def __init__(self, problems: list[str] | str) -> None:
-        self.problems = [problems] if isinstance(problems, str) else problems
-        super().__init__("\n".join(self.problems))
+        self.problems = [problems] if isinstance(problems, str) else list(problems)
+        more = len(self.problems) - MAX_SHOWN
+        super().__init__("\n".join([*self.problems[:MAX_SHOWN], *([f"... and {more} more"] if more > 0 else [])]))
 
 
-@dataclass
+@dataclass(frozen=True)
 class Document:
-    """Plain data (dict, list, str, int, float, bool, None) with the place of every key."""
+    """Plain data with the place of every key; *implied* is the start of a key that the user need not write."""
 
     value: Any
-    marks: dict[Key, Mark] = field(default_factory=dict)
-    file: str = "<text>"
+    root: Mark
+    implied: Key = ()
 
     def mark(self, key: Key) -> Mark:
-        """Return the place of *key*, or of its nearest ancestor that stands in the file."""
-        for length in range(len(key), -1, -1):
-            if (found := self.marks.get(key[:length])) is not None:
-                return found
-        return Mark(self.file, 1, 1)
+        """Return the place of *key*, or of its nearest ancestor that stands in a file."""
+        mark = self.root
+        for part in key:
+            if part not in mark.inside:
+                break
+            mark = mark.inside[part]
+        return mark
+
+    def spelled(self, key: Key) -> str:
+        """Return *key* with dots, as the user writes it: ``node.gpu.memory`` even where the data hold ``groups.0.node...``."""
+        return dotted(key[len(self.implied) :] if self.implied == key[: len(self.implied)] else key)
+
+    def place(self, key: Key) -> str:
+        """Return the start of a message about *key*: ``file:line:col: dotted.key: ``."""
+        return place(self.mark(key), self.spelled(key))
+
+
+def place(mark: Mark, name: str) -> str:
+    """Return the start of a message about the key *name* that stands at *mark*; an override names its key already."""
+    written = "" if mark.line else mark.file.removeprefix("--set ").partition("=")[0].strip()
+    return f"{mark}: " if name in ("", written) else f"{mark}: {name}: "
 
 
 def read(path: Path) -> Document:
     """Read the YAML file at *path*; raise SpecError with the place of whatever is wrong."""
+    return parse(_text(path), str(path))
+
+
+def read_head(path: Path, end: str) -> Document:
+    """Read the top-level keys of *path* that stand before the key *end*, without looking at the rest."""
+    return parse(re.split(rf"^{re.escape(end)}\s*:", _text(path), maxsplit=1, flags=re.MULTILINE)[0], str(path))
+
+
+def _text(path: Path) -> str:
     try:
-        size = path.stat().st_size
-        if size > MAX_BYTES:
-            raise SpecError(f"{path}: {size} bytes; a description has at most {MAX_BYTES}")
-        text = path.read_bytes().decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise SpecError(f"{path}: not a text file (byte {error.start} is not UTF-8); a YAML description is due") from None
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise SpecError(f"{path}: cannot be read: {error.strerror}") from None
-    return parse(text, str(path))
-
-
-def parse(text: str, file: str = "<text>") -> Document:
-    """Read YAML *text*; *file* is the name used in messages."""
-    loader = yaml.CSafeLoader(text)
+    if len(content) > MAX_BYTES:
+        raise SpecError(f"{path}: larger than {MAX_BYTES} bytes; a description is smaller")
     try:
-        node = loader.get_single_node()
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise SpecError(f"{path}: not a text file (byte {error.start} is not UTF-8); a YAML description is due") from None
+
+
+def parse(text: str, file: str = "<text>", located: bool = True) -> Document:
+    """Read YAML *text*; *file* is the name used in messages, without line and column unless *located*."""
+    builder = _Builder(file, located)
+    try:
+        loader = _Loader(text)
+        while (event := loader.get_event()) is not None:
+            builder.take(event)
     except yaml.MarkedYAMLError as error:
-        place = error.problem_mark or error.context_mark
-        where = f"{file}:{place.line + 1}:{place.column + 1}" if place else file
-        raise SpecError(f"{where}: not valid YAML: {error.problem or error.context}") from None
+        place = builder.at(error.problem_mark or error.context_mark) if error.problem_mark or error.context_mark else Mark(file)
+        problem = f"{place}: not valid YAML: {error.problem or error.context}{_tab_hint(text, place)}"
+        raise SpecError([*builder.problems, problem]) from None
     except (yaml.YAMLError, ValueError) as error:
-        raise SpecError(f"{file}: not valid YAML: {' '.join(str(error).split())}") from None
-    except RecursionError:
-        raise SpecError(f"{file}: nested deeper than {MAX_DEPTH} levels") from None
-    finally:
-        loader.dispose()
-    document = Document(None, file=file)
-    if node is None:
+        if isinstance(error, SpecError):
+            raise
+        reason = getattr(error, "reason", None) or "not UTF-8"
+        raise SpecError(f"{builder.start(text, error)}: not plain text ({reason}); a YAML description is due") from None
+    if not builder.root_taken and not builder.problems:
         raise SpecError(f"{file}: empty; a description is due")
-    document.value = _Constructor(document).construct(node, ())
-    return document
+    if builder.problems:
+        raise SpecError(builder.problems)
+    return Document(builder.value, builder.root)
 
 
-_CONFUSING = re.compile(
-    r"(?P<base60>[-+]?\d+(:[0-5]?\d)+(\.\d*)?)|(?P<octal>0[0-7_]+)|(?P<exponent>[-+]?\d+[eE][-+]?\d+|[-+]?\d*\.\d+[eE]\d+)"
-)
-_YES_NO = frozenset({"yes", "Yes", "YES", "no", "No", "NO", "on", "On", "ON", "off", "Off", "OFF"})
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-class _Constructor:
-    """Turn YAML nodes into plain data, noting every place."""
+def _tab_hint(text: str, place: Mark) -> str:
+    line = text.splitlines()[place.line - 1] if 0 < place.line <= len(text.splitlines()) else ""
+    return "; indent with spaces, YAML allows no tabs" if "\t" in line[: max(place.column, 1)] else ""
 
-    def __init__(self, document: Document) -> None:
-        self.document = document
-        self.nodes = 0
+
+class _Frame:
+    """A mapping or list under construction."""
+
+    __slots__ = ("anchor", "height", "key", "mark", "name", "nodes", "places", "value")
+
+    def __init__(self, value: Any, mark: Mark, anchor: str | None, nodes: int) -> None:
+        self.value = value
+        self.places: dict[str | int, Mark] = {}
+        self.mark = mark.holding(self.places)
+        self.anchor = anchor
+        self.nodes = nodes
+        self.height = 0
+        self.name: Any = None
+        self.key: Mark | None = None
+        """Place of the key whose value comes next; None while a key is due."""
+
+
+_DROPPED: Final = object()
+"""Name of a key whose value is read but not kept."""
+
+
+class _Builder:
+    """Turn parser events into plain data, noting every place; finds all problems of content, stops at those of structure."""
+
+    def __init__(self, file: str, located: bool) -> None:
+        self.file = file
+        self.located = located
         self.problems: list[str] = []
+        self.value: Any = None
+        self.root = Mark(file, 1 if located else 0, 1)
+        self.root_taken = False
+        self._nodes = 0
+        self._frames: list[_Frame] = []
+        self._anchors: dict[str, tuple[Any, Mark, int, int]] = {}
+        """Finished anchors: value, place, number of values, height."""
+        self._take = {
+            yaml.ScalarEvent: self._scalar,
+            yaml.MappingStartEvent: lambda event: self._open(event, {}),
+            yaml.SequenceStartEvent: lambda event: self._open(event, []),
+            yaml.MappingEndEvent: self._close,
+            yaml.SequenceEndEvent: self._close,
+            yaml.AliasEvent: self._alias,
+            yaml.DocumentStartEvent: self._document,
+        }
 
-    def construct(self, node: Any, key: Key) -> Any:
-        value = self._value(node, key, 0)
-        if self.problems:
-            raise SpecError(self.problems)
-        return value
+    def take(self, event: Any) -> None:
+        """Add what *event* says."""
+        if (step := self._take.get(type(event))) is not None:
+            step(event)
 
-    def _place(self, node: Any) -> Mark:
-        return Mark(self.document.file, node.start_mark.line + 1, node.start_mark.column + 1)
+    def at(self, mark: Any) -> Mark:
+        """Return the place of the parser's *mark*."""
+        return Mark(self.file, mark.line + 1, mark.column + 1) if self.located else Mark(self.file)
 
-    def _value(self, node: Any, key: Key, depth: int) -> Any:
-        place = self._place(node)
-        self.nodes += 1
-        if self.nodes > MAX_NODES:
-            raise SpecError(f"{place}: more than {MAX_NODES} values once aliases are expanded")
-        if depth > MAX_DEPTH:
-            raise SpecError(f"{place}: nested deeper than {MAX_DEPTH} levels")
-        self.document.marks.setdefault(key, place)
-        if isinstance(node, yaml.ScalarNode):
-            return self._scalar(node, place)
-        if isinstance(node, yaml.SequenceNode):
-            return [self._value(child, (*key, index), depth + 1) for index, child in enumerate(node.value)]
-        return self._mapping(node, key, depth)
+    def start(self, text: str, error: Any) -> Mark:
+        """Return the place of the character that the parser's reader refuses."""
+        before = text.encode(errors="replace")[: getattr(error, "position", None) or 0].decode(errors="replace")
+        return Mark(self.file, before.count("\n") + 1, len(before) - before.rfind("\n")) if self.located else Mark(self.file)
 
-    def _mapping(self, node: Any, key: Key, depth: int) -> dict[str, Any]:
-        result: dict[str, Any] = {}
-        first: dict[str, Mark] = {}
-        for key_node, value_node in node.value:
-            place = self._place(key_node)
-            if not isinstance(key_node, yaml.ScalarNode):
-                self.problems.append(f"{place}: a key must be plain text")
-                continue
-            name = key_node.value
-            if name == "<<" or key_node.tag == "tag:yaml.org,2002:merge":
-                self.problems.append(f"{place}: '<<' is not supported; use 'extends: NAME'")
-                continue
-            if name in first:
-                self.problems.append(f"{place}: {dotted((*key, name))}: stands twice, first at line {first[name].line}")
-                continue
-            first[name] = place
-            self.document.marks[(*key, name)] = place
-            result[name] = self._value(value_node, (*key, name), depth + 1)
-        return result
+    def _stop(self, place: Mark, message: str) -> SpecError:
+        return SpecError([*self.problems, f"{place}: {message}"])
 
-    def _scalar(self, node: Any, place: Mark) -> Any:
-        text: str = node.value
-        tag = node.tag.rpartition(":")[2]
-        if not node.style:  # plain, not quoted
-            if text in _YES_NO:
-                self.problems.append(f"{place}: '{text}' is read as a boolean by some YAML versions; write true, false or '{text}' in quotes")
-                return text
-            if _CONFUSING.fullmatch(text):
-                self.problems.append(f"{place}: '{text}' is read differently by different YAML versions; write it out or put it in quotes")
-                return text
+    def _problem(self, place: Mark, message: str, *more: str) -> None:
+        name = dotted((*(frame.name for frame in self._frames if isinstance(frame.name, str | int)), *more))
+        self.problems.append(f"{place}: {name}: {message}" if name else f"{place}: {message}")
+
+    def _document(self, event: Any) -> None:
+        if self.root_taken:
+            raise self._stop(self.at(event.start_mark), "a second document starts here ('---'); a file holds one")
+
+    def _scalar(self, event: Any) -> None:
+        place = self.at(event.start_mark)
+        frame = self._enter(event)
+        if frame is not None and frame.key is None and type(frame.value) is dict:
+            self._name(frame, event, place)
+            return
+        self._count(event)
+        value = event.value if event.style else self._plain(event.value, place)
+        self._add(value, place)
+        if event.anchor:
+            self._anchors[event.anchor] = (value, place, 1, 0)
+
+    def _enter(self, event: Any) -> _Frame | None:
+        """Return the block or list that *event* stands in; only a scalar may stand where a key is due."""
+        if not self._frames:
+            return None
+        frame = self._frames[-1]
+        if type(frame.value) is list:
+            frame.name = len(frame.value)
+        elif frame.key is None and type(event) is not yaml.ScalarEvent:
+            raise self._stop(self.at(event.start_mark), "a list, block or alias stands where a key is due; a key is plain text")
+        return frame
+
+    def _name(self, frame: _Frame, event: Any, place: Mark) -> None:
+        """Take *event* as the key of the next value."""
+        name = event.value
+        frame.key, frame.name = place, name
+        if event.tag or event.anchor:
+            self._problem(place, "a key is plain text, without tag or anchor")
+        elif name == "<<" and not event.style:
+            self._problem(place, "'<<' is not supported; use 'extends: NAME'")
+        elif name in frame.value:
+            self._problem(place, f"stands twice, first at line {frame.places[name].line}; a key may stand once")
+        elif not name:
+            self._problem(place, "an empty key; a name is due")
+        else:
+            return
+        frame.name = _DROPPED
+
+    def _count(self, event: Any, nodes: int = 1, height: int = 0) -> None:
+        """Count *nodes* more values, *height* deep, where *event* stands."""
+        self._nodes += nodes
+        if self._nodes > MAX_NODES:
+            raise self._stop(self.at(event.start_mark), f"more than {MAX_NODES} values once aliases are expanded")
+        if len(self._frames) + height > MAX_DEPTH:
+            raise self._stop(self.at(event.start_mark), f"nested deeper than {MAX_DEPTH} levels")
+        if getattr(event, "tag", None):
+            self._problem(self.at(event.start_mark), f"the tag {shorten(event.tag)} is not supported; write the value without it")
+
+    def _open(self, event: Any, value: Any) -> None:
+        self._enter(event)
+        self._count(event)
+        self._frames.append(_Frame(value, self.at(event.start_mark), event.anchor, self._nodes))
+
+    def _close(self, event: Any) -> None:
+        frame = self._frames.pop()
+        if self._frames:
+            self._frames[-1].height = max(self._frames[-1].height, frame.height + 1)
+        self._add(frame.value, frame.mark)
+        if frame.anchor:
+            self._anchors[frame.anchor] = (frame.value, frame.mark, self._nodes - frame.nodes + 1, frame.height + 1)
+
+    def _alias(self, event: Any) -> None:
+        place = self.at(event.start_mark)
+        frame = self._enter(event)
+        if event.anchor not in self._anchors:
+            if any(around.anchor == event.anchor for around in self._frames):
+                raise self._stop(place, f"*{event.anchor} stands inside itself")
+            raise self._stop(place, f"no anchor &{event.anchor} stands before this alias")
+        value, mark, nodes, height = self._anchors[event.anchor]
+        self._count(event, nodes, height)
+        if frame is not None:
+            frame.height = max(frame.height, height)
+        self._add(value, mark)
+
+    def _add(self, value: Any, place: Mark) -> None:
+        """Put a finished *value* where it stands."""
+        if not self._frames:
+            self.value, self.root, self.root_taken = value, place, True
+            return
+        frame = self._frames[-1]
+        if type(frame.value) is list:
+            frame.places[len(frame.value)] = place
+            frame.value.append(value)
+            return
+        if frame.name is not _DROPPED:
+            frame.value[frame.name] = value
+            frame.places[frame.name] = (frame.key or place).holding(place.inside)
+        frame.key = frame.name = None
+
+    def _plain(self, text: str, place: Mark) -> Any:
         try:
-            return _SCALARS.get(tag, str)(text)
-        except (ValueError, OverflowError):
-            self.problems.append(f"{place}: '{text}' is not a valid {tag}")
-            return text
-
-
-_SCALARS: dict[str, Any] = {
-    "int": lambda text: int(text.replace("_", ""), 0),
-    "float": lambda text: float(text.replace("_", "").replace(".inf", "inf").replace(".nan", "nan").replace(".NaN", "nan")),
-    "bool": lambda text: text.lower() == "true",
-    "null": lambda text: None,
-}
+            return scalars.plain(text)
+        except scalars.ScalarError as error:
+            self._problem(place, str(error))
+            return None
 
 
 def dotted(key: Key) -> str:

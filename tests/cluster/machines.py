@@ -34,7 +34,15 @@ def transport(name: str) -> Transport:
 def node(gpu_count: int, topology: dict[str, Any], **keys: Any) -> Node:
     """Build a node; *topology* may leave out pcie and source, *keys* are ``nic`` fields and node fields."""
     nic = {"bandwidth": "25 Gbps", "transport": transport("tcp"), "source": "test"} | keys.pop("nic", {})
-    cpu = {"name": "c", "vendor": "intel", "clock": "2.7 GHz", "speed": 1.0, "smt_gain": 1.25, "memory_bandwidth": "76.8 GB/s", "source": "test"}
+    cpu = {
+        "name": "c",
+        "vendor": "intel",
+        "clock": "2.7 GHz",
+        "speed": 1.0,
+        "smt_gain": 1.25,
+        "memory_bandwidth": "76.8 GB/s",
+        "source": "test",
+    }
     described = {
         "gpu": {
             "name": "g", "architecture": "a", "compute_capability": "7.0", "memory": "16 GiB", "memory_bandwidth": "900 GB/s",
@@ -90,6 +98,15 @@ def hgx_h100() -> Node:
     """Eight H100 on NVSwitch, one 400 Gbps NIC beside each (NVIDIA/nccl issue 1264)."""
     switches = [{"name": f"plx{k}", "parent": f"socket{k // 4}", "gpus": (k,), "nics": (k,)} for k in range(8)]
     nic = {"count": 8, "bandwidth": "400 Gbps", "gpudirect": True, "transport": transport("infiniband")}
+    topology = {"nvlink": nvswitch(18, "nvlink4"), "pcie": link("pcie5-x16"), "sockets": ({}, {}), "switches": switches}
+    return node(8, topology, nic=nic)
+
+
+@cache
+def p5() -> Node:
+    """Eight H100 on NVSwitch, four 100 Gbps cards beside each."""
+    switches = [{"name": f"plx{k}", "parent": f"socket{k // 4}", "gpus": (k,), "nics": tuple(range(4 * k, 4 * k + 4))} for k in range(8)]
+    nic = {"count": 32, "bandwidth": "100 Gbps", "gpudirect": True, "transport": transport("efa")}
     topology = {"nvlink": nvswitch(18, "nvlink4"), "pcie": link("pcie5-x16"), "sockets": ({}, {}), "switches": switches}
     return node(8, topology, nic=nic)
 

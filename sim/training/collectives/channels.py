@@ -206,17 +206,18 @@ def _near_nics(graph: NodeGraph, gpus: Sequence[int]) -> list[int]:
 def _switched_order(graph: NodeGraph, gpus: tuple[int, ...], nics: Sequence[int], place: int) -> _Ordered:
     """Return the order for the NIC at *place*: NICs that share their near GPUs begin at different ones.
 
-    Where only one GPU lies near a NIC, the ring leaves by the NIC nearest to its last GPU, as NCCL's cross-NIC rings do.
+    Where the last GPU has nearer NICs, the ring leaves by one of them, each by another, as NCCL's cross-NIC rings do.
     """
     nic = nics[place]
     near = _nearest(graph, gpus, nic)
-    turn = sum(_nearest(graph, gpus, other) == near for other in nics[:place]) % len(near)
-    near = near[turn:] + near[:turn]
-    at = gpus.index(near[0])
-    between = [gpu for gpu in gpus[at:] + gpus[:at] if gpu not in near]
-    order = (near[0], *between, *near[1:]) if len(near) < len(gpus) else tuple(near)
-    leaving = min(nics, key=lambda other: (_distance(graph, order[-1], other), other != nic))
-    return order, nic, leaving
+    turn = sum(_nearest(graph, gpus, other) == near for other in nics[:place])
+    first = near[turn % len(near)]
+    near = [first, *(gpu for gpu in near if gpu != first)]
+    at = gpus.index(first)
+    order = (first, *(gpu for gpu in gpus[at:] + gpus[:at] if gpu not in near), *near[1:])
+    distances = {other: _distance(graph, order[-1], other) for other in nics}
+    leaving = [other for other, distance in distances.items() if distance == min(distances.values())]
+    return order, nic, nic if nic in leaving else leaving[turn % len(leaving)]
 
 
 def _nearest(graph: NodeGraph, gpus: Sequence[int], nic: int) -> list[int]:

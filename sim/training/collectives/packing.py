@@ -102,7 +102,7 @@ def _pack_paths(
 
 def _paths(start: int, vertices: Sequence[int], free: Mapping[tuple[int, int], int], budget: _Budget) -> Iterator[tuple[int, ...]]:
     """Yield the paths from *start* through all *vertices* over pairs with free slots, in lexicographic order."""
-    stack = [(start,)]
+    stack: list[tuple[int, ...]] = [(start,)]
     while stack:
         if budget.spent():
             return

@@ -33,7 +33,9 @@ class ScheduleError(ValueError):
     """A schedule that could give a wrong result."""
 
 
-def replay(transfers: Sequence[Transfer], ranks: Sequence[int], chunks: int, start: Mapping[tuple[int, int], frozenset[int]] | None = None) -> Holdings:
+def replay(
+    transfers: Sequence[Transfer], ranks: Sequence[int], chunks: int, start: Mapping[tuple[int, int], frozenset[int]] | None = None
+) -> Holdings:
     """Return what every rank holds at the end; at first each rank holds its own contribution to every chunk, or *start*.
 
     Raise ScheduleError for a dependence on a later transfer, a race, or a contribution that is added twice.
@@ -65,7 +67,9 @@ def _happened_before(transfers: Sequence[Transfer]) -> list[int]:
     return before
 
 
-def _claim(touched: dict[tuple[int, int], list[tuple[int, bool]]], place: tuple[int, int], number: int, writes: bool, before: Sequence[int]) -> None:
+def _claim(
+    touched: dict[tuple[int, int], list[tuple[int, bool]]], place: tuple[int, int], number: int, writes: bool, before: Sequence[int]
+) -> None:
     for other, other_writes in touched.setdefault(place, []):
         if (writes or other_writes) and other != number and not before[number] >> other & 1:
             raise ScheduleError(f"transfers {other} and {number} race for chunk {place[1]} of rank {place[0]}")

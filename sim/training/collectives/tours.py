@@ -15,7 +15,6 @@ from sim.cluster.topology import PATH_CLASSES, NodeGraph
 _EXACT = 9  # devices: Held and Karp take 2^n n^2 steps, 20 ms here
 
 _STAGED = len(PATH_CLASSES)
-_WEIGHT = 32  # more than the hops of any ring on one node, so that one hop of a class outweighs all of nearer classes
 
 
 def tree_order(graph: NodeGraph, gpus: Sequence[int], nic: int | None = None) -> tuple[int, ...]:
@@ -84,6 +83,10 @@ def _longer(
 def _cost(graph: NodeGraph, one: int, other: int, nic: int | None) -> int:
     """Return what a hop between two GPUs costs; -1 stands for the NIC."""
     if -1 in (one, other):
-        return _WEIGHT ** PATH_CLASSES.index(graph.pcie_class(f"gpu{max(one, other)}", f"nic{nic}"))
+        return _weight(PATH_CLASSES.index(graph.pcie_class(f"gpu{max(one, other)}", f"nic{nic}")))
     route = graph.route(one, other)
-    return _WEIGHT ** (_STAGED if route.staged else PATH_CLASSES.index(route.path_class))
+    return _weight(_STAGED if route.staged else PATH_CLASSES.index(route.path_class))
+
+
+def _weight(place: int) -> int:
+    return 1 << 5 * place  # 32 hops of a class, more than any ring on one node has, weigh less than one of the next

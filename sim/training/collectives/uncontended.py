@@ -2,12 +2,12 @@
 
 Chunks have S/(nC) bytes. A hop carries them at the least of
 
-    efficiency(chunk) * capacity / crossings of each of its links, crossings counted over all C channels,
+    min(1, efficiency(chunk)) * capacity / crossings of each of its links, crossings counted over all C channels,
     efficiency(chunk) / sum over its stages of 1 / narrowest link (device to host and host to device follow one another),
     flows * flow_cap * efficiency(chunk) instead of the efficiencies above, where the transport has a flow cap,
 
-and the time is launch + T(b, l) of `sim.training.collectives.recurrence` with b = chunk / rate. The executors play the same hops beside other
-traffic; this is their limit when there is none, and what measured tables of single collectives are compared with.
+and the time is launch + T(b, l) of `sim.training.collectives.recurrence` with b = chunk / rate. The executors play the same hops
+beside other traffic; this is their limit when there is none, and what measured tables of single collectives are compared with.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ def all_reduce_time(graph: NodeGraph, rings: Channels, nbytes: float) -> Estimat
         return Estimate(0.0, 0.0, "")
     crossings = rings.crossings
     chunk = nbytes / ranks / len(rings.channels)
-    alone = [_channel_time(graph, crossings, channel, chunk, all_reduce_steps(ranks)) for channel in rings.channels]
+    different = {tuple(hop.links for hop in channel.hops): channel for channel in rings.channels}
+    alone = [_channel_time(graph, crossings, channel, chunk, all_reduce_steps(ranks)) for channel in different.values()]
     slowest, bottleneck = max(alone, key=lambda found: found[0].total)
     return Estimate(rings.launch + slowest.total, rings.launch + slowest.latency, bottleneck)
 
@@ -42,7 +43,8 @@ def all_reduce_time(graph: NodeGraph, rings: Channels, nbytes: float) -> Estimat
 def hop_rate(graph: NodeGraph, crossings: dict[str, int], hop: Hop, chunk: float) -> tuple[float, str]:
     """Return the rate (bytes/s) of one channel on *hop* beside the other channels, and the link that bounds it."""
     share, link = min((graph.links[link].capacity / crossings[link], link) for link in hop.links)
-    rate = min(share, graph.alone(hop.route)) * hop.efficiency(chunk)
+    efficiency = hop.efficiency(chunk)
+    rate = min(share * min(1.0, efficiency), graph.alone(hop.route) * efficiency)
     return min(rate, hop.flow_cap(chunk)), link
 
 

@@ -1,0 +1,104 @@
+"""Does one description make sense as a whole? Small checks, run in order, each yielding keys and sentences."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from sim.check.ranges import implausible
+from sim.check.topology import Problem, check_topology
+from sim.spec.catalogue import suggestions
+from sim.spec.fields import Key, Spec, blocks
+from sim.spec.hardware import Hardware
+from sim.spec.workload import Workload
+from sim.spec.yaml import Document, Mark, SpecError
+
+Check = Callable[[Spec], Iterator[Problem]]
+
+
+def check_hardware(hardware: Hardware, document: Document | None = None) -> list[str]:
+    """Return what is wrong with *hardware*, placed at file, line and column where its *document* is given."""
+    problems = [*implausible(hardware), *_sources(hardware), *_groups(hardware), *_graphs(hardware), *_rates(hardware), *_dates(hardware)]
+    return placed(problems, document)
+
+
+def check_workload(workload: Workload, document: Document | None = None) -> list[str]:
+    """Return what is wrong with *workload*, placed where its *document* is given."""
+    return placed([*implausible(workload), *_sources(workload), *_training(workload)], document)
+
+
+def check_part(part: Spec, document: Document | None = None) -> list[str]:
+    """Return what is wrong with one part, such as a GPU or a stack."""
+    return placed([*implausible(part), *_sources(part)], document)
+
+
+def require(problems: list[str]) -> None:
+    """Raise SpecError with all *problems*, if there are any."""
+    if problems:
+        raise SpecError(problems)
+
+
+def placed(problems: list[Problem], document: Document | None) -> list[str]:
+    """Return *problems* as sentences with their place, in the order of the file."""
+    document = document or Document(None, Mark(""), ("groups", 0))
+    texts = []
+    for key, text in problems:
+        mark = document.mark(key)
+        start = document.place(key) if mark.file else f"{document.spelled(key)}: "
+        texts.append(((mark.file, mark.line, mark.column), start + text))
+    return [text for _, text in sorted(texts, key=lambda pair: pair[0])]
+
+
+def _sources(spec: Spec) -> Iterator[Problem]:
+    """Check that a source per key names keys of its block."""
+    for key, block in blocks(spec):
+        source = getattr(block, "source", None)
+        for name in source if isinstance(source, dict) else ():
+            fields = [field for field in type(block).model_fields if field != "source"]
+            if name != "*" and name.partition(".")[0] not in fields:
+                near = suggestions(name, fields, most=1)
+                hint = f"did you mean '{near[0]}'?" if near else "write a key of the block, or '*' for the rest"
+                yield (*key, "source", name), f"names no key of this block; {hint}"
+
+
+def _groups(hardware: Hardware) -> Iterator[Problem]:
+    if not any(group.node.gpu_count for group in hardware.groups if group.role == "worker"):
+        yield ("groups", 0, "node", "gpu_count"), "no worker has a GPU; write at least 1 in one group of role worker"
+
+
+def _graphs(hardware: Hardware) -> Iterator[Problem]:
+    for index, group in enumerate(hardware.groups):
+        start: Key = ("groups", index, "node", "topology")
+        for key, text in check_topology(group.node):
+            yield (*start, *key), text
+
+
+def _rates(hardware: Hardware) -> Iterator[Problem]:
+    """Check that a volume's ceilings stand above its floors."""
+    for index, group in enumerate(hardware.groups):
+        volume = group.node.storage.volume if group.node.storage else None
+        start: Key = ("groups", index, "node", "storage", "volume")
+        if volume and volume.max_iops < volume.baseline_iops:
+            yield (*start, "max_iops"), f"{volume.max_iops:g} is below baseline_iops ({volume.baseline_iops:g}); write at least that"
+        if volume and volume.burst_iops and not volume.burst_credits:
+            yield (*start, "burst_credits"), "is missing or zero, but burst_iops is not; write the operations of a full credit bucket"
+
+
+_DATE: Final = re.compile(r"\d{4}(-(0[1-9]|1[0-2])(-(0[1-9]|[12]\d|3[01]))?)?")
+
+
+def _dates(hardware: Hardware) -> Iterator[Problem]:
+    for index, group in enumerate(hardware.groups):
+        if group.price and not _DATE.fullmatch(group.price.date):
+            yield ("groups", index, "price", "date"), f"'{group.price.date}' is not a date; write for example 2026-07-20 or 2026-07"
+
+
+def _training(workload: Workload) -> Iterator[Problem]:
+    model, dataset, training = workload.model, workload.dataset, workload.training
+    if not any(layer.forward or layer.read or layer.write for layer in model.layers):
+        yield ("model", "layers"), "do no work: no layer has FLOP or bytes; write them, or have 'sim extract' write the table"
+    if not any(layer.gradients for layer in model.layers):
+        yield ("model", "layers"), "have no gradients, so there is nothing to train; write the elements of each gradient tensor"
+    if training.batch > dataset.samples:
+        yield ("training", "batch"), f"{training.batch} samples per GPU are more than the data set's {dataset.samples}; write at most that"

@@ -1,0 +1,63 @@
+"""Which numbers of a description are guesses? Those whose ``source`` starts with ``estimate``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sim.spec.fields import Key, Spec, blocks
+from sim.spec.yaml import Document, Mark
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """One number without a public source."""
+
+    key: str
+    """Dotted key as the user writes it, good for ``--set``."""
+    reason: str
+    value: Any
+    """In SI units; a curve is a tuple of (size, value) points."""
+
+
+def count_estimates(spec: Spec, document: Document | None = None) -> list[Estimate]:
+    """Return every number of *spec* whose source says ``estimate``, in the order of its keys; *document* gives their spelling."""
+    document = document or Document(None, Mark(""), ("groups", 0))
+    return [
+        Estimate(document.spelled((*key, *inner)), reason, value)
+        for key, block in blocks(spec)
+        for inner, value in _numbers(block)
+        if (reason := _reason(block, inner)) is not None
+    ]
+
+
+def _numbers(block: Spec) -> Iterator[tuple[Key, Any]]:
+    """Yield the numbers and curves that the source of *block* speaks of: those written there, or the defaults of a default source."""
+    by_default = "source" not in block.model_fields_set
+    for name in type(block).model_fields:
+        if (name in block.model_fields_set) != by_default:
+            yield from _leaves((name,), getattr(block, name))
+
+
+def _leaves(key: Key, value: Any) -> Iterator[tuple[Key, Any]]:
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _leaves((*key, name), inner)
+    elif (isinstance(value, int | float) and not isinstance(value, bool)) or _is_curve(value):
+        yield key, value
+
+
+def _is_curve(value: Any) -> bool:
+    return isinstance(value, tuple) and bool(value) and isinstance(value[0], tuple)
+
+
+def _reason(block: Spec, key: Key) -> str | None:
+    """Return why the number at *key* of *block* is an estimate; None if it has a source."""
+    source = getattr(block, "source", None)
+    if isinstance(source, dict):
+        spellings = [".".join(map(str, key[:length])) for length in range(len(key), 0, -1)]
+        source = next((source[name] for name in (*spellings, "*") if name in source), None)
+    if not isinstance(source, str) or not source.lower().startswith("estimate"):
+        return None
+    return source[len("estimate") :].strip(" ():") or "no reason given"

@@ -1,0 +1,117 @@
+"""Are these files right? Finds what kind each is, validates it, and looks across the catalogue; what `sim check` runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sim.check.checks import check_hardware, check_part, check_workload
+from sim.check.estimates import Estimate, count_estimates
+from sim.spec import catalogue, library, schema
+from sim.spec.fields import Spec
+from sim.spec.hardware import Hardware, Node
+from sim.spec.workload import Workload
+from sim.spec.yaml import Document, SpecError
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What `sim check` finds in one file."""
+
+    file: str
+    kind: str
+    """``hardware``, ``workload``, ``gpu`` ...; empty where that cannot be told."""
+    problems: list[str]
+    estimates: list[Estimate] = field(default_factory=list)
+    spec: Any = field(default=None, repr=False)
+
+
+def validate(names: Iterable[str] = ()) -> list[Verdict]:
+    """Return a verdict on each of *names* (paths or catalogue names), or on the whole catalogue if there are none.
+
+    The last verdict of the catalogue, on no file, holds problems between files.
+    """
+    wanted = list(names)
+    if wanted:
+        return [_verdict_on_name(name) for name in wanted]
+    verdicts = [_verdict(path, kind) for kind, folder in _folders() for path in catalogue.catalogue(folder).values()]
+    return [*verdicts, Verdict("", "catalogue", _across(verdicts))]
+
+
+def validate_path(name: str) -> list[str]:
+    """Return everything wrong with the file *name* (path or catalogue name), each problem with its place."""
+    return _verdict_on_name(name).problems
+
+
+def _folders() -> list[tuple[type[Any], str]]:
+    return [(kind, folder) for kind, folder in schema.FOLDERS.items() if kind is not Node]
+
+
+def _verdict_on_name(name: str) -> Verdict:
+    try:
+        path, kind = _found(name)
+    except SpecError as error:
+        return Verdict(name, "", error.problems)
+    return _verdict(path, kind)
+
+
+def _found(name: str) -> tuple[Path, type[Any] | None]:
+    """Return the file that *name* stands for, and its kind where its folder in the catalogue tells."""
+    for kind, folder in _folders():
+        if (path := catalogue.catalogue(folder).get(name)) is not None:
+            return path, kind
+    try:
+        return catalogue.locate(name, "hardware"), None
+    except SpecError:
+        return catalogue.locate(name, "workloads"), None
+
+
+def _verdict(path: Path, kind: type[Any] | None) -> Verdict:
+    """Read *path*, as a *kind* if given, else as what its folder or its keys say it is."""
+    try:
+        kind = kind or _kind_by_folder(path) or _kind_by_keys(path)
+        loaded = library.load(kind, path)
+    except SpecError as error:
+        return Verdict(str(path), kind.__name__.lower() if kind else "", error.problems)
+    problems = _checked(loaded.spec, loaded.document)
+    return Verdict(str(path), kind.__name__.lower(), problems, count_estimates(loaded.spec, loaded.document), loaded.spec)
+
+
+def _checked(spec: Spec, document: Document) -> list[str]:
+    if isinstance(spec, Hardware):
+        return check_hardware(spec, document)
+    if isinstance(spec, Workload):
+        return check_workload(spec, document)
+    return check_part(spec, document)
+
+
+def _kind_by_folder(path: Path) -> type[Any] | None:
+    folder = path.resolve().parent.as_posix()
+    return next((kind for kind, name in _folders() if "/" in name and folder.endswith("/" + name)), None)
+
+
+def _kind_by_keys(path: Path) -> type[Any]:
+    value = catalogue.read(path).value
+    kind = schema.kind_of(value) if isinstance(value, dict) else None
+    if kind is None:
+        raise SpecError(f"{path}: no description that this program knows; it may hold a {', '.join(schema.KINDS)}")
+    return kind
+
+
+def _across(verdicts: list[Verdict]) -> list[str]:
+    """Return problems between files: a name or alias of two files, and a name unlike its file's."""
+    problems = []
+    for kind in ("hardware", "workload"):
+        owner: dict[str, str] = {}
+        for verdict in verdicts:
+            if verdict.kind != kind or verdict.spec is None:
+                continue
+            stem = Path(verdict.file).stem
+            if verdict.spec.name.lower() != stem.lower():
+                problems.append(f"{verdict.file}: name: '{verdict.spec.name}' is not the file's name; write {stem}")
+            for name in (stem, *verdict.spec.aliases):
+                if (other := owner.setdefault(name.lower(), verdict.file)) != verdict.file:
+                    problems.append(f"{verdict.file}: '{name}' stands for {other} too; write another")
+    return problems

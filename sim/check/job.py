@@ -1,0 +1,114 @@
+"""Can this workload run on this hardware? Ranks against GPUs, data against disks, precision against the GPU, memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from sim import units
+from sim.check.checks import placed
+from sim.check.topology import Problem
+from sim.spec.fields import Precision
+from sim.spec.hardware import Gpu, Group, Hardware, Peak
+from sim.spec.workload import Workload
+from sim.spec.yaml import Document
+
+MemoryFit = Callable[[Gpu, Workload], str | None]
+"""Says in a sentence what a step needs, what there is and what would fit; None where it fits."""
+
+NEEDS: Final[dict[Precision, Peak]] = {"amp_fp16": "fp16", "fp16": "fp16", "amp_bf16": "bf16", "bf16": "bf16", "fp8": "fp8"}
+"""The compute units a precision cannot do without. fp32 and tf32 run everywhere: torch ignores TF32 where there is none."""
+
+
+def check_job(
+    hardware: Hardware,
+    workload: Workload,
+    *,
+    nodes: int | None = None,
+    gpus: int | None = None,
+    fit: MemoryFit | None = None,
+    documents: tuple[Document | None, Document | None] = (None, None),
+) -> list[str]:
+    """Return why *workload* cannot run on *gpus* GPUs (all of them if None) of *nodes* nodes of *hardware*.
+
+    *fit* judges GPU memory. *documents* are those of hardware and workload, for places.
+    """
+    problems = [*_counts(hardware, nodes, gpus)]
+    for_hardware = [*_storage(hardware, workload)]
+    for_workload = [*_precision(hardware, workload), *_memory(hardware, workload, fit)]
+    return [*problems, *placed(for_hardware, documents[0]), *placed(for_workload, documents[1])]
+
+
+def warn_job(hardware: Hardware, workload: Workload, ranks_per_node: int | None = None) -> list[str]:
+    """Return what is odd, but not wrong, about *workload* on *hardware*."""
+    if workload.input.loader == "synthetic":
+        return []
+    return [text for group in _workers(hardware) for text in (*_crowded(group, workload, ranks_per_node), *_overfull(group, workload))]
+
+
+def _workers(hardware: Hardware) -> list[Group]:
+    return [group for group in hardware.groups if group.role == "worker" and group.node.gpu_count]
+
+
+def _counts(hardware: Hardware, nodes: int | None, gpus: int | None) -> Iterator[str]:
+    if nodes is not None and nodes < 1:
+        yield f"--nodes {nodes}: write 1 or more"
+        return
+    if nodes is not None and len(hardware.groups) > 1:
+        yield f"--nodes {nodes}: {hardware.name} has {len(hardware.groups)} groups of nodes; leave --nodes out, or set groups.0.count"
+        return
+    workers = _workers(hardware)
+    count = sum(nodes or group.count for group in workers)
+    there = sum((nodes or group.count) * group.node.gpu_count for group in workers)
+    if gpus is not None and gpus < 1:
+        yield f"--gpus {gpus}: write 1 or more"
+    elif gpus is not None and gpus > there:
+        more = f", or --nodes {-(-gpus // workers[0].node.gpu_count)}" if len(hardware.groups) == 1 else ""
+        yield f"--gpus {gpus}: {count} x {hardware.name} {'has' if count == 1 else 'have'} {there} GPUs; write at most {there}{more}"
+    elif gpus is not None and gpus < (nodes or 1):
+        yield f"--gpus {gpus}: fewer than the {nodes} nodes; write at least {nodes}"
+
+
+def _storage(hardware: Hardware, workload: Workload) -> Iterator[Problem]:
+    """Check that there is a disk where the loader reads real data."""
+    if workload.input.loader == "synthetic":
+        return
+    for index, group in enumerate(hardware.groups):
+        if group.role == "worker" and group.node.storage is None:
+            yield (
+                ("groups", index, "node", "storage"),
+                f"is missing, but the loader '{workload.input.loader}' reads {workload.dataset.name} from a disk; "
+                "write for example {volume: gp2, source: ...}, or --set input.loader=synthetic",
+            )
+
+
+def _precision(hardware: Hardware, workload: Workload) -> Iterator[Problem]:
+    precision = workload.training.precision
+    need = NEEDS.get(precision)
+    for gpu in {group.node.gpu.name: group.node.gpu for group in _workers(hardware)}.values():
+        if need is not None and need not in gpu.peak:
+            able = ["fp32", *(name for name, peak in NEEDS.items() if peak in gpu.peak)]
+            yield ("training", "precision"), f"{gpu.name} has no {need} units, which {precision} needs; write one of {', '.join(able)}"
+
+
+def _memory(hardware: Hardware, workload: Workload, fit: MemoryFit | None) -> Iterator[Problem]:
+    for gpu in {group.node.gpu.name: group.node.gpu for group in _workers(hardware)}.values():
+        if fit is not None and (sentence := fit(gpu, workload)):
+            yield ("training", "batch"), sentence
+
+
+def _crowded(group: Group, workload: Workload, ranks: int | None) -> Iterator[str]:
+    ranks = ranks or group.node.gpu_count
+    workers, threads = ranks * workload.input.num_workers, group.node.host.vcpus
+    if workload.input.loader == "pytorch" and workers > threads:
+        yield f"input.num_workers: {ranks} ranks x {workload.input.num_workers} workers share {threads} hardware threads"
+
+
+def _overfull(group: Group, workload: Workload) -> Iterator[str]:
+    volume = group.node.storage.volume if group.node.storage else None
+    need = workload.dataset.samples * workload.dataset.sample
+    if volume is not None and need > volume.size * volume.count:
+        yield (
+            f"node.storage.volume.size: {workload.dataset.name} takes {units.show(need, 'size')}, more than the "
+            f"{units.show(volume.size * volume.count, 'size')} of {volume.name}; --set node.storage.volume.size='{need / 2**30:.0f} GiB'"
+        )

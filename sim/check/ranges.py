@@ -1,0 +1,153 @@
+"""Is a number plausible? Bounds that hold for every machine built or announced, an order of magnitude wider at the far end.
+
+They catch slips of a unit: Calculon shipped ``"mem1": {"GiB": 80000000000}``, which is 8.6e19 bytes of GPU memory, and nothing
+noticed. What is outside is refused, not warned of; what-if studies stay inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Annotated, Any, Final, get_args, get_origin
+
+from sim import units
+from sim.spec import hardware as hw
+from sim.spec import workload as wl
+from sim.spec.fields import Dimension, Key, Spec, blocks
+from sim.spec.stack import Stack
+
+Bounds = tuple[str | float, str | float]
+"""Least and most, both included: quantities as they are written, or plain numbers."""
+
+RANGES: Final[dict[type[Spec], dict[str, Bounds]]] = {
+    hw.Gpu: {
+        "memory": ("1 GB", "10 TB"),
+        "memory_bandwidth": ("1 GB/s", "100 TB/s"),
+        "memory_efficiency": (0.01, 1),
+        "peak": ("1 GFLOP/s", "100 PFLOP/s"),
+        "kernel_time": ("0 s", "10 ms"),
+        "context_memory": ("0 B", "100 GB"),
+        "power": ("1 W", "20 kW"),
+        "compute_cv": (0, 0.5),
+    },
+    hw.Link: {"bandwidth": ("1 MB/s", "10 TB/s"), "nccl_bandwidth": ("1 MB/s", "10 TB/s"), "efficiency": (0.01, 1)},
+    hw.Transport: {
+        "hop_latency": ("0 s", "1 s"),
+        "launch": ("0 s", "1 s"),
+        "flow_cap": ("1 Mbps", "10 Tbps"),
+        "flows": (1, 1024),
+        "total_efficiency": (0.01, 1),
+        "cpu_time_per_byte": ("0 s/GB", "1000 s/GB"),
+    },
+    hw.Cpu: {
+        "clock": ("100 MHz", "10 GHz"),
+        "speed": (0.01, 100),
+        "smt_gain": (0.5, 8),
+        "memory_bandwidth": ("1 GB/s", "10 TB/s"),
+    },
+    hw.Host: {"sockets": (1, 64), "physical_cores": (1, 10_000), "vcpus": (1, 10_000), "memory": ("1 GiB", "64 TiB")},
+    hw.Topology: {"host_bridge_bandwidth": ("100 MB/s", "10 TB/s")},
+    hw.NvLink: {"pairs": (1, 100), "switch_links": (0, 100)},
+    hw.Nic: {"count": (1, 64), "bandwidth": ("10 Mbps", "10 Tbps"), "nccl_plugin_latency": ("0 s", "1 s")},
+    hw.Volume: {
+        "size": ("1 GB", "100 PB"),
+        "bandwidth": ("1 MB/s", "10 TB/s"),
+        "io_size": ("512 B", "1 GB"),
+        "baseline_iops": ("1 IOPS", "1000000000 IOPS"),
+        "max_iops": ("1 IOPS", "1000000000 IOPS"),
+        "burst_iops": ("1 IOPS", "1000000000 IOPS"),
+        "iops_per_gib": (0, 1e6),
+        "burst_credits": (0, 1e12),
+        "latency": ("0 s", "10 s"),
+        "count": (1, 1024),
+    },
+    hw.Storage: {"bandwidth": ("1 MB/s", "10 TB/s"), "iops": ("1 IOPS", "1000000000 IOPS")},
+    hw.Node: {"gpu_count": (0, 1024)},
+    hw.Group: {"count": (1, 1_000_000)},
+    hw.Prices: {"on_demand": ("0.001 USD/h", "1000 USD/h"), "spot": ("0.001 USD/h", "1000 USD/h")},
+    hw.Fabric: {"latency": ("0 s", "1 s"), "core_bandwidth": ("10 Mbps", "100000 Tbps")},
+    wl.Layer: {"kernel_size": (0, 1024), "forward_kernels": (0, 100_000), "backward_kernels": (0, 100_000)},
+    wl.Model: {"parameters": (1, 1e14), "input": ("1 B", "100 GB"), "buffers": ("0 B", "10 TB")},
+    wl.Dataset: {
+        "samples": (1, 1e13),
+        "sample": ("1 B", "100 GB"),
+        "prepared": ("1 B", "100 GB"),
+        "prep": ("0 s", "1 h"),
+        "dali_prep": ("0 s", "1 h"),
+        "dali_gpu_prep": ("0 s", "1 h"),
+        "dali_gpu_time": ("0 s", "1 h"),
+    },
+    wl.Input: {"num_workers": (0, 4096), "prefetch_factor": (1, 10_000), "num_threads": (1, 4096), "worker_start": ("0 s", "1 h")},
+    wl.Training: {"batch": (1, 10_000_000), "gradient_accumulation_steps": (1, 100_000), "compute_factor": (0.001, 1000)},
+    Stack: {
+        "launch_cpu": ("0 s", "100 ms"),
+        "distributed_overhead": ("0 s", "100 s"),
+        "kernels_per_operator": (0.001, 1000),
+        "compute_factor": (0.001, 1000),
+        "overlap_slowdown": (0.5, 100),
+        "gradient_copy_passes": (0, 100),
+        "blocking_scalar_all_reduces": (0, 100_000),
+        "channels": (1, 64),
+    },
+}
+"""Bounds of single fields. Every other quantity has those of its dimension."""
+
+DIMENSIONS: Final[dict[str, Bounds]] = {
+    "time": ("0 s", "1 d"),
+    "size": ("0 B", "1 PB"),
+    "bandwidth": ("1 KB/s", "1 PB/s"),
+    "work": ("0 FLOP", "1 EFLOP"),
+    "compute rate": ("1 MFLOP/s", "1 EFLOP/s"),
+    "frequency": ("1 Hz", "100 GHz"),
+    "rate": ("0.001 /s", "1000000000000 /s"),
+    "price": ("0 USD/h", "1000 USD/h"),
+    "money": ("0 USD", "1000000000 USD"),
+    "power": ("0 W", "1 MW"),
+    "time per byte": ("0 s/GB", "1000 s/GB"),
+    "fraction": (0, 1000),
+}
+
+
+def implausible(spec: Spec) -> Iterator[tuple[Key, str]]:
+    """Yield the key of every number of *spec* that is out of bounds, and a sentence that names the bounds."""
+    for key, block in blocks(spec):
+        for name, (low, high, bounds, dimension) in _limits(type(block)).items():
+            value = getattr(block, name)
+            for inner, number in value.items() if isinstance(value, Mapping) else ((None, value),):
+                if number is not None and not low <= number <= high:
+                    yield (*key, name, *([inner] if inner else [])), _sentence(number, bounds, dimension)
+
+
+def _sentence(number: float, bounds: Bounds, dimension: str) -> str:
+    shown = f"{number:.3g}" if isinstance(bounds[0], int | float) else units.show(number, dimension)
+    if abs(number) >= 1e15 and not isinstance(bounds[0], str):
+        shown = f"{float(number):.3g}"
+    return f"{shown} is implausible; write {_bound(bounds[0])} to {_bound(bounds[1])}"
+
+
+def _bound(value: str | float) -> str:
+    return value if isinstance(value, str) else f"{value:g}" if value < 1e5 or value >= 1e9 else f"{value:.0f}"
+
+
+@lru_cache(maxsize=256)
+def _limits(kind: type[Spec]) -> dict[str, tuple[float, float, Bounds, str]]:
+    """Return, for every field of *kind* with bounds: least, most, both as written, and the dimension."""
+    found = {}
+    for name, field in kind.model_fields.items():
+        dimension = _dimension((field.annotation, *field.metadata)) or ""
+        bounds = RANGES.get(kind, {}).get(name) or DIMENSIONS.get(dimension)
+        if bounds is not None:
+            low, high = (units.parse(bound, dimension) if isinstance(bound, str) else bound for bound in bounds)
+            found[name] = (low, high, bounds, dimension)
+    return found
+
+
+def _dimension(pieces: tuple[Any, ...]) -> str | None:
+    """Return the dimension of a quantity from its type and metadata, looking into unions and the values of dicts."""
+    for piece in pieces:
+        if isinstance(piece, Dimension):
+            return piece.name
+        inner = get_args(piece)[1:] if get_origin(piece) in (Annotated, dict) else get_args(piece)
+        if inner and (found := _dimension(inner)) is not None:
+            return found
+    return None

@@ -1,0 +1,215 @@
+"""What can be typed after ``python -m sim``? Parse, call one function, print. No physics.
+
+Data goes to stdout, talk to stderr. Exit codes: 0 ok; 1 ran, but a condition failed; 2 usage or bad input; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sim import __version__
+from sim.spec.yaml import SpecError
+
+app = typer.Typer(
+    name="stallsim",
+    help="Predict how a training job will run on a machine, and where its time goes, before any GPU is rented.",
+    epilog="Example:  python -m sim run hardware/p3.16xlarge.yaml workloads/vgg16.yaml",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Hw = Annotated[str, typer.Argument(metavar="HW", help="hardware: a YAML file or a catalogue name such as p3.16xlarge")]
+Wl = Annotated[str, typer.Argument(metavar="WL", help="workload: a YAML file or a catalogue name such as vgg16")]
+Sets = Annotated[
+    list[str], typer.Option("--set", metavar="K=V", help="override any field, for example node.nic.bandwidth='100 Gbps'; repeatable")
+]
+Json = Annotated[bool, typer.Option("--json", help="print one JSON document, and nothing else, on stdout")]
+Csv = Annotated[bool, typer.Option("--csv", help="print CSV on stdout")]
+Where = Annotated[list[str], typer.Option("--where", metavar="COND", help="only rows that match, for example gpus=8; repeatable")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"stallsim {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="print the version")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="show tracebacks")] = False,
+) -> None:
+    """Options that stand before the command."""
+
+
+@app.command(epilog="Example:  python -m sim run p3.16xlarge vgg16 --nodes 1..16 --set node.nic.bandwidth='100 Gbps'")
+def run(
+    hardware: Hw,
+    workload: Wl,
+    nodes: Annotated[str | None, typer.Option(metavar="N|A..B", help="nodes of the only group; a range gives a scaling table")] = None,
+    gpus: Annotated[str | None, typer.Option(metavar="N|A..B", help="GPUs in all; a range gives a scaling table")] = None,
+    placement: Annotated[str | None, typer.Option(metavar="1+2", help="GPUs on each node in turn")] = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="samples per GPU")] = None,
+    global_batch: Annotated[int | None, typer.Option(min=1, help="samples of all GPUs together (strong scaling)")] = None,
+    precision: Annotated[str | None, typer.Option(help="fp32, tf32, amp_fp16, amp_bf16, fp16, bf16 or fp8")] = None,
+    stack: Annotated[str | None, typer.Option(help="software stack: a file or a name in workloads/stacks/")] = None,
+    sets: Sets = [],  # noqa: B006  typer copies the default
+    seed: Annotated[int, typer.Option(help="seed of every random stream")] = 0,
+    exact: Annotated[bool, typer.Option("--exact", help="simulate every step instead of skipping whole periods")] = False,
+    as_json: Json = False,
+    as_csv: Csv = False,
+    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="DIR", help="also write run.json, report.txt, CSV and plots there")] = None,
+) -> None:
+    """Simulate a training job and show where its time goes."""
+    from sim.study.ranges import whole_numbers
+    from sim.study.scenario import Scenario, scaling
+
+    scenario = Scenario(
+        hardware, workload, tuple(sets), placement=placement, batch=batch, global_batch=global_batch, precision=precision, stack=stack,
+        seed=seed, exact=exact,
+    )  # fmt: skip
+    many_nodes = whole_numbers(nodes, "--nodes") if nodes else []
+    many_gpus = whole_numbers(gpus, "--gpus") if gpus else []
+    scenarios = scaling(scenario, many_nodes, many_gpus) if many_nodes or many_gpus else [scenario]
+    _show_runs(scenarios, as_json, as_csv, output)
+
+
+def _show_runs(scenarios: Sequence[Any], as_json: bool, as_csv: bool, output: Path | None) -> None:
+    from sim.report.document import run_document
+    from sim.report.rows import run_csv
+    from sim.report.table import run_text, scaling_text
+    from sim.study.scenario import answer
+
+    answers = [answer(scenario) for scenario in scenarios]
+    documents = [run_document(found.run, found.inputs) for found in answers]
+    jobs = [job for document in documents for job in document.get("jobs", [document])]
+    if len(answers) == 1:
+        run = answers[0].run
+        text = "\n\n".join(run_text(run, job, number) for number, job in enumerate(jobs))
+        whole = documents[0]
+    else:
+        text, whole = scaling_text(jobs), {"schema": 1, "runs": documents}
+    if output is not None:
+        _write_output(output, answers, whole, text, run_csv(jobs))
+    if as_json:
+        _print_json(whole)
+    elif as_csv:
+        typer.echo(run_csv(jobs), nl=False)
+    else:
+        typer.echo(text)
+
+
+def _write_output(folder: Path, answers: Sequence[Any], document: Any, text: str, table: str) -> None:
+    from sim.report.files import write_files
+    from sim.report.plots import scaling_plot, stall_plot
+
+    plot = stall_plot(answers[0].run) if len(answers) == 1 else scaling_plot([found.run for found in answers])
+    write_files(folder, {"run.json": _json(document), "report.txt": text + "\n", "run.csv": table, "stalls.png": plot})
+    typer.echo(f"wrote {folder}/run.json, report.txt, run.csv and stalls.png", err=True)
+
+
+@app.command(epilog="Example:  python -m sim check hardware/p3.16xlarge.yaml my-model.yaml")
+def check(
+    files: Annotated[list[str], typer.Argument(metavar="FILE", help="files or catalogue names; none checks the whole catalogue")] = [],  # noqa: B006
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="list every estimate")] = False,
+) -> None:
+    """Validate descriptions: every problem at once, each with file, line and column."""
+    from sim.check import validate
+
+    verdicts = validate(files)
+    for verdict in verdicts:
+        for problem in verdict.problems:
+            typer.echo(problem, err=True)
+        if verbose:
+            for estimate in verdict.estimates:
+                typer.echo(f"{verdict.file}: {estimate}")
+    problems = sum(len(verdict.problems) for verdict in verdicts)
+    estimates = sum(len(verdict.estimates) for verdict in verdicts)
+    typer.echo(f"{sum(bool(verdict.file) for verdict in verdicts)} files, {problems} problems, {estimates} values are estimates (-v lists them)")
+    if problems:
+        raise typer.Exit(2)
+
+
+@app.command("list", epilog="Example:  python -m sim list hardware --where provider=aws --where gpus=8")
+def list_(
+    kind: Annotated[str, typer.Argument(metavar="[hardware|workloads]")] = "",
+    where: Where = [],  # noqa: B006
+    as_json: Json = False,
+) -> None:
+    """Show the catalogue."""
+    from sim.report.listing import listing
+
+    text, rows, problems = listing(kind, where)
+    for problem in problems:
+        typer.echo(problem, err=True)
+    _print_json(rows) if as_json else typer.echo(text)
+
+
+@app.command(epilog="Example:  python -m sim schema -o schemas")
+def schema(output: Annotated[Path | None, typer.Option("-o", "--output", metavar="DIR", help="write one file per kind there")] = None) -> None:
+    """Write JSON schemas of all kinds of description, for editors."""
+    from sim.spec.json_schema import json_schemas, write_schemas
+
+    if output is None:
+        _print_json(json_schemas())
+    else:
+        write_schemas(output)
+        typer.echo(f"wrote {len(json_schemas())} schemas to {output}", err=True)
+
+
+@app.command(epilog="Example:  python -m sim extract torchvision.models:vgg16 --input 3x224x224 -o workloads/models/vgg16.yaml")
+def extract(
+    target: Annotated[str, typer.Argument(metavar="MODULE:CALLABLE", help="what returns the torch model; its code is run")],
+    inputs: Annotated[list[str], typer.Option("--input", metavar="SHAPE", help="3x224x224, or input_ids=384:int64; once per input")] = [],  # noqa: B006
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="where the layer table goes")] = Path("model.yaml"),
+    name: Annotated[str | None, typer.Option(help="name of the model; the file's by default")] = None,
+    arguments: Annotated[list[str], typer.Option("--arg", metavar="K=V", help="argument of the callable; repeatable")] = [],  # noqa: B006
+) -> None:
+    """Write the layer table of a torch model, traced on the meta device: no weights, no GPU."""
+    from sim.extract import run_extract
+
+    model = run_extract(target, inputs, output, name, arguments)
+    typer.echo(f"wrote {output}: {len(model.layers)} layers, {model.parameters} parameters", err=True)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, indent=2) + "\n"
+
+
+def _print_json(value: Any) -> None:
+    typer.echo(_json(value), nl=False)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code; *arguments* default to the process's own."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in given
+    try:
+        app(args=[argument for argument in given if argument != "--debug"], standalone_mode=True)
+    except SystemExit as stopped:
+        return stopped.code if isinstance(stopped.code, int) else 1
+    except SpecError as error:
+        if debug:
+            raise
+        typer.echo(str(error), err=True)
+        return 2
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader, such as head, has seen enough
+        return 0
+    except KeyboardInterrupt:
+        return 130
+    except Exception as error:
+        if debug:
+            raise
+        typer.echo(f"internal error: {type(error).__name__}: {error}; --debug shows where", err=True)
+        return 2
+    return 0

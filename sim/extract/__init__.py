@@ -1,0 +1,67 @@
+"""Which layers does a torch model have? Traces one training step on torch's meta device and writes the layer table.
+
+The only place under ``sim/`` that imports torch, and only when called. Read on: ``target`` (what did the user name?), ``trace`` (which
+operators run?), ``operators`` (what does each cost?), ``layers`` (which of them form a layer?), ``table`` (what is written?).
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sim.extract import table
+from sim.extract.table import write
+from sim.extract.target import parse_arguments
+from sim.spec.workload import Model
+from sim.spec.yaml import SpecError
+
+__all__ = ["extract", "run_extract", "write"]
+
+
+def extract(target: str, inputs: Sequence[str], name: str, arguments: Mapping[str, Any] | None = None, command: str = "") -> Model:
+    """Return the layer table of a torch model, per sample.
+
+    Parameters
+    ----------
+    target
+        ``module:callable`` or ``file.py:callable``; the call returns a ``torch.nn.Module``. Its code is run.
+    inputs
+        One text per input of ``forward``: ``3x224x224``, ``input_ids=384:int64``, or one ``@module:callable`` that takes the batch
+        and returns the inputs.
+    name
+        Name of the table.
+    arguments
+        Keyword arguments of the call.
+    command
+        The command line to record.
+
+    Raises
+    ------
+    SpecError
+        Where torch is missing, the target is not found or fails, or the model cannot be described.
+    """
+    if not inputs:
+        raise SpecError(f"{target}: the shape of its inputs is missing; write for example --input 3x224x224")
+    try:
+        from sim.extract.run import run
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "torch":
+            raise
+        raise SpecError("extract needs torch, which is not installed: pip install 'stallsim[torch]'") from None
+    return run(name, target, inputs, dict(arguments or {}), command)
+
+
+def run_extract(target: str, inputs: Sequence[str], output: Path, name: str | None = None, arguments: Sequence[str] = ()) -> Model:
+    """Extract *target* into the file *output* and return the table; nothing is written unless all of it succeeds.
+
+    *inputs* and *arguments* are the texts of ``--input`` and ``--arg``; *name* is the file's unless given.
+    """
+    words = ["python", "-m", "sim", "extract", target]
+    words += [word for text in inputs for word in ("--input", text)] + [word for text in arguments for word in ("--arg", text)]
+    words += ["--name", name] if name else []
+    command = shlex.join([*words, "-o", output.as_posix()])
+    model = extract(target, inputs, name or output.stem, parse_arguments(arguments), command)
+    table.write(model, output)
+    return model

@@ -1,0 +1,197 @@
+"""How do operators become layers? Two traces of different batch give the work of one sample; runs of operators give layers.
+
+The work of an operator is linear in the batch, ``a + b * batch``: *b* is what a sample costs, *a* what the weights cost (reading
+them, writing their gradients) or what no batch repeats (a causal mask). The layer table holds *b*, so nothing needs to be known of which
+operand is a weight. An operator that grows faster than the batch is refused. Layers: an operator with a class of its own
+(convolution, matrix product, norm, pooling, ...) is one layer; neighbouring elementwise operators of one module call form one; an
+RNN module is one; the loss is one. Limits: *a* is dropped; the GPU model adds the weights' own traffic.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from sim.extract.operators import Cost
+from sim.spec.fields import OperatorClass
+from sim.spec.workload import Layer
+from sim.spec.yaml import SpecError
+
+
+class Event(Protocol):
+    """One forward operator with what its backward runs; see ``sim.extract.trace.Event``."""
+
+    operator: str
+    module: str
+    call: int
+    leaf: bool
+    recurrent: bool
+    cost: Cost
+    saved: int
+    backward_flop: int
+    backward_traffic: int
+    backward_kernels: int
+
+
+class Work(NamedTuple):
+    """What one sample costs in one operator or layer; FLOP and bytes. Kernels are launches, whatever the batch."""
+
+    forward: int = 0
+    backward: int = 0
+    read: int = 0
+    write: int = 0
+    backward_traffic: int = 0
+    saved: int = 0
+    forward_kernels: int = 0
+    backward_kernels: int = 0
+
+    def __add__(self, other: object) -> Work:
+        """Add field by field."""
+        return Work(*(mine + theirs for mine, theirs in zip(self, other, strict=True))) if isinstance(other, Work) else NotImplemented
+
+
+@dataclass
+class _Group:
+    """Operators that will be one layer. *op* is None as long as they are views and kernels of no traffic."""
+
+    module: str
+    call: int
+    leaf: bool
+    operator: str
+    op: OperatorClass | None = None
+    cost: Cost | None = None
+    work: Work = field(default_factory=lambda: Work())
+    gradients: list[int] = field(default_factory=list)
+
+    @property
+    def empty(self) -> bool:
+        """Return whether nothing runs."""
+        return not (self.work.forward_kernels or self.work.backward_kernels or self.gradients)
+
+
+def layers(small: Sequence[Event], large: Sequence[Event], batches: tuple[int, int], ready: Sequence[tuple[int, int]]) -> list[Layer]:
+    """Return the layers of two traces of these *batches*; *ready* holds (event, elements) of each gradient in its order."""
+    _same_operators(small, large, batches)
+    groups: list[_Group] = []
+    member: list[_Group] = []
+    for event, other in zip(small, large, strict=True):
+        work = _per_sample(event, other, batches)
+        group = _joined(groups[-1] if groups else None, event, work)
+        if group is None:
+            group = _Group(event.module, event.call, event.leaf, event.operator)
+            groups.append(group)
+        _add(group, event, work)
+        member.append(group)
+    _assign(groups, member, ready)
+    return _named([group for group in groups if not group.empty])
+
+
+def _same_operators(small: Sequence[Event], large: Sequence[Event], batches: tuple[int, int]) -> None:
+    pairs = zip([*small, None], [*large, None], strict=False)
+    first = next((pair for pair in pairs if pair[0] is None or pair[1] is None or _identity(pair[0]) != _identity(pair[1])), None)
+    if first is None or first == (None, None):
+        return
+    shown = " and ".join(f"{event.operator} in {event.module or 'the model'}" if event else "nothing more" for event in first)
+    raise SpecError(
+        f"the model runs different operators for a batch of {batches[0]} and of {batches[1]} ({shown}): "
+        "a layer table needs control flow that depends on neither data, batch nor chance"
+    )
+
+
+def _identity(event: Event) -> tuple[str, str, int]:
+    return event.operator, event.module, event.call
+
+
+def _per_sample(small: Event, large: Event, batches: tuple[int, int]) -> Work:
+    """Return the slope between the two batches."""
+    step = batches[1] - batches[0]
+    slopes = []
+    for low, high in zip(_linear(small), _linear(large), strict=True):
+        slope = (high - low) // step
+        if slope < 0 or slope * step != high - low or slope * batches[0] > low:
+            raise SpecError(
+                f"{small.operator} in {small.module or 'the model'}: costs {low} at a batch of {batches[0]} and {high} at {batches[1]}; "
+                "a layer table needs work in proportion to the batch"
+            )
+        slopes.append(slope)
+    return Work._make([*slopes, small.cost.kernels, small.backward_kernels])
+
+
+def _linear(event: Event) -> tuple[int, ...]:
+    return event.cost.flop, event.backward_flop, event.cost.read, event.cost.write, event.backward_traffic, event.saved
+
+
+def _joined(group: _Group | None, event: Event, work: Work) -> _Group | None:
+    """Return *group* if *event* belongs to the same layer."""
+    if group is None or group.call != event.call:
+        return None
+    op = _class(event, work)
+    if op is None or group.op is None:
+        return group
+    return group if op == group.op and op in ("elementwise", "rnn", "loss") else None
+
+
+def _class(event: Event, work: Work) -> OperatorClass | None:
+    """Return the class that *event* gives its layer; None for views and for elementwise kernels that touch nothing of a sample."""
+    if event.recurrent:
+        return "rnn"
+    if event.module == "loss":
+        return "loss"
+    if event.cost.op == "elementwise" and not (work.read or work.write):
+        return None
+    return event.cost.op
+
+
+def _add(group: _Group, event: Event, work: Work) -> None:
+    group.work += work
+    if group.op is None and (op := _class(event, work)) is not None:
+        group.op, group.operator = op, event.operator
+    if group.cost is None and event.cost.channels:
+        group.cost = event.cost
+
+
+def _assign(groups: Sequence[_Group], member: Sequence[_Group], ready: Sequence[tuple[int, int]]) -> None:
+    """Give each gradient to the layer whose backward completes it, without ever changing the order in which they became ready.
+
+    Backward runs layers in reverse. Where a gradient came later than its own layer's turn, it is booked on the later one.
+    """
+    position = {id(group): index for index, group in enumerate(groups)}
+    turn = len(groups)
+    for event, elements in ready:
+        turn = min(turn, position[id(member[event])])
+        groups[turn].gradients.append(elements)
+
+
+def _named(groups: Sequence[_Group]) -> list[Layer]:
+    """Return the layers; a name met again gets its count: ``layer1.0.relu``, ``layer1.0.relu.2``."""
+    calls = Counter(group.call for group in groups)
+    seen: Counter[str] = Counter()
+    result = []
+    for group in groups:
+        whole = group.leaf and calls[group.call] == 1
+        name = group.module if whole else ".".join(part for part in (group.module, group.operator.strip("_")) if part)
+        seen[name] += 1
+        result.append(_layer(group, name if seen[name] == 1 else f"{name}.{seen[name]}"))
+    return result
+
+
+def _layer(group: _Group, name: str) -> Layer:
+    cost, work = group.cost or Cost(None), group.work
+    return Layer.model_construct(
+        name=name,
+        op=group.op or "elementwise",
+        gradients=tuple(group.gradients),
+        forward=float(work.forward),
+        backward=float(work.backward),
+        read=float(work.read),
+        write=float(work.write),
+        backward_traffic=float(work.backward_traffic),
+        saved=float(work.saved),
+        forward_kernels=work.forward_kernels,
+        backward_kernels=work.backward_kernels,
+        kernel_size=cost.kernel_size,
+        stride=cost.stride,
+        channels=cost.channels,
+    )

@@ -1,0 +1,136 @@
+"""How does a torch model become a layer table? Build it on the meta device, trace two batches, form layers, check the whole.
+
+Needs torch, but no GPU, no weights and hardly any memory. Every failure of the user's code is a SpecError that says what failed and
+what to do.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
+from typing import Any, Final
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from sim.extract import layers, table, target
+from sim.extract.operators import UnknownOperator
+from sim.extract.trace import Trace, _element_bytes, trace
+from sim.spec.workload import Model
+from sim.spec.yaml import SpecError
+
+BATCHES: Final = (2, 3)
+"""Two small batches; more than one, because batch norm refuses a single value per channel."""
+
+
+def run(name: str, path: str, inputs: Sequence[str], arguments: Mapping[str, Any], command: str) -> Model:
+    """Return the layer table of the model that calling *path* with *arguments* returns."""
+    with redirect_stdout(sys.stderr), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        make = target.find(path)
+        model = _build(path, make, arguments)
+        examples = [_inputs(model, inputs, batch) for batch in BATCHES]
+        small, large = (_trace(path, model, *example) for example in examples)
+    made = layers.layers(small.events, large.events, BATCHES, small.ready)
+    input_bytes = (_nbytes(examples[1]) - _nbytes(examples[0])) // (BATCHES[1] - BATCHES[0])
+    drafted = Model.model_construct(
+        name=name,
+        command=command,
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        input=float(input_bytes),
+        buffers=float(_nbytes(list(model.buffers()))),
+        layers=tuple(made),
+        source=_source(make),
+    )
+    return Model.model_validate(table.plain(drafted))
+
+
+def _build(path: str, make: Any, arguments: Mapping[str, Any]) -> torch.nn.Module:
+    try:
+        with torch.device("meta"):
+            model = make(**arguments)
+    except (Exception, SystemExit) as error:
+        raise SpecError(_explained(path, "calling it", error)) from error
+    if not isinstance(model, torch.nn.Module):
+        raise SpecError(f"{path}: returned {type(model).__name__}; a torch.nn.Module is due")
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise SpecError(f"{path}: the model has no parameter to train")
+    return model.to("meta").train()
+
+
+def _inputs(model: torch.nn.Module, inputs: Sequence[str], batch: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return positional and named example inputs of *batch* samples."""
+    if len(inputs) == 1 and inputs[0].startswith("@"):
+        return _example(inputs[0], batch)
+    shapes = [target.parse_input(text) for text in inputs]
+    target.names(shapes)
+    target.check_inputs(model.forward, shapes)
+    tensors = [(shape.name, torch.empty(shape.sizes(batch), dtype=_dtype(shape), device="meta")) for shape in shapes]
+    return tuple(tensor for name, tensor in tensors if not name), {name: tensor for name, tensor in tensors if name}
+
+
+def _example(text: str, batch: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    make = target.find(text[1:])
+    try:
+        with torch.device("meta"):
+            example = make(batch)
+    except (Exception, SystemExit) as error:
+        raise SpecError(_explained(f"--input {text}", f"calling it with {batch}", error)) from error
+    if isinstance(example, Mapping):
+        return (), dict(example)
+    return (example if isinstance(example, tuple) else (example,)), {}
+
+
+def _dtype(shape: target.Shape) -> torch.dtype:
+    dtype = getattr(torch, shape.dtype, None)
+    if not isinstance(dtype, torch.dtype):
+        raise SpecError(f"--input: {shape.dtype} is not a torch type; write for example {shape.name or '3x224x224'}:float32 or :int64")
+    return dtype
+
+
+def _nbytes(tensors: Any) -> int:
+    leaves = [tensor for tensor in tree_leaves(tensors) if isinstance(tensor, torch.Tensor)]
+    return sum(tensor.numel() * _element_bytes(tensor) for tensor in leaves)
+
+
+def _trace(path: str, model: torch.nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> Trace:
+    random.seed(0)  # models that drop layers by chance drop the same ones in both traces
+    torch.manual_seed(0)
+    try:
+        return trace(model, positional, named)
+    except UnknownOperator as error:
+        raise SpecError(
+            f"{path}: the model runs the operator '{error}', whose FLOP and bytes are not known; add a rule to sim/extract/operators.py"
+        ) from None
+    except Exception as error:
+        raise SpecError(_explained(path, "one training step", error)) from error
+
+
+_NEEDS_VALUE: Final = re.compile(r"item\(\)|_local_scalar_dense|nonzero|[Bb]oolean value|data-dependent|no data|DynamicOutputShape")
+_NO_KERNEL: Final = re.compile(r"Could not run '([\w:.]+)'|([\w:.]+): attempted to run this operator with Meta tensors")
+
+
+def _explained(path: str, doing: str, error: BaseException) -> str:
+    """Return one sentence that says what failed and what to do."""
+    message = " ".join(str(error).split())
+    if _NEEDS_VALUE.search(message):
+        return (
+            f"{path}: {doing} needs the value of a tensor, and on the meta device tensors have shapes only: {target.told(error)}; "
+            "make the branch or size depend on shapes or arguments, or name a callable that leaves that part out"
+        )
+    if kernel := _NO_KERNEL.search(message):
+        operator = kernel[1] or kernel[2]
+        return f"{path}: {doing} runs the operator '{operator}', which torch cannot run on the meta device: {target.told(error)}"
+    return f"{path}: {doing} failed: {target.told(error)}"
+
+
+def _source(make: Any) -> str:
+    """Return which versions made the table."""
+    package = (getattr(make, "__module__", "") or "").partition(".")[0]
+    version = getattr(sys.modules.get(package), "__version__", "").partition("+")[0]
+    made_by = f"PyTorch {torch.__version__.partition('+')[0]}"
+    return f"traced on the meta device of {made_by}" + (f", model of {package} {version}" if version and package != "sim" else "")

@@ -1,0 +1,119 @@
+"""What does a layer table look like on disk? YAML with one line per operator call, exact numbers with units, totals in comments.
+
+Reading it back and writing it again gives the same bytes. It is written to a temporary file and renamed, so a table is there whole
+or not at all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Final
+
+from sim import units
+from sim.spec import yaml
+from sim.spec.workload import Layer, Model
+from sim.spec.yaml import SpecError
+
+_UNITS: Final = {"forward": "FLOP", "backward": "FLOP", "read": "B", "write": "B", "backward_traffic": "B", "saved": "B"}
+
+
+def write(model: Model, path: Path) -> None:
+    """Write *model* to *path*, whole or not at all; raise SpecError where that is not possible."""
+    text = render(model)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+            file.write(text)
+        os.chmod(file.name, 0o644)  # a temporary file is readable by its owner alone
+        os.replace(file.name, path)
+    except OSError as error:
+        raise SpecError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def render(model: Model) -> str:
+    """Return *model* as YAML text."""
+    lines = [f"# {line}" for line in _heading(model)]
+    lines += [f"{key}: {_word(value)}" for key, value in plain(model).items() if key not in ("layers", "source")]
+    lines += [f"source: {_word(model.source)}", "layers:"]
+    for block, members in groupby(model.layers, key=_block):
+        inside = list(members)
+        lines += [f"  # {_total(block, inside)}"] if len(inside) > 1 else []
+        lines += [f"  - {{{_fields(plain_layer(layer))}}}" for layer in inside]
+    return "\n".join(lines) + "\n"
+
+
+def plain(model: Model) -> dict[str, Any]:
+    """Return *model* as plain data with units, as its YAML reads; fields at their default are left out."""
+    result: dict[str, Any] = {"name": model.name}
+    if model.command:
+        result["command"] = model.command
+    result |= {"parameters": model.parameters, "input": _quantity(model.input, "B")}
+    if model.buffers:
+        result["buffers"] = _quantity(model.buffers, "B")
+    return result | {"source": model.source, "layers": [plain_layer(layer) for layer in model.layers]}
+
+
+def plain_layer(layer: Layer) -> dict[str, Any]:
+    """Return *layer* as plain data with units; fields at their default are left out."""
+    result: dict[str, Any] = {}
+    for key, field in Layer.model_fields.items():
+        value = getattr(layer, key)
+        if field.is_required() or value != field.default:
+            result[key] = list(value) if isinstance(value, tuple) else _quantity(value, _UNITS[key]) if key in _UNITS else value
+    return result
+
+
+def _quantity(value: float, unit: str) -> str:
+    return f"{int(value) if value == int(value) else value} {unit}"
+
+
+def _fields(values: dict[str, Any]) -> str:
+    return ", ".join(f"{key}: {_word(value)}" for key, value in values.items())
+
+
+def _word(value: Any) -> str:
+    """Return *value* as it stands inside braces; text is quoted where a reader would take it for something else."""
+    if isinstance(value, list):
+        return "[" + ", ".join(_word(item) for item in value) + "]"
+    if not isinstance(value, str):
+        return json.dumps(value)
+    try:
+        same = yaml.parse(f"[{{word: {value}}}]").value == [{"word": value}]
+    except SpecError:
+        same = False
+    return value if same else json.dumps(value, ensure_ascii=False)
+
+
+def _heading(model: Model) -> Iterator[str]:
+    tensors = [elements for layer in model.layers for elements in layer.gradients]
+    yield _total(model.name, model.layers)
+    if sum(tensors) < model.parameters:
+        yield f"{model.parameters - sum(tensors):,} of {model.parameters:,} parameters get no gradient (frozen or unused)."
+    if model.command:
+        yield f"Written by: {model.command}"
+    yield "One line per operator call, in forward order; backward runs them in reverse. FLOP and bytes are per sample, elements of 4 bytes."
+
+
+def _total(title: str, layers: Sequence[Layer]) -> str:
+    tensors = [elements for layer in layers for elements in layer.gradients]
+    forward, backward = sum(layer.forward for layer in layers), sum(layer.backward for layer in layers)
+    parts = [f"{sum(tensors):,} gradient elements in {len(tensors)} tensors"] if tensors else []
+    parts += [f"{units.show(forward, 'work')} forward, {units.show(backward, 'work')} backward"] if forward else []
+    saved = sum(layer.saved for layer in layers)
+    parts += [f"saves {units.show(saved, 'size')}"] if saved else []
+    return "; ".join([title, *parts])
+
+
+def _block(layer: Layer) -> str:
+    """Return the part of the model that *layer* stands in: its path up to the first number that more follows, else its first name."""
+    parts = layer.name.split(".")
+    for index, part in enumerate(parts[:-1]):
+        if re.fullmatch(r"\d+", part):
+            return ".".join(parts[: index + 1])
+    return parts[0]

@@ -1,0 +1,162 @@
+"""Which model and which inputs did the user name? ``module:callable`` or ``file.py:callable``, and ``[NAME=]SHAPE[:TYPE]``.
+
+An input is written without its batch dimension, which comes first: ``3x224x224`` is a float32 image, ``input_ids=384:int64`` a named
+row of token numbers, ``user=scalar:int64`` one number per sample. Where the batch comes later, ``B`` stands in its place: ``50xBx1024``.
+``@module:callable`` names a function that takes the batch and returns
+the inputs, a tuple or a dict of tensors, where shapes alone do not say enough. Importing a target runs the user's code.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import inspect
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sim.spec import scalars
+from sim.spec.yaml import SpecError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+class Shape(NamedTuple):
+    """One input tensor; *name* is empty for a positional one, the batch dimension comes after the sizes *before*."""
+
+    name: str
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    dtype: str
+
+    def sizes(self, batch: int) -> tuple[int, ...]:
+        """Return the sizes of *batch* samples."""
+        return (*self.before, batch, *self.after)
+
+
+_INPUT = re.compile(r"(?:(?P<name>[A-Za-z_]\w*)=)?(?P<sizes>(?:[1-9]\d*|B)(?:x(?:[1-9]\d*|B))*|scalar)(?::(?P<dtype>[A-Za-z]\w*))?")
+
+
+def parse_input(text: str) -> Shape:
+    """Return what ``[NAME=]SHAPE[:TYPE]`` says."""
+    match = _INPUT.fullmatch(text.strip())
+    words = match["sizes"].split("x") if match else []
+    if match is None or words.count("B") > 1:
+        raise SpecError(f"--input {text}: write [NAME=]SHAPE[:TYPE] without the batch, for example 3x224x224 or input_ids=384:int64")
+    split = words.index("B") if "B" in words else 0
+    sizes = [int(word) for word in words if word not in ("B", "scalar")]
+    return Shape(match["name"] or "", tuple(sizes[:split]), tuple(sizes[split:]), match["dtype"] or "float32")
+
+
+def parse_arguments(arguments: Sequence[str]) -> dict[str, Any]:
+    """Return the keyword arguments that ``KEY=VALUE`` texts give; a value is read as YAML reads a plain word."""
+    result: dict[str, Any] = {}
+    for text in arguments:
+        key, equals, value = text.partition("=")
+        if not equals or not key.isidentifier():
+            raise SpecError(f"--arg {text}: write KEY=VALUE, for example num_classes=10")
+        try:
+            result[key] = scalars.plain(value)
+        except scalars.ScalarError as error:
+            raise SpecError(f"--arg {text}: {error}") from None
+    return result
+
+
+def find(target: str) -> Callable[..., Any]:
+    """Return the callable that *target* names; importing it runs its module's code."""
+    module_name, colon, name = target.rpartition(":")
+    if not colon or not module_name or not name:
+        raise SpecError(f"{target}: write module:callable or file.py:callable, for example torchvision.models:vgg16")
+    found: Any = _module(target, module_name)
+    for part in name.split("."):
+        if not hasattr(found, part):
+            near = difflib.get_close_matches(part, dir(found), n=1)
+            raise SpecError(f"{target}: {module_name} has no '{part}'" + (f"; did you mean '{near[0]}'?" if near else ""))
+        found = getattr(found, part)
+    if not callable(found):
+        raise SpecError(f"{target}: a function or class that returns the model is due, not {type(found).__name__}")
+    result: Callable[..., Any] = found
+    return result
+
+
+def _module(target: str, name: str) -> ModuleType:
+    try:
+        with _working_folder_importable():
+            return _from_file(Path(name)) if name.endswith(".py") else importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name and (name == error.name or name.startswith(error.name + ".")):
+            raise SpecError(f"{target}: there is no module '{error.name}' here; is it installed, or written file.py:callable?") from None
+        missing = f"needs the module '{error.name}', which is not installed" if error.name else f"failed: {told(error)}"
+        raise SpecError(f"{target}: importing {name} {missing}") from None
+    except FileNotFoundError:
+        raise SpecError(f"{target}: {name}: no such file") from None
+    except (Exception, SystemExit) as error:
+        raise SpecError(f"{target}: importing {name} failed: {told(error)}") from error
+
+
+@contextmanager
+def _working_folder_importable() -> Iterator[None]:
+    """Let modules of the working folder be imported, as ``python -m`` does and a console script does not."""
+    folder = str(Path.cwd())
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        sys.path.remove(folder)
+
+
+def _from_file(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise FileNotFoundError(path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module  # dataclasses and pickling look the module up by name
+    spec.loader.exec_module(module)
+    return module
+
+
+def told(error: BaseException) -> str:
+    """Return an exception of the user's code as one line, with the place of its innermost frame outside libraries."""
+    message = " ".join(str(error).split())
+    text = f"{type(error).__name__}: {message[:300]}" if message else type(error).__name__
+    place = _place(error)
+    return f"{text} (at {place})" if place else text
+
+
+def _place(error: BaseException) -> str:
+    frames = []
+    trace = error.__traceback__
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if not re.search(r"[\\/](torch|importlib)[\\/]|[\\/]sim[\\/]extract[\\/](?!zoo)|<frozen", file):
+            frames.append(f"{file}:{trace.tb_lineno}")
+        trace = trace.tb_next
+    return frames[-1] if frames else ""
+
+
+def check_inputs(forward: Callable[..., Any], shapes: Sequence[Shape]) -> None:
+    """Raise SpecError if *forward* needs an input that *shapes* do not give, or does not take one that they give."""
+    signature = inspect.signature(forward)
+    positional = [None for shape in shapes if not shape.name]
+    try:
+        signature.bind(*positional, **{shape.name: None for shape in shapes if shape.name})
+    except TypeError as error:
+        takes = f"forward({', '.join(signature.parameters)})"
+        raise SpecError(f"the model's {takes} does not fit the inputs: {error}; write --input NAME=SHAPE[:TYPE] for each") from None
+
+
+def names(shapes: Sequence[Shape]) -> Mapping[str, Shape]:
+    """Return the named shapes; raise SpecError for a name that stands twice."""
+    result: dict[str, Shape] = {}
+    for shape in shapes:
+        if shape.name in result:
+            raise SpecError(f"--input {shape.name}: stands twice")
+        if shape.name:
+            result[shape.name] = shape
+    return result

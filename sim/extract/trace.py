@@ -1,0 +1,307 @@
+"""Which operators does one forward and backward pass run, in which order? Runs the model once on torch's meta device.
+
+Meta tensors have shapes but no data, so nothing is computed and no memory is used. A dispatch mode sees every aten operator below
+autograd, forward and backward alike. Each operator belongs to the module whose ``forward`` runs; each autograd node to the forward
+operator that made it, through autograd's sequence numbers, so a backward operator is booked on its forward one. Hooks on parameters
+tell when a gradient is complete (a shared parameter's only after its last use), hooks on saved tensors what backward keeps.
+
+On the meta device torch would take attention and dropout apart into elementary operators; ``_as_on_cuda`` gives them the fused
+kernels they have on a GPU. Limits: one thread, one device; recomputed segments of activation checkpointing count as backward of the
+operator that asked for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from sim.extract.operators import FLOAT_BYTES, Call, Cost, Operand, cost
+
+LOSS = "loss"
+"""Name of the module path that the loss after the model stands under."""
+
+
+@dataclass
+class Event:
+    """One forward operator and everything its backward runs; bytes and FLOP of the whole batch."""
+
+    operator: str
+    module: str
+    call: int
+    """Number of the module call; one module called twice has two."""
+    leaf: bool
+    """The module has no modules inside."""
+    recurrent: bool
+    """Part of an RNN, LSTM or GRU module."""
+    cost: Cost
+    saved: int = 0
+    backward_flop: int = 0
+    backward_traffic: int = 0
+    backward_kernels: int = 0
+
+
+@dataclass
+class Trace:
+    """The forward operators in order, and each gradient as (event, elements) in the order they became ready."""
+
+    events: list[Event] = field(default_factory=list)
+    ready: list[tuple[int, int]] = field(default_factory=list)
+
+
+def trace(model: torch.nn.Module, positional: Sequence[Any], named: Mapping[str, Any]) -> Trace:
+    """Run *model* forward, the loss, and backward on meta tensors and return what ran."""
+    recorder = _Recorder()
+    inputs = {tensor.untyped_storage()._cdata for tensor in tree_leaves((positional, named)) if isinstance(tensor, torch.Tensor)}
+    saved: list[tuple[int, Any, torch.Tensor]] = []
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        saved.append((_sequence() - 1, tensor.untyped_storage(), tensor))
+        return tensor
+
+    with torch.device("meta"), _as_on_cuda(), recorder.watching(model), recorder:
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            output = model(*positional, **named)
+            with recorder.inside(LOSS):
+                loss = _loss(output, recorder)
+        recorder.book_saved(saved, inputs)
+        recorder.follow(loss)
+        loss.backward()
+    model.zero_grad(set_to_none=True)
+    return recorder.trace
+
+
+def _sequence() -> int:
+    """Return the number that the next autograd node will get."""
+    number: int = torch._C._autograd._get_sequence_nr()
+    return number
+
+
+class _Frame(NamedTuple):
+    """A module whose forward runs; the fields as in Event."""
+
+    module: str
+    call: int
+    leaf: bool
+    recurrent: bool
+
+
+class _Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
+    """Book every operator on the module and the forward operator it belongs to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trace = Trace()
+        self._stack: list[_Frame] = [_Frame("", 0, False, False)]
+        self._calls = 0
+        self._owner: dict[int, int] = {}  # autograd sequence number -> event
+        self._backward: int | None = None  # event whose backward runs
+        self._paused = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if not self._paused:
+            self._book(func, args, kwargs or {}, result)
+        return result
+
+    def _book(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        operator_cost = cost(_call(func, args, kwargs, result))
+        if self._backward is not None:
+            event = self.trace.events[self._backward]
+            event.backward_flop += operator_cost.flop
+            event.backward_traffic += operator_cost.read + operator_cost.write
+            event.backward_kernels += operator_cost.kernels
+            return
+        self._owner.setdefault(_sequence() - 1, len(self.trace.events))
+        self.trace.events.append(Event(func.overloadpacket.__name__, *self._stack[-1], operator_cost))
+
+    @contextmanager
+    def watching(self, model: torch.nn.Module) -> Iterator[None]:
+        """Note which module's forward runs, and when each parameter's gradient is complete."""
+        hooks = []
+        for path, module in model.named_modules():
+            leaf = not any(True for _ in module.children())
+            hooks.append(module.register_forward_pre_hook(self._entering(path, leaf, isinstance(module, torch.nn.RNNBase))))
+            hooks.append(module.register_forward_hook(self._leave))
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                hooks.append(parameter.register_post_accumulate_grad_hook(self._gradient))
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    @contextmanager
+    def inside(self, path: str) -> Iterator[None]:
+        """Book what runs as a module called *path*."""
+        self._entering(path, True, False)()
+        yield
+        self._leave()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Run operators that are not part of a training step."""
+        self._paused = True
+        yield
+        self._paused = False
+
+    def _entering(self, path: str, leaf: bool, recurrent: bool) -> Callable[..., None]:
+        def enter(*_: Any) -> None:
+            self._calls += 1
+            self._stack.append(_Frame(path, self._calls, leaf, recurrent))
+
+        return enter
+
+    def _leave(self, *_: Any) -> None:
+        self._stack.pop()
+
+    def _gradient(self, parameter: torch.Tensor) -> None:
+        self.trace.ready.append((self._backward or 0, parameter.numel()))
+
+    def book_saved(self, saved: Sequence[tuple[int, Any, torch.Tensor]], exclude: set[int]) -> None:
+        """Book each storage that backward keeps on the operator that saved it first; *exclude* the model's inputs."""
+        seen = set(exclude)
+        for number, storage, tensor in saved:
+            if storage._cdata not in seen:
+                seen.add(storage._cdata)
+                elements = storage.nbytes() // tensor.element_size()
+                self.trace.events[self._made(number)].saved += elements * _element_bytes(tensor)
+
+    def follow(self, loss: torch.Tensor) -> None:
+        """From now on book operators as backward of the event whose autograd node runs."""
+        self._backward = len(self.trace.events) - 1
+        pending, seen = [loss.grad_fn], set()
+        while pending:
+            node = pending.pop()
+            if node is None or node in seen:
+                continue
+            seen.add(node)
+            if not hasattr(node, "variable"):  # not a parameter's accumulator
+                node.register_prehook(self._running(self._made(node._sequence_nr())))
+            pending.extend(following for following, _ in node.next_functions)
+
+    def _running(self, event: int) -> Callable[..., None]:
+        def run(*_: Any) -> None:
+            self._backward = event
+
+        return run
+
+    def _made(self, number: int) -> int:
+        """Return the event that made the autograd node with this sequence *number*, or the next one that made any."""
+        if number not in self._owner:
+            later = [made for made in self._owner if made > number]
+            self._owner[number] = self._owner[min(later)] if later else len(self.trace.events) - 1
+        return self._owner[number]
+
+
+def _call(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> Call:
+    arguments = list(args)
+    for argument in func._schema.arguments[len(args) :]:
+        arguments.append(kwargs.get(argument.name, argument.default_value))
+    name = func.overloadpacket.__name__ if func.namespace == "aten" else f"{func.namespace}::{func.overloadpacket.__name__}"
+    aliases = [returned.alias_info for returned in func._schema.returns if returned.alias_info is not None]
+    view = bool(aliases) and not any(alias.is_write for alias in aliases)
+    results = [_operand(tensor) for tensor in tree_leaves(result) if isinstance(tensor, torch.Tensor)]
+    return Call(
+        name,
+        [tree_map(_operand, argument) for argument in arguments],
+        results,
+        "view" if view else "pointwise" if torch.Tag.pointwise in func.tags else "other",
+    )
+
+
+def _operand(value: Any) -> Any:
+    """Return a tensor's operand, anything else as it is. An expanded dimension (stride 0) holds one element."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    held = 1
+    for size, stride in zip(value.shape, value.stride(), strict=True):
+        held *= 1 if stride == 0 and size > 0 else size
+    return Operand(tuple(value.shape), held * _element_bytes(value))
+
+
+def _element_bytes(tensor: torch.Tensor) -> int:
+    return FLOAT_BYTES if tensor.is_floating_point() else tensor.element_size()
+
+
+# --- loss ----------------------------------------------------------------------------------------------------------------
+
+
+def _loss(output: Any, recorder: _Recorder) -> torch.Tensor:
+    """Return what the model returned if that is a loss, else softmax cross-entropy over the last dimension of each output."""
+    outputs = _differentiable(output)
+    if (scalar := next((tensor for tensor in outputs if tensor.ndim == 0), None)) is not None:
+        return scalar
+    losses = [_cross_entropy(tensor, recorder) for tensor in outputs if tensor.ndim > 1]
+    if not losses:
+        raise ValueError("forward returns no floating-point tensor that depends on a parameter, so there is nothing to train")
+    total = losses[0]
+    for loss in losses[1:]:
+        total = total + loss
+    return total
+
+
+def _differentiable(output: Any) -> list[torch.Tensor]:
+    """Return the outputs to train on: of a mapping the loss, else its logits, else its first value."""
+    if isinstance(output, Mapping):
+        names = [name for name in output if name == LOSS] or [name for name in output if "logits" in str(name)] or list(output)[:1]
+        output = [output[name] for name in names]
+    tensors = [tensor for tensor in tree_leaves(output) if isinstance(tensor, torch.Tensor)]
+    return [tensor for tensor in tensors if tensor.is_floating_point() and tensor.requires_grad]
+
+
+def _cross_entropy(output: torch.Tensor, recorder: _Recorder) -> torch.Tensor:
+    rows = output.reshape(-1, output.shape[-1])
+    with recorder.paused():
+        target = torch.empty(rows.shape[0], dtype=torch.long)
+    return torch.nn.functional.cross_entropy(rows, target)
+
+
+# --- fused kernels -------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _as_on_cuda() -> Iterator[None]:
+    """Give meta tensors the fused attention and dropout kernels that CUDA tensors have."""
+    library = torch.library.Library("aten", "IMPL")
+    library.impl("scaled_dot_product_attention", _attention, "AutogradMeta")
+    library.impl("dropout", _dropout, "AutogradMeta")
+    try:
+        yield
+    finally:
+        library._destroy()
+
+
+def _attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """Run torch's memory-efficient attention, which every GPU and type has, unlike flash attention."""
+    if enable_gqa and query.shape[-3] != key.shape[-3]:
+        repeat = query.shape[-3] // key.shape[-3]
+        key, value = key.repeat_interleave(repeat, -3), value.repeat_interleave(repeat, -3)
+    if attn_mask is not None:
+        attn_mask = attn_mask.expand(*query.shape[:-1], key.shape[-2])
+    fused = torch.ops.aten._scaled_dot_product_efficient_attention
+    attended: torch.Tensor = fused(query, key, value, attn_mask, True, dropout_p, is_causal, scale=scale)[0]
+    return attended
+
+
+def _dropout(tensor: torch.Tensor, p: float, train: bool) -> torch.Tensor:
+    if not train or p == 0:
+        return tensor
+    dropped: torch.Tensor = torch.ops.aten.native_dropout(tensor, p, train)[0]
+    return dropped

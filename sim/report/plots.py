@@ -1,0 +1,97 @@
+"""How does a run look as a picture? Stalls of a step, one step in time, and scaling, as PNG."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from sim.events import STALLS, Cause
+from sim.report.style import COLOURS
+from sim.report.verdict import verdict
+from sim.simulate import Run
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_STREAMS = ("gpu", "comm", "copy", "pin", "pipeline", "pipeline gpu")
+"""Order of the timeline's rows; loader workers come last."""
+_MOST_WORKERS = 8
+
+
+def stall_plot(run: Run, number: int = 0) -> bytes:
+    """Return a PNG: where a step's time goes in a warm and in the first epoch, and one warm step in time."""
+    figure, axes = _figure(2, (10, 6.5))
+    job = run.jobs[number]
+    workload = job.job.workload
+    _stacked(axes[0], ["first epoch", "warm epoch"], [job.first.stalls, job.warm.stalls])
+    axes[0].set_xlabel("milliseconds per step")
+    axes[0].set_title(f"{workload.name} on {run.hardware.name}, {job.job.ranks} GPUs\n{verdict(run, number)}", fontsize=11, loc="left")
+    _timeline(axes[1], run, number)
+    return _png(figure)
+
+
+def scaling_plot(runs: Sequence[Run]) -> bytes:
+    """Return a PNG: seconds per step by cause for each of *runs*, by GPU count."""
+    figure, axes = _figure(1, (10, 1.5 + 0.5 * len(runs)))
+    jobs = [run.jobs[0] for run in runs]
+    _stacked(axes[0], [f"{job.job.ranks} GPUs" for job in reversed(jobs)], [job.warm.stalls for job in reversed(jobs)])
+    axes[0].set_xlabel("milliseconds per step")
+    axes[0].set_title(f"{jobs[0].job.workload.name} on {runs[0].hardware.name}", fontsize=11, loc="left")
+    return _png(figure)
+
+
+def _figure(rows: int, size: tuple[float, float]) -> tuple[Figure, list[Axes]]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, layout="constrained")
+    return figure, [figure.add_subplot(rows, 1, row + 1) for row in range(rows)]
+
+
+def _png(figure: Figure) -> bytes:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    picture = io.BytesIO()
+    FigureCanvasAgg(figure).print_png(picture)
+    return picture.getvalue()
+
+
+def _stacked(axes: Axes, names: Sequence[str], tables: Sequence[Any]) -> None:
+    left = [0.0] * len(tables)
+    for cause in STALLS:
+        widths = [1e3 * table[cause] for table in tables]
+        if max(widths) > 1e-3 * max(sum(1e3 * seconds for seconds in table.values()) for table in tables):
+            axes.barh(names, widths, left=left, color=COLOURS[cause], label=cause.value, edgecolor="white", linewidth=0.5)
+        left = [start + width for start, width in zip(left, widths, strict=True)]
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.25), ncols=8, fontsize=8, frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _timeline(axes: Axes, run: Run, number: int) -> None:
+    """Draw the streams of the job's first rank during its last simulated step."""
+    epoch = run.jobs[number].warm
+    rank = next(index for index, known in enumerate(epoch.log.ranks) if known.job == number)
+    end = epoch.windows[-1].end
+    start = end - epoch.step_time
+    rows = _rows(run, number, rank, start, end)
+    for place, (name, spans) in enumerate(rows):
+        for cause, t0, t1 in spans:
+            begin, stop = max(t0, start), min(t1, end)
+            axes.barh(place, 1e3 * (stop - begin), left=1e3 * (begin - start), color=COLOURS[cause], height=0.7)
+        axes.text(-0.005, place, name, transform=axes.get_yaxis_transform(), ha="right", va="center", fontsize=8)
+    axes.set_yticks([])
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.set_xlim(0, 1e3 * (end - start))
+    axes.set_xlabel("milliseconds of one warm step, first rank")
+    axes.spines[["top", "right", "left"]].set_visible(False)
+
+
+def _rows(run: Run, number: int, rank: int, start: float, end: float) -> list[tuple[str, list[tuple[Cause, float, float]]]]:
+    log = run.jobs[number].warm.log
+    streams: dict[str, list[tuple[Cause, float, float]]] = {}
+    for span in log.work:
+        if span.rank == rank and span.t1 > start and span.t0 < end:
+            streams.setdefault(span.stream, []).append((span.cause, span.t0, span.t1))
+    workers = sorted((name for name in streams if name.startswith("worker")), key=lambda name: int(name.split()[1]))
+    return [(name, streams[name]) for name in (*_STREAMS, *workers[:_MOST_WORKERS]) if name in streams]

@@ -1,0 +1,33 @@
+"""How does a run look in a spreadsheet? One row a run, one column a figure, units in the column names."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+_PLAIN = (
+    "hardware", "workload", "stack", "nodes", "gpus", "batch_per_gpu", "precision", "step_time_s", "throughput_samples_per_s",
+    "epoch_time_s", "cost_per_epoch_usd",
+)  # fmt: skip
+
+
+def run_row(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the flat row of one run's *document*."""
+    row = {name: document[name] for name in _PLAIN}
+    row |= {f"{name}_s": seconds for name, seconds in document["stalls_s"].items()}
+    first = document["first_epoch"]
+    row |= {f"first_{name}": first[name] for name in ("step_time_s", "epoch_time_s", "cost_usd")}
+    row |= {f"first_{name}_s": seconds for name, seconds in first["stalls_s"].items()}
+    return row | {"gpu_memory_bytes": document["gpu_memory_bytes"]["total"]}
+
+
+def run_csv(documents: Sequence[Mapping[str, Any]]) -> str:
+    """Return CSV text of *documents*, with a header."""
+    rows = [run_row(document) for document in documents]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()

@@ -1,0 +1,139 @@
+"""Which file does a name stand for? A path, a file beside the one that names it, or a name or alias of the catalogue."""
+
+from __future__ import annotations
+
+import difflib
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+from sim.spec import yaml
+from sim.spec.yaml import Document, SpecError
+from sim.units import shorten
+
+SUFFIX: Final = ".yaml"
+
+
+class UnknownName(SpecError):
+    """A name that stands for no file; the message has no place yet."""
+
+
+def roots() -> list[Path]:
+    """Return the folders that hold ``hardware/`` and ``workloads/``: beside the package, or inside an installed wheel."""
+    package = Path(__file__).resolve().parents[1]
+    return [folder for folder in (package.parent, package / "data") if (folder / "hardware" / "parts").is_dir()]
+
+
+def catalogue(folder: str) -> dict[str, Path]:
+    """Return every file directly in *folder* of the library (``hardware``, ``workloads/stacks``, ...) by name."""
+    found: dict[str, Path] = {}
+    for root in roots():
+        for path in sorted((root / folder).glob("*" + SUFFIX)):
+            found.setdefault(path.stem, path)
+    return found
+
+
+def locate(name: str, folder: str, near: Path | None = None, written_in: Path | None = None) -> Path:
+    """Return the file that *name* stands for in *folder* of the library.
+
+    *written_in* is the file that holds the name (None: a command line): a path is relative to it, and its own parts come
+    before the catalogue's. *near* is a further folder to search first. Raise UnknownName where there is no such file.
+    """
+    if _is_path(name):
+        return _file_at(name, folder, written_in)
+    tail = folder.split("/", 1)[-1]
+    for place in (*_own_folders(written_in, tail), *([near / tail, near] if near else []), *(root / folder for root in roots())):
+        for spelling in dict.fromkeys((name, name.lower())):
+            if _is_file(path := place / (spelling + SUFFIX)):
+                return path
+    known = catalogue(folder)
+    by_lower = {known_name.lower(): path for known_name, path in known.items()}
+    if (found := by_lower.get(name.lower()) or _by_alias(name, known)) is not None:
+        return found
+    if written_in is None and _is_file(Path(name)):
+        return Path(name)
+    raise UnknownName(f"{_shown(name)} is not in the catalogue ({folder}/){nearest(name, folder)}")
+
+
+def read(path: Path, before: str | None = None) -> Document:
+    """Return what *path* says, from memory where the file has not changed; only what stands before the key *before*, if given."""
+    try:
+        stat = path.stat()
+    except (OSError, ValueError) as error:
+        raise SpecError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    return _read_unchanged(path, stat.st_mtime_ns, stat.st_size, before)
+
+
+def nearest(name: str, folder: str) -> str:
+    """Return a hint for an unknown *name*: the names of *folder* most like it, or where it may belong."""
+    other = {"hardware": "workloads", "workloads": "hardware"}.get(folder)
+    if other and name in catalogue(other):
+        return f"; it is in {other}/"
+    near = suggestions(name, list(catalogue(folder)))
+    return f"; did you mean {' or '.join(near)}?" if near else f"; 'sim list' shows what {folder}/ holds"
+
+
+def suggestions(name: str, known: list[str], most: int = 3) -> list[str]:
+    """Return up to *most* of *known* that resemble *name* or contain it."""
+    wanted = name.lower()
+    close = difflib.get_close_matches(wanted, [known_name.lower() for known_name in known], n=most, cutoff=0.6)
+    inside = [known_name.lower() for known_name in known if len(wanted) >= 2 and wanted in known_name.lower()]
+    chosen = list(dict.fromkeys([*close, *inside]))[:most]
+    return [next(known_name for known_name in known if known_name.lower() == lower) for lower in chosen]
+
+
+@lru_cache(maxsize=512)
+def _read_unchanged(path: Path, stamp: int, size: int, before: str | None) -> Document:
+    return yaml.read(path) if before is None else yaml.read_head(path, before)
+
+
+def _shown(name: str) -> str:
+    return name if len(name) <= 80 and name.isprintable() and name else shorten(name, 80)
+
+
+def _is_path(name: str) -> bool:
+    return name.endswith((".yaml", ".yml")) or "/" in name or "\\" in name
+
+
+def _file_at(name: str, folder: str, written_in: Path | None) -> Path:
+    path = written_in.parent / name if written_in is not None else Path(name)
+    if _is_file(path):
+        return path
+    try:
+        folder_there = path.is_dir()
+    except (OSError, ValueError):
+        folder_there = False
+    if folder_there:
+        raise UnknownName(f"{_shown(name)} is a folder; write the path of a YAML file or a catalogue name")
+    raise UnknownName(f"{_shown(name)}: no such file{nearest(Path(name).stem, folder)}")
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # a name too long for the file system, or with a null character
+        return False
+
+
+def _own_folders(written_in: Path | None, tail: str) -> list[Path]:
+    """Return where a file keeps its own parts: in the nearest folder *tail* above it (``parts/gpus``), else beside it."""
+    if written_in is None:
+        return []
+    around = (written_in.parent, *written_in.parent.parents[:3])
+    return [next((place / tail for place in around if (place / tail).is_dir()), written_in.parent)]
+
+
+def _by_alias(name: str, known: dict[str, Path]) -> Path | None:
+    for path in known.values():
+        try:
+            if name.encode(errors="replace") in path.read_bytes() and name in _aliases(path):
+                return path
+        except (OSError, SpecError):  # a broken file has no aliases; whoever reads it is told
+            continue
+    return None
+
+
+def _aliases(path: Path) -> list[object]:
+    value = read(path).value
+    aliases = value.get("aliases") if isinstance(value, dict) else None
+    return aliases if isinstance(aliases, list) else []

@@ -1,0 +1,120 @@
+"""What may an editor expect in a description? JSON schemas of every kind of file, for completion and checking while typing.
+
+Beside what the typed models say, a name may stand where a block of a kind is due, any such block may have ``extends``, and below
+one that has it nothing is required. Hardware may have ``node`` and ``price`` at its top instead of ``groups``.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+from pathlib import Path
+from typing import Any, Final
+
+from sim.spec import schema
+from sim.spec.hardware import Group
+from sim.spec.yaml import SpecError
+
+Schema = dict[str, Any]
+
+_DRAFT: Final = "http://json-schema.org/draft-07/schema#"
+_PARTIAL: Final = "Partial"
+"""Ends the names of definitions in which nothing is required."""
+
+
+def json_schemas() -> dict[str, Schema]:
+    """Return the JSON schema of every kind of description by name: ``hardware``, ``workload``, ``gpu``, ..., ``stack``."""
+    return {name: _schema(name) for name in schema.KINDS}
+
+
+def write_schemas(folder: Path) -> list[Path]:
+    """Write ``NAME.schema.json`` for every kind into *folder* and return the files.
+
+    Each appears whole or not at all. Raise SpecError for a folder that cannot be written.
+    """
+    paths = [(folder / f"{name}.schema.json", content) for name, content in json_schemas().items()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path, content in paths:
+            _write(path, json.dumps(content, indent=1) + "\n")
+    except OSError as error:
+        raise SpecError(f"{error.filename or folder}: cannot be written: {error.strerror}") from None
+    return [path for path, _ in paths]
+
+
+def _write(path: Path, text: str) -> None:
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _schema(name: str) -> Schema:
+    kind = schema.KINDS[name]
+    whole = kind.model_json_schema(ref_template="#/definitions/{model}")
+    if name == "hardware":
+        whole = _unfolded(whole)
+    definitions = whole.pop("$defs", {})
+    top = kind.__name__
+    definitions[top] = whole
+    referable = {model.__name__: folder for model, folder in schema.FOLDERS.items()}
+    result: Schema = {}
+    for model, content in definitions.items():
+        extendable = model in referable
+        result[model] = _linked(_with_extends(content) if extendable else content, referable, "")
+        result[model + _PARTIAL] = _linked(_with_extends(_optional(content)) if extendable else _optional(content), referable, _PARTIAL)
+    return {"$schema": _DRAFT, "title": name, **_full_or_partial(top), "definitions": result}
+
+
+def _unfolded(content: Schema) -> Schema:
+    """Let *content*, the schema of hardware, have ``node`` and ``price`` at its top instead of ``groups``."""
+    group = Group.model_json_schema(ref_template="#/definitions/{model}")["properties"]
+    properties = content["properties"] | {name: group[name] for name in schema.UNFOLDED}
+    required = [name for name in content["required"] if name != "groups"]
+    return content | {"properties": properties, "required": required, "oneOf": [{"required": ["groups"]}, {"required": ["node"]}]}
+
+
+def _with_extends(content: Schema) -> Schema:
+    extends = {"type": "string", "description": "the name or path of a description to take; own keys win, null drops a key"}
+    return content | {"properties": {"extends": extends, **content.get("properties", {})}}
+
+
+def _optional(content: Schema) -> Schema:
+    """Return *content* with nothing required, and null allowed wherever a value is, since null drops a key."""
+    dropped = copy.deepcopy({key: value for key, value in content.items() if key not in ("required", "oneOf")})
+    dropped["properties"] = {name: {"anyOf": [value, {"type": "null"}]} for name, value in dropped.get("properties", {}).items()}
+    return dropped
+
+
+def _full_or_partial(model: str) -> Schema:
+    """Return the schema of a block *model*: nothing is required of one that extends another."""
+    return {
+        "if": {"type": "object", "required": ["extends"]},
+        "then": {"$ref": f"#/definitions/{model}{_PARTIAL}"},
+        "else": {"$ref": f"#/definitions/{model}"},
+    }
+
+
+def _linked(content: Any, referable: dict[str, str], ending: str) -> Any:
+    """Return *content* with every link to a definition led to the one with *ending*; a name may stand for the *referable*."""
+    if isinstance(content, list):
+        return [_linked(item, referable, ending) for item in content]
+    if not isinstance(content, dict):
+        return content
+    if "$ref" not in content:
+        return {key: _linked(value, referable, ending) for key, value in content.items()}
+    model = content["$ref"].rpartition("/")[2]
+    rest = {key: value for key, value in content.items() if key not in ("$ref", "default")}
+    if model not in referable:
+        return {**rest, "allOf": [{"$ref": f"#/definitions/{model}{ending}"}]}
+    block = _full_or_partial(model) if not ending else {"$ref": f"#/definitions/{model}{ending}"}
+    return {
+        "description": f"the name of a file in {referable[model]}/, or a block",
+        **rest,
+        "type": ["string", "object"],
+        "if": {"type": "string"},
+        "else": block,
+    }

@@ -1,0 +1,222 @@
+"""What is in the catalogue? One row per hardware and workload file, read without the layer tables, and filters such as ``gpus>=8``.
+
+Row values are SI under plain names; `exported` gives every number's name its unit, for JSON and CSV.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Final
+
+from sim import units
+from sim.spec import library
+from sim.spec.catalogue import catalogue, suggestions
+from sim.spec.hardware import Group, Hardware
+from sim.spec.references import Resolver
+from sim.spec.workload import Workload
+from sim.spec.yaml import SpecError
+
+Value = str | int | float | None
+Row = dict[str, Value]
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a listing: its name in filters, its name in JSON, and how its values are written."""
+
+    name: str
+    title: str
+    export: str = ""
+    dimension: str = ""
+    """Of ``units`` for a quantity; ``number`` for a count; empty for text."""
+    digits: int = 3
+
+    def shown(self, value: Value) -> str:
+        """Return *value* for a table."""
+        if value is None:
+            return "-"
+        if self.dimension in ("", "number") or isinstance(value, str):
+            return f"{value:,}".replace(",", " ") if isinstance(value, int) else str(value)
+        return units.show(value, self.dimension, self.digits)
+
+
+HARDWARE: Final = (
+    Column("name", "hardware"),
+    Column("provider", "provider"),
+    Column("nodes", "nodes", "nodes", "number"),
+    Column("gpus", "GPUs", "gpus", "number"),
+    Column("gpu", "GPU"),
+    Column("gpu_memory", "GPU memory", "gpu_memory_bytes", "binary size"),
+    Column("nic", "NIC", "nic_bytes_per_s", "bit rate", 4),
+    Column("price", "price", "price_usd_per_h", "price", 4),
+)
+WORKLOADS: Final = (
+    Column("name", "workload"),
+    Column("model", "model"),
+    Column("parameters", "parameters", "parameters", "number"),
+    Column("dataset", "data set"),
+    Column("batch", "batch per GPU", "batch", "number"),
+    Column("precision", "precision"),
+    Column("stack", "stack"),
+)
+
+_PARSED: Final = {"binary size": "size", "bit rate": "bandwidth"}
+"""Dimension that values of a shown dimension are parsed in."""
+
+
+def hardware_rows() -> tuple[list[Row], list[str]]:
+    """Return a row for every hardware file of the catalogue, and what is wrong with those that have none.
+
+    GPUs are those of all workers; GPU memory, NIC and GPU those of one node of the first group; the price is that of all nodes.
+    """
+    return _rows("hardware", lambda path: _hardware_row(library.load(Hardware, path).spec))
+
+
+def workload_rows() -> tuple[list[Row], list[str]]:
+    """Return a row for every workload file of the catalogue, and what is wrong with those that have none."""
+    return _rows("workloads", _workload_row)
+
+
+def select(rows: Iterable[Row], conditions: Iterable[str], columns: tuple[Column, ...]) -> list[Row]:
+    """Return the *rows* that meet all *conditions*, each ``NAME=VALUE`` or with ``!= < <= > >=``; see `condition`."""
+    tests = [condition(text, columns) for text in conditions]
+    return [row for row in rows if all(test(row) for test in tests)]
+
+
+def matches(row: Row, text: str, columns: tuple[Column, ...] = HARDWARE) -> bool:
+    """Tell whether *row* meets the condition *text*."""
+    return condition(text, columns)(row)
+
+
+def exported(row: Row, columns: tuple[Column, ...]) -> Row:
+    """Return *row* with the unit of every number in its name, such as ``price_usd_per_h``."""
+    return {
+        column.export or column.name: _per_hour(row[column.name]) if column.dimension == "price" else row[column.name] for column in columns
+    }
+
+
+_CONDITION: Final = re.compile(r"\s*([A-Za-z_]+)\s*(<=|>=|!=|==?|<|>)\s*(.+?)\s*")
+_TESTS: Final[dict[str, Callable[[float, float], bool]]] = {
+    "=": lambda value, wanted: math.isclose(value, wanted, rel_tol=1e-6),
+    "!=": lambda value, wanted: not math.isclose(value, wanted, rel_tol=1e-6),
+    "<": lambda value, wanted: value < wanted,
+    "<=": lambda value, wanted: value <= wanted,
+    ">": lambda value, wanted: value > wanted,
+    ">=": lambda value, wanted: value >= wanted,
+}
+
+
+def condition(text: str, columns: tuple[Column, ...]) -> Callable[[Row], bool]:
+    """Return the test that *text* describes; raise SpecError for text that is no condition on *columns*.
+
+    Text is compared without case, ``*`` standing for anything. Quantities carry their unit (``gpu_memory>=40GiB``) unless the
+    name does (``price_usd_per_h<10``). A row without the value meets no condition but ``!=``.
+    """
+    match = _CONDITION.fullmatch(text)
+    if match is None:
+        raise SpecError(f"--where {text}: write NAME=VALUE, for example {_example(columns)}; also with != < <= > >=")
+    name, sign, written = match[1], match[2].replace("==", "="), match[3]
+    column = next((column for column in columns if name in (column.name, column.export)), None)
+    if column is None:
+        near = suggestions(name, [column.name for column in columns], most=1)
+        hint = f"did you mean '{near[0]}'?" if near else f"known are {', '.join(column.name for column in columns)}"
+        raise SpecError(f"--where {text}: there is no column '{name}'; {hint}")
+    if not column.dimension:
+        return _text_test(text, column, sign, written)
+    wanted = _number(text, column, name, written)
+    return lambda row: sign == "!=" if (value := row[column.name]) is None else _TESTS[sign](float(value), wanted)
+
+
+def _text_test(text: str, column: Column, sign: str, written: str) -> Callable[[Row], bool]:
+    if sign not in ("=", "!="):
+        raise SpecError(f"--where {text}: {column.name} is text; write {column.name}={written} or {column.name}!={written}")
+    return lambda row: fnmatchcase(str(row[column.name] or "").lower(), written.lower()) == (sign == "=")
+
+
+def _number(text: str, column: Column, name: str, written: str) -> float:
+    try:
+        if column.dimension == "number" or name == column.export:
+            scale = 1 / units.UNITS["time"]["h"] if column.dimension == "price" else 1.0
+            return float(written) * scale
+        return units.parse(written, _PARSED.get(column.dimension, column.dimension))
+    except units.UnitError as error:
+        raise SpecError(f"--where {text}: {error}") from None
+    except ValueError:
+        raise SpecError(f"--where {text}: '{written}' is not a number") from None
+
+
+def _example(columns: tuple[Column, ...]) -> str:
+    return f"{columns[1].name}=... or {next(column.name for column in columns if column.dimension == 'number')}=8"
+
+
+def _per_hour(value: Value) -> Value:
+    return value * units.UNITS["time"]["h"] if isinstance(value, float) else value
+
+
+def _rows(folder: str, row: Callable[[Path], Row]) -> tuple[list[Row], list[str]]:
+    rows, problems = [], []
+    for path in catalogue(folder).values():
+        try:
+            rows.append(row(path))
+        except SpecError as error:
+            problems.extend(error.problems)
+    return rows, problems
+
+
+def _hardware_row(hardware: Hardware) -> Row:
+    groups = hardware.groups
+    node = groups[0].node
+    return {
+        "name": hardware.name,
+        "provider": hardware.provider,
+        "nodes": sum(group.count for group in groups),
+        "gpus": sum(group.count * group.node.gpu_count for group in groups if group.role == "worker"),
+        "gpu": node.gpu.name,
+        "gpu_memory": node.gpu.memory,
+        "nic": node.nic.bandwidth * node.nic.count,
+        "price": _price(groups),
+    }
+
+
+def _price(groups: tuple[Group, ...]) -> float | None:
+    prices = [group.price.on_demand if group.price else None for group in groups]
+    total = [price * group.count for price, group in zip(prices, groups, strict=True) if price is not None]
+    return sum(total) if len(total) == len(groups) else None
+
+
+def _workload_row(path: Path) -> Row:
+    resolver = Resolver(heads_only=True)
+    document = resolver.finish(resolver.open(path, Workload), Workload)
+    if resolver.problems:
+        raise SpecError(resolver.problems)
+    value = document.value
+    return {
+        "name": _text(value, "name"),
+        "model": _text(value, "model", "name"),
+        "parameters": _whole(value, "model", "parameters"),
+        "dataset": _text(value, "dataset", "name"),
+        "batch": _whole(value, "training", "batch"),
+        "precision": _text(value, "training", "precision") or "fp32",
+        "stack": _text(value, "training", "stack", "name"),
+    }
+
+
+def _at(value: Any, *names: str) -> Any:
+    for name in names:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
+
+
+def _text(value: Any, *names: str) -> str:
+    found = _at(value, *names)
+    return found if isinstance(found, str) else ""
+
+
+def _whole(value: Any, *names: str) -> int | None:
+    found = _at(value, *names)
+    return int(found) if isinstance(found, int | float) and not isinstance(found, bool) else None

@@ -1,0 +1,79 @@
+"""What does ``--set KEY=VALUE`` change? Applies overrides such as ``node.nic.bandwidth=25 Gbps;node.gpu_count=4``.
+
+Several stand in one text with ``;`` between them. A value is YAML; a reference on the way is followed, so overrides reach every
+field of every part. ``node`` and ``price`` mean those of the only group. A null drops the key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sim.spec import schema, yaml
+from sim.spec.hardware import Group, Hardware
+from sim.spec.references import UNRESOLVED, Kind, Piece, Resolver, child, put
+from sim.spec.yaml import Document, Mark, SpecError
+
+
+def apply(resolver: Resolver, document: Document, kind: Kind, overrides: Iterable[str]) -> Document:
+    """Return *document* with every override applied, noting with *resolver* those that cannot be."""
+    for text in overrides:
+        for part in filter(None, map(str.strip, text.split(";"))):
+            try:
+                document = _apply(resolver, document, kind, part)
+            except SpecError as error:
+                resolver.problems.extend(error.problems)
+    return document
+
+
+def _apply(resolver: Resolver, document: Document, kind: Kind, text: str) -> Document:
+    name, equals, written = text.partition("=")
+    label = f"--set {text}" if len(text) <= 100 else f"--set {text[:97]}..."
+    steps = name.strip().split(".")
+    if not equals or not all(steps):
+        raise SpecError(f"{label}: write KEY=VALUE, for example node.nic.bandwidth='25 Gbps'")
+    new = yaml.parse(written, label, located=False) if written.strip() else Document("", Mark(label))
+    top = Piece(document.value, document.root)
+    implied = document.implied
+    if kind is Hardware and steps[0] in schema.UNFOLDED:
+        top, steps = _ungrouped(top, steps, label)
+        implied = ("groups", 0)
+    value, root, _ = _set(resolver, top, kind, steps, Piece(new.value, new.root))
+    return Document(value, root, implied)
+
+
+def _ungrouped(top: Piece, steps: list[str], label: str) -> tuple[Piece, list[str]]:
+    """Return the hardware *top* and *steps* that start at its only group."""
+    groups = top.value.get("groups")
+    if groups is None:
+        top = put(top, "groups", Piece([{}], Mark(label)))
+    elif isinstance(groups, list) and len(groups) != 1:
+        raise SpecError(f"{label}: there are {len(groups)} groups; write groups.0.{'.'.join(steps)} for the first")
+    return top, ["groups", "0", *steps]
+
+
+def _set(resolver: Resolver, piece: Piece, kind: Kind | None, steps: list[str], new: Piece) -> Piece:
+    """Return *piece* with *new* at *steps* below it."""
+    if not steps:
+        return new
+    piece = resolver.named(piece, kind) if kind is not None else piece
+    if piece.value is UNRESOLVED:
+        return piece
+    if piece.value is None:
+        piece = Piece({}, new.mark.holding({}), piece.key)
+    if isinstance(piece.value, list):
+        index = _index(piece, steps[0], new.mark)
+        return put(piece, index, _set(resolver, child(piece, index), kind, steps[1:], new))
+    if not isinstance(piece.value, dict):
+        raise SpecError(f"{new.mark}: {piece.key[-1]} is a single value, it has no '{steps[0]}'")
+    if kind is Group and steps[0] == "price":
+        piece = resolver.priced(piece)
+    below = child(piece, steps[0]) if steps[0] in piece.value else Piece(None, new.mark, (*piece.key, steps[0]))
+    model = schema.model_at(kind, (steps[0],)) if kind is not None else None
+    return put(piece, steps[0], _set(resolver, below, model, steps[1:], new))
+
+
+def _index(piece: Piece, step: str, place: Mark) -> int:
+    if step.isascii() and step.isdigit() and len(step) < 10 and int(step) < len(piece.value):
+        return int(step)
+    items = f"write the number of one of its items, 0 to {len(piece.value) - 1}" if piece.value else "it is empty"
+    raise SpecError(f"{place}: {piece.key[-1]} is a list; {items}")

@@ -1,0 +1,225 @@
+"""What does a description say once its references are followed? Names become the parts they name, ``extends`` is merged.
+
+A name may stand where a block is due: ``gpu: V100-SXM2-16GB`` is the file ``hardware/parts/gpus/v100-sxm2-16gb.yaml``. Inside a
+block, ``extends: NAME`` takes the named part and lets the block's own keys win; an own ``null`` drops the part's key. In a
+hardware file ``node`` and ``price`` at the top are one group of one node.
+
+Data and places are never changed in place, since files are shared: every step returns new ones along the path it changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from pydantic import BaseModel
+
+from sim.spec import catalogue, schema, yaml
+from sim.spec.catalogue import UnknownName
+from sim.spec.fields import Key
+from sim.spec.hardware import Group, Hardware, Node
+from sim.spec.workload import Model
+from sim.spec.yaml import Document, Mark, SpecError
+
+UNRESOLVED: Final = object()
+"""Stands where a reference could not be followed; the problem is already noted."""
+
+Kind = type[BaseModel]
+Chain = tuple[Path, ...]
+"""The files that led here, each naming the next."""
+
+
+class Piece(NamedTuple):
+    """A value with its places and its key inside the file it came from."""
+
+    value: Any
+    mark: Mark
+    key: Key = ()
+
+
+def child(piece: Piece, name: str | int) -> Piece:
+    """Return what stands at *name* of *piece*."""
+    return Piece(piece.value[name], piece.mark.inside.get(name, piece.mark), (*piece.key, name))
+
+
+def put(piece: Piece, name: str | int, below: Piece) -> Piece:
+    """Return the block or list *piece* with *below* at *name*."""
+    value: Any = piece.value.copy()
+    value[name] = below.value
+    return Piece(value, piece.mark.holding({**piece.mark.inside, name: below.mark}), piece.key)
+
+
+def without(piece: Piece, *names: str) -> Piece:
+    """Return the block *piece* without the keys *names*."""
+    return piece._replace(value={name: value for name, value in piece.value.items() if name not in names})
+
+
+class Resolver:
+    """Follows references and notes every problem. *library* is a folder searched before the catalogue.
+
+    With *heads_only*, of a model only what stands before its layers is read: enough to list it.
+    """
+
+    def __init__(self, library: Path | None = None, heads_only: bool = False) -> None:
+        self.problems: list[str] = []
+        self._library = library
+        self._heads_only = heads_only
+        self._implied: Key = ()
+
+    def open(self, path: Path, kind: Kind) -> Document:
+        """Return what *path* says of a *kind*: ``extends`` merged, one group of one made of a node, other references as written."""
+        document = self._read(path, kind)
+        piece = self.extended(Piece(document.value, document.root), kind, (path,))
+        if piece.value is UNRESOLVED:
+            raise SpecError(self.problems)
+        if not isinstance(piece.value, dict):
+            raise SpecError(f"{piece.mark}: a list or single value stands here; write a block of keys, such as 'name: ...'")
+        if "extends" in document.value and "name" not in document.value:
+            piece = put(piece, "name", Piece(path.stem, piece.mark))
+        if kind is Hardware and any(name in piece.value for name in schema.UNFOLDED):
+            piece = self._grouped(piece)
+        return Document(piece.value, piece.mark, self._implied)
+
+    def finish(self, document: Document, kind: Kind) -> Document:
+        """Return *document* with every reference followed."""
+        piece = self.follow(Piece(document.value, document.root), kind)
+        return Document(piece.value, piece.mark, document.implied)
+
+    def follow(self, piece: Piece, kind: Kind, chain: Chain = ()) -> Piece:
+        """Return the block *piece* of *kind* with every reference below replaced by the part it names."""
+        if not isinstance(piece.value, dict):
+            return piece
+        for name, model in schema.children(kind).items():
+            if piece.value.get(name) is None:
+                continue
+            below = child(piece, name)
+            followed = self._each(below, model, chain)
+            if followed is below:
+                continue
+            piece = put(self.priced(piece) if kind is Group else piece, name, followed)
+        return piece
+
+    def _each(self, piece: Piece, kind: Kind, chain: Chain) -> Piece:
+        """Follow the references of a block, or of every block of a list."""
+        if not isinstance(piece.value, list):
+            return self.follow(self.named(piece, kind, chain), kind, chain)
+        for index in range(len(piece.value)):
+            below = child(piece, index)
+            followed = self._each(below, kind, chain)
+            piece = put(piece, index, followed) if followed is not below else piece
+        return piece
+
+    def named(self, piece: Piece, kind: Kind, chain: Chain = ()) -> Piece:
+        """Return the part that *piece* names or extends; *piece* itself where it does neither."""
+        if kind in schema.FOLDERS and isinstance(piece.value, str):
+            return self._noting(piece, lambda: self._part(piece, kind, chain))
+        return self.extended(piece, kind, chain)
+
+    def extended(self, piece: Piece, kind: Kind, chain: Chain = ()) -> Piece:
+        """Return *piece* merged over the part it extends."""
+        if kind not in schema.FOLDERS or not isinstance(piece.value, dict) or "extends" not in piece.value:
+            return piece
+        reference, own = child(piece, "extends"), without(piece, "extends")
+        if not isinstance(reference.value, str):
+            self._note(reference, f"write the name of one file in {schema.FOLDERS[kind]}/")
+            return piece._replace(value=UNRESOLVED)
+        part = self._noting(reference, lambda: self._part(reference, kind, chain))
+        if not isinstance(part.value, dict):
+            return part
+        part = without(part, "aliases")
+        return _merged(_unfolded(part, own) if kind is Hardware else part, own)
+
+    def _part(self, reference: Piece, kind: Kind, chain: Chain) -> Piece:
+        """Return the part that *reference* names, all its references followed."""
+        path = self._locate(reference, kind)
+        if path in chain:
+            raise UnknownName(f"{reference.value} leads back to itself; a file cannot take its own parts from itself")
+        if kind is Node:
+            return self._each(self._from_hardware(path, "node", reference, chain), Node, (*chain, path))
+        document = self._read(path, kind)
+        return self.follow(self.extended(Piece(document.value, document.root), kind, (*chain, path)), kind, (*chain, path))
+
+    def _locate(self, reference: Piece, kind: Kind) -> Path:
+        written_in = Path(reference.mark.file) if reference.mark.line else None
+        return catalogue.locate(reference.value, schema.FOLDERS[kind], self._library, written_in)
+
+    def _from_hardware(self, path: Path, name: str, reference: Piece, chain: Chain) -> Piece:
+        """Return the ``node`` or ``price`` of the hardware file *path* that *reference* names."""
+        document = self._read(path, Hardware)
+        whole = self.extended(Piece(document.value, document.root), Hardware, (*chain, path))
+        single = _unfolded(whole, None) if isinstance(whole.value, dict) else None
+        if single is None or name not in single.value:
+            raise UnknownName(f"{reference.value} has no single '{name}' to take")
+        return child(single, name)
+
+    def _read(self, path: Path, kind: Kind) -> Document:
+        return catalogue.read(path, "layers" if self._heads_only and kind is Model else None)
+
+    def _noting(self, reference: Piece, step: Callable[[], Piece]) -> Piece:
+        """Return what *step* returns, or note why it could not."""
+        try:
+            return step()
+        except UnknownName as error:
+            self._note(reference, str(error))
+        except SpecError as error:
+            self.problems.extend(problem for problem in error.problems if problem not in self.problems)
+        return reference._replace(value=UNRESOLVED)
+
+    def _note(self, piece: Piece, message: str) -> None:
+        key = piece.key[len(self._implied) :] if piece.key[: len(self._implied)] == self._implied else piece.key
+        problem = f"{yaml.place(piece.mark, yaml.dotted(key))}{message}"
+        self.problems.extend([problem] if problem not in self.problems else [])
+
+    def _grouped(self, piece: Piece) -> Piece:
+        """Turn ``node`` and ``price`` at the top into one group of one node."""
+        rest = without(piece, *schema.UNFOLDED)
+        if "groups" in piece.value:
+            name = next(name for name in schema.UNFOLDED if name in piece.value)
+            self._note(child(piece, name), "stands beside 'groups'; write one of the two")
+            return rest
+        group = Piece({}, piece.mark.holding({}))
+        for name in schema.UNFOLDED:
+            group = put(group, name, child(piece, name)) if name in piece.value else group
+        self._implied = ("groups", 0)
+        return put(rest, "groups", Piece([group.value], piece.mark.holding({0: group.mark})))
+
+    def priced(self, group: Piece) -> Piece:
+        """Return *group*, if it has no price, with that of the hardware file that its node names or extends."""
+        if "price" in group.value or "node" not in group.value:
+            return group
+        node = child(group, "node")
+        reference = child(node, "extends") if isinstance(node.value, dict) and "extends" in node.value else node
+        with suppress(SpecError):  # a node without a price, or one that could not be found and is noted already
+            if isinstance(reference.value, str):
+                return put(group, "price", self._from_hardware(self._locate(reference, Node), "price", reference, ()))
+        return group
+
+
+def _unfolded(part: Piece, own: Piece | None) -> Piece:
+    """Return the hardware *part* with ``node`` and ``price`` at its top where it is one group of one, unless *own* has groups."""
+    if own is not None and "groups" in own.value:
+        return without(part, *schema.UNFOLDED)
+    groups = part.value.get("groups")
+    if own is not None and not any(name in own.value for name in schema.UNFOLDED):
+        return part
+    if isinstance(groups, list) and len(groups) == 1 and isinstance(groups[0], dict) and set(groups[0]) <= set(schema.UNFOLDED):
+        group = child(child(part, "groups"), 0)
+        part = without(part, "groups")
+        for name in group.value:
+            part = put(part, name, child(group, name))
+    return part
+
+
+def _merged(part: Piece, own: Piece) -> Piece:
+    """Return *own* over *part*: own values win, blocks merge key by key, an own null drops the key."""
+    value, inside = dict(part.value), {**part.mark.inside, **own.mark.inside}
+    for name, mine in own.value.items():
+        if mine is None:
+            value.pop(name, None)
+        elif isinstance(mine, dict) and isinstance(value.get(name), dict) and "extends" not in mine:
+            value[name], inside[name], _ = _merged(child(part, name), child(own, name))
+        else:
+            value[name] = mine
+    return Piece(value, own.mark.holding(inside), own.key)

@@ -1,0 +1,104 @@
+"""What is wrong with a description? Checks plain data against a typed model and says everything in sentences, with places.
+
+Each problem reads ``file:line:col: dotted.key: what is wrong; what is accepted``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from sim.spec import schema
+from sim.spec.catalogue import suggestions
+from sim.spec.fields import Key
+from sim.spec.references import UNRESOLVED
+from sim.spec.yaml import Document, SpecError
+from sim.units import shorten
+
+Spec = TypeVar("Spec", bound=BaseModel)
+
+_RAISED: Final = "value_error"
+"""pydantic's type of the errors our own validators raise; their text is a sentence already."""
+
+
+def validated(kind: type[Spec], document: Document, problems: list[str]) -> Spec:
+    """Return *document* as a *kind*; raise SpecError with *problems*, found before, and all that is wrong with it."""
+    try:
+        spec = kind.model_validate(document.value)
+    except ValidationError as error:
+        raise SpecError([*problems, *_sentences(kind, document, error.errors(include_url=False))]) from None
+    if problems:
+        raise SpecError(problems)
+    return spec
+
+
+def _sentences(kind: type[BaseModel], document: Document, errors: list[Any]) -> list[str]:
+    if other := _other_kind(kind, document):
+        return [f"{document.root}: looks like a {other} description; a {kind.__name__.lower()} description is due"]
+    errors = [error for error in errors if error.get("input") is not UNRESOLVED and not _is_consequence(error, errors)]
+    placed = [(document.mark(key), document.place(key) + text) for key, text in (_sentence(kind, document, error) for error in errors)]
+    return [text for _, text in sorted(placed, key=lambda pair: (pair[0].file, pair[0].line, pair[0].column))]
+
+
+def _other_kind(kind: type[BaseModel], document: Document) -> str:
+    """Return the kind that *document* looks like, where it has none of the keys of *kind*."""
+    other = schema.kind_of(document.value) if not schema.likeness(kind, document.value) else None
+    return other.__name__.lower() if other else ""
+
+
+def _is_consequence(error: Any, errors: list[Any]) -> bool:
+    """Tell whether *error* only counts the items of a list that other errors have emptied."""
+    return error["type"] == "too_short" and any(
+        other is not error and other["loc"][: len(error["loc"])] == error["loc"] for other in errors
+    )
+
+
+def _sentence(kind: type[BaseModel], document: Document, error: Any) -> tuple[Key, str]:
+    """Return the key that *error* is about and what to say about it."""
+    location = tuple(error["loc"])
+    if location and location[-1] == "[key]":
+        return location[:-1], _unknown(kind, location[:-1])
+    key = _present(document.value, location)
+    if error["type"] == "missing":
+        missing = (*key, location[-1])
+        if missing == ("groups",):
+            return ("node",), "is missing; write the block of one machine, or 'groups', a list of several"
+        return missing, f"is missing; write {schema.describe(kind, missing)}"
+    if error["type"] == "extra_forbidden":
+        return key, _unknown(kind, key)
+    if error["type"] == _RAISED:
+        return key, str(error["msg"]).removeprefix("Value error, ")
+    if error["type"] == "too_short":
+        return key, "is empty; write at least one item"
+    return key, f"{_found(error['input'])}; write {schema.describe(kind, key)}"
+
+
+def _unknown(kind: type[BaseModel], key: Key) -> str:
+    known = schema.keys_at(kind, key[:-1])
+    if kind is schema.KINDS["hardware"] and len(key) == 1:
+        known = [*known, *schema.UNFOLDED]
+    near = suggestions(str(key[-1]), known, most=1)
+    return f"unknown key; did you mean '{near[0]}'?" if near else f"unknown key; known are {', '.join(sorted(known)) or 'none'}"
+
+
+def _found(value: object) -> str:
+    if isinstance(value, dict):
+        return "found a block of keys"
+    if isinstance(value, list | tuple):
+        return "found a list"
+    if value is None:
+        return "found nothing"
+    return f"found {'true' if value is True else 'false' if value is False else shorten(value)}"
+
+
+def _present(value: Any, location: tuple[Any, ...]) -> Key:
+    """Return the part of pydantic's *location* that exists in the document; the rest names members of a union."""
+    key: list[str | int] = []
+    for part in location:
+        inside = part in value if isinstance(value, dict) else isinstance(value, list) and isinstance(part, int) and part < len(value)
+        if not inside:
+            break
+        value = value[part]
+        key.append(part)
+    return tuple(key)

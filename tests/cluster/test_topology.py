@@ -1,0 +1,224 @@
+"""Routes on the link graph: who shares which link, what is staged, and which descriptions are refused."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import networkx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim.cluster.topology import NodeGraph, Route, TopologyError, node_graph
+from tests.cluster import machines
+
+MACHINES = [machines.p3_16xlarge, machines.dgx_1v, machines.p4d, machines.hgx_h100, machines.p2_16xlarge, machines.two_islands]
+
+
+def ends(stage: tuple[str, ...]) -> list[tuple[str, str]]:
+    return [tuple(link.split(">")) for link in stage if ">" in link]  # type: ignore[misc]
+
+
+def check_connected(graph: NodeGraph, route: Route) -> None:
+    assert set(route.links) <= set(graph.links)
+    for stage in route.stages:
+        for (_, arrived), (left, _) in pairwise(ends(stage)):
+            assert arrived == left
+
+
+@given(st.sampled_from(MACHINES), st.data())
+def test_routes_lead_from_source_to_target_over_links_that_exist(machine, data):
+    """Oracle: a route is a walk of the graph from its source to its target, link by link."""
+    graph = node_graph(machine())
+    gpus = st.integers(0, graph.node.gpu_count - 1)
+    src, dst = data.draw(gpus), data.draw(gpus)
+    if src != dst:
+        route = graph.route(src, dst)
+        check_connected(graph, route)
+        steps = ends(route.links)
+        assert steps[0][0] == f"gpu{src}" and steps[-1][1] == f"gpu{dst}"
+        assert route.staged == (len(route.stages) == 2) == any(link.startswith("dram") for link in route.links)
+    nic = data.draw(st.integers(0, graph.node.nic.count - 1))
+    out, back = graph.to_nic(src, nic), graph.from_nic(nic, src)
+    for route in (out, back):
+        check_connected(graph, route)
+    assert out.links[0].startswith(f"gpu{src}>") and out.links[-1] == f"nic{nic}>net"
+    assert back.links[0] == f"net>nic{nic}" and back.links[-1].endswith(f">gpu{src}")
+    assert [link for link in graph.device_to_host(src).links if ">" in link] == [
+        ">".join(reversed(link.split(">"))) for link in reversed(graph.host_to_device(src).links) if ">" in link
+    ]
+
+
+@given(st.sampled_from([machines.p4d, machines.p2_16xlarge]), st.data())
+def test_pcie_paths_are_shortest(machine, data):
+    """Oracle: networkx's breadth-first search on the same graph without NVLink."""
+    graph = node_graph(machine())
+    picture = networkx.DiGraph(graph.to_networkx())
+    picture.remove_nodes_from(["nvswitch", "net"])
+    gpu = f"gpu{data.draw(st.integers(0, graph.node.gpu_count - 1))}"
+    other = f"nic{data.draw(st.integers(0, graph.node.nic.count - 1))}"
+    path = graph._pcie_path(gpu, other)
+    assert len([link for link in path if ">" in link]) == networkx.shortest_path_length(picture, gpu, other)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_graph_is_connected_both_ways(machine):
+    """Oracle: networkx."""
+    assert networkx.is_strongly_connected(networkx.DiGraph(node_graph(machine()).to_networkx()))
+
+
+def test_dgx_1v_classes_are_those_nvidia_smi_prints():
+    """Measured record: the published `nvidia-smi topo -m` of eight V100 (kyumdoctor.tistory.com/74); NV1 and NV2 are NVL here."""
+    matrix = """
+        X NV1 NV1 NV2 NV2 SYS SYS SYS
+        NV1 X NV2 NV1 SYS NV2 SYS SYS
+        NV1 NV2 X NV2 SYS SYS NV1 SYS
+        NV2 NV1 NV2 X SYS SYS SYS NV1
+        NV2 SYS SYS SYS X NV1 NV1 NV2
+        SYS NV2 SYS SYS NV1 X NV2 NV1
+        SYS SYS NV1 SYS NV1 NV2 X NV2
+        SYS SYS SYS NV1 NV2 NV1 NV2 X"""
+    graph = node_graph(machines.p3_16xlarge())
+    for src, row in enumerate(matrix.split("\n")[1:]):
+        for dst, printed in enumerate(row.split()):
+            if src != dst:
+                assert graph.nvlinks(src, dst) == (int(printed[2]) if printed.startswith("NV") else 0)
+                assert graph.route(src, dst).path_class == ("NVL" if printed.startswith("NV") else printed)
+
+
+def test_k80_classes_and_staging():
+    """p2.16xlarge: a board is one switch, a socket a host bridge, peers reach up to PHB and the other half is staged."""
+    graph = node_graph(machines.p2_16xlarge())
+    assert [graph.route(0, other).path_class for other in (1, 2, 7, 8)] == ["PIX", "PHB", "PHB", "SYS"]
+    assert graph.route(0, 1).stages == (("gpu0>board0", "board0>gpu1"),)
+    assert graph.route(0, 1).transport.name == graph.route(0, 2).transport.name == "pcie-peer"
+    far = graph.route(0, 8)
+    assert far.stages == (
+        ("gpu0>board0", "board0>socket0", "socket0>socket1", "dram1"),
+        ("dram1", "socket1>board4", "board4>gpu8"),
+    )
+    assert far.transport.name == "host-staged"
+
+
+@pytest.mark.parametrize(("limit", "direct"), [("none", []), ("pix", [1]), ("pxb", [1, 2]), ("phb", [1, 2, 4]), ("sys", [1, 2, 4, 6])])
+def test_peer_to_peer_ends_at_the_given_class(limit, direct):
+    """GPU 1 lies under the same switch as GPU 0, GPU 2 under a switch above both, GPU 4 on the socket, GPU 6 on the other."""
+    switches = [
+        {"name": "root", "parent": "socket0"},
+        {"name": "left", "parent": "root", "gpus": (0, 1)},
+        {"name": "right", "parent": "root", "gpus": (2, 3)},
+    ]
+    topology = {"sockets": ({"gpus": (4, 5), "nics": (0,)}, {"gpus": (6,)}), "switches": switches, "peer_to_peer": limit}
+    graph = node_graph(machines.node(7, topology))
+    assert [graph.route(0, other).path_class for other in (1, 2, 4, 6)] == ["PIX", "PXB", "PHB", "SYS"]
+    assert [other for other in (1, 2, 4, 6) if not graph.route(0, other).staged] == direct
+
+
+def test_staged_copies_add_in_series():
+    """Closed form: 1/rate = 1/down + 1/up, so two copies over equal ports go at half the rate of one."""
+    graph = node_graph(machines.on_one_socket(2))
+    port = graph.links["gpu0>socket0"].capacity
+    assert graph.alone(graph.route(0, 1)) == pytest.approx(port / 2)
+    assert graph.alone(graph.host_to_device(0)) == port
+
+
+def test_gpudirect_stays_on_pcie_and_other_cards_go_through_host_memory():
+    """NVIDIA/nccl paths.cc: GPUDirect RDMA up to PXB."""
+    graph = node_graph(machines.dgx_1v())
+    assert graph.to_nic(0, 0).links == ("gpu0>plx0", "plx0>nic0", "nic0>net")
+    assert not graph.to_nic(0, 0).staged
+    assert graph.to_nic(0, 1).staged and graph.to_nic(0, 1).path_class == "PHB"
+    assert graph.from_nic(2, 0).links.count("dram0") == 2  # written by the card, read by the GPU
+    tcp = node_graph(machines.p3_16xlarge())
+    assert tcp.to_nic(0, 0).staged
+    assert len(tcp.to_nic(0, 0).stages) == 1  # NCCL's proxy overlaps the copy with the send
+
+
+def test_copies_from_the_host_share_memory_and_the_uplink():
+    """Issue of who shares what: GPUs 0 and 1 of a DGX-1 meet on the uplink of their switch, GPUs 0 and 4 nowhere."""
+    graph = node_graph(machines.p3_16xlarge())
+    one, two, far = (graph.host_to_device(gpu).links for gpu in (0, 1, 4))
+    assert one == ("dram0", "socket0>plx0", "plx0>gpu0")
+    assert set(one) & set(two) == {"dram0", "socket0>plx0"}
+    assert not set(one) & set(far)
+    assert graph.memory_of(4) == "dram1"
+
+
+def test_capacities_are_what_links_deliver():
+    """Measured record: two bonded V100 NVLinks copy at 47.9 GB/s (Dell white paper on C4130)."""
+    graph = node_graph(machines.p3_16xlarge())
+    assert graph.links["gpu0>gpu3"].capacity == pytest.approx(47.9e9, rel=1e-3)
+    assert graph.links["gpu0>gpu1"].capacity == pytest.approx(graph.links["gpu0>gpu3"].capacity / 2)
+    nic = graph.links["net>nic0"]
+    assert nic.capacity == pytest.approx(25e9 / 8 * graph.node.nic.transport.total_efficiency)
+    assert nic.tier == "network"
+    assert {link.tier for link in graph.links.values() if "net" not in link.name} == {"interconnect"}
+    assert graph.links["dram0"].capacity == 76.8e9
+
+
+def test_numa_nodes_of_one_socket_share_its_memory_channels():
+    """Conservation: four NUMA nodes on two sockets have the memory bandwidth of two sockets."""
+    sockets = tuple({"gpus": (k,), "nics": (0,) if k == 0 else ()} for k in range(4))
+    node = machines.node(4, {"sockets": sockets})
+    node = node.model_copy(update={"host": node.host.model_copy(update={"sockets": 2})})
+    graph = node_graph(node)
+    assert sum(graph.links[f"dram{k}"].capacity for k in range(4)) == pytest.approx(2 * 76.8e9)
+
+
+def test_a_narrow_host_bridge_is_crossed_by_all_that_passes_the_socket():
+    topology = {"sockets": ({"gpus": (0, 1), "nics": (0,)},), "peer_to_peer": "phb", "host_bridge_bandwidth": "20 GB/s"}
+    graph = node_graph(machines.node(2, topology))
+    assert graph.links["bridge0"].capacity == 20e9
+    assert graph.route(0, 1).links == ("gpu0>socket0", "bridge0", "socket0>gpu1")
+    assert "bridge0" in graph.host_to_device(0).links
+    assert graph.to_nic(0, 0).links.count("bridge0") == 2  # in from the GPU, out to the card
+
+
+@pytest.mark.parametrize(
+    ("link", "words"),
+    [
+        ("gpu0>gpu1", "single NVLink GPU0-GPU1"),
+        ("gpu3>gpu0", "double NVLink GPU0-GPU3"),
+        ("plx0>socket0", "PCIe uplink of plx0"),
+        ("gpu0>plx0", "PCIe port of GPU0"),
+        ("nic0>net", "NIC 0, 25 Gbps"),
+        ("dram1", "host memory of socket 1"),
+        ("socket1>socket0", "socket link qpi 0-1"),
+    ],
+)
+def test_links_are_named_in_words(link, words):
+    assert node_graph(machines.p3_16xlarge()).links[link].description == words
+
+
+def test_equal_descriptions_share_one_graph():
+    node = machines.p3_16xlarge()
+    assert node_graph(node) is node_graph(node.model_copy(deep=True))
+    wider = node.model_copy(update={"nic": node.nic.model_copy(update={"gpudirect": True})})
+    assert node_graph(node) is not node_graph(wider)
+
+
+BOTH = ({"gpus": (0, 1), "nics": (0,)},)
+
+
+@pytest.mark.parametrize(
+    ("topology", "words"),
+    [
+        ({"sockets": ({"gpus": (0,), "nics": (0,)},)}, "gpu1 hangs off no socket"),
+        ({"sockets": ({"gpus": (0, 1)},)}, "nic0 hangs off no socket"),
+        ({"sockets": ({"gpus": (0, 1, 1), "nics": (0,)},)}, "gpu1 hangs off socket0 and off socket0"),
+        ({"sockets": ({"gpus": (0, 1, 2), "nics": (0,)},)}, "there is no gpu2"),
+        ({"sockets": BOTH, "switches": ({"name": "a", "parent": "socket1"},)}, "leads to 'socket1'"),
+        ({"sockets": BOTH, "switches": ({"name": "a", "parent": "b"}, {"name": "b", "parent": "a"})}, "which is no socket"),
+        ({"sockets": BOTH, "switches": ({"name": "gpu0", "parent": "socket0"},)}, "already names something"),
+        ({"sockets": BOTH, "switches": ({"name": "a", "parent": "socket0"},) * 2}, "already names something"),
+        ({"sockets": BOTH, "nvlink": {"pairs": {"0-2": 1}}}, "'0-2' is not a pair"),
+        ({"sockets": BOTH, "nvlink": {"pairs": {"0": 1}}}, "'0' is not a pair"),
+        ({"sockets": BOTH, "nvlink": {"pairs": {"0-0": 1}}}, "'0-0' is not a pair"),
+        ({"sockets": BOTH, "nvlink": {"pairs": {"0-1": 1, "1-0": 1}}}, "given twice"),
+    ],
+)
+def test_a_graph_with_a_hole_is_refused(topology, words):
+    if "nvlink" in topology:
+        topology = topology | {"nvlink": topology["nvlink"] | {"link": machines.link("nvlink2")}}
+    with pytest.raises(TopologyError, match=words):
+        node_graph(machines.node(2, topology))
