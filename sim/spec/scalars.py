@@ -12,7 +12,7 @@ from typing import Final
 
 from sim.units import shorten
 
-_WORD: Final = re.compile(r"[A-Za-eg-mp-su-xzA-EG-MP-SU-XZ_/(*$%]|[0-9]+(\.[0-9]+)? [A-Za-z%/]+\Z")
+_WORD: Final = re.compile(r"[A-EG-MP-SU-XZa-eg-mp-su-xz_/(*$%]|[0-9]+(\.[0-9]+)? [A-Za-z%/]+\Z")
 """Starts text that is nothing but text: most names, and quantities with a unit. A shortcut for speed."""
 _CONSTANTS: Final[dict[str, bool | None]] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),

@@ -123,9 +123,8 @@ def parse(text: str, file: str = "<text>", located: bool = True) -> Document:
         while (event := loader.get_event()) is not None:
             builder.take(event)
     except yaml.MarkedYAMLError as error:
-        place = builder.at(error.problem_mark or error.context_mark) if error.problem_mark or error.context_mark else Mark(file)
-        problem = f"{place}: not valid YAML: {error.problem or error.context}{_tab_hint(text, place)}"
-        raise SpecError([*builder.problems, problem]) from None
+        place = builder.at(error.problem_mark or error.context_mark)
+        raise SpecError([*builder.problems, f"{_inside(text, place)}: not valid YAML: {error.problem}{_tab_hint(text, place)}"]) from None
     except (yaml.YAMLError, ValueError) as error:
         if isinstance(error, SpecError):
             raise
@@ -139,6 +138,12 @@ def parse(text: str, file: str = "<text>", located: bool = True) -> Document:
 
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def _inside(text: str, place: Mark) -> Mark:
+    """Return *place*, or the end of *text* where the parser points beyond it."""
+    lines = text.splitlines() or [""]
+    return place if place.line <= len(lines) else Mark(place.file, len(lines), len(lines[-1]) + 1)
 
 
 def _tab_hint(text: str, place: Mark) -> str:

@@ -47,15 +47,20 @@ class Exchange:
         if self._operations:
             env.process(self._stream())
 
-    def gradient_ready(self, rank: int, bucket: int) -> None:
-        """Tell that *rank* has all gradients of *bucket*."""
-        self._arrive(self._first_bucket + bucket)
+    @property
+    def blocks(self) -> bool:
+        """Tell whether ranks meet between forward and backward."""
+        return self._first_bucket > 0
 
-    def blocking(self, rank: int) -> SimProcess:
+    def gradient_ready(self, rank: int, bucket: int, lag: float = 0.0) -> None:
+        """Tell that *rank* has all gradients of *bucket*; the slowest rank of its class will, *lag* seconds from now."""
+        self._arrive(self._first_bucket + bucket, lag)
+
+    def blocking(self, rank: int, lag: float = 0.0) -> SimProcess:
         """Take *rank* through the operations that stand between forward and backward, one after another."""
         for index in range(self._first_bucket):
             done = self._done[index]
-            self._arrive(index)
+            self._arrive(index, lag if index == 0 else 0.0)
             with self._log.waiting(rank, Cause.GRADIENT):
                 yield done
 
@@ -66,7 +71,10 @@ class Exchange:
             with self._log.waiting(rank, Cause.GRADIENT):
                 yield done
 
-    def _arrive(self, index: int) -> None:
+    def _arrive(self, index: int, lag: float) -> None:
+        if lag > 0:
+            self._env.timeout(lag).callbacks.append(lambda _: self._arrive(index, 0.0))
+            return
         self._missing[index] -= 1
         if self._missing[index] == 0:
             self._ready[index].succeed()

@@ -25,6 +25,7 @@ from sim.training.input_pipeline import (
     Synthetic,
     WorkerLoader,
 )
+from sim.training.spread import expected_maximum
 from sim.training.step import Rank
 from sim.training.step_plan import StepPlan, plan_step
 
@@ -99,7 +100,7 @@ def start_job(
         site = _site(network, log, index, found, workload, hit_ratio.get(found.slot.name, 0.0), burst.get(found.slot.name, False))
         pipeline = _loader(site, workload, steps * plan.micro_batches)
         name = f"{found.slot.node.gpu.name} compute"
-        ranks.append(Rank(index, log, network, gpu, name, plan, pipeline, exchange, finished_step))
+        ranks.append(Rank(index, log, network, gpu, name, plan, pipeline, exchange, finished_step, _lag(job, found)))
     for rank in ranks:
         network.env.process(_delayed(network, job.start, rank, steps))
     return ranks
@@ -109,6 +110,11 @@ def _delayed(network: Network, start: float, rank: Rank, steps: int):  # type: i
     if start > 0:
         yield network.env.timeout(start)
     yield from rank.train(steps)
+
+
+def _lag(job: Job, found: RankClass) -> float:
+    noise = job.workload.training.noise.compute_cv
+    return expected_maximum(job.ranks) * (found.slot.node.gpu.compute_cv if noise is None else noise)
 
 
 def _log_rank(log: EventLog, job: int, found: RankClass) -> int:

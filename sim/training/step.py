@@ -32,26 +32,32 @@ class Rank:
     exchange: Exchange
     finished_step: Callable[[int, int], None]
     """Called with this rank and the number of the step it has just finished."""
+    lag: float = 0.0
+    """How much later than the mean rank the slowest one is, per second of compute since the ranks last met."""
 
     def train(self, steps: int) -> SimProcess:
         """Run *steps* optimizer steps."""
         for step in range(steps):
+            worked = 0.0
             for micro_batch in range(self.plan.micro_batches):
                 yield from self.input.next_batch(self.index)
                 yield from self.input.copy_to_gpu(self.index)
-                yield from self._run(self.plan.forward, "forward")
+                worked += yield from self._run(self.plan.forward, "forward")
                 if micro_batch < self.plan.micro_batches - 1:
-                    yield from self._run(self.plan.accumulate, "backward")
-            yield from self.exchange.blocking(self.index)
+                    worked += yield from self._run(self.plan.accumulate, "backward")
+            if self.exchange.blocks:
+                yield from self.exchange.blocking(self.index, self.lag * worked)
+                worked = 0.0
             for segment in self.plan.backward:
-                yield from self._run(segment, "backward")
+                worked += yield from self._run(segment, "backward")
                 if segment.bucket >= 0:
-                    self.exchange.gradient_ready(self.index, segment.bucket)
+                    self.exchange.gradient_ready(self.index, segment.bucket, self.lag * worked)
             yield from self.exchange.finished(self.index)
             yield from self._run(self.plan.optimizer, "optimizer")
             self.finished_step(self.index, step)
 
-    def _run(self, segment: Segment, name: str) -> SimProcess:
+    def _run(self, segment: Segment, name: str) -> Generator[simpy.Event, object, float]:
+        """Run one segment on the GPU; return its seconds of compute."""
         if segment.launch > 0:
             with self.log.waiting(self.index, Cause.LAUNCH, "host"):
                 yield self.network.env.timeout(segment.launch)
@@ -59,3 +65,4 @@ class Rank:
         with self.log.waiting(self.index, Cause.COMPUTE, self.gpu_name):
             yield self.gpu.compute(segment.compute).done
         self.log.did(self.index, "gpu", name, Cause.COMPUTE, start, self.gpu_name, segment.bucket)
+        return segment.compute

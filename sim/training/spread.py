@@ -1,0 +1,37 @@
+"""How much later than the mean does the slowest of n ranks finish? The expected maximum of n equal normal variables.
+
+Ranks differ from step to step by a coefficient of variation *cv* of their compute time; a collective starts at the slowest. In the mean
+that is ``m(n) * cv`` of the compute done since the ranks last met, ``m(n) = E[max of n standard normals]``: 0 for one rank, 0.56
+for 2, 1.42 for 8, 2.07 for 32 (David and Nagaraja, Order Statistics, 2003, section 3). Deterministic, so a period stays exact;
+distributions need sampling. Limits: ranks independent, persistent differences not told from jitter.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+_FARTHEST = 9.0  # standard deviations; beyond them the integrand is below 1e-18
+_POINTS = 2000
+
+
+@lru_cache(maxsize=256)
+def expected_maximum(count: int) -> float:
+    """Return the expected maximum of *count* independent standard normal variables, to 1e-9."""
+    if count < 1:
+        raise ValueError(f"the maximum of {count} values: at least one is due")
+    # E[max] = integral over x > 0 of (1 - F^n) minus integral over x < 0 of F^n, F the normal distribution; Simpson's rule
+    step = _FARTHEST / _POINTS
+    total = 0.0
+    for index in range(_POINTS + 1):
+        x = index * step
+        above = -math.expm1(count * math.log1p(-_tail(x)))
+        below = math.exp(count * math.log(_tail(x)))
+        weight = 1 if index in (0, _POINTS) else 4 if index % 2 else 2
+        total += weight * (above - below)
+    return total * step / 3
+
+
+def _tail(x: float) -> float:
+    """Return the probability that a standard normal variable exceeds *x*."""
+    return 0.5 * math.erfc(x / math.sqrt(2))

@@ -1,0 +1,95 @@
+"""Oracle: which of several files of one name must win, laid out by hand in a folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sim.spec import catalogue
+from sim.spec.catalogue import UnknownName, locate, suggestions
+
+
+@pytest.fixture
+def shelves(library: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The toy library as the only catalogue."""
+    monkeypatch.setattr(catalogue, "roots", lambda: [library])
+    return library
+
+
+def unknown(name: str, folder: str = "hardware", written_in: Path | None = None) -> str:
+    with pytest.raises(UnknownName) as caught:
+        locate(name, folder, written_in=written_in)
+    return str(caught.value)
+
+
+def test_names_are_found_whatever_their_case(shelves: Path) -> None:
+    assert locate("toy", "hardware") == locate("TOY", "hardware") == shelves / "hardware/toy.yaml"
+    assert locate("Toy-GPU", "hardware/parts/gpus") == shelves / "hardware/parts/gpus/toy-gpu.yaml"
+
+
+def test_aliases_are_names_too_and_broken_files_have_none(shelves: Path) -> None:
+    (shelves / "hardware/aaa.yaml").write_text("aliases: [the-other] [")
+    (shelves / "hardware/bbb.yaml").write_text("aliases: 3 # the-other")
+    (shelves / "hardware/toy.yaml").write_text("name: toy\naliases: [the-other]\n")
+    assert locate("the-other", "hardware") == shelves / "hardware/toy.yaml"
+
+
+def test_a_path_on_the_command_line_is_relative_to_the_working_folder(shelves: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(shelves)
+    assert locate("hardware/toy.yaml", "hardware") == Path("hardware/toy.yaml")
+
+
+def test_a_path_in_a_file_is_relative_to_that_file(shelves: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(shelves / "workloads")
+    mine = shelves / "mine"
+    mine.mkdir()
+    (mine / "gpu.yaml").write_text("name: mine\n")
+    assert locate("gpu.yaml", "hardware/parts/gpus", written_in=mine / "machine.yaml") == mine / "gpu.yaml"
+
+
+def test_the_parts_of_a_file_come_from_beside_it_first(shelves: Path, tmp_path: Path) -> None:
+    mine = shelves / "mine"
+    (mine / "parts/gpus").mkdir(parents=True)
+    written_in = mine / "machine.yaml"
+    assert locate("toy-gpu", "hardware/parts/gpus", written_in=written_in) == shelves / "hardware/parts/gpus/toy-gpu.yaml"
+    (mine / "parts/gpus/toy-gpu.yaml").write_text("name: mine\n")
+    assert locate("toy-gpu", "hardware/parts/gpus", written_in=written_in) == mine / "parts/gpus/toy-gpu.yaml"
+    assert locate("toy-gpu", "hardware/parts/gpus", near=mine) == mine / "parts/gpus/toy-gpu.yaml"
+
+
+def test_a_further_folder_comes_before_the_catalogue(shelves: Path) -> None:
+    mine = shelves / "mine"
+    mine.mkdir()
+    (mine / "toy.yaml").write_text("name: mine\n")
+    assert locate("toy", "hardware", near=mine) == mine / "toy.yaml"
+
+
+def test_unknown_names_come_with_near_ones(shelves: Path) -> None:
+    messages = {
+        "toyy": "toyy is not in the catalogue (hardware/); did you mean toy?",
+        "zzz": "zzz is not in the catalogue (hardware/); 'sim list' shows what hardware/ holds",
+        "toy-job": "toy-job is not in the catalogue (hardware/); it is in workloads/",
+        "no/toy.yaml": "no/toy.yaml: no such file; did you mean toy?",
+        "": "'' is not in the catalogue (hardware/); 'sim list' shows what hardware/ holds",
+        "a\0b": "'a\\x00b' is not in the catalogue (hardware/); 'sim list' shows what hardware/ holds",
+        "\ud800": "'\\ud800' is not in the catalogue (hardware/); 'sim list' shows what hardware/ holds",
+    }
+    assert {name: unknown(name) for name in messages} == messages
+    assert unknown("x" * 10_000).startswith(f"'{'x' * 76}... is not in the catalogue")
+    assert unknown("x/" * 5_000).startswith(f"'{'x/' * 38}... ")
+
+
+def test_suggestions_resemble_or_contain_the_name() -> None:
+    known = ["p3.16xlarge", "p3.8xlarge", "V100-SXM2-16GB"]
+    assert suggestions("p3.16xlarg", known, most=1) == ["p3.16xlarge"]
+    assert suggestions("v100", known) == ["V100-SXM2-16GB"]
+    assert suggestions("qqq", known) == []
+
+
+def test_a_file_is_read_again_only_when_it_changes(library: Path) -> None:
+    path = library / "hardware/toy.yaml"
+    first = catalogue.read(path)
+    assert catalogue.read(path) is first
+    path.write_text("name: another\n")
+    assert catalogue.read(path).value == {"name": "another"}

@@ -1,0 +1,166 @@
+"""Oracle: documents merged by hand, following RFC 7386 (JSON merge patch): own values win, blocks merge, null drops a key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sim.spec import catalogue
+from sim.spec.hardware import Hardware
+from sim.spec.library import load_hardware, load_workload
+from sim.spec.references import Resolver
+from sim.spec.workload import Workload
+from sim.spec.yaml import Document, SpecError
+
+
+@pytest.fixture(autouse=True)
+def shelves(library: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The toy library as the only catalogue."""
+    monkeypatch.setattr(catalogue, "roots", lambda: [library])
+    return library
+
+
+def resolved(folder: Path, text: str) -> Document:
+    path = folder / "mine.yaml"
+    path.write_text(text)
+    resolver = Resolver()
+    document = resolver.finish(resolver.open(path, Hardware), Hardware)
+    if resolver.problems:
+        raise SpecError(resolver.problems)
+    return document
+
+
+def group(folder: Path, text: str, index: int = 0) -> dict[str, Any]:
+    return resolved(folder, text).value["groups"][index]  # type: ignore[no-any-return]
+
+
+def problems(folder: Path, text: str) -> list[str]:
+    with pytest.raises(SpecError) as caught:
+        resolved(folder, text)
+    return [problem.removeprefix(f"{folder}/mine.yaml:") for problem in caught.value.problems]
+
+
+def test_a_name_stands_for_the_part_it_names(library: Path) -> None:
+    node = group(library, "name: mine\nnode: {gpu: toy-gpu, host: {cpu: toy-cpu}}")["node"]
+    assert node["gpu"]["memory"] == "16 GiB"
+    assert node["host"]["cpu"]["socket_link"]["name"] == "wire"  # a reference inside a part
+
+
+def test_a_part_keeps_the_places_of_its_own_file(library: Path) -> None:
+    document = resolved(library, "name: mine\nnode: {gpu: toy-gpu}")
+    assert document.mark(("groups", 0, "node", "gpu", "memory")).file.endswith("toy-gpu.yaml")
+    assert document.mark(("groups", 0, "node", "gpu", "memory")).line == 4
+
+
+def test_text_of_a_source_is_no_reference(library: Path) -> None:
+    node = group(library, "name: mine\nnode: {topology: {pcie: wire, source: {pcie: a datasheet}}}")["node"]
+    assert node["topology"]["source"] == {"pcie": "a datasheet"}
+
+
+def test_own_values_win_over_what_a_block_extends(library: Path) -> None:
+    node = group(library, "name: mine\nnode: {gpu: {extends: toy-gpu, memory: 32 GiB, peak: {fp16: 20 TFLOP/s}}}")["node"]
+    assert (node["gpu"]["memory"], node["gpu"]["name"]) == ("32 GiB", "Toy-GPU")
+    assert node["gpu"]["peak"] == {"fp32": "10 TFLOP/s", "fp16": "20 TFLOP/s"}
+    assert "extends" not in node["gpu"]
+
+
+def test_a_machine_extends_a_machine(library: Path) -> None:
+    value = resolved(library, "extends: toy\nnode: {nic: {bandwidth: 1 Gbps}, storage: null, topology: {nvlink: null}}").value
+    node = value["groups"][0]["node"]
+    assert node["nic"] == {"bandwidth": "1 Gbps", "transport": node["nic"]["transport"], "source": "tests"}
+    assert "storage" not in node
+    assert "nvlink" not in node["topology"]
+    assert value["groups"][0]["price"]["on_demand"] == "3 USD/h"
+    assert value["name"] == "mine"  # the file's, not the extended one's
+
+
+def test_a_new_part_replaces_the_extended_one_whole(library: Path) -> None:
+    other = (library / "hardware/parts/gpus/toy-gpu.yaml").read_text().replace("name: Toy-GPU", "name: Other").replace("context_", "#")
+    (library / "hardware/parts/gpus/other.yaml").write_text(other)
+    gpu = group(library, "extends: toy\nnode: {gpu: {extends: other, memory: 1 GiB}}")["node"]["gpu"]
+    assert (gpu["name"], gpu["memory"], "context_memory" in gpu) == ("Other", "1 GiB", False)
+
+
+def test_aliases_are_not_inherited(library: Path) -> None:
+    (library / "hardware/toy.yaml").write_text("aliases: [nickname]\n" + (library / "hardware/toy.yaml").read_text())
+    assert "aliases" not in resolved(library, "extends: toy").value
+
+
+def test_a_cluster_takes_node_and_price_of_a_machine(library: Path) -> None:
+    text = "name: mine\ngroups: [{node: toy, count: 4}, {node: {extends: toy, gpu_count: 1}}, {node: toy, price: null}]"
+    groups = [group(library, text, index) for index in range(3)]
+    assert [found["node"]["gpu_count"] for found in groups] == [2, 1, 2]
+    assert [found["price"] and found["price"]["on_demand"] for found in groups] == ["3 USD/h", "3 USD/h", None]
+    assert groups[0]["count"] == 4
+
+
+def test_a_single_group_and_a_node_at_the_top_are_the_same(library: Path) -> None:
+    single = "name: toy\nprovider: nobody\ngroups: [{node: toy}]\n"
+    (library / "hardware/grouped.yaml").write_text(single)
+    assert load_hardware("grouped").spec == load_hardware("toy").spec
+    assert group(library, "extends: grouped\nnode: {gpu_count: 1}")["node"]["gpu_count"] == 1
+    assert [found["count"] for found in resolved(library, "extends: toy\ngroups: [{node: toy, count: 2}]").value["groups"]] == [2]
+
+
+PROBLEMS = {
+    "name: mine\nnode: {gpu: V1000, host: {cpu: toycpu}}": [
+        "2:8: node.gpu: V1000 is not in the catalogue (hardware/parts/gpus/); 'sim list' shows what hardware/parts/gpus/ holds",
+        "2:26: node.host.cpu: toycpu is not in the catalogue (hardware/parts/cpus/); did you mean toy-cpu?",
+    ],
+    "name: mine\ngroups: [{node: toi}]": [
+        "2:11: groups.0.node: toi is not in the catalogue (hardware/); did you mean toy?",
+    ],
+    "name: mine\nnode: {gpu: {extends: [toy-gpu]}}": ["2:14: node.gpu.extends: write the name of one file in hardware/parts/gpus/"],
+    "extends: 3": ["1:1: extends: write the name of one file in hardware/"],
+    "extends: nothing": ["1:1: extends: nothing is not in the catalogue (hardware/); 'sim list' shows what hardware/ holds"],
+    "extends: mine.yaml": ["1:1: extends: mine.yaml leads back to itself; a file cannot take its own parts from itself"],
+    "name: mine\nnode: mine.yaml": ["2:1: node: mine.yaml leads back to itself; a file cannot take its own parts from itself"],
+    "name: mine\ngroups: [{node: two}]": ["2:11: groups.0.node: two has no single 'node' to take"],
+    "name: mine\nnode: toy\ngroups: []": ["2:1: node: stands beside 'groups'; write one of the two"],
+    "extends: two\nprice: null": ["2:1: price: stands beside 'groups'; write one of the two"],
+    "- a": ["1:1: a list or single value stands here; write a block of keys, such as 'name: ...'"],
+}
+
+
+@pytest.mark.parametrize("text", PROBLEMS, ids=range(len(PROBLEMS)))
+def test_references_that_lead_nowhere(text: str, library: Path) -> None:
+    (library / "hardware/two.yaml").write_text("name: two\ngroups: [{node: toy}, {node: toy}]\n")
+    assert problems(library, text) == PROBLEMS[text]
+
+
+def test_a_circle_of_files_ends(library: Path) -> None:
+    (library / "hardware/a.yaml").write_text("extends: b\n")
+    (library / "hardware/b.yaml").write_text("extends: a\n")
+    (library / "hardware/c.yaml").write_text("name: c\nnode: d\n")
+    (library / "hardware/d.yaml").write_text("name: d\nnode: c\n")
+    for name in "ac":
+        with pytest.raises(SpecError, match="leads back to itself"):
+            load_hardware(name)
+
+
+def test_a_broken_part_used_thrice_is_told_once_at_its_own_place(library: Path) -> None:
+    part = library / "hardware/parts/transports/hop.yaml"
+    part.write_text("name: [")
+    with pytest.raises(SpecError) as caught:
+        load_hardware("toy")
+    assert caught.value.problems == [f"{part}:1:8: not valid YAML: did not find expected node content"]
+
+
+def test_shared_files_are_never_changed(library: Path) -> None:
+    before = load_hardware("toy")
+    load_hardware("toy", ["node.gpu.memory=1 GiB", "node.topology.sockets.0.gpus=[1, 0]", "groups.0.count=3", "price=null"])
+    (library / "hardware/child.yaml").write_text("extends: toy\nnode: {gpu: {memory: 1 GiB}, nic: {count: 2}}\n")
+    load_hardware("child")
+    assert load_hardware("toy").sha256 == before.sha256
+
+
+def test_only_the_head_of_a_model_is_read_to_list_it(library: Path) -> None:
+    path = library / "workloads/models/toy-net.yaml"
+    path.write_text(path.read_text().replace("{name: one", "] {"))
+    resolver = Resolver(heads_only=True)
+    document = resolver.finish(resolver.open(library / "workloads/toy-job.yaml", Workload), Workload)
+    assert document.value["model"] == {"name": "toy-net", "parameters": 110, "input": "1 KB", "source": "tests"}
+    with pytest.raises(SpecError):
+        load_workload("toy-job")

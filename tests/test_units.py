@@ -1,0 +1,135 @@
+"""Oracles: the definitions of the units, and that what `show` writes reads back as the same number to its last digit."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim import units
+
+MEANINGS = [
+    ("25 Gbps", "bandwidth", 25e9 / 8),
+    ("25Gbps", "bandwidth", 25e9 / 8),
+    ("200 Gbit/s", "bandwidth", 25e9),
+    ("3.2 Tbps", "bandwidth", 4e11),
+    ("10 GB/s", "bandwidth", 1e10),
+    ("250 MiB/s", "bandwidth", 250 * 2**20),
+    ("16 GiB", "size", 16 * 2**30),
+    ("16 GB", "size", 16e9),
+    ("256 KiB", "size", 2**18),
+    ("5 KB", "size", 5e3),
+    ("5 kB", "size", 5e3),
+    ("30 us", "time", 30e-6),
+    ("  30   us ", "time", 30e-6),
+    ("1.5 h", "time", 5400.0),
+    ("2 d", "time", 172800.0),
+    ("15.7 TFLOP/s", "compute rate", 15.7e12),
+    ("15.7 TFLOPS", "compute rate", 15.7e12),
+    ("236027904 FLOP", "work", 236027904.0),
+    ("4.1 GFLOP", "work", 4.1e9),
+    ("2.7 GHz", "frequency", 2.7e9),
+    ("3000 IOPS", "rate", 3000.0),
+    ("80 kIOPS", "rate", 80e3),
+    ("5 1/s", "rate", 5.0),
+    ("36 USD/h", "price", 0.01),
+    ("300 W", "power", 300.0),
+    ("0.45 s/GB", "time per byte", 0.45e-9),
+    ("84 %", "fraction", 0.84),
+    ("0.84", "fraction", 0.84),
+    (0.84, "fraction", 0.84),
+    (1, "fraction", 1.0),
+    ("1_000 MB", "size", 1e9),
+    ("1e3 MB", "size", 1e9),
+    (".5 GB", "size", 5e8),
+    ("-3 GB", "size", -3e9),
+]
+
+
+@pytest.mark.parametrize(("text", "dimension", "meaning"), MEANINGS)
+def test_a_quantity_means_its_definition(text: object, dimension: str, meaning: float) -> None:
+    assert units.parse(text, dimension) == pytest.approx(meaning, rel=1e-12)
+
+
+SIZES = "write for example '16 GiB' (units: B, KB, MB, GB, TB, KiB, MiB, GiB, TiB)"
+BANDWIDTHS = "write for example '25 Gbps' (units: Mbps, Gbps are bits, MB/s, GB/s, MiB/s, GiB/s bytes)"
+COMPLAINTS = [
+    (3, "bandwidth", f"the number 3 has no unit; {BANDWIDTHS}"),
+    ("3", "bandwidth", f"'3' has no unit; {BANDWIDTHS}"),
+    ("3 GB", "bandwidth", f"'GB' is a unit of size, a bandwidth is due; {BANDWIDTHS}"),
+    ("3 gbps", "bandwidth", f"unknown unit 'gbps', a bandwidth is due; {BANDWIDTHS}"),
+    ("GB", "size", f"'GB' is not a size; {SIZES}"),
+    ("", "size", f"'' is not a size; {SIZES}"),
+    ("1,5 GB", "size", f"'1,5 GB' is not a size; {SIZES}"),
+    ("1_ GB", "size", f"'1_ GB' is not a size; {SIZES}"),
+    ("1__0 GB", "size", f"'1__0 GB' is not a size; {SIZES}"),
+    ("nan GB", "size", f"'nan GB' is not a size; {SIZES}"),
+    ("1e999 GB", "size", "'1e999 GB' is not a finite number"),
+    (True, "size", f"a size is due, not True; {SIZES}"),
+    (None, "size", f"a size is due, not None; {SIZES}"),
+    ([16, "GiB"], "size", f"a size is due, not [16, 'GiB']; {SIZES}"),
+    (math.nan, "fraction", "nan is not a finite number"),
+    (10**400, "fraction", "1000000000000000000000000000000000000... is too large for a fraction"),
+    (10**5000, "fraction", "an enormous number is too large for a fraction"),
+    ("x" * 100, "time", f"'{'x' * 36}... is not a time; write for example '30 us' (units: s, ms, us, ns, min, h, d)"),
+]
+
+
+@pytest.mark.parametrize(("value", "dimension", "message"), COMPLAINTS, ids=range(len(COMPLAINTS)))
+def test_what_is_no_quantity_is_refused_with_what_is_accepted(value: object, dimension: str, message: str) -> None:
+    with pytest.raises(units.UnitError) as caught:
+        units.parse(value, dimension)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("dimension", units.UNITS)
+def test_every_unit_stands_for_its_factor_and_examples_are_valid(dimension: str) -> None:
+    for unit, factor in units.UNITS[dimension].items():
+        assert units.parse(f"1 {unit}", dimension) == factor
+    example = units.example(dimension).split("'")[1]
+    assert units.parse(example, dimension) > 0
+
+
+SHOWN = [
+    (25e9 / 8, "bit rate", "25 Gbps"),
+    (999.9e9, "bandwidth", "1 TB/s"),
+    (12.34e9, "bandwidth", "12.3 GB/s"),
+    (16 * 2**30, "binary size", "16 GiB"),
+    (16e9, "size", "16 GB"),
+    (0.0, "time", "0 s"),
+    (0.99996, "time", "1 s"),
+    (1e-12, "time", "0.001 ns"),
+    (4.2e-4, "time", "420 us"),
+    (5400.0, "time", "1.5 h"),
+    (1e7, "time", "2778 h"),
+    (24.48 / 3600, "price", "24.5 USD/h"),
+    (123456789.0, "rate", "123456789 /s"),
+    (-3e9, "size", "-3 GB"),
+    (0.5, "fraction", "50 %"),
+]
+
+
+@pytest.mark.parametrize(("value", "dimension", "text"), SHOWN)
+def test_a_number_is_shown_in_the_largest_fitting_unit(value: float, dimension: str, text: str) -> None:
+    assert units.show(value, dimension) == text
+
+
+PARSED = {"binary size": "size", "bit rate": "bandwidth"}
+
+
+@given(st.sampled_from(["time", "size", "binary size", "bandwidth", "bit rate", "work", "compute rate", "frequency", "price", "fraction"]),
+       st.floats(1e-6, 1e15), st.integers(2, 8))  # fmt: skip
+def test_what_is_shown_reads_back_to_its_last_digit(dimension: str, value: float, digits: int) -> None:
+    text = units.show(value, dimension, digits)
+    again = units.parse(text, PARSED.get(dimension, dimension))
+    assert again == pytest.approx(value, rel=0.5001 * 10.0 ** (1 - digits))
+
+
+@given(st.text() | st.from_regex(r"[-+0-9._eE ]{0,8}[A-Za-z/%0-9 ]{0,6}"), st.sampled_from(sorted(units.UNITS)))
+def test_any_text_is_a_finite_number_or_a_unit_error(text: str, dimension: str) -> None:
+    try:
+        assert math.isfinite(units.parse(text, dimension))
+    except units.UnitError as error:
+        assert str(error)
