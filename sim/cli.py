@@ -67,7 +67,9 @@ def run(
     exact: Annotated[bool, typer.Option("--exact", help="simulate every step instead of skipping whole periods")] = False,
     as_json: Json = False,
     as_csv: Csv = False,
-    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="DIR", help="also write run.json, report.txt, CSV and plots there")] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="DIR", help="also write run.json, report.txt, CSV and plots there")
+    ] = None,
 ) -> None:
     """Simulate a training job and show where its time goes."""
     from sim.study.ranges import whole_numbers
@@ -134,7 +136,9 @@ def check(
                 typer.echo(f"{verdict.file}: {estimate}")
     problems = sum(len(verdict.problems) for verdict in verdicts)
     estimates = sum(len(verdict.estimates) for verdict in verdicts)
-    typer.echo(f"{sum(bool(verdict.file) for verdict in verdicts)} files, {problems} problems, {estimates} values are estimates (-v lists them)")
+    typer.echo(
+        f"{sum(bool(verdict.file) for verdict in verdicts)} files, {problems} problems, {estimates} values are estimates (-v lists them)"
+    )
     if problems:
         raise typer.Exit(2)
 
@@ -155,7 +159,9 @@ def list_(
 
 
 @app.command(epilog="Example:  python -m sim schema -o schemas")
-def schema(output: Annotated[Path | None, typer.Option("-o", "--output", metavar="DIR", help="write one file per kind there")] = None) -> None:
+def schema(
+    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="DIR", help="write one file per kind there")] = None,
+) -> None:
     """Write JSON schemas of all kinds of description, for editors."""
     from sim.spec.json_schema import json_schemas, write_schemas
 

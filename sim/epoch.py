@@ -190,7 +190,9 @@ class EpochRun:
         """Let *period* stand for as much of the epoch as it can."""
         whole, rest = divmod(self._left(), period.steps)
         spent = self._ios([w for w in self.log.work if period.start < w.t1 <= period.end])
-        lasting = [credits.time_to_empty(spent.get(slot, 0.0) / period.duration) for slot, credits in self.scene.credits.items() if credits.left]
+        lasting = [
+            credits.time_to_empty(spent.get(slot, 0.0) / period.duration) for slot, credits in self.scene.credits.items() if credits.left
+        ]
         periods = min([float(whole), *(lasts // period.duration for lasts in lasting)])
         to_the_end = periods >= whole
         times = self.boundaries[0]

@@ -17,6 +17,7 @@ from sim.spec.workload import Workload
 from sim.training.collectives.phase import RingPlan, plan_rings
 from sim.training.job import Job, job_slots
 
+
 @dataclass(frozen=True)
 class JobRun:
     """What one job does on the cluster."""

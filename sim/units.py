@@ -117,7 +117,8 @@ def _parse_text(text: str, dimension: str) -> float:
         owner = next((name for name, units in UNITS.items() if unit in units), None)
         reason = f"'{unit}' is a unit of {owner}" if owner else f"unknown unit {shorten(unit)}"
         raise UnitError(f"{reason}, a {dimension} is due; {accepted(dimension)}")
-    return _finite(float(number) * scale, text)
+    # Dividing by a whole number keeps 10 us at 1e-05; 1e-6 itself is no float, and 10 times it is 9.999...e-06.
+    return _finite(float(number) * scale if scale >= 1 else float(number) / round(1 / scale), text)
 
 
 def _finite(number: float, written: object) -> float:

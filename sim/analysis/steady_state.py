@@ -68,7 +68,9 @@ class PeriodDetector:
         if not alike:
             first, then, _ = candidates[0]
             return Period(first, step, then, now)
-        first, then, _ = min(alike, key=lambda entry: max((abs(a - b) for a, b in zip(entry[2].times, state.times, strict=True)), default=0.0))
+        first, then, _ = min(
+            alike, key=lambda entry: max((abs(a - b) for a, b in zip(entry[2].times, state.times, strict=True)), default=0.0)
+        )
         return Period(first, step, then, now)
 
     def forget(self) -> None:

@@ -107,7 +107,7 @@ def _total(title: str, layers: Sequence[Layer]) -> str:
     parts += [f"{units.show(forward, 'work')} forward, {units.show(backward, 'work')} backward"] if forward else []
     saved = sum(layer.saved for layer in layers)
     parts += [f"saves {units.show(saved, 'size')}"] if saved else []
-    return "; ".join([title, *parts])
+    return f"{title}: {'; '.join(parts)}" if parts else title
 
 
 def _block(layer: Layer) -> str:

@@ -45,7 +45,9 @@ def _job_document(run: Run, number: int, inputs: Mapping[str, str]) -> dict[str,
             "stalls_s": _stalls(job.first),
             "cost_usd": cost(run.hardware, job.first.time),
         },
-        "gpu_memory_bytes": gpu_memory(workload, run.node(number).gpu, ranks=job.job.ranks, channels=plan.channels if plan else None).by_use(),
+        "gpu_memory_bytes": gpu_memory(
+            workload, run.node(number).gpu, ranks=job.job.ranks, channels=plan.channels if plan else None
+        ).by_use(),
         "collective": collective(run, number),
         "expected_error": None,
         "assumptions": assumptions(run, number),

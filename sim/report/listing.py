@@ -32,7 +32,10 @@ def listing(kind: str, where: Sequence[str]) -> tuple[str, dict[str, list[Row]],
 
 def columns_text(rows: Sequence[Row], columns: Sequence[Column]) -> str:
     """Return *rows* in aligned columns, numbers to the right."""
-    cells: list[list[str]] = [[column.title for column in columns], *([column.shown(row[column.name]) for column in columns] for row in rows)]
+    cells: list[list[str]] = [
+        [column.title for column in columns],
+        *([column.shown(row[column.name]) for column in columns] for row in rows),
+    ]
     widths = [max(len(line[place]) for line in cells) for place in range(len(columns))]
     return "\n".join(_line(line, widths, columns) for line in cells)
 

@@ -6,7 +6,7 @@ from sim.events import Cause
 from sim.simulate import JobRun, Run
 from sim.units import show
 
-NOTEWORTHY = 0.02
+NOTEWORTHY = 0.04
 """Share of the step below which a stall is not worth a sentence: the noise of repeated measurements is 2-4 %."""
 
 
@@ -15,7 +15,7 @@ def verdict(run: Run, number: int = 0) -> str:
     job = run.jobs[number]
     stalls = [row for row in job.warm.resources if row.cause is not Cause.COMPUTE and row.seconds > 0]
     if not stalls or stalls[0].seconds < NOTEWORTHY * job.warm.step_time:
-        return f"Compute-bound: the GPUs work {share(job.warm.stalls[Cause.COMPUTE], job)} of the step; no stall reaches 2 %."
+        return f"Compute-bound: the GPUs work {share(job.warm.stalls[Cause.COMPUTE], job)} of the step; no stall reaches {100 * NOTEWORTHY:.0f} %."
     worst = stalls[0]
     return f"{_sentence(worst.cause, worst.resource, job)} ({share(job.warm.stalls[worst.cause], job)} of the step)."
 
@@ -30,7 +30,10 @@ def _sentence(cause: Cause, resource: str, job: JobRun) -> str:
     delivered = f"{job.throughput:,.0f} samples/s".replace(",", " ")
     if cause is Cause.PREP:
         loader = workload.input
-        hands = {"pytorch": f"{loader.num_workers * job.job.ranks} workers", "dali_cpu": f"{loader.num_threads * job.job.ranks} DALI threads"}
+        hands = {
+            "pytorch": f"{loader.num_workers * job.job.ranks} workers",
+            "dali_cpu": f"{loader.num_threads * job.job.ranks} DALI threads",
+        }
         could = f"{job.job.ranks * workload.training.batch / (job.warm.step_time - job.warm.stalls[Cause.PREP]):,.0f}".replace(",", " ")
         return f"CPU prep: {hands.get(loader.loader, 'the GPU decoder')} deliver {delivered}, the GPUs could take {could}"
     if cause is Cause.FETCH:

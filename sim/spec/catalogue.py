@@ -74,12 +74,11 @@ def nearest(name: str, folder: str) -> str:
 
 
 def suggestions(name: str, known: list[str], most: int = 3) -> list[str]:
-    """Return up to *most* of *known* that resemble *name* or contain it."""
-    wanted = name.lower()
-    close = difflib.get_close_matches(wanted, [known_name.lower() for known_name in known], n=most, cutoff=0.6)
-    inside = [known_name.lower() for known_name in known if len(wanted) >= 2 and wanted in known_name.lower()]
-    chosen = list(dict.fromkeys([*close, *inside]))[:most]
-    return [next(known_name for known_name in known if known_name.lower() == lower) for lower in chosen]
+    """Return up to *most* of *known* that resemble *name*, contain it or start it."""
+    wanted, by_lower = name.lower(), {known_name.lower(): known_name for known_name in known}
+    close = difflib.get_close_matches(wanted, by_lower, n=most, cutoff=0.6)
+    inside = [lower for lower in by_lower if (len(wanted) >= 2 and wanted in lower) or (len(lower) >= 3 and wanted.startswith(lower))]
+    return [by_lower[lower] for lower in list(dict.fromkeys([*close, *inside]))[:most]]
 
 
 @lru_cache(maxsize=512)

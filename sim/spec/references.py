@@ -98,7 +98,7 @@ class Resolver:
             followed = self._each(below, model, chain)
             if followed is below:
                 continue
-            piece = put(self.priced(piece) if kind is Group else piece, name, followed)
+            piece = put(self.priced(piece, chain) if kind is Group else piece, name, followed)
         return piece
 
     def _each(self, piece: Piece, kind: Kind, chain: Chain) -> Piece:
@@ -133,24 +133,28 @@ class Resolver:
 
     def _part(self, reference: Piece, kind: Kind, chain: Chain) -> Piece:
         """Return the part that *reference* names, all its references followed."""
-        path = self._locate(reference, kind)
+        path = self._locate(reference, kind, chain)
+        chain = (*chain, path)
+        if kind is Node:
+            return self._from_hardware(path, "node", reference, chain)
+        document = self._read(path, kind)
+        piece = self.follow(self.extended(Piece(document.value, document.root), kind, chain), kind, chain)
+        return self.follow(piece, Group, chain) if kind is Hardware else piece  # node and price may stand at its top as in a group
+
+    def _locate(self, reference: Piece, kind: Kind, chain: Chain) -> Path:
+        written_in = Path(reference.mark.file) if reference.mark.line else None
+        path = catalogue.locate(reference.value, schema.FOLDERS[kind], self._library, written_in)
         if path in chain:
             raise UnknownName(f"{reference.value} leads back to itself; a file cannot take its own parts from itself")
-        if kind is Node:
-            return self._each(self._from_hardware(path, "node", reference, chain), Node, (*chain, path))
-        document = self._read(path, kind)
-        return self.follow(self.extended(Piece(document.value, document.root), kind, (*chain, path)), kind, (*chain, path))
-
-    def _locate(self, reference: Piece, kind: Kind) -> Path:
-        written_in = Path(reference.mark.file) if reference.mark.line else None
-        return catalogue.locate(reference.value, schema.FOLDERS[kind], self._library, written_in)
+        return path
 
     def _from_hardware(self, path: Path, name: str, reference: Piece, chain: Chain) -> Piece:
         """Return the ``node`` or ``price`` of the hardware file *path* that *reference* names."""
         document = self._read(path, Hardware)
-        whole = self.extended(Piece(document.value, document.root), Hardware, (*chain, path))
-        single = _unfolded(whole, None) if isinstance(whole.value, dict) else None
-        if single is None or name not in single.value:
+        whole = self.extended(Piece(document.value, document.root), Hardware, chain)
+        single = _unfolded(whole, None) if isinstance(whole.value, dict) else whole
+        single = self.follow(single, Group, chain) if name == "node" else self.priced(single, chain)
+        if not isinstance(single.value, dict) or name not in single.value:
             raise UnknownName(f"{reference.value} has no single '{name}' to take")
         return child(single, name)
 
@@ -185,15 +189,16 @@ class Resolver:
         self._implied = ("groups", 0)
         return put(rest, "groups", Piece([group.value], piece.mark.holding({0: group.mark})))
 
-    def priced(self, group: Piece) -> Piece:
+    def priced(self, group: Piece, chain: Chain = ()) -> Piece:
         """Return *group*, if it has no price, with that of the hardware file that its node names or extends."""
-        if "price" in group.value or "node" not in group.value:
+        if not isinstance(group.value, dict) or "price" in group.value or "node" not in group.value:
             return group
         node = child(group, "node")
         reference = child(node, "extends") if isinstance(node.value, dict) and "extends" in node.value else node
         with suppress(SpecError):  # a node without a price, or one that could not be found and is noted already
             if isinstance(reference.value, str):
-                return put(group, "price", self._from_hardware(self._locate(reference, Node), "price", reference, ()))
+                path = self._locate(reference, Node, chain)
+                return put(group, "price", self._from_hardware(path, "price", reference, (*chain, path)))
         return group
 
 

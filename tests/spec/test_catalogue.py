@@ -76,8 +76,9 @@ def test_unknown_names_come_with_near_ones(shelves: Path) -> None:
         "\ud800": "'\\ud800' is not in the catalogue (hardware/); 'sim list' shows what hardware/ holds",
     }
     assert {name: unknown(name) for name in messages} == messages
+    assert unknown("/") == "/ is a folder; write the path of a YAML file or a catalogue name"
     assert unknown("x" * 10_000).startswith(f"'{'x' * 76}... is not in the catalogue")
-    assert unknown("x/" * 5_000).startswith(f"'{'x/' * 38}... ")
+    assert unknown("x/" * 5_000).startswith(f"'{'x/' * 38}...: no such file")
 
 
 def test_suggestions_resemble_or_contain_the_name() -> None:

@@ -107,10 +107,10 @@ def test_a_single_group_and_a_node_at_the_top_are_the_same(library: Path) -> Non
 PROBLEMS = {
     "name: mine\nnode: {gpu: V1000, host: {cpu: toycpu}}": [
         "2:8: node.gpu: V1000 is not in the catalogue (hardware/parts/gpus/); 'sim list' shows what hardware/parts/gpus/ holds",
-        "2:26: node.host.cpu: toycpu is not in the catalogue (hardware/parts/cpus/); did you mean toy-cpu?",
+        "2:27: node.host.cpu: toycpu is not in the catalogue (hardware/parts/cpus/); did you mean toy-cpu?",
     ],
     "name: mine\ngroups: [{node: toi}]": [
-        "2:11: groups.0.node: toi is not in the catalogue (hardware/); did you mean toy?",
+        "2:11: groups.0.node: toi is not in the catalogue (hardware/); did you mean two or toy?",
     ],
     "name: mine\nnode: {gpu: {extends: [toy-gpu]}}": ["2:14: node.gpu.extends: write the name of one file in hardware/parts/gpus/"],
     "extends: 3": ["1:1: extends: write the name of one file in hardware/"],
@@ -119,7 +119,7 @@ PROBLEMS = {
     "name: mine\nnode: mine.yaml": ["2:1: node: mine.yaml leads back to itself; a file cannot take its own parts from itself"],
     "name: mine\ngroups: [{node: two}]": ["2:11: groups.0.node: two has no single 'node' to take"],
     "name: mine\nnode: toy\ngroups: []": ["2:1: node: stands beside 'groups'; write one of the two"],
-    "extends: two\nprice: null": ["2:1: price: stands beside 'groups'; write one of the two"],
+    "extends: two\nprice: {date: 2026-07-20, source: tests}": ["2:1: price: stands beside 'groups'; write one of the two"],
     "- a": ["1:1: a list or single value stands here; write a block of keys, such as 'name: ...'"],
 }
 

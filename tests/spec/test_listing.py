@@ -1,0 +1,121 @@
+"""Oracle: the figures written in the toy documents, and filters judged by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sim.spec import catalogue, listing
+from sim.spec.listing import HARDWARE, WORKLOADS, exported, matches, select
+from sim.spec.yaml import SpecError
+
+
+@pytest.fixture
+def shelves(library: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The toy library as the only catalogue, with a cluster and a machine without a price."""
+    (library / "hardware/two.yaml").write_text("name: two\ngroups: [{node: toy, count: 3}, {node: {extends: toy, gpu_count: 0}, role: server}]\n")
+    (library / "hardware/priceless.yaml").write_text("extends: toy\nname: priceless\nprice: null\nnode: {nic: {count: 4}}\n")
+    monkeypatch.setattr(catalogue, "roots", lambda: [library])
+    return library
+
+
+def test_hardware_has_a_row_per_file(shelves: Path) -> None:
+    rows, problems = listing.hardware_rows()
+    assert problems == []
+    toy = {"name": "toy", "provider": "nobody", "nodes": 1, "gpus": 2, "gpu": "Toy-GPU", "gpu_memory": 16.0 * 2**30, "nic": 3.125e9}
+    by_name = {row["name"]: row for row in rows}
+    assert by_name["toy"] == {**toy, "price": pytest.approx(3 / 3600)}
+    assert by_name["two"] == {**toy, "name": "two", "provider": "", "nodes": 4, "gpus": 6, "price": pytest.approx(12 / 3600)}
+    assert by_name["priceless"] == {**toy, "name": "priceless", "nic": 12.5e9, "price": None}
+
+
+def test_workloads_have_a_row_per_file_without_reading_layers(shelves: Path) -> None:
+    path = shelves / "workloads/models/toy-net.yaml"
+    path.write_text(path.read_text().replace("{name: one", "] {"))
+    rows, problems = listing.workload_rows()
+    assert (rows, problems) == (
+        [{"name": "toy-job", "model": "toy-net", "parameters": 110, "dataset": "pictures", "batch": 32, "precision": "fp32", "stack": "plain"}],
+        [],
+    )
+
+
+def test_a_broken_file_does_not_hide_the_others(shelves: Path) -> None:
+    (shelves / "hardware/broken.yaml").write_text("name: [")
+    rows, problems = listing.hardware_rows()
+    assert {row["name"] for row in rows} == {"toy", "two", "priceless"}
+    assert problems == [f"{shelves}/hardware/broken.yaml:1:8: not valid YAML: did not find expected node content"]
+
+
+def test_numbers_are_exported_with_their_unit(shelves: Path) -> None:
+    [row] = select(listing.hardware_rows()[0], ["name=toy"], HARDWARE)
+    assert exported(row, HARDWARE) == {
+        "name": "toy", "provider": "nobody", "nodes": 1, "gpus": 2, "gpu": "Toy-GPU",
+        "gpu_memory_bytes": 16.0 * 2**30, "nic_bytes_per_s": 3.125e9, "price_usd_per_h": pytest.approx(3),
+    }  # fmt: skip
+
+
+def test_cells_are_written_for_people(shelves: Path) -> None:
+    rows = {row["name"]: row for row in listing.hardware_rows()[0]}
+    shown = [column.shown(rows["priceless"][column.name]) for column in HARDWARE]
+    assert shown == ["priceless", "nobody", "1", "2", "Toy-GPU", "16 GiB", "100 Gbps", "-"]
+    assert WORKLOADS[2].shown(1_234_567) == "1 234 567"
+
+
+FILTERS = {
+    "gpus=2": {"toy", "priceless"},
+    "gpus == 2": {"toy", "priceless"},
+    "gpus!=2": {"two"},
+    "gpus>2": {"two"},
+    "gpus>=2": {"toy", "two", "priceless"},
+    "gpus<6": {"toy", "priceless"},
+    "gpus<=6": {"toy", "two", "priceless"},
+    "name=T*": {"toy", "two"},
+    "name!=toy": {"two", "priceless"},
+    "gpu=TOY-gpu": {"toy", "two", "priceless"},
+    "provider=nobody": {"toy", "priceless"},
+    "nic=25Gbps": {"toy", "two"},
+    "nic>3.2 GB/s": {"priceless"},
+    "gpu_memory>=16 GiB": {"toy", "two", "priceless"},
+    "price<4 USD/h": {"toy"},
+    "price!=3 USD/h": {"two", "priceless"},
+    "price_usd_per_h=12": {"two"},
+    "nic_bytes_per_s<=3125000000": {"toy", "two"},
+}
+
+
+@pytest.mark.parametrize("text", FILTERS)
+def test_filters_choose_rows(text: str, shelves: Path) -> None:
+    assert {str(row["name"]) for row in select(listing.hardware_rows()[0], [text], HARDWARE)} == FILTERS[text]
+
+
+def test_all_filters_must_hold(shelves: Path) -> None:
+    rows = select(listing.hardware_rows()[0], ["gpus=2", "price<4 USD/h"], HARDWARE)
+    assert [row["name"] for row in rows] == ["toy"]
+    assert matches(rows[0], "gpus=2")
+
+
+MESSAGES = {
+    "gpus": "--where gpus: write NAME=VALUE, for example provider=... or nodes=8; also with != < <= > >=",
+    "gpus=": "--where gpus=: write NAME=VALUE, for example provider=... or nodes=8; also with != < <= > >=",
+    "gpuss=8": "--where gpuss=8: there is no column 'gpuss'; did you mean 'gpus'?",
+    "zzz=8": "--where zzz=8: there is no column 'zzz'; known are name, provider, nodes, gpus, gpu, gpu_memory, nic, price",
+    "gpus=many": "--where gpus=many: 'many' is not a number",
+    "gpu>v": "--where gpu>v: gpu is text; write gpu=v or gpu!=v",
+    "price<10": "--where price<10: '10' has no unit; write for example '24.48 USD/h' (units: USD/h, USD/s)",
+    "nic=3 GB": "--where nic=3 GB: 'GB' is a unit of size, a bandwidth is due; write for example '25 Gbps' (units: Mbps, Gbps are bits, MB/s, GB/s, MiB/s, GiB/s bytes)",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", MESSAGES)
+def test_filters_that_make_no_sense(text: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        select([], [text], HARDWARE)
+    assert str(caught.value) == MESSAGES[text]
+
+
+def test_every_file_of_the_catalogue_has_a_row() -> None:
+    for folder, rows_of in (("hardware", listing.hardware_rows), ("workloads", listing.workload_rows)):
+        rows, problems = rows_of()
+        assert problems == []
+        assert len(rows) == len(catalogue.catalogue(folder))

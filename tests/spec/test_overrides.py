@@ -1,0 +1,124 @@
+"""Oracle: the values and messages written here beside each override."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sim.spec import catalogue
+from sim.spec.library import load_hardware, load_workload
+from sim.spec.yaml import SpecError
+
+
+@pytest.fixture(autouse=True)
+def shelves(library: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The toy library as the only catalogue, with a cluster of two groups."""
+    (library / "hardware/two.yaml").write_text("name: two\ngroups: [{node: toy}, {node: toy, count: 3}]\n")
+    monkeypatch.setattr(catalogue, "roots", lambda: [library])
+    return library
+
+
+def node(*overrides: str) -> Any:
+    return load_hardware("toy", overrides).spec.groups[0].node
+
+
+def complaint(*overrides: str, name: str = "toy") -> list[str]:
+    with pytest.raises(SpecError) as caught:
+        load_hardware(name, overrides)
+    return caught.value.problems
+
+
+def test_an_override_reaches_a_key_of_the_file_and_of_a_part_of_a_part() -> None:
+    assert node("node.gpu_count=2").gpu_count == 2
+    assert node("node.nic.bandwidth=100 Gbps").nic.bandwidth == 12.5e9
+    assert node("node.host.cpu.socket_link.efficiency=0.5").host.cpu.socket_link.efficiency == 0.5
+
+
+def test_an_override_reaches_lists_dicts_and_keys_that_were_not_there() -> None:
+    assert node("node.topology.sockets.0.gpus.1=1").topology.sockets[0].gpus == (0, 1)
+    assert node("node.gpu.peak.fp16=20 TFLOP/s").gpu.peak["fp16"] == 20e12
+    assert node("node.page_cache.policy=lru").page_cache.policy == "lru"
+    assert load_hardware("toy", ["fabric.latency=3 us", "fabric.source=tests"]).spec.fabric.latency == 3e-6
+
+
+def test_an_override_may_name_a_part_extend_one_or_drop_one() -> None:
+    assert node("node.gpu=TOY-GPU").gpu.name == "Toy-GPU"
+    assert node("node.gpu={extends: toy-gpu, memory: 1 GiB}").gpu.memory == 2**30
+    assert node("node.storage=null").storage is None
+
+
+def test_a_part_named_by_an_override_can_be_changed_by_the_next() -> None:
+    (gpu := node("node.gpu=toy-gpu", "node.gpu.memory=1 GiB").gpu)
+    assert gpu.memory == 2**30
+
+
+def test_a_reference_that_leads_nowhere_can_be_overridden(library: Path) -> None:
+    text = (library / "hardware/toy.yaml").read_text().replace("gpu: Toy-GPU", "gpu: nothing")
+    (library / "hardware/toy.yaml").write_text(text)
+    assert node("node.gpu=toy-gpu").gpu.name == "Toy-GPU"
+
+
+def test_several_overrides_stand_in_one_text() -> None:
+    found = node("node.gpu_count=2; node.nic.count=1;;node.nic.bandwidth=1 Gbps")
+    assert found.nic.bandwidth == 125e6
+
+
+def test_node_and_price_mean_those_of_the_only_group() -> None:
+    spec = load_hardware("toy", ["groups.0.count=3", "price.on_demand=1 USD/h", "groups.0.node.gpu_count=2"]).spec
+    assert (spec.groups[0].count, spec.groups[0].price and spec.groups[0].price.on_demand) == (3, pytest.approx(1 / 3600))
+
+
+def test_a_price_taken_from_a_named_machine_can_be_changed(library: Path) -> None:
+    (library / "hardware/same.yaml").write_text("name: same\nnode: toy\n")
+    price = load_hardware("same", ["price.on_demand=1 USD/h"]).spec.groups[0].price
+    assert price is not None
+    assert (price.on_demand, price.date) == (pytest.approx(1 / 3600), "2026-07-20")
+
+
+def test_overrides_reach_workloads() -> None:
+    spec = load_workload("toy-job", ["training.batch=7", "training.stack.bucket_cap=1 MiB", "model.layers.1.forward=5 FLOP"]).spec
+    assert (spec.training.batch, spec.training.stack.bucket_cap, spec.model.layers[1].forward) == (7, 2**20, 5)
+
+
+HOW = "write KEY=VALUE, for example node.nic.bandwidth='25 Gbps'"
+MESSAGES = [
+    ("node.nic.bandwidth", f"--set node.nic.bandwidth: {HOW}"),
+    ("=3", f"--set =3: {HOW}"),
+    ("node..nic=3", f"--set node..nic=3: {HOW}"),
+    ("node.gpu_count.x=3", "--set node.gpu_count.x=3: gpu_count is a single value, it has no 'x'"),
+    ("node.topology.sockets.1.gpus=[0]", "--set node.topology.sockets.1.gpus=[0]: sockets is a list; write the number of one of its items, 0 to 0"),
+    ("node.topology.sockets.-1=3", "--set node.topology.sockets.-1=3: sockets is a list; write the number of one of its items, 0 to 0"),
+    ("node.topology.switches.x=3", "--set node.topology.switches.x=3: node.topology.switches: found a block of keys; write a list, each item a block (name, parent ...)"),
+    ("node.gpu.memory=[", "--set node.gpu.memory=[: not valid YAML: did not find expected node content"),
+    ("node.gpu.memory=!!int 3", "--set node.gpu.memory=!!int 3: the tag 'tag:yaml.org,2002:int' is not supported; write the value without it"),
+    ("name=1e9", "--set name=1e9: '1e9' means different things to different readers of YAML; write 1.0e+9, or put it in quotes"),
+    ("node.gpu=toygpu", "--set node.gpu=toygpu: toygpu is not in the catalogue (hardware/parts/gpus/); did you mean toy-gpu?"),
+    ("node.gpu={extends: toygpu}", "--set node.gpu={extends: toygpu}: node.gpu.extends: toygpu is not in the catalogue (hardware/parts/gpus/); did you mean toy-gpu?"),
+    ("node.nicc.bandwidth=1 Gbps", "--set node.nicc.bandwidth=1 Gbps: node.nicc: unknown key; did you mean 'nic'?"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "message"), MESSAGES, ids=[text for text, _ in MESSAGES])
+def test_an_override_that_cannot_be_applied_has_one_message(text: str, message: str) -> None:
+    assert complaint(text) == [message]
+
+
+def test_all_overrides_are_judged_at_once() -> None:
+    assert [problem.partition(": ")[0] for problem in complaint("node.gpu=x", "a", "node.nic.bandwidth=3")] == [
+        "--set a",
+        "--set node.gpu=x",
+        "--set node.nic.bandwidth=3",
+    ]
+
+
+def test_node_is_ambiguous_where_there_are_groups() -> None:
+    assert complaint("node.gpu_count=1", name="two") == [
+        "--set node.gpu_count=1: there are 2 groups; write groups.0.node.gpu_count for the first"
+    ]
+    assert load_hardware("two", ["groups.1.node.nic.bandwidth=1 Gbps"]).spec.groups[1].node.nic.bandwidth == 125e6
+
+
+def test_a_long_override_is_shortened_in_messages() -> None:
+    assert complaint("name=" + "[" * 500)[0].startswith("--set name=" + "[" * 92 + "...: nested deeper than 40 levels")

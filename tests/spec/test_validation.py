@@ -1,0 +1,127 @@
+"""Oracle: a table of bad inputs with the exact message each must give; positions are counted in the text itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sim.spec import catalogue
+from sim.spec.library import load_hardware, load_workload
+from sim.spec.yaml import SpecError
+from tests.spec.documents import MACHINE
+
+
+@pytest.fixture(autouse=True)
+def shelves(library: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The toy library as the only catalogue."""
+    monkeypatch.setattr(catalogue, "roots", lambda: [library])
+    return library
+
+
+def complaint(folder: Path, text: str) -> list[str]:
+    path = folder / "mine.yaml"
+    path.write_text(text)
+    with pytest.raises(SpecError) as caught:
+        load_hardware(str(path))
+    return [problem.replace(str(path), "mine.yaml") for problem in caught.value.problems]
+
+
+BANDWIDTHS = "write for example '25 Gbps' (units: Mbps, Gbps are bits, MB/s, GB/s, MiB/s, GiB/s bytes)"
+NIC = "nic: {bandwidth: 25 Gbps"
+EACH = {
+    "misspelt key": ("provider:", "provder:", "2:1: provder: unknown key; did you mean 'provider'?"),
+    "misspelt key inside": (NIC, "nic: {bandwith: 25 Gbps", None),
+    "misspelt key at the top": ("price:", "prise:", "17:1: prise: unknown key; did you mean 'price'?"),
+    "unknown key": ("provider:", "zzz:", "2:1: zzz: unknown key; known are aliases, description, fabric, groups, name, node, note, price, provider"),
+    "bare number": (NIC, "nic: {bandwidth: 25", f"12:9: node.nic.bandwidth: the number 25 has no unit; {BANDWIDTHS}"),
+    "wrong unit": (NIC, "nic: {bandwidth: 25 GB", f"12:9: node.nic.bandwidth: 'GB' is a unit of size, a bandwidth is due; {BANDWIDTHS}"),
+    "unknown unit": (NIC, "nic: {bandwidth: 25 gbps", f"12:9: node.nic.bandwidth: unknown unit 'gbps', a bandwidth is due; {BANDWIDTHS}"),
+    "negative": (NIC, "nic: {bandwidth: -25 Gbps", "12:9: node.nic.bandwidth: '-25 Gbps' is out of range; write a bandwidth above zero"),
+    "duplicate key": (NIC, "nic: {bandwidth: 25 Gbps, bandwidth: 1 Gbps", "12:29: node.nic.bandwidth: stands twice, first at line 12; a key may stand once"),
+    "number for a block": ("price: {", "price: 4 #", "17:1: price: found 4; write a block (date, source ...)"),
+    "text for a block": ("host: {", "host: much #", "11:3: node.host: found 'much'; write a block (cpu, sockets, physical_cores, vcpus, memory, source)"),
+    "list for a block": ("host: {", "host: [] #", "11:3: node.host: found a list; write a block (cpu, sockets, physical_cores, vcpus, memory, source)"),
+    "nothing for a block": ("host: {", "host: #", "11:3: node.host: found nothing; write a block (cpu, sockets, physical_cores, vcpus, memory, source)"),
+    "number for a part": ("gpu: Toy-GPU", "gpu: 4", None),
+    "unknown part": ("gpu: Toy-GPU", "gpu: Toy-GPX", "4:3: node.gpu: Toy-GPX is not in the catalogue (hardware/parts/gpus/); did you mean toy-gpu?"),
+    "missing block": ("  gpu_count: 2\n", "", "3:1: node.gpu_count: is missing; write a whole number, zero or more"),
+    "no CPU": ("cpu: toy-cpu, ", "", "11:3: node.host.cpu: is missing; write a block (name, vendor, clock, speed, smt_gain, memory_bandwidth, socket_link, source), or the name of a file in hardware/parts/cpus/"),
+    "list item": ("gpus: [0, 1]", "gpus: [0, x]", "9:26: node.topology.sockets.0.gpus.1: 'x' is not a whole number; write a whole number, zero or more"),
+    "block for a list": ("sockets: [", "sockets: {} #", "9:5: node.topology.sockets: found a block of keys; write a list, each item a block (gpus, nics)"),
+    "dict value": ("{0-1: 1}", "{0-1: x}", "7:34: node.topology.nvlink.pairs.0-1: 'x' is not a whole number; write a whole number, 1 or more"),
+    "choice": ("pcie: wire", "pcie: wire\n    peer_to_peer: near", "9:5: node.topology.peer_to_peer: found 'near'; write one of none, pix, pxb, phb, sys"),
+    "boolean": (NIC, "nic: {gpudirect: 3, bandwidth: 25 Gbps", "12:9: node.nic.gpudirect: found 3; write true or false"),
+    "number for text": ("provider: nobody", "provider: 7", "2:1: provider: found 7; write text"),
+    "rule of a block": ("vcpus: 8", "vcpus: 2", "11:3: node.host: vcpus (2) are hardware threads, at least one per physical core (4)"),
+    "yes": (NIC, "nic: {gpudirect: yes, bandwidth: 25 Gbps", "12:20: node.nic.gpudirect: 'yes' is a boolean to some readers of YAML and text to others; write true, false or 'yes' in quotes"),
+    "empty source": ("nic: {bandwidth: 25 Gbps, transport: hop, source: tests", "nic: {bandwidth: 25 Gbps, transport: hop, source: ''", "12:45: node.nic.source: write where the numbers come from: a text, or one text per key of the block ('*' for the rest)"),
+    "not finite": (NIC, "nic: {bandwidth: 1e999 Gbps", "12:9: node.nic.bandwidth: '1e999 Gbps' is not a finite number"),
+    "empty file": (MACHINE, "", ": empty; a description is due"),
+    "another kind": (MACHINE, "model: x\ntraining: {}\n", "1:1: looks like a workload description; a hardware description is due"),
+    "no machine": (MACHINE, "name: x\nfabric: {}\n", "1:1: node: is missing; write the block of one machine, or 'groups', a list of several"),
+    "no group": (MACHINE, "name: x\ngroups: []\n", "2:1: groups: is empty; write at least one item"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [name for name, (_, _, message) in EACH.items() if message])
+def test_one_slip_gives_one_message(name: str, library: Path) -> None:
+    old, new, message = EACH[name]
+    assert MACHINE.count(old) == 1
+    assert complaint(library, MACHINE.replace(old, new)) == [f"mine.yaml:{message}".replace("::", ":")]
+
+
+def test_a_misspelt_required_key_is_missing_too(library: Path) -> None:
+    assert complaint(library, MACHINE.replace(NIC, "nic: {bandwith: 25 Gbps")) == [
+        f"mine.yaml:12:3: node.nic.bandwidth: is missing; write a bandwidth above zero, {BANDWIDTHS.removeprefix('write ')}",
+        "mine.yaml:12:9: node.nic.bandwith: unknown key; did you mean 'bandwidth'?",
+    ]
+
+
+def test_a_number_for_a_part_names_its_keys_and_its_folder(library: Path) -> None:
+    [message] = complaint(library, MACHINE.replace("gpu: Toy-GPU", "gpu: 4"))
+    assert message.startswith("mine.yaml:4:3: node.gpu: found 4; write a block (name, architecture, compute_capability, memory, ")
+    assert message.endswith(" ...), or the name of a file in hardware/parts/gpus/")
+
+
+def test_everything_wrong_is_told_at_once_in_the_order_of_the_file(library: Path) -> None:
+    text = MACHINE.replace("provider", "provder").replace("gpu_count: 2", "gpu_count: two").replace("64 GiB", "64").replace("3 USD/h", "3")
+    assert [problem.split(" ")[:2] for problem in complaint(library, text)] == [
+        ["mine.yaml:2:1:", "provder:"],
+        ["mine.yaml:5:3:", "node.gpu_count:"],
+        [f"mine.yaml:11:{MACHINE.splitlines()[10].index('memory') + 1}:", "node.host.memory:"],
+        ["mine.yaml:17:9:", "price.on_demand:"],
+    ]
+
+
+def test_the_spelling_of_groups_is_kept_where_the_user_wrote_groups(library: Path) -> None:
+    assert complaint(library, "name: x\ngroups: [{node: {extends: toy, gpu_count: two}}]") == [
+        "mine.yaml:2:32: groups.0.node.gpu_count: 'two' is not a whole number; write a whole number, zero or more"
+    ]
+
+
+def test_a_problem_in_a_part_has_the_place_of_the_part(library: Path) -> None:
+    part = library / "hardware/parts/gpus/toy-gpu.yaml"
+    part.write_text(part.read_text().replace("16 GiB", "16"))
+    [message] = complaint(library, MACHINE)
+    assert message.startswith(f"{part}:4:1: node.gpu.memory: the number 16 has no unit")
+
+
+def test_keys_of_a_dict_are_known_too(library: Path) -> None:
+    with pytest.raises(SpecError) as caught:
+        load_hardware("toy", ["node.gpu.peak={fp31: 1 TFLOP/s}", "node.gpu.efficiency.convolution.fp32=0.5"])
+    assert caught.value.problems == [
+        "--set node.gpu.efficiency.convolution.fp32=0.5: node.gpu.efficiency.convolution: unknown key; did you mean 'conv'?",
+        "--set node.gpu.peak={fp31: 1 TFLOP/s}: node.gpu.peak.fp31: unknown key; did you mean 'fp32'?",
+    ]
+
+
+def test_workloads_have_messages_too(library: Path) -> None:
+    with pytest.raises(SpecError) as caught:
+        load_workload("toy-job", ["training.batch=0", "input.loader=tfdata", "model.parameters=3", "training.optimizer=adam"])
+    assert [problem.replace(str(library), "") for problem in caught.value.problems] == [
+        "--set input.loader=tfdata: found 'tfdata'; write one of pytorch, dali_cpu, dali_gpu, synthetic",
+        "--set training.batch=0: 0 is too small; write a whole number, 1 or more",
+        "--set training.optimizer=adam: found 'adam'; write a block (name)",
+        "/workloads/models/toy-net.yaml:1:1: model: the layers' gradients hold 110 elements, more than the model's 3 parameters",
+    ]
