@@ -37,6 +37,19 @@ Csv = Annotated[bool, typer.Option("--csv", help="print CSV on stdout")]
 Where = Annotated[list[str], typer.Option("--where", metavar="COND", help="only rows that match, for example gpus=8; repeatable")]
 
 
+class _Talk:
+    """What is said on stderr beside the result."""
+
+    quiet = False
+
+    def __call__(self, text: str) -> None:
+        if not self.quiet:
+            typer.echo(text, err=True)
+
+
+_talk = _Talk()
+
+
 def _version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"stallsim {__version__}")
@@ -47,8 +60,10 @@ def _version(wanted: bool) -> None:
 def _common(
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="print the version")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="show tracebacks")] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="say nothing on stderr but errors")] = False,
 ) -> None:
     """Options that stand before the command."""
+    _talk.quiet = quiet
 
 
 @app.command(epilog="Example:  python -m sim run p3.16xlarge vgg16 --nodes 1..16 --set node.nic.bandwidth='100 Gbps'")
@@ -65,6 +80,7 @@ def run(
     sets: Sets = [],  # noqa: B006  typer copies the default
     seed: Annotated[int, typer.Option(help="seed of every random stream")] = 0,
     exact: Annotated[bool, typer.Option("--exact", help="simulate every step instead of skipping whole periods")] = False,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="show every resource that was waited for")] = False,
     as_json: Json = False,
     as_csv: Csv = False,
     output: Annotated[
@@ -82,10 +98,10 @@ def run(
     many_nodes = whole_numbers(nodes, "--nodes") if nodes else []
     many_gpus = whole_numbers(gpus, "--gpus") if gpus else []
     scenarios = scaling(scenario, many_nodes, many_gpus) if many_nodes or many_gpus else [scenario]
-    _show_runs(scenarios, as_json, as_csv, output)
+    _show_runs(scenarios, as_json, as_csv, output, verbose)
 
 
-def _show_runs(scenarios: Sequence[Any], as_json: bool, as_csv: bool, output: Path | None) -> None:
+def _show_runs(scenarios: Sequence[Any], as_json: bool, as_csv: bool, output: Path | None, verbose: bool) -> None:
     from sim.report.document import run_document
     from sim.report.rows import run_csv
     from sim.report.table import run_text, scaling_text
@@ -96,7 +112,7 @@ def _show_runs(scenarios: Sequence[Any], as_json: bool, as_csv: bool, output: Pa
     jobs = [job for document in documents for job in document.get("jobs", [document])]
     if len(answers) == 1:
         run = answers[0].run
-        text = "\n\n".join(run_text(run, job, number) for number, job in enumerate(jobs))
+        text = "\n\n".join(run_text(run, job, number, verbose) for number, job in enumerate(jobs))
         whole = documents[0]
     else:
         text, whole = scaling_text(jobs), {"schema": 1, "runs": documents}
@@ -116,7 +132,7 @@ def _write_output(folder: Path, answers: Sequence[Any], document: Any, text: str
 
     plot = stall_plot(answers[0].run) if len(answers) == 1 else scaling_plot([found.run for found in answers])
     write_files(folder, {"run.json": _json(document), "report.txt": text + "\n", "run.csv": table, "stalls.png": plot})
-    typer.echo(f"wrote {folder}/run.json, report.txt, run.csv and stalls.png", err=True)
+    _talk(f"wrote {folder}/run.json, report.txt, run.csv and stalls.png")
 
 
 @app.command(epilog="Example:  python -m sim check hardware/p3.16xlarge.yaml my-model.yaml")
@@ -169,7 +185,7 @@ def schema(
         _print_json(json_schemas())
     else:
         write_schemas(output)
-        typer.echo(f"wrote {len(json_schemas())} schemas to {output}", err=True)
+        _talk(f"wrote {len(json_schemas())} schemas to {output}")
 
 
 @app.command(epilog="Example:  python -m sim extract torchvision.models:vgg16 --input 3x224x224 -o workloads/models/vgg16.yaml")
@@ -184,7 +200,7 @@ def extract(
     from sim.extract import run_extract
 
     model = run_extract(target, inputs, output, name, arguments)
-    typer.echo(f"wrote {output}: {len(model.layers)} layers, {model.parameters} parameters", err=True)
+    _talk(f"wrote {output}: {len(model.layers)} layers, {model.parameters} parameters")
 
 
 def _json(value: Any) -> str:

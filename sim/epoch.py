@@ -1,13 +1,20 @@
 """How does one epoch go? Simulated step by step until it repeats itself, then by arithmetic, up to the next change of regime.
 
-Fast state (queues, outstanding work) decides the period; slow state (burst credits of a disk) is advanced with it and ends the shortcut
-where it changes a rate: the epoch then goes on step by step and finds its new period.
+Fast state (queues, outstanding work) decides the period; slow state (burst credits of a disk, a job that starts later) is advanced
+with it and ends the shortcut where it changes a rate: the epoch then goes on step by step and finds its new period. After a first
+stretch of warm-up, *windows* tile the whole epoch: ``time = warm-up + step_time * steps after it``. Every job trains without end;
+the epoch is the first job's, and what another job does meanwhile stands for its own.
+
+Limits: loaders run on into the next epoch, as if it followed at once; burst credits change the disk's rate at the end of a step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+import math
+from bisect import bisect_right
+from collections.abc import Generator, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import simpy
 
@@ -15,10 +22,10 @@ from sim.analysis.stalls import Blame, Window, resource_table, stall_table
 from sim.analysis.steady_state import Period, PeriodDetector, State
 from sim.cluster.build import Slot, build
 from sim.cluster.network import Network
-from sim.cluster.storage import Credits, ios_per_sample, read_rate
-from sim.events import Cause, EventLog, Work
-from sim.training.collectives.phase import RingPlan
-from sim.training.job import Job, start_job
+from sim.cluster.storage import Credits, most_iops
+from sim.events import Cause, EventLog
+from sim.training.collectives.plan import RingPlan
+from sim.training.job import Job, Stage, add_disks, iops_link, make_ranks
 from sim.training.step import Rank
 
 MOST_LIVE_STEPS = 400
@@ -27,13 +34,13 @@ MOST_LIVE_STEPS = 400
 
 @dataclass(frozen=True)
 class Epoch:
-    """One epoch of one job: its windows stand for all its steps."""
+    """One epoch of one job: its windows stand for all its steps after the warm-up."""
 
     steps: int
     time: float
     """Seconds, loader start-up included."""
     step_time: float
-    """Mean seconds of a step in the steady windows."""
+    """Mean seconds of a step in the windows."""
     stalls: Mapping[Cause, float]
     """Seconds per step by cause; sums to ``step_time``."""
     resources: Sequence[Blame]
@@ -57,17 +64,28 @@ class Scene:
     exact: bool
     fold: bool
     keep_rates: bool
+    executor: str
+
+
+@dataclass
+class _LiveJob:
+    """One job while it is simulated: its ranks, and when its first rank started and ended each step (s)."""
+
+    ranks: list[Rank]
+    boundaries: list[float]
 
 
 class EpochRun:
-    """One epoch of all jobs while it is simulated; *hits* are page-cache hit ratios by job and slot."""
+    """One epoch of all jobs while it is simulated.
 
-    def __init__(self, scene: Scene, hits: Sequence[Mapping[str, float]]) -> None:
+    *hits* are page-cache hit ratios by job and slot, *starts* the times (s) at which jobs start.
+    """
+
+    def __init__(self, scene: Scene, hits: Sequence[Mapping[str, float]], starts: Sequence[float]) -> None:
         self.scene = scene
         self.env = simpy.Environment()
         self.log = EventLog(lambda: self.env.now, scene.keep_rates)
         self.network = Network(self.env, self.log)
-        self.boundaries: list[list[float]] = [[0.0] for _ in scene.jobs]
         self.windows: list[Window] = []
         self.exact = True
         self._detector = PeriodDetector()
@@ -75,157 +93,200 @@ class EpochRun:
         self._pause = self.env.event()
         self._skipped_steps = 0
         self._skipped_time = 0.0
+        self._skipped = self.env.event()
         self._regime_start = 0
-        self._work_read = 0
-        self.ranks = self._start(hits)
-        self._pacemaker = [next(index for index, rank in enumerate(self.log.ranks) if rank.job == job) for job in range(len(scene.jobs))]
+        self._covered: int | None = None
+        """Step of the first job up to which windows stand; None in the warm-up."""
+        self._over = False
+        self._burst = {slot: credits.left for slot, credits in scene.credits.items()}
+        self._ios: list[dict[str, float]] = []
+        """I/Os on one node of each slot, by step of the first job."""
+        built = build(self.network, scene.cluster, self._crossings(), scene.fold)
+        add_disks(self.network, scene.cluster, self._burst)
+        self._stage = Stage(self.network, self.log, built, self._burst, scene.executor)
+        self._live = [_LiveJob([], [start]) for start in starts]
+        for number in range(len(scene.jobs)):
+            self.env.process(self._launch(number, hits[number]))
 
     def run(self) -> list[Epoch]:
         """Simulate until the epoch's outcome is known; return it by job."""
         while self._left() > 0:
             self._pause = self.env.event()
             self.env.run(until=self._pause)
-            if self._period is not None:
-                self._skip(self._period)
-            elif self._left() > 0:
-                self._settle()
+            if self._left() > 0:
+                self.exact = self.exact and self._period is not None
+                self._skip(self._period or self._detector.nearest())
+        last = len(self._live[0].boundaries) - 1
+        if self._covered is None:
+            self._covered = (self._period or self._detector.nearest()).first % last
+        self._cover(last)
+        self._drain(self.env.now)
         return [self._epoch(job) for job in range(len(self.scene.jobs))]
-
-    def _start(self, hits: Sequence[Mapping[str, float]]) -> list[list[Rank]]:
-        built = build(self.network, self.scene.cluster, self._crossings(), self.scene.fold)
-        burst = {slot: credits.left for slot, credits in self.scene.credits.items()}
-        ranks = []
-        for number, (job, plan) in enumerate(zip(self.scene.jobs, self.scene.rings, strict=True)):
-            if plan is not None:
-                plan.live = built.live
-                self.log.decisions[f"job {number}"] = {"algorithm": "ring", "channels": plan.channels}
-            steps = self.scene.steps[number]
-            ranks.append(start_job(number, job, self.network, self.log, built, plan, hits[number], burst, steps, self._finished_step))
-        return ranks
 
     def _crossings(self) -> dict[str, dict[str, Hashable]]:
         """Return, by slot and physical link, who crosses it how often: the colour that keeps unlike links apart."""
         found: dict[str, dict[str, Hashable]] = {slot.name: {} for slot in self.scene.cluster}
         for number, plan in enumerate(self.scene.rings):
-            for part in plan.parts if plan else ():
-                links = found[part.slot.name]
-                for link, counts in plan.crossings(part).items() if plan else ():
+            for slot, links in found.items():
+                for link, counts in plan.crossings(slot).items() if plan else ():
                     links[link] = (links.get(link), number, counts)
         return found
+
+    def _launch(self, number: int, hits: Mapping[str, float]) -> Generator[simpy.Event, object, None]:
+        """Start a job when its time has come, or once the first job's epoch is over."""
+        live, plan = self._live[number], self.scene.rings[number]
+        while not self._over and (wait := live.boundaries[0] - self.env.now - self._skipped_time) > 0:
+            yield self.env.any_of([self.env.timeout(wait), self._skipped])
+        live.boundaries[0] = self.env.now
+        live.ranks = make_ranks(self._stage, number, self.scene.jobs[number], plan, hits, self._finished_step)
+        if plan is not None:
+            self.log.decisions[f"job {number}"] = {"algorithm": "ring", "channels": plan.channels}
+        self._new_regime()
+        for rank in live.ranks:
+            self.env.process(rank.train())
 
     # --- step boundaries -----------------------------------------------------------------------------------------
 
     def _left(self) -> int:
         """Return the steps of the first job's epoch that are neither simulated nor skipped."""
-        return self.scene.steps[0] - self._skipped_steps - (len(self.boundaries[0]) - 1)
+        return self.scene.steps[0] - self._skipped_steps - (len(self._live[0].boundaries) - 1)
 
-    def _finished_step(self, rank: int, step: int) -> None:
+    def _finished_step(self, rank: int) -> None:
         job = self.log.ranks[rank].job
-        if rank != self._pacemaker[job]:
+        live = self._live[job]
+        if rank != live.ranks[0].index or (job == 0 and self._over):
             return
-        self.boundaries[job].append(self.env.now)
-        if job != 0 or self._pause.triggered:
-            return
-        self._spend_credits()
-        if self._left() <= 0:
-            self._period = None
-            self._pause.succeed()
-        elif not (self.scene.exact and self.windows):
-            self._look_for_period(len(self.boundaries[0]) - 1)
+        live.boundaries.append(self.env.now)
+        if job == 0:
+            self._spend_credits()
+            self._observe(len(live.boundaries) - 1)
 
-    def _look_for_period(self, done: int) -> None:
-        period = self._detector.observe(done, self.env.now, self._state())
-        if period and self.scene.exact:
-            self.windows.append(Window(period.start, period.end, period.steps))
-        elif period or (not self.scene.exact and done - self._regime_start >= MOST_LIVE_STEPS):
-            self._period = period
+    def _observe(self, done: int) -> None:
+        """Look for a period after *done* steps; pause where the epoch ends, or need not be simulated further."""
+        if not (self.scene.exact and self._period):
+            self._period = self._detector.observe(done, self.env.now, self._state())
+        if self._left() == 0:
+            self._over = True
+            self._pause.succeed()
+        elif not self.scene.exact and (self._period or done - self._regime_start >= MOST_LIVE_STEPS):
             self._pause.succeed()
 
     def _state(self) -> State:
-        now, scale = self.env.now, max(self.env.now - self.boundaries[0][-2], 1e-9)
+        now, times = self.env.now, self._live[0].boundaries
         waits = sorted(self.log.waiting_since.items())
         progress = self.network.state()
+        ranks = [rank for live in self._live for rank in live.ranks]
+        exchanges = [live.ranks[0].exchange.current or ("", now) for live in self._live if live.ranks]
         queues = (
             tuple((rank, cause) for rank, (cause, _) in waits),
             tuple(name for name, _ in progress),
-            tuple(rank.input.state() for ranks in self.ranks for rank in ranks),
+            tuple((rank.position, rank.input.state()) for rank in ranks),
+            tuple(name for name, _ in exchanges),
         )
-        return State(queues, (*(now - since for _, (_, since) in waits), *(left for _, left in progress)), scale)
+        since = (*(start for _, (_, start) in waits), *(start for _, start in exchanges))
+        return State(queues, (*(now - start for start in since), *(left for _, left in progress)), max(now - times[-2], 1e-9))
+
+    def _new_regime(self) -> None:
+        self._detector.forget()
+        self._period = None if not self.scene.exact else self._period
+        self._regime_start = len(self._live[0].boundaries) - 1
+
+    # --- burst credits -------------------------------------------------------------------------------------------
 
     def _spend_credits(self) -> None:
-        """Charge the reads since the last boundary; a disk whose credits are gone falls to its baseline."""
-        passed = self.boundaries[0][-1] - self.boundaries[0][-2]
-        ios = self._ios(self.log.work[self._work_read :])
-        self._work_read = len(self.log.work)
+        """Charge the reads of the last step; a disk whose credits are gone falls to its baseline for the rest of the epoch."""
+        start, end = self._live[0].boundaries[-2:]
+        reads = [rank.input.site.take_reads() for live in self._live for rank in live.ranks]
+        self._ios.append({slot: sum(ios.get(iops_link(slot), 0.0) for ios in reads) for slot in self.scene.credits})
         for slot, credits in self.scene.credits.items():
-            had = credits.left
-            credits.advance(passed, ios.get(slot, 0.0) / passed)
-            if had and not credits.left:
-                self._new_regime(slot)
+            credits.advance(end - start, self._ios[-1][slot] / (end - start))
+            if self._burst[slot] and not credits.left:
+                self._burst[slot] = False
+                node = next(known.node for known in self.scene.cluster if known.name == slot)
+                if node.storage is not None:
+                    self.network.set_capacity(iops_link(slot), most_iops(node.storage, burst=False))
+                self._new_regime()
 
-    def _ios(self, work: Sequence[Work]) -> dict[str, float]:
-        """Return the I/Os on one node of each slot that *work* did."""
-        found: dict[str, float] = {}
-        nodes = {slot.name: slot.node for slot in self.scene.cluster}
-        for span in work:
-            if span.nbytes > 0 and span.stream.startswith(("worker", "pipeline")) and span.stream != "pipeline gpu":
-                rank = self.log.ranks[span.rank]
-                storage, dataset = nodes[rank.node].storage, self.scene.jobs[rank.job].workload.dataset
-                if storage is not None:
-                    each = ios_per_sample(storage.volume, dataset) / dataset.sample
-                    found[rank.node] = found.get(rank.node, 0.0) + span.nbytes * each * len(rank.gpus)
-        return found
-
-    def _new_regime(self, slot: str) -> None:
-        node = next(known.node for known in self.scene.cluster if known.name == slot)
-        disk = f"{slot}.disk"
-        if node.storage is not None and disk in self.network.capacity:
-            self.network.set_capacity(disk, read_rate(node.storage, self.scene.jobs[0].workload.dataset, burst=False))
-        self._detector.forget()
-        self._regime_start = len(self.boundaries[0]) - 1
+    def _periods_until_baseline(self, slot: str, period: Period) -> float:
+        """Return how often *period* can recur before the credits of *slot* run out in one of its steps."""
+        credits, times = self.scene.credits[slot], self._live[0].boundaries
+        if not self._burst[slot]:
+            return math.inf
+        steps = range(period.first, period.last)
+        spent = list(accumulate(self._ios[step][slot] - credits.baseline * (times[step + 1] - times[step]) for step in steps))
+        if spent[-1] <= 0:
+            return math.inf
+        return max(0.0, math.ceil((credits.level - max(spent)) / spent[-1]))
 
     # --- arithmetic instead of simulation ------------------------------------------------------------------------
 
     def _skip(self, period: Period) -> None:
-        """Let *period* stand for as much of the epoch as it can."""
+        """Let *period* stand for as much of the rest of the epoch as it can."""
         whole, rest = divmod(self._left(), period.steps)
-        spent = self._ios([w for w in self.log.work if period.start < w.t1 <= period.end])
-        lasting = [
-            credits.time_to_empty(spent.get(slot, 0.0) / period.duration) for slot, credits in self.scene.credits.items() if credits.left
-        ]
-        periods = min([float(whole), *(lasts // period.duration for lasts in lasting)])
-        to_the_end = periods >= whole
-        times = self.boundaries[0]
-        steps = int(periods) * period.steps + (rest if to_the_end else 0)
-        duration = periods * period.duration + (times[period.first + rest] - period.start if to_the_end else 0.0)
-        self.windows.append(Window(period.start, period.end, period.steps, 1.0 + steps / period.steps))
-        self._skipped_steps += steps
-        self._skipped_time += duration
-        for slot, credits in self.scene.credits.items():
-            credits.advance(duration, spent.get(slot, 0.0) / period.duration)
-        self._detector.forget()
-        self._regime_start = len(times) - 1
-        self._period = None
+        elapsed = self.env.now + self._skipped_time
+        waits = [live.boundaries[0] - elapsed for live in self._live if not live.ranks]
+        limits = [wait // period.duration for wait in waits] + [self._periods_until_baseline(slot, period) for slot in self.scene.credits]
+        allowed = min(limits, default=math.inf)
+        to_the_end = allowed >= whole + (rest > 0)
+        periods = whole if to_the_end else int(min(whole, allowed))
+        times = self._live[0].boundaries
+        self._cover(period.first)
+        self.windows.append(Window(period.start, period.end, period.steps, 1.0 + periods))
+        if to_the_end and rest:
+            self.windows.append(Window(period.start, times[period.first + rest], rest))
+        self._covered = len(times) - 1
+        self._pass(period, periods, rest if to_the_end else 0)
 
-    def _settle(self) -> None:
-        """Let the mean of the later live steps of this regime stand for the rest of the epoch."""
-        self.exact = False
-        stretch, left = self._detector.nearest(), self._left()
-        self.windows.append(Window(stretch.start, stretch.end, stretch.steps, 1.0 + left / stretch.steps))
-        self._skipped_steps += left
-        self._skipped_time += left * stretch.duration / stretch.steps
+    def _pass(self, period: Period, periods: int, rest: int) -> None:
+        """Let time go by for *periods* recurrences of *period* and *rest* steps more."""
+        times = self._live[0].boundaries
+        part = times[period.first + rest] - period.start
+        self._skipped_steps += periods * period.steps + rest
+        self._skipped_time += periods * period.duration + part
+        for slot, credits in self.scene.credits.items():
+            ios = [self._ios[step][slot] for step in range(period.first, period.last)]
+            for repeats, seconds, spent in ((periods, period.duration, sum(ios)), (1, part, sum(ios[:rest]))):
+                if seconds > 0:
+                    credits.advance(repeats * seconds, spent / seconds)
+        self._new_regime()
+        self._over = self._left() == 0
+        self._skipped.succeed()
+        self._skipped = self.env.event()
+
+    def _cover(self, until: int) -> None:
+        """Let every live step from where windows end up to step *until* stand for itself."""
+        times, since = self._live[0].boundaries, self._covered
+        if since is not None and until > since:
+            self.windows.append(Window(times[since], times[until], until - since))
+        self._covered = until
+
+    # --- outcome -------------------------------------------------------------------------------------------------
+
+    def _drain(self, end: float) -> None:
+        """Go on until the log tells all of every wait that began before *end*, and one whole step of each job."""
+        self._skipped.succeed()
+        while any(start < end for _, start in self.log.waiting_since.values()) or any(len(live.boundaries) < 2 for live in self._live):
+            self.env.step()
+
+    def _own_windows(self, job: int) -> list[Window]:
+        """Return the windows moved to whole steps of *job*; a period stays as long as it was."""
+        times = self._live[job].boundaries
+        found = []
+        for window in self.windows if job else ():
+            first, last = (max(0, bisect_right(times, end) - 1) for end in (window.start, window.end))
+            if last > first:
+                found.append(Window(times[first], times[last], last - first, window.repeats))
+        return found or ([Window(times[-2], times[-1], 1)] if job else self.windows)
 
     def _epoch(self, job: int) -> Epoch:
-        times = self.boundaries[job]
-        windows = self.windows or [Window(times[0], times[-1], len(times) - 1)]
-        if job:
-            windows = [window._replace(steps=sum(window.start < time <= window.end for time in times)) for window in windows]
+        times, windows, due = self._live[job].boundaries, self._own_windows(job), self.scene.steps[job]
         steps = sum(window.steps * window.repeats for window in windows)
         step_time = sum((window.end - window.start) * window.repeats for window in windows) / steps
-        rest = (self.scene.steps[job] - (len(times) - 1)) * step_time
+        done = min(due, len(times) - 1)
+        rest = self._skipped_time if job == 0 else (due - done) * step_time
         return Epoch(
-            steps=self.scene.steps[job],
-            time=times[-1] + (self._skipped_time if job == 0 else rest),
+            steps=due,
+            time=times[done] - times[0] + rest,
             step_time=step_time,
             stalls=stall_table(self.log, windows, job),
             resources=resource_table(self.log, windows, job),

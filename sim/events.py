@@ -35,10 +35,13 @@ STALLS: tuple[Cause, ...] = tuple(Cause)[:8]
 
 
 class Rank(NamedTuple):
-    """Equal ranks that are simulated once. *size* counts them all; *gpus* are the members on each of *nodes* equal nodes."""
+    """Equal ranks that are simulated once, at place *number* of ``log.ranks``; *size* counts them all.
+
+    *gpus* are the members on one *node*, which stands for all nodes that are used alike.
+    """
 
     job: int
-    index: int
+    number: int
     size: int
     node: str
     gpus: tuple[int, ...]
@@ -73,7 +76,7 @@ class Work(NamedTuple):
 
 
 class RateChange(NamedTuple):
-    """From *t* on, activity *name* of *job* moves at *rate* (its own units per second) and loads each link of *usage*."""
+    """From *t* on, *activity* moves at *rate* (its own units per second) and loads each link of *usage* that many times as much."""
 
     t: float
     activity: int

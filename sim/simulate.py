@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from sim.analysis.stalls import Blame
 from sim.cluster import page_cache
@@ -14,8 +15,8 @@ from sim.epoch import Epoch, EpochRun, Scene
 from sim.events import EventLog
 from sim.spec.hardware import Hardware, Node
 from sim.spec.workload import Workload
-from sim.training.collectives.phase import RingPlan, plan_rings
-from sim.training.job import Job, job_slots
+from sim.training.collectives.plan import RingPlan, plan_rings
+from sim.training.job import EXECUTORS, Job, job_slots
 
 
 @dataclass(frozen=True)
@@ -63,27 +64,40 @@ class Run:
 
 
 def simulate(
-    hardware: Hardware, jobs: Sequence[Job], *, exact: bool = False, fold: bool = True, keep_rates: bool = False, seed: int = 0
+    hardware: Hardware,
+    jobs: Sequence[Job],
+    *,
+    exact: bool = False,
+    fold: bool = True,
+    keep_rates: bool = False,
+    executor: Literal["phase", "transfer"] = "phase",
+    cold: bool = True,
+    seed: int = 0,
 ) -> Run:
     """Simulate *jobs* together on *hardware* and return what happens in a cold and in a warm epoch.
 
     *exact* simulates every step of an epoch instead of skipping whole periods; without *fold* every rank is simulated by itself;
-    *keep_rates* records every change of rate for link plots. Raise SpecError where the jobs do not fit the hardware.
+    *keep_rates* records every change of rate for link plots. *executor* plays each all-reduce as one activity (``phase``) or every
+    transfer as a flow (``transfer``, small cases, without folding). Without *cold* the warm epoch stands for the first one too.
+    Raise SpecError where the jobs do not fit the hardware.
     """
+    if executor not in EXECUTORS:
+        raise ValueError(f"executor '{executor}': one of {', '.join(EXECUTORS)} is due")
+    fold = fold and executor == "phase"
     cluster = slots(hardware, [job.placement for job in jobs], fold)
     rings = tuple(plan_rings(job_slots(number, cluster)) if job.ranks > 1 else None for number, job in enumerate(jobs))
     warm_hits = [_hit_ratios(job.workload, job_slots(number, cluster)) for number, job in enumerate(jobs)]
     cold_hits = [dict.fromkeys(hits, 0.0) for hits in warm_hits]
     steps = [steps_per_epoch(job.workload, job.ranks) for job in jobs]
-    scene = Scene(jobs, cluster, rings, _credits(cluster), steps, exact, fold, keep_rates)
-    cold = EpochRun(scene, cold_hits).run()
-    reads = any(job.workload.input.loader != "synthetic" for job in jobs)
-    warm = EpochRun(scene, warm_hits).run() if reads and warm_hits != cold_hits else cold
+    scene = Scene(jobs, cluster, rings, _credits(cluster), steps, exact, fold, keep_rates, executor)
+    differs = any(job.start or job.workload.input.loader != "synthetic" for job in jobs)
+    first = EpochRun(scene, cold_hits, [job.start for job in jobs]).run() if cold and differs else None
+    warm = EpochRun(scene, warm_hits, [0.0 for _ in jobs]).run()
     return Run(
         hardware,
         tuple(
-            JobRun(job, first, later, _mean_hits(warm_hits[number], job_slots(number, cluster)))
-            for number, (job, first, later) in enumerate(zip(jobs, cold, warm, strict=True))
+            JobRun(job, early, later, _mean_hits(warm_hits[number], job_slots(number, cluster)))
+            for number, (job, early, later) in enumerate(zip(jobs, first or warm, warm, strict=True))
         ),
         tuple(cluster),
         rings,

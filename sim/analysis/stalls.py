@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 from sim.events import STALLS, Cause, EventLog, Rank, Work
 
-
 _NOT_LOADER = frozenset({"gpu", "comm", "copy"})
 
 

@@ -1,7 +1,7 @@
 """Does a whole description make sense? Ranges, link graph, and whether a job fits its machine: what no single key can tell.
 
-`check_hardware`, `check_workload` and `check_job` return problems, each a sentence with its place; `require` raises them all at
-once. `validate` does all that for files, as `sim check` does.
+`check_run` raises all problems of a run at once and returns warnings. `check_hardware`, `check_workload` and `check_job` return
+problems, each a sentence with its place, and `require` raises them. `validate` judges files, as `sim check` does.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from sim.check.checks import check_hardware, check_part, check_workload, require
 from sim.check.estimates import Estimate, count_estimates
 from sim.check.files import Verdict, validate, validate_path
-from sim.check.job import check_job, warn_job
+from sim.check.job import check_job, check_run, warn_job
 
 __all__ = [
     "Estimate",
@@ -17,6 +17,7 @@ __all__ = [
     "check_hardware",
     "check_job",
     "check_part",
+    "check_run",
     "check_workload",
     "count_estimates",
     "require",

@@ -11,6 +11,7 @@ from sim.check.topology import Problem, check_topology
 from sim.spec.catalogue import suggestions
 from sim.spec.fields import Key, Spec, blocks
 from sim.spec.hardware import Hardware
+from sim.spec.references import IMPLIED
 from sim.spec.workload import Workload
 from sim.spec.yaml import Document, Mark, SpecError
 
@@ -41,7 +42,7 @@ def require(problems: list[str]) -> None:
 
 def placed(problems: list[Problem], document: Document | None) -> list[str]:
     """Return *problems* as sentences with their place, in the order of the file."""
-    document = document or Document(None, Mark(""), ("groups", 0))
+    document = document or Document(None, Mark(""), IMPLIED)
     texts = []
     for key, text in problems:
         mark = document.mark(key)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sim.spec.fields import Key, Spec, blocks
+from sim.spec.references import IMPLIED
 from sim.spec.yaml import Document, Mark
 
 
@@ -19,13 +20,18 @@ class Estimate:
     reason: str
     value: Any
     """In SI units; a curve is a tuple of (size, value) points."""
+    file: str = ""
+    """Where it stands; for a default, the file of the block that leaves it out."""
+
+    def __str__(self) -> str:
+        return f"{self.key}: estimate ({self.reason})"
 
 
 def count_estimates(spec: Spec, document: Document | None = None) -> list[Estimate]:
     """Return every number of *spec* whose source says ``estimate``, in the order of its keys; *document* gives their spelling."""
-    document = document or Document(None, Mark(""), ("groups", 0))
+    document = document or Document(None, Mark(""), IMPLIED)
     return [
-        Estimate(document.spelled((*key, *inner)), reason, value)
+        Estimate(document.spelled((*key, *inner)), reason, value, document.mark((*key, *inner)).file)
         for key, block in blocks(spec)
         for inner, value in _numbers(block)
         if (reason := _reason(block, inner)) is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,20 +29,30 @@ class Verdict:
 
 
 def validate(names: Iterable[str] = ()) -> list[Verdict]:
-    """Return a verdict on each of *names* (paths or catalogue names), or on the whole catalogue if there are none.
+    """Return a verdict on each of *names* (files, folders of files or catalogue names), or on the whole catalogue if there are none.
 
-    The last verdict of the catalogue, on no file, holds problems between files.
+    Of the catalogue every file has only its own estimates, not those of its parts; the last verdict, on no file, holds problems
+    between files.
     """
-    wanted = list(names)
+    wanted = [file for name in names for file in _files(name)]
     if wanted:
         return [_verdict_on_name(name) for name in wanted]
-    verdicts = [_verdict(path, kind) for kind, folder in _folders() for path in catalogue.catalogue(folder).values()]
+    verdicts = [_own(_verdict(path, kind)) for kind, folder in _folders() for path in catalogue.catalogue(folder).values()]
     return [*verdicts, Verdict("", "catalogue", _across(verdicts))]
 
 
 def validate_path(name: str) -> list[str]:
     """Return everything wrong with the file *name* (path or catalogue name), each problem with its place."""
     return _verdict_on_name(name).problems
+
+
+def _files(name: str) -> list[str]:
+    """Return *name*, or the YAML files below it where it is a folder that has some."""
+    try:
+        below = sorted(str(path) for path in Path(name).rglob("*.yaml")) if "/" in name or name == "." else []
+    except (OSError, ValueError):  # not a name that a file system can hold
+        below = []
+    return below or [name]
 
 
 def _folders() -> list[tuple[type[Any], str]]:
@@ -77,6 +87,10 @@ def _verdict(path: Path, kind: type[Any] | None) -> Verdict:
         return Verdict(str(path), kind.__name__.lower() if kind else "", error.problems)
     problems = _checked(loaded.spec, loaded.document)
     return Verdict(str(path), kind.__name__.lower(), problems, count_estimates(loaded.spec, loaded.document), loaded.spec)
+
+
+def _own(verdict: Verdict) -> Verdict:
+    return replace(verdict, estimates=[estimate for estimate in verdict.estimates if estimate.file == verdict.file])
 
 
 def _checked(spec: Spec, document: Document) -> list[str]:

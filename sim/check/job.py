@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from sim import units
-from sim.check.checks import placed
+from sim.check.checks import check_hardware, check_workload, placed, require
 from sim.check.topology import Problem
 from sim.spec.fields import Precision
 from sim.spec.hardware import Gpu, Group, Hardware, Peak
+from sim.spec.library import Loaded
 from sim.spec.workload import Workload
 from sim.spec.yaml import Document
 
@@ -39,6 +40,25 @@ def check_job(
     return [*problems, *placed(for_hardware, documents[0]), *placed(for_workload, documents[1])]
 
 
+def check_run(
+    hardware: Loaded[Hardware],
+    workload: Loaded[Workload],
+    *,
+    nodes: int | None = None,
+    gpus: int | None = None,
+    fit: MemoryFit | None = None,
+) -> list[str]:
+    """Raise SpecError with everything that keeps *workload* from running on *hardware*; return what is odd about it.
+
+    For the other parameters see `check_job`.
+    """
+    machine, task = hardware.spec, workload.spec
+    problems = [*check_hardware(machine, hardware.document), *check_workload(task, workload.document)]
+    documents = (hardware.document, workload.document)
+    require([*problems, *check_job(machine, task, nodes=nodes, gpus=gpus, fit=fit, documents=documents)])
+    return warn_job(machine, task, None if gpus is None else -(-gpus // (nodes or sum(group.count for group in _workers(machine)))))
+
+
 def warn_job(hardware: Hardware, workload: Workload, ranks_per_node: int | None = None) -> list[str]:
     """Return what is odd, but not wrong, about *workload* on *hardware*."""
     if workload.input.loader == "synthetic":
@@ -63,7 +83,7 @@ def _counts(hardware: Hardware, nodes: int | None, gpus: int | None) -> Iterator
     if gpus is not None and gpus < 1:
         yield f"--gpus {gpus}: write 1 or more"
     elif gpus is not None and gpus > there:
-        more = f", or --nodes {-(-gpus // workers[0].node.gpu_count)}" if len(hardware.groups) == 1 else ""
+        more = f", or --nodes {-(-gpus // workers[0].node.gpu_count)}" if workers and len(hardware.groups) == 1 else ""
         yield f"--gpus {gpus}: {count} x {hardware.name} {'has' if count == 1 else 'have'} {there} GPUs; write at most {there}{more}"
     elif gpus is not None and gpus < (nodes or 1):
         yield f"--gpus {gpus}: fewer than the {nodes} nodes; write at least {nodes}"

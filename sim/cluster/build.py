@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 from sim.cluster.network import Network
@@ -35,14 +36,16 @@ class Slot:
     count: int
     lent: tuple[tuple[int, tuple[int, ...]], ...]
 
-    @property
+    @cached_property
     def graph(self) -> NodeGraph:
         """Return the link graph of one of these nodes."""
         return node_graph(self.node)
 
 
 def with_nodes(hardware: Hardware, nodes: int) -> Hardware:
-    """Return *hardware* with *nodes* nodes; it must be one group of equal ones."""
+    """Return *hardware* with *nodes* nodes; raise SpecError unless it is one group of equal ones."""
+    if nodes < 1:
+        raise SpecError(f"--nodes {nodes}: write 1 or more")
     if len(hardware.groups) != 1:
         raise SpecError(f"--nodes {nodes}: {hardware.name} has {len(hardware.groups)} groups of nodes; a single group is due")
     return hardware.model_copy(update={"groups": (hardware.groups[0].model_copy(update={"count": nodes}),)})
@@ -52,22 +55,26 @@ def place(hardware: Hardware, gpus: int | None = None, pattern: str | None = Non
     """Return where one job runs on the worker nodes of *hardware*.
 
     *pattern* gives the GPUs of each node in turn, as in ``1+2``; *gpus* is a total that is spread evenly over all nodes; without
-    either the job takes every GPU. Raise SpecError for more ranks than GPUs.
+    either the job takes every GPU. Raise SpecError for no rank, and for more ranks than GPUs.
     """
     available = _worker_nodes(hardware)
     if pattern:
         return _by_pattern(available, pattern)
     if gpus is None:
         return tuple(Placement(number, tuple(range(node.gpu_count))) for number, node in available)
+    if gpus < 1:
+        raise SpecError(f"--gpus {gpus}: write 1 or more")
     if gpus % len(available):
-        raise SpecError(f"--gpus {gpus}: does not divide evenly over {len(available)} nodes; --placement 1+2 gives each node its own number")
+        raise SpecError(
+            f"--gpus {gpus}: does not divide evenly over {len(available)} nodes; --placement 1+2 gives each node its own number"
+        )
     return _by_pattern(available, "+".join([str(gpus // len(available))] * len(available)))
 
 
 def _worker_nodes(hardware: Hardware) -> list[tuple[int, Node]]:
-    nodes = [group.node for group in hardware.groups if group.role == "worker" for _ in range(group.count)]
+    nodes = [group.node for group in hardware.groups if group.role == "worker" and group.node.gpu_count for _ in range(group.count)]
     if not nodes:
-        raise SpecError(f"{hardware.name}: every group has the role 'server'; a job needs workers")
+        raise SpecError(f"{hardware.name}: no group has GPUs and the role 'worker'; a job needs one")
     return list(enumerate(nodes))
 
 
@@ -77,7 +84,9 @@ def _by_pattern(available: Sequence[tuple[int, Node]], pattern: str) -> tuple[Pl
     except ValueError:
         raise SpecError(f"--placement {pattern}: GPUs per node joined by '+', for example 1+2, are due") from None
     if len(counts) > len(available):
-        raise SpecError(f"--placement {pattern}: {len(counts)} nodes, but {len(available)} are described; --nodes {len(counts)} adds equal ones")
+        raise SpecError(
+            f"--placement {pattern}: {len(counts)} nodes, but {len(available)} are described; --nodes {len(counts)} adds equal ones"
+        )
     placed = []
     for count, (number, node) in zip(counts, available, strict=False):
         if not 0 < count <= node.gpu_count:

@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-_SLACK = 1e-12
+_SLACK = 1e-12  # two levels closer than this, relative, are one
 
 
 class Flow(NamedTuple):
@@ -30,33 +30,47 @@ class Share(NamedTuple):
     bottleneck: str
 
 
+_NOTHING = Share(0.0, "")
+
+
 def max_min_rates(flows: Sequence[Flow], capacity: Mapping[str, float]) -> list[Share]:
     """Return the share of each of *flows* on links of the given *capacity* (same units/s as the rates times the usage)."""
-    shares: list[Share | None] = [None] * len(flows)
+    shares = [_NOTHING] * len(flows)
     left = {link: capacity[link] for flow in flows for link in flow.usage}
-    active = dict.fromkeys(range(len(flows)))
+    active = list(range(len(flows)))
+    level = 0.0
     while active:
-        demand: dict[str, float] = {}
+        level, full = _rise(level, [flows[index] for index in active], left)
+        rising = []
         for index in active:
-            flow = flows[index]
-            for link, use in flow.usage.items():
-                demand[link] = demand.get(link, 0.0) + use * flow.weight
-        level = min((flows[index].cap / flows[index].weight for index in active), default=math.inf)
-        tightest = ""
-        for link, load in demand.items():
-            if load > 0 and left[link] / load < level * (1 - _SLACK):
-                level, tightest = max(left[link], 0.0) / load, link
-        full = {link for link, load in demand.items() if load > 0 and left[link] <= level * load * (1 + _SLACK)} if tightest else set()
-        frozen = [index for index in active if _held(flows[index], level, full)]
-        for index in frozen or list(active):
-            flow = flows[index]
-            rate = flow.cap if flow.cap <= level * flow.weight * (1 + _SLACK) else level * flow.weight
-            shares[index] = Share(rate, next((link for link in flow.usage if link in full), ""))
-            for link, use in flow.usage.items():
+            usage, weight, cap = flows[index]
+            rate = cap if cap <= level * weight * (1 + _SLACK) else level * weight
+            bottleneck = next((link for link, use in usage.items() if link in full and use > 0), "") if full else ""
+            if rate != cap and not bottleneck:
+                rising.append(index)
+                continue
+            shares[index] = Share(rate, bottleneck)
+            for link, use in usage.items():
                 left[link] -= use * rate
-            del active[index]
-    return [share for share in shares if share is not None]
+        active = rising
+    return shares
 
 
-def _held(flow: Flow, level: float, full: set[str]) -> bool:
-    return flow.cap <= level * flow.weight * (1 + _SLACK) or any(link in full and use > 0 for link, use in flow.usage.items())
+def _rise(level: float, flows: Sequence[Flow], left: Mapping[str, float]) -> tuple[float, set[str]]:
+    """Return how far (rate per weight) *flows* can rise together beyond *level*, and the links that are full then."""
+    highest = math.inf
+    demand: dict[str, float] = {}  # summed anew: what a subtraction leaves of very unequal weights is noise
+    for usage, weight, cap in flows:
+        if cap < highest * weight:
+            highest = cap / weight
+        for link, use in usage.items():
+            if use > 0:
+                demand[link] = demand.get(link, 0.0) + use * weight
+    by_link = False
+    for link, load in demand.items():
+        if left[link] < highest * load * (1 - _SLACK):
+            highest, by_link = left[link] / load, True
+    highest = max(highest, level)  # rounding may have left a link a trifle less than it had to give
+    if not by_link:
+        return highest, set()
+    return highest, {link for link, load in demand.items() if left[link] <= highest * load * (1 + _SLACK)}

@@ -13,34 +13,33 @@ import math
 from collections.abc import Iterable, Mapping
 
 import simpy
+from simpy.events import EventPriority
 
 from sim.cluster.fairshare import Flow, max_min_rates
 from sim.events import EventLog, RateChange
 
-_AFTER_EVERYTHING = 2  # SimPy runs priorities 0 and 1 of an instant first
+_AFTER_EVERYTHING = EventPriority(2)  # SimPy runs priorities 0 and 1 of an instant first
 _INSTANT = 1e-12  # of the clock: two finishes closer than this are one
 
 
 class Activity:
     """Something in progress: *volume* units in all, at most *cap* units/s; ``done`` fires when it ends."""
 
-    __slots__ = ("_version", "bottleneck", "cap", "done", "finish", "history", "name", "number", "rate", "remaining", "since", "usage", "weight")
+    __slots__ = ("_version", "asks", "bottleneck", "done", "finish", "history", "name", "number", "rate", "remaining", "since")
 
-    def __init__(self, number: int, name: str, volume: float, usage: Mapping[str, float], cap: float, weight: float, done: simpy.Event) -> None:
+    def __init__(self, number: int, name: str, volume: float, asks: Flow, done: simpy.Event) -> None:
         self.number = number
         self.name = name
         self.remaining = volume
-        self.usage = usage
-        self.cap = cap
-        self.weight = weight
+        self.asks = asks
         self.done = done
         self.rate = 0.0
         self.bottleneck = ""
         self.since = math.nan
+        self.finish = math.inf
         self.history: list[tuple[float, str]] = []
         """When each bottleneck began to bind, in order."""
         self._version = 0
-        self.finish = math.inf
 
     def left(self, now: float) -> float:
         """Return the volume still to do at time *now*."""
@@ -72,43 +71,48 @@ class Network:
 
     def set_capacity(self, link: str, capacity: float) -> None:
         """Change what a resource carries, from now on."""
+        if not capacity > 0:
+            raise ValueError(f"capacity of {link} (={capacity}) must be > 0")
         if capacity != self.capacity[link]:
             self.capacity[link] = capacity
             self._freed[link] = None
             self._plan()
 
-    def start(
-        self, name: str, volume: float, usage: Mapping[str, float], cap: float = math.inf, weight: float = 1.0
-    ) -> Activity:
+    def start(self, name: str, volume: float, usage: Mapping[str, float], cap: float = math.inf, weight: float = 1.0) -> Activity:
         """Begin an activity of *volume* units; ``yield activity.done`` waits for its end.
 
         *usage* gives the load on each resource per unit of progress, *cap* the most units/s, *weight* its part when sharing.
         """
-        if not usage and cap == math.inf:
+        if not volume >= 0:
+            raise ValueError(f"volume of {name} (={volume}) must be >= 0")
+        if cap == math.inf and not any(usage.values()):
             raise ValueError(f"{name}: uses no resource and has no cap, so it would take no time")
         self._started += 1
-        activity = Activity(self._started, name, volume, usage, cap, weight, self.env.event())
-        if volume <= 0:
-            activity.done.succeed()
+        activity = Activity(self._started, name, volume, Flow(usage, weight, cap), self.env.event())
+        if volume == 0:
+            activity.done.succeed(activity)
             return activity
-        self.active[activity.number] = activity
         for link in usage:
             self._on[link][activity.number] = activity
+        self.active[activity.number] = activity
         self._changed[activity.number] = activity
         self._plan()
         return activity
 
     def set_cap(self, activity: Activity, cap: float) -> None:
         """Change the most that *activity* can use, from now on."""
-        if activity.number in self.active and cap != activity.cap:
-            activity.cap = cap
+        if activity.number in self.active and cap != activity.asks.cap:
+            activity.asks = activity.asks._replace(cap=cap)
             self._changed[activity.number] = activity
             self._plan()
 
     def state(self) -> tuple[tuple[str, float], ...]:
-        """Return what is in progress and the seconds it has left at its present rate: part of what decides the future."""
+        """Return what is in progress and the seconds it has left at its present rate: part of what decides the future.
+
+        What has no rate (yet: it was started this instant) tells its volume instead, as a negative number.
+        """
         now = self.env.now
-        return tuple((activity.name, activity.finish - now) for activity in self.active.values())
+        return tuple((activity.name, activity.finish - now if activity.rate else -activity.remaining) for activity in self.active.values())
 
     # --- planning ------------------------------------------------------------------------------------------------
 
@@ -119,7 +123,7 @@ class Network:
             event._ok = True  # an event that fires by itself, as simpy.Timeout does, but after all others of this instant
             event._value = None
             event.callbacks.append(self._replan)
-            self.env.schedule(event, priority=_AFTER_EVERYTHING)
+            self.env.schedule(event, _AFTER_EVERYTHING)
 
     def _replan(self, _: simpy.Event) -> None:
         self._planned = False
@@ -133,39 +137,41 @@ class Network:
     def _component(self) -> list[Activity]:
         """Return every activity that shares a resource with a change, directly or through others, oldest first."""
         found = dict(self._changed)
-        links = list(self._freed)
-        seen = set(links)
+        reached = dict(self._freed)
         for activity in self._changed.values():
-            links.extend(link for link in activity.usage if link not in seen)
-            seen.update(activity.usage)
-        while links:
-            for number, activity in self._on[links.pop()].items():
+            reached.update(dict.fromkeys(activity.asks.usage))
+        links = list(reached)
+        for link in links:  # grows while it is read
+            for number, activity in self._on[link].items():
                 if number not in found:
                     found[number] = activity
-                    links.extend(link for link in activity.usage if link not in seen)
-                    seen.update(activity.usage)
+                    for other in activity.asks.usage:
+                        if other not in reached:
+                            reached[other] = None
+                            links.append(other)
         return [found[number] for number in sorted(found) if number in self.active]
 
     def _rate(self, activities: list[Activity]) -> None:
         now = self.env.now
-        shares = max_min_rates([Flow(activity.usage, activity.weight, activity.cap) for activity in activities], self.capacity)
-        for activity, share in zip(activities, shares, strict=True):
-            if share.bottleneck != activity.bottleneck or not activity.history:
-                activity.history.append((now, share.bottleneck))
-                activity.bottleneck = share.bottleneck
-            if share.rate == activity.rate:
+        shares = max_min_rates([activity.asks for activity in activities], self.capacity)
+        for activity, (rate, bottleneck) in zip(activities, shares, strict=True):
+            if bottleneck != activity.bottleneck or not activity.history:
+                activity.history.append((now, bottleneck))
+                activity.bottleneck = bottleneck
+            if rate == activity.rate:
                 continue
             activity.remaining = activity.left(now)
             activity.since = now
-            activity.rate = share.rate
+            activity.rate = rate
             activity._version += 1
-            activity.finish = now + activity.remaining / share.rate if share.rate > 0 else math.inf
-            heapq.heappush(self._heap, (activity.finish, activity.number, activity._version))
+            activity.finish = now + activity.remaining / rate if rate > 0 else math.inf
+            if rate > 0:
+                heapq.heappush(self._heap, (activity.finish, activity.number, activity._version))
             if self.log.keep_rates:
-                self._note(activity, share.rate)
+                self._note(activity, rate)
 
     def _note(self, activity: Activity, rate: float) -> None:
-        self.log.rates.append(RateChange(self.env.now, activity.number, activity.name, rate, tuple(activity.usage.items())))
+        self.log.rates.append(RateChange(self.env.now, activity.number, activity.name, rate, tuple(activity.asks.usage.items())))
 
     def _arm(self) -> None:
         """Wake up at the earliest finish."""
@@ -175,7 +181,7 @@ class Network:
             self._wake_at = math.inf
             return
         finish = self._heap[0][0]
-        if finish < math.inf and finish != self._wake_at:
+        if finish != self._wake_at:
             self._wake_at = finish
             timeout = self.env.timeout(max(0.0, finish - self.env.now), value=finish)
             timeout.callbacks.append(self._wake)
@@ -197,7 +203,7 @@ class Network:
 
     def _finish(self, activity: Activity) -> None:
         del self.active[activity.number]
-        for link in activity.usage:
+        for link in activity.asks.usage:
             del self._on[link][activity.number]
             self._freed[link] = None
         activity.remaining = 0.0

@@ -51,12 +51,19 @@ def ios_per_sample(volume: Volume, dataset: Dataset) -> float:
     return ios if dataset.files == "packed" else float(math.ceil(ios))
 
 
+def most_iops(storage: Storage, burst: bool) -> float:
+    """Return the I/Os per second that *storage* serves, by volume and node; *burst* tells whether credits are left."""
+    return min(burst_iops(storage.volume) if burst else baseline_iops(storage.volume), storage.iops or math.inf)
+
+
+def most_bandwidth(storage: Storage) -> float:
+    """Return the bytes/s that *storage* delivers at most, by volume and node."""
+    return min(bandwidth(storage.volume), storage.bandwidth or math.inf)
+
+
 def read_rate(storage: Storage, dataset: Dataset, burst: bool) -> float:
     """Return the bytes/s at which *storage* delivers samples of *dataset*; *burst* tells whether credits are left."""
-    volume = storage.volume
-    iops = min(burst_iops(volume) if burst else baseline_iops(volume), storage.iops or math.inf)
-    ceiling = min(bandwidth(volume), storage.bandwidth or math.inf)
-    return min(ceiling, iops * dataset.sample / ios_per_sample(volume, dataset))
+    return min(most_bandwidth(storage), most_iops(storage, burst) * dataset.sample / ios_per_sample(storage.volume, dataset))
 
 
 class Credits:

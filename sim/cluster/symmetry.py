@@ -8,12 +8,10 @@ partition has exactly the max-min rates of the whole: by induction over saturati
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 
-def refine(
-    activities: Sequence[tuple[Hashable, Mapping[str, float]]], links: Mapping[str, Hashable]
-) -> tuple[list[int], dict[str, int]]:
+def refine(activities: Sequence[tuple[Hashable, Mapping[str, float]]], links: Mapping[str, Hashable]) -> tuple[list[int], dict[str, int]]:
     """Return the class of each of *activities* (colour, load per link) and of each of *links* (name to colour)."""
     activity_class = _number([colour for colour, _ in activities])
     link_class = dict(zip(links, _number(list(links.values())), strict=True))
@@ -23,25 +21,16 @@ def refine(
             crossing[link].append(index)
     while True:
         before = (len(set(activity_class)), len(set(link_class.values())))
-        activity_class = _number(
-            [
-                (own, _counted((link_class[link], load) for link, load in usage.items()))
-                for own, (_, usage) in zip(activity_class, activities, strict=True)
-            ]
-        )
-        link_class = dict(
-            zip(
-                links,
-                _number([(link_class[link], _counted((activity_class[i], activities[i][1][link]) for i in crossing[link])) for link in links]),
-                strict=True,
-            )
-        )
+        crosses = [_counted((link_class[link], load) for link, load in usage.items()) for _, usage in activities]
+        activity_class = _number(list(zip(activity_class, crosses, strict=True)))
+        carries = [_counted((activity_class[index], activities[index][1][link]) for index in crossing[link]) for link in links]
+        link_class = dict(zip(links, _number(list(zip(link_class.values(), carries, strict=True))), strict=True))
         if (len(set(activity_class)), len(set(link_class.values()))) == before:
             return activity_class, link_class
 
 
-def _counted(items: object) -> frozenset[tuple[Hashable, int]]:
-    return frozenset(Counter(items).items())  # type: ignore[call-overload]
+def _counted(items: Iterable[Hashable]) -> frozenset[tuple[Hashable, int]]:
+    return frozenset(Counter(items).items())
 
 
 def _number(colours: Sequence[Hashable]) -> list[int]:

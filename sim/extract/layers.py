@@ -147,7 +147,7 @@ def _class(event: Event, work: Work) -> OperatorClass | None:
 def _add(group: _Group, event: Event, work: Work) -> None:
     group.work += work
     if group.op is None and (op := _class(event, work)) is not None:
-        group.op, group.operator = op, event.operator
+        group.op, group.operator = op, "rnn" if op == "rnn" else event.operator
     if group.cost is None and event.cost.channels:
         group.cost = event.cost
 
@@ -170,7 +170,7 @@ def _named(groups: Sequence[_Group]) -> list[Layer]:
     seen: Counter[str] = Counter()
     result = []
     for group in groups:
-        whole = group.leaf and calls[group.call] == 1
+        whole = bool(group.module) and group.leaf and calls[group.call] == 1
         name = group.module if whole else ".".join(part for part in (group.module, group.operator.strip("_")) if part)
         seen[name] += 1
         result.append(_layer(group, name if seen[name] == 1 else f"{name}.{seen[name]}"))

@@ -121,18 +121,18 @@ _CLASSES: Final[dict[str, OperatorClass]] = {
 _MEMORY_ONLY: Final = frozenset(
     _words(
         "sum mean amax amin max min var var_mean std std_mean prod cumsum cumprod argmax argmin any all count_nonzero aminmax "
-        "linalg_vector_norm norm logsumexp cat stack clone copy _to_copy native_dropout native_dropout_backward masked_fill "
-        "where gather index_select index index_put _index_put_impl scatter scatter_add index_add index_copy slice_backward "
+        "linalg_vector_norm norm logsumexp cat stack clone copy _to_copy native_dropout native_dropout_backward masked_fill where "
+        "gather index_select index index_put _index_put_impl scatter scatter_add index_add index_copy slice_backward "
         "select_backward slice_scatter select_scatter zeros ones full arange linspace scalar_tensor zeros_like ones_like "
         "full_like new_zeros new_ones new_full rand randn randint randperm rand_like randn_like bernoulli uniform normal random "
         "fill zero tril triu roll flip repeat constant_pad_nd reflection_pad1d reflection_pad2d reflection_pad2d_backward "
         "replication_pad2d replication_pad2d_backward upsample_nearest2d upsample_nearest2d_backward upsample_bilinear2d "
         "upsample_bilinear2d_backward _upsample_bilinear2d_aa upsample_bicubic2d upsample_bicubic2d_backward unfold_backward "
-        "diagonal_backward im2col col2im pixel_shuffle pixel_unshuffle glu glu_backward _prelu_kernel _prelu_kernel_backward "
-        "gelu gelu_backward silu hardswish hardsigmoid hardtanh elu leaky_relu mish softplus silu_backward mish_backward threshold_backward hardtanh_backward hardswish_backward "
-        "hardsigmoid_backward leaky_relu_backward elu_backward tanh_backward sigmoid_backward log_sigmoid_forward "
-        "log_sigmoid_backward softplus_backward topk sort bucketize tril_indices eye one_hot expand_copy "
-        "_weight_norm_interface _weight_norm_interface_backward polar view_as_complex_copy"
+        "diagonal_backward im2col col2im pixel_shuffle pixel_unshuffle glu glu_backward _prelu_kernel _prelu_kernel_backward gelu "
+        "gelu_backward silu hardswish hardsigmoid hardtanh elu leaky_relu mish softplus silu_backward mish_backward "
+        "threshold_backward hardtanh_backward hardswish_backward hardsigmoid_backward leaky_relu_backward elu_backward "
+        "tanh_backward sigmoid_backward log_sigmoid_forward log_sigmoid_backward softplus_backward topk sort bucketize "
+        "tril_indices eye one_hot expand_copy _weight_norm_interface _weight_norm_interface_backward polar view_as_complex_copy"
     )
 )
 """Reductions, copies, fills and activations that torch does not tag as pointwise; a trailing underscore (in place) is ignored."""

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 from sim.extract import layers, table, target
 from sim.extract.operators import UnknownOperator
-from sim.extract.trace import Trace, _element_bytes, trace
+from sim.extract.trace import Trace, element_bytes, trace
 from sim.spec.workload import Model
 from sim.spec.yaml import SpecError
 
@@ -67,7 +67,6 @@ def _inputs(model: torch.nn.Module, inputs: Sequence[str], batch: int) -> tuple[
     if len(inputs) == 1 and inputs[0].startswith("@"):
         return _example(inputs[0], batch)
     shapes = [target.parse_input(text) for text in inputs]
-    target.names(shapes)
     target.check_inputs(model.forward, shapes)
     tensors = [(shape.name, torch.empty(shape.sizes(batch), dtype=_dtype(shape), device="meta")) for shape in shapes]
     return tuple(tensor for name, tensor in tensors if not name), {name: tensor for name, tensor in tensors if name}
@@ -94,7 +93,7 @@ def _dtype(shape: target.Shape) -> torch.dtype:
 
 def _nbytes(tensors: Any) -> int:
     leaves = [tensor for tensor in tree_leaves(tensors) if isinstance(tensor, torch.Tensor)]
-    return sum(tensor.numel() * _element_bytes(tensor) for tensor in leaves)
+    return sum(tensor.numel() * element_bytes(tensor) for tensor in leaves)
 
 
 def _trace(path: str, model: torch.nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> Trace:

@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import tempfile
+import sys
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
+
+import yaml as pyyaml
 
 from sim import units
 from sim.spec import yaml
@@ -26,24 +28,25 @@ _UNITS: Final = {"forward": "FLOP", "backward": "FLOP", "read": "B", "write": "B
 def write(model: Model, path: Path) -> None:
     """Write *model* to *path*, whole or not at all; raise SpecError where that is not possible."""
     text = render(model)
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            file.write(text)
-        os.chmod(file.name, 0o644)  # a temporary file is readable by its owner alone
-        os.replace(file.name, path)
+        unfinished.write_text(text, encoding="utf-8")
+        os.replace(unfinished, path)
     except OSError as error:
         raise SpecError(f"{path}: cannot be written: {error.strerror}") from None
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 def render(model: Model) -> str:
     """Return *model* as YAML text."""
-    lines = [f"# {line}" for line in _heading(model)]
+    lines = [_comment(line) for line in _heading(model)]
     lines += [f"{key}: {_word(value)}" for key, value in plain(model).items() if key not in ("layers", "source")]
     lines += [f"source: {_word(model.source)}", "layers:"]
     for block, members in groupby(model.layers, key=_block):
         inside = list(members)
-        lines += [f"  # {_total(block, inside)}"] if len(inside) > 1 else []
+        lines += ["  " + _comment(_total(block, inside))] if len(inside) > 1 else []
         lines += [f"  - {{{_fields(plain_layer(layer))}}}" for layer in inside]
     return "\n".join(lines) + "\n"
 
@@ -69,6 +72,11 @@ def plain_layer(layer: Layer) -> dict[str, Any]:
     return result
 
 
+def _comment(text: str) -> str:
+    """Return *text* as a comment; what YAML does not take raw, a line break above all, becomes a question mark."""
+    return "# " + "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
 def _quantity(value: float, unit: str) -> str:
     return f"{int(value) if value == int(value) else value} {unit}"
 
@@ -87,7 +95,7 @@ def _word(value: Any) -> str:
         same = yaml.parse(f"[{{word: {value}}}]").value == [{"word": value}]
     except SpecError:
         same = False
-    return value if same else json.dumps(value, ensure_ascii=False)
+    return value if same else pyyaml.dump(value, default_style='"', width=sys.maxsize).rstrip("\n")
 
 
 def _heading(model: Model) -> Iterator[str]:

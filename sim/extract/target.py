@@ -14,7 +14,7 @@ import importlib.util
 import inspect
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -141,22 +141,14 @@ def _place(error: BaseException) -> str:
 
 
 def check_inputs(forward: Callable[..., Any], shapes: Sequence[Shape]) -> None:
-    """Raise SpecError if *forward* needs an input that *shapes* do not give, or does not take one that they give."""
+    """Raise SpecError if *forward* needs an input that *shapes* do not give, does not take one that they give, or one stands twice."""
+    named = [shape.name for shape in shapes if shape.name]
+    if twice := next((name for name in named if named.count(name) > 1), None):
+        raise SpecError(f"--input {twice}: stands twice")
     signature = inspect.signature(forward)
     positional = [None for shape in shapes if not shape.name]
     try:
-        signature.bind(*positional, **{shape.name: None for shape in shapes if shape.name})
+        signature.bind(*positional, **dict.fromkeys(named))
     except TypeError as error:
         takes = f"forward({', '.join(signature.parameters)})"
         raise SpecError(f"the model's {takes} does not fit the inputs: {error}; write --input NAME=SHAPE[:TYPE] for each") from None
-
-
-def names(shapes: Sequence[Shape]) -> Mapping[str, Shape]:
-    """Return the named shapes; raise SpecError for a name that stands twice."""
-    result: dict[str, Shape] = {}
-    for shape in shapes:
-        if shape.name in result:
-            raise SpecError(f"--input {shape.name}: stands twice")
-        if shape.name:
-            result[shape.name] = shape
-    return result

@@ -171,7 +171,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
             if storage._cdata not in seen:
                 seen.add(storage._cdata)
                 elements = storage.nbytes() // tensor.element_size()
-                self.trace.events[self._made(number)].saved += elements * _element_bytes(tensor)
+                self.trace.events[self._made(number)].saved += elements * element_bytes(tensor)
 
     def follow(self, loss: torch.Tensor) -> None:
         """From now on book operators as backward of the event whose autograd node runs."""
@@ -223,10 +223,11 @@ def _operand(value: Any) -> Any:
     held = 1
     for size, stride in zip(value.shape, value.stride(), strict=True):
         held *= 1 if stride == 0 and size > 0 else size
-    return Operand(tuple(value.shape), held * _element_bytes(value))
+    return Operand(tuple(value.shape), held * element_bytes(value))
 
 
-def _element_bytes(tensor: torch.Tensor) -> int:
+def element_bytes(tensor: torch.Tensor) -> int:
+    """Return the bytes an element counts: 4 for floating-point numbers of any type."""
     return FLOAT_BYTES if tensor.is_floating_point() else tensor.element_size()
 
 

@@ -25,8 +25,8 @@ _MEANING = {
 }
 
 
-def run_text(run: Run, document: Mapping[str, Any], number: int = 0) -> str:
-    """Return the report of one job of *run*, whose JSON *document* has the figures."""
+def run_text(run: Run, document: Mapping[str, Any], number: int = 0, verbose: bool = False) -> str:
+    """Return the report of one job of *run*, whose JSON *document* has the figures; *verbose* adds every resource."""
     head = (
         f"{document['workload']} on {document['hardware']}: {document['gpus']} x {run.node(number).gpu.name}, "
         f"{document['nodes']} node{'s' * (document['nodes'] > 1)}, {document['batch_per_gpu']} samples per GPU, {document['precision']}, "
@@ -50,6 +50,9 @@ def run_text(run: Run, document: Mapping[str, Any], number: int = 0) -> str:
     memory = document["gpu_memory_bytes"]
     lines.append(f"  GPU memory: {memory['total'] / 2**30:.1f} of {run.node(number).gpu.memory / 2**30:.0f} GiB")
     lines += _exchange_lines(document)
+    if verbose:
+        lines += ["", "  waited for, in a warm step:"]
+        lines += [f"    {show(row.seconds, 'time'):>10}  {row.cause.value:12}  {row.resource}" for row in run.jobs[number].warm.resources]
     lines += ["", "  Assumed: " + "; ".join(document["assumptions"]) + "."]
     lines += [f"  Warning: {text}." for text in document["warnings"]]
     return "\n".join(lines)

@@ -115,11 +115,11 @@ def _is_file(path: Path) -> bool:
 
 
 def _own_folders(written_in: Path | None, tail: str) -> list[Path]:
-    """Return where a file keeps its own parts: in the nearest folder *tail* above it (``parts/gpus``), else beside it."""
+    """Return where a file keeps its own parts: in the nearest folder *tail* above it (``parts/gpus``), then beside it."""
     if written_in is None:
         return []
     around = (written_in.parent, *written_in.parent.parents[:3])
-    return [next((place / tail for place in around if (place / tail).is_dir()), written_in.parent)]
+    return [*(place / tail for place in around if (place / tail).is_dir()), written_in.parent]
 
 
 def _by_alias(name: str, known: dict[str, Path]) -> Path | None:

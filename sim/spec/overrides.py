@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from sim.spec import schema, yaml
 from sim.spec.hardware import Group, Hardware
-from sim.spec.references import UNRESOLVED, Kind, Piece, Resolver, child, put
+from sim.spec.references import IMPLIED, UNRESOLVED, Kind, Piece, Resolver, child, put
 from sim.spec.yaml import Document, Mark, SpecError
 
 
@@ -36,7 +36,7 @@ def _apply(resolver: Resolver, document: Document, kind: Kind, text: str) -> Doc
     implied = document.implied
     if kind is Hardware and steps[0] in schema.UNFOLDED:
         top, steps = _ungrouped(top, steps, label)
-        implied = ("groups", 0)
+        implied = IMPLIED
     value, root, _ = _set(resolver, top, kind, steps, Piece(new.value, new.root))
     return Document(value, root, implied)
 

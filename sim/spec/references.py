@@ -26,6 +26,9 @@ from sim.spec.yaml import Document, Mark, SpecError
 UNRESOLVED: Final = object()
 """Stands where a reference could not be followed; the problem is already noted."""
 
+IMPLIED: Final[tuple[Key, ...]] = tuple(("groups", 0, name) for name in schema.UNFOLDED)
+"""Keys of the only group of a hardware file that are written at its top."""
+
 Kind = type[BaseModel]
 Chain = tuple[Path, ...]
 """The files that led here, each naming the next."""
@@ -66,7 +69,7 @@ class Resolver:
         self.problems: list[str] = []
         self._library = library
         self._heads_only = heads_only
-        self._implied: Key = ()
+        self._implied: tuple[Key, ...] = ()
 
     def open(self, path: Path, kind: Kind) -> Document:
         """Return what *path* says of a *kind*: ``extends`` merged, one group of one made of a node, other references as written."""
@@ -172,8 +175,7 @@ class Resolver:
         return reference._replace(value=UNRESOLVED)
 
     def _note(self, piece: Piece, message: str) -> None:
-        key = piece.key[len(self._implied) :] if piece.key[: len(self._implied)] == self._implied else piece.key
-        problem = f"{yaml.place(piece.mark, yaml.dotted(key))}{message}"
+        problem = f"{yaml.place(piece.mark, yaml.spelled(piece.key, self._implied))}{message}"
         self.problems.extend([problem] if problem not in self.problems else [])
 
     def _grouped(self, piece: Piece) -> Piece:
@@ -186,7 +188,7 @@ class Resolver:
         group = Piece({}, piece.mark.holding({}))
         for name in schema.UNFOLDED:
             group = put(group, name, child(piece, name)) if name in piece.value else group
-        self._implied = ("groups", 0)
+        self._implied = IMPLIED
         return put(rest, "groups", Piece([group.value], piece.mark.holding({0: group.mark})))
 
     def priced(self, group: Piece, chain: Chain = ()) -> Piece:

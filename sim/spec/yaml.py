@@ -12,10 +12,9 @@ Values are plain data (dict, list, str, int, float, bool, None) and shared betwe
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final
 
 import yaml
@@ -36,11 +35,11 @@ class Mark:
 
     __slots__ = ("column", "file", "inside", "line")
 
-    def __init__(self, file: str, line: int = 0, column: int = 0, inside: Mapping[str | int, Mark] = MappingProxyType({})) -> None:
+    def __init__(self, file: str, line: int = 0, column: int = 0, inside: Mapping[str | int, Mark] | None = None) -> None:
         self.file = file
         self.line = line
         self.column = column
-        self.inside = inside
+        self.inside = _NOTHING if inside is None else inside
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}:{self.column}" if self.line else self.file
@@ -48,6 +47,9 @@ class Mark:
     def holding(self, inside: Mapping[str | int, Mark]) -> Mark:
         """Return a mark of the same place with *inside* inside."""
         return Mark(self.file, self.line, self.column, inside)
+
+
+_NOTHING: Final[Mapping[str | int, Mark]] = {}
 
 
 class SpecError(ValueError):
@@ -61,11 +63,11 @@ class SpecError(ValueError):
 
 @dataclass(frozen=True)
 class Document:
-    """Plain data with the place of every key; *implied* is the start of a key that the user need not write."""
+    """Plain data with the place of every key; of *implied* keys the user writes only the last part."""
 
     value: Any
     root: Mark
-    implied: Key = ()
+    implied: tuple[Key, ...] = ()
 
     def mark(self, key: Key) -> Mark:
         """Return the place of *key*, or of its nearest ancestor that stands in a file."""
@@ -78,11 +80,17 @@ class Document:
 
     def spelled(self, key: Key) -> str:
         """Return *key* with dots, as the user writes it: ``node.gpu.memory`` even where the data hold ``groups.0.node...``."""
-        return dotted(key[len(self.implied) :] if self.implied == key[: len(self.implied)] else key)
+        return spelled(key, self.implied)
 
     def place(self, key: Key) -> str:
         """Return the start of a message about *key*: ``file:line:col: dotted.key: ``."""
         return place(self.mark(key), self.spelled(key))
+
+
+def spelled(key: Key, implied: tuple[Key, ...]) -> str:
+    """Return *key* with dots; where it starts with one of *implied*, from the last part of that on."""
+    head = next((len(start) - 1 for start in implied if key[: len(start)] == start), 0)
+    return dotted(key[head:])
 
 
 def place(mark: Mark, name: str) -> str:
@@ -322,15 +330,3 @@ class _Builder:
 def dotted(key: Key) -> str:
     """Return *key* as the user writes it: ``node.gpus.0.memory``."""
     return ".".join(str(part) for part in key)
-
-
-def leaves(value: Any, key: Key = ()) -> Iterator[tuple[Key, Any]]:
-    """Yield every scalar of *value* with its path."""
-    if isinstance(value, dict):
-        for name, child in value.items():
-            yield from leaves(child, (*key, name))
-    elif isinstance(value, list):
-        for index, child in enumerate(value):
-            yield from leaves(child, (*key, index))
-    else:
-        yield key, value

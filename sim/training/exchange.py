@@ -7,11 +7,12 @@ launch demand; it runs beside compute.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Protocol
 
 import simpy
 
+from sim.cluster.gpu import LiveGpu
 from sim.events import Cause, EventLog
 
 SimProcess = Generator[simpy.Event, object, None]
@@ -20,32 +21,35 @@ SimProcess = Generator[simpy.Event, object, None]
 class Collective(Protocol):
     """Plays one all-reduce of *nbytes*: yields until it is done, and logs what bounded it."""
 
-    def __call__(self, name: str, ident: int, nbytes: float) -> SimProcess: ...
+    def __call__(self, name: str, ident: int, nbytes: float) -> SimProcess:
+        """Play it under *name*; *ident* is its bucket."""
+        ...
 
 
 class Exchange:
-    """One job's gradient exchange. *ranks* are log indices of its classes; *blocking* and *buckets* give each operation's bytes."""
+    """One job's gradient exchange between *classes* rank classes; *blocking* and *buckets* give each operation's bytes."""
 
     def __init__(
         self,
         env: simpy.Environment,
         log: EventLog,
-        ranks: Sequence[int],
+        classes: int,
         blocking: Sequence[tuple[str, float]],
         buckets: Sequence[float],
-        collective: Collective,
-        communicating: Callable[[bool], None],
+        collective: Collective | None,
+        gpus: Sequence[LiveGpu],
     ) -> None:
         self._env = env
         self._log = log
-        self._classes = len(ranks)
+        self._classes = classes
         self._operations = [*blocking, *((f"bucket {index}", nbytes) for index, nbytes in enumerate(buckets))]
         self._first_bucket = len(blocking)
-        self._collective = collective
-        self._communicating = communicating
+        self._gpus = gpus
+        self.current: tuple[str, float] | None = None
+        """The operation in progress and when it began (s): part of the state that decides what happens next."""
         self._begin_step()
-        if self._operations:
-            env.process(self._stream())
+        if collective is not None:
+            env.process(self._stream(collective))
 
     @property
     def blocks(self) -> bool:
@@ -84,17 +88,21 @@ class Exchange:
         self._done = [self._env.event() for _ in self._operations]
         self._missing = [self._classes] * len(self._operations)
 
-    def _stream(self) -> SimProcess:
-        while True:
+    def _stream(self, collective: Collective) -> SimProcess:
+        while self._operations:
             ready, done = self._ready, self._done
             for index, (name, nbytes) in enumerate(self._operations):
                 yield ready[index]
-                overlaps = index >= self._first_bucket
-                if overlaps:
-                    self._communicating(True)
-                yield from self._collective(name, index - self._first_bucket, nbytes)
-                if overlaps:
-                    self._communicating(False)
+                self.current = (name, self._env.now)
+                self._communicating(index >= self._first_bucket)
+                yield from collective(name, index - self._first_bucket, nbytes)
+                self._communicating(False)
+                self.current = None
                 if index == len(self._operations) - 1:
                     self._begin_step()
                 done[index].succeed()
+
+    def _communicating(self, active: bool) -> None:
+        """Tell the GPUs whether a collective runs beside their compute."""
+        for gpu in self._gpus:
+            gpu.communicating(active)

@@ -2,19 +2,21 @@
 
 torch's DataLoader: one worker builds one whole batch; index lists are dealt round-robin; at most ``num_workers *
 prefetch_factor`` batches are outstanding; they are returned in order, so one slow batch holds up later ones that are ready; a
-pin thread copies each to pinned memory. Workers start spread over one batch's time. With no workers the rank builds its own batches while it waits. DALI: a pipeline of
-threads builds one batch at a time, two ahead, reading beside decoding, and leaves it on the GPU.
+pin thread copies each to pinned memory. Workers start spread over one batch's time. With no workers the rank builds its own
+batches while it waits. DALI: a pipeline of threads builds one batch at a time, two ahead, reading beside decoding, and leaves it on
+the GPU. Loaders work without end, as if the next epoch followed at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import count
 from typing import Protocol
 
 import simpy
 
-from sim.cluster.network import Network
+from sim.cluster.network import Activity, Network
 from sim.events import Cause, EventLog
 
 SimProcess = Generator[simpy.Event, object, None]
@@ -43,7 +45,7 @@ class BatchCost:
     gpu_prep: float = 0.0
 
 
-@dataclass(frozen=True)
+@dataclass
 class Site:
     """Where a rank's loader runs: the loads that one unit of each activity puts on shared resources, and what a batch costs."""
 
@@ -56,23 +58,42 @@ class Site:
     copy: Usage
     gpu: Usage
     cost: BatchCost
+    bytes_read: float = 0.0
+    """By each member of the rank class, since `take_reads` last asked."""
+    building: dict[int, str] = field(default_factory=dict)
+    """What workers do to which batch, in the order they began: part of the state that decides what happens next."""
 
-    def fetch(self, stream: str, batch: int) -> SimProcess:
-        """Read one batch from disk."""
+    def start_read(self, readers: int = 1) -> Activity:
+        """Begin to read one batch from disk, by so many *readers* side by side."""
+        self.bytes_read += self.cost.read
+        return self.network.start("read", self.cost.read, self.disk, cap=self.cost.read_cap * readers)
+
+    def start_prep(self, threads: int = 1) -> Activity:
+        """Begin to decode, augment and collate one batch on up to *threads* cores."""
+        return self.network.start("prep", self.cost.prep, self.cores, cap=threads, weight=CORE_WEIGHT * threads)
+
+    def build(self, stream: str, batch: int) -> SimProcess:
+        """Read one batch, then prepare it, as one worker does."""
         if self.cost.read > 0:
-            start = self.network.env.now
-            yield self.network.start("read", self.cost.read, self.disk, cap=self.cost.read_cap).done
+            self.building[batch], start = "read", self.network.env.now
+            yield self.start_read().done
             self.log.did(self.rank, stream, "read", Cause.FETCH, start, "disk", batch, self.cost.read)
-
-    def prepare(self, stream: str, batch: int, threads: int = 1) -> SimProcess:
-        """Decode, augment and collate one batch on up to *threads* cores."""
-        start = self.network.env.now
-        yield self.network.start("prep", self.cost.prep, self.cores, cap=threads, weight=CORE_WEIGHT * threads).done
+            del self.building[batch]
+        self.building[batch], start = "prep", self.network.env.now
+        yield self.start_prep().done
         self.log.did(self.rank, stream, "prep", Cause.PREP, start, "cpu cores", batch)
+        del self.building[batch]
+
+    def take_reads(self) -> dict[str, float]:
+        """Return the work that reads begun since the last call put on each resource of the disk."""
+        read, self.bytes_read = self.bytes_read, 0.0
+        return {link: load * read for link, load in self.disk.items()}
 
 
 class InputPipeline(Protocol):
     """What the training loop asks of any loader."""
+
+    site: Site
 
     def next_batch(self, rank: int) -> SimProcess:
         """Wait until the next batch is there."""
@@ -123,17 +144,15 @@ class Inline(Synthetic):
         """Build the batch while the rank waits."""
         batch, self._taken = self._taken, self._taken + 1
         with self.site.log.waiting(rank, Cause.INPUT, ident=batch):
-            yield from self.site.fetch("worker 0", batch)
-            yield from self.site.prepare("worker 0", batch)
+            yield from self.site.build("worker 0", batch)
 
 
 class Queue(Synthetic):
     """Batches built ahead, finished one after another in a second stage, and handed out in order."""
 
-    def __init__(self, site: Site, batches: int, ahead: int) -> None:
+    def __init__(self, site: Site, ahead: int) -> None:
         super().__init__(site)
         self.env = site.network.env
-        self.batches = batches
         self.ahead = ahead
         self.taken = 0
         self._ready: set[int] = set()
@@ -185,19 +204,18 @@ class Queue(Synthetic):
             wanted.succeed()
 
     def state(self) -> tuple[object, ...]:
-        """Batches that are ready, wait for room, or are in the second stage, counted from the next batch."""
-        queues = (sorted(self._ready), sorted(self._room), self._second)
-        return tuple(tuple(batch - self.taken for batch in queue) for queue in queues)
+        """Batches that are ready, wait for room, are in the second stage or being built, counted from the next batch."""
+        queues = (sorted(self._ready), sorted(self._room), self._second, self.site.building)
+        return (*(tuple(batch - self.taken for batch in queue) for queue in queues), *self.site.building.values())
 
 
 class WorkerLoader(Queue):
     """torch's DataLoader with *workers* processes of its own; the second stage is the pin thread."""
 
-    def __init__(self, site: Site, batches: int, workers: int, prefetch_factor: int, pin_memory: bool, start: float) -> None:
-        super().__init__(site, batches, workers * prefetch_factor)
+    def __init__(self, site: Site, workers: int, prefetch_factor: int, pin_memory: bool, start: float) -> None:
+        super().__init__(site, workers * prefetch_factor)
         self.workers = workers
         self._deliver = self.to_second_stage if pin_memory else self.hand_over
-        self._busy: dict[int, tuple[int, str]] = {}
         self._started = 0
         # Samples of unequal size make workers drift apart; evenly spread starts give a deterministic run that steady state.
         spread = site.cost.prep + site.cost.read / site.cost.read_cap
@@ -207,14 +225,9 @@ class WorkerLoader(Queue):
     def _work(self, worker: int, start: float) -> SimProcess:
         yield self.env.timeout(start)
         self._started += 1
-        stream = f"worker {worker}"
-        for batch in range(worker, self.batches, self.workers):
+        for batch in count(worker, self.workers):
             yield from self.room(batch)
-            self._busy[worker] = (batch, "fetch")
-            yield from self.site.fetch(stream, batch)
-            self._busy[worker] = (batch, "prep")
-            yield from self.site.prepare(stream, batch)
-            del self._busy[worker]
+            yield from self.site.build(f"worker {worker}", batch)
             self._deliver(batch)
 
     def finish(self, batch: int) -> SimProcess:
@@ -224,34 +237,29 @@ class WorkerLoader(Queue):
         site.log.did(site.rank, "pin", "pin", Cause.PREP, start, "pin thread", batch, site.cost.copy)
 
     def state(self) -> tuple[object, ...]:
-        """Add each worker's batch and stage; who comes next follows from the count taken."""
-        stages = tuple(sorted((batch - self.taken, stage) for batch, stage in self._busy.values()))
-        return (*super().state(), stages, self._started)
+        """Add the time until all workers have started; which of them comes next follows from the count taken."""
+        return (*super().state(), self.env.now if self._started < self.workers else None)
 
 
 class DaliPipeline(Queue):
     """DALI: *threads* build one batch at a time, reading beside decoding; the second stage copies it and finishes it on the GPU."""
 
-    def __init__(self, site: Site, batches: int, threads: int) -> None:
-        super().__init__(site, batches, DALI_PREFETCH)
+    def __init__(self, site: Site, threads: int) -> None:
+        super().__init__(site, DALI_PREFETCH)
         self._threads = threads
-        self._building = -1
         self.env.process(self._build())
 
     def _build(self) -> SimProcess:
-        site, network = self.site, self.site.network
-        for batch in range(self.batches):
+        site = self.site
+        for batch in count():
             yield from self.room(batch)
-            self._building, start = batch, self.env.now
-            prep = network.start("prep", site.cost.prep, site.cores, cap=self._threads, weight=CORE_WEIGHT * self._threads)
-            read = network.start("read", site.cost.read, site.disk, cap=site.cost.read_cap * self._threads) if site.cost.read > 0 else None
+            site.building[batch], start = "both", self.env.now
+            prep, read = site.start_prep(self._threads), site.start_read(self._threads)
             yield prep.done
-            cause, resource = Cause.PREP, "cpu cores"
-            if read is not None and not read.done.triggered:
-                yield read.done
-                cause, resource = Cause.FETCH, "disk"
+            cause, resource = (Cause.PREP, "cpu cores") if read.done.triggered else (Cause.FETCH, "disk")
+            yield read.done
             site.log.did(site.rank, "pipeline", cause.value, cause, start, resource, batch, site.cost.read)
-            self._building = -1
+            del site.building[batch]
             self.to_second_stage(batch)
 
     def finish(self, batch: int) -> SimProcess:
@@ -267,7 +275,3 @@ class DaliPipeline(Queue):
     def copy_to_gpu(self, rank: int) -> SimProcess:
         """The pipeline left the batch on the GPU."""
         yield from ()
-
-    def state(self) -> tuple[object, ...]:
-        """Add the batch the pipeline is building."""
-        return (*super().state(), self._building - self.taken if self._building >= 0 else None)

@@ -8,13 +8,16 @@ from dataclasses import dataclass
 from sim.cluster.build import Built, Placement, RankClass, Slot
 from sim.cluster.gpu import LiveGpu
 from sim.cluster.network import Network
-from sim.cluster.storage import read_rate
+from sim.cluster.storage import ios_per_sample, most_bandwidth, most_iops, read_rate
 from sim.events import EventLog
 from sim.events import Rank as LoggedRank
 from sim.spec.hardware import Node
 from sim.spec.workload import Workload
-from sim.training.collectives.phase import PhaseExecutor, RingPlan
-from sim.training.exchange import Exchange
+from sim.spec.yaml import SpecError
+from sim.training.collectives.phase import PhaseExecutor
+from sim.training.collectives.plan import Live, RingPlan
+from sim.training.collectives.transfer import TransferExecutor
+from sim.training.exchange import Collective, Exchange
 from sim.training.input_pipeline import (
     PAGEABLE_SLOWDOWN,
     BatchCost,
@@ -32,6 +35,10 @@ from sim.training.step_plan import StepPlan, plan_step
 SCALAR_BYTES = 4.0
 REFERENCE_GPU_BANDWIDTH = 900e9
 """Memory bandwidth (bytes/s) of the V100 on which data sets state their GPU decode time; other GPUs scale with theirs."""
+
+Executor = Callable[[Network, EventLog, int, RingPlan, Live], Collective]
+EXECUTORS: Mapping[str, Executor] = {"phase": PhaseExecutor, "transfer": TransferExecutor}
+"""How all-reduces are played: each as one activity, or every transfer as a flow of its own."""
 
 
 @dataclass(frozen=True)
@@ -68,48 +75,49 @@ def batch_cost(workload: Workload, node: Node, disk_rate: float, hit_ratio: floa
     return BatchCost(misses, cap, batch * core_time / node.host.cpu.speed, batch * copied, batch * gpu_time)
 
 
-def start_job(
-    number: int,
-    job: Job,
-    network: Network,
-    log: EventLog,
-    built: Built,
-    rings: RingPlan | None,
-    hit_ratio: Mapping[str, float],
-    burst: Mapping[str, bool],
-    steps: int,
-    finished_step: Callable[[int, int], None],
+@dataclass(frozen=True)
+class Stage:
+    """The cluster while it is simulated; *burst* tells by slot whether the disk still has burst credits."""
+
+    network: Network
+    log: EventLog
+    built: Built
+    burst: Mapping[str, bool]
+    executor: str
+
+
+def iops_link(slot: str) -> str:
+    """Return the network's name of the I/Os per second that the disk of *slot* serves; its bandwidth is the link that ranks name."""
+    return f"{slot}.disk iops"
+
+
+def add_disks(network: Network, cluster: Sequence[Slot], burst: Mapping[str, bool]) -> None:
+    """Add the disk of every slot that has one to *network*; *burst* tells by slot whether it has burst credits."""
+    for slot in cluster:
+        if slot.node.storage is not None:
+            network.add_link(f"{slot.name}.disk", most_bandwidth(slot.node.storage))
+            network.add_link(iops_link(slot.name), most_iops(slot.node.storage, burst[slot.name]))
+
+
+def make_ranks(
+    stage: Stage, number: int, job: Job, rings: RingPlan | None, hit_ratio: Mapping[str, float], finished_step: Callable[[int], None]
 ) -> list[Rank]:
-    """Make *job*'s ranks and start them; each takes *steps* steps and tells *finished_step* after each.
+    """Return *job*'s ranks, ready to train, their loaders already at work; each tells *finished_step* after every step.
 
-    *hit_ratio* is the page cache's, by slot; *burst* whether its disk still has burst credits, by slot.
+    *hit_ratio* is the page cache's, by slot. Raise SpecError where real data are asked for without a disk.
     """
-    classes = [found for found in built.classes if found.job == number]
-    workload = job.workload
-    plans = [plan_step(workload, found.slot.node.gpu, found.slot.node.host.cpu.speed, job.ranks > 1) for found in classes]
-    indices = [_log_rank(log, number, found) for found in classes]
-    gpus = [_live_gpu(network, found, workload) for found in classes]
-
-    def communicating(active: bool) -> None:
-        for gpu in gpus:
-            gpu.communicating(active)
-
-    exchange = _exchange(network, log, workload, indices, plans[0], rings, communicating)
+    workload, distributed = job.workload, rings is not None
+    classes = [found for found in stage.built.classes if found.job == number]
+    plans = [plan_step(workload, found.slot.node.gpu, found.slot.node.host.cpu.speed, distributed) for found in classes]
+    indices = [_log_rank(stage.log, number, found) for found in classes]
+    gpus = [_live_gpu(stage.network, found, workload) for found in classes]
+    exchange = _exchange(stage, workload, indices, gpus, plans[0], rings)
     ranks = []
     for found, plan, index, gpu in zip(classes, plans, indices, gpus, strict=True):
-        site = _site(network, log, index, found, workload, hit_ratio.get(found.slot.name, 0.0), burst.get(found.slot.name, False))
-        pipeline = _loader(site, workload, steps * plan.micro_batches)
+        pipeline = _loader(_site(stage, index, found, workload, hit_ratio.get(found.slot.name, 0.0)), workload)
         name = f"{found.slot.node.gpu.name} compute"
-        ranks.append(Rank(index, log, network, gpu, name, plan, pipeline, exchange, finished_step, _lag(job, found)))
-    for rank in ranks:
-        network.env.process(_delayed(network, job.start, rank, steps))
+        ranks.append(Rank(index, stage.log, stage.network, gpu, name, plan, pipeline, exchange, finished_step, _lag(job, found)))
     return ranks
-
-
-def _delayed(network: Network, start: float, rank: Rank, steps: int):  # type: ignore[no-untyped-def]
-    if start > 0:
-        yield network.env.timeout(start)
-    yield from rank.train(steps)
 
 
 def _lag(job: Job, found: RankClass) -> float:
@@ -135,43 +143,36 @@ def _live_gpu(network: Network, found: RankClass, workload: Workload) -> LiveGpu
 
 
 def _exchange(
-    network: Network,
-    log: EventLog,
-    workload: Workload,
-    ranks: Sequence[int],
-    plan: StepPlan,
-    rings: RingPlan | None,
-    communicating: Callable[[bool], None],
+    stage: Stage, workload: Workload, ranks: Sequence[int], gpus: Sequence[LiveGpu], plan: StepPlan, rings: RingPlan | None
 ) -> Exchange:
-    stack = workload.training.stack
+    """Return how the ranks meet; one rank alone meets nobody."""
+    env, stack = stage.network.env, workload.training.stack
     if rings is None:
-        return Exchange(network.env, log, ranks, [], [], _never, communicating)
+        return Exchange(env, stage.log, len(ranks), [], [], None, gpus)
     blocking = [(f"scalar {index}", SCALAR_BYTES) for index in range(stack.blocking_scalar_all_reduces)]
     if stack.broadcast_buffers and workload.model.buffers > 0:
         # a broadcast moves each byte over every hop once, an all-reduce 2(n-1)/n times
         blocking.insert(0, ("broadcast buffers", workload.model.buffers * rings.ranks / (2.0 * (rings.ranks - 1))))
-    return Exchange(network.env, log, ranks, blocking, plan.buckets, PhaseExecutor(network, log, ranks[0], rings), communicating)
+    collective = EXECUTORS[stage.executor](stage.network, stage.log, ranks[0], rings, stage.built.live)
+    return Exchange(env, stage.log, len(ranks), blocking, plan.buckets, collective, gpus)
 
 
-def _never(name: str, ident: int, nbytes: float):  # type: ignore[no-untyped-def]
-    yield from ()
-
-
-def _site(
-    network: Network, log: EventLog, index: int, found: RankClass, workload: Workload, hit_ratio: float, burst: bool
-) -> Site:
-    node, members = found.slot.node, float(found.members)
+def _site(stage: Stage, index: int, found: RankClass, workload: Workload, hit_ratio: float) -> Site:
+    node, dataset, members = found.slot.node, workload.dataset, float(found.members)
+    disk: dict[str, float] = {}
     disk_rate = 0.0
-    if node.storage is not None and workload.input.loader != "synthetic":
-        disk_rate = read_rate(node.storage, workload.dataset, burst)
-        if found.disk not in network.capacity:
-            network.add_link(found.disk, disk_rate)
+    if workload.input.loader != "synthetic":
+        if node.storage is None:
+            raise SpecError(f"loader '{workload.input.loader}' reads real data, but the node describes no storage")
+        disk_rate = read_rate(node.storage, dataset, stage.burst[found.slot.name])
+        ios = ios_per_sample(node.storage.volume, dataset) / dataset.sample
+        disk = {found.disk: members, iops_link(found.slot.name): members * ios}
     slowdown = 1.0 if workload.input.pin_memory or workload.input.loader.startswith("dali") else PAGEABLE_SLOWDOWN
     return Site(
-        network=network,
-        log=log,
+        network=stage.network,
+        log=stage.log,
         rank=index,
-        disk={found.disk: members},
+        disk=disk,
         cores={found.cores: members},
         pin={found.memory: 2.0 * found.memory_load},  # read and written
         copy={link: load * slowdown for link, load in found.copy.items()},
@@ -180,16 +181,16 @@ def _site(
     )
 
 
-def _loader(site: Site, workload: Workload, batches: int) -> InputPipeline:
+def _loader(site: Site, workload: Workload) -> InputPipeline:
     options = workload.input
     if options.loader == "synthetic":
         return Synthetic(site)
     if options.loader != "pytorch":
-        return DaliPipeline(site, batches, options.num_threads)
+        return DaliPipeline(site, options.num_threads)
     if options.num_workers == 0:
         return Inline(site)
     start = 0.0 if options.persistent_workers else options.worker_start
-    return WorkerLoader(site, batches, options.num_workers, options.prefetch_factor, options.pin_memory, start)
+    return WorkerLoader(site, options.num_workers, options.prefetch_factor, options.pin_memory, start)
 
 
 def job_slots(number: int, slots: Sequence[Slot]) -> list[tuple[Slot, tuple[int, ...]]]:

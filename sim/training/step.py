@@ -30,14 +30,17 @@ class Rank:
     plan: StepPlan
     input: InputPipeline
     exchange: Exchange
-    finished_step: Callable[[int, int], None]
-    """Called with this rank and the number of the step it has just finished."""
+    finished_step: Callable[[int], None]
+    """Called with this rank after each step."""
     lag: float = 0.0
     """How much later than the mean rank the slowest one is, per second of compute since the ranks last met."""
+    position: int = 0
+    """Segments begun in this step: part of the state that decides what happens next."""
 
-    def train(self, steps: int) -> SimProcess:
-        """Run *steps* optimizer steps."""
-        for step in range(steps):
+    def train(self) -> SimProcess:
+        """Run optimizer steps without end."""
+        while True:
+            self.position = 0
             worked = 0.0
             for micro_batch in range(self.plan.micro_batches):
                 yield from self.input.next_batch(self.index)
@@ -54,10 +57,11 @@ class Rank:
                     self.exchange.gradient_ready(self.index, segment.bucket, self.lag * worked)
             yield from self.exchange.finished(self.index)
             yield from self._run(self.plan.optimizer, "optimizer")
-            self.finished_step(self.index, step)
+            self.finished_step(self.index)
 
     def _run(self, segment: Segment, name: str) -> Generator[simpy.Event, object, float]:
         """Run one segment on the GPU; return its seconds of compute."""
+        self.position += 1
         if segment.launch > 0:
             with self.log.waiting(self.index, Cause.LAUNCH, "host"):
                 yield self.network.env.timeout(segment.launch)

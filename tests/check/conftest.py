@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from sim.spec import catalogue
 from tests.spec.documents import write_library
 
 
-@pytest.fixture
-def library(tmp_path: Path) -> Path:
-    """A folder with ``hardware/`` and ``workloads/`` of one toy machine and one toy workload."""
-    return write_library(tmp_path)
+@pytest.fixture(autouse=True)
+def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with ``hardware/`` and ``workloads/`` of one toy machine and one toy workload: the only catalogue."""
+    write_library(tmp_path)
+    monkeypatch.setattr(catalogue, "roots", lambda: [tmp_path])
+    return tmp_path

@@ -5,8 +5,7 @@ Oracle: the contract itself. Descriptions that load are checked as well, so that
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -109,26 +108,40 @@ def test_mutated_parts(shelves: Path, change: tuple[str, str]) -> None:
         (shelves / name).write_text(FILES[name], encoding="utf-8")
 
 
+NAMES = st.text(max_size=5) | st.sampled_from(["node", "source", "extends"])
 VALUES: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.sampled_from(SNIPPETS),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5) | st.sampled_from(["node", "source", "extends"]), inner, max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),
     max_leaves=6,
-)  # fmt: skip
-KEYS = [".".join(map(str, key)) for text in (MACHINE, WORKLOAD) for key, _ in yaml.leaves(pyyaml.safe_load(text))]
-STEPS = sorted({step for key in KEYS for step in key.split(".")} | {"groups", "gpus", "memory", "peak", "efficiency", "layers", "extends", "0", "1", "-1"})
+)
+
+
+def leaf_keys(value: Any, key: tuple[str | int, ...] = ()) -> Iterator[str]:
+    """The dotted key of every single value in *value*."""
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else None
+    if inside is None:
+        yield yaml.dotted(key)
+    for name, child in inside or ():
+        yield from leaf_keys(child, (*key, name))
+
+
+MACHINE_KEYS, WORKLOAD_KEYS = (list(leaf_keys(pyyaml.safe_load(text))) for text in (MACHINE, WORKLOAD))
+KEYS = sorted({*MACHINE_KEYS, *WORKLOAD_KEYS})
+DEEPER = {"groups", "memory", "peak", "efficiency", "layers", "extends", "0", "1", "-1"}
+STEPS = sorted(DEEPER | {step for key in KEYS for step in key.split(".")})
 
 
 @given(st.sampled_from(KEYS), VALUES)
 def test_any_value_at_any_key(shelves: Path, key: str, value: Any) -> None:
-    """Values that YAML cannot carry (surrogates, huge integers) go straight into the document."""
-    content = copy.deepcopy(pyyaml.safe_load(MACHINE))
-    *steps, last = [int(step) if step.isdigit() else step for step in key.split(".")]
+    """The value stands in the file itself, at a key that a machine or a workload has."""
+    text = MACHINE if key in MACHINE_KEYS else WORKLOAD
+    content = pyyaml.safe_load(text)
     holder: Any = content
+    *steps, last = key.split(".")
     for step in steps:
-        holder = holder[step] if isinstance(holder, list) else holder.setdefault(step, {}) if isinstance(holder, dict) else {}
-    if isinstance(holder, dict | list) and (isinstance(holder, dict) or last in range(len(holder))):
-        holder[last] = value
-    survives_load(pyyaml.safe_dump(content), shelves)
+        holder = holder[int(step) if isinstance(holder, list) else step]
+    holder[int(last) if isinstance(holder, list) else last] = value
+    survives_load(pyyaml.safe_dump(content), shelves, workload=text is WORKLOAD)
 
 
 PATHS = st.lists(st.sampled_from(STEPS) | st.text(max_size=4), min_size=1, max_size=6).map(".".join)

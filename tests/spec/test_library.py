@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sim.spec import catalogue, library
+from sim.spec import catalogue
+from sim.spec.library import fingerprint, load_hardware, load_part, load_workload
 from sim.spec.stack import Stack
 from sim.spec.yaml import SpecError
 
@@ -20,19 +21,17 @@ def toys(library: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_machine_and_a_workload_are_loaded_by_name_or_path(toys: Path) -> None:
-    by_name, by_path = library.load_hardware("toy"), library.load_hardware(str(toys / "hardware/toy.yaml"))
+    by_name, by_path = load_hardware("toy"), load_hardware(str(toys / "hardware/toy.yaml"))
     assert by_name.spec == by_path.spec
     assert by_name.spec.groups[0].node.gpu.memory == 16 * 2**30
-    assert library.load_workload("toy-job").spec.dataset.prep == 0.005
+    assert load_workload("toy-job").spec.dataset.prep == 0.005
 
 
 def test_a_part_is_loaded_alone(toys: Path) -> None:
-    assert library.load_part(Stack, "plain", "workloads/stacks").launch_cpu == 10e-6
+    assert load_part(Stack, "plain", "workloads/stacks").launch_cpu == 10e-6
 
 
 def test_files_outside_the_catalogue_find_their_own_parts(library: Path) -> None:
-    from sim.spec.library import load_hardware
-
     assert load_hardware(str(library / "hardware/toy.yaml")).spec.groups[0].node.gpu.name == "Toy-GPU"
 
 
@@ -40,36 +39,36 @@ def test_a_further_folder_is_searched_before_the_catalogue(toys: Path) -> None:
     mine = toys / "mine"
     mine.mkdir()
     (mine / "toy.yaml").write_text("name: mine\nnode: ../hardware/toy.yaml\n")
-    assert library.load_hardware("toy", library=mine).spec.name == "mine"
+    assert load_hardware("toy", library=mine).spec.name == "mine"
 
 
 def test_the_document_gives_the_place_and_spelling_of_every_key(toys: Path) -> None:
-    document = library.load_hardware("toy", ["node.gpu_count=2"]).document
+    document = load_hardware("toy", ["node.gpu_count=2"]).document
     assert document.place(("groups", 0, "node", "nic", "bandwidth")) == f"{toys}/hardware/toy.yaml:12:9: node.nic.bandwidth: "
     assert document.place(("groups", 0, "node", "gpu_count")) == "--set node.gpu_count=2: "
 
 
 def test_fingerprints_tell_what_is_said_not_how(toys: Path) -> None:
     text = (toys / "hardware/toy.yaml").read_text()
-    first = library.load_hardware("toy").sha256
+    first = load_hardware("toy").sha256
     lines = text.splitlines(keepends=True)
     (toys / "hardware/toy.yaml").write_text("# a comment\n" + lines[1] + lines[0] + "".join(lines[2:]))
-    assert library.load_hardware("toy").sha256 == first
-    assert library.load_hardware("toy", ["node.nic.count=1"]).sha256 != first
-    assert library.fingerprint({"a": 1, "b": [2]}) == library.fingerprint({"b": [2], "a": 1})
+    assert load_hardware("toy").sha256 == first
+    assert load_hardware("toy", ["node.nic.count=1"]).sha256 != first
+    assert fingerprint({"a": 1, "b": [2]}) == fingerprint({"b": [2], "a": 1})
 
 
 @pytest.mark.parametrize("name", ["", "nothing", "/", "/dev/null", "x" * 5000, "a\0b", "../../../etc/passwd"])
 def test_what_is_no_description_is_refused(name: str, toys: Path) -> None:
-    for load in (library.load_hardware, library.load_workload):
+    for load in (load_hardware, load_workload):
         with pytest.raises(SpecError):
             load(name)
 
 
 def test_loading_the_main_machine_is_fast() -> None:
     """A whole run aims at 1 s; the files of one machine are to take a small part of it even on a busy computer."""
-    library.load_hardware("p3.16xlarge")
+    load_hardware("p3.16xlarge")
     start = time.perf_counter()
     for _ in range(5):
-        library.load_hardware("p3.16xlarge")
+        load_hardware("p3.16xlarge")
     assert (time.perf_counter() - start) / 5 < 0.1

@@ -66,15 +66,16 @@ def test_several_overrides_stand_in_one_text() -> None:
 
 
 def test_node_and_price_mean_those_of_the_only_group() -> None:
-    spec = load_hardware("toy", ["groups.0.count=3", "price.on_demand=1 USD/h", "groups.0.node.gpu_count=2"]).spec
-    assert (spec.groups[0].count, spec.groups[0].price and spec.groups[0].price.on_demand) == (3, pytest.approx(1 / 3600))
+    [group] = load_hardware("toy", ["groups.0.count=3", "price.on_demand=3600 USD/h", "groups.0.node.gpu_count=2"]).spec.groups
+    assert group.price is not None
+    assert (group.count, group.price.on_demand) == (3, 1.0)
 
 
 def test_a_price_taken_from_a_named_machine_can_be_changed(library: Path) -> None:
     (library / "hardware/same.yaml").write_text("name: same\nnode: toy\n")
-    price = load_hardware("same", ["price.on_demand=1 USD/h"]).spec.groups[0].price
+    price = load_hardware("same", ["price.on_demand=3600 USD/h"]).spec.groups[0].price
     assert price is not None
-    assert (price.on_demand, price.date) == (pytest.approx(1 / 3600), "2026-07-20")
+    assert (price.on_demand, price.date) == (1.0, "2026-07-20")
 
 
 def test_overrides_reach_workloads() -> None:
@@ -88,16 +89,29 @@ MESSAGES = [
     ("=3", f"--set =3: {HOW}"),
     ("node..nic=3", f"--set node..nic=3: {HOW}"),
     ("node.gpu_count.x=3", "--set node.gpu_count.x=3: gpu_count is a single value, it has no 'x'"),
-    ("node.topology.sockets.1.gpus=[0]", "--set node.topology.sockets.1.gpus=[0]: sockets is a list; write the number of one of its items, 0 to 0"),
+    (
+        "node.topology.sockets.1.gpus=[0]",
+        "--set node.topology.sockets.1.gpus=[0]: sockets is a list; write the number of one of its items, 0 to 0",
+    ),
     ("node.topology.sockets.-1=3", "--set node.topology.sockets.-1=3: sockets is a list; write the number of one of its items, 0 to 0"),
-    ("node.topology.switches.x=3", "--set node.topology.switches.x=3: node.topology.switches: found a block of keys; write a list, each item a block (name, parent ...)"),
+    (
+        "node.topology.switches.x=3",
+        "--set node.topology.switches.x=3: node.topology.switches: found a block of keys; "
+        "write a list, each item a block (name, parent ...)",
+    ),
     ("node.gpu.memory=[", "--set node.gpu.memory=[: not valid YAML: did not find expected node content"),
-    ("node.gpu.memory=!!int 3", "--set node.gpu.memory=!!int 3: the tag 'tag:yaml.org,2002:int' is not supported; write the value without it"),
+    (
+        "node.gpu.memory=!!int 3",
+        "--set node.gpu.memory=!!int 3: the tag 'tag:yaml.org,2002:int' is not supported; write the value without it",
+    ),
     ("name=1e9", "--set name=1e9: '1e9' means different things to different readers of YAML; write 1.0e+9, or put it in quotes"),
     ("node.gpu=toygpu", "--set node.gpu=toygpu: toygpu is not in the catalogue (hardware/parts/gpus/); did you mean toy-gpu?"),
-    ("node.gpu={extends: toygpu}", "--set node.gpu={extends: toygpu}: node.gpu.extends: toygpu is not in the catalogue (hardware/parts/gpus/); did you mean toy-gpu?"),
+    (
+        "node.gpu={extends: toygpu}",
+        "--set node.gpu={extends: toygpu}: node.gpu.extends: toygpu is not in the catalogue (hardware/parts/gpus/); did you mean toy-gpu?",
+    ),
     ("node.nicc.bandwidth=1 Gbps", "--set node.nicc.bandwidth=1 Gbps: node.nicc: unknown key; did you mean 'nic'?"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("text", "message"), MESSAGES, ids=[text for text, _ in MESSAGES])

@@ -109,8 +109,8 @@ PROBLEMS = {
         "2:8: node.gpu: V1000 is not in the catalogue (hardware/parts/gpus/); 'sim list' shows what hardware/parts/gpus/ holds",
         "2:27: node.host.cpu: toycpu is not in the catalogue (hardware/parts/cpus/); did you mean toy-cpu?",
     ],
-    "name: mine\ngroups: [{node: toi}]": [
-        "2:11: groups.0.node: toi is not in the catalogue (hardware/); did you mean two or toy?",
+    "name: mine\ngroups: [{node: tay}]": [
+        "2:11: groups.0.node: tay is not in the catalogue (hardware/); did you mean toy?",
     ],
     "name: mine\nnode: {gpu: {extends: [toy-gpu]}}": ["2:14: node.gpu.extends: write the name of one file in hardware/parts/gpus/"],
     "extends: 3": ["1:1: extends: write the name of one file in hardware/"],

@@ -45,12 +45,12 @@ PHRASES = {
     (*NODE, "topology", "nvlink", "pairs"): "a block with keys of its own, each a whole number, 1 or more",
     (*NODE, "topology", "peer_to_peer"): "one of none, pix, pxb, phb, sys",
     (*NODE, "storage", "volume", "iops_per_gib"): "a number, 0 or more",
-    (*NODE, "storage", "bandwidth"): "a bandwidth above zero, for example '25 Gbps' (units: Mbps, Gbps are bits, MB/s, GB/s, MiB/s, GiB/s bytes)",
+    (*NODE, "gpu", "power"): "a power above zero, for example '300 W' (units: W, kW)",
     (*NODE, "page_cache"): "a block (policy, memory_share, lru_share, source)",
     ("groups", 0, "price", "source"): "where the numbers come from: a text, or one text per key; 'estimate (reason)' marks a guess",
     ("name",): "text",
     ("nothing",): "a value",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("key", PHRASES, ids=lambda key: ".".join(map(str, key)))

@@ -28,40 +28,79 @@ def complaint(folder: Path, text: str) -> list[str]:
 
 
 BANDWIDTHS = "write for example '25 Gbps' (units: Mbps, Gbps are bits, MB/s, GB/s, MiB/s, GiB/s bytes)"
+HOST = "write a block (cpu, sockets, physical_cores, vcpus, memory, source)"
+CPU = "write a block (name, vendor, clock, speed, smt_gain, memory_bandwidth, socket_link, source)"
+SOURCE = "write where the numbers come from: a text, or one text per key of the block ('*' for the rest)"
 NIC = "nic: {bandwidth: 25 Gbps"
 EACH = {
-    "misspelt key": ("provider:", "provder:", "2:1: provder: unknown key; did you mean 'provider'?"),
-    "misspelt key inside": (NIC, "nic: {bandwith: 25 Gbps", None),
+    "misspelt key": ("provider:", "prvider:", "2:1: prvider: unknown key; did you mean 'provider'?"),
+    "misspelt key inside": (NIC, "nic: {bandwdth: 25 Gbps", None),
     "misspelt key at the top": ("price:", "prise:", "17:1: prise: unknown key; did you mean 'price'?"),
-    "unknown key": ("provider:", "zzz:", "2:1: zzz: unknown key; known are aliases, description, fabric, groups, name, node, note, price, provider"),
+    "unknown key": (
+        "provider:",
+        "zzz:",
+        "2:1: zzz: unknown key; known are aliases, description, fabric, groups, name, node, note, price, provider",
+    ),
     "bare number": (NIC, "nic: {bandwidth: 25", f"12:9: node.nic.bandwidth: the number 25 has no unit; {BANDWIDTHS}"),
     "wrong unit": (NIC, "nic: {bandwidth: 25 GB", f"12:9: node.nic.bandwidth: 'GB' is a unit of size, a bandwidth is due; {BANDWIDTHS}"),
     "unknown unit": (NIC, "nic: {bandwidth: 25 gbps", f"12:9: node.nic.bandwidth: unknown unit 'gbps', a bandwidth is due; {BANDWIDTHS}"),
     "negative": (NIC, "nic: {bandwidth: -25 Gbps", "12:9: node.nic.bandwidth: '-25 Gbps' is out of range; write a bandwidth above zero"),
-    "duplicate key": (NIC, "nic: {bandwidth: 25 Gbps, bandwidth: 1 Gbps", "12:29: node.nic.bandwidth: stands twice, first at line 12; a key may stand once"),
+    "duplicate key": (
+        NIC,
+        "nic: {bandwidth: 25 Gbps, bandwidth: 1 Gbps",
+        "12:29: node.nic.bandwidth: stands twice, first at line 12; a key may stand once",
+    ),
     "number for a block": ("price: {", "price: 4 #", "17:1: price: found 4; write a block (date, source ...)"),
-    "text for a block": ("host: {", "host: much #", "11:3: node.host: found 'much'; write a block (cpu, sockets, physical_cores, vcpus, memory, source)"),
-    "list for a block": ("host: {", "host: [] #", "11:3: node.host: found a list; write a block (cpu, sockets, physical_cores, vcpus, memory, source)"),
-    "nothing for a block": ("host: {", "host: #", "11:3: node.host: found nothing; write a block (cpu, sockets, physical_cores, vcpus, memory, source)"),
+    "text for a block": ("host: {", "host: much #", f"11:3: node.host: found 'much'; {HOST}"),
+    "list for a block": ("host: {", "host: [] #", f"11:3: node.host: found a list; {HOST}"),
+    "nothing for a block": ("host: {", "host: #", f"11:3: node.host: found nothing; {HOST}"),
     "number for a part": ("gpu: Toy-GPU", "gpu: 4", None),
-    "unknown part": ("gpu: Toy-GPU", "gpu: Toy-GPX", "4:3: node.gpu: Toy-GPX is not in the catalogue (hardware/parts/gpus/); did you mean toy-gpu?"),
+    "unknown part": (
+        "gpu: Toy-GPU",
+        "gpu: Toy-GPX",
+        "4:3: node.gpu: Toy-GPX is not in the catalogue (hardware/parts/gpus/); did you mean toy-gpu?",
+    ),
     "missing block": ("  gpu_count: 2\n", "", "3:1: node.gpu_count: is missing; write a whole number, zero or more"),
-    "no CPU": ("cpu: toy-cpu, ", "", "11:3: node.host.cpu: is missing; write a block (name, vendor, clock, speed, smt_gain, memory_bandwidth, socket_link, source), or the name of a file in hardware/parts/cpus/"),
-    "list item": ("gpus: [0, 1]", "gpus: [0, x]", "9:26: node.topology.sockets.0.gpus.1: 'x' is not a whole number; write a whole number, zero or more"),
-    "block for a list": ("sockets: [", "sockets: {} #", "9:5: node.topology.sockets: found a block of keys; write a list, each item a block (gpus, nics)"),
-    "dict value": ("{0-1: 1}", "{0-1: x}", "7:34: node.topology.nvlink.pairs.0-1: 'x' is not a whole number; write a whole number, 1 or more"),
-    "choice": ("pcie: wire", "pcie: wire\n    peer_to_peer: near", "9:5: node.topology.peer_to_peer: found 'near'; write one of none, pix, pxb, phb, sys"),
+    "no CPU": ("cpu: toy-cpu, ", "", f"11:3: node.host.cpu: is missing; {CPU}, or the name of a file in hardware/parts/cpus/"),
+    "list item": (
+        "gpus: [0, 1]",
+        "gpus: [0, x]",
+        "9:26: node.topology.sockets.0.gpus.1: 'x' is not a whole number; write a whole number, zero or more",
+    ),
+    "block for a list": (
+        "sockets: [",
+        "sockets: {} #",
+        "9:5: node.topology.sockets: found a block of keys; write a list, each item a block (gpus, nics)",
+    ),
+    "dict value": (
+        "{0-1: 1}",
+        "{0-1: x}",
+        "7:34: node.topology.nvlink.pairs.0-1: 'x' is not a whole number; write a whole number, 1 or more",
+    ),
+    "choice": (
+        "pcie: wire",
+        "pcie: wire\n    peer_to_peer: near",
+        "9:5: node.topology.peer_to_peer: found 'near'; write one of none, pix, pxb, phb, sys",
+    ),
     "boolean": (NIC, "nic: {gpudirect: 3, bandwidth: 25 Gbps", "12:9: node.nic.gpudirect: found 3; write true or false"),
     "number for text": ("provider: nobody", "provider: 7", "2:1: provider: found 7; write text"),
     "rule of a block": ("vcpus: 8", "vcpus: 2", "11:3: node.host: vcpus (2) are hardware threads, at least one per physical core (4)"),
-    "yes": (NIC, "nic: {gpudirect: yes, bandwidth: 25 Gbps", "12:20: node.nic.gpudirect: 'yes' is a boolean to some readers of YAML and text to others; write true, false or 'yes' in quotes"),
-    "empty source": ("nic: {bandwidth: 25 Gbps, transport: hop, source: tests", "nic: {bandwidth: 25 Gbps, transport: hop, source: ''", "12:45: node.nic.source: write where the numbers come from: a text, or one text per key of the block ('*' for the rest)"),
+    "yes": (
+        NIC,
+        "nic: {gpudirect: yes, bandwidth: 25 Gbps",
+        "12:20: node.nic.gpudirect: 'yes' is a boolean to some readers of YAML and text to others; write true, false or 'yes' in quotes",
+    ),
+    "empty source": ("transport: hop, source: tests", "transport: hop, source: ''", f"12:45: node.nic.source: {SOURCE}"),
     "not finite": (NIC, "nic: {bandwidth: 1e999 Gbps", "12:9: node.nic.bandwidth: '1e999 Gbps' is not a finite number"),
     "empty file": (MACHINE, "", ": empty; a description is due"),
     "another kind": (MACHINE, "model: x\ntraining: {}\n", "1:1: looks like a workload description; a hardware description is due"),
-    "no machine": (MACHINE, "name: x\nfabric: {}\n", "1:1: node: is missing; write the block of one machine, or 'groups', a list of several"),
+    "no machine": (
+        MACHINE,
+        "name: x\nfabric: {}\n",
+        "1:1: node: is missing; write the block of one machine, or 'groups', a list of several",
+    ),
     "no group": (MACHINE, "name: x\ngroups: []\n", "2:1: groups: is empty; write at least one item"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", [name for name, (_, _, message) in EACH.items() if message])
@@ -72,9 +111,9 @@ def test_one_slip_gives_one_message(name: str, library: Path) -> None:
 
 
 def test_a_misspelt_required_key_is_missing_too(library: Path) -> None:
-    assert complaint(library, MACHINE.replace(NIC, "nic: {bandwith: 25 Gbps")) == [
+    assert complaint(library, MACHINE.replace(NIC, "nic: {bandwdth: 25 Gbps")) == [
         f"mine.yaml:12:3: node.nic.bandwidth: is missing; write a bandwidth above zero, {BANDWIDTHS.removeprefix('write ')}",
-        "mine.yaml:12:9: node.nic.bandwith: unknown key; did you mean 'bandwidth'?",
+        "mine.yaml:12:9: node.nic.bandwdth: unknown key; did you mean 'bandwidth'?",
     ]
 
 
@@ -85,9 +124,9 @@ def test_a_number_for_a_part_names_its_keys_and_its_folder(library: Path) -> Non
 
 
 def test_everything_wrong_is_told_at_once_in_the_order_of_the_file(library: Path) -> None:
-    text = MACHINE.replace("provider", "provder").replace("gpu_count: 2", "gpu_count: two").replace("64 GiB", "64").replace("3 USD/h", "3")
+    text = MACHINE.replace("provider", "prvider").replace("gpu_count: 2", "gpu_count: two").replace("64 GiB", "64").replace("3 USD/h", "3")
     assert [problem.split(" ")[:2] for problem in complaint(library, text)] == [
-        ["mine.yaml:2:1:", "provder:"],
+        ["mine.yaml:2:1:", "prvider:"],
         ["mine.yaml:5:3:", "node.gpu_count:"],
         [f"mine.yaml:11:{MACHINE.splitlines()[10].index('memory') + 1}:", "node.host.memory:"],
         ["mine.yaml:17:9:", "price.on_demand:"],

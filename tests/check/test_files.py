@@ -1,0 +1,89 @@
+"""Oracle: files broken by hand, one per kind; and the shipped catalogue, which must be right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sim.check import validate, validate_path
+from sim.spec import catalogue
+from tests.spec.documents import FILES
+
+
+def test_the_toy_catalogue_is_right_and_every_file_is_known_for_what_it_is() -> None:
+    verdicts = validate()
+    assert [verdict.problems for verdict in verdicts] == [[]] * len(verdicts)
+    kinds = {"gpus": "gpu", "links": "link", "cpus": "cpu", "transports": "transport", "volumes": "volume", "models": "model",
+             "datasets": "dataset", "stacks": "stack", "hardware": "hardware", "workloads": "workload"}  # fmt: skip
+    found = {Path(verdict.file).stem: verdict.kind for verdict in verdicts if verdict.file}
+    assert found == {Path(name).stem: kinds[Path(name).parent.name] for name in FILES}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_kind_of_a_file_elsewhere_is_told_by_its_keys(name: str, library: Path, tmp_path: Path) -> None:
+    path = tmp_path / "elsewhere" / "file.yaml"
+    path.parent.mkdir()
+    path.write_text(FILES[name])
+    [verdict] = validate([str(path)])
+    assert (verdict.problems, verdict.kind) == ([], validate([str(library / name)])[0].kind)
+
+
+def test_in_the_whole_catalogue_an_estimate_counts_where_it_stands(library: Path) -> None:
+    counts = {Path(verdict.file).stem: len(verdict.estimates) for verdict in validate()}
+    assert {name: count for name, count in counts.items() if count} == {"toy": 3, "toy-gpu": 2}
+    [alone] = validate(["toy"])
+    assert len(alone.estimates) == 5
+
+
+def test_names_and_paths_of_any_kind_are_found(library: Path) -> None:
+    assert [verdict.kind for verdict in validate(["toy", "toy-gpu", "plain", "toy-job", str(library / "hardware/toy.yaml")])] == [
+        "hardware", "gpu", "stack", "workload", "hardware",
+    ]  # fmt: skip
+
+
+def test_a_folder_stands_for_its_files(library: Path) -> None:
+    assert len(validate([f"{library}/hardware/parts/"])) == len([name for name in FILES if "/parts/" in name])
+
+
+def test_every_problem_of_every_file_is_told(library: Path) -> None:
+    (library / "hardware/parts/gpus/toy-gpu.yaml").write_text(FILES["hardware/parts/gpus/toy-gpu.yaml"].replace("16 GiB", "16 MiB"))
+    (library / "workloads/stacks/plain.yaml").write_text("name: [")
+    problems = [problem.replace(str(library), "") for verdict in validate() for problem in verdict.problems]
+    assert problems == [
+        "/hardware/parts/gpus/toy-gpu.yaml:4:1: node.gpu.memory: 16.8 MB is implausible; write 1 GB to 10 TB",
+        "/workloads/stacks/plain.yaml:1:8: not valid YAML: did not find expected node content",
+        "/hardware/parts/gpus/toy-gpu.yaml:4:1: memory: 16.8 MB is implausible; write 1 GB to 10 TB",
+        "/workloads/stacks/plain.yaml:1:8: not valid YAML: did not find expected node content",
+    ]
+
+
+def test_names_must_be_those_of_files_and_belong_to_one(library: Path) -> None:
+    (library / "hardware/twin.yaml").write_text("extends: toy\nname: twin\naliases: [TOY]\n")
+    (library / "hardware/odd.yaml").write_text("extends: toy\nname: even\n")
+    [across] = [verdict for verdict in validate() if not verdict.file]
+    assert [problem.replace(str(library), "") for problem in across.problems] == [
+        "/hardware/odd.yaml: name: 'even' is not the file's name; write odd",
+        f"/hardware/twin.yaml: 'TOY' stands for {library}/hardware/toy.yaml too; write another".replace(str(library), ""),
+    ]
+
+
+def test_what_cannot_be_read_has_a_verdict_too(tmp_path: Path) -> None:
+    strange = tmp_path / "strange.yaml"
+    strange.write_text("zzz: 1\n")
+    assert validate_path("nothing") == ["nothing is not in the catalogue (workloads/); 'sim list' shows what workloads/ holds"]
+    assert validate_path(str(tmp_path / "no.yaml"))[0].startswith(str(tmp_path / "no.yaml"))
+    [problem] = validate_path(str(strange))
+    assert problem.startswith(f"{strange}: no description that this program knows; it may hold a hardware, workload, gpu,")
+
+
+def test_the_shipped_catalogue_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    verdicts = validate()
+    assert len(verdicts) > 100
+    assert [problem for verdict in verdicts for problem in verdict.problems] == []
+    assert all(estimate.reason != "no reason given" for verdict in verdicts for estimate in verdict.estimates)
+    assert len([verdict for verdict in verdicts if verdict.file]) == sum(len(catalogue.catalogue(folder)) for folder in FOLDERS)
+
+
+FOLDERS = sorted({str(Path(name).parent) for name in FILES})

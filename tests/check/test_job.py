@@ -1,0 +1,120 @@
+"""Oracle: counts of GPUs, bytes and precisions worked out by hand for the toy machine (2 GPUs, FP32 only, a disk of 1 TB)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sim.check import check_job, check_run, warn_job
+from sim.check.job import NEEDS
+from sim.spec.hardware import Gpu
+from sim.spec.library import load_hardware, load_workload
+from sim.spec.workload import Workload
+from sim.spec.yaml import SpecError
+
+
+def problems(hardware: tuple[str, ...] = (), workload: tuple[str, ...] = (), **job: Any) -> list[str]:
+    machine, task = load_hardware("toy", hardware), load_workload("toy-job", workload)
+    return check_job(machine.spec, task.spec, documents=(machine.document, task.document), **job)
+
+
+def test_the_toy_job_runs_on_the_toy_machine() -> None:
+    assert problems() == []
+    assert problems(gpus=1) == problems(gpus=2) == problems(nodes=3, gpus=6) == []
+
+
+@pytest.mark.parametrize(
+    ("job", "message"),
+    [
+        ({"gpus": 3}, "--gpus 3: 1 x toy has 2 GPUs; write at most 2, or --nodes 2"),
+        ({"gpus": 9, "nodes": 2}, "--gpus 9: 2 x toy have 4 GPUs; write at most 4, or --nodes 5"),
+        ({"gpus": 0}, "--gpus 0: write 1 or more"),
+        ({"nodes": 0}, "--nodes 0: write 1 or more"),
+        ({"nodes": 3, "gpus": 2}, "--gpus 2: fewer than the 3 nodes; write at least 3"),
+    ],
+)
+def test_ranks_need_gpus(job: dict[str, Any], message: str) -> None:
+    assert problems(**job) == [message]
+
+
+def test_nodes_are_counted_by_groups_where_there_are_several(library: Path) -> None:
+    (library / "hardware/two.yaml").write_text("name: two\ngroups: [{node: toy, count: 3}, {node: toy, role: server}]\n")
+    machine, task = load_hardware("two").spec, load_workload("toy-job").spec
+    assert check_job(machine, task, gpus=6) == []
+    assert check_job(machine, task, gpus=7) == ["--gpus 7: 3 x two have 6 GPUs; write at most 6"]
+    assert check_job(machine, task, nodes=2) == ["--nodes 2: two has 2 groups of nodes; leave --nodes out, or set groups.0.count"]
+
+
+def test_real_data_needs_a_disk() -> None:
+    [message] = problems(hardware=("node.storage=null",))
+    assert message == (
+        "--set node.storage=null: is missing, but the loader 'pytorch' reads pictures from a disk; "
+        "write for example {volume: gp2, source: ...}, or --set input.loader=synthetic"
+    )
+    assert problems(hardware=("node.storage=null",), workload=("input.loader=synthetic",)) == []
+
+
+@pytest.mark.parametrize(("precision", "unit"), NEEDS.items())
+def test_a_precision_needs_its_units(precision: str, unit: str) -> None:
+    asked = f"training.precision={precision}"
+    assert problems(workload=(asked,)) == [f"--set {asked}: Toy-GPU has no {unit} units, which {precision} needs; write one of fp32"]
+    assert problems(hardware=(f"node.gpu.peak.{unit}=20 TFLOP/s",), workload=(asked,)) == []
+
+
+def test_fp32_and_tf32_run_everywhere() -> None:
+    assert problems(workload=("training.precision=tf32",)) == problems(workload=("training.precision=fp32",)) == []
+
+
+def test_whoever_knows_memory_is_asked_once_per_kind_of_gpu(library: Path) -> None:
+    (library / "hardware/two.yaml").write_text("name: two\ngroups: [{node: toy}, {node: toy}]\n")
+    asked = []
+
+    def fit(gpu: Gpu, workload: Workload) -> str | None:
+        asked.append(gpu.name)
+        return f"needs 99 GB of {gpu.memory / 2**30:.0f} GiB" if workload.training.batch > 30 else None
+
+    task = load_workload("toy-job")
+    assert check_job(load_hardware("two").spec, task.spec, fit=fit) == ["training.batch: needs 99 GB of 16 GiB"]
+    assert asked == ["Toy-GPU"]
+    assert problems(workload=("training.batch=8",), fit=fit) == []
+
+
+def test_all_reasons_are_told_at_once() -> None:
+    assert len(problems(hardware=("node.storage=null",), workload=("training.precision=fp8",), gpus=5)) == 3
+
+
+def test_odd_but_possible_jobs_are_warned_of() -> None:
+    """2 ranks x 5 workers > 8 threads; 20 000 000 samples of 100 KB are 2 TB, which are 1863 GiB."""
+    machine = load_hardware("toy").spec
+    odd = load_workload("toy-job", ["input.num_workers=5", "dataset.samples=20000000"]).spec
+    assert warn_job(machine, odd) == [
+        "input.num_workers: 2 ranks x 5 workers share 8 hardware threads",
+        "node.storage.volume.size: pictures takes 2 TB, more than the 1 TB of disk; --set node.storage.volume.size='1863 GiB'",
+    ]
+    assert len(warn_job(machine, odd, ranks_per_node=1)) == 1
+    assert warn_job(machine, load_workload("toy-job").spec) == []
+    assert warn_job(machine, load_workload("toy-job", ["input.loader=synthetic", "input.num_workers=99"]).spec) == []
+
+
+def test_a_run_is_refused_for_all_reasons_at_once_and_its_oddities_returned() -> None:
+    machine = load_hardware("toy", ["node.storage=null", "node.gpu.memory=1 MB"])
+    task = load_workload("toy-job", ["training.batch=2000", "training.precision=fp8", "input.num_workers=5"])
+    with pytest.raises(SpecError) as caught:
+        check_run(machine, task, gpus=3)
+    assert [problem.partition(": ")[0] for problem in caught.value.problems] == [
+        "--set node.gpu.memory=1 MB",
+        "--set training.batch=2000",
+        "--gpus 3",
+        "--set node.storage=null",
+        "--set training.precision=fp8",
+    ]
+    odd = ["input.num_workers: 2 ranks x 5 workers share 8 hardware threads"]
+    assert check_run(load_hardware("toy"), load_workload("toy-job", ["input.num_workers=5"])) == odd
+    assert check_run(load_hardware("toy"), load_workload("toy-job", ["input.num_workers=5"]), gpus=1) == []
+
+
+def test_a_machine_without_gpus_is_no_trouble_to_judge() -> None:
+    machine, task = load_hardware("toy", ["node.gpu_count=0"]).spec, load_workload("toy-job").spec
+    assert check_job(machine, task, gpus=1) == ["--gpus 1: 0 x toy have 0 GPUs; write at most 0"]

@@ -1,0 +1,166 @@
+"""Small nets whose layers can be worked out by hand; named by the tests as ``nets.py:CALLABLE``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+
+def convolutions() -> nn.Module:
+    """Every kind of convolution: strided with bias, grouped, depthwise, 1x1, transposed."""
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, stride=2, padding=1),
+        nn.Conv2d(8, 8, 3, padding=1, groups=8, bias=False),
+        nn.Conv2d(8, 16, 1, bias=False),
+        nn.Conv2d(16, 16, (1, 5), padding=(0, 2), groups=4, bias=False),
+        nn.ConvTranspose2d(16, 4, 2, stride=2),
+        nn.Flatten(),
+        nn.Linear(4 * 16 * 16, 10),
+    )
+
+
+def ungrouped() -> nn.Module:
+    """Convolutions that torch's own counter books rightly in backward (it counts every group in full)."""
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, stride=2, padding=1),
+        nn.Conv2d(8, 16, 1),
+        nn.ConvTranspose2d(16, 4, 2, stride=2),
+        nn.Flatten(),
+        nn.Linear(1024, 9),
+    )
+
+
+def normed() -> nn.Module:
+    """Convolution, batch norm, in-place ReLU, pooling, dropout, linear: the memory-bound operators of a ResNet."""
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3, padding=1, bias=False),
+        nn.BatchNorm2d(4),
+        nn.ReLU(inplace=True),
+        nn.MaxPool2d(2),
+        nn.Dropout(0.5),
+        nn.Flatten(),
+        nn.Linear(4 * 4 * 4, 5),
+    )
+
+
+class Shared(nn.Module):
+    """One linear layer used twice, a branch, and an embedding tied to the output, so that gradients complete late."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(11, 6)
+        self.twice = nn.Linear(6, 6)
+        self.left, self.right = nn.Linear(6, 6), nn.Linear(6, 6, bias=False)
+        self.scale = nn.Parameter(torch.ones(6))
+        self.out = nn.Linear(6, 11)
+        self.out.weight = self.words.weight
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return scores (batch, sequence, words)."""
+        hidden = self.twice(self.words(tokens))
+        hidden = self.left(hidden) + self.right(hidden)
+        result: torch.Tensor = self.out(self.twice(hidden) * self.scale)
+        return result
+
+
+class Attention(nn.Module):
+    """Fused attention between two projections."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project, self.out = nn.Linear(32, 96), nn.Linear(32, 32)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Attend with 4 heads of width 8 over the sequence."""
+        query, key, value = (part.unflatten(-1, (4, 8)).transpose(1, 2) for part in self.project(hidden).chunk(3, -1))
+        attended = nn.functional.scaled_dot_product_attention(query, key, value, dropout_p=0.1)
+        result: torch.Tensor = self.out(attended.transpose(1, 2).flatten(2))
+        return result
+
+
+class Frozen(nn.Module):
+    """A frozen layer below a trained one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.below, self.above = nn.Linear(7, 7).requires_grad_(False), nn.Linear(7, 3)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return scores."""
+        result: torch.Tensor = self.above(self.below(inputs))
+        return result
+
+
+class Forward(nn.Module):
+    """A linear layer whose output goes through any function."""
+
+    def __init__(self, function: Callable[[torch.Tensor], Any]) -> None:
+        super().__init__()
+        self.linear, self.function = nn.Linear(5, 5), function
+
+    def forward(self, inputs: torch.Tensor) -> Any:
+        """Return what the function makes of the layer's output."""
+        return self.function(self.linear(inputs))
+
+
+def branching() -> nn.Module:
+    """Needs a value to choose a branch."""
+    return Forward(lambda hidden: hidden * 2 if hidden.sum() > 0 else hidden)
+
+
+def choosing() -> nn.Module:
+    """Needs values to know a size."""
+    return Forward(lambda hidden: hidden[hidden[:, 0] > 0])
+
+
+def batch_dependent() -> nn.Module:
+    """Runs another operator when the batch is odd."""
+    return Forward(lambda hidden: hidden.exp() if hidden.shape[0] % 2 else hidden.sin())
+
+
+def contrastive() -> nn.Module:
+    """Compares every sample with every other: quadratic in the batch."""
+    return Forward(lambda hidden: hidden @ hidden.t())
+
+
+def unknown_operator() -> nn.Module:
+    """Runs an operator that nobody has described."""
+    return Forward(lambda hidden: torch.linalg.qr(hidden)[0])
+
+
+def own_loss() -> nn.Module:
+    """Returns its loss itself, beside other things."""
+    return Forward(lambda hidden: {"loss": hidden.square().mean(), "hidden": hidden})
+
+
+def nothing_to_train() -> nn.Module:
+    """Returns numbers without gradients."""
+    return Forward(lambda hidden: hidden.argmax(-1))
+
+
+def without_parameters() -> nn.Module:
+    """Has no parameter at all."""
+    return nn.ReLU()
+
+
+def raising(depth: int = 1) -> nn.Module:
+    """Fails while it is built."""
+    raise ValueError(f"depth {depth} is not supported")
+
+
+def not_a_model() -> str:
+    """Return something else."""
+    return "a model"
+
+
+def token_batch(batch: int) -> dict[str, torch.Tensor]:
+    """Return example inputs of Shared."""
+    return {"tokens": torch.zeros(batch, 3, dtype=torch.long)}
+
+
+def lstm() -> nn.Module:
+    """Two recurrent layers, the sequence first."""
+    return nn.LSTM(4, 8, 2)

@@ -1,0 +1,100 @@
+"""Whatever is wrong with a model or its inputs: one sentence that says what, and nothing written."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sim.extract import extract, run_extract
+from sim.extract.target import parse_arguments, parse_input
+from sim.spec.yaml import SpecError
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "sizes", "dtype"),
+    [
+        ("3x224x224", "", (7, 3, 224, 224), "float32"),
+        ("input_ids=384:int64", "input_ids", (7, 384), "int64"),
+        ("user=scalar:int64", "user", (7,), "int64"),
+        ("50xBx1024:float16", "", (50, 7, 1024), "float16"),
+        ("B", "", (7,), "float32"),
+    ],
+)
+def test_inputs(text: str, name: str, sizes: tuple[int, ...], dtype: str) -> None:
+    shape = parse_input(text)
+    assert (shape.name, shape.sizes(7), shape.dtype) == (name, sizes, dtype)
+
+
+@pytest.mark.parametrize("text", ["", "3,224,224", "0x3", "3x", "ids=", "1ids=3", "BxB", "-3", "3x224:"])
+def test_misspelt_inputs(text: str) -> None:
+    with pytest.raises(SpecError, match=r"write \[NAME=\]SHAPE\[:TYPE\]"):
+        parse_input(text)
+
+
+def test_arguments_are_read_as_yaml_words() -> None:
+    assert parse_arguments(["depth=18", "size=large", "norm=false", "rate=0.1", "none=null"]) == {
+        "depth": 18,
+        "size": "large",
+        "norm": False,
+        "rate": 0.1,
+        "none": None,
+    }
+    for wrong in ("depth", "=3", "a b=3", "rate=1e9"):
+        with pytest.raises(SpecError, match="--arg"):
+            parse_arguments([wrong])
+
+
+@pytest.mark.parametrize(
+    ("target", "inputs", "arguments", "told"),
+    [
+        ("unknown_module:net", ["3"], [], "there is no module 'unknown_module'"),
+        ("no_colon", ["3"], [], "write module:callable"),
+        ("{nets}:lstmm", ["3"], [], "has no 'lstmm'; did you mean 'lstm'"),
+        ("absent.py:net", ["3"], [], "absent.py: no such file"),
+        ("{nets}:NETS", ["3"], [], "has no 'NETS'"),
+        ("{nets}:raising", ["3"], ["depth=9"], "calling it failed: ValueError: depth 9 is not supported (at {nets}:"),
+        ("{nets}:raising", ["3"], ["width=9"], "unexpected keyword argument 'width'"),
+        ("{nets}:not_a_model", ["3"], [], "returned str; a torch.nn.Module is due"),
+        ("{nets}:without_parameters", ["3"], [], "no parameter to train"),
+        ("{nets}:nothing_to_train", ["5"], [], "nothing to train"),
+        ("{nets}:branching", ["5"], [], "needs the value of a tensor"),
+        ("{nets}:choosing", ["5"], [], "needs the value of a tensor"),
+        ("{nets}:unknown_operator", ["5"], [], "the operator 'linalg_qr'"),
+        ("{nets}:batch_dependent", ["5"], [], "different operators for a batch of 2 and of 3 (sin in the model and exp in the model)"),
+        ("{nets}:contrastive", ["5"], [], "in proportion to the batch"),
+        ("{nets}:normed", [], [], "the shape of its inputs is missing"),
+        ("{nets}:normed", ["4x8x8"], [], "one training step failed"),
+        ("{nets}:normed", ["3x8x8:float99"], [], "float99 is not a torch type"),
+        ("{nets}:Shared", ["words=3:int64"], [], "forward(tokens) does not fit the inputs: missing a required argument: 'tokens'"),
+        ("{nets}:Shared", ["tokens=3", "tokens=3"], [], "tokens: stands twice"),
+        ("{nets}:normed", ["@{nets}:raising"], [], "calling it with 2 failed"),
+    ],
+)
+def test_one_sentence_and_nothing_written(
+    net: Callable[[str], str], tmp_path: Path, target: str, inputs: list[str], arguments: list[str], told: str
+) -> None:
+    nets = net("").removesuffix(":")
+    output = tmp_path / "net.yaml"
+    with pytest.raises(SpecError) as caught:
+        run_extract(target.format(nets=nets), [text.format(nets=nets) for text in inputs], output, arguments=arguments)
+    assert told.format(nets=nets) in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "sim.extract.run", raising=False)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(SpecError, match=r"extract needs torch, which is not installed: pip install"):
+        extract("torchvision.models:vgg16", ["3x224x224"], "vgg16")
+
+
+def test_what_a_model_prints_stays_off_stdout(net: Callable[[str], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Data belong on stdout; the user's code may print."""
+    file = tmp_path / "loud.py"
+    file.write_text("print('hello')\nfrom torch import nn\ndef net():\n    print('building')\n    return nn.Linear(3, 2)\n")
+    extract(f"{file}:net", ["3"], "loud")
+    assert capsys.readouterr().out == ""

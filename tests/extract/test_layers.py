@@ -1,0 +1,110 @@
+"""From operators to layers, on events written by hand; no torch needed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim.extract.layers import layers
+from sim.extract.operators import Cost
+from sim.spec.workload import Layer
+from sim.spec.yaml import SpecError
+
+
+@dataclass
+class Event:
+    """What ``sim.extract.trace`` would have recorded."""
+
+    operator: str
+    module: str = ""
+    call: int = 0
+    leaf: bool = True
+    recurrent: bool = False
+    cost: Cost = field(default=Cost("elementwise", 0, 0, 0, 1))
+    saved: int = 0
+    backward_flop: int = 0
+    backward_traffic: int = 0
+    backward_kernels: int = 1
+
+
+def scaled(event: Event, batch: int, constant: int = 0) -> Event:
+    """Return *event* at a batch: its own numbers per sample, *constant* whatever the batch."""
+    cost = event.cost._replace(
+        flop=event.cost.flop * batch,
+        read=event.cost.read * batch + constant,
+        write=event.cost.write * batch + (constant if event.cost.write else 0),
+    )
+    return replace(event, cost=cost, saved=event.saved * batch, backward_traffic=event.backward_traffic * batch + constant)
+
+
+def made(*events: Event, ready: tuple[tuple[int, int], ...] = (), constant: int = 0) -> list[Layer]:
+    return layers([scaled(event, 2, constant) for event in events], [scaled(event, 3, constant) for event in events], (2, 3), ready)
+
+
+def conv(module: str, call: int, **more: int) -> Event:
+    return Event("convolution", module, call, cost=Cost("conv", 100, 8, 6, 1, 3, 2, (3, 4)), **more)
+
+
+@given(st.integers(0, 10**6), st.integers(1, 10**9), st.integers(0, 10**6), st.integers(0, 10**9))
+def test_what_does_not_grow_with_the_batch_is_no_part_of_a_sample(read: int, write: int, saved: int, constant: int) -> None:
+    """The table holds the slope exactly, whatever the weights' constant share."""
+    event = Event("relu", "act", 1, cost=Cost("elementwise", 0, read, write, 1), saved=saved)
+    (layer,) = made(event, constant=constant)
+    assert (layer.read, layer.write, layer.saved) == (read, write, saved)
+
+
+def test_elementwise_neighbours_of_one_call_are_one_layer_and_classes_of_their_own_are_not() -> None:
+    add, mul = (Event(name, "block", 1, leaf=False, cost=Cost("elementwise", 0, 4, 2, 1)) for name in ("add", "mul"))
+    softmax = Event("_softmax", "block", 1, leaf=False, cost=Cost("softmax", 0, 4, 4, 1))
+    found = made(conv("block.conv", 2), add, mul, softmax, replace(add))
+    assert [(layer.name, layer.op, layer.forward_kernels, layer.read) for layer in found] == [
+        ("block.conv", "conv", 1, 8),
+        ("block.add", "elementwise", 2, 8),
+        ("block.softmax", "softmax", 1, 4),
+        ("block.add.2", "elementwise", 1, 4),
+    ]
+    assert (found[0].kernel_size, found[0].stride, found[0].channels) == (3, 2, (3, 4))
+
+
+def test_views_and_kernels_without_traffic_join_what_follows() -> None:
+    """A batch norm's counter is a kernel of the norm's layer, not a layer."""
+    counter = Event("add_", "bn", 1, cost=Cost("elementwise", 0, 0, 0, 1), backward_kernels=0)
+    norm = Event("native_batch_norm", "bn", 1, cost=Cost("norm", 0, 16, 8, 1))
+    (layer,) = made(counter, norm)
+    assert (layer.name, layer.op, layer.forward_kernels) == ("bn", "norm", 2)
+    view = Event("view", "", 0, cost=Cost(None), backward_kernels=0)
+    assert [layer.name for layer in made(view, counter, norm, replace(view))] == ["bn"]
+
+
+def test_a_recurrent_module_is_one_layer() -> None:
+    steps = [Event(name, "rnn", 1, recurrent=True, cost=Cost(op, 4, 4, 4, 1)) for name, op in (("addmm", "gemm"), ("tanh", "elementwise"))]
+    (layer,) = made(*steps, *steps)
+    assert (layer.op, layer.forward, layer.forward_kernels) == ("rnn", 16, 4)
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=12))
+def test_gradients_keep_the_order_in_which_they_became_ready(owners: list[int]) -> None:
+    """Whatever layer a gradient belongs to, reading the layers in reverse gives back the order of readiness."""
+    events = [conv(f"layer{index}", index + 1) for index in range(6)]
+    ready = tuple((owner, 100 + index) for index, owner in enumerate(owners))
+    found = made(*events, ready=ready)
+    assert [elements for layer in reversed(found) for elements in layer.gradients] == [elements for _, elements in ready]
+    for layer, event in zip(found, range(6), strict=True):  # never before its own layer's turn
+        assert all(owners[elements - 100] >= event for elements in layer.gradients)
+
+
+def test_work_must_be_in_proportion_to_the_batch() -> None:
+    event = Event("mm", "head", 1, cost=Cost("gemm", 4, 0, 0, 1))
+    large = replace(event, cost=event.cost._replace(flop=9))
+    with pytest.raises(SpecError, match=r"mm in head: costs 4 at a batch of 2 and 9 at 3"):
+        layers([event], [large], (2, 3), ())
+
+
+def test_both_batches_must_run_the_same_operators() -> None:
+    with pytest.raises(SpecError, match=r"relu in a and nothing more"):
+        layers([Event("relu", "a", 1)], [], (2, 3), ())
+    with pytest.raises(SpecError, match=r"relu in a and tanh in a"):
+        layers([Event("relu", "a", 1)], [Event("tanh", "a", 1)], (2, 3), ())

@@ -1,0 +1,110 @@
+"""Models that people use, against torch's own counts; and the catalogue's files against the commands in their headers."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sim.extract import extract, run_extract
+from sim.spec.library import catalogue, load_part
+from sim.spec.workload import Model
+
+torch = pytest.importorskip("torch", reason="extracting a model needs torch")
+
+MODELS = catalogue("workloads/models")
+
+
+def counted(model: Any, batch: int, shape: tuple[int, ...]) -> tuple[int, int]:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with FlopCounterMode(display=False) as forward:
+        output = model(torch.empty(batch, *shape, device="meta"))
+    outputs = output if isinstance(output, tuple) else (output,)
+    with FlopCounterMode(display=False) as backward:
+        sum(tensor.sum() for tensor in outputs).backward()
+    return forward.get_total_flops(), backward.get_total_flops()
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "backward_too"),
+    [
+        ("alexnet", 224, True),
+        ("resnet18", 224, True),
+        ("squeezenet1_0", 224, True),
+        ("vgg16", 224, True),
+        ("inception_v3", 299, True),
+        ("mobilenet_v2", 224, False),  # the counter's backward counts every group of a grouped convolution in full
+        ("shufflenet_v2_x0_5", 224, False),
+    ],
+)
+def test_catalogue_flop_equal_torchs_counter(name: str, size: int, backward_too: bool) -> None:
+    """Oracle: FlopCounterMode on the meta device, the difference of two batches, since batch norm refuses one sample."""
+    torchvision = pytest.importorskip("torchvision", reason="the catalogue's image models are torchvision's")
+    with torch.device("meta"):
+        model = getattr(torchvision.models, name)(**({"init_weights": False} if name == "inception_v3" else {})).train()
+    two, three = (counted(model, batch, (3, size, size)) for batch in (2, 3))
+    table = load_part(Model, name, "workloads/models")
+    assert table.parameters == sum(parameter.numel() for parameter in model.parameters())
+    assert [sum(1 for _ in model.parameters())] == [sum(len(layer.gradients) for layer in table.layers)]
+    assert sum(layer.forward for layer in table.layers) == three[0] - two[0]
+    if backward_too:
+        assert sum(layer.backward for layer in table.layers) == three[1] - two[1]
+
+
+def test_catalogue_order_equals_a_real_backward() -> None:
+    """Oracle: post-accumulate hooks of resnet18 run with real numbers on a small image."""
+    torchvision = pytest.importorskip("torchvision", reason="the catalogue's image models are torchvision's")
+    model, order = torchvision.models.resnet18().train(), []
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(lambda done: order.append(done.numel()))
+    model(torch.randn(2, 3, 64, 64)).sum().backward()
+    table = load_part(Model, "resnet18", "workloads/models")
+    assert [elements for layer in reversed(table.layers) for elements in layer.gradients] == order
+
+
+def test_bert_order_equals_a_real_backward() -> None:
+    """Oracle: the same hooks on a BERT for pretraining of two layers and width 8; its decoder shares the word embeddings."""
+    from sim.extract.zoo import BertForPretraining
+
+    size = {"width": 8, "depth": 2, "heads": 2, "vocabulary": 50}
+    model, order = BertForPretraining(**size), []
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(lambda done: order.append(done.numel()))
+    tokens = torch.zeros(2, 6, dtype=torch.long)
+    words, following = model(tokens, tokens, tokens, tokens[:, :2])
+    (words.sum() + following.sum()).backward()
+    inputs = [f"{name}=6:int64" for name in ("input_ids", "token_type_ids", "attention_mask")] + ["masked_positions=2:int64"]
+    table = extract("sim.extract.zoo:BertForPretraining", inputs, "bert", size)
+    assert [elements for layer in reversed(table.layers) for elements in layer.gradients] == order
+
+
+@pytest.mark.parametrize("name", ["alexnet", "resnet10_noresidue", "bert-base-seq384"])
+def test_the_command_in_a_header_writes_the_same_file(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = MODELS[name]
+    table = load_part(Model, str(path), "workloads/models")
+    words = shlex.split(table.command)
+    assert words[:4] == ["python", "-m", "sim", "extract"]
+    options = list(zip(words[5:-2:2], words[6:-2:2], strict=True))
+    if "torchvision" in words[4] or "resnet" in words[4]:
+        pytest.importorskip("torchvision", reason="the catalogue's image models are torchvision's")
+    monkeypatch.chdir(tmp_path)
+    written = run_extract(
+        words[4],
+        [value for option, value in options if option == "--input"],
+        Path(words[-1]),
+        arguments=[value for option, value in options if option == "--arg"],
+    )
+    if written.source != table.source:
+        pytest.skip(f"the catalogue was {table.source}, here it is {written.source}")
+    assert Path(words[-1]).read_bytes() == path.read_bytes()
+
+
+def test_unknown_depth_is_told() -> None:
+    from sim.spec.yaml import SpecError
+
+    pytest.importorskip("torchvision", reason="the catalogue's image models are torchvision's")
+    with pytest.raises(SpecError, match="depth 11: one of 10, 12, 16"):
+        extract("sim.extract.zoo:resnet", ["3x224x224"], "resnet11", {"depth": 11})

@@ -1,0 +1,78 @@
+"""The written table: reads back as it was, shows its totals, and is never half there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim.extract import table
+from sim.spec import yaml
+from sim.spec.workload import Layer, Model
+from sim.spec.yaml import SpecError
+
+NAMES = st.one_of(
+    st.text(min_size=1, max_size=12), st.sampled_from(["1", "1.0", "yes", "null", "12:30", "1e9", "- a", "a: b", "#x", "é", "{x}"])
+)
+
+
+def layer(name: str, **more: object) -> Layer:
+    return Layer.model_validate({"name": name, "op": "conv", **more})
+
+
+def model(*layers: Layer, name: str = "net", parameters: int = 10**9) -> Model:
+    return Model.model_construct(name=name, command="", parameters=parameters, input=4.0, buffers=0.0, layers=layers, source="a test")
+
+
+@given(
+    st.lists(
+        st.tuples(NAMES, st.integers(0, 2**53), st.lists(st.integers(1, 10**6), max_size=3), st.integers(0, 9)), min_size=1, max_size=5
+    )
+)
+def test_reading_back_gives_the_same_model_and_the_same_bytes(rows: list[tuple[str, int, list[int], int]]) -> None:
+    written = model(
+        *(
+            layer(name, forward=f"{work} FLOP", saved=f"{work} B", gradients=gradients, backward_kernels=kernels)
+            for name, work, gradients, kernels in rows
+        )
+    )
+    text = table.render(written)
+    read = Model.model_validate(yaml.parse(text).value)
+    assert read == written
+    assert table.render(read) == text
+
+
+def test_totals_and_blocks_stand_in_comments() -> None:
+    net = model(
+        layer("stem", gradients=[10], forward="2 GFLOP", backward="2 GFLOP"),
+        layer("block.0.conv", gradients=[20, 5], forward="1 GFLOP", backward="2 GFLOP", saved="3 MB"),
+        layer("block.0.act"),
+        parameters=40,
+    )
+    lines = table.render(net).splitlines()
+    assert lines[0] == "# net: 35 gradient elements in 3 tensors; 3 GFLOP forward, 4 GFLOP backward; saves 3 MB"
+    assert lines[1] == "# 5 of 40 parameters get no gradient (frozen or unused)."
+    assert "  # block.0: 25 gradient elements in 2 tensors; 1 GFLOP forward, 2 GFLOP backward; saves 3 MB" in lines
+    assert "  - {name: stem, op: conv, gradients: [10], forward: 2000000000 FLOP, backward: 2000000000 FLOP}" in lines
+
+
+def test_a_failed_write_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "net.yaml"
+    table.write(model(layer("a")), path)
+    before = path.read_bytes()
+
+    def fail(source: str, destination: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.replace", fail)
+    with pytest.raises(SpecError, match=r"net.yaml: cannot be written: No space left on device"):
+        table.write(model(layer("b")), path)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_output_that_is_a_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="cannot be written"):
+        table.write(model(layer("a")), tmp_path)

@@ -1,0 +1,55 @@
+"""Measured record: what Stash's abstract says (arXiv 2208.14344), as directions; nothing here is coded into the simulator.
+
+RUN0 is one GPU, RUN1 all GPUs of an instance, both on synthetic data; the interconnect stall is (T1 - T0) / T1, the network slowdown
+T1 of two instances over T1 of one with as many GPUs. Stack and precision are those of Stash's code: apex, one all-reduce per tensor,
+AMP O1. Figures reached are in the comments; batch sizes matter, the paper's body is not at hand.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from sim.study.scenario import Scenario, answer
+
+STASH = ("training.stack=apex-per-tensor", "input.loader=synthetic")
+
+
+@lru_cache
+def step_time(hardware: str, model: str, batch: int) -> float:
+    return answer(Scenario(hardware, model, STASH, batch=batch, precision="amp_fp16")).run.jobs[0].warm.step_time
+
+
+def interconnect_share(single: str, whole: str, model: str, batch: int) -> float:
+    alone, together = step_time(single, model, batch), step_time(whole, model, batch)
+    return (together - alone) / together
+
+
+def network_slowdown(model: str, batch: int) -> float:
+    return step_time("2x-p3.8xlarge", model, batch) / step_time("p3.16xlarge", model, batch)
+
+
+def test_a1_interconnect_overhead_reaches_80_to_95_percent_on_some_p3() -> None:
+    """A1: "up to 90 % of DNN training time". AlexNet, 32 images per GPU, on the p3.8xlarge slice of two islands: 86 %."""
+    assert 0.80 < interconnect_share("p3.2xlarge", "p3.8xlarge-two-islands", "alexnet", 32) < 0.95
+
+
+def test_a2_network_slows_vgg_down_several_times() -> None:
+    """A2: "up to 5x" for network-connected instances. VGG-11 at Stash's largest batch (80): 9 times."""
+    assert 4 < network_slowdown("vgg11", 80) < 12
+
+
+def test_a3_a_dearer_instance_is_not_always_faster_per_dollar() -> None:
+    """A3: 8 GPUs at 24.48 USD/h against 1 at 3.06 USD/h cost the same per GPU, so any stall makes the dearer one worse."""
+    for model, batch in (("alexnet", 128), ("shufflenet_v2_x0_5", 128), ("resnet18", 128)):
+        per_dollar = {name: gpus / step_time(name, model, batch) / price for name, gpus, price in (("p3.16xlarge", 8, 24.48), ("p3.2xlarge", 1, 3.06))}
+        assert per_dollar["p3.16xlarge"] < per_dollar["p3.2xlarge"]
+
+
+def test_a4_a_bad_slice_stalls_more_than_the_whole_quad() -> None:
+    """A4: "AWS can sub-optimally allocate hardware interconnect resources"."""
+    for model in ("alexnet", "vgg11"):
+        whole, mixed, islands = (
+            interconnect_share("p3.2xlarge", name, model, 32) for name in ("p3.8xlarge", "p3.8xlarge-mixed-quad", "p3.8xlarge-two-islands")
+        )
+        assert islands > whole + 0.1
+        assert mixed >= whole - 1e-9

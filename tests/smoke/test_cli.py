@@ -1,0 +1,140 @@
+"""Does every command run at all, on real input, and refuse bad input in one clear sentence?"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from sim.cli import main
+from sim.events import STALLS
+
+Capture = pytest.CaptureFixture[str]
+
+MAIN_JOB = ["run", "p3.16xlarge", "vgg16"]
+
+
+def document(capsys: Capture, *arguments: str) -> dict:
+    assert main([*arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def refusal(capsys: Capture, *arguments: str) -> str:
+    assert main(list(arguments)) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "Traceback" not in said.err
+    return said.err
+
+
+def test_json_has_the_whole_contract(capsys: Capture) -> None:
+    found = document(capsys, *MAIN_JOB)
+    assert list(found) == [
+        "schema", "hardware", "workload", "stack", "nodes", "gpus", "batch_per_gpu", "precision", "step_time_s",
+        "throughput_samples_per_s", "epoch_time_s", "cost_per_epoch_usd", "stalls_s", "first_epoch", "gpu_memory_bytes", "collective",
+        "expected_error", "assumptions", "warnings", "seed", "version", "inputs_sha256",
+    ]  # fmt: skip
+    assert list(found["stalls_s"]) == [cause.value for cause in STALLS]
+    assert math.isclose(sum(found["stalls_s"].values()), found["step_time_s"], rel_tol=1e-9)
+    first = found["first_epoch"]
+    assert math.isclose(sum(first["stalls_s"].values()), first["step_time_s"], rel_tol=1e-9)
+    assert found["gpus"] == 8
+    assert found["throughput_samples_per_s"] == pytest.approx(8 * found["batch_per_gpu"] / found["step_time_s"])
+    assert found["cost_per_epoch_usd"] == pytest.approx(24.48 / 3600 * found["epoch_time_s"])
+    assert set(found["inputs_sha256"]) == {"hardware", "workload", "stack", "records"}
+
+
+def test_same_inputs_same_bytes(capsys: Capture) -> None:
+    main([*MAIN_JOB, "--json"])
+    once = capsys.readouterr().out
+    main([*MAIN_JOB, "--json"])
+    assert capsys.readouterr().out == once
+
+
+def test_path_and_name_mean_the_same(capsys: Capture) -> None:
+    root = Path(__file__).resolve().parents[2]
+    by_path = document(capsys, "run", str(root / "hardware/p3.16xlarge.yaml"), str(root / "workloads/vgg16.yaml"))
+    assert by_path == document(capsys, *MAIN_JOB)
+
+
+def test_report_names_the_bottleneck(capsys: Capture) -> None:
+    assert main(["run", "p3.16xlarge", "resnet18"]) == 0
+    assert "32 workers deliver" in capsys.readouterr().out
+
+
+def test_csv_rows_have_units(capsys: Capture) -> None:
+    assert main([*MAIN_JOB, "--nodes", "1..4", "--csv"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [row["nodes"] for row in rows] == ["1", "2", "4"]
+    assert float(rows[2]["network_s"]) > float(rows[0]["network_s"]) == 0
+
+
+def test_scaling_by_gpus(capsys: Capture) -> None:
+    assert main([*MAIN_JOB, "--gpus", "1..8"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[1] for line in lines[1:5]] == ["1", "2", "4", "8"]
+
+
+def test_output_folder(capsys: Capture, tmp_path: Path) -> None:
+    folder = tmp_path / "deep" / "er"
+    assert main([*MAIN_JOB, "-o", str(folder)]) == 0
+    assert sorted(path.name for path in folder.iterdir()) == ["report.txt", "run.csv", "run.json", "stalls.png"]
+    assert (folder / "stalls.png").read_bytes().startswith(b"\x89PNG")
+    assert json.loads((folder / "run.json").read_text())["workload"] == "vgg16"
+
+
+def test_set_reaches_hardware_workload_and_stack(capsys: Capture) -> None:
+    sets = ("--set", "node.nic.bandwidth=100 Gbps", "--set", "input.num_workers=9;training.stack.bucket_cap=5 MiB")
+    found = document(capsys, *MAIN_JOB, "--nodes", "2", *sets)
+    assert found["stalls_s"]["network"] < document(capsys, *MAIN_JOB, "--nodes", "2")["stalls_s"]["network"]
+
+
+def test_several_jobs(capsys: Capture, tmp_path: Path) -> None:
+    (tmp_path / "two.yaml").write_text("jobs:\n  - {workload: resnet18, placement: '4'}\n  - {workload: vgg16, placement: '4'}\n")
+    found = document(capsys, "run", "p3.16xlarge", str(tmp_path / "two.yaml"))
+    assert [job["workload"] for job in found["jobs"]] == ["resnet18", "vgg16"]
+    assert [job["gpus"] for job in found["jobs"]] == [4, 4]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["run", "p3.16xlarg", "vgg16"], "did you mean p3.16xlarge"),
+        (["run", "p3.16xlarge", "nothing.yaml"], "nothing.yaml: no such file"),
+        (["run", "p3.16xlarge", "vgg16", "--set", "node.nic.bandwith=1 Gbps"], "did you mean 'bandwidth'?"),
+        (["run", "p3.16xlarge", "vgg16", "--set", "node.nic.bandwidth=100"], "no unit"),
+        (["run", "p3.16xlarge", "vgg16", "--batch", "512"], "the largest batch that fits is"),
+        (["run", "p3.16xlarge", "vgg16", "--gpus", "9"], "8 GPUs"),
+        (["run", "p3.16xlarge", "vgg16", "--nodes", "4..1"], "a range goes up"),
+        (["run", "p3.16xlarge", "vgg16", "--set", "node.storage=null"], "storage"),
+        (["run", "p3.16xlarge", "vgg16", "--precision", "fp99"], "fp99"),
+        (["list", "machines"], "write hardware or workloads"),
+    ],
+)
+def test_refusals(capsys: Capture, arguments: list[str], says: str) -> None:
+    assert says in refusal(capsys, *arguments)
+
+
+def test_check_and_list_and_schema(capsys: Capture, tmp_path: Path) -> None:
+    assert main(["check", "p3.16xlarge", "vgg16"]) == 0
+    assert "2 files, 0 problems" in capsys.readouterr().out
+    assert main(["list", "hardware", "--where", "provider=aws", "--where", "gpus=8"]) == 0
+    assert "p3.16xlarge" in capsys.readouterr().out
+    assert main(["schema", "-o", str(tmp_path)]) == 0
+    assert (tmp_path / "hardware.schema.json").exists()
+
+
+def test_help_shows_an_example(capsys: Capture) -> None:
+    for command in ("run", "check", "list", "schema", "extract"):
+        assert main([command, "--help"]) == 0
+        assert "Example:" in capsys.readouterr().out
+
+
+def test_exit_codes_of_usage() -> None:
+    assert main(["run"]) == 2
+    assert main(["fly"]) == 2
+    assert main(["--version"]) == 0

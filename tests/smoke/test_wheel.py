@@ -1,0 +1,29 @@
+"""Does an installed wheel work anywhere? Built, unpacked into an empty folder, run from another one, without the checkout."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.slow
+def test_wheel_runs_elsewhere(tmp_path: Path) -> None:
+    pytest.importorskip("hatchling", reason="hatchling builds the wheel; it is in the dev extra")
+    subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)], cwd=ROOT, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("stallsim-*.whl")
+    site = tmp_path / "site"
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", str(site), str(wheel)]
+    subprocess.run(pip, check=True, capture_output=True)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    environment = os.environ | {"PYTHONPATH": str(site)}
+    command = [sys.executable, str(site / "bin" / "stallsim"), "run", "p3.16xlarge", "vgg16", "--json"]
+    ran = subprocess.run(command, cwd=elsewhere, env=environment, check=True, capture_output=True, text=True)
+    assert json.loads(ran.stdout)["hardware"] == "p3.16xlarge"

@@ -1,0 +1,181 @@
+"""The catalogue's workloads, models, datasets and stacks: complete, consistent, and equal to counts made elsewhere; no torch needed."""
+
+from __future__ import annotations
+
+import pytest
+
+from sim.extract import table
+from sim.spec.library import catalogue, load_part, load_workload
+from sim.spec.stack import Stack
+from sim.spec.workload import Dataset, Model
+from sim.spec.yaml import SpecError
+
+MODELS = catalogue("workloads/models")
+WORKLOADS = catalogue("workloads")
+
+STASH = {
+    # parameters, gradient tensors, largest tensor: counted from the definitions in aakash-sharma/DS-Analyzer, where Stash's runs
+    # made one all-reduce for each tensor; totals equal torchvision's published ones
+    "alexnet": (61100840, 16, 37748736),
+    "squeezenet1_0": (1248424, 52, 512000),
+    "shufflenet_v2_x0_5": (1366792, 170, 1024000),
+    "mobilenet_v2": (3504872, 158, 1280000),
+    "resnet18": (11689512, 62, 2359296),
+    "resnet50": (25557032, 161, 2359296),
+    "vgg11": (132863336, 22, 102760448),
+    "bert-large-seq384": (334094338, 391, 31254528),
+    "resnet10": (5418792, 38, 2359296),
+    "resnet12": (10139432, 44, 2359296),
+    "resnet16": (11615528, 56, 2359296),
+    "resnet34": (21797672, 110, 2359296),
+    "resnet101": (44549160, 314, 2359296),
+    "resnet152": (60192808, 467, 2359296),
+    "vgg13": (133047848, 26, 102760448),
+    "vgg16": (138357544, 32, 102760448),
+    "vgg19": (143667240, 38, 102760448),
+    "resnet10_nobn": (5414824, 20, 2359296),
+    "resnet12_nobn": (10133416, 22, 2359296),
+    "resnet16_nobn": (11607976, 26, 2359296),
+    "resnet18_nobn": (11681704, 28, 2359296),
+    "resnet34_nobn": (21782440, 44, 2359296),
+    "resnet50_nobn": (25556904, 159, 2359296),
+    "resnet101_nobn": (44549032, 312, 2359296),
+    "resnet152_nobn": (60192680, 465, 2359296),
+}
+
+NO_RESIDUE = {"resnet10": (38, 5418792), "resnet12": (44, 10139432), "resnet16": (56, 11615528), "resnet18": (62, 11689512)}
+
+PUBLISHED = {
+    # parameters in torchvision's documentation of pretrained weights (with auxiliary classifiers: its definitions), and BERT's
+    # (huggingface/transformers, BertForQuestionAnswering and BertForPreTraining of the base configuration)
+    "densenet161": 28681000,
+    "vit_b_16": 86567656,
+    "inception_v3": 27161264,
+    "googlenet": 13004888,
+    "bert-base-seq384": 108893186,
+    "bert-base-seq128": 110106428,
+}
+
+
+def model(name: str) -> Model:
+    return load_part(Model, name, "workloads/models")
+
+
+def tensors(found: Model) -> list[int]:
+    return [elements for layer in found.layers for elements in layer.gradients]
+
+
+@pytest.mark.parametrize("name", STASH)
+def test_gradient_tensors_are_those_that_stash_exchanged(name: str) -> None:
+    parameters, count, largest = STASH[name]
+    found = tensors(model(name))
+    assert (model(name).parameters, sum(found), len(found), max(found)) == (parameters, parameters, count, largest)
+
+
+@pytest.mark.parametrize("depth", NO_RESIDUE)
+def test_down_sampling_without_residuals_gets_no_gradient(depth: str) -> None:
+    """Stash's code still computes the three down-sampled inputs and drops them: convolution and norm of each get no gradient.
+
+    64 x 128, 128 x 256 and 256 x 512 weights and two vectors of the output channels.
+    """
+    count, parameters = NO_RESIDUE[depth]
+    found = model(f"{depth}_noresidue")
+    dropped = sum(64 * 2**i * 128 * 2**i + 2 * 128 * 2**i for i in range(3))
+    assert (found.parameters, len(tensors(found)), sum(tensors(found))) == (parameters, count - 9, parameters - dropped)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_parameters_are_the_published_ones(name: str) -> None:
+    found = model(name)
+    assert found.parameters == PUBLISHED[name] == sum(tensors(found))
+
+
+def test_forward_flop_of_vgg16_by_hand() -> None:
+    """13 convolutions of 3x3 at 224, 112, 56, 28 and 14 pixels, and three matrices; 2 FLOP for each product."""
+    channels = [(224, 3, 64), (224, 64, 64), (112, 64, 128), (112, 128, 128), (56, 128, 256), (56, 256, 256), (56, 256, 256)]
+    channels += [(28, 256, 512), (28, 512, 512), (28, 512, 512), (14, 512, 512), (14, 512, 512), (14, 512, 512)]
+    convolutions = sum(2 * size * size * 9 * before * after for size, before, after in channels)
+    matrices = 2 * (25088 * 4096 + 4096 * 4096 + 4096 * 1000)
+    assert sum(layer.forward for layer in model("vgg16").layers) == convolutions + matrices == 30_940_528_640
+
+
+def test_forward_flop_of_bert_large_by_hand() -> None:
+    """24 layers of 12 width^2 weights for each of 384 tokens, two score products of 384 x 384 x width, and two output columns."""
+    width, tokens = 1024, 384
+    products = 24 * (12 * width * width * tokens + 2 * tokens * tokens * width) + 2 * width * tokens
+    assert sum(layer.forward for layer in model("bert-large-seq384").layers) == 2 * products
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_model(name: str) -> None:
+    """Every table: reads back to the same bytes, says its command, backward is twice forward but for the first layer and dead ends."""
+    found, path = model(name), MODELS[name]
+    assert found.name == name
+    assert table.render(found) == path.read_text(encoding="utf-8")
+    assert f"# Written by: {found.command}\n" in path.read_text(encoding="utf-8")
+    assert found.command.startswith("python -m sim extract ") and found.command.endswith(f"-o workloads/models/{name}.yaml")
+    products = [layer for layer in found.layers if layer.forward]
+    assert all(layer.backward in (0, layer.forward, 2 * layer.forward, 2.5 * layer.forward) for layer in products)
+    assert all(layer.backward or "downsample" in layer.name for layer in products)
+    assert all(layer.channels for layer in products if layer.op != "attention")
+    assert sum(layer.saved for layer in found.layers) > 0
+    assert len({layer.name for layer in found.layers}) == len(found.layers)
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_workload(name: str) -> None:
+    """Every workload resolves, says who chose its batch, feeds the model what it takes, and fits a GPU of 16 GB in fp32."""
+    found = load_workload(name).spec
+    assert (found.name, found.model.name) == (name, name)
+    assert found.description and found.training.source != "the user's choice"
+    assert found.dataset.prepared == found.model.input
+    assert found.training.stack.name == "torch-1.13-ddp" and found.training.precision == "fp32"
+    states = 4 * found.model.parameters * (2 + found.training.optimizer.states)  # weights, gradients, optimizer
+    activations = found.training.batch * sum(layer.saved for layer in found.model.layers)
+    assert states + activations < 15e9  # 16 GB less the context
+
+
+def test_every_model_has_a_workload_and_stashs_names_resolve() -> None:
+    assert set(MODELS) == set(WORKLOADS)
+    for alias, name in {
+        "noBN_resnet18": "resnet18_nobn",
+        "noResidue_resnet34": "resnet34_noresidue",
+        "bert-large": "bert-large-seq384",
+    }.items():
+        assert load_workload(alias).spec.name == name
+    with pytest.raises(SpecError, match="resnet51"):
+        load_workload("resnet51")
+
+
+@pytest.mark.parametrize("name", catalogue("workloads/datasets"))
+def test_dataset(name: str) -> None:
+    """Every number of a dataset has its source."""
+    found = load_part(Dataset, name, "workloads/datasets")
+    assert found.name == name and isinstance(found.source, dict)
+    numbers = {"samples", "sample", "prepared", "prep", "dali_prep", "dali_gpu_prep", "dali_gpu_time"} & found.model_fields_set
+    assert numbers <= found.source.keys()
+
+
+@pytest.mark.parametrize("name", catalogue("workloads/stacks"))
+def test_stack(name: str) -> None:
+    """Every stack resolves under its own name, with a source for each factor that is not the default of the schema."""
+    found = load_part(Stack, name, "workloads/stacks")
+    assert found.name == name and isinstance(found.source, dict) and "*" in found.source
+    assert {"launch_cpu", "gradient_copy_passes", "optimizer"} <= found.source.keys()
+
+
+def test_stacks_differ_as_the_software_does() -> None:
+    """DDP: 25 MiB buckets, the first 1 MiB, overlapped. Stash: every tensor alone, three blocking scalars, no buffer broadcast."""
+    stacks = {name: load_part(Stack, name, "workloads/stacks") for name in catalogue("workloads/stacks")}
+    ddp, stash, flat = stacks["torch-1.13-ddp"], stacks["apex-per-tensor"], stacks["flat"]
+    assert (ddp.bucket_cap, ddp.first_bucket_cap, ddp.overlap, ddp.broadcast_buffers) == (25 * 2**20, 2**20, True, True)
+    assert (stash.strategy, stash.blocking_scalar_all_reduces, stash.broadcast_buffers) == ("apex_per_tensor", 3, False)
+    assert (flat.strategy, flat.overlap) == ("flat", False)
+    assert (stacks["torch-1.6-ddp"].fp32_convolution, ddp.fp32_convolution, ddp.fp32_matmul) == ("fp32", "tf32", "fp32")
+
+
+def test_prep_cost_of_imagenet_is_the_measured_one() -> None:
+    """DLPerf: 8 DataLoader workers deliver 1,070 images/s, 8 DALI threads 2,244 (Oneflow-Inc/DLPerf PyTorch/resnet50v1.5)."""
+    imagenet = load_part(Dataset, "imagenet-1k", "workloads/datasets")
+    assert imagenet.prep == pytest.approx(8 / 1070, rel=2e-3)
+    assert imagenet.dali_prep == pytest.approx(8 / 2244, rel=2e-3)
