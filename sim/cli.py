@@ -80,6 +80,7 @@ def run(
     sets: Sets = [],  # noqa: B006  typer copies the default
     seed: Annotated[int, typer.Option(help="seed of every random stream")] = 0,
     exact: Annotated[bool, typer.Option("--exact", help="simulate every step instead of skipping whole periods")] = False,
+    fast: Annotated[bool, typer.Option("--fast", help="do not try which estimates decide the answer")] = False,
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="show every resource that was waited for")] = False,
     as_json: Json = False,
     as_csv: Csv = False,
@@ -97,18 +98,18 @@ def run(
     )  # fmt: skip
     many_nodes = whole_numbers(nodes, "--nodes") if nodes else []
     many_gpus = whole_numbers(gpus, "--gpus") if gpus else []
-    scenarios = scaling(scenario, many_nodes, many_gpus) if many_nodes or many_gpus else [scenario]
-    _show_runs(scenarios, as_json, as_csv, output, verbose)
+    scenarios = scaling(scenario, many_nodes, many_gpus)
+    _show_runs(scenarios, as_json, as_csv, output, verbose, thorough=len(scenarios) == 1 and not fast)
 
 
-def _show_runs(scenarios: Sequence[Any], as_json: bool, as_csv: bool, output: Path | None, verbose: bool) -> None:
+def _show_runs(scenarios: Sequence[Any], as_json: bool, as_csv: bool, output: Path | None, verbose: bool, thorough: bool) -> None:
     from sim.report.document import run_document
     from sim.report.rows import run_csv
     from sim.report.table import run_text, scaling_text
     from sim.study.scenario import answer
 
-    answers = [answer(scenario) for scenario in scenarios]
-    documents = [run_document(found.run, found.inputs) for found in answers]
+    answers = [answer(scenario, thorough=thorough) for scenario in scenarios]
+    documents = [run_document(found.run, found.inputs, found.warnings) for found in answers]
     jobs = [job for document in documents for job in document.get("jobs", [document])]
     if len(answers) == 1:
         run = answers[0].run

@@ -17,8 +17,8 @@ from sim.spec.yaml import Document
 MemoryFit = Callable[[Gpu, Workload], str | None]
 """Says in a sentence what a step needs, what there is and what would fit; None where it fits."""
 
-NEEDS: Final[dict[Precision, Peak]] = {"amp_fp16": "fp16", "fp16": "fp16", "amp_bf16": "bf16", "bf16": "bf16", "fp8": "fp8"}
-"""The compute units a precision cannot do without. fp32 and tf32 run everywhere: torch ignores TF32 where there is none."""
+NEEDS: Final[dict[Precision, Peak]] = {"amp_bf16": "bf16", "bf16": "bf16", "fp8": "fp8"}
+"""The compute units a precision cannot do without. TF32 and FP16 run everywhere: where there are no units for them, at the FP32 rate."""
 
 
 def check_job(
@@ -61,9 +61,12 @@ def check_run(
 
 def warn_job(hardware: Hardware, workload: Workload, ranks_per_node: int | None = None) -> list[str]:
     """Return what is odd, but not wrong, about *workload* on *hardware*."""
+    slow = list(_without_half_units(hardware, workload))
     if workload.input.loader == "synthetic":
-        return []
-    return [text for group in _workers(hardware) for text in (*_crowded(group, workload, ranks_per_node), *_overfull(group, workload))]
+        return slow
+    return slow + [
+        text for group in _workers(hardware) for text in (*_crowded(group, workload, ranks_per_node), *_overfull(group, workload))
+    ]
 
 
 def _workers(hardware: Hardware) -> list[Group]:
@@ -107,7 +110,7 @@ def _precision(hardware: Hardware, workload: Workload) -> Iterator[Problem]:
     need = NEEDS.get(precision)
     for gpu in {group.node.gpu.name: group.node.gpu for group in _workers(hardware)}.values():
         if need is not None and need not in gpu.peak:
-            able = ["fp32", *(name for name, peak in NEEDS.items() if peak in gpu.peak)]
+            able = ["fp32", "amp_fp16", *(name for name, peak in NEEDS.items() if peak in gpu.peak)]
             yield ("training", "precision"), f"{gpu.name} has no {need} units, which {precision} needs; write one of {', '.join(able)}"
 
 
@@ -115,6 +118,13 @@ def _memory(hardware: Hardware, workload: Workload, fit: MemoryFit | None) -> It
     for gpu in {group.node.gpu.name: group.node.gpu for group in _workers(hardware)}.values():
         if fit is not None and (sentence := fit(gpu, workload)):
             yield ("training", "batch"), sentence
+
+
+def _without_half_units(hardware: Hardware, workload: Workload) -> Iterator[str]:
+    precision = workload.training.precision
+    for name in dict.fromkeys(group.node.gpu.name for group in _workers(hardware) if "fp16" not in group.node.gpu.peak):
+        if precision in ("amp_fp16", "fp16"):
+            yield f"training.precision: {name} has no fp16 units, so {precision} saves memory traffic but computes at the fp32 rate"
 
 
 def _crowded(group: Group, workload: Workload, ranks: int | None) -> Iterator[str]:

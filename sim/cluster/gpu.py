@@ -16,6 +16,14 @@ from sim.spec.stack import Stack
 from sim.spec.workload import Layer
 
 _HALF: frozenset[Precision] = frozenset({"amp_fp16", "amp_bf16", "fp16", "bf16", "fp8"})
+_PEAKS: dict[Precision, tuple[Peak, ...]] = {
+    "tf32": ("tf32", "fp32"),
+    "amp_fp16": ("fp16", "fp32"),
+    "fp16": ("fp16", "fp32"),
+    "amp_bf16": ("bf16", "fp32"),
+    "bf16": ("bf16", "fp32"),
+    "fp8": ("fp8", "bf16", "fp32"),  # NVIDIA/TransformerEngine runs linear layers in FP8, everything else in BF16
+}
 _FULL_PRECISION_OPS = frozenset({"softmax", "loss"})  # kept in FP32 by autocast's and apex O1's lists
 
 
@@ -31,18 +39,11 @@ def element_bytes(op: str, precision: Precision) -> float:
     return 2.0 if precision in _HALF and op not in _FULL_PRECISION_OPS else 4.0
 
 
-def peak_for(op: str, precision: Precision, gpu: Gpu, stack: Stack) -> Peak:
-    """Return which of the GPU's peaks an operator uses; falls back to fp32 where the GPU has no such units."""
-    wanted: Peak
+def peaks_for(op: str, precision: Precision, stack: Stack) -> tuple[Peak, ...]:
+    """Return the peaks that an operator may use, best first: units that the GPU lacks, or has no kernels for, give way to the next."""
     if precision == "fp32":
-        wanted = stack.fp32_convolution if op == "conv" else stack.fp32_matmul
-    elif precision in ("amp_fp16", "fp16"):
-        wanted = "fp16"
-    elif precision in ("amp_bf16", "bf16"):
-        wanted = "bf16"
-    else:
-        wanted = "tf32" if precision == "tf32" else "fp8"
-    return wanted if wanted in gpu.peak else "fp32"
+        return (stack.fp32_convolution if op == "conv" else stack.fp32_matmul, "fp32")
+    return _PEAKS[precision]
 
 
 def layer_time(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack, batch: int, backward: bool = False) -> Kernels:
@@ -72,10 +73,10 @@ def _compute_time(layer: Layer, flop: float, kernels: int, gpu: Gpu, precision: 
     curves = gpu.efficiency.get(efficiency_class(layer, gpu))
     if not curves or flop <= 0:
         return 0.0
-    peak = peak_for(layer.op, precision, gpu, stack)
-    curve = curves.get(peak) or curves.get("fp32")
-    if curve is None:
-        return 0.0
+    peaks = [peak for peak in peaks_for(layer.op, precision, stack) if peak in gpu.peak]
+    # where the class was measured on none of them, its share of another peak says more than nothing
+    peak = next((peak for peak in peaks if peak in curves), peaks[0])
+    curve = curves.get(peak) or next(iter(curves.values()))
     return flop / (gpu.peak[peak] * at(curve, flop / kernels))
 
 

@@ -1,0 +1,1 @@
+"""How does a person or a program see a run? Tables, documents, plots and files."""

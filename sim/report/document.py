@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sim import __version__
@@ -16,13 +16,16 @@ from sim.simulate import Run
 SCHEMA = 1
 
 
-def run_document(run: Run, inputs: Mapping[str, str]) -> dict[str, Any]:
-    """Return the document of *run*; *inputs* are the SHA-256 of each description. Several jobs give ``{"jobs": [...]}``."""
-    documents = [_job_document(run, number, inputs) for number in range(len(run.jobs))]
+def run_document(run: Run, inputs: Mapping[str, str], noted: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the document of *run*; *inputs* are the SHA-256 of each description, *noted* are further warnings.
+
+    Several jobs give ``{"jobs": [...]}``.
+    """
+    documents = [_job_document(run, number, inputs, noted) for number in range(len(run.jobs))]
     return documents[0] if len(documents) == 1 else {"schema": SCHEMA, "jobs": documents}
 
 
-def _job_document(run: Run, number: int, inputs: Mapping[str, str]) -> dict[str, Any]:
+def _job_document(run: Run, number: int, inputs: Mapping[str, str], noted: Sequence[str]) -> dict[str, Any]:
     job, plan = run.jobs[number], run.rings[number]
     workload = job.job.workload
     return {
@@ -51,7 +54,7 @@ def _job_document(run: Run, number: int, inputs: Mapping[str, str]) -> dict[str,
         "collective": collective(run, number),
         "expected_error": None,
         "assumptions": assumptions(run, number),
-        "warnings": warnings(run, number),
+        "warnings": [*noted, *warnings(run, number)],
         "seed": run.seed,
         "version": __version__,
         "inputs_sha256": dict(inputs),

@@ -44,9 +44,8 @@ def run_text(run: Run, document: Mapping[str, Any], number: int = 0, verbose: bo
             f"{100 * cold / first['step_time_s']:10.1f} %  {_MEANING[cause.value]}"
         )
     lines += ["", f"  {verdict(run, number)}", ""]
-    lines.append(
-        f"  epoch: {_epoch(document['epoch_time_s'], document['cost_per_epoch_usd'])};  first: {_epoch(first['epoch_time_s'], first['cost_usd'])}"
-    )
+    lines.append(f"  epoch: {_epoch(document['epoch_time_s'], document['cost_per_epoch_usd'])}")
+    lines[-1] += f";  first: {_epoch(first['epoch_time_s'], first['cost_usd'])}"
     memory = document["gpu_memory_bytes"]
     lines.append(f"  GPU memory: {memory['total'] / 2**30:.1f} of {run.node(number).gpu.memory / 2**30:.0f} GiB")
     lines += _exchange_lines(document)

@@ -15,7 +15,8 @@ def verdict(run: Run, number: int = 0) -> str:
     job = run.jobs[number]
     stalls = [row for row in job.warm.resources if row.cause is not Cause.COMPUTE and row.seconds > 0]
     if not stalls or stalls[0].seconds < NOTEWORTHY * job.warm.step_time:
-        return f"Compute-bound: the GPUs work {share(job.warm.stalls[Cause.COMPUTE], job)} of the step; no stall reaches {100 * NOTEWORTHY:.0f} %."
+        busy = share(job.warm.stalls[Cause.COMPUTE], job)
+        return f"Compute-bound: the GPUs work {busy} of the step; no stall reaches {100 * NOTEWORTHY:.0f} %."
     worst = stalls[0]
     return f"{_sentence(worst.cause, worst.resource, job)} ({share(job.warm.stalls[worst.cause], job)} of the step)."
 
@@ -54,9 +55,8 @@ def assumptions(run: Run, number: int = 0) -> list[str]:
     found = [f"software stack {workload.training.stack.name}, {workload.training.precision}, {workload.training.batch} samples per GPU"]
     if workload.input.loader != "synthetic" and node.storage is not None and node.storage.volume.assumed:
         volume = node.storage.volume
-        found.append(
-            f"{run.hardware.name} comes without a volume: one {volume.name} of {volume.size / 2**30:.0f} GiB (--set node.storage.volume=...)"
-        )
+        size = show(volume.size, "binary size")
+        found.append(f"{run.hardware.name} comes without a volume: one {volume.name} of {size} (--set node.storage.volume=...)")
     if workload.input.loader != "synthetic":
         found.append(f"warm epochs find {100 * job.hit_ratio:.0f} % of the data set in the page cache")
     found.append("the host waits for the GPU at the end of each step")
@@ -66,7 +66,5 @@ def assumptions(run: Run, number: int = 0) -> list[str]:
 def warnings(run: Run, number: int = 0) -> list[str]:
     """Return what makes this run's figures less certain than usual."""
     job = run.jobs[number]
-    found = []
-    if not (job.warm.exact and job.first.exact):
-        found.append("no exact period was found; figures are means over the later half of the simulated steps")
-    return found
+    loose = [name for name, epoch in (("first", job.first), ("warm", job.warm)) if not epoch.exact]
+    return [f"the {name} epoch shows no exact period; its figures are means over the steps that were simulated" for name in loose]

@@ -51,6 +51,14 @@ class Gpu(Spec):
     compute_cv: Fraction = 0.0
     source: Source
 
+    @model_validator(mode="after")
+    def _falls_back(self) -> Gpu:
+        if "fp32" not in self.peak:
+            raise ValueError(
+                "peak has no fp32, on which everything runs that has no units of its own; write it, for example {fp32: 15.7 TFLOP/s}"
+            )
+        return self
+
 
 class Link(Spec):
     """One kind of physical link (``hardware/parts/links``): bandwidth of one link in one direction."""
@@ -140,7 +148,7 @@ class NvLink(Spec):
     """NVLink between pairs (``pairs: {0-1: 2}``), or from every GPU to NVSwitch (``switch_links: 12``)."""
 
     link: Link
-    pairs: dict[str, Count] = {}
+    pairs: dict[str, Count] = Field(default_factory=dict)
     switch_links: Whole = 0
 
 

@@ -6,18 +6,20 @@ The one way from what stands on a command line (or in a sweep's point) to `sim.s
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple
 
 from sim.analysis.memory import gpu_memory, largest_batch
-from sim.check import check_hardware, check_job, check_workload, require
+from sim.check import check_hardware, check_job, check_run, check_workload, require, warn_job
 from sim.cluster.build import Placement, place, with_nodes
 from sim.simulate import Run, simulate
 from sim.spec.catalogue import locate, read
 from sim.spec.hardware import Gpu, Hardware
 from sim.spec.library import Loaded, fingerprint, load, load_hardware, load_workload
-from sim.spec.workload import Jobs, Workload
+from sim.spec.workload import Jobs, JobSpec, Workload
 from sim.spec.yaml import SpecError
+from sim.study.sensitivity import estimate_warnings
 from sim.training.job import Job
 from sim.units import show
 
@@ -52,46 +54,52 @@ class Answer:
 
     run: Run
     inputs: Mapping[str, str]
-    warnings: Sequence[str] = field(default=())
+    warnings: Sequence[str] = ()
 
 
-def answer(scenario: Scenario, keep_rates: bool = False) -> Answer:
-    """Load, check and simulate *scenario*. Raise SpecError with everything that is wrong."""
-    hardware, jobs, inputs = prepare(scenario)
-    run = simulate(hardware, jobs, exact=scenario.exact, fold=scenario.fold, keep_rates=keep_rates, seed=scenario.seed)
-    return Answer(run, inputs)
+def answer(scenario: Scenario, thorough: bool = False, keep_rates: bool = False) -> Answer:
+    """Load, check and simulate *scenario*; *thorough* also tries which estimates decide it. Raise SpecError with all that is wrong."""
+    question = prepare(scenario)
+    run = simulate(question.hardware, question.jobs, exact=scenario.exact, fold=scenario.fold, keep_rates=keep_rates, seed=scenario.seed)
+    found = [text for job in question.jobs for text in estimate_warnings(question.hardware, job)] if thorough else []
+    return Answer(run, question.inputs, (*question.warnings, *found))
 
 
-def prepare(scenario: Scenario) -> tuple[Hardware, list[Job], dict[str, str]]:
-    """Return the checked hardware, the jobs on it, and the fingerprints of what was read."""
+class Question(NamedTuple):
+    """Checked descriptions, what is odd about them, and the fingerprints of what was read."""
+
+    hardware: Hardware
+    jobs: Sequence[Job]
+    inputs: Mapping[str, str]
+    warnings: Sequence[str]
+
+
+def prepare(scenario: Scenario) -> Question:
+    """Return the checked hardware and the jobs on it. Raise SpecError with everything that is wrong."""
     for_hardware, for_workload = _sorted_overrides(scenario)
     machine = load_hardware(scenario.hardware, for_hardware)
-    hardware = with_nodes(machine.spec, scenario.nodes) if scenario.nodes is not None else machine.spec
-    require(check_hardware(hardware, machine.document))
+    if scenario.nodes is not None:
+        machine = replace(machine, spec=with_nodes(machine.spec, scenario.nodes))
     if _is_jobs_file(scenario.workload):
-        return _prepare_jobs(scenario, machine, hardware)
+        return _prepare_jobs(scenario, machine)
     loaded = load_workload(scenario.workload, for_workload)
-    placement = place(hardware, scenario.gpus, scenario.placement)
-    ranks = sum(len(part.gpus) for part in placement)
-    workload = _sized(loaded.spec, scenario, ranks)
-    require(check_workload(workload, loaded.document))
-    _require_fit(machine, hardware, loaded, workload, ranks)
+    ranks = _ranks(machine.spec, scenario)
+    loaded = replace(loaded, spec=_sized(loaded.spec, scenario, ranks))
+    warnings = check_run(machine, loaded, gpus=scenario.gpus, fit=lambda gpu, job: memory_problem(gpu, job, ranks))
     inputs = {
         "hardware": machine.sha256,
         "workload": loaded.sha256,
         "stack": fingerprint(loaded.document.value["training"]["stack"]),
         "records": fingerprint([]),
     }
-    return hardware, [Job(workload, placement)], inputs
+    return Question(machine.spec, [Job(loaded.spec, place(machine.spec, scenario.gpus, scenario.placement))], inputs, warnings)
 
 
 def scaling(scenario: Scenario, nodes: Sequence[int], gpus: Sequence[int]) -> list[Scenario]:
-    """Return one scenario for each number of nodes or, failing that, of GPUs."""
+    """Return one scenario for each number of *nodes* and of *gpus*, of which at most one list is long; an empty one leaves all."""
     if len(nodes) > 1 and len(gpus) > 1:
         raise SpecError("a scaling table varies --nodes or --gpus, not both at once")
-    if len(gpus) > 1:
-        return [replace(scenario, gpus=count, nodes=nodes[0] if nodes else None) for count in gpus]
-    return [replace(scenario, nodes=count, gpus=gpus[0] if gpus else None) for count in nodes]
+    return [replace(scenario, nodes=count, gpus=total) for count in nodes or [None] for total in gpus or [None]]
 
 
 def _sorted_overrides(scenario: Scenario) -> tuple[list[str], list[str]]:
@@ -119,9 +127,11 @@ def _sized(workload: Workload, scenario: Scenario, ranks: int) -> Workload:
     return workload.model_copy(update={"training": training})
 
 
-def _require_fit(machine: Loaded[Hardware], hardware: Hardware, loaded: Loaded[Workload], workload: Workload, ranks: int) -> None:
-    documents = (machine.document, loaded.document)
-    require(check_job(hardware, workload, fit=lambda gpu, job: memory_problem(gpu, job, ranks), documents=documents))
+def _ranks(hardware: Hardware, scenario: Scenario) -> int:
+    """Return how many ranks the scenario asks for, whether or not there are as many GPUs."""
+    if scenario.placement:
+        return sum(len(part.gpus) for part in place(hardware, None, scenario.placement))
+    return scenario.gpus or sum(group.count * group.node.gpu_count for group in hardware.groups if group.role == "worker")
 
 
 def memory_problem(gpu: Gpu, workload: Workload, ranks: int) -> str | None:
@@ -147,49 +157,50 @@ def _is_jobs_file(name: str) -> bool:
     return isinstance(value, dict) and "jobs" in value
 
 
-def _prepare_jobs(scenario: Scenario, machine: Loaded[Hardware], hardware: Hardware) -> tuple[Hardware, list[Job], dict[str, str]]:
+def _prepare_jobs(scenario: Scenario, machine: Loaded[Hardware]) -> Question:
     given = {"--gpus": scenario.gpus, "--placement": scenario.placement, "--global-batch": scenario.global_batch, "--batch": scenario.batch}
     for option, value in given.items():
         if value is not None:
             raise SpecError(f"{option} {value}: a file of several jobs says this for each job")
-    loaded = load(Jobs, Path(locate(scenario.workload, "workloads")), _sorted_overrides(scenario)[1])
+    loaded = load(Jobs, locate(scenario.workload, "workloads"), _sorted_overrides(scenario)[1])
+    require(check_hardware(machine.spec, machine.document))
     taken: dict[int, set[int]] = {}
-    jobs = []
+    jobs: list[Job] = []
+    warnings: list[str] = []
     for number, entry in enumerate(loaded.spec.jobs):
-        placement = _free_gpus(hardware, entry.placement, entry.gpus, taken, f"{scenario.workload}: jobs.{number}")
-        require(check_workload(entry.workload))
-        ranks = sum(len(part.gpus) for part in placement)
-        require(check_job(hardware, entry.workload, fit=lambda gpu, job, n=ranks: memory_problem(gpu, job, n)))  # type: ignore[misc]
-        jobs.append(Job(entry.workload, placement, entry.start))
+        placement = _free_gpus(machine.spec, entry, taken, f"{scenario.workload}: jobs.{number}")
+        job = Job(entry.workload, placement, entry.start)
+        require([*check_workload(entry.workload), *check_job(machine.spec, entry.workload, fit=partial(memory_problem, ranks=job.ranks))])
+        warnings += warn_job(machine.spec, entry.workload)
+        jobs.append(job)
     stacks = fingerprint([entry["workload"]["training"]["stack"] for entry in loaded.document.value["jobs"]])
     inputs = {"hardware": machine.sha256, "workload": loaded.sha256, "stack": stacks, "records": fingerprint([])}
-    return hardware, jobs, inputs
+    return Question(machine.spec, jobs, inputs, warnings)
 
 
-def _free_gpus(
-    hardware: Hardware, pattern: str | None, gpus: Sequence[int], taken: dict[int, set[int]], where: str
-) -> tuple[Placement, ...]:
+def _free_gpus(hardware: Hardware, entry: JobSpec, taken: dict[int, set[int]], where: str) -> tuple[Placement, ...]:
     """Return a job's placement on GPUs that no earlier job has taken, and take them."""
     whole = place(hardware)
-    if gpus:
-        wanted = [Placement(whole[0].node, tuple(gpus))]
-    elif pattern:
-        counts = [len(part.gpus) for part in place(hardware, None, pattern)]
-        wanted = []
-        for part, count in zip(whole, counts, strict=False):
-            free = [gpu for gpu in part.gpus if gpu not in taken.get(part.node, set())]
-            if len(free) < count:
-                raise SpecError(f"{where}: placement {pattern} needs {count} free GPUs on node {part.node}; {len(free)} are left")
-            wanted.append(Placement(part.node, tuple(free[:count])))
-    else:
-        wanted = list(whole)
+    wanted = list(whole)
+    if entry.gpus:
+        wanted = [Placement(whole[0].node, entry.gpus)]
+    elif entry.placement:
+        counts = [len(part.gpus) for part in place(hardware, None, entry.placement)]
+        free = [tuple(gpu for gpu in part.gpus if gpu not in taken.get(part.node, ())) for part in whole]
+        short = next((node for node, count in enumerate(counts) if count > len(free[node])), None)
+        if short is not None:
+            raise SpecError(f"{where}: placement {entry.placement} needs {counts[short]} GPUs of node {short}; {len(free[short])} are free")
+        wanted = [Placement(part.node, free[node][:count]) for node, (part, count) in enumerate(zip(whole, counts, strict=False))]
+    known = {part.node: part.gpus for part in whole}
     for part in wanted:
-        known = next(place.gpus for place in whole if place.node == part.node)
-        used = taken.setdefault(part.node, set())
-        for gpu in part.gpus:
-            if gpu not in known:
-                raise SpecError(f"{where}: there is no GPU {gpu} on node {part.node}; it has GPUs 0..{len(known) - 1}")
-            if gpu in used:
-                raise SpecError(f"{where}: GPU {gpu} of node {part.node} belongs to an earlier job")
-            used.add(gpu)
+        _take(part, known[part.node], taken.setdefault(part.node, set()), where)
     return tuple(wanted)
+
+
+def _take(part: Placement, known: Sequence[int], used: set[int], where: str) -> None:
+    for gpu in part.gpus:
+        if gpu not in known:
+            raise SpecError(f"{where}: there is no GPU {gpu} on node {part.node}; it has GPUs 0..{len(known) - 1}")
+        if gpu in used:
+            raise SpecError(f"{where}: GPU {gpu} of node {part.node} belongs to an earlier job")
+        used.add(gpu)

@@ -45,6 +45,14 @@ def sensitivities(hardware: Hardware, job: Job) -> list[Sensitivity]:
     return sorted(found, key=lambda row: (-row.share, row.key))
 
 
+def estimate_warnings(hardware: Hardware, job: Job) -> list[str]:
+    """Return a sentence for each estimate that matters to *job* on *hardware*."""
+    return [
+        f"{row.key} is an estimate; 30 % more or less would move the step by {100 * row.share:.0f} %"
+        for row in sensitivities(hardware, job)
+    ]
+
+
 def _estimates(hardware: Hardware, workload: Workload) -> Iterator[tuple[Spec, Estimate]]:
     for spec in (hardware, workload):
         for estimate in count_estimates(spec):

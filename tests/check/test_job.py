@@ -59,7 +59,9 @@ def test_real_data_needs_a_disk() -> None:
 @pytest.mark.parametrize(("precision", "unit"), NEEDS.items())
 def test_a_precision_needs_its_units(precision: str, unit: str) -> None:
     asked = f"training.precision={precision}"
-    assert problems(workload=(asked,)) == [f"--set {asked}: Toy-GPU has no {unit} units, which {precision} needs; write one of fp32"]
+    assert problems(workload=(asked,)) == [
+        f"--set {asked}: Toy-GPU has no {unit} units, which {precision} needs; write one of fp32, amp_fp16"
+    ]
     assert problems(hardware=(f"node.gpu.peak.{unit}=20 TFLOP/s",), workload=(asked,)) == []
 
 
@@ -118,3 +120,10 @@ def test_a_run_is_refused_for_all_reasons_at_once_and_its_oddities_returned() ->
 def test_a_machine_without_gpus_is_no_trouble_to_judge() -> None:
     machine, task = load_hardware("toy", ["node.gpu_count=0"]).spec, load_workload("toy-job").spec
     assert check_job(machine, task, gpus=1) == ["--gpus 1: 0 x toy have 0 GPUs; write at most 0"]
+
+
+@pytest.mark.parametrize("precision", ["amp_fp16", "fp16"])
+def test_half_precision_without_units_is_slow_but_runs(precision: str) -> None:
+    """Stash ran AMP on K80, which has no FP16 units."""
+    asked = f"training.precision={precision}"
+    assert problems(workload=(asked,)) == []

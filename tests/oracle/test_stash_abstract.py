@@ -41,7 +41,9 @@ def test_a2_network_slows_vgg_down_several_times() -> None:
 def test_a3_a_dearer_instance_is_not_always_faster_per_dollar() -> None:
     """A3: 8 GPUs at 24.48 USD/h against 1 at 3.06 USD/h cost the same per GPU, so any stall makes the dearer one worse."""
     for model, batch in (("alexnet", 128), ("shufflenet_v2_x0_5", 128), ("resnet18", 128)):
-        per_dollar = {name: gpus / step_time(name, model, batch) / price for name, gpus, price in (("p3.16xlarge", 8, 24.48), ("p3.2xlarge", 1, 3.06))}
+        per_dollar = {
+            name: gpus / step_time(name, model, batch) / price for name, gpus, price in (("p3.16xlarge", 8, 24.48), ("p3.2xlarge", 1, 3.06))
+        }
         assert per_dollar["p3.16xlarge"] < per_dollar["p3.2xlarge"]
 
 

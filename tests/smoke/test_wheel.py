@@ -16,7 +16,9 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.mark.slow
 def test_wheel_runs_elsewhere(tmp_path: Path) -> None:
     pytest.importorskip("hatchling", reason="hatchling builds the wheel; it is in the dev extra")
-    subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)], cwd=ROOT, check=True, capture_output=True)
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)], cwd=ROOT, check=True, capture_output=True
+    )
     (wheel,) = tmp_path.glob("stallsim-*.whl")
     site = tmp_path / "site"
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", str(site), str(wheel)]

@@ -1,20 +1,20 @@
 """How long does a whole collective take as one activity? The ``phase`` executor: the default.
 
-All hops of a ring progress together, so the collective is ONE fluid activity joined to every link it crosses, loaded by the number
-of hops that cross it, and held to the pace of its slowest hop. Latency comes first, then bytes (`sim.training.collectives.plan`).
-Exact for a ring that runs alone; beside other traffic it leaves out that single hops may be slowed or idle for a while, which the
-``transfer`` executor shows.
+All hops of a ring progress together, so the collective is ONE fluid activity joined to every link it crosses and loaded by the number
+of hops that cross it. Its own cap is the mean rate it has alone (`sim.training.collectives.plan`), latency included: a hop that waits
+for latency anyway does not slow the ring until its share of a link falls below that mean. Against the ``transfer`` executor:
+exact alone where no two hops of a ring share a link, never below it otherwise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 
 import simpy
 
 from sim.cluster.network import Network
-from sim.events import EventLog
-from sim.training.collectives.plan import Live, RingPlan, live_load
+from sim.events import Cause, EventLog
+from sim.training.collectives.plan import Cost, Live, RingPlan, live_load
 
 SimProcess = Generator[simpy.Event, object, None]
 
@@ -29,22 +29,30 @@ class PhaseExecutor:
         self._plan = plan
         self._live = live
         self._causes = plan.causes(live)
-        self._latency_of = plan.latency_of()
+        self._latency = plan.latency_of()
         self._usage: dict[float, dict[str, float]] = {}
 
     def __call__(self, name: str, ident: int, nbytes: float) -> SimProcess:
         """Play one all-reduce of *nbytes*."""
-        cost = self._plan.cost(nbytes)
+        env, cost = self._network.env, self._plan.cost(nbytes)
         if nbytes not in self._usage:
             self._usage[nbytes] = live_load(cost.load, self._live)
-        cause, resource = self._latency_of
-        start = self._network.env.now
-        yield self._network.env.timeout(cost.latency)
-        self._log.did(self._rank, "comm", name, cause, start, resource, ident)
+        launched = env.now
+        yield env.timeout(cost.launch)
+        bounds = [(*self._latency, launched, env.now)]
         activity = self._network.start(name, cost.volume, self._usage[nbytes], cap=cost.cap)
         yield activity.done
-        now = self._network.env.now
-        ends = [*(begin for begin, _ in activity.history[1:]), now]
+        ends = [*(begin for begin, _ in activity.history[1:]), env.now]
         for (begin, bottleneck), end in zip(activity.history, ends, strict=True):
-            cause, resource = self._causes.get(bottleneck, (cost.cause, cost.bottleneck))
-            self._log.did(self._rank, "comm", name, cause, begin, resource, ident, nbytes if end == now else 0.0, end)
+            bounds += self._bounds(cost, bottleneck, begin, end)
+        for cause, resource, begin, end in bounds:
+            self._log.did(self._rank, "comm", name, cause, begin, resource, ident, nbytes if end == env.now else 0.0, end)
+
+    def _bounds(self, cost: Cost, bottleneck: str, begin: float, end: float) -> Iterator[tuple[Cause, str, float, float]]:
+        """Yield who is to blame from *begin* to *end*: the link that held the collective back, or what bounds it when alone."""
+        if bottleneck in self._causes:
+            yield (*self._causes[bottleneck], begin, end)
+        else:
+            middle = begin + cost.latency_share * (end - begin)
+            yield (*self._latency, begin, middle)
+            yield (cost.cause, cost.bottleneck, middle, end)

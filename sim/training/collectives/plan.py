@@ -1,9 +1,9 @@
 """Over which rings does a job reduce its gradients, and what does one all-reduce on them cost?
 
 A ring all-reduce of *S* bytes over *n* ranks and *C* channels moves ``2(n-1)/n * S/C`` bytes over every hop of every channel, in
-``2(n-1)`` chunks. What an efficiency below 1 loses weighs on a link like bytes. The cost of one all-reduce is that of its slowest
-channel: launch, then the bytes at the pace of the slowest hop, and between them what the schedule's own recurrence
-(`sim.training.collectives.recurrence`) takes beyond those bytes. Nothing here happens in time; the executors play it.
+``2(n-1)`` chunks. What an efficiency below 1 loses weighs on a link like bytes. One all-reduce takes its launch and what the
+schedule's own recurrence (`sim.training.collectives.recurrence`) gives for its slowest channel. Nothing here happens in time; the
+executors play it.
 """
 
 from __future__ import annotations
@@ -78,21 +78,23 @@ class Pace(NamedTuple):
 class Cost(NamedTuple):
     """One all-reduce of a given size."""
 
-    latency: float
-    """Seconds before the bytes: launch, and what the recurrence takes beyond its bytes."""
+    launch: float
+    """Seconds before anything moves."""
     volume: float
     """Bytes over each hop of each channel."""
     cap: float
-    """Bytes/s of one hop when nothing else runs."""
+    """Bytes/s of one hop when nothing else runs, mean over the whole collective."""
+    latency_share: float
+    """Of the time at that rate, the share that is latency, not bytes of the slowest hop."""
     load: Load
     cause: Cause
     bottleneck: str
-    """Tier and description of what sets ``cap``."""
+    """Tier and description of what limits the slowest hop."""
 
     @property
     def alone(self) -> float:
         """Return the seconds it takes when nothing else runs."""
-        return self.latency + self.volume / self.cap
+        return self.launch + self.volume / self.cap
 
 
 @dataclass(frozen=True)
@@ -185,15 +187,15 @@ class RingPlan:
         chunk = nbytes / self.channels / self.ranks
         steps = all_reduce_steps(self.ranks)
         paces = [[self.pace(edge, chunk) for edge in ring] for ring in self._different]
-        total = max(
-            ring_time([chunk / pace.rate for pace in along], [edge.latency for edge in ring], steps).total
+        times = [
+            ring_time([chunk / pace.rate for pace in along], [edge.latency for edge in ring], steps)
             for ring, along in zip(self._different, paces, strict=True)
-        )
+        ]
         slowest = min(pace for along in paces for pace in along)
-        volume = steps * chunk
-        latency = self.launch + max(0.0, total - volume / slowest.rate)
+        volume, total = steps * chunk, max(times).total
         hops = [(part, hop) for part in self.parts for channel in part.channels.channels for hop in channel.hops]
-        return Cost(latency, volume, slowest.rate, _load(hops, chunk), slowest.cause, slowest.limit)
+        latency_share = max(0.0, 1.0 - volume / slowest.rate / total)
+        return Cost(self.launch, volume, volume / total, latency_share, _load(hops, chunk), slowest.cause, slowest.limit)
 
 
 def _load(hops: Sequence[tuple[Part, Hop]], chunk: float) -> Load:
