@@ -53,7 +53,7 @@ def _png(figure: Figure) -> bytes:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     picture = io.BytesIO()
-    FigureCanvasAgg(figure).print_png(picture)
+    FigureCanvasAgg(figure).print_png(picture)  # type: ignore[no-untyped-call]
     return picture.getvalue()
 
 

@@ -99,7 +99,7 @@ def scaling(scenario: Scenario, nodes: Sequence[int], gpus: Sequence[int]) -> li
     """Return one scenario for each number of *nodes* and of *gpus*, of which at most one list is long; an empty one leaves all."""
     if len(nodes) > 1 and len(gpus) > 1:
         raise SpecError("a scaling table varies --nodes or --gpus, not both at once")
-    return [replace(scenario, nodes=count, gpus=total) for count in nodes or [None] for total in gpus or [None]]
+    return [replace(scenario, nodes=count, gpus=total) for count in (nodes or (None,)) for total in (gpus or (None,))]
 
 
 def _sorted_overrides(scenario: Scenario) -> tuple[list[str], list[str]]:

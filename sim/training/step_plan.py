@@ -7,12 +7,13 @@ events are as few as the buckets.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from sim.cluster.gpu import Kernels, layer_time, memory_time
 from sim.spec.hardware import Gpu
-from sim.spec.workload import Workload
+from sim.spec.workload import Layer, Workload
 from sim.training.buckets import stack_buckets
 
 GRADIENT_BYTES = 4.0
@@ -34,7 +35,7 @@ class Segment(NamedTuple):
 class StepPlan:
     """One forward and backward pass, the optimizer, and the bytes of each bucket in launch order.
 
-    ``accumulate`` are the backward segments of micro-batches before the last, which exchange nothing.
+    ``accumulate`` is the whole backward of the micro-batches before the last, which exchange nothing.
     """
 
     forward: Segment
@@ -79,35 +80,42 @@ def plan_step(workload: Workload, gpu: Gpu, cpu_speed: float, distributed: bool)
     training, layers = workload.training, workload.model.layers
     stack, batch, precision = training.stack, training.batch, training.precision
     timeline = _Timeline(stack.launch_cpu / cpu_speed)
-    factor = training.compute_factor
-    forward = _add([timeline.run(_scaled(layer_time(layer, gpu, precision, stack, batch), factor)) for layer in layers])
 
-    width = gradient_bytes(workload)
-    sizes = [elements * width for layer in reversed(layers) for elements in layer.gradients]
+    def run(layer: Layer, backward: bool) -> Segment:
+        kernels = layer_time(layer, gpu, precision, stack, batch, backward)
+        return timeline.run(Kernels(kernels.time * training.compute_factor, kernels.launches))
+
+    forward = _add([run(layer, False) for layer in layers])
+    backward = [(run(layer, True), len(layer.gradients)) for layer in reversed(layers)]
+    sizes = [elements * gradient_bytes(workload) for layer in reversed(layers) for elements in layer.gradients]
     assigned = stack_buckets(sizes, stack) if distributed else []
-    closes = {bucket[-1]: index for index, bucket in enumerate(assigned)}
     buckets = tuple(sum(sizes[index] for index in bucket) for bucket in assigned)
-
-    segments: list[Segment] = []
-    open_segments: list[Segment] = []
-    tensor = 0
-    for layer in reversed(layers):
-        open_segments.append(timeline.run(_scaled(layer_time(layer, gpu, precision, stack, batch, backward=True), factor)))
-        for _ in layer.gradients:
-            if tensor in closes:
-                index = closes[tensor]
-                open_segments.append(Segment(_copy_time(buckets[index], workload, gpu), 0.0))
-                segments.append(_add(open_segments)._replace(bucket=index))
-                open_segments = []
-            tensor += 1
-    if open_segments:
-        segments.append(_add(open_segments))
-    whole = _add(segments)
-    copied = _copy_time(sum(buckets), workload, gpu)
+    copies = [_copy_time(nbytes, workload, gpu) for nbytes in buckets]
+    segments = _cut(backward, [bucket[-1] for bucket in assigned], copies, stack.overlap)
+    accumulate = _add([segment for segment, _ in backward])
     optimizer = _optimizer(workload, gpu, stack.launch_cpu / cpu_speed)
-    accumulate = Segment(whole.compute - copied, whole.launch)
-    after = Segment(optimizer.compute + copied + (stack.distributed_overhead if distributed else 0.0), optimizer.launch)
-    return StepPlan(forward, tuple(segments), accumulate, after, buckets, training.gradient_accumulation_steps)
+    after = Segment(optimizer.compute + sum(copies) + (stack.distributed_overhead if distributed else 0.0), optimizer.launch)
+    return StepPlan(forward, segments, accumulate, after, buckets, training.gradient_accumulation_steps)
+
+
+def _cut(layers: Sequence[tuple[Segment, int]], last: Sequence[int], copies: Sequence[float], overlap: bool) -> tuple[Segment, ...]:
+    """Cut backward, given as layers with their numbers of gradient tensors, after the *last* tensor of each bucket.
+
+    Each bucket is filled (*copies*, s) as soon as its tensors are there; without *overlap* all are, after the last layer.
+    """
+    if not overlap:
+        return (_add([segment for segment, _ in layers]), *(Segment(copy, 0.0, bucket) for bucket, copy in enumerate(copies)))
+    segments: list[Segment] = []
+    pending: list[Segment] = []
+    tensors = 0
+    for segment, count in layers:
+        pending.append(segment)
+        tensors += count
+        while len(segments) < len(last) and last[len(segments)] < tensors:
+            bucket = len(segments)
+            segments.append(_add([*pending, Segment(copies[bucket], 0.0)])._replace(bucket=bucket))
+            pending = []
+    return (*segments, _add(pending)) if pending else tuple(segments)
 
 
 def _copy_time(nbytes: float, workload: Workload, gpu: Gpu) -> float:
@@ -122,10 +130,6 @@ def _optimizer(workload: Workload, gpu: Gpu, launch_cpu: float) -> Segment:
     passes = workload.training.optimizer.passes
     busy = memory_time(elements * gradient_bytes(workload) * passes, gpu) + launches * gpu.kernel_time
     return Segment(busy, max(0.0, launches * launch_cpu - busy))
-
-
-def _scaled(kernels: Kernels, factor: float) -> Kernels:
-    return Kernels(kernels.time * factor, kernels.launches)
 
 
 def _add(segments: list[Segment]) -> Segment:

@@ -8,29 +8,32 @@ Reads from standard input a JSON list of cases ``{"capacity": {link: bytes/s}, "
 import json
 import sys
 
-from simgrid import Actor, Comm, Engine, LinkInRoute, NetZone, this_actor
+
+def play(cases):
+    """Return when each flow of each of *cases* ends."""
+    from simgrid import Actor, Comm, Engine, LinkInRoute, NetZone, this_actor
+
+    def send(source, target, flow, times, place):
+        this_actor.sleep_for(flow["start"])
+        Comm.sendto(source, target, flow["volume"])
+        times[place] = Engine.clock
+
+    # plain max-min: no factor on bandwidth, no TCP window, no acknowledgements on the way back
+    engine = Engine(["flows", "--cfg=network/model:CM02", "--cfg=network/TCP-gamma:0", "--cfg=network/crosstraffic:0"])
+    zone = NetZone.create_full_zone("flows")
+    times = [[None] * len(case["flows"]) for case in cases]
+    for number, case in enumerate(cases):
+        links = {
+            name: zone.create_link(f"{number}.{name}", bandwidth).set_latency(0).seal() for name, bandwidth in case["capacity"].items()
+        }
+        for place, flow in enumerate(case["flows"]):
+            source, target = (zone.create_host(f"{number}.{place}.{end}", 1e9) for end in ("source", "target"))
+            zone.add_route(source.netpoint, target.netpoint, None, None, [LinkInRoute(links[name]) for name in flow["links"]], False)
+            Actor.create(f"{number}.{place}", source, send, source, target, flow, times[number], place)
+    zone.seal()
+    engine.run()
+    return times
 
 
-def send(source, target, flow, case, place):
-    this_actor.sleep_for(flow["start"])
-    Comm.sendto(source, target, flow["volume"])
-    case[place] = Engine.clock
-
-
-# plain max-min: no bandwidth factor, no window limit, no acknowledgements on the way back
-engine = Engine(
-    ["flows", "--cfg=network/model:CM02", "--cfg=network/TCP-gamma:0", "--cfg=network/crosstraffic:0", "--log=root.thres:error"]
-)
-zone = NetZone.create_full_zone("flows")
-cases = json.load(sys.stdin)
-times = [[None] * len(case["flows"]) for case in cases]
-for number, case in enumerate(cases):
-    links = {name: zone.create_link(f"{number}.{name}", bandwidth).set_latency(0).seal() for name, bandwidth in case["capacity"].items()}
-    for place, flow in enumerate(case["flows"]):
-        source, target = (zone.create_host(f"{number}.{place}.{end}", 1e9) for end in ("source", "target"))
-        route = [LinkInRoute(links[name]) for name in flow["links"]]
-        zone.add_route(source.netpoint, target.netpoint, None, None, route, False)
-        Actor.create(f"{number}.{place}", source, send, source, target, flow, times[number], place)
-zone.seal()
-engine.run()
-json.dump(times, sys.stdout)
+if __name__ == "__main__":
+    json.dump(play(json.load(sys.stdin)), sys.stdout)

@@ -9,10 +9,12 @@ import pytest
 
 LAZY = ("pandas", "networkx", "joblib", "scipy", "matplotlib", "plotly", "torch")
 SCRIPT = """
-import resource, sys
+import pathlib, sys
 from sim.cli import main
 assert main(["run", "p3.16xlarge", "vgg16", "--json"]) == 0
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, *sorted(sys.modules), file=sys.stderr)
+status = pathlib.Path("/proc/self/status")  # ru_maxrss would count the process that started this one, too
+peak = next((line.split()[1] for line in status.read_text().splitlines() if line.startswith("VmHWM")), "0") if status.exists() else "0"
+print(peak, *sorted(sys.modules), file=sys.stderr)
 """
 
 
@@ -22,6 +24,8 @@ def footprint() -> list[str]:
 
 
 def test_peak_memory_stays_below_250_mb(footprint: list[str]) -> None:
+    if footprint[0] == "0":
+        pytest.skip("/proc tells the peak memory of a process on Linux only")
     assert int(footprint[0]) * 1024 < 250e6
 
 
