@@ -136,6 +136,54 @@ def _write_output(folder: Path, answers: Sequence[Any], document: Any, text: str
     _talk(f"wrote {folder}/run.json, report.txt, run.csv and stalls.png")
 
 
+@app.command(epilog="Example:  python -m sim collective p3.16xlarge --op all_reduce --bytes 1MiB..1GiB --nodes 2")
+def collective(
+    hardware: Hw,
+    op: Annotated[str, typer.Option(help="all_reduce, all_gather or reduce_scatter")] = "all_reduce",
+    sizes: Annotated[
+        str, typer.Option("--bytes", metavar="SIZE|A..B[:n]", help="one size, or a range (doubling without n)")
+    ] = "1MiB..1GiB",
+    nodes: Annotated[int | None, typer.Option(min=1, help="nodes of the only group")] = None,
+    gpus: Annotated[int | None, typer.Option(min=1, help="GPUs in all")] = None,
+    placement: Annotated[str | None, typer.Option(metavar="1+2", help="GPUs on each node in turn")] = None,
+    sets: Sets = [],  # noqa: B006
+    as_json: Json = False,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="DIR", help="also write the table, JSON and a plot there")
+    ] = None,
+) -> None:
+    """Time a collective by itself, size by size, as nccl-tests does."""
+    from sim.report.collective import collective_document, collective_plot, collective_text
+    from sim.report.files import write_files
+    from sim.study.collective import collective_table, sizes_of
+
+    table = collective_table(hardware, op, sizes_of(sizes), nodes=nodes, gpus=gpus, placement=placement, overrides=sets)
+    document, text = collective_document(table), collective_text(table)
+    if output is not None:
+        write_files(output, {"collective.json": _json(document), "collective.txt": text + "\n", "collective.png": collective_plot(table)})
+        _talk(f"wrote {output}/collective.json, collective.txt and collective.png")
+    _print_json(document) if as_json else typer.echo(text)
+
+
+@app.command(epilog="Example:  nvidia-smi topo -m > topo.txt; python -m sim new --from-topo topo.txt -o my-box.yaml --gpu V100-SXM2-16GB")
+def new(
+    topo: Annotated[Path, typer.Option("--from-topo", metavar="FILE", help="output of nvidia-smi topo -m, or NCCL's topology XML")],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="where the hardware YAML goes")],
+    name: Annotated[str | None, typer.Option(help="name of the machine; the file's by default")] = None,
+    gpu: Annotated[str | None, typer.Option(help="GPU of the catalogue, where the file does not tell")] = None,
+    cpu: Annotated[str | None, typer.Option(help="processor of the catalogue")] = None,
+    nic_bandwidth: Annotated[str | None, typer.Option(metavar="RATE", help="of one NIC, for example '200 Gbps'")] = None,
+    transport: Annotated[str | None, typer.Option(help="transport class of the NIC: tcp, infiniband, roce, efa")] = None,
+    memory: Annotated[str | None, typer.Option(metavar="SIZE", help="DRAM of the machine, for example '1 TiB'")] = None,
+    force: Annotated[bool, typer.Option("--force", help="replace an existing file")] = False,
+) -> None:
+    """Write a hardware description from what a machine says about its links."""
+    from sim.study.new_hardware import new_hardware
+
+    made = new_hardware(topo, output, name, gpu, cpu=cpu, nic_bandwidth=nic_bandwidth, transport=transport, memory=memory, overwrite=force)
+    _talk(f"wrote {output}: {made.note}")
+
+
 @app.command(epilog="Example:  python -m sim check hardware/p3.16xlarge.yaml my-model.yaml")
 def check(
     files: Annotated[list[str], typer.Argument(metavar="FILE", help="files or catalogue names; none checks the whole catalogue")] = [],  # noqa: B006

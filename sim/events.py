@@ -103,7 +103,9 @@ class EventLog:
 
     @contextmanager
     def waiting(self, rank: int, cause: Cause, resource: str = "", ident: int = -1) -> Iterator[None]:
-        """Record that *rank* waits for *cause* (at *resource*) while the block runs."""
+        """Record that *rank* waits for *cause* (at *resource*) while the block runs. Raise RuntimeError where it waits already."""
+        if rank in self.waiting_since:
+            raise RuntimeError(f"rank {rank} waits for {self.waiting_since[rank][0]} already")
         start = self.clock()
         self.waiting_since[rank] = (cause, start)
         yield

@@ -22,34 +22,36 @@ _MOST_WORKERS = 8
 
 def stall_plot(run: Run, number: int = 0) -> bytes:
     """Return a PNG: where a step's time goes in a warm and in the first epoch, and one warm step in time."""
-    figure, axes = _figure(2, (10, 6.5))
+    drawn, axes = figure(2, (10, 6.5))
     job = run.jobs[number]
     workload = job.job.workload
     _stacked(axes[0], ["first epoch", "warm epoch"], [job.first.stalls, job.warm.stalls])
     axes[0].set_xlabel("milliseconds per step")
     axes[0].set_title(f"{workload.name} on {run.hardware.name}, {job.job.ranks} GPUs\n{verdict(run, number)}", fontsize=11, loc="left")
     _timeline(axes[1], run, number)
-    return _png(figure)
+    return png(drawn)
 
 
 def scaling_plot(runs: Sequence[Run]) -> bytes:
     """Return a PNG: seconds per step by cause for each of *runs*, by GPU count."""
-    figure, axes = _figure(1, (10, 1.5 + 0.5 * len(runs)))
+    drawn, axes = figure(1, (10, 1.5 + 0.5 * len(runs)))
     jobs = [run.jobs[0] for run in runs]
     _stacked(axes[0], [f"{job.job.ranks} GPUs" for job in reversed(jobs)], [job.warm.stalls for job in reversed(jobs)])
     axes[0].set_xlabel("milliseconds per step")
     axes[0].set_title(f"{jobs[0].job.workload.name} on {runs[0].hardware.name}", fontsize=11, loc="left")
-    return _png(figure)
+    return png(drawn)
 
 
-def _figure(rows: int, size: tuple[float, float]) -> tuple[Figure, list[Axes]]:
+def figure(rows: int, size: tuple[float, float]) -> tuple[Figure, list[Axes]]:
+    """Return an empty figure of *size* (inches) and its *rows* axes, one above the other."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=size, layout="constrained")
-    return figure, [figure.add_subplot(rows, 1, row + 1) for row in range(rows)]
+    empty = Figure(figsize=size, layout="constrained")
+    return empty, [empty.add_subplot(rows, 1, row + 1) for row in range(rows)]
 
 
-def _png(figure: Figure) -> bytes:
+def png(figure: Figure) -> bytes:
+    """Return *figure* as a PNG."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     picture = io.BytesIO()

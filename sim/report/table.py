@@ -52,8 +52,9 @@ def run_text(run: Run, document: Mapping[str, Any], number: int = 0, verbose: bo
     if verbose:
         lines += ["", "  waited for, in a warm step:"]
         lines += [f"    {show(row.seconds, 'time'):>10}  {row.cause.value:12}  {row.resource}" for row in run.jobs[number].warm.resources]
-    lines += ["", "  Assumed: " + "; ".join(document["assumptions"]) + "."]
-    lines += [f"  Warning: {text}." for text in document["warnings"]]
+    lines += ["", "  Assumed:", *(f"    - {text}" for text in document["assumptions"])]
+    if document["warnings"]:
+        lines += ["  Warnings:", *(f"    - {text}" for text in document["warnings"])]
     return "\n".join(lines)
 
 

@@ -4,8 +4,6 @@ NCCL writes it where ``NCCL_TOPO_DUMP_FILE`` points (NVIDIA/nccl `src/graph/xml.
 ``NCCL_TOPO_FILE``, without ``gpu``, ``net`` and NVLink, whose GPUs and NICs are told by PCI class. A ``pci`` that holds others
 is a switch. Link rates below 8 GT/s are taken as not told: emulated bridges of virtual machines print 2.5 GT/s x1. A width of 0
 is 16 lanes, as NCCL reads it.
-
-Read with expat, which gives lines; a document type, and with it every entity, is refused.
 """
 
 from __future__ import annotations
@@ -15,15 +13,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
-from xml.parsers import expat
 
+from sim.spec.elements import Element, read_elements
 from sim.spec.wiring import Branch, Card, Domain, Lanes, Near, Pair, Processor, Wiring, pairs
 from sim.spec.yaml import SpecError
 from sim.units import shorten
 
 FORM: Final = "NCCL topology file"
-MOST_ELEMENTS: Final = 20_000
-MOST_DEPTH: Final = 40
 MOST_DEVICES: Final = 128
 
 _GPU_CLASS, _NIC_CLASS, _INFINIBAND_CLASS, _NVSWITCH_CLASS = "0x03", "0x02", "0x0207", "0x068000"
@@ -36,36 +32,25 @@ _MBPS: Final = 1e6 / 8
 
 
 @dataclass
-class _Element:
-    tag: str
-    attributes: Mapping[str, str]
-    line: int
-    children: list[_Element] = field(default_factory=list)
-
-    def all(self, tag: str) -> Iterator[_Element]:
-        return (child for child in self.children if child.tag == tag)
-
-
-@dataclass
 class _Reading:
     """What has been met so far, by number in the order of the file."""
 
     file: str
-    gpus: list[tuple[_Element, _Element | None, str]] = field(default_factory=list)
+    gpus: list[tuple[Element, Element | None, str]] = field(default_factory=list)
     """PCI element, GPU element and holder of each GPU."""
     nics: list[tuple[Card, str]] = field(default_factory=list)
     switches: list[tuple[str, str, Lanes | None]] = field(default_factory=list)
     """Name, parent and uplink."""
     notes: list[str] = field(default_factory=list)
 
-    def wrong(self, element: _Element, message: str) -> SpecError:
+    def wrong(self, element: Element, message: str) -> SpecError:
         return SpecError(f"{self.file}:{element.line}: {message}")
 
 
 def read_xml(text: str, file: str) -> Wiring:
     """Return the wiring that *text* tells; *file* is the name used in messages. Raise SpecError with the line of what is wrong."""
     reading = _Reading(file)
-    system = _root(text, file)
+    system = _system(read_elements(text, file), file)
     cpus = list(system.all("cpu"))
     _check_hosts(reading, system, cpus)
     for index, cpu in enumerate(cpus):
@@ -100,50 +85,10 @@ def read_xml(text: str, file: str) -> Wiring:
     )
 
 
-# --- from text to elements -------------------------------------------------------------------------------------------
+# --- elements ---------------------------------------------------------------------------------------------------------
 
 
-def _root(text: str, file: str) -> _Element:
-    """Return the root element; refuse everything but plain elements."""
-    parser = expat.ParserCreate()
-    open_elements: list[_Element] = []
-    roots: list[_Element] = []
-    count = 0
-
-    def refuse(message: str) -> SpecError:
-        return SpecError(f"{file}:{parser.CurrentLineNumber}: {message}")
-
-    def start(tag: str, attributes: dict[str, str]) -> None:
-        nonlocal count
-        count += 1
-        if count > MOST_ELEMENTS or len(open_elements) >= MOST_DEPTH:
-            raise refuse(f"more than {MOST_ELEMENTS} elements or {MOST_DEPTH} levels; the topology of one machine has fewer")
-        element = _Element(tag, attributes, parser.CurrentLineNumber)
-        (open_elements[-1].children if open_elements else roots).append(element)
-        open_elements.append(element)
-
-    def doctype(name: str, *_: object) -> None:
-        hint = "; this looks like hwloc's file, write NCCL's own with NCCL_TOPO_DUMP_FILE" if name == "topology" else ""
-        raise refuse(f"a document type (<!DOCTYPE) stands here; NCCL's topology file has none, remove it{hint}")
-
-    parser.StartElementHandler = start
-    parser.EndElementHandler = lambda _: open_elements.pop()
-    parser.StartDoctypeDeclHandler = doctype
-    lead = len(text) - len(text.lstrip())
-    try:
-        parser.Parse(text.lstrip(), True)
-    except expat.ExpatError as error:
-        line = text.count("\n", 0, lead) + error.lineno
-        reason = expat.ErrorString(error.code)
-        raise SpecError(f"{file}:{line}: not whole XML ({reason}); give the file of NCCL_TOPO_DUMP_FILE as NCCL wrote it") from None
-    except ValueError as error:
-        if isinstance(error, SpecError):
-            raise
-        raise SpecError(f"{file}:1: not plain XML ({error}); give the file of NCCL_TOPO_DUMP_FILE as NCCL wrote it") from None
-    return _system(roots[0], file)
-
-
-def _system(root: _Element, file: str) -> _Element:
+def _system(root: Element, file: str) -> Element:
     if root.tag != "system":
         hint = {"graphs": " (this is NCCL_GRAPH_DUMP_FILE's)", "topology": " (this is hwloc's)"}.get(root.tag, "")
         raise SpecError(
@@ -152,7 +97,7 @@ def _system(root: _Element, file: str) -> _Element:
     return root
 
 
-def _whole(reading: _Reading, element: _Element, name: str) -> int | None:
+def _whole(reading: _Reading, element: Element, name: str) -> int | None:
     """Return the attribute *name* as a whole number, None where it is missing."""
     text = element.attributes.get(name)
     if text is None:
@@ -165,7 +110,7 @@ def _whole(reading: _Reading, element: _Element, name: str) -> int | None:
 # --- the tree --------------------------------------------------------------------------------------------------------
 
 
-def _check_hosts(reading: _Reading, system: _Element, cpus: Sequence[_Element]) -> None:
+def _check_hosts(reading: _Reading, system: Element, cpus: Sequence[Element]) -> None:
     if not cpus:
         raise reading.wrong(system, "no <cpu> in it; give the whole file of NCCL_TOPO_DUMP_FILE")
     hosts = {cpu.attributes.get("host_hash", "") for cpu in cpus}
@@ -179,7 +124,7 @@ def _check_hosts(reading: _Reading, system: _Element, cpus: Sequence[_Element]) 
         )
 
 
-def _visit(reading: _Reading, element: _Element, holder: str) -> None:
+def _visit(reading: _Reading, element: Element, holder: str) -> None:
     """Note every device below *element*, which *holder* stands for."""
     for child in element.children:
         if child.tag == "nic":
@@ -188,7 +133,7 @@ def _visit(reading: _Reading, element: _Element, holder: str) -> None:
             _visit_pci(reading, child, holder)
 
 
-def _visit_pci(reading: _Reading, pci: _Element, holder: str) -> None:
+def _visit_pci(reading: _Reading, pci: Element, holder: str) -> None:
     kind = pci.attributes.get("class", "")
     gpus = list(pci.all("gpu"))
     if gpus or kind.startswith(_GPU_CLASS):
@@ -213,7 +158,7 @@ def _network(kind: str) -> Literal["", "infiniband", "ethernet"]:
     return "ethernet" if kind.startswith(_NIC_CLASS) else ""
 
 
-def _add_cards(reading: _Reading, nic: _Element, holder: str, kind: str) -> None:
+def _add_cards(reading: _Reading, nic: Element, holder: str, kind: str) -> None:
     """Note the ports of one NIC; NCCL lists a port without PCI address below every <cpu>, so it counts once."""
     for net in nic.all("net"):
         speed = _whole(reading, net, "speed") or 0
@@ -225,7 +170,7 @@ def _add_cards(reading: _Reading, nic: _Element, holder: str, kind: str) -> None
             reading.nics.append((card, holder))
 
 
-def _lanes(reading: _Reading, pci: _Element) -> Lanes | None:
+def _lanes(reading: _Reading, pci: Element) -> Lanes | None:
     """Return the link of *pci*; None where the file does not tell, or tells what only an emulated bridge has."""
     match = _RATE.match(pci.attributes.get("link_speed", ""))
     width = _whole(reading, pci, "link_width") or 16
@@ -239,8 +184,10 @@ def _tree(reading: _Reading, sockets: int) -> tuple[tuple[Domain, ...], tuple[Br
     gpus = [holder for _, _, holder in reading.gpus]
     nics = [holder for _, holder in reading.nics]
     used = {above for holder in (*gpus, *nics) for above in _above(reading, holder)}
+    kept = [switch for switch in reading.switches if switch[0] in used]
+    names = {name: f"plx{index}" for index, (name, _, _) in enumerate(kept)}
     branches = tuple(
-        Branch(name, parent, _at(gpus, name), _at(nics, name), lanes) for name, parent, lanes in reading.switches if name in used
+        Branch(names[name], names.get(parent, parent), _at(gpus, name), _at(nics, name), lanes) for name, parent, lanes in kept
     )
     return tuple(Domain(_at(gpus, f"socket{index}"), _at(nics, f"socket{index}")) for index in range(sockets)), branches
 
@@ -330,7 +277,7 @@ def _nvlinks(reading: _Reading) -> tuple[dict[Pair, int], int]:
     return {}, switched[0]
 
 
-def _links(reading: _Reading, link: _Element) -> int:
+def _links(reading: _Reading, link: Element) -> int:
     count = _whole(reading, link, "count")
     if count is None or not 1 <= count <= 99:
         raise reading.wrong(link, f"nvlink count={shorten(link.attributes.get('count', ''))}; write the number of links, 1 or more")
@@ -373,7 +320,7 @@ def _gpu_lanes(reading: _Reading) -> Lanes | None:
 # --- processors ------------------------------------------------------------------------------------------------------
 
 
-def _processor(cpus: Sequence[_Element]) -> Processor | None:
+def _processor(cpus: Sequence[Element]) -> Processor | None:
     cpu = next((cpu for cpu in cpus if "vendor" in cpu.attributes or "arch" in cpu.attributes), None)
     if cpu is None:
         return None
@@ -382,7 +329,7 @@ def _processor(cpus: Sequence[_Element]) -> Processor | None:
     return Processor(cpu.attributes.get("vendor") or cpu.attributes["arch"], family, model)
 
 
-def _count_cpus(cpus: Sequence[_Element]) -> int | None:
+def _count_cpus(cpus: Sequence[Element]) -> int | None:
     """Return how many hardware threads the affinity masks name together."""
     found = 0
     for cpu in cpus:

@@ -12,6 +12,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -121,7 +122,8 @@ def _write(output: Path, text: str) -> Hardware:
     except SpecError as error:
         raise SpecError([problem.replace(str(temporary.absolute()), str(output)) for problem in error.problems]) from None
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # gone already, or its folder is none
+            temporary.unlink()
     return loaded.spec
 
 
@@ -223,7 +225,7 @@ def _host(wiring: Wiring, gpu: Gpu, cpu: Choice, options: Options) -> list[str]:
         if options.memory
         else f"{math.ceil(2 * gpu.memory * wiring.gpus / _MEMORY_STEP) * _MEMORY_STEP / 2**30:g} GiB"
     )
-    counted = _quoted(f"CPU affinity in {wiring.form}") if wiring.vcpus else _estimate(f"{_NOT_TOLD}; {_VCPUS_PER_GPU} per GPU")
+    counted = _quoted(f"{wiring.form}: CPUs near the GPUs") if wiring.vcpus else _estimate(f"{_NOT_TOLD}; {_VCPUS_PER_GPU} per GPU")
     given = _quoted("given by the user")
     return [
         "  host:",

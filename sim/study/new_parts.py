@@ -235,4 +235,4 @@ def find_transport(cards: tuple[Card, ...], wanted: str | None) -> Choice:
         return Choice(
             "roce" if is_roce else "infiniband", f"by {'PCI class and ' if card.kind else ''}name; Ethernet cards of mlx5 speak RoCE"
         )
-    return Choice("tcp", "by the name; RDMA is not told")
+    return Choice("tcp", "the topology tells no RDMA card by name; set node.nic.transport where it is one, for example to efa")

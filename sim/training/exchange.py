@@ -26,14 +26,30 @@ class Collective(Protocol):
         ...
 
 
+class _Step:
+    """The operations of one step: how many rank classes are still to come to each, and which have ended."""
+
+    def __init__(self, env: simpy.Environment, operations: int, classes: int) -> None:
+        self.missing = [classes] * operations
+        self.ready = [env.event() for _ in range(operations)]
+        self.done = [env.event() for _ in range(operations)]
+        self.following: _Step | None = None
+
+    def arrive(self, index: int) -> None:
+        """Count one class in at the operation *index*."""
+        self.missing[index] -= 1
+        if self.missing[index] == 0:
+            self.ready[index].succeed()
+
+
 class Exchange:
-    """One job's gradient exchange between *classes* rank classes; *blocking* and *buckets* give each operation's bytes."""
+    """One job's gradient exchange between its rank classes; *blocking* and *buckets* give each operation's bytes."""
 
     def __init__(
         self,
         env: simpy.Environment,
         log: EventLog,
-        classes: int,
+        ranks: Sequence[int],
         blocking: Sequence[tuple[str, float]],
         buckets: Sequence[float],
         collective: Collective | None,
@@ -41,15 +57,16 @@ class Exchange:
     ) -> None:
         self._env = env
         self._log = log
-        self._classes = classes
         self._operations = [*blocking, *((f"bucket {index}", nbytes) for index, nbytes in enumerate(buckets))]
         self._first_bucket = len(blocking)
         self._gpus = gpus
         self.current: tuple[str, float] | None = None
         """The operation in progress and when it began (s): part of the state that decides what happens next."""
-        self._begin_step()
-        if collective is not None:
-            env.process(self._stream(collective))
+        first = _Step(env, len(self._operations), len(ranks))
+        self._at = dict.fromkeys(ranks, first)
+        """The step that each rank is in: one may have left a step that another has still to finish."""
+        if collective is not None and self._operations:
+            env.process(self._stream(first, collective))
 
     @property
     def blocks(self) -> bool:
@@ -58,49 +75,47 @@ class Exchange:
 
     def gradient_ready(self, rank: int, bucket: int, lag: float = 0.0) -> None:
         """Tell that *rank* has all gradients of *bucket*; the slowest rank of its class will, *lag* seconds from now."""
-        self._arrive(self._first_bucket + bucket, lag)
+        self._arrive(rank, self._first_bucket + bucket, lag)
 
     def blocking(self, rank: int, lag: float = 0.0) -> SimProcess:
         """Take *rank* through the operations that stand between forward and backward, one after another."""
+        step = self._at[rank]
         for index in range(self._first_bucket):
-            done = self._done[index]
-            self._arrive(index, lag if index == 0 else 0.0)
+            self._arrive(rank, index, lag if index == 0 else 0.0)
             with self._log.waiting(rank, Cause.GRADIENT):
-                yield done
+                yield step.done[index]
 
     def finished(self, rank: int) -> SimProcess:
         """Wait until every bucket of this step is reduced."""
+        step = self._at[rank]
         if len(self._operations) > self._first_bucket:
-            done = self._done[-1]
             with self._log.waiting(rank, Cause.GRADIENT):
-                yield done
+                yield step.done[-1]
+        self._at[rank] = self._after(step)
 
-    def _arrive(self, index: int, lag: float) -> None:
+    def _arrive(self, rank: int, index: int, lag: float) -> None:
+        step = self._at[rank]
         if lag > 0:
-            self._env.timeout(lag).callbacks.append(lambda _: self._arrive(index, 0.0))
-            return
-        self._missing[index] -= 1
-        if self._missing[index] == 0:
-            self._ready[index].succeed()
+            self._env.timeout(lag).callbacks.append(lambda _: step.arrive(index))
+        else:
+            step.arrive(index)
 
-    def _begin_step(self) -> None:
-        self._ready = [self._env.event() for _ in self._operations]
-        self._done = [self._env.event() for _ in self._operations]
-        self._missing = [self._classes] * len(self._operations)
+    def _after(self, step: _Step) -> _Step:
+        if step.following is None:
+            step.following = _Step(self._env, len(self._operations), len(self._at))
+        return step.following
 
-    def _stream(self, collective: Collective) -> SimProcess:
-        while self._operations:
-            ready, done = self._ready, self._done
+    def _stream(self, step: _Step, collective: Collective) -> SimProcess:
+        while True:
             for index, (name, nbytes) in enumerate(self._operations):
-                yield ready[index]
+                yield step.ready[index]
                 self.current = (name, self._env.now)
                 self._communicating(index >= self._first_bucket)
                 yield from collective(name, index - self._first_bucket, nbytes)
                 self._communicating(False)
                 self.current = None
-                if index == len(self._operations) - 1:
-                    self._begin_step()
-                done[index].succeed()
+                step.done[index].succeed()
+            step = self._after(step)
 
     def _communicating(self, active: bool) -> None:
         """Tell the GPUs whether a collective runs beside their compute."""

@@ -148,13 +148,13 @@ def _exchange(
     """Return how the ranks meet; one rank alone meets nobody."""
     env, stack = stage.network.env, workload.training.stack
     if rings is None:
-        return Exchange(env, stage.log, len(ranks), [], [], None, gpus)
+        return Exchange(env, stage.log, ranks, [], [], None, gpus)
     blocking = [(f"scalar {index}", SCALAR_BYTES) for index in range(stack.blocking_scalar_all_reduces)]
     if stack.broadcast_buffers and workload.model.buffers > 0:
         # a broadcast moves each byte over every hop once, an all-reduce 2(n-1)/n times
         blocking.insert(0, ("broadcast buffers", workload.model.buffers * rings.ranks / (2.0 * (rings.ranks - 1))))
     collective = EXECUTORS[stage.executor](stage.network, stage.log, ranks[0], rings, stage.built.live)
-    return Exchange(env, stage.log, len(ranks), blocking, plan.buckets, collective, gpus)
+    return Exchange(env, stage.log, ranks, blocking, plan.buckets, collective, gpus)
 
 
 def _site(stage: Stage, index: int, found: RankClass, workload: Workload, hit_ratio: float) -> Site:

@@ -45,12 +45,6 @@ class StepPlan:
     buckets: tuple[float, ...]
     micro_batches: int
 
-    @property
-    def compute(self) -> float:
-        """Return the GPU time of a whole step (s), launch stalls left out."""
-        last = self.forward.compute + sum(segment.compute for segment in self.backward) + self.optimizer.compute
-        return last + (self.micro_batches - 1) * (self.forward.compute + self.accumulate.compute)
-
 
 class _Timeline:
     """Host and GPU clocks of one step."""
@@ -64,9 +58,8 @@ class _Timeline:
         """Launch and run *kernels*; return their GPU time and the wait for the host."""
         self.host += kernels.launches * self.launch_cpu
         last_kernel = kernels.time / max(kernels.launches, 1.0)
-        end = max(self.gpu + kernels.time, self.host + last_kernel)
-        stall = max(0.0, end - self.gpu - kernels.time)
-        self.gpu = end
+        stall = max(0.0, self.host + last_kernel - (self.gpu + kernels.time))
+        self.gpu += kernels.time + stall
         return Segment(kernels.time, stall)
 
 

@@ -15,7 +15,9 @@ Legend:
 """
 
 
-def printed(devices: Sequence[str], symbol: Callable[[int, int], str], tails: Sequence[str] = (), titles: str = "CPU Affinity\tNUMA Affinity") -> str:
+def printed(
+    devices: Sequence[str], symbol: Callable[[int, int], str], tails: Sequence[str] = (), titles: str = "CPU Affinity\tNUMA Affinity"
+) -> str:
     """Print a matrix as nvidia-smi does: *symbol* of two devices by number, *tails* behind the first rows."""
     lines = ["\t" + "\t".join([*devices, titles])]
     for one, name in enumerate(devices):
@@ -135,7 +137,11 @@ def _dgx_a100(one: int, other: int) -> str:
 DGX_A100 = printed(
     [*(f"GPU{gpu}" for gpu in range(8)), *(f"mlx5_{nic}" for nic in range(8))],
     _dgx_a100,
-    [f"{cpus}\t{numa}" for cpus, numa in (("48-63,176-191", 3), ("16-31,144-159", 1), ("112-127,240-255", 7), ("80-95,208-223", 5)) for _ in "ab"],
+    [
+        f"{cpus}\t{numa}"
+        for cpus, numa in (("48-63,176-191", 3), ("16-31,144-159", 1), ("112-127,240-255", 7), ("80-95,208-223", 5))
+        for _ in "ab"
+    ],
 )
 
 MATRICES = {
@@ -216,7 +222,7 @@ XML_H100 = """\
     </pci>
     <nic><net name="eth0" dev="8" speed="10000" port="0" guid="0x0" gdr="0"/></nic>
   </cpu>
-  <cpu host_hash="0xa5" numaid="1" affinity="ffffffff,ffffffff,ffff0000,00000000,00000000" arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="143">
+  <cpu host_hash="0xa5" numaid="1" affinity="ffffffff,ffffffff,ffff0000,0,0" arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="143">
     <pci busid="0000:c9:00.0" class="0x060400" link_speed="2.5 GT/s PCIe" link_width="1">
       <pci busid="0000:cb:00.0" class="0x020000" link_speed="32.0 GT/s PCIe" link_width="0">
         <nic><net name="mlx5_3" dev="3" speed="200000" port="1" guid="0x35" gdr="1"/></nic>

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from sim.cluster.build import Slot
 from sim.events import Cause
 from sim.training.collectives.channels import Channels, Hop, ring_channels
-from sim.training.collectives.recurrence import all_reduce_steps, ring_time
+from sim.training.collectives.recurrence import ring_time
 from sim.training.collectives.uncontended import hop_rate
 
 _TIER = {"interconnect": Cause.INTERCONNECT, "network": Cause.NETWORK}
@@ -102,7 +102,7 @@ class RingPlan:
     """The rings of one job over its slots; the slot with the fewest channels sets their number."""
 
     parts: tuple[Part, ...]
-    _costs: dict[float, Cost] = field(default_factory=dict, repr=False, compare=False)
+    _costs: dict[tuple[float, int], Cost] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
     def ranks(self) -> int:
@@ -135,11 +135,11 @@ class RingPlan:
                         counts[link][hop.transport.name] += 1
         return {link: tuple(sorted(found.items())) for link, found in counts.items()}
 
-    def cost(self, nbytes: float) -> Cost:
-        """Return what an all-reduce of *nbytes* costs."""
-        if nbytes not in self._costs:
-            self._costs[nbytes] = self._cost(nbytes)
-        return self._costs[nbytes]
+    def cost(self, nbytes: float, rounds: int = 2) -> Cost:
+        """Return what a collective on *nbytes* costs that goes around the ring *rounds* times: 2 reduces all, 1 gathers or scatters."""
+        if (nbytes, rounds) not in self._costs:
+            self._costs[nbytes, rounds] = self._cost(nbytes, rounds)
+        return self._costs[nbytes, rounds]
 
     def latency_of(self) -> tuple[Cause, str]:
         """Return whom to blame for latency: the transport class whose hops add most of it around the ring, and its tier."""
@@ -183,9 +183,9 @@ class RingPlan:
     def _crossings(self) -> dict[str, dict[str, int]]:
         return {part.slot.name: part.channels.crossings for part in self.parts}
 
-    def _cost(self, nbytes: float) -> Cost:
+    def _cost(self, nbytes: float, rounds: int) -> Cost:
         chunk = nbytes / self.channels / self.ranks
-        steps = all_reduce_steps(self.ranks)
+        steps = rounds * (self.ranks - 1)
         paces = [[self.pace(edge, chunk) for edge in ring] for ring in self._different]
         times = [
             ring_time([chunk / pace.rate for pace in along], [edge.latency for edge in ring], steps)

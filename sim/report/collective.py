@@ -1,0 +1,55 @@
+"""How does a table of collectives look? As nccl-tests prints it, as JSON, and as a plot."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sim.report.plots import figure, png
+from sim.training.collectives.table import Table
+from sim.units import show
+
+
+def collective_document(table: Table) -> dict[str, Any]:
+    """Return the JSON document of *table*."""
+    rows = [
+        {
+            "bytes": row.nbytes,
+            "time_s": row.time,
+            "algbw_bytes_per_s": row.algbw,
+            "busbw_bytes_per_s": row.busbw,
+            "algorithm": row.algorithm,
+            "protocol": "simple",
+            "channels": row.channels,
+            "bottleneck": row.bottleneck,
+        }
+        for row in table.rows
+    ]
+    return {"schema": 1, "hardware": table.hardware, "op": table.op, "nodes": table.nodes, "gpus": table.ranks, "rows": rows}
+
+
+def collective_text(table: Table) -> str:
+    """Return *table* in aligned columns."""
+    lines = [_title(table), "", f"{'size':>10} {'time':>10} {'algbw':>11} {'busbw':>11}  {'algorithm':10} {'channels':>8}  bottleneck"]
+    for row in table.rows:
+        size, time = show(row.nbytes, "binary size"), show(row.time, "time")
+        rates = f"{show(row.algbw, 'bandwidth'):>11} {show(row.busbw, 'bandwidth'):>11}"
+        lines.append(f"{size:>10} {time:>10} {rates}  {row.algorithm:10} {row.channels:>8}  {row.bottleneck}")
+    return "\n".join(lines)
+
+
+def collective_plot(table: Table) -> bytes:
+    """Return a PNG of bus bandwidth over size."""
+    drawn, (axes,) = figure(1, (8, 4.5))
+    axes.plot([row.nbytes for row in table.rows], [row.busbw / 1e9 for row in table.rows], marker="o", markersize=4, color="#4477aa")
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter(lambda size, _: show(size, "binary size"))
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("size")
+    axes.set_ylabel("bus bandwidth, GB/s")
+    axes.set_title(_title(table), fontsize=11, loc="left")
+    axes.grid(alpha=0.3)
+    return png(drawn)
+
+
+def _title(table: Table) -> str:
+    return f"{table.op} on {table.hardware}: {table.ranks} GPUs on {table.nodes} node{'s' * (table.nodes > 1)}"

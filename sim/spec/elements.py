@@ -1,0 +1,82 @@
+"""Which elements does an XML text hold, and at which lines? Read with expat, which tells lines, and nothing but plain elements.
+
+A document type is refused, and with it every entity: no "billion laughs", nothing fetched from elsewhere. Text between elements is
+not kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+from xml.parsers import expat
+
+from sim.spec.yaml import SpecError
+
+MOST_ELEMENTS: Final = 20_000
+MOST_DEPTH: Final = 40
+
+
+@dataclass
+class Element:
+    """One element, its attributes and what stands inside; *line* is counted from 1."""
+
+    tag: str
+    attributes: Mapping[str, str]
+    line: int
+    children: list[Element] = field(default_factory=list)
+
+    def all(self, tag: str) -> Iterator[Element]:
+        """Yield the elements *tag* directly inside."""
+        return (child for child in self.children if child.tag == tag)
+
+
+class _Builder:
+    """Puts elements into each other as the parser meets them."""
+
+    def __init__(self, file: str, skipped: int) -> None:
+        self.file = file
+        self.roots: list[Element] = []
+        self._open: list[Element] = []
+        self._count = 0
+        self._skipped = skipped
+        self._parser = expat.ParserCreate()
+        self._parser.StartElementHandler = self._start
+        self._parser.EndElementHandler = lambda _: self._open.pop()
+        self._parser.StartDoctypeDeclHandler = self._doctype
+
+    def parse(self, text: str) -> None:
+        self._parser.Parse(text, True)
+
+    def wrong(self, line: int, message: str) -> SpecError:
+        return SpecError(f"{self.file}:{self._skipped + line}: {message}")
+
+    def _start(self, tag: str, attributes: dict[str, str]) -> None:
+        line = self._parser.CurrentLineNumber
+        self._count += 1
+        if self._count > MOST_ELEMENTS or len(self._open) >= MOST_DEPTH:
+            raise self.wrong(line, f"more than {MOST_ELEMENTS} elements or {MOST_DEPTH} levels; the topology of one machine has fewer")
+        element = Element(tag, attributes, self._skipped + line)
+        (self._open[-1].children if self._open else self.roots).append(element)
+        self._open.append(element)
+
+    def _doctype(self, name: str, *_: object) -> None:
+        hint = "; this looks like hwloc's file, write NCCL's own with NCCL_TOPO_DUMP_FILE" if name == "topology" else ""
+        message = f"a document type (<!DOCTYPE) stands here; NCCL's topology file has none, remove it{hint}"
+        raise self.wrong(self._parser.CurrentLineNumber, message)
+
+
+def read_elements(text: str, file: str) -> Element:
+    """Return the root element of *text*; *file* is the name used in messages. Raise SpecError with the line of what is wrong."""
+    body = text.lstrip()
+    builder = _Builder(file, text.count("\n", 0, len(text) - len(body)))
+    due = "give the file of NCCL_TOPO_DUMP_FILE as NCCL wrote it"
+    try:
+        builder.parse(body)
+    except expat.ExpatError as error:
+        raise builder.wrong(error.lineno, f"not whole XML ({expat.ErrorString(error.code)}); {due}") from None
+    except SpecError:
+        raise
+    except ValueError as error:
+        raise builder.wrong(1, f"not plain XML ({error}); {due}") from None
+    return builder.roots[0]

@@ -1,0 +1,65 @@
+"""Which table of collectives does the user ask for? A machine, an operation and sizes in; checked rings and their times out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sim import units
+from sim.check import check_hardware, require
+from sim.cluster.build import place, slots, with_nodes
+from sim.spec.library import load_hardware
+from sim.spec.yaml import SpecError
+from sim.training.collectives.plan import plan_rings
+from sim.training.collectives.table import ROUNDS, Table, rows
+from sim.training.job import job_slots
+
+
+def collective_table(
+    hardware: str,
+    op: str,
+    sizes: Sequence[int],
+    *,
+    nodes: int | None = None,
+    gpus: int | None = None,
+    placement: str | None = None,
+    overrides: Sequence[str] = (),
+) -> Table:
+    """Return how long *op* takes for each of *sizes* (bytes) among *gpus* GPUs of *nodes* nodes. Raise SpecError for what cannot be."""
+    if op not in ROUNDS:
+        raise SpecError(f"--op {op}: write one of {', '.join(ROUNDS)}")
+    loaded = load_hardware(hardware, overrides)
+    machine = loaded.spec if nodes is None else with_nodes(loaded.spec, nodes)
+    require(check_hardware(machine, loaded.document))
+    placed = place(machine, gpus, placement)
+    ranks = sum(len(part.gpus) for part in placed)
+    if ranks < 2:
+        raise SpecError(f"{machine.name}: a collective needs 2 ranks or more, there is {ranks}; --nodes 2 adds a node")
+    plan = plan_rings(job_slots(0, slots(machine, [placed])))
+    return Table(machine.name, op, len(placed), ranks, rows(plan, op, sizes))
+
+
+def sizes_of(text: str) -> list[int]:
+    """Return the sizes that *text* means: ``25MiB``, or ``1MiB..1GiB`` doubling, or ``1MiB..1GiB:6`` evenly in the logarithm."""
+    span, _, count = text.partition(":")
+    ends = [_size(part, text) for part in span.split("..")]
+    if len(ends) == 1 and not count:
+        return ends
+    if len(ends) != 2 or ends[1] < ends[0]:
+        raise SpecError(f"--bytes {text}: write a size such as 25MiB, or a range that goes up such as 1MiB..1GiB")
+    low, high = ends
+    if not count:
+        doubled = [low << step for step in range((high // low).bit_length())]
+        return doubled if doubled[-1] == high else [*doubled, high]
+    if not count.isdigit() or int(count) < 2:
+        raise SpecError(f"--bytes {text}: write 2 or more sizes after ':'")
+    return [round(low * (high / low) ** (step / (int(count) - 1))) for step in range(int(count))]
+
+
+def _size(text: str, whole: str) -> int:
+    try:
+        size = int(units.parse(text.strip(), "size"))
+    except units.UnitError as error:
+        raise SpecError(f"--bytes {whole}: {error}") from None
+    if size < 1:
+        raise SpecError(f"--bytes {whole}: a collective moves 1 byte or more")
+    return size

@@ -1,0 +1,254 @@
+"""Oracle: the roofline worked by hand for a GPU of round figures, and finish times of work that is slowed down midway."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import simpy
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim.cluster.gpu import Kernels, LiveGpu, efficiency_class, element_bytes, layer_time, memory_time, peaks_for
+from sim.cluster.network import Network
+from sim.events import EventLog
+from sim.spec.hardware import Gpu
+from sim.spec.stack import Stack
+from sim.spec.workload import Layer
+
+
+def gpu(**keys):
+    """10 TFLOP/s in FP32 and 80 in FP16, half of it reached by convolutions; 100 GB/s of memory, 80 % of it reached; 10 us a kernel."""
+    described = {
+        "name": "g", "architecture": "a", "compute_capability": "7.0", "memory": "16 GiB", "memory_bandwidth": "100 GB/s",
+        "memory_efficiency": 0.8, "peak": {"fp32": "10 TFLOP/s", "fp16": "80 TFLOP/s"},
+        "efficiency": {"conv": {"fp32": 0.5, "fp16": 0.25}, "gemm": {"fp32": 0.8}}, "kernel_time": "10 us",
+        "context_memory": "0.5 GiB", "source": "test",
+    }  # fmt: skip
+    return Gpu.model_validate(described | keys)
+
+
+def stack(**keys):
+    described = {"name": "s", "strategy": "ddp", "gradient_copy_passes": 4, "optimizer": "fused", "launch_cpu": "5 us", "source": "test"}
+    return Stack.model_validate(described | keys)
+
+
+def layer(op="conv", **keys):
+    """1 GFLOP per sample forward and 2 backward; 4 MB in and 4 MB out forward, 16 MB backward; no parameters."""
+    described = {
+        "name": "l", "op": op, "forward": "1 GFLOP", "backward": "2 GFLOP", "read": "4 MB", "write": "4 MB", "backward_traffic": "16 MB",
+        "forward_kernels": 1, "backward_kernels": 2,
+    }  # fmt: skip
+    return Layer.model_validate(described | keys)
+
+
+# --- a layer ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_layer_bound_by_compute():
+    """10 x 1 GFLOP at 5 TFLOP/s: 2 ms, and one kernel; its 80 MB would take 1 ms."""
+    time, launches = layer_time(layer(), gpu(), "fp32", stack(), batch=10)
+    assert (time, launches) == (pytest.approx(2e-3 + 10e-6), 1)
+
+
+def test_a_layer_bound_by_memory():
+    """10 x 8 MB at 80 GB/s: 1 ms; no efficiency is known of an element-wise operator, so its FLOP do not count."""
+    assert layer_time(layer("elementwise"), gpu(), "fp32", stack(), batch=10).time == pytest.approx(1e-3 + 10e-6)
+    assert layer_time(layer(forward="0.1 GFLOP"), gpu(), "fp32", stack(), batch=10).time == pytest.approx(1e-3 + 10e-6)
+
+
+def test_backward_has_its_own_work_traffic_and_kernels():
+    """10 x 2 GFLOP at 5 TFLOP/s: 4 ms, and two kernels; bound by memory 10 x 16 MB at 80 GB/s: 2 ms."""
+    assert layer_time(layer(), gpu(), "fp32", stack(), 10, backward=True) == (pytest.approx(4e-3 + 20e-6), 2)
+    assert layer_time(layer("norm"), gpu(), "fp32", stack(), 10, backward=True).time == pytest.approx(2e-3 + 20e-6)
+
+
+def test_half_precision_has_its_own_peak_and_efficiency_and_half_the_bytes():
+    """Compute 10 GFLOP at 80 x 0.25 = 20 TFLOP/s: 0.5 ms; memory 10 x 4 MB at 80 GB/s: 0.5 ms as well."""
+    assert layer_time(layer(), gpu(), "amp_fp16", stack(), 10).time == pytest.approx(0.5e-3 + 10e-6)
+    assert layer_time(layer(forward="2 GFLOP"), gpu(), "amp_fp16", stack(), 10).time == pytest.approx(1e-3 + 10e-6)
+    assert layer_time(layer(read="12 MB"), gpu(), "amp_fp16", stack(), 10).time == pytest.approx(1e-3 + 10e-6)
+
+
+def test_weights_are_read_once_a_batch_and_their_gradients_written():
+    """20 M parameters, 80 MB: 1 ms forward and 2 ms backward at 80 GB/s, whatever the batch; activations are nothing here."""
+    weighty = layer("embedding", gradients=[15_000_000, 5_000_000], read="0 B", write="0 B", backward_traffic="0 B")
+    for batch in (1, 100):
+        assert layer_time(weighty, gpu(), "fp32", stack(), batch).time == pytest.approx(1e-3 + 10e-6)
+        assert layer_time(weighty, gpu(), "fp32", stack(), batch, backward=True).time == pytest.approx(2e-3 + 20e-6)
+
+
+def test_efficiency_follows_the_flop_of_one_kernel():
+    """Half way (in the logarithm) between 1 GFLOP at 0.1 and 100 GFLOP at 0.5 is 10 GFLOP at 0.3; backward's 2 kernels have half each."""
+    curve = gpu(efficiency={"conv": {"fp32": [["1 GFLOP", 0.1], ["100 GFLOP", 0.5]]}})
+    assert layer_time(layer(), curve, "fp32", stack(), 10).time == pytest.approx(10e9 / 3e12 + 10e-6)
+    assert layer_time(layer(), curve, "fp32", stack(), 10, backward=True).time == pytest.approx(20e9 / 3e12 + 20e-6)
+
+
+def test_a_stack_scales_time_and_launches_apart():
+    slow = stack(compute_factor=1.5, kernels_per_operator=3.0)
+    assert layer_time(layer(), gpu(), "fp32", slow, 10) == (pytest.approx(1.5 * (2e-3 + 10e-6)), 3.0)
+
+
+def test_a_layer_without_kernels_still_does_its_work():
+    """A fused operator: counted with the kernel of another."""
+    assert layer_time(layer(forward_kernels=0), gpu(), "fp32", stack(), 10) == Kernels(pytest.approx(2e-3), 0.0)
+
+
+def test_a_pointwise_convolution_has_a_class_of_its_own_where_the_gpu_gives_one():
+    """Winograd lifts 3x3 convolutions above the peak; a 1x1 has nothing to gain."""
+    both = gpu(efficiency={"conv": {"fp32": 1.4}, "pointwise_conv": {"fp32": 0.7}})
+    for size, own, there, elsewhere in ((1, 0.7, "pointwise_conv", "conv"), (3, 1.4, "conv", "conv")):
+        convolution = layer(kernel_size=size, forward="2 GFLOP")
+        assert (efficiency_class(convolution, both), efficiency_class(convolution, gpu())) == (there, elsewhere)
+        assert layer_time(convolution, both, "fp32", stack(), 10).time == pytest.approx(20e9 / (10e12 * own) + 10e-6)
+
+
+def test_a_memory_pass():
+    assert memory_time(8e9, gpu()) == pytest.approx(0.1)
+
+
+# --- precisions ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("precision", ["amp_fp16", "amp_bf16", "fp16", "bf16", "fp8"])
+def test_half_precision_keeps_softmax_and_loss_in_full(precision):
+    """Activations beside 8-bit matrix products are 16 bits wide; autocast's list keeps softmax and losses in FP32."""
+    assert [element_bytes(op, precision) for op in ("conv", "norm", "softmax", "loss")] == [2.0, 2.0, 4.0, 4.0]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32"])
+def test_full_precision_moves_four_bytes(precision):
+    assert element_bytes("conv", precision) == 4.0
+
+
+def test_what_fp32_means_is_the_stacks_choice():
+    """torch allows TF32 in convolutions by default, in matrix products from 1.7 to 1.11."""
+    assert peaks_for("conv", "fp32", stack()) == ("tf32", "fp32")
+    assert peaks_for("gemm", "fp32", stack()) == ("fp32", "fp32")
+    assert peaks_for("gemm", "fp32", stack(fp32_matmul="tf32")) == ("tf32", "fp32")
+    assert peaks_for("conv", "tf32", stack(fp32_convolution="fp32")) == ("tf32", "fp32")
+
+
+def seconds_per_petaflop(op, precision, **keys):
+    """Bound by compute alone, so 1e15 / (peak x efficiency)."""
+    heavy = layer(op, forward="1 TFLOP", read="0 B", write="0 B")
+    return layer_time(heavy, gpu(kernel_time="0 s", **keys), precision, stack(), 1000).time
+
+
+def test_units_that_a_gpu_lacks_give_way_to_fp32():
+    for precision in ("fp32", "tf32", "amp_bf16", "bf16"):
+        assert seconds_per_petaflop("conv", precision) == pytest.approx(1e15 / 5e12)
+    tensor_cores = {
+        "peak": {"fp32": "10 TFLOP/s", "tf32": "40 TFLOP/s", "bf16": "80 TFLOP/s"},
+        "efficiency": {"conv": {"fp32": 0.5, "tf32": 0.25, "bf16": 0.2}},
+    }
+    for precision, rate in (("fp32", 10e12), ("tf32", 10e12), ("bf16", 16e12), ("fp16", 5e12)):
+        assert seconds_per_petaflop("conv", precision, **tensor_cores) == pytest.approx(1e15 / rate)
+
+
+def test_an_operator_without_kernels_for_the_units_runs_on_the_next_wider_ones():
+    """No FP16 figure for matrix products: 80 % of the FP32 peak. FP8 is for matrix products; convolutions run in BF16 beside them."""
+    assert seconds_per_petaflop("gemm", "fp16") == pytest.approx(1e15 / 8e12)
+    peaks = {"fp32": "10 TFLOP/s", "bf16": "80 TFLOP/s", "fp8": "160 TFLOP/s"}
+    efficiency = {"gemm": {"fp32": 0.9, "bf16": 0.5, "fp8": 0.4}, "conv": {"fp32": 1.4, "bf16": 0.5}}
+    assert seconds_per_petaflop("gemm", "fp8", peak=peaks, efficiency=efficiency) == pytest.approx(1e15 / 64e12)
+    assert seconds_per_petaflop("conv", "fp8", peak=peaks, efficiency=efficiency) == pytest.approx(1e15 / 40e12)
+
+
+def test_an_operator_measured_on_other_units_only_is_not_free():
+    """Known on tensor cores alone, asked for in FP32: that share of the FP32 peak."""
+    assert seconds_per_petaflop("conv", "fp32", efficiency={"conv": {"fp16": 0.25}}) == pytest.approx(1e15 / 2.5e12)
+
+
+def test_every_gpu_has_an_fp32_peak():
+    with pytest.raises(ValueError, match="peak has no fp32"):
+        gpu(peak={"fp16": "80 TFLOP/s"})
+
+
+@given(st.integers(1, 512), st.integers(1, 8), st.sampled_from(["conv", "gemm", "norm", "softmax"]), st.booleans())
+def test_a_layer_is_never_faster_than_either_bound_and_grows_with_the_batch(batch, factor, op, backward):
+    """The roofline: at least peak compute x efficiency and memory bandwidth; more samples never take less."""
+    one, more = (layer_time(layer(op), gpu(), "fp32", stack(), size, backward).time for size in (batch, batch * factor))
+    assert one <= more <= factor * one * (1 + 1e-12)
+    assert one > batch * (16e6 if backward else 8e6) / 80e9
+    if op in ("conv", "gemm"):
+        assert one > batch * (2e9 if backward else 1e9) / (5e12 if op == "conv" else 8e12)
+
+
+# --- a GPU in time ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def env():
+    return simpy.Environment()
+
+
+@pytest.fixture
+def network(env):
+    return Network(env, EventLog(lambda: env.now))
+
+
+def switch(env, live, *changes):
+    """Tell *live* at each (time, active) whether a collective runs."""
+    for time, active in changes:
+        env.timeout(time).callbacks.append(lambda _, active=active: live.communicating(active))
+
+
+def ends(env, live, *durations):
+    found = []
+
+    def compute():
+        for duration in durations:
+            yield live.compute(duration).done
+            found.append(env.now)
+
+    env.run(env.process(compute()))
+    return found
+
+
+def test_compute_alone_takes_its_time(env, network):
+    assert ends(env, LiveGpu(network, "g", 2.0, None), 3.0, 0.0, 1.0) == [3.0, 3.0, 4.0]
+
+
+def test_a_collective_beside_compute_slows_it_down_while_it_lasts(env, network):
+    """Twice slower from 1 s to 5 s: 1 s of work before, 2 s worth in the 4 s, 1 s after."""
+    live = LiveGpu(network, "g", 2.0, None)
+    switch(env, live, (1.0, True), (5.0, False))
+    assert ends(env, live, 4.0) == [6.0]
+
+
+def test_work_that_begins_beside_a_collective_begins_slow(env, network):
+    live = LiveGpu(network, "g", 1.25, None)
+    switch(env, live, (0.0, True))
+    assert ends(env, live, 1.0, 2.0) == [1.25, 3.75]
+
+
+def test_a_collective_between_two_segments_slows_neither(env, network):
+    live = LiveGpu(network, "g", 2.0, None)
+    switch(env, live, (1.0, True), (1.0, False))
+    assert ends(env, live, 1.0, 1.0) == [1.0, 2.0]
+
+
+def test_a_decoder_on_the_same_gpu_gets_half(env, network):
+    """Compute of 4 s and decoding of 1 s share from the start: decoding ends at 2 s, compute has 3 s left."""
+    network.add_link("gpu0", 1.0)
+    decoding = network.start("decode", 1.0, {"gpu0": 1.0}, cap=1.0)
+    assert ends(env, LiveGpu(network, "g", 1.0, "gpu0"), 4.0) == [5.0]
+    assert decoding.history == [(0.0, "gpu0")]
+
+
+@given(st.floats(0.1, 20), st.lists(st.floats(0.01, 3), max_size=6), st.floats(1, 4))
+def test_slowed_down_work_ends_when_its_seconds_are_through(duration, gaps, slowdown):
+    """Oracle: full speed and 1/slowdown by turns, added up until the work is done."""
+    env = simpy.Environment()
+    live = LiveGpu(Network(env, EventLog(lambda: env.now)), "g", slowdown, None)
+    turns = list(itertools.accumulate(gaps))
+    switch(env, live, *((time, number % 2 == 0) for number, time in enumerate(turns)))
+    left, now, speed = duration, 0.0, 1.0
+    for time in turns:
+        if left <= (time - now) * speed:
+            break
+        left -= (time - now) * speed
+        now, speed = time, (1.0 / slowdown if speed == 1.0 else 1.0)
+    assert ends(env, live, duration) == [pytest.approx(now + left / speed)]

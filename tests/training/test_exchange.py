@@ -1,0 +1,183 @@
+"""When do gradients travel: after the slowest rank, in order, and what that costs; with collectives of known length."""
+
+from __future__ import annotations
+
+import pytest
+import simpy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sim.events import Cause, EventLog
+from sim.training.exchange import Exchange
+from tests.harness import layer, machine, run, toy_workload
+
+
+class Rank:
+    """Does what it is told at the times it is told, every step."""
+
+    def __init__(self, scene, index, ready, lag=0.0):
+        self.scene, self.index, self.ready, self.lag = scene, index, ready, lag
+
+    def train(self, steps):
+        env, exchange = self.scene.env, self.scene.exchange
+        for _ in range(steps):
+            start = env.now
+            yield from exchange.blocking(self.index, self.lag)
+            self.scene.forward.append((self.index, env.now))
+            for bucket, time in enumerate(self.ready):
+                yield env.timeout(max(0.0, start + time - env.now))
+                exchange.gradient_ready(self.index, bucket, self.lag)
+            yield from exchange.finished(self.index)
+            self.scene.ended.append((self.index, env.now))
+
+
+class Late(Rank):
+    """Has backward left to do when the last bucket has long been reduced."""
+
+    def train(self, steps):
+        for _ in range(steps):
+            self.scene.exchange.gradient_ready(self.index, 0)
+            yield self.scene.env.timeout(self.ready[0])
+            yield from self.scene.exchange.finished(self.index)
+            self.scene.ended.append((self.index, self.scene.env.now))
+
+
+class Scene:
+    """Ranks that meet in all-reduces of one second each."""
+
+    def __init__(self, *ready, blocking=0, lag=0.0, steps=1, kind=Rank):
+        self.env = simpy.Environment()
+        self.log = EventLog(lambda: self.env.now)
+        self.begun, self.forward, self.ended = [], [], []
+        scalars = [(f"scalar {index}", 4.0) for index in range(blocking)]
+        self.exchange = Exchange(self.env, self.log, range(len(ready)), scalars, [100.0] * len(ready[0]), self.collective, [])
+        for index, times in enumerate(ready):
+            self.env.process(kind(self, index, times, lag).train(steps))
+        self.env.run()
+
+    def collective(self, name, ident, nbytes):
+        self.begun.append((name, self.env.now))
+        yield self.env.timeout(1.0)
+
+
+def test_starts_at_the_slowest_rank():
+    """By hand: ranks ready at 2 and 5 s meet at 5 s and have their sum at 6 s; each waits for it from when it is ready."""
+    scene = Scene([2.0], [5.0])
+    assert scene.begun == [("bucket 0", 5.0)]
+    assert scene.ended == [(0, 6.0), (1, 6.0)]
+    assert [(wait.rank, wait.cause, wait.t0, wait.t1) for wait in scene.log.waits] == [(0, Cause.GRADIENT, 2.0, 6.0), (1, Cause.GRADIENT, 5.0, 6.0)]
+
+
+def test_buckets_go_in_order_one_at_a_time():
+    """By hand: bucket 1 is ready while bucket 0 travels, and waits for it; bucket 2 comes later than both have ended."""
+    scene = Scene([1.0, 1.5, 9.0])
+    assert scene.begun == [("bucket 0", 1.0), ("bucket 1", 2.0), ("bucket 2", 9.0)]
+    assert scene.ended == [(0, 10.0)]
+
+
+def test_exchange_hides_behind_compute():
+    """By hand: what ended before backward does costs nothing; only the last bucket shows."""
+    scene = Scene([1.0, 3.0, 5.0])
+    (wait,) = scene.log.waits
+    assert (wait.t0, wait.t1) == (5.0, 6.0)
+
+
+def test_blocking_operations_stand_before_backward():
+    """By hand: three scalars one after another hold every rank for three seconds; the first starts at the slowest rank."""
+    scene = Scene([4.0], [4.0], blocking=3, lag=0.5)
+    assert scene.begun == [("scalar 0", 0.5), ("scalar 1", 1.5), ("scalar 2", 2.5), ("bucket 0", 4.5)]
+    assert scene.forward == [(0, 3.5), (1, 3.5)]
+
+
+def test_a_lagging_member_delays_the_start():
+    """By hand: the slowest member of a class is half a second behind it."""
+    scene = Scene([2.0], lag=0.5)
+    assert scene.begun == [("bucket 0", 2.5)]
+    assert scene.ended == [(0, 3.5)]
+
+
+def test_steps_repeat():
+    """By hand: the next step's operations wait for its own arrivals."""
+    scene = Scene([2.0, 2.5], [1.0, 3.0], blocking=1, steps=3)
+    per_step = [("scalar 0", 0.0), ("bucket 0", 2.0), ("bucket 1", 3.0)]
+    assert scene.begun == [(name, 4.0 * step + time) for step in range(3) for name, time in per_step]
+
+
+def test_a_rank_that_comes_late_to_a_finished_step_goes_on_at_once():
+    """By hand: ranks with 3 and 5 s of backward after the only bucket never wait for its one second, though one is a step ahead."""
+    scene = Scene([3.0], [5.0], steps=2, kind=Late)
+    assert scene.begun == [("bucket 0", 0.0), ("bucket 0", 5.0)]
+    assert scene.ended == [(0, 3.0), (1, 5.0), (0, 6.0), (1, 10.0)]
+
+
+def test_nothing_to_exchange_costs_nothing():
+    env = simpy.Environment()
+    log = EventLog(lambda: env.now)
+    exchange = Exchange(env, log, [0], [], [], None, [])
+    assert not exchange.blocks
+    env.process(exchange.finished(0))
+    env.run()
+    assert log.waits == []
+
+
+# --- whole runs ------------------------------------------------------------------------------------------------------
+
+PER_TENSOR = {"strategy": "apex_per_tensor", "blocking_scalar_all_reduces": 3}
+
+
+def exchange_stall(tensors, elements, stack=PER_TENSOR, **keys):
+    """Seconds per step that gradients are waited for, with *elements* over *tensors* of four layers."""
+    layers = [layer(1e-3, 2e-3, *[elements // tensors] * (tensors // 4)) for _ in range(4)]
+    epoch = run(machine(4, nvlink=1e9, launch=1e-5, hop_latency=1e-6), toy_workload(layers, stack=stack, **keys)).jobs[0].warm
+    return epoch.stalls[Cause.INTERCONNECT]
+
+
+@pytest.mark.parametrize("tensors", [4, 160])
+def test_per_tensor_makes_one_all_reduce_each_and_three_scalars(tensors):
+    """Stash's stack (facts A7): as many all-reduces per step as gradient tensors, and three blocking ones."""
+    layers = [layer(1e-3, 2e-3, *[100] * (tensors // 4)) for _ in range(4)]
+    epoch = run(machine(4), toy_workload(layers, stack=PER_TENSOR, samples=40), exact=True).jobs[0].warm
+    names = {work.name for work in epoch.log.work if work.stream == "comm"}
+    assert names == {f"bucket {index}" for index in range(tensors)} | {f"scalar {index}" for index in range(3)}
+    for name in ("scalar 0", "bucket 0", f"bucket {tensors - 1}"):
+        times = [work for work in epoch.log.work if work.name == name and work.t1 <= epoch.windows[-1].end]
+        assert len(times) == epoch.steps
+
+
+@settings(max_examples=15)
+@given(st.integers(1, 20), st.integers(1, 20))
+def test_stall_grows_with_tensors_at_fixed_bytes(one, other):
+    """Directional (A6): more tensors, each with its own latency."""
+    few, many = sorted((one, other))
+    elements = 4 * 5 * 7 * 9 * 11 * 13 * 16 * 17 * 19
+    assert exchange_stall(4 * few, elements) <= exchange_stall(4 * many, elements) * (1 + 1e-3)
+    assert few == many or exchange_stall(4 * few, 4000 * few * many) < exchange_stall(4 * many, 4000 * few * many)
+
+
+@settings(max_examples=15)
+@given(st.integers(1, 10**7), st.integers(1, 10**7))
+def test_stall_grows_with_bytes_at_fixed_tensors(one, other):
+    """Directional (A6): more bytes in as many tensors."""
+    few, many = sorted((one, other))
+    assert exchange_stall(16, 16 * few) <= exchange_stall(16, 16 * many) * (1 + 1e-9)
+
+
+def test_flat_waits_for_all_of_it_after_backward():
+    """Closed form: nothing overlaps, so the whole all-reduce shows: launch + 1.5 S/B + 6 latencies."""
+    stall = exchange_stall(4, 4_000_000, {"strategy": "flat", "overlap": False})
+    assert stall == pytest.approx(1e-5 + 1.5 * 16e6 / 1e9 + 6e-6)
+
+
+def test_compute_slows_beside_a_collective():
+    """Closed form: one bucket's 15 ms exchange runs wholly beside a backward layer of 1 s, which takes 15 ms x 1/5 longer."""
+    layers = [layer(0.1, 1), layer(0.1, 0.1, 2_500_000)]
+    slowed = run(machine(4, nvlink=1e9), toy_workload(layers, stack={"overlap_slowdown": 1.25})).jobs[0].warm
+    assert slowed.stalls[Cause.COMPUTE] == pytest.approx(1.3 + 15e-3 * (1 - 1 / 1.25))
+    assert slowed.stalls[Cause.INTERCONNECT] == 0
+
+
+def test_buffers_are_broadcast_before_backward():
+    """Closed form: 1 MB of buffers crosses each hop once."""
+    layers = [layer(0.1, 0.1, 1)]
+    epoch = run(machine(4, nvlink=1e9), toy_workload(layers, buffers=1e6, stack={"broadcast_buffers": True})).jobs[0].warm
+    assert epoch.stalls[Cause.INTERCONNECT] == pytest.approx(1e-3, rel=1e-4)

@@ -1,0 +1,132 @@
+"""What one GPU does in a step: layer times, bucket boundaries, the host behind and the optimizer, by hand."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim.training.step_plan import Segment, gradient_bytes, plan_step
+from tests.harness import layer, toy_node, toy_workload
+
+NODE = toy_node()
+
+
+def plan(workload, distributed=True, cpu_speed=1.0, gpu=NODE.gpu):
+    return plan_step(workload, gpu, cpu_speed, distributed)
+
+
+def busy(segments):
+    return [pytest.approx(segment.compute) for segment in segments]
+
+
+def test_backward_runs_in_reverse_and_is_cut_at_buckets():
+    """By hand: three layers of 1, 2 and 3 s backward; per tensor, the last layer's two tensors are ready first, together."""
+    layers = [layer(0.1, 1, 10), layer(0.2, 2), layer(0.3, 3, 30, 31)]
+    found = plan(toy_workload(layers, stack={"strategy": "apex_per_tensor"}))
+    assert found.forward == Segment(pytest.approx(0.6), 0.0)
+    assert busy(found.backward) == [3, 0, 3]
+    assert [segment.bucket for segment in found.backward] == [0, 1, 2]
+    assert found.buckets == (120.0, 124.0, 40.0)
+
+
+def test_what_follows_the_last_bucket_is_a_segment_of_its_own():
+    """By hand: the first layers hold no gradients, so their backward runs beside the last bucket's exchange."""
+    found = plan(toy_workload([layer(0.1, 1), layer(0.2, 2, 10)]))
+    assert busy(found.backward) == [2, 1]
+    assert [segment.bucket for segment in found.backward] == [0, -1]
+
+
+def test_without_overlap_every_bucket_waits_for_the_end():
+    """By hand: two buckets, ready after the whole backward."""
+    found = plan(toy_workload([layer(0.1, 1, 10), layer(0.2, 2, 10)], stack={"strategy": "apex_per_tensor", "overlap": False}))
+    assert busy(found.backward) == [3, 0, 0]
+    assert [segment.bucket for segment in found.backward] == [-1, 0, 1]
+
+
+def test_alone_there_are_no_buckets():
+    found = plan(toy_workload([layer(0.1, 1, 10), layer(0.2, 2, 10)]), distributed=False)
+    assert found.buckets == ()
+    assert busy(found.backward) == [3]
+
+
+def test_batch_and_factors_scale_compute():
+    """Closed form: seconds per sample x batch x the user's and the stack's factor."""
+    training = toy_workload([layer(0.1, 0.2, 10)], batch=3, stack={"compute_factor": 2.0})
+    slowed = training.model_copy(update={"training": training.training.model_copy(update={"compute_factor": 1.5})})
+    assert plan(slowed).forward.compute == pytest.approx(0.1 * 3 * 2 * 1.5)
+    assert plan(slowed).backward[0].compute == pytest.approx(0.2 * 3 * 2 * 1.5)
+
+
+def test_gradient_copies_are_memory_passes():
+    """Closed form: half of 4 passes over a bucket's bytes before its exchange, half after; nothing for one rank alone."""
+    slow = NODE.gpu.model_copy(update={"memory_bandwidth": 1e6})
+    layers = [layer(0, 1, 1000)]
+    workload = toy_workload(layers, stack={"gradient_copy_passes": 4.0}, optimizer="sgd")
+    weights = 2 * 4000 / 1e6  # the backward's own: read weights, write their gradients; hidden behind its FLOP
+    found, alone = plan(workload, gpu=slow), plan(workload, distributed=False, gpu=slow)
+    assert weights < 1
+    assert found.backward[0].compute == pytest.approx(1 + 2 * 4000 / 1e6)
+    assert alone.backward[0].compute == pytest.approx(1)
+    assert found.optimizer.compute - alone.optimizer.compute == pytest.approx(2 * 4000 / 1e6)
+    assert alone.optimizer.compute == pytest.approx(3 * 4000 / 1e6)  # SGD: read weight and gradient, write weight
+    assert found.accumulate.compute == pytest.approx(1)
+
+
+def test_distributed_overhead_is_paid_by_distributed_steps_only():
+    workload = toy_workload(stack={"distributed_overhead": "7 ms"})
+    assert plan(workload).optimizer.compute - plan(workload, distributed=False).optimizer.compute == pytest.approx(7e-3, rel=1e-6)
+
+
+def test_precision_sets_the_gradients_width():
+    """Parameters and gradients stay FP32 under AMP; pure half precision halves them."""
+    widths = {}
+    for precision in ("fp32", "tf32", "amp_fp16", "amp_bf16", "fp16", "bf16", "fp8"):
+        workload = toy_workload()
+        training = workload.training.model_copy(update={"precision": precision})
+        widths[precision] = gradient_bytes(workload.model_copy(update={"training": training}))
+    assert widths == {"fp32": 4, "tf32": 4, "amp_fp16": 4, "amp_bf16": 4, "fp16": 2, "bf16": 2, "fp8": 2}
+
+
+# --- the host ahead or behind ----------------------------------------------------------------------------------------
+
+
+def test_a_fast_host_never_shows():
+    """Launches of 1 us hide behind kernels of 0.1 s, but for the very first."""
+    found = plan(toy_workload([layer(0.1, 0.2, 10)] * 5, stack={"launch_cpu": "1 us"}))
+    assert found.forward.launch == pytest.approx(1e-6)
+    assert sum(segment.launch for segment in found.backward) == 0
+
+
+def test_a_slow_host_sets_the_pace():
+    """Closed form: with kernels of 1 ms and launches of 5 ms the GPU ends one kernel after the last launch."""
+    found = plan(toy_workload([layer(1e-3, 1e-3, 10)] * 10, stack={"launch_cpu": "5 ms"}), distributed=False)
+    whole = found.forward.compute + found.forward.launch + sum(part.compute + part.launch for part in found.backward)
+    assert whole == pytest.approx(20 * 5e-3 + 1e-3)
+    assert plan(toy_workload([layer(1e-3, 1e-3, 10)] * 10, stack={"launch_cpu": "5 ms"}), cpu_speed=100.0).forward.launch < 1e-4
+
+
+def test_many_launches_of_the_optimizer_show():
+    """Closed form: 4 launches per parameter tensor of 5 ms each, and no work worth mentioning."""
+    found = plan(toy_workload([layer(1, 1, 10, 10)] * 3, stack={"launch_cpu": "5 ms", "optimizer": "per_tensor"}))
+    assert found.optimizer.launch == pytest.approx(4 * 6 * 5e-3)
+    assert plan(toy_workload([layer(1, 1, 10)], stack={"launch_cpu": "5 ms"})).optimizer.launch == pytest.approx(5e-3)
+
+
+@given(
+    times=st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1), st.integers(0, 3)), min_size=1, max_size=12),
+    launch=st.floats(0, 0.5), strategy=st.sampled_from(["ddp", "apex_per_tensor", "flat"]), overlap=st.booleans(), accumulation=st.integers(1, 3),
+)  # fmt: skip
+def test_segments_hold_all_the_work(times, launch, strategy, overlap, accumulation):
+    """Conservation: backward is the layers' seconds however it is cut; each bucket is ready once, in order; the host hides nothing."""
+    layers = [layer(forward, backward, *[100] * tensors) for forward, backward, tensors in times]
+    keys = {"strategy": strategy, "overlap": overlap, "launch_cpu": f"{launch!r} s", "bucket_cap": "800 B", "first_bucket_cap": "400 B"}
+    found = plan(toy_workload(layers, stack=keys, accumulation=accumulation))
+    backward = sum(seconds for _, seconds, _ in times)
+    assert found.forward.compute == pytest.approx(sum(seconds for seconds, _, _ in times), abs=1e-12)
+    assert sum(segment.compute for segment in found.backward) == pytest.approx(backward, abs=1e-12)
+    assert found.accumulate.compute == pytest.approx(backward, abs=1e-12)
+    assert [segment.bucket for segment in found.backward if segment.bucket >= 0] == list(range(len(found.buckets)))
+    assert sum(found.buckets) == 400 * sum(tensors for _, _, tensors in times)
+    whole = found.forward.launch + found.forward.compute + sum(segment.launch + segment.compute for segment in found.backward)
+    assert whole >= 2 * len(layers) * launch * (1 - 1e-9)
