@@ -20,9 +20,10 @@ from sim.simulate import Run, simulate
 from sim.spec.hardware import Hardware, Node, Volume
 from sim.spec.workload import Layer, Workload
 from sim.training.collectives.plan import RingPlan, plan_rings
-from sim.training.job import EXECUTORS, Job, job_slots
+from sim.training.job import EXECUTORS, REFERENCE_GPU_BANDWIDTH, Job, job_slots
 
 FLOPS = 1e12
+MEMORY_BANDWIDTH = 1e21
 
 
 def size(nbytes: float) -> str:
@@ -48,13 +49,13 @@ def transport(name: str, **keys: Any) -> dict[str, Any]:
     return {"name": name, "hop_latency": "0 s", "launch": "0 s", "efficiency": 1.0, "source": "test"} | keys
 
 
-def volume(bandwidth: float = 1e15, iops: float = 1e15, **keys: Any) -> dict[str, Any]:
+def volume(bandwidth: float = 1e15, iops: float = 1e15, **keys: Any) -> Volume:
     """A disk that bursts only if *keys* give ``burst_iops`` and ``burst_credits``."""
     described = {
         "name": "disk", "size": "100 GB", "bandwidth": rate(bandwidth), "io_size": "1 GB", "baseline_iops": f"{iops!r} IOPS",
         "max_iops": f"{iops!r} IOPS", "source": "test",
     }  # fmt: skip
-    return Volume.model_validate(described | keys).model_dump()
+    return Volume.model_validate(described | keys)
 
 
 def toy_node(
@@ -68,7 +69,7 @@ def toy_node(
     dram: float = 1e15,
     cores: int = 1000,
     memory: float = 1.0,
-    disk: dict[str, Any] | None = None,
+    disk: Volume | None = None,
     hop_latency: float = 0.0,
     network_latency: float = 0.0,
     launch: float = 0.0,
@@ -97,7 +98,7 @@ def toy_node(
         topology["nvlink"] = {"link": link(nvlink), "pairs": dict(wiring)}  # type: ignore[call-overload]
     described: dict[str, Any] = {
         "gpu": {
-            "name": "toy", "architecture": "toy", "compute_capability": "7.0", "memory": "1000 GB", "memory_bandwidth": rate(1e21),
+            "name": "toy", "architecture": "toy", "compute_capability": "7.0", "memory": "1000 GB", "memory_bandwidth": rate(MEMORY_BANDWIDTH),
             "memory_efficiency": 1.0, "peak": {"fp32": f"{FLOPS!r} FLOP/s"}, "efficiency": {"gemm": {"fp32": 1.0}},
             "kernel_time": "0 s", "context_memory": "0 B", "compute_cv": compute_cv, "source": "test",
         },
@@ -112,7 +113,7 @@ def toy_node(
         },
         "nic": {
             "count": nics, "bandwidth": rate(nic), "source": "test",
-            "transport": transport("wire", **{"hop_latency": seconds(network_latency), "launch": seconds(launch)} | dict(network or {})),
+            "transport": transport("wire", **{**inside, "hop_latency": seconds(network_latency), "efficiency": 1.0} | dict(network or {})),
         },
         "nvlink_transport": transport("nvlink", **inside),
         "peer_transport": transport("peer", **inside),
@@ -160,18 +161,22 @@ def toy_workload(
     noise: float | None = None,
     optimizer: str = "sgd",
 ) -> Workload:
-    """A workload of *layers*; a batch reads, prepares (core-seconds a sample) and copies (*prepared* bytes a sample) what is given."""
+    """A workload of *layers*; a sample is read (*sample* bytes), prepared (*prep* core-seconds) and copied (*prepared* bytes).
+
+    With *gpu_prep* DALI's GPU takes so many seconds a sample.
+    """
     layers = tuple(layers)
+    on_v100 = (gpu_prep or 0.0) * MEMORY_BANDWIDTH / REFERENCE_GPU_BANDWIDTH
     parameters = max(1, sum(sum(found.gradients) for found in layers))
     described = {
         "name": "toy",
         "model": {"name": "toy", "parameters": parameters, "input": size(1), "buffers": size(buffers), "layers": layers, "source": "test"},
         "dataset": {
             "name": "toys", "samples": samples, "sample": size(sample), "prepared": size(prepared), "prep": seconds(prep), "files": files,
-            "dali_gpu_prep": None if gpu_prep is None else seconds(prep), "dali_gpu_time": None if gpu_prep is None else seconds(gpu_prep),
-            "source": "test",
+            "dali_gpu_prep": None if gpu_prep is None else seconds(prep),
+            "dali_gpu_time": None if gpu_prep is None else seconds(on_v100), "source": "test",
         },
-        "input": {"loader": loader, "pin_memory": False} | dict(inputs or {}),
+        "input": {"loader": loader} | dict(inputs or {}),
         "training": {
             "batch": batch, "optimizer": {"name": optimizer}, "gradient_accumulation_steps": accumulation, "noise": {"compute_cv": noise},
             "stack": {
@@ -194,7 +199,9 @@ def run(hardware: Hardware, *workloads: Workload | Job, **keys: Any) -> Run:
 class Rig:
     """A machine on which collectives and copies can be started by hand."""
 
-    def __init__(self, hardware: Hardware, executor: str = "phase", placement: Sequence[Placement] | None = None, fold: bool = False) -> None:
+    def __init__(
+        self, hardware: Hardware, executor: str = "phase", placement: Sequence[Placement] | None = None, fold: bool = False
+    ) -> None:
         placed = tuple(placement or place(hardware))
         found = slots(hardware, [placed], fold)
         self.env = simpy.Environment()

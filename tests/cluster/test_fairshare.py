@@ -127,7 +127,7 @@ def test_a_cap_and_a_link_that_bind_together():
 def test_a_flow_of_little_weight_is_not_starved():
     # x1 + x2 <= 10, x1 <= 10, x1 : x2 = 1 : 1e-13
     # x2 = 1e-12: the link is full to rounding when x1 reaches its cap, and yet x2 keeps its part
-    assert rates([Flow({"a": 1.0}, 1.0, cap=10.0), Flow({"a": 1.0}, 1e-13)], {"a": 10.0}) == pytest.approx([10.0, 1e-12])
+    assert rates([Flow({"a": 1.0}, 1.0, cap=10.0), Flow({"a": 1.0}, 1e-13)], {"a": 10.0}) == pytest.approx([10.0, 1e-12], rel=1e-9, abs=0)
 
 
 def test_nothing_asked_nothing_shared():

@@ -65,7 +65,10 @@ def test_starts_at_the_slowest_rank():
     scene = Scene([2.0], [5.0])
     assert scene.begun == [("bucket 0", 5.0)]
     assert scene.ended == [(0, 6.0), (1, 6.0)]
-    assert [(wait.rank, wait.cause, wait.t0, wait.t1) for wait in scene.log.waits] == [(0, Cause.GRADIENT, 2.0, 6.0), (1, Cause.GRADIENT, 5.0, 6.0)]
+    assert [(wait.rank, wait.cause, wait.t0, wait.t1) for wait in scene.log.waits] == [
+        (0, Cause.GRADIENT, 2.0, 6.0),
+        (1, Cause.GRADIENT, 5.0, 6.0),
+    ]
 
 
 def test_buckets_go_in_order_one_at_a_time():

@@ -198,5 +198,7 @@ def test_reads_are_counted_once():
     """Conservation: what the disk carried is what the loader says it read, on every resource of the disk."""
     scene = Scene(workers(3), cost(read=7.0, prep=1.0), steps=20)
     reads = {work.ident for work in scene.log.work if work.name == "read"}
-    assert scene.site.take_reads()["disk"] == pytest.approx(7.0 * (len(reads) + sum(stage == "read" for stage in scene.site.building.values())))
+    assert scene.site.take_reads()["disk"] == pytest.approx(
+        7.0 * (len(reads) + sum(stage == "read" for stage in scene.site.building.values()))
+    )
     assert scene.site.take_reads() == {"disk": 0.0}

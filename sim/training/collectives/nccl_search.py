@@ -100,18 +100,23 @@ def _rates(graph: NodeGraph, constants: Constants) -> dict[str, float]:
 
 
 def _rate(graph: NodeGraph, constants: Constants, one: str, other: str) -> float:
-    topology = graph.node.topology
     if "net" in (one, other):
         return graph.node.nic.bandwidth
     if "nvswitch" in (one, other):
         return graph.switch_links * _nvlink(graph, constants)
-    if one.startswith("gpu") and other.startswith("gpu"):
-        return graph.nvlinks(int(one[3:]), int(other[3:])) * _nvlink(graph, constants)
-    if graph.parents.get(one) != other and graph.parents.get(other) != one:
+    if graph.parents.get(one) == other:
+        return _pcie(graph, one, other)
+    if graph.parents.get(other) == one:
+        return _pcie(graph, other, one)
+    if one.startswith("socket"):
         return _socket_link(graph, constants)
-    own = {switch.name: switch.link for switch in topology.switches if switch.link}
-    below, above = (one, other) if graph.parents.get(one) == other else (other, one)
-    return (own.get(below) or (own.get(above) if below.startswith(("gpu", "nic")) else None) or topology.pcie).nccl_bandwidth
+    return graph.nvlinks(*(int(gpu.removeprefix("gpu")) for gpu in (one, other))) * _nvlink(graph, constants)
+
+
+def _pcie(graph: NodeGraph, below: str, above: str) -> float:
+    """Return the rate of a port or an uplink: the switch's own kind of link, or the node's."""
+    links = {switch.name: switch.link or graph.node.topology.pcie for switch in graph.node.topology.switches}
+    return (links.get(below) or links.get(above) or graph.node.topology.pcie).nccl_bandwidth
 
 
 def _nvlink(graph: NodeGraph, constants: Constants) -> float:
@@ -231,8 +236,8 @@ def _nvls(graph: NodeGraph, found: Channels, rates: Mapping[str, float], speeds:
     gpus = found.channels[0].gpus
     if capability(graph) < nccl.NVLS_LEAST_CAPABILITY or not graph.switch_links or len(gpus) < nccl.NVLS_LEAST_RANKS:
         return None
-    rings = {channel.gpus[0]: _load(graph, channel).outside for channel in found.channels}
-    heads = rings if found.nodes > 1 else {gpu: {} for gpu in gpus}
+    entries = {channel.gpus[0]: _load(graph, channel).outside for channel in found.channels}
+    heads = entries if found.nodes > 1 else {gpu: {} for gpu in gpus}
     laid = [_Load(_pulls(gpus, head), outside) for head, outside in heads.items()]
     intra = next((speed for speed in speeds if _lay(laid, dict(rates), speed, speed)), None)
     if intra is None:

@@ -9,12 +9,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sim.training.collectives.schedule import Transfer
+from sim.training.collectives.schedule import Transfer, check_timed
 
 
 def all_reduce_wire_bytes(n: int, nbytes: float) -> float:
     """Return the bytes that cross each hop of a ring of *n* ranks that all-reduces *nbytes*."""
     return 2 * (n - 1) / n * nbytes
+
+
+def ring_all_reduce_time(n: int, nbytes: float, bandwidth: float, latency: float) -> float:
+    """Return the seconds of an all-reduce of *nbytes* where each of *n* ranks has one full-duplex port (bytes/s) and hops have *latency* (s).
+
+    2(n-1) steps, in each of which every rank sends one chunk of S/n and receives another, and no rank can run ahead:
+    T = 2(n-1)(S/(nB) + l).
+    """
+    return 2 * ring_all_gather_time(n, nbytes, bandwidth, latency)
+
+
+def ring_all_gather_time(n: int, nbytes: float, bandwidth: float, latency: float) -> float:
+    """Return the seconds of an all-gather or a reduce-scatter of *nbytes* (in all) on the same: T = (n-1)(S/(nB) + l)."""
+    check_timed(n, nbytes, bandwidth, latency)
+    return (n - 1) * (nbytes / n / bandwidth + latency)
 
 
 def ring_all_reduce(ranks: Sequence[int], nbytes: float) -> list[Transfer]:

@@ -1,0 +1,190 @@
+"""Is the shortcut the whole epoch? Every step simulated is the oracle, through changes of regime and without a period."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import sim.epoch
+from sim.cluster.build import Placement
+from sim.events import Cause
+from sim.simulate import simulate
+from sim.training.job import Job
+from tests.harness import layer, machine, run, toy_workload, volume
+
+
+def both(hardware, workload, **keys):
+    """The same job by the shortcut and step by step."""
+    return tuple(run(hardware, workload, exact=exact, **keys).jobs[0] for exact in (False, True))
+
+
+def assert_same(short, whole, rel=1e-9):
+    assert short.exact
+    assert short.steps == whole.steps
+    assert short.time == pytest.approx(whole.time, rel=rel)
+    assert short.step_time == pytest.approx(whole.step_time, rel=rel)
+    assert dict(short.stalls) == pytest.approx(dict(whole.stalls), abs=rel * whole.step_time)
+
+
+@settings(max_examples=25)
+@given(
+    gpus=st.integers(1, 3), steps=st.integers(100, 350), forward=st.floats(1e-3, 0.1), elements=st.integers(1, 10**7),
+    loader=st.sampled_from(["synthetic", "pytorch", "dali_cpu"]), workers=st.integers(0, 5), prep=st.floats(0, 0.3), cores=st.integers(1, 6),
+    extra=st.integers(0, 5), read=st.booleans(), accumulation=st.integers(1, 2),
+)  # fmt: skip
+def test_the_shortcut_is_the_whole_epoch(gpus, steps, forward, elements, loader, workers, prep, cores, extra, read, accumulation):
+    """Oracle: every step simulated; the time of an epoch, of a step, and every stall agree to 1e-9 wherever an exact period is claimed."""
+    workload = toy_workload(
+        [layer(forward, 2 * forward, elements)], loader=loader, prep=prep, samples=steps * gpus * accumulation + extra, sample=1e6 if read else 1.0,
+        prepared=1e7, accumulation=accumulation, inputs={"num_workers": workers, "num_threads": workers + 1},
+    )  # fmt: skip
+    short, whole = both(machine(gpus, cores=cores, disk=volume(bandwidth=20e6), memory=1.0), workload)
+    for one, other in ((short.first, whole.first), (short.warm, whole.warm)):
+        if one.exact:
+            assert_same(one, other)
+        else:
+            assert one.time == pytest.approx(other.time, rel=0.05)
+
+
+def test_most_epochs_of_loaders_show_a_period():
+    """A loader-bound, a compute-bound and a disk-bound epoch are all arithmetic after fewer than 100 steps."""
+    for prep, disk in ((0.5, 1e12), (0.01, 1e12), (0.01, 5e6)):
+        workload = toy_workload([layer(0.03, 0.06, 1000)], loader="pytorch", prep=prep, samples=40_000)
+        epoch = run(machine(2, cores=16, disk=volume(bandwidth=disk)), workload).jobs[0].first
+        assert epoch.exact
+        assert epoch.steps == 20_000
+        assert len(epoch.log.waits) < 2000
+
+
+def test_an_epoch_is_warm_up_and_windows():
+    """Conservation: the windows stand for all steps after the warm-up, and hold all the time after it."""
+    workload = toy_workload([layer(0.03, 0.06, 1000)], loader="pytorch", prep=0.35, samples=1003, inputs={"num_workers": 3})
+    for exact in (False, True):
+        epoch = run(machine(1, cores=2, disk=volume()), workload, exact=exact).jobs[0].first
+        warm_up = epoch.windows[0].start
+        stand_for = sum(window.steps * window.repeats for window in epoch.windows)
+        assert epoch.time == pytest.approx(warm_up + stand_for * epoch.step_time, rel=1e-9)
+        assert 0 < epoch.steps - stand_for < 100
+        assert warm_up < 0.1 * epoch.time
+
+
+# --- burst credits ---------------------------------------------------------------------------------------------------
+
+BURSTING = {"burst_iops": "100 IOPS", "burst_credits": 1000.3, "io_size": "1 MB"}
+
+
+def bursting(steps, workers=2, read=1e6, gpus=1, prep=0.0, **keys):
+    """A disk of 20 I/Os per second that bursts to 100 for a while, read by a loader that wants all it can get."""
+    workload = toy_workload(
+        [layer(0.001, 0.002, 10)], loader="pytorch", sample=read, files="per_sample", samples=steps * gpus, prep=prep,
+        inputs={"num_workers": workers, "pin_memory": False},
+    )  # fmt: skip
+    return machine(gpus, disk=volume(iops=20.0, **BURSTING), cores=16, **keys), workload
+
+
+def test_credits_run_out_once():
+    """Closed form: 1000.3 credits, spent at 100 - 20 a second, last 12.5 s and 1250 reads; the other 1750 go at 20 a second."""
+    hardware, workload = bursting(3000)
+    epoch = run(hardware, workload).jobs[0].first
+    spent = 1000.3 / 80
+    assert epoch.time == pytest.approx(spent + (3000 - 100 * spent) / 20, rel=2e-3)
+    assert epoch.exact
+
+
+@settings(max_examples=20)
+@given(
+    steps=st.integers(300, 4000),
+    workers=st.integers(1, 5),
+    ios=st.integers(1, 3),
+    gpus=st.integers(1, 2),
+    prep=st.sampled_from([0.0, 0.013, 0.05]),
+)
+def test_the_shortcut_sees_credits_run_out(steps, workers, ios, gpus, prep):
+    """Oracle: every step simulated, through the change from burst to baseline."""
+    short, whole = both(*bursting(steps, workers, ios * 1e6, gpus, prep))
+    for one, other in ((short.first, whole.first), (short.warm, whole.warm)):
+        if one.exact:
+            assert_same(one, other)
+        else:
+            assert one.time == pytest.approx(other.time, rel=0.02)
+
+
+def test_the_next_epoch_finds_the_credits_that_are_left():
+    """A later epoch of a data set that no cache holds begins at the baseline: 20 reads a second throughout."""
+    found = run(*bursting(3000)).jobs[0]
+    assert found.warm.time == pytest.approx(3000 / 20, rel=0.02)
+    assert found.warm.time > found.first.time
+
+
+def test_a_disk_that_is_asked_for_less_keeps_bursting():
+    """A step of 0.1 s reads 10 times a second, below the baseline: no regime changes, whatever the length."""
+    hardware, workload = bursting(20_000, prep=0.01)
+    slow = workload.model_copy(update={"model": workload.model.model_copy(update={"layers": (layer(0.03, 0.07, 10),)})})
+    epoch = run(hardware, slow).jobs[0].first
+    assert epoch.exact
+    assert epoch.step_time == pytest.approx(0.1)
+    assert epoch.stalls[Cause.FETCH] == 0
+    assert len(epoch.windows) <= 2
+
+
+def test_at_the_baseline_credits_that_come_back_change_nothing():
+    """A loader just below the baseline gains a few credits back and forth; the disk stays at its baseline until the epoch ends."""
+    hardware, workload = bursting(3000, workers=1, prep=0.002)
+    epoch = run(hardware, workload).jobs[0].first
+    assert epoch.exact
+    assert len(epoch.log.waits) < 5000
+
+
+# --- without a period ------------------------------------------------------------------------------------------------
+
+
+def test_without_a_period_the_mean_of_later_steps_stands_for_the_rest(monkeypatch):
+    """Oracle: every step simulated; with no recurrence to be found, the mean is close and says that it is one."""
+    monkeypatch.setattr(sim.epoch.PeriodDetector, "observe", lambda self, step, now, state: self._history.append((step, now, state)))
+    workload = toy_workload([layer(0.03, 0.06, 1000)], loader="pytorch", prep=0.35, samples=3000, inputs={"num_workers": 3})
+    hardware = machine(1, cores=2, disk=volume())
+    short, whole = both(hardware, workload)
+    assert not short.first.exact
+    assert whole.first.exact
+    assert short.first.time == pytest.approx(whole.first.time, rel=0.01)
+    assert sum(short.first.stalls.values()) == pytest.approx(short.first.step_time)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_epochs_of_a_few_steps(steps):
+    """Nothing repeats in one step; the figures are those of the steps there are."""
+    workload = toy_workload(
+        [layer(0.1, 0.2, 10)], loader="pytorch", prep=1.0, samples=steps, inputs={"num_workers": 1, "pin_memory": False}
+    )
+    epoch = run(machine(1, disk=volume()), workload).jobs[0].first
+    assert epoch.time == pytest.approx(1.0 * steps + 0.3)
+    assert epoch.steps == steps
+    assert sum(epoch.stalls.values()) == pytest.approx(epoch.step_time)
+
+
+# --- jobs and regimes ------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=10)
+@given(start=st.floats(0, 100), first=st.floats(0.01, 0.5), second=st.floats(0.01, 0.5))
+def test_the_shortcut_sees_a_second_job_start(start, first, second):
+    """Oracle: every step simulated, through the start of a job that shares the uplink."""
+    hardware = machine(2)
+    jobs = [
+        Job(toy_workload([layer(first, 0.1)], prepared=1e9, samples=150), (Placement(0, (0,)),)),
+        Job(toy_workload([layer(second, 0.1)], prepared=1e9, samples=150), (Placement(0, (1,)),), start),
+    ]
+    short, whole = (simulate(hardware, jobs, exact=exact).jobs[0].first for exact in (False, True))
+    assert short.time == pytest.approx(whole.time, rel=1e-9 if short.exact else 0.05)
+
+
+def test_equal_segments_do_not_make_a_false_period():
+    """By hand: the second job's ten equal layers look alike at the first job's boundaries; one of its steps takes 1 s, not one layer."""
+    hardware = machine(2)
+    jobs = [
+        Job(toy_workload([layer(0.02, 0.03)], samples=500), (Placement(0, (0,)),)),
+        Job(toy_workload([layer(0.05, 0.05, 1000)] * 10, samples=500), (Placement(0, (1,)),)),
+    ]
+    found = simulate(hardware, jobs).jobs
+    assert [job.warm.step_time for job in found] == pytest.approx([0.05, 1.0])
