@@ -57,7 +57,7 @@ def layer_time(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack, batch
         flop, traffic, kernels = layer.forward, layer.read + layer.write, layer.forward_kernels
     launches = kernels * stack.kernels_per_operator
     busy = max(
-        _compute_time(layer, flop * batch, max(kernels, 1), gpu, precision, stack),
+        _compute_time(layer, flop * batch, _kernel_size(layer, batch), gpu, precision, stack),
         memory_time(traffic * batch * scale + weights, gpu),
     )
     return Kernels((busy + kernels * gpu.kernel_time) * stack.compute_factor, launches)
@@ -69,7 +69,15 @@ def efficiency_class(layer: Layer, gpu: Gpu) -> OperatorClass:
     return "pointwise_conv" if pointwise else layer.op
 
 
-def _compute_time(layer: Layer, flop: float, kernels: int, gpu: Gpu, precision: Precision, stack: Stack) -> float:
+def _kernel_size(layer: Layer, batch: int) -> float:
+    """Return the FLOP of one kernel, over which efficiency is given: one product, as backward takes two of forward's size.
+
+    A recurrent layer runs a kernel for each time step; elsewhere further kernels (bias, counters) do no products.
+    """
+    return layer.forward * batch / (max(layer.forward_kernels, 1) if layer.op == "rnn" else 1)
+
+
+def _compute_time(layer: Layer, flop: float, kernel_size: float, gpu: Gpu, precision: Precision, stack: Stack) -> float:
     curves = gpu.efficiency.get(efficiency_class(layer, gpu))
     if not curves or flop <= 0:
         return 0.0
@@ -77,7 +85,7 @@ def _compute_time(layer: Layer, flop: float, kernels: int, gpu: Gpu, precision: 
     # where the class was measured on none of them, its share of another peak says more than nothing
     peak = next((peak for peak in peaks if peak in curves), peaks[0])
     curve = curves.get(peak) or next(iter(curves.values()))
-    return flop / (gpu.peak[peak] * at(curve, flop / kernels))
+    return flop / (gpu.peak[peak] * at(curve, kernel_size))
 
 
 def memory_time(nbytes: float, gpu: Gpu) -> float:

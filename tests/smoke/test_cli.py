@@ -129,9 +129,41 @@ def test_check_and_list_and_schema(capsys: Capture, tmp_path: Path) -> None:
 
 
 def test_help_shows_an_example(capsys: Capture) -> None:
-    for command in ("run", "check", "list", "schema", "extract"):
+    for command in ("run", "check", "list", "schema", "extract", "collective", "new"):
         assert main([command, "--help"]) == 0
         assert "Example:" in capsys.readouterr().out
+
+
+def test_collective_table(capsys: Capture, tmp_path: Path) -> None:
+    found = document(capsys, "collective", "p3.16xlarge", "--bytes", "1MiB..8MiB", "-o", str(tmp_path))
+    assert [row["bytes"] for row in found["rows"]] == [2**20, 2**21, 2**22, 2**23]
+    for row in found["rows"]:
+        assert row["algbw_bytes_per_s"] == pytest.approx(row["bytes"] / row["time_s"])
+        assert row["busbw_bytes_per_s"] == pytest.approx(row["algbw_bytes_per_s"] * 2 * 7 / 8)
+    assert (tmp_path / "collective.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--op", "all_reduc"], "write one of all_reduce"),
+        (["--bytes", "1GiB..1MiB"], "a range that goes up"),
+        (["--bytes", "100"], "no unit"),
+        (["--gpus", "1"], "2 ranks or more"),
+    ],
+)
+def test_collective_refusals(capsys: Capture, arguments: list[str], says: str) -> None:
+    assert says in refusal(capsys, "collective", "p3.16xlarge", *arguments)
+
+
+def test_new_hardware_from_a_paste(capsys: Capture, tmp_path: Path) -> None:
+    """Two GPUs on one NVLink: the written file is a machine that runs."""
+    paste = tmp_path / "topo.txt"
+    paste.write_text("\tGPU0\tGPU1\tCPU Affinity\nGPU0\tX\tNV2\t0-7\nGPU1\tNV2\tX\t0-7\n")
+    made = tmp_path / "box.yaml"
+    assert main(["new", "--from-topo", str(paste), "-o", str(made), "--gpu", "V100-SXM2-16GB"]) == 0
+    capsys.readouterr()
+    assert document(capsys, "run", str(made), "resnet50")["gpus"] == 2
 
 
 def test_exit_codes_of_usage() -> None:
