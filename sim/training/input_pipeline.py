@@ -2,13 +2,14 @@
 
 torch's DataLoader: one worker builds one whole batch; index lists are dealt round-robin; at most ``num_workers *
 prefetch_factor`` batches are outstanding; they are returned in order, so one slow batch holds up later ones that are ready; a
-pin thread copies each to pinned memory. Workers start spread over one batch's time. With no workers the rank builds its own
+pin thread copies each to pinned memory. Workers start spread over one batch's time and take turns at a full disk. With no workers the rank builds its own
 batches while it waits. DALI: a pipeline of threads builds one batch at a time, two ahead, reading beside decoding, and leaves it on
 the GPU. Loaders work without end, as if the next epoch followed at once.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
@@ -58,10 +59,14 @@ class Site:
     copy: Usage
     gpu: Usage
     cost: BatchCost
+    readers: int = 1
+    """Readers that fill the disk: further ones wait their turn, as sharing it would only make all of them late together."""
     bytes_read: float = 0.0
     """By each member of the rank class, since `take_reads` last asked."""
     building: dict[int, str] = field(default_factory=dict)
     """What workers do to which batch, in the order they began: part of the state that decides what happens next."""
+    _reading: int = 0
+    _turns: deque[simpy.Event] = field(default_factory=deque)
 
     def start_read(self, readers: int = 1) -> Activity:
         """Begin to read one batch from disk, by so many *readers* side by side."""
@@ -76,13 +81,31 @@ class Site:
         """Read one batch, then prepare it, as one worker does."""
         if self.cost.read > 0:
             self.building[batch], start = "read", self.network.env.now
-            yield self.start_read().done
+            yield from self._read()
             self.log.did(self.rank, stream, "read", Cause.FETCH, start, "disk", batch, self.cost.read)
             del self.building[batch]
         self.building[batch], start = "prep", self.network.env.now
         yield self.start_prep().done
         self.log.did(self.rank, stream, "prep", Cause.PREP, start, "cpu cores", batch)
         del self.building[batch]
+
+    def _read(self) -> SimProcess:
+        """Read one batch once it is this worker's turn, first come first served.
+
+        Workers of equal speed that share a disk would stay bunched for ever, and leave it idle between bunches; real ones drift
+        apart. Taking turns spreads them and costs no throughput.
+        """
+        if self._reading < self.readers:
+            self._reading += 1
+        else:
+            turn = self.network.env.event()
+            self._turns.append(turn)
+            yield turn
+        yield self.start_read().done
+        if self._turns:
+            self._turns.popleft().succeed()
+        else:
+            self._reading -= 1
 
     def take_reads(self) -> dict[str, float]:
         """Return the work that reads begun since the last call put on each resource of the disk."""

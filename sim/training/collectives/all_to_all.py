@@ -3,7 +3,7 @@
 Each of n ranks has a payload of S bytes in n blocks, block j for the rank at position j. In step s = 1..n-1 position p sends its
 block to position p + s and receives one from p - s, so that every port sends one block and receives one, and nobody meets two
 senders. A rank begins a step when its previous one is over both ways (pairwise exchange: Thakur, Rabenseifner and Gropp,
-IJHPCA 19(1), 2005, section 4.4). Each rank sends (n-1)/n of its payload, which is all that has to leave it:
+IJHPCA 19(1), 2005). Each rank sends (n-1)/n of its payload, which is all that has to leave it:
 
     T = (n - 1) (S/(nB) + l)        port of B bytes/s, hop latency l
 

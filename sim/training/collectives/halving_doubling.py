@@ -3,7 +3,7 @@
 In step k = 0..log2(n)-1 the rank at position p meets the one at p XOR 2^k. They split what both still reduce by bit k of the chunk
 number: each sends the other's half and adds what it gets to its own. After log2 n halvings position p holds the whole sum of
 chunk p; the same steps backwards double what each holds. Gloo's ``allreduce_halving_doubling`` and MPI for powers of two do this
-(Thakur, Rabenseifner and Gropp, IJHPCA 19(1), 2005, section 4.5). The bytes are a ring's, the steps logarithmic:
+(Thakur, Rabenseifner and Gropp, IJHPCA 19(1), 2005). The bytes are a ring's, the steps logarithmic:
 
     T = 2 log2(n) l + 2 (n-1)/n S/B        port of B bytes/s, hop latency l
 
@@ -27,15 +27,34 @@ def halving_doubling_all_reduce(ranks: Sequence[int], nbytes: float) -> list[Tra
     """Return the all-reduce of *nbytes* (n chunks) on *ranks*; ValueError unless their number is a power of two."""
     n = check_collective(ranks, nbytes)
     rounds = _rounds(n)
+    bits = [*range(rounds), *reversed(range(rounds))]
     transfers: list[Transfer] = []
-    for step, bit in enumerate([*range(rounds), *reversed(range(rounds))]):
-        reducing = step < rounds
+    for step, bit in enumerate(bits):
         for place in range(n):
             partner = place ^ 1 << bit
-            owner = partner if reducing else place  # whose chunks they are: the receiver sums them, or the sender has summed them
+            reducing = step < rounds
+            owner = partner if reducing else place  # the receiver goes on summing these chunks, or the sender has their sums
             chunks = tuple(chunk for chunk in range(n) if (chunk ^ owner) % (2 << bit) == 0)
             size = nbytes * len(chunks) / n
-            arrived = () if step == 0 else ((step - 1) * n + place, (step - 1) * n + partner)
-            after = tuple(_exchange_of(number, ranks, transfers) for number in arrived)
+            met = [end ^ 1 << bits[step - 1] for end in (place, partner)]  # whom the two ends met before
+            after = tuple((step - 1) * n + sender for sender in met) if step else ()
             transfers.append(Transfer(ranks[place], ranks[partner], size, chunks, after, size if reducing else 0.0))
     return transfers
+
+
+def halving_doubling_time(n: int, nbytes: float, bandwidth: float, latency: float) -> float:
+    """Return the seconds of the all-reduce of *nbytes*; one full-duplex port of *bandwidth* (bytes/s) per rank, hops of *latency* (s).
+
+    Step k moves S/2^(k+1) both ways and ends for both partners at once, so the steps add up:
+    T = 2 sum over k < log2 n of (S/(2^(k+1) B) + l).
+    """
+    check_timed(n, nbytes, bandwidth, latency)
+    return 2 * _rounds(n) * latency + halving_doubling_wire_bytes(n, nbytes) / bandwidth
+
+
+def _rounds(n: int) -> int:
+    """Return log2 of *n*, or raise ValueError that names the nearest numbers of ranks that work."""
+    if n < 1 or n & n - 1:
+        below = 1 << max(n, 1).bit_length() - 1
+        raise ValueError(f"halving-doubling needs a power of two of ranks, not {n}: take {below} or {2 * below} ranks, or ring or tree")
+    return n.bit_length() - 1

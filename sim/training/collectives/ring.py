@@ -18,7 +18,7 @@ def all_reduce_wire_bytes(n: int, nbytes: float) -> float:
 
 
 def ring_all_reduce_time(n: int, nbytes: float, bandwidth: float, latency: float) -> float:
-    """Return the seconds of an all-reduce of *nbytes* where each of *n* ranks has one full-duplex port (bytes/s) and hops have *latency* (s).
+    """Return the seconds of an all-reduce of *nbytes*; one full-duplex port of *bandwidth* (bytes/s) per rank, hops of *latency* (s).
 
     2(n-1) steps, in each of which every rank sends one chunk of S/n and receives another, and no rank can run ahead:
     T = 2(n-1)(S/(nB) + l).

@@ -127,7 +127,7 @@ def check_timed(n: int, nbytes: float, bandwidth: float, latency: float, pieces:
 
 
 def pipeline_time(hops: int, pieces: int, occupancy: float, latency: float) -> float:
-    """Return the seconds until the last of *pieces* has passed *hops* that each keep a piece for *occupancy* and deliver it *latency* later.
+    """Return the seconds until the last of *pieces* has passed *hops* that keep each for *occupancy* and deliver it *latency* later.
 
     A piece spends ``occupancy + latency`` on each hop, and the last one starts ``pieces - 1`` occupancies after the first.
     """

@@ -9,8 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.training.collectives.recurrence import all_reduce_steps
-from sim.training.collectives.ring import all_reduce_wire_bytes, ring_all_gather, ring_all_reduce, ring_broadcast, ring_reduce_scatter
+from sim.training.collectives.ring import (
+    all_reduce_wire_bytes,
+    ring_all_gather,
+    ring_all_gather_time,
+    ring_all_reduce,
+    ring_all_reduce_time,
+    ring_broadcast,
+    ring_reduce_scatter,
+)
 from sim.training.collectives.schedule import replay
+from tests.training.collectives.ports import paced, shared
 
 orders = st.integers(1, 20).flatmap(lambda n: st.permutations(range(n)))
 sizes = st.floats(1, 1e12)
@@ -63,6 +72,20 @@ def test_broadcast_reaches_all(ranks, nbytes, pieces):
     held = replay(transfers, ranks, pieces)
     assert set(held.values()) == {frozenset(ranks[:1])}
     assert sum(transfer.nbytes for transfer in transfers) == pytest.approx((len(ranks) - 1) * nbytes)
+
+
+@given(st.integers(1, 12), sizes, st.floats(1e6, 1e12), st.sampled_from([0.0, 1e-6, 1e-3]))
+def test_schedules_attain_the_closed_forms(n, nbytes, bandwidth, latency):
+    """Oracle: the list scheduler with a whole port for each transfer, and ports that are shared when two want one: none does."""
+    gather = ring_all_gather_time(n, nbytes, bandwidth, latency)
+    for schedule, expected in (
+        (ring_all_reduce, ring_all_reduce_time(n, nbytes, bandwidth, latency)),
+        (ring_all_gather, gather),
+        (ring_reduce_scatter, gather),
+    ):
+        transfers = schedule(range(n), nbytes)
+        assert paced(transfers, lambda _: bandwidth, lambda _: latency) == pytest.approx(expected, rel=1e-9)
+        assert shared(transfers, bandwidth, latency) == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize("ranks", [[], [0, 0]])

@@ -1,0 +1,98 @@
+"""What do workers and servers send? Every worker pushes each server its share of the gradients, and pulls the updated share.
+
+Each of m servers keeps S/m of the model's S bytes, in P pieces. It adds the pushes of all n workers in whichever order they come, and
+a piece goes back to the workers once all have pushed it. A server may be one of the workers' hosts (colocated): what a worker
+pushes to itself crosses no wire. Pushes (channel 0) and pulls (channel 1) run side by side; PHub's variants are sharded
+(m = n) or central (m = 1), colocated or not (Luo et al., PHub, SoCC 2018, arXiv:1805.07891). The busiest port sends and receives
+W bytes in all, W_1 of them in the pushes alone:
+
+    on separate hosts    W = W_1 = max(1, n/m) S,        colocated    W = (n + m - 2)/m S,  W_1 = (n - 1)/m S.
+
+Either pulls wait for all pushes, or both run side by side and share the port evenly, a piece W/(PB) to the servers and as long back:
+
+    T = min(2 W_1/B,  (P + 1) W/(PB)) + 2 l        port of B bytes/s, hop latency l
+
+Ports shared fairly take as long on separate hosts or with one server, and up to a fifth less otherwise.
+
+What a server's processor needs per update and per byte, and sharding by whole variables, are left to those who play the schedule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, get_args
+
+from sim.training.collectives.schedule import Transfer, check_collective, check_timed, pipeline_time
+
+Placement = Literal["NCS", "NCC", "CC", "CS"]
+"""PHub's names: (non-)colocated and sharded over as many servers as workers, or one central server."""
+
+
+class HostBytes(NamedTuple):
+    """Bytes that a host sends in one exchange, and as many that it receives."""
+
+    worker: float
+    """On a host that carries a worker and no server; 0 where there is none."""
+    server: float
+    """On a host that carries a server, and with it a worker where colocated."""
+
+
+def parameter_server(workers: Sequence[int], servers: Sequence[int], nbytes: float, pieces: int = 1) -> list[Transfer]:
+    """Return push and pull of *nbytes*; a server that is also in *workers* is colocated; chunk ``piece * m + k`` is of server k.
+
+    ValueError unless all servers are colocated or none is.
+    """
+    check_collective(workers, nbytes, pieces)
+    m = check_collective(servers, nbytes)
+    if set(servers) & set(workers) and not set(servers) <= set(workers):
+        raise ValueError(f"servers {sorted(set(servers) - set(workers))} are no workers, the others are: colocate all servers or none")
+    size = nbytes / m / pieces
+    transfers: list[Transfer] = []
+    for chunk in range(m * pieces):
+        server = servers[chunk % m]
+        others = [worker for worker in workers if worker != server]
+        pushes = tuple(range(len(transfers), len(transfers) + len(others)))
+        transfers += [Transfer(worker, server, size, (chunk,), (), size) for worker in others]
+        transfers += [Transfer(server, worker, size, (chunk,), pushes, 0.0, 1) for worker in others]
+    return transfers
+
+
+def host_bytes(workers: int, servers: int, nbytes: float, colocated: bool) -> HostBytes:
+    """Return what hosts send in one exchange of *nbytes* between *workers* and *servers*."""
+    _check_hosts(workers, servers, colocated)
+    if not colocated:
+        return HostBytes(nbytes, workers / servers * nbytes)
+    return HostBytes(nbytes if servers < workers else 0.0, (workers + servers - 2) / servers * nbytes)
+
+
+def parameter_server_time(
+    workers: int, servers: int, nbytes: float, bandwidth: float, latency: float, pieces: int = 1, colocated: bool = False
+) -> float:
+    """Return the seconds of push and pull of *nbytes*; one full-duplex port of *bandwidth* (bytes/s) per host, hops of *latency* (s)."""
+    check_timed(workers, nbytes, bandwidth, latency, pieces)
+    busiest = max(host_bytes(workers, servers, nbytes, colocated))
+    if not busiest:
+        return 0.0
+    pushed = (workers - 1) / servers * nbytes if colocated else busiest
+    return min(2 * (pushed / bandwidth + latency), pipeline_time(2, pieces, busiest / pieces / bandwidth, latency))
+
+
+def bandwidth_bound(placement: Placement, workers: int, nbytes: float, compute_time: float) -> float:
+    """Return the bytes/s, in and out together, that the busiest host needs to hide the exchange of *nbytes* behind *compute_time* (s).
+
+    With N workers, M the model and T the compute time: NCS 2M/T, NCC 2NM/T, CC 2(N-1)M/T, CS 4(N-1)/N M/T.
+    """
+    if placement not in get_args(Placement):
+        raise ValueError(f"servers are placed as one of {', '.join(get_args(Placement))}, not {placement}")
+    if not compute_time > 0:
+        raise ValueError(f"an exchange hides behind more than {compute_time} s of compute")
+    check_timed(workers, nbytes, nbytes / compute_time, 0.0)
+    servers = workers if placement.endswith("S") else 1
+    return 2 * max(host_bytes(workers, servers, nbytes, placement in ("CC", "CS"))) / compute_time
+
+
+def _check_hosts(workers: int, servers: int, colocated: bool) -> None:
+    if workers < 1 or servers < 1:
+        raise ValueError(f"an exchange needs at least one worker and one server, not {workers} and {servers}")
+    if colocated and servers > workers:
+        raise ValueError(f"{servers} colocated servers do not fit on {workers} worker hosts: take up to {workers}, or hosts of their own")
