@@ -183,7 +183,8 @@ class EpochRun:
             tuple((rank.position, rank.input.state()) for rank in ranks),
             tuple(name for name, _ in exchanges),
         )
-        since = (*(start for _, (_, start) in waits), *(start for _, start in exchanges))
+        begun = (start for rank in ranks for start in rank.input.since())
+        since = (*(start for _, (_, start) in waits), *(start for _, start in exchanges), *begun)
         return State(queues, (*(now - start for start in since), *(left for _, left in progress)), max(now - times[-2], 1e-9))
 
     def _new_regime(self) -> None:

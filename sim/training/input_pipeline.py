@@ -2,13 +2,15 @@
 
 torch's DataLoader: one worker builds one whole batch; index lists are dealt round-robin; at most ``num_workers *
 prefetch_factor`` batches are outstanding; they are returned in order, so one slow batch holds up later ones that are ready; a
-pin thread copies each to pinned memory. Workers start spread over one batch's time and take turns at a full disk. With no workers the rank builds its own
-batches while it waits. DALI: a pipeline of threads builds one batch at a time, two ahead, reading beside decoding, and leaves it on
-the GPU. Loaders work without end, as if the next epoch followed at once.
+pin thread copies each to pinned memory. Workers start spread over one batch's time and take turns at a full disk. With no workers
+the rank builds its own batches while it waits. DALI: a pipeline of threads builds one batch at a time, two ahead, reading beside
+decoding, and leaves it on the GPU. Loaders work without end, as if the next epoch followed at once. Limits: the ranks of one class
+keep step, so that with one worker each a node reads and decodes by turns, where real ranks would overlap.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
@@ -59,14 +61,20 @@ class Site:
     copy: Usage
     gpu: Usage
     cost: BatchCost
-    readers: int = 1
-    """Readers that fill the disk: further ones wait their turn, as sharing it would only make all of them late together."""
     bytes_read: float = 0.0
     """By each member of the rank class, since `take_reads` last asked."""
     building: dict[int, str] = field(default_factory=dict)
     """What workers do to which batch, in the order they began: part of the state that decides what happens next."""
+    begun: dict[int, list[float]] = field(default_factory=dict)
+    """For each batch that nobody can take yet, when its build and each later stage of it began: who is blamed depends on it."""
     _reading: int = 0
     _turns: deque[simpy.Event] = field(default_factory=deque)
+
+    @property
+    def readers(self) -> int:
+        """Return how many readers fill the disk; further ones would only make all of them late together."""
+        share = min(self.network.capacity[link] / load for link, load in self.disk.items())
+        return max(1, math.ceil(share / self.cost.read_cap * (1 - 1e-9)))
 
     def start_read(self, readers: int = 1) -> Activity:
         """Begin to read one batch from disk, by so many *readers* side by side."""
@@ -79,14 +87,17 @@ class Site:
 
     def build(self, stream: str, batch: int) -> SimProcess:
         """Read one batch, then prepare it, as one worker does."""
+        self.begun[batch] = [self.network.env.now]
         if self.cost.read > 0:
             self.building[batch], start = "read", self.network.env.now
             yield from self._read()
             self.log.did(self.rank, stream, "read", Cause.FETCH, start, "disk", batch, self.cost.read)
+            self.begun[batch].append(self.network.env.now)
             del self.building[batch]
         self.building[batch], start = "prep", self.network.env.now
         yield self.start_prep().done
         self.log.did(self.rank, stream, "prep", Cause.PREP, start, "cpu cores", batch)
+        self.begun[batch].append(self.network.env.now)
         del self.building[batch]
 
     def _read(self) -> SimProcess:
@@ -130,6 +141,10 @@ class InputPipeline(Protocol):
         """Return the loader's queues relative to the next batch: part of what decides the future."""
         ...
 
+    def since(self) -> tuple[float, ...]:
+        """Return the times (s) at which what is being built was begun: part of what decides who will be blamed."""
+        ...
+
 
 class Synthetic:
     """Tensors made once in host memory: nothing to wait for but the copy to the GPU."""
@@ -155,6 +170,10 @@ class Synthetic:
         """Nothing is queued."""
         return ()
 
+    def since(self) -> tuple[float, ...]:
+        """Return when each stage of what is being built began."""
+        return tuple(time for times in self.site.begun.values() for time in times)
+
 
 class Inline(Synthetic):
     """``num_workers=0``: the rank reads and decodes each batch itself."""
@@ -168,6 +187,7 @@ class Inline(Synthetic):
         batch, self._taken = self._taken, self._taken + 1
         with self.site.log.waiting(rank, Cause.INPUT, ident=batch):
             yield from self.site.build("worker 0", batch)
+        self.site.begun.pop(batch, None)
 
 
 class Queue(Synthetic):
@@ -222,6 +242,7 @@ class Queue(Synthetic):
     def hand_over(self, batch: int) -> None:
         """Put a finished batch where the rank finds it."""
         self._ready.add(batch)
+        self.site.begun.pop(batch, None)
         wanted = self._wanted.pop(batch, None)
         if wanted is not None:
             wanted.succeed()
@@ -277,12 +298,14 @@ class DaliPipeline(Queue):
         for batch in count():
             yield from self.room(batch)
             site.building[batch], start = "both", self.env.now
+            site.begun[batch] = [start]
             prep, read = site.start_prep(self._threads), site.start_read(self._threads)
             yield prep.done
             cause, resource = (Cause.PREP, "cpu cores") if read.done.triggered else (Cause.FETCH, "disk")
             yield read.done
             site.log.did(site.rank, "pipeline", cause.value, cause, start, resource, batch, site.cost.read)
             del site.building[batch]
+            site.begun[batch].append(self.env.now)
             self.to_second_stage(batch)
 
     def finish(self, batch: int) -> SimProcess:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -169,7 +168,6 @@ def _site(stage: Stage, index: int, found: RankClass, workload: Workload, hit_ra
         ios = ios_per_sample(node.storage.volume, dataset) / dataset.sample
         disk = {found.disk: members, iops_link(found.slot.name): members * ios}
     slowdown = 1.0 if workload.input.pin_memory or workload.input.loader.startswith("dali") else PAGEABLE_SLOWDOWN
-    cost = batch_cost(workload, node, disk_rate, hit_ratio)
     return Site(
         network=stage.network,
         log=stage.log,
@@ -179,8 +177,7 @@ def _site(stage: Stage, index: int, found: RankClass, workload: Workload, hit_ra
         pin={found.memory: 2.0 * found.memory_load},  # read and written
         copy={link: load * slowdown for link, load in found.copy.items()},
         gpu={_gpu_link(found): 1.0},
-        cost=cost,
-        readers=max(1, math.ceil(disk_rate / (members * cost.read_cap))),
+        cost=batch_cost(workload, node, disk_rate, hit_ratio),
     )
 
 
