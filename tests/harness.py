@@ -98,7 +98,8 @@ def toy_node(
         topology["nvlink"] = {"link": link(nvlink), "pairs": dict(wiring)}  # type: ignore[call-overload]
     described: dict[str, Any] = {
         "gpu": {
-            "name": "toy", "architecture": "toy", "compute_capability": "7.0", "memory": "1000 GB", "memory_bandwidth": rate(MEMORY_BANDWIDTH),
+            "name": "toy", "architecture": "toy", "compute_capability": "7.0", "memory": "1000 GB",
+            "memory_bandwidth": rate(MEMORY_BANDWIDTH),
             "memory_efficiency": 1.0, "peak": {"fp32": f"{FLOPS!r} FLOP/s"}, "efficiency": {"gemm": {"fp32": 1.0}},
             "kernel_time": "0 s", "context_memory": "0 B", "compute_cv": compute_cv, "source": "test",
         },

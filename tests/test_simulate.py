@@ -63,20 +63,30 @@ def setups(draw, loaders=tuple(LOADERS), stacks=tuple(STACKS), nodes=(1, 3), wir
     loader = LOADERS[draw(st.sampled_from(loaders))]
     inputs = {"num_workers": draw(st.integers(1, 4)), "prefetch_factor": draw(st.integers(1, 3)), "pin_memory": draw(st.booleans())}
     return Setup(
-        gpus, count,
+        gpus,
+        count,
         {
-            "wiring": draw(st.sampled_from(wiring)), "nic": 1e9, "cores": draw(st.integers(1, 8)), 
-            "hop_latency": draw(st.sampled_from([0, 1e-4])), "network_latency": draw(st.sampled_from([0, 1e-3])), "compute_cv": draw(st.sampled_from([0, 0.05])),
+            "wiring": draw(st.sampled_from(wiring)),
+            "nic": 1e9,
+            "cores": draw(st.integers(1, 8)),
+            "hop_latency": draw(st.sampled_from([0, 1e-4])),
+            "network_latency": draw(st.sampled_from([0, 1e-3])),
+            "compute_cv": draw(st.sampled_from([0, 0.05])),
             "memory": draw(st.sampled_from([1.0, 30e6])),
         },
         times,
         {
-            "batch": batch, "accumulation": accumulation, "samples": batch * accumulation * gpus * count * draw(st.integers(1, 15)),
-            "sample": 1e6, "prepared": draw(st.sampled_from([0.0, 1e7])), "prep": draw(st.floats(0, 0.3)),
+            "batch": batch,
+            "accumulation": accumulation,
+            "samples": batch * accumulation * gpus * count * draw(st.integers(1, 15)),
+            "sample": 1e6,
+            "prepared": draw(st.sampled_from([0.0, 1e7])),
+            "prep": draw(st.floats(0, 0.3)),
             "stack": STACKS[draw(st.sampled_from(stacks))] | {"launch_cpu": draw(st.sampled_from(["0 s", "10 ms"]))},
-            **loader, "inputs": inputs | loader.get("inputs", {}),
+            **loader,
+            "inputs": inputs | loader.get("inputs", {}),
         },
-    )  # fmt: skip
+    )
 
 
 # --- conservation ----------------------------------------------------------------------------------------------------

@@ -115,8 +115,11 @@ def test_many_launches_of_the_optimizer_show():
 
 @given(
     times=st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1), st.integers(0, 3)), min_size=1, max_size=12),
-    launch=st.floats(0, 0.5), strategy=st.sampled_from(["ddp", "apex_per_tensor", "flat"]), overlap=st.booleans(), accumulation=st.integers(1, 3),
-)  # fmt: skip
+    launch=st.floats(0, 0.5),
+    strategy=st.sampled_from(["ddp", "apex_per_tensor", "flat"]),
+    overlap=st.booleans(),
+    accumulation=st.integers(1, 3),
+)
 def test_segments_hold_all_the_work(times, launch, strategy, overlap, accumulation):
     """Conservation: backward is the layers' seconds however it is cut; each bucket is ready once, in order; the host hides nothing."""
     layers = [layer(forward, backward, *[100] * tensors) for forward, backward, tensors in times]
