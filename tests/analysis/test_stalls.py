@@ -1,0 +1,109 @@
+"""Oracle: event logs written by hand, whose answer can be told by reading them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from sim.analysis.stalls import Window, blame, resource_table, stall_table
+from sim.events import STALLS, Cause, EventLog, Rank, Wait, Work
+
+GPU, CPU, DISK = "gpu", "cpu cores", "disk"
+
+
+def log(*entries: Wait | Work, ranks: tuple[Rank, ...] = (Rank(0, 0, 1, "n0", (0,)),)) -> EventLog:
+    found = EventLog(lambda: 0.0, ranks=list(ranks))
+    for entry in entries:
+        (found.waits if isinstance(entry, Wait) else found.work).append(entry)  # type: ignore[arg-type]
+    return found
+
+
+def wait(cause: Cause, t0: float, t1: float, resource: str = "", ident: int = -1, rank: int = 0) -> Wait:
+    return Wait(rank, cause, resource, ident, t0, t1)
+
+
+def work(stream: str, cause: Cause, t0: float, t1: float, resource: str = "", ident: int = -1, rank: int = 0) -> Work:
+    return Work(rank, stream, cause.value, cause, resource, ident, 0.0, t0, t1)
+
+
+def table(found: EventLog, start: float, end: float, steps: int = 1) -> dict[str, float]:
+    return {cause.value: seconds for cause, seconds in stall_table(found, [Window(start, end, steps)]).items() if seconds}
+
+
+def test_plain_waits_are_what_they_say() -> None:
+    found = log(wait(Cause.COPY, 0, 1, "host to device"), wait(Cause.COMPUTE, 1, 4, GPU), wait(Cause.LAUNCH, 4, 5, "host"))
+    assert table(found, 0, 5) == {"compute": 3, "copy": 1, "launch": 1}
+
+
+def test_every_stall_has_a_place_in_the_table() -> None:
+    assert list(stall_table(log(), [Window(0, 1, 1)])) == list(STALLS)
+
+
+def test_a_window_cuts_waits_and_divides_by_its_steps() -> None:
+    found = log(wait(Cause.COMPUTE, 0, 10, GPU))
+    assert table(found, 2, 6, steps=4) == {"compute": 1}
+
+
+def test_a_wait_for_a_batch_is_spread_over_its_build() -> None:
+    """The batch took 3 s to read and 1 s to prepare; the rank waited 2 s of that: 1.5 s for the disk, 0.5 s for the cores."""
+    found = log(
+        work("worker 0", Cause.FETCH, 0, 3, DISK, ident=7),
+        work("worker 0", Cause.PREP, 3, 4, CPU, ident=7),
+        wait(Cause.INPUT, 2, 4, ident=7),
+    )
+    assert table(found, 2, 4) == {"fetch": pytest.approx(1.5), "prep": pytest.approx(0.5)}
+
+
+def test_a_gap_before_a_stage_is_queueing_for_it() -> None:
+    """Prepared at 1 s, pinned from 4 s to 5 s: four of the five seconds are the pin thread's."""
+    found = log(
+        work("worker 0", Cause.FETCH, 0, 1, DISK, ident=0),
+        work("pin", Cause.PREP, 4, 5, "pin thread", ident=0),
+        wait(Cause.INPUT, 0, 5, ident=0),
+    )
+    assert [(row.cause, row.resource, row.seconds) for row in blame(found, Window(0, 5, 1))] == [
+        (Cause.FETCH, DISK, pytest.approx(1.0)),
+        (Cause.PREP, "pin thread", pytest.approx(4.0)),
+    ]
+
+
+def test_gradients_are_blamed_on_what_bounds_the_collective_then() -> None:
+    """From 0 to 1 s nothing runs (the slowest rank computes), then NVLink bounds it to 3 s, then the NIC to 4 s."""
+    found = log(
+        work("comm", Cause.INTERCONNECT, 1, 3, "NVLink GPU0-GPU1", ident=0),
+        work("comm", Cause.NETWORK, 3, 6, "NIC 0", ident=0),
+        wait(Cause.GRADIENT, 0, 4),
+    )
+    assert table(found, 0, 4) == {"straggler": 1, "interconnect": 2, "network": 1}
+
+
+def test_decoding_on_the_gpu_takes_half_of_what_it_shares() -> None:
+    found = log(work("pipeline gpu", Cause.PREP, 1, 3, "GPU decode", ident=1), wait(Cause.COMPUTE, 0, 4, GPU))
+    assert table(found, 0, 4) == {"compute": 3, "prep": 1}
+
+
+def test_classes_weigh_with_their_ranks_and_windows_with_their_repeats() -> None:
+    """3 ranks compute 1 s of each 2 s step, 1 rank 2 s; the second window stands for three."""
+    ranks = (Rank(0, 0, 3, "n0", (0, 1, 2)), Rank(0, 1, 1, "n0", (3,)))
+    found = log(
+        *(wait(Cause.COMPUTE, t, t + 1, GPU) for t in (0, 2)),
+        *(wait(Cause.COPY, t + 1, t + 2) for t in (0, 2)),
+        wait(Cause.COMPUTE, 0, 4, GPU, rank=1),
+        ranks=ranks,
+    )
+    rows = resource_table(found, [Window(0, 2, 1), Window(2, 4, 1, 3.0)])
+    assert {row.cause: row.seconds for row in rows} == {Cause.COMPUTE: pytest.approx(1.25), Cause.COPY: pytest.approx(0.75)}
+    assert math.isclose(sum(row.seconds for row in rows), 2.0)
+
+
+def test_jobs_are_told_apart() -> None:
+    ranks = (Rank(0, 0, 1, "n0", (0,)), Rank(1, 1, 1, "n0", (1,)))
+    found = log(
+        wait(Cause.GRADIENT, 0, 2, rank=1),
+        work("comm", Cause.NETWORK, 0, 2, "NIC 0", rank=0),
+        work("comm", Cause.INTERCONNECT, 0, 2, "NVLink", rank=1),
+        ranks=ranks,
+    )
+    assert stall_table(found, [Window(0, 2, 1)], job=1)[Cause.INTERCONNECT] == 2
+    assert sum(stall_table(found, [Window(0, 2, 1)], job=0).values()) == 0

@@ -1,0 +1,55 @@
+"""Oracle: sequences made to repeat, whose period is known."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim.analysis.steady_state import Period, PeriodDetector, State
+
+
+def state(queue: object, *times: float) -> State:
+    return State((queue,), times, 1.0)
+
+
+def test_a_state_that_recurs_is_a_period() -> None:
+    detector = PeriodDetector()
+    assert detector.observe(1, 10.0, state("a", 0.1)) is None
+    assert detector.observe(2, 11.0, state("b", 0.2)) is None
+    assert detector.observe(3, 13.0, state("a", 0.1)) == Period(1, 3, 10.0, 13.0)
+
+
+def test_times_compare_to_a_billionth_of_a_step() -> None:
+    detector = PeriodDetector()
+    detector.observe(1, 0.0, state("a", 0.5))
+    assert detector.observe(2, 1.0, state("a", 0.5 + 1e-7)) is None
+    assert detector.observe(3, 2.0, state("a", 0.5 + 1e-11)) == Period(1, 3, 0.0, 2.0)
+
+
+@given(warm_up=st.integers(0, 20), length=st.integers(1, 12))
+def test_the_period_of_a_cycle_after_a_warm_up(warm_up: int, length: int) -> None:
+    """A made sequence: *warm_up* states of its own, then a cycle of *length* states and seconds."""
+    detector = PeriodDetector()
+    for step in range(warm_up + length):
+        assert detector.observe(step, float(step), state(step if step < warm_up else ("cycle", (step - warm_up) % length))) is None
+    found = detector.observe(warm_up + length, float(warm_up + length), state(("cycle", 0)))
+    assert found is not None
+    assert (found.first, found.steps, found.duration) == (warm_up, length, float(length))
+
+
+def test_forgetting_starts_afresh() -> None:
+    detector = PeriodDetector()
+    detector.observe(1, 0.0, state("a"))
+    detector.forget()
+    assert detector.observe(2, 1.0, state("a")) is None
+
+
+def test_nearest_is_the_stretch_whose_ends_are_most_alike() -> None:
+    """Ten states with the same queues; that of step 3 differs least from the last."""
+    detector = PeriodDetector()
+    for step in range(10):
+        detector.observe(step, float(step), state("q", {3: 0.30, 9: 0.31}.get(step, 0.9 + step / 100)))
+    found = detector.nearest()
+    assert (found.first, found.last) == (3, 9)
+    assert found.duration == pytest.approx(6.0)
