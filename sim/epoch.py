@@ -103,6 +103,8 @@ class EpochRun:
         """I/Os on one node of each slot, by step of the first job."""
         built = build(self.network, scene.cluster, self._crossings(), scene.fold)
         add_disks(self.network, scene.cluster, self._burst)
+        for link, capacity in {link: capacity for plan in scene.rings if plan for link, capacity in plan.shared.items()}.items():
+            self.network.add_link(link, capacity)
         self._stage = Stage(self.network, self.log, built, self._burst, scene.executor)
         self._live = [_LiveJob([], [start]) for start in starts]
         for number in range(len(scene.jobs)):
@@ -285,12 +287,13 @@ class EpochRun:
         step_time = sum((window.end - window.start) * window.repeats for window in windows) / steps
         done = min(due, len(times) - 1)
         rest = self._skipped_time if job == 0 else (due - done) * step_time
+        resources = resource_table(self.log, windows, job)
         return Epoch(
             steps=due,
             time=times[done] - times[0] + rest,
             step_time=step_time,
-            stalls=stall_table(self.log, windows, job),
-            resources=resource_table(self.log, windows, job),
+            stalls=stall_table(resources),
+            resources=resources,
             windows=windows,
             exact=self.exact,
             log=self.log,

@@ -85,7 +85,7 @@ def simulate(
         raise ValueError(f"executor '{executor}': one of {', '.join(EXECUTORS)} is due")
     fold = fold and executor == "phase"
     cluster = slots(hardware, [job.placement for job in jobs], fold)
-    rings = tuple(plan_rings(job_slots(number, cluster)) if job.ranks > 1 else None for number, job in enumerate(jobs))
+    rings = tuple(_plan(hardware, job, job_slots(number, cluster)) for number, job in enumerate(jobs))
     warm_hits = [_hit_ratios(job.workload, job_slots(number, cluster)) for number, job in enumerate(jobs)]
     cold_hits = [dict.fromkeys(hits, 0.0) for hits in warm_hits]
     steps = [steps_per_epoch(job.workload, job.ranks) for job in jobs]
@@ -103,6 +103,10 @@ def simulate(
         rings,
         seed,
     )
+
+
+def _plan(hardware: Hardware, job: Job, used: Sequence[tuple[Slot, tuple[int, ...]]]) -> RingPlan | None:
+    return plan_rings(used, hardware.fabric, job.workload.training.stack.channels) if job.ranks > 1 else None
 
 
 def steps_per_epoch(workload: Workload, ranks: int) -> int:

@@ -125,9 +125,9 @@ def toy_node(
     return Node.model_validate(described)
 
 
-def cluster(*nodes: Node, count: int = 1) -> Hardware:
-    """*count* of each of *nodes*."""
-    return Hardware(name="toys", groups=tuple({"node": node, "count": count} for node in nodes))  # type: ignore[arg-type]
+def cluster(*nodes: Node, count: int = 1, **fabric: Any) -> Hardware:
+    """*count* of each of *nodes*, joined by a *fabric*."""
+    return Hardware.model_validate({"name": "toys", "groups": [{"node": node, "count": count} for node in nodes], "fabric": fabric})
 
 
 def machine(gpus: int = 4, nodes: int = 1, **keys: Any) -> Hardware:
@@ -201,14 +201,21 @@ class Rig:
     """A machine on which collectives and copies can be started by hand."""
 
     def __init__(
-        self, hardware: Hardware, executor: str = "phase", placement: Sequence[Placement] | None = None, fold: bool = False
+        self,
+        hardware: Hardware,
+        executor: str = "phase",
+        placement: Sequence[Placement] | None = None,
+        fold: bool = False,
+        channels: int | None = None,
     ) -> None:
         placed = tuple(placement or place(hardware))
         found = slots(hardware, [placed], fold)
         self.env = simpy.Environment()
         self.log = EventLog(lambda: self.env.now, keep_rates=True)
         self.network = Network(self.env, self.log)
-        self.plan: RingPlan = plan_rings(job_slots(0, found))
+        self.plan: RingPlan = plan_rings(job_slots(0, found), hardware.fabric, channels)
+        for link, capacity in self.plan.shared.items():
+            self.network.add_link(link, capacity)
         self.built = build(self.network, found, {slot.name: self.plan.crossings(slot.name) for slot in found}, fold)
         self.all_reduce = EXECUTORS[executor](self.network, self.log, 0, self.plan, self.built.live)
         self.ends: dict[str, float] = {}

@@ -168,7 +168,7 @@ def test_a_steady_step_takes_at_least_what_disk_and_cores_need(setup):
     samples, keys = setup.per_step * setup.gpus, setup.workload_keys
     disk = samples * keys["sample"] * (1 - warm.hit_ratio) / 50e6
     cores = samples * keys["prep"] / setup.machine_keys["cores"]
-    assert warm.warm.step_time >= max(disk, cores) * (1 - (1e-9 if warm.warm.exact else 0.02))
+    assert warm.warm.step_time >= max(disk, cores) * (1 - (1e-3 if warm.warm.exact else 0.02))  # the last period may be cut short
 
 
 def epoch_of(workload_keys, **machine_keys):
@@ -278,6 +278,13 @@ def test_accumulation_computes_often_and_exchanges_once():
     epoch = run(machine(4), toy_workload([layer(0.1, 0.2, 10**8)], accumulation=3)).jobs[0].warm
     assert epoch.stalls[Cause.COMPUTE] == pytest.approx(0.9)
     assert epoch.stalls[Cause.INTERCONNECT] == pytest.approx(1.5 * 0.4 / 10)
+
+
+def test_the_fabric_of_the_hardware_counts():
+    """Closed form: 2 nodes exchange 400 MB over a core of 0.1 GB/s, 0.05 GB/s for each edge, after backward."""
+    hardware = cluster(toy_node(1, nic=1e9), count=2, core_bandwidth="0.1 GB/s")
+    epoch = run(hardware, toy_workload([layer(0.1, 0.2, 10**8)])).jobs[0].warm
+    assert epoch.stalls[Cause.NETWORK] == pytest.approx(0.4 / 0.05)
 
 
 # --- several jobs ----------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from sim.events import STALLS, Cause, EventLog, Rank, Work
+from sim.events import STALLS, Cause, EventLog, Work
 
 _NOT_LOADER = frozenset({"gpu", "comm", "copy"})
 
@@ -38,63 +38,73 @@ class Blame(NamedTuple):
     seconds: float
 
 
-def blame(log: EventLog, window: Window) -> list[Blame]:
-    """Return who lost how much time to what in *window*, one entry per rank, cause and resource."""
-    lost: dict[tuple[int, Cause, str], float] = defaultdict(float)
-    comm = {rank.job: _Timeline(_spans(log, first, "comm", window)) for first, rank in _first_ranks(log)}
-    decoders = {rank: _Timeline(_spans(log, rank, "pipeline gpu", window)) for rank in range(len(log.ranks))}
-    builds = _builds(log)
-    for wait in log.waits:
-        start, end = max(wait.t0, window.start), min(wait.t1, window.end)
-        if end <= start:
-            continue
-        if wait.cause is Cause.INPUT:
-            pieces = _input_pieces(builds.get((wait.rank, wait.ident), []), end - start)
-        elif wait.cause is Cause.GRADIENT:
-            pieces = comm[log.ranks[wait.rank].job].pieces(start, end, Cause.STRAGGLER, "slowest rank")
-        elif wait.cause is Cause.COMPUTE:
-            pieces = _compute_pieces(decoders[wait.rank], wait.resource, start, end)
-        else:
-            pieces = [(wait.cause, wait.resource, end - start)]
-        for cause, resource, seconds in pieces:
-            lost[wait.rank, cause, resource] += seconds
-    return [Blame(*key, seconds) for key, seconds in lost.items()]
+_Piece = tuple[Cause, str, float]
+"""Cause, resource and seconds."""
 
 
-def stall_table(log: EventLog, windows: Sequence[Window], job: int = 0) -> dict[Cause, float]:
-    """Return seconds per step of each cause, mean over the ranks of *job* weighted by class size; sums to the step time."""
+def blame(log: EventLog, windows: Sequence[Window]) -> list[list[Blame]]:
+    """Return for each of *windows* who lost how much time to what, one entry per rank, cause and resource."""
+    evidence = _Evidence(log)
+    return [_blame(log, evidence, window) for window in windows]
+
+
+def stall_table(resources: Iterable[Blame]) -> dict[Cause, float]:
+    """Return the seconds of each cause in *resources* (as of `resource_table`: per step, so that they sum to the step time)."""
     table = dict.fromkeys(STALLS, 0.0)
-    for _, cause, _, seconds in resource_table(log, windows, job):
+    for _, cause, _, seconds in resources:
         table[cause] += seconds
     return table
 
 
 def resource_table(log: EventLog, windows: Sequence[Window], job: int = 0) -> list[Blame]:
-    """Return seconds per step by cause and resource, mean over the ranks of *job*, largest first (``rank`` is -1)."""
+    """Return seconds per step by cause and resource, mean over the ranks of *job* weighted by class size, largest first.
+
+    ``rank`` is -1 in every row.
+    """
     ranks = {index: rank.size for index, rank in enumerate(log.ranks) if rank.job == job}
     total = sum(ranks.values())
     steps = sum(window.steps * window.repeats for window in windows)
     found: dict[tuple[Cause, str], float] = defaultdict(float)
-    for window in windows:
-        for rank, cause, resource, seconds in blame(log, window):
+    for window, rows in zip(windows, blame(log, windows), strict=True):
+        for rank, cause, resource, seconds in rows:
             if rank in ranks:
                 found[cause, resource] += seconds * window.repeats * ranks[rank] / total / steps
-    rows = [Blame(-1, cause, resource, seconds) for (cause, resource), seconds in found.items()]
-    return sorted(rows, key=lambda row: (-row.seconds, row.cause, row.resource))
+    mean = [Blame(-1, cause, resource, seconds) for (cause, resource), seconds in found.items()]
+    return sorted(mean, key=lambda row: (-row.seconds, row.cause, row.resource))
+
+
+class _Evidence:
+    """The work of a log by whom it can be blamed on."""
+
+    def __init__(self, log: EventLog) -> None:
+        comm: dict[int, list[Work]] = defaultdict(list)
+        decoding: dict[int, list[Work]] = defaultdict(list)
+        self.builds: dict[tuple[int, int], list[Work]] = defaultdict(list)
+        """The loader's work by rank and batch."""
+        for work in log.work:
+            if work.stream == "comm":
+                comm[log.ranks[work.rank].job].append(work)
+            elif work.stream not in _NOT_LOADER:
+                self.builds[work.rank, work.ident].append(work)
+                if work.stream == "pipeline gpu":
+                    decoding[work.rank].append(work)
+        self.comm = defaultdict(_Timeline, {job: _Timeline(spans) for job, spans in comm.items()})
+        self.decoding = {rank: _Timeline(spans) for rank, spans in decoding.items()}
 
 
 class _Timeline:
     """Work of one stream in order of time; spans do not overlap."""
 
-    def __init__(self, spans: Iterable[Work]) -> None:
+    def __init__(self, spans: Iterable[Work] = ()) -> None:
         self.spans = sorted(spans, key=lambda span: span.t0)
         self.starts = [span.t0 for span in self.spans]
 
-    def pieces(self, start: float, end: float, gap: Cause, gap_resource: str) -> list[tuple[Cause, str, float]]:
+    def pieces(self, start: float, end: float, gap: Cause, gap_resource: str) -> list[_Piece]:
         """Cut [start, end] at the spans; what no span covers is blamed on *gap*."""
-        found: list[tuple[Cause, str, float]] = []
+        found: list[_Piece] = []
         at = start
-        for span in self.spans[max(0, bisect_right(self.starts, start) - 1) :]:
+        for index in range(max(0, bisect_right(self.starts, start) - 1), len(self.spans)):
+            span = self.spans[index]
             if span.t0 >= end:
                 break
             if span.t1 <= at:
@@ -110,27 +120,25 @@ class _Timeline:
         return found
 
 
-def _spans(log: EventLog, rank: int, stream: str, window: Window) -> list[Work]:
-    return [w for w in log.work if w.rank == rank and w.stream == stream and w.t1 > window.start and w.t0 < window.end]
+def _blame(log: EventLog, evidence: _Evidence, window: Window) -> list[Blame]:
+    lost: dict[tuple[int, Cause, str], float] = defaultdict(float)
+    for wait in log.waits:
+        start, end = max(wait.t0, window.start), min(wait.t1, window.end)
+        if end <= start:
+            continue
+        pieces: list[_Piece] = [(wait.cause, wait.resource, end - start)]
+        if wait.cause is Cause.INPUT:
+            pieces = _input_pieces(evidence.builds.get((wait.rank, wait.ident), []), end - start)
+        elif wait.cause is Cause.GRADIENT:
+            pieces = evidence.comm[log.ranks[wait.rank].job].pieces(start, end, Cause.STRAGGLER, "slowest rank")
+        elif wait.cause is Cause.COMPUTE and wait.rank in evidence.decoding:
+            pieces = _compute_pieces(evidence.decoding[wait.rank], wait.resource, start, end)
+        for cause, resource, seconds in pieces:
+            lost[wait.rank, cause, resource] += seconds
+    return [Blame(*key, seconds) for key, seconds in lost.items()]
 
 
-def _builds(log: EventLog) -> dict[tuple[int, int], list[Work]]:
-    """Return the loader's work on each (rank, batch)."""
-    found: dict[tuple[int, int], list[Work]] = defaultdict(list)
-    for work in log.work:
-        if work.stream not in _NOT_LOADER:
-            found[work.rank, work.ident].append(work)
-    return found
-
-
-def _first_ranks(log: EventLog) -> list[tuple[int, Rank]]:
-    first: dict[int, int] = {}
-    for index, rank in enumerate(log.ranks):
-        first.setdefault(rank.job, index)
-    return [(index, log.ranks[index]) for index in first.values()]
-
-
-def _input_pieces(build: list[Work], waited: float) -> list[tuple[Cause, str, float]]:
+def _input_pieces(build: list[Work], waited: float) -> list[_Piece]:
     """Spread *waited* seconds over the stages of one batch's build; a gap before a stage is queueing for it."""
     if not build:
         return [(Cause.PREP, "loader", waited)]
@@ -144,9 +152,7 @@ def _input_pieces(build: list[Work], waited: float) -> list[tuple[Cause, str, fl
     return pieces
 
 
-def _compute_pieces(decoder: _Timeline, resource: str, start: float, end: float) -> list[tuple[Cause, str, float]]:
-    if not decoder.spans:
-        return [(Cause.COMPUTE, resource, end - start)]
-    shared = sum(seconds for cause, _, seconds in decoder.pieces(start, end, Cause.COMPUTE, "") if cause is Cause.PREP) / 2
+def _compute_pieces(decoding: _Timeline, resource: str, start: float, end: float) -> list[_Piece]:
+    shared = sum(seconds for cause, _, seconds in decoding.pieces(start, end, Cause.COMPUTE, "") if cause is Cause.PREP) / 2
     pieces = [(Cause.COMPUTE, resource, end - start - shared)]
     return [*pieces, (Cause.PREP, "GPU decode", shared)] if shared else pieces

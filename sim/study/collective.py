@@ -34,7 +34,7 @@ def collective_table(
     ranks = sum(len(part.gpus) for part in placed)
     if ranks < 2:
         raise SpecError(f"{machine.name}: a collective needs 2 ranks or more, there is {ranks}; --nodes 2 adds a node")
-    plan = plan_rings(job_slots(0, slots(machine, [placed])))
+    plan = plan_rings(job_slots(0, slots(machine, [placed])), machine.fabric)
     return Table(machine.name, op, len(placed), ranks, rows(plan, op, sizes))
 
 

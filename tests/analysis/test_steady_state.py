@@ -53,3 +53,15 @@ def test_nearest_is_the_stretch_whose_ends_are_most_alike() -> None:
     found = detector.nearest()
     assert (found.first, found.last) == (3, 9)
     assert found.duration == pytest.approx(6.0)
+
+
+@given(seen=st.integers(1, 50))
+def test_nearest_takes_at_least_half_of_what_was_seen(seen: int) -> None:
+    """Whatever the states were: the stretch ends now, leaves out the first eighth, and holds the later half."""
+    detector = PeriodDetector()
+    for step in range(1, seen + 1):
+        detector.observe(step, 2.0 * step, state(step))
+    found = detector.nearest()
+    assert (found.last, found.end) == (seen, 2.0 * seen)
+    assert seen / 2 - 1 <= found.steps <= seen * 7 / 8 + 1
+    assert found.duration == 2.0 * found.steps

@@ -16,14 +16,18 @@ from typing import NamedTuple
 
 from sim.cluster.build import Slot
 from sim.events import Cause
+from sim.spec.hardware import Fabric
 from sim.training.collectives.channels import Channels, Hop, ring_channels
 from sim.training.collectives.recurrence import ring_time
 from sim.training.collectives.uncontended import hop_rate
 
+_CORE_LIMIT = "the core of the fabric"
 _TIER = {"interconnect": Cause.INTERCONNECT, "network": Cause.NETWORK}
 
 CORES = "cores"
 """The resource of a node that a transport's work on the host takes, beside the physical links."""
+CORE = ("fabric", "core")
+"""The resource that all traffic between nodes shares, where the fabric has a bandwidth of its own."""
 
 Load = Mapping[tuple[str, str], float]
 """Load per payload byte on each resource, by slot and physical link."""
@@ -43,11 +47,13 @@ class Edge(NamedTuple):
     """One step around a ring, from a GPU to the next: one hop, or two (pipelined) between nodes, each with the part it belongs to."""
 
     hops: tuple[tuple[Part, Hop], ...]
+    fabric: Fabric | None = None
+    """What it crosses between nodes."""
 
     @property
     def latency(self) -> float:
         """Return the seconds that a chunk takes beyond its bytes."""
-        return self._slowest.transport.hop_latency
+        return self._slowest.transport.hop_latency + (self.fabric.latency if self.fabric else 0.0)
 
     @property
     def latency_of(self) -> tuple[Cause, str]:
@@ -62,9 +68,9 @@ class Edge(NamedTuple):
         """Return the most bytes/s that chunks of *chunk* bytes reach with the links to themselves."""
         return min(min(part.slot.graph.alone(hop.route) * hop.efficiency(chunk), hop.flow_cap(chunk)) for part, hop in self.hops)
 
-    def load(self, chunk: float) -> Load:
+    def load(self, chunk: float) -> dict[tuple[str, str], float]:
         """Return the load of one channel's chunks of *chunk* bytes, per byte."""
-        return _load(self.hops, chunk)
+        return _load(self.hops, chunk) | ({CORE: 1.0} if self.fabric and self.fabric.core_bandwidth else {})
 
 
 class Pace(NamedTuple):
@@ -102,12 +108,18 @@ class RingPlan:
     """The rings of one job over its slots; the slot with the fewest channels sets their number."""
 
     parts: tuple[Part, ...]
+    fabric: Fabric
     _costs: dict[tuple[float, int], Cost] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
     def ranks(self) -> int:
         """Return the number of ranks in the ring."""
         return sum(len(part.gpus) * part.slot.count for part in self.parts)
+
+    @property
+    def nodes(self) -> int:
+        """Return the number of nodes."""
+        return sum(part.slot.count for part in self.parts)
 
     @property
     def channels(self) -> int:
@@ -123,7 +135,12 @@ class RingPlan:
     def rings(self) -> tuple[tuple[Edge, ...], ...]:
         """Return the edges of each channel's ring, in order; where all nodes are alike those of one node stand for all."""
         nodes = self.parts if len(self.parts) == 1 else [part for part in self.parts for _ in range(part.slot.count)]
-        return tuple(_ring(nodes, channel) for channel in range(self.channels))
+        return tuple(_ring(nodes, channel, self.fabric) for channel in range(self.channels))
+
+    @property
+    def shared(self) -> dict[str, float]:
+        """Return the resources that belong to no node, by live name, with their capacities (bytes/s)."""
+        return {".".join(CORE): self.fabric.core_bandwidth} if self.fabric.core_bandwidth and self.nodes > 1 else {}
 
     def crossings(self, slot: str) -> dict[str, tuple[tuple[str, int], ...]]:
         """Return how many hops of each transport class cross each physical link of one node of *slot*; nothing where it lends none."""
@@ -150,7 +167,7 @@ class RingPlan:
 
     def causes(self, live: Live) -> dict[str, tuple[Cause, str]]:
         """Return what it means that a resource, by its live name, holds a collective back: cause and description."""
-        found: dict[str, tuple[Cause, str]] = {}
+        found = dict.fromkeys(self.shared, (Cause.NETWORK, _CORE_LIMIT))
         for part in self.parts:
             for link, name in live[part.slot.name].items():
                 known = part.slot.graph.links[link]
@@ -169,6 +186,8 @@ class RingPlan:
             limit = f"the flow limit of {hop.transport.name}"
         elif hop.staged and hop.tier == "interconnect":
             limit = f"copies through host memory {hop.src.upper()}-{hop.dst.upper()} ({limit})"
+        if edge.fabric and edge.fabric.core_bandwidth and (share := edge.fabric.core_bandwidth / (self.nodes * self.channels)) < rate:
+            return Pace(share, Cause.NETWORK, _CORE_LIMIT)
         return Pace(rate, _TIER[hop.tier], limit)
 
     # --- cost ----------------------------------------------------------------------------------------------------
@@ -194,11 +213,14 @@ class RingPlan:
         slowest = min(pace for along in paces for pace in along)
         volume, total = steps * chunk, max(times).total
         hops = [(part, hop) for part in self.parts for channel in part.channels.channels for hop in channel.hops]
+        load = _load(hops, chunk)
+        if self.shared:
+            load[CORE] = float(self.nodes * self.channels)
         latency_share = max(0.0, 1.0 - volume / slowest.rate / total)
-        return Cost(self.launch, volume, volume / total, latency_share, _load(hops, chunk), slowest.cause, slowest.limit)
+        return Cost(self.launch, volume, volume / total, latency_share, load, slowest.cause, slowest.limit)
 
 
-def _load(hops: Sequence[tuple[Part, Hop]], chunk: float) -> Load:
+def _load(hops: Sequence[tuple[Part, Hop]], chunk: float) -> dict[tuple[str, str], float]:
     """Return what one node's *hops* weigh on its resources; what a transport cannot use weighs like bytes."""
     found: dict[tuple[str, str], float] = defaultdict(float)
     for part, hop in hops:
@@ -210,7 +232,7 @@ def _load(hops: Sequence[tuple[Part, Hop]], chunk: float) -> Load:
     return found
 
 
-def _ring(nodes: Sequence[Part], channel: int) -> tuple[Edge, ...]:
+def _ring(nodes: Sequence[Part], channel: int, fabric: Fabric) -> tuple[Edge, ...]:
     """Return the edges of one ring through *nodes*."""
     if nodes[0].channels.nodes == 1:
         return tuple(Edge(((nodes[0], hop),)) for hop in nodes[0].channels.channels[channel].hops)
@@ -219,13 +241,13 @@ def _ring(nodes: Sequence[Part], channel: int) -> tuple[Edge, ...]:
         _, *inside, leaving = part.channels.channels[channel].hops
         arriving = onward.channels.channels[channel].hops[0]
         edges += [Edge(((part, hop),)) for hop in inside]
-        edges.append(Edge(((part, leaving), (onward, arriving))))
+        edges.append(Edge(((part, leaving), (onward, arriving)), fabric))
     return tuple(edges)
 
 
 def live_name(live: Live, slot: str, link: str) -> str:
     """Return the network's name of *link* of *slot*."""
-    return live[slot].get(link, f"{slot}.{link}")
+    return live.get(slot, {}).get(link, f"{slot}.{link}")
 
 
 def live_load(load: Load, live: Live) -> dict[str, float]:
@@ -237,9 +259,9 @@ def live_load(load: Load, live: Live) -> dict[str, float]:
     return found
 
 
-def plan_rings(used: Sequence[tuple[Slot, tuple[int, ...]]]) -> RingPlan:
-    """Return the rings of one job; *used* gives each slot with the GPUs the job has on each of its nodes."""
+def plan_rings(used: Sequence[tuple[Slot, tuple[int, ...]]], fabric: Fabric | None = None, channels: int | None = None) -> RingPlan:
+    """Return the rings of one job, at most *channels* of them; *used* gives each slot with the GPUs the job has on each of its nodes."""
     nodes = sum(slot.count for slot, _ in used)
     parts = [Part(slot, gpus, ring_channels(slot.graph, gpus, nodes)) for slot, gpus in used]
-    fewest = min(len(part.channels.channels) for part in parts)
-    return RingPlan(tuple(part._replace(channels=part.channels.first(fewest)) for part in parts))
+    fewest = min([len(part.channels.channels) for part in parts] + ([channels] if channels else []))
+    return RingPlan(tuple(part._replace(channels=part.channels.first(fewest)) for part in parts), fabric or Fabric())

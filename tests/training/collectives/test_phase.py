@@ -11,7 +11,7 @@ from sim.events import Cause
 from sim.training.collectives.plan import plan_rings
 from sim.training.collectives.uncontended import all_reduce_time
 from sim.training.job import EXECUTORS, job_slots
-from tests.harness import Rig, all_reduce_alone, carried, loads, machine
+from tests.harness import Rig, all_reduce_alone, carried, cluster, loads, machine, toy_node
 
 executors = pytest.mark.parametrize("executor", EXECUTORS)
 sizes = st.floats(1e3, 1e9)
@@ -44,6 +44,35 @@ def test_channels_carry_equal_parts(executor):
     triangle = machine(3, wiring={"0-1": 1, "1-2": 1, "0-2": 1}, nvlink=10e9)
     assert Rig(triangle, executor).plan.channels == 2
     assert all_reduce_alone(triangle, executor, 1e9) == pytest.approx(2 * 2 / 3 * 1e9 / 2 / 10e9)
+
+
+@executors
+def test_the_stack_may_ask_for_fewer_channels(executor):
+    """Closed form: one ring of the triangle's two carries the whole payload."""
+    triangle = machine(3, wiring={"0-1": 1, "1-2": 1, "0-2": 1}, nvlink=10e9)
+    assert all_reduce_alone(triangle, executor, 1e9, channels=1) == pytest.approx(2 * 2 / 3 * 1e9 / 10e9)
+    assert all_reduce_alone(triangle, executor, 1e9, channels=8) == pytest.approx(2 * 2 / 3 * 1e9 / 2 / 10e9)
+
+
+@executors
+def test_a_fabric_with_a_core_bounds_all_nodes_together(executor):
+    """Closed form: three edges of 1 GB/s NICs share a core of 1.5 GB/s; its latency adds to the NIC's in each of 2(n-1) steps."""
+    toys = cluster(toy_node(1, nic=1e9, network_latency=1e-3), count=3, core_bandwidth="1.5 GB/s", latency="4 ms")
+    rig = Rig(toys, executor)
+    rig.ring("ring", 3e9)
+    rig.env.run()
+    assert rig.ends["ring"] == pytest.approx(4 * 1e9 / 0.5e9 + 4 * 5e-3)
+    assert comm(rig)[Cause.NETWORK, "the core of the fabric"] == pytest.approx(8.0)
+
+
+@pytest.mark.parametrize("fold", [True, False])
+def test_two_rings_share_the_core(fold):
+    """Fair share: the core's load counts every node's edge, folded or not; 6 s for what would take 3 s alone."""
+    rig = Rig(cluster(toy_node(1, nic=1e9), count=2, core_bandwidth="1 GB/s"), fold=fold)
+    rig.ring("first", 1.5e9)
+    rig.ring("second", 1.5e9)
+    rig.env.run()
+    assert rig.ends == pytest.approx({"first": 6.0, "second": 6.0})
 
 
 @executors

@@ -1,0 +1,126 @@
+"""What a job asks of its machine: bytes, core-seconds and loads by hand, and which loader it gets."""
+
+from __future__ import annotations
+
+import pytest
+
+from sim.cluster.build import Placement
+from sim.cluster.storage import read_rate
+from sim.events import Cause
+from sim.training.input_pipeline import PAGEABLE_SLOWDOWN, PIN_BANDWIDTH
+from sim.training.job import Job, batch_cost
+from tests.harness import MEMORY_BANDWIDTH, layer, machine, run, toy_node, toy_workload, volume
+
+DISK = volume(bandwidth=1e8, latency="10 ms")
+
+
+def cost(loader="pytorch", hits=0.0, node=None, **keys):
+    node = node or toy_node(disk=DISK)
+    workload = toy_workload(loader=loader, **{"batch": 4, "sample": 1e6, "prepared": 3e6, "prep": 0.5} | keys)
+    return batch_cost(workload, node, read_rate(node.storage, workload.dataset, burst=False), hits)
+
+
+def epoch(loader, **keys):
+    """A warm epoch whose batches are 2 x 1 MB on disk and 2 x 100 MB on the way to the GPU, beside 0.3 s of compute."""
+    workload = toy_workload([layer(0.05, 0.1)], **{"loader": loader, "batch": 2, "sample": 1e6, "prepared": 1e8, "samples": 200} | keys)
+    return run(machine(1, pcie=10e9, disk=volume()), workload).jobs[0].warm
+
+
+def test_ranks_are_all_gpus_of_all_nodes():
+    assert Job(toy_workload(), (Placement(0, (0, 1)), Placement(3, (2,)))).ranks == 3
+
+
+# --- what one batch costs --------------------------------------------------------------------------------------------
+
+
+def test_a_batch_reads_what_the_cache_has_not():
+    """By hand: 4 samples of 1 MB, a quarter of them cached."""
+    assert cost(hits=0.25).read == pytest.approx(3e6)
+    assert cost("synthetic").read == 0
+
+
+def test_one_reader_waits_for_every_file():
+    """By hand: 10 ms to reach a file and 10 ms to read its 1 MB at 100 MB/s; packed records are reached once and for all."""
+    assert cost(files="per_sample").read_cap == pytest.approx(1e6 / 20e-3)
+    assert cost(files="packed").read_cap == pytest.approx(1e8)
+
+
+def test_prep_scales_with_the_batch_and_the_cores_speed():
+    """By hand: 4 samples of 0.5 s; on cores 1.6 times as fast as the reference 1.25 s."""
+    assert cost().prep == pytest.approx(2.0)
+    node = toy_node(disk=DISK)
+    fast = node.host.model_copy(update={"cpu": node.host.cpu.model_copy(update={"speed": 1.6})})
+    assert cost(node=node.model_copy(update={"host": fast})).prep == pytest.approx(1.25)
+
+
+def test_each_loader_has_its_own_prep():
+    """Where DALI's own times are known they count; elsewhere the PyTorch loader's stand in."""
+    own = {"dali_prep": 0.2, "dali_gpu_prep": 0.1}
+    assert cost("synthetic").prep == 0
+    assert cost("dali_cpu").prep == cost("dali_gpu").prep == pytest.approx(2.0)
+    workload = toy_workload(loader="dali_cpu", batch=4)
+    dataset = workload.dataset.model_copy(update=own)
+    node = toy_node(disk=DISK)
+    for loader, expected in (("dali_cpu", 0.8), ("dali_gpu", 0.4)):
+        given = workload.model_copy(update={"dataset": dataset, "input": workload.input.model_copy(update={"loader": loader})})
+        assert batch_cost(given, node, 1e8, 0.0).prep == pytest.approx(expected)
+
+
+def test_dali_on_the_gpu_copies_what_lies_on_disk():
+    """By hand: 4 x 1 MB instead of 4 x 3 MB cross PCIe, and the GPU decodes 4 x 20 ms; a faster memory decodes faster."""
+    found = cost("dali_gpu", gpu_prep=0.02)
+    assert (found.copy, found.gpu_prep) == (pytest.approx(4e6), pytest.approx(0.08))
+    assert cost("dali_cpu", gpu_prep=0.02).copy == cost().copy == pytest.approx(12e6)
+    node = toy_node(disk=DISK)
+    fast = node.model_copy(update={"gpu": node.gpu.model_copy(update={"memory_bandwidth": 2 * MEMORY_BANDWIDTH})})
+    assert cost("dali_gpu", gpu_prep=0.02, node=fast).gpu_prep == pytest.approx(0.04)
+
+
+# --- what the step sees of it ----------------------------------------------------------------------------------------
+
+
+def test_pageable_memory_copies_at_half_the_rate():
+    """Closed form: 200 MB at 10 GB/s, twice as long from pageable memory; the rank waits for the copy."""
+    pinned, pageable = (epoch("pytorch", inputs={"pin_memory": pinned}) for pinned in (True, False))
+    assert pinned.stalls[Cause.COPY] == pytest.approx(0.02)
+    assert pageable.stalls[Cause.COPY] == pytest.approx(0.02 * PAGEABLE_SLOWDOWN)
+
+
+def test_dali_copies_ahead():
+    """DALI hands over batches that lie on the GPU already: no copy is waited for."""
+    found = epoch("dali_cpu")
+    assert found.stalls[Cause.COPY] == 0
+    assert {work.stream for work in found.log.work if work.name == "copy"} == {"pipeline gpu"}
+
+
+def test_gpu_decode_takes_turns_with_training():
+    """Closed form: 2 x 50 ms of decode share the GPU with 300 ms of compute, 400 ms in all; the time shared is split in half."""
+    found = epoch("dali_gpu", gpu_prep=0.05)
+    assert found.step_time == pytest.approx(0.4)
+    assert found.stalls[Cause.PREP] == pytest.approx(0.1)
+    assert found.stalls[Cause.COMPUTE] == pytest.approx(0.3)
+
+
+def test_the_pin_thread_can_be_the_bottleneck():
+    """Closed form: 2 x 2.5 GB a batch through a pin thread of 5 GB/s: 1 s a step, all of it prep but compute and copy."""
+    found = epoch("pytorch", prepared=2.5e9)
+    assert found.step_time == pytest.approx(5e9 / PIN_BANDWIDTH)
+    assert found.stalls[Cause.PREP] == pytest.approx(5e9 / PIN_BANDWIDTH - 0.3 - 0.5)
+
+
+def test_worker_start_is_paid_once_an_epoch():
+    """Closed form: 3 s before the first batch, nothing after; persistent workers keep running."""
+    plain, persistent, quick = (
+        epoch("pytorch", prepared=0.0, inputs=inputs)
+        for inputs in ({"worker_start": "3 s"}, {"worker_start": "3 s", "persistent_workers": True}, {})
+    )
+    assert plain.time - quick.time == pytest.approx(3.0)
+    assert persistent.time == pytest.approx(quick.time)
+    assert plain.step_time == pytest.approx(quick.step_time)
+
+
+def test_no_workers_build_between_steps():
+    """Closed form: 2 x 0.25 s of decode before 0.3 s of compute, one after the other."""
+    found = epoch("pytorch", prep=0.25, prepared=0.0, inputs={"num_workers": 0})
+    assert found.step_time == pytest.approx(0.8)
+    assert found.stalls[Cause.PREP] == pytest.approx(0.5, rel=1e-3)
