@@ -78,7 +78,7 @@ def run(
     precision: Annotated[str | None, typer.Option(help="fp32, tf32, amp_fp16, amp_bf16, fp16, bf16 or fp8")] = None,
     stack: Annotated[str | None, typer.Option(help="software stack: a file or a name in workloads/stacks/")] = None,
     sets: Sets = [],  # noqa: B006  typer copies the default
-    seed: Annotated[int, typer.Option(help="seed of every random stream")] = 0,
+    seed: Annotated[int, typer.Option(help="recorded with the result; nothing is drawn at random yet")] = 0,
     exact: Annotated[bool, typer.Option("--exact", help="simulate every step instead of skipping whole periods")] = False,
     fast: Annotated[bool, typer.Option("--fast", help="do not try which estimates decide the answer")] = False,
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="show every resource that was waited for")] = False,
@@ -89,6 +89,8 @@ def run(
     ] = None,
 ) -> None:
     """Simulate a training job and show where its time goes."""
+    if as_json and as_csv:
+        raise SpecError("--json and --csv: write one of the two")
     from sim.study.ranges import whole_numbers
     from sim.study.scenario import Scenario, scaling
 

@@ -30,6 +30,9 @@ class Cause(StrEnum):
     GRADIENT = "gradient"
 
 
+FULL = " (full)"
+"""Ends the name of a resource that held its work back, where otherwise only the work's own pace did."""
+
 STALLS: tuple[Cause, ...] = tuple(Cause)[:8]
 """The keys of every stall table, in this order."""
 

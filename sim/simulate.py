@@ -105,6 +105,12 @@ def simulate(
     )
 
 
+def ring_channels_of(hardware: Hardware, job: Job) -> int | None:
+    """Return how many rings *job* would run side by side, alone on *hardware*; None for one rank."""
+    plan = _plan(hardware, job, job_slots(0, slots(hardware, [job.placement])))
+    return plan.channels if plan else None
+
+
 def _plan(hardware: Hardware, job: Job, used: Sequence[tuple[Slot, tuple[int, ...]]]) -> RingPlan | None:
     return plan_rings(used, hardware.fabric, job.workload.training.stack.channels) if job.ranks > 1 else None
 

@@ -3,9 +3,10 @@
 A rank waits for a batch, the batch for its loader: the wait is spread over what building that batch consisted of (reading, decoding,
 queueing for and passing the pin thread), each in proportion to its time. A loader with many workers overlaps batches, so what the
 builder does in the moments of the wait is always its last stage; what would shorten the wait is any second of the build, and a
-second of reading is worth as much as one of decoding. A rank waits for its gradients: blame the tier that bounds the
-collective then, moment by moment; while no collective runs, the rank waits for a slower one (straggler). Where a GPU decodes
-beside training, half of the shared time is the decoder's. The result of one rank sums to its wall time.
+second of reading is worth as much as one of decoding; unless the disk, or the cores, are full: then they bound the loader and bear
+the wait. A rank waits for its gradients: blame the tier of what bounds the collective then, moment by moment; while no collective
+runs, the rank waits for a slower one (straggler). Where a GPU decodes beside training, half of the shared time is the decoder's. The
+result of one rank sums to its wall time.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from sim.events import STALLS, Cause, EventLog, Work
+from sim.events import FULL, STALLS, Cause, EventLog, Work
 
 _NOT_LOADER = frozenset({"gpu", "comm", "copy"})
 
@@ -139,17 +140,22 @@ def _blame(log: EventLog, evidence: _Evidence, window: Window) -> list[Blame]:
 
 
 def _input_pieces(build: list[Work], waited: float) -> list[_Piece]:
-    """Spread *waited* seconds over the stages of one batch's build; a gap before a stage is queueing for it."""
+    """Spread *waited* seconds over the stages of one batch's build; a gap before a stage is queueing for it.
+
+    Where exactly one kind of stage met a full resource, it bounds the loader and bears the whole wait.
+    """
     if not build:
         return [(Cause.PREP, "loader", waited)]
     build = sorted(build, key=lambda work: work.t1)
     begin = min(work.t0 for work in build)
-    scale = waited / (build[-1].t1 - begin)
-    pieces = []
+    times: list[float] = []
     for work in build:
-        pieces.append((work.cause, work.resource, scale * (work.t1 - begin)))
+        times.append(work.t1 - begin)
         begin = work.t1
-    return pieces
+    held = {work.cause for work in build if work.resource.endswith(FULL)}
+    guilty = [(work, time) for work, time in zip(build, times, strict=True) if len(held) != 1 or work.cause in held]
+    scale = waited / sum(time for _, time in guilty)
+    return [(work.cause, work.resource.removesuffix(FULL), scale * time) for work, time in guilty]
 
 
 def _compute_pieces(decoding: _Timeline, resource: str, start: float, end: float) -> list[_Piece]:

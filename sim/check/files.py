@@ -75,6 +75,8 @@ def _found(name: str) -> tuple[Path, type[Any] | None]:
     try:
         return catalogue.locate(name, "hardware"), None
     except SpecError:
+        if catalogue.suggestions(name, list(catalogue.catalogue("hardware"))):
+            raise  # it names machines that are spelt alike
         return catalogue.locate(name, "workloads"), None
 
 

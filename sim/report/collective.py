@@ -18,7 +18,7 @@ def collective_document(table: Table) -> dict[str, Any]:
             "algbw_bytes_per_s": row.algbw,
             "busbw_bytes_per_s": row.busbw,
             "algorithm": row.algorithm,
-            "protocol": "simple",
+            "protocol": None,  # constants of the transport class stand for all protocols
             "channels": row.channels,
             "bottleneck": row.bottleneck,
         }

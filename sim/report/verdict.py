@@ -13,12 +13,13 @@ NOTEWORTHY = 0.04
 def verdict(run: Run, number: int = 0) -> str:
     """Return one sentence that names the largest stall and the link or resource behind it."""
     job = run.jobs[number]
-    stalls = [row for row in job.warm.resources if row.cause is not Cause.COMPUTE and row.seconds > 0]
-    if not stalls or stalls[0].seconds < NOTEWORTHY * job.warm.step_time:
+    stalls = {cause: seconds for cause, seconds in job.warm.stalls.items() if cause is not Cause.COMPUTE}
+    worst = max(stalls, key=lambda cause: stalls[cause])
+    if stalls[worst] < NOTEWORTHY * job.warm.step_time:
         busy = share(job.warm.stalls[Cause.COMPUTE], job)
         return f"Compute-bound: the GPUs work {busy} of the step; no stall reaches {100 * NOTEWORTHY:.0f} %."
-    worst = stalls[0]
-    return f"{_sentence(worst.cause, worst.resource, job)} ({share(job.warm.stalls[worst.cause], job)} of the step)."
+    resource = next(row.resource for row in job.warm.resources if row.cause is worst)  # largest first
+    return f"{_sentence(worst, resource, job)} ({share(stalls[worst], job)} of the step)."
 
 
 def share(seconds: float, job: JobRun) -> str:
@@ -35,10 +36,12 @@ def _sentence(cause: Cause, resource: str, job: JobRun) -> str:
             "pytorch": f"{loader.num_workers * job.job.ranks} workers",
             "dali_cpu": f"{loader.num_threads * job.job.ranks} DALI threads",
         }
-        could = f"{job.job.ranks * workload.training.batch / (job.warm.step_time - job.warm.stalls[Cause.PREP]):,.0f}".replace(",", " ")
-        return f"CPU prep: {hands.get(loader.loader, 'the GPU decoder')} deliver {delivered}, the GPUs could take {could}"
+        could = f"{job.throughput * job.warm.step_time / (job.warm.step_time - job.warm.stalls[cause]):,.0f}".replace(",", " ")
+        if loader.loader not in hands:
+            return f"Prep: {resource} and the DALI threads deliver {delivered}, the GPUs could take {could}"
+        return f"CPU prep: {hands[loader.loader]} deliver {delivered}, the GPUs could take {could}"
     if cause is Cause.FETCH:
-        return f"Disk fetch: {resource} delivers {delivered}"
+        return f"Disk fetch: the disk, with {100 * job.hit_ratio:.0f} % of the reads cached, feeds {delivered}"
     if cause in (Cause.INTERCONNECT, Cause.NETWORK):
         return f"Gradient exchange waits on {resource}"
     if cause is Cause.COPY:

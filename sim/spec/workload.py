@@ -103,7 +103,7 @@ class Optimizer(Spec):
 
     @property
     def passes(self) -> float:
-        """Memory passes per parameter byte: reads and writes of weight, gradient and state (DESIGN section 4)."""
+        """Memory passes per parameter byte: reads and writes of weight, gradient and state."""
         return {"sgd": 3.0, "momentum": 5.0, "adam": 7.0, "lamb": 10.0}[self.name]
 
     @property

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from sim.analysis.memory import gpu_memory, largest_batch
 from sim.check import check_hardware, check_job, check_run, check_workload, require, warn_job
 from sim.cluster.build import Placement, place, with_nodes
-from sim.simulate import Run, simulate
+from sim.simulate import Run, ring_channels_of, simulate
 from sim.spec.catalogue import locate, read
 from sim.spec.hardware import Gpu, Hardware
 from sim.spec.library import Loaded, fingerprint, load, load_hardware, load_workload
@@ -76,6 +76,8 @@ class Question(NamedTuple):
 
 def prepare(scenario: Scenario) -> Question:
     """Return the checked hardware and the jobs on it. Raise SpecError with everything that is wrong."""
+    if scenario.gpus is not None and scenario.placement is not None:
+        raise SpecError("--gpus and --placement: write one of the two; the placement counts the GPUs of each node")
     for_hardware, for_workload = _sorted_overrides(scenario)
     machine = load_hardware(scenario.hardware, for_hardware)
     if scenario.nodes is not None:
@@ -85,14 +87,27 @@ def prepare(scenario: Scenario) -> Question:
     loaded = load_workload(scenario.workload, for_workload)
     ranks = _ranks(machine.spec, scenario)
     loaded = replace(loaded, spec=_sized(loaded.spec, scenario, ranks))
-    warnings = check_run(machine, loaded, gpus=scenario.gpus, fit=lambda gpu, job: memory_problem(gpu, job, ranks))
+    warnings = [*_alias_notes(scenario, machine.spec), *check_run(machine, loaded, gpus=scenario.gpus)]
+    job = Job(loaded.spec, place(machine.spec, scenario.gpus, scenario.placement))
+    channels = ring_channels_of(machine.spec, job)
+    fits = partial(memory_problem, ranks=ranks, channels=channels)
+    require(check_job(machine.spec, loaded.spec, fit=fits, documents=(machine.document, loaded.document)))
     inputs = {
         "hardware": machine.sha256,
         "workload": loaded.sha256,
         "stack": fingerprint(loaded.document.value["training"]["stack"]),
         "records": fingerprint([]),
     }
-    return Question(machine.spec, [Job(loaded.spec, place(machine.spec, scenario.gpus, scenario.placement))], inputs, warnings)
+    return Question(machine.spec, [job], inputs, warnings)
+
+
+def _alias_notes(scenario: Scenario, hardware: Hardware) -> list[str]:
+    """Return what the user should know who wrote an alias of *hardware*."""
+    if scenario.hardware not in hardware.aliases:
+        return []
+    return [
+        f"{scenario.hardware} means {hardware.name}: {hardware.note}" if hardware.note else f"{scenario.hardware} means {hardware.name}"
+    ]
 
 
 def scaling(scenario: Scenario, nodes: Sequence[int], gpus: Sequence[int]) -> list[Scenario]:
@@ -134,12 +149,12 @@ def _ranks(hardware: Hardware, scenario: Scenario) -> int:
     return scenario.gpus or sum(group.count * group.node.gpu_count for group in hardware.groups if group.role == "worker")
 
 
-def memory_problem(gpu: Gpu, workload: Workload, ranks: int) -> str | None:
+def memory_problem(gpu: Gpu, workload: Workload, ranks: int, channels: int | None = None) -> str | None:
     """Return in a sentence what does not fit into the GPU's memory, and what would; None where all fits."""
-    needed = gpu_memory(workload, gpu, ranks=ranks).total
+    needed = gpu_memory(workload, gpu, ranks=ranks, channels=channels).total
     if needed <= gpu.memory:
         return None
-    most = largest_batch(workload, gpu, ranks=ranks)
+    most = largest_batch(workload, gpu, ranks=ranks, channels=channels)
     would = f"the largest batch that fits is {most}" if most else "not even one sample fits"
     return (
         f"a batch of {workload.training.batch} per GPU needs {show(needed, 'binary size')} of GPU memory, "
@@ -158,7 +173,14 @@ def _is_jobs_file(name: str) -> bool:
 
 
 def _prepare_jobs(scenario: Scenario, machine: Loaded[Hardware]) -> Question:
-    given = {"--gpus": scenario.gpus, "--placement": scenario.placement, "--global-batch": scenario.global_batch, "--batch": scenario.batch}
+    given = {
+        "--gpus": scenario.gpus,
+        "--placement": scenario.placement,
+        "--batch": scenario.batch,
+        "--global-batch": scenario.global_batch,
+        "--precision": scenario.precision,
+        "--stack": scenario.stack,
+    }
     for option, value in given.items():
         if value is not None:
             raise SpecError(f"{option} {value}: a file of several jobs says this for each job")
@@ -170,7 +192,14 @@ def _prepare_jobs(scenario: Scenario, machine: Loaded[Hardware]) -> Question:
     for number, entry in enumerate(loaded.spec.jobs):
         placement = _free_gpus(machine.spec, entry, taken, f"{scenario.workload}: jobs.{number}")
         job = Job(entry.workload, placement, entry.start)
-        require([*check_workload(entry.workload), *check_job(machine.spec, entry.workload, fit=partial(memory_problem, ranks=job.ranks))])
+        require(
+            [
+                *check_workload(entry.workload),
+                *check_job(
+                    machine.spec, entry.workload, fit=partial(memory_problem, ranks=job.ranks, channels=ring_channels_of(machine.spec, job))
+                ),
+            ]
+        )
         warnings += warn_job(machine.spec, entry.workload)
         jobs.append(job)
     stacks = fingerprint([entry["workload"]["training"]["stack"] for entry in loaded.document.value["jobs"]])

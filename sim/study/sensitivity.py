@@ -56,7 +56,7 @@ def estimate_warnings(hardware: Hardware, job: Job) -> list[str]:
 def _estimates(hardware: Hardware, workload: Workload) -> Iterator[tuple[Spec, Estimate]]:
     for spec in (hardware, workload):
         for estimate in count_estimates(spec):
-            if isinstance(estimate.value, float) and estimate.value and estimate.key.rpartition(".")[2] not in _WITHOUT_EFFECT:
+            if isinstance(estimate.value, float | tuple) and estimate.value and estimate.key.rpartition(".")[2] not in _WITHOUT_EFFECT:
                 yield spec, estimate
 
 
@@ -77,9 +77,9 @@ def _path(key: str, spec: Spec) -> list[str]:
 
 
 def _with_factor(value: Any, path: Sequence[str], factor: float) -> Any:
-    """Return *value* with the number at *path* multiplied."""
+    """Return *value* with the number or curve at *path* multiplied."""
     if not path:
-        return value * factor
+        return tuple((size, level * factor) for size, level in value) if isinstance(value, tuple) else value * factor
     step, rest = path[0], path[1:]
     if isinstance(value, Spec):
         return value.model_copy(update={step: _with_factor(getattr(value, step), rest, factor)})

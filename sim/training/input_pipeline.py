@@ -20,7 +20,7 @@ from typing import Protocol
 import simpy
 
 from sim.cluster.network import Activity, Network
-from sim.events import Cause, EventLog
+from sim.events import FULL, Cause, EventLog
 
 SimProcess = Generator[simpy.Event, object, None]
 
@@ -61,6 +61,8 @@ class Site:
     copy: Usage
     gpu: Usage
     cost: BatchCost
+    crowd: float = 1.0
+    """Ranks on the node that read from the disk, per rank of this class."""
     bytes_read: float = 0.0
     """By each member of the rank class, since `take_reads` last asked."""
     building: dict[int, str] = field(default_factory=dict)
@@ -73,7 +75,7 @@ class Site:
     @property
     def readers(self) -> int:
         """Return how many readers fill the disk; further ones would only make all of them late together."""
-        share = min(self.network.capacity[link] / load for link, load in self.disk.items())
+        share = min(self.network.capacity[link] / load for link, load in self.disk.items()) / self.crowd
         return max(1, math.ceil(share / self.cost.read_cap * (1 - 1e-9)))
 
     def start_read(self, readers: int = 1) -> Activity:
@@ -90,38 +92,47 @@ class Site:
         self.begun[batch] = [self.network.env.now]
         if self.cost.read > 0:
             self.building[batch], start = "read", self.network.env.now
-            yield from self._read()
-            self.log.did(self.rank, stream, "read", Cause.FETCH, start, "disk", batch, self.cost.read)
+            full = yield from self._read()
+            self.log.did(self.rank, stream, "read", Cause.FETCH, start, "disk" + FULL * full, batch, self.cost.read)
             self.begun[batch].append(self.network.env.now)
             del self.building[batch]
         self.building[batch], start = "prep", self.network.env.now
-        yield self.start_prep().done
-        self.log.did(self.rank, stream, "prep", Cause.PREP, start, "cpu cores", batch)
+        prep = self.start_prep()
+        yield prep.done
+        self.log.did(self.rank, stream, "prep", Cause.PREP, start, "cpu cores" + FULL * _shared(prep), batch)
         self.begun[batch].append(self.network.env.now)
         del self.building[batch]
 
-    def _read(self) -> SimProcess:
-        """Read one batch once it is this worker's turn, first come first served.
+    def _read(self) -> Generator[simpy.Event, object, bool]:
+        """Read one batch once it is this worker's turn, first come first served; return whether the disk was full.
 
         Workers of equal speed that share a disk would stay bunched for ever, and leave it idle between bunches; real ones drift
         apart. Taking turns spreads them and costs no throughput.
         """
-        if self._reading < self.readers:
-            self._reading += 1
-        else:
+        waits = self._reading >= self.readers
+        if waits:
             turn = self.network.env.event()
             self._turns.append(turn)
             yield turn
-        yield self.start_read().done
+        else:
+            self._reading += 1
+        read = self.start_read()
+        yield read.done
         if self._turns:
             self._turns.popleft().succeed()
         else:
             self._reading -= 1
+        return waits or _shared(read)
 
     def take_reads(self) -> dict[str, float]:
         """Return the work that reads begun since the last call put on each resource of the disk."""
         read, self.bytes_read = self.bytes_read, 0.0
         return {link: load * read for link, load in self.disk.items()}
+
+
+def _shared(activity: Activity) -> bool:
+    """Tell whether a resource, not its own cap, held *activity* back at any time."""
+    return any(bottleneck for _, bottleneck in activity.history)
 
 
 class InputPipeline(Protocol):

@@ -178,6 +178,7 @@ def _site(stage: Stage, index: int, found: RankClass, workload: Workload, hit_ra
         copy={link: load * slowdown for link, load in found.copy.items()},
         gpu={_gpu_link(found): 1.0},
         cost=batch_cost(workload, node, disk_rate, hit_ratio),
+        crowd=sum(other.members for other in stage.built.classes if other.slot.name == found.slot.name) / found.members,
     )
 
 

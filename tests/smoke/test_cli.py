@@ -66,6 +66,29 @@ def test_report_names_the_bottleneck(capsys: Capture) -> None:
     assert "32 workers deliver" in capsys.readouterr().out
 
 
+def test_the_sentence_names_what_would_help(capsys: Capture) -> None:
+    """Oracle: relieving the resource that is named shortens the step, relieving the other does not."""
+    scene = ["run", "p4d.24xlarge", "vgg16", "--fast", "--set", "node.host.memory=40 GiB"]
+    assert main(scene) == 0
+    assert "Disk fetch" in capsys.readouterr().out
+    step = document(capsys, *scene)["step_time_s"]
+    assert document(capsys, *scene, "--set", "node.host.cpu.speed=100")["step_time_s"] == pytest.approx(step, rel=1e-3)
+    fast = "node.storage.volume.bandwidth=2 GB/s;node.storage.volume.baseline_iops=80000 IOPS;node.storage.volume.max_iops=80000 IOPS"
+    assert document(capsys, *scene, "--set", fast)["step_time_s"] < 0.9 * step
+
+
+def test_an_alias_says_what_it_means(capsys: Capture) -> None:
+    """The paper's p3.24xlarge was never sold under that name."""
+    assert "p3.24xlarge means p3dn.24xlarge" in document(capsys, "run", "p3.24xlarge", "vgg16", "--fast")["warnings"][0]
+
+
+def test_the_batch_that_the_refusal_names_fits(capsys: Capture) -> None:
+    said = refusal(capsys, "run", "p4d.24xlarge", "vgg16", "--batch", "5000")
+    largest = said.rsplit("the largest batch that fits is ", 1)[1].split()[0].rstrip(".;")
+    found = document(capsys, "run", "p4d.24xlarge", "vgg16", "--fast", "--batch", largest)
+    assert found["gpu_memory_bytes"]["total"] <= 40 * 2**30
+
+
 def test_csv_rows_have_units(capsys: Capture) -> None:
     assert main([*MAIN_JOB, "--nodes", "1..4", "--csv"]) == 0
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
@@ -113,6 +136,8 @@ def test_several_jobs(capsys: Capture, tmp_path: Path) -> None:
         (["run", "p3.16xlarge", "vgg16", "--set", "node.storage=null"], "storage"),
         (["run", "p3.16xlarge", "vgg16", "--precision", "fp99"], "fp99"),
         (["list", "machines"], "write hardware or workloads"),
+        (["run", "p3.16xlarge", "vgg16", "--gpus", "2", "--placement", "1+2"], "write one of the two"),
+        (["run", "p3.16xlarge", "vgg16", "--json", "--csv"], "write one of the two"),
     ],
 )
 def test_refusals(capsys: Capture, arguments: list[str], says: str) -> None:
@@ -126,6 +151,11 @@ def test_check_and_list_and_schema(capsys: Capture, tmp_path: Path) -> None:
     assert "p3.16xlarge" in capsys.readouterr().out
     assert main(["schema", "-o", str(tmp_path)]) == 0
     assert (tmp_path / "hardware.schema.json").exists()
+
+
+def test_check_suggests_a_name(capsys: Capture) -> None:
+    assert main(["check", "p3.16xlrge"]) == 2
+    assert "did you mean p3.16xlarge" in capsys.readouterr().err
 
 
 def test_help_shows_an_example(capsys: Capture) -> None:

@@ -188,7 +188,8 @@ class RingPlan:
             limit = f"copies through host memory {hop.src.upper()}-{hop.dst.upper()} ({limit})"
         if edge.fabric and edge.fabric.core_bandwidth and (share := edge.fabric.core_bandwidth / (self.nodes * self.channels)) < rate:
             return Pace(share, Cause.NETWORK, _CORE_LIMIT)
-        return Pace(rate, _TIER[hop.tier], limit)
+        tier = hop.tier if hop.flow_cap(chunk) <= rate else part.slot.graph.links[link].tier
+        return Pace(rate, _TIER[tier], limit)
 
     # --- cost ----------------------------------------------------------------------------------------------------
 
