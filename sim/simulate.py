@@ -86,7 +86,7 @@ def simulate(
     fold = fold and executor == "phase"
     cluster = slots(hardware, [job.placement for job in jobs], fold)
     rings = tuple(_plan(hardware, job, job_slots(number, cluster)) for number, job in enumerate(jobs))
-    warm_hits = [_hit_ratios(job.workload, job_slots(number, cluster)) for number, job in enumerate(jobs)]
+    warm_hits = [_hit_ratios(jobs, job_slots(number, cluster)) for number in range(len(jobs))]
     cold_hits = [dict.fromkeys(hits, 0.0) for hits in warm_hits]
     steps = [steps_per_epoch(job.workload, job.ranks) for job in jobs]
     scene = Scene(jobs, cluster, rings, _credits(cluster), steps, exact, fold, keep_rates, executor)
@@ -121,13 +121,14 @@ def steps_per_epoch(workload: Workload, ranks: int) -> int:
     return max(1, math.ceil(workload.dataset.samples / (ranks * training.batch * training.gradient_accumulation_steps)))
 
 
-def _hit_ratios(workload: Workload, used: Sequence[tuple[Slot, tuple[int, ...]]]) -> dict[str, float]:
+def _hit_ratios(jobs: Sequence[Job], used: Sequence[tuple[Slot, tuple[int, ...]]]) -> dict[str, float]:
+    """Return the page cache's hit ratio in one job's slots; the data sets of all jobs on a node share its cache by size."""
     nodes = sum(slot.count for slot, _ in used)
-    size = workload.dataset.samples * workload.dataset.sample
     found = {}
     for slot, _ in used:
+        sizes = {dataset.name: dataset.samples * dataset.sample for dataset in (jobs[job].workload.dataset for job, _ in slot.lent)}
         cache = slot.node.page_cache
-        fraction = page_cache.cached_fraction(page_cache.capacity(slot.node.host.memory, cache), size)
+        fraction = page_cache.cached_fraction(page_cache.capacity(slot.node.host.memory, cache), sum(sizes.values()))
         found[slot.name] = page_cache.hit_ratio(cache, fraction, nodes)
     return found
 

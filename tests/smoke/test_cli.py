@@ -66,6 +66,18 @@ def test_report_names_the_bottleneck(capsys: Capture) -> None:
     assert "32 workers deliver" in capsys.readouterr().out
 
 
+def test_jobs_share_the_page_cache(capsys: Capture, tmp_path: Path) -> None:
+    """Closed form: two sets of 141 GB in 0.85 x 250 GiB leave c = 0.81 cached, of which half LRU hit 0.49 and half never evict 0.81."""
+    jobs = tmp_path / "two.yaml"
+    other = "{extends: resnet18, dataset: {extends: imagenet-1k, name: another}}"
+    for second, cached in (("resnet18", "100 %"), (other, "65 %")):
+        jobs.write_text(f"jobs:\n  - {{workload: resnet18, placement: '4'}}\n  - {{workload: {second}, placement: '4'}}\n")
+        found = document(capsys, "run", "p3.16xlarge", str(jobs), "--fast", "--set", "node.host.memory=250 GiB")
+        for job in found["jobs"]:
+            shown = next(text for text in job["assumptions"] if "page cache" in text)
+            assert cached in shown
+
+
 def test_the_sentence_names_what_would_help(capsys: Capture) -> None:
     """Oracle: relieving the resource that is named shortens the step, relieving the other does not."""
     scene = ["run", "p4d.24xlarge", "vgg16", "--fast", "--set", "node.host.memory=40 GiB"]
