@@ -88,11 +88,6 @@ def select(rows: Iterable[Row], conditions: Iterable[str], columns: tuple[Column
     return [row for row in rows if all(test(row) for test in tests)]
 
 
-def matches(row: Row, text: str, columns: tuple[Column, ...] = HARDWARE) -> bool:
-    """Tell whether *row* meets the condition *text*."""
-    return condition(text, columns)(row)
-
-
 def exported(row: Row, columns: tuple[Column, ...]) -> Row:
     """Return *row* with the unit of every number in its name, such as ``price_usd_per_h``."""
     return {

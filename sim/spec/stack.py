@@ -42,5 +42,6 @@ class Stack(Spec):
     fp32_matmul: Literal["fp32", "tf32"] = "fp32"
     """What 'fp32' means on GPUs with TF32 tensor cores, by torch version."""
     nccl: str = "2.10"
+    """Version whose rules choose algorithm and protocol; recorded, but no run asks them yet."""
     channels: Count | None = None
     source: Source

@@ -34,7 +34,10 @@ def test_a1_interconnect_overhead_reaches_80_to_95_percent_on_some_p3() -> None:
 
 
 def test_a2_network_slows_vgg_down_several_times() -> None:
-    """A2: "up to 5x" for network-connected instances. VGG-11 at Stash's largest batch (80): 9 times."""
+    """A2: "up to 5x" for network-connected instances, as a direction: several times for VGG-11 at Stash's largest batch (80).
+
+    The figure is not met: smaller batches lose more, VGG-11 at 32 about 20 times and AlexNet about 29, as AMP computes too fast here.
+    """
     assert 4 < network_slowdown("vgg11", 80) < 12
 
 
