@@ -1,0 +1,1 @@
+"""Measures machines, fits parameters and validates predictions; imports `sim`, never the reverse."""
