@@ -264,10 +264,15 @@ def _print_json(value: Any) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; *arguments* default to the process's own."""
+    return exit_code(app, arguments)
+
+
+def exit_code(commands: typer.Typer, arguments: Sequence[str] | None = None) -> int:
+    """Run *commands* on *arguments* (the process's own by default) and return the exit code; errors are one sentence on stderr."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given
     try:
-        app(args=[argument for argument in given if argument != "--debug"], standalone_mode=True)
+        commands(args=[argument for argument in given if argument != "--debug"], standalone_mode=True)
     except SystemExit as stopped:
         return stopped.code if isinstance(stopped.code, int) else 1
     except SpecError as error:

@@ -1,0 +1,96 @@
+"""What can be typed after ``python -m calibration``? Parse, call one function, print. No physics.
+
+Data goes to stdout, talk to stderr. Exit codes: 0 ok; 1 ran, but a condition failed; 2 usage or bad input; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sim import __version__
+from sim.cli import exit_code
+
+app = typer.Typer(
+    name="stallsim-calibrate",
+    help="Measure machines, fit the simulator's parameters, and check its predictions against measurements.",
+    epilog="Example:  python -m calibration validate my-runs.csv --hardware-dir my-machines",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Json = Annotated[bool, typer.Option("--json", help="print one JSON document, and nothing else, on stdout")]
+HardwareDir = Annotated[
+    Path | None,
+    typer.Option("--hardware-dir", metavar="DIR", exists=True, file_okay=False, help="folder of further hardware files, searched first"),
+]
+WorkloadDir = Annotated[
+    Path | None,
+    typer.Option("--workload-dir", metavar="DIR", exists=True, file_okay=False, help="folder of further workloads, models and stacks"),
+]
+
+
+class _Talk:
+    """What is said on stderr beside the result."""
+
+    quiet = False
+
+    def __call__(self, text: str) -> None:
+        if not self.quiet:
+            typer.echo(text, err=True)
+
+
+talk = _Talk()
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"stallsim-calibrate {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="print the version")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="show tracebacks")] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="say nothing on stderr but errors")] = False,
+) -> None:
+    """Options that stand before the command."""
+    talk.quiet = quiet
+
+
+@app.command(epilog="Example:  python -m calibration records my-runs.csv")
+def records(
+    file: Annotated[Path, typer.Argument(metavar="FILE.csv", help="measured runs, one a row")],
+    as_json: Json = False,
+) -> None:
+    """Check a file of measured runs and count what it holds."""
+    from collections import Counter
+
+    from calibration.run_records import read_records
+
+    found = read_records(file)
+    for note in found.notes:
+        talk(note)
+    counts = Counter((record.hardware, record.workload, record.role) for record in found.records)
+    rows = [{"hardware": key[0], "workload": key[1], "role": key[2], "rows": count} for key, count in sorted(counts.items())]
+    if as_json:
+        print_json({"rows": rows})
+    else:
+        typer.echo("\n".join(f"{row['hardware']:24} {row['workload']:24} {row['role']:12} {row['rows']:6}" for row in rows))
+
+
+def print_json(value: Any) -> None:
+    """Print *value* as the one JSON document on stdout."""
+    typer.echo(json.dumps(value, indent=2))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code; *arguments* default to the process's own."""
+    return exit_code(app, arguments)

@@ -1,0 +1,218 @@
+"""Which measured runs does a CSV file hold? One `RunRecord` per row; everything wrong is reported at once, with file and line.
+
+A row names hardware, workload and stack, says how the job was placed, and gives a measured step time or throughput; ``role`` tells
+what it may be used for. Blank means the workload's own value; a column wins over ``set``. Lines that begin with ``#`` are comments.
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal, cast, get_args
+
+from sim.spec.fields import Precision
+from sim.spec.yaml import SpecError
+
+Role = Literal["compute", "network", "prediction"]
+
+COLUMNS: Final = (
+    "source", "hardware", "workload", "stack", "software", "input", "nodes", "gpus_per_node", "placement", "batch_per_gpu",
+    "gradient_accumulation_steps", "precision", "strategy", "set", "step_time_s", "exposed_sync_s", "throughput_samples_per_s",
+    "role", "note",
+)  # fmt: skip
+REQUIRED: Final = ("hardware", "workload", "role")
+TOO_MANY_PROBLEMS: Final = 20
+"""Problems shown of one file; the rest is counted."""
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One measured run; None where the row is blank. Times in seconds."""
+
+    file: str
+    line: int
+    hardware: str
+    workload: str
+    role: Role
+    source: str = ""
+    stack: str | None = None
+    software: str = ""
+    input: Literal["synthetic", "real"] | None = None
+    nodes: int | None = None
+    gpus_per_node: float | None = None
+    placement: str | None = None
+    batch_per_gpu: int | None = None
+    gradient_accumulation_steps: int | None = None
+    precision: Precision | None = None
+    strategy: str | None = None
+    overrides: str = ""
+    step_time: float | None = None
+    """Of one optimizer step, seconds."""
+    exposed_sync: float | None = None
+    """Of those, seconds that waited for the gradient exchange."""
+    throughput: float | None = None
+    """Samples per second of all GPUs."""
+    note: str = ""
+
+    @property
+    def where(self) -> str:
+        """Return file and line, for messages."""
+        return f"{self.file}:{self.line}"
+
+
+@dataclass(frozen=True)
+class RecordFile:
+    """The rows of one file, and what is odd about it but no error."""
+
+    records: tuple[RunRecord, ...]
+    notes: tuple[str, ...] = ()
+
+
+def read_records(path: Path) -> RecordFile:
+    """Return the records of the CSV file *path*. Raise SpecError with everything that is wrong."""
+    lines = _lines(path)
+    if not lines:
+        raise SpecError(f"{path}: is empty; the first line names the columns: {','.join(COLUMNS)}")
+    header = [name.strip().lstrip("\ufeff") for name in next(csv.reader([lines[0][1]]))]
+    notes = _check_header(path, lines[0][0], header)
+    problems: list[str] = []
+    records: list[RunRecord] = []
+    for number, cells in _rows(lines):
+        try:
+            records.append(_record(str(path), number, header, cells))
+        except SpecError as error:
+            problems.append(str(error))
+    if problems:
+        more = len(problems) - TOO_MANY_PROBLEMS
+        raise SpecError("\n".join(problems[:TOO_MANY_PROBLEMS] + ([f"{path}: and {more} more rows like these"] if more > 0 else [])))
+    if not records:
+        raise SpecError(f"{path}: holds no rows below its header")
+    return RecordFile(tuple(records), tuple(notes))
+
+
+def _lines(path: Path) -> list[tuple[int, str]]:
+    """Return the numbered lines of *path* that are neither blank nor comments."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise SpecError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise SpecError(f"{path}: is not UTF-8 text (byte {error.start})") from None
+    return [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip() and not line.startswith("#")]
+
+
+def _rows(lines: list[tuple[int, str]]) -> Iterable[tuple[int, list[str]]]:
+    """Return the cells of each line below the header; a quoted cell may run over several lines."""
+    reader = csv.reader(line + "\n" for _, line in lines[1:])
+    read = 0
+    for cells in reader:
+        yield lines[1 + read][0], [cell.strip() for cell in cells]
+        read = reader.line_num
+
+
+def _check_header(path: Path, line: int, header: list[str]) -> list[str]:
+    """Return notes on columns that are left unread. Raise SpecError for missing, doubled and misspelt ones."""
+    twice = sorted({name for name in header if header.count(name) > 1})
+    if twice:
+        raise SpecError(f"{path}:{line}: column '{twice[0]}' stands twice")
+    missing = [name for name in REQUIRED if name not in header]
+    notes: list[str] = []
+    for name in header:
+        if name in COLUMNS:
+            continue
+        meant = [near for near in difflib.get_close_matches(name, COLUMNS, n=1, cutoff=0.8) if near not in header]
+        if meant:
+            raise SpecError(f"{path}:{line}: unknown column '{name}'; did you mean '{meant[0]}'?")
+        notes.append(f"{path}:{line}: column '{name}' is no part of a record and is left unread")
+    if missing:
+        raise SpecError(f"{path}:{line}: column '{missing[0]}' is missing; the columns are {', '.join(COLUMNS)}")
+    if "step_time_s" not in header and "throughput_samples_per_s" not in header:
+        raise SpecError(f"{path}:{line}: step_time_s or throughput_samples_per_s is due; the file has neither column")
+    return notes
+
+
+def _record(file: str, line: int, header: list[str], cells: list[str]) -> RunRecord:
+    where = f"{file}:{line}"
+    if len(cells) > len(header):
+        raise SpecError(f"{where}: {len(cells)} values for {len(header)} columns; put quotes around a value that holds a comma")
+    row = _Row(where, dict(zip(header, cells, strict=False)))
+    record = RunRecord(
+        file,
+        line,
+        row.text("hardware", required=True),
+        row.text("workload", required=True),
+        cast(Role, row.one_of("role", get_args(Role), required=True)),
+        source=row.text("source"),
+        stack=row.text("stack") or None,
+        software=row.text("software"),
+        input=cast(Literal["synthetic", "real"] | None, row.one_of("input", ("synthetic", "real"))),
+        nodes=row.count("nodes"),
+        gpus_per_node=row.positive("gpus_per_node"),
+        placement=row.text("placement") or None,
+        batch_per_gpu=row.count("batch_per_gpu"),
+        gradient_accumulation_steps=row.count("gradient_accumulation_steps"),
+        precision=cast(Precision | None, row.one_of("precision", get_args(Precision))),
+        strategy=row.text("strategy") or None,
+        overrides=row.text("set"),
+        step_time=row.positive("step_time_s"),
+        exposed_sync=row.number("exposed_sync_s"),
+        throughput=row.positive("throughput_samples_per_s"),
+        note=row.text("note"),
+    )
+    _check_times(where, record)
+    return record
+
+
+def _check_times(where: str, record: RunRecord) -> None:
+    if record.step_time is None and record.throughput is None:
+        raise SpecError(f"{where}: neither step_time_s nor throughput_samples_per_s is given; one is due")
+    if record.exposed_sync is not None and record.step_time is not None and record.exposed_sync >= record.step_time:
+        raise SpecError(f"{where}: exposed_sync_s {record.exposed_sync:g} is not less than the whole step of {record.step_time:g} s")
+
+
+@dataclass(frozen=True)
+class _Row:
+    """Cells of one row by column."""
+
+    where: str
+    cells: Mapping[str, str]
+
+    def text(self, column: str, required: bool = False) -> str:
+        value = self.cells.get(column, "")
+        if required and not value:
+            raise SpecError(f"{self.where}: {column} is blank")
+        return value
+
+    def one_of(self, column: str, accepted: tuple[str, ...], required: bool = False) -> str | None:
+        value = self.text(column, required)
+        if value and value not in accepted:
+            near = difflib.get_close_matches(value.lower(), accepted, n=1)
+            hint = f"; did you mean '{near[0]}'?" if near else f"; write one of {', '.join(accepted)}"
+            raise SpecError(f"{self.where}: {column}: '{value}' is unknown{hint}")
+        return value or None
+
+    def number(self, column: str) -> float | None:
+        return self._read(column, float, "a number of 0 or more, such as 0.25", lambda value: value >= 0)
+
+    def positive(self, column: str) -> float | None:
+        return self._read(column, float, "a number above 0, such as 0.25", lambda value: value > 0)
+
+    def count(self, column: str) -> int | None:
+        value = self._read(column, float, "a whole number of 1 or more", lambda value: value >= 1 and value == int(value))
+        return None if value is None else int(value)
+
+    def _read(self, column: str, kind: Callable[[str], float], wanted: str, valid: Callable[[float], bool]) -> float | None:
+        text = self.cells.get(column, "")
+        if not text:
+            return None
+        try:
+            value = kind(text)
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value) or not valid(value):
+            raise SpecError(f"{self.where}: {column}: '{text}' is not {wanted}")
+        return value

@@ -1,0 +1,34 @@
+"""Does ``python -m calibration`` keep the manners of ``python -m sim``? Oracle: its exit codes and streams."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from calibration.cli import main
+
+
+def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("stallsim-calibrate ")
+
+
+def test_bad_input_is_one_sentence_and_exit_code_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["records", str(tmp_path / "absent.csv")]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == "" and shown.err == f"{tmp_path}/absent.csv: cannot be read: No such file or directory\n"
+
+
+def test_json_stands_alone_on_stdout(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "runs.csv"
+    path.write_text("hardware,workload,role,throughput_samples_per_s\na,b,network,5\n")
+    assert main(["records", str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"rows": [{"hardware": "a", "workload": "b", "role": "network", "rows": 1}]}
+
+
+def test_the_module_runs() -> None:
+    assert subprocess.run([sys.executable, "-m", "calibration", "--version"], capture_output=True, check=False).returncode == 0

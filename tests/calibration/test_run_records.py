@@ -1,0 +1,66 @@
+"""Is a file of measured runs read as it is written, and everything wrong in it named? Oracle: small files written here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from calibration.run_records import COLUMNS, read_records
+from sim.spec.yaml import SpecError
+
+HEADER = "hardware,workload,role,step_time_s,nodes,placement,exposed_sync_s\n"
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "runs.csv"
+    path.write_text(text)
+    return path
+
+
+def test_values_arrive_in_their_fields(tmp_path: Path) -> None:
+    found = read_records(written(tmp_path, "# a comment\n" + HEADER + '"a","b",network,0.25,2,1+1,0.05\n\nc,d,compute,1,,,\n'))
+    first, second = found.records
+    assert (first.line, first.hardware, first.role, first.step_time, first.nodes, first.placement) == (3, "a", "network", 0.25, 2, "1+1")
+    assert (second.line, second.nodes, second.placement, second.exposed_sync) == (5, None, None, None)
+    assert found.notes == ()
+
+
+def test_every_column_of_the_schema_is_known(tmp_path: Path) -> None:
+    assert read_records(written(tmp_path, ",".join(COLUMNS) + "\n,a,b,,,,,,,,,,,,0.5,,,prediction,\n")).notes == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "runs.csv: is empty"),
+        (HEADER, "holds no rows"),
+        ("hardware,workload,step_time_s\na,b,1\n", "runs.csv:1: column 'role' is missing"),
+        ("hardware,workload,role,step_time\n", "unknown column 'step_time'; did you mean 'step_time_s'?"),
+        ("hardware,workload,role,role\n", "column 'role' stands twice"),
+        ("hardware,workload,role\na,b,compute\n", "step_time_s or throughput_samples_per_s is due"),
+        (HEADER + "a,b,predict,1,,,\n", "runs.csv:2: role: 'predict' is unknown; did you mean 'prediction'?"),
+        (HEADER + "a,,network,1,,,\n", "runs.csv:2: workload is blank"),
+        (HEADER + "a,b,network,-1,,,\n", "runs.csv:2: step_time_s: '-1' is not a number above 0"),
+        (HEADER + "a,b,network,nan,,,\n", "step_time_s: 'nan'"),
+        (HEADER + "a,b,network,1,1.5,,\n", "nodes: '1.5' is not a whole number"),
+        (HEADER + "a,b,network,,,,\n", "neither step_time_s nor throughput_samples_per_s"),
+        (HEADER + "a,b,network,1,,,2\n", "exposed_sync_s 2 is not less than the whole step"),
+        (HEADER + "a,b,network,1,,,,,\n", "9 values for 7 columns"),
+    ],
+)
+def test_what_is_wrong_is_said(tmp_path: Path, text: str, problem: str) -> None:
+    with pytest.raises(SpecError) as raised:
+        read_records(written(tmp_path, text))
+    assert problem in str(raised.value)
+
+
+def test_all_problems_come_at_once(tmp_path: Path) -> None:
+    with pytest.raises(SpecError) as raised:
+        read_records(written(tmp_path, HEADER + "a,,network,1,,,\n" * 25))
+    lines = str(raised.value).splitlines()
+    assert len(lines) == 21 and lines[-1].endswith("and 5 more rows like these")
+
+
+def test_a_strange_column_is_noted(tmp_path: Path) -> None:
+    assert "'colour'" in read_records(written(tmp_path, "hardware,workload,role,step_time_s,colour\na,b,network,1,red\n")).notes[0]
