@@ -80,7 +80,7 @@ def run(
     sets: Sets = [],  # noqa: B006  typer copies the default
     seed: Annotated[int, typer.Option(help="recorded with the result; nothing is drawn at random yet")] = 0,
     exact: Annotated[bool, typer.Option("--exact", help="simulate every step instead of skipping whole periods")] = False,
-    fast: Annotated[bool, typer.Option("--fast", help="do not try which estimates decide the answer")] = False,
+    fast: Annotated[bool, typer.Option("--fast", help="do not try what would help, nor which estimates decide the answer")] = False,
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="show every resource that was waited for")] = False,
     as_json: Json = False,
     as_csv: Csv = False,
@@ -111,7 +111,7 @@ def _show_runs(scenarios: Sequence[Any], as_json: bool, as_csv: bool, output: Pa
     from sim.study.scenario import answer
 
     answers = [answer(scenario, thorough=thorough) for scenario in scenarios]
-    documents = [run_document(found.run, found.inputs, found.warnings) for found in answers]
+    documents = [run_document(found.run, found.inputs, found.warnings, found.bottlenecks) for found in answers]
     jobs = [job for document in documents for job in document.get("jobs", [document])]
     if len(answers) == 1:
         run = answers[0].run
@@ -133,7 +133,9 @@ def _write_output(folder: Path, answers: Sequence[Any], document: Any, text: str
     from sim.report.files import write_files
     from sim.report.plots import scaling_plot, stall_plot
 
-    plot = stall_plot(answers[0].run) if len(answers) == 1 else scaling_plot([found.run for found in answers])
+    found = answers[0]
+    alone = stall_plot(found.run, bottleneck=found.bottlenecks[0] if found.bottlenecks else None) if len(answers) == 1 else None
+    plot = alone or scaling_plot([found.run for found in answers])
     write_files(folder, {"run.json": _json(document), "report.txt": text + "\n", "run.csv": table, "stalls.png": plot})
     _talk(f"wrote {folder}/run.json, report.txt, run.csv and stalls.png")
 

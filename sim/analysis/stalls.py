@@ -14,6 +14,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 from sim.events import FULL, STALLS, Cause, EventLog, Work
@@ -149,9 +150,12 @@ def _input_pieces(build: list[Work], waited: float) -> list[_Piece]:
     build = sorted(build, key=lambda work: work.t1)
     begin = min(work.t0 for work in build)
     times: list[float] = []
-    for work in build:
-        times.append(work.t1 - begin)
-        begin = work.t1
+    for _, stage in groupby(build, key=lambda work: work.stream):
+        # who holds up the queue for a stage is whatever takes its time: all of its own work, not just what it does first
+        works = list(stage)
+        busy = sum(work.t1 - work.t0 for work in works)
+        times += [(work.t1 - work.t0) / busy * (works[-1].t1 - begin) for work in works]
+        begin = works[-1].t1
     held = {work.cause for work in build if work.resource.endswith(FULL)}
     guilty = [(work, time) for work, time in zip(build, times, strict=True) if len(held) != 1 or work.cause in held]
     scale = waited / sum(time for _, time in guilty)

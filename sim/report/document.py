@@ -6,22 +6,27 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sim import __version__
+from sim.analysis.bottleneck import Bottleneck
 from sim.analysis.cost import cost
 from sim.analysis.memory import gpu_memory
 from sim.epoch import Epoch
 from sim.events import STALLS
-from sim.report.verdict import assumptions, warnings
+from sim.report.verdict import assumptions, verdict, warnings
 from sim.simulate import Run
 
 SCHEMA = 1
 
 
-def run_document(run: Run, inputs: Mapping[str, str], noted: Sequence[str] = ()) -> dict[str, Any]:
+def run_document(run: Run, inputs: Mapping[str, str], noted: Sequence[str] = (), bottlenecks: Sequence[Bottleneck] = ()) -> dict[str, Any]:
     """Return the document of *run*; *inputs* are the SHA-256 of each description, *noted* are further warnings.
+
+    *bottlenecks*, by job, tell what freeing a resource would save; without them ``freed_step_time_s`` is null.
 
     Several jobs give ``{"jobs": [...]}``.
     """
     documents = [_job_document(run, number, inputs, noted) for number in range(len(run.jobs))]
+    for number, document in enumerate(documents):
+        document |= freed(run, number, bottlenecks[number] if bottlenecks else None)
     return documents[0] if len(documents) == 1 else {"schema": SCHEMA, "jobs": documents}
 
 
@@ -59,6 +64,11 @@ def _job_document(run: Run, number: int, inputs: Mapping[str, str], noted: Seque
         "version": __version__,
         "inputs_sha256": dict(inputs),
     }
+
+
+def freed(run: Run, number: int, bottleneck: Bottleneck | None) -> dict[str, Any]:
+    """Return the verdict on a job, and its step time (s) with each resource it waits for infinitely fast."""
+    return {"verdict": verdict(run, number, bottleneck), "freed_step_time_s": dict(bottleneck.freed) if bottleneck else None}
 
 
 def _stalls(epoch: Epoch) -> dict[str, float]:

@@ -6,6 +6,7 @@ import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from sim.analysis.bottleneck import Bottleneck
 from sim.events import STALLS, Cause
 from sim.report.style import COLOURS
 from sim.report.verdict import verdict
@@ -20,14 +21,15 @@ _STREAMS = ("gpu", "comm", "copy", "pin", "pipeline", "pipeline gpu")
 _MOST_WORKERS = 8
 
 
-def stall_plot(run: Run, number: int = 0) -> bytes:
+def stall_plot(run: Run, number: int = 0, bottleneck: Bottleneck | None = None) -> bytes:
     """Return a PNG: where a step's time goes in a warm and in the first epoch, and one warm step in time."""
     drawn, axes = figure(2, (10, 6.5))
     job = run.jobs[number]
     workload = job.job.workload
     _stacked(axes[0], ["first epoch", "warm epoch"], [job.first.stalls, job.warm.stalls])
     axes[0].set_xlabel("milliseconds per step")
-    axes[0].set_title(f"{workload.name} on {run.hardware.name}, {job.job.ranks} GPUs\n{verdict(run, number)}", fontsize=11, loc="left")
+    title = f"{workload.name} on {run.hardware.name}, {job.job.ranks} GPUs\n{verdict(run, number, bottleneck)}"
+    axes[0].set_title(title, fontsize=11, loc="left")
     _timeline(axes[1], run, number)
     return png(drawn)
 

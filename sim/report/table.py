@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sim.events import STALLS
-from sim.report.verdict import verdict
 from sim.simulate import Run
 from sim.units import show
 
@@ -43,7 +42,7 @@ def run_text(run: Run, document: Mapping[str, Any], number: int = 0, verbose: bo
             f"  {cause.value:12} {show(seconds, 'time'):>10} {100 * seconds / step:5.1f} %  {bar(seconds / step):{BAR}}  "
             f"{100 * cold / first['step_time_s']:10.1f} %  {_MEANING[cause.value]}"
         )
-    lines += ["", f"  {verdict(run, number)}", ""]
+    lines += ["", f"  {document['verdict']}", ""]
     lines.append(f"  epoch: {_epoch(document['epoch_time_s'], document['cost_per_epoch_usd'])}")
     lines[-1] += f";  first: {_epoch(first['epoch_time_s'], first['cost_usd'])}"
     memory = document["gpu_memory_bytes"]

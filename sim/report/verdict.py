@@ -1,25 +1,76 @@
-"""What does a run say in one sentence, what does it assume, and what should its reader beware of?"""
+"""What does a run say in one sentence, what does it assume, and what should its reader beware of?
+
+The sentence follows counterfactual runs where there are some (`sim.analysis.bottleneck`): it names the resource that would save most
+if it were infinitely fast, and what would bound the job then. Without them (``--fast``) it names the largest direct stall.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from sim.analysis.bottleneck import Bottleneck, Resource
 from sim.events import Cause
 from sim.simulate import JobRun, Run
+from sim.training.collectives.plan import CORES_COPY
 from sim.units import show
 
 NOTEWORTHY = 0.04
 """Share of the step below which a stall is not worth a sentence: the noise of repeated measurements is 2-4 %."""
 
+_LIMITS: Mapping[Resource, str] = {
+    "disk": "the disk limits",
+    "cpu": "the CPU limits",
+    "decode": "decoding on the GPU limits",
+    "copy": "the copy to the GPU limits",
+    "nvlink": "NVLink limits",
+    "pcie": "PCIe limits",
+    "network": "the network limits",
+    "launch": "launching kernels limits",
+    "spread": "the slowest rank limits",
+    "gpu": "the GPUs limit",
+}
+_CAUSES: Mapping[Resource, tuple[Cause, ...]] = {
+    "disk": (Cause.FETCH,),
+    "cpu": (Cause.PREP,),
+    "decode": (Cause.PREP,),
+    "copy": (Cause.COPY,),
+    "nvlink": (Cause.INTERCONNECT,),
+    "pcie": (Cause.INTERCONNECT, Cause.COPY),
+    "network": (Cause.NETWORK,),
+    "launch": (Cause.LAUNCH,),
+    "spread": (Cause.STRAGGLER,),
+}
+_RESOURCES: Mapping[Cause, Resource] = {
+    Cause.FETCH: "disk",
+    Cause.PREP: "cpu",
+    Cause.COPY: "copy",
+    Cause.INTERCONNECT: "nvlink",
+    Cause.NETWORK: "network",
+    Cause.LAUNCH: "launch",
+    Cause.STRAGGLER: "spread",
+}
 
-def verdict(run: Run, number: int = 0) -> str:
-    """Return one sentence that names the largest stall and the link or resource behind it."""
+
+def verdict(run: Run, number: int = 0, bottleneck: Bottleneck | None = None) -> str:
+    """Return one sentence that names what bounds job *number* of *run*, and what would bound it next if *bottleneck* tells."""
     job = run.jobs[number]
-    stalls = {cause: seconds for cause, seconds in job.warm.stalls.items() if cause is not Cause.COMPUTE}
-    worst = max(stalls, key=lambda cause: stalls[cause])
-    if stalls[worst] < NOTEWORTHY * job.warm.step_time:
-        busy = share(job.warm.stalls[Cause.COMPUTE], job)
-        return f"Compute-bound: the GPUs work {busy} of the step; no stall reaches {100 * NOTEWORTHY:.0f} %."
-    resource = next(row.resource for row in job.warm.resources if row.cause is worst)  # largest first
-    return f"{_sentence(worst, resource, job)} ({share(stalls[worst], job)} of the step)."
+    if bottleneck is None:
+        return _direct(job)
+    first = bottleneck.first
+    compute_bound = _compute_bound(job, f"nothing else, made infinitely fast, would save {100 * NOTEWORTHY:.0f} % of it")
+    if first is None:
+        return compute_bound
+    if bottleneck.saved(first) >= NOTEWORTHY:
+        return f"{_sentence(first, job, bottleneck)}; {_gain(job, bottleneck, first)}."
+    if bottleneck.saved_by_both > 2 * NOTEWORTHY and (second := bottleneck.second):
+        one, other = (_subject(resource) for resource in (first, second))
+        return (
+            f"{one[0].upper()}{one[1:]} and {other} bound the step together: freeing either alone saves under {100 * NOTEWORTHY:.0f} %, "
+            f"both {100 * bottleneck.saved_by_both:.0f} %."
+        )
+    if job.warm.stalls[Cause.COMPUTE] < 0.5 * job.warm.step_time:
+        return _direct(job)
+    return compute_bound
 
 
 def share(seconds: float, job: JobRun) -> str:
@@ -27,28 +78,75 @@ def share(seconds: float, job: JobRun) -> str:
     return f"{100 * seconds / job.warm.step_time:.0f} %"
 
 
-def _sentence(cause: Cause, resource: str, job: JobRun) -> str:
-    workload = job.job.workload
-    delivered = f"{job.throughput:,.0f} samples/s".replace(",", " ")
-    if cause is Cause.PREP:
-        loader = workload.input
-        hands = {
-            "pytorch": f"{loader.num_workers * job.job.ranks} workers",
-            "dali_cpu": f"{loader.num_threads * job.job.ranks} DALI threads",
-        }
-        could = f"{job.throughput * job.warm.step_time / (job.warm.step_time - job.warm.stalls[cause]):,.0f}".replace(",", " ")
-        if loader.loader not in hands:
-            return f"Prep: {resource} and the DALI threads deliver {delivered}, the GPUs could take {could}"
-        return f"CPU prep: {hands[loader.loader]} deliver {delivered}, the GPUs could take {could}"
-    if cause is Cause.FETCH:
-        return f"Disk fetch: the disk, with {100 * job.hit_ratio:.0f} % of the reads cached, feeds {delivered}"
-    if cause in (Cause.INTERCONNECT, Cause.NETWORK):
-        return f"Gradient exchange waits on {resource}"
-    if cause is Cause.COPY:
-        return f"The copy to the GPU ({show(workload.training.batch * workload.dataset.prepared, 'size')} a step) is not overlapped"
-    if cause is Cause.LAUNCH:
+def _direct(job: JobRun) -> str:
+    """Return the sentence of the largest direct stall."""
+    stalls = {cause: seconds for cause, seconds in job.warm.stalls.items() if cause is not Cause.COMPUTE}
+    worst = max(stalls, key=lambda cause: stalls[cause])
+    if stalls[worst] < NOTEWORTHY * job.warm.step_time:
+        return _compute_bound(job, f"no stall reaches {100 * NOTEWORTHY:.0f} %")
+    return f"{_sentence(_RESOURCES[worst], job)} ({share(stalls[worst], job)} of the step)."
+
+
+def _compute_bound(job: JobRun, rest: str) -> str:
+    return f"Compute-bound: the GPUs work {share(job.warm.stalls[Cause.COMPUTE], job)} of the step; {rest}."
+
+
+def _subject(resource: Resource) -> str:
+    """Return *resource* as the subject of a sentence."""
+    return _LIMITS[resource].rpartition(" ")[0]
+
+
+def _the(link: str) -> str:
+    """Return the description of a link with its article."""
+    return f"the {link}" if link.startswith(("single", "double", "PCIe", "host", "socket")) else link
+
+
+def _gain(job: JobRun, bottleneck: Bottleneck, first: Resource) -> str:
+    """Return what freeing *first* saves, and what limits the job then."""
+    saved = f"freeing it would save {100 * bottleneck.saved(first):.0f} % of the step"
+    if bottleneck.following is None or (first, bottleneck.following) == ("cpu", "gpu"):  # the sentence has said it
+        return saved
+    return f"{saved}, then {_LIMITS[bottleneck.following]} at {_rate(job, bottleneck.freed[first])}"
+
+
+def _rate(job: JobRun, step_time: float) -> str:
+    """Return the throughput of *job* at another step time (s)."""
+    return f"{job.throughput * job.warm.step_time / step_time:,.0f} samples/s".replace(",", " ")
+
+
+def _sentence(resource: Resource, job: JobRun, bottleneck: Bottleneck | None = None) -> str:
+    """Return what *resource* does to the job; *bottleneck* tells what the GPUs could take."""
+    where = next((row.resource for row in job.warm.resources if row.cause in _CAUSES[resource]), "")  # largest first
+    if resource in ("cpu", "decode"):
+        return _prep(resource, where, job, bottleneck)
+    if resource == "disk":
+        return f"Disk fetch: the disk, with {100 * job.hit_ratio:.0f} % of the reads cached, feeds {_rate(job, job.warm.step_time)}"
+    copy = f"The copy to the GPU ({show(job.job.workload.training.batch * job.job.workload.dataset.prepared, 'size')} a step)"
+    if resource == "copy":
+        return f"{copy} is not overlapped"
+    if where == "host to device":
+        return f"{copy} and gradient exchange wait on PCIe"
+    if resource in ("nvlink", "pcie", "network"):
+        return f"Gradient exchange waits on {_the(where) or _subject(resource)}"
+    if resource == "launch":
         return "The host launches kernels more slowly than the GPU runs them"
     return "Ranks wait for the slowest one"
+
+
+def _prep(resource: Resource, where: str, job: JobRun, bottleneck: Bottleneck | None) -> str:
+    loader, delivered = job.job.workload.input, _rate(job, job.warm.step_time)
+    if resource == "cpu" and not where:
+        return f"Gradient exchange waits on {CORES_COPY}"
+    if resource == "decode" or where == "GPU decode":
+        return f"Prep: decoding on the GPUs beside training allows {delivered}"
+    threads = loader.num_workers if loader.loader == "pytorch" else loader.num_threads
+    hands = f"{threads * job.job.ranks} {'workers' if loader.loader == 'pytorch' else 'DALI threads'}"
+    text = f"CPU prep: {hands} deliver {delivered}"
+    if bottleneck is None:
+        return f"{text}, the GPUs could take {_rate(job, job.warm.step_time - job.warm.stalls[Cause.PREP])}"
+    if bottleneck.following in ("gpu", None):
+        return f"{text}, the GPUs could take {_rate(job, bottleneck.freed['cpu'])}"
+    return text
 
 
 def assumptions(run: Run, number: int = 0) -> list[str]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
+from sim.analysis.bottleneck import Bottleneck
 from sim.analysis.memory import gpu_memory, largest_batch
 from sim.check import check_hardware, check_job, check_run, check_workload, require, warn_job
 from sim.cluster.build import Placement, place, with_nodes
@@ -19,6 +20,7 @@ from sim.spec.hardware import Gpu, Hardware
 from sim.spec.library import Loaded, fingerprint, load, load_hardware, load_workload
 from sim.spec.workload import Jobs, JobSpec, Workload
 from sim.spec.yaml import SpecError
+from sim.study.bottleneck import bottlenecks
 from sim.study.sensitivity import estimate_warnings
 from sim.training.job import Job
 from sim.units import show
@@ -55,14 +57,19 @@ class Answer:
     run: Run
     inputs: Mapping[str, str]
     warnings: Sequence[str] = ()
+    bottlenecks: Sequence[Bottleneck] = ()
+    """By job, where they were asked for."""
 
 
 def answer(scenario: Scenario, thorough: bool = False, keep_rates: bool = False) -> Answer:
-    """Load, check and simulate *scenario*; *thorough* also tries which estimates decide it. Raise SpecError with all that is wrong."""
+    """Load, check and simulate *scenario*; *thorough* also tries what bounds it and which estimates decide it.
+
+    Raise SpecError with all that is wrong.
+    """
     question = prepare(scenario)
     run = simulate(question.hardware, question.jobs, exact=scenario.exact, fold=scenario.fold, keep_rates=keep_rates, seed=scenario.seed)
     found = [text for job in question.jobs for text in estimate_warnings(question.hardware, job)] if thorough else []
-    return Answer(run, question.inputs, (*question.warnings, *found))
+    return Answer(run, question.inputs, (*question.warnings, *found), bottlenecks(run) if thorough else ())
 
 
 class Question(NamedTuple):

@@ -22,6 +22,8 @@ from sim.training.collectives.recurrence import ring_time
 from sim.training.collectives.uncontended import hop_rate
 
 _CORE_LIMIT = "the core of the fabric"
+CORES_COPY = "CPU cores that copy for the network"
+"""What a collective waits for where a transport takes the host's cores."""
 _TIER = {"interconnect": Cause.INTERCONNECT, "network": Cause.NETWORK}
 
 CORES = "cores"
@@ -174,7 +176,7 @@ class RingPlan:
                 found.setdefault(name, (_TIER[known.tier], known.description))
             crossed = {hop.tier for channel in part.channels.channels for hop in channel.hops if hop.transport.cpu_time_per_byte}
             for tier in sorted(crossed):
-                found[live_name(live, part.slot.name, CORES)] = (_TIER[tier], "CPU cores that copy for the network")
+                found[live_name(live, part.slot.name, CORES)] = (_TIER[tier], CORES_COPY)
         return found
 
     def pace(self, edge: Edge, chunk: float) -> Pace:

@@ -1,0 +1,44 @@
+"""Which sentence does a run get? Oracle: scenes with one slow resource, and the sentence a reader should see."""
+
+from __future__ import annotations
+
+import pytest
+
+from sim.report.verdict import verdict
+from sim.study.bottleneck import bottlenecks
+from tests.harness import layer, machine, run, toy_workload
+from tests.study.scenes import scene
+
+SENTENCES = {
+    "disk": "Disk fetch: the disk, with 0 % of the reads cached, feeds 1 samples/s",
+    "cpu": "CPU prep: 2 workers deliver 1 samples/s, the GPUs could take 3 samples/s",
+    "decode": "Prep: decoding on the GPUs beside training allows 1 samples/s",
+    "copy": "The copy to the GPU (2 GB a step) is not overlapped",
+    "nvlink": "Gradient exchange waits on 1 NVLinks GPU0-NVSwitch",
+    "pcie": "Gradient exchange waits on the PCIe port of GPU0",
+    "network": "Gradient exchange waits on NIC 0, 8 Gbps",
+    "launch": "The host launches kernels more slowly than the GPU runs them",
+    "spread": "Ranks wait for the slowest one",
+}
+
+
+@pytest.mark.parametrize("name", SENTENCES)
+def test_the_sentence_names_the_slow_resource(name: str) -> None:
+    """With counterfactual runs and without them."""
+    found = run(*scene(name))
+    assert verdict(found, 0, bottlenecks(found)[0]).startswith(SENTENCES[name])
+    assert verdict(found).startswith(SENTENCES[name])
+
+
+def test_the_single_nvlink_is_named() -> None:
+    """Two GPUs on one NVLink, a gigabyte of gradients."""
+    found = run(machine(2, wiring={"0-1": 1}, nvlink=1e9), toy_workload((layer(0.1, 0.2, 250_000_000),)))
+    assert verdict(found, 0, bottlenecks(found)[0]).startswith(
+        "Gradient exchange waits on the single NVLink GPU0-GPU1; freeing it would save"
+    )
+
+
+def test_copies_and_exchange_may_share_pcie() -> None:
+    """Both on one bus: the sentence says so."""
+    found = run(machine(2, wiring="pcie", pcie=1e9), toy_workload((layer(0.1, 0.2, 250_000_000),), prepared=4e9))
+    assert "and gradient exchange wait on PCIe" in verdict(found, 0, bottlenecks(found)[0])

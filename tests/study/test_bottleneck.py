@@ -1,0 +1,112 @@
+"""What bounds a run? Oracles: scenes with one slow resource, whose step without it is known; runs of faster hardware."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sim.analysis.bottleneck import RESOURCES, Bottleneck, foremost
+from sim.report.verdict import verdict
+from sim.simulate import Run
+from sim.study.bottleneck import bottlenecks, free
+from sim.study.scenario import Scenario, answer
+from sim.training.job import Job
+from tests.harness import machine, run, toy_workload, volume
+from tests.study.scenes import COMPUTE, scene
+
+
+@pytest.mark.parametrize("name", [name for name in RESOURCES if name != "gpu"])
+def test_the_only_slow_resource_is_the_bottleneck(name: str) -> None:
+    """Closed form: without it the step is its compute; the sentence names the GPUs next, or the rate they could take."""
+    found = run(*scene(name))
+    [bottleneck] = bottlenecks(found)
+    assert bottleneck.first == name
+    assert bottleneck.step_time > 1.15 * COMPUTE
+    assert bottleneck.freed[bottleneck.first] == pytest.approx(COMPUTE, rel=1e-3)
+    assert all(step > COMPUTE * 1.1 for other, step in bottleneck.freed.items() if other not in (name, "pcie", "gpu"))
+    sentence = verdict(found, 0, bottleneck)
+    assert f"freeing it would save {100 * (1 - COMPUTE / bottleneck.step_time):.0f} % of the step" in sentence
+    assert "the GPUs" in sentence
+
+
+def test_without_stalls_the_gpus_are_the_bottleneck() -> None:
+    """Closed form: a job that only computes; freed GPUs leave nothing of the step."""
+    [bottleneck] = bottlenecks(run(machine(1), toy_workload()))
+    assert (bottleneck.first, set(bottleneck.freed)) == (None, {"gpu"})
+    assert bottleneck.freed["gpu"] < 1e-4 * COMPUTE
+    assert verdict(run(machine(1), toy_workload()), 0, bottleneck).startswith("Compute-bound: the GPUs work 100 % of the step")
+
+
+def test_two_equal_resources_bound_the_step_together() -> None:
+    """Closed form: disk and cores each take 1 s a batch beside one another; freeing one leaves the other, both leave 0.3 s of compute."""
+    threads = {"num_threads": 1}
+    workload = toy_workload(loader="dali_cpu", sample=1e6, prep=1.0, inputs=threads)
+    found = run(machine(1, disk=volume(bandwidth=1e6)), workload)
+    [bottleneck] = bottlenecks(found)
+    assert bottleneck.freed["disk"] == pytest.approx(1.0, rel=1e-3)
+    assert bottleneck.freed["cpu"] == pytest.approx(1.0, rel=1e-3)
+    assert bottleneck.saved_by_both == pytest.approx(0.7, rel=1e-2)
+    assert "bound the step together: freeing either alone saves under 4 %, both 70 %" in verdict(found, 0, bottleneck)
+
+
+def test_what_is_next_at_once_is_named() -> None:
+    """Closed form: cores allow a batch in 1.5 s, the disk one in 1 s: freeing the cores saves a third, then the disk limits."""
+    workload = toy_workload(loader="dali_cpu", sample=1e6, prep=1.5, inputs={"num_threads": 1})
+    found = run(machine(1, disk=volume(bandwidth=1e6)), workload)
+    [bottleneck] = bottlenecks(found)
+    assert (bottleneck.first, bottleneck.following) == ("cpu", "disk")
+    assert "saves" not in (sentence := verdict(found, 0, bottleneck))
+    assert sentence.endswith("would save 33 % of the step, then the disk limits at 1 samples/s.")
+
+
+def test_two_p3_8xlarge_wait_for_their_cores_before_the_network() -> None:
+    """Oracle: machines that have the better part. Most waiting is for the NIC, but a faster NIC alone helps nobody."""
+    asked = {"nodes": 2}
+    found = answer(Scenario("p3.8xlarge", "alexnet", **asked), thorough=True)
+    better = {
+        "network": answer(Scenario("p3.8xlarge", "alexnet", ("node.nic.bandwidth=100 Gbps",), **asked)).run,
+        "cpu": answer(Scenario("p3.8xlarge", "alexnet", ("node.host.cpu.speed=9",), **asked)).run,
+    }
+    [bottleneck] = found.bottlenecks
+    assert (bottleneck.first, bottleneck.following) == ("cpu", "network")
+    assert better["cpu"].jobs[0].warm.step_time == pytest.approx(bottleneck.freed["cpu"], rel=0.02)
+    assert better["network"].jobs[0].warm.step_time == pytest.approx(bottleneck.freed["network"], rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("hardware", "workload", "nodes"),
+    [("p3.16xlarge", "vgg16", 1), ("p2.8xlarge", "resnet18", 1), ("p3.8xlarge", "vgg16", 2), ("p3.2xlarge", "alexnet", 1)],
+)
+def test_what_was_not_tried_would_not_have_helped(hardware: str, workload: str, nodes: int) -> None:
+    """Oracle: the runs that were left out. No resource that nobody waits for saves more than what was called the best."""
+    found = answer(Scenario(hardware, workload, nodes=nodes), thorough=True)
+    [bottleneck] = found.bottlenecks
+    job = found.run.jobs[0].job
+    for resource in RESOURCES:
+        if resource not in bottleneck.freed:
+            assert 1 - _freed(found.run, job, resource) / bottleneck.step_time < 0.01, resource
+
+
+def _freed(found: Run, job: Job, resource: Any) -> float:
+    hardware, [freed] = free(found.hardware, [job], [resource])
+    return run(hardware, freed, cold=False).jobs[0].warm.step_time
+
+
+def test_the_document_tells_what_was_freed() -> None:
+    """Round trip: the figures of the document are those of the counterfactual runs; without them it says so."""
+    from sim.report.document import run_document
+
+    found = answer(Scenario("p3.2xlarge", "alexnet"), thorough=True)
+    document = run_document(found.run, found.inputs, bottlenecks=found.bottlenecks)
+    assert document["freed_step_time_s"] == dict(found.bottlenecks[0].freed)
+    assert document["verdict"] == verdict(found.run, 0, found.bottlenecks[0])
+    assert run_document(found.run, found.inputs)["freed_step_time_s"] is None
+
+
+def test_the_better_saving_wins_and_ties_go_to_the_narrower() -> None:
+    """By hand, of a step of 1 s."""
+    assert foremost(1.0, {"pcie": 0.7, "copy": 0.7}) == "copy"
+    assert foremost(1.0, {"pcie": 0.6, "copy": 0.7}) == "pcie"
+    assert foremost(1.0, {"gpu": 1.0, "disk": 1.2}) is None
+    assert Bottleneck(1.0, {"disk": 0.75}).saved("disk") == 0.25
