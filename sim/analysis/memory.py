@@ -192,6 +192,8 @@ def _communication(workload: Workload, channels: int | None, gradient_as_bucket_
     tensors = [elements for layer in workload.model.layers for elements in layer.gradients]
     if stack.strategy == "apex_per_tensor":  # each flat copy is freed once it is copied back (NVIDIA/apex distributed.py)
         copies = width * max(tensors, default=0)
+    elif stack.fusion:  # one buffer, allocated whole (horovod/common/fusion_buffer_manager.cc)
+        copies = stack.fusion.threshold
     else:  # DDP's buckets together, or one flat copy, hold every gradient (pytorch pull 41954 measured as much)
         copies = 0.0 if gradient_as_bucket_view and stack.strategy == "ddp" else width * sum(tensors)
     return copies + (channels or stack.channels or _NCCL_CHANNELS) * _NCCL_CONNECTIONS * _NCCL_BUFFERS

@@ -12,7 +12,7 @@ from sim.spec.catalogue import suggestions
 from sim.spec.fields import Key, Spec, blocks
 from sim.spec.hardware import Hardware
 from sim.spec.references import IMPLIED
-from sim.spec.workload import Workload
+from sim.spec.workload import Workload, batch_norms
 from sim.spec.yaml import Document, Mark, SpecError
 
 Check = Callable[[Spec], Iterator[Problem]]
@@ -101,5 +101,13 @@ def _training(workload: Workload) -> Iterator[Problem]:
         yield ("model", "layers"), "do no work: no layer has FLOP or bytes; write them, or have 'sim extract' write the table"
     if not any(layer.gradients for layer in model.layers):
         yield ("model", "layers"), "have no gradients, so there is nothing to train; write the elements of each gradient tensor"
+    if training.stack.sparse_embeddings and not any(layer.rows_per_sample for layer in model.layers):
+        yield (
+            ("training", "stack", "sparse_embeddings"),
+            f"{model.name} has no layer with rows and rows_per_sample, so nothing could travel by rows; write both for its embeddings, "
+            "or leave sparse_embeddings out",
+        )
+    if training.stack.sync_batch_norm and not batch_norms(model):
+        yield ("training", "stack", "sync_batch_norm"), f"{model.name} has no BatchNorm layers to synchronise; leave it out"
     if training.batch > dataset.samples:
         yield ("training", "batch"), f"{training.batch} samples per GPU are more than the data set's {dataset.samples}; write at most that"

@@ -14,7 +14,7 @@ from sim import units
 from sim.spec import hardware as hw
 from sim.spec import workload as wl
 from sim.spec.fields import Dimension, Key, Spec, blocks
-from sim.spec.stack import Stack
+from sim.spec.stack import Compression, Fusion, Stack
 
 Bounds = tuple[str | float, str | float]
 """Least and most, both included: quantities as they are written, or plain numbers."""
@@ -66,7 +66,13 @@ RANGES: Final[dict[type[Spec], dict[str, Bounds]]] = {
     hw.Group: {"count": (1, 1_000_000)},
     hw.Prices: {"on_demand": ("0.001 USD/h", "1000 USD/h"), "spot": ("0.001 USD/h", "1000 USD/h")},
     hw.Fabric: {"latency": ("0 s", "1 s"), "core_bandwidth": ("10 Mbps", "100000 Tbps")},
-    wl.Layer: {"kernel_size": (0, 1024), "forward_kernels": (0, 100_000), "backward_kernels": (0, 100_000)},
+    wl.Layer: {
+        "kernel_size": (0, 1024),
+        "rows": (0, 1e13),
+        "rows_per_sample": (0, 1e9),
+        "forward_kernels": (0, 100_000),
+        "backward_kernels": (0, 100_000),
+    },
     wl.Model: {"parameters": (1, 1e14), "input": ("1 B", "100 GB"), "buffers": ("0 B", "10 TB")},
     wl.Dataset: {
         "samples": (1, 1e13),
@@ -88,7 +94,16 @@ RANGES: Final[dict[type[Spec], dict[str, Bounds]]] = {
         "gradient_copy_passes": (0, 100),
         "blocking_scalar_all_reduces": (0, 100_000),
         "channels": (1, 64),
+        "message_size": (1, 1e12),
     },
+    Fusion: {
+        "threshold": ("0 B", "100 GB"),
+        "cycle_time": ("0 s", "1 h"),
+        "response_cache": (0, 10_000_000),
+        "control_latency": ("0 s", "1 s"),
+        "request_time": ("0 s", "1 s"),
+    },
+    Compression: {"density": (1e-9, 1), "rank": (1, 100_000)},
 }
 """Bounds of single fields. Every other quantity has those of its dimension."""
 

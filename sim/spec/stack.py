@@ -1,14 +1,54 @@
-"""What does the software stack do around the model? One file per stack (``workloads/stacks``), each factor with its source."""
+"""What does the software stack do around the model? One file per stack (``workloads/stacks``), each factor with its source.
+
+*strategy* says which gradients travel when, *backend* how they move, *wire_dtype* and *compression* what they weigh.
+"""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from sim.spec.fields import Bytes, Count, Factor, Seconds, Source, Spec, Whole
+from sim.spec.fields import Bytes, Count, Factor, Fraction, Seconds, Source, Spec, Whole
+from sim.spec.hardware import Transport
 
-Strategy = Literal["ddp", "apex_per_tensor", "flat"]
+Strategy = Literal["ddp", "apex", "apex_per_tensor", "flat", "horovod"]
+
+
+class Fusion(Spec):
+    """Horovod's tensor fusion and what its background thread does each cycle."""
+
+    threshold: Bytes
+    """HOROVOD_FUSION_THRESHOLD: tensors travel together up to so many bytes."""
+    cycle_time: Seconds
+    """HOROVOD_CYCLE_TIME: how often the background thread wakes."""
+    response_cache: Whole = 1024
+    """HOROVOD_CACHE_CAPACITY: how many tensors ranks agree on by one bit each; 0 is off."""
+    control_latency: Seconds
+    """Time of one small message between two hosts' controllers."""
+    request_time: Seconds
+    """Time that the first rank takes to read one rank's request for one tensor, where the response cache does not know it."""
+    source: Source
+
+
+class Compression(Spec):
+    """What travels in place of whole gradients: the largest elements (top_k), or low-rank factors of each matrix (power_sgd)."""
+
+    method: Literal["top_k", "power_sgd"]
+    density: Fraction | None = None
+    """Share of the elements that top_k sends."""
+    rank: Count | None = None
+    """Columns of each factor of power_sgd."""
+    source: Source
+
+    @model_validator(mode="after")
+    def _belongs(self) -> Compression:
+        wanted, other = ("density", "rank") if self.method == "top_k" else ("rank", "density")
+        if not getattr(self, wanted):
+            raise ValueError(f"method {self.method} needs a {wanted}; write it, for example {wanted}: {0.01 if wanted == 'density' else 4}")
+        if getattr(self, other) is not None:
+            raise ValueError(f"{other} belongs to the other method, not to {self.method}; leave it out")
+        return self
 
 
 class Stack(Spec):
@@ -16,15 +56,33 @@ class Stack(Spec):
 
     name: str
     strategy: Strategy
-    """ddp: buckets in gradient-ready order, overlapped with backward. apex_per_tensor: one all-reduce per gradient tensor,
-    overlapped. flat: one all-reduce of everything after backward."""
+    """ddp: buckets in gradient-ready order, overlapped with backward. apex: the same, counted in elements. apex_per_tensor: one
+    all-reduce per gradient tensor, overlapped. flat: one all-reduce of everything after backward. horovod: what is ready each cycle."""
     bucket_cap: Bytes = 25 * 2.0**20
     first_bucket_cap: Bytes = 2.0**20
+    message_size: Count = 10_000_000
+    """Elements at which apex closes a bucket."""
+    fusion: Fusion | None = None
+    """Of Horovod, and only of it."""
     overlap: bool = True
+    no_sync: bool = True
+    """Micro-batches before the last of a step exchange nothing; else each exchanges and waits."""
     blocking_scalar_all_reduces: Whole = 0
     """One-element all-reduces between forward and backward, each followed by a host synchronisation."""
     broadcast_buffers: bool = False
-    """Rank 0's BatchNorm statistics are broadcast before each forward."""
+    """Rank 0's BatchNorm statistics are broadcast before each step's first forward."""
+    sync_batch_norm: bool = False
+    """Every BatchNorm layer gathers its statistics from all ranks in forward, and sums two more in backward, while ranks wait."""
+    sparse_embeddings: bool = False
+    """Embeddings' gradients travel as the rows touched and their numbers, gathered from all ranks, not as whole tables."""
+    gradient_clipping: bool = False
+    """Gradients are scaled by their global norm: a pass to read them, and one to write them, after all have come."""
+    backend: Literal["nccl", "gloo"] = "nccl"
+    """gloo: through host memory and sockets; its ``gloo_transport`` says what one socket carries."""
+    gloo_transport: Transport | None = None
+    wire_dtype: Literal["fp16", "bf16"] | None = None
+    """Gradients are cast to this for the exchange, and back."""
+    compression: Compression | None = None
     gradient_copy_passes: float = Field(ge=0)
     """Memory passes per gradient byte to move gradients into and out of communication buffers."""
     optimizer: Literal["per_tensor", "foreach", "fused"]
@@ -45,3 +103,17 @@ class Stack(Spec):
     """Version whose rules choose algorithm and protocol; recorded, but no run asks them yet."""
     channels: Count | None = None
     source: Source
+
+    @model_validator(mode="after")
+    def _agrees(self) -> Stack:
+        if self.strategy == "horovod" and self.fusion is None:
+            raise ValueError("strategy horovod needs a fusion block (threshold, cycle_time); write it, or extend horovod-0.21")
+        if self.strategy != "horovod" and self.fusion is not None:
+            raise ValueError(f"fusion is Horovod's, but the strategy is {self.strategy}; leave it out, or write strategy: horovod")
+        if self.backend == "gloo" and self.gloo_transport is None:
+            raise ValueError("backend gloo needs a gloo_transport; write gloo_transport: tcp-single-flow")
+        if self.backend != "gloo" and self.gloo_transport is not None:
+            raise ValueError("gloo_transport is gloo's, but the backend is nccl; leave it out, or write backend: gloo")
+        if self.backend == "gloo" and self.channels is not None:
+            raise ValueError("channels are NCCL's, but the backend is gloo, which has one ring; leave them out, or write backend: nccl")
+        return self

@@ -35,6 +35,18 @@ class Layer(Spec):
     """Step of a convolution's window; Winograd serves 1 only."""
     channels: tuple[Count, ...] = ()
     """Input and output channels that a convolution (per group) or a matrix product combines; empty elsewhere."""
+    rows: Whole = 0
+    """Rows of an embedding's table, its first gradient tensor; 0 elsewhere."""
+    rows_per_sample: Whole = 0
+    """Rows of the table that one sample looks up."""
+
+    @model_validator(mode="after")
+    def _tabled(self) -> Layer:
+        if self.rows and (not self.gradients or self.gradients[0] % self.rows):
+            raise ValueError(f"rows ({self.rows}) do not divide the layer's first gradient tensor; write the rows of the embedding's table")
+        if self.rows_per_sample and not self.rows:
+            raise ValueError("rows_per_sample without rows; write the rows of the embedding's table as well")
+        return self
 
 
 class Model(Spec):
@@ -57,6 +69,13 @@ class Model(Spec):
         if total > self.parameters:
             raise ValueError(f"the layers' gradients hold {total} elements, more than the model's {self.parameters} parameters")
         return self
+
+
+def batch_norms(model: Model) -> list[int]:
+    """Return the places of the BatchNorm layers in the table of *model*: convolutions and buffers tell them from LayerNorm."""
+    if not model.buffers or not any(layer.op in ("conv", "pointwise_conv", "depthwise_conv") for layer in model.layers):
+        return []
+    return [index for index, layer in enumerate(model.layers) if layer.op == "norm" and layer.gradients]
 
 
 class Dataset(Spec):

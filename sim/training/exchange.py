@@ -1,121 +1,150 @@
 """How do ranks exchange gradients? Operations in a fixed order on one communication stream, each starting at the slowest rank.
 
-`sim.training.step` knows only ``gradient_ready(rank, bucket)``, ``blocking(rank, name)`` and ``finished(rank)``. An operation
-starts when every rank has arrived at it and every earlier one has ended, as NCCL's in-order stream and DDP's in-order bucket
-launch demand; it runs beside compute.
+`sim.training.step` knows only ``gradient_ready(rank, bucket)``, ``blocking(rank)`` and ``finished(rank)``. An operation starts when
+every rank has arrived at it, its delay (Horovod's cycle) is over and every earlier one has ended, as NCCL's in-order stream and DDP's
+in-order bucket launch demand; it runs beside compute. Which operations there are: `sim.training.exchange_plan`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Generator, Sequence
+from typing import NamedTuple, Protocol
 
 import simpy
 
 from sim.cluster.gpu import LiveGpu
 from sim.events import Cause, EventLog
+from sim.training.operations import Op, Operation
 
 SimProcess = Generator[simpy.Event, object, None]
 
 
 class Collective(Protocol):
-    """Plays one all-reduce of *nbytes*: yields until it is done, and logs what bounded it."""
+    """Plays one collective that leaves *nbytes* on every rank: yields until it is done, and logs what bounded it."""
 
-    def __call__(self, name: str, ident: int, nbytes: float) -> SimProcess:
+    def __call__(self, name: str, ident: int, nbytes: float, op: Op = "all_reduce") -> SimProcess:
         """Play it under *name*; *ident* is its bucket."""
         ...
 
 
-class _Step:
-    """The operations of one step: how many rank classes are still to come to each, and which have ended."""
+class Backend(NamedTuple):
+    """What plays a job's collectives, and the tier on which its ranks agree to start one."""
 
-    def __init__(self, env: simpy.Environment, operations: int, classes: int) -> None:
-        self.missing = [classes] * operations
-        self.ready = [env.event() for _ in range(operations)]
-        self.done = [env.event() for _ in range(operations)]
-        self.following: _Step | None = None
+    collective: Collective
+    tier: Cause
+
+
+class _Round:
+    """The operations of one micro-batch: how many rank classes are still to come to each, and which may start or have ended."""
+
+    def __init__(self, env: simpy.Environment, number: int, operations: Sequence[Operation], classes: int) -> None:
+        self._env = env
+        self.number = number
+        self.operations = operations
+        self.last = max((index for index, operation in enumerate(operations) if operation.bucket >= 0), default=-1)
+        self.missing = [classes] * len(operations)
+        self.arrived = [0.0] * len(operations)
+        self.ready = [env.event() for _ in operations]
+        self.done = [env.event() for _ in operations]
+        self.following: _Round | None = None
 
     def arrive(self, index: int) -> None:
         """Count one class in at the operation *index*."""
         self.missing[index] -= 1
         if self.missing[index] == 0:
-            self.ready[index].succeed()
+            self.arrived[index] = self._env.now
+            self.after(self.operations[index].delay, lambda: self._open(index))
+
+    def _open(self, index: int) -> None:
+        self.ready[index].succeed()
+
+    def after(self, delay: float, action: Callable[[], None]) -> None:
+        """Do *action* in *delay* seconds."""
+        if delay > 0:
+            self._env.timeout(delay).callbacks.append(lambda _: action())
+        else:
+            action()
 
 
 class Exchange:
-    """One job's gradient exchange between its rank classes; *blocking* and *buckets* give each operation's bytes."""
+    """One job's gradient exchange between its rank classes; *rounds* are the operations of a step's micro-batches."""
 
     def __init__(
         self,
         env: simpy.Environment,
         log: EventLog,
         ranks: Sequence[int],
-        blocking: Sequence[tuple[str, float]],
-        buckets: Sequence[float],
-        collective: Collective | None,
+        rounds: Sequence[Sequence[Operation]],
+        backend: Backend | None,
         gpus: Sequence[LiveGpu],
     ) -> None:
         self._env = env
         self._log = log
-        self._operations = [*blocking, *((f"bucket {index}", nbytes) for index, nbytes in enumerate(buckets))]
-        self._first_bucket = len(blocking)
+        self._rounds = rounds
         self._gpus = gpus
+        self._ranks = ranks
         self.current: tuple[str, float] | None = None
-        """The operation in progress and when it began (s): part of the state that decides what happens next."""
-        first = _Step(env, len(self._operations), len(ranks))
+        """The collective in progress and when it began (s): part of the state that decides what happens next."""
+        first = _Round(env, 0, rounds[0], len(ranks))
         self._at = dict.fromkeys(ranks, first)
-        """The step that each rank is in: one may have left a step that another has still to finish."""
-        if collective is not None and self._operations:
-            env.process(self._stream(first, collective))
-
-    @property
-    def blocks(self) -> bool:
-        """Tell whether ranks meet between forward and backward."""
-        return self._first_bucket > 0
+        """The round that each rank is in: one may have left a round that another has still to finish."""
+        self._next = dict.fromkeys(ranks, 0)
+        """The operation of that round that each rank comes to next."""
+        if backend is not None and any(rounds):
+            env.process(self._stream(first, backend))
 
     def gradient_ready(self, rank: int, bucket: int, lag: float = 0.0) -> None:
-        """Tell that *rank* has all gradients of *bucket*; the slowest rank of its class will, *lag* seconds from now."""
-        self._arrive(rank, self._first_bucket + bucket, lag)
+        """Tell that *rank* has all gradients of *bucket*, the next one; the slowest rank of its class will, *lag* seconds from now."""
+        round_, index = self._arrive(rank, lag)
+        if round_.operations[index].bucket != bucket:
+            raise RuntimeError(f"rank {rank} has bucket {bucket} ready, but {round_.operations[index].name} is next")
 
     def blocking(self, rank: int, lag: float = 0.0) -> SimProcess:
-        """Take *rank* through the operations that stand between forward and backward, one after another."""
-        step = self._at[rank]
-        for index in range(self._first_bucket):
-            self._arrive(rank, index, lag if index == 0 else 0.0)
-            with self._log.waiting(rank, Cause.GRADIENT):
-                yield step.done[index]
+        """Take *rank* through the next operation, which it waits for on the spot."""
+        round_, index = self._arrive(rank, lag)
+        with self._log.waiting(rank, Cause.GRADIENT):
+            yield round_.done[index]
 
     def finished(self, rank: int) -> SimProcess:
-        """Wait until every bucket of this step is reduced."""
-        step = self._at[rank]
-        if len(self._operations) > self._first_bucket:
+        """Wait until every bucket of this micro-batch is reduced."""
+        round_ = self._at[rank]
+        if round_.last >= 0:
             with self._log.waiting(rank, Cause.GRADIENT):
-                yield step.done[-1]
-        self._at[rank] = self._after(step)
+                yield round_.done[round_.last]
+        self._at[rank], self._next[rank] = self._after(round_), 0
 
-    def _arrive(self, rank: int, index: int, lag: float) -> None:
-        step = self._at[rank]
-        if lag > 0:
-            self._env.timeout(lag).callbacks.append(lambda _: step.arrive(index))
-        else:
-            step.arrive(index)
+    def _arrive(self, rank: int, lag: float) -> tuple[_Round, int]:
+        round_, index = self._at[rank], self._next[rank]
+        self._next[rank] += 1
+        round_.after(lag, lambda: round_.arrive(index))
+        return round_, index
 
-    def _after(self, step: _Step) -> _Step:
-        if step.following is None:
-            step.following = _Step(self._env, len(self._operations), len(self._at))
-        return step.following
+    def _after(self, round_: _Round) -> _Round:
+        if round_.following is None:
+            number = (round_.number + 1) % len(self._rounds)
+            round_.following = _Round(self._env, number, self._rounds[number], len(self._at))
+        return round_.following
 
-    def _stream(self, step: _Step, collective: Collective) -> SimProcess:
+    def _stream(self, round_: _Round, backend: Backend) -> SimProcess:
         while True:
-            for index, (name, nbytes) in enumerate(self._operations):
-                yield step.ready[index]
-                self.current = (name, self._env.now)
-                self._communicating(index >= self._first_bucket)
-                yield from collective(name, index - self._first_bucket, nbytes)
-                self._communicating(False)
-                self.current = None
-                step.done[index].succeed()
-            step = self._after(step)
+            for index, operation in enumerate(round_.operations):
+                idle_since = self._env.now
+                yield round_.ready[index]
+                if operation.delay > 0:
+                    begin = max(idle_since, round_.arrived[index])
+                    self._log.did(self._ranks[0], "comm", "wait for the cycle", backend.tier, begin, "Horovod's cycle", operation.bucket)
+                yield from self._play(operation, backend.collective)
+                round_.done[index].succeed()
+            round_ = self._after(round_)
+
+    def _play(self, operation: Operation, collective: Collective) -> SimProcess:
+        """Play the collectives of one operation, one after another."""
+        self._communicating(operation.bucket >= 0)
+        for message in operation.messages:
+            self.current = (operation.name, self._env.now)
+            yield from collective(operation.name, operation.bucket, message.nbytes, message.op)
+            self.current = None
+        self._communicating(False)
 
     def _communicating(self, active: bool) -> None:
         """Tell the GPUs whether a collective runs beside their compute."""

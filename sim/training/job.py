@@ -9,7 +9,7 @@ from sim.cluster.build import Built, Placement, RankClass, Slot
 from sim.cluster.gpu import LiveGpu
 from sim.cluster.network import Network
 from sim.cluster.storage import ios_per_sample, most_bandwidth, most_iops, read_rate
-from sim.events import EventLog
+from sim.events import Cause, EventLog
 from sim.events import Rank as LoggedRank
 from sim.spec.hardware import Node
 from sim.spec.workload import Workload
@@ -17,7 +17,7 @@ from sim.spec.yaml import SpecError
 from sim.training.collectives.phase import PhaseExecutor
 from sim.training.collectives.plan import Live, RingPlan
 from sim.training.collectives.transfer import TransferExecutor
-from sim.training.exchange import Collective, Exchange
+from sim.training.exchange import Backend, Collective, Exchange
 from sim.training.input_pipeline import (
     PAGEABLE_SLOWDOWN,
     BatchCost,
@@ -30,9 +30,8 @@ from sim.training.input_pipeline import (
 )
 from sim.training.spread import expected_maximum
 from sim.training.step import Rank
-from sim.training.step_plan import StepPlan, plan_step
+from sim.training.step_plan import StepPlan, plan_steps
 
-SCALAR_BYTES = 4.0
 REFERENCE_GPU_BANDWIDTH = 900e9
 """Memory bandwidth (bytes/s) of the V100 on which data sets state their GPU decode time; other GPUs scale with theirs."""
 
@@ -106,12 +105,13 @@ def make_ranks(
 
     *hit_ratio* is the page cache's, by slot. Raise SpecError where real data are asked for without a disk.
     """
-    workload, distributed = job.workload, rings is not None
+    workload = job.workload
     classes = [found for found in stage.built.classes if found.job == number]
-    plans = [plan_step(workload, found.slot.node.gpu, found.slot.node.host.cpu.speed, distributed) for found in classes]
+    machines = [(found.slot.node.gpu, found.slot.node.host.cpu.speed) for found in classes]
+    plans = plan_steps(workload, machines, job.ranks if rings else 1)
     indices = [_log_rank(stage.log, number, found) for found in classes]
     gpus = [_live_gpu(stage.network, found, workload) for found in classes]
-    exchange = _exchange(stage, workload, indices, gpus, plans[0], rings)
+    exchange = _exchange(stage, indices, gpus, plans[0], rings)
     ranks = []
     for found, plan, index, gpu in zip(classes, plans, indices, gpus, strict=True):
         pipeline = _loader(_site(stage, index, found, workload, hit_ratio.get(found.slot.name, 0.0)), workload)
@@ -142,19 +142,14 @@ def _live_gpu(network: Network, found: RankClass, workload: Workload) -> LiveGpu
     return LiveGpu(network, f"gpu {found.slot.name}.{found.gpus[0]}", workload.training.stack.overlap_slowdown, shared)
 
 
-def _exchange(
-    stage: Stage, workload: Workload, ranks: Sequence[int], gpus: Sequence[LiveGpu], plan: StepPlan, rings: RingPlan | None
-) -> Exchange:
+def _exchange(stage: Stage, ranks: Sequence[int], gpus: Sequence[LiveGpu], plan: StepPlan, rings: RingPlan | None) -> Exchange:
     """Return how the ranks meet; one rank alone meets nobody."""
-    env, stack = stage.network.env, workload.training.stack
+    rounds = [micro_batch.operations for micro_batch in plan.micro_batches]
     if rings is None:
-        return Exchange(env, stage.log, ranks, [], [], None, gpus)
-    blocking = [(f"scalar {index}", SCALAR_BYTES) for index in range(stack.blocking_scalar_all_reduces)]
-    if stack.broadcast_buffers and workload.model.buffers > 0:
-        # a broadcast moves each byte over every hop once, an all-reduce 2(n-1)/n times
-        blocking.insert(0, ("broadcast buffers", workload.model.buffers * rings.ranks / (2.0 * (rings.ranks - 1))))
+        return Exchange(stage.network.env, stage.log, ranks, rounds, None, gpus)
     collective = EXECUTORS[stage.executor](stage.network, stage.log, ranks[0], rings, stage.built.live)
-    return Exchange(env, stage.log, ranks, blocking, plan.buckets, collective, gpus)
+    tier = Cause.NETWORK if rings.nodes > 1 else Cause.INTERCONNECT
+    return Exchange(stage.network.env, stage.log, ranks, rounds, Backend(collective, tier), gpus)
 
 
 def _site(stage: Stage, index: int, found: RankClass, workload: Workload, hit_ratio: float) -> Site:

@@ -36,37 +36,41 @@ class Rank:
     """How much later than the mean rank the slowest one is, per second of compute since the ranks last met."""
     position: int = 0
     """Segments begun in this step: part of the state that decides what happens next."""
+    _worked: float = 0.0
+    """Seconds of compute in this step since the ranks last met."""
 
     def train(self) -> SimProcess:
         """Run optimizer steps without end."""
         while True:
             self.position = 0
-            worked = 0.0
-            for micro_batch in range(self.plan.micro_batches):
+            self._worked = 0.0
+            for micro_batch in self.plan.micro_batches:
                 yield from self.input.next_batch(self.index)
                 yield from self.input.copy_to_gpu(self.index)
-                worked += yield from self._run(self.plan.forward, "forward")
-                if micro_batch < self.plan.micro_batches - 1:
-                    worked += yield from self._run(self.plan.accumulate, "backward")
-            if self.exchange.blocks:
-                yield from self.exchange.blocking(self.index, self.lag * worked)
-                worked = 0.0
-            for segment in self.plan.backward:
-                worked += yield from self._run(segment, "backward")
-                if segment.bucket >= 0:
-                    self.exchange.gradient_ready(self.index, segment.bucket, self.lag * worked)
-            yield from self.exchange.finished(self.index)
+                for segment in micro_batch.forward:
+                    yield from self._run(segment, "forward")
+                for segment in micro_batch.backward:
+                    yield from self._run(segment, "backward")
+                yield from self.exchange.finished(self.index)
+                self._worked *= not micro_batch.exchanges
+                yield from self._run(micro_batch.after, "gradient copies")
             yield from self._run(self.plan.optimizer, "optimizer")
             self.finished_step(self.index)
 
-    def _run(self, segment: Segment, name: str) -> Generator[simpy.Event, object, float]:
-        """Run one segment on the GPU; return its seconds of compute."""
+    def _run(self, segment: Segment, name: str) -> SimProcess:
+        """Run one segment on the GPU, and do what is due at its end."""
         self.position += 1
         if segment.launch > 0:
             with self.log.waiting(self.index, Cause.LAUNCH, "host"):
                 yield self.network.env.timeout(segment.launch)
         start = self.network.env.now
-        with self.log.waiting(self.index, Cause.COMPUTE, self.gpu_name):
-            yield self.gpu.compute(segment.compute).done
-        self.log.did(self.index, "gpu", name, Cause.COMPUTE, start, self.gpu_name, segment.bucket)
-        return segment.compute
+        if segment.compute > 0:
+            with self.log.waiting(self.index, Cause.COMPUTE, self.gpu_name):
+                yield self.gpu.compute(segment.compute).done
+            self.log.did(self.index, "gpu", name, Cause.COMPUTE, start, self.gpu_name, segment.bucket)
+        self._worked += segment.compute
+        if segment.bucket >= 0:
+            self.exchange.gradient_ready(self.index, segment.bucket, self.lag * self._worked)
+        elif segment.meets:
+            worked, self._worked = self._worked, 0.0
+            yield from self.exchange.blocking(self.index, self.lag * worked)

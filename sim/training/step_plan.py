@@ -1,49 +1,63 @@
-"""What does one GPU do in a step, and when does each bucket become ready? Pure: the layer table, cut at bucket boundaries.
+"""What does one GPU do in a step, and when does it meet the others? Pure: the layer table, cut where ranks exchange something.
 
 The host launches kernels one after another, the GPU runs them in order; where the host falls behind, the GPU waits and the
-wait is the step's launch stall. Between two bucket boundaries compute and launch stall are added up, so that simulated
-events are as few as the buckets.
+wait is the step's launch stall. Between two cuts compute and launch stall are added up, so that simulated events are as few as
+the operations of `sim.training.exchange_plan`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import NamedTuple
 
 from sim.cluster.gpu import Kernels, layer_time, memory_time
 from sim.spec.hardware import Gpu
 from sim.spec.workload import Layer, Workload
-from sim.training.buckets import stack_buckets
-
-GRADIENT_BYTES = 4.0
-"""Bytes of one gradient element: parameters and gradients stay FP32 under AMP; pure half precision halves them."""
+from sim.training.exchange_plan import BucketPlan, ExchangePlan, gradient_bytes, plan_exchange
+from sim.training.operations import Operation
 
 _OPTIMIZER_KERNELS = {"per_tensor": 4.0, "foreach": 0.05, "fused": 0.01}
 """Launches per parameter tensor: separate ops on each tensor, multi-tensor chunks, one fused kernel per chunk (torch.optim)."""
+_CLIPPING_PASSES = 3.0
+"""Gradients are read for their norm, then read and written (torch.nn.utils.clip_grad_norm_)."""
 
 
 class Segment(NamedTuple):
-    """GPU work (s), the host-bound wait before it (s), and the bucket that is ready at its end (-1: none)."""
+    """GPU work (s), the host-bound wait before it (s), and what its end is: a bucket is ready (-1: none), or ranks meet."""
 
     compute: float
     launch: float
     bucket: int = -1
+    meets: bool = False
+
+
+class MicroBatch(NamedTuple):
+    """One forward and backward pass, what the GPU does once its gradients have come, and the operations it takes part in, in order."""
+
+    forward: tuple[Segment, ...]
+    backward: tuple[Segment, ...]
+    after: Segment
+    operations: tuple[Operation, ...]
+
+    @property
+    def exchanges(self) -> bool:
+        """Tell whether ranks wait for each other's gradients at its end."""
+        return any(operation.bucket >= 0 for operation in self.operations)
 
 
 @dataclass(frozen=True)
 class StepPlan:
-    """One forward and backward pass, the optimizer, and the bytes of each bucket in launch order.
+    """The micro-batches of one step, and the optimizer."""
 
-    ``accumulate`` is the whole backward of the micro-batches before the last, which exchange nothing.
-    """
-
-    forward: Segment
-    backward: tuple[Segment, ...]
-    accumulate: Segment
+    micro_batches: tuple[MicroBatch, ...]
     optimizer: Segment
-    buckets: tuple[float, ...]
-    micro_batches: int
+
+    @property
+    def buckets(self) -> tuple[float, ...]:
+        """Return the bytes of each gradient bucket of the last micro-batch, in launch order."""
+        return tuple(operation.nbytes for operation in self.micro_batches[-1].operations if operation.bucket >= 0)
 
 
 class _Timeline:
@@ -63,13 +77,50 @@ class _Timeline:
         return Segment(kernels.time, stall)
 
 
-def gradient_bytes(workload: Workload) -> float:
-    """Return the bytes of one gradient element of *workload*."""
-    return 2.0 if workload.training.precision in ("fp16", "bf16", "fp8") else GRADIENT_BYTES
+class _Program:
+    """The segments of one pass, cut at its operations."""
+
+    def __init__(self) -> None:
+        self.segments: list[Segment] = []
+        self.operations: list[Operation] = []
+        self._pending: list[Segment] = []
+
+    def run(self, segment: Segment) -> None:
+        """Add work."""
+        self._pending.append(segment)
+
+    def start(self, operation: Operation) -> None:
+        """End the segment with *operation*."""
+        self.segments.append(_add(self._pending)._replace(bucket=operation.bucket, meets=operation.bucket < 0))
+        self.operations.append(operation)
+        self._pending = []
+
+    def close(self) -> tuple[Segment, ...]:
+        """Return the segments, the rest of the work in the last."""
+        return (*self.segments, _add(self._pending)) if self._pending else tuple(self.segments)
 
 
-def plan_step(workload: Workload, gpu: Gpu, cpu_speed: float, distributed: bool) -> StepPlan:
-    """Return the plan of one step on *gpu*, with gradient buckets only if the job is *distributed*."""
+class _Pass(NamedTuple):
+    """Every layer's forward in order and backward in reverse, and when each gradient tensor is ready after backward began (s)."""
+
+    forward: list[Segment]
+    backward: list[Segment]
+    ready: list[float]
+
+
+def plan_step(workload: Workload, gpu: Gpu, cpu_speed: float, ranks: int) -> StepPlan:
+    """Return the plan of one step on *gpu*, as one of *ranks* with the same."""
+    return plan_steps(workload, [(gpu, cpu_speed)], ranks)[0]
+
+
+def plan_steps(workload: Workload, machines: Sequence[tuple[Gpu, float]], ranks: int) -> list[StepPlan]:
+    """Return the plan of one step on each of *machines* (GPU, speed of a core); *ranks* in all exchange the same operations."""
+    passes = [_run_layers(workload, gpu, cpu_speed) for gpu, cpu_speed in machines]
+    exchange = plan_exchange(workload, [max(times) for times in zip(*(found.ready for found in passes), strict=True)], ranks)
+    return [_plan(workload, gpu, cpu_speed, found, exchange) for (gpu, cpu_speed), found in zip(machines, passes, strict=True)]
+
+
+def _run_layers(workload: Workload, gpu: Gpu, cpu_speed: float) -> _Pass:
     training, layers = workload.training, workload.model.layers
     stack, batch, precision = training.stack, training.batch, training.precision
     timeline = _Timeline(stack.launch_cpu / cpu_speed)
@@ -78,42 +129,68 @@ def plan_step(workload: Workload, gpu: Gpu, cpu_speed: float, distributed: bool)
         kernels = layer_time(layer, gpu, precision, stack, batch, backward)
         return timeline.run(Kernels(kernels.time * training.compute_factor, kernels.launches))
 
-    forward = _add([run(layer, False) for layer in layers])
-    backward = [(run(layer, True), len(layer.gradients)) for layer in reversed(layers)]
-    sizes = [elements * gradient_bytes(workload) for layer in reversed(layers) for elements in layer.gradients]
-    assigned = stack_buckets(sizes, stack) if distributed else []
-    buckets = tuple(sum(sizes[index] for index in bucket) for bucket in assigned)
-    copies = [_copy_time(nbytes, workload, gpu) for nbytes in buckets]
-    segments = _cut(backward, [bucket[-1] for bucket in assigned], copies, stack.overlap)
-    accumulate = _add([segment for segment, _ in backward])
+    forward = [run(layer, False) for layer in layers]
+    backward = [run(layer, True) for layer in reversed(layers)]
+    ends = list(accumulate(segment.compute + segment.launch for segment in backward))
+    ready = [end if stack.overlap else ends[-1] for end, layer in zip(ends, reversed(layers), strict=True) for _ in layer.gradients]
+    return _Pass(forward, backward, ready)
+
+
+def _plan(workload: Workload, gpu: Gpu, cpu_speed: float, found: _Pass, exchange: ExchangePlan) -> StepPlan:
+    stack, count = workload.training.stack, workload.training.gradient_accumulation_steps
+    whole, silent = exchange, exchange._replace(between=(), buckets=())
+    kinds = [whole] * count
+    if count > 1 and stack.no_sync:
+        kinds = [silent, *[silent._replace(before=())] * (count - 2), whole._replace(before=())]
+    known = {id(kind): _micro_batch(workload, gpu, found, kind) for kind in kinds}
     optimizer = _optimizer(workload, gpu, stack.launch_cpu / cpu_speed)
-    after = Segment(optimizer.compute + sum(copies) + (stack.distributed_overhead if distributed else 0.0), optimizer.launch)
-    return StepPlan(forward, segments, accumulate, after, buckets, training.gradient_accumulation_steps)
+    extra = stack.distributed_overhead if exchange.buckets else 0.0
+    if stack.gradient_clipping:
+        elements = sum(sum(layer.gradients) for layer in workload.model.layers)
+        extra += memory_time(_CLIPPING_PASSES * elements * gradient_bytes(workload), gpu)
+    return StepPlan(tuple(known[id(kind)] for kind in kinds), optimizer._replace(compute=optimizer.compute + extra))
 
 
-def _cut(layers: Sequence[tuple[Segment, int]], last: Sequence[int], copies: Sequence[float], overlap: bool) -> tuple[Segment, ...]:
-    """Cut backward, given as layers with their numbers of gradient tensors, after the *last* tensor of each bucket.
+def _micro_batch(workload: Workload, gpu: Gpu, found: _Pass, exchange: ExchangePlan) -> MicroBatch:
+    forward, backward = _Program(), _Program()
+    for operation in exchange.before:
+        forward.start(operation)
+    for place, segment in enumerate(found.forward):
+        forward.run(segment)
+        if place in exchange.norms:
+            forward.start(exchange.norms[place][0])
+    for operation in exchange.between:
+        forward.start(operation)
+    copies = [_work(bucket.copied / 2, bucket.payload.before, workload, gpu, bucket) for bucket in exchange.buckets]
+    _cut_backward(backward, workload, found.backward, exchange, copies)
+    after = sum(_work(bucket.copied / 2, bucket.payload.after, workload, gpu) for bucket in exchange.buckets)
+    return MicroBatch(forward.close(), backward.close(), Segment(after, 0.0), (*forward.operations, *backward.operations))
 
-    Each bucket is filled (*copies*, s) as soon as its tensors are there; without *overlap* all are, after the last layer.
-    """
-    if not overlap:
-        return (_add([segment for segment, _ in layers]), *(Segment(copy, 0.0, bucket) for bucket, copy in enumerate(copies)))
-    segments: list[Segment] = []
-    pending: list[Segment] = []
+
+def _cut_backward(
+    program: _Program, workload: Workload, segments: Sequence[Segment], exchange: ExchangePlan, copies: Sequence[float]
+) -> None:
+    """Run backward; each bucket is filled (*copies*, s) as soon as its tensors are there, without overlap after the last layer."""
+    layers, overlap = workload.model.layers, workload.training.stack.overlap
+    waiting = list(zip(exchange.buckets, copies, strict=True))[::-1]
     tensors = 0
-    for segment, count in layers:
-        pending.append(segment)
-        tensors += count
-        while len(segments) < len(last) and last[len(segments)] < tensors:
-            bucket = len(segments)
-            segments.append(_add([*pending, Segment(copies[bucket], 0.0)])._replace(bucket=bucket))
-            pending = []
-    return (*segments, _add(pending)) if pending else tuple(segments)
+    for place in reversed(range(len(layers))):
+        program.run(segments[len(layers) - 1 - place])
+        if place in exchange.norms:
+            program.start(exchange.norms[place][1])
+        tensors += len(layers[place].gradients)
+        while waiting and waiting[-1][0].last < tensors and (overlap or place == 0):
+            bucket, copy = waiting.pop()
+            program.run(Segment(copy, 0.0))
+            program.start(bucket.operation)
 
 
-def _copy_time(nbytes: float, workload: Workload, gpu: Gpu) -> float:
-    """Half of the copy passes move gradients into buckets, the other half back out."""
-    return memory_time(nbytes * workload.training.stack.gradient_copy_passes / 2, gpu)
+def _work(copied: float, traffic: float, workload: Workload, gpu: Gpu, compressed: BucketPlan | None = None) -> float:
+    """Return the seconds of moving *copied* bytes into buckets or out, and of a payload's *traffic*; products run beside its reads."""
+    copy = memory_time(copied * workload.training.stack.gradient_copy_passes, gpu)
+    if compressed is None:
+        return copy + memory_time(traffic, gpu)
+    return copy + max(memory_time(traffic, gpu), compressed.payload.flop / gpu.peak["fp32"]) + compressed.payload.kernels * gpu.kernel_time
 
 
 def _optimizer(workload: Workload, gpu: Gpu, launch_cpu: float) -> Segment:

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.events import Cause, EventLog
-from sim.training.exchange import Exchange
+from sim.training.exchange import Backend, Exchange
+from sim.training.operations import Message, Operation
 from tests.harness import layer, machine, run, toy_workload
 
 
@@ -22,7 +23,8 @@ class Rank:
         env, exchange = self.scene.env, self.scene.exchange
         for _ in range(steps):
             start = env.now
-            yield from exchange.blocking(self.index, self.lag)
+            for _ in range(self.scalars):
+                yield from exchange.blocking(self.index, self.lag * (env.now == start))
             self.scene.forward.append((self.index, env.now))
             for bucket, time in enumerate(self.ready):
                 yield env.timeout(max(0.0, start + time - env.now))
@@ -45,17 +47,22 @@ class Late(Rank):
 class Scene:
     """Ranks that meet in all-reduces of one second each."""
 
-    def __init__(self, *ready, blocking=0, lag=0.0, steps=1, kind=Rank):
+    def __init__(self, *ready, blocking=0, lag=0.0, delay=0.0, steps=1, kind=Rank):
         self.env = simpy.Environment()
         self.log = EventLog(lambda: self.env.now)
         self.begun, self.forward, self.ended = [], [], []
-        scalars = [(f"scalar {index}", 4.0) for index in range(blocking)]
-        self.exchange = Exchange(self.env, self.log, range(len(ready)), scalars, [100.0] * len(ready[0]), self.collective, [])
+        message = (Message("all_reduce", 100.0),)
+        scalars = [Operation(f"scalar {index}", message) for index in range(blocking)]
+        buckets = [Operation(f"bucket {index}", message, index, delay) for index in range(len(ready[0]))]
+        backend = Backend(self.collective, Cause.NETWORK)
+        self.exchange = Exchange(self.env, self.log, range(len(ready)), [[*scalars, *buckets]], backend, [])
         for index, times in enumerate(ready):
-            self.env.process(kind(self, index, times, lag).train(steps))
+            rank = kind(self, index, times, lag)
+            rank.scalars = blocking
+            self.env.process(rank.train(steps))
         self.env.run()
 
-    def collective(self, name, ident, nbytes):
+    def collective(self, name, ident, nbytes, op):
         self.begun.append((name, self.env.now))
         yield self.env.timeout(1.0)
 
@@ -116,8 +123,7 @@ def test_a_rank_that_comes_late_to_a_finished_step_goes_on_at_once():
 def test_nothing_to_exchange_costs_nothing():
     env = simpy.Environment()
     log = EventLog(lambda: env.now)
-    exchange = Exchange(env, log, [0], [], [], None, [])
-    assert not exchange.blocks
+    exchange = Exchange(env, log, [0], [[]], None, [])
     env.process(exchange.finished(0))
     env.run()
     assert log.waits == []

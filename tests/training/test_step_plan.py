@@ -2,18 +2,41 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.training.step_plan import Segment, gradient_bytes, plan_step
+from sim.training.exchange_plan import gradient_bytes
+from sim.training.operations import Operation
+from sim.training.step_plan import Segment, StepPlan, plan_step
 from tests.harness import layer, toy_node, toy_workload
 
 NODE = toy_node()
 
 
 def plan(workload, distributed=True, cpu_speed=1.0, gpu=NODE.gpu):
-    return plan_step(workload, gpu, cpu_speed, distributed)
+    found = plan_step(workload, gpu, cpu_speed, 2 if distributed else 1)
+    return Plan(found, *found.micro_batches[-1])
+
+
+class Plan(NamedTuple):
+    """A step, and its last micro-batch."""
+
+    step: StepPlan
+    forward: tuple[Segment, ...]
+    backward: tuple[Segment, ...]
+    after: Segment
+    operations: tuple[Operation, ...]
+
+    @property
+    def optimizer(self):
+        return self.step.optimizer
+
+    @property
+    def buckets(self):
+        return self.step.buckets
 
 
 def busy(segments):
@@ -24,7 +47,7 @@ def test_backward_runs_in_reverse_and_is_cut_at_buckets():
     """By hand: three layers of 1, 2 and 3 s backward; per tensor, the last layer's two tensors are ready first, together."""
     layers = [layer(0.1, 1, 10), layer(0.2, 2), layer(0.3, 3, 30, 31)]
     found = plan(toy_workload(layers, stack={"strategy": "apex_per_tensor"}))
-    assert found.forward == Segment(pytest.approx(0.6), 0.0)
+    assert found.forward == (Segment(pytest.approx(0.6), 0.0),)
     assert busy(found.backward) == [3, 0, 3]
     assert [segment.bucket for segment in found.backward] == [0, 1, 2]
     assert found.buckets == (120.0, 124.0, 40.0)
@@ -40,8 +63,8 @@ def test_what_follows_the_last_bucket_is_a_segment_of_its_own():
 def test_without_overlap_every_bucket_waits_for_the_end():
     """By hand: two buckets, ready after the whole backward."""
     found = plan(toy_workload([layer(0.1, 1, 10), layer(0.2, 2, 10)], stack={"strategy": "apex_per_tensor", "overlap": False}))
-    assert busy(found.backward) == [3, 0, 0]
-    assert [segment.bucket for segment in found.backward] == [-1, 0, 1]
+    assert busy(found.backward) == [3, 0]
+    assert [segment.bucket for segment in found.backward] == [0, 1]
 
 
 def test_alone_there_are_no_buckets():
@@ -54,7 +77,7 @@ def test_batch_and_factors_scale_compute():
     """Closed form: seconds per sample x batch x the user's and the stack's factor."""
     training = toy_workload([layer(0.1, 0.2, 10)], batch=3, stack={"compute_factor": 2.0})
     slowed = training.model_copy(update={"training": training.training.model_copy(update={"compute_factor": 1.5})})
-    assert plan(slowed).forward.compute == pytest.approx(0.1 * 3 * 2 * 1.5)
+    assert plan(slowed).forward[0].compute == pytest.approx(0.1 * 3 * 2 * 1.5)
     assert plan(slowed).backward[0].compute == pytest.approx(0.2 * 3 * 2 * 1.5)
 
 
@@ -68,9 +91,10 @@ def test_gradient_copies_are_memory_passes():
     assert weights < 1
     assert found.backward[0].compute == pytest.approx(1 + 2 * 4000 / 1e6)
     assert alone.backward[0].compute == pytest.approx(1)
-    assert found.optimizer.compute - alone.optimizer.compute == pytest.approx(2 * 4000 / 1e6)
+    assert found.after.compute == pytest.approx(2 * 4000 / 1e6)
+    assert found.optimizer == alone.optimizer
+    assert alone.after.compute == 0
     assert alone.optimizer.compute == pytest.approx(3 * 4000 / 1e6)  # SGD: read weight and gradient, write weight
-    assert found.accumulate.compute == pytest.approx(1)
 
 
 def test_distributed_overhead_is_paid_by_distributed_steps_only():
@@ -94,16 +118,16 @@ def test_precision_sets_the_gradients_width():
 def test_a_fast_host_never_shows():
     """Launches of 1 us hide behind kernels of 0.1 s, but for the very first."""
     found = plan(toy_workload([layer(0.1, 0.2, 10)] * 5, stack={"launch_cpu": "1 us"}))
-    assert found.forward.launch == pytest.approx(1e-6)
+    assert found.forward[0].launch == pytest.approx(1e-6)
     assert sum(segment.launch for segment in found.backward) == 0
 
 
 def test_a_slow_host_sets_the_pace():
     """Closed form: with kernels of 1 ms and launches of 5 ms the GPU ends one kernel after the last launch."""
     found = plan(toy_workload([layer(1e-3, 1e-3, 10)] * 10, stack={"launch_cpu": "5 ms"}), distributed=False)
-    whole = found.forward.compute + found.forward.launch + sum(part.compute + part.launch for part in found.backward)
+    whole = found.forward[0].compute + found.forward[0].launch + sum(part.compute + part.launch for part in found.backward)
     assert whole == pytest.approx(20 * 5e-3 + 1e-3)
-    assert plan(toy_workload([layer(1e-3, 1e-3, 10)] * 10, stack={"launch_cpu": "5 ms"}), cpu_speed=100.0).forward.launch < 1e-4
+    assert plan(toy_workload([layer(1e-3, 1e-3, 10)] * 10, stack={"launch_cpu": "5 ms"}), cpu_speed=100.0).forward[0].launch < 1e-4
 
 
 def test_many_launches_of_the_optimizer_show():
@@ -126,10 +150,13 @@ def test_segments_hold_all_the_work(times, launch, strategy, overlap, accumulati
     keys = {"strategy": strategy, "overlap": overlap, "launch_cpu": f"{launch!r} s", "bucket_cap": "800 B", "first_bucket_cap": "400 B"}
     found = plan(toy_workload(layers, stack=keys, accumulation=accumulation))
     backward = sum(seconds for _, seconds, _ in times)
-    assert found.forward.compute == pytest.approx(sum(seconds for seconds, _, _ in times), abs=1e-12)
+    assert found.forward[0].compute == pytest.approx(sum(seconds for seconds, _, _ in times), abs=1e-12)
     assert sum(segment.compute for segment in found.backward) == pytest.approx(backward, abs=1e-12)
-    assert found.accumulate.compute == pytest.approx(backward, abs=1e-12)
+    assert len(found.step.micro_batches) == accumulation
+    for silent in found.step.micro_batches[:-1]:
+        assert sum(segment.compute for segment in silent.backward) == pytest.approx(backward, abs=1e-12)
+        assert silent.operations == ()
     assert [segment.bucket for segment in found.backward if segment.bucket >= 0] == list(range(len(found.buckets)))
     assert sum(found.buckets) == 400 * sum(tensors for _, _, tensors in times)
-    whole = found.forward.launch + found.forward.compute + sum(segment.launch + segment.compute for segment in found.backward)
+    whole = found.forward[0].launch + found.forward[0].compute + sum(segment.launch + segment.compute for segment in found.backward)
     assert whole >= 2 * len(layers) * launch * (1 - 1e-9)

@@ -16,6 +16,7 @@ import simpy
 from sim.cluster.network import Network
 from sim.events import Cause, EventLog
 from sim.training.collectives.plan import Cost, Live, RingPlan, live_load
+from sim.training.operations import Op
 
 SimProcess = Generator[simpy.Event, object, None]
 
@@ -31,17 +32,17 @@ class PhaseExecutor:
         self._live = live
         self._causes = plan.causes(live)
         self._latency = plan.latency_of()
-        self._usage: dict[float, dict[str, float]] = {}
+        self._usage: dict[tuple[Op, float], dict[str, float]] = {}
 
-    def __call__(self, name: str, ident: int, nbytes: float) -> SimProcess:
-        """Play one all-reduce of *nbytes*."""
-        env, cost = self._network.env, self._plan.cost(nbytes)
-        if nbytes not in self._usage:
-            self._usage[nbytes] = live_load(cost.load, self._live)
+    def __call__(self, name: str, ident: int, nbytes: float, op: Op = "all_reduce") -> SimProcess:
+        """Play one collective that leaves *nbytes* on every rank."""
+        env, cost = self._network.env, self._plan.cost_of(op, nbytes)
+        if (op, nbytes) not in self._usage:
+            self._usage[op, nbytes] = live_load(cost.load, self._live)
         launched = env.now
         yield env.timeout(cost.launch)
         bounds = [(*self._latency, launched, env.now)]
-        activity = self._network.start(name, cost.volume, self._usage[nbytes], cap=cost.cap)
+        activity = self._network.start(name, cost.volume, self._usage[op, nbytes], cap=cost.cap)
         yield activity.done
         ends = [*(begin for begin, _ in activity.history[1:]), env.now]
         for (begin, bottleneck), end in zip(activity.history, ends, strict=True):

@@ -20,6 +20,7 @@ from sim.spec.hardware import Fabric
 from sim.training.collectives.channels import Channels, Hop, ring_channels
 from sim.training.collectives.recurrence import ring_time
 from sim.training.collectives.uncontended import hop_rate
+from sim.training.operations import Op
 
 _CORE_LIMIT = "the core of the fabric"
 CORES_COPY = "CPU cores that copy for the network"
@@ -159,6 +160,12 @@ class RingPlan:
         if (nbytes, rounds) not in self._costs:
             self._costs[nbytes, rounds] = self._cost(nbytes, rounds)
         return self._costs[nbytes, rounds]
+
+    def cost_of(self, op: Op, nbytes: float) -> Cost:
+        """Return what *op* costs that leaves *nbytes* on every rank; a broadcast goes around once, each byte over every hop but one."""
+        if op == "broadcast":
+            return self.cost(nbytes * self.ranks / (self.ranks - 1), 1)
+        return self.cost(nbytes, 2 if op == "all_reduce" else 1)
 
     def latency_of(self) -> tuple[Cause, str]:
         """Return whom to blame for latency: the transport class whose hops add most of it around the ring, and its tier."""

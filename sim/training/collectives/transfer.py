@@ -19,8 +19,9 @@ import simpy
 from sim.cluster.network import Activity, Network
 from sim.events import Cause, EventLog
 from sim.training.collectives.plan import Edge, Live, RingPlan, live_load
-from sim.training.collectives.ring import ring_all_reduce
+from sim.training.collectives.ring import ring_all_gather, ring_all_reduce
 from sim.training.collectives.schedule import Transfer
+from sim.training.operations import Op
 
 SimProcess = Generator[simpy.Event, object, None]
 
@@ -54,16 +55,19 @@ class TransferExecutor:
         self._live = live
         self._causes = plan.causes(live)
 
-    def __call__(self, name: str, ident: int, nbytes: float) -> SimProcess:
-        """Play one all-reduce of *nbytes*."""
+    def __call__(self, name: str, ident: int, nbytes: float, op: Op = "all_reduce") -> SimProcess:
+        """Play one collective that leaves *nbytes* on every rank; a broadcast moves as much over each hop as a gather of more."""
         env = self._network.env
         begin = env.now
         yield env.timeout(self._plan.launch)
         launch = (*self._plan.latency_of(), begin, env.now)
-        transfers = ring_all_reduce(range(self._plan.ranks), nbytes / self._plan.channels)
+        ranks = self._plan.ranks
+        gathered = nbytes * ranks / (ranks - 1) if op == "broadcast" else nbytes
+        schedule = ring_all_reduce if op == "all_reduce" else ring_all_gather
+        transfers = schedule(range(ranks), gathered / self._plan.channels)
         rings = [[_Leg(transfer, ring[transfer.src], env.event()) for transfer in transfers] for ring in self._plan.rings]
         for legs in rings:
-            for rank in range(self._plan.ranks):
+            for rank in range(ranks):
                 env.process(self._send(legs, [leg for leg in legs if leg.transfer.src == rank], name))
         every = [leg for legs in rings for leg in legs]
         yield env.all_of([leg.arrival for leg in every])

@@ -1,0 +1,92 @@
+"""What do the ranks of one job exchange in a step, and at which layers? From the layer table and the stack to operations; pure.
+
+Buckets come from `sim.training.buckets`, what each weighs from `sim.training.compression`. Torch's DDP broadcasts buffers before the
+first forward after an exchange (torch/nn/parallel/distributed.py, ``_sync_buffers``). SyncBatchNorm gathers mean, inverse deviation and
+count of every channel in forward and sums two gradients of them in backward (torch/nn/modules/_functions.py), in FP32. Limits: its own
+kernels cost what BatchNorm's do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from sim.spec.workload import Layer, Workload, batch_norms
+from sim.training.buckets import stack_buckets
+from sim.training.compression import Payload, Tensor, payload
+from sim.training.operations import Message, Operation
+
+GRADIENT_BYTES = 4.0
+"""Bytes of one gradient element: parameters and gradients stay FP32 under AMP; pure half precision halves them."""
+SCALAR_BYTES = 4.0
+
+
+class BucketPlan(NamedTuple):
+    """One bucket: the place of its last tensor in ready order, the gradient bytes copied into it, its payload and operation."""
+
+    last: int
+    copied: float
+    payload: Payload
+    operation: Operation
+
+
+class ExchangePlan(NamedTuple):
+    """The operations of a micro-batch that exchanges; *norms* are those of BatchNorm layers, by place in the table: forward, backward."""
+
+    before: tuple[Operation, ...] = ()
+    between: tuple[Operation, ...] = ()
+    buckets: tuple[BucketPlan, ...] = ()
+    norms: Mapping[int, tuple[Operation, Operation]] = {}
+
+
+def gradient_bytes(workload: Workload) -> float:
+    """Return the bytes of one gradient element of *workload*."""
+    return 2.0 if workload.training.precision in ("fp16", "bf16", "fp8") else GRADIENT_BYTES
+
+
+def plan_exchange(workload: Workload, ready: Sequence[float], ranks: int) -> ExchangePlan:
+    """Return what *ranks* exchange when all of them have each gradient tensor at *ready* (s after backward began, growing)."""
+    if ranks == 1:
+        return ExchangePlan()
+    stack, buffers = workload.training.stack, workload.model.buffers
+    before = [Operation("broadcast buffers", (Message("broadcast", buffers),))] if stack.broadcast_buffers and buffers else []
+    scalar = (Message("all_reduce", SCALAR_BYTES),)
+    between = [Operation(f"scalar {index}", scalar) for index in range(stack.blocking_scalar_all_reduces)]
+    norms = {index: _norm(workload.model.layers[index], ranks) for index in batch_norms(workload.model)} if stack.sync_batch_norm else {}
+    return ExchangePlan(tuple(before), tuple(between), _buckets(workload, ready, ranks), norms)
+
+
+def gradient_tensors(workload: Workload) -> list[Tensor]:
+    """Return the gradient tensors of *workload* in the order they become ready."""
+    training = workload.training
+    samples = training.batch * (training.gradient_accumulation_steps if training.stack.no_sync else 1)
+    sparse = training.stack.sparse_embeddings
+    return [
+        tensor for layer in reversed(workload.model.layers) for tensor in _tensors(layer, samples * layer.rows_per_sample if sparse else 0)
+    ]
+
+
+def _tensors(layer: Layer, touched: int) -> list[Tensor]:
+    """Return the gradient tensors of *layer*; *touched* rows of its table, if that travels by rows."""
+    rows = layer.rows or (layer.channels[-1] if layer.channels else 1)
+    found = [Tensor(elements, rows if elements % rows == 0 and elements > rows else 1.0) for elements in layer.gradients]
+    return [found[0]._replace(touched=float(min(touched, layer.rows))), *found[1:]] if touched and found else found
+
+
+def _buckets(workload: Workload, ready: Sequence[float], ranks: int) -> tuple[BucketPlan, ...]:
+    stack, element, tensors = workload.training.stack, gradient_bytes(workload), gradient_tensors(workload)
+    sizes = [element * tensor.elements for tensor in tensors]
+    sparse = {index for index, tensor in enumerate(tensors) if tensor.touched is not None}
+    found = []
+    for index, bucket in enumerate(stack_buckets(sizes, stack, ready, ranks, element, sparse)):
+        sent = payload([tensors[place] for place in bucket.tensors], element, stack, ranks)
+        copied = sum(sizes[place] for place in bucket.tensors if place not in sparse)
+        found.append(BucketPlan(bucket.tensors[-1], copied, sent, Operation(f"bucket {index}", sent.messages, index, bucket.delay)))
+    return tuple(found)
+
+
+def _norm(layer: Layer, ranks: int) -> tuple[Operation, Operation]:
+    channels = layer.gradients[0]
+    gathered = Message("all_gather", ranks * (2.0 * channels + 1.0) * GRADIENT_BYTES)
+    summed = Message("all_reduce", 2.0 * channels * GRADIENT_BYTES)
+    return Operation("batch norm forward", (gathered,)), Operation("batch norm backward", (summed,))
