@@ -86,6 +86,46 @@ def records(
         typer.echo("\n".join(f"{row['hardware']:24} {row['workload']:24} {row['role']:12} {row['rows']:6}" for row in rows))
 
 
+@app.command(
+    epilog="Example:  python -m calibration validate my-runs.csv --hardware-dir my-machines --fail-if 'overall.calibrated.median>0.1'"
+)
+def validate(
+    files: Annotated[list[Path], typer.Argument(metavar="[FILE.csv]", help="measured runs; the committed records by default")] = [],  # noqa: B006
+    hardware_dir: HardwareDir = None,
+    workload_dir: WorkloadDir = None,
+    jobs: Annotated[int, typer.Option("-j", "--jobs", min=0, help="processes; 0 takes one for each core")] = 0,
+    fail_if: Annotated[
+        list[str], typer.Option("--fail-if", metavar="COND", help="exit with 1 where it holds, for example 'overall.calibrated.median>0.1'")
+    ] = [],  # noqa: B006
+    as_json: Json = False,
+    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="DIR", help="also write JSON, table, CSV and plot there")] = None,
+) -> None:
+    """Predict measured runs, having calibrated on those that may calibrate, and say how far off the others are."""
+    from calibration.questions import Folders
+    from calibration.validation import validate as validation
+    from calibration.validation_report import condition, named_files, validation_document, validation_table
+    from sim.report.files import write_files
+
+    found = validation(files or committed_records(), Folders(hardware_dir, workload_dir), jobs, talk)
+    for note in found.notes:
+        talk(note)
+    document = validation_document(found)
+    failed = [text for text in fail_if if condition(document, text)]
+    if output is not None:
+        write_files(output, named_files(found, json.dumps(document, indent=2) + "\n"))
+        talk(f"wrote {output}/validation.json, validation.txt, predictions.csv and validation.png")
+    print_json(document) if as_json else typer.echo(validation_table(found))
+    for text in failed:
+        talk(f"failed: {text}")
+    if failed:
+        raise typer.Exit(1)
+
+
+def committed_records() -> list[Path]:
+    """Return the files of measured runs that come with the package."""
+    return [Path(__file__).parent / "records" / "runs.csv"]
+
+
 def print_json(value: Any) -> None:
     """Print *value* as the one JSON document on stdout."""
     typer.echo(json.dumps(value, indent=2))

@@ -5,7 +5,7 @@ The one way from what stands on a command line (or in a sweep's point) to `sim.s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
@@ -126,14 +126,20 @@ def scaling(scenario: Scenario, nodes: Sequence[int], gpus: Sequence[int]) -> li
 
 def _sorted_overrides(scenario: Scenario) -> tuple[list[str], list[str]]:
     """Return the overrides of the hardware and those of the workload, options among the latter."""
+    for_hardware, for_workload = split_overrides(scenario.overrides)
+    options = {"training.stack": scenario.stack, "training.precision": scenario.precision, "training.batch": scenario.batch}
+    for_workload = [f"{key}={value}" for key, value in options.items() if value is not None] + for_workload
+    return for_hardware, for_workload
+
+
+def split_overrides(texts: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Return the single overrides in *texts* that belong to the hardware, and those that belong to the workload."""
     for_hardware: list[str] = []
     for_workload: list[str] = []
-    for text in scenario.overrides:
+    for text in texts:
         for part in filter(None, map(str.strip, text.split(";"))):
             mine = part.partition("=")[0].partition(".")[0].strip()
             (for_workload if mine in _WORKLOAD_KEYS or mine == "jobs" else for_hardware).append(part)
-    options = {"training.stack": scenario.stack, "training.precision": scenario.precision, "training.batch": scenario.batch}
-    for_workload = [f"{key}={value}" for key, value in options.items() if value is not None] + for_workload
     return for_hardware, for_workload
 
 

@@ -1,0 +1,94 @@
+"""What would simple rules have said of the same rows? Free communication, a closed form, and a scaled copy of the nearest run.
+
+All know the same measured compute times as the simulator. *Free communication*: the step takes what its compute takes. *Closed form*: DDP's
+buckets become ready evenly over a backward pass of two thirds of the compute, each takes ``2(n-1)/n S/B + 2(n-1) l`` on one stream, and
+the step ends with the last; B inside a node, B between nodes and l are fitted to the cluster's network rows. *Copy*: the nearest row of
+the same job that may calibrate, times the ratio of the two compute times.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from calibration.questions import Question
+
+if TYPE_CHECKING:
+    import numpy as np
+
+NAMES: Final = ("free_communication", "closed_form", "copy_row")
+BACKWARD: Final = 2 / 3
+"""Share of compute that is backward: twice the forward's work."""
+_START: Final = (math.log(5e9), math.log(2e9), math.log(50e-6))
+"""Where the fit of the closed form begins: bytes/s inside and between nodes, seconds per ring step."""
+_WIDTH: Final = 3.0
+"""Log factor by which they may well be off: an uninformative prior that keeps what no row tells finite."""
+
+
+class Known(NamedTuple):
+    """A run and the seconds its compute takes, exposed communication left out."""
+
+    asked: Question
+    compute: float
+
+
+def free_communication(row: Known) -> float:
+    """Return the step time (s) were communication free."""
+    return row.compute
+
+
+def closed_form(row: Known, constants: Sequence[float]) -> float:
+    """Return the step time (s) by the closed form with *constants*: logarithms of both bandwidths and of the latency."""
+    ranks = row.asked.job.ranks
+    if ranks == 1:
+        return row.compute
+    inside, between, latency = map(math.exp, constants)
+    bandwidth = between if row.asked.nodes > 1 else inside
+    workload = row.asked.workload
+    width = 2.0 if workload.training.precision in ("fp16", "bf16", "fp8") else 4.0
+    nbytes = width * workload.model.parameters
+    buckets = max(1, math.ceil(nbytes / workload.training.stack.bucket_cap))
+    each = 2 * (ranks - 1) * (nbytes / buckets / ranks / bandwidth + latency)
+    begin = row.compute * (1 - BACKWARD / workload.training.gradient_accumulation_steps)
+    done = begin
+    for bucket in range(1, buckets + 1):
+        done = max(done, begin + (row.compute - begin) * bucket / buckets) + each
+    return max(row.compute, done)
+
+
+def fit_closed_form(rows: Sequence[Known]) -> tuple[float, ...]:
+    """Return the constants of `closed_form` that explain the network *rows* of one cluster best."""
+    if not rows:
+        return _START
+    from scipy.optimize import least_squares
+
+    start = list(_START)
+
+    def misses(values: np.ndarray) -> list[float]:
+        prior = [0.03 * (value - begin) / _WIDTH for value, begin in zip(values, start, strict=True)]
+        return [math.log(closed_form(row, values.tolist()) / row.asked.step_time) for row in rows] + prior
+
+    found = [
+        least_squares(misses, [start[0] + shift, start[1] + shift, start[2]], loss="soft_l1", f_scale=0.1) for shift in (-3, -1.5, 0, 1.5)
+    ]
+    return tuple(map(float, min(found, key=lambda result: result.cost).x))
+
+
+def copy_row(row: Known, calibration: Sequence[Known]) -> float:
+    """Return the step time (s) of the nearest run of *calibration* of the same job, scaled by compute; without one, compute alone."""
+    same = [other for other in calibration if _job(other.asked) == _job(row.asked)]
+    if not same:
+        return row.compute
+    nearest = min(same, key=lambda other: _distance(row.asked, other.asked))
+    return nearest.asked.step_time * row.compute / nearest.compute
+
+
+def _job(asked: Question) -> tuple[str, str, str, str]:
+    training = asked.workload.training
+    return (asked.record.workload, training.stack.name, training.stack.strategy, training.precision)
+
+
+def _distance(one: Question, other: Question) -> float:
+    pairs = ((one.job.ranks, other.job.ranks), (one.nodes, other.nodes), (one.batch, other.batch))
+    return sum(abs(math.log(first / second)) for first, second in pairs)

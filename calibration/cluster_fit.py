@@ -1,0 +1,179 @@
+"""Which network constants explain a cluster's ``network`` rows? One maximum a posteriori fit over all its models jointly.
+
+Least squares on the logarithm of step times, each residual in units of its noise, with the transport-class priors of
+`calibration.network_parameters` as further residuals: without rows the result is the prior. A smooth Huber loss keeps single odd rows
+from deciding. Groups of jobs whose compute no row tells get one factor on their layer times each, fitted along. The noise of a row is
+at least `LEAST_NOISE`, and more where the rows disagree more than that.
+
+The covariance of the result is that of the linearised problem (Bishop, Pattern Recognition and Machine Learning, 2006, section
+4.4), so a prediction's interval is ``exp(+-1.96 sqrt(J C J' + noise^2))`` around it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from calibration.compute_scale import ComputeScale, group_keys
+from calibration.evaluate import Case, Evaluator, Prediction
+from calibration.network_parameters import EVERYWHERE, Parameter, parameters_of
+from calibration.questions import Question
+
+if TYPE_CHECKING:
+    import numpy as np
+
+LEAST_NOISE: Final = 0.03
+"""Relative: two runs of the same configurations on DGX-A100 differ by 2.3 to 3.1 % (siasosp23/artifacts, dgx and dgx-ext)."""
+UNKNOWN_COMPUTE: Final = 0.35
+"""Prior width of a factor on layer times: kernel times of DeepBench's GPUs against the layer model, 5 to 35 %."""
+PROBE: Final = 0.03
+"""Step of a difference quotient in a log factor."""
+MOST_ROWS: Final = 120
+"""Network rows of one cluster that a fit looks at; of more, every k-th."""
+MOST_ROUNDS: Final = 12
+IMMATERIAL: Final = 0.005
+"""Change of log step time over one standard deviation of a parameter below which it is left alone."""
+COMPUTE: Final = "compute"
+FEW_ROWS: Final = 24
+"""Rows on which it is seen what matters."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """What decides the predictions of one cluster: compute factors measured, log factors fitted, and how sure they are."""
+
+    compute: ComputeScale
+    parameters: tuple[Parameter, ...] = ()
+    values: tuple[float, ...] = ()
+    covariance: tuple[tuple[float, ...], ...] = ()
+    noise: float = 2.0 * LEAST_NOISE
+    """Standard deviation of log step time beyond the parameters' own uncertainty."""
+    groups: tuple[Any, ...] = field(default=())
+    """Jobs whose compute is fitted along, in the order of the parameters that scale them."""
+
+    def case(self, asked: Question, values: Sequence[float] | np.ndarray | None = None) -> Case:
+        """Return what to simulate for *asked*, with the fitted *values* or others."""
+        used = self.values if values is None else tuple(map(float, values))
+        network = tuple((parameter, value) for parameter, value in zip(self.parameters, used, strict=True) if parameter.constant != COMPUTE)
+        return Case(asked.record, self._scale(asked, used), tuple(pair for pair in network if pair[1] != 0.0))
+
+    def _scale(self, asked: Question, values: Sequence[float]) -> float:
+        measured = self.compute.of(asked)
+        if measured is not None:
+            return measured
+        first = len(self.parameters) - len(self.groups)
+        keys = group_keys(asked)
+        for number, group in enumerate(self.groups):
+            if group in keys:
+                return math.exp(values[first + number])
+        return 1.0
+
+
+def prior_model(compute: ComputeScale, asked: Sequence[Question]) -> Model:
+    """Return the model of a cluster before any network row is seen: constants as described, uncertain as their priors are."""
+    parameters = parameters_of(asked)
+    return Model(compute, parameters, (0.0,) * len(parameters), _diagonal(parameters))
+
+
+def fit_model(compute: ComputeScale, rows: Sequence[Question], asked: Sequence[Question], evaluator: Evaluator) -> Model:
+    """Return the model that explains the network *rows* best; *asked* are all runs it will be asked about."""
+    import numpy as np
+
+    rows = _thinned(rows)
+    model = _with_groups(prior_model(compute, asked), rows)
+    if not rows or not model.parameters:
+        return model
+    widths = np.array([parameter.width for parameter in model.parameters])
+    # what hardly moves any row keeps its prior, and costs no simulation
+    slope = sensitivities(model, rows, np.diag(widths), evaluator)
+    moves = np.flatnonzero(np.abs(slope).max(axis=0) > IMMATERIAL)
+    values, noise, inner = _maximum(model, rows, moves, widths, evaluator)
+    covariance = np.diag(widths**2)
+    covariance[np.ix_(moves, moves)] = inner
+    return replace(model, values=tuple(values.tolist()), covariance=tuple(map(tuple, covariance.tolist())), noise=noise)
+
+
+def _maximum(
+    model: Model, rows: Sequence[Question], moves: np.ndarray, widths: np.ndarray, evaluator: Evaluator
+) -> tuple[np.ndarray, float, np.ndarray]:
+    """Return the most probable values, the noise, and the covariance of those that *moves* (indices) lets move."""
+    import numpy as np
+    from scipy.optimize import least_squares
+
+    target = np.log([row.step_time for row in rows])
+    units = np.eye(len(widths))[moves]
+    noise = LEAST_NOISE
+
+    def misses(moved: np.ndarray) -> np.ndarray:
+        return np.log([found.step for found in evaluator.all([model.case(row, moved @ units) for row in rows])]) - target
+
+    def residuals(moved: np.ndarray) -> np.ndarray:
+        return np.concatenate([misses(moved) / noise, moved / widths[moves]])
+
+    def jacobian(moved: np.ndarray) -> np.ndarray:
+        there = replace(model, values=tuple((moved @ units).tolist()))
+        return np.vstack([sensitivities(there, rows, PROBE * units, evaluator) / PROBE / noise, np.diag(1.0 / widths[moves])])
+
+    moved = np.zeros(len(moves))
+    for _ in range(2):
+        settings = {"loss": "soft_l1", "f_scale": 2.0, "x_scale": widths[moves], "max_nfev": MOST_ROUNDS, "xtol": 1e-3, "ftol": 1e-3}
+        moved = least_squares(residuals, moved, jacobian, **settings).x
+        missed = np.abs(misses(moved))
+        noise = max(LEAST_NOISE, 1.4826 * float(np.median(missed)))
+    slope = jacobian(moved)
+    spread = float(np.sqrt(np.mean(np.minimum(missed, 4 * noise) ** 2)))
+    return moved @ units, max(noise, spread), np.linalg.inv(slope.T @ slope)
+
+
+def sensitivities(model: Model, rows: Sequence[Question], steps: np.ndarray, evaluator: Evaluator) -> np.ndarray:
+    """Return by how much the log step time of each of *rows* changes along each of *steps* (log factors, one a row)."""
+    import numpy as np
+
+    here = np.array(model.values)
+    points = [here, *(here + step for step in steps)]
+    cases = [model.case(row, point) for point in points for row in rows]
+    logs = np.log([found.step for found in evaluator.all(cases)]).reshape(len(points), len(rows))
+    return np.asarray((logs[1:] - logs[0]).T)
+
+
+def predictions(model: Model, asked: Sequence[Question], evaluator: Evaluator) -> list[tuple[Prediction, float]]:
+    """Return the prediction of each of *asked* with the standard deviation of the logarithm of its step time."""
+    import numpy as np
+
+    found = evaluator.all([model.case(row) for row in asked])
+    if not model.parameters or not asked:
+        return [(prediction, model.noise) for prediction in found]
+    slope = sensitivities(model, asked, _directions(model, asked, evaluator), evaluator)
+    spread = np.sqrt(np.sum(slope**2, axis=1) + model.noise**2)
+    return list(zip(found, map(float, spread), strict=True))
+
+
+def _directions(model: Model, asked: Sequence[Question], evaluator: Evaluator) -> np.ndarray:
+    """Return the steps of one standard deviation along the axes of the covariance that matter, seen on a few of *asked*."""
+    import numpy as np
+
+    variances, axes = np.linalg.eigh(np.array(model.covariance))
+    steps = (axes * np.sqrt(np.maximum(variances, 0.0))).T
+    few = asked[:: -(-len(asked) // FEW_ROWS)]
+    moved = np.abs(sensitivities(model, few, steps, evaluator)).max(axis=0)
+    return np.asarray(steps[moved > IMMATERIAL])
+
+
+def _with_groups(model: Model, rows: Sequence[Question]) -> Model:
+    """Return *model* with one more parameter for each group of *rows* whose compute is not measured."""
+    groups = tuple(dict.fromkeys(group_keys(row)[3] for row in rows if model.compute.of(row) is None))
+    extra = tuple(Parameter(EVERYWHERE, COMPUTE, UNKNOWN_COMPUTE) for _ in groups)
+    parameters = model.parameters + extra
+    return Model(model.compute, parameters, (0.0,) * len(parameters), _diagonal(parameters), model.noise, groups)
+
+
+def _diagonal(parameters: Sequence[Parameter]) -> tuple[tuple[float, ...], ...]:
+    """Return the covariance of the priors."""
+    return tuple(tuple(one.width**2 if row == column else 0.0 for column in range(len(parameters))) for row, one in enumerate(parameters))
+
+
+def _thinned(rows: Sequence[Question]) -> Sequence[Question]:
+    step = -(-len(rows) // MOST_ROWS) or 1
+    return rows[::step]

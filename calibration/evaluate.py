@@ -1,0 +1,98 @@
+"""How long does the simulator say a measured run takes? One simulation per question, remembered, many side by side."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from calibration.network_parameters import Factors, with_factors
+from calibration.questions import Folders, Question, question, scaled
+from calibration.run_records import RunRecord
+from sim.events import Cause
+from sim.simulate import simulate
+
+SYNC: Final = (Cause.INTERCONNECT, Cause.NETWORK, Cause.STRAGGLER)
+"""What a rank waits for in the gradient exchange."""
+INPUT: Final = (Cause.FETCH, Cause.PREP)
+FEW: Final = 24
+"""Simulations that are sooner done in this process than handed to others."""
+
+
+class Prediction(NamedTuple):
+    """Seconds of one step, of which waiting for the exchange (straggler included), and for input."""
+
+    step: float
+    exposed: float
+    input: float
+
+    @property
+    def compute(self) -> float:
+        """Return the seconds that are no wait for other ranks."""
+        return self.step - self.exposed
+
+
+class Case(NamedTuple):
+    """One simulation: which run, its layer times times what, on a network moved by what."""
+
+    record: RunRecord
+    compute_scale: float
+    factors: Factors
+
+
+def predict(asked: Question, compute_scale: float = 1.0, factors: Factors = ()) -> Prediction:
+    """Simulate *asked* and return its warm steady state."""
+    epoch = simulate(with_factors(asked, factors), [scaled(asked, compute_scale)], cold=False).jobs[0].warm
+    waits = {cause: epoch.stalls.get(cause, 0.0) for cause in (*SYNC, *INPUT)}
+    return Prediction(epoch.step_time, sum(waits[cause] for cause in SYNC), sum(waits[cause] for cause in INPUT))
+
+
+@dataclass
+class Evaluator:
+    """Predicts cases, each once; *processes* at a time."""
+
+    folders: Folders = field(default_factory=Folders)
+    processes: int = 0
+    """0 takes one for each core."""
+    _known: dict[Case, Prediction] = field(default_factory=dict, repr=False)
+
+    def one(self, case: Case) -> Prediction:
+        """Return the prediction of *case*."""
+        return self.all([case])[0]
+
+    def all(self, cases: Sequence[Case]) -> list[Prediction]:
+        """Return the predictions of *cases*, in order."""
+        keys = [_key(case) for case in cases]
+        missing = [key for key in dict.fromkeys(keys) if key not in self._known]
+        self._known.update(zip(missing, self._simulate(missing), strict=True))
+        return [self._known[key] for key in keys]
+
+    def _simulate(self, cases: list[Case]) -> list[Prediction]:
+        processes = self.processes or os.cpu_count() or 1
+        if processes == 1 or len(cases) <= FEW:
+            return _predict_all(cases, self.folders)
+        from joblib import Parallel, delayed
+
+        size = max(4, min(32, len(cases) // (2 * processes)))
+        chunks = [cases[start : start + size] for start in range(0, len(cases), size)]
+        found = Parallel(n_jobs=processes)(delayed(_predict_all)(chunk, self.folders) for chunk in chunks)
+        return [prediction for chunk in found for prediction in chunk]
+
+
+def _key(case: Case) -> Case:
+    """Return *case* without what was measured, so that equal runs are simulated once."""
+    record = replace(
+        case.record, file="", line=0, source="", software="", step_time=1.0, exposed_sync=None, throughput=None, role="prediction", note=""
+    )
+    return Case(record, round(case.compute_scale, 6), case.factors)
+
+
+@lru_cache(maxsize=4096)
+def _question(record: RunRecord, folders: Folders) -> Question:
+    return question(record, folders)
+
+
+def _predict_all(cases: Sequence[Case], folders: Folders) -> list[Prediction]:
+    return [predict(_question(case.record, folders), case.compute_scale, case.factors) for case in cases]

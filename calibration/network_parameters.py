@@ -1,0 +1,149 @@
+"""Which few numbers of a cluster's network does its measurement decide? Log factors on its transport classes' constants.
+
+A fit moves factors ``exp(x)`` on what a description says, so ``x = 0`` is the prediction before any measurement of the cluster.
+For each transport class met: its efficiency (with it the cap of a flow) and its latency per step; for the NIC's class also the share
+of the line that all flows reach together, and what a ring of two nodes loses, whose two directions join the same pair of hosts; then
+the launch cost of a collective, and how far ranks spread. The prior of each ``x`` is normal about 0. Its width is how far systems of
+one class differ in public tables:
+
+=================  =====  ==========================================================================================
+parameter          width  from
+=================  =====  ==========================================================================================
+efficiency         0.25   NVLink and PCIe: residual spread of DeepBench and nccl-tests machines (4 to 20 %, outliers 2x)
+efficiency, host   0.4    host-staged copies: 1.0 to 1.7 GB/s per edge on the PCIe clusters of Sia and Pollux
+efficiency, NIC    0.35   InfiniBand lines of HKBU-HPML/MG-WFBP and RoCE reach 0.66 to 0.97 of the line
+efficiency, TCP    0.7    edges of 0.33 to 0.63 GB/s (petuum/adaptdl on 50 Gb/s), 4.9 GB/s on 100 Gb/s (zarzen/nccl-tests)
+total              0.35   7 of 12.5 GB/s through one card (siasosp23/artifacts, azure) against 0.956 of the line
+pair               0.3    0.41 against 0.61 GB/s per edge on 2 and 3 nodes (petuum/adaptdl), none on Sia's
+latency            0.7    TCP 31 to 105 us (zarzen/nccl-tests, MG-WFBP) and 200 to 350 us (petuum/adaptdl)
+launch             0.7    12 to 100 us over the transport classes
+spread             0.5    1 to 3 % (compute_cv) in the sets of Pollux and Sia
+=================  =====  ==========================================================================================
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from calibration.questions import Question
+from sim.cluster.build import slots
+from sim.spec.hardware import Hardware, Node, Transport
+from sim.training.collectives.plan import plan_rings
+from sim.training.job import job_slots
+
+WIDTHS: Final[Mapping[str, float]] = {
+    "efficiency": 0.25,
+    "efficiency, host": 0.4,
+    "efficiency, NIC": 0.35,
+    "efficiency, TCP": 0.7,
+    "total": 0.35,
+    "pair": 0.3,
+    "latency": 0.7,
+    "launch": 0.7,
+    "spread": 0.5,
+}
+
+NIC: Final = "nic"
+EVERYWHERE: Final = ""
+"""The place of a parameter that belongs to no transport class."""
+
+
+class Parameter(NamedTuple):
+    """One log factor: where in a node it acts, on which constant, and the standard deviation of its prior."""
+
+    place: str
+    """Field of the node that holds the transport class, ``nic`` for the NIC's; empty for what acts everywhere."""
+    constant: str
+    width: float
+
+    @property
+    def name(self) -> str:
+        """Return a name for tables."""
+        return f"{self.place} {self.constant}".strip().replace("_", " ")
+
+
+Factors = tuple[tuple[Parameter, float], ...]
+"""Parameters with their log factors; an empty tuple is the prior's centre."""
+
+
+def parameters_of(questions: Iterable[Question]) -> tuple[Parameter, ...]:
+    """Return the parameters on which the step times of *questions*, runs on one cluster, depend."""
+    found: dict[tuple[str, str], Parameter] = {}
+    for asked in questions:
+        for place, transport in _met(asked):
+            for parameter in _of_transport(place, transport, asked.nodes):
+                found[parameter.place, parameter.constant] = parameter
+    if not found:
+        return ()
+    everywhere = (Parameter(EVERYWHERE, constant, WIDTHS[constant]) for constant in ("launch", "spread"))
+    return (*sorted(found.values()), *everywhere)
+
+
+def _of_transport(place: str, transport: Transport, nodes: int) -> list[Parameter]:
+    kind = "efficiency"
+    if place == NIC:
+        kind += ", TCP" if transport.flow_cap else ", NIC"
+    elif place == "host_transport":
+        kind += ", host"
+    made = [Parameter(place, "efficiency", WIDTHS[kind]), Parameter(place, "latency", WIDTHS["latency"])]
+    if place == NIC:
+        made.append(Parameter(place, "total", WIDTHS["total"]))
+        made += [Parameter(place, "pair", WIDTHS["pair"])] if nodes == 2 and transport.flow_cap else []
+    return made
+
+
+def _met(asked: Question) -> list[tuple[str, Transport]]:
+    """Return the fields of the nodes whose transport classes the rings of *asked* cross."""
+    if asked.job.ranks < 2:
+        return []
+    plan = plan_rings(job_slots(0, slots(asked.hardware, [asked.job.placement])), asked.hardware.fabric)
+    crossed = {transport.name for part in plan.parts for transport in part.channels.transports}
+    nodes = {id(part.slot.node): part.slot.node for part in plan.parts}.values()
+    return [found for node in nodes for found in transports(node) if found[1].name in crossed]
+
+
+def transports(node: Node) -> list[tuple[str, Transport]]:
+    """Return the transport classes of *node* with the fields that hold them."""
+    held = [(name, getattr(node, name)) for name in Node.model_fields]
+    return [(name, value) for name, value in held if isinstance(value, Transport)] + [(NIC, node.nic.transport)]
+
+
+def with_factors(asked: Question, factors: Factors) -> Hardware:
+    """Return the hardware of *asked* with its constants moved by *factors*."""
+    if not factors:
+        return asked.hardware
+    moves = {(parameter.place, parameter.constant): value for parameter, value in factors}
+    if asked.nodes != 2:
+        moves.pop((NIC, "pair"), None)
+    known: dict[int, Node] = {}  # equal nodes stay one object, by which the simulator folds them
+    groups = []
+    for group in asked.hardware.groups:
+        node = known.setdefault(id(group.node), _moved_node(group.node, moves))
+        groups.append(group.model_copy(update={"node": node}))
+    return asked.hardware.model_copy(update={"groups": tuple(groups)})
+
+
+def _moved_node(node: Node, moves: Mapping[tuple[str, str], float]) -> Node:
+    launch = moves.get((EVERYWHERE, "launch"), 0.0)
+    changed: dict[str, object] = {
+        place: _moved_transport(transport, {constant: value for (where, constant), value in moves.items() if where == place}, launch)
+        for place, transport in transports(node)
+    }
+    changed["nic"] = node.nic.model_copy(update={"transport": changed.pop(NIC)})
+    spread = math.exp(moves.get((EVERYWHERE, "spread"), 0.0))
+    changed["gpu"] = node.gpu.model_copy(update={"compute_cv": min(0.5, node.gpu.compute_cv * spread)})
+    return node.model_copy(update=changed)
+
+
+def _moved_transport(transport: Transport, moves: Mapping[str, float], launch: float) -> Transport:
+    efficiency = math.exp(moves.get("efficiency", 0.0) + moves.get("pair", 0.0))
+    return transport.model_copy(
+        update={
+            "efficiency": tuple((size, share * efficiency) for size, share in transport.efficiency),
+            "hop_latency": transport.hop_latency * math.exp(moves.get("latency", 0.0)),
+            "launch": transport.launch * math.exp(launch),
+            "total_efficiency": min(1.0, transport.total_efficiency * math.exp(moves.get("total", 0.0))),
+        }
+    )

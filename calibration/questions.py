@@ -1,0 +1,185 @@
+"""What would the simulator be asked for a measured run? The row's machine and job, with every override applied and checked.
+
+The GPU memory check is left out: what was measured did fit.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+from calibration.run_records import RunRecord
+from sim.check import check_hardware, check_workload, require
+from sim.cluster.build import place, with_nodes
+from sim.spec.catalogue import SUFFIX, UnknownName, locate, suggestions
+from sim.spec.hardware import Hardware
+from sim.spec.library import Loaded, load
+from sim.spec.workload import Workload
+from sim.spec.yaml import SpecError
+from sim.study.scenario import split_overrides
+from sim.training.job import Job
+
+OWN_HARDWARE: Final = Path(__file__).parent / "hardware"
+"""Clusters of the committed records, searched before the catalogue."""
+
+
+@dataclass(frozen=True)
+class Folders:
+    """Where descriptions are looked for before the catalogue."""
+
+    hardware: Path | None = None
+    workloads: Path | None = None
+
+
+@dataclass(frozen=True)
+class Question:
+    """One measured run as the simulator is asked about it."""
+
+    record: RunRecord
+    hardware: Hardware
+    job: Job
+
+    @property
+    def workload(self) -> Workload:
+        """Return the workload with the row's columns applied."""
+        return self.job.workload
+
+    @property
+    def batch(self) -> int:
+        """Return samples per GPU and micro-batch."""
+        return self.workload.training.batch
+
+    @property
+    def nodes(self) -> int:
+        """Return the number of nodes the job runs on."""
+        return len(self.job.placement)
+
+    @property
+    def samples(self) -> int:
+        """Return samples of all GPUs per optimizer step."""
+        training = self.workload.training
+        return self.job.ranks * training.batch * training.gradient_accumulation_steps
+
+    @property
+    def step_time(self) -> float:
+        """Return the measured seconds of one optimizer step."""
+        record = self.record
+        return record.step_time if record.step_time is not None else self.samples / (record.throughput or math.inf)
+
+
+def question(record: RunRecord, folders: Folders = Folders()) -> Question:
+    """Return what *record* asks. Raise SpecError, with its file and line, where it names what does not exist or cannot be."""
+    try:
+        for_hardware, for_workload = _overrides(record)
+        workload = _workload(record.workload, for_workload, folders.workloads)
+        machine = _machine(record.hardware, for_hardware, folders.hardware)
+        pattern = _pattern(record, machine)
+        machine = _enlarged(record.hardware, for_hardware, folders.hardware, pattern.count("+") + 1)
+        return Question(record, machine, Job(workload, place(machine, None, pattern)))
+    except SpecError as error:
+        raise SpecError("\n".join(f"{record.where}: {line}" for line in str(error).splitlines())) from None
+
+
+@lru_cache(maxsize=512)
+def _machine(name: str, overrides: tuple[str, ...], folder: Path | None) -> Hardware:
+    loaded: Loaded[Hardware] = load(Hardware, _file(name, "hardware", (folder, OWN_HARDWARE)), overrides, folder)
+    require(check_hardware(loaded.spec, loaded.document))
+    return loaded.spec
+
+
+@lru_cache(maxsize=2048)
+def _workload(name: str, overrides: tuple[str, ...], folder: Path | None) -> Workload:
+    loaded: Loaded[Workload] = load(Workload, _file(name, "workloads", (folder,)), overrides, folder)
+    require(check_workload(loaded.spec, loaded.document))
+    return loaded.spec
+
+
+@lru_cache(maxsize=512)
+def _enlarged(name: str, overrides: tuple[str, ...], folder: Path | None, nodes: int) -> Hardware:
+    """Return the machine with at least *nodes* nodes, where it is one group of equal ones."""
+    machine = _machine(name, overrides, folder)
+    return with_nodes(machine, nodes) if len(machine.groups) == 1 and machine.groups[0].count < nodes else machine
+
+
+def _file(name: str, kind: str, folders: tuple[Path | None, ...]) -> Path:
+    """Return the file that *name* stands for: in *folders*, in the catalogue, or a path."""
+    known: list[str] = []
+    for folder in filter(None, folders):
+        for place_ in (folder / kind, folder):
+            if (path := place_ / (name + SUFFIX)).is_file():
+                return path
+            known += [found.stem for found in sorted(place_.glob("*" + SUFFIX))]
+    try:
+        return locate(name, kind)
+    except UnknownName as error:
+        near = suggestions(name, known)
+        raise SpecError(f"{error}; in the given folders: {' or '.join(near)}" if near else str(error)) from None
+
+
+def _overrides(record: RunRecord) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the overrides of hardware and workload; what a column says comes last, but the stack first, which others refine."""
+    for_hardware, for_workload = split_overrides([record.overrides])
+    if record.stack:
+        for_workload = [f"training.stack={record.stack}"] + [text for text in for_workload if not _sets(text, "training.stack")]
+    columns = {
+        "training.batch": record.batch_per_gpu,
+        "training.gradient_accumulation_steps": record.gradient_accumulation_steps,
+        "training.precision": record.precision,
+        "training.stack.strategy": record.strategy,
+        "input.loader": "synthetic" if record.input == "synthetic" else None,
+    }
+    for_workload += [f"{key}={value}" for key, value in columns.items() if value is not None]
+    return tuple(for_hardware), tuple(for_workload)
+
+
+def _sets(text: str, key: str) -> bool:
+    return text.partition("=")[0].strip() == key
+
+
+def _pattern(record: RunRecord, machine: Hardware) -> str:
+    """Return the GPUs on each node joined by ``+``."""
+    if record.placement:
+        counts = _digits(record, machine) or record.placement
+        _agree(record, counts)
+        return counts
+    if record.gpus_per_node is None and record.nodes is None:
+        return "+".join(str(len(part.gpus)) for part in place(machine))
+    nodes = record.nodes or 1
+    gpus = record.gpus_per_node if record.gpus_per_node is not None else machine.groups[0].node.gpu_count
+    if gpus != int(gpus):
+        raise SpecError(f"gpus_per_node {gpus:g} is a mean; write the placement, for example 1+2")
+    return "+".join([str(int(gpus))] * nodes)
+
+
+def _digits(record: RunRecord, machine: Hardware) -> str | None:
+    """Return a placement written as one digit per node (``12``: one GPU, then two) with ``+`` between; None for another spelling."""
+    text = record.placement or ""
+    if len(text) < 2 or not text.isascii() or not text.isdigit():
+        return None
+    most = max(group.node.gpu_count for group in machine.groups)
+    if record.nodes == len(text) or (record.nodes is None and int(text) > most):
+        return "+".join(text)
+    return None
+
+
+def _agree(record: RunRecord, pattern: str) -> None:
+    parts = pattern.split("+")
+    if record.nodes is not None and record.nodes != len(parts):
+        raise SpecError(f"placement {record.placement} has {len(parts)} nodes, the column nodes says {record.nodes}")
+    if record.gpus_per_node is not None and all(part.strip().isdigit() for part in parts):
+        mean = sum(map(int, parts)) / len(parts)
+        if abs(mean - record.gpus_per_node) > 0.01:
+            raise SpecError(
+                f"placement {record.placement} means {mean:g} GPUs per node, the column gpus_per_node says {record.gpus_per_node:g}"
+            )
+
+
+def scaled(asked: Question, compute_scale: float) -> Job:
+    """Return the job of *asked* with all layer times, on the GPU and on the host that launches them, times *compute_scale*."""
+    training = asked.workload.training
+    stack = training.stack.model_copy(update={"launch_cpu": training.stack.launch_cpu * compute_scale})
+    changed = training.model_copy(update={"compute_factor": training.compute_factor * compute_scale, "stack": stack})
+    return replace(asked.job, workload=asked.workload.model_copy(update={"training": changed}))

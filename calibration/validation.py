@@ -1,0 +1,141 @@
+"""How far off are predictions on a file of measured runs? Calibrate each cluster on its calibration rows, predict the others, score.
+
+``compute`` rows tell how fast a job computes, ``network`` rows the constants of their cluster's network, ``prediction`` rows are only
+scored. *zero_shot* uses the compute rows alone, *calibrated* both. Nothing is ever fitted on a prediction row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from calibration.baselines import Known, closed_form, copy_row, fit_closed_form, free_communication
+from calibration.cluster_fit import Model, fit_model, predictions, prior_model
+from calibration.compute_scale import measured_scale
+from calibration.evaluate import Evaluator
+from calibration.questions import Folders, Question, question
+from calibration.run_records import TOO_MANY_PROBLEMS, RunRecord, read_records
+from calibration.scores import Scored
+from sim.spec.yaml import SpecError
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """One cluster's models and its scored rows; *fitted* are its network rows, predicted by the model that saw them."""
+
+    name: str
+    zero_shot: Model
+    calibrated: Model
+    scored: tuple[Scored, ...]
+    fitted: tuple[Scored, ...]
+
+
+@dataclass(frozen=True)
+class Validation:
+    """The outcome for every cluster of a file, and what is odd about the file."""
+
+    clusters: tuple[Cluster, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def scored(self) -> list[Scored]:
+        """Return the prediction rows of all clusters."""
+        return [row for cluster in self.clusters for row in cluster.scored]
+
+
+def validate(files: Sequence[Path], folders: Folders, processes: int = 0, say: Say = lambda text: None) -> Validation:
+    """Return how predictions compare with the measurements in *files*; *say* is told of progress.
+
+    Raise SpecError with everything that is wrong.
+    """
+    read = [read_records(path) for path in files]
+    asked = ask([record for found in read for record in found.records], folders)
+    evaluator = Evaluator(folders, processes)
+    names = dict.fromkeys(row.record.hardware for row in asked)
+    clusters = []
+    for name in names:
+        rows = [row for row in asked if row.record.hardware == name]
+        clusters.append(_validate_cluster(name, rows, asked, evaluator))
+        say(f"{name}: {len(rows)} rows")
+    notes = [note for found in read for note in found.notes]
+    return Validation(tuple(clusters), (*notes, *_odd(asked)))
+
+
+def ask(records: Sequence[RunRecord], folders: Folders) -> list[Question]:
+    """Return what each of *records* asks. Raise SpecError with everything that is wrong."""
+    asked: list[Question] = []
+    problems: list[str] = []
+    for record in records:
+        try:
+            asked.append(question(record, folders))
+        except SpecError as error:
+            problems.append(str(error))
+    if problems:
+        more = len(problems) - TOO_MANY_PROBLEMS
+        raise SpecError("\n".join(problems[:TOO_MANY_PROBLEMS] + ([f"and {more} more rows like these"] if more > 0 else [])))
+    return asked
+
+
+def _validate_cluster(name: str, rows: Sequence[Question], everywhere: Sequence[Question], evaluator: Evaluator) -> Cluster:
+    """Return the outcome for one cluster; *everywhere* are the rows of all, whose compute rows may tell of the same GPU."""
+    compute = [row for row in everywhere if row.record.role == "compute"]
+    network = [row for row in rows if row.record.role == "network"]
+    asked = [row for row in rows if row.record.role == "prediction"]
+    with_sync = [row for row in network if row.record.exposed_sync is not None and row.job.ranks > 1]
+    zero_shot = prior_model(measured_scale(compute, evaluator), rows)
+    calibrated = fit_model(measured_scale([*compute, *with_sync], evaluator), network, rows, evaluator)
+    calibration = _known(calibrated, [row for row in rows if row.record.role != "prediction"], evaluator)
+    constants = fit_closed_form([row for row in calibration if row.asked.record.role == "network"])
+    return Cluster(
+        name,
+        zero_shot,
+        calibrated,
+        tuple(_scored(zero_shot, calibrated, asked, calibration, constants, evaluator)),
+        tuple(_scored(zero_shot, calibrated, network, calibration, constants, evaluator)),
+    )
+
+
+def _known(model: Model, rows: Sequence[Question], evaluator: Evaluator) -> list[Known]:
+    found = evaluator.all([model.case(row) for row in rows])
+    return [Known(row, prediction.compute) for row, prediction in zip(rows, found, strict=True)]
+
+
+def _scored(
+    zero_shot: Model,
+    calibrated: Model,
+    rows: Sequence[Question],
+    calibration: Sequence[Known],
+    constants: Sequence[float],
+    evaluator: Evaluator,
+) -> list[Scored]:
+    before, after = (predictions(model, rows, evaluator) for model in (zero_shot, calibrated))
+    made = []
+    for row, (early, early_spread), (late, late_spread) in zip(rows, before, after, strict=True):
+        known = Known(row, late.compute)
+        said = {
+            "zero_shot": early.step,
+            "calibrated": late.step,
+            "free_communication": free_communication(known),
+            "closed_form": closed_form(known, constants),
+            "copy_row": copy_row(known, calibration),
+        }
+        made.append(Scored(row, late.compute - late.input, said, {"zero_shot": early_spread, "calibrated": late_spread}))
+    return made
+
+
+def _odd(asked: Sequence[Question]) -> list[str]:
+    """Return what may be a slip in rows that can be read: step time and throughput that contradict each other, nothing to score."""
+    notes = [
+        f"{row.record.where}: {row.record.throughput:g} samples/s mean a step of {row.samples / row.record.throughput:.4g} s, "
+        f"step_time_s says {row.step_time:g}; the step time is used"
+        for row in asked
+        if row.record.throughput and abs(row.samples / row.record.throughput / row.step_time - 1) > 0.05
+    ]
+    more = len(notes) - TOO_MANY_PROBLEMS
+    notes = notes[:TOO_MANY_PROBLEMS] + ([f"and {more} more rows like these"] if more > 0 else [])
+    if not any(row.record.role == "prediction" for row in asked):
+        notes.append("no row has the role 'prediction': nothing is scored")
+    return notes

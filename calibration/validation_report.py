@@ -1,0 +1,177 @@
+"""How is a validation seen? One JSON document, a table, a CSV of every prediction, and a scatter plot."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+from calibration.cluster_fit import Model
+from calibration.scores import EXPOSED, Scored, scores
+from calibration.validation import Cluster, Validation
+
+COLUMNS: Final = (
+    "source", "hardware", "workload", "stack", "placement", "batch_per_gpu", "step_time_s", "compute_s", "zero_shot_s", "calibrated_s",
+    "calibrated_low_s", "calibrated_high_s", "free_communication_s", "closed_form_s", "copy_row_s",
+)  # fmt: skip
+"""Of the CSV of predictions."""
+
+
+def validation_document(found: Validation) -> dict[str, Any]:
+    """Return the document of ``validate --json``; errors are fractions."""
+    return {
+        "schema": 1,
+        "overall": scores(found.scored),
+        "sources": [entry for cluster in found.clusters for entry in _sources(cluster)],
+        "clusters": [_parameters(cluster) for cluster in found.clusters],
+        "notes": list(found.notes),
+    }
+
+
+def _sources(cluster: Cluster) -> list[dict[str, Any]]:
+    entries = []
+    for role, rows in (("prediction", cluster.scored), ("network", cluster.fitted)):
+        for source in dict.fromkeys(row.asked.record.source for row in rows):
+            same = [row for row in rows if row.asked.record.source == source]
+            entries.append({"source": source, "cluster": cluster.name, "role": role, **scores(same)})
+    return entries
+
+
+def _parameters(cluster: Cluster) -> dict[str, Any]:
+    """Return what was fitted: factors on the description's constants, with 95 % intervals."""
+    return {
+        "cluster": cluster.name,
+        "network_rows": len(cluster.fitted),
+        "noise": cluster.calibrated.noise,
+        "factors": _factors(cluster.calibrated),
+    }
+
+
+def _factors(model: Model) -> list[dict[str, Any]]:
+    made = []
+    for number, (parameter, value) in enumerate(zip(model.parameters, model.values, strict=True)):
+        half = 1.96 * math.sqrt(model.covariance[number][number])
+        made.append({"parameter": parameter.name, "factor": math.exp(value), "low": math.exp(value - half), "high": math.exp(value + half)})
+    return made
+
+
+def validation_table(found: Validation) -> str:
+    """Return the scores as text: one line per source and cluster, then overall."""
+    head = (
+        f"{'':38} {'rows':>5}  {'zero-shot':>13}  {'calibrated':>13} {'skill':>6}  {'free':>6} {'closed':>6} {'copy':>6}"
+        f"  {'exposed rows':>12} {'calibrated':>13} {'skill':>6}\n"
+        f"{'':38} {'':>5}  {'median/p90 %':>13}  {'median/p90 %':>13} {'':>6}  {'median %':^20}  {'':>12} {'median/p90 %':>13}"
+    )
+    lines = [head]
+    for entry in (entry for cluster in found.clusters for entry in _sources(cluster) if entry["role"] == "prediction"):
+        lines.append(_line(f"{entry['source'][:14]} {entry['cluster']}", entry))
+    lines.append(_line("overall, one vote per cluster", scores(found.scored)))
+    return "\n".join(line.rstrip() for line in "\n".join(lines).splitlines())
+
+
+def _line(name: str, found: Mapping[str, Any]) -> str:
+    after = found["calibrated"]
+    rules = " ".join(f"{_percent(found[rule]['median']):>6}" for rule in ("free_communication", "closed_form", "copy_row"))
+    exposed = after["exposed"]
+    return (
+        f"{name[:38]:38} {after['points']:5}  {_pair(found['zero_shot']):>13}  {_pair(after):>13} {_number(after['skill']):>6}  {rules}"
+        f"  {exposed['points']:>12} {_pair(exposed):>13} {_number(exposed['skill']):>6}"
+    )
+
+
+def _pair(score: Mapping[str, Any]) -> str:
+    return f"{_percent(score['median'])} / {_percent(score['p90'])}"
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f}"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def predictions_csv(found: Validation) -> str:
+    """Return every scored row with what was measured and what each model and rule says, and the 95 % interval."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for row in found.scored:
+        writer.writerow(_cells(row))
+    return out.getvalue()
+
+
+def _cells(row: Scored) -> list[object]:
+    asked, said = row.asked, row.said
+    half = math.exp(1.96 * row.spread["calibrated"])
+    placement = "+".join(str(len(part.gpus)) for part in asked.job.placement)
+    figures = [asked.step_time, row.compute, said["zero_shot"], said["calibrated"], said["calibrated"] / half, said["calibrated"] * half]
+    figures += [said["free_communication"], said["closed_form"], said["copy_row"]]
+    record = asked.record
+    named = [record.source, record.hardware, record.workload, asked.workload.training.stack.name, placement, asked.batch]
+    return [*named, *(f"{figure:.6g}" for figure in figures)]
+
+
+def validation_plot(found: Validation) -> bytes:
+    """Return a PNG: predicted over measured step time, one colour per cluster."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 6), layout="constrained")
+    axes = figure.subplots()
+    for cluster in found.clusters:
+        rows = cluster.scored
+        axes.scatter([row.asked.step_time for row in rows], [row.said["calibrated"] for row in rows], s=8, alpha=0.6, label=cluster.name)
+    ends = [row.asked.step_time for row in found.scored] or [0.1, 1.0]
+    line = [min(ends), max(ends)]
+    axes.plot(line, line, color="black", linewidth=0.8)
+    for factor in (1 - EXPOSED, 1 + EXPOSED):
+        axes.plot(line, [factor * end for end in line], color="grey", linewidth=0.6, linestyle="--")
+    axes.set(
+        xscale="log", yscale="log", xlabel="measured step (s)", ylabel="predicted step (s)", title="calibrated predictions, dashed: 10 %"
+    )
+    axes.legend(fontsize=7)
+    out = io.BytesIO()
+    figure.savefig(out, format="png", dpi=120, metadata={"Software": None})
+    return out.getvalue()
+
+
+def condition(document: Mapping[str, Any], text: str) -> bool:
+    """Tell whether a condition such as ``overall.calibrated.median>0.1`` holds of *document*. Raise SpecError for an unreadable one."""
+    from sim.spec.yaml import SpecError
+
+    sign = next((sign for sign in (">=", "<=", ">", "<") if sign in text), None)
+    if sign is None:
+        raise SpecError(f"--fail-if {text}: write KEY>NUMBER or KEY<NUMBER, for example overall.calibrated.median>0.1")
+    key, _, limit = text.partition(sign)
+    value = _value(document, key.strip(), text)
+    try:
+        bound = float(limit)
+    except ValueError:
+        raise SpecError(f"--fail-if {text}: '{limit.strip()}' is not a number") from None
+    return {">=": value >= bound, "<=": value <= bound, ">": value > bound, "<": value < bound}[sign]
+
+
+def _value(document: Mapping[str, Any], key: str, text: str) -> float:
+    from sim.spec.yaml import SpecError
+
+    value: Any = document
+    for step in key.split("."):
+        if not isinstance(value, Mapping) or step not in value:
+            known = ", ".join(value) if isinstance(value, Mapping) else "nothing"
+            raise SpecError(f"--fail-if {text}: there is no '{step}'; here stand {known}")
+        value = value[step]
+    if not isinstance(value, int | float):
+        raise SpecError(f"--fail-if {text}: {key} is {'blank: no row was scored' if value is None else 'not a number'}")
+    return float(value)
+
+
+def named_files(found: Validation, document_text: str) -> dict[str, str | bytes]:
+    """Return the files of ``-o DIR`` by name."""
+    return {
+        "validation.json": document_text,
+        "validation.txt": validation_table(found) + "\n",
+        "predictions.csv": predictions_csv(found),
+        "validation.png": validation_plot(found),
+    }

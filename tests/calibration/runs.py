@@ -1,0 +1,36 @@
+"""Runs for tests: rows as a user would write them, and rows whose times the simulator itself makes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from calibration.evaluate import predict
+from calibration.network_parameters import Factors
+from calibration.questions import Question, question
+from calibration.run_records import RunRecord
+
+
+def record(**columns: Any) -> RunRecord:
+    """A row on the machines of the catalogue, synthetic input; *columns* replace what is said here."""
+    given: dict[str, Any] = {
+        "hardware": "g4dn.12xlarge",
+        "workload": "resnet50",
+        "role": "prediction",
+        "input": "synthetic",
+        "step_time": 1.0,
+    }
+    return RunRecord("runs.csv", 2, **(given | columns))
+
+
+def simulated(
+    records: Sequence[RunRecord], compute_scale: float = 1.0, factors: Factors = (), noise: Mapping[int, float] = {}
+) -> list[Question]:
+    """Questions whose measured times are the simulator's under the given truth, times ``1 + noise`` by number."""
+    made = []
+    for number, given in enumerate(records):
+        asked = question(given)
+        found = predict(asked, compute_scale, factors)
+        made.append(replace(asked, record=replace(given, step_time=found.step * (1 + noise.get(number, 0.0)), exposed_sync=None)))
+    return made

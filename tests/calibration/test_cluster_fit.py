@@ -1,0 +1,89 @@
+"""Does calibration find what is true? Oracle: rows that the simulator made under known factors."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from calibration.cluster_fit import fit_model, predictions, prior_model
+from calibration.compute_scale import ComputeScale, measured_scale
+from calibration.evaluate import Evaluator, predict
+from calibration.network_parameters import Parameter, parameters_of, with_factors
+from calibration.questions import question
+from tests.calibration.runs import record, simulated
+
+RUNS = [
+    record(workload=workload, placement=placement, batch_per_gpu=batch, role="network")
+    for workload, batches in (("resnet50", (8, 32)), ("bert-base-seq384", (2,)))
+    for placement in ("1+1+1", "2+2+2", "1+1+1+1")
+    for batch in batches
+]
+
+
+def test_no_factor_leaves_the_machine_as_described() -> None:
+    asked = question(RUNS[0])
+    assert with_factors(asked, ()) is asked.hardware
+
+
+def test_factors_move_their_own_constant_only() -> None:
+    asked = question(RUNS[0])
+    before = asked.hardware.groups[0].node
+    after = with_factors(asked, ((Parameter("nic", "latency", 1.0), math.log(2.0)),)).groups[0].node
+    assert after.nic.transport.hop_latency == pytest.approx(2 * before.nic.transport.hop_latency)
+    assert after.nic.transport.efficiency == before.nic.transport.efficiency
+    assert after.host_transport == before.host_transport and after.gpu == before.gpu
+
+
+def test_parameters_are_those_of_the_transports_met() -> None:
+    assert {parameter.place for parameter in parameters_of([question(record(placement="1+1"))])} == {"nic", ""}
+    assert {parameter.place for parameter in parameters_of([question(record(placement="2"))])} == {"host_transport", ""}
+    assert parameters_of([question(record(placement="1"))]) == ()
+
+
+def test_the_fit_finds_a_slow_network_and_predicts_other_placements() -> None:
+    evaluator = Evaluator(processes=1)
+    truth = next(parameter for parameter in parameters_of([question(RUNS[0])]) if parameter.name == "nic efficiency")
+    rows = simulated(RUNS, factors=((truth, -1.2),))
+    unseen = simulated(
+        [record(placement="4+4+4+4", batch_per_gpu=16), record(placement="1+2+3", batch_per_gpu=12)], factors=((truth, -1.2),)
+    )
+    model = fit_model(ComputeScale(), rows, [*rows, *unseen], evaluator)
+    found = dict(zip(model.parameters, model.values, strict=True))
+    # the prior pulls back a little: less than a third of its own width
+    assert found[truth] == pytest.approx(-1.2, abs=0.2)
+    for row, (prediction, spread) in zip(unseen, predictions(model, unseen, evaluator), strict=True):
+        assert prediction.step == pytest.approx(row.step_time, rel=0.03)
+        assert 0.03 <= spread < 0.2
+
+
+def test_without_rows_the_result_is_the_prior() -> None:
+    asked = [question(row) for row in RUNS]
+    model = fit_model(ComputeScale(), [], asked, Evaluator(processes=1))
+    assert set(model.values) == {0.0} and model.parameters == prior_model(ComputeScale(), asked).parameters
+    assert np.allclose(np.sqrt(np.diag(model.covariance)), [parameter.width for parameter in model.parameters])
+
+
+def test_compute_of_one_gpu_is_met_and_interpolated() -> None:
+    evaluator = Evaluator(processes=1)
+    rows = simulated([record(placement="1", batch_per_gpu=batch, role="compute") for batch in (8, 32)], compute_scale=1.7)
+    scale = measured_scale(rows, evaluator)
+    for batch in (4, 8, 16, 32, 64):
+        assert scale.of(question(record(placement="1", batch_per_gpu=batch))) == pytest.approx(1.7, rel=0.01)
+    assert scale.of(question(record(workload="vgg16", placement="1"))) is None
+
+
+def test_step_less_synchronisation_is_compute() -> None:
+    asked = question(record(placement="2+2", batch_per_gpu=16, role="network"))
+    found = predict(asked, 1.3)
+    row = replace(asked, record=replace(asked.record, step_time=found.compute + 0.5, exposed_sync=0.5))
+    assert measured_scale([row], Evaluator(processes=1)).of(asked) == pytest.approx(1.3, rel=0.01)
+
+
+def test_compute_nobody_measured_is_fitted_along() -> None:
+    evaluator = Evaluator(processes=1)
+    rows = simulated([replace(row, placement="4") for row in RUNS[:4]], compute_scale=1.5)
+    model = fit_model(ComputeScale(), rows, rows, evaluator)
+    assert model.case(rows[0]).compute_scale == pytest.approx(1.5, rel=0.05)

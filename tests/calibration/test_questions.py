@@ -1,0 +1,80 @@
+"""Does a measured row become the job it describes? Oracles: the row itself, and the catalogue's files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from calibration.questions import Folders, question, scaled
+from sim.spec.yaml import SpecError
+from tests.calibration.runs import record
+
+
+def test_columns_reach_the_job() -> None:
+    asked = question(record(placement="1+2", batch_per_gpu=12, precision="amp_fp16", gradient_accumulation_steps=3, stack="torch-1.6-ddp"))
+    training = asked.workload.training
+    assert [len(part.gpus) for part in asked.job.placement] == [1, 2]
+    assert (training.batch, training.precision, training.gradient_accumulation_steps, training.stack.name) == (
+        12,
+        "amp_fp16",
+        3,
+        "torch-1.6-ddp",
+    )
+    assert asked.workload.input.loader == "synthetic" and asked.samples == 3 * 12 * 3
+
+
+def test_a_machine_of_one_node_grows_to_the_nodes_asked_for() -> None:
+    assert question(record(nodes=5, gpus_per_node=4)).nodes == 5
+
+
+def test_digits_name_nodes_where_the_columns_say_so() -> None:
+    assert [len(part.gpus) for part in question(record(placement="12", nodes=2)).job.placement] == [1, 2]
+
+
+def test_a_column_wins_over_set() -> None:
+    asked = question(
+        record(
+            overrides="training.batch=7;training.stack.bucket_cap=10 MiB;node.nic.bandwidth=10 Gbps", batch_per_gpu=9, stack="torch-1.6-ddp"
+        )
+    )
+    assert (
+        asked.batch == 9
+        and asked.workload.training.stack.bucket_cap == 10 * 2**20
+        and asked.hardware.groups[0].node.nic.bandwidth == 1.25e9
+    )
+
+
+def test_throughput_stands_for_the_step() -> None:
+    assert question(record(step_time=None, throughput=100.0, placement="2", batch_per_gpu=50)).step_time == pytest.approx(1.0)
+
+
+def test_scaling_compute_scales_kernels_and_launches() -> None:
+    before, after = question(record(batch_per_gpu=8)).workload.training, scaled(question(record(batch_per_gpu=8)), 1.5).workload.training
+    assert after.compute_factor == 1.5 * before.compute_factor and after.stack.launch_cpu == 1.5 * before.stack.launch_cpu
+
+
+def test_own_folders_come_first(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("extends: g4dn.12xlarge\nname: mine\n")
+    (tmp_path / "my-stack.yaml").write_text("extends: torch-1.13-ddp\nname: my-stack\nbucket_cap: 5 MiB\n")
+    asked = question(record(hardware="mine", stack="my-stack"), Folders(tmp_path, tmp_path))
+    assert asked.hardware.name == "mine" and asked.workload.training.stack.bucket_cap == 5 * 2**20
+
+
+@pytest.mark.parametrize(
+    ("columns", "problem"),
+    [
+        ({"hardware": "g4dn.12xlarg"}, "runs.csv:2: g4dn.12xlarg is not in the catalogue (hardware/); did you mean g4dn.12xlarge"),
+        ({"workload": "resnet5"}, "did you mean resnet50"),
+        ({"stack": "torch-1.12-ddp"}, "torch-1.13-ddp"),
+        ({"placement": "5"}, "it has 4 GPUs"),
+        ({"placement": "1+2", "nodes": 3}, "has 2 nodes, the column nodes says 3"),
+        ({"placement": "1+2", "gpus_per_node": 2.0}, "means 1.5 GPUs per node"),
+        ({"nodes": 2, "gpus_per_node": 1.5}, "write the placement"),
+        ({"overrides": "training.batsh=3"}, "batsh"),
+    ],
+)
+def test_what_cannot_be_is_said_with_its_place(columns: dict[str, object], problem: str) -> None:
+    with pytest.raises(SpecError) as raised:
+        question(record(**columns))
+    assert problem in str(raised.value) and "runs.csv:2: " in str(raised.value)
