@@ -24,8 +24,7 @@ from sim.cluster.build import Slot, build
 from sim.cluster.network import Network
 from sim.cluster.storage import Credits, most_iops
 from sim.events import Cause, EventLog
-from sim.training.collectives.plan import RingPlan
-from sim.training.job import Job, Stage, add_disks, iops_link, make_ranks
+from sim.training.job import Job, Stage, Wiring, add_disks, iops_link, make_ranks
 from sim.training.step import Rank
 
 MOST_LIVE_STEPS = 400
@@ -57,7 +56,7 @@ class Scene:
 
     jobs: Sequence[Job]
     cluster: Sequence[Slot]
-    rings: Sequence[RingPlan | None]
+    rings: Sequence[Wiring | None]
     credits: Mapping[str, Credits]
     steps: Sequence[int]
     """Steps of an epoch, by job."""
@@ -69,10 +68,26 @@ class Scene:
 
 @dataclass
 class _LiveJob:
-    """One job while it is simulated: its ranks, and when its first rank started and ended each step (s)."""
+    """One job while it is simulated: its ranks, and when its first rank started and ended each step (s).
+
+    Of *workers* that do not wait for each other, when as many steps had ended as there are workers.
+    """
 
     ranks: list[Rank]
     boundaries: list[float]
+    workers: int = 0
+    """Ranks of an asynchronous job; 0 where all keep step."""
+    updates: int = 0
+
+    def counts(self, rank: int, size: int) -> bool:
+        """Note that the *size* ranks of the class *rank* have ended a step; tell whether the job has."""
+        if not self.workers:
+            return rank == self.ranks[0].index
+        self.updates += size
+        if self.updates < self.workers:
+            return False
+        self.updates -= self.workers
+        return True
 
 
 class EpochRun:
@@ -106,7 +121,7 @@ class EpochRun:
         for link, capacity in {link: capacity for plan in scene.rings if plan for link, capacity in plan.shared.items()}.items():
             self.network.add_link(link, capacity)
         self._stage = Stage(self.network, self.log, built, self._burst, scene.executor)
-        self._live = [_LiveJob([], [start]) for start in starts]
+        self._live = [_LiveJob([], [start], job.asynchronous) for job, start in zip(scene.jobs, starts, strict=True)]
         for number in range(len(scene.jobs)):
             self.env.process(self._launch(number, hits[number]))
 
@@ -142,7 +157,7 @@ class EpochRun:
         live.boundaries[0] = self.env.now
         live.ranks = make_ranks(self._stage, number, self.scene.jobs[number], plan, hits, self._finished_step)
         if plan is not None:
-            self.log.decisions[f"job {number}"] = {"algorithm": "ring", "channels": plan.channels}
+            self.log.decisions[f"job {number}"] = plan.decision
         self._new_regime()
         for rank in live.ranks:
             self.env.process(rank.train())
@@ -156,7 +171,7 @@ class EpochRun:
     def _finished_step(self, rank: int) -> None:
         job = self.log.ranks[rank].job
         live = self._live[job]
-        if rank != live.ranks[0].index or (job == 0 and self._over):
+        if not live.counts(rank, self.log.ranks[rank].size) or (job == 0 and self._over):
             return
         live.boundaries.append(self.env.now)
         if job == 0:
@@ -178,12 +193,14 @@ class EpochRun:
         waits = sorted(self.log.waiting_since.items())
         progress = self.network.state()
         ranks = [rank for live in self._live for rank in live.ranks]
-        exchanges = [live.ranks[0].exchange.current or ("", now) for live in self._live if live.ranks]
+        meetings = dict.fromkeys(rank.exchange for rank in ranks)
+        exchanges = [exchange.current or ("", now) for exchange in meetings]
+        learnt = tuple(f"{value:.9e}" for exchange in meetings for value in exchange.remembers())
         queues = (
             tuple((rank, cause) for rank, (cause, _) in waits),
             tuple(name for name, _ in progress),
             tuple((rank.position, rank.input.state()) for rank in ranks),
-            tuple(name for name, _ in exchanges),
+            (*(name for name, _ in exchanges), *learnt),
         )
         begun = (start for rank in ranks for start in rank.input.since())
         since = (*(start for _, (_, start) in waits), *(start for _, start in exchanges), *begun)

@@ -15,8 +15,9 @@ from sim.epoch import Epoch, EpochRun, Scene
 from sim.events import EventLog
 from sim.spec.hardware import Hardware, Node
 from sim.spec.workload import Workload
-from sim.training.collectives.plan import RingPlan, plan_rings
-from sim.training.job import EXECUTORS, Job, job_slots
+from sim.training.collectives.plan import plan_rings
+from sim.training.job import EXECUTORS, Job, Wiring, job_slots
+from sim.training.server_plan import plan_servers, serving
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Run:
     hardware: Hardware
     jobs: tuple[JobRun, ...]
     cluster: tuple[Slot, ...]
-    rings: tuple[RingPlan | None, ...]
+    rings: tuple[Wiring | None, ...]
     seed: int
 
     def node(self, job: int = 0) -> Node:
@@ -84,8 +85,8 @@ def simulate(
     if executor not in EXECUTORS:
         raise ValueError(f"executor '{executor}': one of {', '.join(EXECUTORS)} is due")
     fold = fold and executor == "phase"
-    cluster = slots(hardware, [job.placement for job in jobs], fold)
-    rings = tuple(_plan(hardware, job, job_slots(number, cluster)) for number, job in enumerate(jobs))
+    cluster = slots(hardware, [job.placement for job in jobs], fold, [serving(job.workload) for job in jobs])
+    rings = tuple(_plan(hardware, job, number, cluster) for number, job in enumerate(jobs))
     warm_hits = [_hit_ratios(jobs, job_slots(number, cluster)) for number in range(len(jobs))]
     cold_hits = [dict.fromkeys(hits, 0.0) for hits in warm_hits]
     steps = [steps_per_epoch(job.workload, job.ranks) for job in jobs]
@@ -106,13 +107,18 @@ def simulate(
 
 
 def ring_channels_of(hardware: Hardware, job: Job) -> int | None:
-    """Return how many rings *job* would run side by side, alone on *hardware*; None for one rank."""
-    plan = _plan(hardware, job, job_slots(0, slots(hardware, [job.placement])))
+    """Return how many rings *job* would run side by side, alone on *hardware*; None for one rank, and for parameter servers."""
+    if job.workload.training.stack.uses_servers:
+        return None
+    plan = _plan(hardware, job, 0, slots(hardware, [job.placement]))
     return plan.channels if plan else None
 
 
-def _plan(hardware: Hardware, job: Job, used: Sequence[tuple[Slot, tuple[int, ...]]]) -> RingPlan | None:
-    return plan_rings(used, hardware.fabric, job.workload.training.stack.channels) if job.ranks > 1 else None
+def _plan(hardware: Hardware, job: Job, number: int, cluster: Sequence[Slot]) -> Wiring | None:
+    stack = job.workload.training.stack
+    if stack.uses_servers:
+        return plan_servers(number, job.workload, cluster, hardware.fabric)
+    return plan_rings(job_slots(number, cluster), hardware.fabric, stack.channels) if job.ranks > 1 else None
 
 
 def steps_per_epoch(workload: Workload, ranks: int) -> int:

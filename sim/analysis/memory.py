@@ -118,7 +118,7 @@ def gpu_memory(
     return MemoryUse(
         weights=widths.weight * model.parameters + widths.cast * _cast_elements(model) + model.buffers,
         gradients=widths.gradient * trainable,
-        optimizer_state=widths.state * training.optimizer.states * trainable,
+        optimizer_state=0.0 if training.stack.uses_servers else widths.state * training.optimizer.states * trainable,
         activations=batch * activations,
         workspace=batch * scratch + _cublas(gpu),
         communication_buffers=_communication(workload, channels, gradient_as_bucket_view) if ranks > 1 else 0.0,
@@ -188,6 +188,8 @@ def _cublas(gpu: Gpu) -> float:
 def _communication(workload: Workload, channels: int | None, gradient_as_bucket_view: bool) -> float:
     """Return the bytes of gradient copies on their way and of NCCL's own buffers."""
     stack = workload.training.stack
+    if stack.uses_servers:  # gradients leave as they are, without NCCL
+        return 0.0
     width = _WIDTHS[workload.training.precision].gradient
     tensors = [elements for layer in workload.model.layers for elements in layer.gradients]
     if stack.strategy == "apex_per_tensor":  # each flat copy is freed once it is copied back (NVIDIA/apex distributed.py)

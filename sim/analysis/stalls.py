@@ -85,13 +85,19 @@ class _Evidence:
         """The loader's work by rank and batch."""
         for work in log.work:
             if work.stream == "comm":
-                comm[log.ranks[work.rank].job].append(work)
+                comm[work.rank].append(work)
             elif work.stream not in _NOT_LOADER:
                 self.builds[work.rank, work.ident].append(work)
                 if work.stream == "pipeline gpu":
                     decoding[work.rank].append(work)
-        self.comm = defaultdict(_Timeline, {job: _Timeline(spans) for job, spans in comm.items()})
+        self._comm = {rank: _Timeline(spans) for rank, spans in comm.items()}
+        self._first = {log.ranks[rank].job: rank for rank in sorted(comm, reverse=True)}
+        self._ranks = log.ranks
         self.decoding = {rank: _Timeline(spans) for rank, spans in decoding.items()}
+
+    def comm(self, rank: int) -> _Timeline:
+        """Return the collectives that *rank* takes part in: its own where ranks do not meet, else those written with the first rank."""
+        return self._comm.get(rank) or self._comm.get(self._first.get(self._ranks[rank].job, -1)) or _Timeline()
 
 
 class _Timeline:
@@ -132,7 +138,7 @@ def _blame(log: EventLog, evidence: _Evidence, window: Window) -> list[Blame]:
         if wait.cause is Cause.INPUT:
             pieces = _input_pieces(evidence.builds.get((wait.rank, wait.ident), []), end - start)
         elif wait.cause is Cause.GRADIENT:
-            pieces = evidence.comm[log.ranks[wait.rank].job].pieces(start, end, Cause.STRAGGLER, "slowest rank")
+            pieces = evidence.comm(wait.rank).pieces(start, end, Cause.STRAGGLER, "slowest rank")
         elif wait.cause is Cause.COMPUTE and wait.rank in evidence.decoding:
             pieces = _compute_pieces(evidence.decoding[wait.rank], wait.resource, start, end)
         for cause, resource, seconds in pieces:

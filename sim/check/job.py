@@ -77,10 +77,10 @@ def _counts(hardware: Hardware, nodes: int | None, gpus: int | None) -> Iterator
     if nodes is not None and nodes < 1:
         yield f"--nodes {nodes}: write 1 or more"
         return
-    if nodes is not None and len(hardware.groups) > 1:
-        yield f"--nodes {nodes}: {hardware.name} has {len(hardware.groups)} groups of nodes; leave --nodes out, or set groups.0.count"
-        return
     workers = _workers(hardware)
+    if nodes is not None and len(workers) > 1:
+        yield f"--nodes {nodes}: {hardware.name} has {len(workers)} groups of workers; leave --nodes out, or set groups.0.count"
+        return
     count = sum(nodes or group.count for group in workers)
     there = sum((nodes or group.count) * group.node.gpu_count for group in workers)
     if gpus is not None and gpus < 1:

@@ -35,6 +35,14 @@ class Slot:
     node: Node
     count: int
     lent: tuple[tuple[int, tuple[int, ...]], ...]
+    serves: tuple[tuple[int, int], ...] = ()
+    """Jobs that have a parameter server on each of these nodes, each with the server's number (-1: one of several alike)."""
+
+    @property
+    def cores(self) -> float:
+        """Return what all hardware threads of one of these nodes do together, in cores."""
+        host = self.node.host
+        return host.physical_cores * (host.cpu.smt_gain if host.vcpus > host.physical_cores else 1.0)
 
     @cached_property
     def graph(self) -> NodeGraph:
@@ -46,9 +54,11 @@ def with_nodes(hardware: Hardware, nodes: int) -> Hardware:
     """Return *hardware* with *nodes* nodes; raise SpecError unless it is one group of equal ones."""
     if nodes < 1:
         raise SpecError(f"--nodes {nodes}: write 1 or more")
-    if len(hardware.groups) != 1:
-        raise SpecError(f"--nodes {nodes}: {hardware.name} has {len(hardware.groups)} groups of nodes; a single group is due")
-    return hardware.model_copy(update={"groups": (hardware.groups[0].model_copy(update={"count": nodes}),)})
+    workers = [group for group in hardware.groups if group.role == "worker"]
+    if len(workers) != 1:
+        raise SpecError(f"--nodes {nodes}: {hardware.name} has {len(workers)} groups of workers; a single one is due")
+    groups = tuple(group.model_copy(update={"count": nodes}) if group.role == "worker" else group for group in hardware.groups)
+    return hardware.model_copy(update={"groups": groups})
 
 
 def place(hardware: Hardware, gpus: int | None = None, pattern: str | None = None) -> tuple[Placement, ...]:
@@ -95,21 +105,71 @@ def _by_pattern(available: Sequence[tuple[int, Node]], pattern: str) -> tuple[Pl
     return tuple(placed)
 
 
-def slots(hardware: Hardware, placements: Sequence[tuple[Placement, ...]], fold: bool = True) -> list[Slot]:
-    """Return the slots that *placements* (one per job) make of the cluster; without *fold* every node is its own slot."""
-    nodes = dict(_worker_nodes(hardware))
+class Serving(NamedTuple):
+    """Where one job's parameter servers go: on the first *count* hosts of role ``server``, or of its own nodes (*colocated*)."""
+
+    count: int
+    colocated: bool
+    alike: bool
+    """Whether all servers carry the same, so that equal hosts may stand for each other."""
+
+    def on_host(self, place: int) -> tuple[int, ...]:
+        """Return the server on the host at *place* in the order of hosts; none beyond the last."""
+        return () if place >= self.count else (-1,) if self.alike else (place,)
+
+
+_Uses = tuple[tuple[int, tuple[int, ...]], ...]
+_Served = tuple[tuple[int, int], ...]
+
+
+def slots(
+    hardware: Hardware, placements: Sequence[tuple[Placement, ...]], fold: bool = True, serving: Sequence[Serving | None] = ()
+) -> list[Slot]:
+    """Return the slots that *placements* and parameter servers (one entry per job) make of the cluster.
+
+    Without *fold* every node is its own slot. Raise SpecError for more servers than hosts that may carry them.
+    """
     lent: dict[int, list[tuple[int, tuple[int, ...]]]] = {}
+    served: dict[int, list[tuple[int, int]]] = {}
     for job, placement in enumerate(placements):
-        for number, gpus in placement:
+        own = serving[job] if job < len(serving) else None
+        if own and own.colocated and own.count > len(placement):
+            raise SpecError(_too_many_servers(own.count, f"the job runs on {len(placement)} worker nodes"))
+        for place, (number, gpus) in enumerate(placement):
             lent.setdefault(number, []).append((job, gpus))
-    counted: dict[tuple[int, tuple[tuple[int, tuple[int, ...]], ...], int], int] = {}
+            served.setdefault(number, []).extend((job, server) for server in (own.on_host(place) if own and own.colocated else ()))
+    nodes = dict(_worker_nodes(hardware))
+    hosts = [(nodes[number], tuple(uses), tuple(served[number]), number) for number, uses in sorted(lent.items())]
+    return [*_counted(hosts, "n", fold), *_counted(_server_hosts(hardware, serving), "s", fold)]
+
+
+def _server_hosts(hardware: Hardware, serving: Sequence[Serving | None]) -> list[tuple[Node, _Uses, _Served, int]]:
+    """Return the hosts of role ``server`` that carry a server of some job."""
+    nodes = [group.node for group in hardware.groups if group.role == "server" for _ in range(group.count)]
+    apart = [(job, own) for job, own in enumerate(serving) if own and not own.colocated]
+    for _, own in apart:
+        if own.count > len(nodes):
+            raise SpecError(_too_many_servers(own.count, f"{hardware.name} has {len(nodes)} hosts of role 'server'"))
+    found = []
+    for place, node in enumerate(nodes):
+        here = tuple((job, server) for job, own in apart for server in own.on_host(place))
+        if here:
+            found.append((node, (), here, place))
+    return found
+
+
+def _too_many_servers(count: int, there: str) -> str:
+    return f"training.stack.servers.count: {count} parameter servers, but {there}, and each takes a host; write fewer, or add hosts"
+
+
+def _counted(hosts: Sequence[tuple[Node, _Uses, _Served, int]], letter: str, fold: bool) -> list[Slot]:
+    counted: dict[tuple[int, _Uses, _Served, int], int] = {}
     kept: dict[int, Node] = {}
-    for number, uses in sorted(lent.items()):
-        node = nodes[number]
+    for node, uses, served, number in hosts:
         kept[id(node)] = node
-        key = (id(node), tuple(uses), 0 if fold else number)
+        key = (id(node), uses, served, 0 if fold else number)
         counted[key] = counted.get(key, 0) + 1
-    return [Slot(f"n{index}", kept[key[0]], count, key[1]) for index, (key, count) in enumerate(counted.items())]
+    return [Slot(f"{letter}{index}", kept[key[0]], count, key[1], key[2]) for index, (key, count) in enumerate(counted.items())]
 
 
 class RankClass(NamedTuple):
@@ -157,9 +217,7 @@ def build(network: Network, cluster: Sequence[Slot], crossings: Mapping[str, Map
         for link, name in names.items():
             if name not in network.capacity:
                 network.add_link(name, slot.graph.links[link].capacity)
-        host = slot.node.host
-        gain = host.cpu.smt_gain if host.vcpus > host.physical_cores else 1.0
-        network.add_link(f"{slot.name}.cores", host.physical_cores * gain)
+        network.add_link(f"{slot.name}.cores", slot.cores)
         classes.extend(found)
     return Built(classes, live)
 

@@ -154,6 +154,22 @@ class NodeGraph:
             inside = self._to_memory(port, home) + self._from_memory(target, home)
         return Route(((f"net>{port}", *inside),), path_class, self.node.nic.transport, staged=not direct)
 
+    def memory_to_network(self, nic: int) -> tuple[str, ...]:
+        """Return the links from the DRAM of the NIC's own socket out of the node."""
+        port = f"nic{nic}"
+        return (*self._from_memory(port, self.socket_of(port)), f"{port}>net")
+
+    def memory_from_network(self, nic: int) -> tuple[str, ...]:
+        """Return the links from the network into the DRAM of the NIC's own socket."""
+        port = f"nic{nic}"
+        return (f"net>{port}", *self._to_memory(port, self.socket_of(port)))
+
+    def nearest_nic(self, gpu: int) -> int:
+        """Return the NIC with the closest PCIe path to *gpu*; GPUs with several such take turns."""
+        classes = [PATH_CLASSES.index(self.pcie_class(f"gpu{gpu}", f"nic{nic}")) for nic in range(self.node.nic.count)]
+        near = [nic for nic, found in enumerate(classes) if found == min(classes)]
+        return near[gpu % len(near)]
+
     def to_networkx(self) -> networkx.MultiDiGraph[str]:
         """Return the graph for drawing and analysis; edge data are *name*, *capacity* (bytes/s) and *tier*."""
         import networkx

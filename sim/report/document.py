@@ -13,6 +13,7 @@ from sim.epoch import Epoch
 from sim.events import STALLS
 from sim.report.verdict import assumptions, verdict, warnings
 from sim.simulate import Run
+from sim.training.server_plan import ServerPlan
 
 SCHEMA = 1
 
@@ -82,6 +83,15 @@ def collective(run: Run, number: int) -> dict[str, Any] | None:
         return None
     workload = run.jobs[number].job.workload
     nbytes = 4.0 * workload.model.parameters
+    if isinstance(plan, ServerPlan):
+        time, bottleneck = plan.alone()
+        return {
+            "algorithm": "parameter_server",
+            "protocol": None,
+            "channels": None,
+            "busbw_bytes_per_s": 2 * nbytes / time,  # of one worker: pushed and pulled
+            "bottleneck": bottleneck,
+        }
     cost = plan.cost(nbytes)
     moved = 2 * (plan.ranks - 1) / plan.ranks * nbytes
     return {

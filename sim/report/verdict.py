@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from sim.analysis.bottleneck import Bottleneck, Resource
 from sim.events import Cause
 from sim.simulate import JobRun, Run
+from sim.spec.servers import Servers
 from sim.training.collectives.plan import CORES_COPY
 from sim.units import show
 
@@ -160,8 +161,17 @@ def assumptions(run: Run, number: int = 0) -> list[str]:
         found.append(f"{run.hardware.name} comes without a volume: one {volume.name} of {size} (--set node.storage.volume=...)")
     if workload.input.loader != "synthetic":
         found.append(f"warm epochs find {100 * job.hit_ratio:.0f} % of the data set in the page cache")
+    if (servers := workload.training.stack.servers) is not None:
+        found.append(_servers(servers, workload.training.stack.asynchronous))
     found.append("the host waits for the GPU at the end of each step")
     return found
+
+
+def _servers(servers: Servers, asynchronous: bool) -> str:
+    shared = "whole variables dealt in turn" if servers.sharding == "variables" else f"chunks of {show(servers.chunk, 'binary size')}"
+    place = "hosts of role server" if servers.placement == "group" else "worker nodes"
+    pace = "each worker by itself, meeting the others at random moments" if asynchronous else "all workers in step"
+    return f"{servers.count} parameter server{'s' * (servers.count > 1)} on {place}, {shared}; {pace}; the servers run the optimizer"
 
 
 def warnings(run: Run, number: int = 0) -> list[str]:

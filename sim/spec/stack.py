@@ -11,8 +11,9 @@ from pydantic import Field, model_validator
 
 from sim.spec.fields import Bytes, Count, Factor, Fraction, Seconds, Source, Spec, Whole
 from sim.spec.hardware import Transport
+from sim.spec.servers import Servers
 
-Strategy = Literal["ddp", "apex", "apex_per_tensor", "flat", "horovod"]
+Strategy = Literal["ddp", "apex", "apex_per_tensor", "flat", "horovod", "parameter_server", "parameter_server_async"]
 
 
 class Fusion(Spec):
@@ -57,13 +58,16 @@ class Stack(Spec):
     name: str
     strategy: Strategy
     """ddp: buckets in gradient-ready order, overlapped with backward. apex: the same, counted in elements. apex_per_tensor: one
-    all-reduce per gradient tensor, overlapped. flat: one all-reduce of everything after backward. horovod: what is ready each cycle."""
+    all-reduce per gradient tensor, overlapped. flat: one all-reduce of everything after backward. horovod: what is ready each cycle.
+    parameter_server: workers push gradients to servers and pull the new weights, all in step; parameter_server_async: each by itself."""
     bucket_cap: Bytes = 25 * 2.0**20
     first_bucket_cap: Bytes = 2.0**20
     message_size: Count = 10_000_000
     """Elements at which apex closes a bucket."""
     fusion: Fusion | None = None
     """Of Horovod, and only of it."""
+    servers: Servers | None = None
+    """Of the parameter-server strategies, and only of them."""
     overlap: bool = True
     no_sync: bool = True
     """Micro-batches before the last of a step exchange nothing; else each exchanges and waits."""
@@ -114,6 +118,22 @@ class Stack(Spec):
             raise ValueError("backend gloo needs a gloo_transport; write gloo_transport: tcp-single-flow")
         if self.backend != "gloo" and self.gloo_transport is not None:
             raise ValueError("gloo_transport is gloo's, but the backend is nccl; leave it out, or write backend: gloo")
+        if self.uses_servers and self.servers is None:
+            raise ValueError(f"strategy {self.strategy} needs a servers block; write servers: {{count: 1, source: ...}}")
+        if not self.uses_servers and self.servers is not None:
+            raise ValueError(
+                f"servers are parameter servers, but the strategy is {self.strategy}; leave them out, or write parameter_server"
+            )
         if self.backend == "gloo" and self.channels is not None:
             raise ValueError("channels are NCCL's, but the backend is gloo, which has one ring; leave them out, or write backend: nccl")
         return self
+
+    @property
+    def uses_servers(self) -> bool:
+        """Whether gradients travel through parameter servers."""
+        return self.strategy.startswith("parameter_server")
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether workers do not wait for each other."""
+        return self.strategy == "parameter_server_async"

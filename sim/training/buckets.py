@@ -23,6 +23,8 @@ CAPS: Mapping[Strategy, Callable[[Stack, float], Sequence[float]]] = {
     "apex": lambda stack, width: [stack.message_size * width],
     "apex_per_tensor": lambda *_: [1.0],
     "flat": lambda *_: [math.inf],
+    "parameter_server": lambda stack, _: [stack.first_bucket_cap, stack.bucket_cap] if stack.overlap else [math.inf],
+    "parameter_server_async": lambda *_: [math.inf],
 }
 """Bytes at which buckets close, by strategy, for gradient elements of some width; the last serves all further buckets."""
 

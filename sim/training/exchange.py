@@ -85,6 +85,8 @@ class Exchange:
         self._ranks = ranks
         self.current: tuple[str, float] | None = None
         """The collective in progress and when it began (s): part of the state that decides what happens next."""
+        self.remembers: Callable[[], tuple[float, ...]] = tuple
+        """Returns what else decides it: what the collective has learnt from earlier steps."""
         first = _Round(env, 0, rounds[0], len(ranks))
         self._at = dict.fromkeys(ranks, first)
         """The round that each rank is in: one may have left a round that another has still to finish."""

@@ -46,7 +46,7 @@ def gradient_bytes(workload: Workload) -> float:
 
 def plan_exchange(workload: Workload, ready: Sequence[float], ranks: int) -> ExchangePlan:
     """Return what *ranks* exchange when all of them have each gradient tensor at *ready* (s after backward began, growing)."""
-    if ranks == 1:
+    if ranks == 1 and not workload.training.stack.uses_servers:
         return ExchangePlan()
     stack, buffers = workload.training.stack, workload.model.buffers
     before = [Operation("broadcast buffers", (Message("broadcast", buffers),))] if stack.broadcast_buffers and buffers else []

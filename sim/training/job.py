@@ -28,6 +28,8 @@ from sim.training.input_pipeline import (
     Synthetic,
     WorkerLoader,
 )
+from sim.training.server_plan import Sender, ServerPlan
+from sim.training.servers import Crowd, ServerExecutor
 from sim.training.spread import expected_maximum
 from sim.training.step import Rank
 from sim.training.step_plan import StepPlan, plan_steps
@@ -36,6 +38,8 @@ REFERENCE_GPU_BANDWIDTH = 900e9
 """Memory bandwidth (bytes/s) of the V100 on which data sets state their GPU decode time; other GPUs scale with theirs."""
 
 Executor = Callable[[Network, EventLog, int, RingPlan, Live], Collective]
+Wiring = RingPlan | ServerPlan
+"""What gradients travel over: rings of the job's GPUs, or parameter servers."""
 EXECUTORS: Mapping[str, Executor] = {"phase": PhaseExecutor, "transfer": TransferExecutor}
 """How all-reduces are played: each as one activity, or every transfer as a flow of its own."""
 
@@ -53,6 +57,11 @@ class Job:
     def ranks(self) -> int:
         """Return the number of GPUs."""
         return sum(len(part.gpus) for part in self.placement)
+
+    @property
+    def asynchronous(self) -> int:
+        """Return the number of ranks that do not wait for each other; 0 where all keep step."""
+        return self.ranks if self.workload.training.stack.asynchronous else 0
 
 
 def batch_cost(workload: Workload, node: Node, disk_rate: float, hit_ratio: float) -> BatchCost:
@@ -99,7 +108,7 @@ def add_disks(network: Network, cluster: Sequence[Slot], burst: Mapping[str, boo
 
 
 def make_ranks(
-    stage: Stage, number: int, job: Job, rings: RingPlan | None, hit_ratio: Mapping[str, float], finished_step: Callable[[int], None]
+    stage: Stage, number: int, job: Job, wiring: Wiring | None, hit_ratio: Mapping[str, float], finished_step: Callable[[int], None]
 ) -> list[Rank]:
     """Return *job*'s ranks, ready to train, their loaders already at work; each tells *finished_step* after every step.
 
@@ -108,12 +117,15 @@ def make_ranks(
     workload = job.workload
     classes = [found for found in stage.built.classes if found.job == number]
     machines = [(found.slot.node.gpu, found.slot.node.host.cpu.speed) for found in classes]
-    plans = plan_steps(workload, machines, job.ranks if rings else 1)
+    plans = plan_steps(workload, machines, job.ranks if wiring else 1)
     indices = [_log_rank(stage.log, number, found) for found in classes]
     gpus = [_live_gpu(stage.network, found, workload) for found in classes]
-    exchange = _exchange(stage, indices, gpus, plans[0], rings)
+    if isinstance(wiring, ServerPlan):
+        exchanges = _served(stage, classes, indices, gpus, plans[0], wiring)
+    else:
+        exchanges = [_exchange(stage, indices, gpus, plans[0], wiring)] * len(classes)
     ranks = []
-    for found, plan, index, gpu in zip(classes, plans, indices, gpus, strict=True):
+    for found, plan, index, gpu, exchange in zip(classes, plans, indices, gpus, exchanges, strict=True):
         pipeline = _loader(_site(stage, index, found, workload, hit_ratio.get(found.slot.name, 0.0)), workload)
         name = f"{found.slot.node.gpu.name} compute"
         ranks.append(Rank(index, stage.log, stage.network, gpu, name, plan, pipeline, exchange, finished_step, _lag(job, found)))
@@ -121,6 +133,8 @@ def make_ranks(
 
 
 def _lag(job: Job, found: RankClass) -> float:
+    if job.asynchronous:
+        return 0.0  # nobody waits for the slowest
     noise = job.workload.training.noise.compute_cv
     return expected_maximum(job.ranks) * (found.slot.node.gpu.compute_cv if noise is None else noise)
 
@@ -150,6 +164,35 @@ def _exchange(stage: Stage, ranks: Sequence[int], gpus: Sequence[LiveGpu], plan:
     collective = EXECUTORS[stage.executor](stage.network, stage.log, ranks[0], rings, stage.built.live)
     tier = Cause.NETWORK if rings.nodes > 1 else Cause.INTERCONNECT
     return Exchange(stage.network.env, stage.log, ranks, rounds, Backend(collective, tier), gpus)
+
+
+def _served(
+    stage: Stage, classes: Sequence[RankClass], ranks: Sequence[int], gpus: Sequence[LiveGpu], plan: StepPlan, servers: ServerPlan
+) -> list[Exchange]:
+    """Return how each class of workers meets the parameter servers: all in one exchange, or each in its own."""
+    rounds = [micro_batch.operations for micro_batch in plan.micro_batches]
+
+    def exchange(mine: Sequence[int], beside: Sequence[LiveGpu], senders: Sequence[Sender], crowd: Crowd | None) -> Exchange:
+        executor = ServerExecutor(stage.network, stage.log, mine[0], servers, stage.built.live, senders, crowd)
+        made = Exchange(stage.network.env, stage.log, mine, rounds, Backend(executor, Cause.NETWORK), beside)
+        made.remembers = executor.remembers
+        return made
+
+    if not servers.asynchronous:
+        return [exchange(ranks, gpus, servers.everyone, None)] * len(classes)
+    return [
+        exchange([rank], [gpu], [Sender(found.slot, found.gpus[:1], 1)], _crowd(stage, found, servers))
+        for rank, gpu, found in zip(ranks, gpus, classes, strict=True)
+    ]
+
+
+def _crowd(stage: Stage, found: RankClass, servers: ServerPlan) -> Crowd:
+    """Return whom one worker of a class stands for: on the links of its own node, unless a server is there, only those of the node."""
+    if any(site.slot is found.slot for site in servers.sites):
+        return Crowd(found.size, {})
+    others = found.size - 1
+    own = (*stage.built.live[found.slot.name].values(), found.cores)
+    return Crowd(found.size, dict.fromkeys(own, (found.members - 1) / others if others else 0.0))
 
 
 def _site(stage: Stage, index: int, found: RankClass, workload: Workload, hit_ratio: float) -> Site:

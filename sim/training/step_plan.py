@@ -143,7 +143,8 @@ def _plan(workload: Workload, gpu: Gpu, cpu_speed: float, found: _Pass, exchange
     if count > 1 and stack.no_sync:
         kinds = [silent, *[silent._replace(before=())] * (count - 2), whole._replace(before=())]
     known = {id(kind): _micro_batch(workload, gpu, found, kind) for kind in kinds}
-    optimizer = _optimizer(workload, gpu, stack.launch_cpu / cpu_speed)
+    # a parameter server runs the optimizer
+    optimizer = Segment(0.0, 0.0) if stack.uses_servers else _optimizer(workload, gpu, stack.launch_cpu / cpu_speed)
     extra = stack.distributed_overhead if exchange.buckets else 0.0
     if stack.gradient_clipping:
         elements = sum(sum(layer.gradients) for layer in workload.model.layers)

@@ -130,6 +130,11 @@ class RingPlan:
         return len(self.parts[0].channels.channels)
 
     @property
+    def decision(self) -> dict[str, object]:
+        """Return what the log's header says of the exchange."""
+        return {"algorithm": "ring", "channels": self.channels}
+
+    @property
     def launch(self) -> float:
         """Return the fixed cost of one collective, seconds."""
         return max(part.channels.launch for part in self.parts)

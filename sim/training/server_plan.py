@@ -1,0 +1,281 @@
+"""What does one exchange through parameter servers load, bucket by bucket? Pure: links and cores, in stages one after another.
+
+Every worker pushes each server its shard of the bucket (`sim.training.sharding`), the server's processor applies it, and the worker
+pulls the new values: three stages, or one where the servers pipeline. What moves in step moves as one: a leg of a stage is everything
+between the workers and one server (or several alike), loaded with as many flows as cross each link. A server spreads its traffic over
+all its NICs. What a colocated server gets from its own host crosses PCIe but no wire. With racks (PHub, arXiv:1805.07891, section 3.4)
+servers add up their own rack first and then exchange the sums in a ring, which alone crosses the core of the fabric.
+
+Does not model: a bucket that is pushed while the one before is pulled (unless pipelined), and sums inside a node before the push.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from sim.cluster.build import Serving, Slot
+from sim.events import Cause
+from sim.spec.fields import at
+from sim.spec.hardware import Fabric
+from sim.spec.servers import Servers
+from sim.spec.workload import Workload
+from sim.training.collectives.plan import CORE, CORES, Live, Load, live_name
+from sim.training.sharding import Shard, shards
+
+
+class Sender(NamedTuple):
+    """Workers that push together: those with *gpus* on each of *nodes* nodes of *slot*."""
+
+    slot: Slot
+    gpus: tuple[int, ...]
+    nodes: int
+
+
+class Site(NamedTuple):
+    """Hosts that carry a server: server *number*, or servers all alike (-1)."""
+
+    slot: Slot
+    number: int
+
+
+class Leg(NamedTuple):
+    """All traffic with one site: *volume* units (bytes of one worker and server, or core-seconds), its load per unit, and its limit."""
+
+    name: str
+    volume: float
+    load: Load
+    cap: float = float("inf")
+
+
+class Stage(NamedTuple):
+    """Legs side by side, then a latency (s)."""
+
+    legs: tuple[Leg, ...]
+    latency: float = 0.0
+
+
+@dataclass(frozen=True)
+class ServerPlan:
+    """The parameter servers of one job; *parts* are its workers by slot, *shards* what one worker sends by bucket and server."""
+
+    parts: tuple[tuple[Slot, tuple[int, ...]], ...]
+    sites: tuple[Site, ...]
+    servers: Servers
+    shards: tuple[tuple[Shard, ...], ...]
+    fabric: Fabric
+    asynchronous: bool
+
+    @property
+    def ranks(self) -> int:
+        """Return the number of workers."""
+        return sum(slot.count * len(gpus) for slot, gpus in self.parts)
+
+    @property
+    def channels(self) -> None:
+        """There are no NCCL channels."""
+
+    @property
+    def decision(self) -> dict[str, object]:
+        """Return what the log's header says of the exchange."""
+        return {"algorithm": "parameter server", "servers": self.servers.count, "sharding": self.servers.sharding}
+
+    @property
+    def shared(self) -> dict[str, float]:
+        """Return the resources that belong to no node, by live name, with their capacities (bytes/s)."""
+        return {".".join(CORE): self.fabric.core_bandwidth} if self.fabric.core_bandwidth else {}
+
+    @property
+    def everyone(self) -> tuple[Sender, ...]:
+        """Return all workers."""
+        return tuple(Sender(slot, gpus, slot.count) for slot, gpus in self.parts)
+
+    def crossings(self, slot: str) -> dict[str, Hashable]:
+        """Return what one exchange puts on each physical link of one node of *slot*: the colour that keeps unlike links apart."""
+        found: dict[str, list[tuple[str, float]]] = defaultdict(list)
+        for bucket in range(len(self.shards)):
+            for stage in self.stages(bucket, self.everyone):
+                for leg in stage.legs:
+                    for (owner, link), load in leg.load.items():
+                        if owner == slot:
+                            found[link].append((leg.name, round(load * leg.volume)))
+        return {link: tuple(loads) for link, loads in found.items()}
+
+    def stages(self, bucket: int, senders: Sequence[Sender]) -> list[Stage]:
+        """Return the stages of the exchange of *bucket* among *senders* and all servers."""
+        legs = [_Traffic(self, site, self.shards[bucket][max(site.number, 0)], senders) for site in self.sites]
+        legs = [leg for leg in legs if leg.shard.nbytes > 0]
+        latency = max(sender.slot.node.nic.transport.hop_latency for sender in senders) + self.fabric.latency
+        between = [Stage(tuple(leg.between_racks() for leg in legs), latency * (self.servers.racks - 1))] if self.servers.racks > 1 else []
+        if self.servers.pipelined:
+            return [Stage(tuple(leg.whole() for leg in legs), 2 * latency), *between]
+        push, apply, pull = (tuple(getattr(leg, name)() for leg in legs) for name in ("push", "apply", "pull"))
+        return [Stage(push, latency), Stage(apply), *between, Stage(pull, latency)]
+
+    @cached_property
+    def host_bytes(self) -> dict[str, float]:
+        """Return the bytes that one node of each slot sends and receives in one exchange of everything."""
+        found = dict.fromkeys((part.name for part in (*(slot for slot, _ in self.parts), *(site.slot for site in self.sites))), 0.0)
+        for bucket in range(len(self.shards)):
+            for stage in self.stages(bucket, self.everyone):
+                for leg in stage.legs:
+                    for (slot, link), load in leg.load.items():
+                        if link.startswith("net>") or link.endswith(">net"):
+                            found[slot] += load * leg.volume
+        return found
+
+    def alone(self) -> tuple[float, str]:
+        """Return the seconds that one exchange of everything takes when nothing else runs, and what bounds most of it.
+
+        All workers together, or one of them where they do not keep step.
+        """
+        senders = (Sender(self.parts[0][0], self.parts[0][1][:1], 1),) if self.asynchronous else self.everyone
+        causes, total, held = self.causes({}), 0.0, dict[str, float]()
+        for bucket in range(len(self.shards)):
+            for stage in self.stages(bucket, senders):
+                found = max((self._leg_alone(leg) for leg in stage.legs), default=(0.0, ""))
+                total += found[0] + stage.latency
+                held[found[1]] = held.get(found[1], 0.0) + found[0]
+        worst = max(held, key=lambda name: held[name])
+        return total, causes[worst][1] if worst in causes else "the flow limit of the transport"
+
+    def _leg_alone(self, leg: Leg) -> tuple[float, str]:
+        slots = {slot.name: slot for slot in (*(slot for slot, _ in self.parts), *(site.slot for site in self.sites))}
+        times = [(leg.volume / leg.cap, "")]
+        for (slot, link), load in leg.load.items():
+            capacity = self.fabric.core_bandwidth if (slot, link) == CORE else slots[slot].cores if link == CORES else None
+            times.append((leg.volume * load / (capacity or slots[slot].graph.links[link].capacity), f"{slot}.{link}"))
+        return max(times)
+
+    def causes(self, live: Live) -> dict[str, tuple[Cause, str]]:
+        """Return what it means that a resource, by its live name, holds the exchange back: cause and description."""
+        found = dict.fromkeys(self.shared, (Cause.NETWORK, "the core of the fabric"))
+        alone = {slot.name for slot, _ in self.parts} == {site.slot.name for site in self.sites} and self.parts[0][0].count == 1
+        tier = Cause.INTERCONNECT if alone and len(self.parts) == 1 else Cause.NETWORK
+        for site in self.sites:
+            number = "" if site.number < 0 else f" {site.number}"
+            found[live_name(live, site.slot.name, CORES)] = (tier, f"CPU of parameter server{number}")
+            for link, known in site.slot.graph.links.items():
+                found.setdefault(
+                    live_name(live, site.slot.name, link), (Cause(known.tier), f"parameter server{number}: {known.description}")
+                )
+        for slot, _ in self.parts:
+            for link, known in slot.graph.links.items():
+                found.setdefault(live_name(live, slot.name, link), (Cause(known.tier), known.description))
+            found.setdefault(live_name(live, slot.name, CORES), (Cause.NETWORK, "CPU cores that copy for the network"))
+        return found
+
+
+@dataclass(frozen=True)
+class _Traffic:
+    """The legs between *senders* and one site, for one shard."""
+
+    plan: ServerPlan
+    site: Site
+    shard: Shard
+    senders: Sequence[Sender]
+
+    @property
+    def _hosts(self) -> float:
+        """Servers of the site that one worker talks to."""
+        return (self.site.slot.count if self.site.number < 0 else 1) / self.plan.servers.racks
+
+    @property
+    def _workers(self) -> float:
+        """Workers that talk to one server of the site."""
+        return sum(sender.nodes * len(sender.gpus) for sender in self.senders) / self.plan.servers.racks
+
+    @property
+    def _core_time(self) -> float:
+        """Core-seconds of one server for one worker's shard."""
+        spec = self.plan.servers
+        return (self.shard.updates * spec.update_cpu + 2 * self.shard.nbytes * spec.byte_cpu) / self.site.slot.node.host.cpu.speed
+
+    @property
+    def _cap(self) -> float:
+        caps = [sender.slot.node.nic.transport.flow_cap for sender in self.senders]
+        return min((cap for cap in caps if cap is not None), default=float("inf"))
+
+    def push(self) -> Leg:
+        return Leg("push", self.shard.nbytes, self._wires(outward=True), self._cap)
+
+    def pull(self) -> Leg:
+        return Leg("pull", self.shard.nbytes, self._wires(outward=False), self._cap)
+
+    def apply(self) -> Leg:
+        return Leg("apply", self._workers * self._core_time, {(self.site.slot.name, CORES): 1.0})
+
+    def whole(self) -> Leg:
+        """Return push, update and pull of chunks side by side."""
+        load: dict[tuple[str, str], float] = defaultdict(float)
+        for part in (self._wires(outward=True), self._wires(outward=False)):
+            for key, amount in part.items():
+                load[key] += amount
+        load[self.site.slot.name, CORES] += self._workers * self._core_time / self.shard.nbytes
+        return Leg("push and pull", self.shard.nbytes, load, self._cap)
+
+    def between_racks(self) -> Leg:
+        """Return the ring of this site's servers with those of the other racks."""
+        racks, slot = self.plan.servers.racks, self.site.slot
+        load: dict[tuple[str, str], float] = defaultdict(float)
+        for nic in range(slot.node.nic.count):
+            for link in (*slot.graph.memory_to_network(nic), *slot.graph.memory_from_network(nic)):
+                load[slot.name, link] += 1 / slot.node.nic.count
+        load[slot.name, CORES] += 2 * self.plan.servers.byte_cpu / slot.node.host.cpu.speed
+        if self.plan.shared:
+            load[CORE] = float(slot.count)
+        return Leg("between racks", 2 * (racks - 1) / racks * self.shard.nbytes, load)
+
+    def _wires(self, outward: bool) -> dict[tuple[str, str], float]:
+        """Return the load of every link per byte that one worker and one server exchange, from or to the workers."""
+        slot, load = self.site.slot, defaultdict[tuple[str, str], float](float)
+        arriving = self._workers
+        for sender in self.senders:
+            local = 1.0 if sender.slot is slot else 0.0
+            arriving -= local * len(sender.gpus) if sender.nodes == sender.slot.count else local
+            self._worker_side(load, sender, self._hosts - local, local, outward)
+        weight = self._weight(slot) * arriving / slot.node.nic.count
+        for nic in range(slot.node.nic.count):
+            links = slot.graph.memory_from_network(nic) if outward else slot.graph.memory_to_network(nic)
+            for link in links if weight > 0 else ():
+                load[slot.name, link] += weight
+        return load
+
+    def _worker_side(self, load: dict[tuple[str, str], float], sender: Sender, remote: float, local: float, outward: bool) -> None:
+        graph, name = sender.slot.graph, sender.slot.name
+        for gpu in sender.gpus:
+            nic = graph.nearest_nic(gpu)
+            for link in (graph.to_nic(gpu, nic) if outward else graph.from_nic(nic, gpu)).links if remote > 0 else ():
+                load[name, link] += remote * self._weight(sender.slot)
+            for link in (graph.device_to_host(gpu) if outward else graph.host_to_device(gpu)).links if local else ():
+                load[name, link] += local
+        if remote > 0 and sender.slot.node.nic.transport.cpu_time_per_byte:
+            load[name, CORES] += remote * len(sender.gpus) * sender.slot.node.nic.transport.cpu_time_per_byte
+        if remote > 0 and self.plan.shared and self.plan.servers.racks == 1:
+            load[CORE] += remote * len(sender.gpus) * sender.nodes
+
+    def _weight(self, slot: Slot) -> float:
+        """Return what a byte weighs on a link: what an efficiency below 1 loses weighs like bytes."""
+        return 1.0 / min(1.0, at(slot.node.nic.transport.efficiency, max(self.shard.nbytes, 1.0)))
+
+
+def serving(workload: Workload) -> Serving | None:
+    """Return where the parameter servers of *workload* go; None where its stack has none."""
+    stack = workload.training.stack
+    if not stack.uses_servers or stack.servers is None:
+        return None
+    return Serving(stack.servers.count, stack.servers.placement == "colocated", stack.servers.sharding == "chunks")
+
+
+def plan_servers(number: int, workload: Workload, cluster: Sequence[Slot], fabric: Fabric) -> ServerPlan:
+    """Return the plan of job *number*, which trains *workload* on the *cluster*."""
+    servers = workload.training.stack.servers
+    if servers is None:
+        raise ValueError(f"{workload.training.stack.name} has no parameter servers")
+    parts = tuple((slot, gpus) for slot in cluster for job, gpus in slot.lent if job == number)
+    sites = tuple(Site(slot, server) for slot in cluster for job, server in slot.serves if job == number)
+    found = tuple(tuple(bucket) for bucket in shards(workload, servers))
+    return ServerPlan(parts, sites, servers, found, fabric, workload.training.stack.asynchronous)

@@ -1,0 +1,64 @@
+"""Which server keeps which bytes? Whole variables dealt in turn, as TensorFlow does, or equal shares in chunks, as PHub does.
+
+``tf.train.replica_device_setter`` (tensorflow/python/training/device_setter.py) gives each variable to the next server in the order of
+creation, whatever its size. A batch norm also creates its moving mean and variance, which take their turns but are not pushed.
+So what repeats with a period that the number of servers divides is dealt unevenly: a convolution with a bias and its norm are six
+variables, and of two servers one gets every kernel. Chunks (Luo et al., PHub, arXiv:1805.07891, section 3.2) are dealt evenly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from sim.spec.servers import Servers
+from sim.spec.workload import Layer, Model, Workload
+from sim.training.buckets import stack_buckets
+from sim.training.exchange_plan import gradient_bytes
+
+
+class Shard(NamedTuple):
+    """What one worker pushes to one server for one bucket: bytes, and updates (variables or chunks)."""
+
+    nbytes: float
+    updates: float
+
+
+def moving_statistics(model: Model, layer: Layer) -> int:
+    """Return the variables of *layer* beside its trained ones: a batch norm's moving mean and variance."""
+    return 2 if model.buffers > 0 and layer.op == "norm" and len(layer.gradients) == 2 else 0
+
+
+def owners(model: Model, servers: int) -> list[tuple[int, ...]]:
+    """Return, for each layer in forward order, the server (0..) of each gradient tensor, dealt in turn in order of creation."""
+    found = []
+    created = 0
+    for layer in model.layers:
+        found.append(tuple((created + index) % servers for index in range(len(layer.gradients))))
+        created += len(layer.gradients) + moving_statistics(model, layer)
+    return found
+
+
+def shards(workload: Workload, servers: Servers) -> list[list[Shard]]:
+    """Return for each bucket, in launch order, what one worker pushes to each server; chunked, every server gets the same.
+
+    With racks, to each server of the worker's own rack.
+    """
+    layers, stack = workload.model.layers, workload.training.stack
+    count = servers.count // servers.racks
+    sizes = [elements * gradient_bytes(workload) for layer in reversed(layers) for elements in layer.gradients]
+    buckets = [bucket.tensors for bucket in stack_buckets(sizes, stack)]
+    if servers.sharding == "chunks":
+        return [[_chunked(sum(sizes[index] for index in bucket), servers, count)] * count for bucket in buckets]
+    owner = [server for tensors in reversed(owners(workload.model, count)) for server in tensors]
+    return [_dealt(bucket, sizes, owner, count) for bucket in buckets]
+
+
+def _chunked(nbytes: float, servers: Servers, count: int) -> Shard:
+    return Shard(nbytes / count, math.ceil(nbytes / servers.chunk) / count)
+
+
+def _dealt(bucket: Sequence[int], sizes: Sequence[float], owner: Sequence[int], count: int) -> list[Shard]:
+    kept = [[sizes[index] for index in bucket if owner[index] == server] for server in range(count)]
+    return [Shard(sum(own), float(len(own))) for own in kept]
