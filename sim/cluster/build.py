@@ -106,16 +106,16 @@ def _by_pattern(available: Sequence[tuple[int, Node]], pattern: str) -> tuple[Pl
 
 
 class Serving(NamedTuple):
-    """Where one job's parameter servers go: on the first *count* hosts of role ``server``, or of its own nodes (*colocated*)."""
+    """Where one job's parameter servers go: on the first so many hosts of role ``server``, or of its own nodes (*colocated*)."""
 
-    count: int
+    servers: int
     colocated: bool
     alike: bool
     """Whether all servers carry the same, so that equal hosts may stand for each other."""
 
     def on_host(self, place: int) -> tuple[int, ...]:
         """Return the server on the host at *place* in the order of hosts; none beyond the last."""
-        return () if place >= self.count else (-1,) if self.alike else (place,)
+        return () if place >= self.servers else (-1,) if self.alike else (place,)
 
 
 _Uses = tuple[tuple[int, tuple[int, ...]], ...]
@@ -133,8 +133,8 @@ def slots(
     served: dict[int, list[tuple[int, int]]] = {}
     for job, placement in enumerate(placements):
         own = serving[job] if job < len(serving) else None
-        if own and own.colocated and own.count > len(placement):
-            raise SpecError(_too_many_servers(own.count, f"the job runs on {len(placement)} worker nodes"))
+        if own and own.colocated and own.servers > len(placement):
+            raise SpecError(_too_many_servers(own.servers, f"the job runs on {len(placement)} worker nodes"))
         for place, (number, gpus) in enumerate(placement):
             lent.setdefault(number, []).append((job, gpus))
             served.setdefault(number, []).extend((job, server) for server in (own.on_host(place) if own and own.colocated else ()))
@@ -148,9 +148,9 @@ def _server_hosts(hardware: Hardware, serving: Sequence[Serving | None]) -> list
     nodes = [group.node for group in hardware.groups if group.role == "server" for _ in range(group.count)]
     apart = [(job, own) for job, own in enumerate(serving) if own and not own.colocated]
     for _, own in apart:
-        if own.count > len(nodes):
-            raise SpecError(_too_many_servers(own.count, f"{hardware.name} has {len(nodes)} hosts of role 'server'"))
-    found = []
+        if own.servers > len(nodes):
+            raise SpecError(_too_many_servers(own.servers, f"{hardware.name} has {len(nodes)} hosts of role 'server'"))
+    found: list[tuple[Node, _Uses, _Served, int]] = []
     for place, node in enumerate(nodes):
         here = tuple((job, server) for job, own in apart for server in own.on_host(place))
         if here:

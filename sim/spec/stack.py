@@ -121,9 +121,7 @@ class Stack(Spec):
         if self.uses_servers and self.servers is None:
             raise ValueError(f"strategy {self.strategy} needs a servers block; write servers: {{count: 1, source: ...}}")
         if not self.uses_servers and self.servers is not None:
-            raise ValueError(
-                f"servers are parameter servers, but the strategy is {self.strategy}; leave them out, or write parameter_server"
-            )
+            raise ValueError(f"servers are for parameter servers, not {self.strategy}; leave them out, or write strategy: parameter_server")
         if self.backend == "gloo" and self.channels is not None:
             raise ValueError("channels are NCCL's, but the backend is gloo, which has one ring; leave them out, or write backend: nccl")
         return self

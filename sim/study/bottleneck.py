@@ -216,6 +216,15 @@ def _launch(workload: Workload) -> Workload:
     return _training(workload, stack=workload.training.stack.model_copy(update={"launch_cpu": 0.0}))
 
 
+def _servers(workload: Workload) -> Workload:
+    """Return *workload* whose parameter servers, where it has some, apply updates in no time."""
+    stack = workload.training.stack
+    if stack.servers is None:
+        return workload
+    servers = stack.servers.model_copy(update={"update_cpu": 0.0, "byte_cpu": 0.0})
+    return _training(workload, stack=stack.model_copy(update={"servers": servers}))
+
+
 _CHANGES: dict[Resource, _Change] = {
     "disk": _Change(node=_disk),
     "cpu": _Change(_cores_of_network, _dataset("prep", "dali_prep", "dali_gpu_prep")),
@@ -223,7 +232,7 @@ _CHANGES: dict[Resource, _Change] = {
     "copy": _Change(workload=_dataset("prepared")),
     "nvlink": _Change(node=_nvlink),
     "pcie": _Change(node=_pcie),
-    "network": _Change(node=_nic, fabric=_fabric),
+    "network": _Change(node=_nic, fabric=_fabric, workload=_servers),
     "launch": _Change(workload=_launch),
     "spread": _Change(workload=lambda workload: _training(workload, noise=Noise(compute_cv=0.0))),
     "gpu": _Change(_gpu, lambda workload: _training(workload, compute_factor=workload.training.compute_factor / FAST)),

@@ -156,12 +156,10 @@ class ServerPlan:
         alone = {slot.name for slot, _ in self.parts} == {site.slot.name for site in self.sites} and self.parts[0][0].count == 1
         tier = Cause.INTERCONNECT if alone and len(self.parts) == 1 else Cause.NETWORK
         for site in self.sites:
-            number = "" if site.number < 0 else f" {site.number}"
-            found[live_name(live, site.slot.name, CORES)] = (tier, f"CPU of parameter server{number}")
+            who = "parameter server" if site.number < 0 else f"parameter server {site.number}"
+            found[live_name(live, site.slot.name, CORES)] = (tier, f"CPU of {who}")
             for link, known in site.slot.graph.links.items():
-                found.setdefault(
-                    live_name(live, site.slot.name, link), (Cause(known.tier), f"parameter server{number}: {known.description}")
-                )
+                found.setdefault(live_name(live, site.slot.name, link), (Cause(known.tier), f"{who}: {known.description}"))
         for slot, _ in self.parts:
             for link, known in slot.graph.links.items():
                 found.setdefault(live_name(live, slot.name, link), (Cause(known.tier), known.description))

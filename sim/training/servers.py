@@ -105,9 +105,9 @@ class ServerExecutor:
 
     def _note(self, legs: Sequence[Activity], name: str, ident: int, nbytes: float) -> None:
         """Log what held back the leg that ended last, moment by moment."""
-        if not legs:
+        last = max((leg for leg in legs if leg.history), key=lambda leg: leg.finish, default=None)
+        if last is None:  # nothing to do took no time
             return
-        last = max(legs, key=lambda leg: leg.finish)
         ends = [*(begin for begin, _ in last.history[1:]), self._network.env.now]
         for (begin, link), end in zip(last.history, ends, strict=True):
             cause, resource = self._causes.get(link, _FLOW)

@@ -44,7 +44,10 @@ def test_nodes_are_counted_by_groups_where_there_are_several(library: Path) -> N
     machine, task = load_hardware("two").spec, load_workload("toy-job").spec
     assert check_job(machine, task, gpus=6) == []
     assert check_job(machine, task, gpus=7) == ["--gpus 7: 3 x two have 6 GPUs; write at most 6"]
-    assert check_job(machine, task, nodes=2) == ["--nodes 2: two has 2 groups of nodes; leave --nodes out, or set groups.0.count"]
+    assert check_job(machine, task, nodes=2) == []  # the only group of workers
+    (library / "hardware/two.yaml").write_text("name: two\ngroups: [{node: toy, count: 3}, {node: toy}]\n")
+    machine = load_hardware("two").spec
+    assert check_job(machine, task, nodes=2) == ["--nodes 2: two has 2 groups of workers; leave --nodes out, or set groups.0.count"]
 
 
 def test_real_data_needs_a_disk() -> None:
