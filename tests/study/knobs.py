@@ -1,0 +1,154 @@
+"""Which numbers can a user write, and does turning one move anything that a run says?
+
+Scenarios are runs of the catalogue that between them use every part of the program. `moves` turns one field, in every block that has
+it, of a scenario's descriptions and compares what the run says: its document, or the refusal to run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache, partial
+from typing import Any, Literal, NamedTuple, get_args, get_origin
+
+from sim.check import check_hardware, check_job, check_workload, require, warn_job
+from sim.report.document import run_document
+from sim.simulate import ring_channels_of, simulate
+from sim.spec.fields import Spec
+from sim.spec.hardware import Hardware
+from sim.spec.workload import Workload
+from sim.spec.yaml import SpecError
+from sim.study.scenario import Question, Scenario, memory_problem, prepare
+from sim.training.job import Job
+
+_SMALL = ("dataset.samples=20000", "training.batch=16")
+_DISK = ("node.host.memory=8 GiB", "dataset.samples=100000", "node.storage.volume.burst_credits=5000", "node.storage.volume.io_size=64 KiB")
+SCENARIOS = (
+    Scenario("p3.16xlarge", "resnet18", _SMALL),
+    Scenario(
+        "p3.16xlarge",
+        "resnet18",
+        (
+            "input.loader=synthetic", "training.noise.compute_cv=0.02", "training.stack.distributed_overhead=2 ms",
+            "training.stack.first_bucket_cap=2 MiB", "node.nic.transport.cpu_time_per_byte=10 s/GB", *_SMALL,
+        ),
+        nodes=2,
+    ),
+    Scenario("p3.2xlarge", "alexnet", ("node.storage.volume.size=100 GiB", "input.worker_start=2 s", *_DISK)),
+    Scenario("p3.2xlarge", "alexnet", ("node.storage.volume.size=10 GiB", "node.storage.iops=500 IOPS", *_DISK)),
+    Scenario("p3.2xlarge", "alexnet", ("node.storage.volume.size=900 GiB", "node.storage.volume.max_iops=400 IOPS", *_DISK)),
+    Scenario("p2.8xlarge", "shufflenet_v2_x0_5", ("input.loader=dali_gpu", *_SMALL), stack="apex-per-tensor"),
+    Scenario("p3.16xlarge", "resnet18", ("input.loader=dali_cpu", "input.num_threads=1", *_SMALL)),
+    Scenario(
+        "p3.8xlarge",
+        "alexnet",
+        (
+            "fabric.latency=20 us", "fabric.core_bandwidth=4 Gbps", "node.topology.host_bridge_bandwidth=1 GB/s",
+            "input.loader=synthetic", *_SMALL,
+        ),
+        nodes=2,
+    ),
+    Scenario("p4d.24xlarge", "bert-base-seq128", ("training.stack.channels=4", *_SMALL), nodes=2),
+    Scenario("p3.2xlarge", "vgg16", ("training.batch=110", "dataset.samples=20000")),
+)  # fmt: skip
+"""Few samples where that changes nothing but the run's cost."""
+
+FACTORS = (1.3, 0.7, 0.5)
+
+
+class Knob(NamedTuple):
+    """A numeric field of a class of blocks."""
+
+    block: str
+    field: str
+
+    def __str__(self) -> str:
+        return f"{self.block}.{self.field}"
+
+
+def knobs() -> list[Knob]:
+    """Return every numeric field that the descriptions of a run can hold."""
+    kinds: dict[type[Spec], None] = {Hardware: None, Workload: None}
+    for kind in (queue := list(kinds)):
+        for field in kind.model_fields.values():
+            for leaf in _leaves(field.annotation):
+                if isinstance(leaf, type) and issubclass(leaf, Spec) and leaf not in kinds:
+                    kinds[leaf] = None
+                    queue.append(leaf)
+    return [
+        Knob(kind.__name__, name)
+        for kind in kinds
+        for name, field in kind.model_fields.items()
+        if {int, float} & {*_leaves(field.annotation)}
+    ]
+
+
+def _leaves(annotation: Any) -> Iterator[Any]:
+    """Yield the types inside *annotation*; what a ``Literal`` allows is none."""
+    if get_origin(annotation) is Literal:
+        return
+    arguments = get_args(annotation)
+    if not arguments:
+        yield annotation
+    for argument in arguments if hasattr(annotation, "__metadata__") is False else arguments[:1]:
+        yield from _leaves(argument)
+
+
+def moves(knob: Knob, scenario: Scenario) -> bool:
+    """Tell whether turning *knob* changes what the run of *scenario* says."""
+    question = _question(scenario)
+    return any(_says(*turned) != _base(scenario) for turned in _turned(question, knob))
+
+
+@cache
+def _question(scenario: Scenario) -> Question:
+    return prepare(scenario)
+
+
+@cache
+def _base(scenario: Scenario) -> Any:
+    question = _question(scenario)
+    return _says(question.hardware, question.jobs[0])
+
+
+def _says(hardware: Hardware, job: Job) -> Any:
+    workload = job.workload
+    try:
+        fits = partial(memory_problem, ranks=job.ranks, channels=ring_channels_of(hardware, job))
+        require([*check_hardware(hardware), *check_workload(workload), *check_job(hardware, workload, fit=fits)])
+        return run_document(simulate(hardware, [job]), {}, warn_job(hardware, workload))
+    except SpecError as error:
+        return str(error)
+
+
+def _turned(question: Question, knob: Knob) -> Iterator[tuple[Hardware, Job]]:
+    [job] = question.jobs
+    for factor in FACTORS:
+        hardware, workload = _turn(question.hardware, knob, factor), _turn(job.workload, knob, factor)
+        if hardware != question.hardware or workload != job.workload:
+            yield hardware, Job(workload, job.placement)
+
+
+def _turn(value: Any, knob: Knob, factor: float, found: bool = False) -> Any:
+    """Return *value* with the numbers of *knob* multiplied; whole numbers move by one or more."""
+    if isinstance(value, Spec):
+        mine = type(value).__name__ == knob.block
+        return value.model_copy(
+            update={name: _turn(getattr(value, name), knob, factor, mine and name == knob.field) for name in type(value).model_fields}
+        )
+    if isinstance(value, tuple):
+        return _turned_curve(value, factor) if found and _is_curve(value) else tuple(_turn(item, knob, factor, found) for item in value)
+    if isinstance(value, dict):
+        return {key: _turn(item, knob, factor, found) for key, item in value.items()}
+    if not found or isinstance(value, bool) or not isinstance(value, int | float):
+        return value
+    if isinstance(value, float):
+        return value * factor
+    return max(value + 1, round(value * factor)) if factor > 1 else max(1, min(value - 1, round(value * factor)))
+
+
+def _is_curve(value: tuple[Any, ...]) -> bool:
+    return bool(value) and isinstance(value[0], tuple)
+
+
+def _turned_curve(curve: tuple[tuple[float, float], ...], factor: float) -> tuple[tuple[float, float], ...]:
+    return tuple((size, level * factor) for size, level in curve)

@@ -1,0 +1,37 @@
+"""Does every number that a user can write move something? Oracle: the same run with that number 30 % more, 30 % less, or halved.
+
+A number that moves nothing is a promise that the program does not keep: wire it, delete it, or give the reason here.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.study.knobs import SCENARIOS, Knob, knobs, moves
+
+WITHOUT_EFFECT = {
+    "Prices.spot": "a run costs what is paid on demand; `sim.analysis.cost` can be asked for the other market",
+    "Gpu.power": "no energy is accounted; a figure for whoever reads the catalogue",
+    "Cpu.clock": "speed is relative to the reference core, not to the clock",
+    "Layer.stride": "tells Winograd's convolutions from others; no run asks yet",
+    "Layer.channels": "tells which kernels use tensor cores; no run asks yet",
+    "Nic.nccl_plugin_latency": "enters NCCL's tuner, which does not choose yet",
+    "Link.nccl_bandwidth": "enters NCCL's search, which moves channels only between NVLink and NIC of like speed",
+}
+
+
+@pytest.mark.parametrize("knob", [knob for knob in knobs() if str(knob) not in WITHOUT_EFFECT], ids=str)
+def test_every_number_moves_something(knob: Knob) -> None:
+    moved = any(moves(knob, scenario) for scenario in SCENARIOS)
+    assert moved, f"{knob} moves nothing in any scenario: wire it, delete it, add a scenario that uses it, or list it with the reason"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("knob", [knob for knob in knobs() if str(knob) in WITHOUT_EFFECT], ids=str)
+def test_what_is_listed_moves_nothing(knob: Knob) -> None:
+    """Or it would stand on the list of exceptions for ever."""
+    assert not any(moves(knob, scenario) for scenario in SCENARIOS), f"{knob} moves a run now: take it off the list of what does not"
+
+
+def test_the_list_of_exceptions_names_fields() -> None:
+    assert set(WITHOUT_EFFECT) <= {str(knob) for knob in knobs()}
