@@ -22,6 +22,9 @@ from sim.training.job import Job
 
 _SMALL = ("dataset.samples=20000", "training.batch=16")
 _DISK = ("node.host.memory=8 GiB", "dataset.samples=100000", "node.storage.volume.burst_credits=5000", "node.storage.volume.io_size=64 KiB")
+_SYNTHETIC = ("input.loader=synthetic", *_SMALL)
+_TOP_K = ("method=top_k", "density=0.1", "source=test")
+_POWER_SGD = ("method=power_sgd", "rank=40", "source=test")
 SCENARIOS = (
     Scenario("p3.16xlarge", "resnet18", _SMALL),
     Scenario(
@@ -48,7 +51,28 @@ SCENARIOS = (
         nodes=2,
     ),
     Scenario("p4d.24xlarge", "bert-base-seq128", ("training.stack.channels=4", *_SMALL), nodes=2),
+    Scenario("p4d.24xlarge", "resnet18", _SYNTHETIC),
+    Scenario("g4dn.12xlarge", "resnet18", _SYNTHETIC, nodes=2),
     Scenario("p3.2xlarge", "vgg16", ("training.batch=110", "dataset.samples=20000")),
+    Scenario("p3.16xlarge", "resnet18", ("training.stack.strategy=apex", *_SYNTHETIC), nodes=2),
+    Scenario(
+        "p3.16xlarge",
+        "resnet18",
+        (
+            "training.stack.strategy=horovod", "training.stack.fusion.threshold=4 MiB", "training.stack.fusion.cycle_time=2 ms",
+            "training.stack.fusion.response_cache=50", "training.stack.fusion.control_latency=50 us",
+            "training.stack.fusion.request_time=1 us", "training.stack.fusion.source=test", *_SYNTHETIC,
+        ),
+        nodes=2,
+    ),
+    Scenario("p3.16xlarge", "resnet18", tuple(f"training.stack.compression.{key}" for key in _TOP_K) + _SYNTHETIC, nodes=2),
+    Scenario("p3.16xlarge", "resnet18", tuple(f"training.stack.compression.{key}" for key in _POWER_SGD) + _SYNTHETIC, nodes=2),
+    Scenario(
+        "p3.16xlarge",
+        "bert-base-seq128",
+        ("training.stack.sparse_embeddings=true", "model.layers.1.rows=30522", "model.layers.1.rows_per_sample=20", *_SYNTHETIC),
+        nodes=2,
+    ),
 )  # fmt: skip
 """Few samples where that changes nothing but the run's cost."""
 
@@ -129,7 +153,7 @@ def _turned(question: Question, knob: Knob) -> Iterator[tuple[Hardware, Job]]:
 
 
 def _turn(value: Any, knob: Knob, factor: float, found: bool = False) -> Any:
-    """Return *value* with the numbers of *knob* multiplied; whole numbers move by one or more."""
+    """Return *value* with the numbers of *knob* multiplied; whole numbers move by one or more, zeros stay."""
     if isinstance(value, Spec):
         mine = type(value).__name__ == knob.block
         return value.model_copy(
@@ -139,7 +163,7 @@ def _turn(value: Any, knob: Knob, factor: float, found: bool = False) -> Any:
         return _turned_curve(value, factor) if found and _is_curve(value) else tuple(_turn(item, knob, factor, found) for item in value)
     if isinstance(value, dict):
         return {key: _turn(item, knob, factor, found) for key, item in value.items()}
-    if not found or isinstance(value, bool) or not isinstance(value, int | float):
+    if not found or not value or isinstance(value, bool) or not isinstance(value, int | float):
         return value
     if isinstance(value, float):
         return value * factor
