@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from sim import __version__
+from sim.deciding import deciding
 from sim.spec.yaml import SpecError
 
 app = typer.Typer(
@@ -254,6 +255,9 @@ def extract(
 
     model = run_extract(target, inputs, output, name, arguments)
     _talk(f"wrote {output}: {len(model.layers)} layers, {model.parameters} parameters")
+
+
+app.add_typer(deciding)
 
 
 def _json(value: Any) -> str:

@@ -283,5 +283,7 @@ class Hardware(Spec):
     description: str = ""
     aliases: tuple[str, ...] = ()
     note: str = ""
+    hypothetical: bool = False
+    """Whether nobody rents or sells it so: it can be simulated and compared, but is not recommended."""
     groups: tuple[Group, ...] = Field(min_length=1)
     fabric: Fabric = Fabric()

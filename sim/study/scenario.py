@@ -85,7 +85,7 @@ def prepare(scenario: Scenario) -> Question:
     """Return the checked hardware and the jobs on it. Raise SpecError with everything that is wrong."""
     if scenario.gpus is not None and scenario.placement is not None:
         raise SpecError("--gpus and --placement: write one of the two; the placement counts the GPUs of each node")
-    for_hardware, for_workload = _sorted_overrides(scenario)
+    for_hardware, for_workload = sorted_overrides(scenario)
     machine = load_hardware(scenario.hardware, for_hardware)
     if scenario.nodes is not None:
         machine = replace(machine, spec=with_nodes(machine.spec, scenario.nodes))
@@ -124,7 +124,7 @@ def scaling(scenario: Scenario, nodes: Sequence[int], gpus: Sequence[int]) -> li
     return [replace(scenario, nodes=count, gpus=total) for count in (nodes or (None,)) for total in (gpus or (None,))]
 
 
-def _sorted_overrides(scenario: Scenario) -> tuple[list[str], list[str]]:
+def sorted_overrides(scenario: Scenario) -> tuple[list[str], list[str]]:
     """Return the overrides of the hardware and those of the workload, options among the latter."""
     for_hardware, for_workload = split_overrides(scenario.overrides)
     options = {"training.stack": scenario.stack, "training.precision": scenario.precision, "training.batch": scenario.batch}
@@ -197,7 +197,7 @@ def _prepare_jobs(scenario: Scenario, machine: Loaded[Hardware]) -> Question:
     for option, value in given.items():
         if value is not None:
             raise SpecError(f"{option} {value}: a file of several jobs says this for each job")
-    loaded = load(Jobs, locate(scenario.workload, "workloads"), _sorted_overrides(scenario)[1])
+    loaded = load(Jobs, locate(scenario.workload, "workloads"), sorted_overrides(scenario)[1])
     require(check_hardware(machine.spec, machine.document))
     taken: dict[int, set[int]] = {}
     jobs: list[Job] = []

@@ -69,6 +69,16 @@ SCENARIOS = (
     Scenario("p3.16xlarge", "resnet18", tuple(f"training.stack.compression.{key}" for key in _POWER_SGD) + _SYNTHETIC, nodes=2),
     Scenario(
         "p3.16xlarge",
+        "resnet18",
+        (
+            "training.stack.strategy=parameter_server", "training.stack.servers.count=4", "training.stack.servers.racks=2",
+            "training.stack.servers.placement=colocated", "training.stack.servers.sharding=chunks", *_SYNTHETIC,
+        ),
+        nodes=4,
+        stack="tf-parameter-server",
+    ),
+    Scenario(
+        "p3.16xlarge",
         "bert-base-seq128",
         ("training.stack.sparse_embeddings=true", "model.layers.1.rows=30522", "model.layers.1.rows_per_sample=20", *_SYNTHETIC),
         nodes=2,

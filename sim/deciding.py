@@ -1,0 +1,242 @@
+"""What can be typed to decide? ``profile compare recommend sweep diff``: commands over many runs. Parse, call one function, print."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sim.spec.yaml import SpecError
+from sim.terminal import json_text, print_json, talk
+
+deciding = typer.Typer()
+
+Hw = Annotated[str, typer.Argument(metavar="HW", help="hardware: a YAML file or a catalogue name such as p3.16xlarge")]
+Wl = Annotated[str, typer.Argument(metavar="WL", help="workload: a YAML file or a catalogue name such as vgg16")]
+Sets = Annotated[
+    list[str], typer.Option("--set", metavar="K=V", help="override any field, for example node.nic.bandwidth='100 Gbps'; repeatable")
+]
+Where = Annotated[list[str], typer.Option("--where", metavar="COND", help="machines of the catalogue, for example gpus=8; repeatable")]
+Nodes = Annotated[str | None, typer.Option(metavar="N|A..B", help="nodes of the only group; a range tries each number")]
+Batch = Annotated[int | None, typer.Option(min=1, help="samples per GPU")]
+GlobalBatch = Annotated[int | None, typer.Option(min=1, help="samples of all GPUs together (strong scaling)")]
+Precision = Annotated[str | None, typer.Option(help="fp32, tf32, amp_fp16, amp_bf16, fp16, bf16 or fp8")]
+Stack = Annotated[str | None, typer.Option(help="software stack: a file or a name in workloads/stacks/")]
+Processes = Annotated[int | None, typer.Option("--jobs", min=1, help="processes; all cores by default")]
+Json = Annotated[bool, typer.Option("--json", help="print one JSON document, and nothing else, on stdout")]
+Csv = Annotated[bool, typer.Option("--csv", help="print CSV on stdout")]
+Folder = Annotated[Path | None, typer.Option("-o", "--output", metavar="DIR", help="also write the table, JSON and a plot there")]
+
+
+def _one_number(text: str | None) -> int | None:
+    from sim.study.ranges import whole_numbers
+
+    found = whole_numbers(text, "--nodes") if text is not None else [None]
+    if len(found) != 1:
+        raise SpecError(f"--nodes {text}: one number is due here")
+    return found[0]
+
+
+@deciding.command(epilog="Example:  python -m sim profile p3.16xlarge resnet50 --stack apex-per-tensor")
+def profile(
+    hardware: Hw,
+    workload: Wl,
+    twin: Annotated[
+        str | None,
+        typer.Option(metavar="HW", help="machine of half the GPUs, taken twice; 'none' leaves it out; the catalogue's by default"),
+    ] = None,
+    nodes: Nodes = None,
+    batch: Batch = None,
+    precision: Precision = None,
+    stack: Stack = None,
+    sets: Sets = [],  # noqa: B006  typer copies the default
+    literal: Annotated[bool, typer.Option("--literal", help="per-cent bases and fetch formula exactly as upstream codes them")] = False,
+    as_json: Json = False,
+    output: Folder = None,
+) -> None:
+    """Do what Stash does on a rented machine, in simulation: RUN0 to RUN3, its stalls and costs, beside the direct attribution."""
+    from sim.report.files import write_files
+    from sim.report.stash import profile_document, profile_text
+    from sim.study.profile import profile as stash_profile
+    from sim.study.scenario import Scenario
+
+    scenario = Scenario(hardware, workload, tuple(sets), nodes=_one_number(nodes), batch=batch, precision=precision, stack=stack)
+    found = stash_profile(scenario, twin)
+    document = profile_document(found, literal)
+    text = profile_text(found, document)
+    if output is not None:
+        write_files(output, {"profile.json": json_text(document), "profile.txt": text + "\n"})
+        talk(f"wrote {output}/profile.json and profile.txt")
+    print_json(document) if as_json else typer.echo(text)
+
+
+@deciding.command(epilog="Example:  python -m sim compare resnet50 p3.2xlarge p3.16xlarge p4d.24xlarge --precision amp_fp16")
+def compare(
+    workload: Wl,
+    hardware: Annotated[list[str], typer.Argument(metavar="HW...", help="machines; the whole catalogue without any")] = [],  # noqa: B006
+    where: Where = [],  # noqa: B006
+    nodes: Nodes = None,
+    batch: Batch = None,
+    global_batch: GlobalBatch = None,
+    precision: Precision = None,
+    stack: Stack = None,
+    sets: Sets = [],  # noqa: B006
+    sort: Annotated[str, typer.Option(help="time, cost, step or name")] = "time",
+    processes: Processes = None,
+    as_json: Json = False,
+    as_csv: Csv = False,
+    output: Folder = None,
+) -> None:
+    """Compare machines for one workload by time and money."""
+    from sim.documents import document
+    from sim.report.comparison import comparison_document, comparison_plot, comparison_text
+    from sim.report.figures import figures_csv
+    from sim.report.files import write_files
+    from sim.study.compare import compare as compared
+    from sim.study.compare import machines
+    from sim.study.ranges import whole_numbers
+    from sim.study.scenario import Scenario
+
+    scenario = Scenario("", workload, tuple(sets), batch=batch, global_batch=global_batch, precision=precision, stack=stack)
+    names = machines(hardware, where)
+    counts = whole_numbers(nodes, "--nodes") if nodes is not None else []
+    rows = compared(scenario, names, document, nodes=counts, processes=processes, progress=_progress("machines"))
+    talk.progress("")
+    found = comparison_document(workload, rows, sort)
+    text, table = comparison_text(found), figures_csv(found["rows"])
+    if output is not None:
+        plot = comparison_plot(found)
+        write_files(output, {"compare.json": json_text(found), "compare.txt": text + "\n", "compare.csv": table, "compare.png": plot})
+        talk(f"wrote {output}/compare.json, compare.txt, compare.csv and compare.png")
+    _show(found, text, table, as_json, as_csv)
+    if not found["rows"]:
+        raise typer.Exit(1)
+
+
+@deciding.command(epilog="Example:  python -m sim recommend resnet50 --budget-hours 12 --epochs 90 --nodes 1..4")
+def recommend(
+    workload: Wl,
+    hardware: Annotated[list[str], typer.Argument(metavar="HW...", help="machines; the whole catalogue without any")] = [],  # noqa: B006
+    budget_hours: Annotated[float | None, typer.Option(help="hours the job may take: the cheapest that does is recommended")] = None,
+    budget_usd: Annotated[float | None, typer.Option(help="money the job may cost: the fastest that does is recommended")] = None,
+    epochs: Annotated[int, typer.Option(min=1, help="epochs of the job")] = 1,
+    evaluation: Annotated[float, typer.Option(min=0, help="samples evaluated after each epoch, as a share of the training samples")] = 0.0,
+    checkpoints: Annotated[bool, typer.Option(help="write a checkpoint after each epoch")] = True,
+    where: Where = [],  # noqa: B006
+    nodes: Nodes = "1..4",
+    on_demand: Annotated[bool, typer.Option("--on-demand", help="leave the spot market out")] = False,
+    batch: Batch = None,
+    global_batch: GlobalBatch = None,
+    precision: Precision = None,
+    stack: Stack = None,
+    sets: Sets = [],  # noqa: B006
+    processes: Processes = None,
+    as_json: Json = False,
+) -> None:
+    """Recommend what to rent for a time or a money budget."""
+    from sim.analysis.whole_job import Plan
+    from sim.documents import document
+    from sim.report.recommendation import recommendation_document, recommendation_text
+    from sim.study.compare import compare as compared
+    from sim.study.compare import machines
+    from sim.study.ranges import whole_numbers
+    from sim.study.recommend import MARKETS, Budget
+    from sim.study.recommend import recommend as recommended
+    from sim.study.scenario import Scenario
+
+    budget = Budget(_positive(budget_hours, "--budget-hours", 3600.0), _positive(budget_usd, "--budget-usd"))
+    if (budget.time is None) == (budget.money is None):
+        raise SpecError("--budget-hours or --budget-usd: write one of the two, for example --budget-hours 12")
+    scenario = Scenario("", workload, tuple(sets), batch=batch, global_batch=global_batch, precision=precision, stack=stack)
+    counts = whole_numbers(nodes, "--nodes") if nodes is not None else []
+    names = machines(hardware, [*where, "nodes=1"] if not hardware else where)
+    rows = compared(scenario, names, document, nodes=counts, processes=processes, progress=_progress("machines"))
+    talk.progress("")
+    markets = MARKETS[:1] if on_demand else MARKETS
+    found = recommendation_document(workload, recommended(scenario, rows, Plan(epochs, evaluation, checkpoints), budget, markets))
+    print_json(found) if as_json else typer.echo(recommendation_text(found))
+    if found["best"] is None:
+        raise typer.Exit(1)
+
+
+def _positive(value: float | None, option: str, factor: float = 1.0) -> float | None:
+    if value is not None and not 0 < value < float("inf"):
+        raise SpecError(f"{option} {value:g}: write more than 0")
+    return None if value is None else value * factor
+
+
+@deciding.command(
+    epilog="Example:  python -m sim sweep p3.8xlarge resnet50 --nodes 4 --vary node.nic.bandwidth='10..400 Gbps:7' -o nic.csv"
+)
+def sweep(
+    hardware: Hw,
+    workload: Wl,
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="the table: FILE.csv or FILE.parquet")],
+    vary: Annotated[
+        list[str],
+        typer.Option(metavar="K=VALUES", help="10..400 Gbps:7, 64..512, 1..64:log4 or a,b,c; of any field, nodes, gpus, batch..."),
+    ] = [],  # noqa: B006
+    sobol: Annotated[int | None, typer.Option(metavar="N", help="N points of a Sobol sequence instead of the whole grid")] = None,
+    nodes: Nodes = None,
+    batch: Batch = None,
+    precision: Precision = None,
+    stack: Stack = None,
+    sets: Sets = [],  # noqa: B006
+    seed: Annotated[int, typer.Option(help="of the Sobol sequence and of every run")] = 0,
+    processes: Processes = None,
+    force: Annotated[bool, typer.Option("--force", help="replace an existing file")] = False,
+) -> None:
+    """Run many points and write one table; a sweep that was stopped goes on where it was."""
+    from sim.documents import row
+    from sim.report.figures import figures_table
+    from sim.report.files import write_file
+    from sim.study.scenario import Scenario
+    from sim.study.space import axis, grid
+    from sim.study.space import sobol as sobol_points
+    from sim.study.sweep import sweep as swept
+
+    if output.exists() and not force:
+        raise SpecError(f"{output}: exists; --force replaces it")
+    figures_table([], output.suffix)  # a kind of file that cannot be written is refused before the first run
+    axes = [axis(text) for text in vary]
+    points = grid(axes) if sobol is None else sobol_points(axes, sobol, seed)
+    scenario = Scenario(hardware, workload, tuple(sets), nodes=_one_number(nodes), batch=batch, precision=precision, stack=stack, seed=seed)
+    journal = output.with_name(output.name + ".journal")
+    told = _progress("points")
+    rows = swept(scenario, points, row, journal, processes, lambda done: told(done.points, done.of))
+    talk.progress("")
+    write_file(output, figures_table(rows, output.suffix))
+    journal.unlink(missing_ok=True)
+    failed = [found["problem"] for found in rows if found["problem"]]
+    talk(f"wrote {output}: {len(rows)} points" + (f", {len(failed)} of them cannot run: {failed[0]}" if failed else ""))
+    if len(failed) == len(rows):
+        raise typer.Exit(1)
+
+
+@deciding.command(epilog="Example:  python -m sim diff before.json after.json")
+def diff(
+    before: Annotated[Path, typer.Argument(metavar="A.json", help="document of a run")],
+    after: Annotated[Path, typer.Argument(metavar="B.json", help="document of another run")],
+    as_json: Json = False,
+) -> None:
+    """Say what changed between two runs, and by which cause."""
+    from sim.report.difference import difference, difference_text, read_document
+
+    old, new = read_document(before), read_document(after)
+    found = difference(old, new)
+    print_json(found) if as_json else typer.echo(difference_text(found, old, new))
+
+
+def _progress(what: str) -> Callable[[int, int], None]:
+    return lambda done, of: talk.progress(f"{done} of {of} {what}")
+
+
+def _show(document: object, text: str, table: str, as_json: bool, as_csv: bool) -> None:
+    if as_json and as_csv:
+        raise SpecError("--json and --csv: write one of the two")
+    if as_json:
+        print_json(document)
+    else:
+        typer.echo(table if as_csv else text, nl=not as_csv)

@@ -1,0 +1,97 @@
+"""How do machines look beside each other? A table with the Pareto front marked, JSON, CSV, and a plot of time against cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sim.report.columns import Title, aligned
+from sim.report.plots import figure, png
+from sim.spec.yaml import SpecError
+from sim.study.compare import Row, front
+from sim.units import show
+
+SORTS = {"time": "epoch_time_s", "cost": "cost_per_epoch_usd", "name": "hardware", "step": "step_time_s"}
+"""What a comparison may be sorted by, and its key in the document."""
+
+
+def comparison_document(workload: str, rows: Sequence[Row], sort: str = "time") -> dict[str, Any]:
+    """Return the JSON document of a comparison, sorted by *sort*; machines that cannot run the workload come last, with the reason."""
+    if sort not in SORTS:
+        raise SpecError(f"--sort {sort}: write one of {', '.join(SORTS)}")
+    ran = [dict(row.document) for row in rows if row.document is not None]
+    best = front((document["epoch_time_s"], document["cost_per_epoch_usd"]) for document in ran)
+    key = SORTS[sort]
+    found = [{**_figures(document), "pareto": on_front} for document, on_front in zip(ran, best, strict=True)]
+    found.sort(key=lambda row: (row[key] is None, row[key] if row[key] is not None else 0.0))
+    failed = [{"hardware": row.hardware, "nodes": row.nodes, "problem": row.problem} for row in rows if row.document is None]
+    return {"schema": 1, "workload": workload, "rows": found, "left_out": failed}
+
+
+_KEPT = (
+    "hardware", "nodes", "gpus", "batch_per_gpu", "precision", "stack", "step_time_s", "throughput_samples_per_s", "epoch_time_s",
+    "cost_per_epoch_usd", "stalls_s", "expected_error",
+)  # fmt: skip
+
+
+def _figures(document: dict[str, Any]) -> dict[str, Any]:
+    first = document["first_epoch"]
+    return {key: document[key] for key in _KEPT} | {
+        "first_epoch_time_s": first["epoch_time_s"],
+        "first_cost_usd": first["cost_usd"],
+        "gpu_memory_bytes": document["gpu_memory_bytes"]["total"],
+    }
+
+
+def comparison_text(document: dict[str, Any]) -> str:
+    """Return the table of a comparison; ``*`` marks the front that nothing beats in both time and cost."""
+    titles = [
+        Title("", True), Title("hardware", True), Title("nodes"), Title("GPUs"), Title("samples/s"), Title("epoch"), Title("USD/epoch"),
+        Title("first"), Title("compute"), Title("largest stall", True),
+    ]  # fmt: skip
+    lines = [f"{document['workload']}: {len(document['rows'])} machines", "", aligned(titles, [_cells(row) for row in document["rows"]])]
+    if document["rows"]:
+        lines += ["", "* nothing else is both faster and cheaper"]
+    if document["left_out"]:
+        lines += ["", "Cannot run it:", *(f"  - {failed['problem']}" for failed in document["left_out"])]
+    return "\n".join(lines)
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    stalls = {name: seconds for name, seconds in row["stalls_s"].items() if name != "compute"}
+    worst = max(stalls, key=lambda name: stalls[name])
+    cost = row["cost_per_epoch_usd"]
+    return [
+        "*" if row["pareto"] else "",
+        row["hardware"],
+        str(row["nodes"]),
+        str(row["gpus"]),
+        f"{row['throughput_samples_per_s']:.0f}",
+        show(row["epoch_time_s"], "time"),
+        "-" if cost is None else f"{cost:.2f}",
+        show(row["first_epoch_time_s"], "time"),
+        f"{100 * row['stalls_s']['compute'] / row['step_time_s']:.0f} %",
+        f"{worst} {100 * stalls[worst] / row['step_time_s']:.0f} %",
+    ]
+
+
+def comparison_plot(document: dict[str, Any]) -> bytes:
+    """Return a PNG: cost over epoch time of every machine with a price, the Pareto front joined."""
+    drawn, (axes,) = figure(1, (9, 6))
+    rows = [row for row in document["rows"] if row["cost_per_epoch_usd"] is not None]
+    points = sorted((row["epoch_time_s"] / 3600, row["cost_per_epoch_usd"]) for row in rows if row["pareto"])
+    axes.scatter([row["epoch_time_s"] / 3600 for row in rows], [row["cost_per_epoch_usd"] for row in rows], color="#4477aa", zorder=3)
+    axes.plot([time for time, _ in points], [cost for _, cost in points], color="#ee6677", label="nothing is both faster and cheaper")
+    for row in rows:
+        place = (row["epoch_time_s"] / 3600, row["cost_per_epoch_usd"])
+        weight = "bold" if row["pareto"] else "normal"
+        axes.annotate(row["hardware"], place, (4, 4), textcoords="offset points", fontsize=7, fontweight=weight)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel("hours per epoch")
+    axes.set_ylabel("USD per epoch")
+    axes.set_title(document["workload"], fontsize=11, loc="left")
+    axes.grid(alpha=0.3, which="both")
+    if points:
+        axes.legend(frameon=False, fontsize=8)
+    return png(drawn)

@@ -1,0 +1,148 @@
+"""How does a profile look? Stash's runs and stalls in a table, beside what the direct attribution makes of the same difference."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sim.analysis import differential
+from sim.analysis.differential import Stall
+from sim.events import STALLS
+from sim.report.columns import Title, aligned
+from sim.simulate import Run
+from sim.study.profile import Profile
+from sim.units import show
+
+_SMALL = 0.005
+"""Share of a step below which a cause is not worth naming."""
+
+
+def profile_document(found: Profile, literal: bool = False) -> dict[str, Any]:
+    """Return the JSON document of a profile; *literal* gives the per-cent bases and the fetch formula as upstream codes them."""
+    times, job = found.times, found.real.jobs[0]
+    return {
+        "schema": 1,
+        "hardware": found.real.hardware.name,
+        "workload": job.job.workload.name,
+        "stack": job.job.workload.training.stack.name,
+        "nodes": len(job.job.placement),
+        "gpus": job.job.ranks,
+        "batch_per_gpu": job.job.workload.training.batch,
+        "steps_per_epoch": job.warm.steps,
+        "runs": {
+            "run0_synthetic_one_gpu": _run(found.one_gpu, times.one_gpu),
+            "run1_synthetic": _run(found.synthetic, times.synthetic),
+            "run2_cold": _run(found.real, times.cold, cold=True),
+            "run3_warm": _run(found.real, times.warm),
+            "twin_synthetic": _run(found.twin, times.twin) if found.twin and times.twin else None,
+        },
+        "stash": {name: _stall(stall) for name, stall in _stalls(found, literal).items()},
+        "made_of_s_per_step": {name: {cause.value: seconds for cause, seconds in causes.items()} for name, causes in found.made_of.items()},
+        "direct_stalls_s": {
+            "warm": {cause.value: job.warm.stalls[cause] for cause in STALLS},
+            "cold": {cause.value: job.first.stalls[cause] for cause in STALLS},
+        },
+        "rates_samples_per_s": found.rates._asdict(),
+        "needs": {
+            "disk_bytes_per_s": found.needs.disk_bandwidth,
+            "cached_fraction": found.needs.cached_fraction,
+            "cores_per_node": found.needs.cores,
+        },
+        "cost_per_epoch_usd": dict(found.costs),
+    }
+
+
+def _stalls(found: Profile, literal: bool) -> dict[str, Stall | None]:
+    return {
+        "interconnect": differential.interconnect(found.times),
+        "network": differential.network(found.times),
+        "prep": differential.prep(found.times, literal),
+        "fetch": differential.fetch(found.times, literal),
+    }
+
+
+def _stall(stall: Stall | None) -> dict[str, float] | None:
+    return None if stall is None else {"time_s_per_epoch": stall.time, "percent": 100 * stall.share}
+
+
+def _run(run: Run, epoch: float, cold: bool = False) -> dict[str, Any]:
+    job = run.jobs[0]
+    return {
+        "hardware": run.hardware.name,
+        "nodes": len(job.job.placement),
+        "gpus": job.job.ranks,
+        "step_time_s": (job.first if cold else job.warm).step_time,
+        "epoch_time_s": epoch,
+    }
+
+
+_RUNS = {
+    "run0_synthetic_one_gpu": "RUN0  synthetic data, one GPU",
+    "run1_synthetic": "RUN1  synthetic data, all GPUs",
+    "run2_cold": "RUN2  real data, cold page cache",
+    "run3_warm": "RUN3  real data, warm page cache",
+    "twin_synthetic": "RUN1  on two nodes of half the GPUs",
+}
+_AGAINST = {"interconnect": "RUN1", "network": "RUN1", "prep": "RUN3", "fetch": "RUN2"}
+
+
+def profile_text(found: Profile, document: dict[str, Any]) -> str:
+    """Return the tables of a profile whose *document* has the figures."""
+    head = (
+        f"Stash's procedure, simulated: {document['workload']} on {document['hardware']}, {document['gpus']} GPUs, "
+        f"{document['batch_per_gpu']} samples per GPU, {document['stack']}, {document['steps_per_epoch']} steps per epoch"
+    )
+    runs = [
+        [title, f"{run['nodes']} x {run['hardware']}", show(run["step_time_s"], "time"), show(run["epoch_time_s"], "time")]
+        for key, title in _RUNS.items()
+        if (run := document["runs"][key]) is not None
+    ]
+    stalls = [
+        [name, show(stall["time_s_per_epoch"], "time"), f"{stall['percent']:.1f} % of {_AGAINST[name]}", _made_of(document, name)]
+        for name, stall in document["stash"].items()
+        if stall is not None
+    ]
+    return "\n".join(
+        [
+            head,
+            "",
+            aligned([Title("run", True), Title("machine", True), Title("step"), Title("epoch")], runs),
+            "",
+            aligned(
+                [Title("stall", True), Title("per epoch"), Title("share", True), Title("of which, by direct attribution", True)], stalls
+            ),
+            "",
+            *_rates(document),
+            *_needs(found),
+            *_costs(document),
+        ]
+    )
+
+
+def _made_of(document: dict[str, Any], name: str) -> str:
+    causes = document["made_of_s_per_step"][name]
+    least = _SMALL * document["runs"]["run1_synthetic"]["step_time_s"]
+    named = sorted(((cause, seconds) for cause, seconds in causes.items() if abs(seconds) > least), key=lambda known: -abs(known[1]))
+    return ", ".join(f"{cause} {'+' if seconds > 0 else '-'}{show(abs(seconds), 'time')} a step" for cause, seconds in named) or "-"
+
+
+def _rates(document: dict[str, Any]) -> list[str]:
+    rates = document["rates_samples_per_s"]
+    shown = [f"{name} {value:,.0f}".replace(",", " ") for name, value in rates.items() if value is not None]
+    return [f"rates (samples/s): {', '.join(shown)}"]
+
+
+def _needs(found: Profile) -> list[str]:
+    needs, host = found.needs, found.real.node().host
+    lines = []
+    if needs.cores is not None:
+        lines.append(f"to hide preparation: {needs.cores:.0f} cores on each node and loader workers for them; it has {host.physical_cores}")
+    if needs.disk_bandwidth is not None:
+        lines.append(f"to hide the cold epoch's reads: a disk of {show(needs.disk_bandwidth, 'bandwidth')} on each node")
+    if needs.cached_fraction is not None:
+        lines.append(f"to hide later reads: {100 * needs.cached_fraction:.0f} % of the data set in each node's page cache")
+    return lines
+
+
+def _costs(document: dict[str, Any]) -> list[str]:
+    costs = {name: value for name, value in document["cost_per_epoch_usd"].items() if value is not None}
+    return [f"cost of an epoch (USD): {', '.join(f'{name} {value:.2f}' for name, value in costs.items())}"] if costs else []

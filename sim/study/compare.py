@@ -1,0 +1,88 @@
+"""Which machine trains this workload fastest, and which for the least money? One row a machine, and the Pareto front of both.
+
+Every machine is simulated by itself; one that cannot run the workload keeps its row, with the reason. On the front is what no other
+row beats in epoch time without costing more, or in cost without taking longer; a machine without a price can be on neither side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from sim.spec.listing import HARDWARE, hardware_rows, select
+from sim.spec.yaml import SpecError
+from sim.study.pool import each
+from sim.study.scenario import Scenario
+
+Document = Mapping[str, Any]
+Documents = Callable[[Scenario], Document]
+"""What turns a scenario into the document of its run (see `sim.documents`)."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One machine: the document of its run, or why there is none."""
+
+    hardware: str
+    nodes: int | None
+    """As asked for; None is what the file describes."""
+    document: Document | None
+    problem: str = ""
+
+
+def machines(names: Sequence[str], where: Sequence[str]) -> list[str]:
+    """Return the hardware that *names* list, or the whole catalogue, as far as it meets the conditions *where*.
+
+    Raise SpecError where nothing is left.
+    """
+    if names and not where:
+        return list(names)
+    rows, _ = hardware_rows()
+    known = {str(row["name"]) for row in rows}
+    unknown = next((name for name in names if name not in known), None)
+    if unknown:
+        raise SpecError(f"--where: {unknown} is no name of the catalogue; write names of `sim list`, or paths without --where")
+    found = [str(row["name"]) for row in select(rows, where, HARDWARE)]
+    kept = [name for name in names if name in found] if names else found
+    if not kept:
+        raise SpecError(f"--where {' --where '.join(where)}: no machine of the catalogue meets that; `sim list` shows what there is")
+    return kept
+
+
+def compare(
+    scenario: Scenario,
+    hardware: Sequence[str],
+    documents: Documents,
+    *,
+    nodes: Sequence[int] = (),
+    processes: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Row]:
+    """Return a row for each of *hardware* and each number of *nodes*, in that order; *progress* hears how many of all are done."""
+    points = [replace(scenario, hardware=name, nodes=count) for name in hardware for count in (nodes or (None,))]
+    rows = []
+    for row in each(partial(_row, documents), points, processes):
+        rows.append(row)
+        if progress is not None:
+            progress(len(rows), len(points))
+    return rows
+
+
+def _row(documents: Documents, scenario: Scenario) -> Row:
+    try:
+        return Row(scenario.hardware, scenario.nodes, documents(scenario))
+    except SpecError as error:
+        return Row(scenario.hardware, scenario.nodes, None, str(error))
+
+
+def front(points: Iterable[tuple[float, float | None]]) -> list[bool]:
+    """Return for each (time, cost) whether no other point is at least as good in both and better in one; no cost, no front."""
+    known = list(points)
+    priced = [(time, cost) for time, cost in known if cost is not None]
+
+    def beaten(time: float, cost: float) -> bool:
+        return any(t <= time and c <= cost and (t < time or c < cost) for t, c in priced)
+
+    return [cost is not None and not beaten(time, cost) for time, cost in known]

@@ -1,0 +1,107 @@
+"""What would remove the data stalls? The least disk, page cache and processors with which the input keeps up, by simulating with more.
+
+DS-Analyzer (arXiv 2007.06775) answers this by its rates, ``min(fetch, prep, ingestion)``, which takes reading and decoding to overlap
+perfectly. A torch worker reads a batch and then decodes it, so more disk is needed than that where processors are short, too.
+Bisection on runs: a stall is gone when the step is within 1 % of what it is without it, as step time falls with every resource.
+
+Limits: each need assumes that the other resources stay as they are; `cores` means faster preparation, with loader workers to use it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sim.cluster import page_cache
+from sim.cluster.storage import read_rate
+from sim.simulate import Run, simulate
+from sim.spec.hardware import Hardware, Node, Storage
+from sim.spec.workload import Dataset
+
+GONE = 1.01
+"""A step this many times as long as without a stall counts as free of it: half the noise of repeated measurements (2-4 %)."""
+_MOST = 1e4
+"""How much more of a resource is tried."""
+_PRECISION = 1.01
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What would let the input keep up with the GPUs; None where it already does, or where no amount of that alone would."""
+
+    disk_bandwidth: float | None
+    """Bytes/s of one node's disk, as much faster in latency, so that the cold epoch waits for no reads."""
+    cached_fraction: float | None
+    """Of the data set in each node's page cache, so that later epochs wait for no reads."""
+    cores: float | None
+    """Cores of one node, as fast as its own, so that warm epochs wait for no preparation."""
+
+
+def needs(real: Run, synthetic_step: float) -> Needs:
+    """Return what the only job of *real* needs, whose step takes *synthetic_step* seconds without any input."""
+    job, node = real.jobs[0], real.node()
+    if job.job.workload.input.loader == "synthetic":
+        return Needs(None, None, None)
+    cores = _least(lambda factor: _warm(real, lambda known: _decoding(known, factor)), synthetic_step)
+    found = None if cores is None else cores * node.host.physical_cores
+    if node.storage is None:
+        return Needs(None, None, found)
+    disk = _least(lambda factor: _cold(real, factor), job.warm.step_time)
+    held = page_cache.capacity(node.host.memory, node.page_cache)
+    size = job.job.workload.dataset.samples * job.job.workload.dataset.sample
+    more = _least(
+        lambda factor: _warm(real, lambda known: _remembering(known, factor)), _warm(real, lambda known: _remembering(known, _MOST))
+    )
+    rate = read_rate(node.storage, job.job.workload.dataset, burst=False)
+    return Needs(
+        None if disk is None else disk * rate, None if more is None else min(1.0, more * page_cache.cached_fraction(held, size)), found
+    )
+
+
+def _least(step_time: Callable[[float], float], without: float) -> float | None:
+    """Return the least factor above 1 at which *step_time* is that *without* the stall; None where 1 is enough or none helps."""
+    if step_time(1.0) <= GONE * without or step_time(_MOST) > GONE * without:
+        return None
+    low, high = 1.0, _MOST
+    while high / low > _PRECISION:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if step_time(middle) <= GONE * without else (middle, high)
+    return high
+
+
+def _warm(real: Run, change: Callable[[Node], Node]) -> float:
+    return simulate(_each_node(real.hardware, change), [real.jobs[0].job], cold=False).jobs[0].warm.step_time
+
+
+def _cold(real: Run, factor: float) -> float:
+    """Return the step time of the cold epoch with a disk *factor* times as fast as this one is without burst credits."""
+    dataset = real.jobs[0].job.workload.dataset
+    faster = _each_node(real.hardware, lambda node: _reading(node, dataset, factor))
+    return simulate(faster, [real.jobs[0].job]).jobs[0].first.step_time
+
+
+def _each_node(hardware: Hardware, change: Callable[[Node], Node]) -> Hardware:
+    groups = tuple(group.model_copy(update={"node": change(group.node)}) for group in hardware.groups)
+    return hardware.model_copy(update={"groups": groups})
+
+
+def _decoding(node: Node, factor: float) -> Node:
+    cpu = node.host.cpu.model_copy(update={"speed": factor * node.host.cpu.speed})
+    return node.model_copy(update={"host": node.host.model_copy(update={"cpu": cpu})})
+
+
+def _remembering(node: Node, factor: float) -> Node:
+    return node.model_copy(update={"host": node.host.model_copy(update={"memory": factor * node.host.memory})})
+
+
+def _reading(node: Node, dataset: Dataset, factor: float) -> Node:
+    """Return *node* with a disk *factor* times as fast, in bytes/s and in latency, and I/Os to spare."""
+    if node.storage is None:
+        return node
+    plenty = _MOST * node.storage.volume.max_iops
+    update = {
+        "bandwidth": factor * read_rate(node.storage, dataset, burst=False), "latency": node.storage.volume.latency / factor, "small": None,
+        "count": 1, "baseline_iops": plenty, "max_iops": plenty, "burst_iops": None,
+    }  # fmt: skip
+    return node.model_copy(update={"storage": Storage(volume=node.storage.volume.model_copy(update=update), source=node.storage.source)})

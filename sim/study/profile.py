@@ -1,0 +1,123 @@
+"""What would Stash have measured on this machine? Its runs RUN0 to RUN3 and the two-node twin, in simulation, beside the direct stalls.
+
+The runs are ordinary scenarios: synthetic data on one GPU, on all GPUs, real data cold and warm; the twin is the same job on nodes
+with half the GPUs each. As the direct stalls of a run sum to its step, each differential stall is the sum over causes of what
+changed between its two runs: that is where and why the two views differ.
+
+Limits: steady-state steps, so nothing that happens before Stash's fifth step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from sim.analysis.cost import cost
+from sim.analysis.differential import Rates, RunTimes, rates
+from sim.events import Cause
+from sim.simulate import JobRun, Run
+from sim.spec.listing import hardware_rows
+from sim.spec.yaml import SpecError
+from sim.study.needs import Needs, needs
+from sim.study.scenario import Scenario, answer
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The runs of the Stash procedure and what follows from them."""
+
+    one_gpu: Run
+    synthetic: Run
+    real: Run
+    twin: Run | None
+    times: RunTimes
+    made_of: Mapping[str, Mapping[Cause, float]]
+    """Each differential stall, seconds per step, by the cause that the direct attribution gives: what changed between its two runs."""
+    rates: Rates
+    needs: Needs
+    costs: Mapping[str, float | None]
+    """USD of an epoch on all nodes: ``cold``, ``warm`` and ``ingestion`` (synthetic)."""
+
+
+def profile(scenario: Scenario, twin: str | None = None) -> Profile:
+    """Return what the Stash procedure measures for *scenario*; *twin* names the machine of half the GPUs ('none' leaves it out).
+
+    Without *twin* it is the machine of the catalogue by the same provider that has half as many of the same GPUs, if there is one.
+    """
+    synthetic = _run(scenario, loader="synthetic")
+    one_gpu = _run(replace(scenario, gpus=None, placement="1", nodes=1 if scenario.nodes else None, global_batch=None), "synthetic")
+    real = _run(scenario)
+    job = real.jobs[0]
+    paired = _twin(scenario, synthetic, twin)
+    times = RunTimes(
+        job.first.steps * one_gpu.jobs[0].warm.step_time,
+        synthetic.jobs[0].warm.time,
+        job.first.time,
+        job.warm.time,
+        paired.jobs[0].warm.time if paired else None,
+    )
+    samples = float(job.warm.steps * job.job.ranks * _samples_per_step(job))
+    found = rates(times, samples)
+    made_of = {
+        "interconnect": _change(one_gpu.jobs[0].warm.stalls, synthetic.jobs[0].warm.stalls),
+        "prep": _change(synthetic.jobs[0].warm.stalls, job.warm.stalls),
+        "fetch": _change(job.warm.stalls, job.first.stalls),
+    }
+    if paired:
+        made_of["network"] = _change(synthetic.jobs[0].warm.stalls, paired.jobs[0].warm.stalls)
+    costs = {
+        name: cost(real.hardware, duration)
+        for name, duration in (("cold", times.cold), ("warm", times.warm), ("ingestion", times.synthetic))
+    }
+    return Profile(one_gpu, synthetic, real, paired, times, made_of, found, needs(real, synthetic.jobs[0].warm.step_time), costs)
+
+
+def _run(scenario: Scenario, loader: str | None = None) -> Run:
+    overrides = (*scenario.overrides, f"input.loader={loader}") if loader else scenario.overrides
+    run = answer(replace(scenario, overrides=overrides)).run
+    if len(run.jobs) != 1:
+        raise SpecError(f"{scenario.workload}: lists {len(run.jobs)} jobs; the Stash procedure profiles one workload")
+    return run
+
+
+def _change(before: Mapping[Cause, float], after: Mapping[Cause, float]) -> dict[Cause, float]:
+    return {cause: after[cause] - before[cause] for cause in after}
+
+
+def _samples_per_step(job: JobRun) -> int:
+    training = job.job.workload.training
+    return training.batch * training.gradient_accumulation_steps
+
+
+# --- the twin --------------------------------------------------------------------------------------------------------
+
+
+def _twin(scenario: Scenario, whole: Run, name: str | None) -> Run | None:
+    """Return RUN1 on two nodes of half the GPUs, or None where there is no such machine."""
+    if name == "none" or (name is None and len(whole.jobs[0].job.placement) > 1):
+        return None
+    named = name or _half(whole)
+    if named is None:
+        return None
+    gpus = whole.jobs[0].job.ranks
+    if gpus % 2:
+        raise SpecError(f"--twin {named}: two nodes cannot share {gpus} GPUs evenly")
+    return _run(replace(scenario, hardware=named, nodes=2, placement=None, gpus=gpus, overrides=_workload_only(scenario)), "synthetic")
+
+
+def _workload_only(scenario: Scenario) -> tuple[str, ...]:
+    """Return the overrides that do not speak of the one machine's node."""
+    return tuple(text for text in scenario.overrides if not text.strip().startswith(("node", "groups", "price")))
+
+
+def _half(whole: Run) -> str | None:
+    """Return the plainest machine of the catalogue with half as many of the same GPUs by the same provider."""
+    own = whole.hardware
+    gpu, gpus = whole.node().gpu.name, whole.jobs[0].job.ranks
+    rows, _ = hardware_rows()
+    fitting = [
+        str(row["name"])
+        for row in rows
+        if (row["provider"], row["gpu"], row["nodes"]) == (own.provider, gpu, 1) and row["gpus"] == gpus / 2 and row["name"] != own.name
+    ]
+    return min(fitting, key=lambda found: (len(found), found), default=None)

@@ -1,0 +1,122 @@
+"""Which points does a sweep visit? A grid, or a Sobol sequence, over the fields that ``--vary KEY=VALUES`` names.
+
+``10..400 Gbps:7`` is seven values from 10 to 400 Gbps, evenly spread (``1..64:log4`` evenly in the logarithm), ``25,50,100 Gbps`` a
+list, ``64..512`` doublings. A unit stands once, at the end, for all values; words and numbers without a unit are taken as they are.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sim.spec.yaml import SpecError
+
+_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?"
+_SPAN = re.compile(rf"\s*({_NUMBER})\s*(\S*?)\s*\.\.\s*({_NUMBER})\s*([^:]*?)\s*(?::\s*(log)?\s*(\d+))?\s*", re.IGNORECASE)
+_VALUE = re.compile(rf"\s*({_NUMBER})\s*(.*?)\s*", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One field and the values it takes, as they would be written in YAML."""
+
+    key: str
+    values: tuple[str, ...]
+    ends: tuple[float, float] | None = None
+    """Least and largest number of a range, between which a Sobol sequence draws; None for a list."""
+    unit: str = ""
+    whole: bool = False
+    """Whether both ends are whole numbers without a unit, so that drawn values are rounded."""
+
+    def between(self, share: float) -> str:
+        """Return the value at *share* (0 to 1) of the range, or of the list."""
+        if self.ends is None:
+            return self.values[min(int(share * len(self.values)), len(self.values) - 1)]
+        low, high = self.ends
+        return _written(low + share * (high - low), self.unit, self.whole)
+
+
+def axis(text: str) -> Axis:
+    """Return what ``KEY=VALUES`` means. Raise SpecError for what cannot be read."""
+    key, equals, values = text.partition("=")
+    key, values = key.strip(), values.strip()
+    if not equals or not key or not values:
+        raise SpecError(f"--vary {text}: write KEY=VALUES, for example node.nic.bandwidth='10..400 Gbps:7'")
+    span = _SPAN.fullmatch(values)
+    if span is not None:
+        return _range(key, text, *span.groups())
+    if ".." in values:
+        raise SpecError(f"--vary {text}: a range is written 10..400 Gbps:7, two numbers, one unit, and how many values")
+    return Axis(key, _list(text, [part.strip() for part in values.split(",")]))
+
+
+def _range(key: str, text: str, low: str, early: str, high: str, unit: str, log: str | None, count: str | None) -> Axis:
+    if early and early != unit:
+        raise SpecError(f"--vary {text}: mixes the units '{early}' and '{unit}'; write one unit, at the end")
+    ends = float(low), float(high)
+    if ends[1] <= ends[0]:
+        raise SpecError(f"--vary {text}: a range goes up; write {high}..{low}")
+    if count is not None and int(count) < 2:
+        raise SpecError(f"--vary {text}: write 2 or more values after ':'")
+    if (log or count is None) and ends[0] <= 0:
+        raise SpecError(f"--vary {text}: steps by a factor start above 0")
+    whole = not unit and all(end.is_integer() for end in ends)
+    if count is None:
+        numbers = [ends[0] * 2.0**step for step in range(math.ceil(math.log2(ends[1] / ends[0])))] + [ends[1]]
+    elif log:
+        numbers = [ends[0] * (ends[1] / ends[0]) ** (step / (int(count) - 1)) for step in range(int(count))]
+    else:
+        numbers = [ends[0] + (ends[1] - ends[0]) * step / (int(count) - 1) for step in range(int(count))]
+    return Axis(key, tuple(dict.fromkeys(_written(number, unit, whole) for number in numbers)), ends, unit, whole)
+
+
+def _list(text: str, parts: Sequence[str]) -> tuple[str, ...]:
+    if not all(parts):
+        raise SpecError(f"--vary {text}: a value between two commas is missing")
+    read = [_VALUE.fullmatch(part) for part in parts]
+    units = {match.group(2) for match in read if match is not None and match.group(2)}
+    if all(read) and len(units) > 1:
+        raise SpecError(f"--vary {text}: mixes the units {', '.join(sorted(units))}; write one unit, at the end")
+    if all(read) and units:
+        unit = units.pop()
+        return tuple(f"{match.group(1)} {unit}" for match in read if match is not None)
+    return tuple(parts)
+
+
+def _written(number: float, unit: str, whole: bool) -> str:
+    shown = str(round(number)) if whole else f"{number:.12g}"
+    return f"{shown} {unit}" if unit else shown
+
+
+Point = tuple[tuple[str, str], ...]
+"""Field and value of each axis."""
+
+
+def grid(axes: Sequence[Axis]) -> list[Point]:
+    """Return every combination of the values of *axes*, the last axis varying fastest."""
+    _once(axes)
+    keys = [axis.key for axis in axes]
+    return [tuple(zip(keys, values, strict=True)) for values in itertools.product(*(axis.values for axis in axes))]
+
+
+def sobol(axes: Sequence[Axis], points: int, seed: int) -> list[Point]:
+    """Return *points* points of a scrambled Sobol sequence over *axes* (scipy.stats.qmc), the same for the same *seed*."""
+    _once(axes)
+    if points < 1:
+        raise SpecError(f"--sobol {points}: write 1 or more points")
+    from scipy.stats import qmc
+
+    shares = qmc.Sobol(len(axes), rng=seed).random_base2(max(0, math.ceil(math.log2(points))))[:points]
+    return [tuple((axis.key, axis.between(float(share))) for axis, share in zip(axes, row, strict=True)) for row in shares]
+
+
+def _once(axes: Sequence[Axis]) -> None:
+    if not axes:
+        raise SpecError("--vary KEY=VALUES: name one field or more, for example --vary node.nic.bandwidth='10..400 Gbps:7'")
+    keys = [axis.key for axis in axes]
+    twice = next((key for key in keys if keys.count(key) > 1), None)
+    if twice:
+        raise SpecError(f"--vary {twice}: is given twice; write all its values in one")

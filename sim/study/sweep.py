@@ -1,0 +1,130 @@
+"""What comes out when fields vary? One row a point, computed in parallel, kept as it comes, and never computed twice.
+
+Each finished point is appended as one JSON line to a journal beside the result (``sweep.csv.journal``), with a fingerprint of the
+question; a sweep that was killed reads it and goes on, dropping a last line that was cut off. When all points are there the table
+is written whole and the journal removed, so an interrupted sweep ends with the same file as an uninterrupted one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sim import __version__
+from sim.spec.library import fingerprint
+from sim.spec.yaml import SpecError
+from sim.study.pool import each
+from sim.study.scenario import Scenario, prepare
+from sim.study.space import Point
+
+Figures = Mapping[str, Any]
+"""The row of one run: figures by column."""
+Runner = Callable[[Scenario], Figures]
+
+
+class Done(NamedTuple):
+    """How far a sweep is."""
+
+    points: int
+    of: int
+    kept: int
+    """Points that an earlier, interrupted sweep had computed."""
+
+
+def at(scenario: Scenario, point: Point) -> Scenario:
+    """Return *scenario* with the fields of *point* set; ``nodes``, ``gpus``, ``batch`` and other options may vary too."""
+    options = {key: _option(key, value) for key, value in point if key in OPTIONS}
+    overrides = tuple(f"{key}={value}" for key, value in point if key not in OPTIONS)
+    return replace(scenario, overrides=(*scenario.overrides, *overrides), **options)
+
+
+OPTIONS: Mapping[str, type[int] | type[str]] = {
+    "nodes": int, "gpus": int, "batch": int, "global_batch": int, "precision": str, "stack": str, "placement": str, "hardware": str,
+    "workload": str,
+}  # fmt: skip
+"""Names that vary an option of the run, not a field of a description."""
+
+
+def _option(key: str, value: str) -> Any:
+    kind = OPTIONS[key]
+    try:
+        return kind(value)
+    except ValueError:
+        raise SpecError(f"--vary {key}={value}: a whole number is due") from None
+
+
+def sweep(
+    scenario: Scenario,
+    points: Sequence[Point],
+    run: Runner,
+    journal: Path | None = None,
+    processes: int | None = None,
+    progress: Callable[[Done], None] | None = None,
+) -> list[dict[str, Any]]:
+    """Return one row for each of *points*: its fields, then the figures of *run*; a point that cannot run has ``problem`` instead.
+
+    With a *journal* file, points of an interrupted sweep of the same question are taken from there, and new ones added to it.
+    Raise SpecError where the first point is bad input.
+    """
+    prepare(at(scenario, points[0]))  # a name that is wrong is wrong at every point
+    keys = [fingerprint([asdict(at(scenario, point)), __version__]) for point in points]
+    known = dict(_read(journal)) if journal else {}
+    missing = [(key, at(scenario, point)) for key, point in dict(zip(keys, points, strict=True)).items() if key not in known]
+    kept = len(set(keys)) - len(missing)
+    with _Journal(journal) as note:
+        for count, (key, figures) in enumerate(each(partial(_figures, run), missing, processes), start=1):
+            known[key] = figures
+            note(key, figures)
+            if progress is not None:
+                progress(Done(kept + count, len(set(keys)), kept))
+    return [{**dict(point), **known[key]} for key, point in zip(keys, points, strict=True)]
+
+
+def _figures(run: Runner, task: tuple[str, Scenario]) -> tuple[str, dict[str, Any]]:
+    key, scenario = task
+    try:
+        return key, {**run(scenario), "problem": ""}
+    except SpecError as error:
+        return key, {"problem": str(error)}
+
+
+def _read(journal: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the finished points of *journal*; a line that a kill cut off is no point."""
+    if not journal.exists():
+        return
+    for line in journal.read_bytes().splitlines():
+        try:
+            entry = json.loads(line)
+            yield entry["key"], entry["figures"]
+        except (ValueError, TypeError, KeyError):
+            continue
+
+
+class _Journal:
+    """The journal while it grows; each line has left this process before the next point counts."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+
+    def __enter__(self) -> Callable[[str, Figures], None]:
+        if self._path is None:
+            return lambda key, figures: None
+        try:
+            self._file = self._path.open("ab")
+        except OSError as error:
+            raise SpecError(f"{self._path}: cannot be written: {error.strerror}") from None
+        if self._path.stat().st_size:
+            self._file.write(b"\n")  # ends a line that a kill may have cut off
+        return self._note
+
+    def _note(self, key: str, figures: Figures) -> None:
+        self._file.write(json.dumps({"key": key, "figures": figures}).encode() + b"\n")
+        self._file.flush()
+
+    def __exit__(self, *_: object) -> None:
+        if self._path is not None:
+            self._file.close()

@@ -1,0 +1,79 @@
+"""How does the program speak to who started it? Data on stdout, talk on stderr, an exit code, and never a traceback unasked.
+
+Exit codes: 0 ok; 1 ran, but a condition failed or nothing qualifies; 2 usage or bad input; 130 interrupted. ``--quiet`` and
+``--debug`` may stand anywhere on the command line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import typer
+
+from sim.spec.yaml import SpecError
+
+ANYWHERE = {"--debug": "debug", "--quiet": "quiet", "-q": "quiet"}
+"""Options that are taken out before the command line is parsed."""
+
+
+class Talk:
+    """What is said on stderr beside the result."""
+
+    quiet = False
+
+    def __call__(self, text: str) -> None:
+        """Say *text* on a line of its own."""
+        if not self.quiet:
+            typer.echo(text, err=True)
+
+    def progress(self, text: str) -> None:
+        """Show *text* in place of what was shown before, on a terminal only; an empty one clears the line."""
+        if not self.quiet and sys.stderr.isatty():
+            sys.stderr.write(f"\r\x1b[K{text}")
+            sys.stderr.flush()
+
+
+talk = Talk()
+
+
+def json_text(value: Any) -> str:
+    """Return the JSON text of *value*."""
+    return json.dumps(value, indent=2) + "\n"
+
+
+def print_json(value: Any) -> None:
+    """Print *value* on stdout as JSON."""
+    typer.echo(json_text(value), nl=False)
+
+
+def without_anywhere(arguments: Sequence[str]) -> tuple[list[str], set[str]]:
+    """Return *arguments* without the options that may stand anywhere, and the names of those; what follows ``--`` stays."""
+    end = list(arguments).index("--") if "--" in arguments else len(arguments)
+    given = {ANYWHERE[word] for word in arguments[:end] if word in ANYWHERE}
+    return [*(word for word in arguments[:end] if word not in ANYWHERE), *arguments[end:]], given
+
+
+def run_app(app: Callable[..., Any], arguments: Sequence[str] | None) -> int:
+    """Run *app* on *arguments* (None: the process's own) and return the exit code."""
+    words, given = without_anywhere(sys.argv[1:] if arguments is None else arguments)
+    talk.quiet = "quiet" in given
+    try:
+        app(args=words, standalone_mode=True)
+    except SystemExit as stopped:
+        return stopped.code if isinstance(stopped.code, int) else 1
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader, such as head, has seen enough
+    except KeyboardInterrupt:
+        return 130
+    except Exception as error:
+        if "debug" in given:
+            raise
+        unforeseen = f"internal error: {type(error).__name__}: {error}; --debug shows where"
+        talk.progress("")
+        typer.echo(str(error) if isinstance(error, SpecError) else unforeseen, err=True)
+        return 2
+    return 0

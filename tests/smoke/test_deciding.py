@@ -1,0 +1,86 @@
+"""Do the commands that decide run at all, and refuse bad input with one sentence, exit 2 and nothing written?"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sim.cli import main
+
+
+def test_profile(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profile", "p3.16xlarge", "resnet18", "--stack", "apex-per-tensor", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["runs"]["twin_synthetic"]["hardware"] == "p3.8xlarge"
+    assert main(["profile", "p3.16xlarge", "resnet18"]) == 0
+    text = capsys.readouterr().out
+    assert f"{document['steps_per_epoch']} steps per epoch" in text
+    assert "RUN3  real data, warm page cache" in text
+
+
+def test_compare_writes_all_its_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "resnet18", "p3.2xlarge", "p3.8xlarge", "-o", str(tmp_path), "--csv"]) == 0
+    rows = capsys.readouterr().out.splitlines()
+    assert len(rows) == 3
+    assert {path.name for path in tmp_path.iterdir()} == {"compare.json", "compare.txt", "compare.csv", "compare.png"}
+    assert (tmp_path / "compare.csv").read_text().splitlines() == rows
+
+
+def test_compare_says_when_nothing_can_run_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "vgg16", "p3.2xlarge", "--batch", "100000"]) == 1
+    assert "largest batch that fits" in capsys.readouterr().out
+
+
+def test_recommend(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["recommend", "resnet18", "p3.2xlarge", "p3.8xlarge", "--nodes", "1", "--epochs", "3"]
+    assert main([*asked, "--budget-hours", "2"]) == 0
+    assert capsys.readouterr().out.startswith("Rent 1 x p3")
+    assert main([*asked, "--budget-hours", "0.001", "--json"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    assert document["best"] is None
+    assert document["nearest"]["hardware"] == "p3.8xlarge"
+
+
+def test_sweep(tmp_path: Path) -> None:
+    file = tmp_path / "batches.csv"
+    asked = ["sweep", "p3.2xlarge", "resnet18", "--vary", "batch=16,32", "-o", str(file)]
+    assert main(asked) == 0
+    assert [line.split(",")[0] for line in file.read_text().splitlines()] == ["batch", "16", "32"]
+    assert list(tmp_path.iterdir()) == [file]
+    assert main(asked) == 2  # never replaces a table unasked
+
+
+def test_diff(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, machine in (("a.json", "p3.8xlarge"), ("b.json", "p3.8xlarge-two-islands")):
+        assert main(["run", machine, "vgg16", "--fast", "--json"]) == 0
+        (tmp_path / name).write_text(capsys.readouterr().out)
+    assert main(["diff", str(tmp_path / "a.json"), str(tmp_path / "b.json")]) == 0
+    assert "hardware: p3.8xlarge -> p3.8xlarge-two-islands" in capsys.readouterr().out
+    assert main(["diff", str(tmp_path / "a.json"), str(tmp_path / "a.json")]) == 0
+    assert "The two runs are the same." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["profile", "p3.16xlarge", "resnet18", "--twin", "p3.800xlarge"], "p3.800xlarge"),
+        (["profile", "p3.16xlarge", "resnet18", "--nodes", "1..4"], "one number is due"),
+        (["compare", "resnet18", "--where", "gpus=3"], "no machine of the catalogue"),
+        (["compare", "resnet18", "p3.2xlarge", "--sort", "colour"], "write one of time, cost"),
+        (["recommend", "resnet18"], "write one of the two"),
+        (["recommend", "resnet18", "--budget-hours", "-1"], "write more than 0"),
+        (["sweep", "p3.2xlarge", "resnet18", "--vary", "node.nic.bandwith=1..2 Gbps:2", "-o", "never.csv"], "did you mean 'bandwidth'"),
+        (["sweep", "p3.2xlarge", "resnet18", "--vary", "batch=1..2:2", "-o", "never.txt"], "write .csv or .parquet"),
+        (["sweep", "p3.2xlarge", "resnet18", "-o", "never.csv"], "name one field"),
+        (["diff", "nowhere.json", "nowhere.json"], "cannot be read"),
+    ],
+)
+def test_bad_input(
+    arguments: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    assert said in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,50 @@
+"""Oracle: each machine run by itself; the definition of a Pareto front, by brute force."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim.documents import document
+from sim.report.comparison import comparison_document
+from sim.spec.yaml import SpecError
+from sim.study.compare import compare, front, machines
+from sim.study.scenario import Scenario
+
+points = st.lists(st.tuples(st.integers(1, 5).map(float), st.none() | st.integers(1, 5).map(float)), max_size=12)
+
+
+@given(points)
+def test_front_by_brute_force(known: list[tuple[float, float | None]]) -> None:
+    for (time, cost), kept in zip(known, front(known), strict=True):
+        if cost is None:
+            assert not kept
+            continue
+        others = [(t, c) for t, c in known if c is not None]
+        assert kept == (not any(t <= time and c <= cost and (t, c) != (time, cost) for t, c in others))
+
+
+def test_every_machine_has_the_figures_of_its_own_run() -> None:
+    names = ["p3.2xlarge", "p3.8xlarge"]
+    rows = compare(Scenario("", "resnet18"), names, document)
+    assert [row.document for row in rows] == [document(Scenario(name, "resnet18")) for name in names]
+
+
+def test_a_machine_that_cannot_run_it_keeps_the_reason() -> None:
+    rows = compare(Scenario("", "vgg16", batch=128), ["p3.2xlarge", "hgx-h100"], document)
+    found = comparison_document("vgg16", rows)
+    assert [row["hardware"] for row in found["rows"]] == ["hgx-h100"]
+    assert "GPU memory" in found["left_out"][0]["problem"]
+
+
+def test_where_chooses_from_the_catalogue() -> None:
+    assert machines(["anything"], []) == ["anything"]
+    assert set(machines([], ["provider=aws", "gpus=16"])) >= {"p2.16xlarge"}
+    assert machines(["p2.16xlarge", "p3.2xlarge"], ["gpus=16"]) == ["p2.16xlarge"]
+    with pytest.raises(SpecError, match="no machine"):
+        machines([], ["gpus=3"])
+    with pytest.raises(SpecError, match="no name of the catalogue"):
+        machines(["nowhere"], ["gpus=8"])
+    with pytest.raises(SpecError, match="--sort colour"):
+        comparison_document("vgg16", [], "colour")
