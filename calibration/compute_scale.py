@@ -3,7 +3,7 @@
 A run that was measured together with its exposed synchronisation computes for ``step - exposed_sync``; on one GPU for the whole step.
 Its factor makes the simulated step, less simulated waits for other ranks, equal to that. Between measured batches the factor is
 interpolated over the logarithm of the batch, beyond them it stays: there the layer model's own dependence on the batch holds. Where no
-run of the cluster says, runs of the same GPU do; where none does, the factor is 1.
+run of the cluster says, runs of the same GPU and software do; where none does, the layer model is taken as it is.
 
 A multi-GPU row without exposed synchronisation that is meant for compute is taken with the simulated one.
 """
@@ -53,7 +53,6 @@ def group_keys(asked: Question) -> list[Hashable]:
         (*here, record.software),
         here,
         ("gpu", gpu, *job, record.software),
-        ("gpu", gpu, *job),
     ]
 
 

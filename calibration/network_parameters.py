@@ -45,6 +45,13 @@ WIDTHS: Final[Mapping[str, float]] = {
     "spread": 0.5,
 }
 
+AS_DESCRIBED: Final = ""
+STAGED: Final = "staged"
+"""GPUs of a node do not address each other, whatever is described: all their traffic rests in host memory."""
+DOUBT: Final[Mapping[str, float]] = {AS_DESCRIBED: 0.0, STAGED: 3.0}
+"""Logarithm of the odds against each way that traffic may take inside a node. Two of eight kinds of NVLink machine at Lambda
+(lambdal/deeplearning-benchmark) run as if without peer-to-peer, yet a description is usually right: estimate, 20 to 1."""
+
 NIC: Final = "nic"
 EVERYWHERE: Final = ""
 """The place of a parameter that belongs to no transport class."""
@@ -68,11 +75,22 @@ Factors = tuple[tuple[Parameter, float], ...]
 """Parameters with their log factors; an empty tuple is the prior's centre."""
 
 
-def parameters_of(questions: Iterable[Question]) -> tuple[Parameter, ...]:
-    """Return the parameters on which the step times of *questions*, runs on one cluster, depend."""
+def way_taken(way: str) -> Factors:
+    """Return the factors that make traffic take *way* inside a node."""
+    return () if way == AS_DESCRIBED else ((Parameter(EVERYWHERE, way, 1.0), 1.0),)
+
+
+def other_ways(questions: Iterable[Question]) -> list[str]:
+    """Return the ways besides the one described that traffic of *questions* may take inside a node."""
+    inside = {place for asked in questions for place, _ in _met(asked, asked.hardware)}
+    return [STAGED] if inside & {"nvlink_transport", "peer_transport"} else []
+
+
+def parameters_of(questions: Iterable[Question], way: str = AS_DESCRIBED) -> tuple[Parameter, ...]:
+    """Return the parameters on which the step times of *questions*, runs on one cluster, depend where traffic takes *way*."""
     found: dict[tuple[str, str], Parameter] = {}
     for asked in questions:
-        for place, transport in _met(asked):
+        for place, transport in _met(asked, with_factors(asked, way_taken(way))):
             for parameter in _of_transport(place, transport, asked.nodes):
                 found[parameter.place, parameter.constant] = parameter
     if not found:
@@ -94,11 +112,11 @@ def _of_transport(place: str, transport: Transport, nodes: int) -> list[Paramete
     return made
 
 
-def _met(asked: Question) -> list[tuple[str, Transport]]:
-    """Return the fields of the nodes whose transport classes the rings of *asked* cross."""
+def _met(asked: Question, hardware: Hardware) -> list[tuple[str, Transport]]:
+    """Return the fields of the nodes whose transport classes the rings of *asked* cross on *hardware*."""
     if asked.job.ranks < 2:
         return []
-    plan = plan_rings(job_slots(0, slots(asked.hardware, [asked.job.placement])), asked.hardware.fabric)
+    plan = plan_rings(job_slots(0, slots(hardware, [asked.job.placement])), hardware.fabric)
     crossed = {transport.name for part in plan.parts for transport in part.channels.transports}
     nodes = {id(part.slot.node): part.slot.node for part in plan.parts}.values()
     return [found for node in nodes for found in transports(node) if found[1].name in crossed]
@@ -133,6 +151,8 @@ def _moved_node(node: Node, moves: Mapping[tuple[str, str], float]) -> Node:
     }
     changed["nic"] = node.nic.model_copy(update={"transport": changed.pop(NIC)})
     spread = math.exp(moves.get((EVERYWHERE, "spread"), 0.0))
+    if moves.get((EVERYWHERE, STAGED)):
+        changed["topology"] = node.topology.model_copy(update={"nvlink": None, "peer_to_peer": "none"})
     changed["gpu"] = node.gpu.model_copy(update={"compute_cv": min(0.5, node.gpu.compute_cv * spread)})
     return node.model_copy(update=changed)
 

@@ -41,11 +41,13 @@ def _sources(cluster: Cluster) -> list[dict[str, Any]]:
 
 def _parameters(cluster: Cluster) -> dict[str, Any]:
     """Return what was fitted: factors on the description's constants, with 95 % intervals."""
+    model = cluster.calibrated
     return {
         "cluster": cluster.name,
         "network_rows": len(cluster.fitted),
-        "noise": cluster.calibrated.noise,
-        "factors": _factors(cluster.calibrated),
+        "noise": model.noise,
+        "traffic_in_node": model.way or "as described",
+        "factors": _factors(model),
     }
 
 

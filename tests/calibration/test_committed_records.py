@@ -1,0 +1,50 @@
+"""Can the committed measurements be asked? Oracles: their own schema, and the rules on what may calibrate."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from calibration.cli import committed_records
+from calibration.questions import OWN_HARDWARE, Question, question
+from calibration.run_records import read_records
+from sim.spec.hardware import Hardware
+from sim.spec.library import load
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[Question]:
+    return [question(record) for path in committed_records() for record in read_records(path).records]
+
+
+def test_every_cluster_can_be_loaded() -> None:
+    for path in sorted(OWN_HARDWARE.glob("*.yaml")):
+        assert load(Hardware, path).spec.name == path.stem
+
+
+def test_every_row_names_its_source_and_what_exists(rows: list[Question]) -> None:
+    assert len(rows) > 500 and all(row.record.source for row in rows)
+    assert all(row.step_time > 0 for row in rows)
+
+
+def test_placements_that_calibrate_are_the_agreed_ones(rows: list[Question]) -> None:
+    """petuum/adaptdl: placements 1, 2, 11 and 111; DLPerf and Lambda: one GPU computes, the second node or GPU is the network."""
+    for row in rows:
+        counts = [len(part.gpus) for part in row.job.placement]
+        fitted = row.record.role != "prediction"
+        if row.record.source == "pollux":
+            assert fitted == (counts in ([1], [2], [1, 1], [1, 1, 1]))
+        if row.record.source == "lambda":
+            assert fitted == (row.job.ranks <= 2)
+        if row.record.source == "dlperf" and row.record.role == "network":
+            assert row.nodes == 2
+
+
+def test_no_run_is_both_fitted_and_predicted(rows: list[Question]) -> None:
+    keys = Counter(
+        (row.record.hardware, row.record.workload, row.record.software, row.record.overrides, row.record.placement, row.record.nodes,
+         row.record.gpus_per_node, row.batch, row.workload.training.precision, row.record.role == "prediction")
+        for row in rows
+    )  # fmt: skip
+    assert not [key for key in keys if (*key[:-1], not key[-1]) in keys]
