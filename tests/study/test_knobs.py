@@ -9,6 +9,7 @@ import pytest
 
 from tests.study.knobs import SCENARIOS, Knob, knobs, moves
 
+pytestmark = pytest.mark.slow
 WITHOUT_EFFECT = {
     "Prices.spot": "a run costs what is paid on demand; `sim.analysis.cost` can be asked for the other market",
     "Gpu.power": "no energy is accounted; a figure for whoever reads the catalogue",
@@ -26,7 +27,6 @@ def test_every_number_moves_something(knob: Knob) -> None:
     assert moved, f"{knob} moves nothing in any scenario: wire it, delete it, add a scenario that uses it, or list it with the reason"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("knob", [knob for knob in knobs() if str(knob) in WITHOUT_EFFECT], ids=str)
 def test_what_is_listed_moves_nothing(knob: Knob) -> None:
     """Or it would stand on the list of exceptions for ever."""
