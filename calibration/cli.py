@@ -121,6 +121,18 @@ def validate(
         raise typer.Exit(1)
 
 
+@app.command(epilog="Example:  python -m calibration servers calibration/records/cmdare.csv")
+def servers(
+    files: Annotated[list[Path], typer.Argument(metavar="[FILE.csv]", help="measured runs; CM-DARE's by default")] = [],  # noqa: B006
+    as_json: Json = False,
+) -> None:
+    """Fit what parameter servers cost per update and per byte, and show how far off predictions of the other rows are."""
+    from calibration.servers import fit_servers, server_document, server_table
+
+    found = fit_servers(files or [Path(__file__).parent / "records" / "cmdare.csv"])
+    print_json(server_document(found)) if as_json else typer.echo(server_table(found))
+
+
 def committed_records() -> list[Path]:
     """Return the files of measured runs that come with the package."""
     return [Path(__file__).parent / "records" / "runs.csv"]

@@ -144,13 +144,16 @@ def _write_output(folder: Path, answers: Sequence[Any], document: Any, text: str
 @app.command(epilog="Example:  python -m sim collective p3.16xlarge --op all_reduce --bytes 1MiB..1GiB --nodes 2")
 def collective(
     hardware: Hw,
-    op: Annotated[str, typer.Option(help="all_reduce, all_gather or reduce_scatter")] = "all_reduce",
+    op: Annotated[
+        str, typer.Option(help="all_reduce, all_gather, reduce_scatter; or parameter_server, for what hosts must carry")
+    ] = "all_reduce",
     sizes: Annotated[
         str, typer.Option("--bytes", metavar="SIZE|A..B[:n]", help="one size, or a range (doubling without n)")
     ] = "1MiB..1GiB",
     nodes: Annotated[int | None, typer.Option(min=1, help="nodes of the only group")] = None,
     gpus: Annotated[int | None, typer.Option(min=1, help="GPUs in all")] = None,
     placement: Annotated[str | None, typer.Option(metavar="1+2", help="GPUs on each node in turn")] = None,
+    compute_time: Annotated[str, typer.Option(metavar="TIME", help="of a step, which a parameter_server hides behind")] = "100 ms",
     sets: Sets = [],  # noqa: B006
     as_json: Json = False,
     output: Annotated[
@@ -158,6 +161,10 @@ def collective(
     ] = None,
 ) -> None:
     """Time a collective by itself, size by size, as nccl-tests does."""
+    if op == "parameter_server":
+        if gpus is not None or placement is not None:
+            raise SpecError("--op parameter_server counts hosts, not GPUs; write --nodes N")
+        return _bound(hardware, sizes, compute_time, nodes, sets, as_json, output)
     from sim.report.collective import collective_document, collective_plot, collective_text
     from sim.report.files import write_files
     from sim.study.collective import collective_table, sizes_of
@@ -167,6 +174,22 @@ def collective(
     if output is not None:
         write_files(output, {"collective.json": _json(document), "collective.txt": text + "\n", "collective.png": collective_plot(table)})
         _talk(f"wrote {output}/collective.json, collective.txt and collective.png")
+    _print_json(document) if as_json else typer.echo(text)
+
+
+def _bound(
+    hardware: str, sizes: str, compute_time: str, nodes: int | None, sets: Sequence[str], as_json: bool, output: Path | None
+) -> None:
+    from sim.report.files import write_files
+    from sim.report.server_bound import bound_document, bound_text
+    from sim.study.collective import sizes_of
+    from sim.study.server_bound import bound_table
+
+    table = bound_table(hardware, sizes_of(sizes), compute_time, nodes=nodes, overrides=sets)
+    document, text = bound_document(table), bound_text(table)
+    if output is not None:
+        write_files(output, {"collective.json": _json(document), "collective.txt": text + "\n"})
+        _talk(f"wrote {output}/collective.json and collective.txt")
     _print_json(document) if as_json else typer.echo(text)
 
 

@@ -7,6 +7,7 @@ from typing import Final
 
 from sim import units
 from sim.check.checks import check_hardware, check_workload, placed, require
+from sim.check.servers import check_servers
 from sim.check.topology import Problem
 from sim.spec.fields import Precision
 from sim.spec.hardware import Gpu, Group, Hardware, Peak
@@ -36,7 +37,7 @@ def check_job(
     """
     problems = [*_counts(hardware, nodes, gpus)]
     for_hardware = [*_storage(hardware, workload)]
-    for_workload = [*_precision(hardware, workload), *_memory(hardware, workload, fit)]
+    for_workload = [*_precision(hardware, workload), *_memory(hardware, workload, fit), *check_servers(hardware, workload, nodes)]
     return [*problems, *placed(for_hardware, documents[0]), *placed(for_workload, documents[1])]
 
 

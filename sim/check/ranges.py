@@ -14,6 +14,7 @@ from sim import units
 from sim.spec import hardware as hw
 from sim.spec import workload as wl
 from sim.spec.fields import Dimension, Key, Spec, blocks
+from sim.spec.servers import Servers
 from sim.spec.stack import Compression, Fusion, Stack
 
 Bounds = tuple[str | float, str | float]
@@ -85,6 +86,13 @@ RANGES: Final[dict[type[Spec], dict[str, Bounds]]] = {
     },
     wl.Input: {"num_workers": (0, 4096), "prefetch_factor": (1, 10_000), "num_threads": (1, 4096), "worker_start": ("0 s", "1 h")},
     wl.Training: {"batch": (1, 10_000_000), "gradient_accumulation_steps": (1, 100_000), "compute_factor": (0.001, 1000)},
+    Servers: {
+        "count": (1, 10_000),
+        "chunk": ("1 B", "1 GB"),
+        "update_cpu": ("0 s", "1 s"),
+        "byte_cpu": ("0 s/GB", "1000 s/GB"),
+        "racks": (1, 1000),
+    },
     Stack: {
         "launch_cpu": ("0 s", "100 ms"),
         "distributed_overhead": ("0 s", "100 s"),

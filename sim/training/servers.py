@@ -63,7 +63,8 @@ class ServerExecutor:
             for bucket in range(len(plan.shards))
         ]
         self._others: dict[str, float] = {}
-        self._ended: float | None = None
+        self._ended = network.env.now
+        """When the last exchange ended, or the job began (s)."""
 
     def remembers(self) -> tuple[float, ...]:
         """Return what decides the next exchange beside what is in progress: the others that a worker meets."""
@@ -85,7 +86,7 @@ class ServerExecutor:
 
     def _look_around(self, bucket: int) -> None:
         """Work out how many others this worker meets at each resource, from the time it has spent away."""
-        if self._crowd is None or self._ended is None:
+        if self._crowd is None:
             return
         away = self._network.env.now - self._ended + sum(latency for latency, _ in self._stages[bucket])
         alone = [self._alone(legs) for _, legs in self._stages[bucket]]

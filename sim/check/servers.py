@@ -1,0 +1,75 @@
+"""Can this job exchange through parameter servers? Hosts to carry them, and options that they can honour."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sim.check.topology import Problem
+from sim.spec.hardware import Hardware
+from sim.spec.servers import Servers
+from sim.spec.stack import Stack
+from sim.spec.workload import Workload
+
+_STACK = ("training", "stack")
+_COLLECTIVE = ("broadcast_buffers", "sync_batch_norm", "blocking_scalar_all_reduces", "compression", "wire_dtype", "sparse_embeddings")
+"""Options that are collectives among the ranks, or change what one carries."""
+
+
+def check_servers(hardware: Hardware, workload: Workload, nodes: int | None = None) -> Iterator[Problem]:
+    """Yield why *workload* cannot exchange through its parameter servers on *nodes* worker nodes (all if None) of *hardware*."""
+    stack = workload.training.stack
+    if stack.servers is None:
+        return
+    yield from _hosts(hardware, stack.servers, nodes)
+    yield from _racks(hardware, stack, stack.servers, nodes)
+    for option in _COLLECTIVE:
+        if getattr(stack, option):
+            yield (*_STACK, option), f"belongs to all-reduces; {stack.strategy} has none, so leave it out"
+    if stack.backend != "nccl":
+        yield (*_STACK, "backend"), f"'{stack.backend}' plays all-reduces; {stack.strategy} has none, so leave it out"
+    if stack.gradient_clipping:
+        yield (*_STACK, "gradient_clipping"), "needs the norm of the whole summed gradient, which no parameter server has; write false"
+    if stack.asynchronous:
+        yield from _by_itself(workload)
+
+
+def _workers(hardware: Hardware, nodes: int | None) -> int:
+    return nodes or sum(group.count for group in hardware.groups if group.role == "worker" and group.node.gpu_count)
+
+
+def _hosts(hardware: Hardware, servers: Servers, nodes: int | None) -> Iterator[Problem]:
+    key = (*_STACK, "servers", "count")
+    there = sum(group.count for group in hardware.groups if group.role == "server")
+    if servers.placement == "colocated" and servers.count > (own := _workers(hardware, nodes)):
+        yield key, f"{servers.count} colocated servers need as many worker nodes, {hardware.name} has {own}; write at most {own}"
+    elif servers.placement == "group" and not there:
+        yield (
+            (*_STACK, "servers", "placement"),
+            f"{hardware.name} has no group of role 'server' to carry servers; add one, or write placement: colocated",
+        )
+    elif servers.placement == "group" and servers.count > there:
+        yield key, f"{servers.count} servers need as many hosts of role 'server', {hardware.name} has {there}; write at most {there}"
+
+
+def _racks(hardware: Hardware, stack: Stack, servers: Servers, nodes: int | None) -> Iterator[Problem]:
+    racks, key = servers.racks, (*_STACK, "servers", "racks")
+    if racks == 1:
+        return
+    if servers.sharding != "chunks" or servers.placement != "group" or stack.asynchronous:
+        yield key, f"{racks} racks need strategy parameter_server, sharding: chunks and placement: group; write them, or racks: 1"
+    elif servers.count % racks or _workers(hardware, nodes) % racks:
+        yield (
+            key,
+            f"{servers.count} servers and {_workers(hardware, nodes)} worker nodes do not divide over {racks} racks; write a divisor",
+        )
+
+
+def _by_itself(workload: Workload) -> Iterator[Problem]:
+    training = workload.training
+    if training.gradient_accumulation_steps > 1:
+        yield (
+            ("training", "gradient_accumulation_steps"),
+            f"{training.gradient_accumulation_steps} micro-batches: asynchronous workers push each; write 1, or strategy: parameter_server",
+        )
+    if training.stack.overlap:
+        yield (*_STACK, "overlap"), "asynchronous workers push after backward; write false, or strategy: parameter_server"

@@ -1,0 +1,51 @@
+"""How does the bandwidth bound of parameter servers look? A column for each placement; '!' marks what the node's ports cannot carry."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sim.study.server_bound import PLACEMENTS, BoundTable
+from sim.units import show
+
+_MEANING = {
+    "NCS": "servers on as many hosts of their own",
+    "NCC": "one central server on a host of its own",
+    "CC": "one central server on a worker's host",
+    "CS": "a server on every worker's host",
+}
+
+
+def bound_document(table: BoundTable) -> dict[str, Any]:
+    """Return the JSON document of *table*."""
+    rows = [
+        {
+            "bytes": row.nbytes,
+            "needed_bytes_per_s": dict(row.needed),
+            "hidden": {name: row.needed[name] <= table.there for name in PLACEMENTS},
+        }
+        for row in table.rows
+    ]
+    return {
+        "schema": 1,
+        "hardware": table.hardware,
+        "op": "parameter_server",
+        "workers": table.workers,
+        "compute_time_s": table.compute_time,
+        "node_bytes_per_s": table.there,
+        "rows": rows,
+    }
+
+
+def bound_text(table: BoundTable) -> str:
+    """Return *table* in aligned columns."""
+    lines = [
+        f"parameter servers on {table.hardware}: what the busiest host must carry, in and out together, to hide behind "
+        f"{show(table.compute_time, 'time')} of compute",
+        f"{table.workers} worker nodes; the ports of one carry {show(table.there, 'bandwidth')}",
+        "",
+        f"{'model':>10} " + " ".join(f"{name:>12}" for name in PLACEMENTS),
+    ]
+    for row in table.rows:
+        cells = [show(row.needed[name], "bandwidth") + ("!" if row.needed[name] > table.there else " ") for name in PLACEMENTS]
+        lines.append(f"{show(row.nbytes, 'binary size'):>10} " + " ".join(f"{cell:>12}" for cell in cells))
+    return "\n".join([*lines, "", *(f"  {name:4} {text}" for name, text in _MEANING.items()), "  !    more than the ports carry"])
