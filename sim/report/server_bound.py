@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sim.study.server_bound import PLACEMENTS, BoundTable
+from sim.training.collectives.server_bound import PLACEMENTS, BoundTable
 from sim.units import show
 
 _MEANING = {

@@ -6,34 +6,15 @@ and out together, for N workers, a model of M bytes and T seconds of compute (Lu
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple, get_args
+from collections.abc import Sequence
 
 from sim import units
 from sim.check import check_hardware, require
 from sim.cluster.build import with_nodes
 from sim.spec.library import load_hardware
 from sim.spec.yaml import SpecError
-from sim.training.collectives.parameter_server import Placement, bandwidth_bound
-
-PLACEMENTS: tuple[Placement, ...] = get_args(Placement)
-
-
-class BoundRow(NamedTuple):
-    """One model size (bytes) and what the busiest host needs by placement, bytes/s in and out together."""
-
-    nbytes: int
-    needed: Mapping[Placement, float]
-
-
-class BoundTable(NamedTuple):
-    """All sizes on one machine; ``there`` is what the ports of one node carry, bytes/s in and out together."""
-
-    hardware: str
-    workers: int
-    compute_time: float
-    there: float
-    rows: tuple[BoundRow, ...]
+from sim.training.collectives.parameter_server import bandwidth_bound
+from sim.training.collectives.server_bound import PLACEMENTS, BoundRow, BoundTable
 
 
 def bound_table(

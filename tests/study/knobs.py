@@ -23,6 +23,7 @@ from sim.training.job import Job
 _SMALL = ("dataset.samples=20000", "training.batch=16")
 _DISK = ("node.host.memory=8 GiB", "dataset.samples=100000", "node.storage.volume.burst_credits=5000", "node.storage.volume.io_size=64 KiB")
 _SYNTHETIC = ("input.loader=synthetic", *_SMALL)
+_SERVERS = "training.stack.servers"
 _TOP_K = ("method=top_k", "density=0.1", "source=test")
 _POWER_SGD = ("method=power_sgd", "rank=40", "source=test")
 SCENARIOS = (
@@ -82,6 +83,16 @@ SCENARIOS = (
         "bert-base-seq128",
         ("training.stack.sparse_embeddings=true", "model.layers.1.rows=30522", "model.layers.1.rows_per_sample=20", *_SYNTHETIC),
         nodes=2,
+    ),
+    Scenario("cm-dare-p100", "resnet15-cifar", (f"{_SERVERS}.update_cpu=1 ms", "dataset.samples=20000"), stack="tf-parameter-server"),
+    Scenario(
+        "cm-dare-p100",
+        "resnet15-cifar",
+        (
+            f"{_SERVERS}.racks=2", f"{_SERVERS}.count=2", f"{_SERVERS}.sharding=chunks", f"{_SERVERS}.update_cpu=1 ms",
+            "dataset.samples=20000",
+        ),
+        stack="tf-parameter-server-sync",
     ),
 )  # fmt: skip
 """Few samples where that changes nothing but the run's cost."""
