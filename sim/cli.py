@@ -79,7 +79,7 @@ def run(
     precision: Annotated[str | None, typer.Option(help="fp32, tf32, amp_fp16, amp_bf16, fp16, bf16 or fp8")] = None,
     stack: Annotated[str | None, typer.Option(help="software stack: a file or a name in workloads/stacks/")] = None,
     sets: Sets = [],  # noqa: B006  typer copies the default
-    seed: Annotated[int, typer.Option(help="recorded with the result; nothing is drawn at random yet")] = 0,
+    seed: Annotated[int, typer.Option(help="of what is drawn where the workload says training.noise.draw: true")] = 0,
     exact: Annotated[bool, typer.Option("--exact", help="simulate every step instead of skipping whole periods")] = False,
     fast: Annotated[bool, typer.Option("--fast", help="do not try what would help, nor which estimates decide the answer")] = False,
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="show every resource that was waited for")] = False,

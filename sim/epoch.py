@@ -14,12 +14,12 @@ import math
 from bisect import bisect_right
 from collections.abc import Generator, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import simpy
 
 from sim.analysis.stalls import Blame, Window, resource_table, stall_table
-from sim.analysis.steady_state import Period, PeriodDetector, State
+from sim.analysis.steady_state import Period, PeriodDetector, State, settled, warm_up
 from sim.cluster.build import Slot, build
 from sim.cluster.network import Network
 from sim.cluster.storage import Credits, most_iops
@@ -29,6 +29,13 @@ from sim.training.step import Rank
 
 MOST_LIVE_STEPS = 400
 """Steps simulated one by one in a regime before the mean of the later ones stands for an epoch that shows no exact period."""
+MOST_DRAWN_STEPS = 500
+"""Steps drawn in a regime before their mean stands for the rest, however wide its interval."""
+ENOUGH = 0.005
+"""Half-width of the 95 % interval, as a share of the step, at which no more steps are drawn."""
+LEAST_DRAWN_STEPS = 100
+"""Steps drawn at least: the interval needs several in each of its twenty batches."""
+_LOOK_EVERY = 20
 
 
 @dataclass(frozen=True)
@@ -48,6 +55,10 @@ class Epoch:
     exact: bool
     """Whether the windows are exact periods or every step, not a mean."""
     log: EventLog = field(repr=False)
+    interval: float | None = None
+    """Half-width (s) of the 95 % interval of ``step_time`` where steps were drawn and enough of them."""
+    drawn: int = 0
+    """Steps that were drawn one by one; the others are extrapolated."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +75,12 @@ class Scene:
     fold: bool
     keep_rates: bool
     executor: str
+    seed: int = 0
+
+    @property
+    def draws(self) -> bool:
+        """Tell whether any job draws its steps at random."""
+        return any(job.workload.training.noise.draw for job in self.jobs)
 
 
 @dataclass
@@ -113,6 +130,8 @@ class EpochRun:
         self._covered: int | None = None
         """Step of the first job up to which windows stand; None in the warm-up."""
         self._over = False
+        self._interval: float | None = None
+        self._most = MOST_DRAWN_STEPS if scene.draws else MOST_LIVE_STEPS
         self._burst = {slot: credits.left for slot, credits in scene.credits.items()}
         self._ios: list[dict[str, float]] = []
         """I/Os on one node of each slot, by step of the first job."""
@@ -120,7 +139,7 @@ class EpochRun:
         add_disks(self.network, scene.cluster, self._burst)
         for link, capacity in {link: capacity for plan in scene.rings if plan for link, capacity in plan.shared.items()}.items():
             self.network.add_link(link, capacity)
-        self._stage = Stage(self.network, self.log, built, self._burst, scene.executor)
+        self._stage = Stage(self.network, self.log, built, self._burst, scene.executor, scene.seed)
         self._live = [_LiveJob([], [start], job.asynchronous) for job, start in zip(scene.jobs, starts, strict=True)]
         for number in range(len(scene.jobs)):
             self.env.process(self._launch(number, hits[number]))
@@ -131,14 +150,28 @@ class EpochRun:
             self._pause = self.env.event()
             self.env.run(until=self._pause)
             if self._left() > 0:
-                self.exact = self.exact and self._period is not None
-                self._skip(self._period or self._detector.nearest())
+                self.exact = self.exact and self._period is not None and not self.scene.draws
+                self._skip(self._stretch())
         last = len(self._live[0].boundaries) - 1
         if self._covered is None:
-            self._covered = (self._period or self._detector.nearest()).first % last
+            self._covered = self._stretch().first % last
         self._cover(last)
         self._drain(self.env.now)
         return [self._epoch(job) for job in range(len(self.scene.jobs))]
+
+    def _stretch(self) -> Period:
+        """Return the steps that stand for others: a period, or the best there is."""
+        if self._period:
+            return self._period
+        if not self.scene.draws:
+            return self._detector.nearest()
+        times = self._live[0].boundaries
+        first = self._regime_start + warm_up(self._durations())
+        return Period(first, len(times) - 1, times[first], times[-1])
+
+    def _durations(self) -> list[float]:
+        """Return the seconds of each step of the first job since rates last changed."""
+        return [end - start for start, end in pairwise(self._live[0].boundaries[self._regime_start :])]
 
     def _crossings(self) -> dict[str, dict[str, Hashable]]:
         """Return, by slot and physical link, who crosses it how often: the colour that keeps unlike links apart."""
@@ -180,13 +213,24 @@ class EpochRun:
 
     def _observe(self, done: int) -> None:
         """Look for a period after *done* steps; pause where the epoch ends, or need not be simulated further."""
-        if not (self.scene.exact and self._period):
+        if self.scene.draws:
+            self._settle(done)
+        elif not (self.scene.exact and self._period):
             self._period = self._detector.observe(done, self.env.now, self._state())
         if self._left() == 0:
             self._over = True
             self._pause.succeed()
-        elif not self.scene.exact and (self._period or done - self._regime_start >= MOST_LIVE_STEPS):
+        elif not self.scene.exact and (self._period or done - self._regime_start >= self._most):
             self._pause.succeed()
+
+    def _settle(self, done: int) -> None:
+        """Look whether the mean of drawn steps is known well enough, now and then."""
+        if (done - self._regime_start) % _LOOK_EVERY == 0 or self._left() == 0:
+            found = settled(self._durations())
+            self._interval = found.half_width if found else self._interval
+            enough = done - self._regime_start >= LEAST_DRAWN_STEPS and not self.scene.exact
+            if found and enough and found.half_width <= ENOUGH * found.mean:
+                self._period = self._stretch()
 
     def _state(self) -> State:
         now, times = self.env.now, self._live[0].boundaries
@@ -314,4 +358,6 @@ class EpochRun:
             windows=windows,
             exact=self.exact,
             log=self.log,
+            interval=self._interval if job == 0 else None,
+            drawn=len(times) - 1 if self.scene.draws else 0,
         )

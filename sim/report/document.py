@@ -68,8 +68,12 @@ def _job_document(run: Run, number: int, inputs: Mapping[str, str], noted: Seque
 
 
 def freed(run: Run, number: int, bottleneck: Bottleneck | None) -> dict[str, Any]:
-    """Return the verdict on a job, and its step time (s) with each resource it waits for infinitely fast."""
-    return {"verdict": verdict(run, number, bottleneck), "freed_step_time_s": dict(bottleneck.freed) if bottleneck else None}
+    """Return the verdict on a job, its step time (s) with each resource it waits for infinitely fast, and the 95 % interval if drawn."""
+    return {
+        "step_time_half_width_s": run.jobs[number].warm.interval,
+        "verdict": verdict(run, number, bottleneck),
+        "freed_step_time_s": dict(bottleneck.freed) if bottleneck else None,
+    }
 
 
 def _stalls(epoch: Epoch) -> dict[str, float]:

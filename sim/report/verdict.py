@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sim.analysis.bottleneck import Bottleneck, Resource
+from sim.epoch import Epoch
 from sim.events import Cause
 from sim.simulate import JobRun, Run
 from sim.spec.servers import Servers
@@ -177,5 +178,17 @@ def _servers(servers: Servers, asynchronous: bool) -> str:
 def warnings(run: Run, number: int = 0) -> list[str]:
     """Return what makes this run's figures less certain than usual."""
     job = run.jobs[number]
-    loose = [name for name, epoch in (("first", job.first), ("warm", job.warm)) if not epoch.exact]
-    return [f"the {name} epoch shows no exact period; its figures are means over the steps that were simulated" for name in loose]
+    epochs = {"first": job.first, "warm": job.warm}
+    loose = [name for name, epoch in epochs.items() if not epoch.exact and not epoch.drawn]
+    found = [f"the {name} epoch shows no exact period; its figures are means over the steps that were simulated" for name in loose]
+    if job.warm.drawn:
+        found.append(_drawn(job.warm, run.seed))
+    return found
+
+
+def _drawn(epoch: Epoch, seed: int) -> str:
+    """Return how well the mean of drawn steps is known."""
+    known = "too few for an interval"
+    if epoch.interval is not None:
+        known = f"the step time is known to +-{100 * epoch.interval / epoch.step_time:.2g} % (95 %)"
+    return f"steps are drawn at random (seed {seed}): {min(epoch.drawn, epoch.steps)} of {epoch.steps} in the warm epoch, {known}"

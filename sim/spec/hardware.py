@@ -49,6 +49,9 @@ class Gpu(Spec):
     context_memory: Bytes
     power: Power | None = None
     compute_cv: Fraction = 0.0
+    """Coefficient of variation of a step's compute time on one device, from step to step."""
+    persistent_cv: Fraction = 0.0
+    """Coefficient of variation of compute time from device to device."""
     source: Source
 
     @model_validator(mode="after")

@@ -135,7 +135,11 @@ class Noise(Spec):
     """How ranks and steps differ; zero is deterministic."""
 
     compute_cv: Fraction | None = None
-    """Coefficient of variation of one step's compute time; None takes the GPU's."""
+    """Coefficient of variation of one rank's compute time from step to step; None takes the GPU's."""
+    persistent_cv: Fraction | None = None
+    """Coefficient of variation of the ranks' mean compute times, which stay as they are; None takes the GPU's."""
+    draw: bool = False
+    """Draw each step from the seed's random numbers, for its distribution; else every step has the expected slowest rank."""
 
 
 class Training(Spec):

@@ -46,6 +46,8 @@ class _Trials:
     """Simulations with resources freed, each run once for all jobs."""
 
     def __init__(self, run: Run) -> None:
+        if any(found.job.workload.training.noise.draw for found in run.jobs):  # compare means, not draws
+            run = simulate(run.hardware, [found.job.averaged for found in run.jobs], cold=False)
         self._done: dict[frozenset[Resource], Run] = {frozenset(): run}
         self._base = run
 
@@ -234,6 +236,6 @@ _CHANGES: dict[Resource, _Change] = {
     "pcie": _Change(node=_pcie),
     "network": _Change(node=_nic, fabric=_fabric, workload=_servers),
     "launch": _Change(workload=_launch),
-    "spread": _Change(workload=lambda workload: _training(workload, noise=Noise(compute_cv=0.0))),
+    "spread": _Change(workload=lambda workload: _training(workload, noise=Noise(compute_cv=0.0, persistent_cv=0.0))),
     "gpu": _Change(_gpu, lambda workload: _training(workload, compute_factor=workload.training.compute_factor / FAST)),
 }

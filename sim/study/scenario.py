@@ -68,7 +68,7 @@ def answer(scenario: Scenario, thorough: bool = False, keep_rates: bool = False)
     """
     question = prepare(scenario)
     run = simulate(question.hardware, question.jobs, exact=scenario.exact, fold=scenario.fold, keep_rates=keep_rates, seed=scenario.seed)
-    found = [text for job in question.jobs for text in estimate_warnings(question.hardware, job)] if thorough else []
+    found = [text for job in question.jobs for text in estimate_warnings(question.hardware, job.averaged)] if thorough else []
     return Answer(run, question.inputs, (*question.warnings, *found), bottlenecks(run) if thorough else ())
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from sim.cluster.build import Built, Placement, RankClass, Slot
@@ -28,9 +28,9 @@ from sim.training.input_pipeline import (
     Synthetic,
     WorkerLoader,
 )
+from sim.training.pace import Pace, drawn_paces, mean_pace
 from sim.training.server_plan import Sender, ServerPlan
 from sim.training.servers import Crowd, ServerExecutor
-from sim.training.spread import expected_maximum
 from sim.training.step import Rank
 from sim.training.step_plan import StepPlan, plan_steps
 
@@ -57,6 +57,15 @@ class Job:
     def ranks(self) -> int:
         """Return the number of GPUs."""
         return sum(len(part.gpus) for part in self.placement)
+
+    @property
+    def averaged(self) -> Job:
+        """Return this job with the mean of all steps in place of drawn ones."""
+        training = self.workload.training
+        if not training.noise.draw:
+            return self
+        training = training.model_copy(update={"noise": training.noise.model_copy(update={"draw": False})})
+        return Job(self.workload.model_copy(update={"training": training}), self.placement, self.start)
 
     @property
     def asynchronous(self) -> int:
@@ -92,6 +101,7 @@ class Stage:
     built: Built
     burst: Mapping[str, bool]
     executor: str
+    seed: int = 0
 
 
 def iops_link(slot: str) -> str:
@@ -128,15 +138,21 @@ def make_ranks(
     for found, plan, index, gpu, exchange in zip(classes, plans, indices, gpus, exchanges, strict=True):
         pipeline = _loader(_site(stage, index, found, workload, hit_ratio.get(found.slot.name, 0.0)), workload)
         name = f"{found.slot.node.gpu.name} compute"
-        ranks.append(Rank(index, stage.log, stage.network, gpu, name, plan, pipeline, exchange, finished_step, _lag(job, found)))
+        paces = _paces(stage, number, job, found)
+        ranks.append(Rank(index, stage.log, stage.network, gpu, name, plan, pipeline, exchange, finished_step, paces))
     return ranks
 
 
-def _lag(job: Job, found: RankClass) -> float:
-    if job.asynchronous:
-        return 0.0  # nobody waits for the slowest
-    noise = job.workload.training.noise.compute_cv
-    return expected_maximum(job.ranks) * (found.slot.node.gpu.compute_cv if noise is None else noise)
+def _paces(stage: Stage, number: int, job: Job, found: RankClass) -> Iterator[Pace]:
+    """Return how the steps of one class differ: none of an asynchronous job waits for its slowest rank."""
+    noise, gpu = job.workload.training.noise, found.slot.node.gpu
+    persistent = gpu.persistent_cv if noise.persistent_cv is None else noise.persistent_cv
+    jitter = gpu.compute_cv if noise.compute_cv is None else noise.compute_cv
+    if noise.draw:
+        return drawn_paces(
+            1 if job.asynchronous else found.size, persistent, jitter, stage.seed, f"{number} {found.slot.name} {found.gpus[0]}"
+        )
+    return mean_pace(1 if job.asynchronous else job.ranks, persistent, jitter)
 
 
 def _log_rank(log: EventLog, job: int, found: RankClass) -> int:

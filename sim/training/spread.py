@@ -3,7 +3,7 @@
 Ranks differ from step to step by a coefficient of variation *cv* of their compute time; a collective starts at the slowest. In the mean
 that is ``m(n) * cv`` of the compute done since the ranks last met, ``m(n) = E[max of n standard normals]``: 0 for one rank, 0.56
 for 2, 1.42 for 8, 2.07 for 32 (David and Nagaraja, Order Statistics, 2003, section 3). Deterministic, so a period stays exact;
-distributions need sampling. Limits: ranks independent, persistent differences not told from jitter.
+`sim.training.pace` draws distributions. Limits: ranks independent.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ def expected_maximum(count: int) -> float:
     total = 0.0
     for index in range(_POINTS + 1):
         x = index * step
-        above = -math.expm1(count * math.log1p(-_tail(x)))
-        below = math.exp(count * math.log(_tail(x)))
+        above = -math.expm1(count * math.log1p(-tail(x)))
+        below = math.exp(count * math.log(tail(x)))
         weight = 1 if index in (0, _POINTS) else 4 if index % 2 else 2
         total += weight * (above - below)
     return total * step / 3
 
 
-def _tail(x: float) -> float:
+def tail(x: float) -> float:
     """Return the probability that a standard normal variable exceeds *x*."""
     return 0.5 * math.erfc(x / math.sqrt(2))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 
 import simpy
@@ -12,9 +12,13 @@ from sim.cluster.network import Network
 from sim.events import Cause, EventLog
 from sim.training.exchange import Exchange
 from sim.training.input_pipeline import InputPipeline
+from sim.training.pace import MEAN, Pace
 from sim.training.step_plan import Segment, StepPlan
 
 SimProcess = Generator[simpy.Event, object, None]
+
+_DIFFERS = frozenset({"forward", "backward"})
+"""Work that differs from step to step."""
 
 
 @dataclass
@@ -32,10 +36,11 @@ class Rank:
     exchange: Exchange
     finished_step: Callable[[int], None]
     """Called with this rank after each step."""
-    lag: float = 0.0
-    """How much later than the mean rank the slowest one is, per second of compute since the ranks last met."""
+    paces: Iterator[Pace]
+    """How each step differs from the mean: its lag is per second of compute since the ranks last met."""
     position: int = 0
     """Segments begun in this step: part of the state that decides what happens next."""
+    _pace: Pace = MEAN
     _worked: float = 0.0
     """Seconds of compute in this step since the ranks last met."""
 
@@ -43,6 +48,7 @@ class Rank:
         """Run optimizer steps without end."""
         while True:
             self.position = 0
+            self._pace = next(self.paces)
             self._worked = 0.0
             for micro_batch in self.plan.micro_batches:
                 yield from self.input.next_batch(self.index)
@@ -66,11 +72,11 @@ class Rank:
         start = self.network.env.now
         if segment.compute > 0:
             with self.log.waiting(self.index, Cause.COMPUTE, self.gpu_name):
-                yield self.gpu.compute(segment.compute).done
+                yield self.gpu.compute(segment.compute * (self._pace.speed if name in _DIFFERS else 1.0)).done
             self.log.did(self.index, "gpu", name, Cause.COMPUTE, start, self.gpu_name, segment.bucket)
         self._worked += segment.compute
         if segment.bucket >= 0:
-            self.exchange.gradient_ready(self.index, segment.bucket, self.lag * self._worked)
+            self.exchange.gradient_ready(self.index, segment.bucket, self._pace.lag * self._worked)
         elif segment.meets:
             worked, self._worked = self._worked, 0.0
-            yield from self.exchange.blocking(self.index, self.lag * worked)
+            yield from self.exchange.blocking(self.index, self._pace.lag * worked)

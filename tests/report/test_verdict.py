@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sim.report.verdict import verdict
+from sim.report.verdict import verdict, warnings
 from sim.study.bottleneck import bottlenecks
 from tests.harness import layer, machine, run, toy_workload
 from tests.study.scenes import scene
@@ -42,3 +42,16 @@ def test_copies_and_exchange_may_share_pcie() -> None:
     """Both on one bus: the sentence says so."""
     found = run(machine(2, wiring="pcie", pcie=1e9), toy_workload((layer(0.1, 0.2, 250_000_000),), prepared=4e9))
     assert "and gradient exchange wait on PCIe" in verdict(found, 0, bottlenecks(found)[0])
+
+
+def test_drawn_steps_tell_how_well_their_mean_is_known() -> None:
+    """The seed, how many steps were drawn of how many, and the interval of the run."""
+    workload = toy_workload()
+    noise = workload.training.noise.model_copy(update={"draw": True, "compute_cv": 0.02})
+    training = workload.training.model_copy(update={"noise": noise})
+    found = run(machine(4), workload.model_copy(update={"training": training}), seed=7)
+    warm = found.jobs[0].warm
+    assert warm.interval is not None
+    [text] = warnings(found)
+    assert text.startswith(f"steps are drawn at random (seed 7): {min(warm.drawn, warm.steps)} of {warm.steps} in the warm epoch")
+    assert text.endswith(f"known to +-{100 * warm.interval / warm.step_time:.2g} % (95 %)")

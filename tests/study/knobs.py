@@ -32,7 +32,8 @@ SCENARIOS = (
         "p3.16xlarge",
         "resnet18",
         (
-            "input.loader=synthetic", "training.noise.compute_cv=0.02", "training.stack.distributed_overhead=2 ms",
+            "input.loader=synthetic", "training.noise.compute_cv=0.02", "training.noise.persistent_cv=0.02",
+            "training.stack.distributed_overhead=2 ms",
             "training.stack.first_bucket_cap=2 MiB", "node.nic.transport.cpu_time_per_byte=10 s/GB", *_SMALL,
         ),
         nodes=2,
@@ -52,7 +53,7 @@ SCENARIOS = (
         nodes=2,
     ),
     Scenario("p4d.24xlarge", "bert-base-seq128", ("training.stack.channels=4", *_SMALL), nodes=2),
-    Scenario("p4d.24xlarge", "resnet18", _SYNTHETIC),
+    Scenario("p4d.24xlarge", "resnet18", ("node.gpu.persistent_cv=0.02", *_SYNTHETIC)),
     Scenario("g4dn.12xlarge", "resnet18", _SYNTHETIC, nodes=2),
     Scenario("p3.2xlarge", "vgg16", ("training.batch=110", "dataset.samples=20000")),
     Scenario("p3.16xlarge", "resnet18", ("training.stack.strategy=apex", *_SYNTHETIC), nodes=2),

@@ -1,0 +1,93 @@
+"""How do drawn steps differ? Oracles: n draws for n ranks, the closed-form expected maximum, the unfolded simulation."""
+
+from __future__ import annotations
+
+from itertools import islice, pairwise
+
+import numpy as np
+import pytest
+from scipy.stats import ks_2samp
+
+from sim.epoch import ENOUGH, LEAST_DRAWN_STEPS, MOST_DRAWN_STEPS
+from sim.simulate import Run, simulate
+from sim.training.job import Job
+from sim.training.pace import drawn_paces, maxima, mean_pace, stream
+from sim.training.spread import expected_maximum
+from tests.harness import layer, machine, place, toy_workload
+
+DRAWS = 4000
+
+
+def drawn(gpus: int, nodes: int = 1, *, jitter: float = 0.1, persistent: float = 0.0, samples: int = 4000, **keys: object) -> Run:
+    """Steps of 1 s of compute that are drawn; nothing else takes time worth mentioning."""
+    workload = toy_workload((layer(0.4, 0.6, 1000),), samples=samples * gpus * nodes)
+    noise = workload.training.noise.model_copy(update={"draw": True, "compute_cv": jitter, "persistent_cv": persistent})
+    training = workload.training.model_copy(update={"noise": noise})
+    hardware = machine(gpus, nodes, nvlink=1e15, nic=1e15, pcie=1e15)
+    return simulate(hardware, [Job(workload.model_copy(update={"training": training}), place(hardware))], **keys)  # type: ignore[arg-type]
+
+
+def durations(found: Run) -> list[float]:
+    """Seconds from the start of one forward pass to the next."""
+    starts = [work.t0 for work in found.log.work if work.rank == 0 and work.name == "forward"]
+    return [end - start for start, end in pairwise(starts)]
+
+
+@pytest.mark.parametrize("count", [1, 2, 8, 300])
+@pytest.mark.parametrize("spread", [0.0, 0.5, 2.0])
+def test_one_draw_is_distributed_as_the_maximum_of_n(count: int, spread: float) -> None:
+    """Kolmogorov-Smirnov against the maximum of n numbers; means differ by *spread* deviations."""
+    numbers = np.random.default_rng(5)
+    means = np.sort(spread * numbers.standard_normal(count))
+    direct = (means + numbers.standard_normal((DRAWS, count))).max(axis=1)
+    one = list(islice(maxima(list(means), 1.0, stream(1, "test")), DRAWS))
+    assert ks_2samp(one, direct).pvalue > 0.01
+
+
+@pytest.mark.parametrize("count", [1, 2, 32, 16384])
+def test_the_mean_of_the_maxima_is_the_expected_maximum(count: int) -> None:
+    """Closed form; the mean of 4000 draws is known to about 0.016 deviations."""
+    mean = sum(islice(maxima([0.0] * count, 1.0, stream(2, "test")), DRAWS)) / DRAWS
+    assert mean == pytest.approx(expected_maximum(count), abs=0.06)
+
+
+def test_persistent_and_passing_differences_add_as_variances() -> None:
+    """Closed form over many seeds: the mean pace is m(n) times the root of the sum of squares."""
+    late = [next(drawn_paces(8, 0.03, 0.04, seed, "x")) for seed in range(DRAWS // 2)]
+    assert sum(pace.speed - 1 + pace.lag for pace in late) / len(late) == pytest.approx(expected_maximum(8) * 0.05, rel=0.03)
+    assert next(mean_pace(8, 0.03, 0.04)).lag == pytest.approx(expected_maximum(8) * 0.05)
+
+
+def test_persistent_differences_persist() -> None:
+    """Without jitter every step of a run is alike; runs of other seeds differ."""
+    assert len(set(islice(drawn_paces(8, 0.03, 0.0, 1, "x"), 5))) == 1
+    assert next(drawn_paces(8, 0.03, 0.0, 1, "x")) != next(drawn_paces(8, 0.03, 0.0, 2, "x"))
+
+
+@pytest.mark.parametrize(("gpus", "nodes"), [(1, 1), (4, 1), (2, 3)])
+def test_folded_steps_are_distributed_as_unfolded_ones(gpus: int, nodes: int) -> None:
+    """Kolmogorov-Smirnov at fixed seeds: one class of n ranks, and n classes of one."""
+    folded, unfolded = (durations(drawn(gpus, nodes, samples=1500, exact=True, fold=fold, seed=3 + fold)) for fold in (True, False))
+    assert ks_2samp(folded, unfolded).pvalue > 0.01
+    assert np.mean(folded) == pytest.approx(1 + 0.1 * expected_maximum(gpus * nodes), abs=0.01)
+
+
+def test_as_many_steps_are_drawn_as_the_interval_needs() -> None:
+    """Little noise needs few steps, much noise the most; the rest of the epoch is extrapolated, and the interval told."""
+    calm, wild = drawn(4, jitter=0.02).jobs[0].warm, drawn(4, jitter=0.9).jobs[0].warm
+    assert (calm.steps, wild.steps) == (4000, 4000)
+    assert LEAST_DRAWN_STEPS <= calm.drawn < wild.drawn <= MOST_DRAWN_STEPS + 2
+    assert calm.interval is not None
+    assert wild.interval is not None
+    assert calm.interval <= ENOUGH * calm.step_time < wild.interval
+    assert calm.time == pytest.approx(4000 * calm.step_time, rel=0.01)
+    assert sum(calm.stalls.values()) == pytest.approx(calm.step_time)
+
+
+def test_the_seed_decides_what_is_drawn_and_nothing_else() -> None:
+    """Same seed, same log; another seed, another run; without drawing, no seed matters."""
+    assert drawn(4, seed=1).log.waits == drawn(4, seed=1).log.waits
+    assert drawn(4, seed=1).jobs[0].warm.step_time != drawn(4, seed=2).jobs[0].warm.step_time
+    hardware = machine(4, compute_cv=0.1)
+    jobs = [Job(toy_workload(), place(hardware))]
+    assert simulate(hardware, jobs, seed=1).log.waits == simulate(hardware, jobs, seed=2).log.waits
