@@ -90,7 +90,7 @@ def collective(run: Run, number: int) -> dict[str, Any] | None:
     if isinstance(plan, ServerPlan):
         time, bottleneck = plan.alone()
         return {
-            "algorithm": "parameter_server",
+            "algorithm": workload.training.stack.strategy,
             "protocol": None,
             "channels": None,
             "busbw_bytes_per_s": 2 * nbytes / time,  # of one worker: pushed and pulled

@@ -73,8 +73,9 @@ def _exchange_lines(document: Mapping[str, Any]) -> list[str]:
     if found is None:
         return []
     bus = show(found["busbw_bytes_per_s"], "bandwidth")
-    if found["algorithm"] == "parameter_server":
-        return [f"  parameter servers: a worker pushes and pulls {bus} where no other does, bound by {found['bottleneck']}"]
+    if found["algorithm"].startswith("parameter_server"):
+        who = "one worker by itself" if found["algorithm"].endswith("async") else "each of the workers"
+        return [f"  parameter servers: {who} pushes and pulls {bus}, bound by {found['bottleneck']}"]
     return [f"  all-reduce: {found['algorithm']}, {found['channels']} channels, bus bandwidth {bus}, bound by {found['bottleneck']}"]
 
 

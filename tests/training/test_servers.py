@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from sim.cli import main
 from sim.epoch import Epoch
 from sim.events import Cause
 from sim.simulate import Run, simulate
@@ -201,3 +202,11 @@ def test_what_servers_cannot_do_is_refused(overrides: list[str], stack: str, sen
 def test_machines_without_hosts_for_servers_say_what_would_do() -> None:
     with pytest.raises(SpecError, match="has no group of role 'server' to carry servers; add one, or write placement: colocated"):
         run(hardware="dlperf", stack="tf-parameter-server")
+
+
+def test_the_report_names_the_servers(capsys: pytest.CaptureFixture[str]) -> None:
+    for stack, who in (("tf-parameter-server", "one worker by itself"), ("tf-parameter-server-sync", "each of the workers")):
+        assert main(["run", "cm-dare-p100", "resnet15-cifar", "--stack", stack, "--nodes", "4", "--fast", "-v"]) == 0
+        shown = capsys.readouterr().out
+        assert f"parameter servers: {who} pushes and pulls" in shown and "bound by CPU of parameter server 0" in shown
+        assert "1 parameter server on hosts of role server, whole variables dealt in turn" in shown

@@ -14,7 +14,8 @@ Either pulls wait for all pushes, or both run side by side and share the port ev
 
 Ports shared fairly take as long on separate hosts or with one server, and up to a fifth less otherwise.
 
-What a server's processor needs per update and per byte, and sharding by whole variables, are left to those who play the schedule.
+What a server's processor needs per update and per byte, and sharding by whole variables, belong to `sim.training.server_plan`,
+which runs play.
 """
 
 from __future__ import annotations
