@@ -30,8 +30,9 @@ check: $(VENV)/.dev
 readme: $(VENV)/.dev
 	$(BIN)/python -m tests.readme
 
+# Prints how fast the program is on this machine and writes the medians into README.md.
 bench: $(VENV)/.dev
-	$(BIN)/python -m pytest tests/bench --benchmark-only
+	$(BIN)/python -m tests.bench.table
 
 clean:
 	rm -rf $(VENV)

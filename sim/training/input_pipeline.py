@@ -297,7 +297,11 @@ class WorkerLoader(Queue):
 
 
 class DaliPipeline(Queue):
-    """DALI: *threads* build one batch at a time, reading beside decoding; the second stage copies it and finishes it on the GPU."""
+    """DALI: *threads* build one batch at a time, reading beside decoding; the second stage copies it and finishes it on the GPU.
+
+    Decode on the GPU begins when its batch is there, whether or not the GPU would have an idle moment later. So a slower disk may move it
+    into such a moment, and a cold epoch be faster than a warm one, by the launch stall at most.
+    """
 
     def __init__(self, site: Site, threads: int) -> None:
         super().__init__(site, DALI_PREFETCH)

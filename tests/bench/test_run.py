@@ -1,9 +1,12 @@
-"""How fast is a run? Simulated steps per second, one whole run, and the main job as a process."""
+"""How fast is a run? Simulated steps per second, one whole run, drawn steps, and the main job as a process."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from collections.abc import Callable
+from statistics import median
 from typing import Any
 
 from sim.cluster.build import place
@@ -11,22 +14,65 @@ from sim.simulate import simulate
 from sim.spec.library import load_hardware, load_workload
 from sim.study.scenario import Scenario, answer
 from sim.training.job import Job
+from sim.units import show
+
+STEPS = 200
+MAIN_JOB = [sys.executable, "-m", "sim", "run", "p3.16xlarge", "vgg16", "--json"]
+
+
+def steps(*overrides: str) -> Callable[[], object]:
+    """Return what simulates every one of 200 steps of the main job, none skipped."""
+    hardware = load_hardware("p3.16xlarge").spec
+    workload = load_workload("vgg16", [f"dataset.samples={STEPS * 8 * 64}", *overrides]).spec
+    jobs = [Job(workload, place(hardware))]
+    return lambda: simulate(hardware, jobs, exact=True, cold=False)
+
+
+def process(benchmark: Any, *options: str) -> list[Any]:
+    """Run the main job as a process five times; return what each used."""
+    used: list[Any] = []
+
+    def once() -> None:
+        child = subprocess.Popen([*MAIN_JOB, *options], stdout=subprocess.DEVNULL)
+        _, status, usage = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+        assert child.returncode == 0
+        used.append(usage)
+
+    benchmark.pedantic(once, rounds=5, warmup_rounds=1)
+    return used
+
+
+def cpu_time(used: list[Any]) -> str:
+    """Return the median CPU time of processes."""
+    return show(float(f"{median(usage.ru_utime + usage.ru_stime for usage in used):.2g}"), "time")
 
 
 def test_main_job_process(benchmark: Any) -> None:
-    """The whole process of ``python -m sim run p3.16xlarge vgg16``."""
-    command = [sys.executable, "-m", "sim", "run", "p3.16xlarge", "vgg16", "--json"]
-    benchmark.pedantic(lambda: subprocess.run(command, check=True, capture_output=True), rounds=5, warmup_rounds=1)
+    """The whole process of ``python -m sim run p3.16xlarge vgg16``, counterfactual runs and estimates included; and its peak memory."""
+    used = process(benchmark)
+    peak = max(usage.ru_maxrss for usage in used) / 1024  # KiB on Linux
+    benchmark.extra_info |= {"label": "main job, whole process; peak memory", "value": f"{cpu_time(used)}; {peak:.0f} MiB"}
+
+
+def test_main_job_process_fast(benchmark: Any) -> None:
+    """The same with ``--fast``: one cold and one warm epoch."""
+    benchmark.extra_info |= {"label": "main job with `--fast`, whole process", "value": cpu_time(process(benchmark, "--fast"))}
 
 
 def test_one_run(benchmark: Any) -> None:
     """Loading, checking and simulating a cold and a warm epoch."""
+    benchmark.extra_info["label"] = "main job inside a process: load, check, simulate two epochs"
     benchmark(lambda: answer(Scenario("p3.16xlarge", "vgg16")))
 
 
 def test_exact_steps(benchmark: Any) -> None:
-    """Every one of 200 steps, none skipped; divide for steps per second."""
-    hardware = load_hardware("p3.16xlarge").spec
-    workload = load_workload("vgg16", ["dataset.samples=102400"]).spec  # 200 steps of 8 x 64
-    jobs = [Job(workload, place(hardware))]
-    benchmark.pedantic(lambda: simulate(hardware, jobs, exact=True, cold=False), rounds=3, warmup_rounds=1)
+    """Every step, none skipped."""
+    benchmark.extra_info |= {"label": "simulated steps, none skipped", "count": STEPS, "unit": "steps/s"}
+    benchmark.pedantic(steps(), rounds=3, warmup_rounds=1)
+
+
+def test_drawn_steps(benchmark: Any) -> None:
+    """Every step, drawn at random."""
+    benchmark.extra_info |= {"label": "simulated steps, drawn at random", "count": STEPS, "unit": "steps/s"}
+    benchmark.pedantic(steps("training.noise.draw=true", "training.noise.compute_cv=0.03"), rounds=3, warmup_rounds=1)

@@ -1,0 +1,69 @@
+"""How fast is the program here? Runs the benches, prints their medians, and writes them into README.md between two marks.
+
+A bench says in ``extra_info`` what it measures: *label*; *count* and *unit* where a rate tells more than a time; *value* where it
+measured something other than the time of this process. Times are CPU times: what other programs take of the machine does not count.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sim.units import show
+
+ROOT = Path(__file__).resolve().parents[2]
+README = ROOT / "README.md"
+TABLE = re.compile(r"(?<=<!-- bench -->\n).*?(?=<!-- end bench -->)", re.DOTALL)
+
+
+def measured() -> list[Mapping[str, Any]]:
+    """Run every bench and return what pytest-benchmark says of each."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder, "report.json")
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "tests/bench",
+            "--benchmark-only",
+            "--benchmark-timer=time.process_time",
+            "-p",
+            "no:cacheprovider",
+        ]
+        subprocess.run([*command, f"--benchmark-json={report}"], cwd=ROOT, check=True)
+        return list(json.loads(report.read_text(encoding="utf-8"))["benchmarks"])
+
+
+def figure(bench: Mapping[str, Any]) -> str:
+    """Return the median of one bench as its reader wants it: a time, a rate, or what it measured instead."""
+    said, median = bench["extra_info"], bench["stats"]["median"]
+    if "value" in said:
+        return str(said["value"])
+    if "count" in said:
+        rate = float(f"{said['count'] / median:.2g}")
+        return f"{rate:,.0f} {said['unit']}".replace(",", " ")
+    return show(float(f"{median:.2g}"), "time")
+
+
+def table(benches: list[Mapping[str, Any]], machine: str) -> str:
+    """Return the benches as a table in Markdown."""
+    lines = [f"| median CPU time, {machine} | |", "|---|---|"]
+    return "\n".join([*lines, *(f"| {bench['extra_info']['label']} | {figure(bench)} |" for bench in benches)]) + "\n"
+
+
+def this_machine() -> str:
+    """Return the machine in a few words."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return f"{cores} cores, {platform.machine()}, Python {platform.python_version()}"
+
+
+if __name__ == "__main__":
+    README.write_text(TABLE.sub(lambda _: table(measured(), this_machine()), README.read_text(encoding="utf-8")), encoding="utf-8")

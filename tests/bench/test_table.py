@@ -1,0 +1,20 @@
+"""What does the table of benches say? Oracle: figures by hand."""
+
+from __future__ import annotations
+
+from tests.bench.table import README, TABLE, figure, table
+
+
+def bench(median: float, **said: object) -> dict[str, object]:
+    return {"stats": {"median": median}, "extra_info": {"label": "it"} | said}
+
+
+def test_a_figure_is_a_time_a_rate_or_a_value() -> None:
+    assert figure(bench(0.01234)) == "12 ms"
+    assert figure(bench(0.5, count=600, unit="steps/s")) == "1 200 steps/s"
+    assert figure(bench(0.5, value="55 MiB")) == "55 MiB"
+
+
+def test_the_table_stands_between_its_marks() -> None:
+    assert table([bench(2.0)], "2 cores") == "| median CPU time, 2 cores | |\n|---|---|\n| it | 2 s |\n"
+    assert TABLE.search(README.read_text(encoding="utf-8"))
