@@ -12,12 +12,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from sim.extract.operators import Cost
 from sim.spec.fields import OperatorClass
 from sim.spec.workload import Layer
 from sim.spec.yaml import SpecError
+
+_RECURRENT: Final = 2
+"""Kernels for each product of a recurrent layer: itself and the gates' arithmetic (Appleyard et al., arXiv 1604.01946, section 3.1)."""
 
 
 class Event(Protocol):
@@ -33,6 +36,25 @@ class Event(Protocol):
     backward_flop: int
     backward_traffic: int
     backward_kernels: int
+    parameters: list[int]
+    table: Table | None
+    looked_up: int
+    sparse: bool
+    segment: int
+
+
+class Table(NamedTuple):
+    """The table of an embedding."""
+
+    rows: int
+    width: int
+
+
+class Parameter(NamedTuple):
+    """One parameter tensor."""
+
+    elements: int
+    trainable: bool
 
 
 class Work(NamedTuple):
@@ -64,6 +86,12 @@ class _Group:
     cost: Cost | None = None
     work: Work = field(default_factory=lambda: Work())
     gradients: list[int] = field(default_factory=list)
+    table: Table | None = None
+    looked_up: int = 0
+    sparse: bool = False
+    frozen: list[int] = field(default_factory=list)
+    shares: _Group | None = None
+    segment: int = 0
 
     @property
     def empty(self) -> bool:
@@ -71,8 +99,17 @@ class _Group:
         return not (self.work.forward_kernels or self.work.backward_kernels or self.gradients)
 
 
-def layers(small: Sequence[Event], large: Sequence[Event], batches: tuple[int, int], ready: Sequence[tuple[int, int]]) -> list[Layer]:
-    """Return the layers of two traces of these *batches*; *ready* holds (event, elements) of each gradient in its order."""
+def layers(
+    small: Sequence[Event],
+    large: Sequence[Event],
+    batches: tuple[int, int],
+    ready: Sequence[tuple[int, int]],
+    parameters: Sequence[Parameter] = (),
+) -> list[Layer]:
+    """Return the layers of two traces of these *batches*; *ready* holds (event, elements) of each gradient in its order.
+
+    *parameters* are those that events name by their numbers.
+    """
     _same_operators(small, large, batches)
     groups: list[_Group] = []
     member: list[_Group] = []
@@ -80,11 +117,15 @@ def layers(small: Sequence[Event], large: Sequence[Event], batches: tuple[int, i
         work = _per_sample(event, other, batches)
         group = _joined(groups[-1] if groups else None, event, work)
         if group is None:
-            group = _Group(event.module, event.call, event.leaf, event.operator)
+            group = _Group(event.module, event.call, event.leaf, event.operator, segment=event.segment)
             groups.append(group)
         _add(group, event, work)
+        if event.table is not None:
+            group.table, group.sparse = event.table, event.sparse
+            group.looked_up = (other.looked_up - event.looked_up) // (batches[1] - batches[0])
         member.append(group)
     _assign(groups, member, ready)
+    _own(member, small, parameters)
     return _named([group for group in groups if not group.empty])
 
 
@@ -116,7 +157,14 @@ def _per_sample(small: Event, large: Event, batches: tuple[int, int]) -> Work:
                 "a layer table needs work in proportion to the batch"
             )
         slopes.append(slope)
-    return Work._make([*slopes, small.cost.kernels, small.backward_kernels])
+    return Work._make([*slopes, *_kernels(small)])
+
+
+def _kernels(event: Event) -> tuple[int, int]:
+    """Return the launches forward and backward; cuDNN runs each product of a recurrent layer with one fused elementwise kernel."""
+    if event.recurrent:
+        return (_RECURRENT, _RECURRENT) if event.cost.op == "gemm" else (0, 0)
+    return event.cost.kernels, event.backward_kernels
 
 
 def _linear(event: Event) -> tuple[int, ...]:
@@ -125,7 +173,7 @@ def _linear(event: Event) -> tuple[int, ...]:
 
 def _joined(group: _Group | None, event: Event, work: Work) -> _Group | None:
     """Return *group* if *event* belongs to the same layer."""
-    if group is None or group.call != event.call:
+    if group is None or (group.call, group.segment) != (event.call, event.segment):
         return None
     op = _class(event, work)
     if op is None or group.op is None:
@@ -164,21 +212,35 @@ def _assign(groups: Sequence[_Group], member: Sequence[_Group], ready: Sequence[
         groups[turn].gradients.append(elements)
 
 
+def _own(member: Sequence[_Group], events: Sequence[Event], parameters: Sequence[Parameter]) -> None:
+    """Note on each layer the frozen parameters that it is the first to use, and which earlier module call uses one of its own."""
+    owner: dict[int, _Group] = {}
+    for group, event in zip(member, events, strict=True):
+        for number in event.parameters:
+            if number not in owner:
+                owner[number] = group
+                group.frozen += [] if parameters[number].trainable else [parameters[number].elements]
+            elif owner[number].call != group.call and group.shares is None:
+                group.shares = owner[number]
+
+
 def _named(groups: Sequence[_Group]) -> list[Layer]:
     """Return the layers; a name met again gets its count: ``layer1.0.relu``, ``layer1.0.relu.2``."""
     calls = Counter(group.call for group in groups)
     seen: Counter[str] = Counter()
-    result = []
+    names: dict[int, str] = {}
     for group in groups:
         whole = bool(group.module) and group.leaf and calls[group.call] == 1
         name = group.module if whole else ".".join(part for part in (group.module, group.operator.strip("_")) if part)
         seen[name] += 1
-        result.append(_layer(group, name if seen[name] == 1 else f"{name}.{seen[name]}"))
-    return result
+        names[id(group)] = name if seen[name] == 1 else f"{name}.{seen[name]}"
+    return [_layer(group, names[id(group)], names.get(id(group.shares), "")) for group in groups]
 
 
-def _layer(group: _Group, name: str) -> Layer:
+def _layer(group: _Group, name: str, shares: str) -> Layer:
     cost, work = group.cost or Cost(None), group.work
+    table = group.table or Table(0, 0)
+    owned = bool(group.looked_up and group.gradients and group.gradients[0] == table.rows * table.width)
     return Layer.model_construct(
         name=name,
         op=group.op or "elementwise",
@@ -194,4 +256,10 @@ def _layer(group: _Group, name: str) -> Layer:
         kernel_size=cost.kernel_size,
         stride=cost.stride,
         channels=cost.channels,
+        rows=table.rows if owned else 0,
+        rows_per_sample=group.looked_up if owned else 0,
+        sparse=group.sparse,
+        frozen=tuple(group.frozen),
+        shares=shares,
+        segment=group.segment,
     )

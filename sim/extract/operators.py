@@ -84,7 +84,7 @@ _FREE: Final = frozenset(
     _words(
         "empty empty_like empty_strided new_empty new_empty_strided empty_permuted _unsafe_view _reshape_alias lift_fresh lift "
         "unsafe_split unsafe_split_with_sizes unsafe_chunk resize_ set_ as_strided_ squeeze_ "
-        "unsqueeze_ transpose_ t_ detach_ _assert_async is_same_size sym_size"
+        "unsqueeze_ transpose_ t_ detach_ _assert_async is_same_size sym_size _sparse_coo_tensor_with_dims_and_tensors _indices _values"
     )
 )
 """Allocate or rename memory without a kernel."""
@@ -107,7 +107,9 @@ _CLASSES: Final[dict[str, OperatorClass]] = {
         "pool",
     ),
     **dict.fromkeys(_words("_softmax _softmax_backward_data _safe_softmax"), "softmax"),
-    **dict.fromkeys(_words("embedding embedding_dense_backward _embedding_bag _embedding_bag_dense_backward"), "embedding"),
+    **dict.fromkeys(
+        _words("embedding embedding_dense_backward _embedding_bag _embedding_bag_backward _embedding_bag_dense_backward"), "embedding"
+    ),
     **dict.fromkeys(
         _words(
             "_log_softmax _log_softmax_backward_data nll_loss_forward nll_loss_backward nll_loss2d_forward nll_loss2d_backward "

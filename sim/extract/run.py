@@ -35,7 +35,7 @@ def run(name: str, path: str, inputs: Sequence[str], arguments: Mapping[str, Any
         model = _build(path, make, arguments)
         examples = [_inputs(model, inputs, batch) for batch in BATCHES]
         small, large = (_trace(path, model, *example) for example in examples)
-    made = layers.layers(small.events, large.events, BATCHES, small.ready)
+    made = layers.layers(small.events, large.events, BATCHES, small.ready, small.parameters)
     input_bytes = (_nbytes(examples[1]) - _nbytes(examples[0])) // (BATCHES[1] - BATCHES[0])
     drafted = Model.model_construct(
         name=name,

@@ -6,12 +6,13 @@ operator that made it, through autograd's sequence numbers, so a backward operat
 tell when a gradient is complete (a shared parameter's only after its last use), hooks on saved tensors what backward keeps.
 
 On the meta device torch would take attention and dropout apart into elementary operators; ``_as_on_cuda`` gives them the fused
-kernels they have on a GPU. Limits: one thread, one device; recomputed segments of activation checkpointing count as backward of the
-operator that asked for them.
+kernels they have on a GPU. Segments that torch.utils.checkpoint would recompute run once and are numbered
+(``checkpointing``): recomputing them is the simulator's affair. Limits: one thread, one device.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,10 +22,15 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from sim.extract.checkpointing import checkpointing
+from sim.extract.layers import Parameter, Table
 from sim.extract.operators import FLOAT_BYTES, Call, Cost, Operand, cost
 
 LOSS = "loss"
 """Name of the module path that the loss after the model stands under."""
+
+
+_LOOK_UPS = frozenset({"embedding", "_embedding_bag"})
 
 
 @dataclass
@@ -44,19 +50,30 @@ class Event:
     backward_flop: int = 0
     backward_traffic: int = 0
     backward_kernels: int = 0
+    parameters: list[int] = field(default_factory=list)
+    """Numbers of the parameters it uses, in the model's own order."""
+    table: Table | None = None
+    """The table it looks rows up in."""
+    looked_up: int = 0
+    """How many rows."""
+    sparse: bool = False
+    """Its backward makes a sparse gradient."""
+    segment: int = 0
+    """Number of the activation-checkpointed segment it runs in; 0 outside."""
 
 
 @dataclass
 class Trace:
-    """The forward operators in order, and each gradient as (event, elements) in the order they became ready."""
+    """The forward operators in order, each gradient as (event, elements) in the order they became ready, and all parameters."""
 
     events: list[Event] = field(default_factory=list)
     ready: list[tuple[int, int]] = field(default_factory=list)
+    parameters: list[Parameter] = field(default_factory=list)
 
 
 def trace(model: torch.nn.Module, positional: Sequence[Any], named: Mapping[str, Any]) -> Trace:
     """Run *model* forward, the loss, and backward on meta tensors and return what ran."""
-    recorder = _Recorder()
+    recorder = _Recorder(list(model.parameters()))
     inputs = {tensor.untyped_storage()._cdata for tensor in tree_leaves((positional, named)) if isinstance(tensor, torch.Tensor)}
     saved: list[tuple[int, Any, torch.Tensor]] = []
 
@@ -64,7 +81,7 @@ def trace(model: torch.nn.Module, positional: Sequence[Any], named: Mapping[str,
         saved.append((_sequence() - 1, tensor.untyped_storage(), tensor))
         return tensor
 
-    with torch.device("meta"), _as_on_cuda(), recorder.watching(model), recorder:
+    with torch.device("meta"), _as_on_cuda(), checkpointing(recorder.segment), recorder.watching(model), recorder:
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
             output = model(*positional, **named)
             with recorder.inside(LOSS):
@@ -94,12 +111,16 @@ class _Frame(NamedTuple):
 class _Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
     """Book every operator on the module and the forward operator it belongs to."""
 
-    def __init__(self) -> None:
+    def __init__(self, parameters: Sequence[torch.Tensor]) -> None:
         super().__init__()
-        self.trace = Trace()
+        self.trace = Trace(parameters=[Parameter(parameter.numel(), parameter.requires_grad) for parameter in parameters])
+        self._parameters = {parameter.untyped_storage()._cdata: number for number, parameter in enumerate(parameters)}
+        self._segment = 0
+        self._segments = 0
         self._stack: list[_Frame] = [_Frame("", 0, False, False)]
         self._calls = 0
         self._owner: dict[int, int] = {}  # autograd sequence number -> event
+        self._numbers: list[int] = []  # those numbers, growing
         self._backward: int | None = None  # event whose backward runs
         self._paused = False
 
@@ -116,9 +137,33 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
             event.backward_flop += operator_cost.flop
             event.backward_traffic += operator_cost.read + operator_cost.write
             event.backward_kernels += operator_cost.kernels
+            event.sparse |= isinstance(result, torch.Tensor) and result.layout is torch.sparse_coo
             return
-        self._owner.setdefault(_sequence() - 1, len(self.trace.events))
-        self.trace.events.append(Event(func.overloadpacket.__name__, *self._stack[-1], operator_cost))
+        if (number := _sequence() - 1) not in self._owner:
+            self._owner[number] = len(self.trace.events)
+            self._numbers.append(number)
+        event = Event(func.overloadpacket.__name__, *self._stack[-1], operator_cost, segment=self._segment)
+        event.parameters = self._used((args, kwargs))
+        if event.operator in _LOOK_UPS:
+            event.table, event.looked_up = Table(*args[0].shape), args[1].numel()
+        self.trace.events.append(event)
+
+    def _used(self, arguments: Any) -> list[int]:
+        """Return the numbers of the parameters, or parts of them, among *arguments*."""
+        tensors = [leaf for leaf in tree_leaves(arguments) if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided]
+        storages = dict.fromkeys(tensor.untyped_storage()._cdata for tensor in tensors)
+        return [self._parameters[storage] for storage in storages if storage in self._parameters]
+
+    @contextmanager
+    def segment(self) -> Iterator[None]:
+        """Number what runs inside as one activation-checkpointed segment; segments inside belong to the outermost."""
+        if self._segment:
+            yield
+            return
+        self._segments += 1
+        self._segment = self._segments
+        yield
+        self._segment = 0
 
     @contextmanager
     def watching(self, model: torch.nn.Module) -> Iterator[None]:
@@ -194,10 +239,10 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
 
     def _made(self, number: int) -> int:
         """Return the event that made the autograd node with this sequence *number*, or the next one that made any."""
-        if number not in self._owner:
-            later = [made for made in self._owner if made > number]
-            self._owner[number] = self._owner[min(later)] if later else len(self.trace.events) - 1
-        return self._owner[number]
+        if number in self._owner:
+            return self._owner[number]
+        later = bisect_right(self._numbers, number)
+        return self._owner[self._numbers[later]] if later < len(self._numbers) else len(self.trace.events) - 1
 
 
 def _call(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> Call:
@@ -220,6 +265,8 @@ def _operand(value: Any) -> Any:
     """Return a tensor's operand, anything else as it is. An expanded dimension (stride 0) holds one element."""
     if not isinstance(value, torch.Tensor):
         return value
+    if value.layout is not torch.strided:
+        return Operand(tuple(value.shape), value._values().numel() * element_bytes(value))
     held = 1
     for size, stride in zip(value.shape, value.stride(), strict=True):
         held *= 1 if stride == 0 and size > 0 else size

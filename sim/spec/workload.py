@@ -39,6 +39,14 @@ class Layer(Spec):
     """Rows of an embedding's table, its first gradient tensor; 0 elsewhere."""
     rows_per_sample: Whole = 0
     """Rows of the table that one sample looks up."""
+    sparse: bool = False
+    """torch makes the gradient of this embedding's table sparse: only the rows that were looked up."""
+    frozen: tuple[Count, ...] = ()
+    """Elements of each parameter tensor that this layer is the first to use and that gets no gradient."""
+    shares: str = ""
+    """The earlier layer whose parameter this one uses too."""
+    segment: Whole = 0
+    """Number of the activation-checkpointed segment of the model's code that the layer is in; 0 for none."""
 
     @model_validator(mode="after")
     def _tabled(self) -> Layer:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.extract.layers import layers
+from sim.extract.layers import Parameter, Table, layers
 from sim.extract.operators import Cost
 from sim.spec.workload import Layer
 from sim.spec.yaml import SpecError
@@ -28,6 +28,11 @@ class Event:
     backward_flop: int = 0
     backward_traffic: int = 0
     backward_kernels: int = 1
+    parameters: list[int] = field(default_factory=list)
+    table: Table | None = None
+    looked_up: int = 0
+    sparse: bool = False
+    segment: int = 0
 
 
 def scaled(event: Event, batch: int, constant: int = 0) -> Event:
@@ -108,3 +113,36 @@ def test_both_batches_must_run_the_same_operators() -> None:
         layers([Event("relu", "a", 1)], [], (2, 3), ())
     with pytest.raises(SpecError, match=r"relu in a and tanh in a"):
         layers([Event("relu", "a", 1)], [Event("tanh", "a", 1)], (2, 3), ())
+
+
+def test_frozen_and_shared_parameters_and_segments_are_noted_on_their_layers() -> None:
+    """Parameter 0 is frozen and used by three module calls, parameter 1 is trained; the second call runs in a checkpointed segment."""
+    events = [conv("a", 1), replace(conv("b", 2), segment=1), conv("c", 3)]
+    for event, numbers in zip(events, ([0, 1], [0], [1]), strict=True):
+        event.parameters = numbers
+    first, second, third = _owned(events)
+    assert (first.frozen, first.shares, first.segment) == ((7,), "", 0)
+    assert (second.frozen, second.shares, second.segment) == ((), "a", 1)
+    assert (third.frozen, third.shares, third.segment) == ((), "a", 0)
+
+
+def _owned(events: list[Event]) -> list[Layer]:
+    small, large = ([scaled(event, batch) for event in events] for batch in (2, 3))
+    return layers(small, large, (2, 3), (), [Parameter(7, False), Parameter(5, True)])
+
+
+@pytest.mark.parametrize(("elements", "rows"), [(800, (50, 3)), (17, (0, 0))])
+def test_rows_are_those_of_one_sample_and_stand_beside_the_tables_own_gradient(elements: int, rows: tuple[int, int]) -> None:
+    """Four samples look up 12 rows of 50 x 16 and six look up 18: three a sample; a gradient of another size is not the table's."""
+    event = Event("embedding", "words", 1, cost=Cost("embedding", 0, 0, 4, 1), table=Table(50, 16), sparse=True)
+    small, large = replace(scaled(event, 4), looked_up=12), replace(scaled(event, 6), looked_up=18)
+    (layer,) = layers([small], [large], (4, 6), [(0, elements)])
+    assert (layer.rows, layer.rows_per_sample, layer.sparse) == (*rows, True)
+
+
+def test_a_recurrent_layer_launches_two_kernels_for_each_product() -> None:
+    """Three products among nine operators of one module call: a product and a fused elementwise kernel each, in both directions."""
+    product = Event("mm", "rnn", 1, recurrent=True, cost=Cost("gemm", 8, 4, 4, 1), backward_kernels=2)
+    gate = Event("tanh", "rnn", 1, recurrent=True, cost=Cost("elementwise", 0, 4, 4, 1))
+    (layer,) = made(*([product, gate, gate] * 3))
+    assert (layer.op, layer.forward_kernels, layer.backward_kernels) == ("rnn", 6, 6)
