@@ -74,7 +74,7 @@ def run(
     nodes: Annotated[str | None, typer.Option(metavar="N|A..B", help="nodes of the only group; a range gives a scaling table")] = None,
     gpus: Annotated[str | None, typer.Option(metavar="N|A..B", help="GPUs in all; a range gives a scaling table")] = None,
     placement: Annotated[str | None, typer.Option(metavar="1+2", help="GPUs on each node in turn")] = None,
-    batch: Annotated[int | None, typer.Option(min=1, help="samples per GPU")] = None,
+    batch: Annotated[str | None, typer.Option(metavar="N|max", help="samples per GPU; max: as many as fit into its memory")] = None,
     global_batch: Annotated[int | None, typer.Option(min=1, help="samples of all GPUs together (strong scaling)")] = None,
     precision: Annotated[str | None, typer.Option(help="fp32, tf32, amp_fp16, amp_bf16, fp16, bf16 or fp8")] = None,
     stack: Annotated[str | None, typer.Option(help="software stack: a file or a name in workloads/stacks/")] = None,
@@ -93,10 +93,11 @@ def run(
     if as_json and as_csv:
         raise SpecError("--json and --csv: write one of the two")
     from sim.study.ranges import whole_numbers
-    from sim.study.scenario import Scenario, scaling
+    from sim.study.scenario import Scenario, batch_of, scaling
 
+    samples = batch_of(batch) if batch else None
     scenario = Scenario(
-        hardware, workload, tuple(sets), placement=placement, batch=batch, global_batch=global_batch, precision=precision, stack=stack,
+        hardware, workload, tuple(sets), placement=placement, batch=samples, global_batch=global_batch, precision=precision, stack=stack,
         seed=seed, exact=exact,
     )  # fmt: skip
     many_nodes = whole_numbers(nodes, "--nodes") if nodes else []

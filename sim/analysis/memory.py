@@ -4,21 +4,26 @@ The split follows TBD (arXiv 1803.06905): weights, gradients, optimizer state, a
 communication buffers, input batches and the CUDA context. Weights, gradients and state go by the element widths of the precision.
 Backward frees what forward saved, layer by layer, so activations peak at the layer i that maximises
 ``sum(saved, layers up to i) + read(i) + write(i) + scratch(i)``: the gradients of its inputs and outputs exist together with what
-the layers before it saved. All of that grows with the batch, and so does the input; nothing else does.
+the layers before it saved, and the new gradient of its weights (for a shared weight all the way to its first use) until it is added to
+the old one. A checkpointed segment (``sim.spec.segments``) keeps its input alone until backward runs it again. The optimizer's moment
+counts too: activations are gone, but "foreach" keeps about one copy of the parameters (torch.optim documentation), others the largest
+tensor. The largest sum of these moments is the peak; uses are those of that moment, not each one's own maximum.
 
-Limits: gradients count as allocated throughout; no fragmentation or rounding of the allocator; no activation checkpointing; the
-optimizer's temporaries (about one copy of the parameters for "foreach", torch.optim documentation) are left out: they are needed
-when activations are already freed. cuDNN's scratch memory is an estimate.
+Limits: gradients count as allocated throughout (``zero_grad`` sets them to zero before torch 2.0, and DDP's buckets hold them always); no
+fragmentation or rounding of the allocator. cuDNN's scratch memory is an estimate.
 """
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
 from sim.spec.fields import OperatorClass, Precision
 from sim.spec.hardware import Gpu
+from sim.spec.segments import segments
 from sim.spec.workload import Layer, Model, Workload
 
 _MIB = 2.0**20
@@ -63,6 +68,8 @@ _CONVOLUTION_SCRATCH = 1.0
 is not tiled; cuDNN chooses by heuristics and takes less when memory is short)."""
 _INPUT_BATCHES = 2
 """``x = x.cuda()`` in a loop copies the next batch while the name still holds the last one."""
+_ANY_BATCH = 2**40
+"""More samples than any GPU holds."""
 _NCCL_BUFFERS = 4 * _MIB + 120 * 640 * 8 * 8 + 8 * 512 * 8 * 16
 """Receive buffers of one connection: Simple 4 MiB, LL128 4.7 MiB, LL 0.5 MiB (NVIDIA/nccl init.cc, DEFAULT_*_BUFFSIZE)."""
 _NCCL_CONNECTIONS = 2
@@ -114,13 +121,14 @@ def gpu_memory(
     model, training = workload.model, workload.training
     widths = _WIDTHS[training.precision]
     trainable = float(sum(_elements(layer) for layer in model.layers))
-    activations, scratch = _peak(model, training.precision)
+    gradients = sum(_dense(layer, batch) for layer in model.layers)
+    activations, temporaries = _peak(workload, batch)
     return MemoryUse(
         weights=widths.weight * model.parameters + widths.cast * _cast_elements(model) + model.buffers,
-        gradients=widths.gradient * trainable,
+        gradients=widths.gradient * gradients,
         optimizer_state=0.0 if training.stack.uses_servers else widths.state * training.optimizer.states * trainable,
-        activations=batch * activations,
-        workspace=batch * scratch + _cublas(gpu),
+        activations=activations,
+        workspace=temporaries + _cublas(gpu),
         communication_buffers=_communication(workload, channels, gradient_as_bucket_view) if ranks > 1 else 0.0,
         input=batch * model.input * (1 if workload.input.loader == "synthetic" else _INPUT_BATCHES),
         context=gpu.context_memory,
@@ -135,15 +143,13 @@ def largest_batch(
     Raise ValueError for a model without activations or input, of which any batch fits.
     """
 
-    def total(batch: int) -> float:
-        return gpu_memory(workload, gpu, ranks=ranks, batch=batch, channels=channels, gradient_as_bucket_view=gradient_as_bucket_view).total
+    def fits(batch: int) -> bool:
+        view = gradient_as_bucket_view
+        return gpu_memory(workload, gpu, ranks=ranks, batch=batch, channels=channels, gradient_as_bucket_view=view).total <= gpu.memory
 
-    first, per_sample = total(1), total(2) - total(1)
-    if first > gpu.memory:
-        return 0
-    if per_sample <= 0:
+    if fits(_ANY_BATCH):
         raise ValueError(f"{workload.model.name}: the layer table holds no activation sizes, so any batch fits")
-    return 1 + math.floor((gpu.memory - first) / per_sample)
+    return bisect_left(range(1, _ANY_BATCH), True, key=lambda batch: not fits(batch))
 
 
 def _elements(layer: Layer) -> int:
@@ -155,18 +161,67 @@ def _cast_elements(model: Model) -> int:
     return model.parameters - sum(_elements(layer) for layer in model.layers if layer.op not in _MATRIX)
 
 
-def _peak(model: Model, precision: Precision) -> tuple[float, float]:
-    """Return bytes per sample of activations and of scratch memory at the layer of backward that needs most."""
-    fp32 = _kept_in_fp32(model, precision)
-    widths = _WIDTHS[precision]
-    saved, peak = 0.0, (0.0, 0.0)
-    for layer in model.layers:
+class _Moment(NamedTuple):
+    """Bytes held at one moment of the step beside weights, gradients and optimizer state."""
+
+    activations: float
+    temporaries: float
+
+
+def _peak(workload: Workload, batch: int) -> _Moment:
+    """Return the moment that needs most: the backward of some layer, or the optimizer."""
+    widths, trainable = _WIDTHS[workload.training.precision], [size for layer in workload.model.layers for size in layer.gradients]
+    copied = {"per_tensor": max(trainable, default=0), "foreach": sum(trainable), "fused": 0}[workload.training.stack.optimizer]
+    moments = [_Moment(0.0, widths.gradient * copied)]
+    for live, fresh in zip(_live(workload), _fresh_gradients(workload, batch), strict=True):
+        moments.append(_Moment(batch * live.activations, batch * live.temporaries + fresh))
+    return max(moments, key=sum)
+
+
+def _live(workload: Workload) -> Iterator[_Moment]:
+    """Yield bytes per sample of activations and scratch memory at the backward of each layer, in forward order."""
+    model, precision = workload.model, workload.training.precision
+    fp32, widths = _kept_in_fp32(model, precision), _WIDTHS[precision]
+    kept = inside = 0.0  # by the layers up to here: for good, and by the segment that they are in
+    before = 0
+    for layer, segment in zip(model.layers, segments(workload), strict=True):
         width = 4.0 if layer.op in fp32 else widths.activation
-        saved += layer.saved * (widths.matrix if layer.op in _MATRIX else width) / 4
+        saved = layer.saved * (widths.matrix if layer.op in _MATRIX else width) / 4
+        if segment != before:
+            inside = 0.0
+            kept += layer.read * width / 4 if segment else 0.0  # the segment's input
+        kept, inside, before = (kept, inside + saved, segment) if segment else (kept + saved, 0.0, 0)
         maps = (layer.read + layer.write) * width / 4
         scratch = _CONVOLUTION_SCRATCH * maps if layer.op == "conv" and layer.kernel_size > 1 else 0.0
-        peak = max(peak, (saved + maps, scratch), key=sum)
-    return peak
+        yield _Moment(kept + inside + maps, scratch)
+
+
+def _fresh_gradients(workload: Workload, batch: int) -> list[float]:
+    """Return the bytes of weight gradients that are not yet added to the old ones, at the backward of each layer, in forward order.
+
+    A shared weight's gradient waits from its last use to its first; at each use between, what waits, what is new and their sum exist.
+    """
+    widths, layers = _WIDTHS[workload.training.precision], workload.model.layers
+    index = {layer.name: number for number, layer in enumerate(layers)}
+    fresh = [widths.gradient * _dense(layer, batch) + widths.cast * _elements(layer) for layer in layers]
+    users: dict[int, list[int]] = {}
+    for number, layer in enumerate(layers):
+        if layer.shares in index:
+            users.setdefault(index[layer.shares], []).append(number)
+    held = fresh.copy()
+    for owner, others in users.items():
+        *between, last = [owner, *others]
+        for number in range(owner, last + 1):
+            copies = 3 if number in between else 1
+            held[number] += fresh[owner] * (copies - (number == owner))
+    return held
+
+
+def _dense(layer: Layer, batch: int) -> float:
+    """Return the elements of the gradient that torch makes: of a sparse one only the rows that the batch looked up."""
+    if not (layer.sparse and layer.rows):
+        return float(_elements(layer))
+    return _elements(layer) / layer.rows * min(layer.rows, batch * layer.rows_per_sample)
 
 
 def _kept_in_fp32(model: Model, precision: Precision) -> frozenset[OperatorClass]:

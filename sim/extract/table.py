@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -19,6 +18,7 @@ import yaml as pyyaml
 
 from sim import units
 from sim.spec import yaml
+from sim.spec.segments import block
 from sim.spec.workload import Layer, Model
 from sim.spec.yaml import SpecError
 
@@ -44,9 +44,9 @@ def render(model: Model) -> str:
     lines = [_comment(line) for line in _heading(model)]
     lines += [f"{key}: {_word(value)}" for key, value in plain(model).items() if key not in ("layers", "source")]
     lines += [f"source: {_word(model.source)}", "layers:"]
-    for block, members in groupby(model.layers, key=_block):
+    for name, members in groupby(model.layers, key=lambda layer: block(layer.name)):
         inside = list(members)
-        lines += ["  " + _comment(_total(block, inside))] if len(inside) > 1 else []
+        lines += ["  " + _comment(_total(name, inside))] if len(inside) > 1 else []
         lines += [f"  - {{{_fields(plain_layer(layer))}}}" for layer in inside]
     return "\n".join(lines) + "\n"
 
@@ -116,12 +116,3 @@ def _total(title: str, layers: Sequence[Layer]) -> str:
     saved = sum(layer.saved for layer in layers)
     parts += [f"saves {units.show(saved, 'size')}"] if saved else []
     return f"{title}: {'; '.join(parts)}" if parts else title
-
-
-def _block(layer: Layer) -> str:
-    """Return the part of the model that *layer* stands in: its path up to the first number that more follows, else its first name."""
-    parts = layer.name.split(".")
-    for index, part in enumerate(parts[:-1]):
-        if re.fullmatch(r"\d+", part):
-            return ".".join(parts[: index + 1])
-    return parts[0]

@@ -158,6 +158,8 @@ class Training(Spec):
     optimizer: Optimizer = Optimizer()
     stack: Stack
     gradient_accumulation_steps: Count = 1
+    activation_checkpointing: Literal["model", "none", "blocks"] = "model"
+    """What backward recomputes instead of keeping it: what the model's code says, nothing, or every numbered block."""
     compute_factor: Factor = 1.0
     """Measured compute time over the model's, where the user knows it."""
     noise: Noise = Noise()

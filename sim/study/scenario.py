@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from sim.analysis.bottleneck import Bottleneck
 from sim.analysis.memory import gpu_memory, largest_batch
@@ -40,8 +40,8 @@ class Scenario:
     gpus: int | None = None
     """GPUs in all."""
     placement: str | None = None
-    batch: int | None = None
-    """Samples per GPU."""
+    batch: int | Literal["max"] | None = None
+    """Samples per GPU; max: as many as fit into the memory of every GPU."""
     global_batch: int | None = None
     precision: str | None = None
     stack: str | None = None
@@ -97,6 +97,9 @@ def prepare(scenario: Scenario) -> Question:
     warnings = [*_alias_notes(scenario, machine.spec), *check_run(machine, loaded, gpus=scenario.gpus)]
     job = Job(loaded.spec, place(machine.spec, scenario.gpus, scenario.placement))
     channels = ring_channels_of(machine.spec, job)
+    if scenario.batch == "max":
+        loaded = replace(loaded, spec=_with_batch(loaded.spec, _most(machine.spec, loaded.spec, ranks, channels)))
+        job = replace(job, workload=loaded.spec)
     fits = partial(memory_problem, ranks=ranks, channels=channels)
     require(check_job(machine.spec, loaded.spec, fit=fits, documents=(machine.document, loaded.document)))
     inputs = {
@@ -128,7 +131,7 @@ def sorted_overrides(scenario: Scenario) -> tuple[list[str], list[str]]:
     """Return the overrides of the hardware and those of the workload, options among the latter."""
     for_hardware, for_workload = split_overrides(scenario.overrides)
     options = {"training.stack": scenario.stack, "training.precision": scenario.precision, "training.batch": scenario.batch}
-    for_workload = [f"{key}={value}" for key, value in options.items() if value is not None] + for_workload
+    for_workload = [f"{key}={value}" for key, value in options.items() if value not in (None, "max")] + for_workload
     return for_hardware, for_workload
 
 
@@ -151,8 +154,26 @@ def _sized(workload: Workload, scenario: Scenario, ranks: int) -> Workload:
         raise SpecError("--batch and --global-batch: write one of the two")
     if scenario.global_batch < ranks or scenario.global_batch % ranks:
         raise SpecError(f"--global-batch {scenario.global_batch}: does not divide evenly over {ranks} GPUs")
-    training = workload.training.model_copy(update={"batch": scenario.global_batch // ranks})
-    return workload.model_copy(update={"training": training})
+    return _with_batch(workload, scenario.global_batch // ranks)
+
+
+def _with_batch(workload: Workload, batch: int) -> Workload:
+    return workload.model_copy(update={"training": workload.training.model_copy(update={"batch": batch})})
+
+
+def _most(hardware: Hardware, workload: Workload, ranks: int, channels: int | None) -> int:
+    """Return the largest batch per GPU that fits every GPU; 1 where not even that fits, for the check that follows to refuse."""
+    gpus = [group.node.gpu for group in hardware.groups if group.role == "worker" and group.node.gpu_count]
+    return max(1, min((largest_batch(workload, gpu, ranks=ranks, channels=channels) for gpu in gpus), default=1))
+
+
+def batch_of(text: str) -> int | Literal["max"]:
+    """Return what ``--batch`` says: a whole number of at least 1, or ``max``."""
+    if text == "max":
+        return "max"
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise SpecError(f"--batch {text}: write the samples of each GPU, 1 or more, or max for as many as fit into its memory")
+    return int(text)
 
 
 def _ranks(hardware: Hardware, scenario: Scenario) -> int:

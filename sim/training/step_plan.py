@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from sim.cluster.gpu import Kernels, layer_time, memory_time
 from sim.spec.hardware import Gpu
+from sim.spec.segments import recomputed, segments
 from sim.spec.workload import Layer, Workload
 from sim.training.exchange_plan import BucketPlan, ExchangePlan, gradient_bytes, plan_exchange
 from sim.training.operations import Operation
@@ -130,7 +131,11 @@ def _run_layers(workload: Workload, gpu: Gpu, cpu_speed: float) -> _Pass:
         return timeline.run(Kernels(kernels.time * training.compute_factor, kernels.launches))
 
     forward = [run(layer, False) for layer in layers]
-    backward = [run(layer, True) for layer in reversed(layers)]
+    again = recomputed(segments(workload))
+    backward = [
+        _add([*(run(layers[other], False) for other in again.get(index, ())), run(layers[index], True)])
+        for index in reversed(range(len(layers)))
+    ]
     ends = list(accumulate(segment.compute + segment.launch for segment in backward))
     ready = [end if stack.overlap else ends[-1] for end, layer in zip(ends, reversed(layers), strict=True) for _ in layer.gradients]
     return _Pass(forward, backward, ready)

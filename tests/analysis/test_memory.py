@@ -118,12 +118,13 @@ def test_vgg16_by_hand() -> None:
     """FP32, SGD with momentum: 553 MB each of weights, gradients and momentum.
 
     Backward peaks at the second convolution: it and the first saved 224 x 224 x (3 + 64) values, its input and output have
-    224 x 224 x 128 gradients, and as much is scratch (estimate), against 9.6 M values that all layers save.
+    224 x 224 x 128 gradients, and as much is scratch (estimate), against 9.6 M values that all layers save; its own new gradients
+    wait to be added to the old ones.
     """
     use = gpu_memory(workload(), gpu())
     assert use.weights == use.gradients == use.optimizer_state == 4 * VGG16_PARAMETERS
     assert use.activations == 32 * 4 * 224**2 * (3 + 64 + 128)
-    assert use.workspace == 32 * 4 * 224**2 * 128 + CUBLAS
+    assert use.workspace == 32 * 4 * 224**2 * 128 + 4 * (9 * 64 * 64 + 64) + CUBLAS
     assert use.input == 2 * 32 * 602112
     assert use.context == 0.5 * GIB
     assert use.communication_buffers == 0.0
@@ -214,13 +215,64 @@ def test_synthetic_input_is_one_batch_and_hopper_has_a_larger_cublas_workspace()
 
 
 @given(batch=st.integers(1, 4096), precision=st.sampled_from(PRECISIONS), ranks=st.integers(1, 64))
-def test_memory_is_linear_in_the_batch(batch: int, precision: str, ranks: int) -> None:
+def test_memory_grows_with_the_batch_and_ever_faster(batch: int, precision: str, ranks: int) -> None:
+    """The peak is the maximum over moments that are each linear in the batch, so it is convex; weights and states stay."""
     job = workload(precision=precision)
-    one, some, more = (gpu_memory(job, gpu(), ranks=ranks, batch=size) for size in (1, batch, 2 * batch))
-    assert some.total < more.total
+    before, some, after, double = (gpu_memory(job, gpu(), ranks=ranks, batch=size) for size in (batch, batch + 1, batch + 2, 2 * batch))
+    assert before.total < some.total < after.total
+    assert after.total - some.total >= (some.total - before.total) * (1 - 1e-9)
+    assert double.activations >= before.activations
+    assert (before.weights, before.gradients, before.optimizer_state) == (after.weights, after.gradients, after.optimizer_state)
+
+
+@given(precision=st.sampled_from(PRECISIONS))
+def test_large_batches_scale_activations(precision: str) -> None:
+    """Once activations outweigh the gradients of the largest layer, twice the batch takes twice the activations."""
+    job = workload(precision=precision)
+    some, more = (gpu_memory(job, gpu(), batch=size) for size in (1024, 2048))
     assert more.activations == pytest.approx(2 * some.activations)
-    assert some.total - one.total == pytest.approx((batch - 1) * (one.activations + one.workspace - CUBLAS + one.input))
-    assert (one.weights, one.gradients, one.optimizer_state) == (more.weights, more.gradients, more.optimizer_state)
+
+
+def test_a_small_batch_peaks_where_the_largest_weights_get_their_gradient() -> None:
+    """Batch 1 of VGG-16: the first linear layer's new gradient of 411 MB outweighs all activations."""
+    use = gpu_memory(workload(batch=1), gpu())
+    assert use.workspace == 4 * (25088 * 4096 + 4096) + CUBLAS
+
+
+@pytest.mark.parametrize(("optimizer", "copies"), [("per_tensor", 3), ("foreach", 10), ("fused", 0)])
+def test_the_optimizers_moment_counts_where_activations_are_small(optimizer: str, copies: int) -> None:
+    """Three layers of 3, 3 and 4 gradients without activations: backward needs 4 of them at once, foreach copies all 10."""
+    job = workload([layer("gemm", 0, size) for size in (3, 3, 4)], 10, batch=1)
+    stack = job.training.stack.model_copy(update={"optimizer": optimizer})
+    job = job.model_copy(update={"training": job.training.model_copy(update={"stack": stack})})
+    assert gpu_memory(job, gpu()).workspace == 4 * max(4, copies) + CUBLAS
+
+
+def test_a_shared_weights_gradient_waits_for_its_first_use() -> None:
+    """An output matrix of 1000 elements tied to the embedding: at the embedding the waiting gradient, the new one and their sum exist."""
+    layers = [layer("embedding", 0, 1000), layer("gemm", 0, 10), {"name": "out", "op": "gemm", "shares": "embedding"}]
+    assert gpu_memory(workload(layers, 1010), gpu()).workspace == 3 * 4 * 1000 + CUBLAS
+
+
+def test_sparse_gradients_hold_the_rows_that_were_looked_up() -> None:
+    table = {**layer("embedding", 0, 8000), "rows": 1000, "rows_per_sample": 2}
+    dense, sparse = (gpu_memory(workload([{**table, "sparse": wanted}], 8000, batch=32), gpu()) for wanted in (False, True))
+    assert (dense.gradients, sparse.gradients) == (4 * 8000, 4 * 8 * 64)
+
+
+def checkpointed(wanted: str) -> Workload:
+    """Four blocks of two layers, 10 bytes saved by each and 4 read; the model's own code checkpoints the second block."""
+    layers = [
+        {"name": f"block.{i // 2}.{i % 2}", "op": "gemm", "saved": "10 B", "read": "4 B", "segment": int(i // 2 == 1)} for i in range(8)
+    ]
+    job = workload(layers, 1, batch=1)
+    return job.model_copy(update={"training": job.training.model_copy(update={"activation_checkpointing": wanted})})
+
+
+@pytest.mark.parametrize(("wanted", "held"), [("none", 8 * 10 + 4), ("model", 6 * 10 + 4 + 4), ("blocks", 4 * 4 + 2 * 10 + 4)])
+def test_checkpointed_segments_keep_their_input_alone(wanted: str, held: int) -> None:
+    """At the last layer's backward: what is kept, its own block recomputed, and 4 bytes of maps."""
+    assert gpu_memory(checkpointed(wanted), gpu()).activations == held
 
 
 @given(memory=st.integers(2, 141), precision=st.sampled_from(PRECISIONS), ranks=st.sampled_from([1, 8]))

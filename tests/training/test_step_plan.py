@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sim.training.exchange_plan import gradient_bytes
 from sim.training.operations import Operation
-from sim.training.step_plan import Segment, StepPlan, plan_step
+from sim.training.step_plan import Segment, StepPlan, _run_layers, plan_step
 from tests.harness import layer, toy_node, toy_workload
 
 NODE = toy_node()
@@ -160,3 +160,19 @@ def test_segments_hold_all_the_work(times, launch, strategy, overlap, accumulati
     assert sum(found.buckets) == 400 * sum(tensors for _, _, tensors in times)
     whole = found.forward[0].launch + found.forward[0].compute + sum(segment.launch + segment.compute for segment in found.backward)
     assert whole >= 2 * len(layers) * launch * (1 - 1e-9)
+
+
+def test_checkpointed_blocks_run_their_forward_twice() -> None:
+    """Oracle: with every block of GPT-2 recomputed, backward takes longer by the forward of the layers inside blocks, and no more."""
+    from sim.spec.hardware import Gpu
+    from sim.spec.library import load_part, load_workload
+    from sim.spec.segments import segments
+
+    device = load_part(Gpu, "a100-sxm4-40gb", "hardware/parts/gpus")
+    settings = ["training.stack.launch_cpu=0 us"]
+    plain = load_workload("gpt2", settings).spec
+    again = load_workload("gpt2", [*settings, "training.activation_checkpointing=blocks"]).spec
+    found, expected = (_run_layers(workload, device, 1.0) for workload in (again, plain))
+    twice = sum(part.compute for part, number in zip(expected.forward, segments(again), strict=True) if number)
+    assert sum(part.compute for part in found.forward) == pytest.approx(sum(part.compute for part in expected.forward))
+    assert sum(part.compute for part in found.backward) == pytest.approx(sum(part.compute for part in expected.backward) + twice)

@@ -1,0 +1,48 @@
+"""Which layers does backward run forward again? The segments of activation checkpointing, as numbers for each layer.
+
+``model``: the segments that the model's own code checkpoints, as ``sim extract`` found them. ``blocks``: every block of the model that a
+number in its path names (``layer1.0``, ``block.11``) and that holds more than one layer, as frameworks that checkpoint by block do.
+``none``: nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import groupby
+
+from sim.spec.workload import Layer, Workload
+
+
+def block(name: str) -> str:
+    """Return the part of the model that the layer *name* is in: its path up to the first number that more follows, or its first name."""
+    parts = name.split(".")
+    for index, part in enumerate(parts[:-1]):
+        if re.fullmatch(r"\d+", part):
+            return ".".join(parts[: index + 1])
+    return parts[0]
+
+
+def segments(workload: Workload) -> tuple[int, ...]:
+    """Return for each layer of *workload* the number of the segment that backward recomputes, 0 outside of segments."""
+    layers, wanted = workload.model.layers, workload.training.activation_checkpointing
+    if wanted == "model":
+        return tuple(layer.segment for layer in layers)
+    return tuple(_by_block(layers)) if wanted == "blocks" else (0,) * len(layers)
+
+
+def recomputed(numbers: Sequence[int]) -> dict[int, range]:
+    """Return the layers that run forward again before the backward of a layer, by that layer's index: the last one of each segment."""
+    spans = [list(members) for number, members in groupby(range(len(numbers)), key=lambda index: numbers[index]) if number]
+    return {span[-1]: range(span[0], span[-1] + 1) for span in spans}
+
+
+def _by_block(layers: Sequence[Layer]) -> list[int]:
+    found: list[int] = []
+    count = 0
+    for name, members in groupby(layers, key=lambda layer: block(layer.name)):
+        inside = len(list(members))
+        numbered = bool(re.search(r"\.\d+$", name)) and inside > 1
+        count += numbered
+        found += [count if numbered else 0] * inside
+    return found
