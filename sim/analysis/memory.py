@@ -158,7 +158,7 @@ def _elements(layer: Layer) -> int:
 
 def _cast_elements(model: Model) -> int:
     """Return the weights that autocast keeps a second copy of: those of matrix operators, frozen ones included."""
-    return model.parameters - sum(_elements(layer) for layer in model.layers if layer.op not in _MATRIX)
+    return model.parameters - sum(_elements(layer) + sum(layer.frozen) for layer in model.layers if layer.op not in _MATRIX)
 
 
 class _Moment(NamedTuple):

@@ -297,3 +297,9 @@ def test_impossible_questions_are_refused() -> None:
         gpu_memory(workload(), gpu(), batch=0)
     with pytest.raises(ValueError, match="any batch fits"):
         largest_batch(workload([layer("gemm", 0)], 10, input="0 B"), gpu())
+
+
+def test_frozen_embeddings_have_no_cast_copy() -> None:
+    """Autocast copies the weights of matrix operators: 100 of them here, not the 900 of a frozen embedding."""
+    layers = [{"name": "words", "op": "embedding", "frozen": [900]}, layer("gemm", 0, 100)]
+    assert gpu_memory(workload(layers, 1000, precision="amp_fp16"), gpu()).weights == 1000 * 4 + 100 * 2

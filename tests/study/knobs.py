@@ -102,6 +102,14 @@ SCENARIOS = (
         ),
         stack="tf-parameter-server-sync",
     ),
+    Scenario(
+        "p3.2xlarge",
+        "bert-base-seq384",
+        (
+            "training.precision=amp_fp16", "model.layers.1.frozen=[1000000]",
+            "model.layers.20.segment=1", "model.layers.21.segment=1", *_SYNTHETIC,
+        ),
+    ),
 )  # fmt: skip
 """Few samples where that changes nothing but the run's cost."""
 
