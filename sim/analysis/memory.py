@@ -54,7 +54,7 @@ _WIDTHS: dict[Precision, _Widths] = {
     "fp8": _Widths(4, 2, 4, 4, 2, 1),  # Transformer Engine user guide: weights keep their type, FP8 copy plain and transposed
 }
 
-_CONVOLUTIONS: frozenset[OperatorClass] = frozenset({"conv", "pointwise_conv", "depthwise_conv"})
+_CONVOLUTIONS: frozenset[OperatorClass] = frozenset({"conv", "pointwise_conv", "direct_conv", "depthwise_conv"})
 _MATRIX: frozenset[OperatorClass] = _CONVOLUTIONS | {"gemm", "attention", "rnn"}
 _FP32_UNDER_AUTOCAST: frozenset[OperatorClass] = frozenset({"softmax", "loss", "embedding"})
 """torch.amp documentation: softmax and losses autocast to FP32; an embedding returns its FP32 weights."""

@@ -1,8 +1,12 @@
 """How long does a GPU take for an operator, and for a memory pass? The roofline, pure; and a live GPU that computes in time.
 
 A layer takes ``max(FLOP / (peak * e_op(FLOP per kernel)), bytes / (memory bandwidth * e_mem))`` plus the least time of its kernels
-(Williams, Waterman and Patterson, CACM 2009, with measured efficiencies). Limits: kernels of one layer run one after
-another; nothing overlaps inside the GPU but collectives, which slow compute by the stack's ``overlap_slowdown``.
+(Williams, Waterman and Patterson, CACM 2009, with measured efficiencies), plus the passes that only the software stack needs:
+tensor cores want channels last, so with channels first cuDNN transposes what a convolution reads and writes, before and after
+(cuDNN's nchwToNhwcKernel); autocast converts weights and their gradients between 16 and 32 bits. Units that need aligned shapes
+(NVIDIA, Deep Learning Performance Guide: multiples of 8 channels) leave others to the vector units.
+Limits: kernels of one layer run one after another; nothing overlaps inside the GPU but collectives, which slow compute by the stack's
+``overlap_slowdown``.
 """
 
 from __future__ import annotations
@@ -24,6 +28,13 @@ _PEAKS: dict[Precision, tuple[Peak, ...]] = {
     "bf16": ("bf16", "fp32"),
     "fp8": ("fp8", "bf16", "fp32"),  # NVIDIA/TransformerEngine runs linear layers in FP8, everything else in BF16
 }
+_AUTOCAST: frozenset[Precision] = frozenset({"amp_fp16", "amp_bf16"})
+PRODUCTS: frozenset[OperatorClass] = frozenset({"conv", "gemm", "attention", "rnn"})
+"""Classes whose weights autocast converts."""
+FUSIBLE: frozenset[OperatorClass] = frozenset({"elementwise", "norm", "softmax", "pool", "loss"})
+"""Classes that a compiler or hand-written kernels merge with their neighbours."""
+ALIGNMENT = 8
+"""Channels that tensor cores take at a time in 16 bits (NVIDIA, Deep Learning Performance Guide)."""
 _FULL_PRECISION_OPS = frozenset({"softmax", "loss"})  # kept in FP32 by autocast's and apex O1's lists
 
 
@@ -48,25 +59,55 @@ def peaks_for(op: str, precision: Precision, stack: Stack) -> tuple[Peak, ...]:
 
 def layer_time(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack, batch: int, backward: bool = False) -> Kernels:
     """Return the GPU time and launches of one layer for a batch (samples)."""
-    scale = element_bytes(layer.op, precision) / 4.0
-    weights = 4.0 * sum(layer.gradients)
     if backward:
         flop, traffic, kernels = layer.backward, layer.backward_traffic, layer.backward_kernels
-        weights *= 2.0  # read the weights, write their gradients
     else:
         flop, traffic, kernels = layer.forward, layer.read + layer.write, layer.forward_kernels
     launches = kernels * stack.kernels_per_operator
-    busy = max(
-        _compute_time(layer, flop * batch, _kernel_size(layer, batch), gpu, precision, stack),
-        memory_time(traffic * batch * scale + weights, gpu),
-    )
-    return Kernels((busy + kernels * gpu.kernel_time) * stack.compute_factor, launches)
+    peak = _peak(layer, gpu, precision, stack)
+    moved = traffic * batch * _element_scale(layer, precision) * (stack.elementwise_traffic if layer.op in FUSIBLE else 1.0)
+    busy = max(_compute_time(layer, flop * batch, batch, gpu, peak), memory_time(moved + _weight_bytes(layer, backward), gpu))
+    busy += memory_time(_layout_bytes(layer, precision, stack, peak, backward) * batch + _cast_bytes(layer, precision), gpu)
+    factor = stack.compute_factor * (stack.tensor_core_factor if peak != "fp32" else 1.0)
+    return Kernels((busy + kernels * gpu.kernel_time) * factor, launches)
+
+
+def _element_scale(layer: Layer, precision: Precision) -> float:
+    """Return the bytes of an activation element over the 4 that the layer table counts with."""
+    return element_bytes(layer.op, precision) / 4.0
+
+
+def _weight_bytes(layer: Layer, backward: bool) -> float:
+    """Return the bytes of weights read, and in *backward* of gradients written, once a batch."""
+    return 4.0 * sum(layer.gradients) * (2.0 if backward else 1.0)
+
+
+def _cast_bytes(layer: Layer, precision: Precision) -> float:
+    """Return the bytes by which autocast reads 4 and writes 2 for each weight, or the reverse for its gradient."""
+    return (4.0 + 2.0) * sum(layer.gradients) if precision in _AUTOCAST and layer.op in PRODUCTS else 0.0
+
+
+def _layout_bytes(layer: Layer, precision: Precision, stack: Stack, peak: Peak, backward: bool) -> float:
+    """Return the bytes per sample that transposing what a convolution reads and writes moves, each element read once and written once.
+
+    Backward is two convolutions: one reads the output's gradient and writes the input's, the other reads both.
+    """
+    if layer.op != "conv" or stack.channels_last or peak == "fp32":
+        return 0.0
+    return 2.0 * (layer.read + layer.write) * _element_scale(layer, precision) * (2.0 if backward else 1.0)
 
 
 def efficiency_class(layer: Layer, gpu: Gpu) -> OperatorClass:
-    """Return whose efficiency curve a layer follows: a 1x1 convolution has its own where the GPU gives one, for Winograd cannot help it."""
-    pointwise = layer.op == "conv" and layer.kernel_size == 1 and "pointwise_conv" in gpu.efficiency
-    return "pointwise_conv" if pointwise else layer.op
+    """Return whose efficiency curve a layer follows.
+
+    Winograd serves 3x3 windows of stride 1 alone, so other convolutions have classes of their own, where the GPU gives them.
+    """
+    own: OperatorClass = layer.op
+    if layer.op == "conv" and layer.kernel_size == 1:
+        own = "pointwise_conv"
+    elif layer.op == "conv" and layer.kernel_size and (layer.kernel_size != 3 or layer.stride != 1):
+        own = "direct_conv"
+    return own if own in gpu.efficiency else layer.op
 
 
 def _kernel_size(layer: Layer, batch: int) -> float:
@@ -77,15 +118,25 @@ def _kernel_size(layer: Layer, batch: int) -> float:
     return layer.forward * batch / (max(layer.forward_kernels, 1) if layer.op == "rnn" else 1)
 
 
-def _compute_time(layer: Layer, flop: float, kernel_size: float, gpu: Gpu, precision: Precision, stack: Stack) -> float:
+def _peak(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack) -> Peak:
+    """Return the peak that a layer's kernels work at: the best that its stack allows, the GPU has, and its shape suits."""
+    curves = gpu.efficiency.get(efficiency_class(layer, gpu), {})
+    peaks = [peak for peak in peaks_for(layer.op, precision, stack) if peak in gpu.peak and (peak == "fp32" or _aligned(layer))]
+    # where the class was measured on none of them, its share of another peak says more than nothing
+    return next((peak for peak in peaks if peak in curves), peaks[0])
+
+
+def _aligned(layer: Layer) -> bool:
+    """Return whether tensor cores serve the layer's channels."""
+    return all(channels % ALIGNMENT == 0 for channels in layer.channels)
+
+
+def _compute_time(layer: Layer, flop: float, batch: int, gpu: Gpu, peak: Peak) -> float:
     curves = gpu.efficiency.get(efficiency_class(layer, gpu))
     if not curves or flop <= 0:
         return 0.0
-    peaks = [peak for peak in peaks_for(layer.op, precision, stack) if peak in gpu.peak]
-    # where the class was measured on none of them, its share of another peak says more than nothing
-    peak = next((peak for peak in peaks if peak in curves), peaks[0])
     curve = curves.get(peak) or next(iter(curves.values()))
-    return flop / (gpu.peak[peak] * at(curve, kernel_size))
+    return flop / (gpu.peak[peak] * at(curve, _kernel_size(layer, batch)))
 
 
 def memory_time(nbytes: float, gpu: Gpu) -> float:

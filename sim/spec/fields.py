@@ -19,7 +19,7 @@ Key = tuple[str | int, ...]
 
 Precision = Literal["fp32", "tf32", "amp_fp16", "amp_bf16", "fp16", "bf16", "fp8"]
 OperatorClass = Literal[
-    "conv", "pointwise_conv", "depthwise_conv", "gemm", "attention", "rnn", "norm", "elementwise", "pool", "softmax", "embedding", "loss"
+    "conv", "pointwise_conv", "direct_conv", "depthwise_conv", "gemm", "attention", "rnn", "norm", "elementwise", "pool", "softmax", "embedding", "loss"
 ]
 
 

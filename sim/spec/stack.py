@@ -96,6 +96,12 @@ class Stack(Spec):
     """Kernels launched per operator of the layer table, relative to the table's own count."""
     compute_factor: Factor = 1.0
     """GPU time of this stack relative to the layer model."""
+    tensor_core_factor: Factor = 1.0
+    """The same for layers on tensor cores, on top of ``compute_factor``."""
+    elementwise_traffic: Factor = 1.0
+    """Bytes that element-wise operators, norms and softmax move, relative to the layer table's: below 1 where they are fused."""
+    channels_last: bool = False
+    """Images are stored channels last, as tensor cores want them; else cuDNN transposes around each convolution."""
     distributed_overhead: Seconds = 0.0
     """Cost per step that going distributed adds, almost independent of the number of ranks."""
     overlap_slowdown: Factor = 1.0

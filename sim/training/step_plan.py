@@ -202,8 +202,11 @@ def _work(copied: float, traffic: float, workload: Workload, gpu: Gpu, compresse
 def _optimizer(workload: Workload, gpu: Gpu, launch_cpu: float) -> Segment:
     tensors = sum(len(layer.gradients) for layer in workload.model.layers)
     elements = sum(sum(layer.gradients) for layer in workload.model.layers)
-    launches = max(1.0, tensors * _OPTIMIZER_KERNELS[workload.training.stack.optimizer])
-    passes = workload.training.optimizer.passes
+    stack, optimizer = workload.training.stack, workload.training.optimizer
+    if optimizer.name == "none":
+        return Segment(0.0, 0.0)
+    launches = max(1.0, tensors * _OPTIMIZER_KERNELS[stack.optimizer])
+    passes = optimizer.passes if stack.optimizer == "fused" else optimizer.separate_passes
     busy = memory_time(elements * gradient_bytes(workload) * passes, gpu) + launches * gpu.kernel_time
     return Segment(busy, max(0.0, launches * launch_cpu - busy))
 
