@@ -1,16 +1,17 @@
 """How long does a GPU take for an operator, and for a memory pass? The roofline, pure; and a live GPU that computes in time.
 
-A layer takes ``max(FLOP / (peak * e_op(FLOP per kernel)), bytes / (memory bandwidth * e_mem))`` plus the least time of its kernels
-(Williams, Waterman and Patterson, CACM 2009, with measured efficiencies), plus the passes that only the software stack needs:
+A layer takes ``max(FLOP / (peak * e_op(time of one kernel at peak)), bytes / (memory bandwidth * e_mem))`` plus the least time of
+its kernels (Williams, Waterman and Patterson, CACM 2009, with measured efficiencies), plus the passes that only the software stack needs:
 tensor cores want channels last, so with channels first cuDNN transposes what a convolution reads and writes, before and after
-(cuDNN's nchwToNhwcKernel); autocast converts weights and their gradients between 16 and 32 bits. Units that need aligned shapes
-(NVIDIA, Deep Learning Performance Guide: multiples of 8 channels) leave others to the vector units.
+(cuDNN's nchwToNhwcKernel); autocast converts weights and their gradients between 16 and 32 bits. Tensor cores take multiples of 8
+channels (NVIDIA, Deep Learning Performance Guide): cuDNN pads convolutions to them, matrix products of other shapes run on vector units.
 Limits: kernels of one layer run one after another; nothing overlaps inside the GPU but collectives, which slow compute by the stack's
 ``overlap_slowdown``.
 """
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from sim.cluster.network import Activity, Network
@@ -28,6 +29,8 @@ _PEAKS: dict[Precision, tuple[Peak, ...]] = {
     "bf16": ("bf16", "fp32"),
     "fp8": ("fp8", "bf16", "fp32"),  # NVIDIA/TransformerEngine runs linear layers in FP8, everything else in BF16
 }
+_LIKE: dict[Peak, Peak] = {"tf32": "fp16", "bf16": "fp16"}
+"""Whose curve serves tensor cores where they have none of their own: the same units, at another rate."""
 _AUTOCAST: frozenset[Precision] = frozenset({"amp_fp16", "amp_bf16"})
 PRODUCTS: frozenset[OperatorClass] = frozenset({"conv", "gemm", "attention", "rnn"})
 """Classes whose weights autocast converts."""
@@ -35,6 +38,7 @@ FUSIBLE: frozenset[OperatorClass] = frozenset({"elementwise", "norm", "softmax",
 """Classes that a compiler or hand-written kernels merge with their neighbours."""
 ALIGNMENT = 8
 """Channels that tensor cores take at a time in 16 bits (NVIDIA, Deep Learning Performance Guide)."""
+_MATRIX_PRODUCTS: frozenset[OperatorClass] = frozenset({"gemm", "attention"})
 _FULL_PRECISION_OPS = frozenset({"softmax", "loss"})  # kept in FP32 by autocast's and apex O1's lists
 
 
@@ -57,19 +61,37 @@ def peaks_for(op: str, precision: Precision, stack: Stack) -> tuple[Peak, ...]:
     return _PEAKS[precision]
 
 
-def layer_time(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack, batch: int, backward: bool = False) -> Kernels:
-    """Return the GPU time and launches of one layer for a batch (samples)."""
+class LayerWork(NamedTuple):
+    """What one pass of a layer asks of the GPU: seconds of products, bytes beside them, bytes of layouts and casts, kernels."""
+
+    products: float
+    peak: Peak
+    moved: float
+    """Bytes moved while products compute."""
+    converted: float
+    """Bytes of passes before and after."""
+    kernels: float
+
+
+def layer_work(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack, batch: int, backward: bool = False) -> LayerWork:
+    """Return the work of one layer for a batch (samples)."""
     if backward:
         flop, traffic, kernels = layer.backward, layer.backward_traffic, layer.backward_kernels
     else:
         flop, traffic, kernels = layer.forward, layer.read + layer.write, layer.forward_kernels
-    launches = kernels * stack.kernels_per_operator
     peak = _peak(layer, gpu, precision, stack)
-    moved = traffic * batch * _element_scale(layer, precision) * (stack.elementwise_traffic if layer.op in FUSIBLE else 1.0)
-    busy = max(_compute_time(layer, flop * batch, batch, gpu, peak), memory_time(moved + _weight_bytes(layer, backward), gpu))
-    busy += memory_time(_layout_bytes(layer, precision, stack, peak, backward) * batch + _cast_bytes(layer, precision), gpu)
-    factor = stack.compute_factor * (stack.tensor_core_factor if peak != "fp32" else 1.0)
-    return Kernels((busy + kernels * gpu.kernel_time) * factor, launches)
+    fused = stack.elementwise_traffic if layer.op in FUSIBLE else 1.0
+    moved = traffic * batch * _element_scale(layer, precision) * fused + _weight_bytes(layer, precision, backward)
+    converted = _layout_bytes(layer, precision, stack, peak, backward) * batch + _cast_bytes(layer, precision)
+    return LayerWork(_compute_time(layer, flop * batch, batch, gpu, peak), peak, moved, converted, kernels)
+
+
+def layer_time(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack, batch: int, backward: bool = False) -> Kernels:
+    """Return the GPU time and launches of one layer for a batch (samples)."""
+    work = layer_work(layer, gpu, precision, stack, batch, backward)
+    products = work.products * _stack_factor(layer, stack, work.peak)
+    busy = max(products, memory_time(work.moved, gpu)) + memory_time(work.converted, gpu)
+    return Kernels((busy + work.kernels * gpu.kernel_time) * stack.compute_factor, work.kernels * stack.kernels_per_operator)
 
 
 def _element_scale(layer: Layer, precision: Precision) -> float:
@@ -77,9 +99,10 @@ def _element_scale(layer: Layer, precision: Precision) -> float:
     return element_bytes(layer.op, precision) / 4.0
 
 
-def _weight_bytes(layer: Layer, backward: bool) -> float:
-    """Return the bytes of weights read, and in *backward* of gradients written, once a batch."""
-    return 4.0 * sum(layer.gradients) * (2.0 if backward else 1.0)
+def _weight_bytes(layer: Layer, precision: Precision, backward: bool) -> float:
+    """Return the bytes of weights read, and in *backward* of gradients written, once a batch: copies in 16 bits where products use them."""
+    width = 2.0 if precision in _HALF and layer.op in PRODUCTS else 4.0
+    return width * sum(layer.gradients) * (2.0 if backward else 1.0)
 
 
 def _cast_bytes(layer: Layer, precision: Precision) -> float:
@@ -102,12 +125,18 @@ def efficiency_class(layer: Layer, gpu: Gpu) -> OperatorClass:
 
     Winograd serves 3x3 windows of stride 1 alone, so other convolutions have classes of their own, where the GPU gives them.
     """
-    own: OperatorClass = layer.op
+    own: OperatorClass = "gemm" if layer.op == "attention" and "attention" not in gpu.efficiency else layer.op
     if layer.op == "conv" and layer.kernel_size == 1:
         own = "pointwise_conv"
-    elif layer.op == "conv" and layer.kernel_size and (layer.kernel_size != 3 or layer.stride != 1):
+    elif layer.op == "conv" and layer.kernel_size and not _winograd(layer):
         own = "direct_conv"
-    return own if own in gpu.efficiency else layer.op
+    return own if own in gpu.efficiency or own == "gemm" else layer.op
+
+
+def _winograd(layer: Layer) -> bool:
+    """Return whether a convolution's window is 3x3 and its stride 1; of 1x3 and 3x1, which have 3's edge, the weights tell."""
+    square = not layer.gradients or not layer.channels or max(layer.gradients) >= 9 * math.prod(layer.channels)
+    return layer.kernel_size == 3 and layer.stride == 1 and square
 
 
 def _kernel_size(layer: Layer, batch: int) -> float:
@@ -123,20 +152,40 @@ def _peak(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack) -> Peak:
     curves = gpu.efficiency.get(efficiency_class(layer, gpu), {})
     peaks = [peak for peak in peaks_for(layer.op, precision, stack) if peak in gpu.peak and (peak == "fp32" or _aligned(layer))]
     # where the class was measured on none of them, its share of another peak says more than nothing
-    return next((peak for peak in peaks if peak in curves), peaks[0])
+    return next((peak for peak in peaks if _LIKE.get(peak, peak) in curves or peak in curves), peaks[0])
 
 
 def _aligned(layer: Layer) -> bool:
-    """Return whether tensor cores serve the layer's channels."""
-    return all(channels % ALIGNMENT == 0 for channels in layer.channels)
+    """Return whether tensor cores serve the layer's channels, padded or as they are."""
+    return layer.op == "conv" or all(channels % ALIGNMENT == 0 for channels in layer.channels)
+
+
+def _padding(layer: Layer, peak: Peak) -> float:
+    """Return the FLOP on tensor cores over the layer's own: a convolution's channels are padded."""
+    if peak == "fp32" or layer.op != "conv":
+        return 1.0
+    return math.prod(math.ceil(channels / ALIGNMENT) * ALIGNMENT / channels for channels in layer.channels)
 
 
 def _compute_time(layer: Layer, flop: float, batch: int, gpu: Gpu, peak: Peak) -> float:
     curves = gpu.efficiency.get(efficiency_class(layer, gpu))
     if not curves or flop <= 0:
         return 0.0
-    curve = curves.get(peak) or next(iter(curves.values()))
-    return flop / (gpu.peak[peak] * at(curve, _kernel_size(layer, batch)))
+    curve = curves.get(peak) or curves.get(_LIKE.get(peak, peak)) or next(iter(curves.values()))
+    share = at(curve, _kernel_size(layer, batch) / gpu.peak[peak])
+    return _network_factor(layer, gpu, peak) * flop * _padding(layer, peak) / (gpu.peak[peak] * share)
+
+
+def _network_factor(layer: Layer, gpu: Gpu, peak: Peak) -> float:
+    if peak == "fp32":
+        return gpu.vector_factor
+    return gpu.tensor_core_gemm_factor if layer.op in _MATRIX_PRODUCTS else gpu.tensor_core_factor
+
+
+def _stack_factor(layer: Layer, stack: Stack, peak: Peak) -> float:
+    if peak == "fp32":
+        return 1.0
+    return stack.tensor_core_gemm_factor if layer.op in _MATRIX_PRODUCTS else stack.tensor_core_factor
 
 
 def memory_time(nbytes: float, gpu: Gpu) -> float:

@@ -19,7 +19,19 @@ Key = tuple[str | int, ...]
 
 Precision = Literal["fp32", "tf32", "amp_fp16", "amp_bf16", "fp16", "bf16", "fp8"]
 OperatorClass = Literal[
-    "conv", "pointwise_conv", "direct_conv", "depthwise_conv", "gemm", "attention", "rnn", "norm", "elementwise", "pool", "softmax", "embedding", "loss"
+    "conv",
+    "pointwise_conv",
+    "direct_conv",
+    "depthwise_conv",
+    "gemm",
+    "attention",
+    "rnn",
+    "norm",
+    "elementwise",
+    "pool",
+    "softmax",
+    "embedding",
+    "loss",
 ]
 
 
@@ -128,7 +140,7 @@ Source = Annotated[
 
 
 def _curve(value: object) -> tuple[tuple[float, float], ...]:
-    """Read a constant, or a list of ``[size, value]`` points with growing sizes; a size may carry a unit of bytes or FLOP."""
+    """Read a constant, or a list of ``[size, value]`` points with growing sizes; a size may carry a unit of bytes, FLOP or time."""
     if isinstance(value, tuple) and value and all(isinstance(point, tuple) and len(point) == 2 for point in value):
         return value  # already read
     points = tuple(_point(point) for point in value) if isinstance(value, list) else ((1.0, _level(value)),)
@@ -149,10 +161,10 @@ def _point(point: object) -> tuple[float, float]:
 def _size(value: object) -> float:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
-    for dimension in ("size", "work"):
+    for dimension in ("size", "work", "time"):
         with suppress(units.UnitError):
             return units.parse(value, dimension)
-    raise ValueError(f"{units.shorten(value)} is not the size of a point: write bytes or FLOP, for example 1 MB or 2 GFLOP")
+    raise ValueError(f"{units.shorten(value)} is not the size of a point: write bytes, FLOP or time, for example 1 MB, 2 GFLOP or 10 us")
 
 
 def _level(value: object) -> float:

@@ -43,7 +43,13 @@ class Gpu(Spec):
     memory_efficiency: Fraction
     peak: dict[Peak, ComputeRate]
     efficiency: dict[OperatorClass, dict[Peak, Curve]]
-    """Share of ``peak`` an operator class reaches, over the FLOP of one kernel; above 1 where Winograd saves work."""
+    """Share of ``peak`` an operator class reaches, over the time that one kernel would take at that peak: so GPUs of one architecture
+    share curves, whatever their size. Above 1 where Winograd saves work."""
+    vector_factor: Factor = 1.0
+    tensor_core_factor: Factor = 1.0
+    tensor_core_gemm_factor: Factor = 1.0
+    """Time of products inside whole networks over that of ``efficiency``'s single kernels: on vector units; on tensor cores convolutions
+    and recurrent layers; on tensor cores matrix products and attention."""
     kernel_time: Seconds
     """Least time of one kernel on the device."""
     context_memory: Bytes

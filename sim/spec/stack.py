@@ -90,6 +90,8 @@ class Stack(Spec):
     gradient_copy_passes: float = Field(ge=0)
     """Memory passes per gradient byte to move gradients into and out of communication buffers."""
     optimizer: Literal["per_tensor", "foreach", "fused"]
+    optimizer_factor: Factor = 1.0
+    """Kernels of the optimizer step over those of torch's own rule, where the stack adds clipping, norms or statistics per tensor."""
     launch_cpu: Seconds
     """Host time to launch one kernel."""
     kernels_per_operator: Factor = 1.0
@@ -97,7 +99,8 @@ class Stack(Spec):
     compute_factor: Factor = 1.0
     """GPU time of this stack relative to the layer model."""
     tensor_core_factor: Factor = 1.0
-    """The same for layers on tensor cores, on top of ``compute_factor``."""
+    tensor_core_gemm_factor: Factor = 1.0
+    """The same on tensor cores, on top of ``compute_factor``: convolutions and recurrent layers; matrix products and attention."""
     elementwise_traffic: Factor = 1.0
     """Bytes that element-wise operators, norms and softmax move, relative to the layer table's: below 1 where they are fused."""
     channels_last: bool = False

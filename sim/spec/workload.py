@@ -139,6 +139,11 @@ class Optimizer(Spec):
         return {"none": 0.0, "sgd": 6.0, "momentum": 11.0, "adam": 22.0, "lamb": 28.0}[self.name]
 
     @property
+    def separate_kernels(self) -> float:
+        """Kernels of that rule on each parameter tensor."""
+        return {"none": 0.0, "sgd": 2.0, "momentum": 4.0, "adam": 9.0, "lamb": 14.0}[self.name]
+
+    @property
     def states(self) -> int:
         """State tensors kept per parameter."""
         return {"none": 0, "sgd": 0, "momentum": 1, "adam": 2, "lamb": 2}[self.name]

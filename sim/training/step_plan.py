@@ -19,8 +19,8 @@ from sim.spec.workload import Layer, Workload
 from sim.training.exchange_plan import BucketPlan, ExchangePlan, gradient_bytes, plan_exchange
 from sim.training.operations import Operation
 
-_OPTIMIZER_KERNELS = {"per_tensor": 4.0, "foreach": 0.05, "fused": 0.01}
-"""Launches per parameter tensor: separate ops on each tensor, multi-tensor chunks, one fused kernel per chunk (torch.optim)."""
+_OPTIMIZER_KERNELS = {"foreach": 0.05, "fused": 0.01}
+"""Launches per parameter tensor: multi-tensor chunks, one fused kernel per chunk (torch.optim); else one set of kernels each."""
 _CLIPPING_PASSES = 3.0
 """Gradients are read for their norm, then read and written (torch.nn.utils.clip_grad_norm_)."""
 
@@ -199,15 +199,21 @@ def _work(copied: float, traffic: float, workload: Workload, gpu: Gpu, compresse
     return copy + max(memory_time(traffic, gpu), compressed.payload.flop / gpu.peak["fp32"]) + compressed.payload.kernels * gpu.kernel_time
 
 
-def _optimizer(workload: Workload, gpu: Gpu, launch_cpu: float) -> Segment:
-    tensors = sum(len(layer.gradients) for layer in workload.model.layers)
-    elements = sum(sum(layer.gradients) for layer in workload.model.layers)
+def optimizer_work(workload: Workload, gpu: Gpu) -> Kernels:
+    """Return the GPU time of one optimizer step, and the launches it takes the host."""
     stack, optimizer = workload.training.stack, workload.training.optimizer
     if optimizer.name == "none":
-        return Segment(0.0, 0.0)
-    launches = max(1.0, tensors * _OPTIMIZER_KERNELS[stack.optimizer])
+        return Kernels(0.0, 0.0)
+    tensors = sum(len(layer.gradients) for layer in workload.model.layers)
+    elements = sum(sum(layer.gradients) for layer in workload.model.layers)
+    kernels = max(1.0, tensors * _OPTIMIZER_KERNELS.get(stack.optimizer, optimizer.separate_kernels))
     passes = optimizer.passes if stack.optimizer == "fused" else optimizer.separate_passes
-    busy = memory_time(elements * gradient_bytes(workload) * passes, gpu) + launches * gpu.kernel_time
+    busy = memory_time(elements * gradient_bytes(workload) * passes, gpu) + kernels * gpu.kernel_time
+    return Kernels(busy * stack.optimizer_factor, kernels * stack.optimizer_factor)
+
+
+def _optimizer(workload: Workload, gpu: Gpu, launch_cpu: float) -> Segment:
+    busy, launches = optimizer_work(workload, gpu)
     return Segment(busy, max(0.0, launches * launch_cpu - busy))
 
 

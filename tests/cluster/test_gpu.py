@@ -65,9 +65,48 @@ def test_backward_has_its_own_work_traffic_and_kernels():
 
 def test_half_precision_has_its_own_peak_and_efficiency_and_half_the_bytes():
     """Compute 10 GFLOP at 80 x 0.25 = 20 TFLOP/s: 0.5 ms; memory 10 x 4 MB at 80 GB/s: 0.5 ms as well."""
-    assert layer_time(layer(), gpu(), "amp_fp16", stack(), 10).time == pytest.approx(0.5e-3 + 10e-6)
-    assert layer_time(layer(forward="2 GFLOP"), gpu(), "amp_fp16", stack(), 10).time == pytest.approx(1e-3 + 10e-6)
-    assert layer_time(layer(read="12 MB"), gpu(), "amp_fp16", stack(), 10).time == pytest.approx(1e-3 + 10e-6)
+    last = stack(channels_last=True)
+    assert layer_time(layer(), gpu(), "amp_fp16", last, 10).time == pytest.approx(0.5e-3 + 10e-6)
+    assert layer_time(layer(forward="2 GFLOP"), gpu(), "amp_fp16", last, 10).time == pytest.approx(1e-3 + 10e-6)
+    assert layer_time(layer(read="12 MB"), gpu(), "amp_fp16", last, 10).time == pytest.approx(1e-3 + 10e-6)
+
+
+def test_channels_first_costs_tensor_cores_a_transpose_before_and_after():
+    """What 10 x 8 MB of FP32 count, 40 MB in FP16, is read and written once more: 1 ms at 80 GB/s; twice in backward; FP32 needs none."""
+    first, last = stack(), stack(channels_last=True)
+    for backward, seconds in ((False, 1e-3), (True, 2e-3)):
+        slow, fast = (layer_time(layer(), gpu(), "amp_fp16", layout, 10, backward).time for layout in (first, last))
+        assert slow - fast == pytest.approx(seconds)
+    assert layer_time(layer(), gpu(), "fp32", first, 10) == layer_time(layer(), gpu(), "fp32", last, 10)
+
+
+def test_autocast_converts_weights_and_their_gradients():
+    """20 M weights: 6 bytes each to convert, and 2 to read, or 4 in backward to read and write, at 80 GB/s; pure FP16 converts nothing."""
+    weighty = layer("gemm", gradients=[20_000_000], forward="0 FLOP", backward="0 FLOP", read="0 B", write="0 B", backward_traffic="0 B")
+    for precision, forward, backward in (("amp_fp16", 8, 10), ("fp16", 2, 4)):
+        assert layer_time(weighty, gpu(), precision, stack(), 4).time == pytest.approx(forward * 20e6 / 80e9 + 10e-6)
+        assert layer_time(weighty, gpu(), precision, stack(), 4, backward=True).time == pytest.approx(backward * 20e6 / 80e9 + 20e-6)
+
+
+def test_channels_that_tensor_cores_cannot_take_are_padded_or_left_to_vector_units():
+    """Three channels of an image count like eight, on 80 x 0.25 TFLOP/s; a matrix product of 30 522 columns has 10 x 0.8 TFLOP/s."""
+    tight = {"forward": "3 GFLOP", "read": "0 B", "write": "0 B"}
+    last = stack(channels_last=True)
+    assert layer_time(layer(channels=[3, 64], **tight), gpu(), "fp16", last, 10).time == pytest.approx(80e9 / 20e12 + 10e-6)
+    both = gpu(efficiency={"gemm": {"fp32": 0.8, "fp16": 0.5}})
+    for columns, rate in ((30528, 40e12), (30522, 8e12)):
+        product = layer("gemm", channels=[768, columns], **tight)
+        assert layer_time(product, both, "fp16", stack(), 10).time == pytest.approx(30e9 / rate + 10e-6)
+
+
+def test_factors_of_networks_and_stacks():
+    """Twice the time on vector units, or three times on tensor cores and half as much again by the stack; element-wise bytes halved."""
+    slow = {"vector_factor": 2.0, "tensor_core_factor": 3.0, "tensor_core_gemm_factor": 5.0}
+    fused = stack(tensor_core_factor=1.5, elementwise_traffic=0.5, channels_last=True)
+    quiet = layer(read="0 B", write="0 B")
+    assert layer_time(quiet, gpu(**slow), "fp32", fused, 10).time == pytest.approx(2 * 2e-3 + 10e-6)
+    assert layer_time(quiet, gpu(**slow), "fp16", fused, 10).time == pytest.approx(4.5 * 0.5e-3 + 10e-6)
+    assert layer_time(layer("elementwise"), gpu(**slow), "fp32", fused, 10).time == pytest.approx(0.5e-3 + 10e-6)
 
 
 def test_weights_are_read_once_a_batch_and_their_gradients_written():
@@ -78,9 +117,9 @@ def test_weights_are_read_once_a_batch_and_their_gradients_written():
         assert layer_time(weighty, gpu(), "fp32", stack(), batch, backward=True).time == pytest.approx(2e-3 + 20e-6)
 
 
-def test_efficiency_follows_the_flop_of_one_kernel():
-    """Half way (in the logarithm) between 1 GFLOP at 0.1 and 100 GFLOP at 0.5 is 10 GFLOP at 0.3; backward's 2 kernels have half each."""
-    curve = gpu(efficiency={"conv": {"fp32": [["1 GFLOP", 0.1], ["100 GFLOP", 0.5]]}})
+def test_efficiency_follows_the_time_of_one_kernel_at_peak():
+    """Half way (in the logarithm) between 0.1 ms at 0.1 and 10 ms at 0.5 is 10 GFLOP's 1 ms at 0.3; backward's 2 kernels have half each."""
+    curve = gpu(efficiency={"conv": {"fp32": [["0.1 ms", 0.1], ["10 ms", 0.5]]}})
     assert layer_time(layer(), curve, "fp32", stack(), 10).time == pytest.approx(10e9 / 3e12 + 10e-6)
     assert layer_time(layer(), curve, "fp32", stack(), 10, backward=True).time == pytest.approx(20e9 / 3e12 + 20e-6)
 

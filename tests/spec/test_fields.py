@@ -51,7 +51,7 @@ MESSAGES = [
     (fields.Curve, "fast", "'fast' is not a curve; write a number, or a list of [size, value] points"),
     (fields.Curve, {"a": 1}, "{'a': 1} is not a curve; write a number, or a list of [size, value] points"),
     (fields.Curve, [3], "3 is not a [size, value] point, for example [1 MB, 0.8]"),
-    (fields.Curve, [["x", 1]], "'x' is not the size of a point: write bytes or FLOP, for example 1 MB or 2 GFLOP"),
+    (fields.Curve, [["x", 1]], "'x' is not the size of a point: write bytes, FLOP or time, for example 1 MB, 2 GFLOP or 10 us"),
     (fields.Curve, [], "the sizes of a curve's points must be above zero and grow from point to point"),
     (fields.Curve, [[2, 0.1], [1, 0.2]], "the sizes of a curve's points must be above zero and grow from point to point"),
     (fields.Curve, [[0, 0.1]], "the sizes of a curve's points must be above zero and grow from point to point"),

@@ -1,0 +1,119 @@
+"""Measured record: 1-GPU rows of calibration/records/single_gpu.csv, predicted by factors that were fitted without them.
+
+The figures reached stand here beside the aims, so that a change that makes predictions better or worse shows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from calibration.compute import Prediction, fit, leave_out, one_point, predict, score
+from calibration.compute_model import Row, predicted_time, rows
+
+ROWS = rows()
+IMAGES, REST = "fp32 convolution", "tensor cores and BERT"
+
+
+def errors(predictions: list[Prediction], family: str) -> tuple[float, float]:
+    found = score(prediction.error for prediction in predictions if prediction.row.family == family)
+    return found.median, found.p90
+
+
+def baseline_median(predictions: list[Prediction], family: str) -> float:
+    return score(found.baseline / found.row.measured - 1 for found in predictions if found.row.family == family).median
+
+
+def test_every_row_says_where_it_comes_from() -> None:
+    assert len(ROWS) > 400
+    for row in ROWS:
+        record = row.record
+        assert "@" in record.source or "cnn-benchmarks" in record.source, record.where
+        assert record.software and record.batch_per_gpu and record.precision and record.role in ("compute", "prediction"), record.where
+
+
+def test_a_fit_finds_factors_that_made_the_rows() -> None:
+    """Closed form: rows timed by the model itself with known factors are predicted again, once fitted."""
+    known = {("vector", "all"): 0.04, ("memory", "cc 7.0"): 0.1, ("overall", "torch-0.3"): 0.2, ("fused", "oneflow-0.2"): -0.3}
+    made = [replace(row, measured=predict(row, known)) for row in ROWS]
+    found = fit(made)
+    assert score(predict(row, found) / row.measured - 1 for row in made).p90 < 0.02
+
+
+def test_left_out_rows_do_not_matter() -> None:
+    """Conservation: a chip's own measurements, a hundred times too long, change nothing of what is predicted for it without them."""
+    few = [row for row in ROWS if row.stack == "ngc-pytorch-22.09"]
+    spoilt = [replace(row, measured=100 * row.measured) if row.chip == "h100" else row for row in few]
+    honest, robust = (
+        [found.predicted for found in leave_out(kind, lambda row: row.chip) if found.row.chip == "h100"] for kind in (few, spoilt)
+    )
+    assert honest == pytest.approx(robust, rel=0.01)
+
+
+def test_the_catalogue_carries_the_factors_that_the_rows_give() -> None:
+    """GPU parts and stacks against a fit of the same rows; the two differ where one part stands for boards of several powers."""
+    factors = fit(ROWS)
+    differences = np.abs([predicted_time(row.record) / predict(row, factors) - 1 for row in ROWS])
+    assert np.median(differences) < 0.01 and np.percentile(differences, 90) < 0.02
+
+
+def test_known_gpus_models_and_stacks() -> None:
+    """The simulator's own plan over the rows it was fitted to, and over the rows of the other role, which it was not.
+
+    Those are 12 of Gavel's (instances and boards unknown, real data) and 6 of NVIDIA's whose batch is not in the table.
+    """
+    reached = {("compute", IMAGES): (0.060, 0.171), ("compute", REST): (0.052, 0.186), ("prediction", IMAGES): (0.30, 0.396)}
+    for (role, family), figures in reached.items():
+        of_role = [row for row in ROWS if row.record.role == role and row.family == family]
+        found = score(predicted_time(row.record) / row.measured - 1 for row in of_role)
+        assert (found.median, found.p90) == pytest.approx(figures, abs=0.015)
+
+
+def test_other_batches_from_one_measured_point() -> None:
+    """Aim: 6 % median. Reached 3.7 and 3.9 %; worst are ResNet-50's small batches in the traces of Sia, which the host bounds (17 %)."""
+    found = one_point(ROWS, fit(ROWS))
+    assert errors(found, IMAGES) == pytest.approx((0.037, 0.102), abs=0.015)
+    assert errors(found, REST) == pytest.approx((0.039, 0.203), abs=0.015)
+    assert all(errors(found, family)[0] < 0.5 * baseline_median(found, family) + 0.01 for family in (IMAGES, REST))
+
+
+@pytest.mark.slow
+def test_a_chip_that_was_never_fitted() -> None:
+    """Aims: 10 and 25 % for images in FP32; 18 and 45 % for the rest, whose stack is then often unknown too. Reached: 16, 43, 11, 37."""
+    found = leave_out(ROWS, lambda row: row.chip)
+    assert errors(found, IMAGES) == pytest.approx((0.162, 0.435), abs=0.02)
+    assert errors(found, REST) == pytest.approx((0.115, 0.371), abs=0.02)
+    assert all(2 * errors(found, family)[0] < baseline_median(found, family) for family in (IMAGES, REST))
+
+
+@pytest.mark.slow
+def test_a_model_that_was_never_fitted() -> None:
+    """Aims as above. Reached: 11 and 32 %; 17 and 57 %, for without ResNet-50 hardly a row tells how tensor cores do convolutions."""
+    found = leave_out(ROWS, lambda row: row.record.workload)
+    assert errors(found, IMAGES) == pytest.approx((0.114, 0.320), abs=0.02)
+    assert errors(found, REST) == pytest.approx((0.169, 0.573), abs=0.03)
+    assert all(2 * errors(found, family)[0] < baseline_median(found, family) for family in (IMAGES, REST))
+
+
+@pytest.mark.slow
+def test_a_stack_that_was_never_fitted() -> None:
+    """Aim without a stack factor: 18 and 45 % for tensor cores and BERT. Reached: 16 and 43 %; images in FP32 15 and 49 %."""
+    found = leave_out(ROWS, lambda row: row.stack)
+    assert errors(found, IMAGES) == pytest.approx((0.148, 0.489), abs=0.02)
+    assert errors(found, REST) == pytest.approx((0.157, 0.426), abs=0.02)
+
+
+def test_whole_networks_from_kernels_and_other_networks(v100: list[Row]) -> None:
+    """Forward and backward of three networks on one V100 in FP32 (u39kun), none of them among the fitted: off by 17, 1 and 12 %."""
+    nets = {row.record.workload for row in v100}
+    factors = fit([row for row in ROWS if row.record.workload not in nets])
+    assert all(abs(predict(row, factors) / row.measured - 1) < 0.2 for row in v100)
+
+
+@pytest.fixture
+def v100() -> list[Row]:
+    found = [row for row in ROWS if row.stack == "torch-0.3" and row.record.hardware == "v100-sxm2-16gb" and row.family == IMAGES]
+    assert {row.record.workload for row in found} == {"vgg16", "resnet152", "densenet161"}
+    return found
