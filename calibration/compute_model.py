@@ -165,17 +165,32 @@ def row_of(record: RunRecord) -> Row:
 
 def time_of(row: Row, local: Vector) -> float:
     """Return the step time of *row*, seconds, with the logarithms *local* of its factors, in the order of ``LOCAL``."""
+    return timed(row, local)[0]
+
+
+def timed(row: Row, local: Vector) -> tuple[float, Vector]:
+    """Return the step time of *row* and how its logarithm changes with the logarithm of each factor."""
     vector, tensor, memory, overall, fused, launch, optimizer, gemm = np.exp(local)
     products = row.products * np.where(row.on_tensor_cores, np.where(row.gemm, gemm, tensor), vector)
-    busy = np.maximum(products, (row.fusible * fused + row.moved) * memory).sum() + row.converted * memory + row.kernels
+    fusible = row.fusible * fused * memory
+    traffic = fusible + row.moved * memory
+    bound = products >= traffic
+    shares = dict.fromkeys(LOCAL, 0.0)
+    busy = overall * (np.where(bound, products, traffic).sum() + row.converted * memory + row.kernels)
+    if busy >= row.host * launch:
+        shares["vector"] = overall * products[bound & ~row.on_tensor_cores].sum()
+        shares["tensor"] = overall * products[bound & row.on_tensor_cores & ~row.gemm].sum()
+        shares["gemm"] = overall * products[bound & row.on_tensor_cores & row.gemm].sum()
+        shares["memory"] = overall * (traffic[~bound].sum() + row.converted * memory)
+        shares["fused"] = overall * fusible[~bound].sum()
+        shares["overall"] = busy
+    else:
+        shares["launch"] = busy = row.host * launch
     update = optimizer * max(row.optimizer * memory, row.optimizer_host * launch)
-    return float(max(busy * overall, row.host * launch) + update)
-
-
-def slopes(row: Row, local: Vector, step: float = 1e-4) -> Vector:
-    """Return how the logarithm of the row's time changes with each factor's."""
-    there = np.log(time_of(row, local))
-    return np.array([(np.log(time_of(row, local + step * unit)) - there) / step for unit in np.eye(len(LOCAL))])
+    shares["optimizer"] = update
+    shares["memory" if row.optimizer * memory >= row.optimizer_host * launch else "launch"] += update
+    total = float(busy + update)
+    return total, np.array([shares[name] for name in LOCAL]) / total
 
 
 def keys_of(row: Row) -> tuple[tuple[tuple[str, str], int], ...]:

@@ -81,7 +81,7 @@ def test_jobs_share_the_page_cache(capsys: Capture, tmp_path: Path) -> None:
 
 def test_the_sentence_names_what_would_help(capsys: Capture) -> None:
     """Oracle: relieving the resource that is named shortens the step, relieving the other does not."""
-    scene = ["run", "p4d.24xlarge", "vgg16", "--fast", "--set", "node.host.memory=40 GiB"]
+    scene = ["run", "p4d.24xlarge", "vgg16", "--precision", "amp_fp16", "--fast", "--set", "node.host.memory=40 GiB"]
     assert main(scene) == 0
     assert "Disk fetch" in capsys.readouterr().out
     step = document(capsys, *scene)["step_time_s"]
