@@ -54,7 +54,6 @@ SCENARIOS = (
         nodes=2,
     ),
     Scenario("p4d.24xlarge", "bert-base-seq128", ("training.stack.channels=4", *_SMALL), nodes=2),
-<<<<<<< HEAD
     Scenario(
         "p3.16xlarge",
         "resnet18",
@@ -62,10 +61,7 @@ SCENARIOS = (
         nodes=4,
     ),
     Scenario("p4d.24xlarge", "resnet18", ("node.gpu.persistent_cv=0.02", *_SYNTHETIC)),
-=======
-    Scenario("p4d.24xlarge", "resnet18", _SYNTHETIC),
     Scenario("p3.2xlarge", "bert-base-seq128", ("training.precision=amp_fp16", *_SYNTHETIC)),
->>>>>>> 0734108 (Compute calibrated on 1-GPU rows: figures, README, scenarios of new knobs)
     Scenario("g4dn.12xlarge", "resnet18", _SYNTHETIC, nodes=2),
     Scenario("p3.2xlarge", "vgg16", ("training.batch=110", "dataset.samples=20000")),
     Scenario("p3.16xlarge", "resnet18", ("training.stack.strategy=apex", *_SYNTHETIC), nodes=2),

@@ -156,7 +156,7 @@ def test_few_workers_add_up_and_many_saturate_the_server() -> None:
     update = (50 * 0.275e-3 + 2 * BYTES * 1.43e-9) / 0.9 / 2.5
     for nodes in (1, 2, 4, 8, 64, 1000):
         assert speed(nodes) <= min(nodes * speed(1), 1 / update) * (1 + 1e-9)
-    assert speed(2) > 1.75 * speed(1)
+    assert speed(2) > 1.7 * speed(1)
     assert speed(1000) > 0.99 / update
 
 
