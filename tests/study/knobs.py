@@ -26,7 +26,6 @@ _SYNTHETIC = ("input.loader=synthetic", *_SMALL)
 _SERVERS = "training.stack.servers"
 _TOP_K = ("method=top_k", "density=0.1", "source=test")
 _POWER_SGD = ("method=power_sgd", "rank=40", "source=test")
-_CHUNKS = ("count=2", "placement=colocated", "sharding=chunks", "chunk=32 KiB", "update_cpu=0.3 ms", "byte_cpu=1.6 s/GB", "source=test")
 SCENARIOS = (
     Scenario("p3.16xlarge", "resnet18", _SMALL),
     Scenario(
@@ -54,12 +53,6 @@ SCENARIOS = (
         nodes=2,
     ),
     Scenario("p4d.24xlarge", "bert-base-seq128", ("training.stack.channels=4", *_SMALL), nodes=2),
-    Scenario(
-        "p3.16xlarge",
-        "resnet18",
-        ("training.stack.strategy=parameter_server", *(f"training.stack.servers.{key}" for key in _CHUNKS), *_SYNTHETIC),
-        nodes=4,
-    ),
     Scenario("p4d.24xlarge", "resnet18", ("node.gpu.persistent_cv=0.02", *_SYNTHETIC)),
     Scenario("p3.2xlarge", "bert-base-seq128", ("training.precision=amp_fp16", *_SYNTHETIC)),
     Scenario("g4dn.12xlarge", "resnet18", _SYNTHETIC, nodes=2),
@@ -77,16 +70,6 @@ SCENARIOS = (
     ),
     Scenario("p3.16xlarge", "resnet18", tuple(f"training.stack.compression.{key}" for key in _TOP_K) + _SYNTHETIC, nodes=2),
     Scenario("p3.16xlarge", "resnet18", tuple(f"training.stack.compression.{key}" for key in _POWER_SGD) + _SYNTHETIC, nodes=2),
-    Scenario(
-        "p3.16xlarge",
-        "resnet18",
-        (
-            "training.stack.strategy=parameter_server", "training.stack.servers.count=4", "training.stack.servers.racks=2",
-            "training.stack.servers.placement=colocated", "training.stack.servers.sharding=chunks", *_SYNTHETIC,
-        ),
-        nodes=4,
-        stack="tf-parameter-server",
-    ),
     Scenario(
         "p3.16xlarge",
         "bert-base-seq128",
