@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 from pydantic import Field, model_validator
@@ -84,8 +85,8 @@ class Stack(Spec):
     backend: Literal["nccl", "gloo"] = "nccl"
     """gloo: through host memory and sockets; its ``gloo_transport`` says what one socket carries."""
     gloo_transport: Transport | None = None
-    wire_dtype: Literal["fp16", "bf16"] | None = None
-    """Gradients are cast to this for the exchange, and back."""
+    wire_dtype: Literal["fp16", "bf16", "autocast"] | None = None
+    """Gradients are cast to this for the exchange, and back; autocast: to 16 bits under amp_fp16 and amp_bf16, else not at all."""
     compression: Compression | None = None
     gradient_copy_passes: float = Field(ge=0)
     """Memory passes per gradient byte to move gradients into and out of communication buffers."""
@@ -119,21 +120,40 @@ class Stack(Spec):
 
     @model_validator(mode="after")
     def _agrees(self) -> Stack:
-        if self.strategy == "horovod" and self.fusion is None:
-            raise ValueError("strategy horovod needs a fusion block (threshold, cycle_time); write it, or extend horovod-0.21")
-        if self.strategy != "horovod" and self.fusion is not None:
-            raise ValueError(f"fusion is Horovod's, but the strategy is {self.strategy}; leave it out, or write strategy: horovod")
-        if self.backend == "gloo" and self.gloo_transport is None:
-            raise ValueError("backend gloo needs a gloo_transport; write gloo_transport: tcp-single-flow")
-        if self.backend != "gloo" and self.gloo_transport is not None:
-            raise ValueError("gloo_transport is gloo's, but the backend is nccl; leave it out, or write backend: gloo")
-        if self.uses_servers and self.servers is None:
-            raise ValueError(f"strategy {self.strategy} needs a servers block; write servers: {{count: 1, source: ...}}")
-        if not self.uses_servers and self.servers is not None:
-            raise ValueError(f"servers are for parameter servers, not {self.strategy}; leave them out, or write strategy: parameter_server")
-        if self.backend == "gloo" and self.channels is not None:
-            raise ValueError("channels are NCCL's, but the backend is gloo, which has one ring; leave them out, or write backend: nccl")
+        for contradicts, sentence in self._contradictions():
+            if contradicts:
+                raise ValueError(sentence)
         return self
+
+    def _contradictions(self) -> Iterator[tuple[bool, str]]:
+        """Yield whether fields contradict each other in some way, and the sentence that says so."""
+        horovod, gloo = self.strategy == "horovod", self.backend == "gloo"
+        yield horovod and not self.fusion, "strategy horovod needs a fusion block (threshold, cycle_time); write it, or extend horovod-0.21"
+        yield (
+            self.fusion is not None and not horovod,
+            f"fusion is Horovod's, but the strategy is {self.strategy}; leave it out, or write strategy: horovod",
+        )
+        yield gloo and not self.gloo_transport, "backend gloo needs a gloo_transport; write gloo_transport: tcp-single-flow"
+        yield (
+            self.gloo_transport is not None and not gloo,
+            "gloo_transport is gloo's, but the backend is nccl; leave it out, or write backend: gloo",
+        )
+        forced = [name for name in ("channels",) if getattr(self, name) is not None]
+        yield gloo and bool(forced), f"{', '.join(forced)}: NCCL's, but the backend is gloo; leave it out, or write backend: nccl"
+        yield (
+            self.uses_servers and not self.servers,
+            f"strategy {self.strategy} needs a servers block; write servers: {{count: 1, source: ...}}",
+        )
+        yield (
+            self.servers is not None and not self.uses_servers,
+            f"servers are for parameter servers, not {self.strategy}; leave them out, or write strategy: parameter_server",
+        )
+        whole = self.uses_servers and (gloo or self.sync_batch_norm or self.compression or self.sparse_embeddings)
+        yield (
+            bool(whole),
+            "backend gloo, sync_batch_norm, compression and sparse_embeddings are for ranks that meet each other; "
+            "leave them out, or write another strategy than parameter servers",
+        )
 
     @property
     def uses_servers(self) -> bool:

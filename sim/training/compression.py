@@ -1,6 +1,6 @@
 """What does one bucket weigh on the wire, and what does making it lighter cost the GPU?
 
-As it is: one all-reduce of its bytes. ``wire_dtype``: two bytes an element, and a cast before and after (torch
+As it is: one all-reduce of its bytes. ``wire_dtype``: fewer bytes an element, and a cast before and after (torch
 ddp_comm_hooks/default_hooks.py). ``top_k`` with error feedback (Lin et al., Deep Gradient Compression, ICLR 2018): the values and the
 4-byte places of a share of the elements, gathered from all ranks. ``power_sgd`` (Vogels et al., NeurIPS 2019; torch
 ddp_comm_hooks/powerSGD_hook.py): of each n x m matrix of gradients M the factors P = MQ (n x r), made orthogonal, and Q = M'P (m x r),
@@ -49,9 +49,8 @@ class Payload(NamedTuple):
     kernels: float = 0.0
 
 
-def payload(tensors: Sequence[Tensor], element: float, stack: Stack, ranks: int) -> Payload:
-    """Return what a bucket of *tensors* with gradients of *element* bytes sends between *ranks*."""
-    width = min(element, 2.0) if stack.wire_dtype else element
+def payload(tensors: Sequence[Tensor], element: float, width: float, stack: Stack, ranks: int) -> Payload:
+    """Return what a bucket of *tensors*, *element* bytes a gradient, sends between *ranks*, *width* bytes each."""
     if tensors[0].touched is not None:
         found = _rows(tensors[0], width, ranks)
     elif stack.compression is None:

@@ -44,6 +44,13 @@ def gradient_bytes(workload: Workload) -> float:
     return 2.0 if workload.training.precision in ("fp16", "bf16", "fp8") else GRADIENT_BYTES
 
 
+def wire_bytes(workload: Workload) -> float:
+    """Return the bytes of one gradient element on the wire."""
+    element, wire = gradient_bytes(workload), workload.training.stack.wire_dtype
+    narrow = wire in ("fp16", "bf16") or (wire == "autocast" and workload.training.precision in ("amp_fp16", "amp_bf16"))
+    return min(element, 2.0) if narrow else element
+
+
 def plan_exchange(workload: Workload, ready: Sequence[float], ranks: int) -> ExchangePlan:
     """Return what *ranks* exchange when all of them have each gradient tensor at *ready* (s after backward began, growing)."""
     if ranks == 1 and not workload.training.stack.uses_servers:
@@ -79,7 +86,7 @@ def _buckets(workload: Workload, ready: Sequence[float], ranks: int) -> tuple[Bu
     sparse = {index for index, tensor in enumerate(tensors) if tensor.touched is not None}
     found = []
     for index, bucket in enumerate(stack_buckets(sizes, stack, ready, ranks, element, sparse)):
-        sent = payload([tensors[place] for place in bucket.tensors], element, stack, ranks)
+        sent = payload([tensors[place] for place in bucket.tensors], element, wire_bytes(workload), stack, ranks)
         copied = sum(sizes[place] for place in bucket.tensors if place not in sparse)
         found.append(BucketPlan(bucket.tensors[-1], copied, sent, Operation(f"bucket {index}", sent.messages, index, bucket.delay)))
     return tuple(found)

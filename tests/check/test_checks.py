@@ -41,6 +41,9 @@ WORKLOADS = {
     "training.batch=1001": "training.batch: 1001 samples per GPU are more than the data set's 1000; write at most that",
     "model.layers=[{name: a, op: gemm, forward: 1 FLOP}]": "model.layers: have no gradients, so there is nothing to train; "
     "write the elements of each gradient tensor",
+    "training.stack.sparse_embeddings=true": "training.stack.sparse_embeddings: toy-net has no layer with rows and rows_per_sample, "
+    "so nothing could travel by rows; write both for its embeddings, or leave sparse_embeddings out",
+    "training.stack.sync_batch_norm=true": "training.stack.sync_batch_norm: toy-net has no BatchNorm layers to synchronise; leave it out",
     "model.layers=[{name: a, op: gemm, gradients: [1]}]": "model.layers: do no work: no layer has FLOP or bytes; "
     "write them, or have 'sim extract' write the table",
     "dataset.source={smples: x}": "dataset.source.smples: names no key of this block; did you mean 'samples'?",

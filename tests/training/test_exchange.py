@@ -190,3 +190,107 @@ def test_buffers_are_broadcast_before_backward():
     layers = [layer(0.1, 0.1, 1)]
     epoch = run(machine(4, nvlink=1e9), toy_workload(layers, buffers=1e6, stack={"broadcast_buffers": True})).jobs[0].warm
     assert epoch.stalls[Cause.INTERCONNECT] == pytest.approx(1e-3, rel=1e-4)
+
+
+STRATEGIES = {
+    "ddp": {"strategy": "ddp", "bucket_cap": "4 MB", "first_bucket_cap": "1 MB"},
+    "apex": {"strategy": "apex", "message_size": 1_000_000},
+    "apex_per_tensor": {"strategy": "apex_per_tensor"},
+    "horovod": {
+        "strategy": "horovod",
+        "fusion": {"threshold": "8 MB", "cycle_time": "1 ms", "control_latency": "10 us", "request_time": "0 s", "source": "test"},
+    },
+}
+TOP_K = {"compression": {"method": "top_k", "density": 0.01, "source": "test"}}
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+@settings(max_examples=10)
+@given(st.lists(st.tuples(st.floats(1e-3, 1e-2), st.integers(10_000, 3_000_000)), min_size=1, max_size=6))
+def test_overlap_never_costs_time(name, table):
+    """Directional, on an idle network: whatever travels while backward runs need not be waited for after it."""
+    layers = [layer(1e-3, backward, elements) for backward, elements in table]
+    beside, after = (
+        run(machine(4, nvlink=1e9), toy_workload(layers, stack=STRATEGIES[name] | {"overlap": overlap})).jobs[0].warm.step_time
+        for overlap in (True, False)
+    )
+    cycle = 1.5e-3 if name == "horovod" else 0.0  # the last gradient may just miss a cycle that the first one started
+    assert beside <= after * (1 + 1e-9) + cycle
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_bytes_on_the_comm_stream_are_the_gradients(name):
+    """Conservation: a step's collectives carry every gradient byte once, half of them on a 16-bit wire."""
+    layers = [layer(1e-3, 5e-3, 1_000_000, 500) for _ in range(4)]
+    for keys, nbytes in (({}, 4 * 4_002_000), ({"wire_dtype": "fp16"}, 2 * 4_002_000)):
+        epoch = run(machine(4, nvlink=1e9), toy_workload(layers, stack=STRATEGIES[name] | keys, samples=40), exact=True).jobs[0].warm
+        carried = sum(work.nbytes for work in epoch.log.work if work.stream == "comm" and work.t1 <= epoch.windows[-1].end)
+        assert carried == pytest.approx(nbytes * epoch.steps)
+
+
+def test_horovod_shows_its_cycle():
+    """By hand: one gradient, ready at the end of backward, waits half a cycle of 20 ms and two agreements of 2 hops of 1 ms."""
+    fusion = {"threshold": "1 GB", "cycle_time": "20 ms", "control_latency": "1 ms", "request_time": "0 s", "source": "test"}
+    workload = toy_workload([layer(0.1, 0.1, 1_000_000)], stack={"strategy": "horovod", "fusion": fusion})
+    found = run(machine(4, nvlink=1e9), workload).jobs[0].warm
+    assert found.stalls[Cause.INTERCONNECT] == pytest.approx(10e-3 + 4e-3 + 1.5 * 4e-3)
+    cycle = sum(blamed.seconds for blamed in found.resources if blamed.resource == "Horovod's cycle")
+    assert cycle == pytest.approx(14e-3)
+
+
+def test_accumulation_exchanges_once_or_each_time():
+    """Closed form: 6 ms of exchange after backward, once in four micro-batches or, without no_sync, four times."""
+    layers = [layer(0.1, 0.1, 1_000_000)]
+    for no_sync, times in ((True, 1), (False, 4)):
+        workload = toy_workload(layers, stack={"no_sync": no_sync, "strategy": "flat", "overlap": False}, accumulation=4)
+        found = run(machine(4, nvlink=1e9), workload).jobs[0].warm
+        assert found.stalls[Cause.INTERCONNECT] == pytest.approx(times * 1.5 * 4e-3)
+        assert found.stalls[Cause.COMPUTE] == pytest.approx(0.8)
+
+
+def test_sync_batch_norm_stops_every_rank_at_every_layer():
+    """Closed form: two layers, each a gather of 4 x (2C+1) floats (3/4 of it over each hop) and a sum of 2C (1.5 times)."""
+    norms = [layer(0.1, 0.1, 100_000, 100_000, op="norm") for _ in range(2)]
+    layers = [layer(0.1, 0.1, 10, op="conv"), *norms]
+    stack = {"sync_batch_norm": True, "strategy": "flat"}
+    plain, synchronised = (
+        run(machine(4, nvlink=1e9), toy_workload(layers, buffers=1.0, stack=keys)).jobs[0].warm for keys in ({"strategy": "flat"}, stack)
+    )
+    expected = 2 * (0.75 * 4 * 200_001 * 4 + 1.5 * 200_000 * 4) / 1e9
+    assert synchronised.stalls[Cause.INTERCONNECT] - plain.stalls[Cause.INTERCONNECT] == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_blocking_operation_waits_for_the_bucket_before_it():
+    """By hand: one stream; a sum asked for at 1 s, while a bucket of one second travels since 0.5 s, begins at 1.5 s."""
+    env = simpy.Environment()
+    log = EventLog(lambda: env.now)
+    begun = []
+
+    def collective(name, ident, nbytes, op):
+        begun.append((name, op, env.now))
+        yield env.timeout(1.0)
+
+    message = (Message("all_reduce", 1.0),)
+    rounds = [[Operation("bucket 0", message, 0), Operation("norm", (Message("all_gather", 1.0),)), Operation("bucket 1", message, 1)]]
+    exchange = Exchange(env, log, [0], rounds, Backend(collective, Cause.NETWORK), [])
+
+    def rank():
+        yield env.timeout(0.5)
+        exchange.gradient_ready(0, 0)
+        yield env.timeout(0.5)
+        yield from exchange.blocking(0)
+        exchange.gradient_ready(0, 1)
+        yield from exchange.finished(0)
+
+    env.process(rank())
+    env.run()
+    assert begun == [("bucket 0", "all_reduce", 0.5), ("norm", "all_gather", 1.5), ("bucket 1", "all_reduce", 2.5)]
+
+
+def test_compression_trades_bytes_for_work():
+    """Directional: a hundredth of the elements as values and places, from 4 ranks, is 4 % of an all-reduce's bytes over each hop."""
+    layers = [layer(0.01, 0.02, 2_000_000)]
+    flat = {"strategy": "flat", "overlap": False}
+    whole, sparse = (run(machine(4, nvlink=1e9), toy_workload(layers, stack=flat | keys)).jobs[0].warm for keys in ({}, TOP_K))
+    assert whole.stalls[Cause.INTERCONNECT] == pytest.approx(1.5 * 8e6 / 1e9, rel=1e-6)
+    assert sparse.stalls[Cause.INTERCONNECT] == pytest.approx(0.75 * 4 * 2 * 0.01 * 8e6 / 1e9, rel=1e-6)
