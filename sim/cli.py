@@ -268,8 +268,11 @@ def schema(
 
 @app.command(epilog="Example:  python -m sim extract torchvision.models:vgg16 --input 3x224x224 -o workloads/models/vgg16.yaml")
 def extract(
-    target: Annotated[str, typer.Argument(metavar="MODULE:CALLABLE", help="what returns the torch model; its code is run")],
+    target: Annotated[
+        str, typer.Argument(metavar="MODULE:CALLABLE", help="what returns the torch model (its code is run), or a .pt2 file")
+    ],
     inputs: Annotated[list[str], typer.Option("--input", metavar="SHAPE", help="3x224x224, or input_ids=384:int64; once per input")] = [],  # noqa: B006
+    example: Annotated[str | None, typer.Option(metavar="MODULE:FUNCTION", help="takes the batch and returns the inputs")] = None,
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="where the layer table goes")] = Path("model.yaml"),
     name: Annotated[str | None, typer.Option(help="name of the model; the file's by default")] = None,
     arguments: Annotated[list[str], typer.Option("--arg", metavar="K=V", help="argument of the callable; repeatable")] = [],  # noqa: B006
@@ -277,8 +280,43 @@ def extract(
     """Write the layer table of a torch model, traced on the meta device: no weights, no GPU."""
     from sim.extract import run_extract
 
-    model = run_extract(target, inputs, output, name, arguments)
+    if example and inputs:
+        raise SpecError("--input and --example: write one of the two")
+    model = run_extract(target, [f"@{example}"] if example else inputs, output, name, arguments)
     _talk(f"wrote {output}: {len(model.layers)} layers, {model.parameters} parameters")
+
+
+@app.command(epilog="Example:  python -m sim show vgg16 --hardware p3.16xlarge")
+def show(
+    workloads: Annotated[list[str], typer.Argument(metavar="WL...", help="one workload: its layers; several: layers against gradients")],
+    hardware: Annotated[str | None, typer.Option(metavar="HW", help="whose GPU gives times; several workloads run on all of it")] = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="samples per GPU")] = None,
+    every: Annotated[bool, typer.Option("--layers", help="list every layer instead of blocks")] = False,
+    sets: Sets = [],  # noqa: B006
+    as_json: Json = False,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="DIR", help="also write show.json, show.txt and show.png")
+    ] = None,
+) -> None:
+    """Show which layers hold a model's FLOP, parameters, activations and time."""
+    from sim.report import layers
+    from sim.study.show import against_gradients, chosen, layer_document
+
+    names = chosen(workloads)
+    if len(names) > 1 and hardware is None:
+        raise SpecError(f"{len(names)} workloads are compared by what they wait for; write --hardware HW")
+    if len(names) > 1 and hardware is not None:
+        document = against_gradients(names, hardware, sets, batch)
+        text, plot = layers.against_text(document), layers.against_plot
+    else:
+        document = layer_document(names[0], hardware, sets, batch)
+        text, plot = layers.layers_text(document, every), layers.layers_plot
+    _print_json(document) if as_json else typer.echo(text)
+    if output is not None:
+        from sim.report.files import write_files
+
+        write_files(output, {"show.json": _json(document), "show.txt": text + "\n", "show.png": plot(document)})
+        _talk(f"wrote {output}/show.json, show.txt and show.png")
 
 
 app.add_typer(deciding)

@@ -26,7 +26,8 @@ def extract(target: str, inputs: Sequence[str], name: str, arguments: Mapping[st
     Parameters
     ----------
     target
-        ``module:callable`` or ``file.py:callable``; the call returns a ``torch.nn.Module``. Its code is run.
+        ``module:callable`` or ``file.py:callable``; the call returns a ``torch.nn.Module``. Its code is run. Or a ``.pt2`` file that
+        ``torch.export.save`` wrote, which brings its own inputs.
     inputs
         One text per input of ``forward``: ``3x224x224``, ``input_ids=384:int64``, or one ``@module:callable`` that takes the batch
         and returns the inputs.
@@ -42,7 +43,7 @@ def extract(target: str, inputs: Sequence[str], name: str, arguments: Mapping[st
     SpecError
         Where torch is missing, the target is not found or fails, or the model cannot be described.
     """
-    if not inputs:
+    if not inputs and not target.endswith(".pt2"):
         raise SpecError(f"{target}: the shape of its inputs is missing; write for example --input 3x224x224")
     try:
         from sim.extract.run import run

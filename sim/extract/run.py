@@ -7,7 +7,6 @@ what to do.
 from __future__ import annotations
 
 import random
-import re
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
@@ -18,6 +17,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from sim.extract import layers, table, target
+from sim.extract.build import EXPORTED, build, explained, exported, unpadded
 from sim.extract.operators import UnknownOperator
 from sim.extract.trace import Trace, element_bytes, trace
 from sim.spec.workload import Model
@@ -31,9 +31,14 @@ def run(name: str, path: str, inputs: Sequence[str], arguments: Mapping[str, Any
     """Return the layer table of the model that calling *path* with *arguments* returns."""
     with redirect_stdout(sys.stderr), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        make = target.find(path)
-        model = _build(path, make, arguments)
-        examples = [_inputs(model, inputs, batch) for batch in BATCHES]
+        if path.endswith(EXPORTED):
+            make: Any = None
+            model, example = exported(path)
+            examples = [example(batch) for batch in BATCHES]
+        else:
+            make = target.find(path)
+            model = build(path, make, arguments)
+            examples = [_inputs(model, inputs, batch) for batch in BATCHES]
         small, large = (_trace(path, model, *example) for example in examples)
     made = layers.layers(small.events, large.events, BATCHES, small.ready, small.parameters)
     input_bytes = (_nbytes(examples[1]) - _nbytes(examples[0])) // (BATCHES[1] - BATCHES[0])
@@ -47,19 +52,6 @@ def run(name: str, path: str, inputs: Sequence[str], arguments: Mapping[str, Any
         source=_source(make),
     )
     return Model.model_validate(table.plain(drafted))
-
-
-def _build(path: str, make: Any, arguments: Mapping[str, Any]) -> torch.nn.Module:
-    try:
-        with torch.device("meta"):
-            model = make(**arguments)
-    except (Exception, SystemExit) as error:
-        raise SpecError(_explained(path, "calling it", error)) from error
-    if not isinstance(model, torch.nn.Module):
-        raise SpecError(f"{path}: returned {type(model).__name__}; a torch.nn.Module is due")
-    if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise SpecError(f"{path}: the model has no parameter to train")
-    return model.to("meta").train()
 
 
 def _inputs(model: torch.nn.Module, inputs: Sequence[str], batch: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -78,7 +70,7 @@ def _example(text: str, batch: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
         with torch.device("meta"):
             example = make(batch)
     except (Exception, SystemExit) as error:
-        raise SpecError(_explained(f"--input {text}", f"calling it with {batch}", error)) from error
+        raise SpecError(explained(f"--input {text}", f"calling it with {batch}", error)) from error
     if isinstance(example, Mapping):
         return (), dict(example)
     return (example if isinstance(example, tuple) else (example,)), {}
@@ -100,31 +92,14 @@ def _trace(path: str, model: torch.nn.Module, positional: tuple[Any, ...], named
     random.seed(0)  # models that drop layers by chance drop the same ones in both traces
     torch.manual_seed(0)
     try:
-        return trace(model, positional, named)
+        with unpadded():
+            return trace(model, positional, named)
     except UnknownOperator as error:
         raise SpecError(
             f"{path}: the model runs the operator '{error}', whose FLOP and bytes are not known; add a rule to sim/extract/operators.py"
         ) from None
     except Exception as error:
-        raise SpecError(_explained(path, "one training step", error)) from error
-
-
-_NEEDS_VALUE: Final = re.compile(r"item\(\)|_local_scalar_dense|nonzero|[Bb]oolean value|data-dependent|no data|DynamicOutputShape")
-_NO_KERNEL: Final = re.compile(r"Could not run '([\w:.]+)'|([\w:.]+): attempted to run this operator with Meta tensors")
-
-
-def _explained(path: str, doing: str, error: BaseException) -> str:
-    """Return one sentence that says what failed and what to do."""
-    message = " ".join(str(error).split())
-    if _NEEDS_VALUE.search(message):
-        return (
-            f"{path}: {doing} needs the value of a tensor, and on the meta device tensors have shapes only: {target.told(error)}; "
-            "make the branch or size depend on shapes or arguments, or name a callable that leaves that part out"
-        )
-    if kernel := _NO_KERNEL.search(message):
-        operator = kernel[1] or kernel[2]
-        return f"{path}: {doing} runs the operator '{operator}', which torch cannot run on the meta device: {target.told(error)}"
-    return f"{path}: {doing} failed: {target.told(error)}"
+        raise SpecError(explained(path, "one training step", error)) from error
 
 
 def _source(make: Any) -> str:

@@ -164,3 +164,44 @@ def token_batch(batch: int) -> dict[str, torch.Tensor]:
 def lstm() -> nn.Module:
     """Two recurrent layers, the sequence first."""
     return nn.LSTM(4, 8, 2)
+
+
+class Checkpointed(nn.Module):
+    """Four linear layers, the middle two each checkpointed in one of torch's two *way*s, or not."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.layers, self.way = nn.ModuleList(nn.Linear(6, 6) for _ in range(4)), way
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        from torch.utils.checkpoint import checkpoint
+
+        hidden = self.layers[0](inputs)
+        for layer in (self.layers[1], self.layers[2]):
+            hidden = layer(hidden) if self.way == "none" else checkpoint(layer, hidden, use_reentrant=self.way == "reentrant")
+        result: torch.Tensor = self.layers[3](hidden)
+        return result
+
+
+def checkpointed(way: str) -> nn.Module:
+    """Name the net above."""
+    return Checkpointed(way)
+
+
+def partly_frozen() -> nn.Module:
+    """A sparse embedding, a frozen matrix and a trained one."""
+    net = nn.Sequential(nn.Embedding(11, 6, sparse=True), nn.Linear(6, 6, bias=False), nn.Linear(6, 3, bias=False))
+    net[1].weight.requires_grad_(False)
+    return net
+
+
+class ThroughNumpy(nn.Linear):
+    """Leaves torch in the middle of its forward."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return torch.from_numpy(super().forward(input).detach().numpy()) * self.weight.sum()
+
+
+def through_numpy() -> nn.Module:
+    """Name the net above."""
+    return ThroughNumpy(5, 5)

@@ -62,6 +62,7 @@ def test_arguments_are_read_as_yaml_words() -> None:
         ("{nets}:nothing_to_train", ["5"], [], "nothing to train"),
         ("{nets}:branching", ["5"], [], "needs the value of a tensor"),
         ("{nets}:choosing", ["5"], [], "needs the value of a tensor"),
+        ("{nets}:through_numpy", ["5"], [], "needs the value of a tensor"),
         ("{nets}:unknown_operator", ["5"], [], "the operator 'linalg_qr'"),
         ("{nets}:batch_dependent", ["5"], [], "different operators for a batch of 2 and of 3 (sin in the model and exp in the model)"),
         ("{nets}:contrastive", ["5"], [], "in proportion to the batch"),

@@ -27,13 +27,14 @@ SLOW = sorted(set(catalogue("workloads/models")) - {*QUICK, "dlrm-criteo"})
 
 def allocated(table: Model, batch: int) -> int:
     from sim.extract import run, target, trace
+    from sim.extract.build import build
     from tests.extract.allocation import step_peak
 
     words = shlex.split(table.command)
     options = list(zip(words[5:-2:2], words[6:-2:2], strict=True))
     if "torchvision" in words[4] or "resnet" in words[4] or "ssd" in words[4]:
         pytest.importorskip("torchvision", reason="the catalogue's image models are torchvision's")
-    model = run._build(words[4], target.find(words[4]), target.parse_arguments([text for option, text in options if option == "--arg"]))
+    model = build(words[4], target.find(words[4]), target.parse_arguments([text for option, text in options if option == "--arg"]))
     positional, named = run._inputs(model, [text for option, text in options if option == "--input"], batch)
     unrecorded: Any = SimpleNamespace(paused=contextlib.nullcontext)
     with trace._as_on_cuda(), warnings.catch_warnings():

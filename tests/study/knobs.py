@@ -91,7 +91,7 @@ SCENARIOS = (
         "bert-base-seq384",
         (
             "training.precision=amp_fp16", "model.layers.1.frozen=[1000000]",
-            "model.layers.20.segment=1", "model.layers.21.segment=1", *_SYNTHETIC,
+            "model.layers.20.segment=4", "model.layers.21.segment=5", *_SYNTHETIC,
         ),
     ),
 )  # fmt: skip

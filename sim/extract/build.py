@@ -1,0 +1,153 @@
+"""How is the model made that the user named? A callable is called on the meta device; transformers classes and exported programs, too.
+
+A class of transformers takes a configuration: it is made of its own ``config_class`` with the arguments as settings, without the cache
+of keys and values that only inference needs. A ``.pt2`` file is what ``torch.export.save`` wrote, moved to the meta device and
+unflattened, so that its layers keep the names of the modules they came from; it brings its own example inputs, and its batch must be a
+dynamic dimension. While a model of transformers runs, its masks are asked whether they hide anything (``unpadded``).
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+import torch
+from torch.export.passes import move_to_device_pass
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map
+
+from sim.extract import target
+from sim.spec.yaml import SpecError
+
+EXPORTED: Final = ".pt2"
+
+
+def build(path: str, make: Any, arguments: Mapping[str, Any]) -> torch.nn.Module:
+    """Return the model that calling *make* with *arguments* returns, on the meta device and in training mode."""
+    try:
+        with torch.device("meta"):
+            model = make(_configuration(path, make, arguments)) if _of_transformers(make) else make(**arguments)
+    except SpecError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise SpecError(explained(path, "calling it", error)) from error
+    if not isinstance(model, torch.nn.Module):
+        raise SpecError(f"{path}: returned {type(model).__name__}; a torch.nn.Module is due")
+    return _trainable(path, model).to("meta").train()
+
+
+def _trainable(path: str, model: torch.nn.Module) -> torch.nn.Module:
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise SpecError(f"{path}: the model has no parameter to train")
+    return model
+
+
+def _of_transformers(make: Any) -> bool:
+    """Tell whether *make* is a model class of the transformers package or derived from one."""
+    library = sys.modules.get("transformers")
+    return library is not None and isinstance(make, type) and issubclass(make, library.PreTrainedModel)
+
+
+def _configuration(path: str, make: Any, arguments: Mapping[str, Any]) -> Any:
+    configuration = make.config_class()
+    if unknown := [name for name in arguments if not hasattr(configuration, name)]:
+        raise SpecError(f"{path}: --arg {unknown[0]}: {type(configuration).__name__} has no such setting")
+    configuration = make.config_class(**arguments)
+    if hasattr(configuration, "use_cache"):
+        configuration.use_cache = False
+    return configuration
+
+
+class _NothingHidden(TorchFunctionMode):  # type: ignore[misc, unused-ignore]
+    """Answers transformers' question whether a mask is all ones: it is, as no sample is padded and none is packed."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (torch.Tensor.__bool__, torch.Tensor.item) and args[0].is_meta and _asked_about_masks():
+            return True
+        return func(*args, **(kwargs or {}))
+
+
+def _asked_about_masks() -> bool:
+    frame = sys._getframe(2)
+    return any(outer.f_code.co_filename.endswith("masking_utils.py") for outer in _outward(frame, 6))
+
+
+def _outward(frame: FrameType | None, count: int) -> Iterator[FrameType]:
+    while frame is not None and count:
+        yield frame
+        frame, count = frame.f_back, count - 1
+
+
+def unpadded() -> AbstractContextManager[Any]:
+    """Return a context in which models of transformers take their samples for whole, as their eager code does when a mask is all ones."""
+    return _NothingHidden() if "transformers" in sys.modules else nullcontext()
+
+
+def exported(path: str) -> tuple[torch.nn.Module, Any]:
+    """Return the model in the file *path* that ``torch.export.save`` wrote, and a function that makes its inputs for a batch."""
+    if not Path(path).is_file():
+        raise SpecError(f"{path}: no such file")
+    try:
+        program = torch.export.load(path)
+    except Exception as error:
+        raise SpecError(f"{path}: is not a program that torch.export.save wrote with this torch: {target.told(error)}") from error
+    if program.example_inputs is None:
+        raise SpecError(f"{path}: holds no example inputs; export it with some")
+    size = _batch(path, program)
+    positional, named = program.example_inputs
+    model: torch.nn.Module = torch.export.unflatten(move_to_device_pass(program, "meta"))
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(program.state_dict[name].requires_grad if name in program.state_dict else True)
+
+    def inputs(batch: int) -> tuple[Any, Any]:
+        resized: tuple[Any, Any] = tree_map(lambda value: _resized(value, size, batch), (positional, named))
+        return resized
+
+    return _trainable(path, model), inputs
+
+
+def _batch(path: str, program: Any) -> int:
+    """Return the batch of the example inputs: the size of their first dimension, which must be dynamic."""
+    for node in program.graph.nodes:
+        value = node.meta.get("val")
+        if node.name in program.graph_signature.user_inputs and isinstance(value, torch.Tensor) and value.ndim:
+            if not isinstance(value.shape[0], torch.SymInt):
+                raise SpecError(
+                    f"{path}: was exported for a batch of {value.shape[0]} alone, and what a sample costs takes two; export it with "
+                    f"dynamic_shapes={{'{node.name}': {{0: torch.export.Dim('batch')}}}}"
+                )
+            leaves = torch.utils._pytree.tree_leaves(program.example_inputs)
+            return next(int(leaf.shape[0]) for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.ndim)
+    raise SpecError(f"{path}: takes no tensor, so it has no batch")
+
+
+def _resized(value: Any, size: int, batch: int) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    shape = (batch, *value.shape[1:]) if value.ndim and value.shape[0] == size else value.shape
+    return torch.empty(shape, dtype=value.dtype, device="meta")
+
+
+_NEEDS_VALUE: Final = re.compile(
+    r"item\(\)|_local_scalar_dense|nonzero|[Bb]oolean value|data-dependent|no data|DynamicOutputShape|to numpy"
+)
+_NO_KERNEL: Final = re.compile(r"Could not run '([\w:.]+)'|([\w:.]+): attempted to run this operator with Meta tensors")
+
+
+def explained(path: str, doing: str, error: BaseException) -> str:
+    """Return one sentence that says what failed and what to do."""
+    message = " ".join(str(error).split())
+    if _NEEDS_VALUE.search(message):
+        return (
+            f"{path}: {doing} needs the value of a tensor, and on the meta device tensors have shapes only: {target.told(error)}; "
+            "make the branch or size depend on shapes or arguments, or name a callable that leaves that part out"
+        )
+    if kernel := _NO_KERNEL.search(message):
+        operator = kernel[1] or kernel[2]
+        return f"{path}: {doing} runs the operator '{operator}', which torch cannot run on the meta device: {target.told(error)}"
+    return f"{path}: {doing} failed: {target.told(error)}"

@@ -1,0 +1,137 @@
+"""How do a model's layers look? As a table of blocks or of layers, and as plots: what concentrates where, and the roofline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from typing import Any
+
+from sim.report.plots import figure, png
+from sim.report.table import bar
+from sim.units import show
+
+_BAR = 16
+_NAME = 34
+
+
+def layers_text(document: Mapping[str, Any], every: bool = False) -> str:
+    """Return the report of one workload: its blocks, or with *every* each layer, with the shares that they take of the whole."""
+    lines = [*_heading(document), "", _columns(document)]
+    rows = document["layers"] if every else document["blocks"]
+    whole = {key: sum(row[key] for row in rows) or 1.0 for key in ("parameters", "saved_bytes")}
+    whole["flop"] = sum(row["forward_flop"] + row["backward_flop"] for row in rows) or 1.0
+    whole["time"] = sum(_time(row) for row in rows) or 1.0
+    lines += [_line(row, whole, document) for row in rows]
+    return "\n".join(lines)
+
+
+def _heading(document: Mapping[str, Any]) -> list[str]:
+    forward, backward = (show(document[f"{way}_flop_per_sample"], "work") for way in ("forward", "backward"))
+    lines = [
+        f"{document['workload']}: {document['parameters']:,} parameters, {document['gradient_tensors']} gradient tensors, "
+        f"{len(document['layers'])} layers; a sample takes {forward} forward and {backward} backward and saves "
+        f"{show(document['saved_bytes_per_sample'], 'size')}"
+    ]
+    if (roof := document["roofline"]) is not None:
+        peak, bandwidth = show(roof["peak_flop_per_s"], "compute rate"), show(roof["memory_bytes_per_s"], "bandwidth")
+        times = [_time(row) for row in document["layers"]]
+        bound = sum(_time(row) for row in document["layers"] if row["intensity_flop_per_byte"] >= roof["ridge_flop_per_byte"])
+        lines += [
+            f"{document['gpu']}, {document['batch_per_gpu']} samples, {document['precision']}: {show(sum(times), 'time')} forward and "
+            f"backward; {100 * bound / (sum(times) or 1.0):.0f} % of it above the ridge of {roof['ridge_flop_per_byte']:.0f} FLOP/B "
+            f"({peak}, {bandwidth})"
+        ]
+    return lines
+
+
+def _columns(document: Mapping[str, Any]) -> str:
+    line = f"  {'':{_NAME}} {'op':>15} {'parameters':>12} {'FLOP':>7} {'saved':>7} {'FLOP/B':>7}"
+    return line + (f" {'time':>10}" if document["roofline"] else "")
+
+
+def _line(row: Mapping[str, Any], whole: Mapping[str, float], document: Mapping[str, Any]) -> str:
+    name = row["name"] if len(row["name"]) <= _NAME else "..." + row["name"][3 - _NAME :]
+    flop = (row["forward_flop"] + row["backward_flop"]) / whole["flop"]
+    kind = row["op"] if "op" in row else f"{row['layers']} layer{'s' * (row['layers'] > 1)}"
+    line = f"  {name:{_NAME}} {kind:>15} {100 * row['parameters'] / whole['parameters']:>10.1f} % {100 * flop:>5.1f} %"
+    line += f" {100 * row['saved_bytes'] / whole['saved_bytes']:>5.1f} % {row['intensity_flop_per_byte']:>7.1f}"
+    if document["roofline"]:
+        line += f" {show(_time(row), 'time'):>10}  {bar(_time(row) / whole['time'], _BAR)}"
+    return line.rstrip()
+
+
+def _time(row: Mapping[str, Any]) -> float:
+    return float(row.get("forward_time_s", 0.0) + row.get("backward_time_s", 0.0))
+
+
+def layers_plot(document: Mapping[str, Any]) -> bytes:
+    """Return a PNG: cumulative shares over depth, and each layer in the roofline where a GPU is known."""
+    rows, roof = document["layers"], document["roofline"]
+    drawn, axes = figure(2 if roof else 1, (9, 8 if roof else 4.5))
+    series = {
+        "FLOP": [row["forward_flop"] + row["backward_flop"] for row in rows],
+        "parameters": [row["parameters"] for row in rows],
+        "saved activations": [row["saved_bytes"] for row in rows],
+        **({"time": [_time(row) for row in rows]} if roof else {}),
+    }
+    for (name, values), colour in zip(series.items(), ("#4477aa", "#ee6677", "#228833", "#ccbb44"), strict=False):
+        total = sum(values) or 1.0
+        axes[0].plot([100 * value / total for value in accumulate(values)], label=name, color=colour)
+    axes[0].set_xlabel("layer, in forward order")
+    axes[0].set_ylabel("% so far")
+    axes[0].set_title(f"{document['workload']}: where work, parameters and activations are", fontsize=11, loc="left")
+    axes[0].legend(frameon=False)
+    axes[0].grid(alpha=0.3)
+    if roof:
+        _roofline(axes[1], document)
+    return png(drawn)
+
+
+def _roofline(axes: Any, document: Mapping[str, Any]) -> None:
+    roof, batch = document["roofline"], document["batch_per_gpu"]
+    points = [row for row in document["layers"] if row["intensity_flop_per_byte"] > 0 and _time(row) > 0]
+    rates = [batch * (row["forward_flop"] + row["backward_flop"]) / _time(row) for row in points]
+    axes.scatter([row["intensity_flop_per_byte"] for row in points], rates, s=12, color="#4477aa", alpha=0.6)
+    ends = [0.1, roof["ridge_flop_per_byte"], 1e4]
+    axes.plot(ends, [min(roof["peak_flop_per_s"], end * roof["memory_bytes_per_s"]) for end in ends], color="#775522")
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel("FLOP per byte")
+    axes.set_ylabel("FLOP/s")
+    axes.set_title(f"roofline of {document['gpu']}, {document['precision']}", fontsize=11, loc="left")
+    axes.grid(alpha=0.3)
+
+
+def against_text(document: Mapping[str, Any]) -> str:
+    """Return the table of layers against gradients: one workload a line, by number of gradient tensors."""
+    lines = [
+        f"{document['hardware']}: what a step waits for gradients, by depth and by volume",
+        "",
+        f"  {'':24} {'weight layers':>13} {'tensors':>8} {'gradients':>10} {'batch':>6} {'step':>10} {'stall':>10}",
+    ]
+    for row in document["rows"]:
+        lines.append(
+            f"  {row['workload']:24} {row['weight_layers']:>13} {row['gradient_tensors']:>8} {show(row['gradient_bytes'], 'size'):>10} "
+            f"{row['batch_per_gpu']:>6} {show(row['step_time_s'], 'time'):>10} {show(row['stall_s'], 'time'):>10} "
+            f"{100 * row['stall_share']:5.1f} %  {bar(row['stall_share'], _BAR)}".rstrip()
+        )
+    return "\n".join(lines)
+
+
+def against_plot(document: Mapping[str, Any]) -> bytes:
+    """Return a PNG: the stall over gradient volume, and over the number of tensors."""
+    drawn, axes = figure(2, (9, 9))
+    rows: Sequence[Mapping[str, Any]] = document["rows"]
+    for place, (key, label, scale) in zip(
+        axes, (("gradient_bytes", "gradients, MB", 1e-6), ("gradient_tensors", "gradient tensors", 1.0)), strict=True
+    ):
+        places = [scale * row[key] for row in rows]
+        stalls = [1e3 * row["stall_s"] for row in rows]
+        place.scatter(places, stalls, color="#228833")
+        for row, x, y in zip(rows, places, stalls, strict=True):
+            place.annotate(row["workload"], (x, y), fontsize=7, xytext=(3, 3), textcoords="offset points")
+        place.set_xlabel(label)
+        place.set_ylabel("stall, ms a step")
+        place.grid(alpha=0.3)
+    axes[0].set_title(f"layers against gradients on {document['hardware']}", fontsize=11, loc="left")
+    return png(drawn)

@@ -1,0 +1,140 @@
+"""What is in a model, and which layers take its time? One workload's layer table, or several side by side: layers against gradients.
+
+A layer's intensity is its FLOP over the bytes that its kernels move, weights included, forward and backward of a batch together; above
+the GPU's ridge (peak over memory bandwidth) arithmetic bounds it, below memory does (Williams, Waterman and Patterson, CACM 2009).
+Side by side, what a job waits for gradients (``stall``: interconnect and network time of a step with synthetic input) stands beside
+depth and gradient volume, the two causes that Stash varies in its micro study (arXiv 2208.14344). Limits: times are those of single
+layers, without optimizer, gradient copies or a host that falls behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from itertools import groupby
+from typing import Any
+
+from sim.cluster.gpu import element_bytes, layer_time, peaks_for
+from sim.events import Cause
+from sim.spec.hardware import Gpu
+from sim.spec.library import catalogue, load_hardware, load_workload
+from sim.spec.segments import block
+from sim.spec.workload import Layer, Workload
+from sim.spec.yaml import SpecError
+from sim.study.scenario import Scenario, answer, split_overrides
+
+_SUMS = ("parameters", "gradient_tensors", "forward_flop", "backward_flop", "traffic_bytes", "saved_bytes")
+_TIMES = ("forward_time_s", "backward_time_s")
+
+
+def chosen(patterns: Sequence[str]) -> list[str]:
+    """Return the workloads that *patterns* name: names and paths as they are, ``resnet*`` all of the catalogue that match."""
+    names: list[str] = []
+    for pattern in patterns:
+        found = [name for name in catalogue("workloads") if fnmatchcase(name, pattern)] if any(c in pattern for c in "*?[") else [pattern]
+        if not found:
+            raise SpecError(f"{pattern}: no workload of the catalogue matches; 'list workloads' shows them")
+        names += [name for name in found if name not in names]
+    return names
+
+
+def layer_document(workload: str, hardware: str | None = None, overrides: Sequence[str] = (), batch: int | None = None) -> dict[str, Any]:
+    """Return the layers of *workload*, their blocks and totals, with times on the first GPU of *hardware* where one is named."""
+    for_hardware, for_workload = split_overrides(overrides)
+    if for_hardware and hardware is None:
+        raise SpecError(f"--set {for_hardware[0]}: is the hardware's, but none is named; write --hardware HW")
+    task = load_workload(workload, [*([f"training.batch={batch}"] if batch else []), *for_workload]).spec
+    gpu = _gpu(hardware, for_hardware) if hardware else None
+    rows = [_row(layer, task, gpu) for layer in task.model.layers]
+    total = _total(rows)
+    return {
+        "schema": 1,
+        "workload": task.name,
+        "hardware": hardware,
+        "gpu": gpu.name if gpu else None,
+        "precision": task.training.precision,
+        "batch_per_gpu": task.training.batch,
+        "parameters": task.model.parameters,
+        "gradient_tensors": total["gradient_tensors"],
+        "forward_flop_per_sample": total["forward_flop"],
+        "backward_flop_per_sample": total["backward_flop"],
+        "saved_bytes_per_sample": total["saved_bytes"],
+        "intensity_flop_per_byte": total["intensity_flop_per_byte"],
+        "roofline": _roofline(task, gpu) if gpu else None,
+        "blocks": [
+            {"name": name, "layers": len(members), **_total(members)}
+            for name, members in ((name, list(found)) for name, found in groupby(rows, key=lambda row: block(row["name"])))
+        ],
+        "layers": rows,
+    }
+
+
+def against_gradients(workloads: Sequence[str], hardware: str, overrides: Sequence[str] = (), batch: int | None = None) -> dict[str, Any]:
+    """Return for each of *workloads* on *hardware* how deep it is, what it exchanges, and what a step waits for that."""
+    rows = [_compared(name, hardware, overrides, batch) for name in workloads]
+    return {"schema": 1, "hardware": hardware, "rows": sorted(rows, key=lambda row: (row["gradient_tensors"], row["gradient_bytes"]))}
+
+
+def _compared(name: str, hardware: str, overrides: Sequence[str], batch: int | None) -> dict[str, Any]:
+    found = answer(Scenario(hardware, name, (*overrides, "input.loader=synthetic"), batch=batch)).run.jobs[0]
+    model, stalls = found.job.workload.model, found.warm.stalls
+    tensors = [elements for layer in model.layers for elements in layer.gradients]
+    stall = stalls[Cause.INTERCONNECT] + stalls[Cause.NETWORK]
+    return {
+        "workload": name,
+        "batch_per_gpu": found.job.workload.training.batch,
+        "weight_layers": sum(bool(layer.gradients) and layer.forward > 0 for layer in model.layers),
+        "gradient_tensors": len(tensors),
+        "gradient_bytes": 4.0 * sum(tensors),
+        "step_time_s": found.warm.step_time,
+        "stall_s": stall,
+        "stall_share": stall / found.warm.step_time,
+    }
+
+
+def _gpu(hardware: str, overrides: Sequence[str]) -> Gpu:
+    for group in load_hardware(hardware, overrides).spec.groups:
+        if group.role == "worker" and group.node.gpu_count:
+            return group.node.gpu
+    raise SpecError(f"{hardware}: has no GPU to show times of")
+
+
+def _row(layer: Layer, workload: Workload, gpu: Gpu | None) -> dict[str, Any]:
+    training = workload.training
+    batch, elements = training.batch, sum(layer.gradients)
+    scale = element_bytes(layer.op, training.precision) / 4.0
+    activations = (layer.read + layer.write + layer.backward_traffic) * scale
+    row: dict[str, Any] = {
+        "name": layer.name,
+        "op": layer.op,
+        "parameters": elements,
+        "gradient_tensors": len(layer.gradients),
+        "forward_flop": layer.forward,
+        "backward_flop": layer.backward,
+        "traffic_bytes": activations + 3 * 4.0 * elements / batch,  # weights are read twice, their gradients written
+        "saved_bytes": layer.saved * scale,
+    }
+    row["intensity_flop_per_byte"] = _intensity(row)
+    if gpu is not None:
+        times = [layer_time(layer, gpu, training.precision, training.stack, batch, backward).time for backward in (False, True)]
+        row |= dict(zip(_TIMES, times, strict=True))
+    return row
+
+
+def _total(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    keys = (*_SUMS, *(_TIMES if _TIMES[0] in rows[0] else ()))
+    total: dict[str, Any] = {key: sum(row[key] for row in rows) for key in keys}
+    return total | {"intensity_flop_per_byte": _intensity(total)}
+
+
+def _intensity(row: Mapping[str, Any]) -> float:
+    flop = float(row["forward_flop"] + row["backward_flop"])
+    return flop / row["traffic_bytes"] if row["traffic_bytes"] else 0.0
+
+
+def _roofline(workload: Workload, gpu: Gpu) -> dict[str, Any]:
+    """Return the peaks of a convolution (or else a matrix product) and of memory, and where they meet."""
+    op = "conv" if any(layer.op == "conv" for layer in workload.model.layers) else "gemm"
+    peak = next(gpu.peak[name] for name in peaks_for(op, workload.training.precision, workload.training.stack) if name in gpu.peak)
+    ridge = peak / gpu.memory_bandwidth
+    return {"peak_flop_per_s": peak, "memory_bytes_per_s": gpu.memory_bandwidth, "ridge_flop_per_byte": ridge}

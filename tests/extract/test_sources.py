@@ -1,0 +1,92 @@
+"""Models that are no plain callable: exported programs, classes of transformers, checkpointed and sparse ones, the user's own inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sim.extract import extract
+from sim.spec.library import load_part
+from sim.spec.workload import Layer, Model
+from sim.spec.yaml import SpecError
+
+torch = pytest.importorskip("torch", reason="extracting a model needs torch")
+
+
+def exported(path: Path, dynamic: bool) -> Path:
+    from tests.extract.nets import normed
+
+    batch = {"dynamic_shapes": ({0: torch.export.Dim("batch")},)} if dynamic else {}
+    torch.export.save(torch.export.export(normed().train(), (torch.zeros(4, 3, 8, 8),), **batch), path)
+    return path
+
+
+def costs(layers: tuple[Layer, ...]) -> list[tuple[str, float, float, float, tuple[int, ...]]]:
+    return [(layer.op, layer.forward, layer.backward, layer.saved, layer.gradients) for layer in layers if layer.op != "elementwise"]
+
+
+def tensors(table: Model) -> list[int]:
+    return sorted(size for layer in table.layers for size in layer.gradients)
+
+
+def test_an_exported_program_costs_what_its_model_costs(tmp_path: Path, net: Callable[[str], str]) -> None:
+    """Oracle: the same net traced from its own code."""
+    program = extract(str(exported(tmp_path / "net.pt2", True)), [], "net")
+    assert costs(program.layers) == costs(extract(net("normed"), ["3x8x8"], "net").layers)
+
+
+def test_an_exported_program_needs_a_dynamic_batch(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"exported for a batch of 4 alone.*dynamic_shapes=\{'input': \{0: torch.export.Dim\('batch'\)\}\}"):
+        extract(str(exported(tmp_path / "net.pt2", False)), [], "net")
+
+
+@pytest.mark.parametrize(("content", "told"), [(None, "no such file"), (b"text", "is not a program that torch.export.save wrote")])
+def test_what_is_no_exported_program_is_told(tmp_path: Path, content: bytes | None, told: str) -> None:
+    path = tmp_path / "net.pt2"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(SpecError, match=told):
+        extract(str(path), [], "net")
+
+
+def test_checkpointed_parts_are_numbered_and_cost_what_they_cost_without(net: Callable[[str], str]) -> None:
+    """Both of torch's ways to checkpoint; oracle: the same net that checkpoints nothing."""
+    plain, *checkpointed = (extract(net("checkpointed"), ["6"], "net", {"way": way}) for way in ("none", "reentrant", "free"))
+    for table in checkpointed:
+        assert costs(table.layers) == costs(plain.layers)
+        assert [layer.segment for layer in table.layers if layer.op == "gemm"] == [0, 1, 2, 0]
+
+
+def test_frozen_and_sparse_parameters_are_noted(net: Callable[[str], str]) -> None:
+    words, frozen, last = (layer for layer in extract(net("partly_frozen"), ["5:int64"], "net").layers if layer.op in ("embedding", "gemm"))
+    assert (words.sparse, words.rows, words.rows_per_sample, words.gradients) == (True, 11, 5, (66,))
+    assert (frozen.frozen, frozen.gradients) == ((36,), ())
+    assert (last.frozen, last.gradients) == ((), (18,))
+
+
+@pytest.mark.parametrize(
+    ("target", "inputs", "arguments", "name"),
+    [
+        ("GPT2LMHeadModel", ["input_ids=1024:int64", "labels=1024:int64"], {}, "gpt2"),
+        ("LlamaForCausalLM", ["input_ids=2048:int64", "labels=2048:int64"], {}, "llama-7b"),
+        ("BertForPreTraining", ["input_ids=128:int64", "attention_mask=128:int64", "token_type_ids=128:int64"], {}, None),
+    ],
+)
+def test_classes_of_transformers(target: str, inputs: list[str], arguments: dict[str, int], name: str | None) -> None:
+    """Oracle: our own definitions of the same models, whose output projection leaves out the last token of each sequence's loss alone."""
+    pytest.importorskip("transformers", reason="tests classes of transformers")
+    table = extract(f"transformers:{target}", inputs, "hf", arguments)
+    assert any(layer.op == "attention" and layer.forward for layer in table.layers)
+    ours = load_part(Model, name or "bert-base-seq128", "workloads/models")
+    assert table.parameters == ours.parameters
+    if name:
+        assert tensors(table) == tensors(ours)
+        assert sum(layer.forward for layer in table.layers) == sum(layer.forward for layer in ours.layers)
+
+
+def test_a_misspelt_setting_of_transformers_is_told() -> None:
+    pytest.importorskip("transformers", reason="tests classes of transformers")
+    with pytest.raises(SpecError, match="--arg n_layers: GPT2Config has no such setting"):
+        extract("transformers:GPT2LMHeadModel", ["input_ids=8:int64"], "hf", {"n_layers": 2})

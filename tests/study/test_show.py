@@ -1,0 +1,71 @@
+"""What ``show`` says of a model, against its layer table and the closed form of the roofline."""
+
+from __future__ import annotations
+
+import pytest
+
+from sim.report.layers import against_plot, against_text, layers_plot, layers_text
+from sim.spec.hardware import Gpu
+from sim.spec.library import load_part, load_workload
+from sim.spec.yaml import SpecError
+from sim.study.show import against_gradients, chosen, layer_document
+from sim.training.step_plan import _run_layers
+
+PNG = b"\x89PNG"
+
+
+def test_totals_are_the_tables() -> None:
+    """138,357,544 parameters in 32 tensors and 30.94 GFLOP (torchvision's vgg16, torch's counter)."""
+    document = layer_document("vgg16")
+    assert (document["parameters"], document["gradient_tensors"]) == (138357544, 32)
+    assert document["forward_flop_per_sample"] == 30_940_528_640
+    assert document["backward_flop_per_sample"] == sum(layer.backward for layer in load_workload("vgg16").spec.model.layers)
+    assert sum(block["parameters"] for block in document["blocks"]) == 138357544
+    assert sum(block["layers"] for block in document["blocks"]) == len(document["layers"])
+    assert document["roofline"] is None and "forward_time_s" not in document["layers"][0]
+
+
+def test_times_are_those_of_a_step() -> None:
+    """Oracle: the step plan's own forward and backward."""
+    document = layer_document("resnet50", "p3.16xlarge", batch=32)
+    found = _run_layers(load_workload("resnet50", ["training.batch=32"]).spec, load_part(Gpu, "v100-sxm2-16gb", "hardware/parts/gpus"), 1.0)
+    assert sum(row["forward_time_s"] for row in document["layers"]) == pytest.approx(sum(part.compute for part in found.forward))
+    assert sum(row["backward_time_s"] for row in document["layers"]) == pytest.approx(sum(part.compute for part in found.backward))
+
+
+def test_intensity_of_a_matrix_product_by_hand() -> None:
+    """VGG-16's last layer at 64 samples: 3 products of 4096 x 1000; its activations, weights read twice and their gradients written."""
+    row = next(row for row in layer_document("vgg16", batch=64)["layers"] if row["name"] == "classifier.6")
+    moved = 16384 + 4000 + 44768 + 3 * 4 * (4096 * 1000 + 1000) / 64
+    assert row["intensity_flop_per_byte"] == pytest.approx(3 * 2 * 4096 * 1000 / moved)
+
+
+def test_ridge_is_peak_over_bandwidth() -> None:
+    roof = layer_document("vgg16", "p3.2xlarge")["roofline"]
+    assert roof["ridge_flop_per_byte"] == pytest.approx(roof["peak_flop_per_s"] / roof["memory_bytes_per_s"])
+
+
+def test_text_names_every_block_and_with_layers_every_layer() -> None:
+    document = layer_document("resnet18", "p3.16xlarge")
+    text, every = layers_text(document), layers_text(document, every=True)
+    assert all(block["name"] in text for block in document["blocks"])
+    assert all(row["name"][-20:] in every for row in document["layers"])
+    assert layers_plot(document).startswith(PNG) and layers_plot(layer_document("resnet18")).startswith(PNG)
+
+
+def test_stashs_micro_study_layers_against_gradients() -> None:
+    """Stash (arXiv 2208.14344): between nodes VGG's gradient volume stalls a step longer than ResNet's depth does."""
+    document = against_gradients(["vgg11", "resnet50", "resnet18"], "2x-p3.8xlarge", batch=32)
+    assert [row["gradient_tensors"] for row in document["rows"]] == [22, 62, 161]
+    stalls = {row["workload"]: row["stall_s"] for row in document["rows"]}
+    assert stalls["vgg11"] > stalls["resnet50"] > stalls["resnet18"] > 0
+    assert all(row["workload"] in against_text(document) for row in document["rows"])
+    assert against_plot(document).startswith(PNG)
+
+
+def test_patterns_and_what_is_refused() -> None:
+    assert chosen(["vgg*", "vgg16", "resnet18"]) == ["vgg11", "vgg13", "vgg16", "vgg19", "resnet18"]
+    with pytest.raises(SpecError, match="no workload of the catalogue matches"):
+        chosen(["wgg*"])
+    with pytest.raises(SpecError, match="write --hardware HW"):
+        layer_document("vgg16", overrides=["node.gpu.memory=1 GiB"])
