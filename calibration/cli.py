@@ -65,6 +65,19 @@ def _common(
     talk.quiet = quiet
 
 
+@app.command(epilog="Example:  python -m calibration collectives")
+def collectives(
+    file: Annotated[Path | None, typer.Argument(metavar="[FILE.csv]", help="measured collectives; without it the committed ones")] = None,
+    as_json: Json = False,
+) -> None:
+    """Predict measured collectives, each system by constants fitted without it, and show the errors."""
+    from calibration.collective_records import read_collectives
+    from calibration.collectives import error_rows, error_text, score_all
+
+    rows = error_rows(score_all(read_collectives(file) if file else None))
+    typer.echo(json.dumps({"schema": 1, "rows": rows}, indent=2) if as_json else error_text(rows))
+
+
 @app.command(epilog="Example:  python -m calibration records my-runs.csv")
 def records(
     file: Annotated[Path, typer.Argument(metavar="FILE.csv", help="measured runs, one a row")],

@@ -30,7 +30,7 @@ from typing import Final, NamedTuple
 from calibration.questions import Question
 from sim.cluster.build import slots
 from sim.spec.hardware import Hardware, Node, Transport
-from sim.training.collectives.plan import plan_rings
+from sim.training.collectives.plan import plan_collectives
 from sim.training.job import job_slots
 
 WIDTHS: Final[Mapping[str, float]] = {
@@ -116,7 +116,7 @@ def _met(asked: Question, hardware: Hardware) -> list[tuple[str, Transport]]:
     """Return the fields of the nodes whose transport classes the rings of *asked* cross on *hardware*."""
     if asked.job.ranks < 2:
         return []
-    plan = plan_rings(job_slots(0, slots(hardware, [asked.job.placement])), hardware.fabric)
+    plan = plan_collectives(job_slots(0, slots(hardware, [asked.job.placement])), hardware.fabric)
     crossed = {transport.name for part in plan.parts for transport in part.channels.transports}
     nodes = {id(part.slot.node): part.slot.node for part in plan.parts}.values()
     return [found for node in nodes for found in transports(node) if found[1].name in crossed]
@@ -158,12 +158,17 @@ def _moved_node(node: Node, moves: Mapping[tuple[str, str], float]) -> Node:
 
 
 def _moved_transport(transport: Transport, moves: Mapping[str, float], launch: float) -> Transport:
+    latency = math.exp(moves.get("latency", 0.0))
     efficiency = math.exp(moves.get("efficiency", 0.0) + moves.get("pair", 0.0))
     return transport.model_copy(
         update={
             "efficiency": tuple((size, share * efficiency) for size, share in transport.efficiency),
-            "hop_latency": transport.hop_latency * math.exp(moves.get("latency", 0.0)),
+            **{name: _scaled(getattr(transport, name), latency) for name in ("hop_latency", "hop_latency_ll")},
             "launch": transport.launch * math.exp(launch),
             "total_efficiency": min(1.0, transport.total_efficiency * math.exp(moves.get("total", 0.0))),
         }
     )
+
+
+def _scaled(value: float | None, factor: float) -> float | None:
+    return None if value is None else value * factor

@@ -146,7 +146,8 @@ def _write_output(folder: Path, answers: Sequence[Any], document: Any, text: str
 def collective(
     hardware: Hw,
     op: Annotated[
-        str, typer.Option(help="all_reduce, all_gather, reduce_scatter; or parameter_server, for what hosts must carry")
+        str,
+        typer.Option(help="all_reduce, all_gather, reduce_scatter, broadcast, all_to_all; or parameter_server, for what hosts must carry"),
     ] = "all_reduce",
     sizes: Annotated[
         str, typer.Option("--bytes", metavar="SIZE|A..B[:n]", help="one size, or a range (doubling without n)")
@@ -155,27 +156,41 @@ def collective(
     gpus: Annotated[int | None, typer.Option(min=1, help="GPUs in all")] = None,
     placement: Annotated[str | None, typer.Option(metavar="1+2", help="GPUs on each node in turn")] = None,
     compute_time: Annotated[str, typer.Option(metavar="TIME", help="of a step, which a parameter_server hides behind")] = "100 ms",
+    algo: Annotated[str | None, typer.Option(metavar="NAMES", help="as NCCL_ALGO; or Hierarchical or HalvingDoubling")] = None,
+    proto: Annotated[str | None, typer.Option(metavar="NAMES", help="as NCCL_PROTO: LL, LL128, Simple, ^LL")] = None,
+    channels: Annotated[int | None, typer.Option(min=1, help="as NCCL_MAX_NCHANNELS")] = None,
+    nccl: Annotated[str, typer.Option(metavar="2.10|2.30", help="version whose rules choose")] = "2.30",
     sets: Sets = [],  # noqa: B006
     as_json: Json = False,
+    as_csv: Csv = False,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="DIR", help="also write the table, JSON and a plot there")
+        Path | None, typer.Option("-o", "--output", metavar="DIR", help="also write the table, JSON, CSV and a plot there")
     ] = None,
 ) -> None:
     """Time a collective by itself, size by size, as nccl-tests does."""
     if op == "parameter_server":
         if gpus is not None or placement is not None:
             raise SpecError("--op parameter_server counts hosts, not GPUs; write --nodes N")
+        if as_csv or algo or proto or channels:
+            raise SpecError("--op parameter_server has no NCCL options and no --csv; leave them out")
         return _bound(hardware, sizes, compute_time, nodes, sets, as_json, output)
-    from sim.report.collective import collective_document, collective_plot, collective_text
+    from sim.report.collective import collective_csv, collective_document, collective_files, collective_text
     from sim.report.files import write_files
     from sim.study.collective import collective_table, sizes_of
+    from sim.training.collectives.plan import Tuning
 
-    table = collective_table(hardware, op, sizes_of(sizes), nodes=nodes, gpus=gpus, placement=placement, overrides=sets)
+    if as_json and as_csv:
+        raise SpecError("--json and --csv: write one of the two")
+    tuning = Tuning(nccl, algo, proto, channels)
+    table = collective_table(hardware, op, sizes_of(sizes), nodes=nodes, gpus=gpus, placement=placement, tuning=tuning, overrides=sets)
     document, text = collective_document(table), collective_text(table)
     if output is not None:
-        write_files(output, {"collective.json": _json(document), "collective.txt": text + "\n", "collective.png": collective_plot(table)})
-        _talk(f"wrote {output}/collective.json, collective.txt and collective.png")
-    _print_json(document) if as_json else typer.echo(text)
+        write_files(output, {"collective.json": _json(document), **collective_files(table)})
+        _talk(f"wrote {output}/collective.json, collective.txt, collective.csv and collective.png")
+    if as_json:
+        _print_json(document)
+    else:
+        typer.echo(collective_csv(table) if as_csv else text, nl=not as_csv)
 
 
 def _bound(

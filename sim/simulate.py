@@ -15,8 +15,8 @@ from sim.epoch import Epoch, EpochRun, Scene
 from sim.events import EventLog
 from sim.spec.hardware import Hardware, Node
 from sim.spec.workload import Workload
-from sim.training.collectives.plan import plan_rings
-from sim.training.job import EXECUTORS, Job, Wiring, job_slots
+from sim.training.collectives.plan import plan_collectives
+from sim.training.job import EXECUTORS, Job, Wiring, job_slots, tuning_of
 from sim.training.server_plan import plan_servers, serving
 
 
@@ -119,7 +119,7 @@ def _plan(hardware: Hardware, job: Job, number: int, cluster: Sequence[Slot]) ->
     stack = job.workload.training.stack
     if stack.uses_servers:
         return plan_servers(number, job.workload, cluster, hardware.fabric)
-    return plan_rings(job_slots(number, cluster), hardware.fabric, stack.channels) if job.ranks > 1 else None
+    return plan_collectives(job_slots(number, cluster), hardware.fabric, tuning_of(stack)) if job.ranks > 1 else None
 
 
 def steps_per_epoch(workload: Workload, ranks: int) -> int:

@@ -19,7 +19,7 @@ from sim.events import EventLog
 from sim.simulate import Run, simulate
 from sim.spec.hardware import Hardware, Node, Volume
 from sim.spec.workload import Layer, Workload
-from sim.training.collectives.plan import RingPlan, plan_rings
+from sim.training.collectives.plan import CollectivePlan, Tuning, plan_collectives
 from sim.training.job import EXECUTORS, REFERENCE_GPU_BANDWIDTH, Job, job_slots
 
 FLOPS = 1e12
@@ -181,7 +181,8 @@ def toy_workload(
         "training": {
             "batch": batch, "optimizer": {"name": optimizer}, "gradient_accumulation_steps": accumulation, "noise": {"compute_cv": noise},
             "stack": {
-                "name": "toy", "strategy": "ddp", "gradient_copy_passes": 0.0, "optimizer": "fused", "launch_cpu": "0 s", "source": "test",
+                "name": "toy", "strategy": "ddp", "nccl_algo": "Ring", "nccl_proto": "Simple",
+                "gradient_copy_passes": 0.0, "optimizer": "fused", "launch_cpu": "0 s", "source": "test",
             } | dict(stack or {}),
         },
     }  # fmt: skip
@@ -207,13 +208,15 @@ class Rig:
         placement: Sequence[Placement] | None = None,
         fold: bool = False,
         channels: int | None = None,
+        algorithm: str | None = "Ring",
+        protocol: str | None = "Simple",
     ) -> None:
         placed = tuple(placement or place(hardware))
         found = slots(hardware, [placed], fold)
         self.env = simpy.Environment()
         self.log = EventLog(lambda: self.env.now, keep_rates=True)
         self.network = Network(self.env, self.log)
-        self.plan: RingPlan = plan_rings(job_slots(0, found), hardware.fabric, channels)
+        self.plan: CollectivePlan = plan_collectives(job_slots(0, found), hardware.fabric, Tuning("2.30", algorithm, protocol, channels))
         for link, capacity in self.plan.shared.items():
             self.network.add_link(link, capacity)
         self.built = build(self.network, found, {slot.name: self.plan.crossings(slot.name) for slot in found}, fold)

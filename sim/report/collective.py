@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from typing import Any
 
 from sim.report.plots import figure, png
@@ -18,7 +20,7 @@ def collective_document(table: Table) -> dict[str, Any]:
             "algbw_bytes_per_s": row.algbw,
             "busbw_bytes_per_s": row.busbw,
             "algorithm": row.algorithm,
-            "protocol": None,  # constants of the transport class stand for all protocols
+            "protocol": row.protocol,
             "channels": row.channels,
             "bottleneck": row.bottleneck,
         }
@@ -29,12 +31,32 @@ def collective_document(table: Table) -> dict[str, Any]:
 
 def collective_text(table: Table) -> str:
     """Return *table* in aligned columns."""
-    lines = [_title(table), "", f"{'size':>10} {'time':>10} {'algbw':>11} {'busbw':>11}  {'algorithm':10} {'channels':>8}  bottleneck"]
+    chosen = f"{'algorithm':15} {'protocol':8} {'channels':>8}"
+    lines = [_title(table), "", f"{'size':>10} {'time':>10} {'algbw':>11} {'busbw':>11}  {chosen}  bottleneck"]
     for row in table.rows:
         size, time = show(row.nbytes, "binary size"), show(row.time, "time")
         rates = f"{show(row.algbw, 'bandwidth'):>11} {show(row.busbw, 'bandwidth'):>11}"
-        lines.append(f"{size:>10} {time:>10} {rates}  {row.algorithm:10} {row.channels:>8}  {row.bottleneck}")
+        lines.append(f"{size:>10} {time:>10} {rates}  {row.algorithm:15} {row.protocol:8} {row.channels:>8}  {row.bottleneck}")
     return "\n".join(lines)
+
+
+def collective_csv(table: Table) -> str:
+    """Return *table* as CSV, with the columns of its JSON rows."""
+    rows = collective_document(table)["rows"]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def collective_files(table: Table) -> dict[str, str | bytes]:
+    """Return what a folder of results holds beside the JSON document, by name."""
+    return {
+        "collective.txt": collective_text(table) + "\n",
+        "collective.csv": collective_csv(table),
+        "collective.png": collective_plot(table),
+    }
 
 
 def collective_plot(table: Table) -> bytes:

@@ -81,7 +81,7 @@ def _stalls(epoch: Epoch) -> dict[str, float]:
 
 
 def collective(run: Run, number: int) -> dict[str, Any] | None:
-    """Return how gradients travel: algorithm, channels, and the bus bandwidth of one all-reduce of all of them."""
+    """Return how gradients travel: algorithm, protocol, channels, and the bus bandwidth of one all-reduce of all of them."""
     plan = run.rings[number]
     if plan is None:
         return None
@@ -99,9 +99,9 @@ def collective(run: Run, number: int) -> dict[str, Any] | None:
     cost = plan.cost(nbytes)
     moved = 2 * (plan.ranks - 1) / plan.ranks * nbytes
     return {
-        "algorithm": "ring",
-        "protocol": None,  # constants of the transport class stand for all protocols
-        "channels": plan.channels,
+        "algorithm": cost.algorithm,
+        "protocol": cost.protocol,
+        "channels": cost.channels,
         "busbw_bytes_per_s": moved / cost.alone,
         "bottleneck": cost.bottleneck,
     }

@@ -76,7 +76,8 @@ def _exchange_lines(document: Mapping[str, Any]) -> list[str]:
     if found["algorithm"].startswith("parameter_server"):
         who = "one worker by itself" if found["algorithm"].endswith("async") else "each of the workers"
         return [f"  parameter servers: {who} pushes and pulls {bus}, bound by {found['bottleneck']}"]
-    return [f"  all-reduce: {found['algorithm']}, {found['channels']} channels, bus bandwidth {bus}, bound by {found['bottleneck']}"]
+    how = f"{found['algorithm']} {found['protocol']}, {found['channels']} channels"
+    return [f"  all-reduce: {how}, bus bandwidth {bus}, bound by {found['bottleneck']}"]
 
 
 def scaling_text(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -87,6 +87,8 @@ class Transport(Spec):
     name: str
     hop_latency: Seconds
     """Time from the start of a step's send to the start of the next rank's, beyond bytes over bandwidth."""
+    hop_latency_ll: Seconds | None = None
+    """The same under NCCL's LL; without it the share of ``hop_latency`` that NCCL's tuner takes."""
     launch: Seconds
     """Fixed cost of one collective on this transport."""
     efficiency: Curve
@@ -281,6 +283,8 @@ class Fabric(Spec):
 
     latency: Seconds = 0.0
     core_bandwidth: Bandwidth | None = None
+    in_network_reduction: bool = False
+    """Whether the switches between nodes can add up (SHARP), which NCCL's CollNet algorithms use."""
     source: Source = "estimate (cluster placement group: non-blocking between the nodes of one job)"
 
 

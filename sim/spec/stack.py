@@ -114,8 +114,13 @@ class Stack(Spec):
     fp32_matmul: Literal["fp32", "tf32"] = "fp32"
     """What 'fp32' means on GPUs with TF32 tensor cores, by torch version."""
     nccl: str = "2.10"
-    """Version whose rules choose algorithm and protocol; recorded, but no run asks them yet."""
+    """Version whose rules choose algorithm and protocol of each message."""
+    nccl_algo: str | None = None
+    """What NCCL_ALGO says, such as ``Ring`` or ``^Tree``; or Hierarchical or HalvingDoubling, which NCCL does not have."""
+    nccl_proto: str | None = None
+    """What NCCL_PROTO says: ``LL``, ``LL128``, ``Simple``, a list of them, or ``^LL``."""
     channels: Count | None = None
+    """What NCCL_MAX_NCHANNELS says."""
     source: Source
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""Which table of collectives does the user ask for? A machine, an operation and sizes in; checked rings and their times out."""
+"""Which table of collectives does the user ask for? A machine, an operation and sizes in; what NCCL would choose and its times out."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from sim.check import check_hardware, require
 from sim.cluster.build import place, slots, with_nodes
 from sim.spec.library import load_hardware
 from sim.spec.yaml import SpecError
-from sim.training.collectives.plan import plan_rings
-from sim.training.collectives.table import ROUNDS, Table, rows
+from sim.training.collectives.plan import DEFAULT, OPS, Tuning, plan_collectives
+from sim.training.collectives.table import Table, rows
 from sim.training.job import job_slots
 
 
@@ -22,11 +22,16 @@ def collective_table(
     nodes: int | None = None,
     gpus: int | None = None,
     placement: str | None = None,
+    tuning: Tuning = DEFAULT,
     overrides: Sequence[str] = (),
 ) -> Table:
-    """Return how long *op* takes for each of *sizes* (bytes) among *gpus* GPUs of *nodes* nodes. Raise SpecError for what cannot be."""
-    if op not in ROUNDS:
-        raise SpecError(f"--op {op}: write one of {', '.join(ROUNDS)}")
+    """Return how long *op* takes for each of *sizes* (bytes) among *gpus* GPUs of *nodes* nodes, as *tuning* lets NCCL choose.
+
+    Raise SpecError for what cannot be.
+    """
+    known = next((name for name in OPS if name == op), None)
+    if known is None:
+        raise SpecError(f"--op {op}: write one of {', '.join(OPS)}")
     loaded = load_hardware(hardware, overrides)
     machine = loaded.spec if nodes is None else with_nodes(loaded.spec, nodes)
     require(check_hardware(machine, loaded.document))
@@ -34,8 +39,10 @@ def collective_table(
     ranks = sum(len(part.gpus) for part in placed)
     if ranks < 2:
         raise SpecError(f"{machine.name}: a collective needs 2 ranks or more, there is {ranks}; --nodes 2 adds a node")
-    plan = plan_rings(job_slots(0, slots(machine, [placed])), machine.fabric)
-    return Table(machine.name, op, len(placed), ranks, rows(plan, op, sizes))
+    plan = plan_collectives(job_slots(0, slots(machine, [placed])), machine.fabric, tuning)
+    if plan.forced and known != "all_reduce":
+        raise SpecError(f"--algo {tuning.algorithms}: {plan.forced} is an all-reduce, not {op}; leave the choice to NCCL, or write Ring")
+    return Table(machine.name, known, len(placed), ranks, rows(plan, known, sizes))
 
 
 def sizes_of(text: str) -> list[int]:

@@ -12,10 +12,11 @@ from sim.cluster.storage import ios_per_sample, most_bandwidth, most_iops, read_
 from sim.events import Cause, EventLog
 from sim.events import Rank as LoggedRank
 from sim.spec.hardware import Node
+from sim.spec.stack import Stack
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.training.collectives.phase import PhaseExecutor
-from sim.training.collectives.plan import Live, RingPlan
+from sim.training.collectives.plan import CollectivePlan, Live, Tuning
 from sim.training.collectives.transfer import TransferExecutor
 from sim.training.exchange import Backend, Collective, Exchange
 from sim.training.input_pipeline import (
@@ -37,9 +38,9 @@ from sim.training.step_plan import StepPlan, plan_steps
 REFERENCE_GPU_BANDWIDTH = 900e9
 """Memory bandwidth (bytes/s) of the V100 on which data sets state their GPU decode time; other GPUs scale with theirs."""
 
-Executor = Callable[[Network, EventLog, int, RingPlan, Live], Collective]
-Wiring = RingPlan | ServerPlan
-"""What gradients travel over: rings of the job's GPUs, or parameter servers."""
+Executor = Callable[[Network, EventLog, int, CollectivePlan, Live], Collective]
+Wiring = CollectivePlan | ServerPlan
+"""What gradients travel over: the job's collectives, or parameter servers."""
 EXECUTORS: Mapping[str, Executor] = {"phase": PhaseExecutor, "transfer": TransferExecutor}
 """How all-reduces are played: each as one activity, or every transfer as a flow of its own."""
 
@@ -172,7 +173,7 @@ def _live_gpu(network: Network, found: RankClass, workload: Workload) -> LiveGpu
     return LiveGpu(network, f"gpu {found.slot.name}.{found.gpus[0]}", workload.training.stack.overlap_slowdown, shared)
 
 
-def _exchange(stage: Stage, ranks: Sequence[int], gpus: Sequence[LiveGpu], plan: StepPlan, rings: RingPlan | None) -> Exchange:
+def _exchange(stage: Stage, ranks: Sequence[int], gpus: Sequence[LiveGpu], plan: StepPlan, rings: CollectivePlan | None) -> Exchange:
     """Return how the ranks meet; one rank alone meets nobody."""
     rounds = [micro_batch.operations for micro_batch in plan.micro_batches]
     if rings is None:
@@ -246,6 +247,11 @@ def _loader(site: Site, workload: Workload) -> InputPipeline:
         return Inline(site)
     start = 0.0 if options.persistent_workers else options.worker_start
     return WorkerLoader(site, options.num_workers, options.prefetch_factor, options.pin_memory, start)
+
+
+def tuning_of(stack: Stack) -> Tuning:
+    """Return how *stack* lets NCCL choose."""
+    return Tuning(stack.nccl, stack.nccl_algo, stack.nccl_proto, stack.channels)
 
 
 def job_slots(number: int, slots: Sequence[Slot]) -> list[tuple[Slot, tuple[int, ...]]]:

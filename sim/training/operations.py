@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-Op = Literal["all_reduce", "all_gather", "broadcast"]
+Op = Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all"]
 
 
 class Message(NamedTuple):

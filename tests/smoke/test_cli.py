@@ -124,9 +124,12 @@ def test_output_folder(capsys: Capture, tmp_path: Path) -> None:
 
 
 def test_set_reaches_hardware_workload_and_stack(capsys: Capture) -> None:
-    sets = ("--set", "node.nic.bandwidth=100 Gbps", "--set", "input.num_workers=9;training.stack.bucket_cap=5 MiB")
-    found = document(capsys, *MAIN_JOB, "--nodes", "2", *sets)
-    assert found["stalls_s"]["network"] < document(capsys, *MAIN_JOB, "--nodes", "2")["stalls_s"]["network"]
+    """A faster NIC, with everything else alike (smaller buckets may take another algorithm, so they are so in both)."""
+    sets = ("--set", "input.num_workers=9;training.stack.bucket_cap=5 MiB")
+    slow = document(capsys, *MAIN_JOB, "--nodes", "2", *sets)
+    found = document(capsys, *MAIN_JOB, "--nodes", "2", *sets, "--set", "node.nic.bandwidth=100 Gbps")
+    assert found["stalls_s"]["network"] < slow["stalls_s"]["network"]
+    assert slow["stalls_s"]["network"] != document(capsys, *MAIN_JOB, "--nodes", "2")["stalls_s"]["network"]
 
 
 def test_several_jobs(capsys: Capture, tmp_path: Path) -> None:
@@ -183,12 +186,38 @@ def test_collective_table(capsys: Capture, tmp_path: Path) -> None:
     for row in found["rows"]:
         assert row["algbw_bytes_per_s"] == pytest.approx(row["bytes"] / row["time_s"])
         assert row["busbw_bytes_per_s"] == pytest.approx(row["algbw_bytes_per_s"] * 2 * 7 / 8)
+        assert (row["algorithm"], row["protocol"]) in {("Ring", "LL128"), ("Ring", "Simple")}
     assert (tmp_path / "collective.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("op", ["all_gather", "reduce_scatter", "broadcast", "all_to_all"])
+def test_other_collectives_on_two_nodes(capsys: Capture, op: str) -> None:
+    """What crosses the NIC bounds them: no bus bandwidth above it, but all ranks of a node share it in an all-to-all."""
+    rows = document(capsys, "collective", "p3.16xlarge", "--op", op, "--bytes", "1GiB", "--nodes", "2")["rows"]
+    assert 0.6e9 < rows[0]["busbw_bytes_per_s"] < 25e9 / 8
+    assert rows[0]["protocol"] == "Simple"
+
+
+def test_forced_algorithms_and_protocols(capsys: Capture) -> None:
+    """NCCL_ALGO and NCCL_PROTO as options; CSV has the columns of the JSON rows."""
+    assert main(["collective", "p3.16xlarge", "--bytes", "1GiB", "--nodes", "2", "--algo", "ring", "--proto", "LL", "--csv"]) == 0
+    header, row = capsys.readouterr().out.splitlines()
+    assert header.startswith("bytes,time_s,algbw_bytes_per_s,busbw_bytes_per_s,algorithm,protocol,channels")
+    assert row.split(",")[4:6] == ["Ring", "LL"]
+    hierarchical = document(capsys, "collective", "p3.16xlarge", "--bytes", "1GiB", "--nodes", "2", "--algo", "hierarchical")["rows"]
+    assert hierarchical[0]["algorithm"] == "Hierarchical"
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
+        (["--gpus", "6", "--algo", "halving_doubling"], "take 4 or 8 ranks"),
+        (["--channels", "65"], "NCCL has 1 to 64"),
+        (["--algo", "NVLS"], "What can run here: Tree (LL, LL128, Simple), Ring"),
+        (["--algo", "Rign"], "'Rign' is no name that NCCL 2.30 knows"),
+        (["--proto", "LL256"], "write some of LL, LL128, Simple"),
+        (["--algo", "hierarchical", "--op", "broadcast"], "is an all-reduce"),
+        (["--nccl", "1.0"], "choose one of 2.10, 2.30"),
         (["--op", "all_reduc"], "write one of all_reduce"),
         (["--bytes", "1GiB..1MiB"], "a range that goes up"),
         (["--bytes", "100"], "no unit"),

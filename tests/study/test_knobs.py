@@ -14,9 +14,8 @@ WITHOUT_EFFECT = {
     "Prices.spot": "a run costs what is paid on demand; `sim.analysis.cost` can be asked for the other market",
     "Gpu.power": "no energy is accounted; a figure for whoever reads the catalogue",
     "Cpu.clock": "speed is relative to the reference core, not to the clock",
-    "Nic.nccl_plugin_latency": "enters NCCL's tuner, which does not choose yet",
+    "Nic.nccl_plugin_latency": "NCCL 2.10's tuner, which the stacks' versions are nearest to, does not ask it",
     "Socket.nics": "numbers, not amounts: machines whose NICs hang off a socket have one, NIC 0",
-    "Link.nccl_bandwidth": "enters NCCL's search, which moves channels only between NVLink and NIC of like speed",
 }
 
 

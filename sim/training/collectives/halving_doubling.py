@@ -19,14 +19,14 @@ from sim.training.collectives.schedule import Transfer, check_collective, check_
 
 def halving_doubling_wire_bytes(n: int, nbytes: float) -> float:
     """Return the bytes that each of *n* ranks sends."""
-    _rounds(n)
+    rounds_of(n)
     return 2 * (n - 1) / n * nbytes
 
 
 def halving_doubling_all_reduce(ranks: Sequence[int], nbytes: float) -> list[Transfer]:
     """Return the all-reduce of *nbytes* (n chunks) on *ranks*; ValueError unless their number is a power of two."""
     n = check_collective(ranks, nbytes)
-    rounds = _rounds(n)
+    rounds = rounds_of(n)
     bits = [*range(rounds), *reversed(range(rounds))]
     transfers: list[Transfer] = []
     for step, bit in enumerate(bits):
@@ -49,10 +49,10 @@ def halving_doubling_time(n: int, nbytes: float, bandwidth: float, latency: floa
     T = 2 sum over k < log2 n of (S/(2^(k+1) B) + l).
     """
     check_timed(n, nbytes, bandwidth, latency)
-    return 2 * _rounds(n) * latency + halving_doubling_wire_bytes(n, nbytes) / bandwidth
+    return 2 * rounds_of(n) * latency + halving_doubling_wire_bytes(n, nbytes) / bandwidth
 
 
-def _rounds(n: int) -> int:
+def rounds_of(n: int) -> int:
     """Return log2 of *n*, or raise ValueError that names the nearest numbers of ranks that work."""
     if n < 1 or n & n - 1:
         below = 1 << max(n, 1).bit_length() - 1

@@ -1,10 +1,10 @@
 """How long does a whole collective take as one activity? The ``phase`` executor: the default.
 
-All hops of a ring progress together, so the collective is ONE fluid activity joined to every link it crosses and loaded by the number
-of hops that cross it. Its own cap is the mean rate it has alone (`sim.training.collectives.plan`), latency included: a hop that waits
-for latency anyway does not slow the ring until its share of a link falls below that mean. Against the ``transfer`` executor: exact
-alone where no two hops share a link; slower where they do but seldom want it at once (at most 26 % over the catalogue: two nodes of
-NVSwitch, many channels, 1 to 10 MB); within 10 % beside other traffic, unless chunks and latency are of one size.
+All streams of a collective progress together, so it is ONE fluid activity joined to every link it crosses and loaded by the number
+of streams that cross it. Its own cap is the mean rate it has alone (`sim.training.collectives.pricing`), latency included: a hop that
+waits for latency anyway does not slow a ring until its share of a link falls below that mean. Against the ``transfer`` executor: exact
+for a ring alone where no two hops share a link; slower where they do but seldom want it at once (at most 26 % over the catalogue:
+two nodes of NVSwitch, many channels, 1 to 10 MB); within 10 % beside other traffic, unless chunks and latency are of one size.
 """
 
 from __future__ import annotations
@@ -15,33 +15,32 @@ import simpy
 
 from sim.cluster.network import Network
 from sim.events import Cause, EventLog
-from sim.training.collectives.plan import Cost, Live, RingPlan, live_load
+from sim.training.collectives.plan import CollectivePlan, Cost, Live, live_load
 from sim.training.operations import Op
 
 SimProcess = Generator[simpy.Event, object, None]
 
 
 class PhaseExecutor:
-    """Plays all-reduces of one job on the network, and logs what bounds them."""
+    """Plays collectives of one job on the network, and logs what bounds them."""
 
-    def __init__(self, network: Network, log: EventLog, rank: int, plan: RingPlan, live: Live) -> None:
+    def __init__(self, network: Network, log: EventLog, rank: int, plan: CollectivePlan, live: Live) -> None:
         self._network = network
         self._log = log
         self._rank = rank
         self._plan = plan
         self._live = live
         self._causes = plan.causes(live)
-        self._latency = plan.latency_of()
-        self._usage: dict[tuple[Op, float], dict[str, float]] = {}
+        self._usage: dict[tuple[str, float], dict[str, float]] = {}
 
     def __call__(self, name: str, ident: int, nbytes: float, op: Op = "all_reduce") -> SimProcess:
-        """Play one collective that leaves *nbytes* on every rank."""
-        env, cost = self._network.env, self._plan.cost_of(op, nbytes)
+        """Play one *op* on *nbytes*."""
+        env, cost = self._network.env, self._plan.cost(nbytes, op)
         if (op, nbytes) not in self._usage:
             self._usage[op, nbytes] = live_load(cost.load, self._live)
         launched = env.now
         yield env.timeout(cost.launch)
-        bounds = [(*self._latency, launched, env.now)]
+        bounds = [(*cost.latency_of, launched, env.now)]
         activity = self._network.start(name, cost.volume, self._usage[op, nbytes], cap=cost.cap)
         yield activity.done
         ends = [*(begin for begin, _ in activity.history[1:]), env.now]
@@ -56,5 +55,5 @@ class PhaseExecutor:
             yield (*self._causes[bottleneck], begin, end)
         else:
             middle = begin + cost.latency_share * (end - begin)
-            yield (*self._latency, begin, middle)
+            yield (*cost.latency_of, begin, middle)
             yield (cost.cause, cost.bottleneck, middle, end)

@@ -1,7 +1,8 @@
 """How fast is a collective by itself, size by size? What nccl-tests prints.
 
-``algbw`` is bytes over time; ``busbw`` is algbw times what every rank must send per byte, 2(n-1)/n for all-reduce and (n-1)/n for
-all-gather and reduce-scatter (nccl-tests doc/PERFORMANCE.md), so that it compares with a link. Nothing else runs meanwhile.
+``algbw`` is bytes over time; ``busbw`` is algbw times what every rank must send per byte: 2(n-1)/n for all-reduce, (n-1)/n for
+all-gather, reduce-scatter and all-to-all, 1 for broadcast (nccl-tests doc/PERFORMANCE.md), so that it compares with a link. Bytes
+are those of the whole vector, in all-to-all of what one rank hands out. Nothing else runs meanwhile.
 """
 
 from __future__ import annotations
@@ -9,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sim.training.collectives.plan import RingPlan
+from sim.training.collectives.plan import CollectivePlan, Op
 
-ROUNDS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}
-"""How often each operation goes around the ring."""
+
+def bus_factor(op: Op, ranks: int) -> float:
+    """Return what every rank must send per byte of *op* among *ranks*."""
+    return {"all_reduce": 2 * (ranks - 1) / ranks, "broadcast": 1.0}.get(op, (ranks - 1) / ranks)
 
 
 class Row(NamedTuple):
@@ -23,6 +26,7 @@ class Row(NamedTuple):
     algbw: float
     busbw: float
     algorithm: str
+    protocol: str
     channels: int
     bottleneck: str
 
@@ -31,19 +35,19 @@ class Table(NamedTuple):
     """All sizes of one operation on one machine."""
 
     hardware: str
-    op: str
+    op: Op
     nodes: int
     ranks: int
     rows: tuple[Row, ...]
 
 
-def rows(plan: RingPlan, op: str, sizes: Sequence[int]) -> tuple[Row, ...]:
-    """Return how long *op* takes on the rings of *plan* for each of *sizes* (bytes)."""
+def rows(plan: CollectivePlan, op: Op, sizes: Sequence[int]) -> tuple[Row, ...]:
+    """Return how long *op* takes for each of *sizes* (bytes) as *plan* chooses."""
     return tuple(_row(plan, op, size) for size in sizes)
 
 
-def _row(plan: RingPlan, op: str, size: int) -> Row:
-    cost = plan.cost(float(size), ROUNDS[op])
+def _row(plan: CollectivePlan, op: Op, size: int) -> Row:
+    cost = plan.cost(float(size), op)
     algbw = size / cost.alone
-    moved = ROUNDS[op] * (plan.ranks - 1) / plan.ranks
-    return Row(size, cost.alone, algbw, algbw * moved, "ring", plan.channels, cost.bottleneck)
+    moved = bus_factor(op, plan.ranks)
+    return Row(size, cost.alone, algbw, algbw * moved, cost.algorithm, cost.protocol, cost.channels, cost.bottleneck)

@@ -12,6 +12,7 @@ beside other traffic; this is their limit when there is none, and what measured 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from sim.cluster.topology import NodeGraph
@@ -40,15 +41,18 @@ def all_reduce_time(graph: NodeGraph, rings: Channels, nbytes: float) -> Estimat
     return Estimate(rings.launch + slowest.total, rings.launch + slowest.latency, bottleneck)
 
 
-def hop_rate(graph: NodeGraph, crossings: dict[str, int], hop: Hop, chunk: float) -> tuple[float, str]:
-    """Return the rate (bytes/s) of one channel on *hop* beside the other channels, and the link that bounds it."""
-    share, link = min((graph.links[link].capacity / crossings[link], link) for link in hop.links)
+def hop_rate(graph: NodeGraph, crossings: Mapping[str, float], hop: Hop, chunk: float, share: float = 1.0) -> tuple[float, str]:
+    """Return the rate (bytes/s) of one stream on *hop* beside the others, and the link that bounds it.
+
+    A *share* below 1 is a stream of which this hop carries only so many bytes.
+    """
+    fair, link = min((graph.links[link].capacity / crossings[link], link) for link in hop.links)
     efficiency = hop.efficiency(chunk)
-    rate = min(share * min(1.0, efficiency), graph.alone(hop.route) * efficiency)
-    return min(rate, hop.flow_cap(chunk)), link
+    rate = min(fair * min(1.0, efficiency), graph.alone(hop.route) * efficiency / share)
+    return min(rate, hop.flow_cap(chunk) / share), link
 
 
-def _channel_time(graph: NodeGraph, crossings: dict[str, int], channel: Channel, chunk: float, steps: int) -> tuple[RingTime, str]:
+def _channel_time(graph: NodeGraph, crossings: Mapping[str, int], channel: Channel, chunk: float, steps: int) -> tuple[RingTime, str]:
     rates = [min(hop_rate(graph, crossings, hop, chunk) for hop in edge) for edge in channel.edges]
     latency = [max(hop.transport.hop_latency for hop in edge) for edge in channel.edges]
     return ring_time([chunk / rate for rate, _ in rates], latency, steps), min(rates)[1]

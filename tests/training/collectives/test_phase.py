@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sim.cluster.build import Placement, place, slots
 from sim.events import Cause
-from sim.training.collectives.plan import plan_rings
+from sim.training.collectives.plan import plan_collectives
 from sim.training.collectives.uncontended import all_reduce_time
 from sim.training.job import EXECUTORS, job_slots
 from tests.harness import Rig, all_reduce_alone, carried, cluster, loads, machine, toy_node
@@ -235,4 +235,4 @@ def test_fewest_channels_of_any_node_are_used_by_all():
     """A node that lends one GPU with one NIC joins two nodes of one channel: rings are stitched channel to channel."""
     toys = machine(2, 2, nics=2)
     found = slots(toys, [place(toys, pattern="1+2")])
-    assert plan_rings(job_slots(0, found)).channels == 2
+    assert plan_collectives(job_slots(0, found)).channels == 2

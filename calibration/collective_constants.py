@@ -1,0 +1,62 @@
+"""What if a transport class had other constants? The same plan, rings and choices with some numbers replaced.
+
+NCCL's rules know nothing of our constants, so that neither the search nor the choices change, and a fit need not repeat them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from sim.cluster.topology import NodeGraph
+from sim.spec.hardware import Node, Transport
+from sim.training.collectives.channels import Channel, Channels, Hop
+from sim.training.collectives.layout import Layout
+from sim.training.collectives.traffic import Part
+
+Constants = Mapping[str, Mapping[str, float]]
+"""Fields of `Transport` (SI) by the name of the class; ``efficiency`` as one number."""
+
+
+def with_constants(layout: Layout, constants: Constants) -> Layout:
+    """Return *layout* with the transport classes of its nodes changed to *constants*."""
+    return Layout(tuple(_part(part, constants) for part in layout.parts), layout.fabric)
+
+
+def transports_of(layout: Layout) -> frozenset[str]:
+    """Return the names of the transport classes that its rings cross."""
+    return frozenset(transport.name for part in layout.parts for transport in part.channels.transports)
+
+
+def _part(part: Part, constants: Constants) -> Part:
+    node = _node(part.slot.node, constants)
+    graph = NodeGraph(node, part.slot.graph.links, part.slot.graph.parents)
+    slot = replace(part.slot, node=node)
+    slot.__dict__["graph"] = graph  # a cached property: links stay as they are
+    channels = tuple(_channel(channel, constants) for channel in part.channels.channels)
+    return Part(slot, part.gpus, Channels(channels, part.channels.kind, part.channels.nodes))
+
+
+def _node(node: Node, constants: Constants) -> Node:
+    places = ("nvlink_transport", "peer_transport", "host_transport")
+    changed: dict[str, object] = {place: _transport(getattr(node, place), constants) for place in places}
+    changed["nic"] = node.nic.model_copy(update={"transport": _transport(node.nic.transport, constants)})
+    return node.model_copy(update=changed)
+
+
+def _channel(channel: Channel, constants: Constants) -> Channel:
+    return Channel(channel.gpus, tuple(_hop(hop, constants) for hop in channel.hops))
+
+
+def _hop(hop: Hop, constants: Constants) -> Hop:
+    return Hop(hop.src, hop.dst, replace(hop.route, transport=_transport(hop.route.transport, constants)))
+
+
+def _transport(transport: Transport, constants: Constants) -> Transport:
+    fields = dict(constants.get(transport.name, {}))
+    if not fields:
+        return transport
+    update: dict[str, object] = dict(fields)
+    if "efficiency" in fields:
+        update["efficiency"] = ((1.0, fields["efficiency"]),)
+    return transport.model_copy(update=update)

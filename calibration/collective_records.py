@@ -1,0 +1,81 @@
+"""Which collectives did others measure, on which machines? ``records/collectives.csv`` in our own schema, and what to simulate for each.
+
+One row is one message. *system* is what a fit leaves out as one; *network* the kind of path that bounds it; *hardware* a catalogue
+name or a file in ``calibration/hardware``; *nccl* the version whose rules choose; *algorithm* and *protocol* what was forced, or all
+that the library had; *role* ``fit``, or ``score`` where the machine has a flaw or a part
+that is not stated. Left out: rows of other libraries (Baidu's
+ring, OSU), logs without a network (infNet), lines above the rate of their own link (MG-WFBP's 10 GbE on 16 GPUs), unstated machines.
+"""
+
+from __future__ import annotations
+
+import csv
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple, get_args
+
+from sim.cluster.build import place, slots, with_nodes
+from sim.spec.library import load_hardware
+from sim.spec.yaml import SpecError
+from sim.training.collectives.plan import CollectivePlan, Op, Tuning, plan_collectives
+from sim.training.job import job_slots
+
+HERE = Path(__file__).parent
+RECORDS = HERE / "records" / "collectives.csv"
+MACHINES = HERE / "hardware"
+
+NETWORKS = ("nvlink", "pcie", "infiniband", "roce", "efa", "tcp")
+COLUMNS = (
+    "source", "system", "network", "hardware", "nodes", "gpus_per_node", "op", "bytes", "time_s", "nccl", "algorithm", "protocol", "role",
+    "note",
+)  # fmt: skip
+
+
+class CollectiveRecord(NamedTuple):
+    """One measured message; bytes of the whole vector, seconds."""
+
+    source: str
+    system: str
+    network: str
+    hardware: str
+    nodes: int
+    gpus_per_node: int
+    op: Op
+    nbytes: float
+    time: float
+    tuning: Tuning
+    role: str
+
+
+def read_collectives(path: Path = RECORDS) -> list[CollectiveRecord]:
+    """Return the rows of *path*. Raise SpecError with the line of what is wrong."""
+    with path.open(newline="") as lines:
+        reader = csv.DictReader(lines)
+        if tuple(reader.fieldnames or ()) != COLUMNS:
+            raise SpecError(f"{path}:1: the columns {', '.join(COLUMNS)} are due")
+        return [_record(path, number, row) for number, row in enumerate(reader, start=2)]
+
+
+def _record(path: Path, line: int, row: dict[str, str]) -> CollectiveRecord:
+    op = next((known for known in get_args(Op) if known == row["op"]), None)
+    if op is None or row["network"] not in NETWORKS:
+        raise SpecError(f"{path}:{line}: op '{row['op']}' or network '{row['network']}' is unknown; networks are {', '.join(NETWORKS)}")
+    try:
+        nodes, gpus, nbytes, time = int(row["nodes"]), int(row["gpus_per_node"]), float(row["bytes"]), float(row["time_s"])
+    except ValueError as error:
+        raise SpecError(f"{path}:{line}: nodes, gpus_per_node, bytes and time_s are numbers: {error}") from None
+    if min(nodes, gpus, nbytes) < 1 or not time > 0:
+        raise SpecError(f"{path}:{line}: nodes, gpus_per_node and bytes are 1 or more, time_s above zero")
+    if row["role"] not in ("fit", "score"):
+        raise SpecError(f"{path}:{line}: role '{row['role']}': write fit or score")
+    tuning = Tuning(row["nccl"], row["algorithm"] or None, row["protocol"] or None)
+    given = (row["source"], row["system"], row["network"], row["hardware"])
+    return CollectiveRecord(*given, nodes, gpus, op, nbytes, time, tuning, row["role"])
+
+
+@lru_cache(maxsize=128)
+def plan_of(hardware: str, nodes: int, gpus_per_node: int, tuning: Tuning, machines: Path = MACHINES) -> CollectivePlan:
+    """Return how the collectives of a job on *gpus_per_node* GPUs of each of *nodes* nodes of *hardware* travel."""
+    machine = with_nodes(load_hardware(hardware, library=machines).spec, nodes)
+    placed = place(machine, gpus_per_node * nodes)
+    return plan_collectives(job_slots(0, slots(machine, [placed])), machine.fabric, tuning)

@@ -1,0 +1,312 @@
+"""How well are measured collectives predicted? A few constants per transport class, fitted with the scored system left out.
+
+For each transport class: launch (s), latency of a hop under Simple and under LL (s), and the share of the line that large messages
+reach (of TCP, the bytes/s of one flow). The fit minimises the logarithm of predicted over measured time, each system with equal
+weight, robustly (soft L1), near a weak prior: NCCL's own latencies and launch cost. *Zero-shot* scores a system by constants that
+never saw it; *calibrated* by those and one factor on bandwidth, set by the system's own largest message, which is then not scored.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
+from typing import NamedTuple
+
+from calibration.collective_constants import Constants, transports_of, with_constants
+from calibration.collective_records import RECORDS, CollectiveRecord, plan_of, read_collectives
+from sim.spec.hardware import Transport
+from sim.spec.library import load_part
+from sim.training.collectives.layout import Layout
+from sim.training.collectives.pricing import cost
+from sim.training.collectives.traffic import Cost
+
+BANDS = (("< 1 MB", 0.0, 1e6), ("1-64 MB", 1e6, 64 * 2.0**20), ("> 64 MB", 64 * 2.0**20, math.inf))
+"""Sizes (bytes) that are scored apart: from .. up to, without, the second figure (64 MiB counts as the end of the middle)."""
+
+PRIORS: Mapping[str, Mapping[str, float]] = {
+    "nvlink": {"launch": 25e-6, "hop_latency": 3.4e-6, "ll_share": 0.2, "efficiency": 0.93},
+    "pcie-peer": {"launch": 20e-6, "hop_latency": 5.7e-6, "efficiency": 0.95},
+    "host-staged": {"launch": 15e-6, "hop_latency": 5.7e-6, "ll_share": 0.2, "efficiency": 1.2},
+    "infiniband": {"hop_latency": 14e-6, "ll_share": 0.2, "efficiency": 0.85},
+    "efa": {"hop_latency": 150e-6, "ll_share": 0.2, "efficiency": 0.85},
+    "tcp": {"hop_latency": 270e-6, "ll_share": 0.2, "flow_cap": 625e6},
+}
+"""Constants that are fitted, and where the fit begins. Latencies: NCCL's tuner's for Simple (NVIDIA/nccl tuning.cc; EFA what its
+plug-in reports, aws-ofi-nccl; TCP 0.2 to 0.35 ms per ring step, petuum/adaptdl), of which LL has about a fifth there; a TCP flow
+carries 5 Gbps (AWS EC2 user guide). The shares of the line are estimates (most of it is payload)."""
+ALIKE: Mapping[str, str] = {"roce": "infiniband"}
+"""Classes that share another's constants: both are verbs on the same cards."""
+PRIOR_WIDTH = 1.0
+"""Standard deviation of a constant's logarithm around its prior: weak, a factor e."""
+NOISE = 0.15
+"""Of one logarithm of time: what repeated tables of one kind of system differ by."""
+_TOGETHER = (("nvlink",), ("pcie-peer", "host-staged"), ("infiniband",), ("efa",), ("tcp",))
+"""Classes that are fitted at a time, those inside the node first; later ones keep the earlier ones' values."""
+
+
+class Score(NamedTuple):
+    """Absolute relative errors of one system in one band: how many, their median and their 90th percentile."""
+
+    points: int
+    median: float
+    p90: float
+
+
+class SystemScore(NamedTuple):
+    """One system's errors by band, zero-shot and calibrated."""
+
+    system: str
+    network: str
+    zero_shot: Mapping[str, Score]
+    calibrated: Mapping[str, Score]
+
+
+def layout_of(record: CollectiveRecord) -> Layout:
+    """Return where the ranks of *record* stand."""
+    return plan_of(record.hardware, record.nodes, record.gpus_per_node, record.tuning).layout
+
+
+def predicted(record: CollectiveRecord, constants: Constants) -> Cost:
+    """Return what *record* costs with *constants*."""
+    plan = plan_of(record.hardware, record.nodes, record.gpus_per_node, record.tuning)
+    chosen = plan.choice(record.nbytes, record.op)
+    return cost(
+        with_constants(plan.layout, _fields(constants)), record.op, chosen.algorithm, chosen.protocol, record.nbytes, chosen.channels
+    )
+
+
+def _fields(constants: Constants) -> dict[str, dict[str, float]]:
+    """Return *constants* as fields of `Transport`, of every class."""
+    found = {}
+    for name, values in constants.items():
+        fields = {key: value for key, value in values.items() if key != "ll_share"}
+        if "ll_share" in values:
+            fields["hop_latency_ll"] = fields["hop_latency"] * min(1.0, values["ll_share"])
+        found[name] = fields
+    return found | {other: found[name] for other, name in ALIKE.items()}
+
+
+class _Batch:
+    """Records whose layouts are changed once for all their sizes."""
+
+    def __init__(self, records: Sequence[CollectiveRecord]) -> None:
+        self.records = records
+        self._groups: dict[int, list[int]] = defaultdict(list)
+        self._plans = [plan_of(record.hardware, record.nodes, record.gpus_per_node, record.tuning) for record in records]
+        self._chosen = [plan.choice(record.nbytes, record.op) for plan, record in zip(self._plans, records, strict=True)]
+        for place, plan in enumerate(self._plans):
+            self._groups[id(plan)].append(place)
+
+    def times(self, constants: Constants) -> list[float]:
+        """Return the predicted seconds of each record."""
+        found = [0.0] * len(self.records)
+        for places in self._groups.values():
+            layout = with_constants(self._plans[places[0]].layout, _fields(constants))
+            for place in places:
+                record, chosen = self.records[place], self._chosen[place]
+                found[place] = cost(layout, record.op, chosen.algorithm, chosen.protocol, record.nbytes, chosen.channels).alone
+        return found
+
+
+# --- the fit ---------------------------------------------------------------------------------------------------------
+
+
+def fit(records: Sequence[CollectiveRecord], base: Constants | None = None) -> dict[str, dict[str, float]]:
+    """Return the constants of every transport class that explain the ``fit`` rows of *records* best; what no row crosses stays.
+
+    With *base* only classes that *records* cross are fitted, the others are taken from it.
+    """
+    constants = {name: dict(values) for name, values in (base or PRIORS).items()}
+    for names in _TOGETHER:
+        met = [record for record in records if record.role == "fit" and _bounding(record) & set(names)]
+        if met:
+            constants.update(_fitted(met, names, constants))
+    return constants
+
+
+def committed() -> dict[str, dict[str, float]]:
+    """Return the constants as ``hardware/parts/transports`` has them."""
+    found: dict[str, dict[str, float]] = {}
+    for name, values in PRIORS.items():
+        transport = load_part(Transport, name, "hardware/parts/transports")
+        shares = {"ll_share": (transport.hop_latency_ll or 0.0) / transport.hop_latency, "efficiency": transport.efficiency[-1][1]}
+        found[name] = {key: shares[key] if key in shares else float(getattr(transport, key)) for key in values}
+    return found
+
+
+def without(mine: Sequence[CollectiveRecord], known: Sequence[CollectiveRecord], base: Constants) -> Constants:
+    """Return the constants fitted to *known* rows without those of the system of *mine*, which *base* may have seen.
+
+    Only the classes that bound *mine* are fitted anew, no other depends on its rows; a system that is not *known* takes *base*.
+    """
+    if all(record.system != mine[0].system for record in known):
+        return base
+    bounding = frozenset[str]().union(*(_bounding(record) for record in mine))
+    names = {name for group in _TOGETHER if bounding & set(group) for name in group}
+    others = [record for record in known if record.system != mine[0].system and _bounding(record) & names]
+    return fit(others, {name: dict(PRIORS[name] if name in names else values) for name, values in base.items()})
+
+
+def _bounding(record: CollectiveRecord) -> frozenset[str]:
+    """Return the classes that *record* can teach: the network card's between nodes, otherwise those inside."""
+    layout = layout_of(record)
+    names = {part.slot.node.nic.transport.name for part in layout.parts} if layout.nodes > 1 else transports_of(layout)
+    return frozenset(ALIKE.get(name, name) for name in names)
+
+
+def _fitted(records: Sequence[CollectiveRecord], names: Sequence[str], constants: Constants) -> dict[str, dict[str, float]]:
+    import numpy as np
+    from scipy.optimize import least_squares
+
+    keys = [(name, key) for name in names for key in PRIORS[name]]
+    batch, weights = _Batch(records), np.sqrt(_weights(records)) / NOISE
+    target = np.log([record.time for record in records])
+
+    def filled(moved: np.ndarray) -> dict[str, dict[str, float]]:
+        values = {name: dict(constants[name]) for name in names}
+        for (name, key), shift in zip(keys, moved, strict=True):
+            values[name][key] = PRIORS[name][key] * math.exp(shift)
+        return values
+
+    def residuals(moved: np.ndarray) -> np.ndarray:
+        missed = (np.log(batch.times({**constants, **filled(moved)})) - target) * weights
+        return np.concatenate([missed, moved / PRIOR_WIDTH])
+
+    found = least_squares(residuals, np.zeros(len(keys)), loss="soft_l1", f_scale=2.0, diff_step=1e-3, max_nfev=20)
+    return filled(found.x)
+
+
+def _weights(records: Sequence[CollectiveRecord]) -> list[float]:
+    """Return weights under which every system and band has the say of a few rows."""
+    count: dict[tuple[str, str], int] = defaultdict(int)
+    for record in records:
+        count[record.system, band_of(record.nbytes)] += 1
+    return [5.0 / max(5, count[record.system, band_of(record.nbytes)]) for record in records]
+
+
+# --- the scores ------------------------------------------------------------------------------------------------------
+
+
+def band_of(nbytes: float) -> str:
+    """Return the name of the band of a message of *nbytes*."""
+    return next(name for name, low, high in BANDS if low <= nbytes and (nbytes < high or (name == "1-64 MB" and nbytes <= high)))
+
+
+def score_all(records: Sequence[CollectiveRecord] | None = None, systems: Sequence[str] | None = None) -> list[SystemScore]:
+    """Return the scores of *systems* (all) of *records* (the committed ones), each left out of the fit that predicts it."""
+    known = read_collectives()
+    asked, base, found = known if records is None else records, committed(), []
+    for system in systems or dict.fromkeys(record.system for record in asked):
+        mine = [record for record in asked if record.system == system]
+        found.append(score(system, mine, without(mine, known, base)))
+    return found
+
+
+def score(system: str, mine: Sequence[CollectiveRecord], constants: Constants) -> SystemScore:
+    """Return the errors of *constants* on *mine*, as they are and with one factor on bandwidth from the largest message."""
+    zero_shot = _Batch(mine).times(constants)
+    anchor = _anchor(mine)
+    calibrated = _Batch(mine).times(_scaled(mine[anchor], constants))
+    rest = [place for place in range(len(mine)) if place != anchor]
+    return SystemScore(system, mine[0].network, _bands(mine, zero_shot, range(len(mine))), _bands(mine, calibrated, rest))
+
+
+def _anchor(mine: Sequence[CollectiveRecord]) -> int:
+    """Return the place of a system's largest message, among the fewest GPUs of those."""
+    return max(range(len(mine)), key=lambda place: (mine[place].nbytes, -mine[place].nodes * mine[place].gpus_per_node))
+
+
+def _scaled(anchor: CollectiveRecord, constants: Constants) -> Constants:
+    """Return *constants* with the bandwidth of the classes that bound *anchor* scaled until its time is right."""
+    low, high = -2.0, 2.0
+    names = _bounding(anchor)
+    for _ in range(40):
+        middle = (low + high) / 2
+        if predicted(anchor, _faster(constants, names, middle)).alone > anchor.time:
+            low = middle
+        else:
+            high = middle
+    return _faster(constants, names, (low + high) / 2)
+
+
+def _faster(constants: Constants, names: Iterable[str], by: float) -> dict[str, dict[str, float]]:
+    """Return *constants* with bandwidths of *names* times e^*by*."""
+    found = {name: dict(values) for name, values in constants.items()}
+    for name in names:
+        for key in {"efficiency", "flow_cap"} & set(found.get(name, {})):
+            found[name][key] *= math.exp(by)
+    return found
+
+
+def _bands(mine: Sequence[CollectiveRecord], times: Sequence[float], places: Iterable[int]) -> dict[str, Score]:
+    errors: dict[str, list[float]] = defaultdict(list)
+    for place in places:
+        errors[band_of(mine[place].nbytes)].append(abs(times[place] / mine[place].time - 1.0))
+    return {name: Score(len(found), median(found), percentile90(found)) for name, found in errors.items()}
+
+
+def percentile90(values: Sequence[float]) -> float:
+    """Return the 90th percentile of *values*, interpolated."""
+    ordered = sorted(values)
+    place = 0.9 * (len(ordered) - 1)
+    below = int(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (place - below) * (ordered[above] - ordered[below])
+
+
+# --- the table -------------------------------------------------------------------------------------------------------
+
+ERRORS = RECORDS.with_name("collective_errors.csv")
+"""The scores of all systems as they were when the constants were fitted last."""
+
+
+def error_rows(scores: Sequence[SystemScore]) -> list[dict[str, str]]:
+    """Return *scores* as rows of a table, one per system and band."""
+    return [
+        {
+            "system": found.system,
+            "network": found.network,
+            "band": band,
+            "zero_shot_points": str(score.points),
+            "zero_shot_median": f"{score.median:.3f}",
+            "zero_shot_p90": f"{score.p90:.3f}",
+            **_calibrated(found.calibrated.get(band)),
+        }
+        for found in scores
+        for band, score in found.zero_shot.items()
+    ]
+
+
+def _calibrated(score: Score | None) -> dict[str, str]:
+    if score is None:
+        return {"calibrated_points": "0", "calibrated_median": "", "calibrated_p90": ""}
+    return {"calibrated_points": str(score.points), "calibrated_median": f"{score.median:.3f}", "calibrated_p90": f"{score.p90:.3f}"}
+
+
+def error_csv(rows: Sequence[Mapping[str, str]]) -> str:
+    """Return *rows* as CSV text."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def error_text(rows: Sequence[Mapping[str, str]]) -> str:
+    """Return *rows* in aligned columns, in per cent."""
+    lines = [f"{'system':26} {'network':10} {'band':8} {'rows':>4} {'zero-shot':>9} {'p90':>5} {'calibrated':>11} {'p90':>5}"]
+    for row in rows:
+        zero, calibrated = (f"{_percent(row[f'{how}_median']):>{width}} {_percent(row[f'{how}_p90']):>5}" for how, width in _HOW)
+        lines.append(f"{row['system']:26} {row['network']:10} {row['band']:8} {row['zero_shot_points']:>4} {zero} {calibrated}")
+    return "\n".join(lines)
+
+
+_HOW = (("zero_shot", 9), ("calibrated", 11))
+
+
+def _percent(fraction: str) -> str:
+    return f"{100 * float(fraction):.0f} %" if fraction else "-"

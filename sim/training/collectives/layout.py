@@ -1,0 +1,115 @@
+"""Where do the ranks of a job stand, and over which edges do they meet? Rings, chains inside nodes, and NIC to NIC between them.
+
+Rings are those of `channels`. A tree follows them (NVIDIA/nccl `src/graph/connect.cc`): inside a node a chain along the ring without the
+hop that closes it, there and back; between nodes the chain's first GPU, by the NIC at which the ring comes in. Where all nodes are
+alike those of one stand for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise, permutations
+
+from sim.cluster.topology import PATH_CLASSES
+from sim.spec.hardware import Fabric
+from sim.training.collectives.channels import NETWORK, Channel, Hop
+from sim.training.collectives.traffic import Edge, Part
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """The nodes of one job, part by part, and what lies between them; all have the same number of channels."""
+
+    parts: tuple[Part, ...]
+    fabric: Fabric
+
+    @cached_property
+    def ranks(self) -> int:
+        """Return the number of ranks."""
+        return sum(len(part.gpus) * part.slot.count for part in self.parts)
+
+    @cached_property
+    def nodes(self) -> int:
+        """Return the number of nodes."""
+        return sum(part.slot.count for part in self.parts)
+
+    @property
+    def channels(self) -> int:
+        """Return the number of rings that run side by side."""
+        return len(self.parts[0].channels.channels)
+
+    @cached_property
+    def most_local(self) -> int:
+        """Return the ranks of the fullest node."""
+        return max(len(part.gpus) for part in self.parts)
+
+    @cached_property
+    def every_node(self) -> tuple[Part, ...]:
+        """Return the part of each node in turn; ranks are numbered through them."""
+        return tuple(part for part in self.parts for _ in range(part.slot.count))
+
+    @cached_property
+    def rings(self) -> tuple[tuple[Edge, ...], ...]:
+        """Return the edges of each channel's ring, in order; where all nodes are alike those of one node."""
+        nodes = self.parts if len(self.parts) == 1 else self.every_node
+        return tuple(_ring(nodes, channel, self.fabric) for channel in range(self.channels))
+
+    def inside(self, part: Part, src: int, dst: int) -> Edge:
+        """Return the edge between two GPUs of one node."""
+        return Edge(((part, Hop(f"gpu{src}", f"gpu{dst}", part.slot.graph.route(src, dst))),))
+
+    def chain(self, part: Part, channel: int) -> list[Edge]:
+        """Return the hops of one node's chain, away from the NIC and back."""
+        order = part.channels.channels[channel].gpus
+        return [self.inside(part, *pair) for pair in (*pairwise(order), *pairwise(order[::-1]))]
+
+    def pairs(self, part: Part) -> list[Edge]:
+        """Return the edges between all GPUs of one node."""
+        return [self.inside(part, src, dst) for src, dst in permutations(part.gpus, 2)]
+
+    def between(self, part: Part, onward: Part, channel: int) -> Edge:
+        """Return the edge between the first GPUs of two nodes' chains."""
+        leaving, arriving = _head(part.channels.channels[channel]), _head(onward.channels.channels[channel])
+        return Edge(((part, _out(part, *leaving)), (onward, _in(onward, *arriving))), self.fabric)
+
+    def across(self, part: Part, onward: Part, src: int, dst: int) -> Edge:
+        """Return the edge between GPUs of two nodes, each by the NIC next to it."""
+        out, into = nearest_nic(part, src), nearest_nic(onward, dst)
+        return Edge(((part, _out(part, src, out)), (onward, _in(onward, dst, into))), self.fabric)
+
+
+def nearest_nic(part: Part, gpu: int) -> int:
+    """Return a NIC as near to *gpu* as any; GPUs that share their nearest take turns."""
+    graph = part.slot.graph
+    distance = {nic: PATH_CLASSES.index(graph.pcie_class(f"gpu{gpu}", f"nic{nic}")) for nic in range(graph.node.nic.count)}
+    near = [nic for nic, far in distance.items() if far == min(distance.values())]
+    return near[part.gpus.index(gpu) % len(near)]
+
+
+def _head(channel: Channel) -> tuple[int, int]:
+    """Return the GPU and the NIC at which a channel comes in."""
+    arriving = channel.hops[0]
+    return channel.gpus[0], int(next(link for link in arriving.links if link.startswith(f"{NETWORK}>nic")).removeprefix(f"{NETWORK}>nic"))
+
+
+def _out(part: Part, gpu: int, nic: int) -> Hop:
+    return Hop(f"gpu{gpu}", NETWORK, part.slot.graph.to_nic(gpu, nic))
+
+
+def _in(part: Part, gpu: int, nic: int) -> Hop:
+    return Hop(NETWORK, f"gpu{gpu}", part.slot.graph.from_nic(nic, gpu))
+
+
+def _ring(nodes: Sequence[Part], channel: int, fabric: Fabric) -> tuple[Edge, ...]:
+    """Return the edges of one ring through *nodes*."""
+    if nodes[0].channels.nodes == 1:
+        return tuple(Edge(((nodes[0], hop),)) for hop in nodes[0].channels.channels[channel].hops)
+    edges: list[Edge] = []
+    for part, onward in zip(nodes, (*nodes[1:], nodes[0]), strict=True):
+        _, *inside, leaving = part.channels.channels[channel].hops
+        arriving = onward.channels.channels[channel].hops[0]
+        edges += [Edge(((part, hop),)) for hop in inside]
+        edges.append(Edge(((part, leaving), (onward, arriving)), fabric))
+    return tuple(edges)

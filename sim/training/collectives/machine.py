@@ -1,0 +1,42 @@
+"""What does NCCL's tuner know of a whole job? Of equal nodes what `nccl_search` found on one; of unequal ones the least of each."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sim.training.collectives.layout import Layout
+from sim.training.collectives.nccl_cost import Machine, Pattern
+from sim.training.collectives.nccl_search import nccl_machine
+
+
+def machine_of(layout: Layout, version: str) -> Machine:
+    """Return what NCCL *version*'s tuner would be told of the job on *layout*."""
+    collnet = _collnet(layout)
+    found = [nccl_machine(part.slot.graph, part.gpus, layout.nodes, version, collnet) for part in layout.parts]
+    first = found[0]
+    return replace(
+        first,
+        ranks=layout.ranks,
+        nodes=layout.nodes,
+        ring=min((machine.ring for machine in found), key=_carried),
+        tree=min((machine.tree for machine in found), key=_carried),
+        compute_capability=min(machine.compute_capability for machine in found),
+        intra_path="nvlink" if all(machine.intra_path == "nvlink" for machine in found) else "pcie",
+        nic_near=all(machine.nic_near for machine in found),
+        plugin_latency=max(machine.plugin_latency for machine in found),
+        same_channels=all(machine.same_channels for machine in found),
+        nvswitch=all(machine.nvswitch for machine in found),
+        nvls=first.nvls if all(machine.nvls for machine in found) else None,
+    )
+
+
+def _carried(pattern: Pattern) -> float:
+    return pattern.channels * pattern.inter
+
+
+def _collnet(layout: Layout) -> Pattern | None:
+    """Return the network's own reduction, where its switches can: as many channels as NICs, each at its rate."""
+    if not layout.fabric.in_network_reduction or layout.nodes == 1:
+        return None
+    nic = min((part.slot.node.nic for part in layout.parts), key=lambda nic: nic.count * nic.bandwidth)
+    return Pattern(nic.count, nic.bandwidth, nic.bandwidth)

@@ -1,0 +1,350 @@
+"""What does one collective cost by a given algorithm and protocol? Its streams, and the time they take when nothing else runs.
+
+Every algorithm says which streams it sends over which hops (`traffic`) and how long its schedule takes: rings by their own recurrence
+(`recurrence`), pipelines as latency of the way up and down, plus a first piece's bytes on it, plus the rest at the pace of the slowest
+hop; phases that wait for one another (hierarchical, halving-doubling) add up. On uniform networks these are the closed forms of the
+schedules' own files. Loads are a fluid: what two streams of one collective share with others they share fairly all the while.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+from sim.cluster.topology import Route
+from sim.events import Cause
+from sim.spec.yaml import SpecError
+from sim.training.collectives import nccl_constants as nccl
+from sim.training.collectives.channels import Hop, ring_channels
+from sim.training.collectives.halving_doubling import rounds_of
+from sim.training.collectives.layout import Layout
+from sim.training.collectives.recurrence import ring_time
+from sim.training.collectives.traffic import Cost, Edge, Pace, Part, Traffic, latency_of
+from sim.training.collectives.tree import depth
+
+ROUNDS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}
+"""How often each operation goes around a ring."""
+
+_LARGEST_PIECE, _SMALLEST_PIECE = 512 * 1024.0, 32 * 1024.0
+# NVIDIA/nccl src/enqueue.cc: a step of a Simple buffer (4 MiB in 8), halved down to 32 KiB until the pipeline is full
+
+
+class Priced(NamedTuple):
+    """What an algorithm found: bytes of each stream, seconds alone, and the rest as in `Cost`."""
+
+    volume: float
+    time: float
+    chunk: float
+    slowest: Pace
+    traffic: Traffic
+    latency_of: tuple[Cause, str]
+
+
+def cost(layout: Layout, op: str, algorithm: str, protocol: str, nbytes: float, channels: int) -> Cost:
+    """Return what *op* on *nbytes* costs; *channels* is told on. Raise SpecError where *algorithm* cannot run on *layout*."""
+    if algorithm not in PRICES:
+        raise SpecError(f"'{algorithm}' is no algorithm; write one of {', '.join(PRICES)}")
+    found = PRICES[algorithm](layout, op, protocol, nbytes)
+    launch = max(part.channels.launch for part in layout.parts)
+    load = found.traffic.load(found.chunk, protocol)
+    cap = found.volume / found.time
+    latency_share = max(0.0, 1.0 - found.volume / found.slowest.rate / found.time)
+    blamed = (found.slowest.cause, found.slowest.limit, found.latency_of)
+    return Cost(algorithm, protocol, channels, launch, found.volume, found.chunk, cap, latency_share, load, *blamed)
+
+
+def piece_of(volume: float, hops: int, protocol: str = "Simple") -> float:
+    """Return the bytes that a pipeline of *hops* passes on at once: small enough that the pipeline fills.
+
+    LL and LL128 carry their flags with the data, so that a rank passes on what its threads have just read.
+    """
+    if protocol != "Simple":
+        return min(volume, float(nccl.THREADS[protocol] * nccl.BYTES_PER_THREAD[protocol]))
+    piece = _LARGEST_PIECE
+    while piece > _SMALLEST_PIECE and volume / piece < hops:
+        piece /= 2
+    return min(piece, volume)
+
+
+# --- ring ------------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=64)
+def _ring_traffic(layout: Layout) -> Traffic:
+    streams = [(part, hop, 1.0) for part in layout.parts for channel in part.channels.channels for hop in channel.hops]
+    return Traffic(tuple(streams), float(layout.nodes * layout.channels) if layout.nodes > 1 else 0.0, layout.fabric)
+
+
+def _ring(layout: Layout, op: str, protocol: str, nbytes: float) -> Priced:
+    if op not in ROUNDS:
+        return _ring_pipeline(layout, protocol, nbytes)
+    traffic, chunk = _ring_traffic(layout), nbytes / layout.channels / layout.ranks
+    steps = ROUNDS[op] * (layout.ranks - 1)
+    rings = _different(layout)
+    paces = [[traffic.pace(edge, chunk, protocol) for edge in ring] for ring in rings]
+    times = [
+        ring_time([chunk / pace.rate for pace in along], [edge.latency(protocol) for edge in ring], steps)
+        for ring, along in zip(rings, paces, strict=True)
+    ]
+    slowest = min(pace for along in paces for pace in along)
+    return Priced(steps * chunk, max(times).total, chunk, slowest, traffic, latency_of(layout.rings[0]))
+
+
+@lru_cache(maxsize=64)
+def _different(layout: Layout) -> list[tuple[Edge, ...]]:
+    """Return one ring of each kind that costs the same."""
+    known = {tuple((part.slot.name, hop.links) for edge in ring for part, hop in edge.hops): ring for ring in layout.rings}
+    return list(known.values())
+
+
+def _ring_pipeline(layout: Layout, protocol: str, nbytes: float) -> Priced:
+    """Return a broadcast: piece after piece along the ring, whose last hop, back to the root, stays empty."""
+    traffic, volume = _ring_traffic(layout), nbytes / layout.channels
+    piece = piece_of(volume, layout.ranks - 1, protocol)
+    first, slowest = 0.0, []
+    for ring in _different(layout):
+        paces = [traffic.pace(edge, volume, protocol) for edge in ring]
+        hops = [piece / pace.rate + edge.latency(protocol) for edge, pace in zip(ring, paces, strict=True)]
+        first = max(first, sum(hops) * layout.ranks / len(ring) - hops[-1])
+        slowest.append(min(paces))
+    pace = min(slowest)
+    return Priced(volume, first + (volume - piece) / pace.rate, volume, pace, traffic, latency_of(layout.rings[0]))
+
+
+# --- trees and what reduces on the way -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Span:
+    """Edges of one kind, the streams on each, and how many of them follow one another on the longest way up."""
+
+    edges: Sequence[Edge]
+    count: float
+    hops: int
+
+
+def _neighbours(layout: Layout) -> list[tuple[Part, Part]]:
+    """Return pairs of parts whose nodes meet; equal nodes meet their like."""
+    return list(zip(layout.parts, (*layout.parts[1:], layout.parts[0]), strict=True)) if layout.nodes > 1 else []
+
+
+def _heads(layout: Layout) -> list[Edge]:
+    return [layout.between(*pair, channel) for pair in _neighbours(layout) for channel in range(layout.channels)]
+
+
+def _traffic(layout: Layout, spans: Sequence[_Span], between: float) -> Traffic:
+    streams = [(part, hop, span.count) for span in spans for edge in span.edges for part, hop in edge.hops]
+    return Traffic(tuple(streams), between, layout.fabric)
+
+
+def _up_and_down(layout: Layout, protocol: str, volume: float, spans: Sequence[_Span], between: float) -> Priced:
+    """Return a pipeline over *spans* to the root and back; every stream carries *volume*."""
+    traffic = _traffic(layout, spans, between)
+    piece = piece_of(volume, sum(span.hops for span in spans), protocol)
+    first, paces = 0.0, []
+    for span in spans:
+        found = [(traffic.pace(edge, volume, protocol, span.count), edge.latency(protocol)) for edge in span.edges]
+        first += span.hops * max(piece / pace.rate + latency for pace, latency in found)
+        paces += [pace for pace, _ in found]
+    slowest = min(paces)
+    edges = [edge for span in spans for edge in list(span.edges[:1]) * span.hops]
+    return Priced(volume, 2 * first + max(0.0, volume - piece) / slowest.rate, volume, slowest, traffic, latency_of(edges))
+
+
+def _tree(layout: Layout, op: str, protocol: str, nbytes: float) -> Priced:
+    """Return a double binary tree: each of two trees has half of each channel, up and down."""
+    chains = [edge for part in layout.parts for channel in range(layout.channels) for edge in layout.chain(part, channel)]
+    spans = [_Span(chains, 2.0, layout.most_local - 1)] if chains else []
+    nodes = layout.nodes
+    if nodes > 1:
+        spans.append(_Span(_heads(layout), float(min(nodes, 4)), depth(nodes)))
+    return _up_and_down(layout, protocol, nbytes / layout.channels / 2, spans, 4.0 * (nodes - 1) * layout.channels)
+
+
+def _collnet(layout: Layout, op: str, protocol: str, nbytes: float) -> Priced:
+    """Return a chain in each node whose first GPU sends to switches that add."""
+    chains = [edge for part in layout.parts for channel in range(layout.channels) for edge in layout.chain(part, channel)]
+    spans = [_Span(chains, 1.0, layout.most_local - 1)] if chains else []
+    spans.append(_Span(_heads(layout), 1.0, 1))
+    return _up_and_down(layout, protocol, nbytes / layout.channels, spans, float(layout.nodes * layout.channels))
+
+
+def _collnet_direct(layout: Layout, op: str, protocol: str, nbytes: float) -> Priced:
+    """Return shards gathered at every GPU of a node, summed by the network, and handed back."""
+    local, volume = layout.most_local, nbytes / layout.channels
+    shares = layout.channels / local
+    inside = [edge for part in layout.parts for edge in layout.pairs(part)]
+    spans = [_Span(inside, 2.0 * shares, 1)] if inside else []
+    spans.append(_Span(_heads(layout), 1.0, 1))
+    return _up_and_down(layout, protocol, volume, spans, float(layout.nodes * layout.channels))
+
+
+# --- reduction in NVSwitch -------------------------------------------------------------------------------------------
+
+
+def switch_edge(part: Part, src: str, dst: str) -> Edge:
+    """Return the edge between a GPU (``gpu0``) and the NVSwitches (``nvswitch``) of a node."""
+    return Edge(((part, Hop(src, dst, Route(((f"{src}>{dst}",),), "NVS", part.slot.node.nvlink_transport))),))
+
+
+def _switch_edges(part: Part) -> list[Edge]:
+    both = [(f"gpu{gpu}", "nvswitch") for gpu in part.gpus] + [("nvswitch", f"gpu{gpu}") for gpu in part.gpus]
+    return [switch_edge(part, src, dst) for src, dst in both]
+
+
+def _nvls(layout: Layout, op: str, protocol: str, nbytes: float) -> Priced:
+    """Return a reduction in the switches of each node; between nodes by switches that add, or (`_nvls_tree`) by trees."""
+    return _in_nvswitch(layout, op, protocol, nbytes, 1.0, 1)
+
+
+def _nvls_tree(layout: Layout, op: str, protocol: str, nbytes: float) -> Priced:
+    return _in_nvswitch(layout, op, protocol, nbytes, min(layout.nodes, 4) / 2, depth(layout.nodes))
+
+
+def _in_nvswitch(layout: Layout, op: str, protocol: str, nbytes: float, sent: float, hops: int) -> Priced:
+    """Return it with *sent* payloads out of each node, over *hops* hops between nodes each way."""
+    local = layout.most_local
+    crossing = (local + 1) / local if op == "all_reduce" else 1.0
+    volume = crossing * nbytes
+    edges = [edge for part in layout.parts for edge in _switch_edges(part)]
+    newest = float(layout.parts[0].slot.node.gpu.compute_capability) >= 10
+    spans = [_Span(edges, 1.0 / nccl.NVLS_EFFICIENCY["blackwell" if newest else "hopper"], 2)]
+    if layout.nodes > 1:
+        spans.append(_Span(_heads(layout), sent / layout.channels / crossing, hops))
+    piece = piece_of(volume / layout.ranks, 4) * local
+    traffic = _traffic(layout, spans, layout.nodes * sent / crossing)
+    slowest = min(traffic.pace(edge, volume, protocol, span.count) for span in spans for edge in span.edges)
+    latency = 4 * edges[0].latency(protocol)
+    if layout.nodes > 1:
+        latency += 2 * hops * spans[1].edges[0].latency(protocol)
+    first = 4 * piece / slowest.rate
+    return Priced(volume, latency + first + max(0.0, volume - piece) / slowest.rate, volume, slowest, traffic, latency_of(edges[:1]))
+
+
+# --- phases that wait for one another --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Phase:
+    """Edges of which each carries *nbytes* in each of *steps* steps, *count* streams alike."""
+
+    edges: Sequence[Edge]
+    count: float
+    nbytes: float
+    steps: int
+
+
+def _in_turn(layout: Layout, protocol: str, phases: Sequence[_Phase]) -> Priced:
+    """Return phases one after another, as one fluid of as many bytes a stream as the longest has."""
+    phases = [phase for phase in phases if phase.edges and phase.steps]
+    time, slowest, weighed = 0.0, [], []
+    for phase in phases:
+        between = phase.count * layout.nodes * len(phase.edges) if phase.edges[0].fabric else 0.0
+        traffic = _traffic(layout, [_Span(phase.edges, phase.count, 1)], between)
+        paces = [traffic.pace(edge, phase.nbytes, protocol, phase.count) for edge in phase.edges]
+        latency = max(edge.latency(protocol) for edge in phase.edges)
+        time += phase.steps * (phase.nbytes / min(paces).rate + latency)
+        slowest.append((phase.steps * phase.nbytes / min(paces).rate, min(paces)))
+        weighed.append((phase, between))
+    volume = max(phase.steps * phase.nbytes for phase in phases)
+    spans = [_Span(phase.edges, phase.count * phase.steps * phase.nbytes / volume, 1) for phase in phases]
+    between = sum(streams * phase.steps * phase.nbytes / volume for phase, streams in weighed)
+    bytes_time = sum(seconds for seconds, _ in slowest)
+    pace = max(slowest)[1]._replace(rate=volume / bytes_time)
+    chunk = max(phase.nbytes for phase in phases)
+    edges = [edge for phase in phases for edge in list(phase.edges[:1]) * phase.steps]
+    return Priced(volume, time, chunk, pace, _traffic(layout, spans, between), latency_of(edges))
+
+
+def _hierarchical(layout: Layout, op: str, protocol: str, nbytes: float) -> Priced:
+    """Return shards reduced on rings within nodes, then each between the GPUs of its place, then gathered."""
+    _alike(layout, "Hierarchical")
+    local, nodes = layout.most_local, layout.nodes
+    inside: list[Edge] = []
+    rings = [ring_channels(part.slot.graph, part.gpus) for part in layout.parts]
+    count = min(len(found.channels) for found in rings)
+    for part, found in zip(layout.parts, rings, strict=True):
+        inside += [Edge(((part, hop),)) for channel in found.channels[:count] for hop in channel.hops]
+    pairs = _neighbours(layout)
+    across = [layout.across(*pair, pair[0].gpus[place], pair[1].gpus[place]) for pair in pairs for place in range(local)]
+    return _in_turn(
+        layout,
+        protocol,
+        [_Phase(inside, 1.0, nbytes / local / count, 2 * (local - 1)), _Phase(across, 1.0, nbytes / local / nodes, 2 * (nodes - 1))],
+    )
+
+
+def _halving_doubling(layout: Layout, op: str, protocol: str, nbytes: float) -> Priced:
+    """Return exchanges with partners 1, 2, 4 .. places away, of half, a quarter .. of the payload, and back."""
+    try:
+        rounds = rounds_of(layout.ranks)
+    except ValueError as error:
+        raise SpecError(str(error)) from None
+    _alike(layout, "HalvingDoubling")
+    part, phases = layout.parts[0], []
+    for bit in range(rounds):
+        apart, size = 1 << bit, nbytes / (2 << bit)
+        if apart < layout.most_local:
+            partners = [(part.gpus[place], part.gpus[place ^ apart]) for place in range(layout.most_local)]
+            edges = [layout.inside(part, *pair) for part in layout.parts for pair in partners]
+        else:
+            edges = [layout.across(*pair, gpu, gpu) for pair in _neighbours(layout) for gpu in part.gpus]
+        phases.append(_Phase(edges, 1.0, size, 2))
+    return _in_turn(layout, protocol, phases)
+
+
+def _pat(layout: Layout, op: str, protocol: str, nbytes: float) -> Priced:
+    """Return a gather or a scatter with one rank per node in log2 N steps, at each step twice the bytes."""
+    nodes, count = layout.nodes, layout.channels
+    steps = depth(nodes)
+    each = (nodes - 1) / nodes * nbytes / count / steps
+    return _in_turn(layout, protocol, [_Phase(_heads(layout), 1.0, each, steps)])
+
+
+def _pairwise(layout: Layout, op: str, protocol: str, nbytes: float) -> Priced:
+    """Return an exchange of *nbytes* per rank: a block to everyone, one partner after another, all ranks at once."""
+    block, local = nbytes / layout.ranks, layout.most_local
+    spans, partners = [], layout.ranks - local
+    inside = [edge for part in layout.parts for edge in layout.pairs(part)]
+    if inside:
+        spans.append(_Span(inside, 1.0, local - 1))
+    if partners:
+        across = [layout.across(*pair, gpu, pair[1].gpus[0]) for pair in _neighbours(layout) for gpu in pair[0].gpus]
+        arriving = [layout.across(*pair, pair[0].gpus[0], gpu) for pair in _neighbours(layout) for gpu in pair[1].gpus]
+        spans.append(_Span([_halves(out, into) for out, into in zip(across, arriving, strict=False)], float(partners), partners))
+    traffic = _traffic(layout, spans, float(partners * layout.ranks))
+    paces = [traffic.pace(edge, block, protocol) for span in spans for edge in span.edges]
+    latency = sum(span.hops * max(edge.latency(protocol) for edge in span.edges) for span in spans)
+    slowest = min(paces)
+    edges = [edge for span in spans for edge in list(span.edges[:1]) * span.hops]
+    return Priced(block, latency + block / slowest.rate, block, slowest, traffic, latency_of(edges))
+
+
+def _halves(out: Edge, into: Edge) -> Edge:
+    """Return the way out of one GPU's node with the way into another's."""
+    return Edge((out.hops[0], into.hops[1]), out.fabric)
+
+
+def _alike(layout: Layout, algorithm: str) -> None:
+    counts = {len(part.gpus) for part in layout.parts}
+    if len(counts) > 1:
+        said = " and ".join(str(count) for count in sorted(counts))
+        raise SpecError(f"{algorithm} needs the same number of ranks on every node, not {said}: take Ring or Tree, or even placements")
+
+
+PRICES: Mapping[str, Callable[[Layout, str, str, float], Priced]] = {
+    "Ring": _ring,
+    "Tree": _tree,
+    "CollNet": _collnet,
+    "CollNetChain": _collnet,
+    "CollNetDirect": _collnet_direct,
+    "NVLS": _nvls,
+    "NVLSTree": _nvls_tree,
+    "PAT": _pat,
+    "Hierarchical": _hierarchical,
+    "HalvingDoubling": _halving_doubling,
+    "Pairwise": _pairwise,
+}
+"""How each algorithm is priced: NCCL's own by its names, then those of other libraries."""

@@ -1,0 +1,111 @@
+"""Which transfers make up a collective, and over which edge of the link graph does each go? What the ``transfer`` executor plays.
+
+Each channel plays the algorithm's own schedule on its share of the payload, with ranks numbered as the schedule wants them: around
+the ring, along the chains of the nodes, or through the nodes in order. The way from one rank to another is an edge of `layout`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from sim.spec.yaml import SpecError
+from sim.training.collectives.all_to_all import all_to_all
+from sim.training.collectives.channels import ring_channels
+from sim.training.collectives.halving_doubling import halving_doubling_all_reduce
+from sim.training.collectives.hierarchical import hierarchical_all_reduce
+from sim.training.collectives.layout import Layout
+from sim.training.collectives.nvls import SWITCH, nvls_all_reduce
+from sim.training.collectives.pricing import piece_of, switch_edge
+from sim.training.collectives.ring import ring_all_gather, ring_all_reduce, ring_broadcast, ring_reduce_scatter
+from sim.training.collectives.schedule import Transfer
+from sim.training.collectives.traffic import Edge
+from sim.training.collectives.tree import depth, tree_all_reduce
+
+
+class Script(NamedTuple):
+    """One channel's transfers, each with its edge."""
+
+    transfers: Sequence[Transfer]
+    edges: Sequence[Edge]
+
+
+def scripts(layout: Layout, op: str, algorithm: str, nbytes: float) -> list[Script]:
+    """Return what each channel plays; SpecError where the algorithm has no schedule of single transfers."""
+    if algorithm not in _WRITERS:
+        raise SpecError(f"{algorithm} is played as one activity only; the transfer executor knows {', '.join(_WRITERS)}")
+    return _WRITERS[algorithm](layout, op, nbytes)
+
+
+def _ring(layout: Layout, op: str, nbytes: float) -> list[Script]:
+    each, ranks = nbytes / layout.channels, range(layout.ranks)
+    writers: Mapping[str, Callable[[], list[Transfer]]] = {
+        "all_reduce": lambda: ring_all_reduce(ranks, each),
+        "all_gather": lambda: ring_all_gather(ranks, each),
+        "reduce_scatter": lambda: ring_reduce_scatter(ranks, each),
+        "broadcast": lambda: ring_broadcast(ranks, each, round(each / piece_of(each, layout.ranks - 1))),
+    }
+    transfers = writers[op]()
+    return [Script(transfers, [ring[transfer.src] for transfer in transfers]) for ring in layout.rings]
+
+
+def _tree(layout: Layout, op: str, nbytes: float) -> list[Script]:
+    each, local = nbytes / layout.channels, layout.most_local
+    pieces = max(1, round(each / 2 / piece_of(each / 2, local - 1 + depth(layout.nodes))))
+    transfers = tree_all_reduce(range(layout.ranks), each, pieces, local)
+
+    def edge(channel: int, src: int, dst: int) -> Edge:
+        part, onward = layout.every_node[src // local], layout.every_node[dst // local]
+        if src // local != dst // local:
+            return layout.between(part, onward, channel)
+        order = part.channels.channels[channel].gpus
+        return layout.inside(part, order[src % local], order[dst % local])
+
+    return [Script(transfers, [edge(channel, transfer.src, transfer.dst) for transfer in transfers]) for channel in range(layout.channels)]
+
+
+def _straight(layout: Layout, transfers: Sequence[Transfer]) -> list[Script]:
+    """Return one script whose ranks are numbered through the nodes."""
+    gpus = [gpu for part in layout.every_node for gpu in part.gpus]
+    return [Script(transfers, [_numbered(layout, gpus, transfer.src, transfer.dst) for transfer in transfers])]
+
+
+def _nvls(layout: Layout, op: str, nbytes: float) -> list[Script]:
+    if layout.nodes > 1 or op != "all_reduce":
+        raise SpecError("NVLS between nodes, or other than all_reduce, is played as one activity only")
+    (part,) = layout.parts
+    pieces = max(1, round(nbytes / layout.ranks / piece_of(nbytes / layout.ranks, 4)))
+    transfers = nvls_all_reduce(range(layout.ranks), nbytes, pieces)
+    names = {SWITCH: "nvswitch"} | {rank: f"gpu{gpu}" for rank, gpu in enumerate(part.gpus)}
+    return [Script(transfers, [switch_edge(part, names[transfer.src], names[transfer.dst]) for transfer in transfers])]
+
+
+def _hierarchical(layout: Layout, op: str, nbytes: float) -> list[Script]:
+    """Return one script per ring of the node; its ranks stand in the order of the ring."""
+    local = layout.most_local
+    rings = [ring_channels(part.slot.graph, part.gpus).channels for part in layout.every_node]
+    count = min(len(found) for found in rings)
+    found = []
+    for channel in range(count):
+        transfers = hierarchical_all_reduce(range(layout.ranks), nbytes / count, local)
+        gpus = [gpu for ring in rings for gpu in ring[channel].gpus]
+        found.append(Script(transfers, [_numbered(layout, gpus, transfer.src, transfer.dst) for transfer in transfers]))
+    return found
+
+
+def _numbered(layout: Layout, gpus: Sequence[int], src: int, dst: int) -> Edge:
+    local, nodes = layout.most_local, layout.every_node
+    part, onward = nodes[src // local], nodes[dst // local]
+    if src // local == dst // local:
+        return layout.inside(part, gpus[src], gpus[dst])
+    return layout.across(part, onward, gpus[src], gpus[dst])
+
+
+_WRITERS: Mapping[str, Callable[[Layout, str, float], list[Script]]] = {
+    "Ring": _ring,
+    "Tree": _tree,
+    "NVLS": _nvls,
+    "Hierarchical": _hierarchical,
+    "HalvingDoubling": lambda layout, op, nbytes: _straight(layout, halving_doubling_all_reduce(range(layout.ranks), nbytes)),
+    "Pairwise": lambda layout, op, nbytes: _straight(layout, all_to_all(range(layout.ranks), nbytes)),
+}

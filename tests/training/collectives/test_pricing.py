@@ -1,0 +1,177 @@
+"""What an algorithm costs on a link graph, and how it plays: closed forms on uniform networks, conservation, and fair shares."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim.spec.yaml import SpecError
+from sim.training.collectives.all_to_all import all_to_all_time
+from sim.training.collectives.halving_doubling import halving_doubling_time
+from sim.training.collectives.hierarchical import hierarchical_all_reduce_time
+from sim.training.collectives.nvls import nvls_all_reduce_time
+from sim.training.collectives.plan import Tuning, plan_collectives
+from sim.training.collectives.pricing import piece_of
+from sim.training.collectives.protocols import WIRE_BYTES, latency_share
+from sim.training.collectives.tree import depth
+from sim.training.job import EXECUTORS
+from tests.harness import Rig, cluster, loads, machine, toy_node
+
+executors = pytest.mark.parametrize("executor", EXECUTORS)
+sizes = st.floats(1e4, 1e9)
+
+
+def cost(toys, nbytes, algorithm, protocol="Simple", op="all_reduce"):
+    """What *op* costs by a given algorithm, whether NCCL would choose it or not."""
+    rig = Rig(toys, fold=True)
+    return rig.plan.cost_of(nbytes, algorithm, protocol, 1, op)
+
+
+def alone(toys, executor, nbytes, algorithm):
+    rig = Rig(toys, executor, algorithm=algorithm)
+    rig.ring("it", nbytes)
+    rig.env.run()
+    return rig.ends["it"]
+
+
+@executors
+@given(power=st.integers(1, 4), nbytes=sizes, nic=st.floats(1e8, 1e11), latency=st.floats(0, 1e-3))
+def test_halving_doubling_between_nodes(executor, power, nbytes, nic, latency):
+    """Closed form: 2 log2(n) l + 2(n-1)/n S/B."""
+    toys = machine(1, 2**power, nic=nic, network_latency=latency, pcie=1e15)
+    expected = halving_doubling_time(2**power, nbytes, nic, latency)
+    assert alone(toys, executor, nbytes, "HalvingDoubling") == pytest.approx(expected, rel=1e-9)
+
+
+@executors
+@given(gpus=st.integers(2, 4), nodes=st.integers(2, 4), nbytes=sizes, nic=st.floats(1e8, 1e10), inside=st.floats(0, 1e-4))
+def test_hierarchical(executor, gpus, nodes, nbytes, nic, inside):
+    """Closed form: the GPUs of a node share its NIC while their shards travel."""
+    toys = machine(gpus, nodes, nic=nic, nvlink=2e10, hop_latency=inside, network_latency=1e-5, pcie=1e15)
+    expected = hierarchical_all_reduce_time(gpus * nodes, nbytes, gpus, 2e10, inside, nic / gpus, 1e-5)
+    assert alone(toys, executor, nbytes, "Hierarchical") == pytest.approx(expected, rel=1e-9)
+
+
+@given(n=st.integers(2, 16), nbytes=sizes, nic=st.floats(1e8, 1e11), latency=st.floats(0, 1e-3))
+def test_all_to_all_between_nodes(n, nbytes, nic, latency):
+    """Closed form: (n-1)(S/(nB) + l)."""
+    toys = machine(1, n, nic=nic, network_latency=latency, pcie=1e15)
+    assert cost(toys, nbytes, "Pairwise", op="all_to_all").alone == pytest.approx(all_to_all_time(n, nbytes, nic, latency), rel=1e-9)
+
+
+@given(nodes=st.integers(2, 32), nbytes=st.floats(1e3, 1e10), nic=st.floats(1e9, 1e11), latency=st.floats(1e-6, 1e-3))
+def test_a_tree_between_nodes(nodes, nbytes, nic, latency):
+    """Closed form: 2 h l, the first piece's way up and down, and the rest at the busiest port's pace: min(N, 4) streams of S/2."""
+    toys = machine(1, nodes, nic=nic, network_latency=latency, pcie=1e15)
+    hops, streams, volume = depth(nodes), min(nodes, 4), nbytes / 2
+    piece = piece_of(volume, hops)
+    expected = 2 * hops * (latency + piece * streams / nic) + (volume - piece) * streams / nic
+    assert cost(toys, nbytes, "Tree").alone == pytest.approx(expected, rel=1e-9)
+
+
+@given(n=st.integers(3, 16), nbytes=st.floats(1e8, 1e10), latency=st.floats(0, 1e-5))
+def test_reduction_in_nvswitch(n, nbytes, latency):
+    """Closed form of many pieces, at the share of the ports that NCCL grants the switches: (n+1)/n S/(0.85 B) + 4 l."""
+    toys = machine(n, nvlink=1e11, hop_latency=latency)
+    pieces = int(1 + nbytes / n / 2**19)
+    expected = nvls_all_reduce_time(n, nbytes, 0.85e11, latency, pieces)
+    assert cost(toys, nbytes, "NVLS").alone == pytest.approx(expected, rel=0.1)
+
+
+def test_trees_beat_rings_at_small_sizes_and_pipeline_at_large_ones():
+    """Many nodes: log N against N latencies below 1 MB; above, a tree sends 2 S through a port where a ring sends 2(n-1)/n S."""
+    toys = machine(1, 32, nic=12.5e9, network_latency=1e-5, pcie=1e15)
+    small, large = (cost(toys, nbytes, "Tree").alone / cost(toys, nbytes, "Ring").alone for nbytes in (1e4, 1e9))
+    assert small < 0.3
+    assert 0.95 < large < 1.1
+
+
+def test_two_nodes_pass_the_rate_of_their_nic_by_trees():
+    """A tree of two nodes sends S through each NIC where a ring of 16 ranks sends 15/8 S (NVIDIA/nccl-tests issue 22: 134 and 268 ms)."""
+    toys = machine(8, 2, nic=10e9, nvlink=1e12, pcie=1e15)
+    ratio = cost(toys, 1e9, "Ring").alone / cost(toys, 1e9, "Tree").alone
+    assert ratio == pytest.approx(15 / 8, rel=0.05)
+
+
+@given(
+    algorithm=st.sampled_from(["Tree", "Hierarchical", "Ring"]), gpus=st.integers(1, 4), nodes=st.integers(2, 4),
+    nbytes=st.floats(1e5, 1e8), wiring=st.sampled_from(["nvswitch", "pcie"]), latency=st.sampled_from([0.0, 1e-5]),
+)  # fmt: skip
+def test_phase_is_close_to_transfers_and_no_link_is_overloaded(algorithm, gpus, nodes, nbytes, wiring, latency):
+    """One activity takes as long as every transfer by itself, at most as much longer as hops are thought to want links at once."""
+    toys = machine(gpus, nodes, wiring=wiring, nic=5e9, hop_latency=latency, network_latency=latency)
+    times = {}
+    for executor in EXECUTORS:
+        rig = Rig(toys, executor, algorithm=algorithm)
+        rig.ring("it", nbytes)
+        rig.env.run()
+        times[executor] = rig.ends["it"]
+        for link, steps in loads(rig.log).items():
+            assert max(load for _, load in steps) <= rig.network.capacity[link] * (1 + 1e-9)
+    assert times["transfer"] * 0.97 <= times["phase"] <= times["transfer"] * 1.7
+
+
+@executors
+@pytest.mark.parametrize("algorithm", ["Tree", "Hierarchical"])
+def test_two_jobs_on_one_nic_get_half_each(executor, algorithm):
+    """Fair share: two all-reduces between the same nodes take twice as long as one."""
+    toys = machine(1, 2, nic=1e9, pcie=1e15)
+    rig = Rig(toys, executor, algorithm=algorithm)
+    rig.ring("first", 1e9)
+    rig.ring("second", 1e9)
+    rig.env.run()
+    assert rig.ends["first"] == pytest.approx(2 * alone(toys, executor, 1e9, algorithm), rel=0.02)
+
+
+def test_a_tree_beside_a_copy_yields_the_fair_share():
+    """Two streams each way of the tree and one copy on a NIC: the copy has a third of it."""
+    rig = Rig(machine(1, 2, nic=3e9, pcie=1e15), algorithm="Tree")
+    rig.ring("tree", 1e10)
+    rig.copy("copy", 1e9, ["nic0>net"])
+    rig.env.run()
+    assert rig.ends["copy"] == pytest.approx(1.0, rel=0.01)
+
+
+@pytest.mark.parametrize("protocol", WIRE_BYTES)
+def test_flags_weigh_on_the_wire(protocol):
+    """Closed form: 2(n-1)/n S times the protocol's wire bytes; a hop's latency is NCCL's share of Simple's."""
+    toys = machine(4, nvlink=1e9, hop_latency=1e-3)
+    expected = 1.5 * 1e9 * WIRE_BYTES[protocol] / 1e9 + 6 * 1e-3 * latency_share(protocol, "nvlink")
+    assert cost(toys, 1e9, "Ring", protocol).alone == pytest.approx(expected)
+
+
+def test_a_class_may_have_its_own_latency_of_ll():
+    toys = machine(1, 2, nic=1e9, pcie=1e15, network={"hop_latency": "1 ms", "hop_latency_ll": "0.4 ms"})
+    assert cost(toys, 1.0, "Ring", "LL").alone == pytest.approx(2 * 0.4e-3, rel=1e-3)
+
+
+def test_switches_of_the_fabric_may_add_up():
+    """In-network reduction: S out of each node and S in, whatever the number of nodes; NCCL takes it by name."""
+    toys = cluster(toy_node(1, nic=1e9, pcie=1e15), count=8, in_network_reduction=True)
+    rig = Rig(toys, algorithm="CollNetChain", fold=True)
+    assert rig.plan.choice(1e9).algorithm == "CollNetChain"
+    assert rig.plan.cost(1e9).alone == pytest.approx(1.0, rel=0.01)
+    with pytest.raises(SpecError, match="needs a network that reduces"):
+        Rig(machine(1, 8), algorithm="CollNetChain", fold=True).plan.choice(1e9)
+
+
+def test_unequal_nodes_say_what_works():
+    toys = cluster(toy_node(1), toy_node(2))
+    with pytest.raises(SpecError, match="same number of ranks on every node, not 1 and 2: take Ring or Tree"):
+        Rig(toys, algorithm="Hierarchical").plan.cost(1e6)
+    assert Rig(toys, algorithm="Tree").plan.cost(1e6).alone > 0
+
+
+def test_too_many_channels():
+    with pytest.raises(SpecError, match="65 channels: NCCL has 1 to 64"):
+        plan_collectives([], None, Tuning(channels=65))
+
+
+@given(nbytes=st.floats(1, 1e10), op=st.sampled_from(["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all"]))
+def test_costs_are_kept(nbytes, op):
+    """The same question twice is one answer, and its parts make sense."""
+    plan = Rig(machine(4, 2), algorithm=None, protocol=None, fold=True).plan
+    found = plan.cost(nbytes, op)
+    assert plan.cost(nbytes, op) is found
+    assert found.alone > 0 and 0 <= found.latency_share <= 1 and all(weight >= 0 for weight in found.load.values())
