@@ -192,6 +192,8 @@ def _live(workload: Workload) -> Iterator[_Moment]:
             kept += layer.read * width / 4 if segment else 0.0  # the segment's input
         kept, inside, before = (kept, inside + saved, segment) if segment else (kept + saved, 0.0, 0)
         maps = (layer.read + layer.write) * width / 4
+        if layer.op == "rnn":  # its time steps come one after another: what it saved stands for the gradients of its gates
+            maps = min(maps, saved)
         scratch = _CONVOLUTION_SCRATCH * maps if layer.op == "conv" and layer.kernel_size > 1 else 0.0
         yield _Moment(kept + inside + maps, scratch)
 

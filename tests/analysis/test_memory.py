@@ -303,3 +303,9 @@ def test_frozen_embeddings_have_no_cast_copy() -> None:
     """Autocast copies the weights of matrix operators: 100 of them here, not the 900 of a frozen embedding."""
     layers = [{"name": "words", "op": "embedding", "frozen": [900]}, layer("gemm", 0, 100)]
     assert gpu_memory(workload(layers, 1000, precision="amp_fp16"), gpu()).weights == 1000 * 4 + 100 * 2
+
+
+def test_time_steps_of_a_recurrent_layer_do_not_exist_together() -> None:
+    """Its operators read and write 90 bytes a sample over all steps; what they saved, 10, stands for the gradients that coexist."""
+    layers = [{"name": "gru", "op": "rnn", "saved": "10 B", "read": "50 B", "write": "40 B"}]
+    assert gpu_memory(workload(layers, 1, batch=3), gpu()).activations == 3 * (10 + 10)
