@@ -10,7 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: run test check readme bench clean
+.PHONY: run test check readme validated bench clean
 .DEFAULT_GOAL := run
 
 run: $(VENV)/.run
@@ -31,6 +31,10 @@ readme: $(VENV)/.dev
 	$(BIN)/python -m tests.readme
 
 # Prints how fast the program is on this machine and writes the medians into README.md.
+# Predicts the committed measurements again and writes how far off that was into README.md and hardware/validated.json.
+validated: $(VENV)/.dev
+	$(BIN)/python -m calibration.published
+
 bench: $(VENV)/.dev
 	$(BIN)/python -m tests.bench.table
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from calibration.baselines import Known, closed_form, copy_row, fit_closed_form, free_communication
 from calibration.cluster_fit import Model, fit_model, predictions, prior_model
 from calibration.compute_scale import measured_scale
-from calibration.evaluate import Evaluator
+from calibration.evaluate import Case, Evaluator
 from calibration.questions import Folders, Question, question
 from calibration.run_records import TOO_MANY_PROBLEMS, RunRecord, read_records
 from calibration.scores import Scored
@@ -112,10 +112,12 @@ def _scored(
     evaluator: Evaluator,
 ) -> list[Scored]:
     before, after = (predictions(model, rows, evaluator) for model in (zero_shot, calibrated))
+    described = evaluator.all([Case(row.record, 1.0, ()) for row in rows])
     made = []
-    for row, (early, early_spread), (late, late_spread) in zip(rows, before, after, strict=True):
+    for row, bare, (early, early_spread), (late, late_spread) in zip(rows, described, before, after, strict=True):
         known = Known(row, late.compute)
         said = {
+            "as_described": bare.step,
             "zero_shot": early.step,
             "calibrated": late.step,
             "free_communication": free_communication(known),

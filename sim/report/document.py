@@ -11,6 +11,7 @@ from sim.analysis.cost import cost
 from sim.analysis.memory import gpu_memory
 from sim.epoch import Epoch
 from sim.events import STALLS
+from sim.report.expected_error import expected_error
 from sim.report.verdict import assumptions, verdict, warnings
 from sim.simulate import Run
 from sim.training.server_plan import ServerPlan
@@ -58,7 +59,7 @@ def _job_document(run: Run, number: int, inputs: Mapping[str, str], noted: Seque
             workload, run.node(number).gpu, ranks=job.job.ranks, channels=plan.channels if plan else None
         ).by_use(),
         "collective": collective(run, number),
-        "expected_error": None,
+        "expected_error": expected_error(run, number),
         "assumptions": assumptions(run, number),
         "warnings": [*noted, *warnings(run, number)],
         "seed": run.seed,

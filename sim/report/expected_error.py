@@ -1,0 +1,76 @@
+"""How far off may this run be? The errors that predictions of measured runs showed, for this GPU, its network and the software stack.
+
+`hardware/validated.json` is written by ``make validated`` from the measured runs that come with `calibration`: relative errors of
+step times predicted from the descriptions alone, as a run predicts them. The nearest group that was measured answers: the same GPU,
+network and stack; then GPU and network; then the network; then everything. More GPUs or nodes than measured extrapolate.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from sim.simulate import Run
+from sim.spec.catalogue import roots
+from sim.spec.hardware import Node
+from sim.training.job import Job
+
+SUMMARY = "hardware/validated.json"
+
+
+def groups_of(node: Node, job: Job) -> list[str]:
+    """Return the groups of runs that *job* on nodes like *node* belongs to, the nearest first."""
+    network, gpu, stack = traffic(node, job), node.gpu.name, job.workload.training.stack.name
+    return [f"{gpu}, {network}, {stack}", f"{gpu}, {network}", network, "all runs"]
+
+
+def traffic(node: Node, job: Job) -> str:
+    """Return in words what gradients of *job* cross: the slowest kind of link on the way."""
+    if job.ranks == 1:
+        return "one GPU"
+    if len(job.placement) > 1:
+        return f"{node.nic.transport.name} between nodes"
+    if node.topology.nvlink is not None:
+        return "NVLink"
+    return "PCIe"
+
+
+def expected_error(run: Run, number: int) -> dict[str, Any] | None:
+    """Return the validated error (fractions) of job *number* of *run*, and what it rests on; None where nothing was validated."""
+    job = run.jobs[number].job
+    known = _summary()
+    for name in groups_of(run.node(number), job):
+        if name in known:
+            return _answer(name, known[name], job)
+    return None
+
+
+def _answer(name: str, found: Mapping[str, Any], job: Job) -> dict[str, Any]:
+    beyond = _beyond(found, job)
+    reach = f"extrapolated: {beyond}" if beyond else "interpolated: within the sizes measured"
+    step = {"low": found["low"], "high": found["high"]}
+    return {
+        "median": found["median"],
+        "p90": found["p90"],
+        "basis": f"{found['points']} measured runs on {name} ({', '.join(found['sources'])}), predicted from descriptions alone; {reach}",
+        "extrapolates": bool(beyond),
+        "measured_over_predicted_95": step,
+    }
+
+
+def _beyond(found: Mapping[str, Any], job: Job) -> str:
+    """Return in words what of *job* lies outside the runs measured; empty where nothing does."""
+    sizes: Sequence[tuple[str, int, int]] = (("nodes", len(job.placement), found["most_nodes"]), ("GPUs", job.ranks, found["most_gpus"]))
+    return ", ".join(f"{here} {what}, measured up to {most}" for what, here, most in sizes if here > most)
+
+
+@lru_cache(maxsize=1)
+def _summary() -> Mapping[str, Mapping[str, Any]]:
+    for root in roots():
+        path = root / SUMMARY
+        if path.is_file():
+            groups: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["groups"]
+            return groups
+    return {}
