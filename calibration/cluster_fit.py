@@ -40,6 +40,8 @@ ROBUST: Final = 2.0
 COMPUTE: Final = "compute"
 UNEXPLAINED: Final = 2.0 * LEAST_NOISE
 """Spread of residuals from which other ways of traffic than the one described are tried."""
+ENOUGH: Final = 0.95
+"""Share of the variance of predictions that the directions simulated for intervals must carry."""
 FEW_ROWS: Final = 24
 """Rows on which it is seen what matters."""
 
@@ -205,8 +207,10 @@ def _directions(model: Model, asked: Sequence[Question], evaluator: Evaluator) -
     variances, axes = np.linalg.eigh(np.array(model.covariance))
     steps = (axes * np.sqrt(np.maximum(variances, 0.0))).T
     few = asked[:: -(-len(asked) // FEW_ROWS)]
-    moved = np.abs(sensitivities(model, few, steps, evaluator)).max(axis=0)
-    return np.asarray(steps[moved > IMMATERIAL])
+    moved = np.mean(sensitivities(model, few, steps, evaluator) ** 2, axis=0)
+    order = np.argsort(-moved)
+    kept = 1 + int(np.searchsorted(np.cumsum(moved[order]), ENOUGH * moved.sum()))
+    return np.asarray(steps[order[:kept]][moved[order[:kept]] > IMMATERIAL**2 / 10])
 
 
 def _with_groups(model: Model, rows: Sequence[Question]) -> Model:

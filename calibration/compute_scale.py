@@ -44,7 +44,6 @@ class ComputeScale:
 def group_keys(asked: Question) -> list[Hashable]:
     """Return the groups that *asked* belongs to, the nearest first: runs of one group are expected to compute alike."""
     record, training = asked.record, asked.workload.training
-    gpu = asked.hardware.groups[asked.job.placement[0].node if len(asked.hardware.groups) > 1 else 0].node.gpu.name
     job = (record.workload, training.stack.name, training.stack.strategy, training.precision)
     here = ("cluster", record.hardware, *job)
     return [
@@ -52,7 +51,7 @@ def group_keys(asked: Question) -> list[Hashable]:
         (*here, record.software, asked.workload.input.loader),
         (*here, record.software),
         here,
-        ("gpu", gpu, *job, record.software),
+        ("gpu", asked.gpu.name, *job, record.software),
     ]
 
 

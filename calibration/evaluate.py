@@ -11,8 +11,11 @@ from typing import Final, NamedTuple
 from calibration.network_parameters import Factors, with_factors
 from calibration.questions import Folders, Question, question, scaled
 from calibration.run_records import RunRecord
+from sim.epoch import Epoch
 from sim.events import Cause
 from sim.simulate import simulate
+from sim.spec.hardware import Hardware
+from sim.training.job import Job
 
 SYNC: Final = (Cause.INTERCONNECT, Cause.NETWORK, Cause.STRAGGLER)
 """What a rank waits for in the gradient exchange."""
@@ -44,7 +47,10 @@ class Case(NamedTuple):
 
 def predict(asked: Question, compute_scale: float = 1.0, factors: Factors = ()) -> Prediction:
     """Simulate *asked* and return its warm steady state."""
-    epoch = simulate(with_factors(asked, factors), [scaled(asked, compute_scale)], cold=False).jobs[0].warm
+    return _outcome(simulate(with_factors(asked, factors), [scaled(asked, compute_scale)], cold=False).jobs[0].warm)
+
+
+def _outcome(epoch: Epoch) -> Prediction:
     waits = {cause: epoch.stalls.get(cause, 0.0) for cause in (*SYNC, *INPUT)}
     return Prediction(epoch.step_time, sum(waits[cause] for cause in SYNC), sum(waits[cause] for cause in INPUT))
 
@@ -77,7 +83,7 @@ class Evaluator:
 
         size = max(4, min(32, len(cases) // (2 * processes)))
         chunks = [cases[start : start + size] for start in range(0, len(cases), size)]
-        found = Parallel(n_jobs=processes)(delayed(_predict_all)(chunk, self.folders) for chunk in chunks)
+        found = Parallel(n_jobs=processes, max_nbytes=None)(delayed(_predict_all)(chunk, self.folders) for chunk in chunks)
         return [prediction for chunk in found for prediction in chunk]
 
 
@@ -95,4 +101,14 @@ def _question(record: RunRecord, folders: Folders) -> Question:
 
 
 def _predict_all(cases: Sequence[Case], folders: Folders) -> list[Prediction]:
-    return [predict(_question(case.record, folders), case.compute_scale, case.factors) for case in cases]
+    """Simulate *cases*; what several share, machines as moved and jobs as scaled, is made once, and the simulator knows it again."""
+    machines: dict[tuple[int, bool, Factors], Hardware] = {}
+    jobs: dict[tuple[int, float], Job] = {}
+    found = []
+    for case in cases:
+        asked = _question(case.record, folders)
+        moved = (id(asked.hardware), asked.nodes == 2, case.factors)
+        machine = machines[moved] = machines.get(moved) or with_factors(asked, case.factors)
+        job = jobs[id(asked), case.compute_scale] = jobs.get((id(asked), case.compute_scale)) or scaled(asked, case.compute_scale)
+        found.append(_outcome(simulate(machine, [job], cold=False).jobs[0].warm))
+    return found

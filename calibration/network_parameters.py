@@ -150,10 +150,10 @@ def _moved_node(node: Node, moves: Mapping[tuple[str, str], float]) -> Node:
         for place, transport in transports(node)
     }
     changed["nic"] = node.nic.model_copy(update={"transport": changed.pop(NIC)})
-    spread = math.exp(moves.get((EVERYWHERE, "spread"), 0.0))
     if moves.get((EVERYWHERE, STAGED)):
         changed["topology"] = node.topology.model_copy(update={"nvlink": None, "peer_to_peer": "none"})
-    changed["gpu"] = node.gpu.model_copy(update={"compute_cv": min(0.5, node.gpu.compute_cv * spread)})
+    if (spread := moves.get((EVERYWHERE, "spread"), 0.0)) != 0.0:
+        changed["gpu"] = node.gpu.model_copy(update={"compute_cv": min(0.5, node.gpu.compute_cv * math.exp(spread))})
     return node.model_copy(update=changed)
 
 

@@ -15,7 +15,7 @@ from calibration.run_records import RunRecord
 from sim.check import check_hardware, check_workload, require
 from sim.cluster.build import place, with_nodes
 from sim.spec.catalogue import SUFFIX, UnknownName, locate, suggestions
-from sim.spec.hardware import Hardware
+from sim.spec.hardware import Gpu, Hardware
 from sim.spec.library import Loaded, load
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
@@ -51,6 +51,12 @@ class Question:
     def batch(self) -> int:
         """Return samples per GPU and micro-batch."""
         return self.workload.training.batch
+
+    @property
+    def gpu(self) -> Gpu:
+        """Return the GPU of the first node the job runs on."""
+        nodes = [group.node for group in self.hardware.groups if group.role == "worker" for _ in range(group.count)]
+        return nodes[self.job.placement[0].node].gpu
 
     @property
     def nodes(self) -> int:
@@ -179,6 +185,8 @@ def _agree(record: RunRecord, pattern: str) -> None:
 
 def scaled(asked: Question, compute_scale: float) -> Job:
     """Return the job of *asked* with all layer times, on the GPU and on the host that launches them, times *compute_scale*."""
+    if compute_scale == 1.0:
+        return asked.job
     training = asked.workload.training
     stack = training.stack.model_copy(update={"launch_cpu": training.stack.launch_cpu * compute_scale})
     changed = training.model_copy(update={"compute_factor": training.compute_factor * compute_scale, "stack": stack})

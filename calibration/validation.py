@@ -6,6 +6,7 @@ scored. *zero_shot* uses the compute rows alone, *calibrated* both. Nothing is e
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,15 +54,33 @@ def validate(files: Sequence[Path], folders: Folders, processes: int = 0, say: S
     """
     read = [read_records(path) for path in files]
     asked = ask([record for found in read for record in found.records], folders)
-    evaluator = Evaluator(folders, processes)
-    names = dict.fromkeys(row.record.hardware for row in asked)
-    clusters = []
-    for name in names:
-        rows = [row for row in asked if row.record.hardware == name]
-        clusters.append(_validate_cluster(name, rows, asked, evaluator))
-        say(f"{name}: {len(rows)} rows")
+    names = list(dict.fromkeys(row.record.hardware for row in asked))
+    clusters = _validate_clusters(names, asked, folders, processes or os.cpu_count() or 1, say)
     notes = [note for found in read for note in found.notes]
     return Validation(tuple(clusters), (*notes, *_odd(asked)))
+
+
+def _validate_clusters(names: Sequence[str], asked: Sequence[Question], folders: Folders, processes: int, say: Say) -> list[Cluster]:
+    """Return the outcome for each of *names*: side by side where there are many clusters, else each with all processes."""
+    rows = {name: [row for row in asked if row.record.hardware == name] for name in names}
+    if processes == 1 or len(names) < 2 * processes:
+        clusters = []
+        for name in names:
+            clusters.append(_validate_cluster(name, rows[name], asked, Evaluator(folders, processes)))
+            say(f"{name}: {len(rows[name])} rows")
+        return clusters
+    from joblib import Parallel, delayed
+
+    longest_first = sorted(names, key=lambda name: -len(rows[name]))
+    tasks = (delayed(_validate_cluster)(name, rows[name], _of_same_gpu(rows[name], asked), Evaluator(folders, 1)) for name in longest_first)
+    found = dict(zip(longest_first, Parallel(n_jobs=processes, batch_size=1, max_nbytes=None)(tasks), strict=True))
+    return [found[name] for name in names]
+
+
+def _of_same_gpu(rows: Sequence[Question], asked: Sequence[Question]) -> list[Question]:
+    """Return the compute rows of *asked* that may tell how fast *rows* compute."""
+    gpus = {row.gpu.name for row in rows}
+    return [row for row in asked if row.record.role == "compute" and row.gpu.name in gpus]
 
 
 def ask(records: Sequence[RunRecord], folders: Folders) -> list[Question]:
@@ -80,8 +99,8 @@ def ask(records: Sequence[RunRecord], folders: Folders) -> list[Question]:
 
 
 def _validate_cluster(name: str, rows: Sequence[Question], everywhere: Sequence[Question], evaluator: Evaluator) -> Cluster:
-    """Return the outcome for one cluster; *everywhere* are the rows of all, whose compute rows may tell of the same GPU."""
-    compute = [row for row in everywhere if row.record.role == "compute"]
+    """Return the outcome for one cluster; among *everywhere* are the compute rows of others, which may tell of the same GPU."""
+    compute = _of_same_gpu(rows, everywhere)
     network = [row for row in rows if row.record.role == "network"]
     asked = [row for row in rows if row.record.role == "prediction"]
     with_sync = [row for row in network if row.record.exposed_sync is not None and row.job.ranks > 1]

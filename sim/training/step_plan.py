@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from sim.cluster.gpu import Kernels, layer_time, memory_time
 from sim.spec.hardware import Gpu
@@ -121,7 +122,28 @@ def plan_steps(workload: Workload, machines: Sequence[tuple[Gpu, float]], ranks:
     return [_plan(workload, gpu, cpu_speed, found, exchange) for (gpu, cpu_speed), found in zip(machines, passes, strict=True)]
 
 
+class _Asked(NamedTuple):
+    """What decides a pass, as cache key: descriptions are frozen, so the same objects give the same pass."""
+
+    workload: Workload
+    gpu: Gpu
+    cpu_speed: float
+
+    def __eq__(self, other: object) -> bool:
+        same = isinstance(other, _Asked) and self.workload is other.workload and self.gpu is other.gpu
+        return same and self.cpu_speed == cast(_Asked, other).cpu_speed
+
+    def __hash__(self) -> int:
+        return hash((id(self.workload), id(self.gpu), self.cpu_speed))
+
+
 def _run_layers(workload: Workload, gpu: Gpu, cpu_speed: float) -> _Pass:
+    return _one_pass(_Asked(workload, gpu, cpu_speed))
+
+
+@lru_cache(maxsize=128)
+def _one_pass(asked: _Asked) -> _Pass:
+    workload, gpu, cpu_speed = asked
     training, layers = workload.training, workload.model.layers
     stack, batch, precision = training.stack, training.batch, training.precision
     timeline = _Timeline(stack.launch_cpu / cpu_speed)
