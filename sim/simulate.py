@@ -15,6 +15,7 @@ from sim.epoch import Epoch, EpochRun, Scene
 from sim.events import EventLog
 from sim.spec.hardware import Hardware, Node
 from sim.spec.workload import Workload
+from sim.training.collectives.gloo import plan_gloo
 from sim.training.collectives.plan import plan_collectives
 from sim.training.job import EXECUTORS, Job, Wiring, job_slots, tuning_of
 from sim.training.server_plan import plan_servers, serving
@@ -119,7 +120,11 @@ def _plan(hardware: Hardware, job: Job, number: int, cluster: Sequence[Slot]) ->
     stack = job.workload.training.stack
     if stack.uses_servers:
         return plan_servers(number, job.workload, cluster, hardware.fabric)
-    return plan_collectives(job_slots(number, cluster), hardware.fabric, tuning_of(stack)) if job.ranks > 1 else None
+    if job.ranks == 1:
+        return None
+    if stack.gloo_transport is not None:
+        return plan_gloo(job_slots(number, cluster), hardware.fabric, stack.gloo_transport)
+    return plan_collectives(job_slots(number, cluster), hardware.fabric, tuning_of(stack))
 
 
 def steps_per_epoch(workload: Workload, ranks: int) -> int:

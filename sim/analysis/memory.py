@@ -255,4 +255,6 @@ def _communication(workload: Workload, channels: int | None, gradient_as_bucket_
         copies = stack.fusion.threshold
     else:  # DDP's buckets together, or one flat copy, hold every gradient (pytorch pull 41954 measured as much)
         copies = 0.0 if gradient_as_bucket_view and stack.strategy == "ddp" else width * sum(tensors)
+    if stack.backend == "gloo":  # its buffers lie in host memory
+        return copies
     return copies + (channels or stack.channels or _NCCL_CHANNELS) * _NCCL_CONNECTIONS * _NCCL_BUFFERS

@@ -143,7 +143,7 @@ class Stack(Spec):
             self.gloo_transport is not None and not gloo,
             "gloo_transport is gloo's, but the backend is nccl; leave it out, or write backend: gloo",
         )
-        forced = [name for name in ("channels",) if getattr(self, name) is not None]
+        forced = [name for name in ("nccl_algo", "nccl_proto", "channels") if getattr(self, name) is not None]
         yield gloo and bool(forced), f"{', '.join(forced)}: NCCL's, but the backend is gloo; leave it out, or write backend: nccl"
         yield (
             self.uses_servers and not self.servers,

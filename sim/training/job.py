@@ -15,6 +15,7 @@ from sim.spec.hardware import Node
 from sim.spec.stack import Stack
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
+from sim.training.collectives.gloo import GlooExecutor, GlooPlan
 from sim.training.collectives.phase import PhaseExecutor
 from sim.training.collectives.plan import CollectivePlan, Live, Tuning
 from sim.training.collectives.transfer import TransferExecutor
@@ -178,9 +179,15 @@ def _exchange(stage: Stage, ranks: Sequence[int], gpus: Sequence[LiveGpu], plan:
     rounds = [micro_batch.operations for micro_batch in plan.micro_batches]
     if rings is None:
         return Exchange(stage.network.env, stage.log, ranks, rounds, None, gpus)
-    collective = EXECUTORS[stage.executor](stage.network, stage.log, ranks[0], rings, stage.built.live)
+    collective = _collective(stage, ranks[0], rings)
     tier = Cause.NETWORK if rings.nodes > 1 else Cause.INTERCONNECT
     return Exchange(stage.network.env, stage.log, ranks, rounds, Backend(collective, tier), gpus)
+
+
+def _collective(stage: Stage, rank: int, plan: CollectivePlan) -> Collective:
+    if isinstance(plan, GlooPlan):
+        return GlooExecutor(stage.network, stage.log, rank, plan, stage.built.live)
+    return EXECUTORS[stage.executor](stage.network, stage.log, rank, plan, stage.built.live)
 
 
 def _served(

@@ -1,0 +1,166 @@
+"""What does a collective cost over Gloo? Down to host memory, around one ring of all ranks over sockets, and up again.
+
+All-reduce (facebookincubator/gloo, docs/algorithms.md, the default since the new interface): a ring in rank order, reduce-scatter then
+all-gather, in segments of at most 1 MiB of which one is reduced while another is on the wire:
+
+    launch + 2(n-1) * latency + 2(n-1)/n * bytes / rate
+
+with rate the slowest of one socket, the NIC, and what a rank's two threads (event loop and caller) copy and add. A gather goes around
+once; a broadcast is a binomial tree, ceil(log2 n) times latency and bytes. Every rank sends and receives each byte of the ring, at
+``cpu_time_per_byte`` both, on the cores that loaders share. torch copies a GPU's tensors to pinned memory before and back after
+(ProcessGroupGloo.cpp), each rank over its own PCIe path. Limits: one collective at a time where torch has two threads; the first NIC
+only; what sockets between ranks of one node and the additions put on DRAM is not counted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from sim.cluster.build import Slot
+from sim.cluster.network import Network
+from sim.events import Cause, EventLog
+from sim.spec.hardware import Fabric, Transport
+from sim.training.collectives.channels import ring_channels
+from sim.training.collectives.layout import Layout
+from sim.training.collectives.phase import PhaseExecutor, SimProcess
+from sim.training.collectives.plan import CORES_COPY, Chosen, CollectivePlan, Live, Op, Tuning, live_load, live_name
+from sim.training.collectives.traffic import CORE, CORES, Cost, Load, Part
+
+_NIC = ("nic0>net", "net>nic0")
+_THREADS = 2.0
+_STAGING = "copies to and from host memory"
+
+
+@dataclass(frozen=True)
+class GlooPlan(CollectivePlan):
+    """The collectives of one job over Gloo."""
+
+    transport: Transport = field(kw_only=True)
+    """What one socket carries."""
+
+    @property
+    def channels(self) -> int:
+        """Return 1: there is one ring."""
+        return 1
+
+    def choice(self, nbytes: float, op: Op = "all_reduce") -> Chosen:
+        """Return Gloo's only way."""
+        return Chosen("Gloo ring" if op != "broadcast" else "Gloo tree", "TCP", 1)
+
+    def cost_of(self, nbytes: float, algorithm: str, protocol: str, channels: int, op: Op = "all_reduce") -> Cost:
+        """Return what *op* costs on the ring, without the copies to the host and back."""
+        ranks, load = self.ranks, self._ring_load
+        steps, volume = _steps(op, ranks, nbytes)
+        rate, cause, limit = self._rate(load)
+        launch, latency = self.transport.launch, steps * self.transport.hop_latency
+        latency += steps * self.fabric.latency if self.nodes > 1 else 0.0
+        total = latency + volume / rate
+        tier = Cause.NETWORK if self.nodes > 1 else Cause.INTERCONNECT
+        named = (cause, limit, (tier, f"{self.transport.name} latency"))
+        return Cost(algorithm, protocol, channels, launch, volume, volume / steps, volume / total, latency / total, load, *named)
+
+    def crossings(self, slot: str) -> dict[str, Hashable]:
+        """Return what tells the physical links of one node of *slot* apart."""
+        found: dict[str, list[Hashable]] = defaultdict(list)
+        for down in (True, False):
+            for (name, link), load in self.staging(down).items():
+                if name == slot:
+                    found[link].append((down, load))
+        for (name, link), load in self._ring_load.items():
+            if name == slot:
+                found[link].append(load)
+        return {link: tuple(loads) for link, loads in found.items()}
+
+    def causes(self, live: Live) -> dict[str, tuple[Cause, str]]:
+        """Return what it means that a resource, by its live name, holds a collective back."""
+        found = super().causes(live)
+        tier = Cause.NETWORK if self.nodes > 1 else Cause.INTERCONNECT
+        return found | {live_name(live, part.slot.name, CORES): (tier, CORES_COPY) for part in self.parts}
+
+    def staging(self, down: bool) -> Load:
+        """Return the load, for each byte a GPU copies *down* to the host or up again, when all GPUs of the job do."""
+        found: dict[tuple[str, str], float] = defaultdict(float)
+        for part in self.parts:
+            for gpu in part.gpus:
+                route = part.slot.graph.device_to_host(gpu) if down else part.slot.graph.host_to_device(gpu)
+                for link in route.links:
+                    found[part.slot.name, link] += 1.0
+        return found
+
+    def staging_cap(self) -> float:
+        """Return the bytes/s at which one GPU copies with its path to itself."""
+        return min(part.slot.graph.alone(part.slot.graph.device_to_host(gpu)) for part in self.parts for gpu in part.gpus)
+
+    @property
+    def _ring_load(self) -> dict[tuple[str, str], float]:
+        found: dict[tuple[str, str], float] = {}
+        for part in self.parts:
+            name, nic = part.slot.name, part.slot.node.nic
+            found[name, CORES] = 2.0 * len(part.gpus) * self.transport.cpu_time_per_byte
+            if self.nodes > 1:
+                weight = max(1.0, nic.transport.total_efficiency / self.transport.total_efficiency)
+                found |= {(name, link): weight for link in _NIC}
+        if self.shared:
+            found[CORE] = float(self.nodes)
+        return {resource: load for resource, load in found.items() if load}
+
+    def _rate(self, load: Mapping[tuple[str, str], float]) -> tuple[float, Cause, str]:
+        """Return the bytes/s around the ring when nothing else runs, and what limits it."""
+        tier = Cause.NETWORK if self.nodes > 1 else Cause.INTERCONNECT
+        cap, copying = self.transport.flow_cap, 2.0 * self.transport.cpu_time_per_byte
+        limits = [(cap * self.transport.flows, tier, f"the flow limit of {self.transport.name}")] if cap else []
+        if copying:
+            limits.append((_THREADS / copying, tier, "the threads of one Gloo rank"))
+        for part in self.parts:
+            host, links = part.slot.node.host, part.slot.graph.links
+            if copying:
+                cores = host.physical_cores * (host.cpu.smt_gain if host.vcpus > host.physical_cores else 1.0)
+                limits.append((cores / load[part.slot.name, CORES], tier, CORES_COPY))
+            if self.nodes > 1:
+                limits.append((links[_NIC[0]].capacity / load[part.slot.name, _NIC[0]], Cause.NETWORK, links[_NIC[0]].description))
+        limits += [(capacity / load[CORE], Cause.NETWORK, "the core of the fabric") for capacity in self.shared.values()]
+        limits.append((self.staging_cap(), Cause.INTERCONNECT, _STAGING))
+        return min(limits)
+
+
+def _steps(op: Op, ranks: int, nbytes: float) -> tuple[int, float]:
+    """Return how many hops follow one another, and the bytes over each link of the ring."""
+    if op == "broadcast":
+        rounds = math.ceil(math.log2(ranks))
+        return rounds, rounds * nbytes
+    steps = (2 if op == "all_reduce" else 1) * (ranks - 1)
+    return steps, steps * nbytes / ranks
+
+
+def plan_gloo(used: Sequence[tuple[Slot, tuple[int, ...]]], fabric: Fabric, transport: Transport) -> GlooPlan:
+    """Return how one job's collectives travel over Gloo; *used* gives each slot with the GPUs the job has on each of its nodes."""
+    nodes = sum(slot.count for slot, _ in used)
+    parts = tuple(Part(slot, gpus, ring_channels(slot.graph, gpus, nodes).first(1)) for slot, gpus in used)
+    return GlooPlan(Layout(parts, fabric), Tuning(), transport=transport)
+
+
+class GlooExecutor:
+    """Plays collectives of one job over Gloo: copies of every GPU down, the ring, copies up."""
+
+    def __init__(self, network: Network, log: EventLog, rank: int, plan: GlooPlan, live: Live) -> None:
+        self._network = network
+        self._log = log
+        self._rank = rank
+        self._ring = PhaseExecutor(network, log, rank, plan, live)
+        self._cap = plan.staging_cap()
+        self._ranks = plan.ranks
+        self._usage = {down: live_load(plan.staging(down), live) for down in (True, False)}
+
+    def __call__(self, name: str, ident: int, nbytes: float, op: Op = "all_reduce") -> SimProcess:
+        """Play one *op* that leaves *nbytes* on every rank."""
+        yield from self._copy(name, ident, nbytes / self._ranks if op == "all_gather" else nbytes, down=True)
+        yield from self._ring(name, ident, nbytes, op)
+        yield from self._copy(name, ident, nbytes, down=False)
+
+    def _copy(self, name: str, ident: int, nbytes: float, down: bool) -> SimProcess:
+        start = self._network.env.now
+        yield self._network.start(f"{name} {'down' if down else 'up'}", nbytes, self._usage[down], cap=self._cap).done
+        self._log.did(self._rank, "comm", f"{name} staging", Cause.INTERCONNECT, start, _STAGING, ident, nbytes)
