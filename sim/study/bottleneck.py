@@ -227,14 +227,31 @@ def _servers(workload: Workload) -> Workload:
     return _training(workload, stack=stack.model_copy(update={"servers": servers}))
 
 
+def _gloo(workload: Workload, change: Callable[[Transport], Transport]) -> Workload:
+    """Return *workload* with a *change* of what Gloo's sockets carry, where it uses them."""
+    stack = workload.training.stack
+    if stack.gloo_transport is None:
+        return workload
+    return _training(workload, stack=stack.model_copy(update={"gloo_transport": change(stack.gloo_transport)}))
+
+
+def _network(workload: Workload) -> Workload:
+    return _gloo(_servers(workload), _transport)
+
+
+def _cores(workload: Workload) -> Workload:
+    prepared = _dataset("prep", "dali_prep", "dali_gpu_prep")(workload)
+    return _gloo(prepared, lambda transport: transport.model_copy(update={"cpu_time_per_byte": 0.0}))
+
+
 _CHANGES: dict[Resource, _Change] = {
     "disk": _Change(node=_disk),
-    "cpu": _Change(_cores_of_network, _dataset("prep", "dali_prep", "dali_gpu_prep")),
+    "cpu": _Change(_cores_of_network, _cores),
     "decode": _Change(workload=_dataset("dali_gpu_time")),
     "copy": _Change(workload=_dataset("prepared")),
     "nvlink": _Change(node=_nvlink),
     "pcie": _Change(node=_pcie),
-    "network": _Change(node=_nic, fabric=_fabric, workload=_servers),
+    "network": _Change(node=_nic, fabric=_fabric, workload=_network),
     "launch": _Change(workload=_launch),
     "spread": _Change(workload=lambda workload: _training(workload, noise=Noise(compute_cv=0.0, persistent_cv=0.0))),
     "gpu": _Change(_gpu, lambda workload: _training(workload, compute_factor=workload.training.compute_factor / FAST)),

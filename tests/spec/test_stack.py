@@ -19,6 +19,8 @@ CONTRADICTIONS = {
     ("gloo_transport=tcp-single-flow",): "gloo_transport is gloo's, but the backend is nccl; leave it out, or write backend: gloo",
     ("backend=gloo", "gloo_transport=tcp-single-flow", "channels=2"): "channels: NCCL's, but the backend is gloo; leave it out, "
     "or write backend: nccl",
+    ("backend=gloo", "gloo_transport=tcp-single-flow", "nccl_algo=Ring", "nccl_proto=LL"): "nccl_algo, nccl_proto: NCCL's, but the backend "
+    "is gloo; leave it out, or write backend: nccl",
     (
         "strategy=parameter_server",
         "servers={count: 1, source: t}",
@@ -70,6 +72,7 @@ def test_horovods_defaults_by_version(name, threshold, cycle):
 def test_backends_and_buckets_of_the_catalogue():
     """Sources as in the files: apex distributed.py, torch/optim since 2.0, as below."""
     assert (stack("apex-ddp").strategy, stack("apex-ddp").message_size, stack("apex-ddp").blocking_scalar_all_reduces) == ("apex", 10**7, 0)
+    assert (stack("gloo-ddp").backend, stack("gloo-ddp").gloo_transport.flows) == ("gloo", 1)
     assert (stack("torch-2.x-ddp").optimizer, stack("torch-2.x-ddp").bucket_cap) == ("foreach", 25 * MIB)
 
 

@@ -12,7 +12,7 @@ from sim.simulate import Run
 from sim.study.bottleneck import bottlenecks, free
 from sim.study.scenario import Scenario, answer
 from sim.training.job import Job
-from tests.harness import machine, run, toy_workload, volume
+from tests.harness import layer, machine, run, toy_workload, volume
 from tests.study.scenes import COMPUTE, scene
 
 
@@ -48,6 +48,18 @@ def test_two_equal_resources_bound_the_step_together() -> None:
     assert bottleneck.freed["cpu"] == pytest.approx(1.0, rel=1e-3)
     assert bottleneck.saved_by_both == pytest.approx(0.7, rel=1e-2)
     assert "bound the step together: freeing either alone saves under 4 %, both 70 %" in verdict(found, 0, bottleneck)
+
+
+def test_gloo_waits_for_its_sockets_or_its_cores() -> None:
+    """Closed form: 0.4 MB over sockets of 1 MB/s, or copied at 1 us a byte by each of two threads; without that the step is its compute."""
+    socket = {"name": "socket", "hop_latency": "0 s", "launch": "0 s", "efficiency": 1.0, "source": "test"}
+    for keys, name, stall in (({"flow_cap": "1 MB/s"}, "network", 0.4), ({"cpu_time_per_byte": "1000 s/GB"}, "cpu", 0.4)):
+        stack = {"backend": "gloo", "gloo_transport": socket | keys, "nccl_algo": None, "nccl_proto": None}
+        workload = toy_workload([layer(0.1, 0.2, 100_000)], stack=stack)
+        [bottleneck] = bottlenecks(run(machine(1, 2, nic=1e15, pcie=1e15), workload))
+        assert bottleneck.step_time == pytest.approx(0.3 + stall)
+        assert bottleneck.first == name
+        assert bottleneck.freed[bottleneck.first] == pytest.approx(0.3, rel=1e-3)
 
 
 def test_what_is_next_at_once_is_named() -> None:

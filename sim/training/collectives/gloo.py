@@ -113,7 +113,7 @@ class GlooPlan(CollectivePlan):
         cap, copying = self.transport.flow_cap, 2.0 * self.transport.cpu_time_per_byte
         limits = [(cap * self.transport.flows, tier, f"the flow limit of {self.transport.name}")] if cap else []
         if copying:
-            limits.append((_THREADS / copying, tier, "the threads of one Gloo rank"))
+            limits.append((_THREADS / copying, tier, CORES_COPY))
         for part in self.parts:
             host, links = part.slot.node.host, part.slot.graph.links
             if copying:
