@@ -30,11 +30,11 @@ check: $(VENV)/.dev
 readme: $(VENV)/.dev
 	$(BIN)/python -m tests.readme
 
-# Prints how fast the program is on this machine and writes the medians into README.md.
 # Predicts the committed measurements again and writes how far off that was into README.md and hardware/validated.json.
 validated: $(VENV)/.dev
 	$(BIN)/python -m calibration.published
 
+# Prints how fast the program is on this machine and writes the medians into README.md.
 bench: $(VENV)/.dev
 	$(BIN)/python -m tests.bench.table
 

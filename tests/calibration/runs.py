@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,13 +24,11 @@ def record(**columns: Any) -> RunRecord:
     return RunRecord("runs.csv", 2, **(given | columns))
 
 
-def simulated(
-    records: Sequence[RunRecord], compute_scale: float = 1.0, factors: Factors = (), noise: Mapping[int, float] = {}
-) -> list[Question]:
-    """Questions whose measured times are the simulator's under the given truth, times ``1 + noise`` by number."""
+def simulated(records: Sequence[RunRecord], compute_scale: float = 1.0, factors: Factors = ()) -> list[Question]:
+    """Questions whose measured times are the simulator's under the given truth."""
     made = []
-    for number, given in enumerate(records):
+    for given in records:
         asked = question(given)
         found = predict(asked, compute_scale, factors)
-        made.append(replace(asked, record=replace(given, step_time=found.step * (1 + noise.get(number, 0.0)), exposed_sync=None)))
+        made.append(replace(asked, record=replace(given, step_time=found.step, exposed_sync=None)))
     return made
