@@ -7,46 +7,31 @@ narrow, its root complex (``bridge0``) are links too, shared by both directions.
 link. GPUs address each other up to ``topology.peer_to_peer``; beyond it the sender writes to the DRAM of the receiver's socket
 and the receiver reads it, as NCCL's shared-memory transport does: two copies in series (`Route.stages`).
 
+Between isolated containers bytes go through host memory, or out of a NIC and back in.
+
 Does not model: NVLink relays through a third GPU (NCCL's NVB), the extra copies of a kernel TCP stack in DRAM, and NUMA
 placement of pinned memory (a GPU's buffers lie on its own socket).
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
-from sim.spec.hardware import Link, Node, Topology, Transport
-from sim.spec.yaml import SpecError
+from sim.cluster.node_links import NodeLink, links_of, parents_of
+from sim.spec.hardware import Node, Transport
 
 if TYPE_CHECKING:
     import networkx
 
-Tier = Literal["interconnect", "network"]
 PathClass = Literal["NVL", "NVS", "PIX", "PXB", "PHB", "SYS"]
 
 PATH_CLASSES: tuple[PathClass, ...] = ("NVL", "NVS", "PIX", "PXB", "PHB", "SYS")
 """Closest first."""
 
-_RESERVED = re.compile(r"(gpu|nic|socket|dram|bridge)\d+|nvswitch|net|.*>.*")
 _GPUDIRECT_LIMIT = PATH_CLASSES.index("PXB")  # NVIDIA/nccl paths.cc: GPUDirect RDMA by default up to PXB
-
-
-class TopologyError(SpecError):
-    """A link graph on which some device cannot be reached."""
-
-
-@dataclass(frozen=True)
-class NodeLink:
-    """One direction of a physical link, or a shared resource: *capacity* is what it delivers, in bytes/s."""
-
-    name: str
-    capacity: float
-    tier: Tier
-    description: str
 
 
 @dataclass(frozen=True)
@@ -92,17 +77,22 @@ class NodeGraph:
         return _memory(self.socket_of(f"gpu{gpu}"))
 
     def nvlinks(self, src: int, dst: int) -> int:
-        """Return the number of NVLinks straight from GPU *src* to GPU *dst*."""
+        """Return the number of NVLinks straight from GPU *src* to GPU *dst*; none between isolated containers."""
         nvlink = self.node.topology.nvlink
-        if nvlink is None:
+        if nvlink is None or self.isolated:
             return 0
         return nvlink.pairs.get(f"{src}-{dst}", 0) or nvlink.pairs.get(f"{dst}-{src}", 0)
 
     @property
     def switch_links(self) -> int:
-        """Return the number of NVLinks from every GPU to NVSwitch."""
+        """Return the number of NVLinks from every GPU to NVSwitch; none between isolated containers."""
         nvlink = self.node.topology.nvlink
-        return nvlink.switch_links if nvlink else 0
+        return nvlink.switch_links if nvlink and not self.isolated else 0
+
+    @property
+    def isolated(self) -> bool:
+        """Tell whether each GPU has a container of its own."""
+        return self.node.topology.isolated != "none"
 
     def pcie_class(self, one: str, other: str) -> PathClass:
         """Return the class of the PCIe path between two devices (``gpu0``, ``nic0``)."""
@@ -191,12 +181,19 @@ class NodeGraph:
             return Route(((f"{source}>nvswitch", f"nvswitch>{target}"),), "NVS", self.node.nvlink_transport)
         if self.nvlinks(src, dst):
             return Route(((f"{source}>{target}",),), "NVL", self.node.nvlink_transport)
+        if self.node.topology.isolated == "nic":
+            return self._loopback(src, dst)
         path_class = self.pcie_class(source, target)
-        if self._is_peer(path_class):
+        if self._is_peer(path_class) and not self.isolated:
             return Route((self._pcie_path(source, target),), path_class, self.node.peer_transport)
         home = self.socket_of(target)
         stages = (self._to_memory(source, home), self._from_memory(target, home))
         return Route(stages, path_class, self.node.host_transport, staged=True)
+
+    def _loopback(self, src: int, dst: int) -> Route:
+        """Return the way out of one NIC and back in, pipelined."""
+        links = (*self.to_nic(src, self.nearest_nic(src)).links, *self.from_nic(self.nearest_nic(dst), dst).links)
+        return Route((links,), "SYS", self.node.nic.transport)
 
     def _is_peer(self, path_class: PathClass) -> bool:
         farthest = self.node.topology.peer_to_peer.upper()
@@ -258,9 +255,8 @@ class _Described:
 @lru_cache(maxsize=64)
 def _cached_graph(described: _Described) -> NodeGraph:
     node = described.node
-    parents = _parents(node)
-    links = [*_nvlink_links(node), *_pcie_links(node, parents), *_socket_links(node), *_nic_links(node)]
-    return NodeGraph(node, {link.name: link for link in links}, parents)
+    parents = parents_of(node)
+    return NodeGraph(node, {link.name: link for link in links_of(node, parents)}, parents)
 
 
 def _climb(device: str, chain: tuple[str, ...]) -> list[str]:
@@ -273,128 +269,3 @@ def _descend(device: str, chain: tuple[str, ...]) -> list[str]:
 
 def _memory(socket: str) -> str:
     return socket.replace("socket", "dram")
-
-
-# --- from description to links ---------------------------------------------------------------------------------------
-
-
-def _parents(node: Node) -> dict[str, str]:
-    """Return what each device and switch hangs off, after checking that everything hangs somewhere, once."""
-    topology = node.topology
-    parents: dict[str, str] = {}
-    for index, socket in enumerate(topology.sockets):
-        _hang(parents, f"socket{index}", socket.gpus, socket.nics)
-    for switch in topology.switches:
-        if switch.name in parents or _RESERVED.fullmatch(switch.name):
-            raise TopologyError(
-                f"topology.switches: '{switch.name}' already names something; every switch needs a name of its own, for example plx0"
-            )
-        parents[switch.name] = switch.parent
-        _hang(parents, switch.name, switch.gpus, switch.nics)
-    _check_devices(node, parents)
-    _check_switches(topology, parents)
-    _check_pairs(node)
-    return parents
-
-
-def _hang(parents: dict[str, str], holder: str, gpus: tuple[int, ...], nics: tuple[int, ...]) -> None:
-    for name in (*(f"gpu{gpu}" for gpu in gpus), *(f"nic{nic}" for nic in nics)):
-        if name in parents:
-            raise TopologyError(f"topology: {name} hangs off {parents[name]} and off {holder}; it has one PCIe port")
-        parents[name] = holder
-
-
-def _check_devices(node: Node, parents: Mapping[str, str]) -> None:
-    due = {f"gpu{gpu}" for gpu in range(node.gpu_count)} | {f"nic{nic}" for nic in range(node.nic.count)}
-    switches = {switch.name for switch in node.topology.switches}
-    missing = sorted(due - set(parents))
-    if missing:
-        raise TopologyError(f"topology: {', '.join(missing)} hangs off no socket and no switch; list it under topology.sockets or a switch")
-    surplus = sorted(set(parents) - switches - due)
-    if surplus:
-        raise TopologyError(f"topology: there is no {', '.join(surplus)}: the node has {node.gpu_count} GPUs and {node.nic.count} NICs")
-
-
-def _check_switches(topology: Topology, parents: Mapping[str, str]) -> None:
-    sockets = {f"socket{index}" for index in range(len(topology.sockets))}
-    for switch in topology.switches:
-        above = switch.parent
-        for _ in topology.switches:
-            above = parents.get(above, above)
-        if above not in sockets:
-            raise TopologyError(
-                f"topology.switches: '{switch.name}' leads to '{above}', which is no socket; a parent is another switch or "
-                f"one of {', '.join(sorted(sockets))}"
-            )
-
-
-def _check_pairs(node: Node) -> None:
-    seen: set[frozenset[str]] = set()
-    for pair in node.topology.nvlink.pairs if node.topology.nvlink else ():
-        ends = pair.split("-")
-        known = [end for end in ends if end.isdigit() and int(end) < node.gpu_count]
-        if len(known) != 2 or len(set(ends)) != 2:
-            raise TopologyError(
-                f"topology.nvlink.pairs: '{pair}' is not a pair of GPUs; write for example 0-1, with GPUs 0..{node.gpu_count - 1}"
-            )
-        if frozenset(ends) in seen:
-            raise TopologyError(f"topology.nvlink.pairs: '{pair}' is given twice; one entry counts for both directions")
-        seen.add(frozenset(ends))
-
-
-def _both(one: str, other: str, capacity: float, tier: Tier, description: str) -> list[NodeLink]:
-    return [NodeLink(f"{one}>{other}", capacity, tier, description), NodeLink(f"{other}>{one}", capacity, tier, description)]
-
-
-def _delivered(link: Link) -> float:
-    return link.bandwidth * link.efficiency
-
-
-def _nvlink_links(node: Node) -> list[NodeLink]:
-    nvlink = node.topology.nvlink
-    if nvlink is None:
-        return []
-    links: list[NodeLink] = []
-    for pair, count in nvlink.pairs.items():
-        one, other = pair.split("-")
-        many = {1: "single NVLink", 2: "double NVLink"}.get(count, f"{count} NVLinks")
-        links += _both(f"gpu{one}", f"gpu{other}", count * _delivered(nvlink.link), "interconnect", f"{many} GPU{one}-GPU{other}")
-    for gpu in range(node.gpu_count) if nvlink.switch_links else ():
-        capacity = nvlink.switch_links * _delivered(nvlink.link)
-        links += _both(f"gpu{gpu}", "nvswitch", capacity, "interconnect", f"{nvlink.switch_links} NVLinks GPU{gpu}-NVSwitch")
-    return links
-
-
-def _pcie_links(node: Node, parents: Mapping[str, str]) -> list[NodeLink]:
-    own = {switch.name: switch.link for switch in node.topology.switches if switch.link}
-    links: list[NodeLink] = []
-    for device, holder in parents.items():
-        is_switch = _RESERVED.fullmatch(device) is None
-        kind = own.get(device if is_switch else holder) or node.topology.pcie
-        what = f"PCIe uplink of {device}" if is_switch else f"PCIe port of {device.upper()}"
-        links += _both(device, holder, _delivered(kind), "interconnect", what)
-    return links
-
-
-def _socket_links(node: Node) -> list[NodeLink]:
-    count = len(node.topology.sockets)
-    cpu = node.host.cpu
-    memory = cpu.memory_bandwidth * node.host.sockets / count  # several NUMA nodes may share one socket's channels
-    links: list[NodeLink] = []
-    for index in range(count):
-        links.append(NodeLink(f"dram{index}", memory, "interconnect", f"host memory of socket {index}"))
-        if node.topology.host_bridge_bandwidth:
-            links.append(NodeLink(f"bridge{index}", node.topology.host_bridge_bandwidth, "interconnect", f"host bridge of socket {index}"))
-        for other in range(index):
-            between = f"socket link {cpu.socket_link.name} {other}-{index}"
-            links += _both(f"socket{other}", f"socket{index}", _delivered(cpu.socket_link), "interconnect", between)
-    return links
-
-
-def _nic_links(node: Node) -> list[NodeLink]:
-    nic = node.nic
-    capacity = nic.bandwidth * nic.transport.total_efficiency
-    links: list[NodeLink] = []
-    for index in range(nic.count):
-        links += _both(f"nic{index}", "net", capacity, "network", f"NIC {index}, {nic.bandwidth * 8e-9:g} Gbps")
-    return links

@@ -172,6 +172,9 @@ class Topology(Spec):
     switches: tuple[Switch, ...] = ()
     peer_to_peer: Literal["none", "pix", "pxb", "phb", "sys"] = "pxb"
     """Farthest PCIe path on which GPUs may address each other; beyond it copies are staged through host memory."""
+    isolated: Literal["none", "host", "nic"] = "none"
+    """Whether each GPU's process has a container of its own, so that GPUs of one node have neither NVLink nor peer access to each other:
+    what they exchange goes through host memory, or out of a NIC and back in (loopback)."""
     host_bridge_bandwidth: Bandwidth | None = None
     """What one socket's root complex relays in all, where that is known to be less than the sum of its ports."""
     source: Source

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.cluster.topology import NodeGraph, Route, TopologyError, node_graph
+from sim.cluster.node_links import TopologyError
+from sim.cluster.topology import NodeGraph, Route, node_graph
 from tests.cluster import machines
 
 MACHINES = [machines.p3_16xlarge, machines.dgx_1v, machines.p4d, machines.hgx_h100, machines.p2_16xlarge, machines.two_islands]

@@ -16,7 +16,8 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Literal
 
-from sim.cluster.topology import PATH_CLASSES, NodeGraph, Route, Tier
+from sim.cluster.node_links import Tier
+from sim.cluster.topology import PATH_CLASSES, NodeGraph, Route
 from sim.spec.fields import at
 from sim.spec.hardware import Transport
 from sim.training.collectives.packing import pack_cycles, pack_paths

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise, permutations
 
-from sim.cluster.topology import PATH_CLASSES
 from sim.spec.hardware import Fabric
 from sim.training.collectives.channels import NETWORK, Channel, Hop
 from sim.training.collectives.traffic import Edge, Part
@@ -76,16 +75,8 @@ class Layout:
 
     def across(self, part: Part, onward: Part, src: int, dst: int) -> Edge:
         """Return the edge between GPUs of two nodes, each by the NIC next to it."""
-        out, into = nearest_nic(part, src), nearest_nic(onward, dst)
+        out, into = part.slot.graph.nearest_nic(src), onward.slot.graph.nearest_nic(dst)
         return Edge(((part, _out(part, src, out)), (onward, _in(onward, dst, into))), self.fabric)
-
-
-def nearest_nic(part: Part, gpu: int) -> int:
-    """Return a NIC as near to *gpu* as any; GPUs that share their nearest take turns."""
-    graph = part.slot.graph
-    distance = {nic: PATH_CLASSES.index(graph.pcie_class(f"gpu{gpu}", f"nic{nic}")) for nic in range(graph.node.nic.count)}
-    near = [nic for nic, far in distance.items() if far == min(distance.values())]
-    return near[part.gpus.index(gpu) % len(near)]
 
 
 def _head(channel: Channel) -> tuple[int, int]:

@@ -1,0 +1,159 @@
+"""Which links does a described node have, and what hangs off what? Every port, uplink, NVLink, socket link, DRAM and NIC, checked.
+
+A link's capacity is what it delivers: its bandwidth times the share that a large copy reaches.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from sim.spec.hardware import Link, Node, Topology
+from sim.spec.yaml import SpecError
+
+Tier = Literal["interconnect", "network"]
+
+_RESERVED = re.compile(r"(gpu|nic|socket|dram|bridge)\d+|nvswitch|net|.*>.*")
+
+
+class TopologyError(SpecError):
+    """A link graph on which some device cannot be reached."""
+
+
+@dataclass(frozen=True)
+class NodeLink:
+    """One direction of a physical link, or a shared resource: *capacity* is what it delivers, in bytes/s."""
+
+    name: str
+    capacity: float
+    tier: Tier
+    description: str
+
+
+def links_of(node: Node, parents: Mapping[str, str]) -> list[NodeLink]:
+    """Return every link of *node*, whose devices hang off *parents*."""
+    return [*_nvlink_links(node), *_pcie_links(node, parents), *_socket_links(node), *_nic_links(node)]
+
+
+def parents_of(node: Node) -> dict[str, str]:
+    """Return what each device and switch hangs off, after checking that everything hangs somewhere, once."""
+    topology = node.topology
+    parents: dict[str, str] = {}
+    for index, socket in enumerate(topology.sockets):
+        _hang(parents, f"socket{index}", socket.gpus, socket.nics)
+    for switch in topology.switches:
+        if switch.name in parents or _RESERVED.fullmatch(switch.name):
+            raise TopologyError(
+                f"topology.switches: '{switch.name}' already names something; every switch needs a name of its own, for example plx0"
+            )
+        parents[switch.name] = switch.parent
+        _hang(parents, switch.name, switch.gpus, switch.nics)
+    _check_devices(node, parents)
+    _check_switches(topology, parents)
+    _check_pairs(node)
+    return parents
+
+
+def _hang(parents: dict[str, str], holder: str, gpus: tuple[int, ...], nics: tuple[int, ...]) -> None:
+    for name in (*(f"gpu{gpu}" for gpu in gpus), *(f"nic{nic}" for nic in nics)):
+        if name in parents:
+            raise TopologyError(f"topology: {name} hangs off {parents[name]} and off {holder}; it has one PCIe port")
+        parents[name] = holder
+
+
+def _check_devices(node: Node, parents: Mapping[str, str]) -> None:
+    due = {f"gpu{gpu}" for gpu in range(node.gpu_count)} | {f"nic{nic}" for nic in range(node.nic.count)}
+    switches = {switch.name for switch in node.topology.switches}
+    missing = sorted(due - set(parents))
+    if missing:
+        raise TopologyError(f"topology: {', '.join(missing)} hangs off no socket and no switch; list it under topology.sockets or a switch")
+    surplus = sorted(set(parents) - switches - due)
+    if surplus:
+        raise TopologyError(f"topology: there is no {', '.join(surplus)}: the node has {node.gpu_count} GPUs and {node.nic.count} NICs")
+
+
+def _check_switches(topology: Topology, parents: Mapping[str, str]) -> None:
+    sockets = {f"socket{index}" for index in range(len(topology.sockets))}
+    for switch in topology.switches:
+        above = switch.parent
+        for _ in topology.switches:
+            above = parents.get(above, above)
+        if above not in sockets:
+            raise TopologyError(
+                f"topology.switches: '{switch.name}' leads to '{above}', which is no socket; a parent is another switch or "
+                f"one of {', '.join(sorted(sockets))}"
+            )
+
+
+def _check_pairs(node: Node) -> None:
+    seen: set[frozenset[str]] = set()
+    for pair in node.topology.nvlink.pairs if node.topology.nvlink else ():
+        ends = pair.split("-")
+        known = [end for end in ends if end.isdigit() and int(end) < node.gpu_count]
+        if len(known) != 2 or len(set(ends)) != 2:
+            raise TopologyError(
+                f"topology.nvlink.pairs: '{pair}' is not a pair of GPUs; write for example 0-1, with GPUs 0..{node.gpu_count - 1}"
+            )
+        if frozenset(ends) in seen:
+            raise TopologyError(f"topology.nvlink.pairs: '{pair}' is given twice; one entry counts for both directions")
+        seen.add(frozenset(ends))
+
+
+def _both(one: str, other: str, capacity: float, tier: Tier, description: str) -> list[NodeLink]:
+    return [NodeLink(f"{one}>{other}", capacity, tier, description), NodeLink(f"{other}>{one}", capacity, tier, description)]
+
+
+def _delivered(link: Link) -> float:
+    return link.bandwidth * link.efficiency
+
+
+def _nvlink_links(node: Node) -> list[NodeLink]:
+    nvlink = node.topology.nvlink
+    if nvlink is None:
+        return []
+    links: list[NodeLink] = []
+    for pair, count in nvlink.pairs.items():
+        one, other = pair.split("-")
+        many = {1: "single NVLink", 2: "double NVLink"}.get(count, f"{count} NVLinks")
+        links += _both(f"gpu{one}", f"gpu{other}", count * _delivered(nvlink.link), "interconnect", f"{many} GPU{one}-GPU{other}")
+    for gpu in range(node.gpu_count) if nvlink.switch_links else ():
+        capacity = nvlink.switch_links * _delivered(nvlink.link)
+        links += _both(f"gpu{gpu}", "nvswitch", capacity, "interconnect", f"{nvlink.switch_links} NVLinks GPU{gpu}-NVSwitch")
+    return links
+
+
+def _pcie_links(node: Node, parents: Mapping[str, str]) -> list[NodeLink]:
+    own = {switch.name: switch.link for switch in node.topology.switches if switch.link}
+    links: list[NodeLink] = []
+    for device, holder in parents.items():
+        is_switch = _RESERVED.fullmatch(device) is None
+        kind = own.get(device if is_switch else holder) or node.topology.pcie
+        what = f"PCIe uplink of {device}" if is_switch else f"PCIe port of {device.upper()}"
+        links += _both(device, holder, _delivered(kind), "interconnect", what)
+    return links
+
+
+def _socket_links(node: Node) -> list[NodeLink]:
+    count = len(node.topology.sockets)
+    cpu = node.host.cpu
+    memory = cpu.memory_bandwidth * node.host.sockets / count  # several NUMA nodes may share one socket's channels
+    links: list[NodeLink] = []
+    for index in range(count):
+        links.append(NodeLink(f"dram{index}", memory, "interconnect", f"host memory of socket {index}"))
+        if node.topology.host_bridge_bandwidth:
+            links.append(NodeLink(f"bridge{index}", node.topology.host_bridge_bandwidth, "interconnect", f"host bridge of socket {index}"))
+        for other in range(index):
+            between = f"socket link {cpu.socket_link.name} {other}-{index}"
+            links += _both(f"socket{other}", f"socket{index}", _delivered(cpu.socket_link), "interconnect", between)
+    return links
+
+
+def _nic_links(node: Node) -> list[NodeLink]:
+    nic = node.nic
+    capacity = nic.bandwidth * nic.transport.total_efficiency
+    links: list[NodeLink] = []
+    for index in range(nic.count):
+        links += _both(f"nic{index}", "net", capacity, "network", f"NIC {index}, {nic.bandwidth * 8e-9:g} Gbps")
+    return links
