@@ -1,4 +1,4 @@
-"""What can be typed to decide? ``profile compare recommend sweep diff``: commands over many runs. Parse, call one function, print."""
+"""What can be typed to decide? ``profile compare recommend sweep whatif diff``: commands over many runs. Parse, call, print."""
 
 from __future__ import annotations
 
@@ -213,6 +213,42 @@ def sweep(
     talk(f"wrote {output}: {len(rows)} points" + (f", {len(failed)} of them cannot run: {failed[0]}" if failed else ""))
     if len(failed) == len(rows):
         raise typer.Exit(1)
+
+
+@deciding.command(epilog="Example:  python -m sim whatif p3.8xlarge alexnet --nodes 2")
+def whatif(
+    hardware: Hw,
+    workload: Wl,
+    nodes: Nodes = None,
+    gpus: Annotated[int | None, typer.Option(min=1, help="GPUs in all")] = None,
+    placement: Annotated[str | None, typer.Option(metavar="1+2", help="GPUs on each node in turn")] = None,
+    batch: Batch = None,
+    global_batch: GlobalBatch = None,
+    precision: Precision = None,
+    stack: Stack = None,
+    sets: Sets = [],  # noqa: B006
+    as_json: Json = False,
+    as_csv: Csv = False,
+    output: Folder = None,
+) -> None:
+    """Rank what to improve: the step with twice and infinitely much of each resource, and what an upgrade may cost."""
+    from sim.report.figures import figures_csv
+    from sim.report.files import write_files
+    from sim.report.whatif import whatif_document, whatif_plot, whatif_text
+    from sim.study.scenario import Scenario
+    from sim.study.whatif import whatif as asked
+
+    scenario = Scenario(
+        hardware, workload, tuple(sets), _one_number(nodes), gpus, placement, batch, global_batch, precision=precision, stack=stack
+    )
+    found = whatif_document(asked(scenario, progress=_progress("resources")))
+    talk.progress("")
+    text, table = whatif_text(found), figures_csv(found["resources"])
+    if output is not None:
+        plot = whatif_plot(found)
+        write_files(output, {"whatif.json": json_text(found), "whatif.txt": text + "\n", "whatif.csv": table, "whatif.png": plot})
+        talk(f"wrote {output}/whatif.json, whatif.txt, whatif.csv and whatif.png")
+    _show(found, text, table, as_json, as_csv)
 
 
 @deciding.command(epilog="Example:  python -m sim diff before.json after.json")

@@ -1,26 +1,18 @@
 """What if one resource were infinitely fast? Every run again with a resource freed: what the step gains, and what bounds it then.
 
-The counterfactual behind the one sentence of ``sim run``. A resource is freed in the description: its bandwidth is a million times
-what it was and its latencies are zero, or the work on it is gone. Rings, routes and placement stay as they were: NCCL chooses by
-``bandwidth`` and ``nccl_bandwidth``, and what is freed is ``efficiency``. Limits: warm epochs only; ``pcie`` is PCIe, host memory and
-socket links together, for exchange and copies, as they share them; ``copy`` is the batches alone, pinning included.
+The counterfactual behind the one sentence of ``sim run``. A resource is freed in the description (`sim.study.faster`): it is a million
+times as fast. Limits: warm epochs only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping
 
 from sim.analysis.bottleneck import RESOURCES, Bottleneck, Resource, foremost
 from sim.events import Cause
 from sim.simulate import JobRun, Run, simulate
-from sim.spec.hardware import Fabric, Gpu, Hardware, Link, Node, Transport
-from sim.spec.workload import Noise, Workload
+from sim.study.faster import faster
 from sim.training.collectives.plan import CORES_COPY
-from sim.training.job import Job
-
-FAST = 1e6
-"""How many times faster a freed resource is: far beyond any bottleneck that remains, without dividing by zero."""
 
 _BLAMED: dict[Cause, tuple[Resource, ...]] = {
     Cause.FETCH: ("disk",),
@@ -55,7 +47,7 @@ class _Trials:
         """Return what happens with *resources* freed."""
         key = frozenset(resources)
         if key not in self._done:
-            hardware, jobs = free(self._base.hardware, [found.job for found in self._base.jobs], resources)
+            hardware, jobs = faster(self._base.hardware, [found.job for found in self._base.jobs], resources)
             self._done[key] = simulate(hardware, jobs, cold=False)
         return self._done[key]
 
@@ -106,153 +98,3 @@ def _waited_for(job: JobRun) -> set[Resource]:
     if workload.input.loader == "synthetic" or job.hit_ratio >= 1.0:
         found.discard("disk")
     return found
-
-
-# --- freeing ---------------------------------------------------------------------------------------------------------
-
-
-class _Change(NamedTuple):
-    """How a resource is freed: in each node, in the fabric, in each workload."""
-
-    node: Callable[[Node], Node] | None = None
-    workload: Callable[[Workload], Workload] | None = None
-    fabric: Callable[[Fabric], Fabric] | None = None
-
-
-def free(hardware: Hardware, jobs: Sequence[Job], resources: Sequence[Resource]) -> tuple[Hardware, list[Job]]:
-    """Return *hardware* and *jobs* with *resources* infinitely fast; what is freed fails no check, as none is made."""
-    workloads = [job.workload for job in jobs]
-    for change in map(_CHANGES.__getitem__, resources):
-        if change.node:
-            groups = tuple(group.model_copy(update={"node": change.node(group.node)}) for group in hardware.groups)
-            hardware = hardware.model_copy(update={"groups": groups})
-        if change.fabric:
-            hardware = hardware.model_copy(update={"fabric": change.fabric(hardware.fabric)})
-        if change.workload:
-            workloads = [change.workload(workload) for workload in workloads]
-    return hardware, [Job(workload, job.placement, job.start) for workload, job in zip(workloads, jobs, strict=True)]
-
-
-def _link(link: Link) -> Link:
-    return link.model_copy(update={"efficiency": link.efficiency * FAST})
-
-
-def _transport(transport: Transport) -> Transport:
-    """Return *transport* without latency, launch or loss; what it asks of the cores stays."""
-    return transport.model_copy(
-        update={
-            "hop_latency": 0.0,
-            "launch": 0.0,
-            "efficiency": ((1.0, 1.0),),
-            "flow_cap": None,
-            "total_efficiency": transport.total_efficiency * FAST,
-        }
-    )
-
-
-def _disk(node: Node) -> Node:
-    if node.storage is None:
-        return node
-    volume = node.storage.volume.model_copy(update={"count": int(node.storage.volume.count * FAST), "latency": 0.0})
-    return node.model_copy(update={"storage": node.storage.model_copy(update={"volume": volume, "bandwidth": None, "iops": None})})
-
-
-def _nvlink(node: Node) -> Node:
-    if node.topology.nvlink is None:
-        return node
-    nvlink = node.topology.nvlink.model_copy(update={"link": _link(node.topology.nvlink.link)})
-    topology = node.topology.model_copy(update={"nvlink": nvlink})
-    return node.model_copy(update={"topology": topology, "nvlink_transport": _transport(node.nvlink_transport)})
-
-
-def _pcie(node: Node) -> Node:
-    switches = tuple(switch.model_copy(update={"link": _link(switch.link)}) if switch.link else switch for switch in node.topology.switches)
-    topology = node.topology.model_copy(update={"pcie": _link(node.topology.pcie), "switches": switches, "host_bridge_bandwidth": None})
-    cpu = node.host.cpu
-    cpu = cpu.model_copy(update={"memory_bandwidth": cpu.memory_bandwidth * FAST, "socket_link": _link(cpu.socket_link)})
-    host = node.host.model_copy(update={"cpu": cpu})
-    transports = {"peer_transport": _transport(node.peer_transport), "host_transport": _transport(node.host_transport)}
-    return node.model_copy(update={"topology": topology, "host": host, **transports})
-
-
-def _nic(node: Node) -> Node:
-    return node.model_copy(update={"nic": node.nic.model_copy(update={"transport": _transport(node.nic.transport)})})
-
-
-def _fabric(fabric: Fabric) -> Fabric:
-    return fabric.model_copy(update={"latency": 0.0, "core_bandwidth": None})
-
-
-def _gpu(node: Node) -> Node:
-    gpu: Gpu = node.gpu.model_copy(
-        update={
-            "peak": {name: peak * FAST for name, peak in node.gpu.peak.items()},
-            "memory_bandwidth": node.gpu.memory_bandwidth * FAST,
-            "kernel_time": 0.0,
-        }
-    )
-    return node.model_copy(update={"gpu": gpu})
-
-
-def _cores_of_network(node: Node) -> Node:
-    """Return *node* whose cores copy for the network in no time."""
-    transport = node.nic.transport.model_copy(update={"cpu_time_per_byte": 0.0})
-    return node.model_copy(update={"nic": node.nic.model_copy(update={"transport": transport})})
-
-
-def _dataset(*keys: str) -> Callable[[Workload], Workload]:
-    """Return what sets these costs of a sample to nothing, where the data set has them."""
-
-    def change(workload: Workload) -> Workload:
-        gone = {key: 0.0 for key in keys if getattr(workload.dataset, key) is not None}
-        return workload.model_copy(update={"dataset": workload.dataset.model_copy(update=gone)})
-
-    return change
-
-
-def _training(workload: Workload, **changes: object) -> Workload:
-    return workload.model_copy(update={"training": workload.training.model_copy(update=changes)})
-
-
-def _launch(workload: Workload) -> Workload:
-    return _training(workload, stack=workload.training.stack.model_copy(update={"launch_cpu": 0.0}))
-
-
-def _servers(workload: Workload) -> Workload:
-    """Return *workload* whose parameter servers, where it has some, apply updates in no time."""
-    stack = workload.training.stack
-    if stack.servers is None:
-        return workload
-    servers = stack.servers.model_copy(update={"update_cpu": 0.0, "byte_cpu": 0.0})
-    return _training(workload, stack=stack.model_copy(update={"servers": servers}))
-
-
-def _gloo(workload: Workload, change: Callable[[Transport], Transport]) -> Workload:
-    """Return *workload* with a *change* of what Gloo's sockets carry, where it uses them."""
-    stack = workload.training.stack
-    if stack.gloo_transport is None:
-        return workload
-    return _training(workload, stack=stack.model_copy(update={"gloo_transport": change(stack.gloo_transport)}))
-
-
-def _network(workload: Workload) -> Workload:
-    return _gloo(_servers(workload), _transport)
-
-
-def _cores(workload: Workload) -> Workload:
-    prepared = _dataset("prep", "dali_prep", "dali_gpu_prep")(workload)
-    return _gloo(prepared, lambda transport: transport.model_copy(update={"cpu_time_per_byte": 0.0}))
-
-
-_CHANGES: dict[Resource, _Change] = {
-    "disk": _Change(node=_disk),
-    "cpu": _Change(_cores_of_network, _cores),
-    "decode": _Change(workload=_dataset("dali_gpu_time")),
-    "copy": _Change(workload=_dataset("prepared")),
-    "nvlink": _Change(node=_nvlink),
-    "pcie": _Change(node=_pcie),
-    "network": _Change(node=_nic, fabric=_fabric, workload=_network),
-    "launch": _Change(workload=_launch),
-    "spread": _Change(workload=lambda workload: _training(workload, noise=Noise(compute_cv=0.0, persistent_cv=0.0))),
-    "gpu": _Change(_gpu, lambda workload: _training(workload, compute_factor=workload.training.compute_factor / FAST)),
-}

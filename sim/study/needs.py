@@ -43,14 +43,14 @@ def needs(real: Run, synthetic_step: float) -> Needs:
     job, node = real.jobs[0], real.node()
     if job.job.workload.input.loader == "synthetic":
         return Needs(None, None, None)
-    cores = _least(lambda factor: _warm(real, lambda known: _decoding(known, factor)), synthetic_step)
+    cores = least(lambda factor: _warm(real, lambda known: _decoding(known, factor)), synthetic_step)
     found = None if cores is None else cores * node.host.physical_cores
     if node.storage is None:
         return Needs(None, None, found)
-    disk = _least(lambda factor: _cold(real, factor), job.warm.step_time)
+    disk = least(lambda factor: _cold(real, factor), job.warm.step_time)
     held = page_cache.capacity(node.host.memory, node.page_cache)
     size = job.job.workload.dataset.samples * job.job.workload.dataset.sample
-    more = _least(
+    more = least(
         lambda factor: _warm(real, lambda known: _remembering(known, factor)), _warm(real, lambda known: _remembering(known, _MOST))
     )
     rate = read_rate(node.storage, job.job.workload.dataset, burst=False)
@@ -59,7 +59,7 @@ def needs(real: Run, synthetic_step: float) -> Needs:
     )
 
 
-def _least(step_time: Callable[[float], float], without: float) -> float | None:
+def least(step_time: Callable[[float], float], without: float) -> float | None:
     """Return the least factor above 1 at which *step_time* is that *without* the stall; None where 1 is enough or none helps."""
     if step_time(1.0) <= GONE * without or step_time(_MOST) > GONE * without:
         return None

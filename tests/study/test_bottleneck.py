@@ -9,7 +9,8 @@ import pytest
 from sim.analysis.bottleneck import RESOURCES, Bottleneck, foremost
 from sim.report.verdict import verdict
 from sim.simulate import Run
-from sim.study.bottleneck import bottlenecks, free
+from sim.study.bottleneck import bottlenecks
+from sim.study.faster import faster
 from sim.study.scenario import Scenario, answer
 from sim.training.job import Job
 from tests.harness import layer, machine, run, toy_workload, volume
@@ -101,7 +102,7 @@ def test_what_was_not_tried_would_not_have_helped(hardware: str, workload: str, 
 
 
 def _freed(found: Run, job: Job, resource: Any) -> float:
-    hardware, [freed] = free(found.hardware, [job], [resource])
+    hardware, [freed] = faster(found.hardware, [job], [resource])
     return run(hardware, freed, cold=False).jobs[0].warm.step_time
 
 

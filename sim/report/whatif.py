@@ -1,0 +1,147 @@
+"""How does a what-if look? Resources ranked by what twice of each brings, in seconds and money, as a table, JSON, CSV and a plot."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sim.analysis.cost import cost, price
+from sim.report.columns import Title, aligned
+from sim.report.plots import figure, png
+from sim.study.whatif import Outcome, Upgrade, WhatIf, break_even
+from sim.units import show
+
+_SEEN = 5e-4
+"""Share of the throughput below which a gain is not worth a line of the table."""
+_NAMES = {
+    "disk": "disk", "cpu": "CPU", "decode": "decoding on the GPU", "copy": "copy to the GPU", "nvlink": "NVLink", "network": "network",
+    "pcie": "PCIe", "launch": "kernel launches", "spread": "spread of ranks", "gpu": "GPUs",
+}  # fmt: skip
+"""Resources in words."""
+_LABELS = {"twice": "twice as fast", "infinite": "infinitely fast"}
+
+
+def whatif_document(found: WhatIf) -> dict[str, Any]:
+    """Return the JSON document of a what-if, resources ranked as found."""
+    job, now = found.job, found.now
+    workload, rate = job.job.workload, price(found.run.hardware)
+    return {
+        "schema": 1,
+        "hardware": found.run.hardware.name,
+        "workload": workload.name,
+        "stack": workload.training.stack.name,
+        "nodes": len(job.job.placement),
+        "gpus": job.job.ranks,
+        "batch_per_gpu": workload.training.batch,
+        "precision": workload.training.precision,
+        "step_time_s": now.step_time,
+        "throughput_samples_per_s": job.throughput,
+        "epoch_time_s": now.epoch_time,
+        "cost_per_epoch_usd": cost(found.run.hardware, now.epoch_time),
+        "price_usd_per_h": None if rate is None else 3600 * rate,
+        "resources": [_resource(found, upgrade) for upgrade in found.upgrades],
+        "warnings": [_edge(upgrade, now.step_time) for upgrade in found.upgrades if upgrade.on_edge(now.step_time)],
+        "inputs_sha256": dict(found.inputs),
+    }
+
+
+def _resource(found: WhatIf, upgrade: Upgrade) -> dict[str, Any]:
+    unit = upgrade.unit
+    return {
+        "resource": upgrade.resource,
+        "twice": _outcome(found, upgrade.twice),
+        "infinite": _outcome(found, upgrade.infinite),
+        "shadow_price_s_per_percent": upgrade.shadow_price,
+        "unit": unit.name if unit else None,
+        "units_per_node": unit.amount if unit else None,
+        "shadow_price_s_per_unit": unit.shadow_price if unit else None,
+        "enough_factor": upgrade.enough,
+        "step_time_5_percent_slower_s": upgrade.less,
+        "step_time_5_percent_faster_s": upgrade.more,
+        "knife_edge": upgrade.on_edge(found.now.step_time),
+    }
+
+
+def _outcome(found: WhatIf, then: Outcome) -> dict[str, Any]:
+    rise, rate = break_even(found.now, then), price(found.run.hardware)
+    return {
+        "step_time_s": then.step_time,
+        "throughput_gain_percent": 100 * (found.now.step_time / then.step_time - 1.0),
+        "epoch_time_s": then.epoch_time,
+        "cost_per_epoch_usd": cost(found.run.hardware, then.epoch_time),
+        "break_even_price_rise_percent": 100 * rise,
+        "break_even_price_usd_per_h": None if rate is None else 3600 * rate * (1.0 + rise),
+    }
+
+
+def _edge(upgrade: Upgrade, now: float) -> str:
+    longer, shorter = 100 * (upgrade.less / now - 1), 100 * (1 - upgrade.more / now)
+    return (
+        f"{_NAMES[upgrade.resource]}: near the edge of what overlap hides: 5 % slower, the step takes {longer:.1f} % longer; 5 % faster, "
+        f"it takes {shorter:.1f} % less; a small error of the description turns the answer"
+    )
+
+
+# --- text ------------------------------------------------------------------------------------------------------------
+
+
+def whatif_text(document: dict[str, Any]) -> str:
+    """Return the ranked table of a what-if's *document*, and its warnings."""
+    shown = [row for row in document["resources"] if _matters(row)]
+    idle = [_NAMES[row["resource"]] for row in document["resources"] if not _matters(row)]
+    titles = [
+        Title("", True), Title("2x step"), Title("gain"), Title("USD/epoch"), Title("breaks even at"), Title("infinite"),
+        Title("1 % more saves"), Title("one more saves"), Title("enough at"),
+    ]  # fmt: skip
+    lines = [_head(document), "", aligned(titles, [_cells(row) for row in shown]), ""]
+    if idle:
+        lines.append(f"  No gain, however much: {', '.join(idle)}.")
+    lines.append("  Enough: beyond it, more of the resource gains under 1 %. Each resource alone, all else as it is; warm epochs.")
+    if document["warnings"]:
+        lines += ["  Warnings:", *(f"    - {warning}" for warning in document["warnings"])]
+    return "\n".join(lines)
+
+
+def _head(document: dict[str, Any]) -> str:
+    cost, nodes, gpus = document["cost_per_epoch_usd"], document["nodes"], document["gpus"]
+    money = "" if cost is None else f", {cost:.2f} USD at {document['price_usd_per_h']:.2f} USD/h"
+    return (
+        f"{document['workload']} on {document['hardware']}, {nodes} node{'s' * (nodes > 1)}, {gpus} GPU{'s' * (gpus > 1)}, "
+        f"{document['batch_per_gpu']} samples per GPU: step {show(document['step_time_s'], 'time')}, "
+        f"epoch {show(document['epoch_time_s'], 'time')}{money}"
+    )
+
+
+def _matters(row: dict[str, Any]) -> bool:
+    return bool(max(abs(row[kind]["throughput_gain_percent"]) for kind in ("twice", "infinite")) > 100 * _SEEN)
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    twice, each, enough = row["twice"], row["shadow_price_s_per_unit"], row["enough_factor"]
+    cost, rate = twice["cost_per_epoch_usd"], twice["break_even_price_usd_per_h"]
+    return [
+        _NAMES[row["resource"]],
+        show(twice["step_time_s"], "time"),
+        f"{twice['throughput_gain_percent']:+.1f} %",
+        "-" if cost is None else f"{cost:.2f}",
+        f"{twice['break_even_price_rise_percent']:+.1f} %" if rate is None else f"{rate:.2f} USD/h",
+        f"{row['infinite']['throughput_gain_percent']:+.1f} %",
+        show(row["shadow_price_s_per_percent"], "time") if row["shadow_price_s_per_percent"] > 0 else "-",
+        "-" if not each or each < 0 else f"{show(each, 'time')} per {row['unit']}",
+        "never" if enough is None else "now" if enough == 1.0 else f"{enough:.2f}x",
+    ]
+
+
+def whatif_plot(document: dict[str, Any]) -> bytes:
+    """Return a PNG: the step with twice and infinitely much of each resource, beside the step as it is."""
+    rows = [row for row in document["resources"] if _matters(row)][::-1]
+    drawn, (axes,) = figure(1, (9, 1.8 + 0.5 * len(rows)))
+    for shift, kind, colour in ((0.2, "twice", "#4477aa"), (-0.2, "infinite", "#ee6677")):
+        places = [place + shift for place in range(len(rows))]
+        axes.barh(places, [1e3 * row[kind]["step_time_s"] for row in rows], 0.36, color=colour, label=_LABELS[kind])
+    axes.axvline(1e3 * document["step_time_s"], color="black", linestyle="--", linewidth=1, label="as it is")
+    axes.set_yticks(range(len(rows)), [_NAMES[row["resource"]] for row in rows])
+    axes.set_xlabel("milliseconds per step")
+    axes.set_title(f"{document['workload']} on {document['hardware']}, {document['gpus']} GPUs", fontsize=11, loc="left")
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3, fontsize=8, frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    return png(drawn)

@@ -1,0 +1,205 @@
+"""What would a machine be with one resource k times as fast? Its description again: k times the bandwidths and rates, 1/k of the times.
+
+Scaled by k, a resource does the same work in 1/k of the time, whatever its efficiency curves say: a GPU's, over the time of one kernel,
+move along. Rings, routes and placement stay as they were: NCCL chooses by ``bandwidth`` and ``nccl_bandwidth``, and what is scaled is
+``efficiency``. Where the work is the workload's (decoding, launches, the bytes of a batch), there is 1/k of it. Limits: what comes out
+is simulated, never checked; ``pcie`` is PCIe, host memory and socket links together, for exchange and copies, as they share them;
+``copy`` is the batches alone, pinning included; ``cpu`` is the cores at preparing samples and at copying for the network, launches not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from sim.analysis.bottleneck import Resource
+from sim.spec.hardware import Fabric, Hardware, Link, Node, Transport
+from sim.spec.workload import Workload
+from sim.training.job import Job
+
+INFINITE = 1e6
+"""How many times faster a freed resource is: far beyond any bottleneck that remains, without dividing by zero."""
+
+
+class _Change(NamedTuple):
+    """What a factor changes: each node, the fabric, each workload."""
+
+    node: Callable[[Node, float], Node] | None = None
+    workload: Callable[[Workload, float], Workload] | None = None
+    fabric: Callable[[Fabric, float], Fabric] | None = None
+
+
+def faster(hardware: Hardware, jobs: Sequence[Job], resources: Sequence[Resource], factor: float = INFINITE) -> tuple[Hardware, list[Job]]:
+    """Return *hardware* and *jobs* with *resources* *factor* times as fast; below 1 they are slower."""
+    workloads = [job.workload for job in jobs]
+    for change in map(_CHANGES.__getitem__, resources):
+        if change.node:
+            groups = tuple(group.model_copy(update={"node": change.node(group.node, factor)}) for group in hardware.groups)
+            hardware = hardware.model_copy(update={"groups": groups})
+        if change.fabric:
+            hardware = hardware.model_copy(update={"fabric": change.fabric(hardware.fabric, factor)})
+        if change.workload:
+            workloads = [change.workload(workload, factor) for workload in workloads]
+    return hardware, [Job(workload, job.placement, job.start) for workload, job in zip(workloads, jobs, strict=True)]
+
+
+def _times(value: float | None, factor: float) -> float | None:
+    return None if value is None else value * factor
+
+
+def _link(link: Link, factor: float) -> Link:
+    return link.model_copy(update={"efficiency": link.efficiency * factor})
+
+
+def _transport(transport: Transport, factor: float) -> Transport:
+    """Return *transport* at *factor* times its rates and 1/*factor* of its times; what it asks of the cores stays."""
+    return transport.model_copy(
+        update={
+            "hop_latency": transport.hop_latency / factor,
+            "launch": transport.launch / factor,
+            "flow_cap": _times(transport.flow_cap, factor),
+            "total_efficiency": transport.total_efficiency * factor,
+        }
+    )
+
+
+def _disk(node: Node, factor: float) -> Node:
+    if node.storage is None:
+        return node
+    storage, volume = node.storage, node.storage.volume
+    rates = ("bandwidth", "baseline_iops", "iops_per_gib", "max_iops", "burst_iops", "burst_credits")
+    small = volume.small and volume.small.model_copy(update={"bandwidth": volume.small.bandwidth * factor})
+    volume = volume.model_copy(
+        update={name: _times(getattr(volume, name), factor) for name in rates} | {"latency": volume.latency / factor, "small": small}
+    )
+    update = {"volume": volume, "bandwidth": _times(storage.bandwidth, factor), "iops": _times(storage.iops, factor)}
+    return node.model_copy(update={"storage": storage.model_copy(update=update)})
+
+
+def _nvlink(node: Node, factor: float) -> Node:
+    if node.topology.nvlink is None:
+        return node
+    nvlink = node.topology.nvlink.model_copy(update={"link": _link(node.topology.nvlink.link, factor)})
+    topology = node.topology.model_copy(update={"nvlink": nvlink})
+    return node.model_copy(update={"topology": topology, "nvlink_transport": _transport(node.nvlink_transport, factor)})
+
+
+def _pcie(node: Node, factor: float) -> Node:
+    of_node = node.topology
+    topology = of_node.model_copy(
+        update={
+            "pcie": _link(of_node.pcie, factor),
+            "switches": tuple(
+                switch.model_copy(update={"link": _link(switch.link, factor)}) if switch.link else switch for switch in of_node.switches
+            ),
+            "host_bridge_bandwidth": _times(of_node.host_bridge_bandwidth, factor),
+        }
+    )
+    cpu = node.host.cpu
+    cpu = cpu.model_copy(update={"memory_bandwidth": cpu.memory_bandwidth * factor, "socket_link": _link(cpu.socket_link, factor)})
+    host = node.host.model_copy(update={"cpu": cpu})
+    transports = {name: _transport(getattr(node, name), factor) for name in ("peer_transport", "host_transport")}
+    return node.model_copy(update={"topology": topology, "host": host, **transports})
+
+
+def _nic(node: Node, factor: float) -> Node:
+    return node.model_copy(update={"nic": node.nic.model_copy(update={"transport": _transport(node.nic.transport, factor)})})
+
+
+def _fabric(fabric: Fabric, factor: float) -> Fabric:
+    return fabric.model_copy(update={"latency": fabric.latency / factor, "core_bandwidth": _times(fabric.core_bandwidth, factor)})
+
+
+def _gpu(node: Node, factor: float) -> Node:
+    gpu = node.gpu
+    curves = {
+        operators: {peak: tuple((time / factor, share) for time, share in curve) for peak, curve in curves.items()}
+        for operators, curves in gpu.efficiency.items()
+    }
+    update = {
+        "peak": {name: peak * factor for name, peak in gpu.peak.items()},
+        "efficiency": curves,
+        "memory_bandwidth": gpu.memory_bandwidth * factor,
+        "kernel_time": gpu.kernel_time / factor,
+    }
+    return node.model_copy(update={"gpu": gpu.model_copy(update=update)})
+
+
+def _cores_of_network(node: Node, factor: float) -> Node:
+    """Return *node* whose cores copy for the network *factor* times as fast."""
+    return node.model_copy(update={"nic": node.nic.model_copy(update={"transport": _copied(node.nic.transport, factor)})})
+
+
+def _copied(transport: Transport, factor: float) -> Transport:
+    return transport.model_copy(update={"cpu_time_per_byte": transport.cpu_time_per_byte / factor})
+
+
+def _alike(node: Node, factor: float) -> Node:
+    """Return *node* whose GPUs differ 1/*factor* as much."""
+    gpu = node.gpu.model_copy(update={"compute_cv": node.gpu.compute_cv / factor, "persistent_cv": node.gpu.persistent_cv / factor})
+    return node.model_copy(update={"gpu": gpu})
+
+
+def _dataset(*keys: str) -> Callable[[Workload, float], Workload]:
+    """Return what divides these costs of a sample, where the data set has them."""
+
+    def change(workload: Workload, factor: float) -> Workload:
+        less = {key: cost / factor for key in keys if (cost := getattr(workload.dataset, key)) is not None}
+        return workload.model_copy(update={"dataset": workload.dataset.model_copy(update=less)})
+
+    return change
+
+
+def _training(workload: Workload, **changes: object) -> Workload:
+    return workload.model_copy(update={"training": workload.training.model_copy(update=changes)})
+
+
+def _launch(workload: Workload, factor: float) -> Workload:
+    stack = workload.training.stack
+    return _training(workload, stack=stack.model_copy(update={"launch_cpu": stack.launch_cpu / factor}))
+
+
+def _servers(workload: Workload, factor: float) -> Workload:
+    """Return *workload* whose parameter servers, where it has some, apply updates *factor* times as fast."""
+    stack = workload.training.stack
+    if stack.servers is None:
+        return workload
+    update = {"update_cpu": stack.servers.update_cpu / factor, "byte_cpu": stack.servers.byte_cpu / factor}
+    return _training(workload, stack=stack.model_copy(update={"servers": stack.servers.model_copy(update=update)}))
+
+
+def _gloo(workload: Workload, change: Callable[[Transport], Transport]) -> Workload:
+    """Return *workload* with a *change* of what Gloo's sockets carry, where it uses them."""
+    stack = workload.training.stack
+    if stack.gloo_transport is None:
+        return workload
+    return _training(workload, stack=stack.model_copy(update={"gloo_transport": change(stack.gloo_transport)}))
+
+
+def _network(workload: Workload, factor: float) -> Workload:
+    return _gloo(_servers(workload, factor), lambda transport: _transport(transport, factor))
+
+
+def _cores(workload: Workload, factor: float) -> Workload:
+    prepared = _dataset("prep", "dali_prep", "dali_gpu_prep")(workload, factor)
+    return _gloo(prepared, lambda transport: _copied(transport, factor))
+
+
+def _noise(workload: Workload, factor: float) -> Workload:
+    noise = workload.training.noise
+    update = {name: value / factor for name in ("compute_cv", "persistent_cv") if (value := getattr(noise, name)) is not None}
+    return _training(workload, noise=noise.model_copy(update=update))
+
+
+_CHANGES: dict[Resource, _Change] = {
+    "disk": _Change(node=_disk),
+    "cpu": _Change(_cores_of_network, _cores),
+    "decode": _Change(workload=_dataset("dali_gpu_time")),
+    "copy": _Change(workload=_dataset("prepared")),
+    "nvlink": _Change(node=_nvlink),
+    "pcie": _Change(node=_pcie),
+    "network": _Change(_nic, _network, _fabric),
+    "launch": _Change(workload=_launch),
+    "spread": _Change(_alike, _noise),
+    "gpu": _Change(_gpu),
+}

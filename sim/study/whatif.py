@@ -1,0 +1,192 @@
+"""What would more of one resource bring? The step with each resource a little, twice and infinitely as fast, and what that is worth.
+
+Every figure is a run of its own (`sim.study.faster`), so hidden work is seen: the step is no sum of stalls. With ``T(k)`` the warm
+step with *k* times of one resource and all else as it is::
+
+    shadow price = T(1) - T(1.01)             s of a step for 1 % more: zero where overlap hides the resource
+    enough       = least k with T(k) <= 1.01 T(infinite), by bisection: beyond it, more gains under 1 % more
+    break-even   = epoch(1) / epoch(k) - 1    the rise of the price at which an epoch costs what it did
+
+On the knife-edge of overlap the two one-sided derivatives differ: 5 % less of the resource delays the step and 5 % more does not help.
+Limits: warm epochs; one resource at a time; a price is that of all nodes; whether an upgrade can be bought is not asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from sim.analysis.bottleneck import RESOURCES, Resource
+from sim.cluster.storage import read_rate
+from sim.simulate import JobRun, Run, simulate
+from sim.spec.hardware import Hardware, Node
+from sim.spec.yaml import SpecError
+from sim.study.faster import INFINITE, faster
+from sim.study.needs import GONE, least
+from sim.study.scenario import Scenario, prepare
+from sim.training.job import Job
+
+PERCENT = 1.01
+_EDGE = 1.05
+"""By how much more and less of a resource the knife-edge is looked for."""
+_KINK = 0.25
+"""Share of the step by which the two one-sided elasticities must differ to be called an edge: a quarter of the step changes its bound."""
+_DIGITS = 6
+"""Decimals of a share of the step to which two runs are told apart: rounding of the simulated state."""
+_NOTHING = 10.0**-_DIGITS
+
+
+class Outcome(NamedTuple):
+    """Seconds of a warm step, and of a warm epoch's steps."""
+
+    step_time: float
+    epoch_time: float
+
+
+class Unit(NamedTuple):
+    """What a resource is counted in: *amount* of *name* on each node, and the seconds of a step that one more saves."""
+
+    name: str
+    amount: float
+    shadow_price: float
+
+
+@dataclass(frozen=True)
+class Upgrade:
+    """What more of one resource brings."""
+
+    resource: Resource
+    twice: Outcome
+    infinite: Outcome
+    shadow_price: float
+    """Seconds of a step that 1 % more saves."""
+    unit: Unit | None
+    enough: float | None
+    """Times of the resource beyond which more gains under 1 % more: 1 where there is enough; None where more always gains."""
+    less: float
+    """Step time (s) with the resource 5 % slower."""
+    more: float
+    """Step time (s) with the resource 5 % faster."""
+
+    def bound(self, step_time: float) -> tuple[float, float]:
+        """Return the shares of *step_time* that follow the resource when it is slower, and when it is faster."""
+        return (self.less / step_time - 1.0) / (_EDGE - 1.0), (1.0 - self.more / step_time) / (1.0 - 1.0 / _EDGE)
+
+    def on_edge(self, step_time: float) -> bool:
+        """Return whether *step_time* lies where the resource begins to bound it."""
+        slower, faster = self.bound(step_time)
+        return slower - faster > _KINK
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """The run as it is, and what more of each resource brings, best first."""
+
+    run: Run
+    inputs: Mapping[str, str]
+    upgrades: tuple[Upgrade, ...]
+
+    @property
+    def job(self) -> JobRun:
+        """Return the only job."""
+        return self.run.jobs[0]
+
+    @property
+    def now(self) -> Outcome:
+        """Return what the run takes as it is."""
+        return _outcome(self.run)
+
+
+def break_even(now: Outcome, then: Outcome) -> float:
+    """Return the share by which the price may rise for an epoch to cost as much as *now*."""
+    return now.epoch_time / then.epoch_time - 1.0
+
+
+def whatif(scenario: Scenario, progress: Callable[[int, int], None] | None = None) -> WhatIf:
+    """Return what more of each resource brings to the only job of *scenario*; *progress* hears how many resources of all are done."""
+    question = prepare(scenario)
+    if len(question.jobs) != 1:
+        raise SpecError(f"{scenario.workload}: lists {len(question.jobs)} jobs; what-if asks about one workload")
+    job = question.jobs[0].averaged  # compare means, not draws
+    trials = _Trials(question.hardware, job)
+    upgrades = []
+    for resource in RESOURCES:
+        upgrades.append(_upgrade(trials, resource))
+        if progress is not None:
+            progress(len(upgrades), len(RESOURCES))
+    now = _outcome(trials.run).step_time
+    upgrades.sort(key=lambda upgrade: [round(outcome.step_time / now, _DIGITS) for outcome in (upgrade.twice, upgrade.infinite)])
+    return WhatIf(trials.run, question.inputs, tuple(upgrades))
+
+
+class _Trials:
+    """Simulations of one job with one resource changed."""
+
+    def __init__(self, hardware: Hardware, job: Job) -> None:
+        self._hardware, self._job = hardware, job
+        self.run = simulate(hardware, [job], cold=False)
+
+    def outcome(self, resource: Resource, factor: float) -> Outcome:
+        """Return what the job takes with *factor* times of *resource*."""
+        hardware, jobs = faster(self._hardware, [self._job], [resource], factor)
+        return _outcome(simulate(hardware, jobs, cold=False))
+
+    def step_time(self, change: Callable[[Node], Node]) -> float:
+        """Return the step time with *change* made to each node."""
+        groups = tuple(group.model_copy(update={"node": change(group.node)}) for group in self._hardware.groups)
+        hardware = self._hardware.model_copy(update={"groups": groups})
+        return _outcome(simulate(hardware, [self._job], cold=False)).step_time
+
+
+def _outcome(run: Run) -> Outcome:
+    warm = run.jobs[0].warm
+    return Outcome(warm.step_time, warm.time)
+
+
+def _upgrade(trials: _Trials, resource: Resource) -> Upgrade:
+    now = _outcome(trials.run)
+    infinite, less = trials.outcome(resource, INFINITE), trials.outcome(resource, 1.0 / _EDGE).step_time
+    if abs(now.step_time - infinite.step_time) < _NOTHING * now.step_time:
+        return Upgrade(resource, now, now, 0.0, _unit(trials, resource, 0.0), 1.0, less, now.step_time)
+    percent = now.step_time - trials.outcome(resource, PERCENT).step_time
+    return Upgrade(
+        resource,
+        trials.outcome(resource, 2.0),
+        infinite,
+        percent,
+        _unit(trials, resource, percent),
+        _enough(trials, resource, now.step_time, infinite.step_time),
+        less,
+        trials.outcome(resource, _EDGE).step_time,
+    )
+
+
+def _enough(trials: _Trials, resource: Resource, now: float, infinite: float) -> float | None:
+    if now <= GONE * infinite:
+        return 1.0
+    return least(lambda factor: trials.outcome(resource, factor).step_time, infinite)
+
+
+def _unit(trials: _Trials, resource: Resource, percent: float) -> Unit | None:
+    """Return the natural unit of *resource*, whose 1 % saves *percent* seconds of a step; None where it has none."""
+    node, job = trials.run.node(), trials.run.jobs[0].job
+    share = PERCENT - 1.0
+    if resource == "cpu":
+        cores = float(node.host.physical_cores)
+        return Unit("core", cores, percent / (share * cores))
+    if resource == "disk" and node.storage is not None and job.workload.input.loader != "synthetic":
+        rate = read_rate(node.storage, job.workload.dataset, burst=False) / 1e6
+        return Unit("MB/s", rate, percent / (share * rate))
+    if resource == "network" and len(job.placement) > 1:
+        rate = node.nic.count * node.nic.bandwidth * 8 / 1e9
+        saved = _outcome(trials.run).step_time - trials.step_time(_wider) if percent else 0.0
+        return Unit("Gbps", rate, saved / (share * rate))
+    return None
+
+
+def _wider(node: Node) -> Node:
+    """Return *node* with 1 % more bandwidth of its NICs, at the latencies they have."""
+    transport = node.nic.transport
+    transport = transport.model_copy(update={"total_efficiency": PERCENT * transport.total_efficiency})
+    return node.model_copy(update={"nic": node.nic.model_copy(update={"transport": transport})})

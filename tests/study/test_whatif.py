@@ -1,0 +1,144 @@
+"""What would more of a resource bring? Oracles: closed forms of toy jobs, machines described as faster, runs at the break-even price."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sim.analysis.cost import cost
+from sim.report.whatif import whatif_document, whatif_text
+from sim.simulate import Run, simulate
+from sim.spec.hardware import Hardware
+from sim.spec.workload import Workload
+from sim.study import whatif as module
+from sim.study.faster import faster
+from sim.study.scenario import Question, Scenario, answer, prepare
+from sim.study.whatif import Upgrade, WhatIf, break_even, whatif
+from sim.training.job import Job
+from tests.harness import machine, run, toy_workload, volume
+from tests.study.scenes import COMPUTE, scene
+
+LIKE_STASH = ("training.stack=apex-per-tensor",)
+
+
+def asked(monkeypatch: pytest.MonkeyPatch, hardware: Hardware, workload: Workload) -> WhatIf:
+    """Return the what-if of descriptions that no file holds."""
+    job = run(hardware, workload).jobs[0].job
+    monkeypatch.setattr(module, "prepare", lambda scenario: Question(hardware, [job], {}, []))
+    return whatif(Scenario("toy", "toy"))
+
+
+def by_name(found: WhatIf) -> dict[str, Upgrade]:
+    return {upgrade.resource: upgrade for upgrade in found.upgrades}
+
+
+def test_a_slow_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Closed form: a DALI job that reads a batch in 1 s beside 0.3 s of compute: T(k) = max(0.3, 1/k), so 3.3 disks are enough."""
+    found = asked(monkeypatch, machine(1, disk=volume(bandwidth=1e6)), toy_workload(loader="dali_cpu", sample=1e6))
+    disk = by_name(found)["disk"]
+    assert found.upgrades[0] is disk
+    assert found.now.step_time == pytest.approx(1.0, rel=1e-6)
+    assert disk.twice.step_time == pytest.approx(0.5, rel=1e-6)
+    assert disk.infinite.step_time == pytest.approx(COMPUTE, rel=1e-6)
+    assert disk.shadow_price == pytest.approx(1 - 1 / 1.01, rel=1e-4)
+    assert disk.enough == pytest.approx(1 / (1.01 * COMPUTE), rel=0.011)  # bisected to 1 %
+    assert disk.unit is not None
+    assert disk.unit.name == "MB/s"
+    assert disk.unit.amount == pytest.approx(1.0)
+    assert disk.unit.shadow_price == pytest.approx(disk.shadow_price / 0.01)
+    assert disk.bound(1.0) == pytest.approx((1.0, 1.0), rel=1e-4)
+    gpu = by_name(found)["gpu"]
+    assert (gpu.twice, gpu.shadow_price, gpu.enough) == (found.now, 0.0, 1.0)
+    assert not [upgrade for upgrade in found.upgrades if upgrade.on_edge(1.0)]
+
+
+def test_the_knife_edge_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Closed form: reading and decoding take 1 s each beside one another: 5 % less of either delays the step, 5 % more saves nothing."""
+    workload = toy_workload(loader="dali_cpu", sample=1e6, prep=1.0, inputs={"num_threads": 1})
+    found = asked(monkeypatch, machine(1, disk=volume(bandwidth=1e6)), workload)
+    edges = {upgrade.resource for upgrade in found.upgrades if upgrade.on_edge(found.now.step_time)}
+    assert edges == {"disk", "cpu"}
+    assert by_name(found)["disk"].bound(found.now.step_time) == pytest.approx((1.0, 0.0), abs=1e-3)
+    warnings = whatif_document(found)["warnings"]
+    assert len(warnings) == 2
+    assert "5 % slower, the step takes 5.0 % longer; 5 % faster, it takes 0.0 % less" in warnings[0]
+
+
+@pytest.mark.parametrize("factor", [0.5, 2.0, 7.0])
+def test_a_gpu_so_many_times_as_fast(factor: float) -> None:
+    """Scaling law: a real GPU that never waits takes 1/k of its time, whatever its efficiency curves say."""
+    asked = Scenario("p3.2xlarge", "resnet50", ("input.loader=synthetic", "training.stack.launch_cpu=0 s", "dataset.prepared=1 B"))
+    question = prepare(asked)
+    before = simulate(question.hardware, question.jobs).jobs[0].warm.step_time
+    after = _with(question.hardware, question.jobs[0], "gpu", factor).jobs[0].warm.step_time
+    assert after == pytest.approx(before / factor, rel=1e-6)  # one byte is copied
+
+
+@pytest.mark.parametrize("name", ["disk", "cpu", "decode", "copy", "nvlink", "pcie", "network", "launch", "spread"])
+def test_what_waits_scales(name: Any) -> None:
+    """Bounds: with the only slow resource of a job twice as fast, the step ends between half its time and half its wait; ever less."""
+    hardware, workload = scene(name)
+    base = run(hardware, workload)
+    times = [_with(hardware, base.jobs[0].job, name, factor).jobs[0].warm.step_time for factor in (0.5, 1.0, 2.0, 4.0)]
+    assert times == sorted(times, reverse=True)
+    assert times[1] == pytest.approx(base.jobs[0].warm.step_time, rel=1e-12)
+    assert times[1] / 2 - 1e-9 <= times[2] <= COMPUTE + (times[1] - COMPUTE) / 2 + 1e-6 * times[1]
+
+
+def test_twice_the_network_is_a_machine_with_twice_the_nic() -> None:
+    """Oracle: the same machine described with twice the bandwidth and half the latencies."""
+    transport = prepare(Scenario("p3.16xlarge", "vgg11")).hardware.groups[0].node.nic.transport
+    better = (
+        "node.nic.bandwidth=50 Gbps",
+        f"node.nic.transport.hop_latency={transport.hop_latency / 2!r} s",
+        f"node.nic.transport.launch={transport.launch / 2!r} s",
+        f"node.nic.transport.flow_cap={16 * (transport.flow_cap or 0) / 1e9!r} Gbps",
+    )
+    question = prepare(Scenario("p3.16xlarge", "vgg11", LIKE_STASH, nodes=2, batch=32))
+    twice = _with(question.hardware, question.jobs[0], "network", 2.0)
+    described = answer(Scenario("p3.16xlarge", "vgg11", (*LIKE_STASH, *better), nodes=2, batch=32)).run
+    assert twice.jobs[0].warm.step_time == pytest.approx(described.jobs[0].warm.step_time, rel=1e-3)
+    now = simulate(question.hardware, question.jobs).jobs[0].warm.step_time
+    assert twice.jobs[0].warm.step_time < 0.95 * now
+
+
+def _with(hardware: Hardware, job: Job, resource: Any, factor: float) -> Run:
+    changed, jobs = faster(hardware, [job], [resource], factor)
+    return simulate(changed, jobs, cold=False)
+
+
+def test_at_the_break_even_price_an_epoch_costs_the_same() -> None:
+    """Oracle: the run of the faster machine again, at the price that is called break-even."""
+    scenario = Scenario("p3.2xlarge", "alexnet")
+    found = whatif(scenario)
+    document = whatif_document(found)
+    best = found.upgrades[0]
+    price = next(row for row in document["resources"] if row["resource"] == best.resource)["twice"]["break_even_price_usd_per_h"]
+    assert price > document["price_usd_per_h"]
+    dearer = prepare(Scenario("p3.2xlarge", "alexnet", (f"price.on_demand={price!r} USD/h",)))
+    again = _with(dearer.hardware, dearer.jobs[0], best.resource, 2.0)
+    assert cost(again.hardware, again.jobs[0].warm.time) == pytest.approx(document["cost_per_epoch_usd"], rel=1e-9)
+    assert break_even(found.now, best.twice) == pytest.approx(price / document["price_usd_per_h"] - 1, rel=1e-9)
+
+
+def test_the_document_and_its_table() -> None:
+    """Round trip: the ranking falls, JSON can be written, and the text shows what gains, and only that."""
+    document = json.loads(json.dumps(whatif_document(whatif(Scenario("p3.8xlarge", "alexnet", nodes=2)))))
+    steps = [row["twice"]["step_time_s"] for row in document["resources"]]
+    assert steps == pytest.approx(sorted(steps), rel=1e-5)
+    text = whatif_text(document)
+    assert "CPU" in text.splitlines()[3]
+    assert "No gain, however much: disk" in text
+
+
+def test_files_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from sim.cli import main
+
+    assert main(["whatif", "p3.2xlarge", "resnet18", "-o", str(tmp_path), "--csv"]) == 0
+    rows = capsys.readouterr().out.splitlines()
+    assert len(rows) == 11
+    assert {path.name for path in tmp_path.iterdir()} == {"whatif.json", "whatif.txt", "whatif.csv", "whatif.png"}
+    assert (tmp_path / "whatif.png").read_bytes().startswith(b"\x89PNG")
