@@ -66,6 +66,9 @@ _CUBLAS_HOPPER = 32 * _MIB
 _CONVOLUTION_SCRATCH = 1.0
 """cuDNN's scratch per byte of a convolution's input and output: estimate (0 for implicit GEMM, 2.25 for Winograd F(4x4, 3x3) that
 is not tiled; cuDNN chooses by heuristics and takes less when memory is short)."""
+_RECURRENT_MAPS = 1 / 3
+"""Gradients that exist together in a recurrent layer, whose time steps come one after another, over what it saved: estimate (a GRU saves
+7.5 widths a step and direction; the output's gradient is one width in both directions, that of one direction's gates three)."""
 _INPUT_BATCHES = 2
 """``x = x.cuda()`` in a loop copies the next batch while the name still holds the last one."""
 _ANY_BATCH = 2**40
@@ -192,8 +195,8 @@ def _live(workload: Workload) -> Iterator[_Moment]:
             kept += layer.read * width / 4 if segment else 0.0  # the segment's input
         kept, inside, before = (kept, inside + saved, segment) if segment else (kept + saved, 0.0, 0)
         maps = (layer.read + layer.write) * width / 4
-        if layer.op == "rnn":  # its time steps come one after another: what it saved stands for the gradients of its gates
-            maps = min(maps, saved)
+        if layer.op == "rnn":
+            maps = min(maps, _RECURRENT_MAPS * saved)
         scratch = _CONVOLUTION_SCRATCH * maps if layer.op == "conv" and layer.kernel_size > 1 else 0.0
         yield _Moment(kept + inside + maps, scratch)
 
