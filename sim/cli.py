@@ -88,6 +88,10 @@ def run(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="DIR", help="also write run.json, report.txt, CSV and plots there")
     ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="also write a Chrome trace of warm steps: .json, .json.gz, or a folder, a file a rank"),
+    ] = None,
 ) -> None:
     """Simulate a training job and show where its time goes."""
     if as_json and as_csv:
@@ -103,6 +107,8 @@ def run(
     many_nodes = whole_numbers(nodes, "--nodes") if nodes else []
     many_gpus = whole_numbers(gpus, "--gpus") if gpus else []
     scenarios = scaling(scenario, many_nodes, many_gpus)
+    if trace is not None:
+        _write_trace(scenarios, trace)
     _show_runs(scenarios, as_json, as_csv, output, verbose, thorough=len(scenarios) == 1 and not fast)
 
 
@@ -129,6 +135,15 @@ def _show_runs(scenarios: Sequence[Any], as_json: bool, as_csv: bool, output: Pa
         typer.echo(run_csv(jobs), nl=False)
     else:
         typer.echo(text)
+
+
+def _write_trace(scenarios: Sequence[Any], path: Path) -> None:
+    from sim.report.trace import write_trace
+    from sim.study.scenario import answer
+
+    if len(scenarios) > 1:
+        raise SpecError("--trace: a trace shows one run; write one number of nodes or GPUs")
+    _talk(f"wrote {write_trace(answer(scenarios[0], keep_rates=True).run, path)}")
 
 
 def _write_output(folder: Path, answers: Sequence[Any], document: Any, text: str, table: str) -> None:

@@ -202,6 +202,7 @@ class EpochRun:
         return self.scene.steps[0] - self._skipped_steps - (len(self._live[0].boundaries) - 1)
 
     def _finished_step(self, rank: int) -> None:
+        self.log.steps.setdefault(rank, []).append(self.env.now)
         job = self.log.ranks[rank].job
         live = self._live[job]
         if not live.counts(rank, self.log.ranks[rank].size) or (job == 0 and self._over):

@@ -101,6 +101,8 @@ class EventLog:
     rates: list[RateChange] = field(default_factory=list)
     capacity: dict[str, float] = field(default_factory=dict)
     decisions: dict[str, Any] = field(default_factory=dict)
+    steps: dict[int, list[float]] = field(default_factory=dict)
+    """When each rank ended its steps (s)."""
     waiting_since: dict[int, tuple[Cause, float]] = field(default_factory=dict)
     """Waits that have not ended: part of the state that decides what happens next."""
 
