@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from sim import __version__
-from sim.cli import exit_code
+from sim.terminal import exit_code
 
 app = typer.Typer(
     name="stallsim-calibrate",

@@ -1,13 +1,7 @@
-"""What can be typed after ``python -m sim``? Parse, call one function, print. No physics.
-
-Data goes to stdout, talk to stderr. Exit codes: 0 ok; 1 ran, but a condition failed; 2 usage or bad input; 130 interrupted.
-"""
+"""What can be typed after ``python -m sim``? Parse, call one function, print. No physics; how it speaks is `sim.terminal`'s."""
 
 from __future__ import annotations
 
-import json
-import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,6 +11,7 @@ import typer
 from sim import __version__
 from sim.deciding import deciding
 from sim.spec.yaml import SpecError
+from sim.terminal import exit_code, json_text, print_json, talk
 
 app = typer.Typer(
     name="stallsim",
@@ -38,19 +33,6 @@ Csv = Annotated[bool, typer.Option("--csv", help="print CSV on stdout")]
 Where = Annotated[list[str], typer.Option("--where", metavar="COND", help="only rows that match, for example gpus=8; repeatable")]
 
 
-class _Talk:
-    """What is said on stderr beside the result."""
-
-    quiet = False
-
-    def __call__(self, text: str) -> None:
-        if not self.quiet:
-            typer.echo(text, err=True)
-
-
-_talk = _Talk()
-
-
 def _version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"stallsim {__version__}")
@@ -60,11 +42,10 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _common(
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="print the version")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="show tracebacks")] = False,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="say nothing on stderr but errors")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="show tracebacks; before or after the command")] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="say nothing on stderr but errors; before or after the command")] = False,
 ) -> None:
-    """Options that stand before the command."""
-    _talk.quiet = quiet
+    """Options of every command; `sim.terminal` has taken --debug and --quiet out, they stand here for --help."""
 
 
 @app.command(epilog="Example:  python -m sim run p3.16xlarge vgg16 --nodes 1..16 --set node.nic.bandwidth='100 Gbps'")
@@ -97,44 +78,52 @@ def run(
     if as_json and as_csv:
         raise SpecError("--json and --csv: write one of the two")
     from sim.study.ranges import whole_numbers
-    from sim.study.scenario import Scenario, batch_of, scaling
+    from sim.study.scaling import scaling
+    from sim.study.scenario import Scenario, batch_of
 
-    samples = batch_of(batch) if batch else None
+    samples = batch_of(batch) if batch is not None else None
     scenario = Scenario(
         hardware, workload, tuple(sets), placement=placement, batch=samples, global_batch=global_batch, precision=precision, stack=stack,
         seed=seed, exact=exact,
     )  # fmt: skip
-    many_nodes = whole_numbers(nodes, "--nodes") if nodes else []
-    many_gpus = whole_numbers(gpus, "--gpus") if gpus else []
+    many_nodes = whole_numbers(nodes, "--nodes") if nodes is not None else []
+    many_gpus = whole_numbers(gpus, "--gpus") if gpus is not None else []
     scenarios = scaling(scenario, many_nodes, many_gpus)
     if trace is not None:
         _write_trace(scenarios, trace)
-    _show_runs(scenarios, as_json, as_csv, output, verbose, thorough=len(scenarios) == 1 and not fast)
+    _show_runs(scenarios, as_json, as_csv, output, verbose, thorough=not fast)
 
 
 def _show_runs(scenarios: Sequence[Any], as_json: bool, as_csv: bool, output: Path | None, verbose: bool, thorough: bool) -> None:
-    from sim.report.document import run_document
+    from sim.report.document import infeasible_document, run_document
+    from sim.report.plots import pictures
     from sim.report.rows import run_csv
     from sim.report.table import run_text, scaling_text
-    from sim.study.scenario import answer
+    from sim.study.scaling import answers
 
-    answers = [answer(scenario, thorough=thorough) for scenario in scenarios]
-    documents = [run_document(found.run, found.inputs, found.warnings, found.bottlenecks) for found in answers]
-    jobs = [job for document in documents for job in document.get("jobs", [document])]
-    if len(answers) == 1:
-        run = answers[0].run
-        text = "\n\n".join(run_text(run, job, number, verbose) for number, job in enumerate(jobs))
-        whole = documents[0]
+    found = answers(scenarios, thorough, talk.progress)
+    talk.progress("")
+    documents = [
+        run_document(point.run, point.inputs, point.warnings, point.bottlenecks)
+        if point.run is not None
+        else infeasible_document(point.hardware, point.workload, point.nodes, point.gpus, point.problem, point.brief)
+        for point in found
+    ]
+    rows = [row for document in documents for row in document.get("jobs", [document])]
+    runs = [point.run for point in found if point.run is not None]
+    if len(scenarios) == 1:
+        whole, text = documents[0], "\n\n".join(run_text(runs[0], row, number, verbose) for number, row in enumerate(rows))
     else:
-        text, whole = scaling_text(jobs), {"schema": 1, "runs": documents}
+        whole, text = {"schema": 1, "runs": documents}, scaling_text(rows)
     if output is not None:
-        _write_output(output, answers, whole, text, run_csv(jobs))
+        drawn = pictures(runs, len(scenarios) > 1, found[0].bottlenecks)
+        _write_output(output, {"run.json": json_text(whole), "report.txt": text + "\n", "run.csv": run_csv(rows), **drawn})
     if as_json:
-        _print_json(whole)
-    elif as_csv:
-        typer.echo(run_csv(jobs), nl=False)
+        print_json(whole)
     else:
-        typer.echo(text)
+        typer.echo(run_csv(rows).rstrip("\n") if as_csv else text)
+    if not runs:
+        raise typer.Exit(1)
 
 
 def _write_trace(scenarios: Sequence[Any], path: Path) -> None:
@@ -143,18 +132,15 @@ def _write_trace(scenarios: Sequence[Any], path: Path) -> None:
 
     if len(scenarios) > 1:
         raise SpecError("--trace: a trace shows one run; write one number of nodes or GPUs")
-    _talk(f"wrote {write_trace(answer(scenarios[0], keep_rates=True).run, path)}")
+    talk(f"wrote {write_trace(answer(scenarios[0], keep_rates=True).run, path)}")
 
 
-def _write_output(folder: Path, answers: Sequence[Any], document: Any, text: str, table: str) -> None:
+def _write_output(folder: Path, files: dict[str, str | bytes]) -> None:
     from sim.report.files import write_files
-    from sim.report.plots import scaling_plot, stall_plot
 
-    found = answers[0]
-    alone = stall_plot(found.run, bottleneck=found.bottlenecks[0] if found.bottlenecks else None) if len(answers) == 1 else None
-    plot = alone or scaling_plot([found.run for found in answers])
-    write_files(folder, {"run.json": _json(document), "report.txt": text + "\n", "run.csv": table, "stalls.png": plot})
-    _talk(f"wrote {folder}/run.json, report.txt, run.csv and stalls.png")
+    write_files(folder, files)
+    names = list(files)
+    talk(f"wrote {', '.join(str(folder / name) for name in names[:-1])} and {folder / names[-1]}")
 
 
 @app.command(epilog="Example:  python -m sim collective p3.16xlarge --op all_reduce --bytes 1MiB..1GiB --nodes 2")
@@ -200,10 +186,10 @@ def collective(
     table = collective_table(hardware, op, sizes_of(sizes), nodes=nodes, gpus=gpus, placement=placement, tuning=tuning, overrides=sets)
     document, text = collective_document(table), collective_text(table)
     if output is not None:
-        write_files(output, {"collective.json": _json(document), **collective_files(table)})
-        _talk(f"wrote {output}/collective.json, collective.txt, collective.csv and collective.png")
+        write_files(output, {"collective.json": json_text(document), **collective_files(table)})
+        talk(f"wrote {output}/collective.json, collective.txt, collective.csv and collective.png")
     if as_json:
-        _print_json(document)
+        print_json(document)
     else:
         typer.echo(collective_csv(table) if as_csv else text, nl=not as_csv)
 
@@ -219,9 +205,9 @@ def _bound(
     table = bound_table(hardware, sizes_of(sizes), compute_time, nodes=nodes, overrides=sets)
     document, text = bound_document(table), bound_text(table)
     if output is not None:
-        write_files(output, {"collective.json": _json(document), "collective.txt": text + "\n"})
-        _talk(f"wrote {output}/collective.json and collective.txt")
-    _print_json(document) if as_json else typer.echo(text)
+        write_files(output, {"collective.json": json_text(document), "collective.txt": text + "\n"})
+        talk(f"wrote {output}/collective.json and collective.txt")
+    print_json(document) if as_json else typer.echo(text)
 
 
 @app.command(epilog="Example:  nvidia-smi topo -m > topo.txt; python -m sim new --from-topo topo.txt -o my-box.yaml --gpu V100-SXM2-16GB")
@@ -240,7 +226,7 @@ def new(
     from sim.study.new_hardware import new_hardware
 
     made = new_hardware(topo, output, name, gpu, cpu=cpu, nic_bandwidth=nic_bandwidth, transport=transport, memory=memory, overwrite=force)
-    _talk(f"wrote {output}: {made.note}")
+    talk(f"wrote {output}: {made.note}")
 
 
 @app.command(epilog="Example:  python -m sim check hardware/p3.16xlarge.yaml my-model.yaml")
@@ -269,17 +255,26 @@ def check(
 
 @app.command("list", epilog="Example:  python -m sim list hardware --where provider=aws --where gpus=8")
 def list_(
-    kind: Annotated[str, typer.Argument(metavar="[hardware|workloads]")] = "",
+    kind: Annotated[
+        str,
+        typer.Argument(
+            metavar="[KIND]", help="hardware, workloads, jobs, gpus, models, datasets, stacks, links, cpus, volumes, transports"
+        ),
+    ] = "",
     where: Where = [],  # noqa: B006
     as_json: Json = False,
 ) -> None:
-    """Show the catalogue."""
+    """Show the catalogue: hardware and workloads, or one kind of part."""
     from sim.report.listing import listing
 
-    text, rows, problems = listing(kind, where)
-    for problem in problems:
+    found = listing(kind, where)
+    for problem in found.problems:
         typer.echo(problem, err=True)
-    _print_json(rows) if as_json else typer.echo(text)
+    if found.empty:
+        talk(found.empty)
+    print_json(found.rows) if as_json else typer.echo(found.text)
+    if found.empty:
+        raise typer.Exit(1)
 
 
 @app.command(epilog="Example:  python -m sim schema -o schemas")
@@ -290,10 +285,10 @@ def schema(
     from sim.spec.json_schema import json_schemas, write_schemas
 
     if output is None:
-        _print_json(json_schemas())
+        print_json(json_schemas())
     else:
         write_schemas(output)
-        _talk(f"wrote {len(json_schemas())} schemas to {output}")
+        talk(f"wrote {len(json_schemas())} schemas to {output}")
 
 
 @app.command(epilog="Example:  python -m sim extract torchvision.models:vgg16 --input 3x224x224 -o workloads/models/vgg16.yaml")
@@ -313,7 +308,7 @@ def extract(
     if example and inputs:
         raise SpecError("--input and --example: write one of the two")
     model = run_extract(target, [f"@{example}"] if example else inputs, output, name, arguments)
-    _talk(f"wrote {output}: {len(model.layers)} layers, {model.parameters} parameters")
+    talk(f"wrote {output}: {len(model.layers)} layers, {model.parameters} parameters")
 
 
 @app.command(epilog="Example:  python -m sim show vgg16 --hardware p3.16xlarge")
@@ -341,51 +336,17 @@ def show(
     else:
         document = layer_document(names[0], hardware, sets, batch)
         text, plot = layers.layers_text(document, every), layers.layers_plot
-    _print_json(document) if as_json else typer.echo(text)
+    print_json(document) if as_json else typer.echo(text)
     if output is not None:
         from sim.report.files import write_files
 
-        write_files(output, {"show.json": _json(document), "show.txt": text + "\n", "show.png": plot(document)})
-        _talk(f"wrote {output}/show.json, show.txt and show.png")
+        write_files(output, {"show.json": json_text(document), "show.txt": text + "\n", "show.png": plot(document)})
+        talk(f"wrote {output}/show.json, show.txt and show.png")
 
 
 app.add_typer(deciding)
 
 
-def _json(value: Any) -> str:
-    return json.dumps(value, indent=2) + "\n"
-
-
-def _print_json(value: Any) -> None:
-    typer.echo(_json(value), nl=False)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; *arguments* default to the process's own."""
     return exit_code(app, arguments)
-
-
-def exit_code(commands: typer.Typer, arguments: Sequence[str] | None = None) -> int:
-    """Run *commands* on *arguments* (the process's own by default) and return the exit code; errors are one sentence on stderr."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    debug = "--debug" in given
-    try:
-        commands(args=[argument for argument in given if argument != "--debug"], standalone_mode=True)
-    except SystemExit as stopped:
-        return stopped.code if isinstance(stopped.code, int) else 1
-    except SpecError as error:
-        if debug:
-            raise
-        typer.echo(str(error), err=True)
-        return 2
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader, such as head, has seen enough
-        return 0
-    except KeyboardInterrupt:
-        return 130
-    except Exception as error:
-        if debug:
-            raise
-        typer.echo(f"internal error: {type(error).__name__}: {error}; --debug shows where", err=True)
-        return 2
-    return 0

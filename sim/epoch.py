@@ -56,7 +56,7 @@ class Epoch:
     """Whether the windows are exact periods or every step, not a mean."""
     log: EventLog = field(repr=False)
     interval: float | None = None
-    """Half-width (s) of the 95 % interval of ``step_time`` where steps were drawn and enough of them."""
+    """Half-width (s) of the 95 % interval of ``step_time`` where it is a mean over enough steps, drawn or without a period."""
     drawn: int = 0
     """Steps that were drawn one by one; the others are extrapolated."""
 
@@ -150,6 +150,7 @@ class EpochRun:
             self._pause = self.env.event()
             self.env.run(until=self._pause)
             if self._left() > 0:
+                self._judge_mean()
                 self.exact = self.exact and self._period is not None and not self.scene.draws
                 self._skip(self._stretch())
         last = len(self._live[0].boundaries) - 1
@@ -168,6 +169,11 @@ class EpochRun:
         times = self._live[0].boundaries
         first = self._regime_start + warm_up(self._durations())
         return Period(first, len(times) - 1, times[first], times[-1])
+
+    def _judge_mean(self) -> None:
+        """Note how far the mean of steps without a period may be off: batch means, as for drawn steps."""
+        if self._period is None and not self.scene.draws and (found := settled(self._durations())):
+            self._interval = max(found.half_width, self._interval or 0.0)
 
     def _durations(self) -> list[float]:
         """Return the seconds of each step of the first job since rates last changed."""
@@ -343,6 +349,11 @@ class EpochRun:
                 found.append(Window(times[first], times[last], last - first, window.repeats))
         return found or ([Window(times[-2], times[-1], 1)] if job else self.windows)
 
+    def _own_interval(self, job: int) -> float | None:
+        """Return how far the mean of a later job's steps may be off, where they are not exact."""
+        found = None if self.exact else settled([end - start for start, end in pairwise(self._live[job].boundaries)])
+        return found.half_width if found else None
+
     def _epoch(self, job: int) -> Epoch:
         times, windows, due = self._live[job].boundaries, self._own_windows(job), self.scene.steps[job]
         steps = sum(window.steps * window.repeats for window in windows)
@@ -359,6 +370,6 @@ class EpochRun:
             windows=windows,
             exact=self.exact,
             log=self.log,
-            interval=self._interval if job == 0 else None,
+            interval=self._interval if job == 0 else self._own_interval(job),
             drawn=len(times) - 1 if self.scene.draws else 0,
         )

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 
 class Cause(StrEnum):
-    """What a rank waits for. The first eight are the closed list of stalls; INPUT and GRADIENT are resolved by analysis."""
+    """What a rank waits for. INPUT and GRADIENT are resolved by analysis; the others are the closed list of stalls."""
 
     COMPUTE = "compute"
     FETCH = "fetch"
@@ -33,7 +33,7 @@ class Cause(StrEnum):
 FULL = " (full)"
 """Ends the name of a resource that held its work back, where otherwise only the work's own pace did."""
 
-STALLS: tuple[Cause, ...] = tuple(Cause)[:8]
+STALLS: tuple[Cause, ...] = tuple(cause for cause in Cause if cause not in (Cause.INPUT, Cause.GRADIENT))
 """The keys of every stall table, in this order."""
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
 
 from sim.analysis.stalls import Blame
 from sim.cluster import page_cache
 from sim.cluster.build import Slot, slots
-from sim.cluster.storage import Credits
+from sim.cluster.storage import Credits, epochs_until_empty
 from sim.epoch import Epoch, EpochRun, Scene
 from sim.events import EventLog
 from sim.spec.hardware import Hardware, Node
@@ -40,6 +40,15 @@ class JobRun:
         return self.job.ranks * training.batch * training.gradient_accumulation_steps / self.warm.step_time
 
 
+class CreditsEnd(NamedTuple):
+    """The burst credits of a disk run out in a later epoch than those simulated, or in the warm one."""
+
+    epoch: int
+    """Of the first job; the cold one is 1."""
+    step_times: tuple[float, ...]
+    """Seconds of a step from then on, by job."""
+
+
 @dataclass(frozen=True)
 class Run:
     """The outcome of one simulation: frozen, and the same for the same inputs and seed."""
@@ -49,6 +58,7 @@ class Run:
     cluster: tuple[Slot, ...]
     rings: tuple[Wiring | None, ...]
     seed: int
+    credits_end: CreditsEnd | None = None
 
     def node(self, job: int = 0) -> Node:
         """Return the first node of *job*."""
@@ -95,6 +105,7 @@ def simulate(
     scene = Scene(jobs, cluster, rings, _credits(cluster), steps, exact, fold, keep_rates, executor, seed)
     differs = any(job.start or job.workload.input.loader != "synthetic" for job in jobs)
     first = EpochRun(scene, cold_hits, [job.start for job in jobs]).run() if cold and differs else None
+    levels = {slot: credits.level for slot, credits in scene.credits.items()}
     warm = EpochRun(scene, warm_hits, [0.0 for _ in jobs]).run()
     return Run(
         hardware,
@@ -105,6 +116,7 @@ def simulate(
         tuple(cluster),
         rings,
         seed,
+        _credits_end(scene, levels, warm_hits) if cold else None,
     )
 
 
@@ -152,3 +164,14 @@ def _mean_hits(hits: Mapping[str, float], used: Sequence[tuple[Slot, tuple[int, 
 def _credits(cluster: Sequence[Slot]) -> dict[str, Credits]:
     """Return the burst credits of each slot's volume; kept from the cold epoch to the warm one."""
     return {slot.name: Credits(slot.node.storage.volume) for slot in cluster if slot.node.storage is not None}
+
+
+def _credits_end(scene: Scene, before: Mapping[str, float], hits: Sequence[Mapping[str, float]]) -> CreditsEnd | None:
+    """Return when burst credits run out, if every epoch takes as many as the warm one did, which found them at *before* (by slot)."""
+    ends = {slot: epochs_until_empty(before[slot], credits.level) for slot, credits in scene.credits.items()}
+    first = min((end for end in ends.values() if end is not None), default=None)
+    if first is None:
+        return None
+    credits = {slot: credits.emptied() if ends[slot] == first else credits for slot, credits in scene.credits.items()}
+    after = EpochRun(replace(scene, credits=credits), hits, [0.0 for _ in scene.jobs]).run()
+    return CreditsEnd(2 + first, tuple(epoch.step_time for epoch in after))

@@ -57,8 +57,8 @@ def without_anywhere(arguments: Sequence[str]) -> tuple[list[str], set[str]]:
     return [*(word for word in arguments[:end] if word not in ANYWHERE), *arguments[end:]], given
 
 
-def run_app(app: Callable[..., Any], arguments: Sequence[str] | None) -> int:
-    """Run *app* on *arguments* (None: the process's own) and return the exit code."""
+def exit_code(app: Callable[..., Any], arguments: Sequence[str] | None) -> int:
+    """Run *app* on *arguments* (None: the process's own) and return the exit code; errors are one sentence on stderr."""
     words, given = without_anywhere(sys.argv[1:] if arguments is None else arguments)
     talk.quiet = "quiet" in given
     try:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 import sim.epoch
 from sim.cluster.build import Placement
 from sim.events import Cause
+from sim.report.document import run_document
 from sim.simulate import simulate
 from sim.training.job import Job
 from tests.harness import layer, machine, run, toy_workload, volume
@@ -131,6 +132,30 @@ def test_the_next_epoch_finds_the_credits_that_are_left():
     assert found.warm.time > found.first.time
 
 
+def test_a_later_end_of_credits_is_foretold():
+    """Closed form: epochs of 100 reads at 100 a second take 80 of 300.3 credits each, so the fourth empties them; then 20 a second."""
+    found = run(*bursting(100))
+    assert found.jobs[0].warm.step_time == pytest.approx(1 / 100, rel=0.02)
+    assert found.credits_end.epoch == 4
+    assert found.credits_end.step_times == pytest.approx([1 / 20], rel=0.02)
+    [said] = [text for text in run_document(found, {})["warnings"] if "burst credits" in text]
+    assert said == "burst credits of the disk run out in epoch 4; from then on a step takes 50 ms instead of 10 ms"
+
+
+def test_credits_that_end_in_the_warm_epoch_slow_the_next():
+    """Closed form: 230 reads take 184 credits at burst; of 300.3 the first epoch leaves 116.3, of which the second can burst 1.45 s."""
+    found = run(*bursting(230))
+    assert found.credits_end.epoch == 2
+    assert found.jobs[0].warm.step_time < 0.9 * found.credits_end.step_times[0]
+    assert "epoch 2, the warm one" in str(run_document(found, {})["warnings"])
+
+
+@pytest.mark.parametrize("keys", [{"prep": 0.06}, {"memory": 1e12}])
+def test_credits_that_never_end_are_not_foretold(keys):
+    """A loader slower than the baseline, and a data set that the page cache holds: no credit is taken in a warm epoch."""
+    assert run(*bursting(100, workers=1, **keys)).credits_end is None
+
+
 def test_a_disk_that_is_asked_for_less_keeps_bursting():
     """A step of 0.1 s reads 10 times a second, below the baseline: no regime changes, whatever the length."""
     hardware, workload = bursting(20_000, prep=0.01)
@@ -163,6 +188,8 @@ def test_without_a_period_the_mean_of_later_steps_stands_for_the_rest(monkeypatc
     assert whole.first.exact
     assert short.first.time == pytest.approx(whole.first.time, rel=0.01)
     assert sum(short.first.stalls.values()) == pytest.approx(short.first.step_time)
+    assert abs(short.first.step_time - whole.first.step_time) <= short.first.interval + 1e-9 < 0.05 * whole.first.step_time
+    assert whole.first.interval is None
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3])

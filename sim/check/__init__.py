@@ -6,7 +6,7 @@ problems, each a sentence with its place, and `require` raises them. `validate` 
 
 from __future__ import annotations
 
-from sim.check.checks import check_hardware, check_part, check_workload, require
+from sim.check.checks import check_hardware, check_jobs, check_part, check_workload, require
 from sim.check.estimates import Estimate, count_estimates
 from sim.check.files import Verdict, validate, validate_path
 from sim.check.job import check_job, check_run, warn_job
@@ -16,6 +16,7 @@ __all__ = [
     "Verdict",
     "check_hardware",
     "check_job",
+    "check_jobs",
     "check_part",
     "check_run",
     "check_workload",

@@ -12,7 +12,7 @@ from sim.spec.catalogue import suggestions
 from sim.spec.fields import Key, Spec, blocks
 from sim.spec.hardware import Hardware
 from sim.spec.references import IMPLIED
-from sim.spec.workload import Workload, batch_norms
+from sim.spec.workload import Jobs, Workload, batch_norms
 from sim.spec.yaml import Document, Mark, SpecError
 
 Check = Callable[[Spec], Iterator[Problem]]
@@ -32,6 +32,16 @@ def check_workload(workload: Workload, document: Document | None = None) -> list
 def check_part(part: Spec, document: Document | None = None) -> list[str]:
     """Return what is wrong with one part, such as a GPU or a stack."""
     return placed([*implausible(part), *_sources(part)], document)
+
+
+def check_jobs(jobs: Jobs, document: Document | None = None) -> list[str]:
+    """Return what is wrong with a file of several jobs, placed where its *document* is given."""
+    problems = [*implausible(jobs), *_sources(jobs)]
+    for number, entry in enumerate(jobs.jobs):
+        problems += [(("jobs", number, "workload", *key), text) for key, text in _training(entry.workload)]
+        if entry.gpus and entry.placement is not None:
+            problems.append((("jobs", number, "gpus"), "stands beside 'placement'; write one of the two"))
+    return placed(problems, document)
 
 
 def require(problems: list[str]) -> None:

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from sim.check.checks import check_hardware, check_part, check_workload
+from sim.check.checks import check_hardware, check_jobs, check_part, check_workload
 from sim.check.estimates import Estimate, count_estimates
 from sim.spec import catalogue, library, schema
 from sim.spec.fields import Spec
 from sim.spec.hardware import Hardware, Node
-from sim.spec.workload import Workload
+from sim.spec.workload import Jobs, Workload
 from sim.spec.yaml import Document, SpecError
 
 
@@ -100,6 +100,8 @@ def _checked(spec: Spec, document: Document) -> list[str]:
         return check_hardware(spec, document)
     if isinstance(spec, Workload):
         return check_workload(spec, document)
+    if isinstance(spec, Jobs):
+        return check_jobs(spec, document)
     return check_part(spec, document)
 
 

@@ -57,12 +57,13 @@ def check_run(
     problems = [*check_hardware(machine, hardware.document), *check_workload(task, workload.document)]
     documents = (hardware.document, workload.document)
     require([*problems, *check_job(machine, task, nodes=nodes, gpus=gpus, fit=fit, documents=documents)])
-    return warn_job(machine, task, None if gpus is None else -(-gpus // (nodes or sum(group.count for group in _workers(machine)))))
+    return warn_job(machine, task, None if gpus is None else -(-gpus // (nodes or sum(group.count for group in _workers(machine)))), gpus)
 
 
-def warn_job(hardware: Hardware, workload: Workload, ranks_per_node: int | None = None) -> list[str]:
-    """Return what is odd, but not wrong, about *workload* on *hardware*."""
-    slow = list(_without_half_units(hardware, workload))
+def warn_job(hardware: Hardware, workload: Workload, ranks_per_node: int | None = None, ranks: int | None = None) -> list[str]:
+    """Return what is odd, but not wrong, about *workload* on *hardware*; *ranks* are GPUs in all, every one of them if None."""
+    ranks = ranks or sum(group.count * group.node.gpu_count for group in _workers(hardware))
+    slow = [*_without_half_units(hardware, workload), *_short_epoch(workload, ranks)]
     if workload.input.loader == "synthetic":
         return slow
     return slow + [
@@ -126,6 +127,16 @@ def _without_half_units(hardware: Hardware, workload: Workload) -> Iterator[str]
     for name in dict.fromkeys(group.node.gpu.name for group in _workers(hardware) if "fp16" not in group.node.gpu.peak):
         if precision in ("amp_fp16", "fp16"):
             yield f"training.precision: {name} has no fp16 units, so {precision} saves memory traffic but computes at the fp32 rate"
+
+
+def _short_epoch(workload: Workload, ranks: int) -> Iterator[str]:
+    training = workload.training
+    step = ranks * training.batch * training.gradient_accumulation_steps
+    if step > workload.dataset.samples:
+        yield (
+            f"dataset.samples: an epoch of {workload.dataset.samples} samples is less than one step of {step} on {ranks} GPUs; "
+            "the figures are those of full batches"
+        )
 
 
 def _crowded(group: Group, workload: Workload, ranks: int | None) -> Iterator[str]:

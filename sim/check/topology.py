@@ -85,7 +85,8 @@ def _places(node: Node, devices: str, count: int, counted: str) -> Iterator[Prob
         one = len(missing) == 1
         yield (
             (),
-            f"disconnected: {word}{'' if one else 's'} {', '.join(missing)} {'hangs' if one else 'hang'} off no socket and no switch; "
+            f"disconnected: {counted} is {count}, but {word}{'' if one else 's'} {', '.join(missing)} {'hangs' if one else 'hang'} "
+            "off no socket and no switch; "
             f"list {'it' if one else 'them'} under '{devices}' of one",
         )
 

@@ -68,7 +68,7 @@ def place(hardware: Hardware, gpus: int | None = None, pattern: str | None = Non
     either the job takes every GPU. Raise SpecError for no rank, and for more ranks than GPUs.
     """
     available = _worker_nodes(hardware)
-    if pattern:
+    if pattern is not None:
         return _by_pattern(available, pattern)
     if gpus is None:
         return tuple(Placement(number, tuple(range(node.gpu_count))) for number, node in available)
@@ -78,7 +78,10 @@ def place(hardware: Hardware, gpus: int | None = None, pattern: str | None = Non
         raise SpecError(
             f"--gpus {gpus}: does not divide evenly over {len(available)} nodes; --placement 1+2 gives each node its own number"
         )
-    return _by_pattern(available, "+".join([str(gpus // len(available))] * len(available)))
+    each = gpus // len(available)
+    if short := next((node for _, node in available if each > node.gpu_count), None):
+        raise SpecError(f"--gpus {gpus}: {each} ranks on each of {len(available)} nodes, of which one has {short.gpu_count} GPUs")
+    return tuple(Placement(number, tuple(range(each))) for number, _ in available)
 
 
 def _worker_nodes(hardware: Hardware) -> list[tuple[int, Node]]:
@@ -92,7 +95,7 @@ def _by_pattern(available: Sequence[tuple[int, Node]], pattern: str) -> tuple[Pl
     try:
         counts = [int(part) for part in pattern.split("+")]
     except ValueError:
-        raise SpecError(f"--placement {pattern}: GPUs per node joined by '+', for example 1+2, are due") from None
+        raise SpecError(f"--placement {pattern or repr('')}: write the GPUs of each node joined by '+', for example 1+2") from None
     if len(counts) > len(available):
         raise SpecError(
             f"--placement {pattern}: {len(counts)} nodes, but {len(available)} are described; --nodes {len(counts)} adds equal ones"
@@ -100,7 +103,11 @@ def _by_pattern(available: Sequence[tuple[int, Node]], pattern: str) -> tuple[Pl
     placed = []
     for count, (number, node) in zip(counts, available, strict=False):
         if not 0 < count <= node.gpu_count:
-            raise SpecError(f"{count} ranks on one node: it has {node.gpu_count} GPUs, and every rank needs one of its own")
+            fits = "+".join(str(min(max(wanted, 1), node.gpu_count)) for wanted, (_, node) in zip(counts, available, strict=False))
+            raise SpecError(
+                f"--placement {pattern}: {count} ranks on node {number}, which has {node.gpu_count} GPUs, one for each rank; "
+                f"--placement {fits} would fit"
+            )
         placed.append(Placement(number, tuple(range(count))))
     return tuple(placed)
 

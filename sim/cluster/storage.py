@@ -13,6 +13,7 @@ described as credits of I/Os of the largest size.
 from __future__ import annotations
 
 import math
+from copy import copy
 
 from sim.spec.hardware import Storage, Volume
 from sim.spec.workload import Dataset
@@ -66,6 +67,16 @@ def read_rate(storage: Storage, dataset: Dataset, burst: bool) -> float:
     return min(most_bandwidth(storage), most_iops(storage, burst) * dataset.sample / ios_per_sample(storage.volume, dataset))
 
 
+def epochs_until_empty(before: float, after: float) -> int | None:
+    """Return how many epochs pass, after one that took a bucket from *before* to *after* credits, until one like it empties it.
+
+    0 where that one did itself; None where none ever will: ``after / (before - after)``, rounded up.
+    """
+    if before <= 0 or after >= before:
+        return None
+    return math.ceil(after / (before - after))
+
+
 class Credits:
     """The bucket of I/O credits of one volume, full at the start: every I/O takes one, and they return at the baseline rate.
 
@@ -78,6 +89,12 @@ class Credits:
         self.capacity = volume.count * volume.burst_credits if bursts else 0.0
         self.level = self.capacity
         """I/O operations left above the baseline."""
+
+    def emptied(self) -> Credits:
+        """Return the same bucket with nothing in it."""
+        empty = copy(self)
+        empty.level = 0.0
+        return empty
 
     @property
     def left(self) -> bool:

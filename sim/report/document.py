@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sim import __version__
 from sim.analysis.bottleneck import Bottleneck
-from sim.analysis.cost import cost
+from sim.analysis.cost import job_price
 from sim.analysis.memory import gpu_memory
 from sim.epoch import Epoch
 from sim.events import STALLS
 from sim.report.expected_error import expected_error
 from sim.report.verdict import assumptions, verdict, warnings
 from sim.simulate import Run
+from sim.training.exchange_plan import gradient_bytes
 from sim.training.server_plan import ServerPlan
+from sim.units import show
 
 SCHEMA = 1
 
@@ -29,12 +32,21 @@ def run_document(run: Run, inputs: Mapping[str, str], noted: Sequence[str] = (),
     documents = [_job_document(run, number, inputs, noted) for number in range(len(run.jobs))]
     for number, document in enumerate(documents):
         document |= freed(run, number, bottlenecks[number] if bottlenecks else None)
-    return documents[0] if len(documents) == 1 else {"schema": SCHEMA, "jobs": documents}
+    if len(documents) == 1:
+        return documents[0]
+    return {"schema": SCHEMA, "jobs": [{"job": number, **document} for number, document in enumerate(documents)]}
+
+
+def infeasible_document(hardware: str, workload: str, nodes: int, gpus: int, problem: str, brief: str) -> dict[str, Any]:
+    """Return the document of a point of a scaling table that cannot run: *problem* in a sentence, *brief* in a few words."""
+    point = {"hardware": hardware, "workload": workload, "nodes": nodes, "gpus": gpus}
+    return {"schema": SCHEMA, **point, "infeasible": problem, "infeasible_briefly": brief}
 
 
 def _job_document(run: Run, number: int, inputs: Mapping[str, str], noted: Sequence[str]) -> dict[str, Any]:
     job, plan = run.jobs[number], run.rings[number]
     workload = job.job.workload
+    price = _price(run, number)
     return {
         "schema": SCHEMA,
         "hardware": run.hardware.name,
@@ -47,21 +59,21 @@ def _job_document(run: Run, number: int, inputs: Mapping[str, str], noted: Seque
         "step_time_s": job.warm.step_time,
         "throughput_samples_per_s": job.throughput,
         "epoch_time_s": job.warm.time,
-        "cost_per_epoch_usd": cost(run.hardware, job.warm.time),
+        "cost_per_epoch_usd": None if price is None else price * job.warm.time,
         "stalls_s": _stalls(job.warm),
         "first_epoch": {
             "step_time_s": job.first.step_time,
             "epoch_time_s": job.first.time,
             "stalls_s": _stalls(job.first),
-            "cost_usd": cost(run.hardware, job.first.time),
+            "cost_usd": None if price is None else price * job.first.time,
         },
         "gpu_memory_bytes": gpu_memory(
             workload, run.node(number).gpu, ranks=job.job.ranks, channels=plan.channels if plan else None
         ).by_use(),
         "collective": collective(run, number),
         "expected_error": expected_error(run, number),
-        "assumptions": assumptions(run, number),
-        "warnings": [*noted, *warnings(run, number)],
+        "assumptions": [*assumptions(run, number), *_charged(run, number)],
+        "warnings": [*noted, *warnings(run, number), *_credits_end(run, number)],
         "seed": run.seed,
         "version": __version__,
         "inputs_sha256": dict(inputs),
@@ -77,6 +89,37 @@ def freed(run: Run, number: int, bottleneck: Bottleneck | None) -> dict[str, Any
     }
 
 
+def _price(run: Run, number: int) -> float | None:
+    """Return USD/s that job *number* pays."""
+    used = [{part.node: len(part.gpus) for part in job.job.placement} for job in run.jobs]
+    everyone: Counter[int] = Counter()
+    for of_job in used:
+        everyone.update(of_job)
+    return job_price(run.hardware, used[number], everyone)
+
+
+def _charged(run: Run, number: int) -> list[str]:
+    """Return who pays for what, where that is not plainly the whole machine."""
+    found = []
+    mine, total = run.jobs[number].job.ranks, sum(job.job.ranks for job in run.jobs)
+    if len(run.jobs) > 1:
+        found.append(f"jobs share a node's price by their GPUs on it: this job has {mine} of the {total} GPUs in use")
+    workers = sum(group.count for group in run.hardware.groups if group.role == "worker" and group.node.gpu_count)
+    idle = workers - len({part.node for job in run.jobs for part in job.job.placement})
+    if idle:
+        found.append(f"{idle} node{'s' * (idle > 1)} without a job {'are' if idle > 1 else 'is'} not paid for")
+    return found
+
+
+def _credits_end(run: Run, number: int) -> list[str]:
+    """Return what becomes of the job when the disk's burst credits are gone, if that slows it noticeably."""
+    end, now = run.credits_end, run.jobs[number].warm.step_time
+    if end is None or abs(end.step_times[number] - now) < 0.01 * now:
+        return []
+    later, when = show(end.step_times[number], "time"), f"epoch {end.epoch}" if end.epoch > 2 else "epoch 2, the warm one"
+    return [f"burst credits of the disk run out in {when}; from then on a step takes {later} instead of {show(now, 'time')}"]
+
+
 def _stalls(epoch: Epoch) -> dict[str, float]:
     return {cause.value: epoch.stalls[cause] for cause in STALLS}
 
@@ -87,7 +130,7 @@ def collective(run: Run, number: int) -> dict[str, Any] | None:
     if plan is None:
         return None
     workload = run.jobs[number].job.workload
-    nbytes = 4.0 * workload.model.parameters
+    nbytes = gradient_bytes(workload) * workload.model.parameters
     if isinstance(plan, ServerPlan):
         time, bottleneck = plan.alone()
         return {

@@ -1,33 +1,51 @@
-"""How does the catalogue look? Aligned columns of hardware and workloads."""
+"""How does the catalogue look? Aligned columns of hardware, workloads and parts."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
-from sim.spec.listing import HARDWARE, WORKLOADS, Column, Row, exported, hardware_rows, select, workload_rows
+from sim.spec.catalogue import suggestions
+from sim.spec.listing import HARDWARE, WORKLOADS, Column, Row, exported, hardware_rows, select, without_match, workload_rows
+from sim.spec.parts_listing import PARTS
 from sim.spec.yaml import SpecError
 
-_KINDS = {"hardware": (hardware_rows, HARDWARE), "workloads": (workload_rows, WORKLOADS)}
+_Rows = Callable[[], tuple[list[Row], list[str]]]
+_WHOLE: dict[str, tuple[_Rows, tuple[Column, ...]]] = {"hardware": (hardware_rows, HARDWARE), "workloads": (workload_rows, WORKLOADS)}
+_KINDS = _WHOLE | {name: (shelf.rows, shelf.columns) for name, shelf in PARTS.items()}
+KINDS = tuple(_KINDS)
+"""What can be listed."""
 
 
-def listing(kind: str, where: Sequence[str]) -> tuple[str, dict[str, list[Row]], list[str]]:
-    """Return the catalogue of *kind* ("" for both) as text and as rows, where all conditions hold, and what is wrong with it."""
+class Listing(NamedTuple):
+    """A list as text and as rows by kind; files that are broken; why no row is left, where none is."""
+
+    text: str
+    rows: dict[str, list[Row]]
+    problems: list[str]
+    empty: str = ""
+
+
+def listing(kind: str, where: Sequence[str]) -> Listing:
+    """Return the catalogue of *kind* ("" for hardware and workloads) where all conditions hold."""
     if kind and kind not in _KINDS:
-        raise SpecError(f"list {kind}: write hardware or workloads")
+        near = suggestions(kind, list(_KINDS), most=1)
+        raise SpecError(f"list {kind}: " + (f"did you mean {near[0]}?" if near else f"write one of {', '.join(_KINDS)}"))
     if where and not kind:
         kind = "hardware"
     texts: list[str] = []
     found: dict[str, list[Row]] = {}
     problems: list[str] = []
-    for name in [kind] if kind else list(_KINDS):
+    empty = ""
+    for name in [kind] if kind else list(_WHOLE):
         read, columns = _KINDS[name]
         rows, wrong = read()
-        rows = select(rows, where, columns)
+        chosen = select(rows, where, columns)
         problems += wrong
-        texts.append(columns_text(rows, columns))
-        found[name] = [exported(row, columns) for row in rows]
-    return "\n\n".join(texts), found, problems
+        empty = without_match(rows, where, columns) if where and not chosen else ""
+        texts.append(columns_text(chosen, columns))
+        found[name] = [exported(row, columns) for row in chosen]
+    return Listing("\n\n".join(texts), found, problems, empty)
 
 
 def columns_text(rows: Sequence[Row], columns: Sequence[Column]) -> str:

@@ -34,11 +34,23 @@ def stall_plot(run: Run, number: int = 0, bottleneck: Bottleneck | None = None) 
     return png(drawn)
 
 
-def scaling_plot(runs: Sequence[Run]) -> bytes:
-    """Return a PNG: seconds per step by cause for each of *runs*, by GPU count."""
+def pictures(runs: Sequence[Run], scaling: bool, bottlenecks: Sequence[Bottleneck] = ()) -> dict[str, bytes]:
+    """Return PNGs by file name: for every job one of its stalls, or, for runs of growing size, one of its scaling.
+
+    *bottlenecks* are those of each job, where they were sought.
+    """
+    jobs = len(runs[0].jobs) if runs else 0
+    known = [*bottlenecks, *[None] * jobs]
+    drawn = [scaling_plot(runs, number) if scaling else stall_plot(runs[0], number, known[number]) for number in range(jobs)]
+    return {"stalls.png" if jobs == 1 else f"stalls-{number}.png": picture for number, picture in enumerate(drawn)}
+
+
+def scaling_plot(runs: Sequence[Run], number: int = 0) -> bytes:
+    """Return a PNG: seconds per step of one job by cause for each of *runs*, by GPU count."""
     drawn, axes = figure(1, (10, 1.5 + 0.5 * len(runs)))
-    jobs = [run.jobs[0] for run in runs]
-    _stacked(axes[0], [f"{job.job.ranks} GPUs" for job in reversed(jobs)], [job.warm.stalls for job in reversed(jobs)])
+    jobs = [run.jobs[number] for run in runs]
+    names = [f"{job.job.ranks} GPUs" for job in jobs]
+    _stacked(axes[0], names[::-1], [job.warm.stalls for job in reversed(jobs)])
     axes[0].set_xlabel("milliseconds per step")
     axes[0].set_title(f"{jobs[0].job.workload.name} on {runs[0].hardware.name}", fontsize=11, loc="left")
     return png(drawn)

@@ -1,4 +1,7 @@
-"""How does a run look in a spreadsheet? One row a run, one column a figure, units in the column names."""
+"""How does a run look in a spreadsheet? One row a job of a run, one column a figure, units in the column names.
+
+A point that cannot run has a row too: blank but for its size and, in the last column, why.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ _PLAIN = (
 
 
 def run_row(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the flat row of one run's *document*."""
+    """Return the flat row of one job's *document*."""
     row = {name: document[name] for name in _PLAIN}
     row |= {f"{name}_s": seconds for name, seconds in document["stalls_s"].items()}
     first = document["first_epoch"]
@@ -25,9 +28,15 @@ def run_row(document: Mapping[str, Any]) -> dict[str, Any]:
 
 def run_csv(documents: Sequence[Mapping[str, Any]]) -> str:
     """Return CSV text of *documents*, with a header."""
-    rows = [run_row(document) for document in documents]
+    rows = [_row(document) for document in documents]
     text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer = csv.DictWriter(text, max(map(list, rows), key=len), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
+
+
+def _row(document: Mapping[str, Any]) -> dict[str, Any]:
+    if "infeasible" not in document:
+        return {"job": document.get("job", 0), **run_row(document), "infeasible": None}
+    return {"job": 0, **{name: document.get(name) for name in _PLAIN}, "infeasible": document["infeasible"]}

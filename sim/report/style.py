@@ -1,4 +1,4 @@
-"""Which colour and order has each cause, everywhere? One palette for tables, plots, traces and pages."""
+"""Which colour, and which words, has each cause, everywhere? One palette for tables, plots, traces and pages."""
 
 from __future__ import annotations
 
@@ -15,3 +15,15 @@ COLOURS: dict[Cause, str] = {
     Cause.LAUNCH: "#775522",
 }
 """Paul Tol's bright scheme, which stays distinct for colour-blind readers, and brown for launch."""
+
+MEANINGS: dict[Cause, str] = {
+    Cause.COMPUTE: "GPU kernels, optimizer, gradient copies",
+    Cause.FETCH: "waiting for disk",
+    Cause.PREP: "waiting for decode and augmentation",
+    Cause.COPY: "host-to-device copies",
+    Cause.INTERCONNECT: "gradient exchange inside the node",
+    Cause.NETWORK: "gradient exchange between nodes",
+    Cause.STRAGGLER: "waiting for the slowest rank",
+    Cause.LAUNCH: "host launching kernels",
+}
+"""What a rank does, or waits for, meanwhile."""

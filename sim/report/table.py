@@ -6,28 +6,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sim.events import STALLS
+from sim.report.style import MEANINGS
 from sim.simulate import Run
 from sim.units import show
 
 BAR = 40
 """Characters of a full bar."""
 
-_MEANING = {
-    "compute": "GPU kernels, optimizer, gradient copies",
-    "fetch": "waiting for disk",
-    "prep": "waiting for decode and augmentation",
-    "copy": "host-to-device copies",
-    "interconnect": "gradient exchange inside the node",
-    "network": "gradient exchange between nodes",
-    "straggler": "waiting for the slowest rank",
-    "launch": "host launching kernels",
-}
-
 
 def run_text(run: Run, document: Mapping[str, Any], number: int = 0, verbose: bool = False) -> str:
     """Return the report of one job of *run*, whose JSON *document* has the figures; *verbose* adds every resource."""
+    name = f"job {document['job']}: " if "job" in document else ""
     head = (
-        f"{document['workload']} on {document['hardware']}: {document['gpus']} x {run.node(number).gpu.name}, "
+        f"{name}{document['workload']} on {document['hardware']}: {document['gpus']} x {run.node(number).gpu.name}, "
         f"{document['nodes']} node{'s' * (document['nodes'] > 1)}, {document['batch_per_gpu']} samples per GPU, {document['precision']}, "
         f"{document['stack']}"
     )
@@ -40,7 +31,7 @@ def run_text(run: Run, document: Mapping[str, Any], number: int = 0, verbose: bo
             continue
         lines.append(
             f"  {cause.value:12} {show(seconds, 'time'):>10} {100 * seconds / step:5.1f} %  {bar(seconds / step):{BAR}}  "
-            f"{100 * cold / first['step_time_s']:10.1f} %  {_MEANING[cause.value]}"
+            f"{100 * cold / first['step_time_s']:10.1f} %  {MEANINGS[cause]}"
         )
     lines += ["", f"  {document['verdict']}", ""]
     lines.append(f"  epoch: {_epoch(document['epoch_time_s'], document['cost_per_epoch_usd'])}")
@@ -76,20 +67,40 @@ def _exchange_lines(document: Mapping[str, Any]) -> list[str]:
     if found["algorithm"].startswith("parameter_server"):
         who = "one worker by itself" if found["algorithm"].endswith("async") else "each of the workers"
         return [f"  parameter servers: {who} pushes and pulls {bus}, bound by {found['bottleneck']}"]
-    how = f"{found['algorithm']} {found['protocol']}, {found['channels']} channels"
+    channels = f"{found['channels']} channel{'s' * (found['channels'] > 1)}"
+    how = f"{found['algorithm']} {found['protocol']}, {channels}"
     return [f"  all-reduce: {how}, bus bandwidth {bus}, bound by {found['bottleneck']}"]
 
 
 def scaling_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return a scaling table: one row a run, efficiency against the first row's throughput per GPU."""
-    base = rows[0]["throughput_samples_per_s"] / rows[0]["gpus"]
-    lines = [f"{'nodes':>6} {'GPUs':>6} {'step':>10} {'samples/s':>12} {'efficiency':>11} {'USD/epoch':>10}  largest stall"]
+    """Return a scaling table: one row a job of a run, efficiency against the job's first row, and what to beware of in the last run.
+
+    A row that cannot run says why.
+    """
+    ran = [row for row in rows if "infeasible" not in row]
+    several = any("job" in row for row in ran)
+    base: dict[int, float] = {}
+    for row in ran:
+        base.setdefault(row.get("job", 0), row["throughput_samples_per_s"] / row["gpus"])
+    head = f"{'nodes':>6} {'GPUs':>6} {'step':>10} {'samples/s':>12} {'efficiency':>11} {'USD/epoch':>10}  largest stall"
+    lines = [("   job" if several else "") + head]
     for row in rows:
-        stall = max((name for name in row["stalls_s"] if name != "compute"), key=lambda name: row["stalls_s"][name])
-        cost = "-" if row["cost_per_epoch_usd"] is None else f"{row['cost_per_epoch_usd']:.2f}"
-        efficiency = 100 * row["throughput_samples_per_s"] / row["gpus"] / base
-        lines.append(
-            f"{row['nodes']:>6} {row['gpus']:>6} {show(row['step_time_s'], 'time'):>10} {row['throughput_samples_per_s']:>12.0f} "
-            f"{efficiency:>9.1f} % {cost:>10}  {stall} {100 * row['stalls_s'][stall] / row['step_time_s']:.0f} %"
-        )
+        job = f"{row.get('job', ''):>6}" if several else ""
+        lines.append(job + (_scaling_row(row, base[row.get("job", 0)]) if row in ran else _infeasible_row(row)))
+    if ran and ran[-1]["warnings"]:
+        lines += ["", "  Warnings, of the last run:", *(f"    - {text}" for text in ran[-1]["warnings"])]
     return "\n".join(lines)
+
+
+def _scaling_row(row: Mapping[str, Any], base: float) -> str:
+    stall = max((name for name in row["stalls_s"] if name != "compute"), key=lambda name: row["stalls_s"][name])
+    cost = "-" if row["cost_per_epoch_usd"] is None else f"{row['cost_per_epoch_usd']:.2f}"
+    efficiency = 100 * row["throughput_samples_per_s"] / row["gpus"] / base
+    return (
+        f"{row['nodes']:>6} {row['gpus']:>6} {show(row['step_time_s'], 'time'):>10} {row['throughput_samples_per_s']:>12.0f} "
+        f"{efficiency:>9.1f} % {cost:>10}  {stall} {100 * row['stalls_s'][stall] / row['step_time_s']:.0f} %"
+    )
+
+
+def _infeasible_row(row: Mapping[str, Any]) -> str:
+    return f"{row['nodes']:>6} {row['gpus']:>6}  {row['infeasible_briefly']}"

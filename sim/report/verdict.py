@@ -179,8 +179,11 @@ def warnings(run: Run, number: int = 0) -> list[str]:
     """Return what makes this run's figures less certain than usual."""
     job = run.jobs[number]
     epochs = {"first": job.first, "warm": job.warm}
-    loose = [name for name, epoch in epochs.items() if not epoch.exact and not epoch.drawn]
-    found = [f"the {name} epoch shows no exact period; its figures are means over the steps that were simulated" for name in loose]
+    loose = {name: epoch for name, epoch in epochs.items() if not epoch.exact and not epoch.drawn}
+    found = [
+        f"the {name} epoch shows no exact period; its figures are means over the steps that were simulated, {_within(epoch)}"
+        for name, epoch in loose.items()
+    ]
     if job.warm.drawn:
         found.append(_drawn(job.warm, run.seed))
     return found
@@ -188,7 +191,11 @@ def warnings(run: Run, number: int = 0) -> list[str]:
 
 def _drawn(epoch: Epoch, seed: int) -> str:
     """Return how well the mean of drawn steps is known."""
-    known = "too few for an interval"
-    if epoch.interval is not None:
-        known = f"the step time is known to +-{100 * epoch.interval / epoch.step_time:.2g} % (95 %)"
-    return f"steps are drawn at random (seed {seed}): {min(epoch.drawn, epoch.steps)} of {epoch.steps} in the warm epoch, {known}"
+    return f"steps are drawn at random (seed {seed}): {min(epoch.drawn, epoch.steps)} of {epoch.steps} in the warm epoch, {_within(epoch)}"
+
+
+def _within(epoch: Epoch) -> str:
+    if epoch.interval is None:
+        return "too few for an interval"
+    percent = 100 * epoch.interval / epoch.step_time
+    return f"the step time is known to {f'+-{percent:.2g}' if percent >= 0.01 else 'better than 0.01'} % (95 %)"

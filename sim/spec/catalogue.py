@@ -12,6 +12,8 @@ from sim.spec.yaml import Document, SpecError
 from sim.units import shorten
 
 SUFFIX: Final = ".yaml"
+MOST_NAMED: Final = 12
+"""A hint names so many files of a folder; of more, it says how to list them."""
 
 
 class UnknownName(SpecError):
@@ -69,8 +71,12 @@ def nearest(name: str, folder: str) -> str:
     other = {"hardware": "workloads", "workloads": "hardware"}.get(folder)
     if other and name in catalogue(other):
         return f"; it is in {other}/"
-    near = suggestions(name, list(catalogue(folder)))
-    return f"; did you mean {' or '.join(near)}?" if near else f"; 'sim list' shows what {folder}/ holds"
+    known = list(catalogue(folder))
+    if near := suggestions(name, known):
+        return f"; did you mean {' or '.join(near)}?"
+    if len(known) <= MOST_NAMED:
+        return f"; known are {', '.join(known) or 'none'}"
+    return f"; known are {', '.join(known[:MOST_NAMED])} ... ('sim list {folder.rpartition('/')[2]}' shows all {len(known)})"
 
 
 def suggestions(name: str, known: list[str], most: int = 3) -> list[str]:

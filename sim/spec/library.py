@@ -18,6 +18,7 @@ from pydantic import BaseModel
 from sim.spec import overrides as override
 from sim.spec.catalogue import SUFFIX, catalogue, locate, roots
 from sim.spec.hardware import Hardware
+from sim.spec.overrides import Override
 from sim.spec.references import Resolver
 from sim.spec.validation import validated
 from sim.spec.workload import Workload
@@ -50,7 +51,7 @@ class Loaded(Generic[T]):
     document: Document = field(repr=False, compare=False)
 
 
-def load_hardware(name: str, overrides: Iterable[str] = (), library: Path | None = None) -> Loaded[Hardware]:
+def load_hardware(name: str, overrides: Iterable[Override] = (), library: Path | None = None) -> Loaded[Hardware]:
     """Return the hardware that *name* (path or catalogue name) describes, with *overrides* applied.
 
     *library* is a folder of further hardware files, searched before the catalogue. Raise SpecError with all that is wrong.
@@ -58,7 +59,7 @@ def load_hardware(name: str, overrides: Iterable[str] = (), library: Path | None
     return load(Hardware, locate(name, "hardware", library), overrides, library)
 
 
-def load_workload(name: str, overrides: Iterable[str] = (), library: Path | None = None) -> Loaded[Workload]:
+def load_workload(name: str, overrides: Iterable[Override] = (), library: Path | None = None) -> Loaded[Workload]:
     """Return the workload that *name* (path or catalogue name) describes, with *overrides* applied."""
     return load(Workload, locate(name, "workloads", library), overrides, library)
 
@@ -68,7 +69,7 @@ def load_part(kind: type[Spec], name: str, folder: str) -> Spec:
     return load(kind, locate(name, folder)).spec
 
 
-def load(kind: type[Spec], path: Path, overrides: Iterable[str] = (), library: Path | None = None) -> Loaded[Spec]:
+def load(kind: type[Spec], path: Path, overrides: Iterable[Override] = (), library: Path | None = None) -> Loaded[Spec]:
     """Return the *kind* of description that the file *path* holds, with *overrides* applied."""
     resolver = Resolver(library)
     document = resolver.finish(override.apply(resolver, resolver.open(path, kind), kind, overrides), kind)

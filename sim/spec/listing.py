@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -74,18 +74,36 @@ def hardware_rows() -> tuple[list[Row], list[str]]:
 
     GPUs are those of all workers; GPU memory, NIC and GPU those of one node of the first group; the price is that of all nodes.
     """
-    return _rows("hardware", lambda path: _hardware_row(library.load(Hardware, path).spec))
+    return rows_of("hardware", lambda path: _hardware_row(library.load(Hardware, path).spec))
 
 
 def workload_rows() -> tuple[list[Row], list[str]]:
     """Return a row for every workload file of the catalogue, and what is wrong with those that have none."""
-    return _rows("workloads", _workload_row)
+    return rows_of("workloads", _workload_row)
 
 
 def select(rows: Iterable[Row], conditions: Iterable[str], columns: tuple[Column, ...]) -> list[Row]:
     """Return the *rows* that meet all *conditions*, each ``NAME=VALUE`` or with ``!= < <= > >=``; see `condition`."""
-    tests = [condition(text, columns) for text in conditions]
+    rows = list(rows)
+    tests = [condition(text, columns, rows) for text in conditions]
     return [row for row in rows if all(test(row) for test in tests)]
+
+
+def without_match(rows: Sequence[Row], conditions: Sequence[str], columns: tuple[Column, ...]) -> str:
+    """Return a sentence on why no row meets *conditions*: the first that none meets by itself, and what its column holds."""
+    alone = next((text for text in conditions if not select(rows, [text], columns)), None)
+    if alone is None:
+        return f"no row meets all of {', '.join(conditions)}"
+    column = _column(alone, columns)
+    if column.dimension:
+        values = [value for row in rows if isinstance(value := row[column.name], int | float)]
+        held = f"{column.name} goes from {column.shown(min(values))} to {column.shown(max(values))}" if values else "none has a value"
+        return f"no row meets {alone}; {held}"
+    known = sorted({str(row[column.name]) for row in rows if row[column.name]})
+    wanted = _CONDITION.fullmatch(alone)
+    near = suggestions(wanted[3] if wanted else "", known)
+    shown = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(known[:20])}{' ...' * (len(known) > 20)}"
+    return f"no row meets {alone}; {shown}"
 
 
 def exported(row: Row, columns: tuple[Column, ...]) -> Row:
@@ -106,31 +124,48 @@ _TESTS: Final[dict[str, Callable[[float, float], bool]]] = {
 }
 
 
-def condition(text: str, columns: tuple[Column, ...]) -> Callable[[Row], bool]:
+def condition(text: str, columns: tuple[Column, ...], rows: Iterable[Row] = ()) -> Callable[[Row], bool]:
     """Return the test that *text* describes; raise SpecError for text that is no condition on *columns*.
 
-    Text is compared without case, ``*`` standing for anything. Quantities carry their unit (``gpu_memory>=40GiB``) unless the
+    Text is compared without case, ``*`` standing for anything; where it is the whole value of none of *rows*, it may be whole words
+    of one (``gpu=V100`` finds ``V100-SXM2-16GB``). Quantities carry their unit (``gpu_memory>=40GiB``) unless the
     name does (``price_usd_per_h<10``). A row without the value meets no condition but ``!=``.
     """
     match = _CONDITION.fullmatch(text)
     if match is None:
         raise SpecError(f"--where {text}: write NAME=VALUE, for example {_example(columns)}; also with != < <= > >=")
     name, sign, written = match[1], match[2].replace("==", "="), match[3]
+    column = _column(text, columns)
+    if not column.dimension:
+        return _text_test(text, column, sign, written, rows)
+    wanted = _number(text, column, name, written)
+    return lambda row: sign == "!=" if (value := row[column.name]) is None else _TESTS[sign](float(value), wanted)
+
+
+def _column(text: str, columns: tuple[Column, ...]) -> Column:
+    """Return the column that the condition *text* is about."""
+    match = _CONDITION.fullmatch(text)
+    name = match[1] if match else ""
     column = next((column for column in columns if name in (column.name, column.export)), None)
     if column is None:
         near = suggestions(name, [column.name for column in columns], most=1)
         hint = f"did you mean '{near[0]}'?" if near else f"known are {', '.join(column.name for column in columns)}"
         raise SpecError(f"--where {text}: there is no column '{name}'; {hint}")
-    if not column.dimension:
-        return _text_test(text, column, sign, written)
-    wanted = _number(text, column, name, written)
-    return lambda row: sign == "!=" if (value := row[column.name]) is None else _TESTS[sign](float(value), wanted)
+    return column
 
 
-def _text_test(text: str, column: Column, sign: str, written: str) -> Callable[[Row], bool]:
+def _text_test(text: str, column: Column, sign: str, written: str, rows: Iterable[Row]) -> Callable[[Row], bool]:
     if sign not in ("=", "!="):
         raise SpecError(f"--where {text}: {column.name} is text; write {column.name}={written} or {column.name}!={written}")
-    return lambda row: fnmatchcase(str(row[column.name] or "").lower(), written.lower()) == (sign == "=")
+    pattern = written.lower()
+    if not any(fnmatchcase(_lower(row, column), pattern) for row in rows):
+        words = re.compile(rf"(?<![a-z0-9]){re.escape(pattern)}(?![a-z0-9])")
+        return lambda row: bool(words.search(_lower(row, column))) == (sign == "=")
+    return lambda row: fnmatchcase(_lower(row, column), pattern) == (sign == "=")
+
+
+def _lower(row: Row, column: Column) -> str:
+    return str(row[column.name] or "").lower()
 
 
 def _number(text: str, column: Column, name: str, written: str) -> float:
@@ -153,7 +188,8 @@ def _per_hour(value: Value) -> Value:
     return value * units.UNITS["time"]["h"] if isinstance(value, float) else value
 
 
-def _rows(folder: str, row: Callable[[Path], Row]) -> tuple[list[Row], list[str]]:
+def rows_of(folder: str, row: Callable[[Path], Row]) -> tuple[list[Row], list[str]]:
+    """Return a row for every file of *folder* in the catalogue, and what is wrong with those that have none."""
     rows, problems = [], []
     for path in catalogue(folder).values():
         try:

@@ -1,12 +1,14 @@
 """What does ``--set KEY=VALUE`` change? Applies overrides such as ``node.nic.bandwidth=25 Gbps;node.gpu_count=4``.
 
 Several stand in one text with ``;`` between them. A value is YAML; a reference on the way is followed, so overrides reach every
-field of every part. ``node`` and ``price`` mean those of the only group. A null drops the key.
+field of every part. ``node`` and ``price`` mean those of the only group. A null drops the key. An option such as ``--batch 64`` is
+an override too, named in messages as it was typed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from sim.spec import schema, yaml
 from sim.spec.hardware import Group, Hardware
@@ -14,10 +16,22 @@ from sim.spec.references import IMPLIED, UNRESOLVED, Kind, Piece, Resolver, chil
 from sim.spec.yaml import Document, Mark, SpecError
 
 
-def apply(resolver: Resolver, document: Document, kind: Kind, overrides: Iterable[str]) -> Document:
+class Option(NamedTuple):
+    """An option of the command line, such as ``--batch 64``, that stands for a *key* (``training.batch``)."""
+
+    name: str
+    key: str
+    value: str | int
+
+
+Override = str | Option
+"""``KEY=VALUE``, several with ``;`` between them, or an option."""
+
+
+def apply(resolver: Resolver, document: Document, kind: Kind, overrides: Iterable[Override]) -> Document:
     """Return *document* with every override applied, noting with *resolver* those that cannot be."""
-    for text in overrides:
-        for part in filter(None, map(str.strip, text.split(";"))):
+    for given in overrides:
+        for part in [given] if isinstance(given, Option) else filter(None, map(str.strip, given.split(";"))):
             try:
                 document = _apply(resolver, document, kind, part)
             except SpecError as error:
@@ -25,13 +39,8 @@ def apply(resolver: Resolver, document: Document, kind: Kind, overrides: Iterabl
     return document
 
 
-def _apply(resolver: Resolver, document: Document, kind: Kind, text: str) -> Document:
-    name, equals, written = text.partition("=")
-    label = f"--set {text}" if len(text) <= 100 else f"--set {text[:97]}..."
-    steps = name.strip().split(".")
-    if not equals or not all(steps):
-        raise SpecError(f"{label}: write KEY=VALUE, for example node.nic.bandwidth='25 Gbps'")
-    new = yaml.parse(written, label, located=False) if written.strip() else Document("", Mark(label))
+def _apply(resolver: Resolver, document: Document, kind: Kind, given: Override) -> Document:
+    label, steps, new = _option(given) if isinstance(given, Option) else _written(given)
     top = Piece(document.value, document.root)
     implied = document.implied
     if kind is Hardware and steps[0] in schema.UNFOLDED:
@@ -39,6 +48,22 @@ def _apply(resolver: Resolver, document: Document, kind: Kind, text: str) -> Doc
         implied = IMPLIED
     value, root, _ = _set(resolver, top, kind, steps, Piece(new.value, new.root))
     return Document(value, root, implied)
+
+
+def _option(given: Option) -> tuple[str, list[str], Document]:
+    """Return how messages name *given*, the key it sets, and the value."""
+    label = f"{given.name} {given.value if given.value != '' else repr('')}"
+    return label, given.key.split("."), Document(given.value, Mark(label))
+
+
+def _written(text: str) -> tuple[str, list[str], Document]:
+    """Return how messages name the override *text*, the key it sets, and the value."""
+    name, equals, written = text.partition("=")
+    label = f"--set {text}" if len(text) <= 100 else f"--set {text[:97]}..."
+    steps = name.strip().split(".")
+    if not equals or not all(steps):
+        raise SpecError(f"{label}: write KEY=VALUE, for example node.nic.bandwidth='25 Gbps'")
+    return label, steps, yaml.parse(written, label, located=False) if written.strip() else Document("", Mark(label))
 
 
 def _ungrouped(top: Piece, steps: list[str], label: str) -> tuple[Piece, list[str]]:

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from sim.spec.fields import Key
 from sim.spec.hardware import Cpu, Gpu, Hardware, Link, Node, Transport, Volume
 from sim.spec.stack import Stack
-from sim.spec.workload import Dataset, Model, Workload
+from sim.spec.workload import Dataset, Jobs, Model, Workload
 
 FOLDERS: Final[dict[type[BaseModel], str]] = {
     Hardware: "hardware",
@@ -26,6 +26,7 @@ FOLDERS: Final[dict[type[BaseModel], str]] = {
     Model: "workloads/models",
     Dataset: "workloads/datasets",
     Stack: "workloads/stacks",
+    Jobs: "workloads/jobs",
 }
 """Blocks for which a name may stand, and the folder it is looked up in. A Node's name is that of a hardware file."""
 

@@ -94,8 +94,11 @@ def spelled(key: Key, implied: tuple[Key, ...]) -> str:
 
 
 def place(mark: Mark, name: str) -> str:
-    """Return the start of a message about the key *name* that stands at *mark*; an override names its key already."""
-    written = "" if mark.line else mark.file.removeprefix("--set ").partition("=")[0].strip()
+    """Return the start of a message about the key *name* that stands at *mark*; an override or option names its key already."""
+    override = mark.file.removeprefix("--set ")
+    if not mark.line and override == mark.file and override.startswith("--"):
+        return f"{mark}: "
+    written = "" if mark.line else override.partition("=")[0].strip()
     return f"{mark}: " if name in ("", written) else f"{mark}: {name}: "
 
 

@@ -12,6 +12,7 @@ _RANGE = re.compile(r"\s*(\d+)\s*(?:\.\.\s*(\d+)\s*(?::\s*(\d+))?)?\s*")
 def whole_numbers(text: str, option: str) -> list[int]:
     """Return the positive whole numbers that *text* (``4``, ``1..16``, ``1..16:4``) means; *option* names it in messages."""
     match = _RANGE.fullmatch(text)
+    text = text or repr("")
     if match is None:
         raise SpecError(f"{option} {text}: write a number such as 4, or a range such as 1..16 (doubling) or 1..16:6 (6 values)")
     low, high, count = (int(part) if part else None for part in match.groups())

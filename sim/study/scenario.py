@@ -6,26 +6,31 @@ The one way from what stands on a command line (or in a sweep's point) to `sim.s
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal, NamedTuple
 
 from sim.analysis.bottleneck import Bottleneck
-from sim.analysis.memory import gpu_memory, largest_batch
-from sim.check import check_hardware, check_job, check_run, check_workload, require, warn_job
-from sim.cluster.build import Placement, place, with_nodes
+from sim.check import check_job, check_run, require, warn_job
+from sim.cluster.build import place, with_nodes
 from sim.simulate import Run, ring_channels_of, simulate
-from sim.spec.catalogue import locate, read
-from sim.spec.hardware import Gpu, Hardware
-from sim.spec.library import Loaded, fingerprint, load, load_hardware, load_workload
-from sim.spec.workload import Jobs, JobSpec, Workload
-from sim.spec.yaml import SpecError
+from sim.spec.catalogue import suggestions
+from sim.spec.hardware import Hardware
+from sim.spec.library import Loaded, fingerprint, load_hardware, load_workload
+from sim.spec.overrides import Option, Override
+from sim.spec.references import Piece, child, put
+from sim.spec.schema import UNFOLDED
+from sim.spec.workload import Workload
+from sim.spec.yaml import Document, Mark, SpecError
 from sim.study.bottleneck import bottlenecks
+from sim.study.jobs_file import jobs_file, place_jobs
+from sim.study.memory_fit import memory_problem, most_that_fits, shortage
 from sim.study.sensitivity import estimate_warnings
 from sim.training.job import Job
-from sim.units import show
 
-_WORKLOAD_KEYS = frozenset(Workload.model_fields) - {"name", "description", "aliases"}
+_UNSET = {"name", "description", "aliases", "note"}
+_WORKLOAD_KEYS = (frozenset(Workload.model_fields) | {"jobs"}) - _UNSET
+_HARDWARE_KEYS = frozenset(Hardware.model_fields) | set(UNFOLDED)
 
 
 @dataclass(frozen=True)
@@ -66,9 +71,15 @@ def answer(scenario: Scenario, thorough: bool = False, keep_rates: bool = False)
 
     Raise SpecError with all that is wrong.
     """
-    question = prepare(scenario)
+    return answer_to(prepare(scenario), scenario, thorough, keep_rates)
+
+
+def answer_to(question: Question, scenario: Scenario, thorough: bool = False, keep_rates: bool = False) -> Answer:
+    """Simulate the checked *question* as *scenario* says; for the rest see `answer`."""
     run = simulate(question.hardware, question.jobs, exact=scenario.exact, fold=scenario.fold, keep_rates=keep_rates, seed=scenario.seed)
-    found = [text for job in question.jobs for text in estimate_warnings(question.hardware, job.averaged)] if thorough else []
+    names = [f"jobs.{number}: " if len(question.jobs) > 1 else "" for number in range(len(question.jobs))]
+    tried = zip(names, question.jobs, strict=True) if thorough else ()
+    found = [name + text for name, job in tried for text in estimate_warnings(question.hardware, job.averaged)]
     return Answer(run, question.inputs, (*question.warnings, *found), bottlenecks(run) if thorough else ())
 
 
@@ -81,132 +92,62 @@ class Question(NamedTuple):
     warnings: Sequence[str]
 
 
+class Infeasible(SpecError):
+    """A question that is well formed, but cannot run on so many nodes and GPUs; *brief* says so in a cell of a table."""
+
+    def __init__(self, problems: Sequence[str], nodes: int, gpus: int, brief: str = "") -> None:
+        super().__init__(list(problems))
+        self.nodes = nodes
+        self.gpus = gpus
+        self.brief = brief or self.problems[0]
+
+
 def prepare(scenario: Scenario) -> Question:
-    """Return the checked hardware and the jobs on it. Raise SpecError with everything that is wrong."""
-    if scenario.gpus is not None and scenario.placement is not None:
-        raise SpecError("--gpus and --placement: write one of the two; the placement counts the GPUs of each node")
+    """Return the checked hardware and the jobs on it.
+
+    Raise SpecError with everything that is wrong, `Infeasible` where only the number of nodes or GPUs is to blame.
+    """
+    _contradictions(scenario)
     for_hardware, for_workload = sorted_overrides(scenario)
-    machine = load_hardware(scenario.hardware, for_hardware)
-    if scenario.nodes is not None:
-        machine = replace(machine, spec=with_nodes(machine.spec, scenario.nodes))
-    if _is_jobs_file(scenario.workload):
-        return _prepare_jobs(scenario, machine)
+    machine = _grown(load_hardware(scenario.hardware, for_hardware), scenario)
+    notes = _alias_notes(scenario, machine.spec)
+    if (path := jobs_file(scenario.workload)) is not None:
+        _one_for_all(scenario)
+        placed = place_jobs(machine, path, for_workload)
+        inputs = {"hardware": machine.sha256, "workload": placed.sha256, "stack": placed.stacks, "records": fingerprint([])}
+        return Question(machine.spec, placed.jobs, inputs, [*notes, *placed.warnings])
     loaded = load_workload(scenario.workload, for_workload)
-    ranks = _ranks(machine.spec, scenario)
-    loaded = replace(loaded, spec=_sized(loaded.spec, scenario, ranks))
-    warnings = [*_alias_notes(scenario, machine.spec), *check_run(machine, loaded, gpus=scenario.gpus)]
-    job = Job(loaded.spec, place(machine.spec, scenario.gpus, scenario.placement))
-    channels = ring_channels_of(machine.spec, job)
+    check_run(machine, loaded)
+    asked = _asked_gpus(machine.spec, scenario)
+    nodes = sum(group.count for group in machine.spec.groups if group.role == "worker")
+    try:
+        require(check_job(machine.spec, loaded.spec, gpus=scenario.gpus))
+        placement = place(machine.spec, scenario.gpus, scenario.placement)
+        job = Job(loaded.spec, placement)
+        loaded = _sized(loaded, scenario, job.ranks)
+    except SpecError as error:
+        raise Infeasible(error.problems, nodes, asked) from None
+    channels = ring_channels_of(machine.spec, Job(loaded.spec, placement))
+    gpus = [group.node.gpu for group in machine.spec.groups if group.role == "worker" and group.node.gpu_count]
     if scenario.batch == "max":
-        loaded = replace(loaded, spec=_with_batch(loaded.spec, _most(machine.spec, loaded.spec, ranks, channels)))
-        job = replace(job, workload=loaded.spec)
-    fits = partial(memory_problem, ranks=ranks, channels=channels)
-    require(check_job(machine.spec, loaded.spec, fit=fits, documents=(machine.document, loaded.document)))
+        loaded = _with_batch(loaded, most_that_fits(gpus, loaded.spec, job.ranks, channels), "--batch max")
+    job = Job(loaded.spec, placement)
+    fits = partial(memory_problem, ranks=job.ranks, channels=channels)
+    if problems := check_job(machine.spec, loaded.spec, fit=fits, documents=(machine.document, loaded.document)):
+        short = next(shortage(gpu, loaded.spec, job.ranks, channels) for gpu in gpus if fits(gpu, loaded.spec))
+        raise Infeasible(problems, len(placement), job.ranks, short)
+    notes += warn_job(machine.spec, loaded.spec, max(len(part.gpus) for part in placement), job.ranks)
     inputs = {
         "hardware": machine.sha256,
         "workload": loaded.sha256,
         "stack": fingerprint(loaded.document.value["training"]["stack"]),
         "records": fingerprint([]),
     }
-    return Question(machine.spec, [job], inputs, warnings)
+    return Question(machine.spec, [job], inputs, notes)
 
 
-def _alias_notes(scenario: Scenario, hardware: Hardware) -> list[str]:
-    """Return what the user should know who wrote an alias of *hardware*."""
-    if scenario.hardware not in hardware.aliases:
-        return []
-    return [
-        f"{scenario.hardware} means {hardware.name}: {hardware.note}" if hardware.note else f"{scenario.hardware} means {hardware.name}"
-    ]
-
-
-def scaling(scenario: Scenario, nodes: Sequence[int], gpus: Sequence[int]) -> list[Scenario]:
-    """Return one scenario for each number of *nodes* and of *gpus*, of which at most one list is long; an empty one leaves all."""
-    if len(nodes) > 1 and len(gpus) > 1:
-        raise SpecError("a scaling table varies --nodes or --gpus, not both at once")
-    return [replace(scenario, nodes=count, gpus=total) for count in (nodes or (None,)) for total in (gpus or (None,))]
-
-
-def sorted_overrides(scenario: Scenario) -> tuple[list[str], list[str]]:
-    """Return the overrides of the hardware and those of the workload, options among the latter."""
-    for_hardware, for_workload = split_overrides(scenario.overrides)
-    options = {"training.stack": scenario.stack, "training.precision": scenario.precision, "training.batch": scenario.batch}
-    for_workload = [f"{key}={value}" for key, value in options.items() if value not in (None, "max")] + for_workload
-    return for_hardware, for_workload
-
-
-def split_overrides(texts: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Return the single overrides in *texts* that belong to the hardware, and those that belong to the workload."""
-    for_hardware: list[str] = []
-    for_workload: list[str] = []
-    for text in texts:
-        for part in filter(None, map(str.strip, text.split(";"))):
-            mine = part.partition("=")[0].partition(".")[0].strip()
-            (for_workload if mine in _WORKLOAD_KEYS or mine == "jobs" else for_hardware).append(part)
-    return for_hardware, for_workload
-
-
-def _sized(workload: Workload, scenario: Scenario, ranks: int) -> Workload:
-    """Return *workload* with its share of the global batch, where one was asked for."""
-    if scenario.global_batch is None:
-        return workload
-    if scenario.batch is not None:
-        raise SpecError("--batch and --global-batch: write one of the two")
-    if scenario.global_batch < ranks or scenario.global_batch % ranks:
-        raise SpecError(f"--global-batch {scenario.global_batch}: does not divide evenly over {ranks} GPUs")
-    return _with_batch(workload, scenario.global_batch // ranks)
-
-
-def _with_batch(workload: Workload, batch: int) -> Workload:
-    return workload.model_copy(update={"training": workload.training.model_copy(update={"batch": batch})})
-
-
-def _most(hardware: Hardware, workload: Workload, ranks: int, channels: int | None) -> int:
-    """Return the largest batch per GPU that fits every GPU; 1 where not even that fits, for the check that follows to refuse."""
-    gpus = [group.node.gpu for group in hardware.groups if group.role == "worker" and group.node.gpu_count]
-    return max(1, min((largest_batch(workload, gpu, ranks=ranks, channels=channels) for gpu in gpus), default=1))
-
-
-def batch_of(text: str) -> int | Literal["max"]:
-    """Return what ``--batch`` says: a whole number of at least 1, or ``max``."""
-    if text == "max":
-        return "max"
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise SpecError(f"--batch {text}: write the samples of each GPU, 1 or more, or max for as many as fit into its memory")
-    return int(text)
-
-
-def _ranks(hardware: Hardware, scenario: Scenario) -> int:
-    """Return how many ranks the scenario asks for, whether or not there are as many GPUs."""
-    if scenario.placement:
-        return sum(len(part.gpus) for part in place(hardware, None, scenario.placement))
-    return scenario.gpus or sum(group.count * group.node.gpu_count for group in hardware.groups if group.role == "worker")
-
-
-def memory_problem(gpu: Gpu, workload: Workload, ranks: int, channels: int | None = None) -> str | None:
-    """Return in a sentence what does not fit into the GPU's memory, and what would; None where all fits."""
-    needed = gpu_memory(workload, gpu, ranks=ranks, channels=channels).total
-    if needed <= gpu.memory:
-        return None
-    most = largest_batch(workload, gpu, ranks=ranks, channels=channels)
-    would = f"the largest batch that fits is {most}" if most else "not even one sample fits"
-    return (
-        f"a batch of {workload.training.batch} per GPU needs {show(needed, 'binary size')} of GPU memory, "
-        f"{gpu.name} has {show(gpu.memory, 'binary size')}; {would}"
-    )
-
-
-# --- several jobs ----------------------------------------------------------------------------------------------------
-
-
-def _is_jobs_file(name: str) -> bool:
-    """Tell whether *name* is a file that lists several jobs."""
-    path = locate(name, "workloads")
-    value = read(path).value
-    return isinstance(value, dict) and "jobs" in value
-
-
-def _prepare_jobs(scenario: Scenario, machine: Loaded[Hardware]) -> Question:
+def _one_for_all(scenario: Scenario) -> None:
+    """Refuse options that say for one job what a file of several says for each."""
     given = {
         "--gpus": scenario.gpus,
         "--placement": scenario.placement,
@@ -218,52 +159,117 @@ def _prepare_jobs(scenario: Scenario, machine: Loaded[Hardware]) -> Question:
     for option, value in given.items():
         if value is not None:
             raise SpecError(f"{option} {value}: a file of several jobs says this for each job")
-    loaded = load(Jobs, locate(scenario.workload, "workloads"), sorted_overrides(scenario)[1])
-    require(check_hardware(machine.spec, machine.document))
-    taken: dict[int, set[int]] = {}
-    jobs: list[Job] = []
-    warnings: list[str] = []
-    for number, entry in enumerate(loaded.spec.jobs):
-        placement = _free_gpus(machine.spec, entry, taken, f"{scenario.workload}: jobs.{number}")
-        job = Job(entry.workload, placement, entry.start)
-        require(
-            [
-                *check_workload(entry.workload),
-                *check_job(
-                    machine.spec, entry.workload, fit=partial(memory_problem, ranks=job.ranks, channels=ring_channels_of(machine.spec, job))
-                ),
-            ]
+
+
+def _contradictions(scenario: Scenario) -> None:
+    """Refuse options of which one says what another says otherwise."""
+    if scenario.gpus is not None and scenario.placement is not None:
+        raise SpecError("--gpus and --placement: write one of the two; the placement counts the GPUs of each node")
+    if scenario.batch is not None and scenario.global_batch is not None:
+        raise SpecError("--batch and --global-batch: write one of the two")
+    parts = scenario.placement.count("+") + 1 if scenario.placement is not None else None
+    if parts is not None and scenario.nodes is not None and scenario.nodes != parts:
+        raise SpecError(
+            f"--nodes {scenario.nodes} --placement {scenario.placement}: the placement is on {parts} node{'s' * (parts > 1)}; "
+            "leave --nodes out, or write one number for each node"
         )
-        warnings += warn_job(machine.spec, entry.workload)
-        jobs.append(job)
-    stacks = fingerprint([entry["workload"]["training"]["stack"] for entry in loaded.document.value["jobs"]])
-    inputs = {"hardware": machine.sha256, "workload": loaded.sha256, "stack": stacks, "records": fingerprint([])}
-    return Question(machine.spec, jobs, inputs, warnings)
 
 
-def _free_gpus(hardware: Hardware, entry: JobSpec, taken: dict[int, set[int]], where: str) -> tuple[Placement, ...]:
-    """Return a job's placement on GPUs that no earlier job has taken, and take them."""
-    whole = place(hardware)
-    wanted = list(whole)
-    if entry.gpus:
-        wanted = [Placement(whole[0].node, entry.gpus)]
-    elif entry.placement:
-        counts = [len(part.gpus) for part in place(hardware, None, entry.placement)]
-        free = [tuple(gpu for gpu in part.gpus if gpu not in taken.get(part.node, ())) for part in whole]
-        short = next((node for node, count in enumerate(counts) if count > len(free[node])), None)
-        if short is not None:
-            raise SpecError(f"{where}: placement {entry.placement} needs {counts[short]} GPUs of node {short}; {len(free[short])} are free")
-        wanted = [Placement(part.node, free[node][:count]) for node, (part, count) in enumerate(zip(whole, counts, strict=False))]
-    known = {part.node: part.gpus for part in whole}
-    for part in wanted:
-        _take(part, known[part.node], taken.setdefault(part.node, set()), where)
-    return tuple(wanted)
+def _grown(machine: Loaded[Hardware], scenario: Scenario) -> Loaded[Hardware]:
+    """Return *machine* with as many workers as are asked for, or as a placement names, where it is one group of fewer."""
+    if scenario.nodes is not None:
+        return _with_nodes(machine, scenario.nodes, f"--nodes {scenario.nodes}")
+    counts = [group.count for group in machine.spec.groups if group.role == "worker"]
+    parts = scenario.placement.count("+") + 1 if scenario.placement is not None else 0
+    if len(counts) == 1 and parts > counts[0]:
+        return _with_nodes(machine, parts, f"--placement {scenario.placement}")
+    return machine
 
 
-def _take(part: Placement, known: Sequence[int], used: set[int], where: str) -> None:
-    for gpu in part.gpus:
-        if gpu not in known:
-            raise SpecError(f"{where}: there is no GPU {gpu} on node {part.node}; it has GPUs 0..{len(known) - 1}")
-        if gpu in used:
-            raise SpecError(f"{where}: GPU {gpu} of node {part.node} belongs to an earlier job")
-        used.add(gpu)
+def _with_nodes(machine: Loaded[Hardware], nodes: int, option: str) -> Loaded[Hardware]:
+    """Return *machine* with *nodes* workers; messages about their number name the *option*."""
+    spec = with_nodes(machine.spec, nodes)
+    at = next(number for number, group in enumerate(spec.groups) if group.role == "worker")
+    top = Piece(machine.document.value, machine.document.root)
+    groups = child(top, "groups")
+    top = put(top, "groups", put(groups, at, put(child(groups, at), "count", Piece(nodes, Mark(option)))))
+    return Loaded(spec, fingerprint(top.value), Document(top.value, top.mark, machine.document.implied))
+
+
+def _alias_notes(scenario: Scenario, hardware: Hardware) -> list[str]:
+    """Return what the user should know who wrote an alias of *hardware*."""
+    if scenario.hardware not in hardware.aliases:
+        return []
+    return [
+        f"{scenario.hardware} means {hardware.name}: {hardware.note}" if hardware.note else f"{scenario.hardware} means {hardware.name}"
+    ]
+
+
+def sorted_overrides(scenario: Scenario) -> tuple[list[Override], list[Override]]:
+    """Return the overrides of the hardware and those of the workload, options among them."""
+    if any(not text.strip("; ") for text in scenario.overrides):
+        raise SpecError("--set '': write KEY=VALUE, for example node.nic.bandwidth='25 Gbps'")
+    of_hardware, of_workload = split_overrides(scenario.overrides)
+    options = {"stack": scenario.stack, "precision": scenario.precision, "batch": scenario.batch}
+    given = [Option(f"--{name}", f"training.{name}", value) for name, value in options.items() if value not in (None, "max")]
+    return list(of_hardware), [*given, *of_workload]
+
+
+def split_overrides(texts: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Return the single overrides in *texts* that belong to the hardware, and those that belong to the workload.
+
+    Raise SpecError for a key of neither.
+    """
+    for_hardware: list[str] = []
+    for_workload: list[str] = []
+    for text in texts:
+        for part in filter(None, map(str.strip, text.split(";"))):
+            (for_workload if _is_of_workload(part) else for_hardware).append(part)
+    return for_hardware, for_workload
+
+
+def _is_of_workload(text: str) -> bool:
+    """Tell whether the override *text* is for the workload; raise SpecError for a key of neither description."""
+    first = text.partition("=")[0].partition(".")[0].strip()
+    known = sorted(_WORKLOAD_KEYS | (_HARDWARE_KEYS - _UNSET))
+    if "=" in text and first and first not in _WORKLOAD_KEYS | _HARDWARE_KEYS:
+        near = suggestions(first, known, most=1)
+        hint = f"did you mean '{near[0]}'?" if near else f"a key starts with one of {', '.join(known)}"
+        raise SpecError(f"--set {text}: unknown key '{first}'; {hint}")
+    return first in _WORKLOAD_KEYS
+
+
+def _sized(loaded: Loaded[Workload], scenario: Scenario, ranks: int) -> Loaded[Workload]:
+    """Return *loaded* with its share of the global batch, where one was asked for."""
+    if scenario.global_batch is None:
+        return loaded
+    steps = loaded.spec.training.gradient_accumulation_steps
+    each, rest = divmod(scenario.global_batch, ranks * steps)
+    if rest or not each:
+        over = f"{ranks} GPUs" if steps == 1 else f"{ranks} GPUs x {steps} accumulation steps"
+        near = ranks * steps * max(1, each)
+        raise SpecError(f"--global-batch {scenario.global_batch}: does not divide evenly over {over}; {near} does")
+    return _with_batch(loaded, each, f"--global-batch {scenario.global_batch}")
+
+
+def _with_batch(loaded: Loaded[Workload], batch: int, option: str) -> Loaded[Workload]:
+    """Return *loaded* with *batch* samples per GPU; messages about them name the *option*."""
+    training = loaded.spec.training.model_copy(update={"batch": batch})
+    top = Piece(loaded.document.value, loaded.document.root)
+    top = put(top, "training", put(child(top, "training"), "batch", Piece(batch, Mark(option))))
+    document = Document(top.value, top.mark, loaded.document.implied)
+    return Loaded(loaded.spec.model_copy(update={"training": training}), fingerprint(top.value), document)
+
+
+def batch_of(text: str) -> int | Literal["max"]:
+    """Return what ``--batch`` says: a whole number of at least 1, or ``max``."""
+    if text == "max":
+        return "max"
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise SpecError(f"--batch {text or repr('')}: write the samples of each GPU, 1 or more, or max for as many as fit into its memory")
+    return int(text)
+
+
+def _asked_gpus(hardware: Hardware, scenario: Scenario) -> int:
+    """Return how many GPUs the scenario asks for, whether or not there are as many."""
+    return scenario.gpus or sum(group.count * group.node.gpu_count for group in hardware.groups if group.role == "worker")

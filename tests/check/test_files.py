@@ -14,7 +14,8 @@ from tests.spec.documents import FILES
 def test_the_toy_catalogue_is_right_and_every_file_is_known_for_what_it_is() -> None:
     verdicts = validate()
     assert [verdict.problems for verdict in verdicts] == [[]] * len(verdicts)
-    kinds = {"gpus": "gpu", "links": "link", "cpus": "cpu", "transports": "transport", "volumes": "volume", "models": "model",
+    kinds = {"gpus": "gpu", "links": "link", "cpus": "cpu", "transports": "transport", "volumes": "volume", "jobs": "jobs",
+             "models": "model",
              "datasets": "dataset", "stacks": "stack", "hardware": "hardware", "workloads": "workload"}  # fmt: skip
     found = {Path(verdict.file).stem: verdict.kind for verdict in verdicts if verdict.file}
     assert found == {Path(name).stem: kinds[Path(name).parent.name] for name in FILES}
@@ -55,6 +56,7 @@ def test_every_problem_of_every_file_is_told(library: Path) -> None:
         "/workloads/stacks/plain.yaml:1:8: not valid YAML: did not find expected node content",
         "/hardware/parts/gpus/toy-gpu.yaml:4:1: memory: 16.8 MB is implausible; write 1 GB to 10 TB",
         "/workloads/stacks/plain.yaml:1:8: not valid YAML: did not find expected node content",
+        "/workloads/stacks/plain.yaml:1:8: not valid YAML: did not find expected node content",  # of the jobs that use it
     ]
 
 
@@ -71,7 +73,7 @@ def test_names_must_be_those_of_files_and_belong_to_one(library: Path) -> None:
 def test_what_cannot_be_read_has_a_verdict_too(tmp_path: Path) -> None:
     strange = tmp_path / "strange.yaml"
     strange.write_text("zzz: 1\n")
-    assert validate_path("nothing") == ["nothing is not in the catalogue (workloads/); 'sim list' shows what workloads/ holds"]
+    assert validate_path("nothing") == ["nothing is not in the catalogue (workloads/); known are toy-job"]
     assert validate_path(str(tmp_path / "no.yaml"))[0].startswith(str(tmp_path / "no.yaml"))
     [problem] = validate_path(str(strange))
     assert problem.startswith(f"{strange}: no description that this program knows; it may hold a hardware, workload, gpu,")

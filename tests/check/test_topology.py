@@ -14,9 +14,12 @@ from sim.spec.hardware import Node, Topology
 from sim.spec.library import load_hardware
 
 BROKEN = {
-    "node.topology.sockets.0.gpus=[0]": "disconnected: GPU 1 hangs off no socket and no switch; list it under 'gpus' of one",
-    "node.topology.sockets.0.gpus=[]": "disconnected: GPUs 0, 1 hang off no socket and no switch; list them under 'gpus' of one",
-    "node.topology.sockets.0.nics=[]": "disconnected: NIC 0 hangs off no socket and no switch; list it under 'nics' of one",
+    "node.topology.sockets.0.gpus=[0]": "disconnected: gpu_count is 2, but GPU 1 hangs off no socket and no switch; "
+    "list it under 'gpus' of one",
+    "node.topology.sockets.0.gpus=[]": "disconnected: gpu_count is 2, but GPUs 0, 1 hang off no socket and no switch; "
+    "list them under 'gpus' of one",
+    "node.topology.sockets.0.nics=[]": "disconnected: nic.count is 1, but NIC 0 hangs off no socket and no switch; "
+    "list it under 'nics' of one",
     "node.topology.sockets.0.gpus=[0, 1, 2]": "there is no GPU 2; gpu_count is 2, so write 0 to 1",
     "node.topology.sockets.0.nics=[0, 1]": "there is no NIC 1; nic.count is 1, so write 0",
     "node.topology.sockets.0.gpus=[0, 1, 1]": "GPU 1 hangs off socket0 already; write it in one place",
@@ -51,12 +54,13 @@ def test_messages_have_the_place_of_the_block_at_fault(tmp_path: Any) -> None:
     path.write_text(path.read_text().replace("gpus: [0, 1]", "gpus: [1, 2]"))
     loaded = load_hardware("toy")
     assert check_hardware(loaded.spec, loaded.document) == [
-        f"{path}:6:3: node.topology: disconnected: GPU 0 hangs off no socket and no switch; list it under 'gpus' of one",
+        f"{path}:6:3: node.topology: disconnected: gpu_count is 2, but GPU 0 hangs off no socket and no switch; "
+        "list it under 'gpus' of one",
         f"{path}:9:16: node.topology.sockets.0.gpus: there is no GPU 2; gpu_count is 2, so write 0 to 1",
     ]
     assert check_hardware(loaded.spec) == [  # without a document the keys alone
         "node.topology.sockets.0.gpus: there is no GPU 2; gpu_count is 2, so write 0 to 1",
-        "node.topology: disconnected: GPU 0 hangs off no socket and no switch; list it under 'gpus' of one",
+        "node.topology: disconnected: gpu_count is 2, but GPU 0 hangs off no socket and no switch; list it under 'gpus' of one",
     ]
 
 
@@ -86,7 +90,7 @@ def test_whole_graphs_pass_and_a_cut_in_one_place_is_found(data: st.DataObject) 
     lost = data.draw(st.integers(0, gpus - 1))
     cut = graph(sockets, parents, [place if index != lost else "" for index, place in enumerate(places)])
     [(_, message)] = check_topology(cut)
-    assert message.startswith(f"disconnected: GPU {lost} hangs")
+    assert message.startswith(f"disconnected: gpu_count is {gpus}, but GPU {lost} hangs")
 
 
 def graph(sockets: int, parents: list[str], places: list[str]) -> Node:

@@ -164,3 +164,17 @@ def test_impossible_questions_are_refused() -> None:
         storage.read_rate(on(gp2(500)), samples(0), burst=True)
     with pytest.raises(ValueError, match="negative"):
         storage.Credits(gp2(500)).advance(-1, 0)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "epochs"), [(300, 220, 3), (240, 160, 2), (80, 0, 0), (300, 300, None), (220, 300, None), (0, 0, None)]
+)
+def test_epochs_until_a_bucket_is_empty(before: float, after: float, epochs: int | None) -> None:
+    """By hand: 300, 220, 140, 60, empty in the third epoch after that of 300 to 220; 240, 160, 80, 0 exactly in the second."""
+    assert storage.epochs_until_empty(before, after) == epochs
+
+
+def test_an_emptied_bucket_leaves_the_full_one_as_it_was() -> None:
+    full = storage.Credits(gp2(500))
+    assert full.emptied().level == 0
+    assert full.level == full.capacity > 0

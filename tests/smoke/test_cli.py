@@ -151,7 +151,7 @@ def test_several_jobs(capsys: Capture, tmp_path: Path) -> None:
         (["run", "p3.16xlarge", "vgg16", "--nodes", "4..1"], "a range goes up"),
         (["run", "p3.16xlarge", "vgg16", "--set", "node.storage=null"], "storage"),
         (["run", "p3.16xlarge", "vgg16", "--precision", "fp99"], "fp99"),
-        (["list", "machines"], "write hardware or workloads"),
+        (["list", "machines"], "write one of hardware, workloads"),
         (["run", "p3.16xlarge", "vgg16", "--gpus", "2", "--placement", "1+2"], "write one of the two"),
         (["run", "p3.16xlarge", "vgg16", "--json", "--csv"], "write one of the two"),
     ],
@@ -167,6 +167,24 @@ def test_check_and_list_and_schema(capsys: Capture, tmp_path: Path) -> None:
     assert "p3.16xlarge" in capsys.readouterr().out
     assert main(["schema", "-o", str(tmp_path)]) == 0
     assert (tmp_path / "hardware.schema.json").exists()
+    assert (tmp_path / "jobs.schema.json").exists()
+
+
+@pytest.mark.parametrize("kind", ["jobs", "gpus", "models", "datasets", "stacks", "links", "cpus", "transports", "volumes"])
+def test_every_kind_of_part_is_listed(capsys: Capture, kind: str) -> None:
+    """Oracle: the files of its folder."""
+    root = Path(__file__).resolve().parents[2]
+    files = [path for folder in (f"hardware/parts/{kind}", f"workloads/{kind}") for path in (root / folder).glob("*.yaml")]
+    rows = document(capsys, "list", kind)[kind]
+    assert len(rows) == len(files) > 0
+    assert all(value is not None for row in rows for value in row.values())
+
+
+def test_a_filter_without_match_says_so(capsys: Capture) -> None:
+    assert main(["list", "--where", "gpu=V1"]) == 1
+    assert "no row meets gpu=V1; did you mean V100-PCIe-16GB" in capsys.readouterr().err
+    assert main(["list", "--where", "gpus=9"]) == 1
+    assert "no row meets gpus=9; gpus goes from 1 to 32" in capsys.readouterr().err
 
 
 def test_check_suggests_a_name(capsys: Capture) -> None:

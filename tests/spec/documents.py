@@ -57,6 +57,7 @@ source: {"*": tests, memory_efficiency: estimate (no stream benchmark), efficien
 {name: disk, size: 1 TB, bandwidth: 1 GB/s, io_size: 256 KiB, baseline_iops: 3000 IOPS, max_iops: 3000 IOPS, source: tests}
 """,
     "workloads/toy-job.yaml": WORKLOAD,
+    "workloads/jobs/toy-pair.yaml": "{name: toy-pair, jobs: [{workload: toy-job, gpus: [0]}, {workload: toy-job, placement: '1'}]}\n",
     "workloads/models/toy-net.yaml": """\
 name: toy-net
 parameters: 110

@@ -68,14 +68,19 @@ def test_a_further_folder_comes_before_the_catalogue(shelves: Path) -> None:
 def test_unknown_names_come_with_near_ones(shelves: Path) -> None:
     messages = {
         "toyy": "toyy is not in the catalogue (hardware/); did you mean toy?",
-        "zzz": "zzz is not in the catalogue (hardware/); 'sim list' shows what hardware/ holds",
+        "zzz": "zzz is not in the catalogue (hardware/); known are toy",
         "toy-job": "toy-job is not in the catalogue (hardware/); it is in workloads/",
         "no/toy.yaml": "no/toy.yaml: no such file; did you mean toy?",
-        "": "'' is not in the catalogue (hardware/); 'sim list' shows what hardware/ holds",
-        "a\0b": "'a\\x00b' is not in the catalogue (hardware/); 'sim list' shows what hardware/ holds",
-        "\ud800": "'\\ud800' is not in the catalogue (hardware/); 'sim list' shows what hardware/ holds",
+        "": "'' is not in the catalogue (hardware/); known are toy",
+        "a\0b": "'a\\x00b' is not in the catalogue (hardware/); known are toy",
+        "\ud800": "'\\ud800' is not in the catalogue (hardware/); known are toy",
     }
     assert {name: unknown(name) for name in messages} == messages
+
+
+def test_a_large_folder_is_not_listed_in_a_hint() -> None:
+    with pytest.raises(catalogue.UnknownName, match=r"\(hardware/\); known are .* \('sim list hardware' shows all \d+\)"):
+        catalogue.locate("zzz", "hardware")
     assert unknown("/") == "/ is a folder; write the path of a YAML file or a catalogue name"
     assert unknown("x" * 10_000).startswith(f"'{'x' * 76}... is not in the catalogue")
     assert unknown("x/" * 5_000).startswith(f"'{'x/' * 38}...: no such file")

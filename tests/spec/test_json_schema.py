@@ -64,7 +64,8 @@ def test_the_schemas_are_schemas(name: str) -> None:
 
 
 def test_good_descriptions_pass() -> None:
-    kinds = {"gpus": "gpu", "links": "link", "cpus": "cpu", "transports": "transport", "volumes": "volume", "models": "model",
+    kinds = {"gpus": "gpu", "links": "link", "cpus": "cpu", "transports": "transport", "volumes": "volume", "jobs": "jobs",
+             "models": "model",
              "datasets": "dataset", "stacks": "stack", "hardware": "hardware", "workloads": "workload"}  # fmt: skip
     assert {name: judge(kinds[Path(name).parent.name], text) for name, text in FILES.items()} == {name: [] for name in FILES}
     for text in (

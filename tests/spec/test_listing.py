@@ -72,6 +72,10 @@ FILTERS = {
     "name=T*": {"toy", "two"},
     "name!=toy": {"two", "priceless"},
     "gpu=TOY-gpu": {"toy", "two", "priceless"},
+    "gpu=toy": {"toy", "two", "priceless"},
+    "gpu!=toy": set(),
+    "gpu=to": set(),
+    "name=toy": {"toy"},
     "provider=nobody": {"toy", "priceless"},
     "nic=25Gbps": {"toy", "two"},
     "nic>3.2 GB/s": {"priceless"},
@@ -91,6 +95,16 @@ def test_filters_choose_rows(text: str, shelves: Path) -> None:
 def test_all_filters_must_hold(shelves: Path) -> None:
     rows = select(listing.hardware_rows()[0], ["gpus=2", "price<4 USD/h"], HARDWARE)
     assert [row["name"] for row in rows] == ["toy"]
+
+
+def test_whole_words_count_only_where_no_value_is_met_whole() -> None:
+    """Judged by hand: V100 is the first word of two; L4 is a value of its own, so L40S and L4-24GB are others."""
+    rows: list[listing.Row] = [{"gpu": name} for name in ("V100-SXM2-16GB", "V100-PCIe-16GB", "L4", "L40S", "L4-24GB")]
+    columns = (listing.Column("gpu", "GPU"),)
+    assert [row["gpu"] for row in select(rows, ["gpu=v100"], columns)] == ["V100-SXM2-16GB", "V100-PCIe-16GB"]
+    assert [row["gpu"] for row in select(rows, ["gpu=l4"], columns)] == ["L4"]
+    assert [row["gpu"] for row in select(rows, ["gpu=16GB"], columns)] == ["V100-SXM2-16GB", "V100-PCIe-16GB"]
+    assert select(rows, ["gpu=V10"], columns) == []
 
 
 MESSAGES = {

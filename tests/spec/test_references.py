@@ -106,7 +106,7 @@ def test_a_single_group_and_a_node_at_the_top_are_the_same(library: Path) -> Non
 
 PROBLEMS = {
     "name: mine\nnode: {gpu: V1000, host: {cpu: toycpu}}": [
-        "2:8: node.gpu: V1000 is not in the catalogue (hardware/parts/gpus/); 'sim list' shows what hardware/parts/gpus/ holds",
+        "2:8: node.gpu: V1000 is not in the catalogue (hardware/parts/gpus/); known are toy-gpu",
         "2:27: node.host.cpu: toycpu is not in the catalogue (hardware/parts/cpus/); did you mean toy-cpu?",
     ],
     "name: mine\ngroups: [{node: tay}]": [
@@ -114,7 +114,7 @@ PROBLEMS = {
     ],
     "name: mine\nnode: {gpu: {extends: [toy-gpu]}}": ["2:14: node.gpu.extends: write the name of one file in hardware/parts/gpus/"],
     "extends: 3": ["1:1: extends: write the name of one file in hardware/"],
-    "extends: nothing": ["1:1: extends: nothing is not in the catalogue (hardware/); 'sim list' shows what hardware/ holds"],
+    "extends: nothing": ["1:1: extends: nothing is not in the catalogue (hardware/); known are toy, two"],
     "extends: mine.yaml": ["1:1: extends: mine.yaml leads back to itself; a file cannot take its own parts from itself"],
     "name: mine\nnode: mine.yaml": ["2:1: node: mine.yaml leads back to itself; a file cannot take its own parts from itself"],
     "name: mine\ngroups: [{node: two}]": ["2:11: groups.0.node: two has no single 'node' to take"],

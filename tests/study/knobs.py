@@ -17,7 +17,8 @@ from sim.spec.fields import Spec
 from sim.spec.hardware import Hardware
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
-from sim.study.scenario import Question, Scenario, memory_problem, prepare
+from sim.study.memory_fit import memory_problem
+from sim.study.scenario import Question, Scenario, prepare
 from sim.training.job import Job
 
 _SMALL = ("dataset.samples=20000", "training.batch=16")

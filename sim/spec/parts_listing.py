@@ -1,0 +1,88 @@
+"""Which parts does the catalogue hold? One row per GPU, link, processor, transport class, volume, model, data set, stack, jobs file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from sim.spec import library
+from sim.spec.catalogue import read
+from sim.spec.hardware import Cpu, Gpu, Link, Transport, Volume
+from sim.spec.listing import Column, Row, rows_of
+from sim.spec.schema import FOLDERS
+from sim.spec.stack import Stack
+from sim.spec.workload import Dataset, Jobs, Model
+
+
+class Shelf(NamedTuple):
+    """Parts of one *kind*, and the columns of their list; the first is the name."""
+
+    kind: type[Any]
+    columns: tuple[Column, ...]
+
+    def rows(self) -> tuple[list[Row], list[str]]:
+        """Return a row for every file, and what is wrong with those that have none."""
+        return rows_of(FOLDERS[self.kind], lambda path: _READERS.get(self.kind, _read)(self, path))
+
+
+def _number(name: str, title: str) -> Column:
+    return Column(name, title, name, "number")
+
+
+PARTS: Final[Mapping[str, Shelf]] = {
+    "gpus": Shelf(
+        Gpu,
+        (
+            Column("name", "GPU"),
+            Column("architecture", "architecture"),
+            Column("memory", "memory", "memory_bytes", "binary size"),
+            Column("memory_bandwidth", "memory bandwidth", "memory_bandwidth_bytes_per_s", "bandwidth"),
+        ),
+    ),
+    "models": Shelf(Model, (Column("name", "model"), _number("parameters", "parameters"))),
+    "datasets": Shelf(
+        Dataset,
+        (
+            Column("name", "data set"),
+            _number("samples", "samples"),
+            Column("sample", "sample", "sample_bytes", "size"),
+            Column("files", "files"),
+        ),
+    ),
+    "stacks": Shelf(Stack, (Column("name", "stack"), Column("strategy", "strategy"), Column("optimizer", "optimizer"))),
+    "jobs": Shelf(Jobs, (Column("name", "jobs file"), _number("jobs", "jobs"))),
+    "links": Shelf(Link, (Column("name", "link"), Column("bandwidth", "bandwidth", "bandwidth_bytes_per_s", "bandwidth"))),
+    "cpus": Shelf(Cpu, (Column("name", "processor"), Column("vendor", "vendor"), Column("clock", "clock", "clock_hz", "frequency"))),
+    "transports": Shelf(Transport, (Column("name", "transport class"), Column("hop_latency", "latency of a hop", "hop_latency_s", "time"))),
+    "volumes": Shelf(
+        Volume,
+        (
+            Column("name", "volume"),
+            Column("size", "size", "size_bytes", "binary size"),
+            Column("bandwidth", "bandwidth", "bandwidth_bytes_per_s", "bandwidth"),
+        ),
+    ),
+}
+"""What `sim list` knows beside hardware and workloads."""
+
+
+def _read(shelf: Shelf, path: Path) -> Row:
+    spec = library.load(shelf.kind, path).spec
+    return {column.name: getattr(spec, column.name) for column in shelf.columns}
+
+
+def _read_head(shelf: Shelf, path: Path) -> Row:
+    """Read what stands before a model's layers: enough to list it."""
+    value = read(path, "layers").value
+    found = value if isinstance(value, dict) else {}
+    return {column.name: found.get(column.name) for column in shelf.columns}
+
+
+def _read_jobs(shelf: Shelf, path: Path) -> Row:
+    value = read(path).value
+    listed = value.get("jobs") if isinstance(value, dict) else None
+    return {"name": path.stem, "jobs": len(listed) if isinstance(listed, list) else None}
+
+
+_READERS: Final[Mapping[type[Any], Callable[[Shelf, Path], Row]]] = {Model: _read_head, Jobs: _read_jobs}

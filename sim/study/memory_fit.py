@@ -1,0 +1,34 @@
+"""Does a job's step fit into a GPU's memory, and if not, what would?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sim.analysis.memory import gpu_memory, largest_batch
+from sim.spec.hardware import Gpu
+from sim.spec.workload import Workload
+from sim.units import show
+
+
+def memory_problem(gpu: Gpu, workload: Workload, ranks: int, channels: int | None = None) -> str | None:
+    """Return in a sentence what does not fit into the GPU's memory, and what would; None where all fits."""
+    needed = gpu_memory(workload, gpu, ranks=ranks, channels=channels).total
+    if needed <= gpu.memory:
+        return None
+    most = largest_batch(workload, gpu, ranks=ranks, channels=channels)
+    would = f"the largest batch that fits is {most}" if most else "not even one sample fits"
+    return (
+        f"a batch of {workload.training.batch} per GPU needs {show(needed, 'binary size')} of GPU memory, "
+        f"{gpu.name} has {show(gpu.memory, 'binary size')}; {would}"
+    )
+
+
+def most_that_fits(gpus: Sequence[Gpu], workload: Workload, ranks: int, channels: int | None = None) -> int:
+    """Return the largest batch per GPU that fits every one of *gpus*; 1 where not even that fits, for the check that follows to refuse."""
+    return max(1, min((largest_batch(workload, gpu, ranks=ranks, channels=channels) for gpu in gpus), default=1))
+
+
+def shortage(gpu: Gpu, workload: Workload, ranks: int, channels: int | None = None) -> str:
+    """Return the same in a few words, for a cell of a table."""
+    needed = gpu_memory(workload, gpu, ranks=ranks, channels=channels).total
+    return f"does not fit: needs {show(needed, 'binary size')} of {show(gpu.memory, 'binary size')}"

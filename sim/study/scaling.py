@@ -1,0 +1,69 @@
+"""What do runs of growing size say? One point a size; a point that cannot run says why, and the others go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from sim.analysis.bottleneck import Bottleneck
+from sim.simulate import Run
+from sim.spec.yaml import SpecError
+from sim.study.scenario import Answer, Infeasible, Question, Scenario, answer, answer_to, prepare
+
+
+def scaling(scenario: Scenario, nodes: Sequence[int], gpus: Sequence[int]) -> list[Scenario]:
+    """Return one scenario for each number of *nodes* and of *gpus*, of which at most one list is long; an empty one leaves all."""
+    if len(nodes) > 1 and len(gpus) > 1:
+        raise SpecError("a scaling table varies --nodes or --gpus, not both at once")
+    return [replace(scenario, nodes=count, gpus=total) for count in (nodes or (None,)) for total in (gpus or (None,))]
+
+
+@dataclass(frozen=True)
+class Point:
+    """One size: its run, or why it cannot run, whole and in a few words."""
+
+    hardware: str
+    workload: str
+    nodes: int = 0
+    gpus: int = 0
+    run: Run | None = None
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    warnings: Sequence[str] = ()
+    bottlenecks: Sequence[Bottleneck] = ()
+    problem: str = ""
+    brief: str = ""
+
+
+def answers(scenarios: Sequence[Scenario], thorough: bool = False, tell: Callable[[str], None] = lambda _: None) -> list[Point]:
+    """Run *scenarios* and return a point each; *tell* hears how far they are.
+
+    One alone must be able to run; of several, all are checked before the first runs, and those that cannot say why. *thorough*
+    also tries what bounds the last one that runs, and which estimates decide it. Raise SpecError for bad input.
+    """
+    if len(scenarios) == 1:
+        found = answer(scenarios[0], thorough)
+        return [_ran(scenarios[0], found)]
+    asked = [(scenario, _asked(scenario)) for scenario in scenarios]
+    last = max((place for place, (_, question) in enumerate(asked) if isinstance(question, Question)), default=-1)
+    points = []
+    for place, (scenario, question) in enumerate(asked):
+        if isinstance(question, Infeasible):
+            point = Point(scenario.hardware, scenario.workload, question.nodes, question.gpus, problem=str(question), brief=question.brief)
+        else:
+            tell(f"{place + 1} of {len(asked)}: {sum(job.ranks for job in question.jobs)} GPUs")
+            point = _ran(scenario, answer_to(question, scenario, thorough=thorough and place == last))
+        points.append(point)
+    return points
+
+
+def _ran(scenario: Scenario, found: Answer) -> Point:
+    return Point(
+        scenario.hardware, scenario.workload, run=found.run, inputs=found.inputs, warnings=found.warnings, bottlenecks=found.bottlenecks
+    )
+
+
+def _asked(scenario: Scenario) -> Question | Infeasible:
+    try:
+        return prepare(scenario)
+    except Infeasible as problem:
+        return problem

@@ -1,0 +1,11 @@
+"""Oracle: the closed list of causes."""
+
+from __future__ import annotations
+
+from sim.events import STALLS
+from sim.report.style import COLOURS, MEANINGS
+
+
+def test_every_cause_has_a_colour_of_its_own_and_words() -> None:
+    assert tuple(COLOURS) == tuple(MEANINGS) == STALLS
+    assert len(set(COLOURS.values())) == len(set(MEANINGS.values())) == len(STALLS)

@@ -1,0 +1,131 @@
+"""Does every wrong input get one clear sentence that names the place, the cause, and what would be right? Oracle: judged by hand."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from sim.cli import main
+
+RUN = ["run", "p3.16xlarge", "vgg16", "--fast"]
+STACKS = "known are "
+
+OPTIONS = {
+    "nodes empty": (["--nodes", ""], "--nodes '': write a number such as 4"),
+    "nodes zero": (["--nodes", "0"], "--nodes 0: write 1 or more"),
+    "nodes a word": (["--nodes", "four"], "--nodes four: write a number such as 4"),
+    "nodes down": (["--nodes", "4..1"], "--nodes 4..1: a range goes up; write 1..4"),
+    "nodes absurd": (["--nodes", "9000000"], "--nodes 9000000: 9e+06 is implausible; write 1 to 1000000"),
+    "nodes against placement": (["--nodes", "4", "--placement", "1+2"], "leave --nodes out"),
+    "gpus empty": (["--gpus", ""], "--gpus '': write a number such as 4"),
+    "gpus too many": (["--gpus", "9"], "--gpus 9: 1 x p3.16xlarge has 8 GPUs; write at most 8, or --nodes 2"),
+    "gpus uneven": (["--gpus", "9", "--nodes", "2"], "--gpus 9: does not divide evenly over 2 nodes"),
+    "both ranges": (["--gpus", "1..8", "--nodes", "1..8"], "varies --nodes or --gpus, not both"),
+    "placement empty": (["--placement", ""], "--placement '': write the GPUs of each node"),
+    "placement too many": (["--placement", "9"], "--placement 8 would fit"),
+    "placement a word": (["--placement", "one"], "--placement one: write the GPUs of each node"),
+    "placement and gpus": (["--placement", "2", "--gpus", "2"], "write one of the two"),
+    "batch too large": (["--batch", "512"], "--batch 512: a batch of 512 per GPU needs"),
+    "global batch too large": (["--global-batch", "8192"], "--global-batch 8192: a batch of 1024 per GPU needs"),
+    "global batch uneven": (["--global-batch", "1001"], "--global-batch 1001: does not divide evenly over 8 GPUs; 1000 does"),
+    "both batches": (["--batch", "8", "--global-batch", "64"], "write one of the two"),
+    "stack unknown": (["--stack", "nope"], f"--stack nope: nope is not in the catalogue (workloads/stacks/); {STACKS}"),
+    "stack empty": (["--stack", ""], f"--stack '': '' is not in the catalogue (workloads/stacks/); {STACKS}"),
+    "precision unknown": (["--precision", "fp99"], "--precision fp99: found 'fp99'; write one of fp32"),
+    "precision without units": (["--precision", "bf16"], "--precision bf16: V100-SXM2-16GB has no bf16 units"),
+    "set empty": (["--set", ""], "--set '': write KEY=VALUE"),
+    "set without value": (["--set", "node.nic.bandwidth"], "--set node.nic.bandwidth: write KEY=VALUE"),
+    "set of nothing known": (["--set", "foo=1"], "unknown key 'foo'; a key starts with one of dataset"),
+    "set nearly known": (["--set", "trainings.batch=1"], "did you mean 'training'?"),
+    "set without unit": (["--set", "node.nic.bandwidth=100"], "no unit"),
+    "set negative": (["--set", "training.batch=-1"], "-1 is too small; write a whole number, 1 or more"),
+    "set absurd": (["--set", "node.gpu.memory=1 EB"], "is implausible; write 1 GB to 10 TB"),
+    "no disk": (["--set", "node.storage=null"], "is missing, but the loader 'pytorch' reads imagenet-1k"),
+    "batch beyond the data": (["--set", "dataset.samples=10"], "64 samples per GPU are more than the data set's 10"),
+    "json and csv": (["--json", "--csv"], "write one of the two"),
+    "output is a file": (["-o", "/dev/null/x"], "/dev/null/x: cannot be written"),
+}
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(list(arguments)) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "Traceback" not in said.err
+    return said.err
+
+
+@pytest.mark.parametrize("case", OPTIONS)
+def test_a_wrong_option_is_named(capsys: pytest.CaptureFixture[str], case: str) -> None:
+    options, says = OPTIONS[case]
+    said = refusal(capsys, *RUN, *options)
+    assert says in said
+    assert said.count("\n") == 1
+
+
+BOMB = b"a: &a [1, 1]\n" + b"".join(b"%c: &%c [*%c, *%c]\n" % (letter, letter, letter - 1, letter - 1) for letter in range(98, 122))
+FILES = {
+    "binary": (b"\x00\xff\xfe", "not a text file"),
+    "not YAML": (b"name: [", ":1:8: not valid YAML"),
+    "a list": (b"- 1\n", "write a block of keys"),
+    "empty": (b"", "empty; a description is due"),
+    "another kind": (b"extends: vgg16\n", "vgg16 is not in the catalogue (hardware/); it is in workloads/"),
+    "a key twice": (b"extends: p3.16xlarge\nname: a\nname: b\n", ":3:1: name: "),
+    "a misspelt key": (b"extends: p3.16xlarge\nnode: {gpu_cont: 4}\n", ":2:8: node.gpu_cont: unknown key; did you mean 'gpu_count'?"),
+    "a wrong unit": (b"extends: p3.16xlarge\nnode: {nic: {bandwidth: 25 GiB}}\n", ":2:14: node.nic.bandwidth: 'GiB' is a unit of size"),
+    "a bare number": (b"extends: p3.16xlarge\nnode: {nic: {bandwidth: 25}}\n", ":2:14: node.nic.bandwidth: the number 25 has no unit"),
+    "cut off GPUs": (b"extends: p3.16xlarge\nnode: {gpu_count: 9}\n", "disconnected: gpu_count is 9, but GPU 8 hangs off no socket"),
+    "a bomb": (
+        b"a: &a [1, 1]\n" + b"".join(b"%c: &%c [*%c, *%c]\n" % (n, n, n - 1, n - 1) for n in range(98, 122)),
+        "values once aliases are expanded",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FILES)
+def test_a_wrong_file_is_named_with_its_place(capsys: pytest.CaptureFixture[str], tmp_path: Path, case: str) -> None:
+    content, says = FILES[case]
+    path = tmp_path / "mine.yaml"
+    path.write_bytes(content)
+    said = refusal(capsys, "run", str(path), "vgg16", "-o", str(tmp_path / "out"))
+    assert str(path) in said or case == "cut off GPUs"  # the link graph stands in the file that is extended
+    assert says in said
+    assert os.listdir(tmp_path) == ["mine.yaml"]
+
+
+def test_names_of_the_wrong_kind(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "vgg16 is not in the catalogue (hardware/); it is in workloads/" in refusal(capsys, "run", "vgg16", "p3.16xlarge")
+    assert "did you mean gpus?" in refusal(capsys, "list", "gpu")
+
+
+JOBS = {
+    "no jobs": ("jobs: []\n", ":1:1: jobs: is empty"),
+    "a misspelt key": ("jobs:\n  - {workload: vgg16, placements: '4'}\n", ":2:23: jobs.0.placements: unknown key; did you mean 'place"),
+    "an unknown workload": ("jobs:\n  - {workload: vgg61}\n", ":2:6: jobs.0.workload: vgg61 is not in the catalogue (workloads/)"),
+    "both": ("jobs:\n  - {workload: vgg16, placement: '1', gpus: [0]}\n", ":2:39: jobs.0.gpus: stands beside 'placement'"),
+    "GPUs twice": ("jobs:\n  - {workload: vgg16, gpus: [1]}\n  - {workload: vgg16, gpus: [1]}\n", "jobs.1: GPU 1 of node 0 belongs to an"),
+    "no such GPU": ("jobs:\n  - {workload: vgg16, gpus: [8]}\n", "jobs.0: there is no GPU 8 on node 0; it has GPUs 0 to 7"),
+    "none free": ("jobs:\n  - {workload: vgg16}\n  - {workload: vgg16, placement: '1'}\n", "needs 1 GPUs of node 0, of which 0 are free"),
+    "no pattern": ("jobs:\n  - {workload: vgg16, placement: all}\n", "jobs.0: placement all: write the GPUs of each node"),
+    "memory": (
+        "jobs:\n  - {workload: {extends: vgg16, training: {batch: 512}}}\n",
+        ":2:5: jobs.0: training.batch: a batch of 512 per GPU needs",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", JOBS)
+def test_a_wrong_jobs_file_is_named_with_its_place(capsys: pytest.CaptureFixture[str], tmp_path: Path, case: str) -> None:
+    content, says = JOBS[case]
+    path = tmp_path / "jobs.yaml"
+    path.write_text(content)
+    said = refusal(capsys, "run", "p3.16xlarge", str(path))
+    assert str(path) in said
+    assert says in said
+
+
+def test_options_that_a_jobs_file_says_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    said = refusal(capsys, "run", "p3.16xlarge", "resnet18-and-vgg16", "--batch", "8")
+    assert "--batch 8: a file of several jobs says this for each job" in said
