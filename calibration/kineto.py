@@ -73,9 +73,11 @@ def read_trace(path: Path) -> list[RankTrace]:
     """Return the ranks whose profile *path* (plain or gzip) holds. Raise SpecError where it is no trace, or lacks what it takes."""
     document = _document(path)
     events = [event for event in document["traceEvents"] if isinstance(event, dict) and event.get("ph") == "X"]
-    simulated = document.get("stallsim", {}).get("ranks")
-    if simulated is None:
+    if "stallsim" not in document:
         return [_rank_trace(path, events, document, _rank_of(path, document))]
+    simulated = document["stallsim"].get("ranks") if isinstance(document["stallsim"], dict) else None
+    if not isinstance(simulated, list) or not all(isinstance(known, dict) and {"pid", "rank"} <= known.keys() for known in simulated):
+        raise SpecError(f"{path}: is no trace that stallsim wrote: stallsim.ranks is to list its ranks")
     by_pid: dict[Any, list[dict[str, Any]]] = defaultdict(list)
     for event in events:
         by_pid[event.get("pid")].append(event)

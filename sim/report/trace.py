@@ -123,8 +123,8 @@ def _described(run: Run, rank: RankExcerpt, number: int) -> dict[str, Any]:
     workload = run.jobs[known.job].job.workload
     return {
         "pid": number, "rank": number, "stands_for": known.size, "job": known.job, "node": known.node, "gpus": list(known.gpus),
-        "nodes": len(run.jobs[known.job].job.placement), "workload": workload.name, "stack": workload.training.stack.name,
-        "batch_per_gpu": workload.training.batch, "precision": workload.training.precision,
+        "nodes": len(run.jobs[known.job].job.placement), "hardware": run.hardware.name, "workload": workload.name,
+        "stack": workload.training.stack.name, "batch_per_gpu": workload.training.batch, "precision": workload.training.precision,
     }  # fmt: skip
 
 
