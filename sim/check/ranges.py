@@ -6,7 +6,7 @@ noticed. What is outside is refused, not warned of; what-if studies stay inside.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Annotated, Any, Final, get_args, get_origin
 
@@ -136,9 +136,16 @@ def implausible(spec: Spec) -> Iterator[tuple[Key, str]]:
     for key, block in blocks(spec):
         for name, (low, high, bounds, dimension) in _limits(type(block)).items():
             value = getattr(block, name)
-            for inner, number in value.items() if isinstance(value, Mapping) else ((None, value),):
+            for inner, number in _numbers(value):
                 if number is not None and not low <= number <= high:
-                    yield (*key, name, *([inner] if inner else [])), _sentence(number, bounds, dimension)
+                    yield (*key, name, *([inner] if inner is not None else [])), _sentence(number, bounds, dimension)
+
+
+def _numbers(value: Any) -> Iterable[tuple[str | int | None, Any]]:
+    """Return each number of a field and its key below it: of a block, of a list, or the field itself."""
+    if isinstance(value, Mapping):
+        return value.items()
+    return enumerate(value) if isinstance(value, tuple) else ((None, value),)
 
 
 def _sentence(number: float, bounds: Bounds, dimension: str) -> str:

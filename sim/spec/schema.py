@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from sim.spec.fields import Key
 from sim.spec.hardware import Cpu, Gpu, Hardware, Link, Node, Transport, Volume
+from sim.spec.lifetimes import Lifetimes
 from sim.spec.stack import Stack
 from sim.spec.workload import Dataset, Jobs, Model, Workload
 
@@ -23,6 +24,7 @@ FOLDERS: Final[dict[type[BaseModel], str]] = {
     Cpu: "hardware/parts/cpus",
     Transport: "hardware/parts/transports",
     Volume: "hardware/parts/volumes",
+    Lifetimes: "hardware/parts/lifetimes",
     Model: "workloads/models",
     Dataset: "workloads/datasets",
     Stack: "workloads/stacks",

@@ -1,0 +1,165 @@
+"""Oracles: Daly's and Young's closed forms, conservation of work, a job written out by hand, and the runs of Transient-DL and CM-DARE.
+
+Transient-DL (arXiv 1903.00045) trained ResNet-32 on CIFAR-10 for 64 000 steps on 1, 2, 4 and 8 workers with a K80. In: the lifetimes of its
+64 idle K80 machines, the speed of one worker as CM-DARE measured it, and what a machine costs, taken from other runs (`PRICES`).
+Out: mean durations and costs of its clusters, none of which went in.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim.analysis.transient import Exponential, Survival, daly_time, survival, young_interval
+from sim.spec.library import load_part
+from sim.spec.lifetimes import Lifetimes
+from sim.spec.yaml import SpecError
+from sim.study.transient import Policy, SpotJob, best_interval, course, courses, spread, undisturbed
+
+STEPS = 64_000.0
+SPEED = 4.5892
+"""Steps/s of one K80 worker: mean of 13 samples of cake-lab/CM-DARE."""
+HOUR = 3600.0
+PRICES = {"spot": 0.2557 / HOUR, "server": 0.1428 / HOUR, "on_demand": 0.7230 / HOUR}
+"""Dollars over seconds: spot workers and servers from the clusters of 2 and 8 workers with two servers (1.4649 USD in 6616.6 s, 1.1113 in
+1716.5), an on-demand worker from the cluster of 2 with one server (3.1656 in 7172.4)."""
+
+
+def immortal() -> Survival:
+    return Survival((), (), math.inf)
+
+
+def tdl(workers: int, lives: Survival | None = None) -> SpotJob:
+    """The job of Transient-DL; its durations hold neither start-up nor checkpoints."""
+    speeds = tuple(SPEED * (count + 1) for count in range(workers))
+    spot = survival(load_part(Lifetimes, "k80", "hardware/parts/lifetimes"))
+    prices = (PRICES["spot"], PRICES["server"]) if lives is None else (PRICES["on_demand"], PRICES["server"])
+    return SpotJob(STEPS, speeds, lives or spot, "shrink", price=prices[0], fixed_price=prices[1], replacement=70.33)
+
+
+@pytest.mark.parametrize(("workers", "duration", "cost"), [(2, 7764.5, 1.4108), (4, 3764.9, 1.1567), (8, 1840.5, 1.1145)])
+def test_spot_clusters_of_transient_dl(workers: int, duration: float, cost: float) -> None:
+    """Aim: 15 %. Reached: durations 0, -1 and -2 %, costs -8, -2 and -5 %. (Its table charges 2 workers until the end, revoked or not.)"""
+    found = courses(tdl(workers), math.inf, 2000, seed=1)
+    assert spread(found, lambda outcome: outcome.time).mean == pytest.approx(duration, rel=0.04)
+    assert spread(found, lambda outcome: outcome.cost).mean == pytest.approx(cost, rel=0.10)
+
+
+@pytest.mark.parametrize(("workers", "deviation"), [(2, 1768.5), (4, 590.3), (8, 50.9)])
+def test_revocations_hurt_small_clusters_most(workers: int, deviation: float) -> None:
+    """Measured standard deviations of 31 runs each; a few revocations make them, so a factor of 2.5 is all that can be asked."""
+    times = [outcome.time for outcome in courses(tdl(workers), math.inf, 2000, seed=1)]
+    assert deviation / 2.5 < np.std(times) < deviation * 2.5
+
+
+@pytest.mark.parametrize(("workers", "duration", "cost"), [(4, 3581.2, 3.0191), (8, 1829.9, 3.0126)])
+def test_on_demand_clusters_of_transient_dl(workers: int, duration: float, cost: float) -> None:
+    found = course(tdl(workers, immortal()), math.inf, np.random.default_rng(0))
+    assert found.time == pytest.approx(duration, rel=0.06)
+    assert found.cost == pytest.approx(cost, rel=0.06)
+
+
+def test_eight_spot_workers_save_what_transient_dl_says() -> None:
+    """Measured: 1.1145 against 3.0126 USD, 63 % less (its README: up to 62.9 %)."""
+    spot = spread(courses(tdl(8), math.inf, 2000), lambda outcome: outcome.cost).mean
+    on_demand = course(tdl(8, immortal()), math.inf, np.random.default_rng(0)).cost
+    assert 1 - spot / on_demand == pytest.approx(0.63, abs=0.02)
+
+
+def test_a_chief_that_is_replaced_costs_the_steps_since_the_last_checkpoint() -> None:
+    """Measured by CM-DARE: 117 s more for each 1 000 steps since the checkpoint (12 000 steps, 1 359 s: two K80 workers).
+
+    Steps at the speed of two workers take 109 s, 7 % less; where CM-DARE's line starts (it meets zero at 1 340 steps) is its own affair.
+    """
+    times = {}
+    for since in (1500.0, 3500.0):
+        job = SpotJob(12_000.0, (SPEED, 2 * SPEED), Exponential(1.0), "replace", replacement=70.33)
+        lives = _Scripted([(4000 + since) / (2 * SPEED), math.inf, math.inf])
+        found = course(_with(job, lives), 4000.0, np.random.default_rng(0))
+        assert found.revocations == 1
+        times[since] = found.time
+    assert (times[3500.0] - times[1500.0]) / 2 == pytest.approx(117.3, rel=0.10)
+
+
+def test_waiting_with_one_worker_is_what_daly_says() -> None:
+    between = 3 * HOUR
+    for interval in (600.0, 1500.0, 4000.0):
+        job = SpotJob(20_000.0, (1.0,), Exponential(between), "wait", replacement=70.0, checkpoint=30.0, restore=0.0)
+        found = spread(courses(job, interval, 1500), lambda outcome: outcome.time)
+        exact = daly_time(20_000.0, interval, 30.0, 70.0, between)  # not restartable, but short beside the mean
+        assert found.mean == pytest.approx(exact, abs=4 * found.error + 0.004 * exact)
+
+
+def test_the_best_interval_is_close_to_youngs() -> None:
+    """The optimum is flat: half or double the interval costs 1 % here, so a third is all that a search of 150 courses can find."""
+    between = 4 * HOUR
+    job = SpotJob(60_000.0, (2.0, 4.0), Exponential(2 * between), "wait", replacement=70.0, checkpoint=60.0, restore=10.0)
+    assert best_interval(job, 150) / 4.0 == pytest.approx(young_interval(60.0, between), rel=0.35)
+
+
+def test_nothing_is_lost_while_servers_hold_the_state() -> None:
+    job = tdl(4)
+    for outcome in courses(job, math.inf, 50):
+        assert outcome.lost == 0
+        assert outcome.time >= undisturbed(job) * (1 - 1e-12)
+
+
+@given(
+    policy=st.sampled_from(["shrink", "replace", "wait"]),
+    workers=st.integers(1, 6),
+    interval=st.floats(5, 500),
+    mean=st.floats(500, 5000),
+    seed=st.integers(0, 99),
+)
+def test_a_job_is_never_faster_nor_cheaper_than_undisturbed(policy: Policy, workers: int, interval: float, mean: float, seed: int) -> None:
+    speeds = tuple(float(count + 1) for count in range(workers))
+    job = SpotJob(1000.0, speeds, Exponential(mean), policy, 20.0, 5.0, 15.0, 2.0, 1.0, price=1.0, fixed_price=0.5)
+    found = course(job, interval, np.random.default_rng(seed))
+    assert found == course(job, interval, np.random.default_rng(seed))
+    if not found.revocations:
+        assert found.time == pytest.approx(undisturbed(job, interval))
+        assert found.cost == pytest.approx((found.time - 5.0) * (workers + 0.5))
+    assert found.time >= undisturbed(job, interval) - 1e-6
+    # each worker that computes is paid for: linear speeds make that the work itself
+    assert found.cost >= 1000.0 + 0.5 * (found.time - 5.0)
+
+
+def test_work_by_hand() -> None:
+    """100 samples at 1/s, a checkpoint of 5 s each 40; revoked at 60 s of life, back after 10 s with 2 s of reading.
+
+    0-40 work, 40-45 saved, 45-60 work lost; 60-70 gone; 72-112, 112-117 saved; 20 more and 5: 142.
+    """
+    job = SpotJob(100.0, (1.0,), Exponential(1.0), "wait", replacement=10.0, checkpoint=5.0, restore=2.0, price=1.0)
+    found = course(_with(job, _Scripted([60.0, math.inf])), 40.0, np.random.default_rng(0))
+    assert found.time == pytest.approx(142.0)
+    assert found.lost == pytest.approx(15.0)
+    assert found.revocations == 1
+    assert found.cost == pytest.approx(142.0)
+
+
+def test_a_job_that_would_never_end_is_refused() -> None:
+    job = SpotJob(1e6, (1.0,), Exponential(1.0), "wait", replacement=1.0, checkpoint=60.0)
+    with pytest.raises(SpecError, match="faster than a checkpoint"):
+        best_interval(job, 1)
+
+
+class _Scripted(Exponential):
+    """Lives in the order of a list."""
+
+    def __init__(self, lives: list[float]) -> None:
+        super().__init__(1.0)
+        object.__setattr__(self, "left", list(lives))
+
+    def draw(self, random: np.random.Generator) -> float:
+        lives: list[float] = self.__dict__["left"]
+        return lives.pop(0)
+
+
+def _with(job: SpotJob, lives: Exponential) -> SpotJob:
+    from dataclasses import replace
+
+    return replace(job, lives=lives)
