@@ -54,9 +54,9 @@ class Imported:
         return sum(self.stalls[cause] for cause in EXCHANGE)
 
 
-def import_traces(files: Iterable[Path]) -> Imported:
+def import_traces(files: Iterable[Path | str]) -> Imported:
     """Return the job whose ranks *files* show, one file a rank. Raise SpecError where a rank or a step is missing."""
-    traces = sorted((trace for file in files for trace in read_trace(file)), key=lambda trace: trace.rank)
+    traces = sorted((trace for file in files for trace in read_trace(Path(file))), key=lambda trace: trace.rank)
     _require_all(traces)
     traces = _aligned(traces)
     log = EventLog(lambda: 0.0, ranks=[Rank(0, number, trace.size, trace.host, ()) for number, trace in enumerate(traces)])

@@ -1,20 +1,26 @@
 """Which output belongs into README.md? Runs the commands it shows and puts what they print below them.
 
 A block begins with ``<!-- run: COMMAND -->`` and ends with ``<!-- end -->``; ``make readme`` renews it, a test compares it.
+Python examples (``pycon``) are renewed in the same way.
 """
 
 from __future__ import annotations
 
+import contextlib
+import doctest
+import io
 import os
 import re
 import shlex
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
 BLOCK = re.compile(r"<!-- run: (?P<command>.+?) -->\n(?P<body>.*?)<!-- end -->", re.DOTALL)
+PYTHON = re.compile(r"```pycon\n(?P<body>.*?)```", re.DOTALL)
 
 
 def output(command: str) -> str:
@@ -36,5 +42,26 @@ def renewed(text: str) -> str:
     return BLOCK.sub(lambda match: block(match["command"]), text)
 
 
+def session(text: str) -> str:
+    """Return what Python shows when the ``>>>`` lines of README *text* are typed one after another, by block, in an empty folder."""
+    names: dict[str, object] = {}
+    before = Path.cwd()
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        try:
+            return PYTHON.sub(lambda match: f"```pycon\n{_typed(match['body'], names)}```", text)
+        finally:
+            os.chdir(before)
+
+
+def _typed(body: str, names: dict[str, object]) -> str:
+    shown = io.StringIO()
+    for example in doctest.DocTestParser().get_examples(body):
+        shown.write(f">>> {example.source}")
+        with contextlib.redirect_stdout(shown):
+            exec(compile(example.source, "README.md", "single"), names)
+    return shown.getvalue()
+
+
 if __name__ == "__main__":
-    README.write_text(renewed(README.read_text(encoding="utf-8")), encoding="utf-8")
+    README.write_text(session(renewed(README.read_text(encoding="utf-8"))), encoding="utf-8")

@@ -1,0 +1,198 @@
+"""What does a notebook user hold? A `Result`: one finished run, with its stalls as a DataFrame, pictures, a trace and a page.
+
+``simulate("p3.16xlarge", "vgg16", nodes=2, overrides={"node.nic.bandwidth": "100 Gbps"})`` takes what the command line takes; `compare`
+puts machines side by side. pandas and matplotlib are imported when something of theirs is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from html import escape
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from sim.documents import document as document_of
+from sim.events import STALLS
+from sim.report.comparison import comparison_document
+from sim.report.document import run_document
+from sim.report.files import write_file
+from sim.report.style import COLOURS, MEANINGS
+from sim.simulate import Run
+from sim.spec.yaml import SpecError
+from sim.study.compare import compare as compare_machines
+from sim.study.compare import machines
+from sim.study.scenario import Answer, Scenario, answer
+from sim.units import show
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+Name = str | PathLike[str]
+"""A YAML file, or a name of the catalogue."""
+
+
+def simulate(
+    hardware: Name,
+    workload: Name,
+    *,
+    overrides: Mapping[str, object] | None = None,
+    nodes: int | None = None,
+    gpus: int | None = None,
+    placement: str | None = None,
+    batch: int | Literal["max"] | None = None,
+    global_batch: int | None = None,
+    precision: str | None = None,
+    stack: str | None = None,
+    seed: int = 0,
+    exact: bool = False,
+    thorough: bool = False,
+) -> Result:
+    """Simulate *workload* on *hardware* and return the result; the options are those of ``sim run``.
+
+    *overrides* are fields by dotted key, as after ``--set``; *batch* counts samples per GPU, *gpus* all GPUs; *thorough* also tries
+    what freeing each resource would save. Raise `SpecError` with everything that is wrong.
+    """
+    scenario = Scenario(
+        str(hardware), str(workload), _texts(overrides), nodes, gpus, placement, batch, global_batch, precision, stack, seed, exact
+    )
+    return Result(scenario, answer(scenario, thorough=thorough))
+
+
+def compare(
+    workload: Name,
+    hardware: Sequence[Name] = (),
+    *,
+    where: Sequence[str] = (),
+    overrides: Mapping[str, object] | None = None,
+    nodes: Sequence[int] = (),
+    batch: int | None = None,
+    precision: str | None = None,
+    stack: str | None = None,
+    sort: str = "time",
+    processes: int | None = 1,
+) -> DataFrame:
+    """Return a row for each machine, figures in columns that carry their unit, fastest (or what *sort* says) first.
+
+    *hardware* defaults to the whole catalogue; *where* are conditions such as ``gpus=8``. Machines that cannot run the workload come
+    last, with the reason in ``problem``. *processes* simulate side by side (None: one a core). Raise `SpecError` where nothing is left.
+    """
+    import pandas
+
+    scenario = Scenario("", str(workload), _texts(overrides), batch=batch, precision=precision, stack=stack)
+    names = machines([str(name) for name in hardware], where)
+    rows = compare_machines(scenario, names, document_of, nodes=nodes, processes=processes)
+    found = comparison_document(str(workload), rows, sort)
+    flat = [
+        {key: value for key, value in row.items() if not isinstance(value, dict)}
+        | {f"{cause}_s": seconds for cause, seconds in row["stalls_s"].items()}
+        | {"expected_error": (row["expected_error"] or {}).get("median")}
+        for row in found["rows"]
+    ]
+    return pandas.DataFrame([*flat, *found["left_out"]])
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A PNG that a notebook shows; `save` writes it to a file."""
+
+    png: bytes
+
+    def _repr_png_(self) -> bytes:
+        return self.png
+
+    def save(self, path: Name) -> None:
+        """Write the picture to *path*. Raise `SpecError` where that fails."""
+        write_file(Path(path), self.png)
+
+
+@dataclass(frozen=True)
+class Result:
+    """One finished run: what was asked, and what came out; a notebook shows it as a table."""
+
+    scenario: Scenario
+    answer: Answer
+
+    @property
+    def run(self) -> Run:
+        """Return the run itself: epochs, event log, specs."""
+        return self.answer.run
+
+    @cached_property
+    def document(self) -> dict[str, Any]:
+        """Return what ``sim run --json`` prints; several jobs stand under ``jobs``."""
+        return run_document(self.run, self.answer.inputs, self.answer.warnings, self.answer.bottlenecks)
+
+    @property
+    def step_time(self) -> float:
+        """Return the seconds of a warm step of the first job."""
+        return self.run.jobs[0].warm.step_time
+
+    @property
+    def throughput(self) -> float:
+        """Return the samples per second of all ranks of the first job."""
+        return self.run.jobs[0].throughput
+
+    @property
+    def stalls(self) -> DataFrame:
+        """Return where a warm step goes, largest first: ``job``, ``cause``, ``resource``, ``time_s`` and its ``share`` of the step."""
+        import pandas
+
+        rows = [
+            {
+                "job": number,
+                "cause": row.cause.value,
+                "resource": row.resource,
+                "time_s": row.seconds,
+                "share": row.seconds / job.warm.step_time,
+            }
+            for number, job in enumerate(self.run.jobs)
+            for row in job.warm.resources
+        ]
+        return pandas.DataFrame(rows)
+
+    def plot(self, job: int = 0) -> Picture:
+        """Return the stalls of a warm and of the first epoch, and one warm step in time."""
+        from sim.report.plots import stall_plot
+
+        bottlenecks = self.answer.bottlenecks
+        return Picture(stall_plot(self.run, job, bottlenecks[job] if bottlenecks else None))
+
+    def trace(self, path: Name, steps: int = 3) -> str:
+        """Write a Chrome trace of *steps* warm steps to *path* (.json, .json.gz, or a folder); return what it shows.
+
+        The run is simulated once more, so that the use of links is recorded. Raise `SpecError` where it cannot be written.
+        """
+        from sim.report.trace import write_trace
+
+        return write_trace(answer(self.scenario, keep_rates=True).run, Path(path), steps)
+
+    def _repr_html_(self) -> str:
+        return "".join(_section(document) for document in self.document.get("jobs", [self.document]))
+
+
+def _texts(overrides: Mapping[str, object] | None) -> tuple[str, ...]:
+    return tuple(f"{key}={value}" for key, value in (overrides or {}).items())
+
+
+def _section(document: Mapping[str, Any]) -> str:
+    """Return a heading, the verdict and the stall table of one job as HTML that needs nothing else."""
+    step = document["step_time_s"]
+    head = f"{document['workload']} on {document['hardware']}, {document['gpus']} GPUs, {document['stack']}"
+    rows = [
+        f"<tr><td>{cause.value}</td><td style='text-align:right'>{show(seconds, 'time')}</td>"
+        f"<td style='text-align:right'>{100 * seconds / step:.1f} %</td><td><div title='{MEANINGS[cause]}' style='height:0.8em;"
+        f"width:{16 * seconds / step:.2f}em;background:{COLOURS[cause]}'></div></td></tr>"
+        for cause in STALLS
+        if (seconds := document["stalls_s"][cause.value]) > 1e-12
+    ]
+    rate = f"{document['throughput_samples_per_s']:,.0f}".replace(",", " ")
+    return (
+        f"<h4>{escape(head)}</h4><p>step {show(step, 'time')}, {rate} samples/s. {escape(document['verdict'])}</p>"
+        f"<table><thead><tr><th>cause</th><th>time</th><th>share</th><th></th></tr></thead><tbody>{''.join(rows)}</tbody></table>"
+    )
+
+
+__all__ = ["Picture", "Result", "SpecError", "compare", "simulate"]

@@ -1,0 +1,74 @@
+"""Does a notebook see what the command line prints? Oracle: the JSON document, and the command's own output."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from calibration.import_trace import import_traces
+from sim.api import SpecError, compare, simulate
+from sim.cli import main
+from sim.events import STALLS
+
+OPTIONS = ["--nodes", "2", "--batch", "32", "--precision", "amp_fp16", "--set", "node.nic.bandwidth=50 Gbps", "--seed", "3", "--fast"]
+
+
+def test_a_result_is_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "p3.16xlarge", "resnet50", "--json", *OPTIONS]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    found = simulate(
+        "p3.16xlarge", "resnet50", nodes=2, batch=32, precision="amp_fp16", overrides={"node.nic.bandwidth": "50 Gbps"}, seed=3
+    )
+    assert json.loads(json.dumps(found.document)) == printed
+    assert found.step_time == printed["step_time_s"] and found.throughput == printed["throughput_samples_per_s"]
+    assert found.stalls.time_s.sum() == pytest.approx(printed["step_time_s"]) and found.stalls.share.sum() == pytest.approx(1)
+    by_cause = found.stalls.groupby("cause").time_s.sum()
+    assert all(by_cause.get(cause.value, 0.0) == pytest.approx(printed["stalls_s"][cause.value]) for cause in STALLS)
+
+
+def test_a_notebook_shows_a_table_and_a_picture(tmp_path: Path) -> None:
+    result = simulate("p3.2xlarge", "resnet50")
+    page = result._repr_html_()
+    assert "resnet50 on p3.2xlarge" in page and page.count("<tr>") == 1 + (result.document["stalls_s"]["launch"] > 0) + 2
+    picture = result.plot()
+    assert picture._repr_png_().startswith(b"\x89PNG")
+    picture.save(tmp_path / "stalls.png")
+    assert (tmp_path / "stalls.png").read_bytes() == picture.png
+
+
+def test_a_result_writes_its_trace(tmp_path: Path) -> None:
+    result = simulate("p3.2xlarge", "resnet50")
+    assert "3 steps" in result.trace(tmp_path / "trace.json.gz")
+    assert import_traces([tmp_path / "trace.json.gz"]).step_time == pytest.approx(result.step_time, rel=1e-9)
+
+
+def test_machines_stand_in_rows(capsys: pytest.CaptureFixture[str]) -> None:
+    names = ["p3.2xlarge", "p2.xlarge", "p3.16xlarge"]
+    found = compare("resnet50", names)
+    assert main(["compare", "resnet50", *names, "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)["rows"]
+    assert list(found.hardware) == [row["hardware"] for row in printed]
+    assert list(found.epoch_time_s) == [row["epoch_time_s"] for row in printed]
+    assert [sum(row[f"{cause.value}_s"] for cause in STALLS) for _, row in found.iterrows()] == pytest.approx(list(found.step_time_s))
+
+
+def test_a_machine_too_small_keeps_its_row() -> None:
+    found = compare("resnet50", ["p2.xlarge", "p3.2xlarge"], batch=160)
+    assert list(found.hardware) == ["p3.2xlarge", "p2.xlarge"]
+    assert "largest batch that fits" in found.problem.iloc[1]
+
+
+def test_mistakes_are_sentences() -> None:
+    with pytest.raises(SpecError, match=r"p3\.16xlarge"):
+        simulate("p3.16xlarg", "vgg16")
+    with pytest.raises(SpecError, match="--sort"):
+        compare("vgg16", ["p3.2xlarge"], sort="beauty")
+
+
+def test_importing_it_imports_nothing_heavy() -> None:
+    code = "import sys, sim.api; print(*(name for name in ('pandas', 'matplotlib', 'scipy', 'torch', 'networkx') if name in sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == ""
