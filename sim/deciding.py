@@ -1,4 +1,4 @@
-"""What can be typed to decide? ``profile compare recommend sweep whatif diff``: commands over many runs. Parse, call, print."""
+"""What can be typed to decide? ``profile compare recommend sweep whatif study diff``: commands over many runs. Parse, call, print."""
 
 from __future__ import annotations
 
@@ -263,6 +263,36 @@ def diff(
     old, new = read_document(before), read_document(after)
     found = difference(old, new)
     print_json(found) if as_json else typer.echo(difference_text(found, old, new))
+
+
+study = typer.Typer(help="Regenerate a published study in simulation.", no_args_is_help=True)
+deciding.add_typer(study, name="study")
+
+
+@study.callback()
+def _study() -> None:
+    """Regenerate a published study in simulation."""
+
+
+@study.command(epilog="Example:  python -m sim study stash2022 -o stash2022")
+def stash2022(processes: Processes = None, as_json: Json = False, output: Folder = None) -> None:
+    """Characterise Amazon's P2 and P3 instances as Stash (arXiv 2208.14344) did: which published findings reappear."""
+    from sim.report.figures import figures_csv
+    from sim.report.files import write_files
+    from sim.report.stash2022 import cost_rows, study_document, study_text
+    from sim.report.stash2022_plots import study_plots
+    from sim.study.stash2022 import stash2022 as studied
+
+    found = studied(processes, _progress("cases"))
+    talk.progress("")
+    document, text = study_document(found), study_text(found)
+    if output is not None:
+        tables = {"stalls.csv": document["rows"], "layers.csv": document["micro"], "costs.csv": cost_rows(found)}
+        written = {"stash2022.json": json_text(document), "stash2022.txt": text + "\n"}
+        written |= {name: figures_csv(rows) for name, rows in tables.items()}
+        write_files(output, {**written, **study_plots(found)})
+        talk(f"wrote {output}/stash2022.json, stash2022.txt, {', '.join(tables)} and plots")
+    print_json(document) if as_json else typer.echo(text)
 
 
 def _progress(what: str) -> Callable[[int, int], None]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from sim.analysis.cost import cost
 from sim.analysis.differential import Rates, RunTimes, rates
@@ -39,23 +40,50 @@ class Profile:
     """USD of an epoch on all nodes: ``cold``, ``warm`` and ``ingestion`` (synthetic)."""
 
 
+class Runs(NamedTuple):
+    """RUN0, RUN1, and RUN2 with RUN3 (the cold and the warm epoch of one run)."""
+
+    one_gpu: Run
+    synthetic: Run
+    real: Run
+
+    def times(self, twin: Run | None = None) -> RunTimes:
+        """Return the seconds that an epoch's steps take in each; *twin* is RUN1 on two nodes."""
+        job = self.real.jobs[0]
+        return RunTimes(
+            job.first.steps * self.one_gpu.jobs[0].warm.step_time,
+            self.synthetic.jobs[0].warm.time,
+            job.first.time,
+            job.warm.time,
+            twin.jobs[0].warm.time if twin else None,
+        )
+
+
+def runs(scenario: Scenario) -> Runs:
+    """Return RUN0 to RUN3 of *scenario*."""
+    return Runs(one_gpu_run(scenario), synthetic_run(scenario), _run(scenario))
+
+
+def one_gpu_run(scenario: Scenario) -> Run:
+    """Return RUN0: synthetic data on one GPU of the machine."""
+    return _run(replace(scenario, gpus=None, placement="1", nodes=1 if scenario.nodes else None, global_batch=None), "synthetic")
+
+
+def synthetic_run(scenario: Scenario) -> Run:
+    """Return RUN1: synthetic data on all GPUs."""
+    return _run(scenario, "synthetic")
+
+
 def profile(scenario: Scenario, twin: str | None = None) -> Profile:
     """Return what the Stash procedure measures for *scenario*; *twin* names the machine of half the GPUs ('none' leaves it out).
 
     Without *twin* it is the machine of the catalogue by the same provider that has half as many of the same GPUs, if there is one.
     """
-    synthetic = _run(scenario, loader="synthetic")
-    one_gpu = _run(replace(scenario, gpus=None, placement="1", nodes=1 if scenario.nodes else None, global_batch=None), "synthetic")
-    real = _run(scenario)
+    found_runs = runs(scenario)
+    one_gpu, synthetic, real = found_runs
     job = real.jobs[0]
     paired = _twin(scenario, synthetic, twin)
-    times = RunTimes(
-        job.first.steps * one_gpu.jobs[0].warm.step_time,
-        synthetic.jobs[0].warm.time,
-        job.first.time,
-        job.warm.time,
-        paired.jobs[0].warm.time if paired else None,
-    )
+    times = found_runs.times(paired)
     samples = float(job.warm.steps * job.job.ranks * _samples_per_step(job))
     found = rates(times, samples)
     made_of = {
