@@ -4,8 +4,9 @@ On each rank, moment by moment, in this order: a kernel of a compute stream runs
 next kernel is not launched yet, and neither a copy nor the loader holds the host: launch. A collective runs: the gradient exchange,
 blamed on its tier from the moment at which the last rank has joined it, before that on the straggler. The host waits in the loader's
 ``__next__``: input (prep, as a profile cannot tell disk from decode). A copy runs: copy. Nothing at all: launch. A step ends when
-the host has begun the next one and the GPU has done what was launched before. Clocks of hosts are aligned by the ends of collectives.
-Limits: data-parallel jobs, whose ranks take part in the same collectives; with no kernel of a pass shown, exposed decode is blamed on prep.
+the host has begun the next one and the GPU has done what was launched before; so the first step that a profiler records is left out where
+there are more, as the GPU was still busy with what it did not record. Clocks of hosts are aligned by the ends of collectives.
+Limits: data-parallel jobs, whose ranks take part in the same collectives.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def import_traces(files: Iterable[Path | str]) -> Imported:
     _require_all(traces)
     traces = _aligned(traces)
     log = EventLog(lambda: 0.0, ranks=[Rank(0, number, trace.size, trace.host, ()) for number, trace in enumerate(traces)])
-    windows = [Window(*_bounds(trace), len(trace.steps)) for trace in traces]
+    windows = [_window(trace) for trace in traces]
     joined = _joined(traces)
     tier = Cause.NETWORK if len({trace.host for trace in traces}) > 1 or traces[0].described.get("nodes", 1) > 1 else Cause.INTERCONNECT
     for number, (trace, window) in enumerate(zip(traces, windows, strict=True)):
@@ -135,16 +136,16 @@ def _shifted(trace: RankTrace, by: float) -> RankTrace:
     )  # fmt: skip
 
 
-def _bounds(trace: RankTrace) -> tuple[float, float]:
-    """Return when the first step begins and the last one ends: the host is there, and the GPU has done what was launched before."""
+def _window(trace: RankTrace) -> Window:
+    """Return the steps that count, from where the host is there and the GPU has done what was launched before."""
     numbers = sorted(trace.steps)
-    start, end = trace.steps[numbers[0]].t0, trace.steps[numbers[-1]].t1
+    first = 0 if trace.described.get("stands_for") or len(numbers) == 1 else 1  # a simulated trace shows all that its steps meet
     work = [*trace.compute, *trace.collectives, *trace.copies]
 
     def done(when: float) -> float:
         return max([when, *(span.t1 for span in work if span.launched < when - _INSTANT)])
 
-    return done(start), done(end)
+    return Window(done(trace.steps[numbers[first]].t0), done(trace.steps[numbers[-1]].t1), len(numbers) - first)
 
 
 # --- collectives -----------------------------------------------------------------------------------------------------

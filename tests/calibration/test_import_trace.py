@@ -148,7 +148,8 @@ def test_a_host_that_runs_ahead_does_not_shorten_the_step(tmp_path: Path) -> Non
         if "DataLoader" not in found["name"]
     ]
     found = import_traces([profile(tmp_path, events=early)])
-    assert found.step_time == pytest.approx(0.1, rel=0.11)  # the first step's lead of 60 ms is spread over six
+    assert found.step_time == pytest.approx(0.1, rel=1e-6)
+    assert found.windows[0].steps == 5, "the first one lacks the 60 ms in which the GPU did what was not recorded"
     assert found.stalls[Cause.COMPUTE] == pytest.approx(0.065, rel=1e-6)
 
 
@@ -250,7 +251,7 @@ def test_the_command_prints_the_stalls_and_adds_records(tmp_path: Path, capsys: 
     assert main(["import-trace", *files, "--json", *options]) == 0
     document = json.loads(capsys.readouterr().out)
     assert sum(document["stalls_s"].values()) == pytest.approx(document["step_time_s"])
-    assert document["gpus"] == 2 and document["nodes"] == 1 and document["steps"] == 3
+    assert document["gpus"] == 2 and document["nodes"] == 1 and document["steps"] == 2
     assert [rank["rank"] for rank in document["ranks"]] == [0, 1]
     assert main(["import-trace", *files, *options]) == 0
     assert "interconnect" in capsys.readouterr().out
@@ -313,13 +314,13 @@ def test_torch_s_own_trace_is_read(tmp_path: Path) -> None:
         import_traces([path])
     document = json.loads(path.read_text())
     named = [found for found in document["traceEvents"] if found.get("ph") == "X"]
-    begin = min(found["ts"] for found in named if found["name"].startswith("ProfilerStep#"))
+    marks = sorted((mark["ts"], mark["ts"] + mark["dur"]) for mark in named if mark["name"].startswith("ProfilerStep#"))[1:]
+    begin = marks[0][0]
     document["traceEvents"].append({"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": begin, "dur": 1.0, "args": {}})
     path.write_text(json.dumps(document))
     found = import_traces([path])
-    marks = [(mark["ts"], mark["ts"] + mark["dur"]) for mark in named if mark["name"].startswith("ProfilerStep#")]
     inside = [mark for mark in named if "__next__" in mark["name"] and any(start <= mark["ts"] < end for start, end in marks)]
-    assert found.windows[0].steps == 3 and inside
-    assert found.step_time == pytest.approx(1e-6 * (max(end for _, end in marks) - begin) / 3, abs=2e-9)
-    assert found.stalls[Cause.COMPUTE] == pytest.approx(1e-6 / 3, rel=0.01)
-    assert found.stalls[Cause.PREP] == pytest.approx(1e-6 * sum(mark["dur"] for mark in inside) / 3, rel=0.05, abs=2e-6)
+    assert found.windows[0].steps == 2 and inside
+    assert found.step_time == pytest.approx(1e-6 * (max(end for _, end in marks) - begin) / 2, abs=2e-9)
+    assert found.stalls[Cause.COMPUTE] == pytest.approx(1e-6 / 2, rel=0.01)
+    assert found.stalls[Cause.PREP] == pytest.approx(1e-6 * sum(mark["dur"] for mark in inside) / 2, rel=0.05, abs=2e-6)
