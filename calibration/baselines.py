@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from calibration.questions import Question
+from sim.training.exchange_plan import gradient_bytes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -46,8 +47,7 @@ def closed_form(row: Known, constants: Sequence[float]) -> float:
     inside, between, latency = map(math.exp, constants)
     bandwidth = between if row.asked.nodes > 1 else inside
     workload = row.asked.workload
-    width = 2.0 if workload.training.precision in ("fp16", "bf16", "fp8") else 4.0
-    nbytes = width * workload.model.parameters
+    nbytes = gradient_bytes(workload) * workload.model.parameters
     buckets = max(1, math.ceil(nbytes / workload.training.stack.bucket_cap))
     each = 2 * (ranks - 1) * (nbytes / buckets / ranks / bandwidth + latency)
     begin = row.compute * (1 - BACKWARD / workload.training.gradient_accumulation_steps)

@@ -23,36 +23,11 @@ from typing import NamedTuple
 
 from sim.spec.fields import OperatorClass, Precision
 from sim.spec.hardware import Gpu
+from sim.spec.precision import MEANING
 from sim.spec.segments import segments
 from sim.spec.workload import Layer, Model, Workload
 
 _MIB = 2.0**20
-
-
-class _Widths(NamedTuple):
-    """Bytes per element."""
-
-    weight: float
-    cast: float
-    """Of the copy in which autocast keeps the weights of matrix operators for the whole step."""
-    gradient: float
-    state: float
-    activation: float
-    matrix: float
-    """Of activations saved by matrix operators."""
-
-
-_AMP = _Widths(4, 2, 4, 4, 2, 2)  # torch.amp documentation: parameters stay FP32, casts of weights are cached
-_HALF = _Widths(2, 0, 2, 2, 2, 2)  # torch.optim creates state in the parameters' type
-_WIDTHS: dict[Precision, _Widths] = {
-    "fp32": _Widths(4, 0, 4, 4, 4, 4),
-    "tf32": _Widths(4, 0, 4, 4, 4, 4),
-    "amp_fp16": _AMP,
-    "amp_bf16": _AMP,
-    "fp16": _HALF,
-    "bf16": _HALF,
-    "fp8": _Widths(4, 2, 4, 4, 2, 1),  # Transformer Engine user guide: weights keep their type, FP8 copy plain and transposed
-}
 
 _CONVOLUTIONS: frozenset[OperatorClass] = frozenset({"conv", "pointwise_conv", "direct_conv", "depthwise_conv"})
 _MATRIX: frozenset[OperatorClass] = _CONVOLUTIONS | {"gemm", "attention", "rnn"}
@@ -122,7 +97,7 @@ def gpu_memory(
     if batch < 1 or ranks < 1:
         raise ValueError(f"a batch of {batch} on {ranks} ranks: both must be at least 1")
     model, training = workload.model, workload.training
-    widths = _WIDTHS[training.precision]
+    widths = MEANING[training.precision]
     trainable = float(sum(_elements(layer) for layer in model.layers))
     gradients = sum(_dense(layer, batch) for layer in model.layers)
     activations, temporaries = _peak(workload, batch)
@@ -173,7 +148,7 @@ class _Moment(NamedTuple):
 
 def _peak(workload: Workload, batch: int) -> _Moment:
     """Return the moment that needs most: the backward of some layer, or the optimizer."""
-    widths, trainable = _WIDTHS[workload.training.precision], [size for layer in workload.model.layers for size in layer.gradients]
+    widths, trainable = MEANING[workload.training.precision], [size for layer in workload.model.layers for size in layer.gradients]
     copied = {"per_tensor": max(trainable, default=0), "foreach": sum(trainable), "fused": 0}[workload.training.stack.optimizer]
     moments = [_Moment(0.0, widths.gradient * copied)]
     for live, fresh in zip(_live(workload), _fresh_gradients(workload, batch), strict=True):
@@ -184,7 +159,7 @@ def _peak(workload: Workload, batch: int) -> _Moment:
 def _live(workload: Workload) -> Iterator[_Moment]:
     """Yield bytes per sample of activations and scratch memory at the backward of each layer, in forward order."""
     model, precision = workload.model, workload.training.precision
-    fp32, widths = _kept_in_fp32(model, precision), _WIDTHS[precision]
+    fp32, widths = _kept_in_fp32(model, precision), MEANING[precision]
     kept = inside = 0.0  # by the layers up to here: for good, and by the segment that they are in
     before = 0
     for layer, segment in zip(model.layers, segments(workload), strict=True):
@@ -206,7 +181,7 @@ def _fresh_gradients(workload: Workload, batch: int) -> list[float]:
 
     A shared weight's gradient waits from its last use to its first; at each use between, what waits, what is new and their sum exist.
     """
-    widths, layers = _WIDTHS[workload.training.precision], workload.model.layers
+    widths, layers = MEANING[workload.training.precision], workload.model.layers
     index = {layer.name: number for number, layer in enumerate(layers)}
     fresh = [widths.gradient * _dense(layer, batch) + widths.cast * _elements(layer) for layer in layers]
     users: dict[int, list[int]] = {}
@@ -235,7 +210,7 @@ def _kept_in_fp32(model: Model, precision: Precision) -> frozenset[OperatorClass
     The table does not tell BatchNorm, which takes its input's type, from LayerNorm, which autocasts to FP32: convolutions and
     buffers (running statistics) together mean BatchNorm.
     """
-    if precision not in ("amp_fp16", "amp_bf16", "fp8"):
+    if MEANING[precision].weight <= MEANING[precision].activation:
         return frozenset()
     batch_norm = model.buffers > 0 and any(layer.op in _CONVOLUTIONS for layer in model.layers)
     return _FP32_UNDER_AUTOCAST if batch_norm else _FP32_UNDER_AUTOCAST | {"norm"}
@@ -250,7 +225,7 @@ def _communication(workload: Workload, channels: int | None, gradient_as_bucket_
     stack = workload.training.stack
     if stack.uses_servers:  # gradients leave as they are, without NCCL
         return 0.0
-    width = _WIDTHS[workload.training.precision].gradient
+    width = MEANING[workload.training.precision].gradient
     tensors = [elements for layer in workload.model.layers for elements in layer.gradients]
     if stack.strategy == "apex_per_tensor":  # each flat copy is freed once it is copied back (NVIDIA/apex distributed.py)
         copies = width * max(tensors, default=0)

@@ -12,14 +12,15 @@ from sim.check.topology import Problem
 from sim.spec.fields import Precision
 from sim.spec.hardware import Gpu, Group, Hardware, Peak
 from sim.spec.library import Loaded
+from sim.spec.precision import MEANING
 from sim.spec.workload import Workload
 from sim.spec.yaml import Document
 
 MemoryFit = Callable[[Gpu, Workload], str | None]
 """Says in a sentence what a step needs, what there is and what would fit; None where it fits."""
 
-NEEDS: Final[dict[Precision, Peak]] = {"amp_bf16": "bf16", "bf16": "bf16", "fp8": "fp8"}
-"""The compute units a precision cannot do without. TF32 and FP16 run everywhere: where there are no units for them, at the FP32 rate."""
+NEEDS: Final[dict[Precision, Peak]] = {name: meaning.needs for name, meaning in MEANING.items() if meaning.needs}
+"""The compute units a precision cannot do without."""
 
 
 def check_job(
@@ -125,7 +126,7 @@ def _memory(hardware: Hardware, workload: Workload, fit: MemoryFit | None) -> It
 def _without_half_units(hardware: Hardware, workload: Workload) -> Iterator[str]:
     precision = workload.training.precision
     for name in dict.fromkeys(group.node.gpu.name for group in _workers(hardware) if "fp16" not in group.node.gpu.peak):
-        if precision in ("amp_fp16", "fp16"):
+        if MEANING[precision].units[:1] == ("fp16",):
             yield f"training.precision: {name} has no fp16 units, so {precision} saves memory traffic but computes at the fp32 rate"
 
 

@@ -17,21 +17,12 @@ from typing import NamedTuple
 from sim.cluster.network import Activity, Network
 from sim.spec.fields import OperatorClass, Precision, at
 from sim.spec.hardware import Gpu, Peak
+from sim.spec.precision import MEANING
 from sim.spec.stack import Stack
 from sim.spec.workload import Layer
 
-_HALF: frozenset[Precision] = frozenset({"amp_fp16", "amp_bf16", "fp16", "bf16", "fp8"})
-_PEAKS: dict[Precision, tuple[Peak, ...]] = {
-    "tf32": ("tf32", "fp32"),
-    "amp_fp16": ("fp16", "fp32"),
-    "fp16": ("fp16", "fp32"),
-    "amp_bf16": ("bf16", "fp32"),
-    "bf16": ("bf16", "fp32"),
-    "fp8": ("fp8", "bf16", "fp32"),  # NVIDIA/TransformerEngine runs linear layers in FP8, everything else in BF16
-}
 _LIKE: dict[Peak, Peak] = {"tf32": "fp16", "bf16": "fp16"}
 """Whose curve serves tensor cores where they have none of their own: the same units, at another rate."""
-_AUTOCAST: frozenset[Precision] = frozenset({"amp_fp16", "amp_bf16"})
 PRODUCTS: frozenset[OperatorClass] = frozenset({"conv", "gemm", "attention", "rnn"})
 """Classes whose weights autocast converts."""
 FUSIBLE: frozenset[OperatorClass] = frozenset({"elementwise", "norm", "softmax", "pool", "loss"})
@@ -51,14 +42,14 @@ class Kernels(NamedTuple):
 
 def element_bytes(op: str, precision: Precision) -> float:
     """Return the bytes of one activation element of operator class *op*."""
-    return 2.0 if precision in _HALF and op not in _FULL_PRECISION_OPS else 4.0
+    return 4.0 if op in _FULL_PRECISION_OPS else MEANING[precision].activation
 
 
 def peaks_for(op: str, precision: Precision, stack: Stack) -> tuple[Peak, ...]:
     """Return the peaks that an operator may use, best first: units that the GPU lacks, or has no kernels for, give way to the next."""
     if precision == "fp32":
         return (stack.fp32_convolution if op == "conv" else stack.fp32_matmul, "fp32")
-    return _PEAKS[precision]
+    return MEANING[precision].units
 
 
 class LayerWork(NamedTuple):
@@ -101,13 +92,13 @@ def _element_scale(layer: Layer, precision: Precision) -> float:
 
 def _weight_bytes(layer: Layer, precision: Precision, backward: bool) -> float:
     """Return the bytes of weights read, and in *backward* of gradients written, once a batch: copies in 16 bits where products use them."""
-    width = 2.0 if precision in _HALF and layer.op in PRODUCTS else 4.0
+    width = MEANING[precision].activation if layer.op in PRODUCTS else 4.0
     return width * sum(layer.gradients) * (2.0 if backward else 1.0)
 
 
 def _cast_bytes(layer: Layer, precision: Precision) -> float:
     """Return the bytes by which autocast reads 4 and writes 2 for each weight, or the reverse for its gradient."""
-    return (4.0 + 2.0) * sum(layer.gradients) if precision in _AUTOCAST and layer.op in PRODUCTS else 0.0
+    return (4.0 + 2.0) * sum(layer.gradients) if MEANING[precision].autocast and layer.op in PRODUCTS else 0.0
 
 
 def _layout_bytes(layer: Layer, precision: Precision, stack: Stack, peak: Peak, backward: bool) -> float:

@@ -43,11 +43,13 @@ def machines(names: Sequence[str], where: Sequence[str]) -> list[str]:
     known = {str(row["name"]) for row in rows}
     unknown = next((name for name in names if name not in known), None)
     if unknown:
-        raise SpecError(f"--where: {unknown} is no name of the catalogue; write names of `sim list`, or paths without --where")
+        raise SpecError(f"--where: {unknown} is no name of the catalogue; write names of `python -m sim list`, or paths without --where")
     found = [str(row["name"]) for row in select(rows, where, HARDWARE)]
     kept = [name for name in names if name in found] if names else found
     if not kept:
-        raise SpecError(f"--where {' --where '.join(where)}: no machine of the catalogue meets that; `sim list` shows what there is")
+        raise SpecError(
+            f"--where {' --where '.join(where)}: no machine of the catalogue meets that; `python -m sim list` shows what there is"
+        )
     return kept
 
 

@@ -44,6 +44,7 @@ def answers(scenarios: Sequence[Scenario], thorough: bool = False, tell: Callabl
         found = answer(scenarios[0], thorough)
         return [_ran(scenarios[0], found)]
     asked = [(scenario, _asked(scenario)) for scenario in scenarios]
+    _different([question for _, question in asked if isinstance(question, Question)])
     last = max((place for place, (_, question) in enumerate(asked) if isinstance(question, Question)), default=-1)
     points = []
     for place, (scenario, question) in enumerate(asked):
@@ -54,6 +55,13 @@ def answers(scenarios: Sequence[Scenario], thorough: bool = False, tell: Callabl
             point = _ran(scenario, answer_to(question, scenario, thorough=thorough and place == last))
         points.append(point)
     return points
+
+
+def _different(questions: Sequence[Question]) -> None:
+    """Refuse numbers of nodes of which some would be the same run: whoever places jobs by hand leaves the other nodes idle."""
+    placements = [[job.placement for job in question.jobs] for question in questions]
+    if any(placement in placements[:index] for index, placement in enumerate(placements)):
+        raise SpecError("--nodes: the jobs stay where their placement puts them, however many nodes there are; write one number")
 
 
 def _ran(scenario: Scenario, found: Answer) -> Point:

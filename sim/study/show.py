@@ -22,6 +22,7 @@ from sim.spec.segments import block
 from sim.spec.workload import Layer, Workload
 from sim.spec.yaml import SpecError
 from sim.study.scenario import Scenario, answer, split_overrides
+from sim.training.exchange_plan import gradient_bytes
 
 _SUMS = ("parameters", "gradient_tensors", "forward_flop", "backward_flop", "traffic_bytes", "saved_bytes")
 _TIMES = ("forward_time_s", "backward_time_s")
@@ -85,7 +86,7 @@ def _compared(name: str, hardware: str, overrides: Sequence[str], batch: int | N
         "batch_per_gpu": found.job.workload.training.batch,
         "weight_layers": sum(bool(layer.gradients) and layer.forward > 0 for layer in model.layers),
         "gradient_tensors": len(tensors),
-        "gradient_bytes": 4.0 * sum(tensors),
+        "gradient_bytes": gradient_bytes(found.job.workload) * sum(tensors),
         "step_time_s": found.warm.step_time,
         "stall_s": stall,
         "stall_share": stall / found.warm.step_time,

@@ -11,13 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from sim.spec.precision import MEANING
 from sim.spec.workload import Layer, Workload, batch_norms
 from sim.training.buckets import stack_buckets
 from sim.training.compression import Payload, Tensor, payload
 from sim.training.operations import Message, Operation
 
-GRADIENT_BYTES = 4.0
-"""Bytes of one gradient element: parameters and gradients stay FP32 under AMP; pure half precision halves them."""
 SCALAR_BYTES = 4.0
 
 
@@ -41,13 +40,13 @@ class ExchangePlan(NamedTuple):
 
 def gradient_bytes(workload: Workload) -> float:
     """Return the bytes of one gradient element of *workload*."""
-    return 2.0 if workload.training.precision in ("fp16", "bf16", "fp8") else GRADIENT_BYTES
+    return MEANING[workload.training.precision].gradient
 
 
 def wire_bytes(workload: Workload) -> float:
     """Return the bytes of one gradient element on the wire."""
     element, wire = gradient_bytes(workload), workload.training.stack.wire_dtype
-    narrow = wire in ("fp16", "bf16") or (wire == "autocast" and workload.training.precision in ("amp_fp16", "amp_bf16"))
+    narrow = wire in ("fp16", "bf16") or (wire == "autocast" and MEANING[workload.training.precision].autocast)
     return min(element, 2.0) if narrow else element
 
 
@@ -94,6 +93,6 @@ def _buckets(workload: Workload, ready: Sequence[float], ranks: int) -> tuple[Bu
 
 def _norm(layer: Layer, ranks: int) -> tuple[Operation, Operation]:
     channels = layer.gradients[0]
-    gathered = Message("all_gather", ranks * (2.0 * channels + 1.0) * GRADIENT_BYTES)
-    summed = Message("all_reduce", 2.0 * channels * GRADIENT_BYTES)
+    gathered = Message("all_gather", ranks * (2.0 * channels + 1.0) * SCALAR_BYTES)
+    summed = Message("all_reduce", 2.0 * channels * SCALAR_BYTES)
     return Operation("batch norm forward", (gathered,)), Operation("batch norm backward", (summed,))

@@ -9,9 +9,17 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+import pytest
+
 from sim.study.scenario import Scenario, answer
 
 STASH = ("training.stack=apex-per-tensor", "input.loader=synthetic")
+P2 = ("p2.8xlarge", "p2.16xlarge")
+P3 = ("p3.8xlarge", "p3.8xlarge-mixed-quad", "p3.8xlarge-two-islands", "p3.16xlarge", "p3dn.24xlarge")
+SMALL = ("alexnet", "resnet18", "shufflenet_v2_x0_5", "mobilenet_v2", "squeezenet1_0")
+"""The models that Stash ran on P2."""
+FEWEST = {model: 32 for model in (*SMALL, "resnet50", "vgg11", "vgg13", "vgg16", "vgg19")} | {"bert-large-seq384": 4}
+"""The smallest batch of each of its models."""
 
 
 @lru_cache
@@ -28,11 +36,36 @@ def network_slowdown(model: str, batch: int) -> float:
     return step_time("2x-p3.8xlarge", model, batch) / step_time("p3.16xlarge", model, batch)
 
 
-def test_a1_interconnect_overhead_reaches_80_to_95_percent_on_some_p3() -> None:
-    """A1: "up to 90 % of DNN training time", so a peak of 80 to 95 % is the aim. AlexNet, 32 images per GPU (Stash's fewest), on the
-    p3.8xlarge slice of two islands: 79.6 %, half a point below it since AMP's casts and the unfused optimizer take their time.
-    """
-    assert 0.79 < interconnect_share("p3.2xlarge", "p3.8xlarge-two-islands", "alexnet", 32) < 0.95
+@lru_cache
+def largest_interconnect_share() -> tuple[float, str, str]:
+    """Return the largest share, and the instance and model that have it, at Stash's fewest samples: more only add compute."""
+    return max(
+        (interconnect_share(single, whole, model, batch), whole, model)
+        for single, wholes in (("p2.xlarge", P2), ("p3.2xlarge", P3))
+        for whole in wholes
+        for model, batch in FEWEST.items()
+        if single == "p3.2xlarge" or model in SMALL
+    )
+
+
+@pytest.mark.xfail(strict=True, reason="79.1 % reached: AlexNet, 32 images per GPU, on the p3.8xlarge slice of two islands")
+def test_a1_interconnect_overhead_peaks_at_80_to_95_percent() -> None:
+    """A1: "up to 90 % of DNN training time", so a peak of 80 to 95 % is the aim."""
+    assert 0.80 < largest_interconnect_share()[0] < 0.95
+
+
+def test_a1_interconnect_overhead_can_be_most_of_the_step() -> None:
+    """A1 as a direction: where a slice has no NVLink between its halves, a model of many parameters and few FLOP mostly waits."""
+    share, instance, model = largest_interconnect_share()
+    assert share > 0.5
+    assert (instance, model) == ("p3.8xlarge-two-islands", "alexnet")
+
+
+@pytest.mark.parametrize(("single", "whole"), [("p2.xlarge", "p2.16xlarge"), ("p3.2xlarge", "p3.8xlarge-two-islands")])
+def test_a1_more_samples_shrink_the_overhead(single: str, whole: str) -> None:
+    """AlexNet at Stash's batches: compute grows with the batch, gradients do not."""
+    shares = [interconnect_share(single, whole, "alexnet", batch) for batch in (32, 64, 128)]
+    assert shares == sorted(shares, reverse=True)
 
 
 def test_a2_network_slows_vgg_down_several_times() -> None:

@@ -129,3 +129,9 @@ def test_a_wrong_jobs_file_is_named_with_its_place(capsys: pytest.CaptureFixture
 def test_options_that_a_jobs_file_says_itself(capsys: pytest.CaptureFixture[str]) -> None:
     said = refusal(capsys, "run", "p3.16xlarge", "resnet18-and-vgg16", "--batch", "8")
     assert "--batch 8: a file of several jobs says this for each job" in said
+
+
+def test_numbers_of_nodes_that_would_repeat_a_run(capsys: pytest.CaptureFixture[str]) -> None:
+    """What is placed by hand stays where it is, so a scaling table would have the same row again and again."""
+    message = refusal(capsys, "run", "p3.16xlarge", "resnet18-and-vgg16", "--fast", "--nodes", "1..4")
+    assert "--nodes: the jobs stay where their placement puts them" in message

@@ -103,13 +103,13 @@ def test_distributed_overhead_is_paid_by_distributed_steps_only():
 
 
 def test_precision_sets_the_gradients_width():
-    """Parameters and gradients stay FP32 under AMP; pure half precision halves them."""
+    """Parameters and gradients stay FP32 under AMP and beside FP8 copies; pure half precision halves them."""
     widths = {}
     for precision in ("fp32", "tf32", "amp_fp16", "amp_bf16", "fp16", "bf16", "fp8"):
         workload = toy_workload()
         training = workload.training.model_copy(update={"precision": precision})
         widths[precision] = gradient_bytes(workload.model_copy(update={"training": training}))
-    assert widths == {"fp32": 4, "tf32": 4, "amp_fp16": 4, "amp_bf16": 4, "fp16": 2, "bf16": 2, "fp8": 2}
+    assert widths == {"fp32": 4, "tf32": 4, "amp_fp16": 4, "amp_bf16": 4, "fp16": 2, "bf16": 2, "fp8": 4}
 
 
 # --- the host ahead or behind ----------------------------------------------------------------------------------------
