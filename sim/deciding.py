@@ -1,4 +1,4 @@
-"""What can be typed to decide? ``profile compare recommend sweep whatif study diff``: commands over many runs. Parse, call, print."""
+"""What can be typed to decide? ``profile compare recommend spot sweep whatif study diff``: over many runs. Parse, call, print."""
 
 from __future__ import annotations
 
@@ -159,6 +159,48 @@ def recommend(
     print_json(found) if as_json else typer.echo(recommendation_text(found))
     if found["best"] is None:
         raise typer.Exit(1)
+
+
+@deciding.command(epilog="Example:  python -m sim spot p3.2xlarge resnet50 --workers 4 --epochs 90")
+def spot(
+    hardware: Hw,
+    workload: Wl,
+    epochs: Annotated[float | None, typer.Option(help="epochs of the job")] = None,
+    steps: Annotated[float | None, typer.Option(help="steps of the job; of asynchronous workers, all their steps together")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="machines that are rented on the spot market")] = None,
+    interval: Annotated[
+        str, typer.Option("--checkpoint-interval", metavar="auto|none|TIME", help="work between checkpoints; auto searches for the best")
+    ] = "auto",
+    policy: Annotated[str | None, typer.Option(help="after a revocation: wait, or with asynchronous servers shrink or replace")] = None,
+    mean_lifetime: Annotated[
+        str | None, typer.Option(metavar="TIME", help="revocations at random with this mean, instead of measured lives")
+    ] = None,
+    trials: Annotated[int, typer.Option(min=2, help="courses that are drawn")] = 1000,
+    batch: Batch = None,
+    precision: Precision = None,
+    stack: Stack = None,
+    sets: Sets = [],  # noqa: B006
+    seed: Annotated[int, typer.Option(min=0, help="of the drawn lives")] = 0,
+    processes: Processes = None,
+    as_json: Json = False,
+    output: Folder = None,
+) -> None:
+    """Draw how long a job takes on spot machines, which may be revoked, and what it costs, beside on demand."""
+    from sim.documents import document
+    from sim.report.files import write_files
+    from sim.report.spot import spot_document, spot_text
+    from sim.study.scenario import Scenario
+    from sim.study.spot import Wanted
+    from sim.study.spot import spot as drawn
+
+    wanted = Wanted(_positive(epochs, "--epochs"), _positive(steps, "--steps"), interval, policy, trials, mean_lifetime)
+    scenario = Scenario(hardware, workload, tuple(sets), nodes=workers, batch=batch, precision=precision, stack=stack, seed=seed)
+    found = spot_document(drawn(scenario, wanted, document, processes))
+    text = spot_text(found)
+    if output is not None:
+        write_files(output, {"spot.json": json_text(found), "spot.txt": text + "\n"})
+        talk(f"wrote {output}/spot.json and spot.txt")
+    print_json(found) if as_json else typer.echo(text)
 
 
 def _positive(value: float | None, option: str, factor: float = 1.0) -> float | None:

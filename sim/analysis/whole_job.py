@@ -36,6 +36,8 @@ class WholeJob(NamedTuple):
     later_epochs: float
     evaluation: float
     checkpoints: float
+    revocations: float = 0.0
+    """What spot machines take longer on average: work done twice, waiting for replacements, checkpoints to cloud storage."""
 
     @property
     def total(self) -> float:

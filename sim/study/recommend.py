@@ -4,13 +4,16 @@ Every machine of the catalogue, with one or more nodes, on demand and on the spo
 (`sim.analysis.whole_job`), not an epoch. Where the validated error of a prediction is known, the answer says whether the choice
 survives it, and always by how much a prediction or a price must be off before another candidate wins.
 
-Limits: spot prices without revocations (`sim.study.transient` has them); all nodes of one kind.
+Spot machines are revoked (`sim.study.transient`): their time and cost are expected values where the lives of their kind are known.
+
+Limits: elsewhere spot prices without revocations, which the notes say; all nodes of one kind.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import inf
 from typing import Any
 
 from sim.analysis.cost import Market, price
@@ -22,6 +25,7 @@ from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.compare import Row
 from sim.study.scenario import Scenario, sorted_overrides
+from sim.study.spot import expected
 
 MARKETS: tuple[Market, ...] = ("on_demand", "spot")
 
@@ -116,9 +120,15 @@ def _candidates(
     found = []
     for market in markets:
         rate = price(machine, market)
-        if rate is not None:
-            cost = rate / described * document["nodes"] * job.total
-            found.append(Candidate(machine.name, document["nodes"], market, document, job, cost))
+        if rate is None:
+            continue
+        rate *= document["nodes"] / described
+        candidate = Candidate(machine.name, document["nodes"], market, document, job, rate * job.total)
+        if market == "spot" and (drawn := expected(machine, workload, document["nodes"], job, plan.epochs, rate)) is not None:
+            time, cost = drawn
+            candidate = replace(candidate, job=job._replace(revocations=time - job.total), cost=cost)
+        if candidate.cost < inf:  # a job that revocations keep from its end is no way to run it
+            found.append(candidate)
     return found
 
 
@@ -134,6 +144,8 @@ def _notes(budget: Budget, best: Candidate | None, runner_up: Candidate | None, 
     if best is None:
         return []
     notes = [_sureness(budget, best)]
+    if best.market == "spot":
+        notes.append(_revoked(best))
     spare = 1.0 / budget.excess(best)
     limit = "time" if budget.time is not None else "money"
     notes.append(f"it stays within the {limit} budget while the job takes up to {100 * (spare - 1):.0f} % longer than predicted")
@@ -147,6 +159,12 @@ def _notes(budget: Budget, best: Candidate | None, runner_up: Candidate | None, 
         near = min(better, key=budget.excess)
         notes.append(f"{near.hardware} ({near.nodes} nodes) would win with a budget {100 * (budget.excess(near) - 1):.0f} % larger")
     return notes
+
+
+def _revoked(best: Candidate) -> str:
+    if best.job.revocations == 0.0:
+        return "how long such spot machines live is not known: a revocation would make it take longer and cost more"
+    return "time and cost are means over revocations as 2019 on Google Compute Engine; `spot` shows how they spread"
 
 
 def _sureness(budget: Budget, best: Candidate) -> str:

@@ -190,7 +190,12 @@ def course(job: SpotJob, interval: float, random: np.random.Generator) -> Outcom
 
 def courses(job: SpotJob, interval: float, trials: int, seed: int = 0) -> list[Outcome]:
     """Return *trials* courses of *job*; the lives of trial i depend on *seed* and i alone, so that intervals meet the same lives."""
-    return [course(job, interval, np.random.default_rng([seed, trial])) for trial in range(trials)]
+    found: list[Outcome] = []
+    for trial in range(trials):
+        found.append(course(job, interval, np.random.default_rng([seed, trial])))
+        if math.isinf(found[-1].time):
+            break  # the mean is infinite whatever follows
+    return found
 
 
 def undisturbed(job: SpotJob, interval: float = math.inf) -> float:

@@ -9,7 +9,7 @@ from sim.analysis.whole_job import Plan, whole_job
 
 def test_parts_sum_to_the_whole() -> None:
     job = whole_job(Plan(epochs=10, evaluation=0.06, start_up=75.0), 200.0, 100.0, 0.5, 2.0)
-    assert job == (75.0, 200.0, 900.0, pytest.approx(10 * 0.06 / 3 * 50.0), 20.0)
+    assert job == (75.0, 200.0, 900.0, pytest.approx(10 * 0.06 / 3 * 50.0), 20.0, 0.0)
     assert job.total == pytest.approx(75 + 200 + 900 + 10.0 + 20.0)
 
 

@@ -84,3 +84,46 @@ def test_bad_input(
     assert main(arguments) == 2
     assert said in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+SPOT = ["spot", "p3.2xlarge", "resnet18", "--workers", "2", "--epochs", "10", "--trials", "50"]
+
+
+def test_spot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*SPOT, "--json", "-o", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    document = json.loads(out)
+    assert (tmp_path / "spot.json").read_text() == out
+    assert (document["workers"], document["trials"], document["policy"]) == (2, 50, "wait")
+    time, cost = document["spot"]["time_s"], document["spot"]["cost_usd"]
+    assert document["on_demand"]["time_s"] < time["low_95"] <= time["p50"] <= time["p90"] <= time["high_95"]
+    assert document["saving"] == pytest.approx(1 - cost["mean"] / document["on_demand"]["cost_usd"])
+    assert main(SPOT) == 0
+    assert f"Spot saves {100 * document['saving']:.0f} % of the money" in capsys.readouterr().out
+
+
+def test_spot_through_servers_goes_on_with_fewer(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["spot", "cm-dare-k80", "resnet32-cifar", "--workers", "2", "--steps", "64000", "--stack", "tf-parameter-server", "--json"]
+    assert main([*asked, "--trials", "200", "--checkpoint-interval", "none"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["policy"] == "shrink"
+    assert document["spot"]["lost_s"] == 0
+    assert document["work_samples"] == 64_000 * 128
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (["p2.xlarge"], "no spot price is known; give one, for example --set price.spot="),
+        (["p4d.24xlarge"], "nobody measured how long spot machines with a A100-SXM4-40GB live; give a mean"),
+        (["--policy", "shrink"], "step together"),
+        (["--policy", "hope"], "write one of shrink, replace, wait"),
+        (["--steps", "5"], "--epochs or --steps"),
+        (["--checkpoint-interval", "5"], "has no unit"),
+        (["--mean-lifetime", "0 h"], "write more than 0"),
+    ],
+)
+def test_spot_refuses(change: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = [SPOT[0], change[0], *SPOT[2:]] if not change[0].startswith("-") else [*SPOT, *change]
+    assert main(asked) == 2
+    assert said in capsys.readouterr().err

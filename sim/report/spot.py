@@ -1,0 +1,97 @@
+"""How does a job on spot machines look? Time and cost with their spread, beside the same job on demand, and what was assumed."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from sim.report.columns import Title, aligned
+from sim.study.spot import SpotAnswer
+from sim.study.transient import Spread, spread, undisturbed
+from sim.units import show
+
+
+def spot_document(found: SpotAnswer) -> dict[str, Any]:
+    """Return the JSON document of a job on spot machines."""
+    job, outcomes = found.job, found.outcomes
+    speed = job.speeds[-1]
+    time, cost = spread(outcomes, lambda outcome: outcome.time), spread(outcomes, lambda outcome: outcome.cost)
+    return {
+        "schema": 1,
+        "hardware": found.machine.name,
+        "workload": found.document["workload"],
+        "stack": found.document["stack"],
+        "workers": len(job.speeds),
+        "gpus": found.document["gpus"],
+        "policy": job.policy,
+        "trials": len(outcomes),
+        "work_samples": job.work,
+        "throughput_samples_per_s": speed,
+        "checkpoint": {
+            "interval_s": min(found.interval, job.work) / speed,
+            "interval_samples": min(found.interval, job.work),
+            "count": max(1, math.ceil(job.work / found.interval)),
+            "write_s": job.checkpoint,
+            "read_s": job.restore,
+        },
+        "start_up_s": job.start_up,
+        "replacement_s": job.replacement,
+        "spot": {
+            "time_s": _figures(time),
+            "cost_usd": _figures(cost),
+            "undisturbed_time_s": undisturbed(job, found.interval),
+            "revocations": spread(outcomes, lambda outcome: outcome.revocations).mean,
+            "lost_s": spread(outcomes, lambda outcome: outcome.lost).mean / speed,
+        },
+        "on_demand": {"time_s": found.on_demand_time, "cost_usd": found.on_demand_cost},
+        "saving": None if not found.on_demand_cost else 1 - cost.mean / found.on_demand_cost,
+        "notes": list(found.notes),
+    }
+
+
+def _figures(found: Spread) -> dict[str, float | None]:
+    error = None if math.isnan(found.error) else found.error
+    return {"mean": found.mean, "p50": found.p50, "p90": found.p90, "low_95": found.low, "high_95": found.high, "error_of_mean": error}
+
+
+def spot_text(document: dict[str, Any]) -> str:
+    """Return the answer as a table and a few sentences."""
+    spot, on_demand, checkpoint = document["spot"], document["on_demand"], document["checkpoint"]
+    time, cost = spot["time_s"], spot["cost_usd"]
+    head = f"{document['workload']} on {document['workers']} spot {document['hardware']} ({document['gpus']} GPUs), {document['stack']}"
+    rows = [
+        ["spot, mean", show(time["mean"], "time"), f"{cost['mean']:.2f}"],
+        ["  half of the jobs within", show(time["p50"], "time"), f"{cost['p50']:.2f}"],
+        ["  nine of ten within", show(time["p90"], "time"), f"{cost['p90']:.2f}"],
+        ["  95 % between", _range(time, "time"), _range(cost)],
+        ["on demand", show(on_demand["time_s"], "time"), "-" if on_demand["cost_usd"] is None else f"{on_demand['cost_usd']:.2f}"],
+    ]
+    lines = [head, "", aligned([Title("", True), Title("time"), Title("USD")], rows), ""]
+    if document["saving"] is not None:
+        word = "saves" if document["saving"] >= 0 else "costs more by"
+        lines.append(
+            f"  Spot {word} {100 * abs(document['saving']):.0f} % of the money and takes {_slower(time['mean'], on_demand['time_s'])}."
+        )
+    lines.append(
+        f"  {spot['revocations']:.2g} revocations are expected; {show(spot['lost_s'], 'time')} of work are done twice. {_policy(document)}"
+    )
+    each = show(checkpoint["write_s"], "time")
+    lines.append(f"  Checkpoint every {show(checkpoint['interval_s'], 'time')} ({checkpoint['count']} in all, {each} each).")
+    return "\n".join([*lines, *(f"  - {note}" for note in document["notes"])])
+
+
+def _range(figures: dict[str, float], dimension: str = "") -> str:
+    low, high = figures["low_95"], figures["high_95"]
+    return f"{show(low, dimension)} .. {show(high, dimension)}" if dimension else f"{low:.2f} .. {high:.2f}"
+
+
+def _slower(time: float, other: float) -> str:
+    return f"{100 * (time / other - 1):.0f} % longer" if time >= other else f"{100 * (1 - time / other):.0f} % less time"
+
+
+def _policy(document: dict[str, Any]) -> str:
+    return {
+        "wait": "All wait for the replacement.",
+        "shrink": "The others go on without it.",
+        "replace": "The others go on until its replacement joins.",
+    }[document["policy"]]

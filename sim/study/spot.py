@@ -1,0 +1,234 @@
+"""What does a job cost on the spot market, revocations and all? From a machine and a workload to drawn courses, beside on-demand.
+
+Speeds are simulated with all workers and, where the job goes on with fewer, with fewer; lives, start-up and checkpoints are those of
+`sim.analysis.transient`. A worker is one machine: a revocation takes all its GPUs. A checkpoint holds weights and optimizer state and
+goes to cloud storage, since the disk goes with the machine. Limits: those of `sim.study.transient`; warm epochs all along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import inf
+
+from sim.analysis.cost import node_price, price
+from sim.analysis.transient import Exponential, Lives, checkpoint_time, lifetimes_of, restore_time, survival
+from sim.analysis.whole_job import START_UP, WholeJob
+from sim.cluster.build import with_nodes
+from sim.spec.hardware import Group, Hardware
+from sim.spec.library import load_hardware, load_workload
+from sim.spec.lifetimes import Lifetimes
+from sim.spec.workload import Workload
+from sim.spec.yaml import SpecError
+from sim.study.compare import Document, Documents, compare
+from sim.study.scenario import Scenario, sorted_overrides
+from sim.study.transient import POLICIES, Outcome, Policy, SpotJob, best_interval, courses, spread, undisturbed
+from sim.units import UnitError, parse
+
+ALL_SPEEDS = 8
+"""Workers up to which every number of survivors is simulated; beyond, as many numbers with even ratios, and straight lines between."""
+SEARCH_TRIALS = 200
+"""Courses for each checkpoint interval that is tried."""
+EXPECTED_TRIALS = 200
+"""Courses behind the expected time and cost of one candidate among many."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is to be done: *epochs*, or *steps* (of one worker's batch where workers are asynchronous, of all otherwise)."""
+
+    epochs: float | None = None
+    steps: float | None = None
+    interval: str = "auto"
+    """Between checkpoints, in time at full speed: auto, none, or such as ``10 min``."""
+    policy: str | None = None
+    """One of POLICIES; None: shrink where workers are asynchronous, else wait."""
+    trials: int = 1000
+    mean_lifetime: str | None = None
+    """A time: lives drawn from an exponential distribution with this mean instead of the measured ones."""
+
+
+@dataclass(frozen=True)
+class SpotAnswer:
+    """A job on spot machines, drawn many times, and the same job on demand."""
+
+    machine: Hardware
+    document: Document
+    """Of the undisturbed run on all workers."""
+    job: SpotJob
+    interval: float
+    """Samples between checkpoints; infinite: only the result is saved."""
+    outcomes: Sequence[Outcome]
+    on_demand_time: float
+    on_demand_cost: float | None
+    notes: Sequence[str]
+
+
+def spot(scenario: Scenario, wanted: Wanted, documents: Documents, processes: int | None = None) -> SpotAnswer:
+    """Return what *wanted* takes on the spot machines of *scenario*. Raise SpecError where no life or price of them is known."""
+    for_hardware, for_workload = sorted_overrides(scenario)
+    machine = load_hardware(scenario.hardware, for_hardware).spec
+    machine = with_nodes(machine, scenario.nodes) if scenario.nodes is not None else machine
+    workload = load_workload(scenario.workload, for_workload).spec
+    group = _workers(machine)
+    policy = _policy(wanted, workload)
+    lives, known, notes = _lives(machine, group, wanted)
+    spot_price = node_price(group, "spot")
+    if spot_price is None:
+        place = f"groups.{machine.groups.index(group)}.price" if len(machine.groups) > 1 else "price"
+        raise SpecError(f"{machine.name}: no spot price is known; give one, for example --set {place}.spot='1.50 USD/h'")
+    fixed = [node_price(other) for other in machine.groups if other is not group for _ in range(other.count)]
+    if None in fixed:
+        raise SpecError(f"{machine.name}: the servers, which are rented on demand, have no price; give one with --set groups.N.price")
+    rows = compare(scenario, [scenario.hardware], documents, nodes=_counts(group.count, policy), processes=processes)
+    failed = next((row.problem for row in rows if row.document is None), None)
+    if failed is not None:
+        raise SpecError(failed)
+    found = [row.document for row in rows if row.document is not None]
+    nbytes = checkpoint_bytes(workload)
+    job = SpotJob(
+        _samples(wanted, workload, found[-1]),
+        _speeds(group.count, found),
+        lives,
+        policy,
+        known.start_up.total if known else START_UP,
+        known.start_up.total - known.start_up.booting if known else 0.0,
+        known.replacement if known else START_UP,
+        checkpoint_time(nbytes),
+        restore_time(nbytes),
+        spot_price,
+        sum(rate or 0.0 for rate in fixed),
+    )
+    interval = _interval(wanted, job, scenario.seed)
+    outcomes = courses(job, interval, wanted.trials, scenario.seed)
+    if outcomes[-1].time == inf:
+        raise SpecError(
+            f"--checkpoint-interval {wanted.interval}: machines are revoked before a checkpoint is due, and the job never ends; write auto"
+        )
+    time, cost = _on_demand(machine, job, known)
+    return SpotAnswer(machine, found[-1], job, interval, outcomes, time, cost, notes)
+
+
+def checkpoint_bytes(workload: Workload) -> float:
+    """Return the bytes of weights and optimizer state."""
+    return 4.0 * workload.model.parameters * (1 + workload.training.optimizer.states)
+
+
+def _workers(machine: Hardware) -> Group:
+    groups = [group for group in machine.groups if group.role == "worker"]
+    if len(groups) != 1:
+        raise SpecError(f"{machine.name}: has {len(groups)} groups of workers; lives are drawn for a single kind of them")
+    return groups[0]
+
+
+def _policy(wanted: Wanted, workload: Workload) -> Policy:
+    stack = workload.training.stack
+    name = wanted.policy or ("shrink" if stack.asynchronous else "wait")
+    policy = next((known for known in POLICIES if known == name), None)
+    if policy is None:
+        raise SpecError(f"--policy {name}: write one of {', '.join(POLICIES)}")
+    if policy != "wait" and not stack.asynchronous:
+        raise SpecError(
+            f"--policy {policy}: workers of {stack.name} step together and none goes on without the others; write wait, or a stack with "
+            "asynchronous parameter servers"
+        )
+    return policy
+
+
+def _lives(machine: Hardware, group: Group, wanted: Wanted) -> tuple[Lives, Lifetimes | None, list[str]]:
+    known = lifetimes_of(group.node.gpu)
+    if wanted.mean_lifetime is not None:
+        mean = _seconds(wanted.mean_lifetime, "--mean-lifetime")
+        return Exponential(mean), known, ["revocations come at random, with the mean given"]
+    if known is None:
+        raise SpecError(
+            f"{machine.name}: nobody measured how long spot machines with a {group.node.gpu.name} live; give a mean, for example "
+            "--mean-lifetime '20 h'"
+        )
+    watched = len(known.revoked) + known.survived
+    notes = [f"lives of {watched} machines with a {known.name.upper()} on {known.provider}, {known.date}"]
+    if machine.provider != known.provider:
+        notes.append(f"nothing is known of lives on {machine.provider or 'this provider'}; --mean-lifetime replaces them")
+    return survival(known), known, notes
+
+
+def _counts(workers: int, policy: Policy) -> list[int]:
+    """Return the numbers of workers to simulate, the last being all."""
+    if policy == "wait":
+        return [workers]
+    if workers <= ALL_SPEEDS:
+        return list(range(1, workers + 1))
+    return sorted({round(workers ** (place / (ALL_SPEEDS - 1))) for place in range(ALL_SPEEDS)})
+
+
+def _speeds(workers: int, documents: Sequence[Document]) -> tuple[float, ...]:
+    """Return samples/s with 1 to *workers* workers alive, straight lines between what was simulated."""
+    import numpy as np
+
+    counts = [document["nodes"] for document in documents]
+    speeds = [document["throughput_samples_per_s"] for document in documents]
+    return tuple(float(speed) for speed in np.interp(range(1, workers + 1), counts, speeds))
+
+
+def _samples(wanted: Wanted, workload: Workload, document: Document) -> float:
+    if (wanted.epochs is None) == (wanted.steps is None):
+        raise SpecError("--epochs or --steps: write one of the two, for example --epochs 90")
+    if wanted.epochs is not None:
+        return float(wanted.epochs * workload.dataset.samples)
+    batch: float = document["batch_per_gpu"] * workload.training.gradient_accumulation_steps
+    workers: int = 1 if workload.training.stack.asynchronous else document["gpus"]
+    return (wanted.steps or 0.0) * batch * workers
+
+
+def _interval(wanted: Wanted, job: SpotJob, seed: int) -> float:
+    if wanted.interval == "auto":
+        return best_interval(job, min(wanted.trials, SEARCH_TRIALS), seed)
+    if wanted.interval == "none":
+        return inf
+    return _seconds(wanted.interval, "--checkpoint-interval") * job.speeds[-1]
+
+
+def _seconds(text: str, option: str) -> float:
+    try:
+        time: float = parse(text, "time")
+    except UnitError as error:
+        raise SpecError(f"{option} {text}: {error}") from None
+    if not 0 < time < inf:
+        raise SpecError(f"{option} {text}: write more than 0")
+    return time
+
+
+def _on_demand(machine: Hardware, job: SpotJob, known: Lifetimes | None) -> tuple[float, float | None]:
+    """Return time and cost of the job on machines that stay; only its result is saved."""
+    phases = known.on_demand_start_up if known else None
+    start_up = phases.total if phases else START_UP
+    time = undisturbed(replace(job, start_up=start_up))
+    rate = price(machine)
+    return time, None if rate is None else rate * (time - (start_up - phases.booting if phases else 0.0))
+
+
+def expected(machine: Hardware, workload: Workload, nodes: int, whole: WholeJob, epochs: int, rate: float) -> tuple[float, float] | None:
+    """Return the expected time (s) and cost (USD) of the job *whole* on *nodes* spot machines that cost *rate* (USD/s) together.
+
+    All wait for a replacement and start again from the last epoch's end, or from the beginning without checkpoints. None where nothing
+    is known of their lives; infinite where the job would not end.
+    """
+    known = lifetimes_of(machine.groups[0].node.gpu)
+    if known is None:
+        return None
+    nbytes = checkpoint_bytes(workload)
+    work = whole.total - whole.start_up - whole.checkpoints
+    job = SpotJob(
+        work,
+        (1.0,) * nodes,
+        survival(known),
+        "wait",
+        known.start_up.total,
+        known.start_up.total - known.start_up.booting,
+        known.replacement,
+        checkpoint_time(nbytes) if whole.checkpoints else 0.0,
+        restore_time(nbytes),
+        rate / nodes,
+    )
+    outcomes = courses(job, work / epochs if whole.checkpoints else inf, EXPECTED_TRIALS)
+    return spread(outcomes, lambda found: found.time).mean, spread(outcomes, lambda found: found.cost).mean

@@ -1,0 +1,72 @@
+"""Does the whole path, from descriptions to dollars, meet Transient-DL's clusters? Oracle: its table (arXiv 1903.00045).
+
+In: one K80 worker's measured speed (CM-DARE, 4.5892 steps/s), lives of 64 idle machines, prices of other runs. The speeds of more workers
+are simulated. Transient-DL's durations hold no start-up, so it is taken off.
+"""
+
+from __future__ import annotations
+
+from math import inf
+
+import pytest
+
+from sim.documents import document
+from sim.events import Cause
+from sim.spec.yaml import SpecError
+from sim.study.scenario import Scenario, answer
+from sim.study.spot import SpotAnswer, Wanted, spot
+from sim.study.transient import spread
+
+CLUSTER = ("groups.1.count=1",)
+
+
+@pytest.fixture(scope="module")
+def factor() -> float:
+    """What layer times must be multiplied with for one worker to be as fast as measured."""
+    alone = answer(Scenario("cm-dare-k80", "resnet32-cifar", CLUSTER, nodes=1, stack="tf-parameter-server")).run.jobs[0].warm
+    return 1 + (1 / 4.5892 - alone.step_time) / alone.stalls[Cause.COMPUTE]
+
+
+def cluster(workers: int, factor: float) -> SpotAnswer:
+    sets = (*CLUSTER, f"training.compute_factor={factor!r}")
+    scenario = Scenario("cm-dare-k80", "resnet32-cifar", sets, nodes=workers, stack="tf-parameter-server")
+    return spot(scenario, Wanted(steps=64_000, interval="none", trials=2000), document, processes=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("workers", "time", "cost", "on_demand_time", "on_demand_cost"),
+    [(2, 7764.5, 1.4108, 7172.4, 3.1656), (4, 3764.9, 1.1567, 3581.2, 3.0191), (8, 1840.5, 1.1145, 1829.9, 3.0126)],
+)
+def test_clusters_of_transient_dl(
+    factor: float, workers: int, time: float, cost: float, on_demand_time: float, on_demand_cost: float
+) -> None:
+    """Aim: 15 %. Reached with 2, 4, 8 workers: spot time +1, +2, +10 %, cost -7, +3, +9 %; on-demand time -2, +1, +8 %, cost -1, +2, +10 %.
+
+    Eight workers queue more at the simulated server than they did.
+    """
+    found = cluster(workers, factor)
+    mean = spread(found.outcomes, lambda outcome: outcome.time).mean
+    money = spread(found.outcomes, lambda outcome: outcome.cost).mean
+    assert mean - found.job.start_up == pytest.approx(time, rel=0.15)
+    assert money == pytest.approx(cost, rel=0.15)
+    assert found.on_demand_time - 71.97 == pytest.approx(on_demand_time, rel=0.15)
+    assert found.on_demand_cost == pytest.approx(on_demand_cost, rel=0.15)
+    if workers == 8:
+        assert found.on_demand_cost is not None
+        assert 1 - money / found.on_demand_cost == pytest.approx(0.63, abs=0.02)
+
+
+def test_a_price_that_is_given_and_a_mean_lifetime_take_the_place_of_unknown_ones() -> None:
+    scenario = Scenario("p4d.24xlarge", "resnet50", ("price.spot=10 USD/h",))
+    found = spot(scenario, Wanted(epochs=200, trials=200, mean_lifetime="5 h"), document, processes=1)
+    assert found.job.price == pytest.approx(10 / 3600)
+    assert found.interval < inf
+    revocations = spread(found.outcomes, lambda outcome: outcome.revocations)
+    hours = spread(found.outcomes, lambda outcome: outcome.time).mean / 3600
+    assert revocations.mean == pytest.approx(hours / 5, abs=4 * revocations.error + 0.1)
+
+
+def test_a_job_without_checkpoints_that_outlives_all_machines_is_refused() -> None:
+    with pytest.raises(SpecError, match="never ends"):
+        spot(Scenario("p3.2xlarge", "resnet50", ()), Wanted(epochs=500, interval="none", trials=2), document, processes=1)
