@@ -1,8 +1,8 @@
 """Where do the ranks of a job stand, and over which edges do they meet? Rings, chains inside nodes, and NIC to NIC between them.
 
 Rings are those of `channels`. A tree follows them (NVIDIA/nccl `src/graph/connect.cc`): inside a node a chain along the ring without the
-hop that closes it, there and back; between nodes the chain's first GPU, by the NIC at which the ring comes in. Where all nodes are
-alike those of one stand for all.
+hop that closes it, there and back; between nodes the chain's first GPU, by the NIC at which the ring comes in. Isolated GPUs, each
+a node to NCCL, send as much along that chain, in fewer hops. Where all nodes are alike those of one stand for all.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from itertools import pairwise, permutations
 from sim.spec.hardware import Fabric
 from sim.training.collectives.channels import NETWORK, Channel, Hop
 from sim.training.collectives.traffic import Edge, Part
+from sim.training.collectives.tree import depth
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +44,17 @@ class Layout:
     def most_local(self) -> int:
         """Return the ranks of the fullest node."""
         return max(len(part.gpus) for part in self.parts)
+
+    @cached_property
+    def isolated(self) -> bool:
+        """Tell whether GPUs stand in containers of their own, each of them a node to NCCL."""
+        return any(part.slot.graph.isolated for part in self.parts)
+
+    @cached_property
+    def tree_hops(self) -> tuple[int, int]:
+        """Return the hops inside nodes and between them from a tree's root to its farthest rank; isolated GPUs are all in the tree."""
+        between = depth(self.nodes)
+        return (depth(self.ranks) - between if self.isolated else self.most_local - 1), between
 
     @cached_property
     def every_node(self) -> tuple[Part, ...]:

@@ -1,6 +1,6 @@
 """What does NCCL's tuner know of a whole job? Of equal nodes what `nccl_search` found on one; of unequal ones the least of each.
 
-GPUs in containers of their own are nodes of their own to NCCL. Its tree then spans them all; ours keeps a chain inside each machine.
+GPUs in containers of their own are nodes of their own to NCCL, and its tree spans them all.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ def machine_of(layout: Layout, version: str) -> Machine:
     collnet = _collnet(layout)
     found = [nccl_machine(part.slot.graph, part.gpus, layout.nodes, version, collnet) for part in layout.parts]
     first = found[0]
-    isolated = any(part.slot.graph.isolated for part in layout.parts)
     return replace(
         first,
         ranks=layout.ranks,
-        nodes=layout.ranks if isolated else layout.nodes,
+        nodes=layout.ranks if layout.isolated else layout.nodes,
         ring=min((machine.ring for machine in found), key=_carried),
         tree=min((machine.tree for machine in found), key=_carried),
         compute_capability=min(machine.compute_capability for machine in found),

@@ -27,8 +27,11 @@ from sim.training.collectives.tree import depth
 ROUNDS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}
 """How often each operation goes around a ring."""
 
-_LARGEST_PIECE, _SMALLEST_PIECE = 512 * 1024.0, 32 * 1024.0
-# NVIDIA/nccl src/enqueue.cc: a step of a Simple buffer (4 MiB in 8), halved down to 32 KiB until the pipeline is full
+_LARGEST_PIECE = 512 * 1024.0
+# NVIDIA/nccl src/enqueue.cc: a step of a Simple buffer (4 MiB in 8)
+_TREE_CUTS = ((8, 128 * 1024.0), (4, 64 * 1024.0), (1, 32 * 1024.0))
+# same file: a tree halves it down to 128 KiB until there are 8 pieces per hop, to 64 KiB for 4, to 32 KiB for 1
+_LAST_CUT = _TREE_CUTS[-1:]
 
 
 class Priced(NamedTuple):
@@ -55,7 +58,7 @@ def cost(layout: Layout, op: str, algorithm: str, protocol: str, nbytes: float, 
     return Cost(algorithm, protocol, channels, launch, found.volume, found.chunk, cap, latency_share, load, *blamed)
 
 
-def piece_of(volume: float, hops: int, protocol: str = "Simple") -> float:
+def piece_of(volume: float, hops: int, protocol: str = "Simple", cuts: Sequence[tuple[int, float]] = _LAST_CUT) -> float:
     """Return the bytes that a pipeline of *hops* passes on at once: small enough that the pipeline fills.
 
     LL and LL128 carry their flags with the data, so that a rank passes on what its threads have just read.
@@ -63,9 +66,15 @@ def piece_of(volume: float, hops: int, protocol: str = "Simple") -> float:
     if protocol != "Simple":
         return min(volume, float(nccl.THREADS[protocol] * nccl.BYTES_PER_THREAD[protocol]))
     piece = _LARGEST_PIECE
-    while piece > _SMALLEST_PIECE and volume / piece < hops:
-        piece /= 2
+    for per_hop, smallest in cuts:
+        while piece > smallest and volume / piece < per_hop * hops:
+            piece /= 2
     return min(piece, volume)
+
+
+def tree_piece(volume: float, hops: int, protocol: str = "Simple") -> float:
+    """Return the bytes that a tree of *hops* hops from root to leaf passes on at once."""
+    return piece_of(volume, hops, protocol, _TREE_CUTS)
 
 
 # --- ring ------------------------------------------------------------------------------------------------------------
@@ -142,7 +151,7 @@ def _traffic(layout: Layout, spans: Sequence[_Span], between: float) -> Traffic:
 def _up_and_down(layout: Layout, protocol: str, volume: float, spans: Sequence[_Span], between: float) -> Priced:
     """Return a pipeline over *spans* to the root and back; every stream carries *volume*."""
     traffic = _traffic(layout, spans, between)
-    piece = piece_of(volume, sum(span.hops for span in spans), protocol)
+    piece = tree_piece(volume, sum(span.hops for span in spans), protocol)
     first, paces = 0.0, []
     for span in spans:
         found = [(traffic.pace(edge, volume, protocol, span.count), edge.latency(protocol)) for edge in span.edges]
@@ -156,10 +165,11 @@ def _up_and_down(layout: Layout, protocol: str, volume: float, spans: Sequence[_
 def _tree(layout: Layout, op: str, protocol: str, nbytes: float) -> Priced:
     """Return a double binary tree: each of two trees has half of each channel, up and down."""
     chains = [edge for part in layout.parts for channel in range(layout.channels) for edge in layout.chain(part, channel)]
-    spans = [_Span(chains, 2.0, layout.most_local - 1)] if chains else []
+    within, between = layout.tree_hops
+    spans = [_Span(chains, 2.0, within)] if chains else []
     nodes = layout.nodes
     if nodes > 1:
-        spans.append(_Span(_heads(layout), float(min(nodes, 4)), depth(nodes)))
+        spans.append(_Span(_heads(layout), float(min(nodes, 4)), between))
     return _up_and_down(layout, protocol, nbytes / layout.channels / 2, spans, 4.0 * (nodes - 1) * layout.channels)
 
 

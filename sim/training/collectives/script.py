@@ -16,11 +16,11 @@ from sim.training.collectives.halving_doubling import halving_doubling_all_reduc
 from sim.training.collectives.hierarchical import hierarchical_all_reduce
 from sim.training.collectives.layout import Layout
 from sim.training.collectives.nvls import SWITCH, nvls_all_reduce
-from sim.training.collectives.pricing import piece_of, switch_edge
+from sim.training.collectives.pricing import piece_of, switch_edge, tree_piece
 from sim.training.collectives.ring import ring_all_gather, ring_all_reduce, ring_broadcast, ring_reduce_scatter
 from sim.training.collectives.schedule import Transfer
 from sim.training.collectives.traffic import Edge
-from sim.training.collectives.tree import depth, tree_all_reduce
+from sim.training.collectives.tree import tree_all_reduce
 
 
 class Script(NamedTuple):
@@ -51,8 +51,8 @@ def _ring(layout: Layout, op: str, nbytes: float) -> list[Script]:
 
 def _tree(layout: Layout, op: str, nbytes: float) -> list[Script]:
     each, local = nbytes / layout.channels, layout.most_local
-    pieces = max(1, round(each / 2 / piece_of(each / 2, local - 1 + depth(layout.nodes))))
-    transfers = tree_all_reduce(range(layout.ranks), each, pieces, local)
+    pieces = max(1, round(each / 2 / tree_piece(each / 2, sum(layout.tree_hops))))
+    transfers = tree_all_reduce(range(layout.ranks), each, pieces, 1 if layout.isolated else local)
 
     def edge(channel: int, src: int, dst: int) -> Edge:
         part, onward = layout.every_node[src // local], layout.every_node[dst // local]

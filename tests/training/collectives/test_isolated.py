@@ -44,6 +44,22 @@ def test_no_nvlink_between_them():
     assert "nic0>net" in out and out.index("nic0>net") < out.index("net>nic0")
 
 
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_the_tree_spans_them_all(nodes):
+    """Closed form of a message without bytes to speak of: up and down log2 n hops, where a chain in each node would take more."""
+    toys = cluster(isolated("nic", gpus=8, nic=1e12, network_latency=1e-4), count=nodes)
+    expected = 2 * (3 + nodes - 1) * 1e-4
+    assert all_reduce_alone(toys, "phase", 1.0, algorithm="Tree") == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.parametrize("how", ["nic", "host"])
+def test_the_tree_of_one_machine_takes_the_bytes_of_its_schedule(how):
+    """The transfer executor plays NCCL's double binary tree, piece by piece; what they share is DRAM or the NIC."""
+    toys = cluster(isolated(how, gpus=8, nic=1e9, dram=8e9))
+    played, priced = (all_reduce_alone(toys, executor, 1e8, algorithm="Tree") for executor in ("transfer", "phase"))
+    assert priced == pytest.approx(played, rel=0.1)
+
+
 def test_to_nccl_every_one_is_a_node():
     """NVIDIA/nccl: ranks whose host hash or shared memory differ are on different nodes."""
     found = machine_of(Rig(cluster(isolated("nic"), count=2), fold=True).plan.layout, "2.30")

@@ -12,7 +12,7 @@ from sim.training.collectives.halving_doubling import halving_doubling_time
 from sim.training.collectives.hierarchical import hierarchical_all_reduce_time
 from sim.training.collectives.nvls import nvls_all_reduce_time
 from sim.training.collectives.plan import Tuning, plan_collectives
-from sim.training.collectives.pricing import piece_of
+from sim.training.collectives.pricing import tree_piece
 from sim.training.collectives.protocols import WIRE_BYTES, latency_share
 from sim.training.collectives.tree import depth
 from sim.training.job import EXECUTORS
@@ -65,9 +65,17 @@ def test_a_tree_between_nodes(nodes, nbytes, nic, latency):
     """Closed form: 2 h l, the first piece's way up and down, and the rest at the busiest port's pace: min(N, 4) streams of S/2."""
     toys = machine(1, nodes, nic=nic, network_latency=latency, pcie=1e15)
     hops, streams, volume = depth(nodes), min(nodes, 4), nbytes / 2
-    piece = piece_of(volume, hops)
+    piece = tree_piece(volume, hops)
     expected = 2 * hops * (latency + piece * streams / nic) + (volume - piece) * streams / nic
     assert cost(toys, nbytes, "Tree").alone == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("volume", "hops", "expected"), [(4096, 1, 512), (2048, 1, 256), (4096, 4, 128), (1024, 8, 64), (128, 8, 32), (16, 8, 16)]
+)
+def test_pieces_of_a_tree(volume, hops, expected):
+    """NVIDIA/nccl enqueue.cc, in KiB: 512, halved to 128 while there are fewer than 8 pieces a hop, to 64 for 4, to 32 for 1."""
+    assert tree_piece(volume * 1024.0, hops) == expected * 1024.0
 
 
 @given(n=st.integers(3, 16), nbytes=st.floats(1e8, 1e10), latency=st.floats(0, 1e-5))
