@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 _STREAMS = ("gpu", "comm", "copy", "pin", "pipeline", "pipeline gpu")
 """Order of the timeline's rows; loader workers come last."""
 _MOST_WORKERS = 8
+_LINE = 110
+"""Characters that fit across a picture."""
 
 
 def stall_plot(run: Run, number: int = 0, bottleneck: Bottleneck | None = None) -> bytes:
@@ -28,7 +31,8 @@ def stall_plot(run: Run, number: int = 0, bottleneck: Bottleneck | None = None) 
     workload = job.job.workload
     _stacked(axes[0], ["first epoch", "warm epoch"], [job.first.stalls, job.warm.stalls])
     axes[0].set_xlabel("milliseconds per step")
-    title = f"{workload.name} on {run.hardware.name}, {job.job.ranks} GPUs\n{verdict(run, number, bottleneck)}"
+    says = textwrap.fill(verdict(run, number, bottleneck), _LINE)
+    title = f"{workload.name} on {run.hardware.name}, {job.job.ranks} GPUs\n{says}"
     axes[0].set_title(title, fontsize=11, loc="left")
     _timeline(axes[1], run, number)
     return png(drawn)

@@ -38,7 +38,7 @@ def run_text(run: Run, document: Mapping[str, Any], number: int = 0, verbose: bo
     lines[-1] += f";  first: {_epoch(first['epoch_time_s'], first['cost_usd'])}"
     memory = document["gpu_memory_bytes"]
     lines.append(f"  GPU memory: {memory['total'] / 2**30:.1f} of {run.node(number).gpu.memory / 2**30:.0f} GiB")
-    lines += _exchange_lines(document)
+    lines += [*_exchange_lines(document), *_error_lines(document)]
     if verbose:
         lines += ["", "  waited for, in a warm step:"]
         lines += [f"    {show(row.seconds, 'time'):>10}  {row.cause.value:12}  {row.resource}" for row in run.jobs[number].warm.resources]
@@ -70,6 +70,14 @@ def _exchange_lines(document: Mapping[str, Any]) -> list[str]:
     channels = f"{found['channels']} channel{'s' * (found['channels'] > 1)}"
     how = f"{found['algorithm']} {found['protocol']}, {channels}"
     return [f"  all-reduce: {how}, bus bandwidth {bus}, bound by {found['bottleneck']}"]
+
+
+def _error_lines(document: Mapping[str, Any]) -> list[str]:
+    found = document["expected_error"]
+    if found is None:
+        return []
+    basis = found["basis"].replace("; ", ";\n    ")
+    return [f"  expected error: median {100 * found['median']:.0f} %, one in ten above {100 * found['p90']:.0f} %, from\n    {basis}"]
 
 
 def scaling_text(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -142,6 +142,6 @@ def whatif_plot(document: dict[str, Any]) -> bytes:
     axes.set_yticks(range(len(rows)), [_NAMES[row["resource"]] for row in rows])
     axes.set_xlabel("milliseconds per step")
     axes.set_title(f"{document['workload']} on {document['hardware']}, {document['gpus']} GPUs", fontsize=11, loc="left")
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3, fontsize=8, frameon=False)
+    drawn.legend(loc="outside lower center", ncols=3, fontsize=8, frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
     return png(drawn)

@@ -67,6 +67,15 @@ def test_report_names_the_bottleneck(capsys: Capture) -> None:
     assert "32 workers deliver" in capsys.readouterr().out
 
 
+def test_report_says_how_far_it_may_be_off(capsys: Capture) -> None:
+    """The figures are those of the JSON document."""
+    assert main([*MAIN_JOB, "--fast"]) == 0
+    text = capsys.readouterr().out
+    known = document(capsys, *MAIN_JOB, "--fast")["expected_error"]
+    assert f"expected error: median {100 * known['median']:.0f} %, one in ten above {100 * known['p90']:.0f} %" in text
+    assert known["basis"].split("; ")[0] in text
+
+
 def test_jobs_share_the_page_cache(capsys: Capture, tmp_path: Path) -> None:
     """Closed form: two sets of 141 GB in 0.85 x 250 GiB leave c = 0.81 cached, of which half LRU hit 0.49 and half never evict 0.81."""
     jobs = tmp_path / "two.yaml"
