@@ -46,11 +46,15 @@ WIDTHS: Final[Mapping[str, float]] = {
 }
 
 AS_DESCRIBED: Final = ""
-STAGED: Final = "staged"
+STAGED: Final = "through host memory"
 """GPUs of a node do not address each other, whatever is described: all their traffic rests in host memory."""
-DOUBT: Final[Mapping[str, float]] = {AS_DESCRIBED: 0.0, STAGED: 3.0}
+LOOPBACK: Final = "out of the NIC and back"
+"""Each GPU has a container of its own, and reaches the others of its node over the NIC."""
+DOUBT: Final[Mapping[str, float]] = {AS_DESCRIBED: 0.0, STAGED: 3.0, LOOPBACK: 3.0}
 """Logarithm of the odds against each way that traffic may take inside a node. Two of eight kinds of NVLink machine at Lambda
-(lambdal/deeplearning-benchmark) run as if without peer-to-peer, yet a description is usually right: estimate, 20 to 1."""
+(lambdal/deeplearning-benchmark) run as if without peer-to-peer, and one of four clusters of siasosp23/artifacts over its cards, yet a
+description is usually right: estimate, 20 to 1."""
+_CHANGES: Final[Mapping[str, Mapping[str, object]]] = {STAGED: {"nvlink": None, "peer_to_peer": "none"}, LOOPBACK: {"isolated": "nic"}}
 
 NIC: Final = "nic"
 EVERYWHERE: Final = ""
@@ -82,8 +86,13 @@ def way_taken(way: str) -> Factors:
 
 def other_ways(questions: Iterable[Question]) -> list[str]:
     """Return the ways besides the one described that traffic of *questions* may take inside a node."""
-    inside = {place for asked in questions for place, _ in _met(asked, asked.hardware)}
-    return [STAGED] if inside & {"nvlink_transport", "peer_transport"} else []
+    asked = [found for found in questions if found.job.ranks > found.nodes]
+    return [way for way, change in _CHANGES.items() if any(_differs(found, change) for found in asked)]
+
+
+def _differs(asked: Question, change: Mapping[str, object]) -> bool:
+    topology = asked.hardware.groups[0].node.topology
+    return any(getattr(topology, key) != value for key, value in change.items())
 
 
 def parameters_of(questions: Iterable[Question], way: str = AS_DESCRIBED) -> tuple[Parameter, ...]:
@@ -150,8 +159,9 @@ def _moved_node(node: Node, moves: Mapping[tuple[str, str], float]) -> Node:
         for place, transport in transports(node)
     }
     changed["nic"] = node.nic.model_copy(update={"transport": changed.pop(NIC)})
-    if moves.get((EVERYWHERE, STAGED)):
-        changed["topology"] = node.topology.model_copy(update={"nvlink": None, "peer_to_peer": "none"})
+    for way, change in _CHANGES.items():
+        if (EVERYWHERE, way) in moves:
+            changed["topology"] = node.topology.model_copy(update=dict(change))
     if (spread := moves.get((EVERYWHERE, "spread"), 0.0)) != 0.0:
         changed["gpu"] = node.gpu.model_copy(update={"compute_cv": min(0.5, node.gpu.compute_cv * math.exp(spread))})
     return node.model_copy(update=changed)

@@ -11,7 +11,7 @@ import pytest
 from calibration.cluster_fit import fit_model, predictions, prior_model
 from calibration.compute_scale import ComputeScale, measured_scale
 from calibration.evaluate import Evaluator, predict
-from calibration.network_parameters import Parameter, parameters_of, with_factors
+from calibration.network_parameters import AS_DESCRIBED, LOOPBACK, STAGED, Parameter, parameters_of, way_taken, with_factors
 from calibration.questions import question
 from tests.calibration.runs import record, simulated
 
@@ -87,3 +87,15 @@ def test_compute_nobody_measured_is_fitted_along() -> None:
     rows = simulated([replace(row, placement="4") for row in RUNS[:4]], compute_scale=1.5)
     model = fit_model(ComputeScale(), rows, rows, evaluator)
     assert model.case(rows[0]).compute_scale == pytest.approx(1.5, rel=0.05)
+
+
+@pytest.mark.parametrize("truth", [AS_DESCRIBED, STAGED, LOOPBACK])
+def test_the_way_that_traffic_takes_is_found_out(truth: str) -> None:
+    """A machine with NVLink whose GPUs may not see each other: no factor on NVLink's constants explains all placements as well."""
+    runs = [
+        record(hardware="nd40rs_v2", workload=workload, placement=placement, batch_per_gpu=batch, role="network", stack="flat")
+        for workload, batch in (("resnet50", 8), ("bert-base-seq384", 4))
+        for placement in ("2", "8", "2+2")
+    ]
+    rows = simulated(runs, factors=way_taken(truth))
+    assert fit_model(ComputeScale(), rows, rows, Evaluator(processes=1)).way == truth
