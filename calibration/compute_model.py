@@ -157,9 +157,9 @@ def row_of(record: RunRecord) -> Row:
         gemm=np.array([layer.op in ("gemm", "attention") for layer, work in works]),
         converted=memory_time(sum(work.converted for _, work in works), gpu),
         kernels=kernels * gpu.kernel_time,
-        host=kernels * training.stack.kernels_per_operator * training.stack.launch_cpu,
+        host=(1.0 if training.stack.cuda_graphs else kernels * training.stack.kernels_per_operator) * training.stack.launch_cpu,
         optimizer=update.time,
-        optimizer_host=update.launches * training.stack.launch_cpu,
+        optimizer_host=0.0 if training.stack.cuda_graphs else update.launches * training.stack.launch_cpu,
     )
 
 

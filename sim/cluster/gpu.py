@@ -72,8 +72,8 @@ def layer_work(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack, batch
         flop, traffic, kernels = layer.forward, layer.read + layer.write, layer.forward_kernels
     peak = _peak(layer, gpu, precision, stack)
     fused = stack.elementwise_traffic if layer.op in FUSIBLE else 1.0
-    moved = traffic * batch * _element_scale(layer, precision) * fused + _weight_bytes(layer, precision, backward)
-    converted = _layout_bytes(layer, precision, stack, peak, backward) * batch + _cast_bytes(layer, precision)
+    moved = traffic * batch * _element_scale(layer, precision) * fused + _weight_bytes(layer, precision, stack, backward)
+    converted = _layout_bytes(layer, precision, stack, peak, backward) * batch + _cast_bytes(layer, precision, backward)
     return LayerWork(_compute_time(layer, flop * batch, batch, gpu, peak), peak, moved, converted, kernels)
 
 
@@ -90,15 +90,23 @@ def _element_scale(layer: Layer, precision: Precision) -> float:
     return element_bytes(layer.op, precision) / 4.0
 
 
-def _weight_bytes(layer: Layer, precision: Precision, backward: bool) -> float:
-    """Return the bytes of weights read, and in *backward* of gradients written, once a batch: copies in 16 bits where products use them."""
+def _weight_bytes(layer: Layer, precision: Precision, stack: Stack, backward: bool) -> float:
+    """Return the bytes of weights read, and in *backward* of gradients written, once a batch: copies in 16 bits where products use them.
+
+    A look-up reads the rows it wants, which the layer table counts; its backward fills a gradient of the table's size with zeros, unless
+    that is sparse (torch.nn.Embedding). A frozen weight has no gradient.
+    """
     width = MEANING[precision].activation if layer.op in PRODUCTS else 4.0
-    return width * sum(layer.gradients) * (2.0 if backward else 1.0)
+    trained = sum(layer.gradients)
+    if layer.op == "embedding":
+        return width * trained if backward and not (layer.sparse or stack.sparse_embeddings) else 0.0
+    return width * (trained * (2.0 if backward else 1.0) + sum(layer.frozen))
 
 
-def _cast_bytes(layer: Layer, precision: Precision) -> float:
-    """Return the bytes by which autocast reads 4 and writes 2 for each weight, or the reverse for its gradient."""
-    return (4.0 + 2.0) * sum(layer.gradients) if MEANING[precision].autocast and layer.op in PRODUCTS else 0.0
+def _cast_bytes(layer: Layer, precision: Precision, backward: bool) -> float:
+    """Return the bytes by which autocast reads 4 and writes 2 for each weight, or the reverse for its gradient, which frozen ones lack."""
+    elements = sum(layer.gradients) + (0 if backward else sum(layer.frozen))
+    return (4.0 + 2.0) * elements if MEANING[precision].autocast and layer.op in PRODUCTS else 0.0
 
 
 def _layout_bytes(layer: Layer, precision: Precision, stack: Stack, peak: Peak, backward: bool) -> float:

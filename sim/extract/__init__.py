@@ -44,7 +44,8 @@ def extract(target: str, inputs: Sequence[str], name: str, arguments: Mapping[st
         Where torch is missing, the target is not found or fails, or the model cannot be described.
     """
     if not inputs and not target.endswith(".pt2"):
-        raise SpecError(f"{target}: the shape of its inputs is missing; write for example --input 3x224x224")
+        example = "input_ids=128:int64" if target.startswith("transformers:") else "3x224x224"
+        raise SpecError(f"{target}: the shape of its inputs is missing; write for example --input {example}")
     try:
         from sim.extract.run import run
     except ModuleNotFoundError as error:

@@ -60,6 +60,8 @@ def _configuration(path: str, make: Any, arguments: Mapping[str, Any]) -> Any:
     configuration = make.config_class(**arguments)
     if hasattr(configuration, "use_cache"):
         configuration.use_cache = False
+    if getattr(configuration, "is_encoder_decoder", False) and getattr(configuration, "decoder_start_token_id", None) is None:
+        configuration.decoder_start_token_id = getattr(configuration, "pad_token_id", None) or 0  # T5's; no shape depends on it
     return configuration
 
 

@@ -95,6 +95,8 @@ class Stack(Spec):
     """Kernels of the optimizer step over those of torch's own rule, where the stack adds clipping, norms or statistics per tensor."""
     launch_cpu: Seconds
     """Host time to launch one kernel."""
+    cuda_graphs: bool = False
+    """A whole step is captured once and replayed: its kernels cost the host one launch together."""
     kernels_per_operator: Factor = 1.0
     """Kernels launched per operator of the layer table, relative to the table's own count."""
     compute_factor: Factor = 1.0
@@ -152,6 +154,11 @@ class Stack(Spec):
         yield (
             self.servers is not None and not self.uses_servers,
             f"servers are for parameter servers, not {self.strategy}; leave them out, or write strategy: parameter_server",
+        )
+        yield (
+            self.cuda_graphs and (horovod or gloo or self.uses_servers or self.blocking_scalar_all_reduces > 0),
+            "cuda_graphs cannot capture work of the host: horovod, gloo, parameter servers and blocking_scalar_all_reduces; "
+            "leave them out, or write cuda_graphs: false",
         )
         whole = self.uses_servers and (gloo or self.sync_batch_norm or self.compression or self.sparse_embeddings)
         yield (

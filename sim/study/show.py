@@ -112,7 +112,7 @@ def _row(layer: Layer, workload: Workload, gpu: Gpu | None) -> dict[str, Any]:
         "gradient_tensors": len(layer.gradients),
         "forward_flop": layer.forward,
         "backward_flop": layer.backward,
-        "traffic_bytes": activations + 3 * 4.0 * elements / batch,  # weights are read twice, their gradients written
+        "traffic_bytes": activations + _weight_bytes(layer) / batch,
         "saved_bytes": layer.saved * scale,
     }
     row["intensity_flop_per_byte"] = _intensity(row)
@@ -120,6 +120,14 @@ def _row(layer: Layer, workload: Workload, gpu: Gpu | None) -> dict[str, Any]:
         times = [layer_time(layer, gpu, training.precision, training.stack, batch, backward).time for backward in (False, True)]
         row |= dict(zip(_TIMES, times, strict=True))
     return row
+
+
+def _weight_bytes(layer: Layer) -> float:
+    """Return the bytes of reading weights twice and writing their gradients; of a table only the gradient, and a sparse one not whole."""
+    elements = sum(layer.gradients)
+    if layer.op == "embedding":
+        return 0.0 if layer.sparse else 4.0 * elements
+    return 4.0 * (3.0 * elements + 2.0 * sum(layer.frozen))
 
 
 def _total(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """What does one GPU do in a step, and when does it meet the others? Pure: the layer table, cut where ranks exchange something.
 
 The host launches kernels one after another, the GPU runs them in order; where the host falls behind, the GPU waits and the
-wait is the step's launch stall. Between two cuts compute and launch stall are added up, so that simulated events are as few as
-the operations of `sim.training.exchange_plan`.
+wait is the step's launch stall. With CUDA graphs one launch starts all kernels of a micro-batch and the optimizer (NVIDIA, CUDA C++
+Programming Guide, "CUDA Graphs"); that graphs shorten the gaps between kernels as well is not modelled. Between two cuts compute and
+launch stall are added up, so that simulated events are as few as the operations of `sim.training.exchange_plan`.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ def plan_steps(workload: Workload, machines: Sequence[tuple[Gpu, float]], ranks:
     """Return the plan of one step on each of *machines* (GPU, speed of a core); *ranks* in all exchange the same operations."""
     passes = [_run_layers(workload, gpu, cpu_speed) for gpu, cpu_speed in machines]
     exchange = plan_exchange(workload, [max(times) for times in zip(*(found.ready for found in passes), strict=True)], ranks)
-    return [_plan(workload, gpu, cpu_speed, found, exchange) for (gpu, cpu_speed), found in zip(machines, passes, strict=True)]
+    return [_plan(workload, gpu, cpu_speed, found, exchange, ranks) for (gpu, cpu_speed), found in zip(machines, passes, strict=True)]
 
 
 class _Asked(NamedTuple):
@@ -147,10 +148,12 @@ def _one_pass(asked: _Asked) -> _Pass:
     training, layers = workload.training, workload.model.layers
     stack, batch, precision = training.stack, training.batch, training.precision
     timeline = _Timeline(stack.launch_cpu / cpu_speed)
+    if stack.cuda_graphs:
+        timeline.host = timeline.launch_cpu
 
     def run(layer: Layer, backward: bool) -> Segment:
         kernels = layer_time(layer, gpu, precision, stack, batch, backward)
-        return timeline.run(Kernels(kernels.time * training.compute_factor, kernels.launches))
+        return timeline.run(Kernels(kernels.time * training.compute_factor, 0.0 if stack.cuda_graphs else kernels.launches))
 
     forward = [run(layer, False) for layer in layers]
     again = recomputed(segments(workload))
@@ -163,7 +166,7 @@ def _one_pass(asked: _Asked) -> _Pass:
     return _Pass(forward, backward, ready)
 
 
-def _plan(workload: Workload, gpu: Gpu, cpu_speed: float, found: _Pass, exchange: ExchangePlan) -> StepPlan:
+def _plan(workload: Workload, gpu: Gpu, cpu_speed: float, found: _Pass, exchange: ExchangePlan, ranks: int) -> StepPlan:
     stack, count = workload.training.stack, workload.training.gradient_accumulation_steps
     whole, silent = exchange, exchange._replace(between=(), buckets=())
     kinds = [whole] * count
@@ -171,7 +174,7 @@ def _plan(workload: Workload, gpu: Gpu, cpu_speed: float, found: _Pass, exchange
         kinds = [silent, *[silent._replace(before=())] * (count - 2), whole._replace(before=())]
     known = {id(kind): _micro_batch(workload, gpu, found, kind) for kind in kinds}
     # a parameter server runs the optimizer
-    optimizer = Segment(0.0, 0.0) if stack.uses_servers else _optimizer(workload, gpu, stack.launch_cpu / cpu_speed)
+    optimizer = Segment(0.0, 0.0) if stack.uses_servers else _optimizer(workload, gpu, stack.launch_cpu / cpu_speed, ranks)
     extra = stack.distributed_overhead if exchange.buckets else 0.0
     if stack.gradient_clipping:
         elements = sum(sum(layer.gradients) for layer in workload.model.layers)
@@ -221,22 +224,32 @@ def _work(copied: float, traffic: float, workload: Workload, gpu: Gpu, compresse
     return copy + max(memory_time(traffic, gpu), compressed.payload.flop / gpu.peak["fp32"]) + compressed.payload.kernels * gpu.kernel_time
 
 
-def optimizer_work(workload: Workload, gpu: Gpu) -> Kernels:
-    """Return the GPU time of one optimizer step, and the launches it takes the host."""
+def _updated(layer: Layer, workload: Workload, ranks: int) -> float:
+    """Return the elements that the optimizer updates: of a table with a sparse gradient the rows that all ranks looked up (torch.optim)."""
+    whole, stack = sum(layer.gradients), workload.training.stack
+    if not layer.rows_per_sample or not (stack.sparse_embeddings or (layer.sparse and ranks == 1)):
+        return whole
+    samples = workload.training.batch * workload.training.gradient_accumulation_steps * ranks
+    return whole - layer.gradients[0] * (1.0 - min(1.0, samples * layer.rows_per_sample / layer.rows))
+
+
+def optimizer_work(workload: Workload, gpu: Gpu, ranks: int = 1) -> Kernels:
+    """Return the GPU time of one optimizer step of one of *ranks*, and the launches it takes the host."""
     stack, optimizer = workload.training.stack, workload.training.optimizer
     if optimizer.name == "none":
         return Kernels(0.0, 0.0)
     tensors = sum(len(layer.gradients) for layer in workload.model.layers)
-    elements = sum(sum(layer.gradients) for layer in workload.model.layers)
+    elements = sum(_updated(layer, workload, ranks) for layer in workload.model.layers)
     kernels = max(1.0, tensors * _OPTIMIZER_KERNELS.get(stack.optimizer, optimizer.separate_kernels))
     passes = optimizer.passes if stack.optimizer == "fused" else optimizer.separate_passes
     busy = memory_time(elements * gradient_bytes(workload) * passes, gpu) + kernels * gpu.kernel_time
     return Kernels(busy * stack.optimizer_factor, kernels * stack.optimizer_factor)
 
 
-def _optimizer(workload: Workload, gpu: Gpu, launch_cpu: float) -> Segment:
-    busy, launches = optimizer_work(workload, gpu)
-    return Segment(busy, max(0.0, launches * launch_cpu - busy))
+def _optimizer(workload: Workload, gpu: Gpu, launch_cpu: float, ranks: int) -> Segment:
+    busy, launches = optimizer_work(workload, gpu, ranks)
+    waits = 0.0 if workload.training.stack.cuda_graphs else launches * launch_cpu - busy
+    return Segment(busy, max(0.0, waits))
 
 
 def _add(segments: list[Segment]) -> Segment:

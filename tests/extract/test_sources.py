@@ -86,6 +86,23 @@ def test_classes_of_transformers(target: str, inputs: list[str], arguments: dict
         assert sum(layer.forward for layer in table.layers) == sum(layer.forward for layer in ours.layers)
 
 
+def test_labels_alone_feed_an_encoder_decoder_of_transformers() -> None:
+    """T5's decoder takes the labels moved by one (Raffel et al., JMLR 2020): the same tensors as with decoder inputs of that length."""
+    pytest.importorskip("transformers", reason="tests classes of transformers")
+    named = ("labels", "decoder_input_ids")
+    given, shifted = (
+        extract("transformers:T5ForConditionalGeneration", ["input_ids=16:int64", f"{name}=16:int64"], "t5", {"num_layers": 2})
+        for name in named
+    )
+    assert given.parameters == shifted.parameters
+    assert tensors(given) == tensors(shifted)
+
+
+def test_missing_inputs_of_transformers_are_shown_by_tokens() -> None:
+    with pytest.raises(SpecError, match="write for example --input input_ids=128:int64"):
+        extract("transformers:BertModel", [], "hf")
+
+
 def test_a_misspelt_setting_of_transformers_is_told() -> None:
     pytest.importorskip("transformers", reason="tests classes of transformers")
     with pytest.raises(SpecError, match="--arg n_layers: GPT2Config has no such setting"):

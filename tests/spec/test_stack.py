@@ -15,6 +15,8 @@ FUSION = "{threshold: 64 MiB, cycle_time: 5 ms, control_latency: 20 us, request_
 CONTRADICTIONS = {
     ("strategy=horovod",): "strategy horovod needs a fusion block (threshold, cycle_time); write it, or extend horovod-0.21",
     (f"fusion={FUSION}",): "fusion is Horovod's, but the strategy is ddp; leave it out, or write strategy: horovod",
+    ("cuda_graphs=true", "blocking_scalar_all_reduces=1"): "cuda_graphs cannot capture work of the host: horovod, gloo, parameter servers "
+    "and blocking_scalar_all_reduces; leave them out, or write cuda_graphs: false",
     ("backend=gloo",): "backend gloo needs a gloo_transport; write gloo_transport: tcp-single-flow",
     ("gloo_transport=tcp-single-flow",): "gloo_transport is gloo's, but the backend is nccl; leave it out, or write backend: gloo",
     ("backend=gloo", "gloo_transport=tcp-single-flow", "channels=2"): "channels: NCCL's, but the backend is gloo; leave it out, "

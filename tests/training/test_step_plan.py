@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sim.cluster.gpu import memory_time
 from sim.training.exchange_plan import gradient_bytes
 from sim.training.operations import Operation
-from sim.training.step_plan import Segment, StepPlan, _run_layers, plan_step
+from sim.training.step_plan import Segment, StepPlan, _run_layers, optimizer_work, plan_step
 from tests.harness import layer, toy_node, toy_workload
 
 NODE = toy_node()
@@ -112,6 +113,22 @@ def test_precision_sets_the_gradients_width():
     assert widths == {"fp32": 4, "tf32": 4, "amp_fp16": 4, "amp_bf16": 4, "fp16": 2, "bf16": 2, "fp8": 4}
 
 
+def test_a_sparse_table_is_updated_by_rows():
+    """By hand: 100 rows of 10, 4 of them looked up by 2 samples: 40 elements of 1000, and of 8 ranks that gather rows 320; dense, all."""
+    table = layer(0.1, 0.1, 1000, rows=100, rows_per_sample=2, sparse=True)
+
+    def elements(stack=None, ranks=1, table=table):
+        work = optimizer_work(toy_workload([table], batch=2, stack=stack), NODE.gpu, ranks)
+        passes = toy_workload().training.optimizer.passes
+        return (work.time - work.launches * NODE.gpu.kernel_time) / memory_time(4.0 * passes, NODE.gpu)
+
+    assert elements() == pytest.approx(40)
+    assert elements(ranks=8) == pytest.approx(1000)  # sums of whole gradients came
+    assert elements({"sparse_embeddings": True}, ranks=8) == pytest.approx(320)
+    assert elements({"sparse_embeddings": True}, ranks=1000) == pytest.approx(1000)
+    assert elements(table=table.model_copy(update={"sparse": False})) == pytest.approx(1000)
+
+
 # --- the host ahead or behind ----------------------------------------------------------------------------------------
 
 
@@ -128,6 +145,16 @@ def test_a_slow_host_sets_the_pace():
     whole = found.forward[0].compute + found.forward[0].launch + sum(part.compute + part.launch for part in found.backward)
     assert whole == pytest.approx(20 * 5e-3 + 1e-3)
     assert plan(toy_workload([layer(1e-3, 1e-3, 10)] * 10, stack={"launch_cpu": "5 ms"}), cpu_speed=100.0).forward[0].launch < 1e-4
+
+
+def test_a_captured_step_costs_one_launch():
+    """Closed form: 20 kernels of 1 ms and the optimizer's; the host takes 5 ms for each, for all of them together with CUDA graphs."""
+    layers = [layer(1e-3, 1e-3, 10)] * 10
+    found = plan(toy_workload(layers, stack={"launch_cpu": "5 ms", "cuda_graphs": True}), distributed=False)
+    assert [segment.launch for segment in (*found.forward, *found.backward, found.optimizer)] == [pytest.approx(5e-3), 0.0, 0.0]
+    eager = plan(toy_workload(layers, stack={"launch_cpu": "5 ms"}), distributed=False)
+    assert found.forward[0].compute == eager.forward[0].compute
+    assert sum(segment.launch for segment in (*eager.forward, *eager.backward)) > 70e-3
 
 
 def test_many_launches_of_the_optimizer_show():
