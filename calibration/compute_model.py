@@ -40,6 +40,8 @@ NEUTRAL: Final[dict[str, float]] = {
     "optimizer_factor": 1.0,
 }
 """Fitted fields of a stack, as they are before any fit."""
+SAME_MULTIPROCESSOR: Final = {"3.7": "3.5"}
+"""Compute capabilities that share their factors: GK210 is GK110 with more registers and shared memory (NVIDIA, Kepler Tuning Guide)."""
 MEMORY_EFFICIENCY: Final = 0.77
 """Share of the data sheet's memory bandwidth before any fit: copies reach 0.75 on H100 (NVIDIA/nccl issue 1264), 0.78 on M60 (rossumai)."""
 
@@ -146,7 +148,7 @@ def row_of(record: RunRecord) -> Row:
     weight = [(work.products * gpu.peak[work.peak], work.peak) for _, work in works if work.products]
     return Row(
         record=record,
-        capability=gpu.compute_capability,
+        capability=SAME_MULTIPROCESSOR.get(gpu.compute_capability, gpu.compute_capability),
         peak=gpu.peak[max(weight)[1]],
         flop=training.batch * sum(layer.forward + layer.backward for layer in layers),
         measured=measured_time(record),
