@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from sim.cli import main
+from sim.report.table import scaling_text
 
 Capture = pytest.CaptureFixture[str]
 
@@ -107,8 +108,9 @@ def test_jobs_share_the_price_of_their_machine(capsys: Capture) -> None:
 
 
 def test_tables_keep_jobs_apart(capsys: Capture) -> None:
-    assert main([*PAIR, "--nodes", "1..2"]) == 0
-    head, *rows = capsys.readouterr().out.splitlines()
+    assert main([*PAIR, "--json"]) == 0
+    jobs = json.loads(capsys.readouterr().out)["jobs"]
+    head, *rows = scaling_text([*jobs, *jobs]).splitlines()
     assert head.split()[0] == "job"
     assert [row.split()[0] for row in rows[:4]] == ["0", "1", "0", "1"]
     assert all("100.0 %" in row for row in rows[:4])  # each job against its own first row
