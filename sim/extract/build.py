@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import sys
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -30,7 +31,8 @@ EXPORTED: Final = ".pt2"
 def build(path: str, make: Any, arguments: Mapping[str, Any]) -> torch.nn.Module:
     """Return the model that calling *make* with *arguments* returns, on the meta device and in training mode."""
     try:
-        with torch.device("meta"):
+        with torch.device("meta"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of how weights are drawn, of names that will move: nothing a table holds
             model = make(_configuration(path, make, arguments)) if _of_transformers(make) else make(**arguments)
     except SpecError:
         raise
