@@ -122,11 +122,10 @@ class CollectivePlan:
     def crossings(self, slot: str) -> dict[str, Hashable]:
         """Return what tells the physical links of one node of *slot* apart: what each algorithm in use would put on them."""
         found: dict[str, list[Hashable]] = {}
-        for (op, algorithm), size in product(self._in_use, (1e4, 1e8)):
-            load = cost(self.layout, op, algorithm, "Simple", size, 1).load
+        for algorithm, size, load in self._loads:
             for (name, link), weight in load.items():
                 if name == slot:
-                    found.setdefault(link, []).append((op, algorithm, size, round(weight, 9)))
+                    found.setdefault(link, []).append((algorithm, size, round(weight, 9)))
         return {link: tuple(weights) for link, weights in found.items()}
 
     def choice(self, nbytes: float, op: Op = "all_reduce") -> Chosen:
@@ -170,6 +169,12 @@ class CollectivePlan:
         """Return the algorithm of another library that is asked for by name."""
         asked = (self.tuning.algorithms or "").replace("_", "").lower()
         return next((name for name in OTHERS if name.lower() == asked), None)
+
+    @cached_property
+    def _loads(self) -> list[tuple[str, float, Load]]:
+        """Return what each algorithm in use puts on links, for a small and a large message; its operations take the same hops."""
+        ops = {algorithm: op for op, algorithm in self._in_use}
+        return [(name, size, cost(self.layout, op, name, "Simple", size, 1).load) for (name, op), size in product(ops.items(), (1e4, 1e8))]
 
     @cached_property
     def _in_use(self) -> list[tuple[Op, str]]:

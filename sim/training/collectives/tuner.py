@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
+from functools import lru_cache
 from typing import NamedTuple, get_args
 
 from sim.spec.yaml import SpecError
@@ -55,6 +56,7 @@ class _Named(NamedTuple):
         return self.names is None or name in self.names
 
 
+@lru_cache(maxsize=4096)
 def choose(
     collective: Collective,
     nbytes: float,
