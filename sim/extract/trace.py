@@ -283,7 +283,7 @@ def element_bytes(tensor: torch.Tensor) -> int:
 
 def _loss(output: Any, recorder: _Recorder) -> torch.Tensor:
     """Return what the model returned if that is a loss, else softmax cross-entropy over the last dimension of each output."""
-    outputs = _differentiable(output)
+    outputs = differentiable(output)
     if (scalar := next((tensor for tensor in outputs if tensor.ndim == 0), None)) is not None:
         return scalar
     losses = [_cross_entropy(tensor, recorder) for tensor in outputs if tensor.ndim > 1]
@@ -295,7 +295,7 @@ def _loss(output: Any, recorder: _Recorder) -> torch.Tensor:
     return total
 
 
-def _differentiable(output: Any) -> list[torch.Tensor]:
+def differentiable(output: Any) -> list[torch.Tensor]:
     """Return the outputs to train on: of a mapping the loss, else its logits, else its first value."""
     if isinstance(output, Mapping):
         names = [name for name in output if name == LOSS] or [name for name in output if "logits" in str(name)] or list(output)[:1]
