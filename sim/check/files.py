@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -112,10 +113,19 @@ def _kind_by_folder(path: Path) -> type[Any] | None:
 
 def _kind_by_keys(path: Path) -> type[Any]:
     value = catalogue.read(path).value
-    kind = schema.kind_of(value) if isinstance(value, dict) else None
+    kind = (schema.kind_of(value) or _kind_of_origin(value, path)) if isinstance(value, dict) else None
     if kind is None:
         raise SpecError(f"{path}: no description that this program knows; it may hold a {', '.join(schema.KINDS)}")
     return kind
+
+
+def _kind_of_origin(value: Mapping[str, Any], path: Path) -> type[Any] | None:
+    """Return the kind of what *value* extends, where it says nothing else that tells: a hardware or a workload of that name."""
+    for kind, folder in ((Hardware, "hardware"), (Workload, "workloads")):
+        with suppress(SpecError):
+            catalogue.locate(str(value.get("extends", "")), folder, written_in=path)
+            return kind
+    return None
 
 
 def _across(verdicts: list[Verdict]) -> list[str]:

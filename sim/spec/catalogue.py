@@ -76,7 +76,7 @@ def nearest(name: str, folder: str) -> str:
         return f"; did you mean {' or '.join(near)}?"
     if len(known) <= MOST_NAMED:
         return f"; known are {', '.join(known) or 'none'}"
-    return f"; known are {', '.join(known[:MOST_NAMED])} ... ('python -m sim list {folder.rpartition('/')[2]}' shows all {len(known)})"
+    return f"; 'python -m sim list {folder.rpartition('/')[2]}' shows the {len(known)} known"
 
 
 def suggestions(name: str, known: list[str], most: int = 3) -> list[str]:

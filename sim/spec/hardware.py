@@ -299,6 +299,8 @@ class Hardware(Spec):
     description: str = ""
     aliases: tuple[str, ...] = ()
     note: str = ""
+    source: Source | None = None
+    """Where the composition comes from; the parts have sources of their own."""
     hypothetical: bool = False
     """Whether nobody rents or sells it so: it can be simulated and compared, but is not recommended."""
     groups: tuple[Group, ...] = Field(min_length=1)

@@ -79,6 +79,8 @@ def _ungrouped(top: Piece, steps: list[str], label: str) -> tuple[Piece, list[st
 def _set(resolver: Resolver, piece: Piece, kind: Kind | None, steps: list[str], new: Piece) -> Piece:
     """Return *piece* with *new* at *steps* below it."""
     if not steps:
+        if isinstance(piece.value, dict) and isinstance(new.value, str | int | float) and kind is not None and kind not in schema.FOLDERS:
+            raise SpecError(f"{new.mark}: this is a block; set one of its keys: {', '.join(kind.model_fields)}")
         return new
     piece = resolver.named(piece, kind) if kind is not None else piece
     if piece.value is UNRESOLVED:

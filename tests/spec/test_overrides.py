@@ -136,3 +136,7 @@ def test_node_is_ambiguous_where_there_are_groups() -> None:
 
 def test_a_long_override_is_shortened_in_messages() -> None:
     assert complaint("name=" + "[" * 500)[0].startswith("--set name=" + "[" * 92 + "...: nested deeper than 40 levels")
+
+
+def test_a_block_is_not_replaced_by_a_single_value() -> None:
+    assert complaint("node.host=1 GB")[0].startswith("--set node.host=1 GB: this is a block; set one of its keys: cpu, sockets")
