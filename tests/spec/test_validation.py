@@ -39,7 +39,7 @@ EACH = {
     "unknown key": (
         "provider:",
         "zzz:",
-        "2:1: zzz: unknown key; known are aliases, description, fabric, groups, hypothetical, name, node, note, price, provider",
+        "2:1: zzz: unknown key; known are aliases, description, fabric, groups, hypothetical, name, node, note, price, provider, source",
     ),
     "bare number": (NIC, "nic: {bandwidth: 25", f"12:9: node.nic.bandwidth: the number 25 has no unit; {BANDWIDTHS}"),
     "wrong unit": (NIC, "nic: {bandwidth: 25 GB", f"12:9: node.nic.bandwidth: 'GB' is a unit of size, a bandwidth is due; {BANDWIDTHS}"),
