@@ -17,7 +17,7 @@ run: $(VENV)/.run
 	$(BIN)/python -m sim run hardware/p3.16xlarge.yaml workloads/vgg16.yaml
 
 test: check
-	$(BIN)/python -m pytest --benchmark-disable
+	$(BIN)/python -m pytest --benchmark-disable --numprocesses auto --dist loadgroup --no-loadscope-reorder
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -10,7 +10,7 @@ import pytest
 from sim.cli import main
 
 RUN = ["run", "p3.16xlarge", "vgg16", "--fast"]
-STACKS = "known are "
+STACKS = "'python -m sim list stacks' shows the "
 
 OPTIONS = {
     "nodes empty": (["--nodes", ""], "--nodes '': write a number such as 4"),
