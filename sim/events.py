@@ -8,8 +8,7 @@ somebody else's work, and `sim.analysis.stalls` blames what that work itself was
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -88,6 +87,26 @@ class RateChange(NamedTuple):
     usage: tuple[tuple[str, float], ...]
 
 
+class _Waiting:
+    """The block during which a rank waits; the most frequent one of a simulation, so it is a plain class."""
+
+    __slots__ = ("_asked", "_log", "_start")
+
+    def __init__(self, log: EventLog, rank: int, cause: Cause, resource: str, ident: int) -> None:
+        self._log = log
+        self._asked = (rank, cause, resource, ident)
+
+    def __enter__(self) -> None:
+        self._start = self._log.clock()
+        self._log.waiting_since[self._asked[0]] = (self._asked[1], self._start)
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            del self._log.waiting_since[self._asked[0]]
+            if (end := self._log.clock()) > self._start:
+                self._log.waits.append(Wait(*self._asked, self._start, end))
+
+
 @dataclass
 class EventLog:
     """Everything one simulation says about itself; *clock* returns its time in seconds."""
@@ -106,18 +125,11 @@ class EventLog:
     waiting_since: dict[int, tuple[Cause, float]] = field(default_factory=dict)
     """Waits that have not ended: part of the state that decides what happens next."""
 
-    @contextmanager
-    def waiting(self, rank: int, cause: Cause, resource: str = "", ident: int = -1) -> Iterator[None]:
+    def waiting(self, rank: int, cause: Cause, resource: str = "", ident: int = -1) -> _Waiting:
         """Record that *rank* waits for *cause* (at *resource*) while the block runs. Raise RuntimeError where it waits already."""
         if rank in self.waiting_since:
             raise RuntimeError(f"rank {rank} waits for {self.waiting_since[rank][0]} already")
-        start = self.clock()
-        self.waiting_since[rank] = (cause, start)
-        yield
-        del self.waiting_since[rank]
-        end = self.clock()
-        if end > start:
-            self.waits.append(Wait(rank, cause, resource, ident, start, end))
+        return _Waiting(self, rank, cause, resource, ident)
 
     def did(
         self,

@@ -35,6 +35,8 @@ _NOTHING = Share(0.0, "")
 
 def max_min_rates(flows: Sequence[Flow], capacity: Mapping[str, float]) -> list[Share]:
     """Return the share of each of *flows* on links of the given *capacity* (same units/s as the rates times the usage)."""
+    if len(flows) == 1:
+        return [_alone(flows[0], capacity)]
     shares = [_NOTHING] * len(flows)
     left = {link: capacity[link] for flow in flows for link in flow.usage}
     active = list(range(len(flows)))
@@ -54,6 +56,19 @@ def max_min_rates(flows: Sequence[Flow], capacity: Mapping[str, float]) -> list[
                 left[link] -= use * rate
         active = rising
     return shares
+
+
+def _alone(flow: Flow, capacity: Mapping[str, float]) -> Share:
+    """Return the share of a *flow* that is beside no other: most are, and need no filling by rounds."""
+    usage, weight, cap = flow
+    level, by_link = cap / weight, False
+    for link, use in usage.items():
+        if capacity[link] < level * (use * weight) * (1 - _SLACK):
+            level, by_link = capacity[link] / (use * weight), True
+    rate = cap if cap <= level * weight * (1 + _SLACK) else level * weight
+    if not by_link:
+        return Share(rate, "")
+    return Share(rate, next(link for link, use in usage.items() if use > 0 and capacity[link] <= level * (use * weight) * (1 + _SLACK)))
 
 
 def _rise(level: float, flows: Sequence[Flow], left: Mapping[str, float]) -> tuple[float, set[str]]:

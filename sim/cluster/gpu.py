@@ -205,6 +205,8 @@ class LiveGpu:
 
     def compute(self, duration: float) -> Activity:
         """Begin *duration* seconds of work at full speed."""
+        if self._slow == 1.0 and not self._usage:
+            return self._network.start_alone(self._name, duration)
         self._current = self._network.start(self._name, duration, self._usage, cap=self._speed())
         return self._current
 

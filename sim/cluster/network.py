@@ -21,6 +21,9 @@ from sim.events import EventLog, RateChange
 _AFTER_EVERYTHING = EventPriority(2)  # SimPy runs priorities 0 and 1 of an instant first
 _INSTANT = 1e-12  # of the clock: two finishes closer than this are one
 
+ALONE = Flow({}, cap=1.0)
+"""What an activity asks that takes its time and nothing else."""
+
 
 class Activity:
     """Something in progress: *volume* units in all, at most *cap* units/s; ``done`` fires when it ends."""
@@ -99,6 +102,21 @@ class Network:
         self._plan()
         return activity
 
+    def start_alone(self, name: str, duration: float) -> Activity:
+        """Begin an activity that shares no resource and takes *duration* seconds whatever else goes on."""
+        if not duration > 0:
+            raise ValueError(f"duration of {name} (={duration}) must be > 0")
+        self._started += 1
+        now = self.env.now
+        finish = now + duration
+        activity = Activity(self._started, name, duration, ALONE, self.env.timeout(finish - now))
+        activity.done.callbacks.append(lambda _: self._finish(activity))
+        self.active[activity.number] = activity
+        activity.since, activity.rate, activity.finish = now, 1.0, finish
+        if self.log.keep_rates:
+            self._note(activity, 1.0)
+        return activity
+
     def set_cap(self, activity: Activity, cap: float) -> None:
         """Change the most that *activity* can use, from now on."""
         if activity.number in self.active and cap != activity.asks.cap:
@@ -136,6 +154,10 @@ class Network:
 
     def _component(self) -> list[Activity]:
         """Return every activity that shares a resource with a change, directly or through others, oldest first."""
+        if len(self._changed) == 1 and not self._freed:
+            (changed,) = self._changed.values()
+            if all(len(self._on[link]) == 1 for link in changed.asks.usage):
+                return [changed] if changed.number in self.active else []
         found = dict(self._changed)
         reached = dict(self._freed)
         for activity in self._changed.values():
@@ -152,23 +174,27 @@ class Network:
         return [found[number] for number in sorted(found) if number in self.active]
 
     def _rate(self, activities: list[Activity]) -> None:
-        now = self.env.now
         shares = max_min_rates([activity.asks for activity in activities], self.capacity)
         for activity, (rate, bottleneck) in zip(activities, shares, strict=True):
-            if bottleneck != activity.bottleneck or not activity.history:
-                activity.history.append((now, bottleneck))
-                activity.bottleneck = bottleneck
-            if rate == activity.rate:
-                continue
-            activity.remaining = activity.left(now)
-            activity.since = now
-            activity.rate = rate
-            activity._version += 1
-            activity.finish = now + activity.remaining / rate if rate > 0 else math.inf
-            if rate > 0:
-                heapq.heappush(self._heap, (activity.finish, activity.number, activity._version))
-            if self.log.keep_rates:
-                self._note(activity, rate)
+            self._give(activity, rate, bottleneck)
+
+    def _give(self, activity: Activity, rate: float, bottleneck: str) -> None:
+        """Let *activity* go on at *rate*, held back by *bottleneck*, from now on."""
+        now = self.env.now
+        if bottleneck != activity.bottleneck or not activity.history:
+            activity.history.append((now, bottleneck))
+            activity.bottleneck = bottleneck
+        if rate == activity.rate:
+            return
+        activity.remaining = activity.left(now)
+        activity.since = now
+        activity.rate = rate
+        activity._version += 1
+        activity.finish = now + activity.remaining / rate if rate > 0 else math.inf
+        if rate > 0:
+            heapq.heappush(self._heap, (activity.finish, activity.number, activity._version))
+        if self.log.keep_rates:
+            self._note(activity, rate)
 
     def _note(self, activity: Activity, rate: float) -> None:
         self.log.rates.append(RateChange(self.env.now, activity.number, activity.name, rate, tuple(activity.asks.usage.items())))
@@ -199,18 +225,23 @@ class Network:
             entry = heapq.heappop(self._heap)
             if not self._stale(entry):
                 self._finish(self.active[entry[1]])
-        self._plan()
+        if self._freed:
+            self._plan()
+        else:
+            self._arm()
 
     def _finish(self, activity: Activity) -> None:
         del self.active[activity.number]
         for link in activity.asks.usage:
             del self._on[link][activity.number]
-            self._freed[link] = None
+            if self._on[link]:
+                self._freed[link] = None
         activity.remaining = 0.0
         activity.rate = 0.0
         if self.log.keep_rates:
             self._note(activity, 0.0)
-        activity.done.succeed(activity)
+        if activity.asks is not ALONE:
+            activity.done.succeed(activity)
 
 
 def together(env: simpy.Environment, activities: Iterable[Activity]) -> simpy.Event:

@@ -231,3 +231,12 @@ def test_rates_are_finite_and_found_for_everyone(system):
     flows, capacity = system
     got = rates(flows, capacity)
     assert len(got) == len(flows) and all(math.isfinite(rate) for rate in got)
+
+
+@given(systems)
+def test_a_flow_alone_gets_what_filling_by_rounds_gives_it(system):
+    """Oracle: the same flow beside one on a link of its own, to the last digit."""
+    flows, capacity = system
+    apart = Flow({"apart": 1.0})
+    for flow in flows:
+        assert max_min_rates([flow], capacity) == max_min_rates([flow, apart], capacity | {"apart": 1e9})[:1]

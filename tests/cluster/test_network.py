@@ -130,6 +130,23 @@ def test_nothing_to_do_takes_no_time():
     assert bench.run() == [(3.0, "nothing"), (4.0, "something")]
 
 
+def test_what_shares_nothing_takes_its_time():
+    """Oracle: the same as an activity with a cap of 1 and no link; it is in progress until then, and logged alike."""
+    logs = []
+    for begin in (lambda net: net.start_alone("x", 2.5), lambda net: net.start("x", 2.5, {}, cap=1.0)):
+        bench = Bench(keep_rates=True)
+        ended = []
+        activity = begin(bench.network)
+        activity.done.callbacks.append(lambda _, bench=bench, ended=ended: ended.append(bench.env.now))
+        bench.env.run(until=1.0)
+        assert bench.network.state() == (("x", 1.5),)
+        assert activity.left(1.0) == 1.5
+        bench.env.run()
+        assert (ended, bench.network.state()) == ([2.5], ())
+        logs.append(bench.events.rates)
+    assert logs[0] == logs[1]
+
+
 def test_the_event_gives_the_activity():
     bench = Bench(a=1.0)
     ended = [bench.network.start("x", volume, {"a": 1.0}) for volume in (0.0, 1.0)]
@@ -197,6 +214,11 @@ def test_what_makes_no_sense_is_refused():
             refused()
         assert str(error.value) == sentence
     assert bench.network.state() == ()
+
+
+def test_an_activity_that_shares_nothing_takes_time():
+    with pytest.raises(ValueError, match="duration of x"):
+        Bench().network.start_alone("x", 0.0)
 
 
 def test_a_link_that_nobody_described_is_an_error_and_leaves_nothing_behind():
