@@ -1,0 +1,120 @@
+"""Which machine is this, and which software? What it says of itself; neither its name nor its address.
+
+Linux tells processors and memory under /proc; elsewhere fewer facts are known. The GPU's name is the driver's.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from collections.abc import Iterable
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Final
+
+from sim import __version__
+
+PACKAGES: Final = ("numpy", "pillow", "torchvision")
+
+
+def machine_facts(device: str, ranks: int, backend: str) -> dict[str, Any]:
+    """Return processors, memory and GPUs; *ranks* processes exchange gradients over *backend*."""
+    return {
+        **processor_facts(_read("/proc/cpuinfo"), cores()),
+        "memory_bytes": _memory(_read("/proc/meminfo")),
+        "device": device,
+        "gpus": _gpus() if device == "cuda" else [],
+        "ranks": ranks,
+        "backend": backend,
+    }
+
+
+def cores() -> int:
+    """Return the hardware threads that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def processor_facts(cpuinfo: str, usable: int) -> dict[str, Any]:
+    """Return model, clock, sockets, physical cores and hardware threads that the text of /proc/cpuinfo tells; *usable* are given us."""
+    fields = [(match[1].strip(), match[2].strip()) for match in re.finditer(r"^([^:\n]+):(.*)$", cpuinfo, re.MULTILINE)]
+    models = [value for key, value in fields if key == "model name"]
+    vendors = [value for key, value in fields if key == "vendor_id"]
+    clocks = [float(value) for key, value in fields if key == "cpu MHz"]
+    places = _places(fields)
+    physical = len(set(places)) or usable
+    threads = max(1, len(models) // physical)
+    return {
+        "cpu": models[0] if models else platform.processor() or platform.machine(),
+        "vendor": {"GenuineIntel": "intel", "AuthenticAMD": "amd"}.get(vendors[0] if vendors else "", "arm"),
+        "clock_hz": 1e6 * max(clocks) if clocks else None,
+        "sockets": len({socket for socket, _ in places}) or 1,
+        "physical_cores": max(1, min(physical, -(-usable // threads))),
+        "vcpus": usable,
+    }
+
+
+def _places(fields: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return (socket, core) of every hardware thread that tells both."""
+    found, socket = [], "0"
+    for key, value in fields:
+        if key == "physical id":
+            socket = value
+        elif key == "core id":
+            found.append((socket, value))
+    return found
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _memory(meminfo: str) -> int:
+    match = re.search(r"^MemTotal:\s+(\d+) kB", meminfo, re.MULTILINE)
+    return int(match[1]) * 1024 if match else 0
+
+
+def _gpus() -> list[dict[str, Any]]:
+    import torch
+
+    found = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+    return [
+        {"name": gpu.name, "memory_bytes": gpu.total_memory, "compute_capability": f"{gpu.major}.{gpu.minor}", "units": gpu.multi_processor_count}
+        for gpu in found
+    ]
+
+
+def version_facts() -> dict[str, str]:
+    """Return the versions of what measures and of what is measured."""
+    found = {"stallsim": __version__, "python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found | _torch_versions()
+
+
+def _torch_versions() -> dict[str, str]:
+    try:
+        import torch
+    except ImportError:
+        return {}
+    found = {"torch": torch.__version__}
+    if torch.version.cuda:
+        found["cuda"] = torch.version.cuda
+    if torch.cuda.is_available() and torch.distributed.is_nccl_available():
+        found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+    return found
+
+
+def neutral_name(facts: dict[str, Any]) -> str:
+    """Return a name made of what the machine is, such as ``epyc-2-cores`` or ``2x-tesla-v100``, that says not whose it is."""
+    if facts["gpus"]:
+        gpu = re.sub(r"[^a-z0-9]+", "-", facts["gpus"][0]["name"].lower().removeprefix("nvidia ")).strip("-")
+        return f"{len(facts['gpus'])}x-{gpu}"
+    words = [word for word in re.findall(r"[a-z]+", facts["cpu"].lower()) if word in ("epyc", "xeon", "ryzen", "core", "neoverse")]
+    return f"{words[0] if words else 'cpu'}-{facts['vcpus']}-cores"

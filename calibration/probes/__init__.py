@@ -1,0 +1,1 @@
+"""What is measured on a machine: one file a probe, each a few questions asked one by one."""

@@ -1,0 +1,31 @@
+"""Which probes are there, and in which order do they run? Short ones first, so that a run that is stopped knows most."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from calibration.probes.copies import HOST_COPY, PEER_COPY
+from calibration.probes.disk import DISK
+from calibration.probes.exchange import EXCHANGE
+from calibration.probes.loading import LOADING
+from calibration.probes.passes import LAUNCH, MEMORY
+from calibration.probes.probe import Probe
+from calibration.probes.products import CONVOLUTION, GEMM
+from sim.spec.yaml import SpecError
+
+PROBES: Final = (LAUNCH, MEMORY, GEMM, CONVOLUTION, HOST_COPY, PEER_COPY, DISK, LOADING, EXCHANGE)
+
+
+def chosen(names: str | None) -> Sequence[Probe]:
+    """Return the probes that ``NAME,NAME`` asks for, in their own order; all without it. Raise SpecError on a name that is none."""
+    if names is None:
+        return PROBES
+    wanted = [name.strip() for name in names.split(",") if name.strip()]
+    known = {probe.name for probe in PROBES}
+    for name in wanted:
+        if name not in known:
+            raise SpecError(f"--only {name}: there is no such probe; choose from {', '.join(probe.name for probe in PROBES)}")
+    if not wanted:
+        raise SpecError(f"--only: names no probe; choose from {', '.join(probe.name for probe in PROBES)}")
+    return [probe for probe in PROBES if probe.name in wanted]

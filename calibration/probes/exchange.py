@@ -1,0 +1,106 @@
+"""How long do collectives take, by size and ranks? All-reduce from 8 B to 256 MB, and all-gather of small messages.
+
+As nccl-tests do: back to back on the ranks' tensors, float32, several calls in one repetition, the slowest rank's time. All-gathers of
+small messages make half an all-reduce's steps around the ring, so they tell the latency of a step from the cost of a start. Processor
+time is of the whole rank, threads of the library included.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+from calibration.machine_record import Row
+from calibration.probes.probe import Bench, Probe
+from calibration.probes.timing import synchronize
+from calibration.team import Rank
+
+SIZES: Final = (8, 64, 512, 4096, 2**14, 2**16, 2**18, 2**20, 2**22, 2**24, 2**26, 2**28)
+"""Bytes, as nccl-tests count them: what one rank has of an all-reduce, what each gets of an all-gather."""
+SMALL: Final = (64, 512, 4096, 2**14)
+_REPETITIONS: Final = 7
+
+
+def _alone(bench: Bench) -> str:
+    return "" if bench.team.ranks > 1 else "one rank: nothing to exchange with"
+
+
+def exchange_questions(bench: Bench) -> list[Row]:
+    """Return operations, ranks that take part (two, and all), and sizes."""
+    sizes = SIZES[::2] if bench.quick else SIZES
+    teams = sorted({2, bench.team.ranks})
+    most = bench.memory / bench.team.ranks / 8
+    reduces = [{"op": "all_reduce", "ranks": ranks, "bytes": size} for ranks in teams for size in sizes if size <= most]
+    return reduces + [{"op": "all_gather", "ranks": ranks, "bytes": size} for ranks in teams for size in SMALL]
+
+
+def exchange_answer(bench: Bench, asked: Row) -> Row:
+    """Time one collective: seconds of one call, the slowest rank's, and processor seconds of a call and rank."""
+    found = [one for one in bench.team.ask(exchange_task, asked, bench.seconds) if one is not None]
+    times = [max(times) for times in zip(*(times for times, _ in found), strict=True)]
+    return {"times_s": times, "cpu_s": sum(used for _, used in found) / len(found)}
+
+
+def exchange_task(rank: Rank, asked: Row, seconds: float) -> tuple[list[float], float] | None:
+    """Take part in a collective, or stand aside where fewer ranks are asked."""
+    import torch.distributed as dist
+
+    members = _group(rank, asked["ranks"])
+    if rank.rank >= asked["ranks"]:
+        return None
+    count = max(1, asked["bytes"] // 4)
+    device = "cuda" if rank.device == "cuda" else "cpu"
+    call = _call(asked["op"], asked["ranks"], count, device, members)
+    calls = _agreed_calls(call, device, members, seconds)
+    times, used = [], time.process_time()
+    for _ in range(_REPETITIONS):
+        dist.barrier(members)
+        start = time.perf_counter()
+        for _ in range(calls):
+            call()
+        synchronize(device)
+        times.append((time.perf_counter() - start) / calls)
+    return times, (time.process_time() - used) / _REPETITIONS / calls
+
+
+_groups: dict[int, Any] = {}
+"""Of this process, by the number of ranks: a group costs a rendezvous."""
+
+
+def _group(rank: Rank, ranks: int) -> Any:
+    import torch.distributed as dist
+
+    if ranks not in _groups:
+        _groups[ranks] = dist.group.WORLD if ranks == rank.ranks else dist.new_group(list(range(ranks)))
+    return _groups[ranks]
+
+
+def _call(op: str, ranks: int, count: int, device: str, members: Any) -> Any:
+    import torch
+    import torch.distributed as dist
+
+    whole = torch.zeros(count, device=device)
+    if op == "all_reduce":
+        return lambda: dist.all_reduce(whole, group=members)
+    part = torch.zeros(max(1, count // ranks), device=device)
+    target = torch.zeros(part.numel() * ranks, device=device)
+    return lambda: dist.all_gather_into_tensor(target, part, group=members)
+
+
+def _agreed_calls(call: Any, device: str, members: Any, seconds: float) -> int:
+    """Return how many calls fit into one repetition, as rank 0 sees it."""
+    import torch
+    import torch.distributed as dist
+
+    call()
+    synchronize(device)
+    start = time.perf_counter()
+    call()
+    synchronize(device)
+    once = time.perf_counter() - start
+    calls = torch.tensor([min(200, max(1, int(seconds / _REPETITIONS / max(once, 1e-6))))], device=device)
+    dist.broadcast(calls, src=0, group=members)
+    return int(calls.item())
+
+
+EXCHANGE = Probe("all_reduce", "collectives by size and ranks", exchange_questions, exchange_answer, _alone)

@@ -1,0 +1,124 @@
+"""How is a machine measured? Each probe's questions one by one, the record written as answers come, progress shown.
+
+A question that the record answers is not asked again. Ctrl-C, a signal, a full disk or a rank that dies end the question or the run; what
+was measured stays, and the record says that it is partial and why.
+"""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from calibration.machine_record import MachineRecord, ProbeRecord, Row, read_record, rounded, write_record
+from calibration.probes.probe import Bench, Probe
+from calibration.team import TorchrunTeam
+from sim.spec.yaml import SpecError
+
+EVERY: Final = 2.0
+"""Seconds after which answers are written, where a probe takes longer."""
+STOPPED: Final = "stopped before its end"
+
+
+class Progress:
+    """What is shown of a run; this shows nothing."""
+
+    def begin(self, probe: Probe, count: int) -> None:
+        """Show that *probe* asks *count* questions."""
+
+    def step(self, asked: Row) -> None:
+        """Show that a question comes."""
+
+    def end(self, probe: Probe, found: ProbeRecord) -> None:
+        """Show how *probe* ended."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the user wants measured, and where it is kept."""
+
+    path: Path
+    probes: Sequence[Probe]
+    again: bool = False
+
+
+def opened_record(path: Path, fresh: MachineRecord) -> MachineRecord:
+    """Return the record at *path*, to go on with, or *fresh* where there is none; raise SpecError where it is of another machine."""
+    if not path.exists():
+        return fresh
+    found = read_record(path)
+    for name, here in (fresh.machine | fresh.versions).items():
+        there = (found.machine | found.versions).get(name)
+        if name != "clock_hz" and there != rounded(here):
+            raise SpecError(f"{path}: was measured with {name} {there}, and here it is {here}; measure into another file")
+    found.state = "partial"
+    return found
+
+
+def measure(asked: Asked, record: MachineRecord, bench: Bench, progress: Progress) -> list[str]:
+    """Ask what *asked* wants of this machine into *record*, and return what failed; the file is written as answers come."""
+    write_record(asked.path, record)
+    failures: list[str] = []
+    for probe in asked.probes:
+        found = record.probes[probe.name] = _begun(record, probe, asked.again)
+        try:
+            _run(probe, found, bench, progress, lambda: write_record(asked.path, record))
+        except SpecError as error:
+            found.state, found.reason = "failed", str(error)
+            failures.append(f"{probe.name}: {error}")
+            if isinstance(bench.team, TorchrunTeam) and "rank" in str(error):
+                break  # who is left has nobody to measure with
+        except BaseException as error:
+            found.state, found.reason = "partial", found.reason or _stop_reason(error)
+            raise
+        finally:
+            bench.clear()
+            progress.end(probe, found)
+            write_record(asked.path, record)
+    if not any(probe.state in ("partial", "failed") for probe in record.probes.values()):
+        record.state = "complete"
+        write_record(asked.path, record)
+    return failures
+
+
+def _begun(record: MachineRecord, probe: Probe, again: bool) -> ProbeRecord:
+    """Return what *probe* has found so far."""
+    before = record.probes.get(probe.name)
+    return ProbeRecord("partial", _now(), STOPPED) if before is None or again else before
+
+
+def _stop_reason(error: BaseException) -> str:
+    return "interrupted" if isinstance(error, KeyboardInterrupt) else f"{type(error).__name__}: {error}"
+
+
+def _run(probe: Probe, found: ProbeRecord, bench: Bench, progress: Progress, write: Callable[[], None]) -> None:
+    reason = probe.skipped(bench)
+    if reason:
+        found.state, found.reason = "skipped", reason
+        return
+    found.state, found.reason = "partial", STOPPED
+    start = written = time.monotonic()
+    questions = probe.questions(bench)
+    missing = [asked for asked in questions if not any(_answers(row, asked) for row in found.rows)]
+    progress.begin(probe, len(missing))
+    for asked in missing:
+        progress.step(asked)
+        found.rows.append(rounded(asked | probe.answer(bench, asked)))
+        found.date = _now()
+        if time.monotonic() - written > EVERY:
+            write()
+            written = time.monotonic()
+    found.duration_s += time.monotonic() - start
+    found.state, found.reason = "done", ""
+
+
+def _answers(row: Row, asked: Row) -> bool:
+    wanted: dict[str, Any] = rounded(asked)
+    return all(name in row and row[name] == value for name, value in wanted.items())
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
