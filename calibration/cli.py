@@ -13,7 +13,8 @@ from typing import Annotated, Any
 import typer
 
 from sim import __version__
-from sim.terminal import exit_code
+from sim.spec.yaml import SpecError
+from sim.terminal import exit_code, talk
 
 app = typer.Typer(
     name="stallsim-calibrate",
@@ -37,19 +38,6 @@ WorkloadDir = Annotated[
 ]
 
 
-class _Talk:
-    """What is said on stderr beside the result."""
-
-    quiet = False
-
-    def __call__(self, text: str) -> None:
-        if not self.quiet:
-            typer.echo(text, err=True)
-
-
-talk = _Talk()
-
-
 def _version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"stallsim-calibrate {__version__}")
@@ -63,7 +51,7 @@ def _common(
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="say nothing on stderr but errors")] = False,
 ) -> None:
     """Options that stand before the command."""
-    talk.quiet = quiet
+    talk.quiet = talk.quiet or quiet
 
 
 @app.command(epilog="Example:  python -m calibration collectives")
@@ -145,6 +133,44 @@ def servers(
 
     found = fit_servers(files or [Path(__file__).parent / "records" / "cmdare.csv"])
     print_json(server_document(found)) if as_json else typer.echo(server_table(found))
+
+
+@app.command(epilog="Example:  python -m calibration profile -o my-machine.json        torchrun --nproc-per-node 8 -m calibration profile")
+def profile(
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="the record; one that is there is gone on with")] = Path(
+        "record.json"
+    ),
+    only: Annotated[str | None, typer.Option(metavar="PROBE,...", help="these alone; --list shows them")] = None,
+    again: Annotated[bool, typer.Option("--again", help="measure anew what the record holds already")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="fewer sizes, less time for each")] = False,
+    device: Annotated[str | None, typer.Option(metavar="cpu|cuda", help="cuda where there is a GPU, by default")] = None,
+    ranks: Annotated[int | None, typer.Option(min=1, help="that exchange gradients; one a GPU, or 2 on a CPU, by default")] = None,
+    folder: Annotated[Path | None, typer.Option(metavar="DIR", help="on the disk to be read; the record's by default")] = None,
+    name: Annotated[str | None, typer.Option(help="of the machine; made of what it is by default")] = None,
+    model: Annotated[str | None, typer.Option(metavar="MODULE:CALLABLE", help="your own, as for 'sim extract', in place of others")] = None,
+    inputs: Annotated[list[str], typer.Option("--input", metavar="SHAPE", help="of --model: 3x224x224, or input_ids=384:int64")] = [],  # noqa: B006
+    arguments: Annotated[list[str], typer.Option("--arg", metavar="K=V", help="of --model's callable")] = [],  # noqa: B006
+    batch: Annotated[int, typer.Option(min=1, help="samples per rank of --model")] = 8,
+    list_probes: Annotated[bool, typer.Option("--list", help="list the probes and end")] = False,
+) -> None:
+    """Measure this machine in about three minutes: alone, or each rank under torchrun. Ctrl-C keeps what was measured."""
+    from calibration import profile_run
+    from calibration.probes.probe import JobModel
+
+    if list_probes:
+        typer.echo(profile_run.listing())
+        return
+    if bool(inputs) != bool(model):
+        raise SpecError("--model and --input belong together: write --model MODULE:CALLABLE --input 3x224x224")
+    job = JobModel(model, tuple(inputs), batch, tuple(arguments)) if model else None
+    wishes = profile_run.Wishes(output, only, again, quick, device, ranks, folder, name, job)
+    try:
+        found = profile_run.profile(wishes, talk)
+    except KeyboardInterrupt:
+        talk(profile_run.kept(output))
+        raise typer.Exit(130) from None
+    if found is not None:
+        typer.echo(profile_run.summary(output, found))
 
 
 @app.command(

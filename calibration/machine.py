@@ -81,10 +81,7 @@ def _gpus() -> list[dict[str, Any]]:
     import torch
 
     found = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
-    return [
-        {"name": gpu.name, "memory_bytes": gpu.total_memory, "compute_capability": f"{gpu.major}.{gpu.minor}", "units": gpu.multi_processor_count}
-        for gpu in found
-    ]
+    return [{"name": gpu.name, "memory_bytes": gpu.total_memory, "compute_capability": f"{gpu.major}.{gpu.minor}"} for gpu in found]
 
 
 def version_facts() -> dict[str, str]:

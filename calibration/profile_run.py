@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,7 +121,7 @@ def _bench(wishes: Wishes, device: str, team: Team, facts: dict[str, Any]) -> Be
     bench = Bench(device, threads, cores(), QUICK_SECONDS if wishes.quick else SECONDS, folder, team, wishes.quick)
     bench.memory = MEMORY_SHARE * memory
     bench.models = (wishes.model,) if wishes.model else ()
-    if "torch" in sys.modules:
+    if sys.modules.get("torch") is not None:
         import torch
 
         torch.set_num_threads(threads)
@@ -189,14 +189,15 @@ def summary(path: Path, found: MachineRecord) -> str:
     """Return what a record holds, a probe a line."""
     lines = [f"{path}: {found.name}, {found.state}"]
     for name, probe in found.probes.items():
-        lines.append(f"  {name:12} {probe.state:8} {len(probe.rows):4} answers  {probe.duration_s:6.1f} s" + (f"  {probe.reason}" if probe.reason else ""))
+        line = f"  {name:12} {probe.state:8} {len(probe.rows):4} answers  {probe.duration_s:6.1f} s  {probe.reason}"
+        lines.append(line.rstrip())
     return "\n".join(lines)
 
 
-def progress_kept(path: Path, error: BaseException) -> Sequence[str]:
+def kept(path: Path) -> str:
     """Return a sentence on what an interrupted run leaves at *path*."""
     try:
         count = sum(len(probe.rows) for probe in read_record(path).probes.values())
     except SpecError:
-        return []
-    return [f"stopped; {path} keeps {count} answers, marked partial: the same command goes on"]
+        return "stopped before anything was measured"
+    return f"stopped; {path} keeps {count} answers, marked partial: the same command goes on"

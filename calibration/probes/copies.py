@@ -35,8 +35,9 @@ def copy_questions(bench: Bench) -> list[Row]:
         for host in ("pinned", "pageable")
         for size in SIZES[:: 3 if bench.quick else 1]
     ]
-    together = [{"way": way, "host": "pinned", "bytes": size, "together": bench.team.ranks} for way in ("to device", "to host") for size in _LARGEST]
-    return alone + (together if bench.team.ranks > 1 else [])
+    ranks = bench.team.ranks
+    together = [{"way": way, "host": "pinned", "bytes": size, "together": ranks} for way in ("to device", "to host") for size in _LARGEST]
+    return alone + (together if ranks > 1 else [])
 
 
 def copy_answer(bench: Bench, asked: Row) -> Row:

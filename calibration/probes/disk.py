@@ -59,13 +59,12 @@ def _random_places(size: int, block: int, seed: int) -> list[int]:
 
 def _file(bench: Bench) -> Path:
     """Return a new file of random bytes, which goes when the probe ends."""
-    size = QUICK_SIZE if bench.quick else SIZE
-    folder = bench.folder
+    size, folder = QUICK_SIZE if bench.quick else SIZE, bench.folder
     free = shutil.disk_usage(folder).free
     if free < 2 * size:
-        raise SpecError(f"{folder}: {free / 1e6:.0f} MB are free, and reading takes a file of {size / 1e6:.0f}; --folder names another disk")
-    name = bench.made.enter_context(tempfile.NamedTemporaryFile(dir=folder, prefix=".stallsim-disk-")).name
-    path = Path(name)
+        raise SpecError(f"{folder}: {free / 1e6:.0f} MB are free, and {2 * size / 1e6:.0f} are needed; --folder names another disk")
+    made = bench.made.enter_context(tempfile.TemporaryDirectory(dir=folder, prefix=".stallsim-disk-"))
+    path = Path(made) / "bytes"
     with path.open("wb") as file:
         for _ in range(size // CHUNK):
             file.write(os.urandom(CHUNK))

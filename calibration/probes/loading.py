@@ -46,8 +46,8 @@ def loading_answer(bench: Bench, asked: Row) -> Row:
         times = _loader_times(pictures, asked["workers"], bench.seconds)
     else:
         generator = random.Random(0)
-        one: Any = (lambda: list(map(decoded, pictures))) if asked["stage"] == "decode" else (lambda: [prepared(each, generator) for each in pictures])
-        times = [found / PICTURES for found in repeated(one, "cpu", bench.seconds)]
+        make: Any = decoded if asked["stage"] == "decode" else lambda picture: prepared(picture, generator)
+        times = [found / PICTURES for found in repeated(lambda: [make(picture) for picture in pictures], "cpu", bench.seconds)]
     return {"picture_bytes": size, "times_s": times}
 
 
@@ -56,7 +56,7 @@ def _loader_times(pictures: list[bytes], workers: int, seconds: float) -> list[f
     from torch.utils.data import DataLoader
 
     rounds = 40
-    loader = DataLoader(Encoded(pictures, BATCH * workers * rounds), batch_size=BATCH, num_workers=workers)  # type: ignore[arg-type]
+    loader = DataLoader(Encoded(pictures, BATCH * workers * rounds), batch_size=BATCH, num_workers=workers)
     batches = iter(loader)
     for _ in range(3 * workers):  # two batches a worker are made ahead
         next(batches)

@@ -7,6 +7,7 @@ take longer than its share of the time.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -86,8 +87,10 @@ def _affordable(bench: Bench, rows: list[Row]) -> list[Row]:
 def gemm_questions(bench: Bench) -> list[Row]:
     """Return shapes and precisions of matrix products."""
     shapes = [(size, size, size) for size in SIZES] + list(LAYERS)
-    asked = [(precision, shape) for precision in precisions(bench) for shape in shapes]
-    return _affordable(bench, [{"precision": name, "shape": list(shape), "flop": 2 * shape[0] * shape[1] * shape[2]} for name, shape in asked])
+    asked = [
+        {"precision": precision, "shape": list(shape), "flop": 2 * math.prod(shape)} for precision in precisions(bench) for shape in shapes
+    ]
+    return _affordable(bench, asked)
 
 
 def gemm_answer(bench: Bench, asked: Row) -> Row:
