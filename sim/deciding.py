@@ -210,7 +210,8 @@ def _positive(value: float | None, option: str, factor: float = 1.0) -> float | 
 
 
 @deciding.command(
-    epilog="Example:  python -m sim sweep p3.8xlarge resnet50 --nodes 4 --vary node.nic.bandwidth='10..400 Gbps:7' -o nic.csv"
+    epilog="Examples:  python -m sim sweep p3.8xlarge resnet50 --nodes 4 --vary node.nic.bandwidth='10..400 Gbps:7' -o nic.csv"
+    "     the same on many machines: ... --cluster dask://HOST:8786"
 )
 def sweep(
     hardware: Hw,
@@ -228,6 +229,9 @@ def sweep(
     sets: Sets = [],  # noqa: B006
     seed: Annotated[int, typer.Option(help="of the Sobol sequence and of every run")] = 0,
     processes: Processes = None,
+    cluster: Annotated[
+        str | None, typer.Option(metavar="dask://HOST:PORT", help="compute on the workers of this dask scheduler instead of here")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="replace an existing file")] = False,
 ) -> None:
     """Run many points and write one table; a sweep that was stopped goes on where it was."""
@@ -241,13 +245,15 @@ def sweep(
 
     if output.exists() and not force:
         raise SpecError(f"{output}: exists; --force replaces it")
+    if cluster is not None and processes is not None:
+        raise SpecError("--jobs and --cluster: write one of the two; how many workers a cluster has is decided there")
     figures_table([], output.suffix)  # a kind of file that cannot be written is refused before the first run
     axes = [axis(text) for text in vary]
     points = grid(axes) if sobol is None else sobol_points(axes, sobol, seed)
     scenario = Scenario(hardware, workload, tuple(sets), nodes=_one_number(nodes), batch=batch, precision=precision, stack=stack, seed=seed)
     journal = output.with_name(output.name + ".journal")
     told = _progress("points")
-    rows = swept(scenario, points, row, journal, processes, lambda done: told(done.points, done.of))
+    rows = swept(scenario, points, row, journal, processes, lambda done: told(done.points, done.of), cluster)
     talk.progress("")
     write_file(output, figures_table(rows, output.suffix))
     journal.unlink(missing_ok=True)

@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-from sim.spec import yaml
+from sim.spec import elsewhere, yaml
 from sim.spec.yaml import Document, SpecError
 from sim.units import shorten
 
@@ -52,8 +52,8 @@ def locate(name: str, folder: str, near: Path | None = None, written_in: Path | 
     by_lower = {known_name.lower(): path for known_name, path in known.items()}
     if (found := by_lower.get(name.lower()) or _by_alias(name, known)) is not None:
         return found
-    if written_in is None and _is_file(Path(name)):
-        return Path(name)
+    if written_in is None and _is_file(elsewhere.named(name)):
+        return elsewhere.named(name)
     raise UnknownName(f"{_shown(name)} is not in the catalogue ({folder}/){nearest(name, folder)}")
 
 
@@ -63,6 +63,7 @@ def read(path: Path, before: str | None = None) -> Document:
         stat = path.stat()
     except (OSError, ValueError) as error:
         raise SpecError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    elsewhere.note(path)
     return _read_unchanged(path, stat.st_mtime_ns, stat.st_size, before)
 
 
@@ -101,7 +102,7 @@ def _is_path(name: str) -> bool:
 
 
 def _file_at(name: str, folder: str, written_in: Path | None) -> Path:
-    path = written_in.parent / name if written_in is not None else Path(name)
+    path = written_in.parent / name if written_in is not None else elsewhere.named(name)
     if _is_file(path):
         return path
     try:

@@ -1,4 +1,4 @@
-"""What comes out when fields vary? One row a point, computed in parallel, kept as it comes, and never computed twice.
+"""What comes out when fields vary? One row a point, computed on all cores or on a cluster, kept as it comes, never computed twice.
 
 Each finished point is appended as one JSON line to a journal beside the result (``sweep.csv.journal``), with a fingerprint of the
 question; a sweep that was killed reads it and goes on, dropping a last line that was cut off. When all points are there the table
@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from sim import __version__
+from sim.spec.elsewhere import as_written, read_files
 from sim.spec.library import fingerprint
 from sim.spec.yaml import SpecError
+from sim.study.cluster import each_on_cluster, pack
 from sim.study.pool import each
 from sim.study.scenario import Scenario, prepare
 from sim.study.space import Point
@@ -64,19 +67,26 @@ def sweep(
     journal: Path | None = None,
     processes: int | None = None,
     progress: Callable[[Done], None] | None = None,
+    cluster: str | None = None,
 ) -> list[dict[str, Any]]:
     """Return one row for each of *points*: its fields, then the figures of *run*; a point that cannot run has ``problem`` instead.
 
     With a *journal* file, points of an interrupted sweep of the same question are taken from there, and new ones added to it.
+    Up to *processes* processes of this machine compute them, or the workers of the dask scheduler at the address *cluster*.
     Raise SpecError where the first point is bad input.
     """
-    prepare(at(scenario, points[0]))  # a name that is wrong is wrong at every point
+    with read_files() as read:
+        prepare(at(scenario, points[0]))  # a name that is wrong is wrong at every point
     keys = [fingerprint([asdict(at(scenario, point)), __version__]) for point in points]
     known = dict(_read(journal)) if journal else {}
     missing = [(key, at(scenario, point)) for key, point in dict(zip(keys, points, strict=True)).items() if key not in known]
     kept = len(set(keys)) - len(missing)
+    if cluster is None or not missing:
+        found = each(partial(_figures, run), missing, processes)
+    else:
+        found = each_on_cluster(cluster, partial(_figures, run), missing, pack(read | _read_by(scenario, points)))
     with _Journal(journal) as note:
-        for count, (key, figures) in enumerate(each(partial(_figures, run), missing, processes), start=1):
+        for count, (key, figures) in enumerate(found, start=1):
             known[key] = figures
             note(key, figures)
             if progress is not None:
@@ -89,7 +99,18 @@ def _figures(run: Runner, task: tuple[str, Scenario]) -> tuple[str, dict[str, An
     try:
         return key, {**run(scenario), "problem": ""}
     except SpecError as error:
-        return key, {"problem": str(error)}
+        return key, {"problem": as_written(str(error))}
+
+
+def _read_by(scenario: Scenario, points: Sequence[Point]) -> set[Path]:
+    """Return the files that some of *points* read because of a value that may name one, each such value once."""
+    first = dict(points[0])
+    values = dict.fromkeys((key, value) for point in points for key, value in point if not value[:1].isdigit() and first[key] != value)
+    with read_files() as read:
+        for key, value in values:
+            with suppress(SpecError):
+                prepare(at(scenario, tuple({**first, key: value}.items())))
+    return read
 
 
 def _read(journal: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -128,3 +149,5 @@ class _Journal:
     def __exit__(self, *_: object) -> None:
         if self._path is not None:
             self._file.close()
+            if not self._path.stat().st_size:  # nothing came of it
+                self._path.unlink()

@@ -1,0 +1,151 @@
+"""Oracle: the same sweep in this process. The scheduler and its workers are processes of their own, on loopback."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from sim.documents import row
+from sim.spec.yaml import SpecError
+from sim.study.cluster import Luggage, each_on_cluster, pack
+from sim.study.scenario import Scenario
+from sim.study.space import axis, grid
+from sim.study.sweep import Done, sweep
+
+BASE = Scenario("p3.2xlarge", "resnet18")
+POINTS = grid([axis("batch=8,16,24,32,40,48,56,64")])
+NOTHING = Luggage("", os.getcwd(), (), ())
+
+
+class Machines(NamedTuple):
+    """A scheduler's address and its worker processes."""
+
+    address: str
+    workers: list[subprocess.Popen[str]]
+
+
+def _start(stack: ExitStack, *words: str) -> tuple[subprocess.Popen[str], str]:
+    """Start a dask process that ends with *stack*; return it and the address that it prints once it listens."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    process = subprocess.Popen(
+        [sys.executable, "-m", *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment
+    )
+    stack.callback(process.wait)
+    stack.callback(process.kill)
+    assert process.stderr is not None
+    stack.enter_context(process.stderr)
+    said = ""
+    for line in process.stderr:
+        said += line
+        if found := re.search(r"(?:Scheduler|worker) at:\s+tcp://(\S+)", line):
+            return process, found.group(1)
+    pytest.fail(f"{words[0]} ended before it listened: {said}")
+
+
+@pytest.fixture
+def machines() -> Iterator[Machines]:
+    pytest.importorskip("distributed", reason="dask.distributed is not installed: pip install 'stallsim[cluster]'")
+    with ExitStack() as stack:
+        scheduler = ("distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard")
+        _, address = _start(stack, *scheduler)
+        worker = ("distributed.cli.dask_worker", f"tcp://{address}", "--no-nanny", "--nthreads", "1", "--no-dashboard")
+        yield Machines(f"dask://{address}", [_start(stack, *worker)[0] for _ in range(2)])
+
+
+@pytest.mark.slow
+def test_a_sweep_survives_a_worker(machines: Machines) -> None:
+    told: list[Done] = []
+
+    def kill_one(done: Done) -> None:
+        told.append(done)
+        if done.points == 1:
+            machines.workers[0].send_signal(signal.SIGKILL)
+
+    assert sweep(BASE, POINTS, row, cluster=machines.address, progress=kill_one) == sweep(BASE, POINTS, row, processes=1)
+    assert told[-1] == Done(len(POINTS), len(POINTS), 0)
+    assert machines.workers[0].wait() == -signal.SIGKILL
+
+
+_SWEEP = """
+import sys
+from pathlib import Path
+from sim.documents import row
+from sim.study.sweep import sweep
+from tests.study.test_cluster import BASE, POINTS
+sweep(BASE, POINTS, row, Path(sys.argv[2]), cluster=sys.argv[1], progress=lambda done: print(done.points, flush=True))
+"""
+
+
+@pytest.mark.slow
+def test_a_sweep_that_was_killed_goes_on(machines: Machines, tmp_path: Path) -> None:
+    journal = tmp_path / "sweep.csv.journal"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    killed = subprocess.Popen(
+        [sys.executable, "-c", _SWEEP, machines.address, str(journal)], stdout=subprocess.PIPE, text=True, env=environment
+    )
+    assert killed.stdout is not None
+    with killed.stdout:
+        assert [killed.stdout.readline() for _ in range(2)] == ["1\n", "2\n"]
+        killed.kill()
+        killed.wait()
+    told: list[Done] = []
+    found = sweep(BASE, POINTS, row, journal, cluster=machines.address, progress=told.append)
+    assert found == sweep(BASE, POINTS, row, processes=1)
+    assert told[0].kept >= 2
+
+
+@pytest.mark.slow
+def test_own_files_travel_and_messages_name_them(machines: Machines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "parts" / "gpus").mkdir(parents=True)
+    (tmp_path / "parts" / "gpus" / "mine.yaml").write_text("extends: v100-sxm2-16gb\nname: mine\n")
+    (tmp_path / "box.yaml").write_text("extends: p3.2xlarge\nname: box\nnode:\n  gpu: mine\n")
+    (tmp_path / "other.yaml").write_text("extends: box.yaml\nname: other\nnode:\n  nic:\n    bandwidth: 1 parsec\n")
+    monkeypatch.chdir(tmp_path)
+    points = grid([axis("hardware=box.yaml,other.yaml"), axis("batch=16,32,48")])
+    here = sweep(BASE, points, row, processes=1)
+    assert here[0]["problem"] == ""
+    assert here[3]["problem"].startswith("other.yaml:5:5: node.nic.bandwidth")
+    for worker in machines.workers:  # they run elsewhere: what is not sent is not there
+        assert os.readlink(f"/proc/{worker.pid}/cwd") != str(tmp_path)
+    assert sweep(BASE, points, row, cluster=machines.address) == here
+
+
+@pytest.mark.slow
+def test_another_version_or_catalogue_is_refused(machines: Machines) -> None:
+    luggage = pack([Path(__file__).parents[2] / "hardware" / "p3.2xlarge.yaml"])
+    assert luggage.files == ()
+    assert [name for name, _ in luggage.catalogue] == ["hardware/p3.2xlarge.yaml"]
+    for wrong, said in (
+        (luggage._replace(version="0.0"), r"worker has stallsim .*, this is 0\.0"),
+        (luggage._replace(catalogue=(("hardware/p3.2xlarge.yaml", "0"),)), "another file on a worker"),
+    ):
+        with pytest.raises(SpecError, match=said):
+            list(each_on_cluster(machines.address, str, [1], wrong))
+    assert sorted(each_on_cluster(machines.address, str, [1, 2], luggage)) == ["1", "2"]
+
+
+@pytest.mark.parametrize("address", ["", "localhost", "dask://host", "dask://host:99999", "http://host:80", "dask://:80"])
+def test_addresses_have_a_host_and_a_port(address: str) -> None:
+    with pytest.raises(SpecError, match="write dask://HOST:PORT"):
+        list(each_on_cluster(address, str, [1], NOTHING))
+
+
+@pytest.mark.slow
+def test_a_scheduler_that_is_not_there_or_idle_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("distributed", reason="dask.distributed is not installed: pip install 'stallsim[cluster]'")
+    monkeypatch.setattr("sim.study.cluster._ANSWER_TIME", 1.0)
+    with ExitStack() as stack:
+        _, address = _start(stack, "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard")
+        with pytest.raises(SpecError, match="has no workers; start some with 'dask worker"):
+            list(each_on_cluster(f"dask://{address}", str, [1], NOTHING))
+    with pytest.raises(SpecError, match="no scheduler answers there; start one with"):
+        list(each_on_cluster(f"dask://{address}", str, [1], NOTHING))
