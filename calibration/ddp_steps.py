@@ -273,6 +273,12 @@ def _timed(step: Callable[[], None], wanted: StepsWanted, device: Any) -> tuple[
     return [end - begin for begin, end in pairwise(marks)], used
 
 
+def ready(wanted: StepsWanted, device: Any) -> tuple[Any, NextInputs, Callable[[Any], Any]]:
+    """Return the model on *device*, what gives its batches there, and the loss of what it returns, for who runs steps in another way."""
+    model = _model(wanted).to(device)
+    return model, _same_batch(wanted, model, device), _loss
+
+
 def spawn(
     wanted: StepsWanted,
     ranks: int,

@@ -17,6 +17,7 @@ from calibration.machine import cores, machine_facts, neutral_name, version_fact
 from calibration.machine_record import MachineRecord, ProbeRecord, Row, read_record
 from calibration.probes.catalogue import chosen
 from calibration.probes.probe import Bench, JobModel, Probe
+from calibration.probes.stash import stalls
 from calibration.profiling import Asked, Progress, measure, opened_record
 from calibration.team import Rank, SpawnedTeam, Team, TorchrunTeam, join, serve, under_torchrun
 from sim.spec.yaml import SpecError
@@ -191,7 +192,8 @@ def summary(path: Path, found: MachineRecord) -> str:
     for name, probe in found.probes.items():
         line = f"  {name:12} {probe.state:8} {len(probe.rows):4} answers  {probe.duration_s:6.1f} s  {probe.reason}"
         lines.append(line.rstrip())
-    return "\n".join(lines)
+    told = [f"{name} {1e3 * stall.time:.1f} ms a step ({100 * stall.share:.0f} %)" for name, stall in stalls(found.rows("stash")).items()]
+    return "\n".join([*lines, *([f"  stalls as Stash measures them: {', '.join(told)}"] if told else [])])
 
 
 def kept(path: Path) -> str:

@@ -45,14 +45,17 @@ class Asked:
     again: bool = False
 
 
-def opened_record(path: Path, fresh: MachineRecord) -> MachineRecord:
-    """Return the record at *path*, to go on with, or *fresh* where there is none; raise SpecError where it is of another machine."""
+def opened_record(path: Path, fresh: MachineRecord, but: Sequence[str] = ()) -> MachineRecord:
+    """Return the record at *path*, to go on with, or *fresh* where there is none.
+
+    Raise SpecError where it is of another machine or other versions, in anything *but* these facts.
+    """
     if not path.exists():
         return fresh
     found = read_record(path)
     for name, here in (fresh.machine | fresh.versions).items():
         there = (found.machine | found.versions).get(name)
-        if name != "clock_hz" and there != rounded(here):
+        if name not in ("clock_hz", *but) and there != rounded(here):
             raise SpecError(f"{path}: was measured with {name} {there}, and here it is {here}; measure into another file")
     found.state = "partial"
     return found
@@ -72,7 +75,7 @@ def measure(asked: Asked, record: MachineRecord, bench: Bench, progress: Progres
             if isinstance(bench.team, TorchrunTeam) and "rank" in str(error):
                 break  # who is left has nobody to measure with
         except BaseException as error:
-            found.state, found.reason = "partial", found.reason or _stop_reason(error)
+            found.state, found.reason = "partial", _stop_reason(error)
             raise
         finally:
             bench.clear()
@@ -87,11 +90,13 @@ def measure(asked: Asked, record: MachineRecord, bench: Bench, progress: Progres
 def _begun(record: MachineRecord, probe: Probe, again: bool) -> ProbeRecord:
     """Return what *probe* has found so far."""
     before = record.probes.get(probe.name)
-    return ProbeRecord("partial", _now(), STOPPED) if before is None or again else before
+    return ProbeRecord("partial", now(), STOPPED) if before is None or again else before
 
 
 def _stop_reason(error: BaseException) -> str:
-    return "interrupted" if isinstance(error, KeyboardInterrupt) else f"{type(error).__name__}: {error}"
+    if isinstance(error, KeyboardInterrupt | SystemExit):
+        return str(error) or "interrupted"
+    return f"{type(error).__name__}: {error}"
 
 
 def _run(probe: Probe, found: ProbeRecord, bench: Bench, progress: Progress, write: Callable[[], None]) -> None:
@@ -107,7 +112,7 @@ def _run(probe: Probe, found: ProbeRecord, bench: Bench, progress: Progress, wri
     for asked in missing:
         progress.step(asked)
         found.rows.append(rounded(asked | probe.answer(bench, asked)))
-        found.date = _now()
+        found.date = now()
         if time.monotonic() - written > EVERY:
             write()
             written = time.monotonic()
@@ -120,5 +125,6 @@ def _answers(row: Row, asked: Row) -> bool:
     return all(name in row and row[name] == value for name, value in wanted.items())
 
 
-def _now() -> str:
+def now() -> str:
+    """Return day and time in UTC."""
     return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

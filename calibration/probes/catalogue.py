@@ -12,9 +12,11 @@ from calibration.probes.loading import LOADING
 from calibration.probes.passes import LAUNCH, MEMORY
 from calibration.probes.probe import Probe
 from calibration.probes.products import CONVOLUTION, GEMM
+from calibration.probes.stash import STASH
+from calibration.probes.training import LAYERS, STEPS_PROBE
 from sim.spec.yaml import SpecError
 
-PROBES: Final = (LAUNCH, MEMORY, GEMM, CONVOLUTION, HOST_COPY, PEER_COPY, DISK, LOADING, EXCHANGE)
+PROBES: Final = (LAUNCH, MEMORY, GEMM, CONVOLUTION, HOST_COPY, PEER_COPY, DISK, LOADING, EXCHANGE, LAYERS, STEPS_PROBE, STASH)
 
 
 def chosen(names: str | None) -> Sequence[Probe]:

@@ -20,7 +20,8 @@ BATCH: Final = 16
 """Small, so that there are many in a second; what a batch costs beside its pictures is little."""
 
 
-def _no_pillow(bench: Bench) -> str:
+def no_pillow(bench: Bench) -> str:
+    """Say what is missing to decode pictures."""
     try:
         import PIL  # noqa: F401
     except ImportError:
@@ -71,4 +72,4 @@ def _loader_times(pictures: list[bytes], workers: int, seconds: float) -> list[f
     return found
 
 
-LOADING = Probe("loading", "JPEG decoding and augmentation by workers", loading_questions, loading_answer, _no_pillow)
+LOADING = Probe("loading", "JPEG decoding and augmentation by workers", loading_questions, loading_answer, no_pillow)

@@ -1,0 +1,157 @@
+"""How long do a model's layers and its training steps take? Hooks around every layer, and whole steps on all ranks.
+
+Layers are timed one by one on one device: forward by hooks before and after it, backward from the moment its output's gradient has come to
+the moment its input's has (torch.nn.Module.register_full_backward_hook), each after a synchronisation, which a step does without.
+In-place operations are made ordinary ones, as hooks need, and the input's gradient is asked for as well, which a step does without. Steps
+are those of `calibration.ddp_steps`, with gradient exchange and without.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from calibration.ddp_steps import StepsWanted, ready, run_rank
+from calibration.machine_record import Row
+from calibration.probes.probe import Bench, JobModel, Probe
+from calibration.probes.timing import synchronize
+from calibration.team import Rank
+
+SMALL: Final = (
+    JobModel("calibration.probes.small_nets:wide", ("3x32x32",), 16),
+    JobModel("calibration.probes.small_nets:deep", ("3x32x32",), 16),
+)
+NETWORKS: Final = {
+    "cpu": (("alexnet", 4), ("squeezenet1_0", 4), ("resnet18", 4)),
+    "cuda": (("alexnet", 128), ("squeezenet1_0", 64), ("resnet50", 32), ("vgg16", 32)),
+}
+"""Of torchvision: many parameters, few, and in between; samples per rank at which a step takes some tenths of a second at most."""
+REPETITIONS: Final = 4
+STEPS, QUICK_STEPS = 6, 3
+
+Times = dict[str, list[float]]
+
+
+def models(bench: Bench) -> Sequence[JobModel]:
+    """Return the user's model, or else known ones."""
+    if bench.models:
+        return bench.models
+    if bench.quick or importlib.util.find_spec("torchvision") is None:
+        return SMALL
+    return [JobModel(f"torchvision.models:{name}", ("3x224x224",), batch) for name, batch in NETWORKS[bench.device]]
+
+
+def wanted_steps(asked: Row, bench: Bench, exchange: bool) -> StepsWanted:
+    """Return the steps of the model that a question names."""
+    steps = QUICK_STEPS if bench.quick else STEPS
+    inputs, arguments = tuple(asked["inputs"]), tuple(asked["arguments"])
+    return StepsWanted(asked["model"], inputs, asked["batch"], steps, 2, exchange, arguments=arguments, threads=bench.threads)
+
+
+def layer_questions(bench: Bench) -> list[Row]:
+    """Return the models."""
+    return [model.asked for model in models(bench)]
+
+
+def layer_answer(bench: Bench, asked: Row) -> Row:
+    """Time every layer of one model, forward and backward."""
+    import torch
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of hooks on the first layer, whose input needs no gradient
+        model, next_inputs, loss = ready(wanted_steps(asked, bench, exchange=False), torch.device(bench.device))
+        return layer_times(model, next_inputs, loss, bench.device)
+
+
+def layer_times(model: Any, next_inputs: Callable[[], Any], loss: Callable[[Any], Any], device: str) -> Row:
+    """Return the seconds of each layer's passes and of whole passes, one number a repetition; the first repetition is left out."""
+    watch = _Watch(device)
+    leaves = [(name, module) for name, module in model.named_modules() if not list(module.children())]
+    hooks = [hook for name, module in leaves for hook in watch.around(name, module)]
+    wholes: list[float] = []
+    try:
+        for _ in range(REPETITIONS + 1):
+            positional, named = next_inputs()
+            for tensor in (*positional, *named.values()):
+                if getattr(tensor, "is_floating_point", bool)():
+                    tensor.requires_grad_()
+            watch.turn()
+            start = watch.now()
+            loss(model(*positional, **named)).backward()
+            wholes.append(watch.now() - start)
+            model.zero_grad(set_to_none=True)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return {"whole_s": wholes[1:], "layers": [watch.row(name, type(module).__name__) for name, module in leaves]}
+
+
+class _Watch:
+    """When did each layer begin and end? Calls of one layer in one step are added up."""
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+        self._begun: dict[tuple[str, str], float] = {}
+        self._found: dict[str, list[Times]] = defaultdict(list)
+        self._turn = -1
+
+    def now(self) -> float:
+        synchronize(self._device)
+        return time.perf_counter()
+
+    def turn(self) -> None:
+        self._turn += 1
+
+    def around(self, name: str, module: Any) -> list[Any]:
+        """Return hooks around the passes of *module*."""
+        if getattr(module, "inplace", False):
+            module.inplace = False
+        return [
+            module.register_forward_pre_hook(lambda *_: self._begin(name, "forward")),
+            module.register_forward_hook(lambda *_: self._end(name, "forward")),
+            module.register_full_backward_pre_hook(lambda *_: self._begin(name, "backward")),
+            module.register_full_backward_hook(lambda *_: self._end(name, "backward")),
+        ]
+
+    def row(self, name: str, kind: str) -> Row:
+        """Return the times of one layer, without the first turn."""
+        turns = self._found[name][1:]
+        return {"layer": name, "type": kind} | {f"{way}_s": [sum(turn[way]) for turn in turns] for way in ("forward", "backward")}
+
+    def _begin(self, name: str, way: str) -> None:
+        self._begun[name, way] = self.now()
+
+    def _end(self, name: str, way: str) -> None:
+        start = self._begun.pop((name, way), None)
+        turns = self._found[name]
+        while len(turns) <= self._turn:
+            turns.append({"forward": [], "backward": []})
+        if start is not None:
+            turns[self._turn][way].append(self.now() - start)
+
+
+def step_questions(bench: Bench) -> list[Row]:
+    """Return models, with exchange where there are several ranks, and without."""
+    ways = (True, False) if bench.team.ranks > 1 else (False,)
+    return [model.asked | {"exchange": exchange, "ranks": bench.team.ranks} for model in models(bench) for exchange in ways]
+
+
+def step_answer(bench: Bench, asked: Row) -> Row:
+    """Time whole steps: seconds by rank, and processor seconds of a step and rank."""
+    found = bench.team.ask(step_task, wanted_steps(asked, bench, asked["exchange"]))
+    return {"parameters": found[0].parameters, "cpu_s": [one.cpu_time for one in found], "times_by_rank_s": [one.times for one in found]}
+
+
+def step_task(rank: Rank, wanted: StepsWanted) -> Any:
+    """Run the steps as one rank."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return run_rank(wanted)
+
+
+LAYERS = Probe("layers", "time of each layer of a few models", layer_questions, layer_answer)
+STEPS_PROBE = Probe("steps", "training steps of a few models on all ranks, with exchange and without", step_questions, step_answer)
