@@ -14,13 +14,14 @@ import math
 from bisect import bisect_right
 from collections.abc import Generator, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import accumulate, pairwise
 
 import simpy
 
 from sim.analysis.stalls import Blame, Window, resource_table, stall_table
 from sim.analysis.steady_state import Period, PeriodDetector, State, settled, warm_up
-from sim.cluster.build import Slot, build
+from sim.cluster.build import Built, Slot, build
 from sim.cluster.network import Network
 from sim.cluster.storage import Credits, most_iops
 from sim.events import Cause, EventLog
@@ -82,6 +83,20 @@ class Scene:
         """Tell whether any job draws its steps at random."""
         return any(job.workload.training.noise.draw for job in self.jobs)
 
+    @cached_property
+    def built(self) -> Built:
+        """Return the rank classes and live links, the same in every epoch."""
+        return build(self.cluster, self._crossings(), self.fold)
+
+    def _crossings(self) -> dict[str, dict[str, Hashable]]:
+        """Return, by slot and physical link, who crosses it how often: the colour that keeps unlike links apart."""
+        found: dict[str, dict[str, Hashable]] = {slot.name: {} for slot in self.cluster}
+        for number, plan in enumerate(self.rings):
+            for slot, links in found.items():
+                for link, counts in plan.crossings(slot).items() if plan else ():
+                    links[link] = (links.get(link), number, counts)
+        return found
+
 
 @dataclass
 class _LiveJob:
@@ -135,11 +150,12 @@ class EpochRun:
         self._burst = {slot: credits.left for slot, credits in scene.credits.items()}
         self._ios: list[dict[str, float]] = []
         """I/Os on one node of each slot, by step of the first job."""
-        built = build(self.network, scene.cluster, self._crossings(), scene.fold)
+        for link, capacity in scene.built.capacity.items():
+            self.network.add_link(link, capacity)
         add_disks(self.network, scene.cluster, self._burst)
         for link, capacity in {link: capacity for plan in scene.rings if plan for link, capacity in plan.shared.items()}.items():
             self.network.add_link(link, capacity)
-        self._stage = Stage(self.network, self.log, built, self._burst, scene.executor, scene.seed)
+        self._stage = Stage(self.network, self.log, scene.built, self._burst, scene.executor, scene.seed)
         self._live = [_LiveJob([], [start], job.asynchronous) for job, start in zip(scene.jobs, starts, strict=True)]
         for number in range(len(scene.jobs)):
             self.env.process(self._launch(number, hits[number]))
@@ -178,15 +194,6 @@ class EpochRun:
     def _durations(self) -> list[float]:
         """Return the seconds of each step of the first job since rates last changed."""
         return [end - start for start, end in pairwise(self._live[0].boundaries[self._regime_start :])]
-
-    def _crossings(self) -> dict[str, dict[str, Hashable]]:
-        """Return, by slot and physical link, who crosses it how often: the colour that keeps unlike links apart."""
-        found: dict[str, dict[str, Hashable]] = {slot.name: {} for slot in self.scene.cluster}
-        for number, plan in enumerate(self.scene.rings):
-            for slot, links in found.items():
-                for link, counts in plan.crossings(slot).items() if plan else ():
-                    links[link] = (links.get(link), number, counts)
-        return found
 
     def _launch(self, number: int, hits: Mapping[str, float]) -> Generator[simpy.Event, object, None]:
         """Start a job when its time has come, or once the first job's epoch is over."""

@@ -13,6 +13,7 @@ from sim.cluster.build import Slot, slots
 from sim.cluster.storage import Credits, epochs_until_empty
 from sim.epoch import Epoch, EpochRun, Scene
 from sim.events import EventLog
+from sim.spec import shelf
 from sim.spec.hardware import Hardware, Node
 from sim.spec.workload import Workload
 from sim.training.collectives.gloo import plan_gloo
@@ -97,8 +98,7 @@ def simulate(
     if executor not in EXECUTORS:
         raise ValueError(f"executor '{executor}': one of {', '.join(EXECUTORS)} is due")
     fold = fold and executor == "phase"
-    cluster = slots(hardware, [job.placement for job in jobs], fold, [serving(job.workload) for job in jobs])
-    rings = tuple(_plan(hardware, job, number, cluster) for number, job in enumerate(jobs))
+    cluster, rings = _planned(hardware, jobs, fold)
     warm_hits = [_hit_ratios(jobs, job_slots(number, cluster)) for number in range(len(jobs))]
     cold_hits = [dict.fromkeys(hits, 0.0) for hits in warm_hits]
     steps = [steps_per_epoch(job.workload, job.ranks) for job in jobs]
@@ -124,8 +124,22 @@ def ring_channels_of(hardware: Hardware, job: Job) -> int | None:
     """Return how many rings *job* would run side by side, alone on *hardware*; None for one rank, and for parameter servers."""
     if job.workload.training.stack.uses_servers:
         return None
-    plan = _plan(hardware, job, 0, slots(hardware, [job.placement]))
+    _, (plan,) = _planned(hardware, [job], True)
     return plan.channels if plan else None
+
+
+def _planned(hardware: Hardware, jobs: Sequence[Job], fold: bool) -> tuple[Sequence[Slot], tuple[Wiring | None, ...]]:
+    """Return the slots that *jobs* make of *hardware*, and what each job's gradients travel over."""
+    placements, servers = tuple(job.placement for job in jobs), tuple(serving(job.workload) for job in jobs)
+
+    def plan() -> tuple[Sequence[Slot], tuple[Wiring | None, ...]]:
+        cluster = slots(hardware, placements, fold, servers)
+        return cluster, tuple(_plan(hardware, job, number, cluster) for number, job in enumerate(jobs))
+
+    stacks = [job.workload.training.stack for job in jobs]
+    if any(stack.uses_servers or stack.gloo_transport for stack in stacks):
+        return plan()  # depends on more than what is in the key
+    return shelf.remembered((slots, id(hardware), placements, fold, *map(tuning_of, stacks)), plan, hardware)
 
 
 def _plan(hardware: Hardware, job: Job, number: int, cluster: Sequence[Slot]) -> Wiring | None:

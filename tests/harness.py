@@ -219,7 +219,9 @@ class Rig:
         self.plan: CollectivePlan = plan_collectives(job_slots(0, found), hardware.fabric, Tuning("2.30", algorithm, protocol, channels))
         for link, capacity in self.plan.shared.items():
             self.network.add_link(link, capacity)
-        self.built = build(self.network, found, {slot.name: self.plan.crossings(slot.name) for slot in found}, fold)
+        self.built = build(found, {slot.name: self.plan.crossings(slot.name) for slot in found}, fold)
+        for link, capacity in self.built.capacity.items():
+            self.network.add_link(link, capacity)
         self.all_reduce = EXECUTORS[executor](self.network, self.log, 0, self.plan, self.built.live)
         self.ends: dict[str, float] = {}
 

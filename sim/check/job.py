@@ -9,6 +9,7 @@ from sim import units
 from sim.check.checks import check_hardware, check_workload, placed, require
 from sim.check.servers import check_servers
 from sim.check.topology import Problem
+from sim.spec import shelf
 from sim.spec.fields import Precision
 from sim.spec.hardware import Gpu, Group, Hardware, Peak
 from sim.spec.library import Loaded
@@ -55,7 +56,10 @@ def check_run(
     For the other parameters see `check_job`.
     """
     machine, task = hardware.spec, workload.spec
-    problems = [*check_hardware(machine, hardware.document), *check_workload(task, workload.document)]
+    problems = [
+        *shelf.remembered((check_hardware, id(hardware)), lambda: check_hardware(machine, hardware.document), hardware),
+        *shelf.remembered((check_workload, id(workload)), lambda: check_workload(task, workload.document), workload),
+    ]
     documents = (hardware.document, workload.document)
     require([*problems, *check_job(machine, task, nodes=nodes, gpus=gpus, fit=fit, documents=documents)])
     return warn_job(machine, task, None if gpus is None else -(-gpus // (nodes or sum(group.count for group in _workers(machine)))), gpus)

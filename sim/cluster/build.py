@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from sim.cluster.network import Network
 from sim.cluster.symmetry import refine
 from sim.cluster.topology import NodeGraph, node_graph
 from sim.spec.hardware import Hardware, Node
@@ -205,28 +204,29 @@ class RankClass(NamedTuple):
 
 
 class Built(NamedTuple):
-    """Rank classes of all jobs, and for each slot the live link that stands for each physical one."""
+    """Rank classes of all jobs, the live link that stands for each physical one by slot, and what each live resource carries."""
 
     classes: list[RankClass]
     live: dict[str, dict[str, str]]
+    capacity: dict[str, float]
 
 
-def build(network: Network, cluster: Sequence[Slot], crossings: Mapping[str, Mapping[str, Hashable]], fold: bool = True) -> Built:
-    """Add every slot's resources to *network* and return its rank classes.
+def build(cluster: Sequence[Slot], crossings: Mapping[str, Mapping[str, Hashable]], fold: bool = True) -> Built:
+    """Return what is live of *cluster*.
 
     *crossings* tells, for each slot name, how often collectives cross each physical link: links that differ in it stay apart.
     """
     classes: list[RankClass] = []
     live: dict[str, dict[str, str]] = {}
+    capacity: dict[str, float] = {}
     for slot in cluster:
         found, names = _fold_slot(slot, crossings.get(slot.name, {}), fold)
         live[slot.name] = names
         for link, name in names.items():
-            if name not in network.capacity:
-                network.add_link(name, slot.graph.links[link].capacity)
-        network.add_link(f"{slot.name}.cores", slot.cores)
+            capacity.setdefault(name, slot.graph.links[link].capacity)
+        capacity[f"{slot.name}.cores"] = slot.cores
         classes.extend(found)
-    return Built(classes, live)
+    return Built(classes, live, capacity)
 
 
 def _fold_slot(slot: Slot, crossings: Mapping[str, Hashable], fold: bool) -> tuple[list[RankClass], dict[str, str]]:

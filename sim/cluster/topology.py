@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Literal
 
 from sim.cluster.node_links import NodeLink, links_of, parents_of
@@ -44,7 +44,7 @@ class Route:
     staged: bool = False
     """Whether the bytes rest in host memory on the way."""
 
-    @property
+    @cached_property
     def links(self) -> tuple[str, ...]:
         """Return the links of all stages, in order."""
         return tuple(link for stage in self.stages for link in stage)

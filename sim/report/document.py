@@ -44,6 +44,20 @@ def infeasible_document(hardware: str, workload: str, nodes: int, gpus: int, pro
 
 
 def _job_document(run: Run, number: int, inputs: Mapping[str, str], noted: Sequence[str]) -> dict[str, Any]:
+    return {
+        **run_figures(run, number),
+        "collective": collective(run, number),
+        "expected_error": expected_error(run, number),
+        "assumptions": [*assumptions(run, number), *_charged(run, number)],
+        "warnings": [*noted, *warnings(run, number), *_credits_end(run, number)],
+        "seed": run.seed,
+        "version": __version__,
+        "inputs_sha256": dict(inputs),
+    }
+
+
+def run_figures(run: Run, number: int = 0) -> dict[str, Any]:
+    """Return the figures of one job: what its document says first, all that a table of many runs shows."""
     job, plan = run.jobs[number], run.rings[number]
     workload = job.job.workload
     price = _price(run, number)
@@ -70,13 +84,6 @@ def _job_document(run: Run, number: int, inputs: Mapping[str, str], noted: Seque
         "gpu_memory_bytes": gpu_memory(
             workload, run.node(number).gpu, ranks=job.job.ranks, channels=plan.channels if plan else None
         ).by_use(),
-        "collective": collective(run, number),
-        "expected_error": expected_error(run, number),
-        "assumptions": [*assumptions(run, number), *_charged(run, number)],
-        "warnings": [*noted, *warnings(run, number), *_credits_end(run, number)],
-        "seed": run.seed,
-        "version": __version__,
-        "inputs_sha256": dict(inputs),
     }
 
 

@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeVar
 from pydantic import BaseModel
 
 from sim.spec import overrides as override
+from sim.spec import shelf
 from sim.spec.catalogue import SUFFIX, catalogue, locate, roots
 from sim.spec.hardware import Hardware
 from sim.spec.overrides import Override
@@ -56,12 +57,16 @@ def load_hardware(name: str, overrides: Iterable[Override] = (), library: Path |
 
     *library* is a folder of further hardware files, searched before the catalogue. Raise SpecError with all that is wrong.
     """
-    return load(Hardware, locate(name, "hardware", library), overrides, library)
+    return load(Hardware, _found(name, "hardware", library), overrides, library)
 
 
 def load_workload(name: str, overrides: Iterable[Override] = (), library: Path | None = None) -> Loaded[Workload]:
     """Return the workload that *name* (path or catalogue name) describes, with *overrides* applied."""
-    return load(Workload, locate(name, "workloads", library), overrides, library)
+    return load(Workload, _found(name, "workloads", library), overrides, library)
+
+
+def _found(name: str, folder: str, library: Path | None) -> Path:
+    return shelf.remembered((Path, name, folder, library), lambda: locate(name, folder, library))
 
 
 def load_part(kind: type[Spec], name: str, folder: str) -> Spec:
@@ -71,6 +76,11 @@ def load_part(kind: type[Spec], name: str, folder: str) -> Spec:
 
 def load(kind: type[Spec], path: Path, overrides: Iterable[Override] = (), library: Path | None = None) -> Loaded[Spec]:
     """Return the *kind* of description that the file *path* holds, with *overrides* applied."""
+    asked = tuple(overrides)
+    return shelf.remembered((kind, path, asked, library), lambda: _load(kind, path, asked, library))
+
+
+def _load(kind: type[Spec], path: Path, overrides: Iterable[Override], library: Path | None) -> Loaded[Spec]:
     resolver = Resolver(library)
     document = resolver.finish(override.apply(resolver, resolver.open(path, kind), kind, overrides), kind)
     spec = validated(kind, document, resolver.problems)

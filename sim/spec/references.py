@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from pydantic import BaseModel
 
-from sim.spec import catalogue, schema, yaml
+from sim.spec import catalogue, schema, shelf, yaml
 from sim.spec.catalogue import UnknownName
 from sim.spec.fields import Key
 from sim.spec.hardware import Group, Hardware, Node
@@ -137,7 +137,14 @@ class Resolver:
     def _part(self, reference: Piece, kind: Kind, chain: Chain) -> Piece:
         """Return the part that *reference* names, all its references followed."""
         path = self._locate(reference, kind, chain)
-        chain = (*chain, path)
+        noted = len(self.problems)
+        key = (Piece, path, kind, self._library, self._heads_only)
+        return shelf.remembered(
+            key, lambda: self._followed(path, kind, reference, (*chain, path)), worth=lambda: len(self.problems) == noted
+        )
+
+    def _followed(self, path: Path, kind: Kind, reference: Piece, chain: Chain) -> Piece:
+        """Return what the file *path* says, all its references followed."""
         if kind is Node:
             return self._from_hardware(path, "node", reference, chain)
         document = self._read(path, kind)
@@ -146,7 +153,8 @@ class Resolver:
 
     def _locate(self, reference: Piece, kind: Kind, chain: Chain) -> Path:
         written_in = Path(reference.mark.file) if reference.mark.line else None
-        path = catalogue.locate(reference.value, schema.FOLDERS[kind], self._library, written_in)
+        asked = (reference.value, schema.FOLDERS[kind], self._library, written_in)
+        path = shelf.remembered((Path, *asked), lambda: catalogue.locate(*asked))
         if path in chain:
             raise UnknownName(f"{reference.value} leads back to itself; a file cannot take its own parts from itself")
         return path

@@ -14,6 +14,7 @@ from sim.analysis.bottleneck import Bottleneck
 from sim.check import check_job, check_run, require, warn_job
 from sim.cluster.build import place, with_nodes
 from sim.simulate import Run, ring_channels_of, simulate
+from sim.spec import shelf
 from sim.spec.catalogue import suggestions
 from sim.spec.hardware import Hardware
 from sim.spec.library import Loaded, fingerprint, load_hardware, load_workload
@@ -178,7 +179,9 @@ def _contradictions(scenario: Scenario) -> None:
 def _grown(machine: Loaded[Hardware], scenario: Scenario) -> Loaded[Hardware]:
     """Return *machine* with as many workers as are asked for, or as a placement names, where it is one group of fewer."""
     if scenario.nodes is not None:
-        return _with_nodes(machine, scenario.nodes, f"--nodes {scenario.nodes}")
+        return shelf.remembered(
+            (Scenario, id(machine), scenario.nodes), lambda: _with_nodes(machine, scenario.nodes or 0, f"--nodes {scenario.nodes}"), machine
+        )
     counts = [group.count for group in machine.spec.groups if group.role == "worker"]
     parts = scenario.placement.count("+") + 1 if scenario.placement is not None else 0
     if len(counts) == 1 and parts > counts[0]:

@@ -118,9 +118,9 @@ def plan_step(workload: Workload, gpu: Gpu, cpu_speed: float, ranks: int) -> Ste
 
 def plan_steps(workload: Workload, machines: Sequence[tuple[Gpu, float]], ranks: int) -> list[StepPlan]:
     """Return the plan of one step on each of *machines* (GPU, speed of a core); *ranks* in all exchange the same operations."""
-    passes = [_run_layers(workload, gpu, cpu_speed) for gpu, cpu_speed in machines]
-    exchange = plan_exchange(workload, [max(times) for times in zip(*(found.ready for found in passes), strict=True)], ranks)
-    return [_plan(workload, gpu, cpu_speed, found, exchange, ranks) for (gpu, cpu_speed), found in zip(machines, passes, strict=True)]
+    asked = [_Asked(workload, gpu, cpu_speed) for gpu, cpu_speed in machines]
+    plans = _plans(tuple(dict.fromkeys(asked)), ranks)
+    return [plans[machine] for machine in asked]
 
 
 class _Asked(NamedTuple):
@@ -138,8 +138,12 @@ class _Asked(NamedTuple):
         return hash((id(self.workload), id(self.gpu), self.cpu_speed))
 
 
-def _run_layers(workload: Workload, gpu: Gpu, cpu_speed: float) -> _Pass:
-    return _one_pass(_Asked(workload, gpu, cpu_speed))
+@lru_cache(maxsize=32)
+def _plans(different: tuple[_Asked, ...], ranks: int) -> dict[_Asked, StepPlan]:
+    """Return the plan of each of *different* machines of one job."""
+    passes = [_one_pass(asked) for asked in different]
+    exchange = plan_exchange(different[0].workload, [max(times) for times in zip(*(found.ready for found in passes), strict=True)], ranks)
+    return {asked: _plan(*asked, found, exchange, ranks) for asked, found in zip(different, passes, strict=True)}
 
 
 @lru_cache(maxsize=128)

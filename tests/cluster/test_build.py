@@ -24,7 +24,10 @@ def built(cluster, placements, crossings=None, fold=True):
     """The built cluster and its network."""
     env = simpy.Environment()
     network = Network(env, EventLog(lambda: env.now))
-    return build(network, slots(cluster, placements, fold), crossings or {}, fold), network
+    built = build(slots(cluster, placements, fold), crossings or {}, fold)
+    for link, capacity in built.capacity.items():
+        network.add_link(link, capacity)
+    return built, network
 
 
 # --- where a job runs ------------------------------------------------------------------------------------------------

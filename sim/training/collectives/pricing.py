@@ -91,13 +91,10 @@ def _ring(layout: Layout, op: str, protocol: str, nbytes: float) -> Priced:
         return _ring_pipeline(layout, protocol, nbytes)
     traffic, chunk = _ring_traffic(layout), nbytes / layout.channels / layout.ranks
     steps = ROUNDS[op] * (layout.ranks - 1)
-    rings = _different(layout)
-    paces = [[traffic.pace(edge, chunk, protocol) for edge in ring] for ring in rings]
-    times = [
-        ring_time([chunk / pace.rate for pace in along], [edge.latency(protocol) for edge in ring], steps)
-        for ring, along in zip(rings, paces, strict=True)
-    ]
-    slowest = min(pace for along in paces for pace in along)
+    found = [traffic.along(ring, chunk, protocol) for ring in _different(layout)]
+    busy = (tuple(chunk / rate for rate in ring.rates) for ring in found)
+    times = [ring_time(*ring, steps) for ring in set(zip(busy, _latencies(layout, protocol), strict=True))]  # many are alike
+    slowest = min(ring.slowest for ring in found)
     return Priced(steps * chunk, max(times).total, chunk, slowest, traffic, latency_of(layout.rings[0]))
 
 
@@ -108,16 +105,22 @@ def _different(layout: Layout) -> list[tuple[Edge, ...]]:
     return list(known.values())
 
 
+@lru_cache(maxsize=64)
+def _latencies(layout: Layout, protocol: str) -> list[tuple[float, ...]]:
+    """Return the latency of every edge of each kind of ring."""
+    return [tuple(edge.latency(protocol) for edge in ring) for ring in _different(layout)]
+
+
 def _ring_pipeline(layout: Layout, protocol: str, nbytes: float) -> Priced:
     """Return a broadcast: piece after piece along the ring, whose last hop, back to the root, stays empty."""
     traffic, volume = _ring_traffic(layout), nbytes / layout.channels
     piece = piece_of(volume, layout.ranks - 1, protocol)
     first, slowest = 0.0, []
-    for ring in _different(layout):
-        paces = [traffic.pace(edge, volume, protocol) for edge in ring]
-        hops = [piece / pace.rate + edge.latency(protocol) for edge, pace in zip(ring, paces, strict=True)]
+    for ring, latencies in zip(_different(layout), _latencies(layout, protocol), strict=True):
+        found = traffic.along(ring, volume, protocol)
+        hops = [piece / rate + latency for rate, latency in zip(found.rates, latencies, strict=True)]
         first = max(first, sum(hops) * layout.ranks / len(ring) - hops[-1])
-        slowest.append(min(paces))
+        slowest.append(found.slowest)
     pace = min(slowest)
     return Priced(volume, first + (volume - piece) / pace.rate, volume, pace, traffic, latency_of(layout.rings[0]))
 
@@ -148,47 +151,82 @@ def _traffic(layout: Layout, spans: Sequence[_Span], between: float) -> Traffic:
     return Traffic(tuple(streams), between, layout.fabric)
 
 
-def _up_and_down(layout: Layout, protocol: str, volume: float, spans: Sequence[_Span], between: float) -> Priced:
-    """Return a pipeline over *spans* to the root and back; every stream carries *volume*."""
-    traffic = _traffic(layout, spans, between)
-    piece = tree_piece(volume, sum(span.hops for span in spans), protocol)
-    first, paces = 0.0, []
-    for span in spans:
-        found = [(traffic.pace(edge, volume, protocol, span.count), edge.latency(protocol)) for edge in span.edges]
-        first += span.hops * max(piece / pace.rate + latency for pace, latency in found)
-        paces += [pace for pace, _ in found]
-    slowest = min(paces)
-    edges = [edge for span in spans for edge in list(span.edges[:1]) * span.hops]
-    return Priced(volume, 2 * first + max(0.0, volume - piece) / slowest.rate, volume, slowest, traffic, latency_of(edges))
+@dataclass(frozen=True, eq=False)
+class _Way:
+    """What a pipeline crosses to the root and back: its spans, and the traffic they make. The same for every size."""
+
+    spans: tuple[_Span, ...]
+    traffic: Traffic
+
+
+@lru_cache(maxsize=128)
+def _late(way: _Way, protocol: str) -> list[list[float]]:
+    """Return the latency of every edge, by span."""
+    return [[edge.latency(protocol) for edge in span.edges] for span in way.spans]
+
+
+@lru_cache(maxsize=64)
+def _way_latency_of(way: _Way) -> tuple[Cause, str]:
+    return latency_of([edge for span in way.spans for edge in list(span.edges[:1]) * span.hops])
+
+
+def _up_and_down(protocol: str, volume: float, way: _Way) -> Priced:
+    """Return a pipeline along *way* to the root and back; every stream carries *volume*."""
+    piece = tree_piece(volume, sum(span.hops for span in way.spans), protocol)
+    first, slow = 0.0, []
+    for span, latencies in zip(way.spans, _late(way, protocol), strict=True):
+        found = way.traffic.along(span.edges, volume, protocol, span.count)
+        first += span.hops * max(piece / rate + latency for rate, latency in zip(found.rates, latencies, strict=True))
+        slow.append(found.slowest)
+    slowest = min(slow)
+    time = 2 * first + max(0.0, volume - piece) / slowest.rate
+    return Priced(volume, time, volume, slowest, way.traffic, _way_latency_of(way))
+
+
+def _way(layout: Layout, spans: Sequence[_Span], between: float) -> _Way:
+    return _Way(tuple(spans), _traffic(layout, spans, between))
 
 
 def _tree(layout: Layout, op: str, protocol: str, nbytes: float) -> Priced:
     """Return a double binary tree: each of two trees has half of each channel, up and down."""
+    return _up_and_down(protocol, nbytes / layout.channels / 2, _tree_way(layout))
+
+
+@lru_cache(maxsize=64)
+def _tree_way(layout: Layout) -> _Way:
     chains = [edge for part in layout.parts for channel in range(layout.channels) for edge in layout.chain(part, channel)]
     within, between = layout.tree_hops
     spans = [_Span(chains, 2.0, within)] if chains else []
     nodes = layout.nodes
     if nodes > 1:
         spans.append(_Span(_heads(layout), float(min(nodes, 4)), between))
-    return _up_and_down(layout, protocol, nbytes / layout.channels / 2, spans, 4.0 * (nodes - 1) * layout.channels)
+    return _way(layout, spans, 4.0 * (nodes - 1) * layout.channels)
 
 
 def _collnet(layout: Layout, op: str, protocol: str, nbytes: float) -> Priced:
     """Return a chain in each node whose first GPU sends to switches that add."""
+    return _up_and_down(protocol, nbytes / layout.channels, _collnet_way(layout))
+
+
+@lru_cache(maxsize=64)
+def _collnet_way(layout: Layout) -> _Way:
     chains = [edge for part in layout.parts for channel in range(layout.channels) for edge in layout.chain(part, channel)]
     spans = [_Span(chains, 1.0, layout.most_local - 1)] if chains else []
     spans.append(_Span(_heads(layout), 1.0, 1))
-    return _up_and_down(layout, protocol, nbytes / layout.channels, spans, float(layout.nodes * layout.channels))
+    return _way(layout, spans, float(layout.nodes * layout.channels))
 
 
 def _collnet_direct(layout: Layout, op: str, protocol: str, nbytes: float) -> Priced:
     """Return shards gathered at every GPU of a node, summed by the network, and handed back."""
-    local, volume = layout.most_local, nbytes / layout.channels
-    shares = layout.channels / local
+    return _up_and_down(protocol, nbytes / layout.channels, _collnet_direct_way(layout))
+
+
+@lru_cache(maxsize=64)
+def _collnet_direct_way(layout: Layout) -> _Way:
     inside = [edge for part in layout.parts for edge in layout.pairs(part)]
-    spans = [_Span(inside, 2.0 * shares, 1)] if inside else []
+    spans = [_Span(inside, 2.0 * layout.channels / layout.most_local, 1)] if inside else []
     spans.append(_Span(_heads(layout), 1.0, 1))
-    return _up_and_down(layout, protocol, volume, spans, float(layout.nodes * layout.channels))
+    return _way(layout, spans, float(layout.nodes * layout.channels))
 
 
 # --- reduction in NVSwitch -------------------------------------------------------------------------------------------

@@ -9,8 +9,8 @@ streams of one stand for all.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ from sim.events import Cause
 from sim.spec.hardware import Fabric
 from sim.training.collectives.channels import Channels, Hop
 from sim.training.collectives.protocols import WIRE_BYTES, hop_latency
-from sim.training.collectives.uncontended import hop_rate
+from sim.training.collectives.uncontended import Lane, lane
 
 TIER = {"interconnect": Cause.INTERCONNECT, "network": Cause.NETWORK}
 
@@ -117,6 +117,7 @@ class Traffic:
     streams: tuple[tuple[Part, Hop, float], ...]
     between: float
     fabric: Fabric
+    _kinds: dict[int, tuple[Sequence[Edge], list[_Kind], list[int]]] = field(default_factory=dict, repr=False)
 
     @cached_property
     def crossings(self) -> Mapping[str, Mapping[str, float]]:
@@ -139,29 +140,104 @@ class Traffic:
 
         A *count* below 1 is the share of a stream that *edge* carries.
         """
-        part_of = min(1.0, count)
-        rates = [(hop_rate(part.slot.graph, self.crossings[part.slot.name], hop, chunk, part_of), part, hop) for part, hop in edge.hops]
-        (rate, link), part, hop = min(rates, key=lambda found: found[0])
-        limit = part.slot.graph.links[link].description
-        if hop.flow_cap(chunk) <= rate:
-            limit = f"the flow limit of {hop.transport.name}"
-        elif hop.staged and hop.tier == "interconnect":
-            limit = f"copies through host memory {hop.src.upper()}-{hop.dst.upper()} ({limit})"
-        if edge.fabric and edge.fabric.core_bandwidth and (share := edge.fabric.core_bandwidth / self.between) < rate:
+        ((kind,), _) = self._sorted([edge])
+        return self._slowest(kind, _Reached(chunk), protocol, min(1.0, count))
+
+    def along(self, edges: Sequence[Edge], chunk: float, protocol: str, count: float = 1.0) -> Along:
+        """Return the pace of each of *edges*, as `pace` does; asked again and again with other sizes, edges alike are found once."""
+        if id(edges) not in self._kinds:
+            self._kinds[id(edges)] = (edges, *self._sorted(edges))
+        _, kinds, of_edge = self._kinds[id(edges)]
+        reached, part_of = _Reached(chunk), min(1.0, count)
+        paces = [self._slowest(kind, reached, protocol, part_of) for kind in kinds]
+        return Along(tuple(paces[number].rate for number in of_edge), min(paces))
+
+    def _sorted(self, edges: Sequence[Edge]) -> tuple[list[_Kind], list[int]]:
+        """Return the kinds of *edges*, whose hops have the same to give, and which kind each edge is of."""
+        kinds: dict[Hashable, _Kind] = {}
+        of_edge = []
+        for edge in edges:
+            lanes = [lane(part.slot.graph, self.crossings[part.slot.name], hop) for part, hop in edge.hops]
+            like = tuple((known.fair, known.alone, id(known.hop.transport)) for known in lanes)
+            kind = kinds.setdefault((like, id(edge.fabric)), _Kind(len(kinds), edge.fabric, []))
+            kind.members.append([(part, known) for (part, _), known in zip(edge.hops, lanes, strict=True)])
+            of_edge.append(kind.number)
+        return list(kinds.values()), of_edge
+
+    def _slowest(self, kind: _Kind, reached: _Reached, protocol: str, part_of: float) -> Pace:
+        """Return the pace of the edges of *kind*, or their share of the fabric's core where that is less."""
+        hops = [known.hop for _, known in kind.members[0]]
+        rates = [known.rate(*reached[known.hop], part_of) for _, known in kind.members[0]]
+        rate = min(rates)
+        if kind.fabric and kind.fabric.core_bandwidth and (share := kind.fabric.core_bandwidth / self.between) < rate:
             return Pace(share / WIRE_BYTES[protocol], Cause.NETWORK, CORE_LIMIT)
-        tier = hop.tier if hop.flow_cap(chunk) <= rate else part.slot.graph.links[link].tier
-        return Pace(rate / WIRE_BYTES[protocol], TIER[tier], limit)
+        held = tuple((place, reached[hops[place]].flow_cap <= rate) for place, found in enumerate(rates) if found == rate)
+        if held not in kind.limits:
+            kind.limits[held] = min(_limit(member, held) for member in kind.members)
+        return Pace(rate / WIRE_BYTES[protocol], *kind.limits[held])
+
+
+class Along(NamedTuple):
+    """Payload bytes/s of each of several edges, and the pace of the slowest."""
+
+    rates: tuple[float, ...]
+    slowest: Pace
+
+
+@dataclass
+class _Kind:
+    """Edges whose hops have the same to give: their lanes, hop by hop, and what holds them back by the hops that are slowest."""
+
+    number: int
+    fabric: Fabric | None
+    members: list[list[tuple[Part, Lane]]]
+    limits: dict[tuple[tuple[int, bool], ...], tuple[Cause, str]] = field(default_factory=dict)
+
+
+def _limit(lanes: Sequence[tuple[Part, Lane]], held: Sequence[tuple[int, bool]]) -> tuple[Cause, str]:
+    """Return what holds an edge back whose slowest hops are *held*, each by its flows or by a link."""
+    _, place, by_flow = min((lanes[place][1].link, place, by_flow) for place, by_flow in held)
+    part, slowest = lanes[place]
+    hop, link = slowest.hop, part.slot.graph.links[slowest.link]
+    if by_flow:
+        return TIER[hop.tier], f"the flow limit of {hop.transport.name}"
+    if hop.staged and hop.tier == "interconnect":
+        return TIER[link.tier], f"copies through host memory {hop.src.upper()}-{hop.dst.upper()} ({link.description})"
+    return TIER[link.tier], link.description
+
+
+class _Reach(NamedTuple):
+    """What a transport reaches with chunks of one size: its efficiency, and the most its flows carry (bytes/s)."""
+
+    efficiency: float
+    flow_cap: float
+
+
+class _Reached:
+    """What each transport reaches with chunks of *chunk* bytes, looked up once."""
+
+    def __init__(self, chunk: float) -> None:
+        self._chunk = chunk
+        self._known: dict[int, _Reach] = {}
+
+    def __getitem__(self, hop: Hop) -> _Reach:
+        key = id(hop.transport)
+        if key not in self._known:
+            self._known[key] = _Reach(hop.efficiency(self._chunk), hop.flow_cap(self._chunk))
+        return self._known[key]
 
 
 def _load(streams: Iterable[tuple[Part, Hop, float]], chunk: float, protocol: str) -> dict[tuple[str, str], float]:
     """Return what *streams* of one node weigh on its resources; what a transport cannot use weighs like bytes."""
     found: dict[tuple[str, str], float] = defaultdict(float)
+    reached = _Reached(chunk)
     for part, hop, count in streams:
-        weight = count * WIRE_BYTES[protocol] / min(1.0, hop.efficiency(chunk))
+        weight = count * WIRE_BYTES[protocol] / min(1.0, reached[hop].efficiency)
+        name = part.slot.name
         for link in hop.links:
-            found[part.slot.name, link] += weight
+            found[name, link] += weight
         if hop.transport.cpu_time_per_byte:
-            found[part.slot.name, CORES] += count * hop.transport.cpu_time_per_byte
+            found[name, CORES] += count * hop.transport.cpu_time_per_byte
     return found
 
 

@@ -41,15 +41,35 @@ def all_reduce_time(graph: NodeGraph, rings: Channels, nbytes: float) -> Estimat
     return Estimate(rings.launch + slowest.total, rings.launch + slowest.latency, bottleneck)
 
 
+class Lane(NamedTuple):
+    """What *hop* gives one stream beside the others, whatever the size of its chunks."""
+
+    hop: Hop
+    link: str
+    """The link with least to give."""
+    fair: float
+    """What it gives: its capacity over the streams that cross it (bytes/s)."""
+    alone: float
+    """What the route carries with its links to itself (bytes/s)."""
+
+    def rate(self, efficiency: float, flow_cap: float, share: float = 1.0) -> float:
+        """Return the rate (bytes/s) of one stream, given what its transport reaches with chunks of its size; *share* as in `hop_rate`."""
+        return min(self.fair * min(1.0, efficiency), self.alone * efficiency / share, flow_cap / share)
+
+
+def lane(graph: NodeGraph, crossings: Mapping[str, float], hop: Hop) -> Lane:
+    """Return what *hop* gives one stream where links are crossed by so many (*crossings*)."""
+    fair, link = min((graph.links[link].capacity / crossings[link], link) for link in hop.links)
+    return Lane(hop, link, fair, graph.alone(hop.route))
+
+
 def hop_rate(graph: NodeGraph, crossings: Mapping[str, float], hop: Hop, chunk: float, share: float = 1.0) -> tuple[float, str]:
     """Return the rate (bytes/s) of one stream on *hop* beside the others, and the link that bounds it.
 
     A *share* below 1 is a stream of which this hop carries only so many bytes.
     """
-    fair, link = min((graph.links[link].capacity / crossings[link], link) for link in hop.links)
-    efficiency = hop.efficiency(chunk)
-    rate = min(fair * min(1.0, efficiency), graph.alone(hop.route) * efficiency / share)
-    return min(rate, hop.flow_cap(chunk) / share), link
+    found = lane(graph, crossings, hop)
+    return found.rate(hop.efficiency(chunk), hop.flow_cap(chunk), share), found.link
 
 
 def _channel_time(graph: NodeGraph, crossings: Mapping[str, int], channel: Channel, chunk: float, steps: int) -> tuple[RingTime, str]:
