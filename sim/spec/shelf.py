@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar, cast
 
 T = TypeVar("T")
 
-MOST: Final = 512
+MOST: Final = 128
 """Results kept."""
 
 

@@ -14,10 +14,12 @@ from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
+from uuid import uuid4
 
 from sim import __version__
 from sim.spec.elsewhere import as_written, read_files
 from sim.spec.library import fingerprint
+from sim.spec.shelf import standing
 from sim.spec.yaml import SpecError
 from sim.study.cluster import each_on_cluster, pack
 from sim.study.pool import each
@@ -81,10 +83,11 @@ def sweep(
     known = dict(_read(journal)) if journal else {}
     missing = [(key, at(scenario, point)) for key, point in dict(zip(keys, points, strict=True)).items() if key not in known]
     kept = len(set(keys)) - len(missing)
+    question = partial(_figures, run, uuid4().hex)
     if cluster is None or not missing:
-        found = each(partial(_figures, run), missing, processes)
+        found = each(question, missing, processes)
     else:
-        found = each_on_cluster(cluster, partial(_figures, run), missing, pack(read | _read_by(scenario, points)))
+        found = each_on_cluster(cluster, question, missing, pack(read | _read_by(scenario, points)))
     with _Journal(journal) as note:
         for count, (key, figures) in enumerate(found, start=1):
             known[key] = figures
@@ -94,10 +97,12 @@ def sweep(
     return [{**dict(point), **known[key]} for key, point in zip(keys, points, strict=True)]
 
 
-def _figures(run: Runner, task: tuple[str, Scenario]) -> tuple[str, dict[str, Any]]:
+def _figures(run: Runner, sweep: str, task: tuple[str, Scenario]) -> tuple[str, dict[str, Any]]:
+    """Answer one point of *sweep*: a process that answers several takes descriptions not to change meanwhile."""
     key, scenario = task
     try:
-        return key, {**run(scenario), "problem": ""}
+        with standing(sweep):
+            return key, {**run(scenario), "problem": ""}
     except SpecError as error:
         return key, {"problem": as_written(str(error))}
 

@@ -38,6 +38,32 @@ def test_rows_are_those_of_runs_one_by_one() -> None:
         assert known["problem"] == ""
 
 
+@pytest.mark.parametrize(
+    "axes",
+    [
+        ["node.gpu=K80,V100-SXM2-16GB", "node.nic.bandwidth=10,100 Gbps", "nodes=1,2,16"],
+        ["training.stack=torch-1.13-ddp,gloo-ddp,horovod-0.21", "training.noise.draw=false,true", "dataset.samples=500,90000"],
+        ["workload=resnet18,alexnet", "hardware=p2.xlarge,p3.8xlarge", "input.num_workers=1,4"],
+    ],
+)
+def test_what_a_sweep_remembers_changes_no_row(axes: list[str]) -> None:
+    """Oracle: runs one by one, to the last digit, whatever has been read, planned and priced for other points before."""
+    points = grid([axis(text) for text in axes])
+    for order in (points, points[::-1]):
+        for point, known in zip(order, sweep(BASE, order, row, processes=1), strict=True):
+            alone = row(at(BASE, point))
+            assert {key: known[key] for key in alone} == alone
+
+
+def test_another_sweep_reads_what_has_changed_since(tmp_path: Path) -> None:
+    """By hand: twice the price in the file, twice the cost."""
+    path, costs = tmp_path / "mine.yaml", []
+    for price in (1, 2):
+        path.write_text(f"extends: p3.2xlarge\nname: mine\nprice: {{on_demand: {price} USD/h, source: test}}\n")
+        costs.append(sweep(Scenario(str(path), "resnet18"), grid([axis("batch=16")]), row, processes=1)[0]["cost_per_epoch_usd"])
+    assert costs[1] == pytest.approx(2 * costs[0], rel=1e-12)
+
+
 def test_several_processes_give_the_same_rows_in_the_same_order() -> None:
     points = grid([axis("batch=16,24,32,40,48,64")])
     assert sweep(BASE, points, row, processes=2) == sweep(BASE, points, row, processes=1)

@@ -1,0 +1,96 @@
+"""Is what stands on the shelf found again, and only that? Oracle: counted calls."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sim.spec.library import load_hardware
+from sim.spec.shelf import MOST, remembered, standing
+from sim.spec.yaml import SpecError
+
+
+class Counted:
+    """Makes 1, 2, 3 ..."""
+
+    made = 0
+
+    def __call__(self) -> int:
+        self.made += 1
+        return self.made
+
+
+def test_without_a_shelf_nothing_is_kept() -> None:
+    make = Counted()
+    assert [remembered("key", make) for _ in range(3)] == [1, 2, 3]
+
+
+def test_what_was_made_is_found_again_by_its_key() -> None:
+    make = Counted()
+    with standing("a study"):
+        assert [remembered(key, make) for key in ("one", "two", "one", "two")] == [1, 2, 1, 2]
+    assert remembered("one", make) == 3
+    with standing("a study"):
+        assert remembered("one", make) == 1
+
+
+def test_another_study_starts_with_an_empty_shelf() -> None:
+    make = Counted()
+    for number, name in enumerate(("first", "second", "first"), start=1):
+        with standing(name):
+            assert remembered("key", make) == number
+
+
+def test_only_so_much_is_kept_and_what_was_asked_last_stays() -> None:
+    make = Counted()
+    with standing("many"):
+        remembered("old", make)
+        remembered("often", make)
+        for number in range(MOST - 1):
+            remembered(number, make)
+            assert remembered("often", make) == 2
+        assert remembered("old", make) == MOST + 2
+
+
+def test_what_is_not_worth_it_and_what_fails_is_made_again() -> None:
+    make = Counted()
+
+    def refuse() -> int:
+        make()
+        raise SpecError("no")
+
+    with standing("refusals"):
+        assert [remembered("key", make, worth=lambda: False) for _ in range(2)] == [1, 2]
+        for _ in range(2):
+            with pytest.raises(SpecError, match="no"):
+                remembered("bad", refuse)
+    assert make.made == 4
+
+
+def test_descriptions_are_read_once_in_a_study(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("extends: p3.2xlarge\nname: mine\n")
+    with standing("files"):
+        first = load_hardware(str(path))
+        assert load_hardware(str(path)) is first
+        assert load_hardware(str(path), ["node.gpu_count=2"]) is not first
+    assert load_hardware(str(path)) is not first
+
+
+def test_a_reference_that_cannot_be_followed_is_told_every_time(tmp_path: Path) -> None:
+    """Oracle: the message without a shelf, for a file whose part names an unknown part."""
+    (tmp_path / "inner.yaml").write_text("extends: p3.2xlarge\nname: inner\nnode: {gpu: nosuch}\n")
+    path = tmp_path / "outer.yaml"
+    path.write_text("name: outer\ngroups: [{node: inner.yaml, count: 1, role: worker}]\n")
+    told = []
+    for name in ("", "a", "a"):
+        with pytest.raises(SpecError) as refused:
+            if name:
+                with standing(name):
+                    load_hardware(str(path))
+            else:
+                load_hardware(str(path))
+        told.append(str(refused.value))
+    assert "nosuch" in told[0]
+    assert told[1:] == told[:1] * 2
