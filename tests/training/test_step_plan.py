@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sim.cluster.gpu import memory_time
 from sim.training.exchange_plan import gradient_bytes
 from sim.training.operations import Operation
-from sim.training.step_plan import Segment, StepPlan, _run_layers, optimizer_work, plan_step
+from sim.training.step_plan import Segment, StepPlan, _Asked, _one_pass, optimizer_work, plan_step
 from tests.harness import layer, toy_node, toy_workload
 
 NODE = toy_node()
@@ -199,7 +199,7 @@ def test_checkpointed_blocks_run_their_forward_twice() -> None:
     settings = ["training.stack.launch_cpu=0 us"]
     plain = load_workload("gpt2", settings).spec
     again = load_workload("gpt2", [*settings, "training.activation_checkpointing=blocks"]).spec
-    found, expected = (_run_layers(workload, device, 1.0) for workload in (again, plain))
+    found, expected = (_one_pass(_Asked(workload, device, 1.0)) for workload in (again, plain))
     twice = sum(part.compute for part, number in zip(expected.forward, segments(again), strict=True) if number)
     assert sum(part.compute for part in found.forward) == pytest.approx(sum(part.compute for part in expected.forward))
     assert sum(part.compute for part in found.backward) == pytest.approx(sum(part.compute for part in expected.backward) + twice)
