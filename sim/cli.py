@@ -74,6 +74,7 @@ def run(
         Path | None,
         typer.Option(metavar="FILE", help="also write a Chrome trace of warm steps: .json, .json.gz, or a folder, a file a rank"),
     ] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="also write the result as one page that opens offline")] = None,
 ) -> None:
     """Simulate a training job and show where its time goes."""
     if as_json and as_csv:
@@ -92,17 +93,21 @@ def run(
     scenarios = scaling(scenario, many_nodes, many_gpus)
     if trace is not None:
         _write_trace(scenarios, trace)
-    _show_runs(scenarios, as_json, as_csv, output, verbose, thorough=not fast)
+    _show_runs(scenarios, (as_json, as_csv, verbose), output, html, thorough=not fast)
 
 
-def _show_runs(scenarios: Sequence[Any], as_json: bool, as_csv: bool, output: Path | None, verbose: bool, thorough: bool) -> None:
+def _show_runs(scenarios: Sequence[Any], shown: tuple[bool, bool, bool], output: Path | None, html: Path | None, thorough: bool) -> None:
+    as_json, as_csv, verbose = shown
     from sim.report.document import infeasible_document, run_document
+    from sim.report.files import write_file
+    from sim.report.page.run import run_page
+    from sim.report.page.scaling import scaling_page
     from sim.report.plots import pictures
     from sim.report.rows import run_csv
     from sim.report.table import run_text, scaling_text
     from sim.study.scaling import answers
 
-    found = answers(scenarios, thorough, talk.progress)
+    found = answers(scenarios, thorough, talk.progress, keep_rates=output is not None or html is not None)
     talk.progress("")
     documents = [
         run_document(point.run, point.inputs, point.warnings, point.bottlenecks)
@@ -116,9 +121,16 @@ def _show_runs(scenarios: Sequence[Any], as_json: bool, as_csv: bool, output: Pa
         whole, text = documents[0], "\n\n".join(run_text(runs[0], row, number, verbose) for number, row in enumerate(rows))
     else:
         whole, text = {"schema": 1, "runs": documents}, scaling_text(rows)
+    if html is not None or output is not None:
+        made = run_page(runs[0], whole, found[0].bottlenecks) if len(scenarios) == 1 else scaling_page(whole)
+    if html is not None:
+        write_file(html, made)
+        talk(f"wrote {html}")
     if output is not None:
         drawn = pictures(runs, len(scenarios) > 1, found[0].bottlenecks)
-        _write_output(output, {"run.json": json_text(whole), "report.txt": text + "\n", "run.csv": run_csv(rows), **drawn})
+        _write_output(
+            output, {"run.json": json_text(whole), "report.txt": text + "\n", "report.html": made, "run.csv": run_csv(rows), **drawn}
+        )
     if as_json:
         print_json(whole)
     else:

@@ -152,6 +152,7 @@ class EpochRun:
         """I/Os on one node of each slot, by step of the first job."""
         for link, capacity in scene.built.capacity.items():
             self.network.add_link(link, capacity)
+        self.log.links = scene.built.live
         add_disks(self.network, scene.cluster, self._burst)
         for link, capacity in {link: capacity for plan in scene.rings if plan for link, capacity in plan.shared.items()}.items():
             self.network.add_link(link, capacity)

@@ -119,6 +119,8 @@ class EventLog:
     work: list[Work] = field(default_factory=list)
     rates: list[RateChange] = field(default_factory=list)
     capacity: dict[str, float] = field(default_factory=dict)
+    links: dict[str, dict[str, str]] = field(default_factory=dict)
+    """By slot, under which name of ``capacity`` each physical link of a node is recorded: alike ones share one."""
     decisions: dict[str, Any] = field(default_factory=dict)
     steps: dict[int, list[float]] = field(default_factory=dict)
     """When each rank ended its steps (s)."""

@@ -23,7 +23,7 @@ LONGEST_FILE = 400
 LONGEST_FUNCTION = 60
 MEDIAN_FUNCTION = 8
 
-LAZY = ["pandas", "networkx", "joblib", "rich", "scipy", "matplotlib", "plotly", "torch"]
+LAZY = ["pandas", "networkx", "joblib", "rich", "scipy", "matplotlib", "torch"]
 """Too slow to import for a run that does not need them (pandas alone 0.46 s)."""
 
 EMPTY_WORDS = {"util", "utils", "helper", "helpers", "manager", "handler", "base", "common", "misc", "info"}

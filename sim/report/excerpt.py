@@ -91,6 +91,11 @@ class _Loop:
         slack = _ROUNDING * self.period
         return self.start + slack < time <= self.end + slack
 
+    def begins_in(self, time: float) -> bool:
+        """Tell whether something that begins at *time* begins in the period: at its end the simulation may have stopped before it did."""
+        slack = _ROUNDING * self.period
+        return self.start - slack <= time < self.end - slack
+
     def played(self, spans: Iterable[Span], start: float, end: float) -> list[Span]:
         """Return the part of *spans* between *start* and *end*, in order."""
         moved = list(spans)
@@ -276,7 +281,7 @@ def _played_loads(log: EventLog, loop: _Loop, ranks: Sequence[RankExcerpt]) -> d
     for link, steps in loads(log).items():
         moved = steps
         if loop.copies:
-            once = [(time, load) for time, load in steps if loop.ends_in(time)]
+            once = [(time, load) for time, load in steps if loop.begins_in(time)]
             moved = [(time + copy * loop.period, load) for copy in range(-1, loop.copies + 1) for time, load in once]
         before = [load for time, load in moved if time <= start]
         found[link] = [(start, before[-1] if before else 0.0), *((time, load) for time, load in moved if start < time < end)]

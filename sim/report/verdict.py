@@ -75,6 +75,18 @@ def verdict(run: Run, number: int = 0, bottleneck: Bottleneck | None = None) -> 
     return compute_bound
 
 
+def bound_by(run: Run, number: int = 0, bottleneck: Bottleneck | None = None) -> Resource:
+    """Return the resource that `verdict` names first."""
+    job = run.jobs[number]
+    first = bottleneck.first if bottleneck else None
+    if bottleneck and first and (bottleneck.saved(first) >= NOTEWORTHY or bottleneck.saved_by_both > 2 * NOTEWORTHY):
+        return first
+    if bottleneck and (first is None or job.warm.stalls[Cause.COMPUTE] >= 0.5 * job.warm.step_time):
+        return "gpu"
+    worst = _worst_stall(job)
+    return _RESOURCES[worst] if job.warm.stalls[worst] >= NOTEWORTHY * job.warm.step_time else "gpu"
+
+
 def share(seconds: float, job: JobRun) -> str:
     """Return *seconds* as a percentage of the warm step."""
     return f"{100 * seconds / job.warm.step_time:.0f} %"
@@ -82,11 +94,15 @@ def share(seconds: float, job: JobRun) -> str:
 
 def _direct(job: JobRun) -> str:
     """Return the sentence of the largest direct stall."""
-    stalls = {cause: seconds for cause, seconds in job.warm.stalls.items() if cause is not Cause.COMPUTE}
-    worst = max(stalls, key=lambda cause: stalls[cause])
+    stalls, worst = job.warm.stalls, _worst_stall(job)
     if stalls[worst] < NOTEWORTHY * job.warm.step_time:
         return _compute_bound(job, f"no stall reaches {100 * NOTEWORTHY:.0f} %")
     return f"{_sentence(_RESOURCES[worst], job)} ({share(stalls[worst], job)} of the step)."
+
+
+def _worst_stall(job: JobRun) -> Cause:
+    stalls = {cause: seconds for cause, seconds in job.warm.stalls.items() if cause is not Cause.COMPUTE}
+    return max(stalls, key=lambda cause: stalls[cause])
 
 
 def _compute_bound(job: JobRun, rest: str) -> str:

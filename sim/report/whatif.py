@@ -12,7 +12,7 @@ from sim.units import show
 
 _SEEN = 5e-4
 """Share of the throughput below which a gain is not worth a line of the table."""
-_NAMES = {
+NAMES = {
     "disk": "disk", "cpu": "CPU", "decode": "decoding on the GPU", "copy": "copy to the GPU", "nvlink": "NVLink", "network": "network",
     "pcie": "PCIe", "launch": "kernel launches", "spread": "spread of ranks", "gpu": "GPUs",
 }  # fmt: skip
@@ -76,7 +76,7 @@ def _outcome(found: WhatIf, then: Outcome) -> dict[str, Any]:
 def _edge(upgrade: Upgrade, now: float) -> str:
     longer, shorter = 100 * (upgrade.less / now - 1), 100 * (1 - upgrade.more / now)
     return (
-        f"{_NAMES[upgrade.resource]}: near the edge of what overlap hides: 5 % slower, the step takes {longer:.1f} % longer; 5 % faster, "
+        f"{NAMES[upgrade.resource]}: near the edge of what overlap hides: 5 % slower, the step takes {longer:.1f} % longer; 5 % faster, "
         f"it takes {shorter:.1f} % less; a small error of the description turns the answer"
     )
 
@@ -87,7 +87,7 @@ def _edge(upgrade: Upgrade, now: float) -> str:
 def whatif_text(document: dict[str, Any]) -> str:
     """Return the ranked table of a what-if's *document*, and its warnings."""
     shown = [row for row in document["resources"] if _matters(row)]
-    idle = [_NAMES[row["resource"]] for row in document["resources"] if not _matters(row)]
+    idle = [NAMES[row["resource"]] for row in document["resources"] if not _matters(row)]
     titles = [
         Title("", True), Title("2x step"), Title("gain"), Title("USD/epoch"), Title("breaks even at"), Title("infinite"),
         Title("1 % more saves"), Title("one more saves"), Title("enough at"),
@@ -119,7 +119,7 @@ def _cells(row: dict[str, Any]) -> list[str]:
     twice, each, enough = row["twice"], row["shadow_price_s_per_unit"], row["enough_factor"]
     cost, rate = twice["cost_per_epoch_usd"], twice["break_even_price_usd_per_h"]
     return [
-        _NAMES[row["resource"]],
+        NAMES[row["resource"]],
         show(twice["step_time_s"], "time"),
         f"{twice['throughput_gain_percent']:+.1f} %",
         "-" if cost is None else f"{cost:.2f}",
@@ -139,7 +139,7 @@ def whatif_plot(document: dict[str, Any]) -> bytes:
         places = [place + shift for place in range(len(rows))]
         axes.barh(places, [1e3 * row[kind]["step_time_s"] for row in rows], 0.36, color=colour, label=_LABELS[kind])
     axes.axvline(1e3 * document["step_time_s"], color="black", linestyle="--", linewidth=1, label="as it is")
-    axes.set_yticks(range(len(rows)), [_NAMES[row["resource"]] for row in rows])
+    axes.set_yticks(range(len(rows)), [NAMES[row["resource"]] for row in rows])
     axes.set_xlabel("milliseconds per step")
     axes.set_title(f"{document['workload']} on {document['hardware']}, {document['gpus']} GPUs", fontsize=11, loc="left")
     drawn.legend(loc="outside lower center", ncols=3, fontsize=8, frameon=False)

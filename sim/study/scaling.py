@@ -34,14 +34,17 @@ class Point:
     brief: str = ""
 
 
-def answers(scenarios: Sequence[Scenario], thorough: bool = False, tell: Callable[[str], None] = lambda _: None) -> list[Point]:
+def answers(
+    scenarios: Sequence[Scenario], thorough: bool = False, tell: Callable[[str], None] = lambda _: None, keep_rates: bool = False
+) -> list[Point]:
     """Run *scenarios* and return a point each; *tell* hears how far they are.
 
     One alone must be able to run; of several, all are checked before the first runs, and those that cannot say why. *thorough*
-    also tries what bounds the last one that runs, and which estimates decide it. Raise SpecError for bad input.
+    also tries what bounds the last one that runs, and which estimates decide it; *keep_rates* is for pictures of one alone.
+    Raise SpecError for bad input.
     """
     if len(scenarios) == 1:
-        found = answer(scenarios[0], thorough)
+        found = answer(scenarios[0], thorough, keep_rates)
         return [_ran(scenarios[0], found)]
     asked = [(scenario, _asked(scenario)) for scenario in scenarios]
     _different([question for _, question in asked if isinstance(question, Question)])

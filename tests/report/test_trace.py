@@ -162,8 +162,20 @@ def test_counters_are_what_the_links_carry() -> None:
     for link, events in counters.items():
         assert all(0 <= event["args"]["per cent"] <= 100 * (1 + 1e-9) for event in events)
         assert [event["ts"] for event in events] == sorted(event["ts"] for event in events)
-        once = {round(100 * load / run.log.capacity[link], 4) for time, load in loads(run.log)[link] if period.start < time <= period.end}
+        begun = [load for time, load in loads(run.log)[link] if period.start - 1e-9 <= time < period.end - 1e-9]
+        once = {round(100 * load / run.log.capacity[link], 4) for load in begun}
         assert {event["args"]["per cent"] for event in events[1:]} <= once
+
+
+def test_counters_show_what_begins_with_a_step() -> None:
+    """Oracle: each step copies one batch over the port of GPU 0, from the moment at which the step begins."""
+    run = traced("workers")
+    port, workload = run.log.links["n0"]["socket0>gpu0"], run.jobs[0].job.workload
+    chosen = excerpt(run)
+    steps, end = chosen.loads[port], chosen.ranks[0].boundaries[-1]
+    times = [*(time for time, _ in steps[1:]), end]
+    carried = sum(load * (later - time) for (time, load), later in zip(steps, times, strict=True))
+    assert carried == pytest.approx((len(chosen.ranks[0].boundaries) - 1) * workload.training.batch * workload.dataset.prepared)
 
 
 def test_compressed_and_per_rank_files_hold_the_same(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-LAZY = ("pandas", "networkx", "joblib", "scipy", "matplotlib", "plotly", "torch")
+LAZY = ("pandas", "networkx", "joblib", "scipy", "matplotlib", "torch")
 SCRIPT = """
 import pathlib, sys
 from sim.cli import main

@@ -1,0 +1,103 @@
+"""How do parts of a whole look? Bars of coloured pieces, each of which says what it is when it is pointed at, and their table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from sim.events import STALLS
+from sim.report.page.colours import fill
+from sim.report.page.markup import Child, Figures, Html, as_time, joined, table, tag
+from sim.report.style import MEANINGS
+
+_NAMED = 0.07
+"""Share of a bar from which on a piece is wide enough for its name."""
+_VISIBLE = 1e-4
+"""Share of a bar below which a piece is not drawn."""
+
+
+class Piece(NamedTuple):
+    """A piece of a bar: where its figure stands, its colour token, its name, and what to say of it."""
+
+    path: str
+    colour: str
+    name: str
+    says: str
+
+
+def bar(figures: Figures, pieces: Sequence[Piece], whole: str, scale: float) -> Html:
+    """Return a bar of *pieces* of the figure at *whole*; *scale* is the value that fills the whole width."""
+    total = figures.value(whole)
+    marks = []
+    for piece in pieces:
+        value = figures.value(piece.path)
+        if value <= _VISIBLE * scale:
+            continue
+        share = value / total
+        style = f"width:{100 * value / scale:.4f}%;{fill(piece.colour)}"
+        label = piece.name if value / scale >= _NAMED else ""
+        marks.append(
+            tag(
+                "div",
+                tag("span", label) if label else None,
+                class_="mark piece",
+                style=style,
+                data_at=figures.place(piece.path),
+                data_value=repr(value),
+                data_tip=f"{piece.name}\n{piece.says}\n{100 * share:.1f} % of the whole",
+            )
+        )
+    return tag("div", *marks, class_="stack")
+
+
+def named_bars(rows: Sequence[tuple[Child, Html, Child]], label: str) -> Html:
+    """Return *rows* of name, bar and what stands behind it, as one chart called *label*."""
+    lines = [
+        tag("div", tag("div", name, class_="name"), found, tag("div", behind, class_="behind"), class_="named-bar")
+        for name, found, behind in rows
+    ]
+    return tag("div", *lines, class_="bars marks", tabindex="0", role="group", aria_label=label)
+
+
+def stall_pieces(figures: Figures) -> list[Piece]:
+    """Return a piece for every cause of the stall table in *figures*."""
+    found = []
+    for cause in STALLS:
+        path = f"stalls_s/{cause.value}"
+        found.append(Piece(path, cause.value, cause.value, f"{as_time(figures.value(path))} of each step\n{MEANINGS[cause]}"))
+    return found
+
+
+def swatch(colour: str) -> Html:
+    """Return a small square in *colour*, which a name follows."""
+    return tag("span", class_="swatch", style=fill(colour), aria_hidden="true")
+
+
+def stalls(figures: Figures) -> Html:
+    """Return the stalls of a warm and of the first epoch of one job: two bars, and the table that says the same."""
+    warm, cold = figures, figures.inside("first_epoch")
+    scale = max(warm.value("step_time_s"), cold.value("step_time_s"))
+    rows = [
+        (name, bar(which, stall_pieces(which), "step_time_s", scale), which.shown("step_time_s", as_time))
+        for name, which in (("warm epoch", warm), ("first epoch", cold))
+    ]
+    chart = named_bars(rows, "Seconds of a step by cause, in a warm and in the first epoch")
+    return joined(tag("figure", chart), stall_table(figures))
+
+
+def stall_table(figures: Figures) -> Html:
+    """Return every cause that a step of either epoch has, with its time and share."""
+    cold, rows = figures.inside("first_epoch"), []
+    for cause in STALLS:
+        path = f"stalls_s/{cause.value}"
+        if max(figures.value(path), cold.value(path)) <= 1e-12:
+            continue
+        cells: list[Child] = [joined(swatch(cause.value), cause.value), figures.shown(path, as_time), figures.share(path, "step_time_s")]
+        rows.append([*cells, cold.shown(path, as_time), cold.share(path, "step_time_s"), MEANINGS[cause]])
+    head = [("cause", False), ("warm", True), ("share", True), ("first epoch", True), ("share", True), ("what happens meanwhile", False)]
+    return table(head, rows, "Where a step goes")
+
+
+def stall_key() -> Html:
+    """Return which colour stands for which cause."""
+    return tag("ul", *(tag("li", swatch(cause.value), cause.value) for cause in STALLS), class_="key")

@@ -1,0 +1,133 @@
+"""How do points lie over two axes, both logarithmic? A scatter with lines as SVG; each point says what it is when it is pointed at."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from sim.report.page.markup import Html, joined, tag
+
+WIDTH, HEIGHT = 820.0, 470.0
+LEFT, RIGHT, TOP, BOTTOM = 74.0, 24.0, 14.0, 52.0
+_LABEL_HEIGHT, _LABEL_WIDTH = 13.0, 6.4
+"""Room of a label: its height, and the width of a letter."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """A point at *x*, *y*; *at* names where the two figures stand, *best* draws it in the accent colour with its *name* beside it."""
+
+    x: float
+    y: float
+    name: str
+    says: str
+    at: tuple[str, str]
+    best: bool = False
+    named: bool = False
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A logarithmic axis from *low* to *high*; *write* says a value in words."""
+
+    title: str
+    low: float
+    high: float
+    write: Callable[[float], str]
+
+    @property
+    def ticks(self) -> list[float]:
+        """Return round values: 1, 2 and 5 times powers of ten, or the powers alone where the axis is long."""
+        factors = (1.0, 2.0, 5.0) if self.high / self.low < 300 else (1.0,)
+        powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
+        return [found for power in powers for factor in factors if self.low <= (found := factor * 10.0**power) <= self.high]
+
+    def place(self, value: float, start: float, end: float) -> float:
+        """Return where *value* lies between *start* and *end*."""
+        return start + (end - start) * math.log(value / self.low) / math.log(self.high / self.low)
+
+
+def axis(title: str, values: Sequence[float], write: Callable[[float], str]) -> Axis:
+    """Return an axis with room around *values*, all above nothing."""
+    low, high = min(values), max(values)
+    room = max((high / low) ** 0.07, 1.15)
+    return Axis(title, low / room, high * room, write)
+
+
+def chart(
+    points: Sequence[Point], across: Axis, up: Axis, label: str, lines: Sequence[tuple[str, Sequence[tuple[float, float]]]] = ()
+) -> Html:
+    """Return *points* over two axes, with *lines* (class, corners) behind them; *label* says what it shows."""
+
+    def place(x: float, y: float) -> tuple[float, float]:
+        return across.place(x, LEFT, WIDTH - RIGHT), up.place(y, HEIGHT - BOTTOM, TOP)
+
+    drawn = [
+        tag("polyline", points=" ".join(f"{px:.1f},{py:.1f}" for px, py in (place(*corner) for corner in line)), class_=look)
+        for look, line in lines
+    ]
+    dots, taken = [], []
+    for point in points:
+        x, y = place(point.x, point.y)
+        taken.append((x - 7, y - 7, x + 7, y + 7))
+        look = "dot mark best" if point.best else "dot mark"
+        dots.append(
+            tag(
+                "circle",
+                cx=f"{x:.1f}",
+                cy=f"{y:.1f}",
+                r="7" if point.best else "5.5",
+                class_=look,
+                data_tip=point.says,
+                data_x=repr(point.x),
+                data_y=repr(point.y),
+                data_x_at=point.at[0],
+                data_y_at=point.at[1],
+            )
+        )
+    names = [found for point in points if point.named and (found := _name(point.name, *place(point.x, point.y), taken)) is not None]
+    svg = tag("svg", *_grid(across, up), *drawn, *dots, *names, viewBox=f"0 0 {WIDTH:g} {HEIGHT:g}", role="group", aria_label=label)
+    return tag("div", svg, class_="chart marks", tabindex="0", role="group", aria_label=f"{label}; arrow keys go from point to point")
+
+
+def _name(name: str, x: float, y: float, taken: list[tuple[float, float, float, float]]) -> Html | None:
+    """Return *name* beside its point where there is room for it; None where there is none."""
+    wide = _LABEL_WIDTH * len(name)
+    for left, base, anchor in (
+        (x + 10, y + 4, "start"), (x - 10 - wide, y + 4, "end"), (x + 6, y - 9, "start"), (x + 6, y + 19, "start"),
+        (x - 6 - wide, y - 9, "end"), (x - 6 - wide, y + 19, "end"),
+    ):  # fmt: skip
+        box = (left, base - _LABEL_HEIGHT + 2, left + wide, base + 2)
+        inside = box[0] > LEFT and box[2] < WIDTH - 2 and box[1] > 0 and box[3] < HEIGHT - BOTTOM
+        if inside and not any(box[0] < right and one < box[2] and box[1] < low and high < box[3] for one, high, right, low in taken):
+            taken.append(box)
+            return tag("text", name, x=f"{left if anchor == 'start' else left + wide:.1f}", y=f"{base:.1f}", text_anchor=anchor)
+    return None
+
+
+def _grid(across: Axis, up: Axis) -> list[Html]:
+    floor, edge = HEIGHT - BOTTOM, WIDTH - RIGHT
+    found = []
+    for value in across.ticks:
+        x = across.place(value, LEFT, edge)
+        found += [
+            tag("line", x1=f"{x:.1f}", x2=f"{x:.1f}", y1=TOP, y2=floor, class_="grid-line"),
+            _tick(x, floor + 17, across.write(value), "middle"),
+        ]
+    for value in up.ticks:
+        y = up.place(value, floor, TOP)
+        found += [
+            tag("line", x1=LEFT, x2=edge, y1=f"{y:.1f}", y2=f"{y:.1f}", class_="grid-line"),
+            _tick(LEFT - 8, y + 4, up.write(value), "end"),
+        ]
+    corner = TOP + (floor - TOP) / 2
+    titles = joined(
+        tag("text", across.title, x=LEFT + (edge - LEFT) / 2, y=HEIGHT - 8, class_="axis-title", text_anchor="middle"),
+        tag("text", up.title, x=14, y=corner, class_="axis-title", text_anchor="middle", transform=f"rotate(-90 14 {corner:g})"),
+    )
+    return [*found, tag("path", d=f"M{LEFT:g},{TOP:g} V{floor:g} H{edge:g}", class_="frame"), titles]
+
+
+def _tick(x: float, y: float, text: str, anchor: str) -> Html:
+    return tag("text", text, x=f"{x:.1f}", y=f"{y:.1f}", class_="tick", text_anchor=anchor)

@@ -1,0 +1,66 @@
+"""What holds a page together? Head, navigation, parts, and the documents whose figures it shows; nothing is loaded from anywhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+from sim import __version__
+from sim.report.page.colours import style_tokens
+from sim.report.page.markup import Html, details, joined, section, tag
+
+
+class Part(NamedTuple):
+    """A part of a page: *ident* is its anchor, *title* its name in the navigation, if it has one there."""
+
+    ident: str
+    title: str
+    html: Html
+
+
+def page(title: str, kind: str, hero: Html, parts: Sequence[Part], documents: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return a whole page: *hero* says the outcome, *parts* follow, *documents* are embedded as JSON by name, the first one for readers."""
+    own = files("sim.report.page")
+    style, script = (own.joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
+    name = next(iter(documents))
+    head = joined(
+        tag("meta", charset="utf-8"),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="generator", content=f"stallsim {__version__}"),
+        tag("link", rel="icon", href="data:,"),
+        tag("title", title),
+        tag("style", Html(style_tokens() + style)),
+    )
+    body = joined(
+        tag("a", "Skip to the result", href="#result", class_="skip"),
+        _header(kind, parts),
+        tag("main", hero, *(part.html for part in parts), _document(documents[name]), id="main"),
+        tag("footer", tag("p", f"stallsim {__version__}. A prediction: what may be trusted stands under “expected error”.")),
+        tag("div", id="tip", role="tooltip", hidden=True),
+        tag("div", id="said", class_="unseen", aria_live="polite"),
+        *(tag("script", embedded(document), type="application/json", id=f"json-{key}") for key, document in documents.items()),
+        tag("script", Html(script)),
+    )
+    return f"<!doctype html>\n{tag('html', tag('head', head), tag('body', body), lang='en')}\n"
+
+
+def embedded(document: Mapping[str, Any]) -> Html:
+    """Return *document* as JSON that cannot end the script element around it."""
+    return Html(json.dumps(document, ensure_ascii=True).replace("<", "\\u003c"))
+
+
+def _header(kind: str, parts: Sequence[Part]) -> Html:
+    links = [tag("li", tag("a", part.title, href=f"#{part.ident}")) for part in parts if part.title]
+    theme = tag("button", "Theme: system", type="button", id="theme", hidden=True)
+    brand = tag("p", tag("b", "stallsim"), " ", tag("span", kind), class_="brand")
+    return tag("header", tag("div", brand, tag("nav", tag("ul", *links), aria_label="Parts of this page"), theme, class_="bar"))
+
+
+def _document(document: Mapping[str, Any]) -> Html:
+    text = tag("pre", json.dumps(document, indent=2), tabindex="0", aria_label="JSON document")
+    return section(
+        "document", "The whole document", details("JSON, as --json prints it", text),
+        lead="Every figure above is taken from here; programs read the same from run.json.",
+    )  # fmt: skip

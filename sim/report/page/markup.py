@@ -1,0 +1,160 @@
+"""How is text put into HTML, and a figure so that a program can read it back?
+
+Every figure on a page stands in an element that names the place in an embedded document it was taken from: ``data-at`` is that place
+(``run/stalls_s/copy``), ``data-over`` what it is a share of, and the value itself stands beside the text in full precision. So a page
+can be compared with the JSON of the same run, figure by figure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+from sim.units import show
+
+
+class Html(str):
+    """Text that is HTML already, so that nothing in it needs escaping."""
+
+    __slots__ = ()
+
+
+Child = str | None
+"""What stands inside an element: plain text, which is escaped, or `Html`."""
+
+_VOID = frozenset({"meta", "link", "br", "hr", "input", "col"})
+
+
+def tag(name: str, /, *children: Child, **attributes: str | float | bool | None) -> Html:
+    """Return the element *name* with *children*.
+
+    ``class_`` writes the attribute ``class``, ``data_at`` writes ``data-at``; None and False write nothing, True only the name.
+    """
+    written = "".join(_attribute(key, value) for key, value in attributes.items())
+    return Html(f"<{name}{written}>" if name in _VOID else f"<{name}{written}>{joined(*children)}</{name}>")
+
+
+def joined(*children: Child) -> Html:
+    """Return *children* one after another, text escaped."""
+    return Html("".join(child if isinstance(child, Html) else escape(child) for child in children if child is not None))
+
+
+def _attribute(key: str, value: str | float | bool | None) -> str:
+    if value is None or value is False:
+        return ""
+    name = key.rstrip("_").replace("_", "-")
+    return f" {name}" if value is True else f' {name}="{escape(value if isinstance(value, str) else f"{value:g}")}"'
+
+
+@dataclass(frozen=True)
+class Figures:
+    """The figures of one *document* that a page embeds as *name*; *below* is where in it they are looked for."""
+
+    document: Mapping[str, Any]
+    name: str
+    below: str = ""
+
+    def place(self, path: str) -> str:
+        """Return what ``data-at`` says of *path*."""
+        return "/".join(part for part in (self.name, self.below, path) if part)
+
+    def value(self, path: str) -> Any:
+        """Return what stands at *path*, keys and numbers between slashes."""
+        found: Any = self.document
+        for part in filter(None, f"{self.below}/{path}".split("/")):
+            found = found[int(part)] if isinstance(found, list) else found[part]
+        return found
+
+    def inside(self, path: str) -> Figures:
+        """Return the same figures, looked for below *path*."""
+        return Figures(self.document, self.name, f"{self.below}/{path}".strip("/"))
+
+    def shown(self, path: str, write: Callable[[float], str]) -> Html:
+        """Return the figure at *path* as *write* says it; a dash where there is none."""
+        value = self.value(path)
+        if value is None:
+            return Html("-")
+        return tag("data", write(value), value=repr(value), data_at=self.place(path))
+
+    def share(self, path: str, of: str, digits: int = 1) -> Html:
+        """Return the figure at *path* in per cent of the one at *of*."""
+        share = self.value(path) / self.value(of)
+        return tag("data", f"{100 * share:.{digits}f} %", value=repr(share), data_at=self.place(path), data_over=self.place(of))
+
+
+def unbroken(text: str) -> str:
+    """Return *text* with numbers and their units kept on one line."""
+    return re.sub(r"(?<=\d) (?=\d{3}|%|samples|ms|s\b|USD)", "\u00a0", text)
+
+
+def as_time(seconds: float) -> str:
+    """Return *seconds* in words."""
+    return show(seconds, "time")
+
+
+def as_money(usd: float) -> str:
+    """Return *usd* in words."""
+    return f"{usd:.2f} USD" if usd >= 0.995 else f"{usd:.2g} USD"
+
+
+def as_price(usd_per_hour: float) -> str:
+    """Return *usd_per_hour* in words."""
+    return f"{usd_per_hour:.2f} USD/h"
+
+
+def as_rate(per_second: float) -> str:
+    """Return samples per second in words."""
+    return f"{per_second:,.0f} samples/s".replace(",", " ")
+
+
+def as_memory(nbytes: float) -> str:
+    """Return *nbytes* in words."""
+    return show(nbytes, "binary size")
+
+
+def as_bandwidth(rate: float) -> str:
+    """Return *rate* (bytes/s) in words."""
+    return show(rate, "bandwidth")
+
+
+def as_percent(share: float) -> str:
+    """Return a *share* (0..1) in per cent."""
+    return f"{100 * share:.0f} %"
+
+
+def as_number(value: float) -> str:
+    """Return a count in words."""
+    return f"{value:,.0f}".replace(",", " ")
+
+
+def table(head: list[tuple[str, bool]], rows: list[list[Child]], caption: str = "", class_: str = "") -> Html:
+    """Return a table; *head* are the titles, and whether a column holds figures. The first cell of a row heads it."""
+    titles = [tag("th", title, scope="col", class_="figure" if right else None) for title, right in head]
+    body = [
+        tag(
+            "tr",
+            *(
+                tag("td" if place else "th", cell, scope=None if place else "row", class_="figure" if right else None)
+                for place, (cell, (_, right)) in enumerate(zip(row, head, strict=True))
+            ),
+        )
+        for row in rows
+    ]
+    inner = joined(tag("caption", caption) if caption else None, tag("thead", tag("tr", *titles)), tag("tbody", *body))
+    return tag(
+        "div", tag("table", inner, class_=class_ or None), class_="table", tabindex="0", role="region", aria_label=caption or head[0][0]
+    )
+
+
+def details(summary: str, *children: Child) -> Html:
+    """Return *children* folded away behind *summary*."""
+    return tag("details", tag("summary", summary), *children)
+
+
+def section(ident: str, title: str, *children: Child, lead: Child = None) -> Html:
+    """Return a part of the page under a heading."""
+    head = joined(tag("h2", title, id=f"{ident}-title"), tag("p", lead, class_="lead") if lead else None)
+    return tag("section", head, *children, id=ident, aria_labelledby=f"{ident}-title")

@@ -1,0 +1,112 @@
+"""What went in, and where does each number come from? The descriptions' main values with their sources, and their fingerprints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from sim.report.page.markup import Child, Figures, Html, details, joined, table, tag
+from sim.simulate import Run
+from sim.spec.hardware import Group
+from sim.spec.workload import Workload
+from sim.units import show
+
+_SHORT = 150
+"""Characters of a source that is shown whole."""
+
+_Row = tuple[str, str, object]
+"""What it is, its value, and its source: text, or texts by key."""
+
+
+def provenance(run: Run, number: int, figures: Figures) -> Html:
+    """Return the inputs of job *number* of *run* with their sources, and the fingerprints of all descriptions."""
+    rows: list[list[Child]] = [[what, value, _source(source)] for what, value, source in _inputs(run, number)]
+    inputs = table([("input", False), ("value", False), ("source", False)], rows, "Inputs and their sources", "sources")
+    prints = [
+        tag("li", f"{name}: ", tag("code", _text(figures, f"inputs_sha256/{name}")))
+        for name in figures.value("inputs_sha256")
+    ]  # fmt: skip
+    made = tag(
+        "p", "Made by stallsim ", _text(figures, "version"), ", seed ", _text(figures, "seed"),
+        ". The same descriptions, version and seed give the same figures. SHA-256 of what was read:", class_="lead",
+    )  # fmt: skip
+    return joined(inputs, made, tag("ul", *prints))
+
+
+def _text(figures: Figures, path: str) -> Html:
+    return tag("data", str(figures.value(path)), value=str(figures.value(path)), data_at=figures.place(path))
+
+
+def _source(source: object) -> Child:
+    """Return *source* in full; a long one folded away."""
+    text = _written(source)
+    return text if len(text) <= _SHORT else details(f"{text[:_SHORT].rsplit(' ', 1)[0]} …", text)
+
+
+def _written(source: object) -> str:
+    if isinstance(source, Mapping):
+        several = {key: str(text) for key, text in source.items()}
+        return next(iter(several.values())) if len(several) == 1 else "; ".join(f"{_key(key)}: {text}" for key, text in several.items())
+    return str(source) if source else "-"
+
+
+def _key(key: str) -> str:
+    return "all else" if key == "*" else key
+
+
+def _inputs(run: Run, number: int) -> Iterator[_Row]:
+    job = run.jobs[number].job
+    nodes = {id(run.node(number)): run.node(number)}
+    for group in run.hardware.groups:
+        if (group.role == "worker" and id(group.node) in nodes) or len(run.hardware.groups) == 1:
+            yield from _machine(group)
+    yield from _workload(job.workload)
+
+
+def _machine(group: Group) -> Iterator[_Row]:
+    node = group.node
+    gpu, host, nic = node.gpu, node.host, node.nic
+    peaks = ", ".join(f"{name} {show(rate, 'compute rate')}" for name, rate in gpu.peak.items())
+    bandwidth = show(gpu.memory_bandwidth, "bandwidth")
+    yield f"GPU {gpu.name}", f"{node.gpu_count}; {show(gpu.memory, 'binary size')} at {bandwidth}; {peaks}", gpu.source
+    yield "links between GPUs", _wiring(group), node.topology.source
+    cpu = f"{host.sockets} x {host.cpu.name}, {host.physical_cores} cores, {host.vcpus} threads, {show(host.memory, 'binary size')}"
+    yield "host", cpu, host.source
+    yield "processor", f"{host.cpu.speed:g} times the reference core", host.cpu.source
+    yield "network", f"{nic.count} x {show(nic.bandwidth, 'bit rate')}, {nic.transport.name}", nic.source
+    yield f"transport {nic.transport.name}", f"{show(nic.transport.hop_latency, 'time')} a hop", nic.transport.source
+    if node.storage is not None:
+        volume = node.storage.volume
+        yield f"volume {volume.name}", f"{show(volume.size, 'binary size')}, {show(volume.bandwidth, 'bandwidth')}", volume.source
+    if group.price is not None:
+        yield from _price(group)
+
+
+def _price(group: Group) -> Iterator[_Row]:
+    price = group.price
+    if price is None:
+        return
+    where = f"{price.region + ', ' if price.region else ''}{price.date}"
+    sources = price.source
+    for market, rate in (("on demand", price.on_demand), ("spot", price.spot)):
+        if rate is not None:
+            key = market.replace(" ", "_")
+            own = sources.get(key, sources.get("*", "")) if isinstance(sources, Mapping) else sources
+            yield f"price {market}", f"{show(rate, 'price', 4)} ({where})", own
+
+
+def _wiring(group: Group) -> str:
+    topology = group.node.topology
+    found = [f"PCIe: {topology.pcie.name}"]
+    if topology.nvlink:
+        links = topology.nvlink
+        ports = f"{links.switch_links} from every GPU to NVSwitch" if links.switch_links else f"{sum(links.pairs.values())} between pairs"
+        found.insert(0, f"NVLink: {links.link.name}, {ports}")
+    return "; ".join(found)
+
+
+def _workload(workload: Workload) -> Iterator[_Row]:
+    model, dataset, stack = workload.model, workload.dataset, workload.training.stack
+    yield f"model {model.name}", f"{model.parameters:,} parameters, {len(model.layers)} layers".replace(",", " "), model.source
+    size = show(dataset.samples * dataset.sample, "size")
+    yield f"data set {dataset.name}", f"{dataset.samples:,} samples, {size}".replace(",", " "), dataset.source
+    yield f"stack {stack.name}", f"{stack.strategy}, {stack.backend}", stack.source

@@ -1,0 +1,254 @@
+"""How does a run look as a page? The verdict in words, then where a step goes, moment by moment, on which links, and what would help."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sim.analysis.bottleneck import Bottleneck
+from sim.report.excerpt import Excerpt, excerpt
+from sim.report.page.bars import Piece, bar, named_bars, stalls, swatch
+from sim.report.page.drawing import Bound, drawings, use_table
+from sim.report.page.frame import Part, page
+from sim.report.page.markup import (
+    Child,
+    Figures,
+    Html,
+    as_bandwidth,
+    as_memory,
+    as_money,
+    as_number,
+    as_time,
+    details,
+    joined,
+    section,
+    table,
+    tag,
+    unbroken,
+)
+from sim.report.page.provenance import provenance
+from sim.report.page.timeline import STEPS, shown_span, timeline
+from sim.report.page.use import Use, uses, uses_document
+from sim.report.verdict import bound_by
+from sim.report.whatif import NAMES
+from sim.simulate import Run
+
+_TITLES = {
+    "time": "Where the time goes", "steps": "Step by step", "machine": "The machine", "memory": "GPU memory", "help": "What would help",
+    "assumed": "Assumptions", "inputs": "Inputs",
+}  # fmt: skip
+_KNOWN = 1e-4
+"""Half-width of an interval, as a share of the step, below which it is not worth a word."""
+
+
+def run_page(run: Run, document: Mapping[str, Any], bottlenecks: Sequence[Bottleneck] = ()) -> str:
+    """Return the page of *run*, whose JSON is *document*; links have their use where the run kept its rates."""
+    chosen = excerpt(run, STEPS)
+    view: dict[str, Any] = {"note": chosen.note, "jobs": []}
+    known = [*bottlenecks, *[None] * len(run.jobs)]
+    jobs = [_Job(run, number, document, chosen, view, known[number]) for number in range(len(run.jobs))]
+    parts = [part for job in jobs for part in job.parts()]
+    title = f"{', '.join(job.job.workload.name for job in run.jobs)} on {run.hardware.name}"
+    hero = tag("div", *(job.hero() for job in jobs), id="result", class_="heroes")
+    return page(title, "run", hero, parts, {"run": document, "view": view})
+
+
+class _Job:
+    """The parts of one job's page; what they show beyond the document goes into *view*."""
+
+    def __init__(
+        self, run: Run, number: int, document: Mapping[str, Any], chosen: Excerpt, view: dict[str, Any], bottleneck: Bottleneck | None
+    ) -> None:
+        self.run, self.number, self.chosen, self.bottleneck = run, number, chosen, bottleneck
+        self.several = "jobs" in document
+        self.figures = Figures(document, "run", f"jobs/{number}" if self.several else "")
+        ranks = [rank for rank in chosen.ranks if run.log.ranks[rank.index].job == number]
+        self.span = shown_span(ranks) if ranks else None
+        self.uses: dict[str, Use] = uses(run, chosen, self.span.start, self.span.end) if self.span else {}
+        view["jobs"].append(
+            {"links": uses_document(self.uses), "waited_for": _waited(run, number), "gpu_memory_bytes": run.node(number).gpu.memory}
+        )
+        self.own = Figures(view, "view", f"jobs/{number}")
+
+    # --- the outcome ---------------------------------------------------------------------------------------------
+
+    def hero(self) -> Html:
+        """Return the verdict, the set-up and the main figures."""
+        found, gpu = self.figures, self.run.node(self.number).gpu.name
+        nodes = found.value("nodes")
+        set_up = (
+            f"{found.value('gpus')} x {gpu} on {nodes} node{'s' * (nodes > 1)}, {found.value('batch_per_gpu')} samples per GPU, "
+            f"{found.value('precision')}, {found.value('stack')}"
+        )
+        name = f"Job {self.number}: " if self.several else ""
+        head = tag("h1", f"{name}{found.value('workload')} on {found.value('hardware')}")
+        warned = _noted("Beware", found.value("warnings")) if found.value("warnings") else None
+        verdict = tag("p", unbroken(found.value("verdict")), class_="verdict")
+        return tag("div", head, verdict, tag("p", set_up, class_="set-up"), self._tiles(), warned, class_="hero")
+
+    def _tiles(self) -> Html:
+        found = self.figures
+        error = found.value("expected_error")
+        interval = (found.value("step_time_half_width_s") or 0.0) > _KNOWN * found.value("step_time_s")
+        gpus = found.value("gpus")
+        epoch = found.shown("cost_per_epoch_usd", as_money)
+        tiles = [
+            (
+                "Step",
+                found.shown("step_time_s", as_time),
+                joined("± ", found.shown("step_time_half_width_s", as_time)) if interval else None,
+            ),
+            (
+                "Samples per second",
+                found.shown("throughput_samples_per_s", as_number),
+                f"{gpus} GPUs together" if gpus > 1 else "of one GPU",
+            ),
+            ("Epoch", found.shown("epoch_time_s", as_time), epoch),
+            ("First epoch", found.shown("first_epoch/epoch_time_s", as_time), found.shown("first_epoch/cost_usd", as_money)),
+            ("GPU memory", found.shown("gpu_memory_bytes/total", as_memory), joined("of ", self.own.shown("gpu_memory_bytes", as_memory))),
+            ("Expected error", found.shown("expected_error/median", _percent) if error else "unknown", self._error(error)),
+        ]
+        return tag(
+            "dl",
+            *(tag("div", tag("dt", name), tag("dd", value), tag("dd", more) if more else None) for name, value, more in tiles),
+            class_="tiles",
+        )
+
+    def _error(self, error: Mapping[str, Any] | None) -> Html:
+        if error is None:
+            return Html("nothing like it was measured")
+        return joined("median; one in ten above ", self.figures.shown("expected_error/p90", _percent))
+
+    # --- the parts -----------------------------------------------------------------------------------------------
+
+    def parts(self) -> list[Part]:
+        """Return all parts of the job."""
+        made = {
+            "time": self._time(), "steps": self._steps(), "machine": self._machine(), "memory": self._memory(), "help": self._help(),
+            "assumed": self._assumed(), "inputs": provenance(self.run, self.number, self.figures),
+        }  # fmt: skip
+        leads = {
+            "time": "Every moment of a rank's step, by what it does or waits for; mean over ranks.",
+            "steps": "What one rank, its streams and its loader do, and how full each link is meanwhile.",
+            "machine": self._exchange(),
+            "memory": "At the moment of a step that needs most.",
+            "help": self._help_lead(),
+        }
+        return [self._part(ident, html, leads.get(ident)) for ident, html in made.items() if html]
+
+    def _part(self, ident: str, html: Html, lead: Child) -> Part:
+        name = f"{ident}-{self.number}" if self.several else ident
+        title = f"Job {self.number}: {_TITLES[ident].lower()}" if self.several else _TITLES[ident]
+        listed = title if not self.several else f"Job {self.number}: {self.figures.value('workload')}" if ident == "time" else ""
+        return Part(name, listed, section(name, title, html, lead=lead))
+
+    def _time(self) -> Html:
+        rows: list[list[Child]] = [
+            [joined(swatch(row["cause"]), row["cause"]), row["resource"], self.own.shown(f"waited_for/{place}/time_s", as_time)]
+            for place, row in enumerate(self.own.value("waited_for"))
+        ]
+        head = [("cause", False), ("resource", False), ("a warm step", True)]
+        return joined(stalls(self.figures), details("Every resource that was waited for", table(head, rows, "Waited for in a warm step")))
+
+    def _steps(self) -> Html:
+        if self.span is None:
+            return Html("")
+        bound = next((name for name, use in self.uses.items() if self._slowest and use.words.startswith(self._slowest)), "")
+        lanes = timeline(self.run, self.number, self.chosen, self.span, list(self.uses.values()), bound)
+        return joined(lanes, details("Use of resources as a table", use_table(list(self.uses.values()), self.own)))
+
+    @property
+    def _slowest(self) -> str:
+        """Return the description of the link that bounds the exchange of gradients."""
+        collective = self.figures.value("collective")
+        return str(collective["bottleneck"]) if collective else ""
+
+    def _machine(self) -> Html:
+        held = bound_by(self.run, self.number, self.bottleneck)
+        return drawings(self.run, self.number, self.uses, Bound(held, self._slowest))
+
+    def _exchange(self) -> Child:
+        found = self.figures.value("collective")
+        if found is None:
+            return "One GPU: no gradients travel."
+        how = f"{found['algorithm']} {found['protocol'] or ''}".replace("_", " ").strip()
+        bus = self.figures.shown("collective/busbw_bytes_per_s", as_bandwidth)
+        return joined(f"Gradients travel by {how}, bus bandwidth ", bus, f", bound by {found['bottleneck']}.")
+
+    def _memory(self) -> Html:
+        uses_of = {name: value for name, value in self.figures.value("gpu_memory_bytes").items() if name != "total" and value > 0}
+        pieces = [
+            Piece(f"gpu_memory_bytes/{name}", name, name.replace("_", " "), as_memory(value)) for name, value in uses_of.items()
+        ]  # fmt: skip
+        capacity = self.own.value("gpu_memory_bytes")
+        filled = tag("div", bar(self.figures, pieces, "gpu_memory_bytes/total", capacity), class_="room")
+        chart = named_bars([("of one GPU", filled, self.own.shown("gpu_memory_bytes", as_memory))], "Bytes of GPU memory by use")
+        rows: list[list[Child]] = [
+            [joined(swatch(name), name.replace("_", " ")), self.figures.shown(f"gpu_memory_bytes/{name}", as_memory)] for name in uses_of
+        ]
+        rows.append(["total", self.figures.shown("gpu_memory_bytes/total", as_memory)])
+        return joined(tag("figure", chart), table([("use", False), ("bytes", True)], rows, "GPU memory by use", "narrow"))
+
+    def _help(self) -> Html:
+        freed = self.figures.value("freed_step_time_s")
+        if not freed:
+            return Html("")
+        now = self.figures.value("step_time_s")
+        ranked = sorted(freed, key=lambda name: freed[name])
+        rows: list[tuple[Child, Html, Child]] = [(NAMES[name], self._step_bar(name, now), self._saved(name)) for name in ranked]
+        chart = tag("div", named_bars(rows, "Step time with one resource infinitely fast"), class_="short")
+        cells: list[list[Child]] = [
+            [NAMES[name], self.figures.shown(f"freed_step_time_s/{name}", as_time), self._saved(name)] for name in ranked
+        ]
+        head = [("infinitely fast", False), ("step", True), ("saves", True)]
+        return joined(tag("figure", chart), details("As a table", table(head, cells, "What would help", "narrow")))
+
+    def _step_bar(self, name: str, now: float) -> Html:
+        value = self.figures.value(f"freed_step_time_s/{name}")
+        mark = tag(
+            "div", class_="mark piece", style=f"width:{100 * value / now:.4f}%;background:var(--busy)", data_value=repr(value),
+            data_at=self.figures.place(f"freed_step_time_s/{name}"),
+            data_tip=f"{NAMES[name]} infinitely fast\na step takes {as_time(value)}",
+        )  # fmt: skip
+        return tag("div", tag("div", mark, class_="stack"), class_="room")
+
+    def _saved(self, name: str) -> Html:
+        freed, now = self.figures.value(f"freed_step_time_s/{name}"), self.figures.value("step_time_s")
+        return Html(f"-{100 * (1 - freed / now):.1f} %") if freed < now else Html("nothing")
+
+    def _help_lead(self) -> str:
+        if not self.figures.value("freed_step_time_s"):
+            return ""
+        return (
+            "The step with one resource made infinitely fast, all else as it is; hatched is what that saves. The stalls above say whom "
+            "ranks wait for; this says what would help. Resources that nobody waits for are left out; sim whatif tries more."
+        )
+
+    def _assumed(self) -> Html:
+        warned = self.figures.value("warnings")
+        basis = (self.figures.value("expected_error") or {}).get("basis")
+        return joined(
+            _list(self.figures.value("assumptions")),
+            tag("h3", "Warnings") if warned else None, _list(warned) if warned else None,
+            tag("h3", "Where the expected error comes from") if basis else None, tag("p", basis) if basis else None,
+        )  # fmt: skip
+
+
+def _waited(run: Run, number: int) -> list[dict[str, Any]]:
+    return [
+        {"cause": row.cause.value, "resource": row.resource, "time_s": row.seconds}
+        for row in run.jobs[number].warm.resources
+        if row.seconds > 1e-12
+    ]
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def _list(texts: list[str]) -> Html:
+    return tag("ul", *(tag("li", text) for text in texts))
+
+
+def _noted(title: str, texts: list[str]) -> Html:
+    return tag("div", tag("p", title), _list(texts), class_="notes")

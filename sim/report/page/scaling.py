@@ -1,0 +1,114 @@
+"""How do runs of growing size look as a page? Speed against an ideal that loses nothing, and where a step goes at each size."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sim.report.page.bars import bar, named_bars, stall_key, stall_pieces
+from sim.report.page.chart import Point, axis, chart
+from sim.report.page.frame import Part, page
+from sim.report.page.markup import Child, Figures, Html, as_money, as_number, as_percent, as_rate, as_time, section, table, tag
+
+
+def scaling_page(document: Mapping[str, Any]) -> str:
+    """Return the page of a scaling table's *document*: its ``runs``, of which some may have several ``jobs`` and some cannot run."""
+    whole = Figures(document, "run")
+    places = [
+        (f"runs/{place}/jobs/{job}", job) if "jobs" in run else (f"runs/{place}", 0)
+        for place, run in enumerate(document["runs"])
+        for job in range(len(run.get("jobs", [run])))
+    ]
+    jobs = sorted({job for _, job in places})
+    ran = {job: [whole.inside(path) for path, own in places if own == job and "step_time_s" in whole.value(path)] for job in jobs}
+    failed = [(run["nodes"], run["gpus"], run["infeasible"]) for run in document["runs"] if "infeasible" in run]
+    parts = [part for job, found in ran.items() if found for part in _parts(found, job, len(jobs) > 1)]
+    parts += [_left_out(failed)] if failed else []
+    name = document["runs"][0].get("workload") or "several jobs"
+    hardware = next((found.value("hardware") for sizes in ran.values() for found in sizes), document["runs"][0].get("hardware", ""))
+    head = tag("h1", f"{name} on {hardware}, at {len(document['runs'])} sizes")
+    sizes = next((found for found in ran.values() if found), [])
+    hero = tag("div", head, tag("p", verdict_of(sizes), class_="verdict"), class_="hero", id="result")
+    return page(f"{name} on {hardware}, scaling", "scaling", hero, parts, {"run": document})
+
+
+def verdict_of(sizes: Sequence[Figures]) -> str:
+    """Return in a sentence what the last of *sizes* makes of the first one's speed, and what holds it back."""
+    if not sizes:
+        return "None of the sizes can run the job."
+    first, last = sizes[0], sizes[-1]
+    kept = efficiency(last, first)
+    stalls = {cause: seconds for cause, seconds in last.value("stalls_s").items() if cause != "compute"}
+    worst = max(stalls, key=lambda cause: stalls[cause])
+    lost = f"; most of a step's waiting is {worst}, {as_percent(stalls[worst] / last.value('step_time_s'))} of it"
+    return f"{last.value('gpus')} GPUs keep {as_percent(kept)} of the speed that {first.value('gpus')} had each{lost}."
+
+
+def efficiency(size: Figures, first: Figures) -> float:
+    """Return the speed of a GPU at *size* over that at the *first* one."""
+    mine, theirs = (float(found.value("throughput_samples_per_s") / found.value("gpus")) for found in (size, first))
+    return mine / theirs
+
+
+def _parts(sizes: Sequence[Figures], job: int, several: bool) -> list[Part]:
+    name = f"Job {job}: " if several else ""
+    suffix = f"-{job}" if several else ""
+    speed = section(
+        f"speed{suffix}",
+        f"{name}Speed",
+        _speed(sizes),
+        lead="Samples per second of all GPUs; dashed, what the first size would make of as many.",
+    )
+    steps = section(
+        f"time{suffix}", f"{name}Where a step goes", _steps(sizes), stall_key(), lead="Seconds of a warm step by cause, at each size."
+    )
+    return [
+        Part(f"speed{suffix}", f"{name}Speed", speed), Part(f"time{suffix}", f"{name}Where a step goes", steps),
+        Part(f"table{suffix}", f"{name}Table", section(f"table{suffix}", f"{name}Table", _table(sizes))),
+    ]  # fmt: skip
+
+
+def _speed(sizes: Sequence[Figures]) -> Html:
+    rates = [(float(found.value("gpus")), found.value("throughput_samples_per_s")) for found in sizes]
+    ideal = [(gpus, rates[0][1] * gpus / rates[0][0]) for gpus, _ in rates]
+    across = axis("GPUs", [gpus for gpus, _ in rates], as_number)
+    up = axis("samples per second", [rate for _, rate in (*rates, *ideal)], as_number)
+    points = [
+        Point(
+            gpus, rate, as_percent(efficiency(found, sizes[0])),
+            f"{gpus:.0f} GPUs\n{as_rate(rate)}\nefficiency {as_percent(efficiency(found, sizes[0]))}",
+            (found.place("gpus"), found.place("throughput_samples_per_s")), True, True,
+        )
+        for found, (gpus, rate) in zip(sizes, rates, strict=True)
+    ]  # fmt: skip
+    lines = [("ideal", ideal), ("front", rates)] if len(rates) > 1 else []
+    return tag("figure", chart(points, across, up, "Samples per second by GPUs", lines))
+
+
+def _steps(sizes: Sequence[Figures]) -> Html:
+    scale = max(found.value("step_time_s") for found in sizes)
+    rows: list[tuple[Child, Html, Child]] = [
+        (f"{found.value('gpus')} GPUs", bar(found, stall_pieces(found), "step_time_s", scale), found.shown("step_time_s", as_time))
+        for found in sizes
+    ]
+    return tag("figure", named_bars(rows, "Seconds of a step by cause, at each size"))
+
+
+def _table(sizes: Sequence[Figures]) -> Html:
+    rows: list[list[Child]] = [
+        [
+            found.shown("gpus", as_number), found.shown("nodes", as_number), found.shown("step_time_s", as_time),
+            found.shown("throughput_samples_per_s", as_number), as_percent(efficiency(found, sizes[0])),
+            found.shown("epoch_time_s", as_time), found.shown("cost_per_epoch_usd", as_money),
+        ]
+        for found in sizes
+    ]  # fmt: skip
+    titles = [
+        "GPUs", "nodes", "step", "samples/s", "efficiency", "epoch", "an epoch costs",
+    ]  # fmt: skip
+    return table([(title, True) for title in titles], rows, "Sizes", "sortable")
+
+
+def _left_out(failed: Sequence[tuple[int, int, str]]) -> Part:
+    items = [tag("li", f"{nodes} nodes, {gpus} GPUs: {problem}") for nodes, gpus, problem in failed]
+    return Part("left-out", "Cannot run", section("left-out", "Sizes that cannot run it", tag("ul", *items)))

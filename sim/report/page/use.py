@@ -1,0 +1,124 @@
+"""How much is each link, disk and processor used during the steps that a page shows? Mean, peak, and the share in between.
+
+Read from the rates that a run kept (`sim.report.excerpt`). Resources that are used alike are simulated once; each is called by the
+first of them, and says how many there are on a node.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from sim.report.excerpt import Excerpt
+from sim.simulate import Run
+from sim.units import show
+
+
+@dataclass(frozen=True)
+class Use:
+    """The use of one recorded resource between two times (s); *shares* are its steps: from, until (s), and share of its capacity."""
+
+    name: str
+    words: str
+    """What it is, in words."""
+    capacity: float
+    alike: int
+    """How many of one node are used in this way."""
+    shares: Sequence[tuple[float, float, float]]
+
+    @property
+    def mean(self) -> float:
+        """Return the mean share of the capacity in use."""
+        whole = sum(end - start for start, end, _ in self.shares)
+        return sum(share * (end - start) for start, end, share in self.shares) / whole if whole else 0.0
+
+    @property
+    def peak(self) -> float:
+        """Return the largest share of the capacity in use."""
+        return max((share for _, _, share in self.shares), default=0.0)
+
+    @property
+    def label(self) -> str:
+        """Return its name in a narrow column: where a link leads from and to."""
+        ends = re.search(r"\((.+) to (.+)\)(.*)$", self.words)
+        return f"{ends[1]} → {ends[2]}{ends[3]}" if ends else self.words
+
+    @property
+    def capacity_in_words(self) -> str:
+        """Return the capacity with its unit."""
+        if self.name.endswith(".cores"):
+            return f"{self.capacity:g} cores"
+        if self.name.endswith("iops"):
+            return f"{self.capacity:,.0f} IOPS".replace(",", " ")
+        return f"{self.capacity:g}" if ".job" in self.name else show(self.capacity, "bandwidth")
+
+
+def uses(run: Run, chosen: Excerpt, start: float, end: float) -> dict[str, Use]:
+    """Return the use of every resource of *run* between *start* and *end* (s) of *chosen*, by recorded name, most used first."""
+    found = []
+    for name, steps in chosen.loads.items():
+        capacity = run.log.capacity[name]
+        ends = [*(time for time, _ in steps[1:]), end]
+        shares = [(max(t0, start), min(t1, end), load / capacity) for (t0, load), t1 in zip(steps, ends, strict=True)]
+        words, alike = _described(run, name)
+        words += f" of {name.partition('.')[0]}" if len(run.cluster) > 1 else ""
+        found.append(Use(name, words, capacity, alike, merged([part for part in shares if part[1] > part[0]])))
+    return {use.name: use for use in sorted(found, key=lambda use: (-use.mean, use.name)) if use.peak > 0}
+
+
+def merged(shares: Sequence[tuple[float, float, float]]) -> list[tuple[float, float, float]]:
+    """Return *shares* with neighbours of one value joined."""
+    kept: list[tuple[float, float, float]] = []
+    for start, end, share in shares:
+        if kept and abs(kept[-1][2] - share) < 1e-9 and start <= kept[-1][1] + 1e-12:
+            kept[-1] = (kept[-1][0], end, share)
+        else:
+            kept.append((start, end, share))
+    return kept
+
+
+def uses_document(found: dict[str, Use]) -> list[dict[str, Any]]:
+    """Return the figures of *found* as a page embeds them; the capacity is in bytes/s, but of cores and I/Os as they are counted."""
+    return [
+        {"name": use.name, "means": use.words, "alike": use.alike, "capacity": use.capacity, "mean": use.mean, "peak": use.peak}
+        for use in found.values()
+    ]
+
+
+def _described(run: Run, name: str) -> tuple[str, int]:
+    """Return what *name* is in words, and how many of a node it stands for."""
+    slot, _, link = name.partition(".")
+    known = next((found for found in run.cluster if found.name == slot), None)
+    if known is None or not link:
+        return name, 1
+    plain = {"cores": "CPU cores", "disk": "disk, bandwidth", "disk iops": "disk, I/Os"}
+    if link in plain:
+        return plain[link], 1
+    if link not in known.graph.links:
+        return ("decoding on the GPU" if ".job" in link else link), 1
+    alike = Counter(run.log.links.get(slot, {}).values())[name]
+    return known.graph.links[link].description + _direction(link), max(1, alike)
+
+
+def _direction(link: str) -> str:
+    start, _, end = link.partition(">")
+    return f" ({_plain(start)} to {_plain(end)})" if end else ""
+
+
+def _plain(device: str) -> str:
+    return device.upper() if device.startswith(("gpu", "nic")) else {"net": "network", "nvswitch": "NVSwitch"}.get(device, device)
+
+
+def rough(shares: Sequence[tuple[float, float, float]], most: int) -> list[tuple[float, float, float]]:
+    """Return *shares* with the shortest steps averaged into their neighbours until there are *most*: finer than a screen shows."""
+    kept = list(shares)
+    while len(kept) > most:
+        pairs = list(pairwise(kept))
+        place = min(range(len(pairs)), key=lambda at: pairs[at][1][1] - pairs[at][0][0])
+        (start, middle, one), (_, end, other) = pairs[place]
+        kept[place : place + 2] = [(start, end, (one * (middle - start) + other * (end - middle)) / (end - start))]
+    return kept

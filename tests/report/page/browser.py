@@ -1,0 +1,156 @@
+"""A page in headless Chromium, driven over the DevTools protocol's pipe: what its script says, what a pointer and keys do to it."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import select
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync", "--hide-scrollbars", "--remote-debugging-pipe",
+)  # fmt: skip
+PATIENCE = 60.0
+"""Seconds that an answer may take."""
+
+
+def browser() -> str | None:
+    """The browser on this machine, if there is one."""
+    return next((found for name in BROWSERS if (found := shutil.which(name))), None)
+
+
+class Tab:
+    """One page; *events* are what the browser said on its own."""
+
+    def __init__(self, send: int, receive: int) -> None:
+        self._send, self._receive = send, receive
+        self._text = b""
+        self._number = 0
+        self.events: list[dict[str, Any]] = []
+        self.session = ""
+
+    def ask(self, method: str, **parameters: Any) -> dict[str, Any]:
+        """The browser's answer to *method*."""
+        self._number += 1
+        asked = {"id": self._number, "method": method, "params": parameters} | ({"sessionId": self.session} if self.session else {})
+        os.write(self._send, json.dumps(asked).encode() + b"\0")
+        while True:
+            found = self._next()
+            if found.get("id") == self._number:
+                assert "error" not in found, found
+                return dict(found["result"])
+            self.events.append(found)
+
+    def _next(self) -> dict[str, Any]:
+        while b"\0" not in self._text:
+            ready, _, _ = select.select([self._receive], [], [], PATIENCE)
+            assert ready, "the browser says nothing"
+            read = os.read(self._receive, 1 << 20)
+            assert read, "the browser is gone"
+            self._text += read
+        message, _, self._text = self._text.partition(b"\0")
+        return dict(json.loads(message))
+
+    def open(self, path: Path) -> None:
+        """Open the file at *path*, and wait until it is there."""
+        target = self.ask("Target.createTarget", url="about:blank")["targetId"]
+        self.session = self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network", "Accessibility"):
+            self.ask(f"{domain}.enable")
+        self.ask("Page.navigate", url=path.resolve().as_uri())
+        while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
+            self.events.append(self._next())
+
+    def evaluate(self, expression: str) -> Any:
+        """The value of *expression* in the page."""
+        found = self.ask("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        assert "exceptionDetails" not in found, found["exceptionDetails"]
+        return found["result"].get("value")
+
+    def point(self, selector: str) -> None:
+        """Move the pointer to the middle of the first element that *selector* finds."""
+        find = f"document.querySelector({json.dumps(selector)})"
+        self.evaluate(f"{find}.scrollIntoView({{block: 'center', behavior: 'instant'}})")
+        x, y = self.evaluate(f"(box => [box.x + box.width / 2, box.y + box.height / 2])({find}.getBoundingClientRect())")
+        for shift in (3, 0):
+            self.ask("Input.dispatchMouseEvent", type="mouseMoved", x=x + shift, y=y)
+
+    def click(self, selector: str) -> None:
+        """Click the first element that *selector* finds."""
+        self.point(selector)
+        find = f"document.querySelector({json.dumps(selector)})"
+        x, y = self.evaluate(f"(box => [box.x + box.width / 2, box.y + box.height / 2])({find}.getBoundingClientRect())")
+        for kind in ("mousePressed", "mouseReleased"):
+            self.ask("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+
+    def press(self, key: str) -> None:
+        """Press *key*."""
+        for kind in ("keyDown", "keyUp"):
+            self.ask("Input.dispatchKeyEvent", type=kind, key=key, text=key if kind == "keyDown" and len(key) == 1 else "")
+
+    def wear(self, scheme: str, medium: str = "") -> None:
+        """Let the system ask for a *scheme* (light, dark), and the page think it is on *medium* (print)."""
+        self.ask("Emulation.setEmulatedMedia", media=medium, features=[{"name": "prefers-color-scheme", "value": scheme}])
+
+    def size(self, width: int, height: int) -> None:
+        """Make the window *width* by *height*."""
+        self.ask("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+
+    def picture(self, path: Path) -> None:
+        """Write a picture of the whole page to *path*."""
+        shot = self.ask("Page.captureScreenshot", format="png", captureBeyondViewport=True)
+        path.write_bytes(base64.b64decode(shot["data"]))
+
+    def complaints(self) -> list[str]:
+        """What the page's script or the browser complained of."""
+        self.evaluate("0")
+        said = [event for event in self.events if event.get("method") in ("Runtime.exceptionThrown", "Log.entryAdded")]
+        said += [
+            event for event in self.events
+            if event.get("method") == "Runtime.consoleAPICalled" and event["params"]["type"] in ("error", "warning", "assert")
+        ]  # fmt: skip
+        return [json.dumps(event["params"]) for event in said]
+
+    def requests(self) -> list[str]:
+        """What the page asked for beside itself."""
+        asked = [event["params"]["request"]["url"] for event in self.events if event.get("method") == "Network.requestWillBeSent"]
+        return [url for url in asked if not url.startswith(("file:", "data:", "about:"))]
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[Tab]:
+    """The page at *path* in a browser of its own."""
+    found = browser()
+    assert found is not None
+    read_there, send = os.pipe()
+    receive, write_there = os.pipe()
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        # The browser reads commands from descriptor 3 and answers on 4; the shell moves the pipes there.
+        command = 'exec 3<&"$0" 4>&"$1"; shift; exec "$@"'
+        words = ["bash", "-c", command, str(read_there), str(write_there), found, *FLAGS, f"--user-data-dir={folder}"]
+        process = subprocess.Popen(words, pass_fds=(read_there, write_there), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        os.close(read_there)
+        os.close(write_there)
+        try:
+            tab = Tab(send, receive)
+            tab.open(path)
+            yield tab
+        finally:
+            with contextlib.suppress(OSError):
+                os.write(send, json.dumps({"id": 0, "method": "Browser.close"}).encode() + b"\0")
+            os.close(send)
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            os.close(receive)

@@ -1,0 +1,50 @@
+"""Is text safe in HTML, and a figure readable again? Oracle: the standard library's own parser."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim.report.page.markup import Figures, as_money, as_time, joined, table, tag, unbroken
+from tests.report.page.reading import Page, assert_figures_are_the_documents
+
+# What the parser replaces itself (NUL, carriage return) cannot come back.
+TEXT = st.text(st.characters(blacklist_characters="\x00\r", blacklist_categories=["Cs"]))
+
+
+@given(TEXT, TEXT)
+def test_whatever_is_written_comes_back(text: str, value: str) -> None:
+    (element,) = Page(tag("p", text, data_tip=value)).elements
+    assert element.text == text and element.attributes["data-tip"] == value
+
+
+def test_elements_are_not_escaped_again_and_nothing_is_left_out() -> None:
+    assert joined(tag("b", "1 < 2"), None, " & ") == "<b>1 &lt; 2</b> &amp; "
+    assert tag("td", "x", class_="figure", scope=None, hidden=True, width=1.5) == '<td class="figure" hidden width="1.5">x</td>'
+
+
+def test_figures_say_where_they_stand() -> None:
+    document = {"jobs": [{"a": {"b": 0.25}, "whole": 0.5, "none": None}]}
+    figures = Figures(document, "run").inside("jobs/0")
+    assert figures.shown("a/b", as_time) == '<data value="0.25" data-at="run/jobs/0/a/b">250 ms</data>'
+    assert figures.share("a/b", "whole") == '<data value="0.5" data-at="run/jobs/0/a/b" data-over="run/jobs/0/whole">50.0 %</data>'
+    assert figures.shown("none", as_money) == "-"
+    embedded = '<script type="application/json" id="json-run">{"jobs": [{"a": {"b": 0.25}, "whole": 0.5}]}</script>'
+    assert assert_figures_are_the_documents(Page(embedded + figures.shown("a/b", as_time) + figures.share("a/b", "whole"))) == 2
+
+
+def test_a_table_has_heads_for_rows_and_columns() -> None:
+    page = Page(table([("name", False), ("time", True)], [["a", "1 s"], ["b", "2 s"]], "Times"))
+    assert [(head.attributes["scope"], head.text) for head in page.all("th")] == [
+        ("col", "name"),
+        ("col", "time"),
+        ("row", "a"),
+        ("row", "b"),
+    ]
+    assert [cell.text for cell in page.all("td", class_="figure")] == ["1 s", "2 s"]
+    assert page.all("caption")[0].text == "Times"
+
+
+def test_numbers_stay_with_their_units() -> None:
+    assert unbroken("at 3 117 samples/s, 61 % of 302 ms") == "at 3\u00a0117\u00a0samples/s, 61\u00a0% of 302\u00a0ms"
+    assert unbroken("2 nodes and 8 GPUs") == "2 nodes and 8 GPUs"
