@@ -26,6 +26,7 @@ def test_wheel_runs_elsewhere(tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     environment = os.environ | {"PYTHONPATH": str(site)}
-    command = [sys.executable, str(site / "bin" / "stallsim"), "run", "p3.16xlarge", "vgg16", "--json"]
+    command = [sys.executable, str(site / "bin" / "stallsim"), "run", "p3.16xlarge", "vgg16", "--json", "--html", "page.html"]
     ran = subprocess.run(command, cwd=elsewhere, env=environment, check=True, capture_output=True, text=True)
     assert json.loads(ran.stdout)["hardware"] == "p3.16xlarge"
+    assert "Where the time goes" in (elsewhere / "page.html").read_text(encoding="utf-8")
