@@ -23,7 +23,7 @@ from sim.spec.hardware import Gpu
 from sim.spec.library import load_part, load_workload
 from sim.spec.stack import Stack
 from sim.spec.workload import Workload
-from sim.training.step_plan import optimizer_work, plan_step
+from sim.training.step_plan import gradient_checks, optimizer_work, plan_step
 
 Vector = NDArray[np.float64]
 
@@ -40,6 +40,8 @@ NEUTRAL: Final[dict[str, float]] = {
     "optimizer_factor": 1.0,
 }
 """Fitted fields of a stack, as they are before any fit."""
+EAGER_LAUNCH: Final = 10e-6
+"""Seconds of one launch in stacks whose launches are fitted, before the fit: as in ``torch-1.13-ddp``, which all of them extend."""
 SAME_MULTIPROCESSOR: Final = {"3.7": "3.5"}
 """Compute capabilities that share their factors: GK210 is GK110 with more registers and shared memory (NVIDIA, Kepler Tuning Guide)."""
 MEMORY_EFFICIENCY: Final = 0.77
@@ -66,6 +68,7 @@ class Row:
     host: float
     optimizer: float
     optimizer_host: float
+    checks: float
 
     @property
     def chip(self) -> str:
@@ -122,7 +125,9 @@ def predicted_time(record: RunRecord) -> float:
 
 def unfitted(workload: Workload, gpu: Gpu) -> tuple[Workload, Gpu]:
     """Return both without any factor that was fitted to whole networks."""
-    stack: Stack = workload.training.stack.model_copy(update=NEUTRAL)
+    given = workload.training.stack
+    fitted = given.source.get("launch_cpu", "").startswith("fitted")
+    stack: Stack = given.model_copy(update=NEUTRAL | ({"launch_cpu": EAGER_LAUNCH} if fitted else {}))
     plain = gpu.model_copy(
         update={"vector_factor": 1.0, "tensor_core_factor": 1.0, "tensor_core_gemm_factor": 1.0, "memory_efficiency": MEMORY_EFFICIENCY}
     )
@@ -162,6 +167,7 @@ def row_of(record: RunRecord) -> Row:
         host=(1.0 if training.stack.cuda_graphs else kernels * training.stack.kernels_per_operator) * training.stack.launch_cpu,
         optimizer=update.time,
         optimizer_host=0.0 if training.stack.cuda_graphs else update.launches * training.stack.launch_cpu,
+        checks=gradient_checks(workload) * training.stack.launch_cpu,
     )
 
 
@@ -191,7 +197,8 @@ def timed(row: Row, local: Vector) -> tuple[float, Vector]:
     update = optimizer * max(row.optimizer * memory, row.optimizer_host * launch)
     shares["optimizer"] = update
     shares["memory" if row.optimizer * memory >= row.optimizer_host * launch else "launch"] += update
-    total = float(busy + update)
+    shares["launch"] += row.checks * launch
+    total = float(busy + update + row.checks * launch)
     return total, np.array([shares[name] for name in LOCAL]) / total
 
 

@@ -12,6 +12,7 @@ Limits: kernels of one layer run one after another; nothing overlaps inside the 
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import NamedTuple
 
 from sim.cluster.network import Activity, Network
@@ -60,7 +61,7 @@ class LayerWork(NamedTuple):
     moved: float
     """Bytes moved while products compute."""
     converted: float
-    """Bytes of passes before and after."""
+    """Bytes of passes before and after, those of hooks on gradients among them."""
     kernels: float
 
 
@@ -74,7 +75,10 @@ def layer_work(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack, batch
     fused = stack.elementwise_traffic if layer.op in FUSIBLE else 1.0
     moved = traffic * batch * _element_scale(layer, precision) * fused + _weight_bytes(layer, precision, stack, backward)
     converted = _layout_bytes(layer, precision, stack, peak, backward) * batch + _cast_bytes(layer, precision, backward)
-    return LayerWork(_compute_time(layer, flop * batch, batch, gpu, peak), peak, moved, converted, kernels)
+    hooks = stack.gradient_hooks if backward else 0.0
+    converted += hooks * MEANING[precision].gradient * sum(layer.gradients)
+    products = _compute_time(layer, flop * batch, batch, gpu, stack, peak)
+    return LayerWork(products, peak, moved, converted, kernels + hooks * len(layer.gradients))
 
 
 def layer_time(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack, batch: int, backward: bool = False) -> Kernels:
@@ -119,15 +123,16 @@ def _layout_bytes(layer: Layer, precision: Precision, stack: Stack, peak: Peak, 
     return 2.0 * (layer.read + layer.write) * _element_scale(layer, precision) * (2.0 if backward else 1.0)
 
 
-def efficiency_class(layer: Layer, gpu: Gpu) -> OperatorClass:
+def efficiency_class(layer: Layer, gpu: Gpu, stack: Stack) -> OperatorClass:
     """Return whose efficiency curve a layer follows.
 
-    Winograd serves 3x3 windows of stride 1 alone, so other convolutions have classes of their own, where the GPU gives them.
+    Winograd serves 3x3 windows of stride 1 alone, so other convolutions have classes of their own, where the GPU gives them; and before
+    Maxwell only from cuDNN 5.1 on, whose kernels of separate transforms run everywhere (NVIDIA, cuDNN 5.1 release notes).
     """
     own: OperatorClass = "gemm" if layer.op == "attention" and "attention" not in gpu.efficiency else layer.op
     if layer.op == "conv" and layer.kernel_size == 1:
         own = "pointwise_conv"
-    elif layer.op == "conv" and layer.kernel_size and not _winograd(layer):
+    elif layer.op == "conv" and layer.kernel_size and not (_winograd(layer) and _has_winograd(gpu, stack)):
         own = "direct_conv"
     return own if own in gpu.efficiency or own == "gemm" else layer.op
 
@@ -136,6 +141,15 @@ def _winograd(layer: Layer) -> bool:
     """Return whether a convolution's window is 3x3 and its stride 1; of 1x3 and 3x1, which have 3's edge, the weights tell."""
     square = not layer.gradients or not layer.channels or max(layer.gradients) >= 9 * math.prod(layer.channels)
     return layer.kernel_size == 3 and layer.stride == 1 and square
+
+
+def _has_winograd(gpu: Gpu, stack: Stack) -> bool:
+    return _version(stack.cudnn) >= (5, 1) or _version(gpu.compute_capability) >= (5, 0)
+
+
+@lru_cache(maxsize=64)
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split("."))
 
 
 def _kernel_size(layer: Layer, batch: int) -> float:
@@ -148,7 +162,7 @@ def _kernel_size(layer: Layer, batch: int) -> float:
 
 def _peak(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack) -> Peak:
     """Return the peak that a layer's kernels work at: the best that its stack allows, the GPU has, and its shape suits."""
-    curves = gpu.efficiency.get(efficiency_class(layer, gpu), {})
+    curves = gpu.efficiency.get(efficiency_class(layer, gpu, stack), {})
     peaks = [peak for peak in peaks_for(layer.op, precision, stack) if peak in gpu.peak and (peak == "fp32" or _aligned(layer))]
     # where the class was measured on none of them, its share of another peak says more than nothing
     return next((peak for peak in peaks if _LIKE.get(peak, peak) in curves or peak in curves), peaks[0])
@@ -166,8 +180,8 @@ def _padding(layer: Layer, peak: Peak) -> float:
     return math.prod(math.ceil(channels / ALIGNMENT) * ALIGNMENT / channels for channels in layer.channels)
 
 
-def _compute_time(layer: Layer, flop: float, batch: int, gpu: Gpu, peak: Peak) -> float:
-    curves = gpu.efficiency.get(efficiency_class(layer, gpu))
+def _compute_time(layer: Layer, flop: float, batch: int, gpu: Gpu, stack: Stack, peak: Peak) -> float:
+    curves = gpu.efficiency.get(efficiency_class(layer, gpu, stack))
     if not curves or flop <= 0:
         return 0.0
     curve = curves.get(peak) or curves.get(_LIKE.get(peak, peak)) or next(iter(curves.values()))

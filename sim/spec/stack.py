@@ -93,6 +93,10 @@ class Stack(Spec):
     optimizer: Literal["per_tensor", "foreach", "fused"]
     optimizer_factor: Factor = 1.0
     """Kernels of the optimizer step over those of torch's own rule, where the stack adds clipping, norms or statistics per tensor."""
+    gradient_hooks: float = Field(default=0.0, ge=0)
+    """Kernels that hooks launch on each gradient tensor as it becomes ready, each a pass over it."""
+    gradient_checks: float = Field(default=0.0, ge=0)
+    """What the host does to each gradient tensor after backward, in launches; the GPU waits, for results are read back one by one."""
     launch_cpu: Seconds
     """Host time to launch one kernel."""
     cuda_graphs: bool = False
@@ -115,6 +119,8 @@ class Stack(Spec):
     fp32_convolution: Literal["fp32", "tf32"] = "tf32"
     fp32_matmul: Literal["fp32", "tf32"] = "fp32"
     """What 'fp32' means on GPUs with TF32 tensor cores, by torch version."""
+    cudnn: str = Field(default="8.0", pattern=r"^\d+(\.\d+)*$")
+    """Version that decides which kernels convolutions have: before 5.1 no Winograd on GPUs older than Maxwell."""
     nccl: str = "2.10"
     """Version whose rules choose algorithm and protocol of each message."""
     nccl_algo: str | None = None

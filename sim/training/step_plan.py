@@ -250,10 +250,15 @@ def optimizer_work(workload: Workload, gpu: Gpu, ranks: int = 1) -> Kernels:
     return Kernels(busy * stack.optimizer_factor, kernels * stack.optimizer_factor)
 
 
+def gradient_checks(workload: Workload) -> float:
+    """Return what the host does to gradients between backward and optimizer, in launches, while the GPU waits."""
+    return workload.training.stack.gradient_checks * sum(len(layer.gradients) for layer in workload.model.layers)
+
+
 def _optimizer(workload: Workload, gpu: Gpu, launch_cpu: float, ranks: int) -> Segment:
     busy, launches = optimizer_work(workload, gpu, ranks)
     waits = 0.0 if workload.training.stack.cuda_graphs else launches * launch_cpu - busy
-    return Segment(busy, max(0.0, waits))
+    return Segment(busy, max(0.0, waits) + gradient_checks(workload) * launch_cpu)
 
 
 def _add(segments: list[Segment]) -> Segment:
