@@ -1,7 +1,7 @@
 """How long does one GPU take for a measured row, as a function of a few factors? The layer model, opened up so that factors can be fitted.
 
 A row's step is ``c * (sum of max(products * f, bytes * m) + converted bytes * m + kernels)``, at least what the host needs to launch it,
-plus the optimizer; the sum runs over the layers, forward and backward, with times from ``sim.cluster.gpu.layer_work``. Factors belong to an
+plus the optimizer, less what backward hides of its launches, and the host's checks of gradients; the sum runs over the layers, forward and backward, with times from ``sim.cluster.gpu.layer_work``. Factors belong to an
 architecture (compute capability): products on vector units, products on tensor cores, memory; or to a software stack: everything, tensor
 cores, bytes of fusible operators, launches, launches of the optimizer. All are logarithms here, zero where nothing was fitted.
 """
@@ -23,7 +23,7 @@ from sim.spec.hardware import Gpu
 from sim.spec.library import load_part, load_workload
 from sim.spec.stack import Stack
 from sim.spec.workload import Workload
-from sim.training.step_plan import gradient_checks, optimizer_work, plan_step
+from sim.training.step_plan import gradient_checks, optimizer_work, plan_step, reads_before_update
 
 Vector = NDArray[np.float64]
 
@@ -44,6 +44,8 @@ EAGER_LAUNCH: Final = 10e-6
 """Seconds of one launch in stacks whose launches are fitted, before the fit: as in ``torch-1.13-ddp``, which all of them extend."""
 SAME_MULTIPROCESSOR: Final = {"3.7": "3.5"}
 """Compute capabilities that share their factors: GK210 is GK110 with more registers and shared memory (NVIDIA, Kepler Tuning Guide)."""
+CHIPS_OF_ONE_NAME: Final = ("maxwell", "pascal")
+"""TITAN X is a GM200, and a year later a GP102."""
 MEMORY_EFFICIENCY: Final = 0.77
 """Share of the data sheet's memory bandwidth before any fit: copies reach 0.75 on H100 (NVIDIA/nccl issue 1264), 0.78 on M60 (rossumai)."""
 
@@ -69,11 +71,13 @@ class Row:
     optimizer: float
     optimizer_host: float
     checks: float
+    reads_back: bool
 
     @property
     def chip(self) -> str:
         """Return the GPU without memory size and form factor: rows of one chip are left out together."""
-        return self.record.hardware.partition("-")[0]
+        name, _, board = self.record.hardware.partition("-")
+        return f"{name}-{board}" if board in CHIPS_OF_ONE_NAME else name
 
     @property
     def stack(self) -> str:
@@ -126,7 +130,7 @@ def predicted_time(record: RunRecord) -> float:
 def unfitted(workload: Workload, gpu: Gpu) -> tuple[Workload, Gpu]:
     """Return both without any factor that was fitted to whole networks."""
     given = workload.training.stack
-    fitted = given.source.get("launch_cpu", "").startswith("fitted")
+    fitted = isinstance(given.source, dict) and given.source.get("launch_cpu", "").startswith("fitted")
     stack: Stack = given.model_copy(update=NEUTRAL | ({"launch_cpu": EAGER_LAUNCH} if fitted else {}))
     plain = gpu.model_copy(
         update={"vector_factor": 1.0, "tensor_core_factor": 1.0, "tensor_core_gemm_factor": 1.0, "memory_efficiency": MEMORY_EFFICIENCY}
@@ -168,6 +172,7 @@ def row_of(record: RunRecord) -> Row:
         optimizer=update.time,
         optimizer_host=0.0 if training.stack.cuda_graphs else update.launches * training.stack.launch_cpu,
         checks=gradient_checks(workload) * training.stack.launch_cpu,
+        reads_back=reads_before_update(workload),
     )
 
 
@@ -194,9 +199,17 @@ def timed(row: Row, local: Vector) -> tuple[float, Vector]:
         shares["overall"] = busy
     else:
         shares["launch"] = busy = row.host * launch
-    update = optimizer * max(row.optimizer * memory, row.optimizer_host * launch)
-    shares["optimizer"] = update
-    shares["memory" if row.optimizer * memory >= row.optimizer_host * launch else "launch"] += update
+    worked, launched = optimizer * row.optimizer * memory, optimizer * row.optimizer_host * launch
+    lead = 0.0 if row.reads_back else max(0.0, busy - row.host * launch)
+    if launched - lead > worked:
+        # backward hides a part of the launches: all waits for the host
+        shares = dict.fromkeys(LOCAL, 0.0) if lead else shares
+        shares["launch"] += launched + (row.host * launch if lead else 0.0)
+        shares["optimizer"] = launched
+        update = launched - lead
+    else:
+        shares["optimizer"] = update = worked
+        shares["memory"] += worked
     shares["launch"] += row.checks * launch
     total = float(busy + update + row.checks * launch)
     return total, np.array([shares[name] for name in LOCAL]) / total

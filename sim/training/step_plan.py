@@ -109,6 +109,8 @@ class _Pass(NamedTuple):
     forward: list[Segment]
     backward: list[Segment]
     ready: list[float]
+    lead: float
+    """Seconds of work that the GPU still has when the host has launched all of it."""
 
 
 def plan_step(workload: Workload, gpu: Gpu, cpu_speed: float, ranks: int) -> StepPlan:
@@ -167,7 +169,7 @@ def _one_pass(asked: _Asked) -> _Pass:
     ]
     ends = list(accumulate(segment.compute + segment.launch for segment in backward))
     ready = [end if stack.overlap else ends[-1] for end, layer in zip(ends, reversed(layers), strict=True) for _ in layer.gradients]
-    return _Pass(forward, backward, ready)
+    return _Pass(forward, backward, ready, max(0.0, timeline.gpu - timeline.host))
 
 
 def _plan(workload: Workload, gpu: Gpu, cpu_speed: float, found: _Pass, exchange: ExchangePlan, ranks: int) -> StepPlan:
@@ -178,7 +180,7 @@ def _plan(workload: Workload, gpu: Gpu, cpu_speed: float, found: _Pass, exchange
         kinds = [silent, *[silent._replace(before=())] * (count - 2), whole._replace(before=())]
     known = {id(kind): _micro_batch(workload, gpu, found, kind) for kind in kinds}
     # a parameter server runs the optimizer
-    optimizer = Segment(0.0, 0.0) if stack.uses_servers else _optimizer(workload, gpu, stack.launch_cpu / cpu_speed, ranks)
+    optimizer = Segment(0.0, 0.0) if stack.uses_servers else _optimizer(workload, gpu, stack.launch_cpu / cpu_speed, ranks, found.lead)
     extra = stack.distributed_overhead if exchange.buckets else 0.0
     if stack.gradient_clipping:
         elements = sum(sum(layer.gradients) for layer in workload.model.layers)
@@ -255,10 +257,21 @@ def gradient_checks(workload: Workload) -> float:
     return workload.training.stack.gradient_checks * sum(len(layer.gradients) for layer in workload.model.layers)
 
 
-def _optimizer(workload: Workload, gpu: Gpu, launch_cpu: float, ranks: int) -> Segment:
+def reads_before_update(workload: Workload) -> bool:
+    """Return whether the host waits for backward before it launches the optimizer, to read a result back.
+
+    Loss scaling asks whether gradients overflowed (torch.amp.GradScaler.step, apex's LossScaler.update_scale), gradient checks more.
+    """
+    training = workload.training
+    return training.precision in ("amp_fp16", "fp16") or training.stack.gradient_checks > 0
+
+
+def _optimizer(workload: Workload, gpu: Gpu, launch_cpu: float, ranks: int, lead: float) -> Segment:
+    """Return the optimizer's work and its wait for a host that is *lead* seconds ahead, unless it waits for backward itself."""
     busy, launches = optimizer_work(workload, gpu, ranks)
     waits = 0.0 if workload.training.stack.cuda_graphs else launches * launch_cpu - busy
-    return Segment(busy, max(0.0, waits) + gradient_checks(workload) * launch_cpu)
+    ahead = 0.0 if reads_before_update(workload) else lead
+    return Segment(busy, max(0.0, waits - ahead) + gradient_checks(workload) * launch_cpu)
 
 
 def _add(segments: list[Segment]) -> Segment:

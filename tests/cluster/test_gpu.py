@@ -157,8 +157,29 @@ def test_a_pointwise_convolution_has_a_class_of_its_own_where_the_gpu_gives_one(
     both = gpu(efficiency={"conv": {"fp32": 1.4}, "pointwise_conv": {"fp32": 0.7}})
     for size, own, there, elsewhere in ((1, 0.7, "pointwise_conv", "conv"), (3, 1.4, "conv", "conv")):
         convolution = layer(kernel_size=size, forward="2 GFLOP")
-        assert (efficiency_class(convolution, both), efficiency_class(convolution, gpu())) == (there, elsewhere)
+        assert (efficiency_class(convolution, both, stack()), efficiency_class(convolution, gpu(), stack())) == (there, elsewhere)
         assert layer_time(convolution, both, "fp32", stack(), 10).time == pytest.approx(20e9 / (10e12 * own) + 10e-6)
+
+
+@pytest.mark.parametrize(
+    ("capability", "version", "share"),
+    [("3.5", "5.0", 0.6), ("3.5", "5.1", 1.4), ("5.2", "5.0", 1.4), ("10.0", "5.0", 1.4), ("3.7", "10.2", 1.4), ("3.7", "4", 0.6)],
+)
+def test_winograd_comes_with_maxwell_or_with_cudnn_5_1(capability, version, share):
+    """cuDNN's release notes: 5.0 has fused kernels for Maxwell and later, 5.1 brought separate transforms for all."""
+    chip = gpu(compute_capability=capability, efficiency={"conv": {"fp32": 1.4}, "direct_conv": {"fp32": 0.6}})
+    convolution = layer(kernel_size=3, forward="2 GFLOP")
+    found = layer_time(convolution, chip, "fp32", stack(cudnn=version), 10).time
+    assert found == pytest.approx(20e9 / (10e12 * share) + 10e-6)
+
+
+def test_hooks_run_on_each_gradient():
+    """By hand: 3 kernels on each of two tensors, 10 us each, and 3 passes of 4 bytes over 3 M elements at 80 GB/s, in backward alone."""
+    trained, hooked = layer(gradients=[1_000_000, 2_000_000]), stack(gradient_hooks=3)
+    plain, more = (layer_time(trained, gpu(), "fp32", kind, 10, backward=True) for kind in (stack(), hooked))
+    assert more.time - plain.time == pytest.approx(6 * 10e-6 + 3 * 4 * 3e6 / 80e9)
+    assert more.launches - plain.launches == 6
+    assert layer_time(trained, gpu(), "fp32", hooked, 10) == layer_time(trained, gpu(), "fp32", stack(), 10)
 
 
 def test_a_memory_pass():

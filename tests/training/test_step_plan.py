@@ -157,11 +157,29 @@ def test_a_captured_step_costs_one_launch():
     assert sum(segment.launch for segment in (*eager.forward, *eager.backward)) > 70e-3
 
 
+def scaled(workload):
+    """Return *workload* with loss scaling, which makes the host wait for backward to see whether gradients overflowed."""
+    return workload.model_copy(update={"training": workload.training.model_copy(update={"precision": "amp_fp16"})})
+
+
 def test_many_launches_of_the_optimizer_show():
     """Closed form: SGD's weight decay and update, 2 launches per parameter tensor of 5 ms each, and no work worth mentioning."""
-    found = plan(toy_workload([layer(1, 1, 10, 10)] * 3, stack={"launch_cpu": "5 ms", "optimizer": "per_tensor"}))
+    found = plan(scaled(toy_workload([layer(1, 1, 10, 10)] * 3, stack={"launch_cpu": "5 ms", "optimizer": "per_tensor"})))
     assert found.optimizer.launch == pytest.approx(2 * 6 * 5e-3)
-    assert plan(toy_workload([layer(1, 1, 10)], stack={"launch_cpu": "5 ms"})).optimizer.launch == pytest.approx(5e-3)
+    assert plan(scaled(toy_workload([layer(1, 1, 10)], stack={"launch_cpu": "5 ms"}))).optimizer.launch == pytest.approx(5e-3)
+
+
+def test_launches_of_the_optimizer_hide_behind_backward():
+    """By hand: 60 ms of layers begin after one launch of 5 ms and end 35 ms after the host's 6; so much of 12 launches is hidden."""
+    keys = {"launch_cpu": "5 ms", "optimizer": "per_tensor"}
+    assert plan(toy_workload([layer(0.01, 0.01, 10, 10)] * 3, stack=keys)).optimizer.launch == pytest.approx(0.06 - 0.035, rel=1e-3)
+    assert plan(toy_workload([layer(1, 1, 10, 10)] * 3, stack=keys)).optimizer.launch == 0
+
+
+def test_checks_of_gradients_hold_the_gpu_up():
+    """Closed form: 4 launches of 1 ms on each of 3 tensors that nothing hides, and then the optimizer's own 6."""
+    keys = {"launch_cpu": "1 ms", "optimizer": "per_tensor", "gradient_checks": 4}
+    assert plan(toy_workload([layer(1, 1, 10)] * 3, stack=keys)).optimizer.launch == pytest.approx((4 * 3 + 6) * 1e-3)
 
 
 @given(
