@@ -1,9 +1,10 @@
 """How long does one GPU take for a measured row, as a function of a few factors? The layer model, opened up so that factors can be fitted.
 
 A row's step is ``c * (sum of max(products * f, bytes * m) + converted bytes * m + kernels)``, at least what the host needs to launch it,
-plus the optimizer, less what backward hides of its launches, and the host's checks of gradients; the sum runs over the layers, forward and backward, with times from ``sim.cluster.gpu.layer_work``. Factors belong to an
-architecture (compute capability): products on vector units, products on tensor cores, memory; or to a software stack: everything, tensor
-cores, bytes of fusible operators, launches, launches of the optimizer. All are logarithms here, zero where nothing was fitted.
+plus the optimizer, less what backward hides of its launches, and the host's checks of gradients. The sum runs over the layers, forward and
+backward, with times from ``sim.cluster.gpu.layer_work``. Factors belong to an architecture (compute capability): products on vector units,
+products on tensor cores, memory; or to a software stack: everything, tensor cores, bytes of fusible operators, launches, launches of the
+optimizer. All are logarithms here, zero where nothing was fitted.
 """
 
 from __future__ import annotations
