@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 from sim.analysis.stalls import Blame
 from sim.cluster import page_cache
 from sim.cluster.build import Slot, slots
+from sim.cluster.fabric import crossed
 from sim.cluster.storage import Credits, epochs_until_empty
 from sim.epoch import Epoch, EpochRun, Scene
 from sim.events import EventLog
@@ -134,7 +135,7 @@ def _planned(hardware: Hardware, jobs: Sequence[Job], fold: bool) -> tuple[Seque
 
     def plan() -> tuple[Sequence[Slot], tuple[Wiring | None, ...]]:
         cluster = slots(hardware, placements, fold, servers)
-        return cluster, tuple(_plan(hardware, job, number, cluster) for number, job in enumerate(jobs))
+        return cluster, tuple(_plan(hardware, jobs, number, cluster, fold) for number in range(len(jobs)))
 
     stacks = [job.workload.training.stack for job in jobs]
     if any(stack.uses_servers or stack.gloo_transport for stack in stacks):
@@ -142,15 +143,16 @@ def _planned(hardware: Hardware, jobs: Sequence[Job], fold: bool) -> tuple[Seque
     return shelf.remembered((slots, id(hardware), placements, fold, *map(tuning_of, stacks)), plan, hardware)
 
 
-def _plan(hardware: Hardware, job: Job, number: int, cluster: Sequence[Slot]) -> Wiring | None:
-    stack = job.workload.training.stack
+def _plan(hardware: Hardware, jobs: Sequence[Job], number: int, cluster: Sequence[Slot], fold: bool) -> Wiring | None:
+    job, stack = jobs[number], jobs[number].workload.training.stack
     if stack.uses_servers:
         return plan_servers(number, job.workload, cluster, hardware.fabric)
     if job.ranks == 1:
         return None
+    fabric = crossed(hardware, [[part.node for part in other.placement] for other in jobs], number, fold)
     if stack.gloo_transport is not None:
-        return plan_gloo(job_slots(number, cluster), hardware.fabric, stack.gloo_transport)
-    return plan_collectives(job_slots(number, cluster), hardware.fabric, tuning_of(stack))
+        return plan_gloo(job_slots(number, cluster), hardware.fabric, stack.gloo_transport, fabric)
+    return plan_collectives(job_slots(number, cluster), hardware.fabric, tuning_of(stack), fabric)
 
 
 def steps_per_epoch(workload: Workload, ranks: int) -> int:

@@ -14,6 +14,7 @@ from typing import Any
 import simpy
 
 from sim.cluster.build import Placement, build, place, slots
+from sim.cluster.fabric import crossed
 from sim.cluster.network import Network
 from sim.events import EventLog
 from sim.simulate import Run, simulate
@@ -216,7 +217,9 @@ class Rig:
         self.env = simpy.Environment()
         self.log = EventLog(lambda: self.env.now, keep_rates=True)
         self.network = Network(self.env, self.log)
-        self.plan: CollectivePlan = plan_collectives(job_slots(0, found), hardware.fabric, Tuning("2.30", algorithm, protocol, channels))
+        fabric = crossed(hardware, [[part.node for part in placed]], 0, fold)
+        tuning = Tuning("2.30", algorithm, protocol, channels)
+        self.plan: CollectivePlan = plan_collectives(job_slots(0, found), hardware.fabric, tuning, fabric)
         for link, capacity in self.plan.shared.items():
             self.network.add_link(link, capacity)
         self.built = build(found, {slot.name: self.plan.crossings(slot.name) for slot in found}, fold)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from sim.check.fabric import check_fabric
 from sim.check.ranges import implausible
 from sim.check.topology import Problem, check_topology
 from sim.spec.catalogue import suggestions
@@ -21,7 +22,7 @@ Check = Callable[[Spec], Iterator[Problem]]
 def check_hardware(hardware: Hardware, document: Document | None = None) -> list[str]:
     """Return what is wrong with *hardware*, placed at file, line and column where its *document* is given."""
     problems = [*implausible(hardware), *_sources(hardware), *_groups(hardware), *_graphs(hardware), *_rates(hardware), *_dates(hardware)]
-    return placed(problems, document)
+    return placed([*problems, *check_fabric(hardware)], document)
 
 
 def check_workload(workload: Workload, document: Document | None = None) -> list[str]:

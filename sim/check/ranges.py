@@ -13,12 +13,16 @@ from typing import Annotated, Any, Final, get_args, get_origin
 from sim import units
 from sim.spec import hardware as hw
 from sim.spec import workload as wl
+from sim.spec.fabric import Dragonfly, LeafSpine, Pods, Torus
 from sim.spec.fields import Dimension, Key, Spec, blocks
 from sim.spec.servers import Servers
 from sim.spec.stack import Compression, Fusion, Stack
 
 Bounds = tuple[str | float, str | float]
 """Least and most, both included: quantities as they are written, or plain numbers."""
+
+_TRUNK: Final[Bounds] = ("10 Mbps", "100000 Tbps")
+"""Of one or many links between switches."""
 
 RANGES: Final[dict[type[Spec], dict[str, Bounds]]] = {
     hw.Gpu: {
@@ -67,6 +71,18 @@ RANGES: Final[dict[type[Spec], dict[str, Bounds]]] = {
     hw.Group: {"count": (1, 1_000_000)},
     hw.Prices: {"on_demand": ("0.001 USD/h", "1000 USD/h"), "spot": ("0.001 USD/h", "1000 USD/h")},
     hw.Fabric: {"latency": ("0 s", "1 s"), "core_bandwidth": ("10 Mbps", "100000 Tbps")},
+    LeafSpine: {"nodes_per_leaf": (1, 10_000), "oversubscription": (0.1, 1000), "uplink_bandwidth": _TRUNK, "radix": (2, 10_000)},
+    Pods: {"leaves": (1, 10_000), "oversubscription": (1, 1000)},
+    Dragonfly: {
+        "nodes_per_router": (1, 10_000),
+        "routers_per_group": (1, 10_000),
+        "groups": (1, 100_000),
+        "local_bandwidth": _TRUNK,
+        "global_bandwidth": _TRUNK,
+        "global_links": (1, 10_000),
+        "radix": (2, 10_000),
+    },
+    Torus: {"dimensions": (1, 100_000), "link_bandwidth": _TRUNK},
     wl.Layer: {
         "kernel_size": (0, 1024),
         "rows": (0, 1e13),

@@ -36,6 +36,8 @@ class Slot:
     lent: tuple[tuple[int, tuple[int, ...]], ...]
     serves: tuple[tuple[int, int], ...] = ()
     """Jobs that have a parameter server on each of these nodes, each with the server's number (-1: one of several alike)."""
+    first: int = 0
+    """The number of the first of these nodes in the cluster."""
 
     @property
     def cores(self) -> float:
@@ -171,11 +173,13 @@ def _too_many_servers(count: int, there: str) -> str:
 def _counted(hosts: Sequence[tuple[Node, _Uses, _Served, int]], letter: str, fold: bool) -> list[Slot]:
     counted: dict[tuple[int, _Uses, _Served, int], int] = {}
     kept: dict[int, Node] = {}
+    first: dict[tuple[int, _Uses, _Served, int], int] = {}
     for node, uses, served, number in hosts:
         kept[id(node)] = node
         key = (id(node), uses, served, 0 if fold else number)
         counted[key] = counted.get(key, 0) + 1
-    return [Slot(f"{letter}{index}", kept[key[0]], count, key[1], key[2]) for index, (key, count) in enumerate(counted.items())]
+        first.setdefault(key, number)
+    return [Slot(f"{letter}{index}", kept[key[0]], count, key[1], key[2], first[key]) for index, (key, count) in enumerate(counted.items())]
 
 
 class RankClass(NamedTuple):

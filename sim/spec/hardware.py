@@ -9,6 +9,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from sim.spec.fabric import Dragonfly, LeafSpine, Torus
 from sim.spec.fields import (
     Bandwidth,
     Bytes,
@@ -282,10 +283,15 @@ class Group(Spec):
 
 
 class Fabric(Spec):
-    """The network between nodes: non-blocking behind the NICs, unless ``core_bandwidth`` bounds all traffic together."""
+    """The network between nodes: non-blocking behind the NICs, unless a structure is described or ``core_bandwidth`` bounds it all."""
 
     latency: Seconds = 0.0
     core_bandwidth: Bandwidth | None = None
+    leaf_spine: LeafSpine | None = None
+    dragonfly: Dragonfly | None = None
+    torus: Torus | None = None
+    rank_order: Literal["by_switch", "scattered"] = "by_switch"
+    """Whether a job's nodes are numbered along the structure, so that rings visit it switch by switch, or as it happens."""
     in_network_reduction: bool = False
     """Whether the switches between nodes can add up (SHARP), which NCCL's CollNet algorithms use."""
     source: Source = "estimate (cluster placement group: non-blocking between the nodes of one job)"

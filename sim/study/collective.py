@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from sim import units
 from sim.check import check_hardware, require
 from sim.cluster.build import place, slots, with_nodes
+from sim.cluster.fabric import crossed
 from sim.spec.library import load_hardware
 from sim.spec.yaml import SpecError
 from sim.training.collectives.plan import DEFAULT, OPS, Tuning, plan_collectives
@@ -39,7 +40,8 @@ def collective_table(
     ranks = sum(len(part.gpus) for part in placed)
     if ranks < 2:
         raise SpecError(f"{machine.name}: a collective needs 2 ranks or more, there is {ranks}; --nodes 2 adds a node")
-    plan = plan_collectives(job_slots(0, slots(machine, [placed])), machine.fabric, tuning)
+    fabric = crossed(machine, [[part.node for part in placed]], 0)
+    plan = plan_collectives(job_slots(0, slots(machine, [placed])), machine.fabric, tuning, fabric)
     if plan.forced and known != "all_reduce":
         raise SpecError(f"--algo {tuning.algorithms}: {plan.forced} is an all-reduce, not {op}; leave the choice to NCCL, or write Ring")
     return Table(machine.name, known, len(placed), ranks, rows(plan, known, sizes))

@@ -107,7 +107,18 @@ def _nic(node: Node, factor: float) -> Node:
 
 
 def _fabric(fabric: Fabric, factor: float) -> Fabric:
-    return fabric.model_copy(update={"latency": fabric.latency / factor, "core_bandwidth": _times(fabric.core_bandwidth, factor)})
+    """Return *fabric* that much faster; what is a ratio of the NICs grows with them."""
+    leaf_spine, dragonfly, torus = fabric.leaf_spine, fabric.dragonfly, fabric.torus
+    if leaf_spine:
+        leaf_spine = leaf_spine.model_copy(update={"uplink_bandwidth": _times(leaf_spine.uplink_bandwidth, factor)})
+    if dragonfly:
+        links = ("local_bandwidth", "global_bandwidth")
+        dragonfly = dragonfly.model_copy(update={name: getattr(dragonfly, name) * factor for name in links})
+    if torus:
+        torus = torus.model_copy(update={"link_bandwidth": torus.link_bandwidth * factor})
+    core = _times(fabric.core_bandwidth, factor)
+    structure = {"leaf_spine": leaf_spine, "dragonfly": dragonfly, "torus": torus}
+    return fabric.model_copy(update={"latency": fabric.latency / factor, "core_bandwidth": core, **structure})
 
 
 def _gpu(node: Node, factor: float) -> Node:

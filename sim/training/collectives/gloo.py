@@ -20,6 +20,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sim.cluster.build import Slot
+from sim.cluster.fabric import NOTHING, RING, Crossed, Sent
 from sim.cluster.network import Network
 from sim.events import Cause, EventLog
 from sim.spec.hardware import Fabric, Transport
@@ -27,7 +28,7 @@ from sim.training.collectives.channels import ring_channels
 from sim.training.collectives.layout import Layout
 from sim.training.collectives.phase import PhaseExecutor, SimProcess
 from sim.training.collectives.plan import CORES_COPY, Chosen, CollectivePlan, Live, Op, Tuning, live_load, live_name
-from sim.training.collectives.traffic import CORE, CORES, Cost, Load, Part
+from sim.training.collectives.traffic import CORE, CORE_LIMIT, CORES, FABRIC, Cost, Load, Part
 
 _NIC = ("nic0>net", "net>nic0")
 _THREADS = 2.0
@@ -103,7 +104,9 @@ class GlooPlan(CollectivePlan):
             if self.nodes > 1:
                 weight = max(1.0, nic.transport.total_efficiency / self.transport.total_efficiency)
                 found |= {(name, link): weight for link in _NIC}
-        if self.shared:
+                sent = [Sent(RING, 0, 0, weight, 1.0)]
+                found |= {(FABRIC, link): load for link, load in self.layout.crossed.load(sent).items()}
+        if self.fabric.core_bandwidth and self.nodes > 1:
             found[CORE] = float(self.nodes)
         return {resource: load for resource, load in found.items() if load}
 
@@ -121,7 +124,9 @@ class GlooPlan(CollectivePlan):
                 limits.append((cores / load[part.slot.name, CORES], tier, CORES_COPY))
             if self.nodes > 1:
                 limits.append((links[_NIC[0]].capacity / load[part.slot.name, _NIC[0]], Cause.NETWORK, links[_NIC[0]].description))
-        limits += [(capacity / load[CORE], Cause.NETWORK, "the core of the fabric") for capacity in self.shared.values()]
+        shared = {(FABRIC, name.removeprefix(f"{FABRIC}.")): capacity for name, capacity in self.shared.items()}
+        held = [(capacity / load[key], key[1]) for key, capacity in shared.items() if key in load]
+        limits += [(rate, Cause.NETWORK, self.layout.crossed.descriptions.get(name, CORE_LIMIT)) for rate, name in held]
         limits.append((self.staging_cap(), Cause.INTERCONNECT, _STAGING))
         return min(limits)
 
@@ -135,11 +140,11 @@ def _steps(op: Op, ranks: int, nbytes: float) -> tuple[int, float]:
     return steps, steps * nbytes / ranks
 
 
-def plan_gloo(used: Sequence[tuple[Slot, tuple[int, ...]]], fabric: Fabric, transport: Transport) -> GlooPlan:
+def plan_gloo(used: Sequence[tuple[Slot, tuple[int, ...]]], fabric: Fabric, transport: Transport, crossed: Crossed = NOTHING) -> GlooPlan:
     """Return how one job's collectives travel over Gloo; *used* gives each slot with the GPUs the job has on each of its nodes."""
     nodes = sum(slot.count for slot, _ in used)
     parts = tuple(Part(slot, gpus, ring_channels(slot.graph, gpus, nodes).first(1)) for slot, gpus in used)
-    return GlooPlan(Layout(parts, fabric), Tuning(), transport=transport)
+    return GlooPlan(Layout(parts, fabric, crossed), Tuning(), transport=transport)
 
 
 class GlooExecutor:

@@ -8,12 +8,15 @@ its part of the one before is over:
     T = 2(g-1)(S/(g B_i) + l_i) + 2(N-1)(S/(gN B_o) + l_o)
 
 B_i and B_o: bytes/s of a rank's port within the node and between nodes (where g ranks share a NIC, a g-th of it), l: hop latencies.
-With one bandwidth the bytes take 2(n-1)/n S/B, a flat ring's time. Phases are not pipelined. Every node has the same number of ranks.
+With one bandwidth the bytes take 2(n-1)/n S/B, a flat ring's time. Further levels (racks of nodes) do with their shards the same:
+level i of s_i members, of which s_1 .. s_i share a shard's bytes, adds 2(s_i - 1)(S/(s_1 .. s_i B_i) + l_i). Phases are not pipelined.
+Every group has the same number of members.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from sim.training.collectives.ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter
 from sim.training.collectives.schedule import Transfer, check_collective, check_timed
@@ -25,21 +28,36 @@ def hierarchical_wire_bytes(nodes: int, per_node: int, nbytes: float) -> tuple[f
     return 2 * (per_node - 1) / per_node * nbytes, 2 * (nodes - 1) / nodes * nbytes / per_node
 
 
-def hierarchical_all_reduce(ranks: Sequence[int], nbytes: float, per_node: int) -> list[Transfer]:
+def hierarchical_all_reduce(ranks: Sequence[int], nbytes: float, per_node: int, *groups: int) -> list[Transfer]:
     """Return the all-reduce of *nbytes*; the *per_node* ranks of one node stand together in *ranks*.
 
-    Chunk ``place * nodes + c`` is part c of the shard that the rank at *place* in its node takes to the other nodes.
+    *groups* are levels above: so many nodes a rack, racks a row .., whose members stand together as well. Chunk
+    ``place * rest + c`` is part c of the shard that the rank at *place* in its node takes to the others.
     """
-    count = nodes_of(check_collective(ranks, nbytes), per_node)
-    nodes = [ranks[first : first + per_node] for first in range(0, len(ranks), per_node)]
-    shards = [range(place * count, (place + 1) * count) for place in range(per_node)]
+    check_collective(ranks, nbytes)
+    rest = len(ranks)
+    for size in (per_node, *groups):
+        rest = nodes_of(rest, size)
     transfers: list[Transfer] = []
-    _add_phase(transfers, [(ring_reduce_scatter(node, nbytes), shards) for node in nodes])
-    across = [[node[place] for node in nodes] for place in range(per_node)]
-    parts = [[[chunk] for chunk in shard] for shard in shards]
-    _add_phase(transfers, [(ring_all_reduce(ring, nbytes / per_node), part) for ring, part in zip(across, parts, strict=True)])
-    _add_phase(transfers, [(ring_all_gather(node, nbytes), shards) for node in nodes])
+    _add_level(transfers, [(ranks, 0)], nbytes, (per_node, *groups))
     return transfers
+
+
+def _add_level(transfers: list[Transfer], teams: Sequence[tuple[Sequence[int], int]], nbytes: float, sizes: Sequence[int]) -> None:
+    """Append the all-reduces of *teams* side by side, each of *nbytes* in as many chunks as it has ranks, from its first chunk on."""
+    if not sizes:
+        _add_phase(transfers, [(ring_all_reduce(ranks, nbytes), [[first + part] for part in range(len(ranks))]) for ranks, first in teams])
+        return
+    size, above = sizes[0], len(teams[0][0]) // sizes[0]
+    shards = [[range(first + place * above, first + (place + 1) * above) for place in range(size)] for _, first in teams]
+    blocks = [[ranks[start : start + size] for start in range(0, len(ranks), size)] for ranks, _ in teams]
+    inside = [(block, own) for team, own in zip(blocks, shards, strict=True) for block in team]
+    _add_phase(transfers, [(ring_reduce_scatter(block, nbytes), own) for block, own in inside])
+    across = [
+        ([block[place] for block in team], own[place].start) for team, own in zip(blocks, shards, strict=True) for place in range(size)
+    ]
+    _add_level(transfers, across, nbytes / size, sizes[1:])
+    _add_phase(transfers, [(ring_all_gather(block, nbytes), own) for block, own in inside])
 
 
 def _add_phase(transfers: list[Transfer], rings: Iterable[tuple[Sequence[Transfer], Sequence[Sequence[int]]]]) -> None:
@@ -59,12 +77,19 @@ def _last_arrivals(transfers: Sequence[Transfer]) -> dict[int, int]:
     return {transfer.dst: number for number, transfer in enumerate(transfers)}
 
 
-def hierarchical_all_reduce_time(
-    n: int, nbytes: float, per_node: int, intra_bandwidth: float, intra_latency: float, inter_bandwidth: float, inter_latency: float
-) -> float:
-    """Return the seconds of the all-reduce of *nbytes* on *n* ranks; ports of each rank in bytes/s, latencies of a hop in s."""
-    check_timed(n, nbytes, intra_bandwidth, intra_latency)
-    check_timed(n, nbytes, inter_bandwidth, inter_latency)
-    nodes = nodes_of(n, per_node)
-    within, between = hierarchical_wire_bytes(nodes, per_node, nbytes)
-    return within / intra_bandwidth + between / inter_bandwidth + 2 * (per_node - 1) * intra_latency + 2 * (nodes - 1) * inter_latency
+class Level(NamedTuple):
+    """*size* groups of the level below (or ranks) that meet on rings: a rank's port in bytes/s, and the latency of a hop (s)."""
+
+    size: int
+    bandwidth: float
+    latency: float
+
+
+def hierarchical_all_reduce_time(nbytes: float, *levels: Level) -> float:
+    """Return the seconds of the all-reduce of *nbytes* over *levels*, ranks of a node first."""
+    time, shard = 0.0, nbytes
+    for size, bandwidth, latency in levels:
+        check_timed(size, nbytes, bandwidth, latency)
+        shard /= size
+        time += 2 * (size - 1) * (shard / bandwidth + latency)
+    return time

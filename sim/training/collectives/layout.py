@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise, permutations
 
+from sim.cluster.fabric import NOTHING, Crossed
 from sim.spec.hardware import Fabric
 from sim.training.collectives.channels import NETWORK, Channel, Hop
-from sim.training.collectives.traffic import Edge, Part
+from sim.training.collectives.traffic import Edge, Part, nic_of
 from sim.training.collectives.tree import depth
 
 
@@ -24,6 +25,8 @@ class Layout:
 
     parts: tuple[Part, ...]
     fabric: Fabric
+    crossed: Crossed = NOTHING
+    """The links between switches, as this job crosses them."""
 
     @cached_property
     def ranks(self) -> int:
@@ -65,7 +68,7 @@ class Layout:
     def rings(self) -> tuple[tuple[Edge, ...], ...]:
         """Return the edges of each channel's ring, in order; where all nodes are alike those of one node."""
         nodes = self.parts if len(self.parts) == 1 else self.every_node
-        return tuple(_ring(nodes, channel, self.fabric) for channel in range(self.channels))
+        return tuple(_ring(self, nodes, channel) for channel in range(self.channels))
 
     def inside(self, part: Part, src: int, dst: int) -> Edge:
         """Return the edge between two GPUs of one node."""
@@ -83,18 +86,22 @@ class Layout:
     def between(self, part: Part, onward: Part, channel: int) -> Edge:
         """Return the edge between the first GPUs of two nodes' chains."""
         leaving, arriving = _head(part.channels.channels[channel]), _head(onward.channels.channels[channel])
-        return Edge(((part, _out(part, *leaving)), (onward, _in(onward, *arriving))), self.fabric)
+        return self.joined(part, _out(part, *leaving), onward, _in(onward, *arriving))
 
     def across(self, part: Part, onward: Part, src: int, dst: int) -> Edge:
         """Return the edge between GPUs of two nodes, each by the NIC next to it."""
         out, into = part.slot.graph.nearest_nic(src), onward.slot.graph.nearest_nic(dst)
-        return Edge(((part, _out(part, src, out)), (onward, _in(onward, dst, into))), self.fabric)
+        return self.joined(part, _out(part, src, out), onward, _in(onward, dst, into))
+
+    def joined(self, part: Part, leaving: Hop, onward: Part, arriving: Hop) -> Edge:
+        """Return the edge from a node of *part* to one of *onward*."""
+        switches = self.crossed.between(part.slot.first, onward.slot.first, nic_of(leaving), nic_of(arriving))
+        return Edge(((part, leaving), (onward, arriving)), self.fabric, switches)
 
 
 def _head(channel: Channel) -> tuple[int, int]:
     """Return the GPU and the NIC at which a channel comes in."""
-    arriving = channel.hops[0]
-    return channel.gpus[0], int(next(link for link in arriving.links if link.startswith(f"{NETWORK}>nic")).removeprefix(f"{NETWORK}>nic"))
+    return channel.gpus[0], nic_of(channel.hops[0])
 
 
 def _out(part: Part, gpu: int, nic: int) -> Hop:
@@ -105,7 +112,7 @@ def _in(part: Part, gpu: int, nic: int) -> Hop:
     return Hop(NETWORK, f"gpu{gpu}", part.slot.graph.from_nic(nic, gpu))
 
 
-def _ring(nodes: Sequence[Part], channel: int, fabric: Fabric) -> tuple[Edge, ...]:
+def _ring(layout: Layout, nodes: Sequence[Part], channel: int) -> tuple[Edge, ...]:
     """Return the edges of one ring through *nodes*."""
     if nodes[0].channels.nodes == 1:
         return tuple(Edge(((nodes[0], hop),)) for hop in nodes[0].channels.channels[channel].hops)
@@ -114,5 +121,5 @@ def _ring(nodes: Sequence[Part], channel: int, fabric: Fabric) -> tuple[Edge, ..
         _, *inside, leaving = part.channels.channels[channel].hops
         arriving = onward.channels.channels[channel].hops[0]
         edges += [Edge(((part, hop),)) for hop in inside]
-        edges.append(Edge(((part, leaving), (onward, arriving)), fabric))
+        edges.append(layout.joined(part, leaving, onward, arriving))
     return tuple(edges)

@@ -15,6 +15,7 @@ from itertools import product
 from typing import NamedTuple, get_args
 
 from sim.cluster.build import Slot
+from sim.cluster.fabric import NOTHING, Crossed
 from sim.events import Cause
 from sim.spec.hardware import Fabric
 from sim.spec.yaml import SpecError
@@ -24,7 +25,7 @@ from sim.training.collectives.machine import machine_of
 from sim.training.collectives.nccl_constants import NCCL_2_30, constants_of
 from sim.training.collectives.nccl_cost import Machine
 from sim.training.collectives.pricing import cost
-from sim.training.collectives.traffic import CORE, CORE_LIMIT, CORES, TIER, Cost, Edge, Load, Part
+from sim.training.collectives.traffic import CORE, CORE_LIMIT, CORES, FABRIC, TIER, Cost, Edge, Load, Part
 from sim.training.collectives.tuner import choose
 from sim.training.operations import Op
 
@@ -45,7 +46,7 @@ __all__ = [
 ]
 
 OPS: tuple[Op, ...] = get_args(Op)
-OTHERS = ("Hierarchical", "HalvingDoubling")
+OTHERS = ("Hierarchical", "RackHierarchical", "HalvingDoubling")
 """Algorithms of all-reduces that NCCL does not have: Horovod's, Gloo's and MPI's."""
 
 CORES_COPY = "CPU cores that copy for the network"
@@ -117,7 +118,10 @@ class CollectivePlan:
     @property
     def shared(self) -> dict[str, float]:
         """Return the resources that belong to no node, by live name, with their capacities (bytes/s)."""
-        return {".".join(CORE): self.fabric.core_bandwidth} if self.fabric.core_bandwidth and self.nodes > 1 else {}
+        if self.nodes == 1:
+            return {}
+        core = {".".join(CORE): self.fabric.core_bandwidth} if self.fabric.core_bandwidth else {}
+        return core | {f"{FABRIC}.{name}": capacity for name, capacity in self.layout.crossed.capacities.items()}
 
     def crossings(self, slot: str) -> dict[str, Hashable]:
         """Return what tells the physical links of one node of *slot* apart: what each algorithm in use would put on them."""
@@ -151,6 +155,7 @@ class CollectivePlan:
     def causes(self, live: Live) -> dict[str, tuple[Cause, str]]:
         """Return what it means that a resource, by its live name, holds a collective back: cause and description."""
         found = dict.fromkeys(self.shared, (Cause.NETWORK, CORE_LIMIT))
+        found |= {f"{FABRIC}.{name}": (Cause.NETWORK, what) for name, what in self.layout.crossed.descriptions.items()}
         for part in self.parts:
             for link, name in live[part.slot.name].items():
                 known = part.slot.graph.links[link]
@@ -204,9 +209,12 @@ def live_load(load: Load, live: Live) -> dict[str, float]:
 
 
 def plan_collectives(
-    used: Sequence[tuple[Slot, tuple[int, ...]]], fabric: Fabric | None = None, tuning: Tuning = DEFAULT
+    used: Sequence[tuple[Slot, tuple[int, ...]]], fabric: Fabric | None = None, tuning: Tuning = DEFAULT, crossed: Crossed = NOTHING
 ) -> CollectivePlan:
-    """Return how one job's collectives travel; *used* gives each slot with the GPUs the job has on each of its nodes."""
+    """Return how one job's collectives travel; *used* gives each slot with the GPUs the job has on each of its nodes.
+
+    *crossed* is what they cross of the *fabric*.
+    """
     constants_of(tuning.version)
     if tuning.channels is not None and tuning.channels > NCCL_2_30.max_channels:
         raise SpecError(f"{tuning.channels} channels: NCCL has 1 to {NCCL_2_30.max_channels}; write one of those")
@@ -214,4 +222,4 @@ def plan_collectives(
     parts = [Part(slot, gpus, ring_channels(slot.graph, gpus, nodes)) for slot, gpus in used]
     fewest = min([len(part.channels.channels) for part in parts] + ([tuning.channels] if tuning.channels else []))
     cut = tuple(part._replace(channels=part.channels.first(fewest)) for part in parts)
-    return CollectivePlan(Layout(cut, fabric or Fabric()), tuning)
+    return CollectivePlan(Layout(cut, fabric or Fabric(), crossed), tuning)

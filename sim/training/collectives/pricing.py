@@ -11,17 +11,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
 
+from sim.cluster.fabric import RING, SWITCH, TREE
 from sim.cluster.topology import Route
 from sim.events import Cause
 from sim.spec.yaml import SpecError
+from sim.training.collectives import in_turn
 from sim.training.collectives import nccl_constants as nccl
-from sim.training.collectives.channels import Hop, ring_channels
-from sim.training.collectives.halving_doubling import rounds_of
+from sim.training.collectives.channels import Hop
 from sim.training.collectives.layout import Layout
 from sim.training.collectives.recurrence import ring_time
-from sim.training.collectives.traffic import Cost, Edge, Pace, Part, Traffic, latency_of
+from sim.training.collectives.spans import Priced, Span, heads, held, traffic_of
+from sim.training.collectives.traffic import Cost, Edge, Part, Traffic, latency_of, outward
 from sim.training.collectives.tree import depth
 
 ROUNDS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}
@@ -32,17 +33,6 @@ _LARGEST_PIECE = 512 * 1024.0
 _TREE_CUTS = ((8, 128 * 1024.0), (4, 64 * 1024.0), (1, 32 * 1024.0))
 # same file: a tree halves it down to 128 KiB until there are 8 pieces per hop, to 64 KiB for 4, to 32 KiB for 1
 _LAST_CUT = _TREE_CUTS[-1:]
-
-
-class Priced(NamedTuple):
-    """What an algorithm found: bytes of each stream, seconds alone, and the rest as in `Cost`."""
-
-    volume: float
-    time: float
-    chunk: float
-    slowest: Pace
-    traffic: Traffic
-    latency_of: tuple[Cause, str]
 
 
 def cost(layout: Layout, op: str, algorithm: str, protocol: str, nbytes: float, channels: int) -> Cost:
@@ -83,7 +73,10 @@ def tree_piece(volume: float, hops: int, protocol: str = "Simple") -> float:
 @lru_cache(maxsize=64)
 def _ring_traffic(layout: Layout) -> Traffic:
     streams = [(part, hop, 1.0) for part in layout.parts for channel in part.channels.channels for hop in channel.hops]
-    return Traffic(tuple(streams), float(layout.nodes * layout.channels) if layout.nodes > 1 else 0.0, layout.fabric)
+    if layout.nodes == 1:
+        return Traffic(tuple(streams), 0.0, layout.fabric)
+    leaving = [outward(edge, RING, 1.0) for ring in layout.rings for edge in ring if edge.fabric]
+    return Traffic(tuple(streams), float(layout.nodes * layout.channels), layout.fabric, tuple(leaving), layout.crossed)
 
 
 def _ring(layout: Layout, op: str, protocol: str, nbytes: float) -> Priced:
@@ -92,10 +85,38 @@ def _ring(layout: Layout, op: str, protocol: str, nbytes: float) -> Priced:
     traffic, chunk = _ring_traffic(layout), nbytes / layout.channels / layout.ranks
     steps = ROUNDS[op] * (layout.ranks - 1)
     found = [traffic.along(ring, chunk, protocol) for ring in _different(layout)]
-    busy = (tuple(chunk / rate for rate in ring.rates) for ring in found)
-    times = [ring_time(*ring, steps) for ring in set(zip(busy, _latencies(layout, protocol), strict=True))]  # many are alike
-    slowest = min(ring.slowest for ring in found)
-    return Priced(steps * chunk, max(times).total, chunk, slowest, traffic, latency_of(layout.rings[0]))
+    busy = [tuple(chunk / rate for rate in ring.rates) for ring in found]
+    hops = list(zip(busy, _latencies(layout, protocol), strict=True))
+    slowest = [ring.slowest for ring in found]
+    if (across := traffic.across(chunk, protocol)) is not None:
+        hops = [_through_switches(layout, ring, *own, chunk / across.rate) for ring, own in zip(_different(layout), hops, strict=True)]
+        slowest.append(across)
+    times = [ring_time(*ring, steps) for ring in set(hops)]  # many are alike
+    slow = min(slowest)
+    return Priced(steps * chunk, max(times).total, chunk, slow, traffic, latency_of(layout.rings[0]))
+
+
+_LONGEST = 1024
+"""Hops of a ring that are told apart one by one; the time of `ring_time` grows with their square."""
+
+
+def _through_switches(
+    layout: Layout, ring: Sequence[Edge], busy: tuple[float, ...], late: tuple[float, ...], slow: float
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return the occupancy and latency of the hops of *ring*, of which those between switches take *slow* seconds a chunk.
+
+    Of equal nodes, one of them stands for all: their hops are written out leaf by leaf where that is short, else all are slow.
+    """
+    between = [edge.fabric is not None for edge in ring]
+    if all(slow <= alone for alone, far in zip(busy, between, strict=True) if far):
+        return busy, late
+    crossing, turns = [bool(edge.switches) for edge in ring], layout.crossed.in_turn
+    if len(layout.parts) == 1 and turns and len(ring) * len(turns) <= _LONGEST:
+        crossing = [leaves and far for leaves in turns for far in between]
+        busy, late = busy * len(turns), late * len(turns)
+    elif not any(crossing):
+        crossing = between
+    return tuple(max(slow, alone) if crosses else alone for alone, crosses in zip(busy, crossing, strict=True)), late
 
 
 @lru_cache(maxsize=64)
@@ -121,41 +142,18 @@ def _ring_pipeline(layout: Layout, protocol: str, nbytes: float) -> Priced:
         hops = [piece / rate + latency for rate, latency in zip(found.rates, latencies, strict=True)]
         first = max(first, sum(hops) * layout.ranks / len(ring) - hops[-1])
         slowest.append(found.slowest)
-    pace = min(slowest)
+    pace = held(min(slowest), traffic, volume, protocol)
     return Priced(volume, first + (volume - piece) / pace.rate, volume, pace, traffic, latency_of(layout.rings[0]))
 
 
 # --- trees and what reduces on the way -------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Span:
-    """Edges of one kind, the streams on each, and how many of them follow one another on the longest way up."""
-
-    edges: Sequence[Edge]
-    count: float
-    hops: int
-
-
-def _neighbours(layout: Layout) -> list[tuple[Part, Part]]:
-    """Return pairs of parts whose nodes meet; equal nodes meet their like."""
-    return list(zip(layout.parts, (*layout.parts[1:], layout.parts[0]), strict=True)) if layout.nodes > 1 else []
-
-
-def _heads(layout: Layout) -> list[Edge]:
-    return [layout.between(*pair, channel) for pair in _neighbours(layout) for channel in range(layout.channels)]
-
-
-def _traffic(layout: Layout, spans: Sequence[_Span], between: float) -> Traffic:
-    streams = [(part, hop, span.count) for span in spans for edge in span.edges for part, hop in edge.hops]
-    return Traffic(tuple(streams), between, layout.fabric)
-
-
 @dataclass(frozen=True, eq=False)
 class _Way:
     """What a pipeline crosses to the root and back: its spans, and the traffic they make. The same for every size."""
 
-    spans: tuple[_Span, ...]
+    spans: tuple[Span, ...]
     traffic: Traffic
 
 
@@ -178,13 +176,13 @@ def _up_and_down(protocol: str, volume: float, way: _Way) -> Priced:
         found = way.traffic.along(span.edges, volume, protocol, span.count)
         first += span.hops * max(piece / rate + latency for rate, latency in zip(found.rates, latencies, strict=True))
         slow.append(found.slowest)
-    slowest = min(slow)
+    slowest = held(min(slow), way.traffic, volume, protocol)
     time = 2 * first + max(0.0, volume - piece) / slowest.rate
     return Priced(volume, time, volume, slowest, way.traffic, _way_latency_of(way))
 
 
-def _way(layout: Layout, spans: Sequence[_Span], between: float) -> _Way:
-    return _Way(tuple(spans), _traffic(layout, spans, between))
+def _way(layout: Layout, spans: Sequence[Span], between: float) -> _Way:
+    return _Way(tuple(spans), traffic_of(layout, spans, between))
 
 
 def _tree(layout: Layout, op: str, protocol: str, nbytes: float) -> Priced:
@@ -196,10 +194,10 @@ def _tree(layout: Layout, op: str, protocol: str, nbytes: float) -> Priced:
 def _tree_way(layout: Layout) -> _Way:
     chains = [edge for part in layout.parts for channel in range(layout.channels) for edge in layout.chain(part, channel)]
     within, between = layout.tree_hops
-    spans = [_Span(chains, 2.0, within)] if chains else []
+    spans = [Span(chains, 2.0, within)] if chains else []
     nodes = layout.nodes
     if nodes > 1:
-        spans.append(_Span(_heads(layout), float(min(nodes, 4)), between))
+        spans.append(Span(heads(layout), float(min(nodes, 4)), between, TREE))
     return _way(layout, spans, 4.0 * (nodes - 1) * layout.channels)
 
 
@@ -211,8 +209,8 @@ def _collnet(layout: Layout, op: str, protocol: str, nbytes: float) -> Priced:
 @lru_cache(maxsize=64)
 def _collnet_way(layout: Layout) -> _Way:
     chains = [edge for part in layout.parts for channel in range(layout.channels) for edge in layout.chain(part, channel)]
-    spans = [_Span(chains, 1.0, layout.most_local - 1)] if chains else []
-    spans.append(_Span(_heads(layout), 1.0, 1))
+    spans = [Span(chains, 1.0, layout.most_local - 1)] if chains else []
+    spans.append(Span(heads(layout), 1.0, 1, SWITCH))
     return _way(layout, spans, float(layout.nodes * layout.channels))
 
 
@@ -224,8 +222,8 @@ def _collnet_direct(layout: Layout, op: str, protocol: str, nbytes: float) -> Pr
 @lru_cache(maxsize=64)
 def _collnet_direct_way(layout: Layout) -> _Way:
     inside = [edge for part in layout.parts for edge in layout.pairs(part)]
-    spans = [_Span(inside, 2.0 * layout.channels / layout.most_local, 1)] if inside else []
-    spans.append(_Span(_heads(layout), 1.0, 1))
+    spans = [Span(inside, 2.0 * layout.channels / layout.most_local, 1)] if inside else []
+    spans.append(Span(heads(layout), 1.0, 1, SWITCH))
     return _way(layout, spans, float(layout.nodes * layout.channels))
 
 
@@ -258,128 +256,18 @@ def _in_nvswitch(layout: Layout, op: str, protocol: str, nbytes: float, sent: fl
     volume = crossing * nbytes
     edges = [edge for part in layout.parts for edge in _switch_edges(part)]
     newest = float(layout.parts[0].slot.node.gpu.compute_capability) >= 10
-    spans = [_Span(edges, 1.0 / nccl.NVLS_EFFICIENCY["blackwell" if newest else "hopper"], 2)]
+    spans = [Span(edges, 1.0 / nccl.NVLS_EFFICIENCY["blackwell" if newest else "hopper"], 2)]
     if layout.nodes > 1:
-        spans.append(_Span(_heads(layout), sent / layout.channels / crossing, hops))
+        spans.append(Span(heads(layout), sent / layout.channels / crossing, hops, SWITCH if hops == 1 and sent == 1.0 else TREE))
     piece = piece_of(volume / layout.ranks, 4) * local
-    traffic = _traffic(layout, spans, layout.nodes * sent / crossing)
-    slowest = min(traffic.pace(edge, volume, protocol, span.count) for span in spans for edge in span.edges)
+    traffic = traffic_of(layout, spans, layout.nodes * sent / crossing)
+    alone = min(traffic.pace(edge, volume, protocol, span.count) for span in spans for edge in span.edges)
+    slowest = held(alone, traffic, volume, protocol)
     latency = 4 * edges[0].latency(protocol)
     if layout.nodes > 1:
         latency += 2 * hops * spans[1].edges[0].latency(protocol)
     first = 4 * piece / slowest.rate
     return Priced(volume, latency + first + max(0.0, volume - piece) / slowest.rate, volume, slowest, traffic, latency_of(edges[:1]))
-
-
-# --- phases that wait for one another --------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Phase:
-    """Edges of which each carries *nbytes* in each of *steps* steps, *count* streams alike."""
-
-    edges: Sequence[Edge]
-    count: float
-    nbytes: float
-    steps: int
-
-
-def _in_turn(layout: Layout, protocol: str, phases: Sequence[_Phase]) -> Priced:
-    """Return phases one after another, as one fluid of as many bytes a stream as the longest has."""
-    phases = [phase for phase in phases if phase.edges and phase.steps]
-    time, slowest, weighed = 0.0, [], []
-    for phase in phases:
-        between = phase.count * layout.nodes * len(phase.edges) if phase.edges[0].fabric else 0.0
-        traffic = _traffic(layout, [_Span(phase.edges, phase.count, 1)], between)
-        paces = [traffic.pace(edge, phase.nbytes, protocol, phase.count) for edge in phase.edges]
-        latency = max(edge.latency(protocol) for edge in phase.edges)
-        time += phase.steps * (phase.nbytes / min(paces).rate + latency)
-        slowest.append((phase.steps * phase.nbytes / min(paces).rate, min(paces)))
-        weighed.append((phase, between))
-    volume = max(phase.steps * phase.nbytes for phase in phases)
-    spans = [_Span(phase.edges, phase.count * phase.steps * phase.nbytes / volume, 1) for phase in phases]
-    between = sum(streams * phase.steps * phase.nbytes / volume for phase, streams in weighed)
-    bytes_time = sum(seconds for seconds, _ in slowest)
-    pace = max(slowest)[1]._replace(rate=volume / bytes_time)
-    chunk = max(phase.nbytes for phase in phases)
-    edges = [edge for phase in phases for edge in list(phase.edges[:1]) * phase.steps]
-    return Priced(volume, time, chunk, pace, _traffic(layout, spans, between), latency_of(edges))
-
-
-def _hierarchical(layout: Layout, op: str, protocol: str, nbytes: float) -> Priced:
-    """Return shards reduced on rings within nodes, then each between the GPUs of its place, then gathered."""
-    _alike(layout, "Hierarchical")
-    local, nodes = layout.most_local, layout.nodes
-    inside: list[Edge] = []
-    rings = [ring_channels(part.slot.graph, part.gpus) for part in layout.parts]
-    count = min(len(found.channels) for found in rings)
-    for part, found in zip(layout.parts, rings, strict=True):
-        inside += [Edge(((part, hop),)) for channel in found.channels[:count] for hop in channel.hops]
-    pairs = _neighbours(layout)
-    across = [layout.across(*pair, pair[0].gpus[place], pair[1].gpus[place]) for pair in pairs for place in range(local)]
-    return _in_turn(
-        layout,
-        protocol,
-        [_Phase(inside, 1.0, nbytes / local / count, 2 * (local - 1)), _Phase(across, 1.0, nbytes / local / nodes, 2 * (nodes - 1))],
-    )
-
-
-def _halving_doubling(layout: Layout, op: str, protocol: str, nbytes: float) -> Priced:
-    """Return exchanges with partners 1, 2, 4 .. places away, of half, a quarter .. of the payload, and back."""
-    try:
-        rounds = rounds_of(layout.ranks)
-    except ValueError as error:
-        raise SpecError(str(error)) from None
-    _alike(layout, "HalvingDoubling")
-    part, phases = layout.parts[0], []
-    for bit in range(rounds):
-        apart, size = 1 << bit, nbytes / (2 << bit)
-        if apart < layout.most_local:
-            partners = [(part.gpus[place], part.gpus[place ^ apart]) for place in range(layout.most_local)]
-            edges = [layout.inside(part, *pair) for part in layout.parts for pair in partners]
-        else:
-            edges = [layout.across(*pair, gpu, gpu) for pair in _neighbours(layout) for gpu in part.gpus]
-        phases.append(_Phase(edges, 1.0, size, 2))
-    return _in_turn(layout, protocol, phases)
-
-
-def _pat(layout: Layout, op: str, protocol: str, nbytes: float) -> Priced:
-    """Return a gather or a scatter with one rank per node in log2 N steps, at each step twice the bytes."""
-    nodes, count = layout.nodes, layout.channels
-    steps = depth(nodes)
-    each = (nodes - 1) / nodes * nbytes / count / steps
-    return _in_turn(layout, protocol, [_Phase(_heads(layout), 1.0, each, steps)])
-
-
-def _pairwise(layout: Layout, op: str, protocol: str, nbytes: float) -> Priced:
-    """Return an exchange of *nbytes* per rank: a block to everyone, one partner after another, all ranks at once."""
-    block, local = nbytes / layout.ranks, layout.most_local
-    spans, partners = [], layout.ranks - local
-    inside = [edge for part in layout.parts for edge in layout.pairs(part)]
-    if inside:
-        spans.append(_Span(inside, 1.0, local - 1))
-    if partners:
-        across = [layout.across(*pair, gpu, pair[1].gpus[0]) for pair in _neighbours(layout) for gpu in pair[0].gpus]
-        arriving = [layout.across(*pair, pair[0].gpus[0], gpu) for pair in _neighbours(layout) for gpu in pair[1].gpus]
-        spans.append(_Span([_halves(out, into) for out, into in zip(across, arriving, strict=False)], float(partners), partners))
-    traffic = _traffic(layout, spans, float(partners * layout.ranks))
-    paces = [traffic.pace(edge, block, protocol) for span in spans for edge in span.edges]
-    latency = sum(span.hops * max(edge.latency(protocol) for edge in span.edges) for span in spans)
-    slowest = min(paces)
-    edges = [edge for span in spans for edge in list(span.edges[:1]) * span.hops]
-    return Priced(block, latency + block / slowest.rate, block, slowest, traffic, latency_of(edges))
-
-
-def _halves(out: Edge, into: Edge) -> Edge:
-    """Return the way out of one GPU's node with the way into another's."""
-    return Edge((out.hops[0], into.hops[1]), out.fabric)
-
-
-def _alike(layout: Layout, algorithm: str) -> None:
-    counts = {len(part.gpus) for part in layout.parts}
-    if len(counts) > 1:
-        said = " and ".join(str(count) for count in sorted(counts))
-        raise SpecError(f"{algorithm} needs the same number of ranks on every node, not {said}: take Ring or Tree, or even placements")
 
 
 PRICES: Mapping[str, Callable[[Layout, str, str, float], Priced]] = {
@@ -390,9 +278,10 @@ PRICES: Mapping[str, Callable[[Layout, str, str, float], Priced]] = {
     "CollNetDirect": _collnet_direct,
     "NVLS": _nvls,
     "NVLSTree": _nvls_tree,
-    "PAT": _pat,
-    "Hierarchical": _hierarchical,
-    "HalvingDoubling": _halving_doubling,
-    "Pairwise": _pairwise,
+    "PAT": in_turn.pat,
+    "Hierarchical": in_turn.hierarchical,
+    "RackHierarchical": in_turn.rack_hierarchical,
+    "HalvingDoubling": in_turn.halving_doubling,
+    "Pairwise": in_turn.pairwise,
 }
 """How each algorithm is priced: NCCL's own by its names, then those of other libraries."""

@@ -80,14 +80,14 @@ def _nvls(layout: Layout, op: str, nbytes: float) -> list[Script]:
     return [Script(transfers, [switch_edge(part, names[transfer.src], names[transfer.dst]) for transfer in transfers])]
 
 
-def _hierarchical(layout: Layout, op: str, nbytes: float) -> list[Script]:
-    """Return one script per ring of the node; its ranks stand in the order of the ring."""
+def _hierarchical(layout: Layout, op: str, nbytes: float, *racks: int) -> list[Script]:
+    """Return one script per ring of the node; its ranks stand in the order of the ring. *racks* are the nodes of one, where they count."""
     local = layout.most_local
     rings = [ring_channels(part.slot.graph, part.gpus).channels for part in layout.every_node]
     count = min(len(found) for found in rings)
     found = []
     for channel in range(count):
-        transfers = hierarchical_all_reduce(range(layout.ranks), nbytes / count, local)
+        transfers = hierarchical_all_reduce(range(layout.ranks), nbytes / count, local, *racks)
         gpus = [gpu for ring in rings for gpu in ring[channel].gpus]
         found.append(Script(transfers, [_numbered(layout, gpus, transfer.src, transfer.dst) for transfer in transfers]))
     return found
@@ -106,6 +106,7 @@ _WRITERS: Mapping[str, Callable[[Layout, str, float], list[Script]]] = {
     "Tree": _tree,
     "NVLS": _nvls,
     "Hierarchical": _hierarchical,
+    "RackHierarchical": lambda layout, op, nbytes: _hierarchical(layout, op, nbytes, layout.crossed.per_leaf),
     "HalvingDoubling": lambda layout, op, nbytes: _straight(layout, halving_doubling_all_reduce(range(layout.ranks), nbytes)),
     "Pairwise": lambda layout, op, nbytes: _straight(layout, all_to_all(range(layout.ranks), nbytes)),
 }

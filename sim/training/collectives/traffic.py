@@ -15,9 +15,10 @@ from functools import cached_property
 from typing import NamedTuple
 
 from sim.cluster.build import Slot
+from sim.cluster.fabric import NOTHING, Crossed, Pattern, Sent
 from sim.events import Cause
 from sim.spec.hardware import Fabric
-from sim.training.collectives.channels import Channels, Hop
+from sim.training.collectives.channels import NETWORK, Channels, Hop
 from sim.training.collectives.protocols import WIRE_BYTES, hop_latency
 from sim.training.collectives.uncontended import Lane, lane
 
@@ -25,7 +26,9 @@ TIER = {"interconnect": Cause.INTERCONNECT, "network": Cause.NETWORK}
 
 CORES = "cores"
 """The resource of a node that a transport's work on the host takes, beside the physical links."""
-CORE = ("fabric", "core")
+FABRIC = "fabric"
+"""In place of a slot: what belongs to no node."""
+CORE = (FABRIC, "core")
 """The resource that all traffic between nodes shares, where the fabric has a bandwidth of its own."""
 CORE_LIMIT = "the core of the fabric"
 
@@ -47,6 +50,8 @@ class Edge(NamedTuple):
     hops: tuple[tuple[Part, Hop], ...]
     fabric: Fabric | None = None
     """What it crosses between nodes."""
+    switches: tuple[str, ...] = ()
+    """The links between switches that this very edge crosses, where every node stands for itself."""
 
     def latency(self, protocol: str) -> float:
         """Return the seconds that a chunk takes beyond its bytes."""
@@ -66,7 +71,8 @@ class Edge(NamedTuple):
     def load(self, chunk: float, protocol: str) -> dict[tuple[str, str], float]:
         """Return the load of one stream's chunks of *chunk* bytes, per byte."""
         core = {CORE: WIRE_BYTES[protocol]} if self.fabric and self.fabric.core_bandwidth else {}
-        return _load([(part, hop, 1.0) for part, hop in self.hops], chunk, protocol) | core
+        between = {(FABRIC, name): _weight(self.hops[0][1], chunk, protocol) for name in self.switches}
+        return _load([(part, hop, 1.0) for part, hop in self.hops], chunk, protocol) | core | between
 
 
 def _latency(hop: Hop, protocol: str) -> float:
@@ -110,6 +116,28 @@ class Cost(NamedTuple):
         return self.launch + self.volume / self.cap
 
 
+class Outward(NamedTuple):
+    """*streams* that leave a node of *part* by *hop*, those of *pattern*; *onto* is the NIC at which they arrive (None: any)."""
+
+    pattern: Pattern
+    part: Part
+    hop: Hop
+    onto: int | None
+    streams: float
+
+
+def nic_of(hop: Hop) -> int:
+    """Return the NIC by which *hop* leaves a node, or comes in."""
+    link = next(link for link in hop.links if link.startswith(f"{NETWORK}>") or link.endswith(f">{NETWORK}"))
+    return int(link.replace(">", "").replace(NETWORK, "").removeprefix("nic"))
+
+
+def outward(edge: Edge, pattern: Pattern, streams: float) -> Outward:
+    """Return so many *streams* along *edge*, which leads to another node."""
+    (part, leaving), (_, arriving) = edge.hops
+    return Outward(pattern, part, leaving, None if pattern.kind == "all" else nic_of(arriving), streams)
+
+
 @dataclass(frozen=True, eq=False)
 class Traffic:
     """All streams of one algorithm: how many cross each hop of one node of each part, and how many the fabric between all nodes."""
@@ -117,6 +145,9 @@ class Traffic:
     streams: tuple[tuple[Part, Hop, float], ...]
     between: float
     fabric: Fabric
+    outward: tuple[Outward, ...] = ()
+    """What leaves one node of each part."""
+    crossed: Crossed = NOTHING
     _kinds: dict[int, tuple[Sequence[Edge], list[_Kind], list[int]]] = field(default_factory=dict, repr=False)
 
     @cached_property
@@ -133,7 +164,24 @@ class Traffic:
         found = _load(self.streams, chunk, protocol)
         if self.fabric.core_bandwidth and self.between:
             found[CORE] = self.between * WIRE_BYTES[protocol]
+        return found | {(FABRIC, name): amount for name, amount in self._on_switches(chunk, protocol).items()}
+
+    def _on_switches(self, chunk: float, protocol: str) -> dict[str, float]:
+        """Return the load on links between switches, per byte of one stream; of unlike nodes the most that any would put there."""
+        found: dict[str, float] = {}
+        for part in dict.fromkeys(out.part.slot.name for out in self.outward) if self.crossed.ports else ():
+            sent = [_sent(out, chunk, protocol) for out in self.outward if out.part.slot.name == part]
+            for name, amount in self.crossed.load(sent).items():
+                found[name] = max(amount, found.get(name, 0.0))
         return found
+
+    def across(self, chunk: float, protocol: str) -> Pace | None:
+        """Return the payload bytes/s that the links between switches leave one stream, and which; None where there are none."""
+        loads = self._on_switches(chunk, protocol)
+        if not loads:
+            return None
+        rate, name = min((self.crossed.capacities[name] / amount, name) for name, amount in loads.items())
+        return Pace(rate, Cause.NETWORK, self.crossed.descriptions[name])
 
     def pace(self, edge: Edge, chunk: float, protocol: str, count: float = 1.0) -> Pace:
         """Return how fast one stream's chunks of *chunk* bytes cross *edge* beside the others, and what limits them.
@@ -225,6 +273,16 @@ class _Reached:
         if key not in self._known:
             self._known[key] = _Reach(hop.efficiency(self._chunk), hop.flow_cap(self._chunk))
         return self._known[key]
+
+
+def _weight(hop: Hop, chunk: float, protocol: str) -> float:
+    """Return what a byte weighs on the links of *hop*: what a transport cannot use weighs like bytes."""
+    return WIRE_BYTES[protocol] / min(1.0, hop.efficiency(chunk))
+
+
+def _sent(out: Outward, chunk: float, protocol: str) -> Sent:
+    on_nic = out.streams * _weight(out.hop, chunk, protocol)
+    return Sent(out.pattern, nic_of(out.hop), out.onto, on_nic, out.streams * WIRE_BYTES[protocol])
 
 
 def _load(streams: Iterable[tuple[Part, Hop, float]], chunk: float, protocol: str) -> dict[tuple[str, str], float]:

@@ -49,6 +49,8 @@ class TransferExecutor:
     def __init__(self, network: Network, log: EventLog, rank: int, plan: CollectivePlan, live: Live) -> None:
         if any(part.slot.count > 1 for part in plan.parts):
             raise ValueError("the transfer executor plays every rank by itself; build the cluster without folding")
+        if plan.layout.crossed.ports and not plan.layout.crossed.groups_of:
+            raise ValueError("the transfer executor has routes through leaves and pods only, not through a dragonfly or a torus")
         self._network = network
         self._log = log
         self._rank = rank

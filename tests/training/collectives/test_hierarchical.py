@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.training.collectives.hierarchical import (
+    Level,
     hierarchical_all_reduce,
     hierarchical_all_reduce_time,
     hierarchical_wire_bytes,
@@ -63,7 +64,8 @@ def test_the_schedule_attains_the_closed_form(placement, nbytes, intra_bandwidth
         lambda transfer: intra_bandwidth if local(transfer) else inter_bandwidth,
         lambda transfer: intra_latency if local(transfer) else inter_latency,
     )
-    expected = hierarchical_all_reduce_time(len(ranks), nbytes, per_node, intra_bandwidth, intra_latency, inter_bandwidth, inter_latency)
+    within = Level(per_node, intra_bandwidth, intra_latency)
+    expected = hierarchical_all_reduce_time(nbytes, within, Level(len(ranks) // per_node, inter_bandwidth, inter_latency))
     assert played == pytest.approx(expected, rel=1e-9)
 
 
@@ -72,9 +74,10 @@ def test_one_port_for_both_is_enough(placement, nbytes, bandwidth, latency):
     """Oracle: shared ports; and with one bandwidth the bytes take as long as a flat ring's."""
     ranks, per_node = placement
     n = len(ranks)
-    expected = hierarchical_all_reduce_time(n, nbytes, per_node, bandwidth, latency, bandwidth, latency)
+    sizes = (per_node, n // per_node)
+    expected = hierarchical_all_reduce_time(nbytes, *(Level(size, bandwidth, latency) for size in sizes))
     assert shared(hierarchical_all_reduce(ranks, nbytes, per_node), bandwidth, latency) == pytest.approx(expected, rel=1e-9)
-    assert hierarchical_all_reduce_time(n, nbytes, per_node, bandwidth, 0, bandwidth, 0) == pytest.approx(
+    assert hierarchical_all_reduce_time(nbytes, *(Level(size, bandwidth, 0) for size in sizes)) == pytest.approx(
         ring_all_reduce_time(n, nbytes, bandwidth, 0), rel=1e-9
     )
 
@@ -82,14 +85,14 @@ def test_one_port_for_both_is_enough(placement, nbytes, bandwidth, latency):
 @pytest.mark.parametrize("per_node", [1, 6])
 def test_one_level_is_a_ring(per_node):
     """Closed form: one rank per node, or one node."""
-    here = hierarchical_all_reduce_time(6, 1e9, per_node, 1e10, 1e-5, 1e10, 1e-5)
+    here = hierarchical_all_reduce_time(1e9, Level(per_node, 1e10, 1e-5), Level(6 // per_node, 1e10, 1e-5))
     assert here == pytest.approx(ring_all_reduce_time(6, 1e9, 1e10, 1e-5))
     assert len(hierarchical_all_reduce(range(6), 1e9, per_node)) == 6 * 10
 
 
 def test_one_rank_sends_nothing():
     assert hierarchical_all_reduce([3], 8, 1) == []
-    assert hierarchical_all_reduce_time(1, 8, 1, 1, 1, 1, 1) == 0
+    assert hierarchical_all_reduce_time(8, Level(1, 1, 1), Level(1, 1, 1)) == 0
 
 
 def test_nodes_must_be_alike():
@@ -97,3 +100,23 @@ def test_nodes_must_be_alike():
         hierarchical_all_reduce(range(6), 8, 4)
     with pytest.raises(ValueError, match="more than 0 bytes"):
         hierarchical_all_reduce(range(6), 0, 3)
+
+
+@given(
+    st.tuples(*[st.integers(1, 4)] * 3), sizes, st.tuples(bandwidths, bandwidths, bandwidths), st.tuples(latencies, latencies, latencies)
+)
+def test_racks_are_a_level_more(counts, nbytes, bandwidth, latency):
+    """Oracle: replay proves every rank ends with every sum; the list scheduler takes the closed form's time."""
+    per_node, per_rack, racks = counts
+    ranks = range(per_node * per_rack * racks)
+    transfers = hierarchical_all_reduce(ranks, nbytes, per_node, per_rack)
+    held = replay(transfers, ranks, len(ranks))
+    assert all(held[rank, chunk] == frozenset(ranks) for rank in ranks for chunk in ranks)
+
+    def level(transfer):
+        blocks = [(end // per_node, end // (per_node * per_rack)) for end in (transfer.src, transfer.dst)]
+        return 2 - sum(one == other for one, other in zip(*blocks, strict=True))
+
+    played = paced(transfers, lambda transfer: bandwidth[level(transfer)], lambda transfer: latency[level(transfer)])
+    levels = [Level(*each) for each in zip(counts, bandwidth, latency, strict=True)]
+    assert played == pytest.approx(hierarchical_all_reduce_time(nbytes, *levels), rel=1e-9)

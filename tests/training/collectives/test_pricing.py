@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sim.spec.yaml import SpecError
 from sim.training.collectives.all_to_all import all_to_all_time
 from sim.training.collectives.halving_doubling import halving_doubling_time
-from sim.training.collectives.hierarchical import hierarchical_all_reduce_time
+from sim.training.collectives.hierarchical import Level, hierarchical_all_reduce_time
 from sim.training.collectives.nvls import nvls_all_reduce_time
 from sim.training.collectives.plan import Tuning, plan_collectives
 from sim.training.collectives.pricing import tree_piece
@@ -49,7 +49,7 @@ def test_halving_doubling_between_nodes(executor, power, nbytes, nic, latency):
 def test_hierarchical(executor, gpus, nodes, nbytes, nic, inside):
     """Closed form: the GPUs of a node share its NIC while their shards travel."""
     toys = machine(gpus, nodes, nic=nic, nvlink=2e10, hop_latency=inside, network_latency=1e-5, pcie=1e15)
-    expected = hierarchical_all_reduce_time(gpus * nodes, nbytes, gpus, 2e10, inside, nic / gpus, 1e-5)
+    expected = hierarchical_all_reduce_time(nbytes, Level(gpus, 2e10, inside), Level(nodes, nic / gpus, 1e-5))
     assert alone(toys, executor, nbytes, "Hierarchical") == pytest.approx(expected, rel=1e-9)
 
 

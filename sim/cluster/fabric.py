@@ -1,0 +1,347 @@
+"""What does the traffic of one job put on the links between switches? So many streams for every stream that one node sends.
+
+Groups of nodes (leaves, pods, routers, dragonfly groups) have ports towards the rest; groups in which all jobs have as many nodes
+carry the same, so one stands for all. A job has N nodes, m of them in the group; what leaves the group, in streams of one node:
+
+    ring in the order of the switches     1 (only the group's last node sends to another group)
+    ring or tree in any order             m (N - m)/(N - 1)
+    all to all                            m (N - m)/(N - 1)
+    double binary tree in order           edges that join the group to others / streams of one node, min(N, 4)
+    pairs at distance d (doubling)        m; 0 where d < m and groups of 2d fill the group
+    a ring of racks of d nodes each       min(m, d)
+    switches that add up                  1
+
+Rails: a node's NIC k hangs off leaf k of its group, and what arrives at another NIC than it left from goes through the spine.
+Dragonfly (Kim et al., ISCA 2008): a group's global links carry all-to-all traffic evenly; a ring from group to group finds only the
+links of two groups, or, adaptively (Valiant), half of all. Between groups all-to-all traffic takes a local link at both ends more.
+Torus: a job has a block of whole rows, in order along a snake, whose ring crosses each link once; all to all loads a directed
+link of a ring of k nodes with N/k floor(k^2/4)/2 of the N - 1 streams each node sends (of a row of j < k: N/j floor(j/2) ceil(j/2)).
+
+Limits: the busiest group of a tree stands for all like it; links of a torus carry the mean of a tree; jobs have blocks of their own on a
+torus; switches have no latency of their own beyond the fabric's, and spread flows evenly (no hash collisions).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from itertools import accumulate
+from typing import Literal, NamedTuple
+
+from sim.spec.fabric import Dragonfly, LeafSpine, Torus
+from sim.spec.hardware import Fabric, Hardware, Nic
+
+
+class Pattern(NamedTuple):
+    """Who sends to whom among a job's nodes; *distance* is that of pairs, or the nodes of a rack."""
+
+    kind: Literal["inside", "ring", "tree", "all", "pairs", "racks", "switch"]
+    distance: int = 1
+
+
+RING, TREE, ALL, SWITCH, INSIDE = Pattern("ring"), Pattern("tree"), Pattern("all"), Pattern("switch"), Pattern("inside")
+
+
+class Sent(NamedTuple):
+    """Streams that leave one node: by which NIC, at which they arrive (None: at any), and what they weigh on the NIC and on a wire."""
+
+    pattern: Pattern
+    nic: int
+    onto: int | None
+    on_nic: float
+    on_wire: float
+
+
+@dataclass(frozen=True)
+class Group:
+    """Where a job is in one tier: *members* of its nodes in this group, *sizes* of all groups that have some, in order."""
+
+    members: int
+    sizes: tuple[int, ...]
+    in_order: bool
+
+    @property
+    def nodes(self) -> int:
+        """Return the job's nodes."""
+        return sum(self.sizes)
+
+    @property
+    def spread(self) -> float:
+        """Return what leaves where every node sends to any other alike."""
+        return self.members * (self.nodes - self.members) / (self.nodes - 1)
+
+    def leaving(self, pattern: Pattern) -> float:
+        """Return the streams that leave the group for every stream out of one node."""
+        kind, distance = pattern
+        if self.members == self.nodes or kind == "inside":
+            return 0.0
+        if kind == "switch":
+            return 1.0
+        if kind == "racks":
+            return float(min(self.members, distance))
+        if kind == "all" or not self.in_order:
+            return self.spread
+        if kind == "pairs":
+            return 0.0 if self.members % (2 * distance) == 0 else float(min(self.members, distance))
+        return 1.0 if kind == "ring" else _tree_edges(self.sizes)[self.members] / min(self.nodes, 4)
+
+
+@lru_cache(maxsize=256)
+def _tree_edges(sizes: tuple[int, ...]) -> Mapping[int, int]:
+    """Return the most edges of a double binary tree that join a group to others, by the nodes of the group."""
+    nodes = sum(sizes)
+    of_node = [number for number, size in enumerate(sizes) for _ in range(size)]
+    found: Counter[int] = Counter()
+    for place in range(1, nodes):  # as `sim.training.collectives.tree`: the second tree is the mirror, or a shift by one
+        bit = place & -place
+        up = (place ^ bit) | bit << 1
+        up = up if up < nodes else place ^ bit
+        other = [(place + 1) % nodes, (up + 1) % nodes] if nodes % 2 else [nodes - 1 - place, nodes - 1 - up]
+        for one, another in ((place, up), other):
+            if of_node[one] != of_node[another]:
+                found.update((of_node[one], of_node[another]))
+    return {size: max(found[number] for number, known in enumerate(sizes) if known == size) for size in set(sizes)}
+
+
+@dataclass(frozen=True)
+class Port:
+    """One live resource of a fabric, which stands for all that carry the same: *capacity* in bytes/s, each way."""
+
+    name: str
+    capacity: float
+    description: str
+    group: Group
+    relative: bool = False
+    """Whether the capacity is a ratio of the NICs', so that what they cannot use weighs here too."""
+    of_pair: float = 1.0
+    """What a stream to one other group weighs, which finds only that share of the links."""
+    rail: int | None = None
+    """The NIC whose traffic goes here; None for all."""
+    each_way: bool = True
+
+    def streams(self, sent: Sent, rails: int) -> float:
+        """Return how many streams cross the port for each that a node sends as *sent*."""
+        if self.rail is not None and sent.nic != self.rail:
+            return 0.0
+        leaving = self.leaving(sent.pattern)
+        if self.rail is None or sent.onto == sent.nic:
+            return leaving
+        away = 1.0 if sent.onto is not None else 1.0 - 1.0 / rails
+        return away * self.group.members + (1.0 - away) * leaving
+
+    def leaving(self, pattern: Pattern) -> float:
+        """Return the streams of *pattern* that leave by this port, with what they weigh."""
+        spread = pattern.kind == "all" or not self.group.in_order
+        return self.group.leaving(pattern) * (1.0 if spread else self.of_pair)
+
+
+@dataclass(frozen=True)
+class LocalPort(Port):
+    """The links of one dragonfly router to its group, which also carry what comes from and goes to other groups."""
+
+    whole: Group | None = None
+    """Where the job is in dragonfly groups."""
+    routers: int = 1
+
+    def leaving(self, pattern: Pattern) -> float:
+        """Return the streams of *pattern* on local links, those on their way between groups twice."""
+        if self.whole is None or (pattern.kind != "all" and self.group.in_order):
+            return super().leaving(pattern)
+        others = self.group.nodes - self.whole.members
+        beyond = self.group.members * others / (self.group.nodes - 1)
+        return self.group.leaving(pattern) - beyond + 2 * beyond * (self.routers - 1) / self.routers
+
+
+@dataclass(frozen=True)
+class TorusPort(Port):
+    """A directed link of one dimension of a torus: *length* positions of *full*, neighbours *stride* nodes apart."""
+
+    length: int = 1
+    full: int = 1
+    stride: int = 1
+
+    def leaving(self, pattern: Pattern) -> float:
+        """Return the streams of *pattern* on a link for every stream out of one node."""
+        nodes, (kind, distance) = self.group.nodes, pattern
+        if kind == "all" or not self.group.in_order:
+            return self._pairs * nodes / self.length / (nodes - 1)
+        if kind == "tree":
+            steps = [1 << level for level in range((nodes - 1).bit_length())]
+            return sum(self._hops(step) / step for step in steps) / min(nodes, 4)
+        return float(self._hops(distance)) if kind == "pairs" else 1.0
+
+    @property
+    def _pairs(self) -> float:
+        """Pairs of positions of one row whose way crosses a given link, the busiest where the row is open."""
+        if self.length == self.full:
+            return self.length**2 // 4 / 2
+        return self.length // 2 * math.ceil(self.length / 2)
+
+    def _hops(self, distance: int) -> int:
+        """Return the links of this dimension between nodes *distance* apart."""
+        apart = distance // self.stride % self.full
+        return min(apart, self.full - apart) if self.length > apart else 0
+
+
+@dataclass(frozen=True)
+class Crossed:
+    """The fabric as the traffic of one job crosses it."""
+
+    ports: tuple[Port, ...] = ()
+    rails: int = 1
+    leaves: tuple[int, ...] = ()
+    """Nodes that the job has below each of its leaf switches, in order; empty where they are numbered as it happens."""
+    groups_of: Mapping[int, tuple[str, ...]] = field(default_factory=dict, repr=False)
+    """The leaf, and pod, of each of its nodes by number, where every node stands for itself: what a single transfer crosses."""
+
+    @property
+    def per_leaf(self) -> int:
+        """Return the nodes below each leaf where they are as many everywhere and more than one leaf; else 0."""
+        return self.leaves[0] if len(self.leaves) > 1 and len(set(self.leaves)) == 1 else 0
+
+    @cached_property
+    def in_turn(self) -> tuple[bool, ...]:
+        """Return, node by node in the order of the leaves, whether the next one is below another; what repeats stands once."""
+        leaves = self.leaves[:1] if self.per_leaf else self.leaves
+        return tuple(place == count - 1 for count in leaves for place in range(count)) if len(self.leaves) > 1 else ()
+
+    @cached_property
+    def capacities(self) -> dict[str, float]:
+        """Return the capacity of every live resource (bytes/s)."""
+        return {name: port.capacity for port in self.ports for name in _ways(port)}
+
+    @cached_property
+    def descriptions(self) -> dict[str, str]:
+        """Return what each live resource is."""
+        return {name: port.description for port in self.ports for name in _ways(port)}
+
+    def load(self, sent: Iterable[Sent]) -> dict[str, float]:
+        """Return what *sent*, by every node of the job, puts on each live resource."""
+        sent = list(sent)
+        found: dict[str, float] = {}
+        for port in self.ports:
+            amount = sum(port.streams(each, self.rails) * (each.on_nic if port.relative else each.on_wire) for each in sent)
+            found |= dict.fromkeys(_ways(port), amount) if amount else {}
+        return found
+
+    def between(self, src: int, dst: int, nic: int, onto: int) -> tuple[str, ...]:
+        """Return the live resources that one transfer crosses from NIC *nic* of node *src* to NIC *onto* of node *dst*."""
+        found: list[str] = []
+        for tier, (one, other) in enumerate(zip(self.groups_of.get(src, ()), self.groups_of.get(dst, ()), strict=True)):
+            of_rail = self.rails > 1 and tier == 0
+            if one != other or (of_rail and nic != onto):
+                found += [f"{one}.rail{nic}.up", f"{other}.rail{onto}.down"] if of_rail else [f"{one}.up", f"{other}.down"]
+        return tuple(found)
+
+
+NOTHING = Crossed()
+"""A fabric that holds nobody back."""
+
+
+def _ways(port: Port) -> tuple[str, ...]:
+    return (f"{port.name}.up", f"{port.name}.down") if port.each_way else (port.name,)
+
+
+def crossed(hardware: Hardware, placements: Sequence[Sequence[int]], job: int, fold: bool = True) -> Crossed:
+    """Return the fabric of *hardware* as job *job* crosses it; *placements* are the numbers of every job's nodes."""
+    fabric, nodes = hardware.fabric, placements[job]
+    if len(nodes) < 2:
+        return NOTHING
+    nic = next(group.node.nic for group in hardware.groups if group.role == "worker" and group.node.gpu_count)
+    if fabric.leaf_spine is not None:
+        return _leaf_spine(fabric, fabric.leaf_spine, nic, placements, job, fold)
+    if fabric.dragonfly is not None:
+        return _dragonfly(fabric, fabric.dragonfly, placements, job, fold)
+    return _torus(fabric, fabric.torus, nodes, job) if fabric.torus is not None else NOTHING
+
+
+def uplinks(spec: LeafSpine, nic: Nic) -> float:
+    """Return the bytes/s of all uplinks of one leaf, each way; with rails of one leaf of one rail."""
+    if spec.uplink_bandwidth is not None:
+        return spec.uplink_bandwidth
+    below = spec.nodes_per_leaf * (1 if spec.rails else nic.count) * nic.bandwidth * nic.transport.total_efficiency
+    return below / (spec.oversubscription or 1.0)
+
+
+class _Tier(NamedTuple):
+    """One tier of groups: those of a job by what all jobs have there, with the number of the first and how many are alike."""
+
+    kinds: Mapping[tuple[int, ...], tuple[int, int]]
+    sizes: tuple[int, ...]
+    name_of: Mapping[int, int]
+    """The group that stands for each that the job is in."""
+
+
+def _tier(placements: Sequence[Sequence[int]], job: int, size: int, fold: bool) -> _Tier:
+    counted = [Counter(node // size for node in nodes) for nodes in placements]
+    kinds: dict[tuple[int, ...], list[int]] = {}
+    name_of = {}
+    for group in sorted(counted[job]):
+        vector = tuple(counts[group] for counts in counted)
+        alike = kinds.setdefault(vector if fold else (*vector, group), [])
+        alike.append(group)
+        name_of[group] = alike[0]
+    sizes = tuple(counted[job][group] for group in sorted(counted[job]))
+    return _Tier({vector: (alike[0], len(alike)) for vector, alike in kinds.items()}, sizes, name_of)
+
+
+def _groups(tier: _Tier, job: int, fabric: Fabric) -> Iterable[tuple[int, int, Group]]:
+    """Yield the number of the first of each kind of group, how many are alike, and where the job is in it."""
+    for vector, (first, count) in tier.kinds.items():
+        yield first, count, Group(vector[job], tier.sizes, fabric.rank_order == "by_switch")
+
+
+def _leaf_spine(fabric: Fabric, spec: LeafSpine, nic: Nic, placements: Sequence[Sequence[int]], job: int, fold: bool) -> Crossed:
+    leaves = _tier(placements, job, spec.nodes_per_leaf, fold)
+    ratio = f", {spec.oversubscription:g} to 1" if spec.oversubscription and spec.oversubscription != 1 else ""
+    relative = spec.uplink_bandwidth is None
+    rails: tuple[int | None, ...] = tuple(range(nic.count)) if spec.rails else (None,)
+    ports = []
+    for first, count, group in _groups(leaves, job, fabric):
+        what = f"uplinks of leaf {first}" if count == 1 else f"uplinks of {count} leaves like leaf {first}"
+        for rail in rails:
+            name, of_rail = (f"leaf{first}", "") if rail is None else (f"leaf{first}.rail{rail}", f", rail {rail}")
+            ports.append(Port(name, uplinks(spec, nic), what + of_rail + ratio, group, relative, rail=rail))
+    if spec.pods is not None:
+        pods = _tier(placements, job, spec.nodes_per_leaf * spec.pods.leaves, fold)
+        capacity = spec.pods.leaves * len(rails) * uplinks(spec, nic) / spec.pods.oversubscription
+        for first, count, group in _groups(pods, job, fabric):
+            what = f"uplinks of pod {first}" if count == 1 else f"uplinks of {count} pods like pod {first}"
+            ports.append(Port(f"pod{first}", capacity, what, group, relative))
+    tiers = [("leaf", spec.nodes_per_leaf), *([("pod", spec.nodes_per_leaf * spec.pods.leaves)] if spec.pods else [])]
+    groups_of = {node: tuple(f"{name}{node // size}" for name, size in tiers) for node in placements[job]} if not fold else {}
+    return Crossed(tuple(ports), len(rails), leaves.sizes if fabric.rank_order == "by_switch" else (), groups_of)
+
+
+def _dragonfly(fabric: Fabric, spec: Dragonfly, placements: Sequence[Sequence[int]], job: int, fold: bool) -> Crossed:
+    routers, groups = spec.routers_per_group, spec.groups
+    detour = float("inf") if spec.routing == "minimal" else 2.0  # Valiant: every byte crosses two links of its kind
+    small = _tier(placements, job, spec.nodes_per_router, fold)
+    large = _tier(placements, job, spec.nodes_per_router * routers, fold)
+    whole = {first: group for first, _, group in _groups(large, job, fabric)}
+    ports: list[Port] = []
+    for first, _, group in _groups(small, job, fabric) if routers > 1 else ():
+        above = whole[large.name_of[first // routers]]
+        capacity, weight = (routers - 1) * spec.local_bandwidth, min(routers - 1.0, detour)
+        what = f"local links of router {first} and those like it"
+        ports.append(LocalPort(f"router{first}", capacity, what, group, of_pair=weight, whole=above, routers=routers))
+    for first, group in whole.items() if groups > 1 else ():
+        capacity = routers * spec.global_links * spec.global_bandwidth
+        what = f"global links of group {first} and those like it"
+        ports.append(Port(f"group{first}", capacity, what, group, of_pair=min(groups - 1.0, detour)))
+    return Crossed(tuple(ports))
+
+
+def _torus(fabric: Fabric, spec: Torus, nodes: Sequence[int], job: int) -> Crossed:
+    ports, strides = [], list(accumulate(spec.dimensions, lambda size, length: size * length, initial=1))
+    everyone = Group(0, (len(nodes),), fabric.rank_order == "by_switch")
+    for axis, (full, stride) in enumerate(zip(spec.dimensions, strides, strict=False)):
+        length = min(full, -(-len(nodes) // stride))
+        if length > 1:
+            what = f"links of dimension {axis} of the torus"
+            name = f"job{job}.dimension{axis}"
+            ports.append(TorusPort(name, spec.link_bandwidth, what, everyone, False, 1.0, None, False, length, full, stride))
+    return Crossed(tuple(ports))

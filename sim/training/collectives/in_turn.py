@@ -1,0 +1,149 @@
+"""What do collectives cost whose phases wait for one another? The phases' times add up; what they put on links, by the bytes of each.
+
+Hierarchical, with racks as a level more, halving and doubling, PAT; and exchanges of all with all, one partner after another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sim.cluster.fabric import ALL, INSIDE, RING, Pattern
+from sim.spec.yaml import SpecError
+from sim.training.collectives.channels import ring_channels
+from sim.training.collectives.halving_doubling import rounds_of
+from sim.training.collectives.layout import Layout
+from sim.training.collectives.spans import Priced, Span, heads, held, neighbours, traffic_of
+from sim.training.collectives.traffic import Edge, latency_of
+from sim.training.collectives.tree import depth
+
+
+@dataclass(frozen=True)
+class _Phase:
+    """Edges of which each carries *nbytes* in each of *steps* steps, *count* streams alike."""
+
+    edges: Sequence[Edge]
+    count: float
+    nbytes: float
+    steps: int
+    pattern: Pattern = INSIDE
+
+
+def _in_turn(layout: Layout, protocol: str, phases: Sequence[_Phase]) -> Priced:
+    """Return phases one after another, as one fluid of as many bytes a stream as the longest has."""
+    phases = [phase for phase in phases if phase.edges and phase.steps]
+    time, slowest, weighed = 0.0, [], []
+    for phase in phases:
+        between = phase.count * layout.nodes * len(phase.edges) if phase.edges[0].fabric else 0.0
+        traffic = traffic_of(layout, [Span(phase.edges, phase.count, 1, phase.pattern)], between)
+        alone = min(traffic.pace(edge, phase.nbytes, protocol, phase.count) for edge in phase.edges)
+        pace = held(alone, traffic, phase.nbytes, protocol)
+        latency = max(edge.latency(protocol) for edge in phase.edges)
+        time += phase.steps * (phase.nbytes / pace.rate + latency)
+        slowest.append((phase.steps * phase.nbytes / pace.rate, pace))
+        weighed.append((phase, between))
+    volume = max(phase.steps * phase.nbytes for phase in phases)
+    spans = [Span(phase.edges, phase.count * phase.steps * phase.nbytes / volume, 1, phase.pattern) for phase in phases]
+    between = sum(streams * phase.steps * phase.nbytes / volume for phase, streams in weighed)
+    bytes_time = sum(seconds for seconds, _ in slowest)
+    pace = max(slowest)[1]._replace(rate=volume / bytes_time)
+    chunk = max(phase.nbytes for phase in phases)
+    edges = [edge for phase in phases for edge in list(phase.edges[:1]) * phase.steps]
+    return Priced(volume, time, chunk, pace, traffic_of(layout, spans, between), latency_of(edges))
+
+
+def hierarchical(layout: Layout, op: str, protocol: str, nbytes: float) -> Priced:
+    """Return shards reduced on rings within nodes, then each between the GPUs of its place, then gathered."""
+    _alike(layout, "Hierarchical")
+    local, nodes = layout.most_local, layout.nodes
+    between = _Phase(_places(layout), 1.0, nbytes / local / nodes, 2 * (nodes - 1), RING)
+    return _in_turn(layout, protocol, [_within(layout, nbytes), between])
+
+
+def rack_hierarchical(layout: Layout, op: str, protocol: str, nbytes: float) -> Priced:
+    """Return it with a level more: shards reduced within nodes, their parts within racks, and parts of those between racks."""
+    _alike(layout, "RackHierarchical")
+    rack, local = layout.crossed.per_leaf, layout.most_local
+    if not rack:
+        raise SpecError(
+            "RackHierarchical needs a fabric.leaf_spine, and a job with as many nodes below each of two leaves or more: take Ring or Tree"
+        )
+    racks, places = layout.nodes // rack, _places(layout)
+    inside = _Phase(places, 1.0, nbytes / local / rack, 2 * (rack - 1))
+    between = _Phase(places, 1.0, nbytes / local / layout.nodes, 2 * (racks - 1), Pattern("racks", rack))
+    return _in_turn(layout, protocol, [_within(layout, nbytes), inside, between])
+
+
+def _within(layout: Layout, nbytes: float) -> _Phase:
+    """Return the rings within nodes that reduce to shards and gather them."""
+    local = layout.most_local
+    inside: list[Edge] = []
+    rings = [ring_channels(part.slot.graph, part.gpus) for part in layout.parts]
+    count = min(len(found.channels) for found in rings)
+    for part, found in zip(layout.parts, rings, strict=True):
+        inside += [Edge(((part, hop),)) for channel in found.channels[:count] for hop in channel.hops]
+    return _Phase(inside, 1.0, nbytes / local / count, 2 * (local - 1))
+
+
+def _places(layout: Layout) -> list[Edge]:
+    """Return the edges between GPUs of the same place in their nodes."""
+    places = range(layout.most_local)
+    return [layout.across(*pair, pair[0].gpus[place], pair[1].gpus[place]) for pair in neighbours(layout) for place in places]
+
+
+def halving_doubling(layout: Layout, op: str, protocol: str, nbytes: float) -> Priced:
+    """Return exchanges with partners 1, 2, 4 .. places away, of half, a quarter .. of the payload, and back."""
+    try:
+        rounds = rounds_of(layout.ranks)
+    except ValueError as error:
+        raise SpecError(str(error)) from None
+    _alike(layout, "HalvingDoubling")
+    part, phases = layout.parts[0], []
+    for bit in range(rounds):
+        apart, size = 1 << bit, nbytes / (2 << bit)
+        if apart < layout.most_local:
+            partners = [(part.gpus[place], part.gpus[place ^ apart]) for place in range(layout.most_local)]
+            edges = [layout.inside(part, *pair) for part in layout.parts for pair in partners]
+        else:
+            edges = [layout.across(*pair, gpu, gpu) for pair in neighbours(layout) for gpu in part.gpus]
+        phases.append(_Phase(edges, 1.0, size, 2, Pattern("pairs", max(1, apart // layout.most_local))))
+    return _in_turn(layout, protocol, phases)
+
+
+def pat(layout: Layout, op: str, protocol: str, nbytes: float) -> Priced:
+    """Return a gather or a scatter with one rank per node in log2 N steps, at each step twice the bytes."""
+    nodes, count = layout.nodes, layout.channels
+    steps = depth(nodes)
+    each = (nodes - 1) / nodes * nbytes / count / steps
+    return _in_turn(layout, protocol, [_Phase(heads(layout), 1.0, each, steps, ALL)])  # partners of all distances
+
+
+def pairwise(layout: Layout, op: str, protocol: str, nbytes: float) -> Priced:
+    """Return an exchange of *nbytes* per rank: a block to everyone, one partner after another, all ranks at once."""
+    block, local = nbytes / layout.ranks, layout.most_local
+    spans, partners = [], layout.ranks - local
+    inside = [edge for part in layout.parts for edge in layout.pairs(part)]
+    if inside:
+        spans.append(Span(inside, 1.0, local - 1))
+    if partners:
+        across = [layout.across(*pair, gpu, pair[1].gpus[0]) for pair in neighbours(layout) for gpu in pair[0].gpus]
+        arriving = [layout.across(*pair, pair[0].gpus[0], gpu) for pair in neighbours(layout) for gpu in pair[1].gpus]
+        spans.append(Span([_halves(out, into) for out, into in zip(across, arriving, strict=False)], float(partners), partners, ALL))
+    traffic = traffic_of(layout, spans, float(partners * layout.ranks))
+    paces = [traffic.pace(edge, block, protocol) for span in spans for edge in span.edges]
+    latency = sum(span.hops * max(edge.latency(protocol) for edge in span.edges) for span in spans)
+    slowest = held(min(paces), traffic, block, protocol)
+    edges = [edge for span in spans for edge in list(span.edges[:1]) * span.hops]
+    return Priced(block, latency + block / slowest.rate, block, slowest, traffic, latency_of(edges))
+
+
+def _halves(out: Edge, into: Edge) -> Edge:
+    """Return the way out of one GPU's node with the way into another's."""
+    return Edge((out.hops[0], into.hops[1]), out.fabric, out.switches)
+
+
+def _alike(layout: Layout, algorithm: str) -> None:
+    counts = {len(part.gpus) for part in layout.parts}
+    if len(counts) > 1:
+        said = " and ".join(str(count) for count in sorted(counts))
+        raise SpecError(f"{algorithm} needs the same number of ranks on every node, not {said}: take Ring or Tree, or even placements")

@@ -1,0 +1,226 @@
+"""Oracles: routes counted one by one, closed forms, max-min shares; every node simulated by itself beside classes of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import permutations, product
+from math import prod
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim.cluster.build import Placement
+from sim.cluster.fabric import ALL, RING, SWITCH, TREE, Crossed, Pattern, Sent, crossed
+from sim.events import Cause
+from sim.training.collectives.tree import double_binary_tree
+from sim.training.job import Job
+from tests.harness import all_reduce_alone, cluster, layer, run, toy_node, toy_workload
+
+GB = 1e9
+executors = pytest.mark.parametrize("executor", ["phase", "transfer"])
+
+
+def leaves(nodes: int, per_leaf: int, ratio: float, *, gpus: int = 1, order: str = "by_switch", pods=None, rails=False, **node):
+    """Toy nodes below leaf switches."""
+    spec = {"nodes_per_leaf": per_leaf, "oversubscription": ratio, "rails": rails, "pods": pods}
+    return cluster(toy_node(gpus, **{"nic": GB, "pcie": 1e15, "nvlink": 1e15} | node), count=nodes, leaf_spine=spec, rank_order=order)
+
+
+def on_ports(found: Crossed, pattern: Pattern) -> dict[str, float]:
+    return found.load([Sent(pattern, 0, 0, 1.0, 1.0)])
+
+
+# --- what crosses, counted route by route ----------------------------------------------------------------------------
+
+
+def edges_of(pattern: Pattern, nodes: int) -> list[tuple[int, int]]:
+    """Everyone who sends a stream to whom; a tree's edges carry one each way."""
+    if pattern == RING:
+        return [(node, (node + 1) % nodes) for node in range(nodes)]
+    if pattern == ALL:
+        return list(permutations(range(nodes), 2))
+    if pattern.kind == "pairs":
+        return [(node, node ^ pattern.distance) for node in range(nodes)]
+    return [edge for tree in double_binary_tree(nodes) for child, up in tree.items() for edge in ((child, up), (up, child))]
+
+
+def per_node(pattern: Pattern, nodes: int) -> float:
+    """Streams that the busiest node sends."""
+    return float(max(Counter(src for src, _ in edges_of(pattern, nodes)).values()))
+
+
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=5).filter(lambda sizes: sum(sizes) > 1), st.sampled_from([RING, TREE, ALL]))
+def test_uplinks_carry_what_is_counted(sizes, pattern):
+    """Oracle: each stream whose ends are below two leaves leaves the one and enters the other."""
+    per_leaf, nodes = 6, [leaf * 6 + place for leaf, size in enumerate(sizes) for place in range(size)]
+    hardware = leaves(per_leaf * len(sizes), per_leaf, 1)
+    out = Counter(nodes[src] // per_leaf for src, dst in edges_of(pattern, len(nodes)) if nodes[src] // 6 != nodes[dst] // 6)
+    busiest = per_node(pattern, len(nodes)) if pattern != TREE else min(len(nodes), 4)
+    for fold in (True, False):
+        load = on_ports(crossed(hardware, [nodes], 0, fold), pattern)
+        for leaf, size in enumerate(sizes):
+            alike = [other for other, known in enumerate(sizes) if known == size]
+            name = f"leaf{alike[0] if fold else leaf}"
+            counted = max(out[other] for other in alike) if pattern == TREE else out[leaf]
+            assert load.get(f"{name}.up", 0.0) * busiest == pytest.approx(counted)
+            assert load.get(f"{name}.down", 0.0) == load.get(f"{name}.up", 0.0)
+
+
+@given(st.integers(1, 5), st.integers(0, 3), st.integers(0, 4))
+def test_doubling_distances(power, leaf_power, distance_power):
+    """Oracle: partners node ^ d counted, on leaves of a power of two."""
+    nodes, per_leaf, pattern = 2**power, 2**leaf_power, Pattern("pairs", 2 ** min(distance_power, power - 1))
+    load = on_ports(crossed(leaves(nodes, per_leaf, 1), [range(nodes)], 0), pattern)
+    counted = sum(1 for src, dst in edges_of(pattern, nodes) if src < per_leaf <= dst)
+    assert load.get("leaf0.up", 0.0) == pytest.approx(counted)
+
+
+def test_numbers_as_it_happens_send_every_ring_up():
+    """Closed form: of m nodes, m(N - m)/(N - 1) have a next node below another leaf, in the mean of all orders."""
+    orders = list(permutations(range(6)))
+    leaving = sum(sum(order[place] < 2 <= order[(place + 1) % 6] for place in range(6)) for order in orders) / len(orders)
+    load = on_ports(crossed(leaves(6, 2, 1, order="scattered"), [range(6)], 0), RING)
+    assert load["leaf0.up"] == pytest.approx(leaving) == pytest.approx(2 * 4 / 5)
+
+
+def test_switches_that_add_send_one_sum():
+    assert on_ports(crossed(leaves(8, 4, 1), [range(8)], 0), SWITCH) == {"leaf0.up": 1.0, "leaf0.down": 1.0}
+
+
+def test_pods_are_a_tier_above():
+    """Closed form: two pods of two leaves of two nodes; a leaf's uplinks carry more of an all-to-all than a quarter of its pod's."""
+    found = crossed(leaves(8, 2, 1, pods={"leaves": 2, "oversubscription": 4}), [range(8)], 0)
+    assert on_ports(found, ALL) == pytest.approx({"leaf0.up": 12 / 7, "leaf0.down": 12 / 7, "pod0.up": 16 / 7, "pod0.down": 16 / 7})
+    assert on_ports(found, RING) == dict.fromkeys(("leaf0.up", "leaf0.down", "pod0.up", "pod0.down"), 1.0)
+    assert found.capacities["leaf0.up"] == 2 * GB
+    assert found.capacities["pod0.up"] == GB
+
+
+def test_rails_keep_traffic_of_one_rail_below_its_leaf():
+    """Closed form: NIC 0 to NIC 0 stays below leaf 0; NIC 0 to NIC 1 goes through the spine from every node."""
+    found = crossed(leaves(4, 4, 1, gpus=2, nics=2, rails=True), [range(4)], 0)
+    assert found.load([Sent(RING, 0, 0, 1.0, 1.0), Sent(RING, 1, 1, 1.0, 1.0)]) == {}
+    assert found.load([Sent(RING, 0, 1, 1.0, 1.0)]) == {"leaf0.rail0.up": 4.0, "leaf0.rail0.down": 4.0}
+    assert found.load([Sent(ALL, 0, None, 1.0, 1.0)])["leaf0.rail0.up"] == 2.0
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=3).filter(lambda lengths: prod(lengths) > 1), st.booleans())
+def test_a_torus_carries_what_is_counted(lengths, part):
+    """Oracle: dimension-ordered shortest ways of all pairs, halves each way where both are as short; also of half of the planes."""
+    *inner, last = lengths
+    used = [*inner, max(1, last // 2)] if part else lengths
+    nodes = prod(used)
+    if nodes < 2:
+        return
+    on: Counter[tuple[int, tuple[int, ...], int]] = Counter()
+    for src, dst in permutations(product(*map(range, used)), 2):
+        at = list(src)
+        for axis, (length, open_) in enumerate(zip(lengths, [a != b for a, b in zip(used, lengths, strict=True)], strict=True)):
+            ahead = (dst[axis] - at[axis]) % length
+            ways = [(1, 1.0)] if ahead < length - ahead else [(-1, 1.0)] if ahead > length - ahead else [(1, 0.5), (-1, 0.5)]
+            if open_:
+                ways = [(1 if dst[axis] > at[axis] else -1, 1.0)]
+            for step, share in ways:
+                place = at[axis]
+                while place != dst[axis]:
+                    on[axis, (*at[:axis], place, *at[axis + 1 :]), step] += share
+                    place = (place + step) % length
+            at[axis] = dst[axis]
+    hardware = cluster(toy_node(1), count=prod(lengths), torus={"dimensions": lengths, "link_bandwidth": "1 GB/s"})
+    load = on_ports(crossed(hardware, [range(nodes)], 0), ALL)
+    for axis in range(len(lengths)):
+        most = max((amount for (of, _, _), amount in on.items() if of == axis), default=0.0)
+        assert load.get(f"job0.dimension{axis}", 0.0) * (nodes - 1) == pytest.approx(most)
+
+
+def test_bisection_of_a_torus_bounds_all_to_all():
+    """Closed form: N^2/4 pairs cross the middle of a 4 x 4 x 4 torus each way on 2 N/4 links: N k/8 on each."""
+    hardware = cluster(toy_node(1), count=64, torus={"dimensions": [4, 4, 4], "link_bandwidth": "1 GB/s"})
+    load = on_ports(crossed(hardware, [range(64)], 0), ALL)
+    assert load == pytest.approx({f"job0.dimension{axis}": 64 * 4 / 8 / 63 for axis in range(3)})
+
+
+def dragonfly(nodes: int = 24, **keys):
+    spec = {"nodes_per_router": 2, "routers_per_group": 4, "groups": 3, "local_bandwidth": "1 GB/s", "global_bandwidth": "2 GB/s"} | keys
+    return cluster(toy_node(1, nic=1e12), count=nodes, dragonfly=spec)
+
+
+def test_a_dragonfly_carries_what_is_counted():
+    """Oracle: all pairs routed minimally, a local hop at each end unless the router itself has the link to the other group."""
+    found = crossed(dragonfly(), [range(24)], 0)
+    local: Counter[int] = Counter()
+    across: Counter[int] = Counter()
+    for src, dst in permutations(range(24), 2):
+        if src // 8 == dst // 8:
+            local[src // 2] += src // 2 != dst // 2
+            continue
+        across[src // 8] += 1
+        for gateway in range(4):  # global links lie evenly on the routers of both groups
+            local[src // 2] += (gateway != src // 2 % 4) / 4
+            local[dst // 8 * 4 + gateway] += (gateway != dst // 2 % 4) / 4
+    load = on_ports(found, ALL)
+    assert load["router0.up"] * 23 == pytest.approx(local[0])
+    assert load["group0.up"] * 23 == pytest.approx(across[0])
+    assert found.capacities == {"router0.up": 3e9, "router0.down": 3e9, "group0.up": 8e9, "group0.down": 8e9}
+
+
+@pytest.mark.parametrize(("routing", "weight"), [("minimal", (3, 2)), ("adaptive", (2, 2))])
+def test_a_ring_of_groups_finds_the_links_of_two(routing, weight):
+    """Closed form: minimal ways leave 1 of 3 local and 1 of 2 pairs' global links; by a third group half of all."""
+    load = on_ports(crossed(dragonfly(routing=routing), [range(24)], 0), RING)
+    assert (load["router0.up"], load["group0.up"]) == weight
+
+
+# --- collectives in time ---------------------------------------------------------------------------------------------
+
+
+@executors
+@given(st.integers(1, 3), st.integers(2, 3), st.floats(1.0, 8.0), st.floats(1e3, 1e9), st.sampled_from([0.0, 1e-5, 1e-2]))
+def test_a_ring_across_racks_is_bounded_by_uplinks(executor, per_leaf, racks, ratio, nbytes, latency):
+    """Closed form: one node's stream leaves each leaf, so T = K max(c/B + l, c/U + .., ..): with no latency 2(n-1) S/n / min(B, U)."""
+    n = per_leaf * racks
+    toys = leaves(n, per_leaf, ratio, network_latency=latency)
+    bandwidth = min(GB, per_leaf * GB / ratio)
+    found = all_reduce_alone(toys, executor, nbytes)
+    assert found == pytest.approx(all_reduce_alone(toys, "phase", nbytes, fold=True), rel=1e-9)
+    if not latency:
+        assert found == pytest.approx(2 * (n - 1) * nbytes / n / bandwidth, rel=1e-9)
+
+
+def exchanging(toys, *placements):
+    """Step times of jobs that only exchange 1 GB of gradients, and what their ranks wait for."""
+    workload = toy_workload([layer(1e-9, 1e-9, 250_000_000)], samples=8)
+    jobs = [Job(workload, tuple(Placement(node, (0,)) for node in nodes)) for nodes in placements]
+    found = run(toys, *jobs)
+    return [job.warm.step_time for job in found.jobs], found
+
+
+@pytest.mark.parametrize("nodes", [(4, 2), (8, 4)])
+def test_jobs_share_oversubscribed_uplinks_fairly(nodes):
+    """Fair share: two jobs with nodes below the same two leaves get half of the uplinks each; a job below one leaf gets its NICs."""
+    count, per_leaf = nodes
+    toys = leaves(count, per_leaf, 2 * per_leaf)
+    (alone,), found = exchanging(toys, (0, per_leaf))
+    assert alone == pytest.approx(1 * GB / (GB / 2), rel=1e-3)
+    assert next(blame.resource for blame in found.stalls if blame.cause is Cause.NETWORK).startswith("uplinks of 2 leaves like leaf 0")
+    together, _ = exchanging(toys, (0, per_leaf), (1, per_leaf + 1))
+    assert together == pytest.approx([2 * alone] * 2, rel=1e-3)
+    apart, _ = exchanging(toys, (0, 1), (per_leaf, per_leaf + 1))
+    assert apart == pytest.approx([1.0] * 2, rel=1e-3)
+
+
+def test_three_jobs_on_one_leaf_take_what_a_solver_gives():
+    """Fair share: the uplinks of leaf 0 carry three jobs, of leaf 1 two: each job has a third of leaf 0's."""
+    toys = leaves(12, 3, 6)
+    (first, second, third), _ = exchanging(toys, (0, 3), (1, 4), (2, 6))
+    assert [first, second, third] == pytest.approx([3 * 1 * GB / (GB / 2)] * 3, rel=1e-3)
+
+
+def test_folded_is_unfolded_and_its_size_does_not_grow():
+    """Oracle: every node simulated by itself; and the live resources of 4 096 nodes are those of 8."""
+    toys = leaves(8, 4, 8, network_latency=1e-4)
+    workload = toy_workload([layer(0.001, 0.002, 1_000_000), layer(0.01, 0.02, 25_000_000)], samples=64)
+    assert run(toys, workload).jobs[0].warm.step_time == pytest.approx(run(toys, workload, fold=False).jobs[0].warm.step_time, rel=1e-9)
+    small, large = (run(leaves(nodes, 4, 8), workload).log.capacity for nodes in (8, 4096))
+    assert set(small) == set(large)
