@@ -10,7 +10,7 @@ one class differ in public tables:
 parameter          width  from
 =================  =====  ==========================================================================================
 efficiency         0.25   NVLink and PCIe: residual spread of DeepBench and nccl-tests machines (4 to 20 %, outliers 2x)
-efficiency, host   0.4    host-staged copies: 1.0 to 1.7 GB/s per edge on the PCIe clusters of Sia and Pollux
+efficiency, host   0.8    host-staged copies: 1.0 to 1.7 GB/s per edge on the PCIe clusters of Sia and Pollux, 4 to 13 at Lambda
 efficiency, NIC    0.35   InfiniBand lines of HKBU-HPML/MG-WFBP and RoCE reach 0.66 to 0.97 of the line
 efficiency, TCP    0.7    edges of 0.33 to 0.63 GB/s (petuum/adaptdl on 50 Gb/s), 4.9 GB/s on 100 Gb/s (zarzen/nccl-tests)
 total              0.35   7 of 12.5 GB/s through one card (siasosp23/artifacts, azure) against 0.956 of the line
@@ -35,7 +35,7 @@ from sim.training.job import job_slots
 
 WIDTHS: Final[Mapping[str, float]] = {
     "efficiency": 0.25,
-    "efficiency, host": 0.4,
+    "efficiency, host": 0.8,
     "efficiency, NIC": 0.35,
     "efficiency, TCP": 0.7,
     "total": 0.35,
@@ -50,11 +50,18 @@ STAGED: Final = "through host memory"
 """GPUs of a node do not address each other, whatever is described: all their traffic rests in host memory."""
 LOOPBACK: Final = "out of the NIC and back"
 """Each GPU has a container of its own, and reaches the others of its node over the NIC."""
-DOUBT: Final[Mapping[str, float]] = {AS_DESCRIBED: 0.0, STAGED: 3.0, LOOPBACK: 3.0}
+BRIDGED: Final = "over NVLink bridges"
+"""Boards are joined in pairs by NVLink bridges, of which the description does not tell."""
+DOUBT: Final[Mapping[str, float]] = {AS_DESCRIBED: 0.0, STAGED: 3.0, LOOPBACK: 3.0, BRIDGED: 1.0}
 """Logarithm of the odds against each way that traffic may take inside a node. Two of eight kinds of NVLink machine at Lambda
 (lambdal/deeplearning-benchmark) run as if without peer-to-peer, and one of four clusters of siasosp23/artifacts over its cards, yet a
-description is usually right: estimate, 20 to 1."""
-_CHANGES: Final[Mapping[str, Mapping[str, object]]] = {STAGED: {"nvlink": None, "peer_to_peer": "none"}, LOOPBACK: {"isolated": "nic"}}
+description is usually right: estimate, 20 to 1. Of a dozen kinds of machine there whose boards take a bridge, two GPUs of four exchange
+more than PCIe carries, and no log tells which have one: estimate, 3 to 1."""
+_CHANGES: Final[Mapping[str, Mapping[str, object]]] = {
+    STAGED: {"nvlink": None, "bridged": False, "peer_to_peer": "none"},
+    LOOPBACK: {"isolated": "nic"},
+    BRIDGED: {"bridged": True},
+}
 
 NIC: Final = "nic"
 EVERYWHERE: Final = ""
@@ -94,8 +101,10 @@ def other_ways(questions: Iterable[Question]) -> list[str]:
 
 
 def _differs(asked: Question, change: Mapping[str, object]) -> bool:
-    topology = asked.hardware.groups[0].node.topology
-    return any(getattr(topology, key) != value for key, value in change.items())
+    node = asked.hardware.groups[0].node
+    if change.get("bridged") and (node.gpu.bridge is None or node.nvlink is not None):
+        return False
+    return any(getattr(node.topology, key) != value for key, value in change.items())
 
 
 def parameters_of(questions: Iterable[Question], way: str = AS_DESCRIBED) -> tuple[Parameter, ...]:

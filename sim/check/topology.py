@@ -27,6 +27,15 @@ def check_topology(node: Node) -> Iterator[Problem]:
     yield from _places(node, "nics", node.nic.count, "nic.count")
     if node.topology.nvlink is not None:
         yield from _nvlink(node, node.topology.nvlink)
+    if node.topology.bridged:
+        yield from _bridged(node)
+
+
+def _bridged(node: Node) -> Iterator[Problem]:
+    if node.gpu.bridge is None:
+        yield ("bridged",), f"{node.gpu.name} takes no NVLink bridge; leave it out, or describe gpu.bridge"
+    if node.topology.nvlink is not None:
+        yield ("bridged",), "topology.nvlink describes NVLinks already; write one of the two"
 
 
 def _sockets(node: Node) -> Iterator[Problem]:

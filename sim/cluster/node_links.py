@@ -110,7 +110,7 @@ def _delivered(link: Link) -> float:
 
 
 def _nvlink_links(node: Node) -> list[NodeLink]:
-    nvlink = node.topology.nvlink
+    nvlink = node.nvlink
     if nvlink is None:
         return []
     links: list[NodeLink] = []

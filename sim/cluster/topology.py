@@ -78,7 +78,7 @@ class NodeGraph:
 
     def nvlinks(self, src: int, dst: int) -> int:
         """Return the number of NVLinks straight from GPU *src* to GPU *dst*; none between isolated containers."""
-        nvlink = self.node.topology.nvlink
+        nvlink = self.node.nvlink
         if nvlink is None or self.isolated:
             return 0
         return nvlink.pairs.get(f"{src}-{dst}", 0) or nvlink.pairs.get(f"{dst}-{src}", 0)
@@ -86,7 +86,7 @@ class NodeGraph:
     @property
     def switch_links(self) -> int:
         """Return the number of NVLinks from every GPU to NVSwitch; none between isolated containers."""
-        nvlink = self.node.topology.nvlink
+        nvlink = self.node.nvlink
         return nvlink.switch_links if nvlink and not self.isolated else 0
 
     @property
@@ -154,11 +154,20 @@ class NodeGraph:
         port = f"nic{nic}"
         return (f"net>{port}", *self._to_memory(port, self.socket_of(port)))
 
-    def nearest_nic(self, gpu: int) -> int:
-        """Return the NIC with the closest PCIe path to *gpu*; GPUs with several such take turns."""
+    def near_nics(self, gpu: int) -> list[int]:
+        """Return the NICs with the closest PCIe path to *gpu*."""
         classes = [PATH_CLASSES.index(self.pcie_class(f"gpu{gpu}", f"nic{nic}")) for nic in range(self.node.nic.count)]
-        near = [nic for nic, found in enumerate(classes) if found == min(classes)]
-        return near[gpu % len(near)]
+        return [nic for nic, found in enumerate(classes) if found == min(classes)]
+
+    def nearest_nic(self, gpu: int, turn: int = 0) -> int:
+        """Return a NIC with the closest PCIe path to *gpu*; GPUs with several such, and a GPU's channels (*turn*), take turns."""
+        near = self.near_nics(gpu)
+        return near[(gpu + turn) % len(near)]
+
+    def loopback(self, src: int, dst: int, turn: int = 0) -> Route:
+        """Return the way from GPU *src* out of one NIC and back in to GPU *dst*, pipelined; channels (*turn*) take turns."""
+        out, into = self.nearest_nic(src, turn), self.nearest_nic(dst, turn)
+        return Route(((*self.to_nic(src, out).links, *self.from_nic(into, dst).links),), "SYS", self.node.nic.transport)
 
     def to_networkx(self) -> networkx.MultiDiGraph[str]:
         """Return the graph for drawing and analysis; edge data are *name*, *capacity* (bytes/s) and *tier*."""
@@ -182,18 +191,13 @@ class NodeGraph:
         if self.nvlinks(src, dst):
             return Route(((f"{source}>{target}",),), "NVL", self.node.nvlink_transport)
         if self.node.topology.isolated == "nic":
-            return self._loopback(src, dst)
+            return self.loopback(src, dst)
         path_class = self.pcie_class(source, target)
         if self._is_peer(path_class) and not self.isolated:
             return Route((self._pcie_path(source, target),), path_class, self.node.peer_transport)
         home = self.socket_of(target)
         stages = (self._to_memory(source, home), self._from_memory(target, home))
         return Route(stages, path_class, self.node.host_transport, staged=True)
-
-    def _loopback(self, src: int, dst: int) -> Route:
-        """Return the way out of one NIC and back in, pipelined."""
-        links = (*self.to_nic(src, self.nearest_nic(src)).links, *self.from_nic(self.nearest_nic(dst), dst).links)
-        return Route((links,), "SYS", self.node.nic.transport)
 
     def _is_peer(self, path_class: PathClass) -> bool:
         farthest = self.node.topology.peer_to_peer.upper()

@@ -32,7 +32,7 @@ def traffic(node: Node, job: Job) -> str:
         return "one GPU"
     if len(job.placement) > 1:
         return f"{node.nic.transport.name} between nodes"
-    if node.topology.nvlink is not None:
+    if node.nvlink is not None:
         return "NVLink"
     return "PCIe"
 

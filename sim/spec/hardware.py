@@ -33,6 +33,26 @@ from sim.spec.fields import (
 Peak = Literal["fp32", "tf32", "fp16", "bf16", "fp8"]
 
 
+class Link(Spec):
+    """One kind of physical link (``hardware/parts/links``): bandwidth of one link in one direction."""
+
+    name: str
+    bandwidth: Bandwidth
+    efficiency: Fraction
+    """Share of ``bandwidth`` that a large copy reaches."""
+    nccl_bandwidth: Bandwidth
+    """What NCCL's search assumes; used to choose, never to time."""
+    source: Source
+
+
+class Bridge(Spec):
+    """What joins two boards over NVLink where they have connectors for it: *count* links."""
+
+    link: Link
+    count: Count
+    source: Source
+
+
 class Gpu(Spec):
     """One CUDA device (``hardware/parts/gpus``). ``peak`` is dense, without sparsity; tensor figures accumulate in FP32."""
 
@@ -53,6 +73,8 @@ class Gpu(Spec):
     and recurrent layers; on tensor cores matrix products and attention."""
     kernel_time: Seconds
     """Least time of one kernel on the device."""
+    bridge: Bridge | None = None
+    """The NVLink bridge that joins two boards, for machines whose topology says ``bridged``."""
     context_memory: Bytes
     power: Power | None = None
     compute_cv: Fraction = 0.0
@@ -68,18 +90,6 @@ class Gpu(Spec):
                 "peak has no fp32, on which everything runs that has no units of its own; write it, for example {fp32: 15.7 TFLOP/s}"
             )
         return self
-
-
-class Link(Spec):
-    """One kind of physical link (``hardware/parts/links``): bandwidth of one link in one direction."""
-
-    name: str
-    bandwidth: Bandwidth
-    efficiency: Fraction
-    """Share of ``bandwidth`` that a large copy reaches."""
-    nccl_bandwidth: Bandwidth
-    """What NCCL's search assumes; used to choose, never to time."""
-    source: Source
 
 
 class Transport(Spec):
@@ -168,6 +178,8 @@ class Topology(Spec):
     """The link graph of one node."""
 
     nvlink: NvLink | None = None
+    bridged: bool = False
+    """Whether boards are joined in pairs (0-1, 2-3 ...) by the NVLink bridge of their GPU."""
     pcie: Link
     sockets: tuple[Socket, ...]
     switches: tuple[Switch, ...] = ()
@@ -261,6 +273,14 @@ class Node(Spec):
     peer_transport: Transport
     host_transport: Transport
     """Transport classes inside the node: over NVLink, peer to peer over PCIe, staged through host memory."""
+
+    @property
+    def nvlink(self) -> NvLink | None:
+        """Return the NVLinks of the node: those described, or bridges between pairs of boards."""
+        if not self.topology.bridged or self.gpu.bridge is None:
+            return self.topology.nvlink
+        pairs = {f"{gpu}-{gpu + 1}": self.gpu.bridge.count for gpu in range(0, self.gpu_count - 1, 2)}
+        return NvLink(link=self.gpu.bridge.link, pairs=pairs)
 
 
 class Prices(Spec):

@@ -77,10 +77,10 @@ def _disk(node: Node, factor: float) -> Node:
 
 
 def _nvlink(node: Node, factor: float) -> Node:
-    if node.topology.nvlink is None:
+    if node.nvlink is None:
         return node
-    nvlink = node.topology.nvlink.model_copy(update={"link": _link(node.topology.nvlink.link, factor)})
-    topology = node.topology.model_copy(update={"nvlink": nvlink})
+    nvlink = node.nvlink.model_copy(update={"link": _link(node.nvlink.link, factor)})
+    topology = node.topology.model_copy(update={"nvlink": nvlink, "bridged": False})
     return node.model_copy(update={"topology": topology, "nvlink_transport": _transport(node.nvlink_transport, factor)})
 
 

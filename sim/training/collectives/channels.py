@@ -126,11 +126,26 @@ class Channels:
 def ring_channels(graph: NodeGraph, gpus: tuple[int, ...], nodes: int = 1) -> Channels:
     """Return the rings on *gpus* of one node, in a job of *nodes* nodes that lend the same GPUs each."""
     _check(graph, gpus, nodes)
+    if graph.node.topology.isolated == "nic" and (nodes > 1 or len(gpus) > 1):
+        return Channels(tuple(_isolated_channel(graph, gpus, nodes, turn) for turn in range(_turns(graph, gpus))), "pcie", nodes)
     if nodes == 1:
         kind, orders = _local_orders(graph, gpus)
         return Channels(tuple(Channel(order, _local_hops(graph, order)) for order in orders), kind, nodes)
     kind, routed = _network_orders(graph, gpus)
     return Channels(tuple(_network_channel(graph, *order) for order in routed), kind, nodes)
+
+
+def _turns(graph: NodeGraph, gpus: Sequence[int]) -> int:
+    """Return how many channels GPUs with containers of their own have: one for each NIC that is near."""
+    return min(len(graph.near_nics(gpu)) for gpu in gpus)
+
+
+def _isolated_channel(graph: NodeGraph, gpus: tuple[int, ...], nodes: int, turn: int) -> Channel:
+    """Return a ring of GPUs that are nodes of their own to NCCL: each takes a NIC near itself, another in every channel."""
+    loops = [Hop(f"gpu{src}", f"gpu{dst}", graph.loopback(src, dst, turn)) for src, dst in pairwise(gpus)]
+    if nodes == 1:
+        return Channel(gpus, (*loops, Hop(f"gpu{gpus[-1]}", f"gpu{gpus[0]}", graph.loopback(gpus[-1], gpus[0], turn))))
+    return _network_channel(graph, gpus, graph.nearest_nic(gpus[0], turn), graph.nearest_nic(gpus[-1], turn), loops)
 
 
 def _check(graph: NodeGraph, gpus: tuple[int, ...], nodes: int) -> None:
@@ -161,7 +176,19 @@ def _local_orders(graph: NodeGraph, gpus: tuple[int, ...]) -> tuple[Kind, Sequen
     slots = _slots(graph, gpus, 1)
     linked = {gpu for pair in slots for gpu in pair}
     rings = pack_cycles(slots) if linked == set(gpus) else ()
-    return ("nvlink", rings) if rings else ("pcie", [_best_tour(graph, gpus, None)])
+    return ("nvlink", rings) if rings else ("pcie", _both_ways(graph, _best_tour(graph, gpus, None)))
+
+
+def _both_ways(graph: NodeGraph, order: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """Return *order*, and the way back where both carry more: between pairs on NVLink, PCIe has a direction to spare."""
+    both = [order, order[::-1]]
+    return both if len(order) > 2 and _fluid_rate(graph, both) > 1.01 * _fluid_rate(graph, [order]) else [order]
+
+
+def _fluid_rate(graph: NodeGraph, orders: Sequence[tuple[int, ...]]) -> float:
+    """Return the bytes/s that rings along *orders* carry together, links shared fairly."""
+    found = Channels(tuple(Channel(order, _local_hops(graph, order)) for order in orders), "pcie", 1)
+    return len(orders) * min(graph.links[link].capacity / count for link, count in found.crossings.items())
 
 
 def _slots(graph: NodeGraph, gpus: Sequence[int], per_link: int) -> dict[tuple[int, int], int]:
@@ -228,7 +255,7 @@ def _nearest(graph: NodeGraph, gpus: Sequence[int], nic: int) -> list[int]:
 
 def _nvlink_paths(graph: NodeGraph, gpus: tuple[int, ...], nics: Sequence[int]) -> list[_Ordered]:
     """Return a path over NVLink alone for each channel, ends as near to their NIC as can be, or nothing."""
-    nvlink = graph.node.topology.nvlink
+    nvlink = graph.node.nvlink
     if nvlink is None or len({gpu for pair in _slots(graph, gpus, 1) for gpu in pair}) < len(gpus):
         return []
     share = math.ceil(graph.node.nic.bandwidth / nvlink.link.bandwidth)
@@ -248,7 +275,9 @@ def _ends_within(graph: NodeGraph, nic: int, farthest: int) -> Callable[[int, in
     return lambda first, last: max(distance[first], distance[last]) <= farthest
 
 
-def _network_channel(graph: NodeGraph, order: tuple[int, ...], arriving: int, leaving: int) -> Channel:
+def _network_channel(graph: NodeGraph, order: tuple[int, ...], arriving: int, leaving: int, inside: Sequence[Hop] | None = None) -> Channel:
+    """Return the channel that comes in by one NIC and leaves by another; *inside* are its hops between GPUs, if not the usual ones."""
     first = Hop(NETWORK, f"gpu{order[0]}", graph.from_nic(arriving, order[0]))
     last = Hop(f"gpu{order[-1]}", NETWORK, graph.to_nic(order[-1], leaving))
-    return Channel(order, (first, *(_hop(graph, src, dst) for src, dst in pairwise(order)), last))
+    hops = [_hop(graph, src, dst) for src, dst in pairwise(order)] if inside is None else inside
+    return Channel(order, (first, *hops, last))

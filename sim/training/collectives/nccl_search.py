@@ -120,7 +120,7 @@ def _pcie(graph: NodeGraph, below: str, above: str) -> float:
 
 
 def _nvlink(graph: NodeGraph, constants: Constants) -> float:
-    nvlink = graph.node.topology.nvlink
+    nvlink = graph.node.nvlink
     if nvlink is None:
         return 0.0
     return next((rate * GB for least, rate in constants.nvlink_rates if capability(graph) >= least), nvlink.link.nccl_bandwidth)

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.cluster.topology import PATH_CLASSES, node_graph
+from sim.spec.library import load_hardware
 from sim.training.collectives.channels import Channels, ring_channels
 from sim.training.collectives.tours import shortest_tour, tree_order
 from tests.cluster import machines
@@ -35,7 +36,19 @@ def test_quads_with_nvlink_rings():
     """Check value: 8 of the 70 four-GPU subsets of a DGX-1V have any NVLink-only ring, 2 have four."""
     found = [rings(machines.p3_16xlarge, gpus) for gpus in combinations(range(8), 4)]
     assert Counter(len(ring.channels) for ring in found if ring.kind == "nvlink") == {4: 2, 2: 6}
-    assert all(len(ring.channels) == 1 for ring in found if ring.kind == "pcie")
+    assert {len(ring.channels) for ring in found if ring.kind == "pcie"} <= {1, 2}
+
+
+def test_bridged_pairs_leave_the_way_back_to_a_second_ring():
+    """Closed form: NVLink in every second hop uses one direction of each PCIe port; the ring the other way round takes the other."""
+    sockets = "[{gpus: [0, 1, 2, 3, 4, 5, 6, 7], nics: [0, 1, 2, 3]}, {}]"
+    changes = {"nvlink": "null", "switches": "[]", "bridged": "true", "peer_to_peer": "phb", "sockets": sockets}
+    described = load_hardware("dgx-1-p100", ["node.gpu=a40", *(f"node.topology.{key}={value}" for key, value in changes.items())])
+    node = described.spec.groups[0].node
+    assert len(ring_channels(node_graph(node), (0, 1, 2, 3)).channels) == 2
+    assert set(ring_channels(node_graph(node), (0, 1, 2, 3)).crossings.values()) == {1}
+    assert len(ring_channels(node_graph(node), (0, 2, 4)).channels) == 1
+    assert [channel.gpus for channel in ring_channels(node_graph(node), (0, 1)).channels] == [(0, 1)] * 4
 
 
 @given(
