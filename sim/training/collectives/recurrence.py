@@ -14,6 +14,10 @@ On a ring of p hops repeated by N equal nodes windows look alike from node to no
 w >= p holds the busiest hop, and a further whole period changes the sum by the same amount each time, so only the shortest and the
 longest widths can be best. Hence N enters through K alone and the cost, p^2, does not grow with it. Exact, not a bound;
 contention and jitter are left to the executors.
+
+Where a few nodes differ the whole ring is given, and long stretches of it repeat a pattern. Moving either end of a window by one pattern
+changes the sum by the same amount each time, as long as a whole pattern stays inside, so windows that begin or end deep inside
+a stretch are never alone the best, unless they are as long as K allows and the other end stands near an end of a stretch.
 """
 
 from __future__ import annotations
@@ -23,6 +27,14 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+
+_LONG = 256
+"""Hops of a ring beyond which it is worth looking for repeated patterns."""
+_PATTERN = 64
+"""Hops of the longest pattern looked for: the GPUs of a node."""
+_KEPT = 3
+"""Patterns at each end of a stretch near which a window may begin or end: a whole one stays inside it, whatever its phase."""
 
 
 class RingTime(NamedTuple):
@@ -50,7 +62,11 @@ def ring_time(occupancy: Sequence[float], latency: Sequence[float], steps: int) 
         raise ValueError("steps, occupancies and latencies are zero or more")
     if steps == 0:
         return RingTime(0.0, 0.0)
-    total = max(_best(busy, late, widths, steps) for widths in _widths(len(busy), steps))
+    near = _near_ends(busy, late) if _LONG < len(busy) <= steps + 1 <= 2 * len(busy) else None
+    if near is not None:
+        total = _best_near(busy, late, near, steps)
+    else:
+        total = max(_best(busy, late, widths, steps) for widths in _widths(len(busy), steps))
     bare = steps * float(busy.max())
     return RingTime(total, max(0.0, 1 - bare / total) if total > 0 else 0.0)
 
@@ -89,3 +105,31 @@ def _busiest(busy: NDArray[np.float64], count: int, first: int) -> NDArray[np.fl
     starts = np.arange(period)[:, None]
     around = busy[(starts + np.arange(first + count - 1)[None, :]) % period]
     return np.asarray(np.maximum.accumulate(around, axis=1)[:, first - 1 :])
+
+
+def _near_ends(busy: NDArray[np.float64], late: NDArray[np.float64]) -> NDArray[np.intp] | None:
+    """Return the hops of a ring that are not deep inside a stretch that repeats a pattern; None where most are."""
+    fewest = None
+    for pattern in range(1, min(_PATTERN, len(busy) // 8) + 1):
+        again = (busy[pattern:] == busy[:-pattern]) & (late[pattern:] == late[:-pattern])
+        ends = np.flatnonzero(np.diff(np.concatenate([[False], again, [False]]).astype(np.int8)))
+        keep = np.ones(len(busy), dtype=bool)
+        for first, last in zip(ends[::2], ends[1::2] + pattern, strict=True):  # hops first .. last - 1 repeat
+            keep[first + _KEPT * pattern : max(last - _KEPT * pattern, 0)] = False
+        if fewest is None or keep.sum() < fewest.sum():
+            fewest = keep
+    return np.flatnonzero(fewest) if fewest is not None and fewest.sum() < len(busy) // 2 else None
+
+
+def _best_near(busy: NDArray[np.float64], late: NDArray[np.float64], near: NDArray[np.intp], steps: int) -> float:
+    """Return the dearest walk over windows that begin and end at hops *near*, or begin or end there and are as long as *steps*."""
+    count = len(busy)
+    sums = np.concatenate([[0.0], np.cumsum(np.tile(busy + late, 3))])
+    ends = np.concatenate([near, near + count, near + 2 * count])
+    width = ends[None, :] + 1 - near[:, None]
+    within = (width >= 1) & (width <= steps)
+    around = np.where(np.arange(len(ends))[None, :] >= np.arange(len(near))[:, None], np.tile(busy[near], 3)[None, :], 0.0)
+    busiest = np.maximum.accumulate(around, axis=1)
+    walks = sums[ends + 1][None, :] - sums[near][:, None] + (steps - width) * busiest
+    starts = np.concatenate([near, near + count - steps % count + 1]) % count
+    return float(max(walks[within].max(), (sums[starts + steps] - sums[starts]).max()))
