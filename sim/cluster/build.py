@@ -175,8 +175,9 @@ def _counted(hosts: Sequence[tuple[Node, _Uses, _Served, int]], letter: str, fol
     kept: dict[int, Node] = {}
     first: dict[tuple[int, _Uses, _Served, int], int] = {}
     for node, uses, served, number in hosts:
-        kept[id(node)] = node
-        key = (id(node), uses, served, 0 if fold else number)
+        if id(node) not in kept:
+            kept[id(node)] = next((known for known in kept.values() if known == node), node)  # groups described alike are one
+        key = (id(kept[id(node)]), uses, served, 0 if fold else number)
         counted[key] = counted.get(key, 0) + 1
         first.setdefault(key, number)
     return [Slot(f"{letter}{index}", kept[key[0]], count, key[1], key[2], first[key]) for index, (key, count) in enumerate(counted.items())]

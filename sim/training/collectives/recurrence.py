@@ -28,7 +28,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-
 _LONG = 256
 """Hops of a ring beyond which it is worth looking for repeated patterns."""
 _PATTERN = 64

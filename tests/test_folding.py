@@ -1,0 +1,119 @@
+"""Does folding split only what it must, and change nothing? Oracle: every node and rank simulated by itself, on mixed clusters."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sim.cluster.build import Placement
+from sim.simulate import Run, simulate
+from sim.spec.hardware import Hardware, Node
+from sim.training.job import Job
+from tests.harness import layer, toy_node, toy_workload, volume
+
+LINKS = {"0-1": 1, "1-2": 1, "2-3": 1, "0-3": 1}
+
+
+def node(flaw: str = "", **keys: Any) -> Node:
+    """A node of four GPUs in a ring of NVLinks, or one with a flaw."""
+    keys = {"wiring": LINKS, "cores": 4, "disk": volume(bandwidth=40e6)} | keys
+    if flaw == "broken link":
+        keys["wiring"] = {pair: count for pair, count in LINKS.items() if pair != "1-2"}
+    if flaw == "slow NIC":
+        keys["nic"] = 0.3e9
+    if flaw == "slow disk":
+        keys["disk"] = volume(bandwidth=11e6)
+    made = toy_node(4, **keys)
+    if flaw == "slow GPU":
+        made = made.model_copy(update={"gpu": made.gpu.model_copy(update={"peak": {"fp32": 0.6e12}})})
+    return made
+
+
+FLAWS = ("broken link", "slow NIC", "slow disk", "slow GPU")
+
+
+class Cluster(NamedTuple):
+    """Groups of (flaw, count), and the GPUs that the job has on each node."""
+
+    groups: list[tuple[str, int]]
+    gpus: list[int]
+
+    @property
+    def hardware(self) -> Hardware:
+        made = [{"node": node(flaw), "count": count} for flaw, count in self.groups]
+        return Hardware.model_validate({"name": "mixed", "groups": made})
+
+    @property
+    def placement(self) -> tuple[Placement, ...]:
+        return tuple(Placement(number, tuple(range(count))) for number, count in enumerate(self.gpus))
+
+    @property
+    def kinds(self) -> int:
+        """Different (kind of node, GPUs used): what must be told apart between nodes."""
+        flaws = [flaw for flaw, count in self.groups for _ in range(count)]
+        return len(set(zip(flaws, self.gpus, strict=True)))
+
+    def repeated(self, times: int) -> list[int]:
+        """GPUs used on each node where every node stands so many times."""
+        return [count for count in self.gpus for _ in range(times)]
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> Cluster:
+    """Good nodes, perhaps some with flaws among them, and an even or an uneven placement."""
+    flaws = draw(st.lists(st.sampled_from(FLAWS), max_size=2, unique=True))
+    groups = [(flaw, draw(st.integers(1, 2))) for flaw in ["", *draw(st.lists(st.just(""), max_size=1)), *flaws]]
+    groups = draw(st.permutations(groups))
+    nodes = sum(count for _, count in groups)
+    even = draw(st.integers(1, 4))
+    gpus = draw(st.lists(st.integers(1, 4), min_size=nodes, max_size=nodes)) if draw(st.booleans()) else [even] * nodes
+    return Cluster(list(groups), gpus)
+
+
+def simulated(cluster: Cluster, fold: bool = True, **keys: Any) -> Run:
+    """A job that reads, copies and exchanges."""
+    layers = [layer(0.01, 0.02, 10**6), layer(0.01, 0.02, 10**5)]
+    workload = toy_workload(layers, samples=30 * sum(cluster.gpus), prepared=1e7, **keys)
+    return simulate(cluster.hardware, [Job(workload, cluster.placement)], exact=True, fold=fold)
+
+
+@settings(max_examples=30)
+@given(clusters(), st.sampled_from(["synthetic", "pytorch", "dali_cpu"]), st.sampled_from(["Ring", "Tree"]))
+def test_folded_mixed_clusters_are_the_unfolded_ones(cluster: Cluster, loader: str, algorithm: str) -> None:
+    """Step, epoch and every stall to 1e-9, whichever nodes have flaws and however unevenly the job lies on them."""
+    folded, whole = (simulated(cluster, fold, loader=loader, prep=0.01, stack={"nccl_algo": algorithm}) for fold in (True, False))
+    for one, other in zip(folded.jobs, whole.jobs, strict=True):
+        for short, long in ((one.first, other.first), (one.warm, other.warm)):
+            assert short.time == pytest.approx(long.time, rel=1e-9)
+            assert short.step_time == pytest.approx(long.step_time, rel=1e-9)
+            assert dict(short.stalls) == pytest.approx(dict(long.stalls), abs=1e-9 * long.step_time)
+
+
+@given(clusters())
+def test_only_what_differs_is_split(cluster: Cluster) -> None:
+    """By hand: a slot for each (description, GPUs used), and as many classes of ranks however many nodes of each there are."""
+    twice, thrice = (
+        simulated(Cluster([(flaw, count * times) for flaw, count in cluster.groups], cluster.repeated(times))) for times in (2, 3)
+    )
+    for found, times in ((twice, 2), (thrice, 3)):
+        assert len(found.cluster) == cluster.kinds
+        assert sum(slot.count for slot in found.cluster) == times * len(cluster.gpus)
+        assert sum(rank.size for rank in found.log.ranks) == times * sum(cluster.gpus)
+    assert [rank.gpus for rank in twice.log.ranks] == [rank.gpus for rank in thrice.log.ranks]
+
+
+def test_groups_described_alike_are_one() -> None:
+    """Three groups of the same description, each read from its own block, are one slot of six nodes."""
+    groups = [("", 2), ("", 3), ("", 1)]
+    together, apart = simulated(Cluster([("", 6)], [4] * 6)), simulated(Cluster(groups, [4] * 6))
+    assert [slot.count for slot in apart.cluster] == [6]
+    assert repr(apart.jobs[0].warm) == repr(together.jobs[0].warm)
+
+
+def test_a_flaw_between_equal_groups_splits_only_itself() -> None:
+    """Two groups alike with a slow node between them: one slot of five, and one of one."""
+    found = simulated(Cluster([("", 2), ("slow GPU", 1), ("", 3)], [4] * 6))
+    assert [slot.count for slot in found.cluster] == [5, 1]
