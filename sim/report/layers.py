@@ -12,6 +12,9 @@ from sim.units import show
 
 _BAR = 16
 _NAME = 34
+_WINOGRAD = "Winograd's transforms multiply less than is counted"
+_NEAR = 0.022
+"""Dots closer than this share of a plot's width and height share their numbers."""
 
 
 def layers_text(document: Mapping[str, Any], every: bool = False) -> str:
@@ -41,7 +44,19 @@ def _heading(document: Mapping[str, Any]) -> list[str]:
             f"backward; {100 * bound / (sum(times) or 1.0):.0f} % of it above the ridge of {roof['ridge_flop_per_byte']:.0f} FLOP/B "
             f"({peak}, {bandwidth})"
         ]
+        if above := len(_above_peak(document)):
+            lines += [f"{above} convolution{'s' * (above > 1)} above that peak: {_WINOGRAD}"]
     return lines
+
+
+def _above_peak(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the convolutions that do more FLOP a second, as they are counted, than the units can."""
+    rows = [row for row in document["layers"] if row["op"] == "conv" and _time(row) > 0]
+    return [row for row in rows if _rate(row, document) > document["roofline"]["peak_flop_per_s"]]
+
+
+def _rate(row: Mapping[str, Any], document: Mapping[str, Any]) -> float:
+    return float(document["batch_per_gpu"] * (row["forward_flop"] + row["backward_flop"]) / _time(row))
 
 
 def _columns(document: Mapping[str, Any]) -> str:
@@ -88,17 +103,22 @@ def layers_plot(document: Mapping[str, Any]) -> bytes:
 
 
 def _roofline(axes: Any, document: Mapping[str, Any]) -> None:
-    roof, batch = document["roofline"], document["batch_per_gpu"]
+    roof = document["roofline"]
     points = [row for row in document["layers"] if row["intensity_flop_per_byte"] > 0 and _time(row) > 0]
-    rates = [batch * (row["forward_flop"] + row["backward_flop"]) / _time(row) for row in points]
-    axes.scatter([row["intensity_flop_per_byte"] for row in points], rates, s=12, color="#4477aa", alpha=0.6)
+    kinds = sorted({row["op"] for row in points}, key=lambda op: -sum(_time(row) for row in points if row["op"] == op))
+    for kind, colour in zip(kinds, ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb"), strict=False):
+        of_kind = [row for row in points if row["op"] == kind]
+        rates = [_rate(row, document) for row in of_kind]
+        axes.scatter([row["intensity_flop_per_byte"] for row in of_kind], rates, s=14, color=colour, alpha=0.7, label=kind)
     ends = [0.1, roof["ridge_flop_per_byte"], 1e4]
     axes.plot(ends, [min(roof["peak_flop_per_s"], end * roof["memory_bytes_per_s"]) for end in ends], color="#775522")
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlabel("FLOP per byte")
     axes.set_ylabel("FLOP/s")
-    axes.set_title(f"roofline of {document['gpu']}, {document['precision']}", fontsize=11, loc="left")
+    remark = f"; dots above it: {_WINOGRAD}" if _above_peak(document) else ""
+    axes.set_title(f"roofline of {document['gpu']}, {document['precision']}{remark}", fontsize=11, loc="left")
+    axes.legend(frameon=False)
     axes.grid(alpha=0.3)
 
 
@@ -107,11 +127,12 @@ def against_text(document: Mapping[str, Any]) -> str:
     lines = [
         f"{document['hardware']}: what a step waits for gradients, by depth and by volume",
         "",
-        f"  {'':24} {'weight layers':>13} {'tensors':>8} {'gradients':>10} {'batch':>6} {'step':>10} {'stall':>10}",
+        f"   # {'':24} {'weight layers':>13} {'tensors':>8} {'gradients':>10} {'batch':>6} {'step':>10} {'stall':>10}",
     ]
-    for row in document["rows"]:
+    for number, row in enumerate(document["rows"], 1):
         lines.append(
-            f"  {row['workload']:24} {row['weight_layers']:>13} {row['gradient_tensors']:>8} {show(row['gradient_bytes'], 'size'):>10} "
+            f"{number:>4} {row['workload']:24} {row['weight_layers']:>13} {row['gradient_tensors']:>8} "
+            f"{show(row['gradient_bytes'], 'size'):>10} "
             f"{row['batch_per_gpu']:>6} {show(row['step_time_s'], 'time'):>10} {show(row['stall_s'], 'time'):>10} "
             f"{100 * row['stall_share']:5.1f} %  {bar(row['stall_share'], _BAR)}".rstrip()
         )
@@ -119,19 +140,46 @@ def against_text(document: Mapping[str, Any]) -> str:
 
 
 def against_plot(document: Mapping[str, Any]) -> bytes:
-    """Return a PNG: the stall over gradient volume, and over the number of tensors."""
-    drawn, axes = figure(2, (9, 9))
+    """Return a PNG: the stall over gradient volume, and over the number of tensors; dots are numbered as in the table."""
     rows: Sequence[Mapping[str, Any]] = document["rows"]
+    drawn, axes = figure(2, (11, 9))
     for place, (key, label, scale) in zip(
         axes, (("gradient_bytes", "gradients, MB", 1e-6), ("gradient_tensors", "gradient tensors", 1.0)), strict=True
     ):
-        places = [scale * row[key] for row in rows]
-        stalls = [1e3 * row["stall_s"] for row in rows]
-        place.scatter(places, stalls, color="#228833")
-        for row, x, y in zip(rows, places, stalls, strict=True):
-            place.annotate(row["workload"], (x, y), fontsize=7, xytext=(3, 3), textcoords="offset points")
+        points = [(scale * row[key], 1e3 * row["stall_s"]) for row in rows]
+        place.scatter(*zip(*points, strict=True), color="#228833")
+        for numbers in together(points, _NEAR):
+            place.annotate(ranges(numbers), points[numbers[0] - 1], fontsize=9, xytext=(5, 4), textcoords="offset points")
         place.set_xlabel(label)
         place.set_ylabel("stall, ms a step")
         place.grid(alpha=0.3)
     axes[0].set_title(f"layers against gradients on {document['hardware']}", fontsize=11, loc="left")
+    key = "\n".join(f"{number:>3} {row['workload']}" for number, row in enumerate(rows, 1))
+    axes[0].text(1.02, 1.0, key, transform=axes[0].transAxes, va="top", fontsize=8, family="monospace")
     return png(drawn)
+
+
+def together(points: Sequence[tuple[float, float]], near: float) -> list[list[int]]:
+    """Return the numbers of *points*, from 1, in groups that lie within *near* of their first, as a share of what both axes span."""
+    spans = [(max(values) - min(values)) or 1.0 for values in zip(*points, strict=True)]
+    groups: list[list[int]] = []
+    for number, point in enumerate(points, 1):
+        for group in groups:
+            first = points[group[0] - 1]
+            if all(abs(a - b) <= near * span for a, b, span in zip(point, first, spans, strict=True)):
+                group.append(number)
+                break
+        else:
+            groups.append([number])
+    return groups
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Return rising *numbers* as text, three and more in a row as a range: ``1-3, 7``."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)

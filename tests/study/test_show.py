@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from sim.report.layers import against_plot, against_text, layers_plot, layers_text
+from sim.report.layers import against_plot, against_text, layers_plot, layers_text, ranges, together
 from sim.spec.hardware import Gpu
 from sim.spec.library import load_part, load_workload
 from sim.spec.yaml import SpecError
 from sim.study.show import against_gradients, chosen, layer_document
-from sim.training.step_plan import _run_layers
+from sim.training.step_plan import _Asked, _one_pass
 
 PNG = b"\x89PNG"
 
@@ -28,7 +28,8 @@ def test_totals_are_the_tables() -> None:
 def test_times_are_those_of_a_step() -> None:
     """Oracle: the step plan's own forward and backward."""
     document = layer_document("resnet50", "p3.16xlarge", batch=32)
-    found = _run_layers(load_workload("resnet50", ["training.batch=32"]).spec, load_part(Gpu, "v100-sxm2-16gb", "hardware/parts/gpus"), 1.0)
+    gpu = load_part(Gpu, "v100-sxm2-16gb", "hardware/parts/gpus")
+    found = _one_pass(_Asked(load_workload("resnet50", ["training.batch=32"]).spec, gpu, 1.0))
     assert sum(row["forward_time_s"] for row in document["layers"]) == pytest.approx(sum(part.compute for part in found.forward))
     assert sum(row["backward_time_s"] for row in document["layers"]) == pytest.approx(sum(part.compute for part in found.backward))
 
@@ -61,6 +62,20 @@ def test_stashs_micro_study_layers_against_gradients() -> None:
     assert stalls["vgg11"] > stalls["resnet50"] > stalls["resnet18"] > 0
     assert all(row["workload"] in against_text(document) for row in document["rows"])
     assert against_plot(document).startswith(PNG)
+
+
+def test_winograd_is_named_where_dots_lie_above_the_roof() -> None:
+    """VGG-16's 3x3 convolutions run above the nominal peak of a V100 (u39kun: 18 of 15.7 TFLOP/s); a ResNet-50 in AMP stays below."""
+    assert "12 convolutions above that peak: Winograd" in layers_text(layer_document("vgg16", "p3.2xlarge"))
+    assert "Winograd" not in layers_text(layer_document("resnet50", "p3.2xlarge", ["training.precision=amp_fp16"]))
+    assert "Winograd" not in layers_text(layer_document("vgg16"))
+
+
+def test_dots_that_would_hide_each_other_share_a_label() -> None:
+    """By hand: spans are 10 and 1; the first two lie within a tenth of both, the third of one only."""
+    assert together([(0.0, 0.0), (0.9, 0.09), (0.5, 0.5), (10.0, 1.0)], 0.1) == [[1, 2], [3], [4]]
+    assert together([(1.0, 1.0), (1.0, 1.0)], 0.1) == [[1, 2]]
+    assert ranges([1, 2, 3, 5, 6, 9]) == "1-3, 5, 6, 9"
 
 
 def test_patterns_and_what_is_refused() -> None:
