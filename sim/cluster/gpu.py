@@ -4,7 +4,8 @@ A layer takes ``max(FLOP / (peak * e_op(time of one kernel at peak)), bytes / (m
 its kernels (Williams, Waterman and Patterson, CACM 2009, with measured efficiencies), plus the passes that only the software stack needs:
 tensor cores want channels last, so with channels first cuDNN transposes what a convolution reads and writes, before and after
 (cuDNN's nchwToNhwcKernel); autocast converts weights and their gradients between 16 and 32 bits. Tensor cores take multiples of 8
-channels (NVIDIA, Deep Learning Performance Guide): cuDNN pads convolutions to them, matrix products of other shapes run on vector units.
+channels (NVIDIA, Deep Learning Performance Guide): cuDNN pads convolutions to them; before cuBLAS 11 matrix products of other shapes run on
+vector units, unless the software pads them too.
 Limits: kernels of one layer run one after another; nothing overlaps inside the GPU but collectives, which slow compute by the stack's
 ``overlap_slowdown``.
 """
@@ -163,14 +164,16 @@ def _kernel_size(layer: Layer, batch: int) -> float:
 def _peak(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack) -> Peak:
     """Return the peak that a layer's kernels work at: the best that its stack allows, the GPU has, and its shape suits."""
     curves = gpu.efficiency.get(efficiency_class(layer, gpu, stack), {})
-    peaks = [peak for peak in peaks_for(layer.op, precision, stack) if peak in gpu.peak and (peak == "fp32" or _aligned(layer))]
+    peaks = [peak for peak in peaks_for(layer.op, precision, stack) if peak in gpu.peak and (peak == "fp32" or _aligned(layer, gpu, stack))]
     # where the class was measured on none of them, its share of another peak says more than nothing
     return next((peak for peak in peaks if _LIKE.get(peak, peak) in curves or peak in curves), peaks[0])
 
 
-def _aligned(layer: Layer) -> bool:
-    """Return whether tensor cores serve the layer's channels, padded or as they are."""
-    return layer.op == "conv" or all(channels % ALIGNMENT == 0 for channels in layer.channels)
+def _aligned(layer: Layer, gpu: Gpu, stack: Stack) -> bool:
+    """Return whether tensor cores serve the layer's channels, padded or as they are; GPUs since Ampere come with cuBLAS 11."""
+    if layer.op == "conv" or stack.unaligned_products or _version(gpu.compute_capability) >= (8, 0):
+        return True
+    return all(channels % ALIGNMENT == 0 for channels in layer.channels)
 
 
 def _padding(layer: Layer, peak: Peak) -> float:

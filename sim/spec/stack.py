@@ -112,6 +112,8 @@ class Stack(Spec):
     """Bytes that element-wise operators, norms and softmax move, relative to the layer table's: below 1 where they are fused."""
     channels_last: bool = False
     """Images are stored channels last, as tensor cores want them; else cuDNN transposes around each convolution."""
+    unaligned_products: bool = True
+    """Tensor cores take matrix products of any shape (cuBLAS 11 and later, or software that pads); else multiples of 8 only."""
     distributed_overhead: Seconds = 0.0
     """Cost per step that going distributed adds, almost independent of the number of ranks."""
     overlap_slowdown: Factor = 1.0

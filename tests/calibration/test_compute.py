@@ -97,28 +97,28 @@ def test_slopes_are_those_of_the_time() -> None:
 
 @pytest.mark.slow
 def test_a_chip_that_was_never_fitted() -> None:
-    """Aims: 10 and 25 % for images in FP32; 18 and 45 % for the rest, whose stack is then often unknown too. Reached: 13, 33, 9, 27."""
+    """Aims: 10 and 25 % for images in FP32; 18 and 45 % for the rest, whose stack is then often unknown too. Reached: 14, 33, 9, 27."""
     found = leave_out(ROWS, lambda row: row.chip)
-    assert errors(found, IMAGES) == pytest.approx((0.133, 0.329), abs=0.02)
-    assert errors(found, REST) == pytest.approx((0.089, 0.273), abs=0.02)
+    assert errors(found, IMAGES) == pytest.approx((0.136, 0.334), abs=0.02)
+    assert errors(found, REST) == pytest.approx((0.094, 0.272), abs=0.02)
     assert all(2 * errors(found, family)[0] < baseline_median(found, family) for family in (IMAGES, REST))
 
 
 @pytest.mark.slow
 def test_a_model_that_was_never_fitted() -> None:
-    """Aims as above. Reached: 11 and 30 %; 12 and 47 %, for without ResNet-50 hardly a row tells how tensor cores do convolutions."""
+    """Aims as above. Reached: 11 and 30 %; 12 and 48 %, for without ResNet-50 hardly a row tells how tensor cores do convolutions."""
     found = leave_out(ROWS, lambda row: row.record.workload)
     assert errors(found, IMAGES) == pytest.approx((0.111, 0.300), abs=0.02)
-    assert errors(found, REST) == pytest.approx((0.124, 0.469), abs=0.03)
+    assert errors(found, REST) == pytest.approx((0.122, 0.484), abs=0.03)
     assert all(2 * errors(found, family)[0] < baseline_median(found, family) for family in (IMAGES, REST))
 
 
 @pytest.mark.slow
 def test_a_stack_that_was_never_fitted() -> None:
-    """Aim without a stack factor: 18 and 45 % for tensor cores and BERT. Reached: 11 and 37 %; images in FP32 14 and 35 %."""
+    """Aim without a stack factor: 18 and 45 % for tensor cores and BERT. Reached: 12 and 37 %; images in FP32 14 and 35 %."""
     found = leave_out(ROWS, lambda row: row.stack)
-    assert errors(found, IMAGES) == pytest.approx((0.144, 0.355), abs=0.02)
-    assert errors(found, REST) == pytest.approx((0.114, 0.369), abs=0.02)
+    assert errors(found, IMAGES) == pytest.approx((0.139, 0.351), abs=0.02)
+    assert errors(found, REST) == pytest.approx((0.120, 0.365), abs=0.02)
 
 
 def test_whole_networks_from_kernels_and_other_networks(v100: list[Row]) -> None:
