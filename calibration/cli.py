@@ -173,6 +173,36 @@ def profile(
         typer.echo(profile_run.summary(output, found))
 
 
+@app.command(epilog="Example:  python -m calibration fit my-machine.json -o my-machine.yaml --plot residuals.png")
+def fit(
+    files: Annotated[list[Path], typer.Argument(metavar="RECORD...", help="records of one machine, as profile writes them")],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="the hardware; its stack goes to FILE-stack.yaml")] = Path(
+        "machine.yaml"
+    ),
+    hardware: Annotated[str | None, typer.Option(metavar="HW", help="the machine, if known: what is not measured stays as it says")] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="also draw how far each point lies from its fit")] = None,
+    as_json: Json = False,
+) -> None:
+    """Turn records of a machine into a hardware description with 95 % intervals, and say what the records do not tell."""
+    from calibration import fit_run
+    from calibration.step_comparison import compare, comparison_rows, comparison_table
+    from sim.report.files import write_file
+
+    measured, found, machine = fit_run.fit(files, output, hardware)
+    if plot is not None:
+        write_file(plot, fit_run.residual_png(found))
+    written = fit_run.written(output, machine)
+    steps, notes = compare(measured, written)
+    if as_json:
+        print_json(fit_run.fit_document(measured, found, machine) | {"steps": comparison_rows(steps)})
+    else:
+        typer.echo("\n\n".join([fit_run.fit_table(found), *([comparison_table(steps)] if steps else [])]))
+    for text in (*notes, *(f"not told: {text}" for text in machine.untold)):
+        talk(text)
+    using = f" --stack {written.stack}" if written.stack else ""
+    talk(f"wrote {output}; use it so: python -m sim run {output} alexnet{using}")
+
+
 @app.command(
     "import-trace",
     epilog="Example:  python -m calibration import-trace rank*.json.gz --record my-runs.csv --hardware my-box.yaml --workload resnet50",

@@ -69,13 +69,13 @@ def measure(asked: Asked, record: MachineRecord, bench: Bench, progress: Progres
         found = record.probes[probe.name] = _begun(record, probe, asked.again)
         try:
             _run(probe, found, bench, progress, lambda: write_record(asked.path, record))
-        except SpecError as error:
-            found.state, found.reason = "failed", str(error)
-            failures.append(f"{probe.name}: {error}")
+        except Exception as error:
+            found.state, found.reason = "failed", str(error) if isinstance(error, SpecError) else f"{type(error).__name__}: {error}"
+            failures.append(f"{probe.name}: {found.reason}")
             if isinstance(bench.team, TorchrunTeam) and "rank" in str(error):
                 break  # who is left has nobody to measure with
         except BaseException as error:
-            found.state, found.reason = "partial", _stop_reason(error)
+            found.state, found.reason = "partial", str(error) or "interrupted"
             raise
         finally:
             bench.clear()
@@ -91,12 +91,6 @@ def _begun(record: MachineRecord, probe: Probe, again: bool) -> ProbeRecord:
     """Return what *probe* has found so far."""
     before = record.probes.get(probe.name)
     return ProbeRecord("partial", now(), STOPPED) if before is None or again else before
-
-
-def _stop_reason(error: BaseException) -> str:
-    if isinstance(error, KeyboardInterrupt | SystemExit):
-        return str(error) or "interrupted"
-    return f"{type(error).__name__}: {error}"
 
 
 def _run(probe: Probe, found: ProbeRecord, bench: Bench, progress: Progress, write: Callable[[], None]) -> None:

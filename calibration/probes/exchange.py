@@ -2,7 +2,8 @@
 
 As nccl-tests do: back to back on the ranks' tensors, float32, several calls in one repetition, the slowest rank's time. All-gathers of
 small messages make half an all-reduce's steps around the ring, so they tell the latency of a step from the cost of a start. Processor
-time is of the whole rank, threads of the library included.
+time is of the whole rank, threads of the library included. One large all-reduce runs beside matrix products, as beside a backward pass: how
+much longer either takes than alone.
 """
 
 from __future__ import annotations
@@ -18,7 +19,11 @@ from calibration.team import Rank
 SIZES: Final = (8, 64, 512, 4096, 2**14, 2**16, 2**18, 2**20, 2**22, 2**24, 2**26, 2**28)
 """Bytes, as nccl-tests count them: what one rank has of an all-reduce, what each gets of an all-gather."""
 SMALL: Final = (64, 512, 4096, 2**14)
-_REPETITIONS: Final = 7
+BESIDE: Final = 2**25
+"""Bytes of the all-reduce beside products, about a bucket of DDP (25 MiB)."""
+PRODUCT: Final = 512
+"""Edge of those products: some milliseconds on a core."""
+_REPETITIONS: Final = 11
 
 
 def _alone(bench: Bench) -> str:
@@ -31,11 +36,14 @@ def exchange_questions(bench: Bench) -> list[Row]:
     teams = sorted({2, bench.team.ranks})
     most = bench.memory / bench.team.ranks / 8
     reduces = [{"op": "all_reduce", "ranks": ranks, "bytes": size} for ranks in teams for size in sizes if size <= most]
-    return reduces + [{"op": "all_gather", "ranks": ranks, "bytes": size} for ranks in teams for size in SMALL]
+    gathers = [{"op": "all_gather", "ranks": ranks, "bytes": size} for ranks in teams for size in SMALL]
+    return [*reduces, *gathers, {"op": "all_reduce", "ranks": bench.team.ranks, "bytes": BESIDE, "beside": "products"}]
 
 
 def exchange_answer(bench: Bench, asked: Row) -> Row:
     """Time one collective: seconds of one call, the slowest rank's, and processor seconds of a call and rank."""
+    if "beside" in asked:
+        return _slowest(bench.team.ask(beside_task, asked))
     found = [one for one in bench.team.ask(exchange_task, asked, bench.seconds) if one is not None]
     times = [max(times) for times in zip(*(times for times, _ in found), strict=True)]
     return {"times_s": times, "cpu_s": sum(used for _, used in found) / len(found)}
@@ -61,6 +69,59 @@ def exchange_task(rank: Rank, asked: Row, seconds: float) -> tuple[list[float], 
         synchronize(device)
         times.append((time.perf_counter() - start) / calls)
     return times, (time.process_time() - used) / _REPETITIONS / calls
+
+
+def _slowest(found: list[dict[str, list[float]]]) -> Row:
+    """Return the slowest rank's time of each repetition."""
+    return {name: [max(times) for times in zip(*(one[name] for one in found), strict=True)] for name in found[0]}
+
+
+def beside_task(rank: Rank, asked: Row) -> dict[str, list[float]]:
+    """Time an all-reduce and matrix products, each alone and both at once: seconds of one repetition each.
+
+    There are as many products as take about half of the all-reduce alone, so that it runs beside all of them.
+    """
+    import torch
+    import torch.distributed as dist
+
+    device = "cuda" if rank.device == "cuda" else "cpu"
+    gradients = torch.zeros(asked["bytes"] // 4, device=device)
+    square = torch.zeros(PRODUCT, PRODUCT, device=device)
+    _elapsed(lambda: dist.all_reduce(gradients), device)
+    one = min(_elapsed(lambda: torch.matmul(square, square), device) for _ in range(3))
+    count = torch.tensor([0.5 * _elapsed(lambda: dist.all_reduce(gradients), device) / one])
+    dist.broadcast(count, src=0)
+
+    def products() -> None:
+        for _ in range(max(1, int(count.item()))):
+            torch.matmul(square, square)
+
+    found: dict[str, list[float]] = {"exchange_s": [], "products_s": [], "beside_s": [], "times_s": []}
+    for _ in range(_REPETITIONS):
+        found["exchange_s"].append(_elapsed(lambda: dist.all_reduce(gradients), device))
+        found["products_s"].append(_elapsed(products, device))
+        dist.barrier()
+        start = time.perf_counter()
+        work = dist.all_reduce(gradients, async_op=True)
+        products()
+        if device == "cuda":
+            torch.cuda.current_stream().synchronize()  # the products' stream; NCCL has one of its own
+        found["beside_s"].append(time.perf_counter() - start)
+        work.wait()
+        synchronize(device)
+        found["times_s"].append(time.perf_counter() - start)
+    return found
+
+
+def _elapsed(call: Any, device: str) -> float:
+    """Return the seconds of one *call* that all ranks begin together."""
+    import torch.distributed as dist
+
+    dist.barrier()
+    start = time.perf_counter()
+    call()
+    synchronize(device)
+    return time.perf_counter() - start
 
 
 _groups: dict[int, Any] = {}

@@ -66,6 +66,11 @@ class Bench:
         self.made.close()
 
 
+def shares_processors(bench: Bench) -> bool:
+    """Tell whether the ranks are shares of the processors, which slow each other down as GPUs do not."""
+    return bench.device == "cpu" and bench.team.ranks > 1
+
+
 @dataclass(frozen=True)
 class Probe:
     """One subject."""

@@ -13,8 +13,9 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from calibration.machine_record import Row
-from calibration.probes.probe import Bench, Probe
+from calibration.probes.probe import Bench, Probe, shares_processors
 from calibration.probes.timing import repeated
+from calibration.team import Rank
 
 SIZES: Final = (64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
 LAYERS: Final = ((32, 4096, 4096), (64, 1000, 2048), (256, 1024, 1024), (1024, 4096, 1024), (3072, 1024, 4096))
@@ -39,6 +40,8 @@ CONVOLUTIONS: Final = (
     ("depthwise_conv", 960, 960, 7, 3, 1, 960),
 )
 """Class, channels in and out, edge of the image, window, stride, groups."""
+TOGETHER: Final = 512
+"""Edge of the product that ranks which share processors make at once."""
 BATCHES: Final = {"cpu": (1, 4, 16), "cuda": (1, 8, 64)}
 FASTEST: Final = {"cpu": 3e11, "cuda": 2e14}
 """FLOP/s beyond which no size is worth asking about: what is left out would take longer than this machine has for it."""
@@ -90,18 +93,34 @@ def gemm_questions(bench: Bench) -> list[Row]:
     asked = [
         {"precision": precision, "shape": list(shape), "flop": 2 * math.prod(shape)} for precision in precisions(bench) for shape in shapes
     ]
-    return _affordable(bench, asked)
+    together = {"precision": "fp32", "shape": [TOGETHER] * 3, "flop": 2 * TOGETHER**3, "together": bench.team.ranks}
+    return ([together] if shares_processors(bench) else []) + _affordable(bench, asked)
 
 
 def gemm_answer(bench: Bench, asked: Row) -> Row:
-    """Time one matrix product."""
+    """Time one matrix product, on one rank or on all at once."""
+    if "together" in asked:
+        return {"times_by_rank_s": bench.team.ask(gemm_task, asked, bench.seconds)}
+    return {"times_s": gemm_times(asked, bench.device, bench.seconds)}
+
+
+def gemm_times(asked: Row, device: str, seconds: float) -> list[float]:
+    """Return the seconds of matrix products in this process."""
     import torch
 
     rows, columns, depth = asked["shape"]
     dtype = getattr(torch, _TYPES[asked["precision"]])
-    left = torch.randn(rows, depth, device=bench.device).to(dtype)
-    right = torch.randn(depth, columns, device=bench.device).to(dtype)
-    return _timed(bench, asked, lambda: torch.matmul(left, right))
+    left = torch.randn(rows, depth, device=device).to(dtype)
+    right = torch.randn(depth, columns, device=device).to(dtype)
+    return _times(asked, device, seconds, lambda: torch.matmul(left, right))
+
+
+def gemm_task(rank: Rank, asked: Row, seconds: float) -> list[float]:
+    """Multiply on this rank, beside the others."""
+    import torch.distributed as dist
+
+    dist.barrier()
+    return gemm_times(asked, rank.device, 4 * seconds)
 
 
 def convolution_questions(bench: Bench) -> list[Row]:
@@ -127,14 +146,15 @@ def convolution_answer(bench: Bench, asked: Row) -> Row:
     dtype = getattr(torch, _TYPES[asked["precision"]])
     image = torch.randn(batch, inputs, edge, edge, device=bench.device).to(dtype)
     weight = torch.randn(outputs, inputs // groups, window, window, device=bench.device).to(dtype)
-    return _timed(bench, asked, lambda: torch.nn.functional.conv2d(image, weight, stride=stride, padding=window // 2, groups=groups))
+    call = lambda: torch.nn.functional.conv2d(image, weight, stride=stride, padding=window // 2, groups=groups)  # noqa: E731
+    return {"times_s": _times(asked, bench.device, bench.seconds, call)}
 
 
-def _timed(bench: Bench, asked: Row, call: Callable[[], Any]) -> Row:
+def _times(asked: Row, device: str, seconds: float, call: Callable[[], Any]) -> list[float]:
     import torch
 
     with torch.no_grad(), tf32(asked["precision"] == "tf32"):
-        return {"times_s": repeated(call, bench.device, bench.seconds)}
+        return repeated(call, device, seconds)
 
 
 GEMM = Probe("gemm", "matrix products by size and precision", gemm_questions, gemm_answer)

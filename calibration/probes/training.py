@@ -1,9 +1,8 @@
 """How long do a model's layers and its training steps take? Hooks around every layer, and whole steps on all ranks.
 
-Layers are timed one by one on one device: forward by hooks before and after it, backward from the moment its output's gradient has come to
-the moment its input's has (torch.nn.Module.register_full_backward_hook), each after a synchronisation, which a step does without.
-In-place operations are made ordinary ones, as hooks need, and the input's gradient is asked for as well, which a step does without. Steps
-are those of `calibration.ddp_steps`, with gradient exchange and without.
+Layers are timed one by one on one device, each pass after a synchronisation, which a step does without: forward by hooks before and after
+a layer, backward by hooks before and after the node of the autograd graph that its output came from. Limits: of a layer that is several
+nodes (attention) only the last one's backward is timed. Steps are those of `calibration.ddp_steps`, with gradient exchange and without.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ def layer_answer(bench: Bench, asked: Row) -> Row:
     import torch
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of hooks on the first layer, whose input needs no gradient
+        warnings.simplefilter("ignore")  # of what torchvision lacks here
         model, next_inputs, loss = ready(wanted_steps(asked, bench, exchange=False), torch.device(bench.device))
         return layer_times(model, next_inputs, loss, bench.device)
 
@@ -76,9 +75,6 @@ def layer_times(model: Any, next_inputs: Callable[[], Any], loss: Callable[[Any]
     try:
         for _ in range(REPETITIONS + 1):
             positional, named = next_inputs()
-            for tensor in (*positional, *named.values()):
-                if getattr(tensor, "is_floating_point", bool)():
-                    tensor.requires_grad_()
             watch.turn()
             start = watch.now()
             loss(model(*positional, **named)).backward()
@@ -107,15 +103,18 @@ class _Watch:
         self._turn += 1
 
     def around(self, name: str, module: Any) -> list[Any]:
-        """Return hooks around the passes of *module*."""
-        if getattr(module, "inplace", False):
-            module.inplace = False
+        """Return hooks around the forward pass of *module*, which hook its backward pass in turn."""
         return [
             module.register_forward_pre_hook(lambda *_: self._begin(name, "forward")),
-            module.register_forward_hook(lambda *_: self._end(name, "forward")),
-            module.register_full_backward_pre_hook(lambda *_: self._begin(name, "backward")),
-            module.register_full_backward_hook(lambda *_: self._end(name, "backward")),
+            module.register_forward_hook(lambda _, inputs, output: self._forward_done(name, inputs, output)),
         ]
+
+    def _forward_done(self, name: str, inputs: Any, output: Any) -> None:
+        self._end(name, "forward")
+        node = getattr(output, "grad_fn", None)
+        if node is not None and not any(getattr(tensor, "grad_fn", None) is node for tensor in inputs):
+            node.register_prehook(lambda *_: self._begin(name, "backward"))
+            node.register_hook(lambda *_: self._end(name, "backward"))
 
     def row(self, name: str, kind: str) -> Row:
         """Return the times of one layer, without the first turn."""

@@ -90,11 +90,11 @@ def part(kind: type[Part], name: str, folder: str, option: str) -> Part:
 def find_gpu(wiring: Wiring, wanted: str | None, file: Path) -> Gpu:
     """Return the GPU that *wanted*, else the print, names; raise SpecError with the catalogue's GPUs where neither does."""
     if wanted is not None:
-        return part(Gpu, _named_like(wanted) or wanted, GPUS, "--gpu")
+        return part(Gpu, named_like(wanted) or wanted, GPUS, "--gpu")
     if len(wiring.gpu_names) > 1:
         raise SpecError(f"{file}: GPUs of several kinds ({', '.join(map(shorten, wiring.gpu_names[:4]))}); a node has one GPU model")
     if wiring.gpu_names:
-        found = _named_like(wiring.gpu_names[0])
+        found = named_like(wiring.gpu_names[0])
         if found is None:
             raise _unknown(file, f"{shorten(wiring.gpu_names[0])} is not in the catalogue")
         return part(Gpu, found, GPUS, "--gpu")
@@ -123,7 +123,7 @@ def _unknown(file: Path, reason: str) -> SpecError:
     return SpecError(f"{file}: {reason}; say which with --gpu, one of {', '.join(catalogue(GPUS))}")
 
 
-def _named_like(printed: str) -> str | None:
+def named_like(printed: str) -> str | None:
     """Return the only GPU of the catalogue whose chip is *printed*'s, and whose board and memory are where both tell."""
     core, form, memory = _pieces(printed)
     alike = [stem for stem in catalogue(GPUS) if stem.lower() == printed.lower()] or [

@@ -176,7 +176,7 @@ def test_a_gpu_that_cannot_be_is_refused(text, gpu, words, tmp_path):
 ])  # fmt: skip
 def test_printed_names(printed, name):
     """By hand: names as nvidia-smi prints them; A10 is no A10G, and what fits two boards is told by neither."""
-    assert new_parts._named_like(printed) == name
+    assert new_parts.named_like(printed) == name
 
 
 def test_every_part_that_may_be_chosen_is_in_the_catalogue():

@@ -1,0 +1,179 @@
+"""How does one call of ``calibration fit`` go? Read records, fit, check descriptions before they stand, show what was found."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from calibration.layer_factors import layer_fits
+from calibration.machine_blocks import described, untold
+from calibration.machine_fit import FACTOR, RATE, Fit, Measured, fits, together
+from calibration.machine_yaml import Block, Machine, device_block, with_layers
+from calibration.posterior import Estimate
+from calibration.step_comparison import Written
+from sim.check import check_hardware, require
+from sim.report.files import write_file
+from sim.spec.hardware import Gpu
+from sim.spec.library import load, load_hardware
+from sim.spec.stack import Stack
+from sim.spec.yaml import SpecError
+
+
+def fit(paths: Sequence[Path], output: Path, hardware: str | None = None) -> tuple[Measured, dict[str, Fit], Machine]:
+    """Fit the records at *paths* and write the hardware to *output*, and the stack they tell to the file `stack_file` names.
+
+    Raise SpecError, and leave everything as it was, where the records do not tell enough or an output cannot be written.
+    """
+    if output.suffix not in (".yaml", ".yml"):
+        raise SpecError(f"{output}: write to a name that ends in .yaml")
+    measured = together(paths)
+    found = fits(measured)
+    kernels = device_block(measured, found)
+    layers = layer_fits(measured, _gpu(kernels, output))
+    device = with_layers(kernels, measured, layers)
+    block, stack = described(measured, found, device, output.stem, hardware)
+    changed = {key: kernels.get(key, 1.0) for key in ("vector_factor",) if kernels.get(key) != device.get(key)}
+    machine = Machine(block, changed, stack, tuple(untold(measured, found)))
+    _write_checked(output, machine)
+    return measured, found | layers, machine
+
+
+def _gpu(block: Block, output: Path) -> Gpu:
+    """Return the device that *block* describes."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"{output.stem}.yaml"
+        path.write_text(yaml_text(block), encoding="utf-8")
+        return load(Gpu, path).spec
+
+
+def written(output: Path, machine: Machine) -> Written:
+    """Return the files of a fit, and how its predictions are made without what whole layers told."""
+    undone = tuple(f"node.gpu.{key}={value}" for key, value in machine.kernels.items())
+    return Written(output, stack_file(output) if machine.stack else None, undone)
+
+
+def stack_file(output: Path) -> Path:
+    """Return where the software stack of the hardware at *output* stands."""
+    return output.with_name(f"{output.stem}-stack.yaml")
+
+
+def yaml_text(block: Mapping[str, Any]) -> str:
+    """Return the YAML of *block*."""
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        """Writes lists in one line, and everything in full."""
+
+        def ignore_aliases(self, data: Any) -> bool:
+            return True
+
+    Dumper.add_representer(list, lambda dumper, value: dumper.represent_sequence("tag:yaml.org,2002:seq", value, flow_style=True))
+    return yaml.dump(dict(block), Dumper=Dumper, sort_keys=False, width=1000, allow_unicode=True)
+
+
+def _write_checked(output: Path, machine: Machine) -> None:
+    """Write hardware and stack once they have proved to load and to pass all checks."""
+    temporaries = [path.with_name(f".{path.stem}.{os.getpid()}.part.yaml") for path in (output, stack_file(output))]
+    try:
+        temporaries[0].write_text(yaml_text(machine.hardware), encoding="utf-8")
+        loaded = load_hardware(str(temporaries[0].absolute()))
+        require(check_hardware(loaded.spec, loaded.document))
+        if machine.stack is not None:
+            temporaries[1].write_text(yaml_text(machine.stack), encoding="utf-8")
+            load(Stack, temporaries[1])
+            write_file(stack_file(output), temporaries[1].read_text(encoding="utf-8"))
+        write_file(output, temporaries[0].read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SpecError(f"{output}: cannot be written: {error.strerror}") from None
+    finally:
+        for path in temporaries:
+            with suppress(OSError):
+                path.unlink()
+
+
+def fit_table(found: Mapping[str, Fit]) -> str:
+    """Return every parameter with its interval, a line each."""
+    lines = [f"{'':34} {'value':>12}   {'95 % interval':27} {'points':>6} {'scatter':>8}"]
+    for fit in found.values():
+        for estimate in fit.found.estimates:
+            value, low, high, unit = _shown(fit, estimate)
+            told = f"{low:11.4g} to {high:<11.4g}" if estimate.identified else "not identified: its prior    "
+            name = f"{fit.subject}, {unit}"
+            lines.append(f"{name:34} {value:12.4g}   {told:27} {len(fit.times):6} {100 * fit.found.noise:6.1f} %")
+    return "\n".join(lines)
+
+
+_RATES = {"gemm": "GFLOP/s", "convolution": "GFLOP/s", "memory": "GB/s", "host_copy": "GB/s", "all_reduce": "GB/s"}
+
+
+def _shown(fit: Fit, estimate: Estimate) -> tuple[float, float, float, str]:
+    """Return value and interval in the unit that people use for it."""
+    values = (estimate.value, estimate.low, estimate.high)
+    if estimate.name == FACTOR:
+        return *values, "times"
+    if estimate.name != RATE or fit.probe in ("launch", "loading") or fit.subject in ("disk latency",):
+        name = {RATE: "", "hop_latency": "step "}.get(estimate.name, f"{estimate.name.removesuffix(' time')} ")
+        return values[0] * 1e6, values[1] * 1e6, values[2] * 1e6, f"{name}us"
+    if fit.subject == "gloo processor":
+        return values[0] * 1e9, values[1] * 1e9, values[2] * 1e9, "s/GB"
+    scale, unit = (1.0, "IOPS") if fit.subject == "disk I/Os" else (1e-9, _RATES.get(fit.probe, "GB/s"))
+    return scale / values[0], scale / values[2], scale / values[1], unit
+
+
+def fit_document(measured: Measured, found: Mapping[str, Fit], machine: Machine) -> dict[str, Any]:
+    """Return the JSON document of a fit: seconds, bytes and FLOP."""
+    rows = [
+        {
+            "subject": fit.subject,
+            "probe": fit.probe,
+            "parameter": estimate.name,
+            "value_s": estimate.value,
+            "low_s": estimate.low,
+            "high_s": estimate.high,
+            "identified": estimate.identified,
+            "points": len(fit.times),
+            "scatter": fit.found.noise,
+        }
+        for fit in found.values()
+        for estimate in fit.found.estimates
+    ]
+    return {"machine": measured.name, "records": list(measured.files), "parameters": rows, "not_told": list(machine.untold)}
+
+
+def residual_png(found: Mapping[str, Fit]) -> bytes:
+    """Return the picture of how far each point lies from its fit, a panel for each probe."""
+    import io
+
+    from matplotlib.figure import Figure
+
+    probes = list(dict.fromkeys(fit.probe for fit in found.values() if len(fit.found.estimates) > 1 or fit.probe == "memory"))
+    if not probes:
+        raise SpecError("--plot: the records hold no sweep over sizes to show; profile --only gemm,all_reduce")
+    columns = min(3, len(probes))
+    rows = -(-len(probes) // columns)
+    figure = Figure(figsize=(4.6 * columns, 3.2 * rows), layout="constrained")
+    for number, probe in enumerate(probes):
+        axes = figure.add_subplot(rows, columns, number + 1)
+        for fit in found.values():
+            if fit.probe == probe and fit.subject != "gloo processor":
+                axes.plot(fit.sizes, 100.0 * (_ratio(fit) - 1.0), "o", markersize=3.5, alpha=0.7, label=fit.subject)
+        axes.axhline(0.0, color="0.6", linewidth=0.8)
+        axes.set_xscale("log")
+        axes.set_title(probe, fontsize=10)
+        axes.set_xlabel("FLOP" if probe in ("gemm", "convolution") else "bytes", fontsize=8)
+        axes.set_ylabel("measured over fitted, %", fontsize=8)
+        axes.tick_params(labelsize=8)
+        axes.legend(fontsize=6.5, frameon=False)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=110)
+    return buffer.getvalue()
+
+
+def _ratio(fit: Fit) -> Any:
+    import numpy as np
+
+    return np.exp(fit.found.residuals)

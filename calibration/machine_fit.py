@@ -1,0 +1,232 @@
+"""Which constants of the simulator do the records of one machine tell? One fit for each subject, over all its sizes.
+
+Every fit is a sum of parts with a prior (`calibration.posterior`), over the logarithm of the median repetition of each question:
+
+=================  =====================================================================  ==========================================
+subject            time                                                                   prior
+=================  =====================================================================  ==========================================
+launch             the operator on one element                                            vague
+memory             bytes / bandwidth, beyond caches                                       vague
+products           fixed + FLOP / rate, by class and precision                            vague
+copies             fixed + bytes / bandwidth, by direction and kind of host memory        vague
+overlap            products beside an all-reduce over the same alone                      vague
+collectives, Gloo  launch + steps * latency + ring bytes / bandwidth                      transport class (`network_parameters`)
+disk               one read; eight side by side                                           vague
+loading            one picture on one core                                                vague
+=================  =====================================================================  ==========================================
+
+Limits: NCCL's collectives are not fitted here but by `calibration.nccl_fit`, as their time depends on what NCCL chooses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+import numpy as np
+
+from calibration.machine_record import MachineRecord, Row, read_record
+from calibration.network_parameters import WIDTHS
+from calibration.posterior import Estimate, Posterior, Unknown, Vector, explain, mean_of
+from sim.spec.hardware import Transport
+from sim.spec.library import load_part
+from sim.spec.yaml import SpecError
+
+BEYOND_CACHES: Final = 2.0**26
+"""Bytes of a pass from which last-level caches (32 MiB of a Zen 3 core complex, 50 MB of an H100) hold little of it."""
+LARGE: Final = 2.0**20
+"""Bytes of a collective from which its bytes, not its steps, take the processors' time."""
+CONVOLUTIONS: Final = ("conv", "pointwise_conv", "direct_conv", "depthwise_conv")
+FIXED, RATE, FACTOR = "fixed time", "time per unit", "factor"
+
+
+@dataclass(frozen=True)
+class Fit:
+    """One subject: what was found, the points it was found on, and where they come from."""
+
+    subject: str
+    probe: str
+    sizes: Vector
+    times: Vector
+    found: Posterior
+
+    def __getitem__(self, name: str) -> Estimate:
+        """Return the parameter *name*."""
+        return self.found[name]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The records of one machine together."""
+
+    name: str
+    machine: dict[str, Any]
+    versions: dict[str, str]
+    files: tuple[str, ...]
+    date: str
+    probes: dict[str, list[Row]]
+
+    def rows(self, probe: str) -> list[Row]:
+        """Return the rows of *probe* of all records."""
+        return self.probes.get(probe, [])
+
+
+def together(paths: Sequence[Path]) -> Measured:
+    """Return what the records at *paths* hold; raise SpecError where they are of different machines."""
+    if not paths:
+        raise SpecError("no record is given: write the file that 'calibration profile' wrote")
+    records = [read_record(path) for path in paths]
+    first = records[0]
+    for path, record in zip(paths, records, strict=True):
+        for fact in ("cpu", "vcpus", "device", "gpus"):
+            if record.machine.get(fact) != first.machine.get(fact):
+                raise SpecError(
+                    f"{path}: {fact} {record.machine.get(fact)}, and {paths[0]} has {first.machine.get(fact)}; fit each machine alone"
+                )
+    probes: dict[str, list[Row]] = {}
+    for record in records:
+        for name in record.probes:
+            probes.setdefault(name, []).extend(record.rows(name))
+    return Measured(first.name, first.machine, first.versions, tuple(path.name for path in paths), _date(records), probes)
+
+
+def _date(records: Iterable[MachineRecord]) -> str:
+    return max((probe.date[:10] for record in records for probe in record.probes.values()), default="")
+
+
+def typical(row: Row) -> float:
+    """Return the median repetition of a row, seconds; of several ranks the median of all."""
+    times = row["times_s"] if "times_s" in row else [time for own in row["times_by_rank_s"] for time in own]
+    return float(median(times))
+
+
+def fits(measured: Measured) -> dict[str, Fit]:
+    """Return every fit that the records allow, by subject."""
+    made: list[Fit | None] = [_launch(measured, clock) for clock in ("device", "host")]
+    made += [_memory(measured), *_products(measured), *_copies(measured), *_disk(measured), _loading(measured)]
+    if measured.machine["backend"] == "gloo":
+        made += [_gloo(measured), _gloo_processor(measured)]
+    made.append(_overlap(measured))
+    return {found.subject: found for found in made if found is not None}
+
+
+def _line(subject: str, probe: str, rows: Sequence[Row], size: Callable[[Row], float], fixed: bool = True) -> Fit | None:
+    """Return ``fixed + size * time per unit`` over *rows*, or without the fixed part; None where there is no row."""
+    if not rows:
+        return None
+    sizes, times = np.array([size(row) for row in rows], dtype=float), np.array([typical(row) for row in rows])
+    usual = [Unknown(FIXED, float(times.min()) / 2), Unknown(RATE, float(np.min(times / sizes)))]
+    design = np.stack([np.ones_like(sizes), sizes], axis=1)
+    return Fit(subject, probe, sizes, times, explain(design, times, usual) if fixed else explain(design[:, 1:], times, usual[1:]))
+
+
+def _launch(measured: Measured, clock: str) -> Fit | None:
+    rows = [row for row in measured.rows("launch") if row["clock"] == clock]
+    return _repeated(f"launch by the {clock}", "launch", [time for row in rows for time in row["times_s"]])
+
+
+def _repeated(subject: str, probe: str, times: Sequence[float]) -> Fit | None:
+    if not times:
+        return None
+    return Fit(subject, probe, np.ones(len(times)), np.array(times, dtype=float), mean_of(RATE, times))
+
+
+def _memory(measured: Measured) -> Fit | None:
+    """Return the bandwidth of one rank: beside the others where they share a processor, else alone."""
+    rows = [row for row in measured.rows("memory") if row["bytes"] >= BEYOND_CACHES]
+    beside = [row for row in rows if "together" in row]
+    if beside:
+        row = beside[0]
+        return _repeated("memory", "memory", [time / row["bytes"] for own in row["times_by_rank_s"] for time in own])
+    return _line("memory", "memory", rows, lambda row: row["bytes"], fixed=False)
+
+
+def _products(measured: Measured) -> list[Fit | None]:
+    found: list[Fit | None] = []
+    alone = [row for row in measured.rows("gemm") if "together" not in row]
+    for precision in dict.fromkeys(row["precision"] for row in alone):
+        rows = [row for row in alone if row["precision"] == precision]
+        found.append(_line(f"gemm {precision}", "gemm", rows, lambda row: row["flop"]))
+    every = measured.rows("convolution")
+    for kind in CONVOLUTIONS:
+        for precision in dict.fromkeys(row["precision"] for row in every):
+            rows = [row for row in every if row["precision"] == precision and row["class"] == kind]
+            found.append(_line(f"{kind} {precision}", "convolution", rows, lambda row: row["flop"]))
+    return found
+
+
+def _copies(measured: Measured) -> list[Fit | None]:
+    alone = [row for row in measured.rows("host_copy") if row["together"] == 1]
+    ways = [(host, way) for host in ("pinned", "pageable") for way in ("to device", "to host")]
+    return [
+        _line(
+            f"{host} copy {way}", "host_copy", [row for row in alone if (row["host"], row["way"]) == (host, way)], lambda row: row["bytes"]
+        )
+        for host, way in ways
+    ]
+
+
+def _disk(measured: Measured) -> list[Fit | None]:
+    """Return the fits of reads: seconds of a byte, sequential; of an I/O, one by one and eight at a time."""
+    rows = measured.rows("disk")
+    sequential = [time / row["block_bytes"] for row in rows if row["way"] == "sequential" for time in row["times_s"]]
+    small = [row for row in rows if row["way"] == "random" and row["block_bytes"] == 4096]
+    one = [time for row in small if row["threads"] == 1 for time in row["times_s"]]
+    many = [time / row["threads"] for row in small if row["threads"] > 1 for time in row["times_s"]]
+    return [_repeated("disk bytes", "disk", sequential), _repeated("disk latency", "disk", one), _repeated("disk I/Os", "disk", many)]
+
+
+def _loading(measured: Measured) -> Fit | None:
+    """Return the seconds of a picture on one core, from the loaders that have a core for each worker."""
+    cores = measured.machine["physical_cores"]
+    rows = [row for row in measured.rows("loading") if row["stage"] == "loader" and row["workers"] <= cores]
+    return _repeated("loading", "loading", [time * row["workers"] for row in rows for time in row["times_s"]])
+
+
+def _overlap(measured: Measured) -> Fit | None:
+    """Return how many times longer kernels take while an all-reduce runs beside them."""
+    rows = [row for row in measured.rows("all_reduce") if "beside" in row]
+    ratios = [beside / alone for row in rows for beside, alone in zip(row["beside_s"], row["products_s"], strict=True)]
+    if not ratios:
+        return None
+    return Fit("products beside an exchange", "all_reduce", np.ones(len(ratios)), np.array(ratios), mean_of(FACTOR, ratios))
+
+
+# --- Gloo ------------------------------------------------------------------------------------------------------------
+
+
+def ring(row: Row) -> tuple[int, float]:
+    """Return the steps around a ring that follow one another, and the bytes over each of its links, of a measured collective."""
+    ranks, nbytes = row["ranks"], float(row["bytes"])
+    steps = (2 if row["op"] == "all_reduce" else 1) * (ranks - 1)
+    return steps, steps * nbytes / ranks
+
+
+def gloo_class() -> Transport:
+    """Return the transport class whose constants are the prior of sockets."""
+    return load_part(Transport, "tcp-single-flow", "hardware/parts/transports")
+
+
+def _gloo(measured: Measured) -> Fit | None:
+    rows = [row for row in measured.rows("all_reduce") if "beside" not in row]
+    if not rows:
+        return None
+    prior = gloo_class()
+    design = np.array([[1.0, *ring(row)] for row in rows])
+    times = np.array([typical(row) for row in rows])
+    assert prior.flow_cap is not None
+    unknowns = [
+        Unknown("launch", prior.launch, WIDTHS["launch"]),
+        Unknown("hop_latency", prior.hop_latency, WIDTHS["latency"]),
+        Unknown(RATE, 1.0 / prior.flow_cap, WIDTHS["efficiency, TCP"]),
+    ]
+    return Fit("gloo", "all_reduce", np.array([row["bytes"] for row in rows], dtype=float), times, explain(design, times, unknowns))
+
+
+def _gloo_processor(measured: Measured) -> Fit | None:
+    """Return the core-seconds of a byte sent or received: a rank does both with every byte of the ring."""
+    rows = [row for row in measured.rows("all_reduce") if row["bytes"] >= LARGE and row.get("cpu_s", 0.0) > 0]
+    return _repeated("gloo processor", "all_reduce", [row["cpu_s"] / (2.0 * ring(row)[1]) for row in rows])

@@ -1,0 +1,82 @@
+"""What do whole layers add to kernels, and how do predictions stand beside steps?
+
+Oracle: records whose layers take what the model says, times a known factor.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from calibration import fit_run
+from calibration.layer_factors import PRODUCTS, ratios, traced
+from calibration.machine_record import MachineRecord, ProbeRecord, write_record
+from calibration.step_comparison import compare, comparison_table, measured_step
+from sim.cluster.gpu import layer_time
+from sim.spec.library import load_hardware, load_part
+from sim.spec.stack import Stack
+from tests.calibration.machine_records import cpu_record
+
+pytest.importorskip("torch", reason="layer tables are traced with torch")
+ASKED = {"model": "calibration.probes.small_nets:deep", "inputs": ["3x32x32"], "arguments": [], "batch": 64}
+
+
+def layers_of(folder: Path, factor: float) -> dict:
+    """Return the row of a network whose layers take *factor* times what the device of the record's kernels is modelled to take."""
+    write_record(folder / "kernels.json", cpu_record())
+    fit_run.fit([folder / "kernels.json"], folder / "kernels.yaml")
+    gpu = load_hardware(str(folder / "kernels.yaml")).spec.groups[0].node.gpu
+    stack = load_part(Stack, "gloo-ddp", "workloads/stacks")
+    rows = [
+        {
+            "layer": layer.name,
+            "type": "Conv2d" if layer.op in PRODUCTS else "ReLU",
+            **{
+                f"{way}_s": [factor * layer_time(layer, gpu, "fp32", stack, 64, way == "backward").time] * 3
+                for way in ("forward", "backward")
+            },
+        }
+        for layer in traced(ASKED["model"], ("3x32x32",), ()).layers
+    ]
+    row = ASKED | {"whole_s": [1.0], "layers": rows}
+    assert ratios(row, traced(ASKED["model"], ("3x32x32",), ()), gpu) == (pytest.approx(factor), pytest.approx(factor))
+    return row
+
+
+def with_steps(folder: Path, factor: float) -> MachineRecord:
+    record = cpu_record()
+    record.probes["layers"] = ProbeRecord("done", "2026-01-02T00:00:00Z", rows=[layers_of(folder, factor)])
+    steps = [
+        ASKED | {"exchange": exchange, "ranks": 2, "times_by_rank_s": [[0.1, 0.2, 0.3], [0.2, 0.1, 0.5]]} for exchange in (True, False)
+    ]
+    record.probes["steps"] = ProbeRecord("done", "2026-01-02T00:00:00Z", rows=steps)
+    return record
+
+
+def test_layers_slow_the_device_and_only_its_steps(tmp_path: Path) -> None:
+    """Layers twice as slow as kernels say: the description's products take twice as long, and so does the compute of a step."""
+    write_record(tmp_path / "r.json", with_steps(tmp_path, 2.0))
+    measured, _, machine = fit_run.fit([tmp_path / "r.json"], tmp_path / "r.yaml")
+    gpu = load_hardware(str(tmp_path / "r.yaml")).spec.groups[0].node.gpu
+    assert gpu.vector_factor == pytest.approx(2.0, rel=1e-2)
+    rows, notes = compare(measured, fit_run.written(tmp_path / "r.yaml", machine))
+    assert notes == [] and [row.exchange for row in rows] == [True, False]
+    alone = rows[1]
+    assert alone.predicted / alone.kernels == pytest.approx(2.0, rel=0.1)
+    assert all(row.measured == pytest.approx(0.2) for row in rows)  # of 0.2, 0.2, 0.5
+    assert "median error, no step was fitted" in comparison_table(rows)
+
+
+def test_the_slowest_rank_is_the_step() -> None:
+    assert measured_step({"times_by_rank_s": [[1.0, 5.0, 2.0], [3.0, 1.0, 1.0]]}) == 3.0
+
+
+def test_a_model_that_is_gone_is_told(tmp_path: Path) -> None:
+    record = with_steps(tmp_path, 1.0)
+    for row in record.rows("steps"):
+        row["model"] = "absent_module:net"
+    write_record(tmp_path / "r.json", record)
+    measured, _, machine = fit_run.fit([tmp_path / "r.json"], tmp_path / "r.yaml")
+    rows, notes = compare(measured, fit_run.written(tmp_path / "r.yaml", machine))
+    assert rows == [] and len(notes) == 1 and "absent_module:net: not predicted" in notes[0]
