@@ -5,7 +5,8 @@ Its factor makes the simulated step, less simulated waits for other ranks, equal
 interpolated over the logarithm of the batch, beyond them it stays: there the layer model's own dependence on the batch holds. Where no
 run of the cluster says, runs of the same GPU and software do; where none does, the layer model is taken as it is.
 
-A multi-GPU row without exposed synchronisation that is meant for compute is taken with the simulated one.
+A row without exposed synchronisation whose steps hold some, on several GPUs or on one with parameter servers, is taken with the simulated
+one.
 """
 
 from __future__ import annotations
@@ -99,7 +100,8 @@ def _solve(rows: Sequence[Question], evaluator: Evaluator) -> list[float | None]
 
 def _times(row: Question, step: float, compute: float) -> tuple[float, float]:
     """Return the measured seconds and the simulated ones that they are compared with."""
-    if row.job.ranks == 1 or row.record.exposed_sync is not None:
+    alone = row.job.ranks == 1 and not row.workload.training.stack.uses_servers
+    if alone or row.record.exposed_sync is not None:
         return row.step_time - (row.record.exposed_sync or 0.0), compute
     return row.step_time, step
 

@@ -194,7 +194,8 @@ class _Traffic:
 
     @property
     def _cap(self) -> float:
-        caps = [sender.slot.node.nic.transport.flow_cap for sender in self.senders]
+        """What one connection carries, where any worker reaches the server over one."""
+        caps = [sender.slot.node.nic.transport.flow_cap for sender in self.senders if self._hosts > 1 or sender.slot is not self.site.slot]
         return min((cap for cap in caps if cap is not None), default=float("inf"))
 
     def push(self) -> Leg:
