@@ -18,8 +18,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 from calibration.compute_scale import ComputeScale, group_keys
 from calibration.evaluate import Case, Evaluator, Prediction
-from calibration.network_parameters import AS_DESCRIBED, DOUBT, EVERYWHERE, Parameter, other_ways, parameters_of, way_taken
+from calibration.network_parameters import (
+    AS_DESCRIBED,
+    DOUBT,
+    EVERYWHERE,
+    Parameter,
+    decides,
+    other_ways,
+    parameters_of,
+    places_met,
+    way_taken,
+)
 from calibration.questions import Question
+from calibration.run_records import RunRecord
 
 if TYPE_CHECKING:
     import numpy as np
@@ -60,12 +71,16 @@ class Model:
     """What traffic takes inside a node."""
     groups: tuple[Any, ...] = field(default=())
     """Jobs whose compute is fitted along, in the order of the parameters that scale them."""
+    _met: dict[RunRecord, frozenset[str]] = field(default_factory=dict, repr=False, compare=False)
 
     def case(self, asked: Question, values: Sequence[float] | np.ndarray | None = None) -> Case:
-        """Return what to simulate for *asked*, with the fitted *values* or others."""
+        """Return what to simulate for *asked*, with the fitted *values* or others: those that decide nothing of it are left out."""
         used = self.values if values is None else tuple(map(float, values))
-        network = tuple((parameter, value) for parameter, value in zip(self.parameters, used, strict=True) if parameter.constant != COMPUTE)
-        moved = tuple(pair for pair in network if pair[1] != 0.0)
+        if asked.record not in self._met:
+            self._met[asked.record] = places_met(asked, self.way)
+        met = self._met[asked.record]
+        network = [pair for pair in zip(self.parameters, used, strict=True) if pair[0].constant != COMPUTE and pair[1] != 0.0]
+        moved = tuple(pair for pair in network if decides(pair[0], asked, met))
         return Case(asked.record, self._scale(asked, used), moved + way_taken(self.way))
 
     def _scale(self, asked: Question, values: Sequence[float]) -> float:

@@ -120,6 +120,21 @@ def parameters_of(questions: Iterable[Question], way: str = AS_DESCRIBED) -> tup
     return (*sorted(found.values()), *everywhere)
 
 
+def decides(parameter: Parameter, asked: Question, met: frozenset[str]) -> bool:
+    """Tell whether the step of *asked*, which meets the places *met*, can depend on *parameter*."""
+    stack = asked.workload.training.stack
+    if stack.uses_servers or stack.backend == "gloo":
+        return True
+    if parameter.constant == "pair" and asked.nodes != 2:
+        return False
+    return asked.job.ranks > 1 and (parameter.place == EVERYWHERE or parameter.place in met)
+
+
+def places_met(asked: Question, way: str) -> frozenset[str]:
+    """Return the places of parameters that collectives of *asked* meet where traffic takes *way*."""
+    return frozenset(place for place, _ in _met(asked, with_factors(asked, way_taken(way))))
+
+
 def _of_transport(place: str, transport: Transport, nodes: int) -> list[Parameter]:
     kind = "efficiency"
     if place == NIC:
