@@ -23,7 +23,7 @@ from sim.spec.yaml import SpecError
 
 _STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)$")
 _NEXT_BATCH = re.compile(r"^enumerate\(DataLoader\)#.*__next__")
-_NCCL = re.compile(r"^nccl.*Kernel|^parameter server: ")
+_NCCL = re.compile(r"^nccl.*Kernel|^gloo:|^parameter server: ")
 _DECODE = re.compile(r"nvjpeg|dali", re.IGNORECASE)
 _WAITS_FOR_GPU = re.compile(r"Synchronize|^cudaMemcpy$|^cuMemcpy[A-Za-z]*$")
 """Calls in which the host waits for the GPU, so that it launches nothing (CUDA Runtime API)."""

@@ -5,7 +5,7 @@ One process per rank, one track per thread and stream: kernels (category ``kerne
 Beyond Kineto: what a rank waits for and what builds its batches on tracks of their own, with ``cause`` and ``resource`` as arguments; who
 is to blame inside a collective, as ``gpu_user_annotation`` within it; an arrow from each ready gradient bucket to its collective; and a
 counter for the use of each resource. Format: Chrome's Trace Event Format; pytorch/kineto ``output_json.cpp``. Limits: kernels are those of
-whole passes, as nothing finer is simulated; an exchange of compressed or sparse gradients carries the name of an all-reduce.
+whole passes, as nothing finer is simulated.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from sim.analysis.stalls import Window, blame
 from sim.events import STALLS, Cause, EventLog, Wait, Work
 from sim.report.excerpt import Excerpt, RankExcerpt, excerpt
 from sim.report.files import write_file, write_files
+from sim.report.kernels import collective_kernel
 from sim.simulate import Run
 from sim.spec.yaml import SpecError
-from sim.training.server_plan import ServerPlan
 
 Event = dict[str, Any]
 
@@ -174,7 +174,9 @@ class _Track:
             correlation += 1
         for work in self.rank.collectives:
             yield from self._launch(f"exchange {work.name}", "cudaLaunchKernelExC", (work.t0, work.t0), correlation)
-            yield self._kernel(work, "kernel", self._collective_name(work.name), COMM, correlation)
+            known = collective_kernel(self.run, self.run.log.ranks[self.rank.index].job, work.name, work.nbytes)
+            shown = self._kernel(work, "kernel", known.name, COMM, correlation)
+            yield {**shown, "args": shown["args"] | {"operation": work.name} | known.arguments}
             correlation += 1
         for work in self.rank.bounds:
             yield self._slice("gpu_user_annotation", work.resource, COMM, work.t0, work.t1, cause=work.cause.value, resource=work.resource)
@@ -206,19 +208,6 @@ class _Track:
     def _copy_name(self) -> str:
         pinned = self.run.jobs[self.run.log.ranks[self.rank.index].job].job.workload.input.pin_memory
         return f"Memcpy HtoD ({'Pinned' if pinned else 'Pageable'} -> Device)"
-
-    def _collective_name(self, name: str) -> str:
-        """Return the kernel's name: NCCL's where NCCL runs it."""
-        job = self.run.log.ranks[self.rank.index].job
-        if isinstance(self.run.rings[job], ServerPlan):
-            return f"parameter server: {name}"
-        half = self.run.jobs[job].job.workload.training.precision in ("fp16", "bf16")
-        kind = f"AllReduce_Sum_{'f16' if half else 'f32'}"
-        if name.startswith("broadcast"):
-            kind = "Broadcast"
-        elif name.startswith("batch norm forward"):
-            kind = "AllGather"
-        return f"ncclDevKernel_{kind}_RING_LL(ncclDevKernelArgsStorage<4096ul>)"  # NVIDIA/nccl src/device/generate.py
 
     def _launch(self, operator: str, call: str, between: tuple[float, float], correlation: int) -> Iterator[Event]:
         yield self._slice("cpu_op", operator, HOST, *between, **{"External id": correlation})

@@ -146,7 +146,7 @@ def test_arrows_lead_from_ready_gradients_to_their_collective() -> None:
             if (event["pid"], event["tid"]) == (start["pid"], start["tid"]) and event["ts"] <= start["ts"] < event["ts"] + event["dur"]
         )  # fmt: skip
         arrives = kernels[ends[ident]["pid"], ends[ident]["tid"], ends[ident]["ts"]]
-        assert arrives["name"].startswith("ncclDevKernel_AllReduce")
+        assert arrives["name"].startswith("ncclKernel_AllReduce")
         assert leaves["args"]["bucket"] == arrives["args"]["bucket"]
 
 

@@ -42,7 +42,7 @@ def test_documents_and_rows_of_a_point_that_does_not_fit(capsys: Capture) -> Non
 def test_a_table_without_any_row_that_runs_fails(capsys: Capture, tmp_path: Path) -> None:
     assert main(["run", "p3.16xlarge", "vgg16", "--batch", "512", "--nodes", "1..2", "-o", str(tmp_path)]) == 1
     assert capsys.readouterr().out.count("does not fit") == 2
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["report.txt", "run.csv", "run.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "report.txt", "run.csv", "run.json"]
 
 
 def test_bad_input_stops_a_table_before_it_begins(capsys: Capture) -> None:

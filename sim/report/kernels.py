@@ -1,0 +1,102 @@
+"""Which kernel does a profiler show for a collective? NCCL's name for it, by operation, element type and algorithm.
+
+NCCL compiles few kernels: of each operation and type one for rings and one for trees, both with the protocol LL in their name, and every
+other algorithm and protocol is called from inside one of them (NVIDIA/nccl src/device/generate.py ``best_kernel``; until 2.18
+src/collectives/device/common.h, which also compiled one for CollNet). So a trace shows ``RING_LL`` for a large message over Simple as well;
+what was chosen stands in the event's arguments. Gathers and broadcasts move bytes, whatever their type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from sim.simulate import Run
+from sim.spec.workload import Workload
+from sim.training.collectives.gloo import GlooPlan
+from sim.training.exchange_plan import gradient_tensors, plan_exchange, wire_bytes
+from sim.training.operations import Op
+from sim.training.server_plan import ServerPlan
+
+_OPS: Mapping[Op, str] = {
+    "all_reduce": "AllReduce", "all_gather": "AllGather", "broadcast": "Broadcast", "reduce_scatter": "ReduceScatter",
+    "all_to_all": "SendRecv",
+}  # fmt: skip
+_OLD_TYPES = {"f32": "float", "f16": "half", "bf16": "__nv_bfloat16"}
+"""As NCCL before 2.19 writes types: those of CUDA."""
+
+
+class Kernel(NamedTuple):
+    """What a profiler shows: a name, and the arguments of the event beyond those of any kernel."""
+
+    name: str
+    arguments: dict[str, Any]
+
+
+def collective_kernel(run: Run, number: int, operation: str, nbytes: float) -> Kernel:
+    """Return what is shown of *operation* (its name in the log) of job *number*, on *nbytes*."""
+    plan, workload = run.rings[number], run.jobs[number].job.workload
+    if plan is None or isinstance(plan, ServerPlan):
+        return Kernel(f"parameter server: {operation}", {})
+    op = operation_of(operation, nbytes, workload, plan.ranks)
+    chosen = plan.choice(nbytes, op)
+    arguments = {"algorithm": chosen.algorithm, "protocol": chosen.protocol, "channels": chosen.channels}
+    if isinstance(plan, GlooPlan):
+        return Kernel(f"gloo:{op}", arguments)
+    return Kernel(nccl_kernel(op, element(workload), chosen.algorithm, workload.training.stack.nccl), arguments)
+
+
+def nccl_kernel(op: Op, kind: str, algorithm: str, version: str) -> str:
+    """Return NCCL's kernel for *op* on elements of *kind* (f32, f16, bf16) by *algorithm* in *version*."""
+    reduces = op in ("all_reduce", "reduce_scatter")
+    tree = reduces and algorithm == "Tree"
+    path = "TREE_LL" if tree else "RING_LL"
+    if tuple(map(int, version.split(".")[:2])) < (2, 19):
+        path = "COLLNET_LL" if reduces and algorithm.startswith("CollNet") else "RING_SIMPLE" if op == "all_to_all" else path
+        return f"ncclKernel_{_OPS[op]}_{path}_Sum_{_OLD_TYPES[kind] if reduces else 'int8_t'}(ncclWorkElem)"
+    if op == "all_to_all":
+        return "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
+    return f"ncclDevKernel_{_OPS[op]}{f'_Sum_{kind}' if reduces else ''}_{path}(ncclDevKernelArgsStorage<4096ul>)"
+
+
+def element(workload: Workload) -> str:
+    """Return the type of a gradient on the wire: f32, f16 or bf16."""
+    if wire_bytes(workload) > 2:
+        return "f32"
+    wire, precision = workload.training.stack.wire_dtype, workload.training.precision
+    return "bf16" if wire == "bf16" or (wire != "fp16" and precision in ("bf16", "amp_bf16", "fp8")) else "f16"
+
+
+def operation_of(name: str, nbytes: float, workload: Workload, ranks: int) -> Op:
+    """Return what the collective *name* of the log does, on *nbytes*: compressed and sparse gradients are gathered."""
+    if name.startswith("broadcast"):
+        return "broadcast"
+    if name.startswith("batch norm forward") or (name.startswith("bucket") and round(nbytes) in _gathered(_Same(workload), ranks)):
+        return "all_gather"
+    return "all_reduce"
+
+
+class _Same:
+    """A workload as a key: one object is one workload."""
+
+    def __init__(self, workload: Workload) -> None:
+        self.workload = workload
+
+    def __hash__(self) -> int:
+        return id(self.workload)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.workload is self.workload
+
+
+@lru_cache(maxsize=16)
+def _gathered(of: _Same, ranks: int) -> frozenset[int]:
+    """Return the sizes of the gathers that carry gradients."""
+    stack = of.workload.training.stack
+    if stack.compression is None and not stack.sparse_embeddings:
+        return frozenset()
+    plan = plan_exchange(of.workload, [float(place) for place in range(len(gradient_tensors(of.workload)))], ranks)
+    return frozenset(
+        round(message.nbytes) for bucket in plan.buckets for message in bucket.operation.messages if message.op == "all_gather"
+    )
