@@ -19,6 +19,7 @@ from sim.events import STALLS
 from sim.report.comparison import comparison_document
 from sim.report.document import run_document
 from sim.report.files import write_file
+from sim.report.picture import Picture
 from sim.report.style import COLOURS, MEANINGS
 from sim.simulate import Run
 from sim.spec.yaml import SpecError
@@ -95,20 +96,6 @@ def compare(
 
 
 @dataclass(frozen=True)
-class Picture:
-    """A PNG that a notebook shows; `save` writes it to a file."""
-
-    png: bytes
-
-    def _repr_png_(self) -> bytes:
-        return self.png
-
-    def save(self, path: Name) -> None:
-        """Write the picture to *path*. Raise `SpecError` where that fails."""
-        write_file(Path(path), self.png)
-
-
-@dataclass(frozen=True)
 class Result:
     """One finished run: what was asked, and what came out; a notebook shows it as a table."""
 
@@ -158,7 +145,7 @@ class Result:
         from sim.report.plots import stall_plot
 
         bottlenecks = self.answer.bottlenecks
-        return Picture(stall_plot(self.run, job, bottlenecks[job] if bottlenecks else None))
+        return stall_plot(self.run, job, bottlenecks[job] if bottlenecks else None)
 
     def trace(self, path: Name, steps: int = 3) -> str:
         """Write a Chrome trace of *steps* warm steps to *path* (.json, .json.gz, or a folder); return what it shows.
@@ -168,6 +155,16 @@ class Result:
         from sim.report.trace import write_trace
 
         return write_trace(answer(self.scenario, keep_rates=True).run, Path(path), steps)
+
+    def page(self, path: Name) -> None:
+        """Write the result to *path* as one page that any browser opens, offline. Raise `SpecError` where that fails.
+
+        The run is simulated once more, so that the use of links is recorded.
+        """
+        from sim.report.page.run import run_page
+
+        again = answer(self.scenario, keep_rates=True)
+        write_file(Path(path), run_page(again.run, self.document, self.answer.bottlenecks))
 
     def _repr_html_(self) -> str:
         return "".join(_section(document) for document in self.document.get("jobs", [self.document]))

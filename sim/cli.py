@@ -200,7 +200,7 @@ def collective(
     document, text = collective_document(table), collective_text(table)
     if output is not None:
         write_files(output, {"collective.json": json_text(document), **collective_files(table)})
-        talk(f"wrote {output}/collective.json, collective.txt, collective.csv and collective.png")
+        talk(f"wrote {output}/collective.json, collective.txt, collective.csv, collective.png and collective.svg")
     if as_json:
         print_json(document)
     else:
@@ -333,7 +333,7 @@ def show(
     sets: Sets = [],  # noqa: B006
     as_json: Json = False,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="DIR", help="also write show.json, show.txt and show.png")
+        Path | None, typer.Option("-o", "--output", metavar="DIR", help="also write show.json, show.txt, show.png and show.svg")
     ] = None,
 ) -> None:
     """Show which layers hold a model's FLOP, parameters, activations and time."""
@@ -353,8 +353,8 @@ def show(
     if output is not None:
         from sim.report.files import write_files
 
-        write_files(output, {"show.json": json_text(document), "show.txt": text + "\n", "show.png": plot(document)})
-        talk(f"wrote {output}/show.json, show.txt and show.png")
+        write_files(output, {"show.json": json_text(document), "show.txt": text + "\n", **plot(document).files("show")})
+        talk(f"wrote {output}/show.json, show.txt, show.png and show.svg")
 
 
 app.add_typer(deciding)

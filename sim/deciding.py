@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sim.spec.yaml import SpecError
 from sim.terminal import json_text, print_json, talk
+
+if TYPE_CHECKING:
+    from sim.report.picture import Picture
 
 deciding = typer.Typer()
 
@@ -27,6 +30,7 @@ Stack = Annotated[str | None, typer.Option(help="software stack: a file or a nam
 Processes = Annotated[int | None, typer.Option("--jobs", min=1, help="processes; all cores by default")]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON document, and nothing else, on stdout")]
 Csv = Annotated[bool, typer.Option("--csv", help="print CSV on stdout")]
+Html = Annotated[Path | None, typer.Option(metavar="FILE", help="also write the result as one page that opens offline")]
 Folder = Annotated[Path | None, typer.Option("-o", "--output", metavar="DIR", help="also write the table, JSON and a plot there")]
 
 
@@ -88,12 +92,13 @@ def compare(
     as_json: Json = False,
     as_csv: Csv = False,
     output: Folder = None,
+    html: Html = None,
 ) -> None:
     """Compare machines for one workload by time and money."""
     from sim.documents import document
     from sim.report.comparison import comparison_document, comparison_plot, comparison_text
     from sim.report.figures import figures_csv
-    from sim.report.files import write_files
+    from sim.report.page.comparison import comparison_page
     from sim.study.compare import compare as compared
     from sim.study.compare import machines
     from sim.study.ranges import whole_numbers
@@ -106,10 +111,7 @@ def compare(
     talk.progress("")
     found = comparison_document(workload, rows, sort)
     text, table = comparison_text(found), figures_csv(found["rows"])
-    if output is not None:
-        plot = comparison_plot(found)
-        write_files(output, {"compare.json": json_text(found), "compare.txt": text + "\n", "compare.csv": table, "compare.png": plot})
-        talk(f"wrote {output}/compare.json, compare.txt, compare.csv and compare.png")
+    _written(output, html, "compare", found, (text, table), comparison_plot, comparison_page)
     _show(found, text, table, as_json, as_csv)
     if not found["rows"]:
         raise typer.Exit(1)
@@ -278,10 +280,11 @@ def whatif(
     as_json: Json = False,
     as_csv: Csv = False,
     output: Folder = None,
+    html: Html = None,
 ) -> None:
     """Rank what to improve: the step with twice and infinitely much of each resource, and what an upgrade may cost."""
     from sim.report.figures import figures_csv
-    from sim.report.files import write_files
+    from sim.report.page.whatif import whatif_page
     from sim.report.whatif import whatif_document, whatif_plot, whatif_text
     from sim.study.scenario import Scenario
     from sim.study.whatif import whatif as asked
@@ -292,10 +295,7 @@ def whatif(
     found = whatif_document(asked(scenario, progress=_progress("resources")))
     talk.progress("")
     text, table = whatif_text(found), figures_csv(found["resources"])
-    if output is not None:
-        plot = whatif_plot(found)
-        write_files(output, {"whatif.json": json_text(found), "whatif.txt": text + "\n", "whatif.csv": table, "whatif.png": plot})
-        talk(f"wrote {output}/whatif.json, whatif.txt, whatif.csv and whatif.png")
+    _written(output, html, "whatif", found, (text, table), whatif_plot, whatif_page)
     _show(found, text, table, as_json, as_csv)
 
 
@@ -345,6 +345,28 @@ def stash2022(processes: Processes = None, as_json: Json = False, output: Folder
 
 def _progress(what: str) -> Callable[[int, int], None]:
     return lambda done, of: talk.progress(f"{done} of {of} {what}")
+
+
+def _written(
+    folder: Path | None,
+    html: Path | None,
+    name: str,
+    document: dict[str, Any],
+    texts: tuple[str, str],
+    plot: Callable[[dict[str, Any]], Picture],
+    page: Callable[[dict[str, Any]], str],
+) -> None:
+    """Write *document*, its *texts* (report and CSV), *plot* and *page* into *folder*, and the page to *html*, where they are given."""
+    from sim.report.files import write_file, write_files
+
+    if html is not None:
+        write_file(html, page(document))
+        talk(f"wrote {html}")
+    if folder is not None:
+        files: dict[str, str | bytes] = {f"{name}.json": json_text(document), f"{name}.txt": texts[0] + "\n", f"{name}.csv": texts[1]}
+        files |= {f"{name}.html": page(document), **plot(document).files(name)}
+        write_files(folder, files)
+        talk(f"wrote {folder}/{', '.join(files)}")
 
 
 def _show(document: object, text: str, table: str, as_json: bool, as_csv: bool) -> None:

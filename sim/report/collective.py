@@ -6,7 +6,7 @@ import csv
 import io
 from typing import Any
 
-from sim.report.plots import figure, png
+from sim.report.picture import Picture, figure, picture
 from sim.training.collectives.table import Table
 from sim.units import show
 
@@ -55,11 +55,11 @@ def collective_files(table: Table) -> dict[str, str | bytes]:
     return {
         "collective.txt": collective_text(table) + "\n",
         "collective.csv": collective_csv(table),
-        "collective.png": collective_plot(table),
+        **collective_plot(table).files("collective"),
     }
 
 
-def collective_plot(table: Table) -> bytes:
+def collective_plot(table: Table) -> Picture:
     """Return a PNG of bus bandwidth over size."""
     drawn, (axes,) = figure(1, (8, 4.5))
     axes.plot([row.nbytes for row in table.rows], [row.busbw / 1e9 for row in table.rows], marker="o", markersize=4, color="#4477aa")
@@ -70,7 +70,7 @@ def collective_plot(table: Table) -> bytes:
     axes.set_ylabel("bus bandwidth, GB/s")
     axes.set_title(_title(table), fontsize=11, loc="left")
     axes.grid(alpha=0.3)
-    return png(drawn)
+    return picture(drawn)
 
 
 def _title(table: Table) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sim.report.columns import Title, aligned
-from sim.report.plots import figure, png
+from sim.report.picture import Picture, figure, picture
 from sim.spec.yaml import SpecError
 from sim.study.compare import Row, front
 from sim.units import show
@@ -75,8 +75,8 @@ def _cells(row: dict[str, Any]) -> list[str]:
     ]
 
 
-def comparison_plot(document: dict[str, Any]) -> bytes:
-    """Return a PNG: cost over epoch time of every machine with a price, the Pareto front joined."""
+def comparison_plot(document: dict[str, Any]) -> Picture:
+    """Return a picture: cost over epoch time of every machine with a price, the Pareto front joined."""
     drawn, (axes,) = figure(1, (9, 6))
     rows = [row for row in document["rows"] if row["cost_per_epoch_usd"] is not None]
     points = sorted((row["epoch_time_s"] / 3600, row["cost_per_epoch_usd"]) for row in rows if row["pareto"])
@@ -94,4 +94,4 @@ def comparison_plot(document: dict[str, Any]) -> bytes:
     axes.grid(alpha=0.3, which="both")
     if points:
         axes.legend(frameon=False, fontsize=8)
-    return png(drawn)
+    return picture(drawn)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
-from sim.report.plots import figure, png
+from sim.report.picture import Picture, figure, picture
 from sim.report.table import bar
 from sim.units import show
 
@@ -79,8 +79,8 @@ def _time(row: Mapping[str, Any]) -> float:
     return float(row.get("forward_time_s", 0.0) + row.get("backward_time_s", 0.0))
 
 
-def layers_plot(document: Mapping[str, Any]) -> bytes:
-    """Return a PNG: cumulative shares over depth, and each layer in the roofline where a GPU is known."""
+def layers_plot(document: Mapping[str, Any]) -> Picture:
+    """Return a picture: cumulative shares over depth, and each layer in the roofline where a GPU is known."""
     rows, roof = document["layers"], document["roofline"]
     drawn, axes = figure(2 if roof else 1, (9, 8 if roof else 4.5))
     series = {
@@ -99,7 +99,7 @@ def layers_plot(document: Mapping[str, Any]) -> bytes:
     axes[0].grid(alpha=0.3)
     if roof:
         _roofline(axes[1], document)
-    return png(drawn)
+    return picture(drawn)
 
 
 def _roofline(axes: Any, document: Mapping[str, Any]) -> None:
@@ -139,8 +139,8 @@ def against_text(document: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def against_plot(document: Mapping[str, Any]) -> bytes:
-    """Return a PNG: the stall over gradient volume, and over the number of tensors; dots are numbered as in the table."""
+def against_plot(document: Mapping[str, Any]) -> Picture:
+    """Return a picture: the stall over gradient volume, and over the number of tensors; dots are numbered as in the table."""
     rows: Sequence[Mapping[str, Any]] = document["rows"]
     drawn, axes = figure(2, (11, 9))
     for place, (key, label, scale) in zip(
@@ -156,7 +156,7 @@ def against_plot(document: Mapping[str, Any]) -> bytes:
     axes[0].set_title(f"layers against gradients on {document['hardware']}", fontsize=11, loc="left")
     key = "\n".join(f"{number:>3} {row['workload']}" for number, row in enumerate(rows, 1))
     axes[0].text(1.02, 1.0, key, transform=axes[0].transAxes, va="top", fontsize=8, family="monospace")
-    return png(drawn)
+    return picture(drawn)
 
 
 def together(points: Sequence[tuple[float, float]], near: float) -> list[list[int]]:

@@ -1,21 +1,20 @@
-"""How does a run look as a picture? Stalls of a step, one step in time, and scaling, as PNG."""
+"""How does a run look as a picture? Stalls of a step, one step in time, and scaling."""
 
 from __future__ import annotations
 
-import io
 import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from sim.analysis.bottleneck import Bottleneck
 from sim.events import STALLS, Cause
+from sim.report.picture import Picture, figure, picture
 from sim.report.style import COLOURS
 from sim.report.verdict import verdict
 from sim.simulate import Run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 _STREAMS = ("gpu", "comm", "copy", "pin", "pipeline", "pipeline gpu")
 """Order of the timeline's rows; loader workers come last."""
@@ -24,8 +23,8 @@ _LINE = 110
 """Characters that fit across a picture."""
 
 
-def stall_plot(run: Run, number: int = 0, bottleneck: Bottleneck | None = None) -> bytes:
-    """Return a PNG: where a step's time goes in a warm and in the first epoch, and one warm step in time."""
+def stall_plot(run: Run, number: int = 0, bottleneck: Bottleneck | None = None) -> Picture:
+    """Return a picture: where a step's time goes in a warm and in the first epoch, and one warm step in time."""
     drawn, axes = figure(2, (10, 6.5))
     job = run.jobs[number]
     workload = job.job.workload
@@ -35,46 +34,30 @@ def stall_plot(run: Run, number: int = 0, bottleneck: Bottleneck | None = None) 
     title = f"{workload.name} on {run.hardware.name}, {job.job.ranks} GPUs\n{says}"
     axes[0].set_title(title, fontsize=11, loc="left")
     _timeline(axes[1], run, number)
-    return png(drawn)
+    return picture(drawn)
 
 
 def pictures(runs: Sequence[Run], scaling: bool, bottlenecks: Sequence[Bottleneck] = ()) -> dict[str, bytes]:
-    """Return PNGs by file name: for every job one of its stalls, or, for runs of growing size, one of its scaling.
+    """Return pictures by file name: for every job one of its stalls, or, for runs of growing size, one of its scaling.
 
     *bottlenecks* are those of each job, where they were sought.
     """
     jobs = len(runs[0].jobs) if runs else 0
     known = [*bottlenecks, *[None] * jobs]
     drawn = [scaling_plot(runs, number) if scaling else stall_plot(runs[0], number, known[number]) for number in range(jobs)]
-    return {"stalls.png" if jobs == 1 else f"stalls-{number}.png": picture for number, picture in enumerate(drawn)}
+    names = ["stalls"] if jobs == 1 else [f"stalls-{number}" for number in range(jobs)]
+    return {name: content for title, made in zip(names, drawn, strict=True) for name, content in made.files(title).items()}
 
 
-def scaling_plot(runs: Sequence[Run], number: int = 0) -> bytes:
-    """Return a PNG: seconds per step of one job by cause for each of *runs*, by GPU count."""
+def scaling_plot(runs: Sequence[Run], number: int = 0) -> Picture:
+    """Return a picture: seconds per step of one job by cause for each of *runs*, by GPU count."""
     drawn, axes = figure(1, (10, 1.5 + 0.5 * len(runs)))
     jobs = [run.jobs[number] for run in runs]
     names = [f"{job.job.ranks} GPUs" for job in jobs]
     _stacked(axes[0], names[::-1], [job.warm.stalls for job in reversed(jobs)])
     axes[0].set_xlabel("milliseconds per step")
     axes[0].set_title(f"{jobs[0].job.workload.name} on {runs[0].hardware.name}", fontsize=11, loc="left")
-    return png(drawn)
-
-
-def figure(rows: int, size: tuple[float, float]) -> tuple[Figure, list[Axes]]:
-    """Return an empty figure of *size* (inches) and its *rows* axes, one above the other."""
-    from matplotlib.figure import Figure
-
-    empty = Figure(figsize=size, layout="constrained")
-    return empty, [empty.add_subplot(rows, 1, row + 1) for row in range(rows)]
-
-
-def png(figure: Figure) -> bytes:
-    """Return *figure* as a PNG."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    picture = io.BytesIO()
-    FigureCanvasAgg(figure).print_png(picture)  # type: ignore[no-untyped-call]
-    return picture.getvalue()
+    return picture(drawn)
 
 
 def _stacked(axes: Axes, names: Sequence[str], tables: Sequence[Any]) -> None:

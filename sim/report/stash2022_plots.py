@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from sim.analysis import differential
 from sim.events import Cause
-from sim.report.plots import figure, png
+from sim.report.picture import Picture, figure, picture
 from sim.report.style import COLOURS
 from sim.study.stash2022 import FAMILIES, Family, Row, Study
 
@@ -19,28 +19,29 @@ _PALETTE = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377")
 
 def study_plots(study: Study) -> dict[str, bytes]:
     """Return PNGs by file name."""
-    return {
-        "interconnect.png": _stalls(study, "interconnect stall, % of RUN1", _interconnect),
-        "network.png": _stalls(study, "time over the network / time on one machine", lambda row: row.network),
-        "prep.png": _stalls(study, "processor stall, % of RUN3", lambda row: 100 * differential.prep(row.times).share),
-        "fetch.png": _stalls(study, "disk stall, % of RUN2", lambda row: 100 * differential.fetch(row.times).share),
-        "cost.png": _stalls(study, "USD of a warm epoch", lambda row: row.cost),
-        "layers.png": _layers(study),
+    drawn = {
+        "interconnect": _stalls(study, "interconnect stall, % of RUN1", _interconnect),
+        "network": _stalls(study, "time over the network / time on one machine", lambda row: row.network),
+        "prep": _stalls(study, "processor stall, % of RUN3", lambda row: 100 * differential.prep(row.times).share),
+        "fetch": _stalls(study, "disk stall, % of RUN2", lambda row: 100 * differential.fetch(row.times).share),
+        "cost": _stalls(study, "USD of a warm epoch", lambda row: row.cost),
+        "layers": _layers(study),
     }
+    return {name: content for title, made in drawn.items() for name, content in made.files(title).items()}
 
 
 def _interconnect(row: Row) -> float | None:
     return 100 * row.interconnect if row.nodes == 1 and row.gpus > 1 else None
 
 
-def _stalls(study: Study, title: str, cell: Callable[[Row], float | None]) -> bytes:
+def _stalls(study: Study, title: str, cell: Callable[[Row], float | None]) -> Picture:
     """Return a PNG with one group of bars a model and batch, one bar a machine, for each family."""
     drawn, axes = figure(len(FAMILIES), (13, 3.6 * len(FAMILIES)))
     for place, family in zip(axes, FAMILIES, strict=True):
         _bars(place, study, family, cell)
         place.set_ylabel(title, fontsize=8)
         place.set_title(f"Stash's cases on {family.name}, simulated", fontsize=10, loc="left")
-    return png(drawn)
+    return picture(drawn)
 
 
 def _bars(axes: Axes, study: Study, family: Family, cell: Callable[[Row], float | None]) -> None:
@@ -60,8 +61,8 @@ def _bars(axes: Axes, study: Study, family: Family, cell: Callable[[Row], float 
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _layers(study: Study) -> bytes:
-    """Return a PNG: what communication adds to a step, over gradient tensors and over gradient bytes."""
+def _layers(study: Study) -> Picture:
+    """Return a picture: what communication adds to a step, over gradient tensors and over gradient bytes."""
     drawn, axes = figure(2, (9, 8))
     causes: dict[str, Callable[[Row], float]] = {
         "gradient tensors": lambda row: row.tensors,
@@ -83,4 +84,4 @@ def _layers(study: Study) -> bytes:
         place.grid(alpha=0.3, which="both")
         place.legend(fontsize=8, frameon=False)
     axes[0].set_title("Micro study: 32 samples per GPU, 8 V100", fontsize=10, loc="left")
-    return png(drawn)
+    return picture(drawn)

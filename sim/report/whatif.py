@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from sim.analysis.cost import cost, price
 from sim.report.columns import Title, aligned
-from sim.report.plots import figure, png
+from sim.report.picture import Picture, figure, picture
 from sim.study.whatif import Outcome, Upgrade, WhatIf, break_even
 from sim.units import show
 
@@ -17,7 +18,7 @@ NAMES = {
     "pcie": "PCIe", "launch": "kernel launches", "spread": "spread of ranks", "gpu": "GPUs",
 }  # fmt: skip
 """Resources in words."""
-_LABELS = {"twice": "twice as fast", "infinite": "infinitely fast"}
+LABELS = {"twice": "twice as fast", "infinite": "infinitely fast"}
 
 
 def whatif_document(found: WhatIf) -> dict[str, Any]:
@@ -86,8 +87,8 @@ def _edge(upgrade: Upgrade, now: float) -> str:
 
 def whatif_text(document: dict[str, Any]) -> str:
     """Return the ranked table of a what-if's *document*, and its warnings."""
-    shown = [row for row in document["resources"] if _matters(row)]
-    idle = [NAMES[row["resource"]] for row in document["resources"] if not _matters(row)]
+    shown = [row for row in document["resources"] if matters(row)]
+    idle = [NAMES[row["resource"]] for row in document["resources"] if not matters(row)]
     titles = [
         Title("", True), Title("2x step"), Title("gain"), Title("USD/epoch"), Title("breaks even at"), Title("infinite"),
         Title("1 % more saves"), Title("one more saves"), Title("enough at"),
@@ -111,7 +112,8 @@ def _head(document: dict[str, Any]) -> str:
     )
 
 
-def _matters(row: dict[str, Any]) -> bool:
+def matters(row: Mapping[str, Any]) -> bool:
+    """Tell whether more of the resource of *row* makes a difference that is worth a line."""
     return bool(max(abs(row[kind]["throughput_gain_percent"]) for kind in ("twice", "infinite")) > 100 * _SEEN)
 
 
@@ -131,17 +133,17 @@ def _cells(row: dict[str, Any]) -> list[str]:
     ]
 
 
-def whatif_plot(document: dict[str, Any]) -> bytes:
-    """Return a PNG: the step with twice and infinitely much of each resource, beside the step as it is."""
-    rows = [row for row in document["resources"] if _matters(row)][::-1]
+def whatif_plot(document: dict[str, Any]) -> Picture:
+    """Return a picture: the step with twice and infinitely much of each resource, beside the step as it is."""
+    rows = [row for row in document["resources"] if matters(row)][::-1]
     drawn, (axes,) = figure(1, (9, 1.8 + 0.5 * len(rows)))
     for shift, kind, colour in ((0.2, "twice", "#4477aa"), (-0.2, "infinite", "#ee6677")):
         places = [place + shift for place in range(len(rows))]
-        axes.barh(places, [1e3 * row[kind]["step_time_s"] for row in rows], 0.36, color=colour, label=_LABELS[kind])
+        axes.barh(places, [1e3 * row[kind]["step_time_s"] for row in rows], 0.36, color=colour, label=LABELS[kind])
     axes.axvline(1e3 * document["step_time_s"], color="black", linestyle="--", linewidth=1, label="as it is")
     axes.set_yticks(range(len(rows)), [NAMES[row["resource"]] for row in rows])
     axes.set_xlabel("milliseconds per step")
     axes.set_title(f"{document['workload']} on {document['hardware']}, {document['gpus']} GPUs", fontsize=11, loc="left")
     drawn.legend(loc="outside lower center", ncols=3, fontsize=8, frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
-    return png(drawn)
+    return picture(drawn)

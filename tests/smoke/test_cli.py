@@ -127,8 +127,10 @@ def test_scaling_by_gpus(capsys: Capture) -> None:
 def test_output_folder(capsys: Capture, tmp_path: Path) -> None:
     folder = tmp_path / "deep" / "er"
     assert main([*MAIN_JOB, "-o", str(folder)]) == 0
-    assert sorted(path.name for path in folder.iterdir()) == ["report.html", "report.txt", "run.csv", "run.json", "stalls.png"]
+    pictures = ["stalls.png", "stalls.svg"]
+    assert sorted(path.name for path in folder.iterdir()) == ["report.html", "report.txt", "run.csv", "run.json", *pictures]
     assert (folder / "stalls.png").read_bytes().startswith(b"\x89PNG")
+    assert (folder / "stalls.svg").read_bytes().startswith(b"<?xml")
     assert json.loads((folder / "run.json").read_text())["workload"] == "vgg16"
 
 

@@ -24,7 +24,7 @@ def test_compare_writes_all_its_files(tmp_path: Path, capsys: pytest.CaptureFixt
     assert main(["compare", "resnet18", "p3.2xlarge", "p3.8xlarge", "-o", str(tmp_path), "--csv"]) == 0
     rows = capsys.readouterr().out.splitlines()
     assert len(rows) == 3
-    assert {path.name for path in tmp_path.iterdir()} == {"compare.json", "compare.txt", "compare.csv", "compare.png"}
+    assert {path.name for path in tmp_path.iterdir()} == {f"compare.{kind}" for kind in ("json", "txt", "csv", "html", "png", "svg")}
     assert (tmp_path / "compare.csv").read_text().splitlines() == rows
 
 

@@ -51,7 +51,7 @@ def test_text_names_every_block_and_with_layers_every_layer() -> None:
     text, every = layers_text(document), layers_text(document, every=True)
     assert all(block["name"] in text for block in document["blocks"])
     assert all(row["name"][-20:] in every for row in document["layers"])
-    assert layers_plot(document).startswith(PNG) and layers_plot(layer_document("resnet18")).startswith(PNG)
+    assert layers_plot(document).png.startswith(PNG) and layers_plot(layer_document("resnet18")).png.startswith(PNG)
 
 
 def test_stashs_micro_study_layers_against_gradients() -> None:
@@ -61,7 +61,7 @@ def test_stashs_micro_study_layers_against_gradients() -> None:
     stalls = {row["workload"]: row["stall_s"] for row in document["rows"]}
     assert stalls["vgg11"] > stalls["resnet50"] > stalls["resnet18"] > 0
     assert all(row["workload"] in against_text(document) for row in document["rows"])
-    assert against_plot(document).startswith(PNG)
+    assert against_plot(document).png.startswith(PNG)
 
 
 def test_winograd_is_named_where_dots_lie_above_the_roof() -> None:

@@ -179,9 +179,10 @@ def test_the_command_writes_all_its_files(
     monkeypatch.setattr(module, "stash2022", lambda processes, progress: study)
     assert main(["study", "stash2022", "-o", str(tmp_path), "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    pictures = {"interconnect.png", "network.png", "prep.png", "fetch.png", "cost.png", "layers.png"}
+    drawn = ("interconnect", "network", "prep", "fetch", "cost", "layers")
+    pictures = {f"{name}.{kind}" for name in drawn for kind in ("png", "svg")}
     tables = {"stalls.csv": 10, "layers.csv": 8, "costs.csv": 8}
     assert {path.name for path in tmp_path.iterdir()} == pictures | set(tables) | {"stash2022.json", "stash2022.txt"}
     assert json.loads((tmp_path / "stash2022.json").read_text()) == document
-    assert all((tmp_path / name).read_bytes().startswith(b"\x89PNG") for name in pictures)
+    assert all((tmp_path / name).read_bytes().startswith(b"\x89PNG" if name.endswith("png") else b"<?xml") for name in pictures)
     assert {name: len((tmp_path / name).read_text().splitlines()) - 1 for name in tables} == tables

@@ -140,5 +140,5 @@ def test_files_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert main(["whatif", "p3.2xlarge", "resnet18", "-o", str(tmp_path), "--csv"]) == 0
     rows = capsys.readouterr().out.splitlines()
     assert len(rows) == 11
-    assert {path.name for path in tmp_path.iterdir()} == {"whatif.json", "whatif.txt", "whatif.csv", "whatif.png"}
+    assert {path.name for path in tmp_path.iterdir()} == {f"whatif.{kind}" for kind in ("json", "txt", "csv", "html", "png", "svg")}
     assert (tmp_path / "whatif.png").read_bytes().startswith(b"\x89PNG")

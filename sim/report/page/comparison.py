@@ -1,0 +1,132 @@
+"""How do machines look beside each other on a page? Time against money with the front of both, and where a step goes on each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sim.report.page.bars import bar, named_bars, stall_key, stall_pieces
+from sim.report.page.chart import Point, axis, chart
+from sim.report.page.frame import Part, page
+from sim.report.page.markup import (
+    Child,
+    Figures,
+    Html,
+    as_memory,
+    as_money,
+    as_number,
+    as_percent,
+    as_time,
+    joined,
+    section,
+    table,
+    tag,
+    unbroken,
+)  # fmt: skip
+
+_BARS = 60
+"""Machines whose steps are drawn; the table has all."""
+
+
+def comparison_page(document: Mapping[str, Any]) -> str:
+    """Return the page of a comparison's *document*."""
+    whole = Figures(document, "compare")
+    rows = [whole.inside(f"rows/{place}") for place in range(len(document["rows"]))]
+    count = f"{len(rows)} machine{'s' * (len(rows) != 1)}"
+    head = tag("h1", f"{document['workload']} on {count}")
+    hero = tag("div", head, tag("p", unbroken(verdict_of(rows)), class_="verdict"), class_="hero", id="result")
+    parts = [_pareto(rows), _steps(rows), _table(rows)] if rows else []
+    parts += [_left_out(document["left_out"])] if document["left_out"] else []
+    return page(f"{document['workload']} on {count}", "comparison", hero, parts, {"compare": document})
+
+
+def named(row: Figures) -> str:
+    """Return the machine of *row*, and how many of it."""
+    nodes = row.value("nodes")
+    return str(row.value("hardware")) if nodes == 1 else f"{nodes} x {row.value('hardware')}"
+
+
+def verdict_of(rows: Sequence[Figures]) -> str:
+    """Return in a sentence which of *rows* is fastest, and which costs least."""
+    if not rows:
+        return "No machine can run it."
+    fastest = min(rows, key=lambda row: row.value("epoch_time_s"))
+    priced = [row for row in rows if row.value("cost_per_epoch_usd") is not None]
+    if not priced:
+        return f"{named(fastest)} is fastest: {_words(fastest)}."
+    cheapest = min(priced, key=lambda row: row.value("cost_per_epoch_usd"))
+    if cheapest is fastest:
+        return f"{named(fastest)} is fastest and cheapest: {_words(fastest)}."
+    return f"{named(fastest)} is fastest: {_words(fastest)}. {named(cheapest)} is cheapest: {_words(cheapest)}."
+
+
+def _words(row: Figures) -> str:
+    cost = row.value("cost_per_epoch_usd")
+    return f"{as_time(row.value('epoch_time_s'))}{'' if cost is None else f' and {as_money(cost)}'} an epoch"
+
+
+def _pareto(rows: Sequence[Figures]) -> Part:
+    priced = [row for row in rows if row.value("cost_per_epoch_usd") is not None]
+    if not priced:
+        return Part("money", "Time and money", section("money", "Time and money", tag("p", "None of these machines has a price.")))
+    points = [
+        Point(
+            row.value("epoch_time_s") / 3600, row.value("cost_per_epoch_usd"), named(row), f"{named(row)}\n{_words(row)}\n{_stall(row)}",
+            (row.place("epoch_time_s"), row.place("cost_per_epoch_usd")), row.value("pareto"), True,
+        )
+        for row in priced
+    ]  # fmt: skip
+    across, up = (
+        axis("hours per epoch", [point.x for point in points], _plain),
+        axis("USD per epoch", [point.y for point in points], _plain),
+    )
+    front = sorted((point.x, point.y) for point in points if point.best)
+    drawn = chart(points, across, up, "Cost over time of an epoch", [("front", front)] if len(front) > 1 else [])
+    key = tag("figcaption", tag("span", "Orange", class_="flag"), ": nothing else is both faster and cheaper. Both axes are logarithmic.")
+    html = section(
+        "money", "Time and money", tag("figure", drawn, key), lead="Each point is a machine: what an epoch takes, and what it costs."
+    )
+    return Part("money", "Time and money", html)
+
+
+def _plain(value: float) -> str:
+    return f"{value:g}"
+
+
+def _stall(row: Figures) -> str:
+    stalls = {cause: seconds for cause, seconds in row.value("stalls_s").items() if cause != "compute"}
+    worst = max(stalls, key=lambda cause: stalls[cause])
+    step = row.value("step_time_s")
+    return f"{as_percent(row.value('stalls_s/compute') / step)} compute, then {worst} {as_percent(stalls[worst] / step)}"
+
+
+def _steps(rows: Sequence[Figures]) -> Part:
+    drawn: list[tuple[Child, Html, Child]] = [
+        (named(row), bar(row, stall_pieces(row), "step_time_s", row.value("step_time_s")), row.shown("step_time_s", as_time))
+        for row in rows[:_BARS]
+    ]
+    bars = tag("div", named_bars(drawn, "Shares of a step by cause, on each machine"), class_="short")
+    lead = "Shares of a warm step; how long it takes stands behind." + (f" The first {_BARS} machines." if len(rows) > _BARS else "")
+    return Part("steps", "Where steps go", section("steps", "Where a step goes", tag("figure", bars), stall_key(), lead=lead))
+
+
+def _table(rows: Sequence[Figures]) -> Part:
+    cells: list[list[Child]] = [
+        [
+            joined(named(row), tag("span", " *", class_="flag", title="on the front")) if row.value("pareto") else named(row),
+            row.shown("gpus", as_number), row.shown("step_time_s", as_time), row.shown("throughput_samples_per_s", as_number),
+            row.shown("epoch_time_s", as_time), row.shown("cost_per_epoch_usd", as_money), row.shown("first_epoch_time_s", as_time),
+            row.shown("gpu_memory_bytes", as_memory), row.share("stalls_s/compute", "step_time_s"),
+            row.shown("expected_error/median", as_percent) if row.value("expected_error") else "-",
+        ]
+        for row in rows
+    ]  # fmt: skip
+    titles = ["GPUs", "step", "samples/s", "epoch", "an epoch costs", "first epoch", "GPU memory", "compute", "expected error"]
+    found = table([("hardware", False), *((title, True) for title in titles)], cells, "Machines", "sortable")
+    star = joined("A star is on the front that nothing beats in both time and cost. A click on a title sorts.")
+    return Part("table", "Table", section("table", "All figures", found, lead=star))
+
+
+def _left_out(failed: Sequence[Mapping[str, Any]]) -> Part:
+    items = [tag("li", row["problem"]) for row in failed]
+    return Part("left-out", "Cannot run it", section("left-out", "Machines that cannot run it", tag("ul", *items)))

@@ -1,0 +1,119 @@
+"""How does a what-if look as a page? The upgrade worth most in words, then the step with more of each resource, and what it may cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sim.report.page.bars import named_bars
+from sim.report.page.frame import Part, page
+from sim.report.page.markup import Child, Figures, Html, as_money, as_price, as_time, joined, section, table, tag, unbroken
+from sim.report.whatif import LABELS, NAMES, matters
+
+_FILLS = {"twice": "var(--busy)", "infinite": "var(--accent)"}
+
+
+def whatif_page(document: Mapping[str, Any]) -> str:
+    """Return the page of a what-if's *document*."""
+    whole = Figures(document, "whatif")
+    rows = [whole.inside(f"resources/{place}") for place, row in enumerate(document["resources"]) if matters(row)]
+    head = tag("h1", f"{document['workload']} on {document['hardware']}: what if?")
+    nodes, gpus = document["nodes"], document["gpus"]
+    set_up = (
+        f"{gpus} GPU{'s' * (gpus > 1)} on {nodes} node{'s' * (nodes > 1)}, {document['batch_per_gpu']} samples per GPU, "
+        f"{document['precision']}, {document['stack']}"
+    )
+    verdict = tag("p", unbroken(verdict_of(whole, rows)), class_="verdict")
+    hero = tag(
+        "div", head, verdict, tag("p", set_up, class_="set-up"), _tiles(whole), _warned(document["warnings"]), class_="hero", id="result"
+    )
+    parts = [_ranking(whole, rows, [NAMES[row["resource"]] for row in document["resources"] if not matters(row)])]
+    parts += [_worth(rows)] if rows else []
+    return page(f"{document['workload']} on {document['hardware']}: what if", "what-if", hero, parts, {"whatif": document})
+
+
+def verdict_of(whole: Figures, rows: Sequence[Figures]) -> str:
+    """Return in a sentence what is worth improving first."""
+    if not rows:
+        return "No resource, however much more of it, makes the step any faster."
+    best = rows[0]
+    gain, rise = best.value("twice/throughput_gain_percent"), best.value("twice/break_even_price_usd_per_h")
+    name = NAMES[best.value("resource")]
+    if gain < 1.0:
+        return f"Nothing gains much by itself: twice as fast, {name} would bring {gain:.1f} % more throughput."
+    worth = f" It pays for itself up to {as_price(rise)}." if rise is not None else ""
+    return f"Improve {name} first: twice as fast, it brings {gain:.0f} % more throughput.{worth}"
+
+
+def _tiles(whole: Figures) -> Html:
+    tiles = [
+        ("Step", whole.shown("step_time_s", as_time)),
+        ("Epoch", whole.shown("epoch_time_s", as_time)),
+        ("An epoch costs", whole.shown("cost_per_epoch_usd", as_money)),
+        ("Price", whole.shown("price_usd_per_h", as_price)),
+    ]
+    return tag("dl", *(tag("div", tag("dt", name), tag("dd", value)) for name, value in tiles), class_="tiles")
+
+
+def _warned(warnings: Sequence[str]) -> Html | None:
+    return tag("div", tag("p", "Beware"), tag("ul", *(tag("li", text) for text in warnings)), class_="notes") if warnings else None
+
+
+def _ranking(whole: Figures, rows: Sequence[Figures], idle: Sequence[str]) -> Part:
+    now = whole.value("step_time_s")
+    scale = max([now, *(row.value(f"{kind}/step_time_s") for row in rows for kind in _FILLS)])
+    drawn: list[tuple[Child, Html, Child]] = []
+    for row in rows:
+        for kind, fill in _FILLS.items():
+            name = NAMES[row.value("resource")] if kind == "twice" else ""
+            drawn.append((name, _bar(row, kind, fill, scale, now), row.shown(f"{kind}/step_time_s", as_time)))
+    chart = (
+        tag("figure", tag("div", named_bars(drawn, "Step time with more of each resource"), class_="short"), _key(whole)) if rows else None
+    )
+    rest = tag("p", f"No gain, however much: {', '.join(idle)}.") if idle else None
+    lead = "A warm step with one resource twice and infinitely as fast, all else as it is."
+    return Part("ranking", "Ranking", section("ranking", "What more would bring", chart, rest, lead=lead))
+
+
+def _bar(row: Figures, kind: str, fill: str, scale: float, now: float) -> Html:
+    path = f"{kind}/step_time_s"
+    value, gain = row.value(path), row.value(f"{kind}/throughput_gain_percent")
+    says = f"{NAMES[row.value('resource')]} {LABELS[kind]}\na step takes {as_time(value)}\n{gain:+.1f} % throughput"
+    mark = tag(
+        "div", class_="mark piece", style=f"width:{100 * value / scale:.4f}%;background:{fill}", data_at=row.place(path),
+        data_value=repr(value), data_tip=says,
+    )  # fmt: skip
+    line = tag("i", class_="line-at", style=f"left:{100 * now / scale:.4f}%")
+    return tag("div", tag("div", mark, class_="stack"), line, class_="whole")
+
+
+def _key(whole: Figures) -> Html:
+    items = [
+        joined(tag("span", class_="swatch", style=f"background:{fill}", aria_hidden="true"), LABELS[kind]) for kind, fill in _FILLS.items()
+    ]
+    items.append(joined("dashed: as it is, ", whole.shown("step_time_s", as_time)))
+    return tag("ul", *(tag("li", item) for item in items), class_="key")
+
+
+def _worth(rows: Sequence[Figures]) -> Part:
+    cells: list[list[Child]] = [
+        [
+            NAMES[row.value("resource")], row.shown("twice/step_time_s", as_time), _gain(row, "twice"),
+            row.shown("twice/cost_per_epoch_usd", as_money), row.shown("twice/break_even_price_usd_per_h", as_price), _gain(row, "infinite"),
+            row.shown("shadow_price_s_per_percent", as_time) if row.value("shadow_price_s_per_percent") > 0 else "-", _enough(row),
+        ]
+        for row in rows
+    ]  # fmt: skip
+    titles = ["step, twice", "gain", "an epoch costs", "breaks even at", "gain, infinite", "1 % more saves", "enough at"]
+    found = table([("resource", False), *((title, True) for title in titles)], cells, "What upgrades are worth", "sortable")
+    lead = "Breaks even: the price of all nodes at which an epoch costs what it does now. Enough: beyond it, more gains under 1 %."
+    return Part("worth", "Worth", section("worth", "What an upgrade is worth", found, lead=lead))
+
+
+def _gain(row: Figures, kind: str) -> Html:
+    return row.shown(f"{kind}/throughput_gain_percent", lambda percent: f"{percent:+.1f} %")
+
+
+def _enough(row: Figures) -> Child:
+    value = row.value("enough_factor")
+    return "never" if value is None else "now" if value == 1.0 else row.shown("enough_factor", lambda times: f"{times:.2f}x")

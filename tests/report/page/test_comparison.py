@@ -1,0 +1,81 @@
+"""Does the page of a comparison say what its JSON says? Oracles: the printed document and geometry of points."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sim.cli import main
+from sim.report.page.comparison import comparison_page
+from tests.report.page.browser import browser, opened
+from tests.report.page.reading import Page, assert_figures_are_the_documents, assert_well_made
+
+MACHINES = ["p3.2xlarge", "p3.16xlarge", "p4d.24xlarge", "g4dn.xlarge", "p2.xlarge", "dgx-2"]
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("comparison")
+    command = [
+        "compare",
+        "resnet50",
+        *MACHINES,
+        "--batch",
+        "96",
+        "-q",
+        "--html",
+        str(folder / "page.html"),
+        "-o",
+        str(folder),
+        "--jobs",
+        "1",
+    ]
+    assert main(command) == 0
+    return folder / "page.html"
+
+
+def test_figures_are_the_document_s(written: Path) -> None:
+    page = Page(written.read_text(encoding="utf-8"))
+    assert page.documents()["compare"] == json.loads((written.parent / "compare.json").read_text())
+    assert assert_figures_are_the_documents(page) > 60
+    assert_well_made(page)
+
+
+def test_the_verdict_names_the_fastest_and_the_cheapest(written: Path) -> None:
+    rows = json.loads((written.parent / "compare.json").read_text())["rows"]
+    fastest = min(rows, key=lambda row: row["epoch_time_s"])["hardware"]
+    cheapest = min((row for row in rows if row["cost_per_epoch_usd"] is not None), key=lambda row: row["cost_per_epoch_usd"])["hardware"]
+    verdict = Page(written.read_text(encoding="utf-8")).all("p", class_="verdict")[0].text
+    assert f"{fastest} is fastest" in verdict and f"{cheapest} is cheapest" in verdict
+
+
+def test_every_priced_machine_is_a_point(written: Path) -> None:
+    page, document = Page(written.read_text(encoding="utf-8")), json.loads((written.parent / "compare.json").read_text())
+    priced = [row for row in document["rows"] if row["cost_per_epoch_usd"] is not None]
+    dots = page.all("circle")
+    assert len(dots) == len(priced) < len(document["rows"])  # a DGX has no price
+    best = {dot.attributes["data-tip"].split("\n")[0] for dot in dots if "best" in dot.attributes["class"].split()}
+    assert best == {row["hardware"] for row in priced if row["pareto"]}
+    problems = [row["problem"] for row in document["left_out"]]
+    assert problems and set(problems) <= {item.text for item in page.all("li")}
+
+
+def test_without_any_machine_it_says_so() -> None:
+    left_out = [{"hardware": "x", "nodes": None, "problem": "x is too small"}]
+    page = Page(comparison_page({"schema": 1, "workload": "w", "rows": [], "left_out": left_out}))
+    assert page.all("p", class_="verdict")[0].text == "No machine can run it." and "x is too small" in page.all("li")[-1].text
+
+
+@pytest.mark.skipif(browser() is None, reason="no Chromium or Chrome on this machine")
+def test_points_tell_what_they_are(written: Path) -> None:
+    with opened(written) as tab:
+        tab.size(1200, 900)
+        tab.point("circle.best")
+        assert "an epoch" in tab.evaluate("document.getElementById('tip').textContent")
+        order = "[...document.querySelectorAll('#table tbody tr')].map(row => +row.cells[4].querySelector('data').value)"
+        before = tab.evaluate(order)
+        tab.click("#table th:nth-child(5) button")
+        assert tab.evaluate(order) == sorted(before)
+        assert tab.complaints() == [] and tab.requests() == []
