@@ -99,7 +99,8 @@ def _worth(rows: Sequence[Figures]) -> Part:
     cells: list[list[Child]] = [
         [
             NAMES[row.value("resource")], row.shown("twice/step_time_s", as_time), _gain(row, "twice"),
-            row.shown("twice/cost_per_epoch_usd", as_money), row.shown("twice/break_even_price_usd_per_h", as_price), _gain(row, "infinite"),
+            row.shown("twice/cost_per_epoch_usd", as_money), row.shown("twice/break_even_price_usd_per_h", as_price),
+            _gain(row, "infinite"),
             row.shown("shadow_price_s_per_percent", as_time) if row.value("shadow_price_s_per_percent") > 0 else "-", _enough(row),
         ]
         for row in rows
