@@ -10,21 +10,22 @@ from sim.report.page.markup import Html, joined, tag
 
 WIDTH, HEIGHT = 820.0, 470.0
 LEFT, RIGHT, TOP, BOTTOM = 74.0, 24.0, 14.0, 52.0
-_LABEL_HEIGHT, _LABEL_WIDTH = 13.0, 6.4
+_LABEL_HEIGHT, _LABEL_WIDTH = 13.0, 7.0
 """Room of a label: its height, and the width of a letter."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """A point at *x*, *y*; *at* names where the two figures stand, *best* draws it in the accent colour with its *name* beside it."""
+    """A point at *x*, *y*; *at* tells of both figures where they stand and what they are there; *best* draws it in the accent colour."""
 
     x: float
     y: float
     name: str
     says: str
-    at: tuple[str, str]
+    at: tuple[tuple[str, float], tuple[str, float]]
     best: bool = False
     named: bool = False
+    """Whether its name stands beside it, where there is room."""
 
 
 @dataclass(frozen=True)
@@ -35,10 +36,14 @@ class Axis:
     low: float
     high: float
     write: Callable[[float], str]
+    own: tuple[float, ...] = ()
+    """Values to write instead of round ones."""
 
     @property
     def ticks(self) -> list[float]:
-        """Return round values: 1, 2 and 5 times powers of ten, or the powers alone where the axis is long."""
+        """Return round values: 1, 2 and 5 times powers of ten, or the powers alone where the axis is long; or the axis's own."""
+        if self.own:
+            return list(self.own)
         factors = (1.0, 2.0, 5.0) if self.high / self.low < 300 else (1.0,)
         powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
         return [found for power in powers for factor in factors if self.low <= (found := factor * 10.0**power) <= self.high]
@@ -48,11 +53,11 @@ class Axis:
         return start + (end - start) * math.log(value / self.low) / math.log(self.high / self.low)
 
 
-def axis(title: str, values: Sequence[float], write: Callable[[float], str]) -> Axis:
-    """Return an axis with room around *values*, all above nothing."""
+def axis(title: str, values: Sequence[float], write: Callable[[float], str], own: bool = False) -> Axis:
+    """Return an axis with room around *values*, all above nothing; *own* writes them, not round ones."""
     low, high = min(values), max(values)
     room = max((high / low) ** 0.07, 1.15)
-    return Axis(title, low / room, high * room, write)
+    return Axis(title, low / room, high * room, write, tuple(sorted(set(values))) if own else ())
 
 
 def chart(
@@ -80,10 +85,10 @@ def chart(
                 r="7" if point.best else "5.5",
                 class_=look,
                 data_tip=point.says,
-                data_x=repr(point.x),
-                data_y=repr(point.y),
-                data_x_at=point.at[0],
-                data_y_at=point.at[1],
+                data_x=repr(point.at[0][1]),
+                data_y=repr(point.at[1][1]),
+                data_x_at=point.at[0][0],
+                data_y_at=point.at[1][0],
             )
         )
     names = [found for point in points if point.named and (found := _name(point.name, *place(point.x, point.y), taken)) is not None]

@@ -43,7 +43,7 @@ def comparison_page(document: Mapping[str, Any]) -> str:
 def named(row: Figures) -> str:
     """Return the machine of *row*, and how many of it."""
     nodes = row.value("nodes")
-    return str(row.value("hardware")) if nodes == 1 else f"{nodes} x {row.value('hardware')}"
+    return str(row.value("hardware")) if nodes == 1 else f"{row.value('hardware')}, {nodes} nodes"
 
 
 def verdict_of(rows: Sequence[Figures]) -> str:
@@ -72,7 +72,7 @@ def _pareto(rows: Sequence[Figures]) -> Part:
     points = [
         Point(
             row.value("epoch_time_s") / 3600, row.value("cost_per_epoch_usd"), named(row), f"{named(row)}\n{_words(row)}\n{_stall(row)}",
-            (row.place("epoch_time_s"), row.place("cost_per_epoch_usd")), row.value("pareto"), True,
+            (row.marked("epoch_time_s"), row.marked("cost_per_epoch_usd")), row.value("pareto"), True,
         )
         for row in priced
     ]  # fmt: skip

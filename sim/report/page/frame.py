@@ -37,7 +37,7 @@ def page(title: str, kind: str, hero: Html, parts: Sequence[Part], documents: Ma
         tag("a", "Skip to the result", href="#result", class_="skip"),
         _header(kind, parts),
         tag("main", hero, *(part.html for part in parts), _document(documents[name]), id="main"),
-        tag("footer", tag("p", f"stallsim {__version__}. A prediction: what may be trusted stands under “expected error”.")),
+        tag("footer", tag("p", f"stallsim {__version__}. Predicted, not measured.")),
         tag("div", id="tip", role="tooltip", hidden=True),
         tag("div", id="said", class_="unseen", aria_live="polite"),
         *(tag("script", embedded(document), type="application/json", id=f"json-{key}") for key, document in documents.items()),
@@ -62,5 +62,5 @@ def _document(document: Mapping[str, Any]) -> Html:
     text = tag("pre", json.dumps(document, indent=2), tabindex="0", aria_label="JSON document")
     return section(
         "document", "The whole document", details("JSON, as --json prints it", text),
-        lead="Every figure above is taken from here; programs read the same from run.json.",
+        lead="Every figure above is taken from here; programs read the same with --json.",
     )  # fmt: skip

@@ -68,6 +68,10 @@ class Figures:
             found = found[int(part)] if isinstance(found, list) else found[part]
         return found
 
+    def marked(self, path: str) -> tuple[str, float]:
+        """Return where the figure at *path* stands, and what it is, for a mark."""
+        return self.place(path), float(self.value(path))
+
     def inside(self, path: str) -> Figures:
         """Return the same figures, looked for below *path*."""
         return Figures(self.document, self.name, f"{self.below}/{path}".strip("/"))

@@ -8,7 +8,7 @@ from typing import Any
 from sim.report.page.bars import bar, named_bars, stall_key, stall_pieces
 from sim.report.page.chart import Point, axis, chart
 from sim.report.page.frame import Part, page
-from sim.report.page.markup import Child, Figures, Html, as_money, as_number, as_percent, as_rate, as_time, section, table, tag
+from sim.report.page.markup import Child, Figures, Html, as_money, as_number, as_percent, as_rate, as_time, section, table, tag, unbroken
 
 
 def scaling_page(document: Mapping[str, Any]) -> str:
@@ -28,7 +28,7 @@ def scaling_page(document: Mapping[str, Any]) -> str:
     hardware = next((found.value("hardware") for sizes in ran.values() for found in sizes), document["runs"][0].get("hardware", ""))
     head = tag("h1", f"{name} on {hardware}, at {len(document['runs'])} sizes")
     sizes = next((found for found in ran.values() if found), [])
-    hero = tag("div", head, tag("p", verdict_of(sizes), class_="verdict"), class_="hero", id="result")
+    hero = tag("div", head, tag("p", unbroken(verdict_of(sizes)), class_="verdict"), class_="hero", id="result")
     return page(f"{name} on {hardware}, scaling", "scaling", hero, parts, {"run": document})
 
 
@@ -71,13 +71,13 @@ def _parts(sizes: Sequence[Figures], job: int, several: bool) -> list[Part]:
 def _speed(sizes: Sequence[Figures]) -> Html:
     rates = [(float(found.value("gpus")), found.value("throughput_samples_per_s")) for found in sizes]
     ideal = [(gpus, rates[0][1] * gpus / rates[0][0]) for gpus, _ in rates]
-    across = axis("GPUs", [gpus for gpus, _ in rates], as_number)
+    across = axis("GPUs", [gpus for gpus, _ in rates], as_number, own=True)
     up = axis("samples per second", [rate for _, rate in (*rates, *ideal)], as_number)
     points = [
         Point(
             gpus, rate, as_percent(efficiency(found, sizes[0])),
             f"{gpus:.0f} GPUs\n{as_rate(rate)}\nefficiency {as_percent(efficiency(found, sizes[0]))}",
-            (found.place("gpus"), found.place("throughput_samples_per_s")), True, True,
+            (found.marked("gpus"), found.marked("throughput_samples_per_s")), True, True,
         )
         for found, (gpus, rate) in zip(sizes, rates, strict=True)
     ]  # fmt: skip

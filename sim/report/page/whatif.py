@@ -41,8 +41,8 @@ def verdict_of(whole: Figures, rows: Sequence[Figures]) -> str:
     name = NAMES[best.value("resource")]
     if gain < 1.0:
         return f"Nothing gains much by itself: twice as fast, {name} would bring {gain:.1f} % more throughput."
-    worth = f" It pays for itself up to {as_price(rise)}." if rise is not None else ""
-    return f"Improve {name} first: twice as fast, it brings {gain:.0f} % more throughput.{worth}"
+    worth = f", and pays for itself up to {as_price(rise)}" if rise is not None else ""
+    return f"{name[0].upper()}{name[1:]} first: twice as fast, it brings {gain:.0f} % more throughput{worth}."
 
 
 def _tiles(whole: Figures) -> Html:

@@ -18,7 +18,7 @@ VALUES = st.floats(1e-3, 1e6)
 @given(st.lists(st.tuples(VALUES, VALUES), min_size=1, max_size=30))
 def test_points_are_inside_and_in_order(places: list[tuple[float, float]]) -> None:
     across, up = axis("x", [x for x, _ in places], str), axis("y", [y for _, y in places], str)
-    points = [Point(x, y, "name", "says", ("a", "b")) for x, y in places]
+    points = [Point(x, y, "name", "says", (("a", x), ("b", y))) for x, y in places]
     dots = Page(chart(points, across, up, "label")).all("circle")
     for dot, (x, y) in zip(dots, places, strict=True):
         left, top = float(dot.attributes["cx"]), float(dot.attributes["cy"])
@@ -36,11 +36,11 @@ def test_ticks_are_round_and_inside(one: float, other: float) -> None:
 
 
 def test_labels_do_not_lie_on_each_other() -> None:
-    points = [Point(1 + place % 5, 1 + place / 3, f"machine-{place}", "says", ("a", "b"), True, True) for place in range(15)]
+    points = [Point(1 + place % 5, 1 + place / 3, f"machine-{place}", "says", (("a", 1.0), ("b", 1.0)), True, True) for place in range(15)]
     across, up = axis("x", [1, 5], str), axis("y", [1, 6], str)
     html = chart(points, across, up, "label")
     boxes = [
-        (float(x) - (6.4 * len(name) if anchor == "end" else 0), float(y), 6.4 * len(name))
+        (float(x) - (7.0 * len(name) if anchor == "end" else 0), float(y), 7.0 * len(name))
         for x, y, anchor, name in re.findall(r'<text x="([\d.]+)" y="([\d.]+)" text-anchor="(start|end)">(machine-\d+)', html)
     ]
     assert len(boxes) >= 10
