@@ -18,21 +18,8 @@ MACHINES = ["p3.2xlarge", "p3.16xlarge", "p4d.24xlarge", "g4dn.xlarge", "p2.xlar
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("comparison")
-    command = [
-        "compare",
-        "resnet50",
-        *MACHINES,
-        "--batch",
-        "96",
-        "-q",
-        "--html",
-        str(folder / "page.html"),
-        "-o",
-        str(folder),
-        "--jobs",
-        "1",
-    ]
-    assert main(command) == 0
+    command = ["compare", "resnet50", *MACHINES, "--batch", "150", "-q", "--jobs", "1"]
+    assert main([*command, "--html", str(folder / "page.html"), "-o", str(folder)]) == 0
     return folder / "page.html"
 
 
