@@ -26,13 +26,15 @@ def collective_document(table: Table) -> dict[str, Any]:
         }
         for row in table.rows
     ]
-    return {"schema": 1, "hardware": table.hardware, "op": table.op, "nodes": table.nodes, "gpus": table.ranks, "rows": rows}
+    head = {"schema": 1, "hardware": table.hardware, "op": table.op, "nodes": table.nodes, "gpus": table.ranks}
+    return head | {"bisection_bytes_per_s": table.bisection or None, "rows": rows}
 
 
 def collective_text(table: Table) -> str:
     """Return *table* in aligned columns."""
     chosen = f"{'algorithm':15} {'protocol':8} {'channels':>8}"
-    lines = [_title(table), "", f"{'size':>10} {'time':>10} {'algbw':>11} {'busbw':>11}  {chosen}  bottleneck"]
+    halves = [f"between halves of the cluster: {show(table.bisection, 'bandwidth')} each way"] if table.bisection else []
+    lines = [_title(table), *halves, "", f"{'size':>10} {'time':>10} {'algbw':>11} {'busbw':>11}  {chosen}  bottleneck"]
     for row in table.rows:
         size, time = show(row.nbytes, "binary size"), show(row.time, "time")
         rates = f"{show(row.algbw, 'bandwidth'):>11} {show(row.busbw, 'bandwidth'):>11}"

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from sim import units
 from sim.check import check_hardware, require
+from sim.cluster.bisection import bisection_bandwidth
 from sim.cluster.build import place, slots, with_nodes
 from sim.cluster.fabric import crossed
 from sim.spec.library import load_hardware
@@ -44,7 +45,7 @@ def collective_table(
     plan = plan_collectives(job_slots(0, slots(machine, [placed])), machine.fabric, tuning, fabric)
     if plan.forced and known != "all_reduce":
         raise SpecError(f"--algo {tuning.algorithms}: {plan.forced} is an all-reduce, not {op}; leave the choice to NCCL, or write Ring")
-    return Table(machine.name, known, len(placed), ranks, rows(plan, known, sizes))
+    return Table(machine.name, known, len(placed), ranks, rows(plan, known, sizes), bisection_bandwidth(machine))
 
 
 def sizes_of(text: str) -> list[int]:

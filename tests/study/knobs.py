@@ -53,6 +53,32 @@ SCENARIOS = (
         ),
         nodes=2,
     ),
+    Scenario(
+        "p3.2xlarge",
+        "alexnet",
+        (
+            *(f"fabric.leaf_spine.{key}" for key in ("nodes_per_leaf=2", "oversubscription=8", "radix=4", "pods.leaves=2")),
+            "fabric.leaf_spine.pods.oversubscription=1.5", *_SYNTHETIC,
+        ),
+        nodes=8,
+    ),
+    Scenario(
+        "p3.2xlarge", "alexnet", ("fabric.leaf_spine.nodes_per_leaf=4", "fabric.leaf_spine.uplink_bandwidth=1 Gbps", *_SYNTHETIC), nodes=8
+    ),
+    *(
+        Scenario(
+            "p3.2xlarge",
+            "alexnet",
+            (
+                *(f"fabric.dragonfly.{key}" for key in ("nodes_per_router=2", "routers_per_group=2", "groups=3", "radix=5")),
+                *(f"fabric.dragonfly.{key}" for key in ("global_links=1", f"local_bandwidth={local}", f"global_bandwidth={beyond}")),
+                *_SYNTHETIC,
+            ),
+            nodes=12,
+        )
+        for local, beyond in (("1 Gbps", "10 Gbps"), ("10 Gbps", "1 Gbps"))
+    ),
+    Scenario("p3.2xlarge", "alexnet", ("fabric.torus.dimensions=[4, 2]", "fabric.torus.link_bandwidth=1 Gbps", *_SYNTHETIC), nodes=8),
     Scenario("p4d.24xlarge", "bert-base-seq128", ("training.stack.channels=4", *_SMALL), nodes=2),
     Scenario("p4d.24xlarge", "resnet18", ("node.gpu.persistent_cv=0.02", *_SYNTHETIC)),
     Scenario("p3.2xlarge", "bert-base-seq128", ("training.precision=amp_fp16", *_SYNTHETIC)),

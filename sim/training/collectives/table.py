@@ -39,6 +39,8 @@ class Table(NamedTuple):
     nodes: int
     ranks: int
     rows: tuple[Row, ...]
+    bisection: float = 0.0
+    """Bytes/s between two halves of the cluster, each way; 0 for one node."""
 
 
 def rows(plan: CollectivePlan, op: Op, sizes: Sequence[int]) -> tuple[Row, ...]:

@@ -1,0 +1,58 @@
+"""How many bytes/s cross the narrowest cut that halves a cluster, each way? Closed forms of each structure, beside what its NICs give.
+
+NICs of half of the nodes bound every cut: N/2 B. Leaves that are an even number: the uplinks of half of them; pods likewise. Dragonfly
+of g groups: (g/2)^2 pairs of groups with a h/(g - 1) global links each (Kim et al., ISCA 2008); of one group (a/2)^2 local links.
+Torus: across its longest even dimension k, whose rings close: 2 N/k links (N/2 of dimensions of 2, whose ends are joined once each way).
+
+Limits: of an odd number of groups the smaller half is cut off; parts of a torus or a dragonfly are not told from the whole.
+"""
+
+from __future__ import annotations
+
+import math
+
+from sim.cluster.fabric import uplinks
+from sim.spec.fabric import Dragonfly, LeafSpine, Torus
+from sim.spec.hardware import Hardware, Nic
+
+
+def bisection_bandwidth(hardware: Hardware) -> float:
+    """Return the bytes/s between two halves of the worker nodes of *hardware*, each way; 0 for fewer than two nodes."""
+    workers = [group for group in hardware.groups if group.role == "worker" and group.node.gpu_count]
+    nodes, fabric = sum(group.count for group in workers), hardware.fabric
+    if nodes < 2:
+        return 0.0
+    nic = workers[0].node.nic
+    limits = [nodes // 2 * nic.count * nic.bandwidth * nic.transport.total_efficiency, fabric.core_bandwidth or math.inf]
+    if fabric.leaf_spine:
+        limits += _leaf_spine(fabric.leaf_spine, nic, nodes)
+    if fabric.dragonfly:
+        limits.append(_dragonfly(fabric.dragonfly))
+    if fabric.torus:
+        limits.append(_torus(fabric.torus))
+    return min(limits)
+
+
+def _leaf_spine(spec: LeafSpine, nic: Nic, nodes: int) -> list[float]:
+    of_leaf = uplinks(spec, nic) * (nic.count if spec.rails else 1)
+    leaves = -(-nodes // spec.nodes_per_leaf)
+    limits = [leaves // 2 * of_leaf] if leaves > 1 else []
+    if spec.pods and leaves > spec.pods.leaves:
+        limits.append(-(-leaves // spec.pods.leaves) // 2 * spec.pods.leaves * of_leaf / spec.pods.oversubscription)
+    return limits
+
+
+def _dragonfly(spec: Dragonfly) -> float:
+    def cut(count: int) -> int:
+        return count // 2 * (count - count // 2)
+
+    if spec.groups == 1:
+        return cut(spec.routers_per_group) * spec.local_bandwidth if spec.routers_per_group > 1 else math.inf
+    of_pair = spec.routers_per_group * spec.global_links / (spec.groups - 1)
+    return cut(spec.groups) * of_pair * spec.global_bandwidth
+
+
+def _torus(spec: Torus) -> float:
+    places = math.prod(spec.dimensions)
+    longest = max((length for length in spec.dimensions if length % 2 == 0), default=max(spec.dimensions))
+    return places // longest * min(2, longest - 1) * spec.link_bandwidth if longest > 1 else math.inf
