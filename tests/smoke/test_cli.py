@@ -195,7 +195,7 @@ def test_a_filter_without_match_says_so(capsys: Capture) -> None:
     assert main(["list", "--where", "gpu=V1"]) == 1
     assert "no row meets gpu=V1; did you mean V100-PCIe-16GB" in capsys.readouterr().err
     assert main(["list", "--where", "gpus=9"]) == 1
-    assert "no row meets gpus=9; gpus goes from 1 to 32" in capsys.readouterr().err
+    assert "no row meets gpus=9; gpus goes from 1 to 1 152" in capsys.readouterr().err
 
 
 def test_check_suggests_a_name(capsys: Capture) -> None:
