@@ -229,6 +229,39 @@ def import_trace(
     print_json(trace_document(found, row)) if as_json else typer.echo(trace_table(found))
 
 
+@app.command(epilog="Example:  sudo python -m calibration lab my-plan.yaml -o my-lab.csv --limit 300")
+def lab(
+    file: Annotated[
+        Path | None,
+        typer.Argument(metavar="[FILE]", help="a plan of points to measure, or with --score measured rows; the committed ones by default"),
+    ] = None,
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="FILE.csv", help="rows; the points it holds already are not measured again")
+    ] = Path("lab.csv"),
+    limit: Annotated[float | None, typer.Option(min=1, metavar="SECONDS", help="begin no further point after so long")] = None,
+    only_list: Annotated[bool, typer.Option("--list", help="print the points of the plan and measure nothing")] = False,
+    score: Annotated[bool, typer.Option("--score", help="predict measured rows and say how far off that is")] = False,
+    as_json: Json = False,
+) -> None:
+    """Measure training over networks of given rate and delay, with namespaces of this machine as hosts (needs root)."""
+    from calibration.lab import score as scoring
+    from calibration.lab.plan import points, read_plan
+    from calibration.lab.run import run_plan
+
+    if score:
+        found = scoring.score(file or scoring.COMMITTED)
+        return print_json(scoring.score_document(found)) if as_json else typer.echo(scoring.score_table(found))
+    plan = read_plan(file or scoring.PLAN)
+    if only_list:
+        return typer.echo("\n".join(f"{role:10}  {point.text}" for point, role in points(plan).items()))
+    lines = run_plan(plan, output, talk, limit)
+    if as_json:
+        print_json({"points": lines})
+    if any(line["state"] == "failed" for line in lines):
+        talk("some points failed; the same command tries them again")
+        raise typer.Exit(1)
+
+
 def committed_records() -> list[Path]:
     """Return the files of measured runs that come with the package."""
     return [Path(__file__).parent / "records" / "runs.csv"]

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import IO, Any, Final, Literal, get_args
+from typing import IO, Any, Final, Literal, NoReturn, get_args
 
 from sim.spec.yaml import SpecError
 
@@ -29,6 +29,7 @@ Precision = Literal["fp32", "tf32", "amp_fp16", "amp_bf16"]
 
 LIMIT: Final = 300.0
 """Seconds that a rank waits for another before it gives up."""
+MOST_STEPS: Final = 200
 _POLL: Final = 0.02
 """Seconds between two looks at the ranks' processes; nothing is timed with it."""
 _DONE: Final = "stallsim-steps:"
@@ -55,6 +56,8 @@ class StepsWanted:
     """``KEY=VALUE`` each."""
     threads: int = 1
     """Of torch's CPU kernels, per rank."""
+    seconds: float = 0.0
+    """More steps than asked for are timed until they take about so long."""
 
     def __post_init__(self) -> None:
         """Raise SpecError where a count is none or the precision unknown."""
@@ -136,22 +139,30 @@ def _device() -> Any:
 
 @contextmanager
 def _process_group(device: Any) -> Iterator[None]:
-    """Join the ranks that the environment tells of, where there are others and no group yet, and part at the end."""
+    """Join the other ranks, if not yet done, and part at the end."""
+    import torch.distributed as dist
+
+    joined = _join(device)
+    try:
+        yield
+    finally:
+        if joined:
+            dist.destroy_process_group()
+
+
+def _join(device: Any) -> bool:
+    """Join the ranks that the environment tells of, where there are others and no group yet; tell whether that was so."""
     import datetime
 
     import torch.distributed as dist
 
     if dist.is_initialized() or int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        yield
-        return
+        return False
     backend = "nccl" if device.type == "cuda" else "gloo"
     meeting = os.environ.get("STALLSIM_MEETING", "env://")
     place = {"rank": int(os.environ["RANK"]), "world_size": int(os.environ["WORLD_SIZE"])}
     dist.init_process_group(backend, init_method=meeting, timeout=datetime.timedelta(seconds=LIMIT), **place)
-    try:
-        yield
-    finally:
-        dist.destroy_process_group()
+    return True
 
 
 def _ranks() -> int:
@@ -259,17 +270,20 @@ def _timed(step: Callable[[], None], wanted: StepsWanted, device: Any) -> tuple[
         if device.type == "cuda":
             torch.cuda.synchronize(device)
 
+    begin = time.perf_counter()
     for _ in range(wanted.warmup):
+        begin = time.perf_counter()
         step()
-    wait()
+        wait()
+    count = _agreed(wanted, time.perf_counter() - begin, device)
     if dist.is_initialized():
         dist.barrier(device_ids=[device.index] if device.type == "cuda" else None)
     marks, used = [time.perf_counter()], time.process_time()
-    for _ in range(wanted.steps):
+    for _ in range(count):
         step()
         wait()
         marks.append(time.perf_counter())
-    used = (time.process_time() - used) / wanted.steps
+    used = (time.process_time() - used) / count
     return [end - begin for begin, end in pairwise(marks)], used
 
 
@@ -279,17 +293,33 @@ def ready(wanted: StepsWanted, device: Any) -> tuple[Any, NextInputs, Callable[[
     return model, _same_batch(wanted, model, device), _loss
 
 
+def _agreed(wanted: StepsWanted, last: float, device: Any) -> int:
+    """Return how many steps all ranks time, when the *last* of the warm-up took so many seconds on this one."""
+    import torch
+    import torch.distributed as dist
+
+    count = wanted.steps
+    if wanted.seconds and wanted.warmup:
+        count = max(count, min(MOST_STEPS, round(wanted.seconds / last)))
+    if dist.is_initialized() and wanted.seconds:
+        asked = torch.tensor([count], device=device)
+        dist.all_reduce(asked, dist.ReduceOp.MIN)
+        count = int(asked.item())
+    return count
+
+
 def spawn(
     wanted: StepsWanted,
     ranks: int,
     before: Callable[[int], Sequence[str]] = lambda rank: (),
     environment: Mapping[str, str] | None = None,
     limit: float = 2 * LIMIT,
+    program: Sequence[str] = ("calibration.ddp_steps",),
 ) -> list[RankSteps]:
     """Run *wanted* in *ranks* processes of this machine, each behind the command *before* gives for its rank; return all results.
 
-    Without MASTER_ADDR in *environment* the ranks meet over a file. Raise SpecError, with all processes ended, where a rank fails or
-    *limit* seconds pass.
+    *program* is the module that runs a rank, with what it is told besides. Without MASTER_ADDR in *environment* the ranks meet over a
+    file. Raise SpecError, with all processes ended, where a rank fails or *limit* seconds pass.
     """
     with tempfile.TemporaryDirectory() as folder:
         meeting = {} if environment and "MASTER_ADDR" in environment else {"STALLSIM_MEETING": f"file://{folder}/ranks"}
@@ -299,7 +329,7 @@ def spawn(
             for rank in range(ranks):
                 said: IO[bytes] = (Path(folder) / f"{rank}.txt").open("w+b")
                 own = shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-                command = [*before(rank), sys.executable, "-m", "calibration.ddp_steps", json.dumps(asdict(wanted))]
+                command = [*before(rank), sys.executable, "-m", program[0], json.dumps(asdict(wanted)), *program[1:]]
                 started.append((subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=own), said))
             _wait([process for process, _ in started], [said for _, said in started], limit)
             return [_result(said) for _, said in started]
@@ -344,17 +374,25 @@ def _result(said: IO[bytes]) -> RankSteps:
     raise SpecError(f"a rank ended without a result: {_last_words(said)}")
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run as one rank what the JSON document *arguments*[0] wants, and hand the result over on stdout."""
+def main(arguments: Sequence[str], next_inputs: NextInputs | None = None) -> int:
+    """Run as one rank what the JSON document *arguments*[0] wants, fed by *next_inputs*, and hand the result over on stdout."""
     try:
         found = json.loads(arguments[0])
         wanted = StepsWanted(**found | {"inputs": tuple(found["inputs"]), "arguments": tuple(found.get("arguments", ()))})
-        print(_DONE + json.dumps(asdict(run_rank(wanted))), flush=True)
+        _join(_device())  # and never part: Gloo's threads may abort a process that does
+        print(_DONE + json.dumps(asdict(run_rank(wanted, next_inputs))), flush=True)
     except SpecError as error:
-        print(error, file=sys.stderr)
+        print(error, file=sys.stderr, flush=True)
         return 2
     return 0
 
 
+def leave(code: int) -> NoReturn:
+    """End this rank's process at once, without the destructors of communication threads."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    leave(main(sys.argv[1:]))

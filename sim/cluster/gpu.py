@@ -13,6 +13,7 @@ Limits: kernels of one layer run one after another; nothing overlaps inside the 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -209,14 +210,23 @@ def memory_time(nbytes: float, gpu: Gpu) -> float:
     return nbytes / (gpu.memory_bandwidth * gpu.memory_efficiency)
 
 
-class LiveGpu:
-    """One GPU (or a class of equal ones) while a simulation runs: computes, slower while a collective runs beside it."""
+_NO_CORES: Mapping[str, float] = {}
 
-    def __init__(self, network: Network, name: str, slowdown: float, shared: str | None) -> None:
+
+class LiveGpu:
+    """One GPU (or a class of equal ones) while a simulation runs: computes, slower while a collective runs beside it.
+
+    A processor that trains itself loads *cores* of its host, which it shares with loaders and sockets by *weight*.
+    """
+
+    def __init__(
+        self, network: Network, name: str, slowdown: float, shared: str | None, cores: Mapping[str, float] = _NO_CORES, weight: float = 1.0
+    ) -> None:
         self._network = network
         self._name = name
         self._slow = 1.0 / slowdown
-        self._usage = {shared: 1.0} if shared else {}
+        self._usage = ({shared: 1.0} if shared else {}) | dict(cores)
+        self._weight = weight
         self._communicating = False
         self._current: Activity | None = None
 
@@ -224,7 +234,7 @@ class LiveGpu:
         """Begin *duration* seconds of work at full speed."""
         if self._slow == 1.0 and not self._usage:
             return self._network.start_alone(self._name, duration)
-        self._current = self._network.start(self._name, duration, self._usage, cap=self._speed())
+        self._current = self._network.start(self._name, duration, self._usage, cap=self._speed(), weight=self._weight)
         return self._current
 
     def communicating(self, active: bool) -> None:

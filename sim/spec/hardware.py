@@ -76,6 +76,8 @@ class Gpu(Spec):
     bridge: Bridge | None = None
     """The NVLink bridge that joins two boards, for machines whose topology says ``bridged``."""
     context_memory: Bytes
+    host_cores: Whole = 0
+    """Of a processor that trains itself: the host's cores it is made of, on which loaders and sockets work as well."""
     power: Power | None = None
     compute_cv: Fraction = 0.0
     """Coefficient of variation of a step's compute time on one device, from step to step."""
@@ -281,6 +283,15 @@ class Node(Spec):
             return self.topology.nvlink
         pairs = {f"{gpu}-{gpu + 1}": self.gpu.bridge.count for gpu in range(0, self.gpu_count - 1, 2)}
         return NvLink(link=self.gpu.bridge.link, pairs=pairs)
+
+    @model_validator(mode="after")
+    def _has_the_cores(self) -> Node:
+        if self.gpu.host_cores * self.gpu_count > self.host.physical_cores:
+            raise ValueError(
+                f"gpu.host_cores ({self.gpu.host_cores}) of each of {self.gpu_count} are more than host.physical_cores "
+                f"({self.host.physical_cores})"
+            )
+        return self
 
 
 class Prices(Spec):

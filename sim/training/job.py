@@ -21,6 +21,7 @@ from sim.training.collectives.plan import CollectivePlan, Live, Tuning
 from sim.training.collectives.transfer import TransferExecutor
 from sim.training.exchange import Backend, Collective, Exchange
 from sim.training.input_pipeline import (
+    CORE_WEIGHT,
     PAGEABLE_SLOWDOWN,
     BatchCost,
     DaliPipeline,
@@ -171,7 +172,10 @@ def _live_gpu(network: Network, found: RankClass, workload: Workload) -> LiveGpu
     if workload.input.loader == "dali_gpu":
         shared = _gpu_link(found)
         network.add_link(shared, 1.0)
-    return LiveGpu(network, f"gpu {found.slot.name}.{found.gpus[0]}", workload.training.stack.overlap_slowdown, shared)
+    each = found.slot.node.gpu.host_cores
+    cores = {found.cores: float(found.members * each)} if each else {}
+    name = f"gpu {found.slot.name}.{found.gpus[0]}"
+    return LiveGpu(network, name, workload.training.stack.overlap_slowdown, shared, cores, CORE_WEIGHT if each else 1.0)
 
 
 def _exchange(stage: Stage, ranks: Sequence[int], gpus: Sequence[LiveGpu], plan: StepPlan, rings: CollectivePlan | None) -> Exchange:

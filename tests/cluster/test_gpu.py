@@ -320,6 +320,14 @@ def test_a_decoder_on_the_same_gpu_gets_half(env, network):
     assert decoding.history == [(0.0, "gpu0")]
 
 
+def test_a_processor_that_trains_shares_its_cores_by_weight(env, network):
+    """Compute of 2 s beside other work of 3 s with three times its weight on one core: that ends at 4 s, with 1 s of compute to go."""
+    network.add_link("cores", 1.0)
+    other = network.start("prep", 3.0, {"cores": 1.0}, cap=1.0, weight=3.0)
+    assert ends(env, LiveGpu(network, "g", 1.0, None, {"cores": 1.0}, 1.0), 2.0) == [5.0]
+    assert other.history == [(0.0, "cores")]
+
+
 @given(st.floats(0.1, 20), st.lists(st.floats(0.01, 3), max_size=6), st.floats(1, 4))
 def test_slowed_down_work_ends_when_its_seconds_are_through(duration, gaps, slowdown):
     """Oracle: full speed and 1/slowdown by turns, added up until the work is done."""

@@ -1,15 +1,15 @@
 """What does a collective cost over Gloo? Down to host memory, around one ring of all ranks over sockets, and up again.
 
 All-reduce (facebookincubator/gloo, docs/algorithms.md, the default since the new interface): a ring in rank order, reduce-scatter then
-all-gather, in segments of at most 1 MiB of which one is reduced while another is on the wire:
+all-gather, each a pass of segments as `sim.training.collectives.gloo_ring` times it:
 
-    launch + 2(n-1) * latency + 2(n-1)/n * bytes / rate
+    launch + 2 pass_time(segments, segment / rate, latency / 2)
 
-with rate the slowest of one socket, the NIC, and what a rank's two threads (event loop and caller) copy and add. A gather goes around
-once; a broadcast is a binomial tree, ceil(log2 n) times latency and bytes. Every rank sends and receives each byte of the ring, at
-``cpu_time_per_byte`` both, on the cores that loaders share. torch copies a GPU's tensors to pinned memory before and back after
-(ProcessGroupGloo.cpp), each rank over its own PCIe path. Limits: one collective at a time where torch has two threads; the first NIC
-only; what sockets between ranks of one node and the additions put on DRAM is not counted.
+with rate the slowest of one socket, the NIC, and what a rank's two threads (event loop and caller) copy and add. The latency is that of a
+notice and of the data it lets go. A gather goes around once; a broadcast is a binomial tree, ceil(log2 n) times latency and bytes. Every
+rank sends and receives each byte of the ring, at ``cpu_time_per_byte`` both, on the cores that loaders share. torch copies a GPU's
+tensors to pinned memory before and back after (ProcessGroupGloo.cpp), each rank over its own PCIe path. Limits: one collective at a time
+where torch has two threads; the first NIC only; what sockets between ranks of one node and the additions put on DRAM is not counted.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from sim.cluster.network import Network
 from sim.events import Cause, EventLog
 from sim.spec.hardware import Fabric, Transport
 from sim.training.collectives.channels import ring_channels
+from sim.training.collectives.gloo_ring import cut, pass_time
 from sim.training.collectives.layout import Layout
 from sim.training.collectives.phase import PhaseExecutor, SimProcess
 from sim.training.collectives.plan import CORES_COPY, Chosen, CollectivePlan, Live, Op, Tuning, live_load, live_name
@@ -56,12 +57,20 @@ class GlooPlan(CollectivePlan):
         ranks, load = self.ranks, self._ring_load
         steps, volume = _steps(op, ranks, nbytes)
         rate, cause, limit = self._rate(load)
-        launch, latency = self.transport.launch, steps * self.transport.hop_latency
-        latency += steps * self.fabric.latency if self.nodes > 1 else 0.0
+        launch, latency = self.transport.launch, self._latency(op, nbytes, rate)
         total = latency + volume / rate
         tier = Cause.NETWORK if self.nodes > 1 else Cause.INTERCONNECT
         named = (cause, limit, (tier, f"{self.transport.name} latency"))
         return Cost(algorithm, protocol, channels, launch, volume, volume / steps, volume / total, latency / total, load, *named)
+
+    def _latency(self, op: Op, nbytes: float, rate: float) -> float:
+        """Return the seconds that *op* takes beyond its bytes at *rate*."""
+        one_way = self.transport.hop_latency / 2 + (self.fabric.latency if self.nodes > 1 else 0.0)
+        if op == "broadcast":
+            return math.ceil(math.log2(self.ranks)) * 2 * one_way
+        count, segment = cut(nbytes, self.ranks)
+        wire = segment / rate
+        return (2 if op == "all_reduce" else 1) * (pass_time(count, wire, one_way, self.ranks == 2) - count * wire)
 
     def crossings(self, slot: str) -> dict[str, Hashable]:
         """Return what tells the physical links of one node of *slot* apart."""

@@ -12,9 +12,10 @@ from sim.cluster.build import place, slots
 from sim.events import Cause
 from sim.spec.hardware import Transport
 from sim.training.collectives.gloo import plan_gloo
+from sim.training.collectives.gloo_ring import cut
 from sim.training.collectives.plan import CORES_COPY
 from sim.training.job import job_slots
-from tests.harness import layer, machine, run, toy_workload, volume
+from tests.harness import cluster, layer, machine, run, toy_workload, volume
 
 FREE = {"name": "socket", "hop_latency": "0 s", "launch": "0 s", "efficiency": 1.0, "source": "test"}
 
@@ -35,16 +36,33 @@ def stall(hardware, elements, **keys):
     return stalls[Cause.INTERCONNECT] + stalls[Cause.NETWORK]
 
 
-@given(st.integers(2, 6), st.integers(1, 4), st.floats(1, 1e9), st.floats(0, 1e-3), st.floats(0, 1e-2))
-def test_ring_all_reduce(nodes, gpus, nbytes, latency, launch):
-    """Closed form (gloo docs/algorithms.md): 2(n-1) latencies and 2(n-1)/n of the bytes at the NIC's rate, whatever lies inside nodes."""
+@given(st.integers(2, 6), st.integers(1, 4), st.floats(1, 1e9), st.floats(0, 1e-2))
+def test_ring_all_reduce(nodes, gpus, nbytes, launch):
+    """Closed form (gloo docs/algorithms.md): 2(n-1)/n of the bytes at the NIC's rate, whatever lies inside nodes."""
     ranks = nodes * gpus
-    found = plan(machine(gpus, nodes, nic=1e9), hop_latency=f"{latency!r} s", launch=f"{launch!r} s")
-    expected = launch + 2 * (ranks - 1) * latency + 2 * (ranks - 1) / ranks * nbytes / 1e9
+    found = plan(machine(gpus, nodes, nic=1e9), launch=f"{launch!r} s")
+    expected = launch + 2 * (ranks - 1) / ranks * nbytes / 1e9
     assert found.cost(nbytes).alone == pytest.approx(expected)
     assert found.cost(nbytes, "all_gather").alone == pytest.approx(launch + (expected - launch) / 2)
     rounds = math.ceil(math.log2(ranks))
-    assert found.cost(nbytes, "broadcast").alone == pytest.approx(launch + rounds * (latency + nbytes / 1e9))
+    assert found.cost(nbytes, "broadcast").alone == pytest.approx(launch + rounds * nbytes / 1e9)
+
+
+@given(st.integers(2, 6), st.integers(1, 4), st.floats(1e-6, 1e-3))
+def test_a_small_all_reduce_is_all_latency(nodes, gpus, latency):
+    """Closed form: 2(n-1) latencies, as every rank waits for what its neighbour sent; a broadcast's tree has fewer rounds."""
+    ranks = nodes * gpus
+    found = plan(machine(gpus, nodes, nic=1e15), hop_latency=f"{latency!r} s")
+    assert found.cost(8.0).alone == pytest.approx(2 * (ranks - 1) * latency, abs=1e-8)
+    assert found.cost(8.0, "broadcast").alone == pytest.approx(math.ceil(math.log2(ranks)) * latency, abs=1e-8)
+
+
+def test_a_long_ring_hides_latency_behind_its_segments():
+    """Closed form: each pass of many segments waits only for its first notice and its last bytes; a distant wire for every two segments."""
+    near, far = machine(1, 4, nic=1e9), cluster(machine(1, 4, nic=1e9).groups[0].node, count=4, latency="0.1 s")
+    assert plan(near, hop_latency="1 ms").cost(400e6).alone == pytest.approx(2 * (0.3 + 1e-3))
+    count, segment = cut(400e6, 4)
+    assert plan(far).cost(400e6).alone == pytest.approx(2 * (count / 2 * (segment / 1e9 + 0.2)), rel=0.01)
 
 
 def test_one_socket_bounds_it():
@@ -105,3 +123,17 @@ def test_gloo_hidden_behind_backward_shows_as_prep_stall():
     assert charged.step_time == pytest.approx(1.2, rel=1e-3)
     assert charged.stalls[Cause.PREP] == pytest.approx(1.2 - 0.98, rel=1e-2)
     assert charged.stalls[Cause.INTERCONNECT] == pytest.approx(0.0, abs=1e-3)
+
+
+def on_its_own_core(cpu, *layers):
+    """Two nodes whose accelerator is their one core; gradients of 100 MB at *cpu* ns a byte on a wire that is no matter."""
+    node = machine(1, 2, nic=1e15, cores=1).groups[0].node
+    node = node.model_copy(update={"gpu": node.gpu.model_copy(update={"host_cores": 1})})
+    return run(cluster(node, count=2), toy_workload(layers, stack=gloo(cpu_time_per_byte=f"{cpu} s/GB"))).jobs[0].warm
+
+
+def test_a_processor_that_trains_hides_no_bytes_behind_its_compute():
+    """Conservation: its core works all the time, 0.98 s for the layers and 2 x 100 MB x 1 ns for Gloo."""
+    layers = layer(0, 0.95), layer(0.01, 0.02, 25_000_000)
+    assert on_its_own_core(0, *layers).step_time == pytest.approx(0.98, rel=1e-3)
+    assert on_its_own_core(1, *layers).step_time == pytest.approx(0.98 + 0.2, rel=1e-3)

@@ -1,0 +1,47 @@
+"""What does the calibrating point say of the laboratory's network? Constants of one socket under Gloo, of its raw record and compute's.
+
+*payload*: the share of the line that a plain socket got with both directions in use, as a ring uses them. *latency*: its round trip, as
+a notice goes one way and the data it lets go the other. *cpu_time_per_byte*: processor time of a rank beyond its compute, over the bytes
+it sent and received; DDP's own copies between gradients and buckets are in it. They stand in the laboratory's stack file, and a test
+holds the two together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import mean, median
+
+from calibration.lab.records import Line
+from sim.spec.yaml import SpecError
+
+
+@dataclass(frozen=True)
+class Constants:
+    """Of one socket."""
+
+    payload: float
+    """Share of the line rate."""
+    latency: float
+    """Seconds, there and back."""
+    cpu_time_per_byte: float
+    """Core-seconds per byte sent or received."""
+
+
+def constants(lines: Sequence[Line], gradient_bytes: float) -> Constants:
+    """Return what the lines of role network say of a model with so many bytes of gradients. Raise SpecError where there are none."""
+    calibrating = [line for line in lines if line["role"] == "network" and line["state"] != "failed"]
+    alone = {(line["point"]["model"], line["point"]["batch"]): line for line in lines if line["role"] == "compute"}
+    if not calibrating:
+        raise SpecError("no measured point has the role network; the plan must have one that may calibrate")
+    return Constants(
+        median(line["socket"]["both_bytes_per_s"] / line["point"]["rate_bytes_per_s"] for line in calibrating),
+        median(line["socket"]["round_trip_s"] for line in calibrating),
+        median(_cpu_time_per_byte(line, alone[line["point"]["model"], line["point"]["batch"]], gradient_bytes) for line in calibrating),
+    )
+
+
+def _cpu_time_per_byte(line: Line, alone: Line, gradient_bytes: float) -> float:
+    ranks = len(line["ranks"])
+    beyond = mean(rank["cpu_time_s"] for rank in line["ranks"]) - alone["ranks"][0]["cpu_time_s"]
+    return float(max(0.0, beyond)) / (2 * 2 * (ranks - 1) / ranks * gradient_bytes)

@@ -1,0 +1,120 @@
+"""How long does a step of one point take? Build its network, let its hosts train, read the clock of each rank.
+
+A point on one host keeps to the cores that a host has, without a network. Results of a point are raw: every step of every rank, processor
+time, and what a plain socket got from the same network just before.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from calibration.ddp_steps import RankSteps, StepsWanted, spawn
+from calibration.lab.disk import Disk
+from calibration.lab.network import INTERFACE, Hosts, hosts_joined, remove_orphans, shared_cores
+from calibration.lab.plan import LabModel, Plan, Point
+from calibration.lab.probe import Carried, probed
+from sim.spec.yaml import SpecError
+
+_PORT: Final = "29500"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one point gave."""
+
+    ranks: tuple[RankSteps, ...]
+    carried: Carried | None
+    """By the network; None on one host."""
+    delayed_by: str
+    cores: tuple[tuple[int, ...], ...]
+    """Of each host."""
+
+    @property
+    def step_time(self) -> float:
+        """Return the median step of the slowest rank, seconds."""
+        return max(rank.median for rank in self.ranks)
+
+
+def used_cores(plan: Plan, hosts: int) -> tuple[int, ...]:
+    """Return the cores that *hosts* keep to: as many for each as the plan says, while there are some."""
+    return tuple(sorted(os.sched_getaffinity(0))[: hosts * plan.cores_per_host])
+
+
+def overcommitted(plan: Plan, hosts: int) -> str:
+    """Return what to say where *hosts* need more cores than there are; nothing where they do not."""
+    there = len(os.sched_getaffinity(0))
+    if hosts * plan.cores_per_host <= there:
+        return ""
+    return (
+        f"{hosts} hosts of {plan.cores_per_host} core{'s' * (plan.cores_per_host > 1)} are more than the {there} cores here carry: hosts "
+        "share cores and compute slower, which their records say"
+    )
+
+
+def measure(plan: Plan, point: Point) -> Measured:
+    """Return what *point* gives. Raise SpecError where it cannot be measured; of its network nothing is left."""
+    model = plan.models[point.model]
+    threads = max(1, min(plan.cores_per_host, len(used_cores(plan, point.hosts)) // point.hosts))
+    wanted = StepsWanted(
+        model.model, model.inputs, point.batch, plan.steps, plan.warmup, arguments=model.arguments, threads=threads, seconds=plan.seconds
+    )
+    program = ("calibration.ddp_steps",) if point.disk is None else ("calibration.lab.disk", json.dumps(asdict(_disk(model, point))))
+    with _network(plan, point) as (hosts, cores):
+        if hosts is None:
+            ranks = spawn(wanted, 1, lambda rank: ["taskset", "-c", ",".join(map(str, cores[0]))], program=program)
+            return Measured(tuple(ranks), None, "", cores)
+        carried = probed(hosts, point.rate or math.inf)
+        meeting = {"MASTER_ADDR": hosts.addresses[0], "MASTER_PORT": _PORT, "GLOO_SOCKET_IFNAME": INTERFACE}
+        ranks = spawn(wanted, point.hosts, hosts.inside, meeting, program=program)
+        return Measured(tuple(ranks), carried, hosts.delayed_by, cores)
+
+
+@contextmanager
+def _network(plan: Plan, point: Point) -> Iterator[tuple[Hosts | None, tuple[tuple[int, ...], ...]]]:
+    """Give the hosts of *point*, None where there is but one, and their cores."""
+    own = used_cores(plan, point.hosts)
+    if point.hosts == 1 or point.rate is None:
+        remove_orphans()
+        yield None, shared_cores(1, own)
+        return
+    with hosts_joined(point.hosts, point.rate, point.delay, own) as hosts:
+        yield hosts, hosts.cores
+
+
+def _disk(model: LabModel, point: Point) -> Disk:
+    from sim.extract import target
+
+    shape = target.parse_input(model.inputs[0])
+    sizes = (*shape.before, *shape.after)
+    if len(model.inputs) > 1 or shape.name or shape.dtype != "float32":
+        raise SpecError(f"lab: {model.model} takes {' '.join(model.inputs)}; from a disk only one unnamed float32 input can be read")
+    return Disk(point.disk or math.inf, round(model.sample or math.prod(sizes)), sizes, point.batch, point.workers)
+
+
+def machine() -> dict[str, Any]:
+    """Return what this machine and its software are, without names that identify it."""
+    import torch
+
+    return {
+        "kernel": platform.release().split("-")[0],
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "python": platform.python_version(),
+        "torch": torch.__version__.partition("+")[0],
+    }
+
+
+def _processor() -> str:
+    try:
+        lines: Sequence[str] = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.machine()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())

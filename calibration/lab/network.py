@@ -1,0 +1,223 @@
+"""How do several hosts come to be on one machine? Network namespaces, joined by veth cables to a bridge in one more namespace.
+
+Every host sends through a token bucket (tc-tbf) of the asked rate, so each direction of each cable carries that rate. A one-way delay is
+netem's on the way to the host, where the kernel has netem; elsewhere `calibration.lab.delay` carries the frames between TAP devices.
+Everything lies inside namespaces whose names begin with `PREFIX` and the number of the owning process: deleting these, once the processes
+in them are ended, leaves nothing, and no other namespace or interface of the machine is touched. Namespaces whose owner is dead
+are removed by the next laboratory. Limits: hosts share the machine's cores, caches and memory bandwidth.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from sim.spec.yaml import SpecError
+from sim.units import show
+
+PREFIX: Final = "stallsim-lab-"
+INTERFACE: Final = "eth0"
+"""Of every host."""
+FRAME: Final = 1514
+"""Bytes of the largest Ethernet frame."""
+BURST: Final = 1e-3
+"""Seconds of the rate that the token bucket lets through at once: a timer's lateness must not cost rate (tc-tbf(8), 'burst')."""
+UNCUT: Final = 3e-3
+"""The same at low rates: TCP hands down 1 to 2 ms of its rate in one piece (net/ipv4/tcp_output.c, tcp_tso_autosize), up to `LARGEST`; a
+bucket that does not hold a piece cuts it into frames, each with the cost of one and an answer of its own, as no network card does."""
+LARGEST: Final = 68_000
+QUEUE: Final = 16 * 2**20
+"""Bytes that may wait at the token bucket: more than a few sockets ever have under way, so that nothing is dropped."""
+_OWN: Final = re.compile(re.escape(PREFIX) + r"(\d+)-\w+")
+_STOPS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """The hosts of one laboratory network."""
+
+    names: tuple[str, ...]
+    """Namespaces."""
+    cores: tuple[tuple[int, ...], ...]
+    """Cores that each host's processes keep to."""
+    delayed_by: str
+    """What delays: nothing, netem or the delay line."""
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Return the IP address of each host."""
+        return tuple(f"10.77.0.{number + 1}" for number in range(len(self.names)))
+
+    def inside(self, host: int) -> list[str]:
+        """Return what stands before a command that is to run on *host*, on its cores."""
+        cores = ",".join(map(str, self.cores[host]))
+        return ["ip", "netns", "exec", self.names[host], "taskset", "-c", cores]
+
+
+def require_laboratory() -> None:
+    """Raise SpecError where this process may not build networks, or the commands for it are missing."""
+    if not sys.platform.startswith("linux"):
+        raise SpecError("lab: network namespaces are Linux's; run it on a Linux machine or in a virtual one")
+    if os.geteuid() != 0:
+        raise SpecError("lab: building networks needs root; run it as root, for example with sudo")
+    for command, package in (("ip", "iproute2"), ("tc", "iproute2"), ("taskset", "util-linux")):
+        if shutil.which(command) is None:
+            raise SpecError(f"lab: the command '{command}' is missing; install {package}")
+    name = f"{PREFIX}{os.getpid()}-probe"
+    try:
+        _run("ip", "netns", "add", name)
+        _run("ip", "netns", "del", name)
+    except SpecError as error:
+        raise SpecError(
+            f"lab: this machine lets not even root build network namespaces ({error}); a container needs --privileged"
+        ) from None
+
+
+def has_netem() -> bool:
+    """Tell whether this kernel delays frames itself."""
+    with _namespaces(["probe"]) as (name,):
+        _run("ip", "-n", name, "link", "add", "end0", "type", "veth", "peer", "name", "end1")
+        with suppress(SpecError):
+            _run("tc", "-n", name, "qdisc", "add", "dev", "end0", "root", "netem", "delay", "1ms")
+            return True
+    return False
+
+
+def shared_cores(hosts: int, cores: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """Return the cores of each of *hosts*: equal parts of *cores*; where there are more hosts than cores, several share one."""
+    each = max(1, len(cores) // hosts)
+    return tuple(tuple(cores[(host * each + extra) % len(cores)] for extra in range(each)) for host in range(hosts))
+
+
+@contextmanager
+def hosts_joined(count: int, rate: float, delay: float = 0.0, cores: Sequence[int] | None = None) -> Iterator[Hosts]:
+    """Give *count* hosts on a network of *rate* bytes/s and one-way *delay* seconds; afterwards nothing of it is left.
+
+    SIGTERM and SIGHUP end the block as Ctrl-C does.
+    """
+    remove_orphans()
+    own = sorted(os.sched_getaffinity(0)) if cores is None else cores
+    labels = [f"host{number}" for number in range(count)]
+    netem = delay > 0 and has_netem()
+    with ExitStack() as stack:
+        stack.enter_context(_stoppable())
+        names = stack.enter_context(_namespaces([*labels, "switch"]))
+        hosts = Hosts(tuple(names[:-1]), shared_cores(count, own), "netem" if netem else "delay line" if delay > 0 else "")
+        if delay > 0 and not netem:
+            from calibration.lab.delay import delay_line
+
+            stack.enter_context(delay_line(hosts.names, delay))
+        else:
+            _cable(hosts, names[-1], delay)
+        for number, name in enumerate(hosts.names):
+            _address(name, hosts.addresses[number])
+            _run("tc", "-n", name, "qdisc", "add", "dev", INTERFACE, "root", "tbf", *token_bucket(rate))
+        yield hosts
+
+
+def token_bucket(rate: float) -> list[str]:
+    """Return tc's words for a token bucket of *rate* bytes/s."""
+    burst = round(max(3 * FRAME, rate * BURST, min(rate * UNCUT, LARGEST)))
+    return ["rate", f"{round(8 * rate)}bit", "burst", str(burst), "limit", str(QUEUE + burst)]
+
+
+def _cable(hosts: Hosts, switch: str, delay: float) -> None:
+    """Join *hosts* by one cable each to a bridge in the namespace *switch*; with *delay*, netem holds frames on the way to a host."""
+    _run("ip", "-n", switch, "link", "add", "bridge0", "type", "bridge")
+    _run("ip", "-n", switch, "link", "set", "bridge0", "up")
+    for number, name in enumerate(hosts.names):
+        port = f"port{number}"
+        _run("ip", "-n", switch, "link", "add", port, "type", "veth", "peer", "name", INTERFACE, "netns", name)
+        _run("ip", "-n", switch, "link", "set", port, "master", "bridge0", "up")
+        if delay > 0:
+            _run("tc", "-n", switch, "qdisc", "add", "dev", port, "root", "netem", "delay", f"{round(delay * 1e6)}us", "limit", "100000")
+
+
+def _address(name: str, address: str) -> None:
+    _run("ip", "-n", name, "link", "set", "lo", "up")
+    _run("ip", "-n", name, "addr", "add", f"{address}/24", "dev", INTERFACE)
+    _run("ip", "-n", name, "link", "set", INTERFACE, "up")
+
+
+@contextmanager
+def _namespaces(labels: Sequence[str]) -> Iterator[list[str]]:
+    names = [f"{PREFIX}{os.getpid()}-{label}" for label in labels]
+    try:
+        for name in names:
+            _run("ip", "netns", "add", name)
+        yield names
+    finally:
+        for name in names:
+            _remove(name)
+
+
+def remove_orphans() -> None:
+    """Remove the namespaces, and end the processes in them, of laboratories whose process is dead."""
+    for name in existing():
+        match = _OWN.fullmatch(name)
+        if match and not Path(f"/proc/{match[1]}").exists():
+            _remove(name)
+
+
+def existing() -> list[str]:
+    """Return the laboratory namespaces there are on this machine, whoever owns them."""
+    listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=False).stdout
+    return [line.split()[0] for line in listed.splitlines() if line.startswith(PREFIX)]
+
+
+def _remove(name: str) -> None:
+    """Remove the namespace *name*, if there, after ending what runs in it."""
+    if name not in existing():
+        return
+    for _ in range(50):
+        found = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True, check=False).stdout.split()
+        if not found:
+            break
+        for pid in map(int, found):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.02)  # a killed process is gone a moment later
+    with suppress(SpecError):
+        _run("ip", "netns", "del", name)
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP raise KeyboardInterrupt, as SIGINT does; in threads, where signals do not arrive, change nothing."""
+
+    def stop(number: int, frame: object) -> None:
+        for other in _STOPS:
+            signal.signal(other, signal.SIG_IGN)  # cleaning up must not be interrupted
+        raise KeyboardInterrupt
+
+    try:
+        before = {number: signal.signal(number, stop) for number in _STOPS}
+    except ValueError:
+        before = {}
+    try:
+        yield
+    finally:
+        for number, action in before.items():
+            signal.signal(number, action)
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = " ".join((done.stderr or done.stdout).split())
+        raise SpecError(f"lab: '{' '.join(command)}' failed: {said or f'exit code {done.returncode}'}")
+
+
+def described(count: int, rate: float, delay: float) -> str:
+    """Return a network in words."""
+    return f"{count} hosts, {8e-6 * rate:g} Mbps" + (f", {show(delay, 'time')} one way" if delay else "")

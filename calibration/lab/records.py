@@ -1,0 +1,152 @@
+"""What is kept of a laboratory's points? Every repetition in FILE.jsonl, one line a point, and beside it rows that `validate` reads.
+
+After each point both files are written anew beside their places and renamed, so an interruption costs the point under way and nothing
+else. A point that failed is kept with its reason, without a row, and measured again by the next run; so is a disturbed one, with its row.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from calibration.lab.measure import Measured
+from calibration.lab.plan import Plan, Point
+from calibration.run_records import COLUMNS, Role
+from sim.report.files import write_file
+from sim.spec.yaml import SpecError
+
+SCHEMA: Final = 1
+DISTURBED: Final = 0.15
+"""Cores that other programs may take while a point is measured."""
+Line = dict[str, Any]
+"""One point with what it gave, as JSON has it."""
+
+
+def raw_file(rows: Path) -> Path:
+    """Return the file of repetitions that belongs to the CSV file *rows*."""
+    return rows.with_suffix(".jsonl")
+
+
+def read_lines(path: Path) -> list[Line]:
+    """Return the points kept in *path*; none where there is no such file. Raise SpecError where it holds something else."""
+    if not path.exists():
+        return []
+    try:
+        found = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (ValueError, OSError) as error:
+        raise SpecError(f"{path}: cannot be read as laboratory points, one JSON document a line: {error}") from None
+    for number, line in enumerate(found, 1):
+        if not isinstance(line, dict) or line.get("schema") != SCHEMA:
+            raise SpecError(f"{path}:{number}: is no point of schema {SCHEMA}; move the file away, or name another with -o")
+    return found
+
+
+def line_of(plan: Plan, point: Point, role: Role, machine: Mapping[str, Any], outcome: Measured | SpecError, others: float = 0.0) -> Line:
+    """Return what to keep of *point*: what was measured, while *others* took so many cores, or why it could not be."""
+    line: Line = {"schema": SCHEMA, "plan": plan.name, "point": _point_document(point), "definition": _definition(plan, point)}
+    line |= {"role": role, "date": datetime.now(UTC).date().isoformat(), **machine}
+    if isinstance(outcome, SpecError):
+        return line | {"state": "failed", "reason": str(outcome)}
+    carried = outcome.carried
+    return line | {
+        "state": "disturbed" if others > DISTURBED else "measured",
+        "others_cores": round(others, 3),
+        "step_time_s": outcome.step_time,
+        "delayed_by": outcome.delayed_by,
+        "host_cores": [len(cores) for cores in outcome.cores],
+        "hosts_per_core": _sharing(outcome),
+        "ranks": [{"times_s": rank.times, "cpu_time_s": rank.cpu_time} for rank in outcome.ranks],
+        "socket": None
+        if carried is None
+        else {
+            "there_bytes_per_s": carried.there,
+            "back_bytes_per_s": carried.back,
+            "both_bytes_per_s": carried.both,
+            "round_trip_s": carried.round_trip,
+        },
+    }
+
+
+def _sharing(outcome: Measured) -> float:
+    """Return how many hosts a core serves, at the most."""
+    every = [core for cores in outcome.cores for core in cores]
+    return max(every.count(core) for core in every)
+
+
+def _point_document(point: Point) -> dict[str, Any]:
+    found = asdict(point)
+    return {
+        "model": found["model"],
+        "batch": found["batch"],
+        "hosts": found["hosts"],
+        "rate_bytes_per_s": found["rate"],
+        "delay_s": found["delay"],
+        "disk_bytes_per_s": found["disk"],
+        "workers": found["workers"],
+    }
+
+
+def _definition(plan: Plan, point: Point) -> dict[str, Any]:
+    """Return what else decides a measurement: with another one a kept point does not count."""
+    model = plan.models[point.model]
+    return {"model": model.model, "inputs": list(model.inputs), "arguments": list(model.arguments), "cores_per_host": plan.cores_per_host}
+
+
+def is_measured(lines: list[Line], plan: Plan, point: Point) -> bool:
+    """Tell whether *lines* hold *point* as this plan defines it."""
+    wanted = (_point_document(point), _definition(plan, point))
+    return any(line["state"] == "measured" and (line["point"], line["definition"]) == wanted for line in lines)
+
+
+def keep(rows: Path, plan: Plan, lines: list[Line], new: Line) -> list[Line]:
+    """Return *lines* with *new*, in place of an earlier outcome of the same point, having written both files."""
+    same = (new["point"], new["definition"])
+    kept = [line for line in lines if (line["point"], line["definition"]) != same] + [new]
+    write_file(raw_file(rows), "".join(json.dumps(line) + "\n" for line in kept))
+    write_file(rows, rows_text(plan, kept))
+    return kept
+
+
+def rows_text(plan: Plan, lines: list[Line]) -> str:
+    """Return the measured *lines* as the CSV file that ``validate`` reads."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, COLUMNS, restval="", lineterminator="\n")
+    writer.writeheader()
+    for line in lines:
+        if line["state"] != "failed" and line["point"]["model"] in plan.models:
+            writer.writerow(_row(plan, line))
+    return out.getvalue()
+
+
+def _row(plan: Plan, line: Line) -> dict[str, Any]:
+    point = line["point"]
+    changes = [f"node.nic.bandwidth={8e-6 * point['rate_bytes_per_s']:g} Mbps"] if point["rate_bytes_per_s"] else []
+    changes += [f"fabric.latency={1e3 * point['delay_s']:g} ms"] if point["delay_s"] else []
+    if point["disk_bytes_per_s"]:
+        changes += [f"node.storage.volume.bandwidth={1e-6 * point['disk_bytes_per_s']:g} MB/s", f"input.num_workers={point['workers']}"]
+    if line["hosts_per_core"] > 1:
+        changes.append(f"training.compute_factor={line['hosts_per_core']:g}")
+    note = f"{len(line['ranks'][0]['times_s'])} steps"
+    note += f"; {line['hosts_per_core']:g} hosts share each core" if line["hosts_per_core"] > 1 else ""
+    note += f"; other programs took {line['others_cores']:.2g} cores" if line["state"] == "disturbed" else ""
+    note += f"; delayed by {line['delayed_by']}" if line["delayed_by"] else ""
+    return {
+        "source": "lab",
+        "hardware": plan.hardware,
+        "workload": plan.models[point["model"]].workload,
+        "software": f"torch {line['torch']}, Linux {line['kernel']}, {line['date']}",
+        "input": "real" if point["disk_bytes_per_s"] else "synthetic",
+        "nodes": point["hosts"],
+        "gpus_per_node": 1,
+        "batch_per_gpu": point["batch"],
+        "set": ";".join(changes),
+        "step_time_s": f"{line['step_time_s']:.6g}",
+        "role": line["role"],
+        "note": note,
+    }

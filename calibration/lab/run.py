@@ -1,0 +1,69 @@
+"""How is a whole plan measured? Point by point, each kept as soon as it is done; what was done before is not done again.
+
+While other programs took more than a little of the processors, a point is kept as disturbed, and measured again by the next run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from calibration.lab.measure import Measured, machine, measure, overcommitted
+from calibration.lab.network import require_laboratory
+from calibration.lab.plan import Plan, Point, points
+from calibration.lab.processor_use import Used
+from calibration.lab.records import DISTURBED, Line, is_measured, keep, line_of, raw_file, read_lines
+from sim.spec.yaml import SpecError
+from sim.units import show
+
+Say = Callable[[str], None]
+
+
+def run_plan(plan: Plan, rows: Path, say: Say, limit: float | None = None) -> list[Line]:
+    """Measure the points of *plan* that *rows* does not hold yet and return all; after *limit* seconds no new one is begun.
+
+    *say* is told of every point. Raise SpecError where this machine is no laboratory, or a file is in the way.
+    """
+    require_laboratory()
+    wanted = points(plan)
+    lines = read_lines(raw_file(rows))
+    if rows.exists() and not raw_file(rows).exists():
+        raise SpecError(f"{rows}: is there already, without its {raw_file(rows).name}; name another file with -o")
+    for text in dict.fromkeys(filter(None, (overcommitted(plan, point.hosts) for point in wanted))):
+        say(f"note: {text}")
+    todo = [point for point in wanted if not is_measured(lines, plan, point)]
+    say(f"{len(wanted)} points, {len(wanted) - len(todo)} of them measured before")
+    end = time.monotonic() + limit if limit else None
+    here = machine()
+    for number, point in enumerate(todo, 1):
+        if end is not None and time.monotonic() > end:
+            say(f"time is up: {len(todo) - number + 1} points are left; the same command goes on with them")
+            break
+        before = Used.now()
+        outcome = _outcome(plan, point)
+        others = Used.now().others_since(before)
+        lines = keep(rows, plan, lines, line_of(plan, point, wanted[point], here, outcome, others))
+        say(f"{number}/{len(todo)}  {point.text}: {_told(outcome)}{_disturbed(others)}")
+    return lines
+
+
+def _outcome(plan: Plan, point: Point) -> Measured | SpecError:
+    try:
+        return measure(plan, point)
+    except SpecError as error:
+        return error
+
+
+def _told(outcome: Measured | SpecError) -> str:
+    if isinstance(outcome, SpecError):
+        return f"failed: {outcome}"
+    text = f"{show(outcome.step_time, 'time')} a step"
+    if outcome.carried:
+        there, back = 8e-6 * outcome.carried.there, 8e-6 * outcome.carried.back
+        text += f"; a plain socket got {there:.0f} and {back:.0f} Mbps, round trip {show(outcome.carried.round_trip, 'time')}"
+    return text
+
+
+def _disturbed(others: float) -> str:
+    return f"; DISTURBED: other programs took {others:.2g} cores" if others > DISTURBED else ""

@@ -1,0 +1,107 @@
+"""How well does the simulator foresee the laboratory? Compute from runs on one host, one network point, and everything else predicted.
+
+The rules are `calibration.validation`'s: nothing is fitted on a predicted row. Beside its simple rules stands one more, *told*: its closed
+form with each row's own rate, at the share of the line that the calibrating rows give, and the row's delay for every ring step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from calibration.baselines import Known, closed_form
+from calibration.questions import Folders
+from calibration.scores import Scored, weighted_quantile
+from calibration.validation import Validation, validate
+
+COMMITTED: Final = Path(__file__).parents[1] / "records" / "lab.csv"
+PLAN: Final = Path(__file__).parent / "plans" / "two-cores.yaml"
+WORKLOADS: Final = Path(__file__).parent / "workloads"
+"""Of the committed plan."""
+RULES: Final = ("free_communication", "copy_row", "told")
+_HEAD: Final = (
+    f"{'':24} {'points':>6}  {'median/p90 %':>13} {'skill':>6}   {'free':>6} {'copy':>6} {'told':>6}\n"
+    f"{'':24} {'':>6}  {'':>13} {'':>6}   {'of the rules, median %':^20}"
+)
+
+
+def score(path: Path) -> Validation:
+    """Return how predictions compare with the measured rows of *path*. Raise SpecError with everything that is wrong."""
+    return validate([path], Folders(None, WORKLOADS), 1)
+
+
+def told(row: Scored, fitted: Sequence[Scored]) -> float:
+    """Return the step (s) that the closed form says when told rate and delay; its share of the line explains the *fitted* rows."""
+    share = weighted_quantile([_share(other) for other in fitted], [1.0] * len(fitted), 0.5) if fitted else 1.0
+    return _closed(row, share)
+
+
+def _closed(row: Scored, share: float) -> float:
+    hardware = row.asked.hardware
+    rate = hardware.groups[0].node.nic.bandwidth * share
+    return closed_form(Known(row.asked, row.compute), (math.log(rate), math.log(rate), math.log(max(hardware.fabric.latency, 1e-9))))
+
+
+def _share(row: Scored) -> float:
+    """Return the share of the line with which the closed form says what was measured, by halving."""
+    low, high = 0.05, 1.5
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _closed(row, middle) > row.asked.step_time else (low, middle)
+    return low
+
+
+def groups(rows: Sequence[Scored]) -> dict[str, list[Scored]]:
+    """Return *rows* by what was asked of the predictions: other rates, delays, hosts, models, disks; and all."""
+    plain = [row for row in rows if _plain(row)]
+    found: dict[str, list[Scored]] = {}
+    for name, of, key in _VIEWS:
+        chosen = plain if of else rows
+        for value in sorted({key(row) for row in chosen if key(row) is not None}):
+            found[f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"] = [row for row in chosen if key(row) == value]
+    return {name: same for name, same in found.items() if same} | {"all": list(rows)}
+
+
+def _plain(row: Scored) -> bool:
+    return row.asked.record.input != "real" and row.asked.nodes == 2 and not row.asked.hardware.fabric.latency
+
+
+_VIEWS: Final[tuple[tuple[str, bool, Callable[[Scored], Any]], ...]] = (
+    ("Mbps", True, lambda row: 8e-6 * row.asked.hardware.groups[0].node.nic.bandwidth),
+    ("model", True, lambda row: row.asked.record.workload),
+    ("ms one way", False, lambda row: 1e3 * row.asked.hardware.fabric.latency or None),
+    ("hosts", False, lambda row: row.asked.nodes if row.asked.nodes > 2 else None),
+    ("from a", False, lambda row: "disk" if row.asked.record.input == "real" else None),
+)
+
+
+def score_document(found: Validation) -> dict[str, Any]:
+    """Return the scores as one JSON document; errors are fractions."""
+    fitted = [row for cluster in found.clusters for row in cluster.fitted]
+    rows = [{"group": name, **_figures(same, fitted)} for name, same in groups(found.scored).items()]
+    return {"schema": 1, "rows": rows, "notes": list(found.notes)}
+
+
+def _figures(rows: Sequence[Scored], fitted: Sequence[Scored]) -> dict[str, Any]:
+    errors = {name: [abs(row.error(name)) for row in rows] for name in ("calibrated", *RULES[:2])}
+    errors["told"] = [abs(told(row, fitted) / row.asked.step_time - 1.0) for row in rows]
+    median = {name: _quantile(values, 0.5) for name, values in errors.items()}
+    best = min(median[name] for name in RULES)
+    figures = {"points": len(rows), "median": median["calibrated"], "p90": _quantile(errors["calibrated"], 0.9)}
+    return figures | {"skill": 1.0 - median["calibrated"] / best if best else None, "rules": {name: median[name] for name in RULES}}
+
+
+def _quantile(values: Sequence[float], share: float) -> float:
+    return weighted_quantile(values, [1.0] * len(values), share)
+
+
+def score_table(found: Validation) -> str:
+    """Return the scores as text."""
+    lines = [_HEAD]
+    for row in score_document(found)["rows"]:
+        rules = " ".join(f"{100 * row['rules'][name]:6.1f}" for name in RULES)
+        skill = "-" if row["skill"] is None else f"{row['skill']:.2f}"
+        lines.append(f"{row['group']:24} {row['points']:6}  {100 * row['median']:5.1f} / {100 * row['p90']:4.1f} {skill:>7}   {rules}")
+    return "\n".join(line.rstrip() for line in "\n".join(lines).splitlines())

@@ -1,0 +1,83 @@
+"""Is a plan read as written? Oracles: the product of its lists by hand, and the sentences a wrong plan must get."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from calibration.lab.plan import MOST_HOSTS, Point, points, read_plan
+from calibration.lab.score import PLAN
+from calibration.questions import OWN_HARDWARE
+from sim.spec.yaml import SpecError
+
+GOOD = """\
+name: small
+hardware: lab-two-cores
+models:
+  mlp: {model: "calibration.lab.models:mlp", inputs: ["784"], workload: lab-mlp}
+points:
+  - {model: mlp, batch: [8, 16], hosts: [1, 2], rate: [100 Mbps, 1 Gbps], delay: 0 s}
+  - {model: mlp, batch: 8, hosts: 2, rate: 100 Mbps, role: network}
+  - {model: mlp, batch: 8, hosts: 2, rate: 100 Mbps, delay: 5 ms, disk: 2 MB/s, workers: 1}
+"""
+
+
+def plan(folder: Path, text: str) -> Path:
+    path = folder / "plan.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_lists_are_multiplied_out(tmp_path: Path) -> None:
+    found = points(read_plan(plan(tmp_path, GOOD)))
+    alone = {Point("mlp", batch, 1, None, 0.0, None, 0): "compute" for batch in (8, 16)}
+    joined = {Point("mlp", batch, 2, rate, 0.0, None, 0): "prediction" for batch in (8, 16) for rate in (12.5e6, 125e6)}
+    slow = {Point("mlp", 8, 2, 12.5e6, 0.005, 2e6, 1): "prediction"}
+    assert found == alone | joined | slow
+    assert next(iter(slow)).text == "mlp, batch 8, 2 hosts, 100 Mbps, 5 ms one way, disk 2 MB/s, 1 workers"
+
+
+def test_an_earlier_block_decides_the_role(tmp_path: Path) -> None:
+    lines = GOOD.splitlines()
+    found = points(read_plan(plan(tmp_path, "\n".join([*lines[:5], lines[6], lines[5]]))))
+    assert found[Point("mlp", 8, 2, 12.5e6, 0.0, None, 0)] == "network"
+    assert sum(role == "network" for role in found.values()) == 1
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "said"),
+    [
+        ("model: mlp, batch: [8", "model: mpl, batch: [8", "there is no model 'mpl' in this plan; it has mlp"),
+        ("rate: [100 Mbps", "rate: [100 MB", r"plan\.yaml:6:\d+: .*rate.*a bandwidth is due"),
+        ("rate: [100 Mbps", "rate: [100", r"plan\.yaml:6:\d+: .*rate"),
+        ("hosts: [1, 2]", "hosts: [1, 99]", f"99 hosts are more than the {MOST_HOSTS}"),
+        ("rate: [100 Mbps, 1 Gbps], ", "", "several hosts need a network; write its rate"),
+        ("disk: 2 MB/s, workers", "workers", "workers read from a disk"),
+        ("batch: [8, 16]", "batchs: [8, 16]", r"plan\.yaml:6:\d+: .*did you mean 'batch'\?"),
+        ("role: network", "role: train", "role"),
+    ],
+)
+def test_what_is_wrong_is_said(tmp_path: Path, was: str, now: str, said: str) -> None:
+    assert was in GOOD
+    with pytest.raises(SpecError, match=said):
+        read_plan(plan(tmp_path, GOOD.replace(was, now, 1)))
+
+
+def test_a_missing_plan_is_said(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="no such file"):
+        read_plan(tmp_path / "none.yaml")
+
+
+def test_the_committed_plan_says_what_calibrates() -> None:
+    """One model over one rate without delay may calibrate; at least three other models, other rates, delays and hosts are predicted."""
+    found = read_plan(PLAN)
+    roles = points(found)
+    network = [point for point, role in roles.items() if role == "network"]
+    predicted = [point for point, role in roles.items() if role == "prediction"]
+    assert len({(point.model, point.rate, point.delay, point.hosts) for point in network}) == 1
+    assert len({point.model for point in predicted} - {network[0].model}) >= 3
+    assert {point.rate for point in predicted} >= {50e6 / 8, 5e9 / 8}
+    assert {point.delay for point in predicted} >= {0.0, 0.02}
+    assert {point.hosts for point in predicted} >= {2, 3, 4}
+    assert (OWN_HARDWARE / f"{found.hardware}.yaml").is_file()

@@ -1,0 +1,124 @@
+"""Is a plan measured point by point? Oracles: bytes over the rate as bound on a step, the files on disk, and what is left after the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from calibration.cli import main
+from calibration.lab.plan import points, read_plan
+from calibration.lab.run import run_plan
+from calibration.run_records import read_records
+from sim.spec.yaml import SpecError
+from tests.calibration.lab.laboratory import left_of, needs_laboratory
+
+torch = pytest.importorskip("torch", reason="the laboratory trains with torch")
+
+STEP_MODELS = str(Path(__file__).parents[1] / "step_models.py")
+RATE = 100e6 / 8
+WEIGHTS = 784 * 64 + 64 * 64 + 64 * 10 + 64 + 64 + 10
+PLAN = """\
+name: tiny
+hardware: lab-two-cores
+models:
+  mlp: {{model: "{model}", inputs: ["784"], arguments: {arguments}, workload: lab-mlp}}
+seconds: 0 s
+steps: {steps}
+points:
+  - {{model: mlp, batch: 4, hosts: 2, rate: 100 Mbps}}
+"""
+
+
+def plan(folder: Path, model: str = "calibration.lab.models:mlp", arguments: str = "[width=64, depth=2]", steps: int = 2) -> Path:
+    path = folder / "plan.yaml"
+    path.write_text(PLAN.format(model=model, arguments=arguments, steps=steps))
+    return path
+
+
+@pytest.mark.slow
+@needs_laboratory
+def test_two_hosts_train_and_are_recorded_once(tmp_path: Path) -> None:
+    """Every step carries 4 bytes of each weight over a line of the rate, in each direction; a second run finds nothing to do."""
+    rows, said = tmp_path / "lab.csv", list[str]()
+    found = read_plan(plan(tmp_path))
+    (line,) = run_plan(found, rows, said.append)
+    assert line["state"] in ("measured", "disturbed")
+    assert len(line["ranks"]) == 2 and all(len(rank["times_s"]) == 2 for rank in line["ranks"])
+    assert line["step_time_s"] > 0.9 * 4 * WEIGHTS / RATE
+    (record,) = read_records(rows).records
+    assert (record.nodes, record.role, record.overrides) == (2, "prediction", "node.nic.bandwidth=100 Mbps")
+    assert record.step_time == pytest.approx(line["step_time_s"], rel=1e-5)
+    assert left_of(os.getpid()) == []
+
+    kept = [json.dumps(line | {"state": "measured"})]
+    rows.with_suffix(".jsonl").write_text("\n".join(kept) + "\n")
+    assert run_plan(found, rows, said.append)[0]["step_time_s"] == line["step_time_s"]
+    assert said[-1] == "1 points, 1 of them measured before"
+
+
+@pytest.mark.slow
+@needs_laboratory
+def test_a_rank_that_dies_fails_its_point_alone(tmp_path: Path) -> None:
+    rows = tmp_path / "lab.csv"
+    path = plan(tmp_path, f"{STEP_MODELS}:Weight", "[dies=1]")
+    (line,) = run_plan(read_plan(path), rows, lambda text: None)
+    assert line["state"] == "failed" and "rank 1 was killed by signal 9" in line["reason"]
+    assert rows.read_text().count("\n") == 1  # the header
+    assert left_of(os.getpid()) == []
+
+
+@pytest.mark.slow
+@needs_laboratory
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_it_leaves_nothing(tmp_path: Path, stop: signal.Signals) -> None:
+    """It is stopped once a rank has said that it trains: then its network is there."""
+    trains = tmp_path / "0"
+    os.mkfifo(trains)
+    command = [sys.executable, "-m", "calibration", "lab", str(plan(tmp_path, f"{STEP_MODELS}:Weight", "[]", 1000000))]
+    lab = subprocess.Popen(
+        [*command, "-o", str(tmp_path / "lab.csv")], env=os.environ | {"STEP_MODELS_LOG": str(tmp_path)}, stderr=subprocess.DEVNULL
+    )
+    try:
+        with trains.open() as log:
+            log.readline()
+            assert left_of(lab.pid) != []
+            lab.send_signal(stop)
+            assert lab.wait(timeout=60) == 130
+    finally:
+        lab.kill()
+    assert left_of(lab.pid) == []
+    assert subprocess.run(["pgrep", "-f", str(tmp_path)], capture_output=True, check=False).stdout == b""
+
+
+def test_without_root_one_sentence_and_exit_code_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert main(["lab", str(plan(tmp_path)), "-o", str(tmp_path / "lab.csv")]) == 2
+    assert capsys.readouterr().err == "lab: building networks needs root; run it as root, for example with sudo\n"
+    assert not (tmp_path / "lab.csv").exists()
+
+
+@needs_laboratory
+def test_files_in_the_way_are_kept(tmp_path: Path) -> None:
+    rows = tmp_path / "lab.csv"
+    rows.write_text("mine\n")
+    with pytest.raises(SpecError, match=r"is there already, without its lab\.jsonl"):
+        run_plan(read_plan(plan(tmp_path)), rows, lambda text: None)
+    rows.with_suffix(".jsonl").write_text('{"schema": 7}\n')
+    with pytest.raises(SpecError, match=r"lab\.jsonl:1: is no point of schema 1"):
+        run_plan(read_plan(plan(tmp_path)), rows, lambda text: None)
+    assert rows.read_text() == "mine\n"
+
+
+def test_listing_measures_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = plan(tmp_path)
+    assert main(["lab", str(path), "--list"]) == 0
+    assert capsys.readouterr().out.split() == ["prediction", "mlp,", "batch", "4,", "2", "hosts,", "100", "Mbps"]
+    assert len(points(read_plan(path))) == 1
