@@ -13,6 +13,7 @@ from calibration.layer_factors import layer_fits
 from calibration.machine_blocks import described, untold
 from calibration.machine_fit import FACTOR, RATE, Fit, Measured, fits, together
 from calibration.machine_yaml import Block, Machine, device_block, with_layers
+from calibration.nccl_fit import NCCL, nccl_fit
 from calibration.posterior import Estimate
 from calibration.step_comparison import Written
 from sim.check import check_hardware, require
@@ -31,7 +32,7 @@ def fit(paths: Sequence[Path], output: Path, hardware: str | None = None) -> tup
     if output.suffix not in (".yaml", ".yml"):
         raise SpecError(f"{output}: write to a name that ends in .yaml")
     measured = together(paths)
-    found = fits(measured)
+    found = fits(measured) | _nccl(measured, hardware)
     kernels = device_block(measured, found)
     layers = layer_fits(measured, _gpu(kernels, output))
     device = with_layers(kernels, measured, layers)
@@ -40,6 +41,13 @@ def fit(paths: Sequence[Path], output: Path, hardware: str | None = None) -> tup
     machine = Machine(block, changed, stack, tuple(untold(measured, found)))
     _write_checked(output, machine)
     return measured, found | layers, machine
+
+
+def _nccl(measured: Measured, hardware: str | None) -> dict[str, Fit]:
+    if hardware is None or measured.machine["backend"] != NCCL:
+        return {}
+    found = nccl_fit(measured, load_hardware(hardware).spec)
+    return {} if found is None else {NCCL: found}
 
 
 def _gpu(block: Block, output: Path) -> Gpu:
@@ -113,8 +121,8 @@ _RATES = {"gemm": "GFLOP/s", "convolution": "GFLOP/s", "memory": "GB/s", "host_c
 def _shown(fit: Fit, estimate: Estimate) -> tuple[float, float, float, str]:
     """Return value and interval in the unit that people use for it."""
     values = (estimate.value, estimate.low, estimate.high)
-    if estimate.name == FACTOR:
-        return *values, "times"
+    if estimate.name == FACTOR or fit.subject == NCCL:
+        return *values, "times" if estimate.name == FACTOR else f"{estimate.name} times"
     if estimate.name != RATE or fit.probe in ("launch", "loading") or fit.subject in ("disk latency",):
         name = {RATE: "", "hop_latency": "step "}.get(estimate.name, f"{estimate.name.removesuffix(' time')} ")
         return values[0] * 1e6, values[1] * 1e6, values[2] * 1e6, f"{name}us"

@@ -63,13 +63,18 @@ def ratios(row: Row, model: Model, gpu: Gpu) -> tuple[float | None, float | None
     measured = [0.0, 0.0]
     for layer in row["layers"]:
         measured[not layer["type"].startswith(_COMPUTING)] += _median(layer["forward_s"]) + _median(layer["backward_s"])
-    stack = load_part(Stack, "gloo-ddp", "workloads/stacks")
+    stack = full_precision(load_part(Stack, "torch-2.x-ddp", "workloads/stacks"))
     modelled = [0.0, 0.0]
     for each in model.layers:
         modelled[each.op not in PRODUCTS] += _time(each, gpu, stack, row["batch"])
     pairs = zip(measured, modelled, strict=True)
     computing, passing = (found / due if found > LEAST and due > 0 else None for found, due in pairs)
     return computing, passing
+
+
+def full_precision(stack: Stack) -> Stack:
+    """Return *stack* as layers and steps are measured: products of fp32 without TF32."""
+    return stack.model_copy(update={"fp32_convolution": "fp32", "fp32_matmul": "fp32"})
 
 
 def _time(layer: Layer, gpu: Gpu, stack: Stack, batch: int) -> float:

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from calibration.machine_fit import RATE, Fit, Measured, typical
 from calibration.machine_yaml import FREE_COPY, Block, Sources, interval, rate_text, stack_block
+from calibration.nccl_fit import NCCL, transport_blocks
 from sim.spec.hardware import Node
 from sim.spec.library import load_hardware, load_part
 from sim.spec.workload import Dataset
@@ -46,7 +47,7 @@ def _over(measured: Measured, found: Mapping[str, Fit], hardware: str) -> Block:
         block["host"] = {"cpu": {"extends": node.host.cpu.name, **_speed(measured, found)}}
     if "pinned copy to device" in found:
         block["topology"] = {"pcie": _pcie(measured, found["pinned copy to device"], node)}
-    return block
+    return block | (transport_blocks(measured, found[NCCL], load_hardware(hardware).spec) if NCCL in found else {})
 
 
 def _pcie(measured: Measured, copy: Fit, node: Node) -> Block:

@@ -13,7 +13,7 @@ A parameter that the data do not narrow to half of its prior is *not identified*
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -75,18 +75,34 @@ class Posterior:
         return next(found for found in self.estimates if found.name == name)
 
 
+Model = Callable[[Vector], tuple[Vector, Vector]]
+"""Of the logarithms of parameters: the logarithms of the times they make, one a point, and their slopes, one row a point."""
+
+
 def explain(design: Vector, times: Vector, unknowns: Sequence[Unknown]) -> Posterior:
     """Return the parameters that explain *times* (s); row i of *design* holds what each parameter counts for in time i.
 
     Raise SpecError where there is no time to explain, or one is not positive.
     """
+
+    def model(here: Vector) -> tuple[Vector, Vector]:
+        parts = design * np.exp(here)
+        whole = parts.sum(axis=1)
+        return np.log(whole), parts / whole[:, None]
+
+    return explain_by(model, times, unknowns)
+
+
+def explain_by(model: Model, times: Vector, unknowns: Sequence[Unknown]) -> Posterior:
+    """Return the parameters of any *model* that explain *times* (s); for the rest see `explain`."""
     if not len(times) or not np.all(times > 0):
         raise SpecError("there is nothing to fit: times above zero are due")
     usual, widths = np.log([one.usual for one in unknowns]), np.array([one.width for one in unknowns])
     logs, found, noise, weights = np.log(times), np.array(usual), 0.1, np.ones(len(times))
     for _ in range(_TURNS):
-        found = _climbed(_Points(design, logs, weights / noise**2, usual, widths), found)
-        residuals, slope = _linear(design, logs, found)
+        found = _climbed(_Points(model, logs, weights / noise**2, usual, widths), found)
+        modelled, slope = model(found)
+        residuals = logs - modelled
         precision = slope.T @ (slope * weights[:, None]) / noise**2
         covariance = np.linalg.inv(precision + np.diag(widths**-2.0))
         freedom = max(1.0, len(times) - float(np.trace(covariance @ precision)))
@@ -98,17 +114,10 @@ def explain(design: Vector, times: Vector, unknowns: Sequence[Unknown]) -> Poste
     return Posterior(tuple(estimates), noise, residuals)
 
 
-def _linear(design: Vector, logs: Vector, here: Vector) -> tuple[Vector, Vector]:
-    """Return measured less modelled logarithms, and the slopes of the modelled ones."""
-    parts = design * np.exp(here)
-    whole = parts.sum(axis=1)
-    return logs - np.log(whole), parts / whole[:, None]
-
-
 class _Points(NamedTuple):
     """What is explained: logarithms of times with their precision, and the priors."""
 
-    design: Vector
+    model: Model
     logs: Vector
     precision: Vector
     usual: Vector
@@ -116,7 +125,7 @@ class _Points(NamedTuple):
 
     def doubt(self, here: Vector) -> float:
         """Return minus twice the logarithm of the probability of *here*, but for a constant."""
-        residuals, _ = _linear(self.design, self.logs, here)
+        residuals = self.logs - self.model(here)[0]
         return float(residuals @ (self.precision * residuals) + np.sum(((here - self.usual) / self.widths) ** 2))
 
 
@@ -124,8 +133,8 @@ def _climbed(points: _Points, here: Vector) -> Vector:
     """Return the most probable parameters of *points*, from *here* on."""
     damping, doubt = 1e-3, points.doubt(here)
     for _ in range(_ROUNDS):
-        residuals, slope = _linear(points.design, points.logs, here)
-        weighted = slope * points.precision[:, None]
+        modelled, slope = points.model(here)
+        residuals, weighted = points.logs - modelled, slope * points.precision[:, None]
         curvature = slope.T @ weighted + np.diag(points.widths**-2.0)
         gradient = weighted.T @ residuals - (here - points.usual) / points.widths**2
         step = np.linalg.solve(curvature + damping * np.diag(np.diag(curvature)), gradient)

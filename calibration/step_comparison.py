@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from calibration.layer_factors import traced
+from calibration.layer_factors import full_precision, traced
 from calibration.machine_fit import Measured
 from calibration.machine_record import Row
 from sim.cluster.build import place
@@ -82,7 +82,9 @@ def _workload(model: Model, batch: int, stack: Path | None) -> Workload:
     """Return what the steps of `calibration.ddp_steps` are: synthetic data, fp32, SGD with momentum."""
     overrides = ["input.loader=synthetic", f"training.batch={batch}", "training.precision=fp32"]
     overrides += [f"training.stack={stack.absolute()}"] if stack is not None else []
-    return load_workload("alexnet", overrides).spec.model_copy(update={"model": model, "name": model.name})
+    found = load_workload("alexnet", overrides).spec
+    training = found.training.model_copy(update={"stack": full_precision(found.training.stack)})
+    return found.model_copy(update={"model": model, "name": model.name, "training": training})
 
 
 def comparison_table(rows: Sequence[Comparison]) -> str:

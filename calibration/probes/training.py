@@ -17,6 +17,7 @@ from typing import Any, Final
 from calibration.ddp_steps import StepsWanted, ready, run_rank
 from calibration.machine_record import Row
 from calibration.probes.probe import Bench, JobModel, Probe
+from calibration.probes.products import tf32
 from calibration.probes.timing import synchronize
 from calibration.team import Rank
 
@@ -60,7 +61,7 @@ def layer_answer(bench: Bench, asked: Row) -> Row:
     """Time every layer of one model, forward and backward."""
     import torch
 
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), tf32(allowed=False):
         warnings.simplefilter("ignore")  # of what torchvision lacks here
         model, next_inputs, loss = ready(wanted_steps(asked, bench, exchange=False), torch.device(bench.device))
         return layer_times(model, next_inputs, loss, bench.device)
