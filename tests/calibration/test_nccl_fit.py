@@ -1,4 +1,4 @@
-"""Are factors on transport classes found? Oracle: collectives that the simulator predicts on a machine whose classes were scaled by known ones."""
+"""Are factors on transport classes found? Oracle: collectives predicted on a machine whose classes were scaled by known factors."""
 
 from __future__ import annotations
 
