@@ -1,0 +1,147 @@
+"""How does cost grow with ranks and runs? All-reduces and iterations from 8 to 16 384 ranks, ranks that differ, sweeps, memory.
+
+For orientation, ASTRA-sim with its analytical network (C++), on two cores: one ring all-reduce takes 0.5 s on 256 ranks and 8 s on 1 024;
+three data-parallel iterations of a ResNet-50-like job with five buckets take 7 s on 256 and 200 s on 1 024.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from subprocess import DEVNULL, Popen
+from typing import Any
+
+import pytest
+import simpy
+
+from sim.cluster.build import place, slots, with_nodes
+from sim.cluster.network import Network
+from sim.documents import row
+from sim.events import EventLog
+from sim.simulate import Run, simulate
+from sim.spec.library import load_hardware, load_workload
+from sim.spec.shelf import standing
+from sim.study.scenario import Scenario, answer
+from sim.study.space import axis, grid
+from sim.study.sweep import at
+from sim.training.collectives.phase import PhaseExecutor
+from sim.training.collectives.plan import Tuning, plan_collectives
+from sim.training.job import Job, job_slots
+from sim.units import show
+from tests.bench.sampling import shares
+
+RANKS = [8, 256, 1024, 16384]
+MAIN = Scenario("p3.16xlarge", "vgg16")
+POINTS = grid([axis("node.nic.bandwidth=10,25,100 Gbps"), axis("node.host.cpu.speed=0.8,1,1.25"), axis("batch=16..64:8")])
+"""What-ifs of the main job, in which hardware and workload differ from point to point."""
+
+
+def spaced(number: int) -> str:
+    """Return 16384 as ``16 384``."""
+    return f"{number:,}".replace(",", " ")
+
+
+def all_reduce(nodes: int) -> float:
+    """Plan and play one ring all-reduce of 100 MB on *nodes* p3.16xlarge; return its time."""
+    hardware = with_nodes(load_hardware("p3.16xlarge").spec, nodes)
+    cluster = slots(hardware, [place(hardware)])
+    plan = plan_collectives(job_slots(0, cluster), hardware.fabric, Tuning(algorithms="Ring"))
+    env = simpy.Environment()
+    network = Network(env, EventLog(lambda: env.now))
+    live = {slot.name: {link: f"{slot.name}.{link}" for link in slot.graph.links} for slot in cluster}
+    for slot in cluster:
+        for link, known in slot.graph.links.items():
+            network.add_link(live[slot.name][link], known.capacity)
+        network.add_link(f"{slot.name}.cores", slot.cores)
+    env.process(PhaseExecutor(network, network.log, 0, plan, live)("gradients", 0, 100e6))
+    env.run()
+    return env.now
+
+
+def iterations(nodes: int, fold: bool = True, *overrides: str) -> Run:
+    """Simulate three iterations of ResNet-50, none skipped, on *nodes* p3.16xlarge."""
+    hardware = with_nodes(load_hardware("p3.16xlarge").spec, nodes)
+    job = place(hardware)
+    batch = load_workload("resnet50").spec.training.batch
+    samples = 3 * batch * sum(len(part.gpus) for part in job)
+    workload = load_workload("resnet50", [f"dataset.samples={samples}", "input.loader=synthetic", *overrides]).spec
+    return simulate(hardware, [Job(workload, job)], exact=True, cold=False, fold=fold)
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+def test_one_all_reduce(benchmark: Any, ranks: int) -> None:
+    benchmark.extra_info["label"] = f"one ring all-reduce, {spaced(ranks)} ranks"
+    assert benchmark.pedantic(all_reduce, (ranks // 8,), rounds=5, warmup_rounds=1) > 0
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+def test_three_iterations(benchmark: Any, ranks: int) -> None:
+    benchmark.extra_info["label"] = f"three data-parallel iterations of ResNet-50, {spaced(ranks)} ranks"
+    found = benchmark.pedantic(iterations, (ranks // 8,), rounds=5, warmup_rounds=1)
+    assert sum(rank.size for rank in found.log.ranks) == ranks
+
+
+def test_three_iterations_of_distinct_ranks(benchmark: Any) -> None:
+    """Every rank with a speed and jitter of its own, each simulated by itself."""
+    benchmark.extra_info["label"] = "the same, 1 024 ranks that all differ, none folded"
+    noise = ("training.noise.draw=true", "training.noise.compute_cv=0.03", "training.noise.persistent_cv=0.02")
+    found = benchmark.pedantic(iterations, (128, False, *noise), rounds=1)
+    assert len(found.log.ranks) == 1024
+
+
+def test_a_large_run_beside_a_small_one(benchmark: Any) -> None:
+    """Whole processes, ``--fast``: what 2048 nodes take over what 2 take, and the peak memory."""
+
+    def process(nodes: int) -> Any:
+        command = [sys.executable, "-m", "sim", "run", "p4d.24xlarge", "resnet50", "--fast", "--nodes", str(nodes)]
+        child = Popen(command, stdout=DEVNULL)
+        _, status, usage = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+        assert child.returncode == 0
+        return usage
+
+    def time(usage: Any) -> float:
+        return float(usage.ru_utime + usage.ru_stime)
+
+    process(2)
+    small = sorted((process(2) for _ in range(5)), key=time)[2]
+    large = sorted((process(2048) for _ in range(5)), key=time)[2]
+    benchmark.pedantic(lambda: None)
+    took, peak = show(float(f"{time(large):.2g}"), "time"), large.ru_maxrss / 1024  # KiB on Linux
+    benchmark.extra_info |= {
+        "label": "16 384 GPUs, whole process with `--fast`; over 16 GPUs; peak memory",
+        "value": f"{took}; {time(large) / time(small):.2f}x; {peak:.0f} MiB",
+    }
+
+
+def sweep_points() -> None:
+    """Answer every point of a sweep, as one of its processes does."""
+    with standing("bench"):
+        for point in POINTS:
+            row(at(MAIN, point))
+
+
+def test_runs_in_a_sweep(benchmark: Any) -> None:
+    benchmark.extra_info |= {"label": "sweep of the main job, per core", "count": len(POINTS), "unit": "runs/s"}
+    benchmark.pedantic(sweep_points, rounds=3, warmup_rounds=1)
+
+
+def test_where_the_time_of_a_sweep_goes(benchmark: Any) -> None:
+    sweep_points()
+    found = benchmark.pedantic(lambda: shares(sweep_points), rounds=1)
+    said = ", ".join(f"{layer} {share:.0%}" for layer, share in found.items() if share >= 0.01)
+    benchmark.extra_info |= {"label": "where it goes", "value": said}
+
+
+def test_a_whole_epoch_of_imagenet(benchmark: Any) -> None:
+    """ResNet-50 on p2.xlarge with a cold cache: all 16 015 steps, and what the shortcut makes of them."""
+    scenario = Scenario("p2.xlarge", "resnet50")
+    short = answer(scenario).run.jobs[0].first
+    whole = benchmark.pedantic(lambda: answer(Scenario("p2.xlarge", "resnet50", exact=True)).run.jobs[0].first, rounds=1)
+    off = abs(short.time / whole.time - 1)
+    assert off < 1e-3
+    took = show(float(f"{benchmark.stats.stats.median:.2g}"), "time")
+    benchmark.extra_info |= {
+        "label": "ImageNet on p2.xlarge, cold and warm, every step; the shortcut's error",
+        "value": f"{took}; {off:.0e}",
+    }
