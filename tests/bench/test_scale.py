@@ -41,6 +41,12 @@ def spaced(number: int) -> str:
     return f"{number:,}".replace(",", " ")
 
 
+def measured_only(benchmark: Any) -> None:
+    """Skip what takes long and tells nothing but its time; its outcome is tested elsewhere, on less."""
+    if benchmark.disabled:
+        pytest.skip("takes long; make bench measures it")
+
+
 def all_reduce(nodes: int) -> float:
     """Plan and play one ring all-reduce of 100 MB on *nodes* p3.16xlarge; return its time."""
     hardware = with_nodes(load_hardware("p3.16xlarge").spec, nodes)
@@ -92,6 +98,8 @@ def test_three_iterations_of_distinct_ranks(benchmark: Any) -> None:
 def test_a_large_run_beside_a_small_one(benchmark: Any) -> None:
     """Whole processes, ``--fast``: what 2048 nodes take over what 2 take, and the peak memory."""
 
+    measured_only(benchmark)
+
     def process(nodes: int) -> Any:
         command = [sys.executable, "-m", "sim", "run", "p4d.24xlarge", "resnet50", "--fast", "--nodes", str(nodes)]
         child = Popen(command, stdout=DEVNULL)
@@ -135,6 +143,7 @@ def test_where_the_time_of_a_sweep_goes(benchmark: Any) -> None:
 
 def test_a_whole_epoch_of_imagenet(benchmark: Any) -> None:
     """ResNet-50 on p2.xlarge with a cold cache: all 16 015 steps, and what the shortcut makes of them."""
+    measured_only(benchmark)
     scenario = Scenario("p2.xlarge", "resnet50")
     short = answer(scenario).run.jobs[0].first
     whole = benchmark.pedantic(lambda: answer(Scenario("p2.xlarge", "resnet50", exact=True)).run.jobs[0].first, rounds=1)
