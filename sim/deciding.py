@@ -1,4 +1,4 @@
-"""What can be typed to decide? ``profile compare recommend spot sweep whatif study diff``: over many runs. Parse, call, print."""
+"""What can be typed to decide? ``profile compare recommend spot sweep share whatif study diff``: over many runs. Parse, call, print."""
 
 from __future__ import annotations
 
@@ -263,6 +263,26 @@ def sweep(
     talk(f"wrote {output}: {len(rows)} points" + (f", {len(failed)} of them cannot run: {failed[0]}" if failed else ""))
     if len(failed) == len(rows):
         raise typer.Exit(1)
+
+
+@deciding.command(epilog="Example:  python -m sim share p3.16xlarge four-on-eight-gpus --policy greedy")
+def share(
+    hardware: Hw,
+    jobs: Annotated[str, typer.Argument(metavar="JOBS", help="a file of several jobs, or its name in workloads/jobs/")],
+    policy: Annotated[list[str], typer.Option(help="even, proportional or greedy, beside even; all without any")] = [],  # noqa: B006
+    workers: Annotated[int | None, typer.Option(min=1, help="loader workers of a node; as many as it has cores by default")] = None,
+    sets: Sets = [],  # noqa: B006
+    as_json: Json = False,
+    as_csv: Csv = False,
+) -> None:
+    """Divide a machine's loader workers among jobs that come and go: what each gains, and who is done when."""
+    from sim.report.figures import figures_csv
+    from sim.report.share import share_document, share_rows, share_text
+    from sim.study.share import POLICIES
+    from sim.study.share import share as shared
+
+    document = share_document(shared(hardware, jobs, policy or POLICIES, sets, workers))
+    _show(document, share_text(document), figures_csv(share_rows(document)), as_json, as_csv)
 
 
 @deciding.command(epilog="Example:  python -m sim whatif p3.8xlarge alexnet --nodes 2")

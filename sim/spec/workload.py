@@ -195,6 +195,8 @@ class JobSpec(Spec):
     placement: str | None = None
     gpus: tuple[Whole, ...] = ()
     start: Seconds = 0.0
+    epochs: Factor = 1.0
+    """Epochs after which it is over, where jobs that come and go share loader workers (``sim share``)."""
 
 
 class Jobs(Spec):

@@ -76,6 +76,17 @@ class Job:
         return self.ranks if self.workload.training.stack.asynchronous else 0
 
 
+def core_time(workload: Workload) -> float:
+    """Return the seconds of the reference core that one sample of *workload* takes to prepare, by its loader."""
+    dataset = workload.dataset
+    return {
+        "pytorch": dataset.prep,
+        "dali_cpu": dataset.dali_prep if dataset.dali_prep is not None else dataset.prep,
+        "dali_gpu": dataset.dali_gpu_prep if dataset.dali_gpu_prep is not None else dataset.prep,
+        "synthetic": 0.0,
+    }[workload.input.loader]
+
+
 def batch_cost(workload: Workload, node: Node, disk_rate: float, hit_ratio: float) -> BatchCost:
     """Return what one batch asks of *node* whose disk gives *disk_rate* bytes/s and whose cache holds *hit_ratio* of the reads."""
     dataset, loader, batch = workload.dataset, workload.input.loader, workload.training.batch
@@ -83,16 +94,10 @@ def batch_cost(workload: Workload, node: Node, disk_rate: float, hit_ratio: floa
     misses = 0.0 if loader == "synthetic" else batch * dataset.sample * (1.0 - hit_ratio)
     each = latency if dataset.files == "per_sample" else 0.0
     cap = dataset.sample / (each + dataset.sample / disk_rate) if disk_rate > 0 else float("inf")
-    core_time = {
-        "pytorch": dataset.prep,
-        "dali_cpu": dataset.dali_prep if dataset.dali_prep is not None else dataset.prep,
-        "dali_gpu": dataset.dali_gpu_prep if dataset.dali_gpu_prep is not None else dataset.prep,
-        "synthetic": 0.0,
-    }[loader]
     on_gpu = loader == "dali_gpu" and dataset.dali_gpu_time is not None
     gpu_time = (dataset.dali_gpu_time or 0.0) * REFERENCE_GPU_BANDWIDTH / node.gpu.memory_bandwidth if on_gpu else 0.0
     copied = dataset.sample if on_gpu else dataset.prepared  # a GPU decoder takes the compressed sample across PCIe
-    return BatchCost(misses, cap, batch * core_time / node.host.cpu.speed, batch * copied, batch * gpu_time)
+    return BatchCost(misses, cap, batch * core_time(workload) / node.host.cpu.speed, batch * copied, batch * gpu_time)
 
 
 @dataclass(frozen=True)

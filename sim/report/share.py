@@ -1,0 +1,73 @@
+"""How does a division of loader workers look? A line for each job and policy, beside what an even division gives; and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sim.study.share import Outcome, Shared
+from sim.units import show
+
+
+def share_document(found: Shared) -> dict[str, Any]:
+    """Return the JSON document of *found*; gains are shares of what the first policy, even, gives."""
+    return {
+        "schema": 1, "hardware": found.hardware, "workers": found.cores,
+        "policies": [_policy(found, outcome) for outcome in found.outcomes],
+    }  # fmt: skip
+
+
+def _policy(found: Shared, outcome: Outcome) -> dict[str, Any]:
+    baseline = found.outcomes[0]
+    jobs: list[dict[str, Any]] = [
+        {
+            "workload": job.workload.name, "gpus": job.ranks, "start_s": found.arrivals[number], "epochs": found.epochs[number],
+            "workers_per_gpu": outcome.workers[number], "throughput_samples_per_s": outcome.throughput[number],
+            "end_s": outcome.done[number], "throughput_gain": outcome.throughput[number] / baseline.throughput[number] - 1,
+        }
+        for number, job in enumerate(found.jobs)
+    ]  # fmt: skip
+    return {
+        "policy": outcome.policy,
+        "throughput_gain": sum(job["throughput_gain"] for job in jobs) / len(jobs),
+        "makespan_s": outcome.makespan,
+        "makespan_gain": 1 - outcome.makespan / baseline.makespan,
+        "jobs": jobs,
+    }
+
+
+def share_rows(document: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the rows of *document*, one for each policy and job."""
+    return [{"policy": policy["policy"], **job} for policy in document["policies"] for job in policy["jobs"]]
+
+
+def share_text(document: dict[str, Any]) -> str:
+    """Return *document* as a table for people."""
+    lines = [
+        f"{document['workers']} loader workers of each node of {document['hardware']} among {len(document['policies'][0]['jobs'])} jobs",
+        "",
+    ]
+    longest = max(len(row["workload"]) for row in share_rows(document))
+    lines.append(f"{'policy':13} {'job':{longest}} {'GPUs':>5} {'workers/GPU':>12} {'samples/s':>10} {'gain':>8} {'from':>9} {'to':>9}")
+    for policy in document["policies"]:
+        lines += [_line(policy["policy"] if not number else "", job, longest) for number, job in enumerate(policy["jobs"])]
+        if policy is not document["policies"][0]:
+            gains = f"throughput {_percent(policy['throughput_gain'])} in the mean of jobs, makespan {_percent(-policy['makespan_gain'])}"
+            lines.append(f"{'':13} {gains} against an even division")
+    return "\n".join([*lines, "", *_notes()])
+
+
+def _line(name: str, job: dict[str, Any], longest: int) -> str:
+    rates = f"{job['throughput_samples_per_s']:10.0f} {_percent(job['throughput_gain']):>8}"
+    times = f"{show(job['start_s'], 'time'):>9} {show(job['end_s'], 'time'):>9}"
+    return f"{name:13} {job['workload']:{longest}} {job['gpus']:>5} {job['workers_per_gpu']:>12} {rates} {times}"
+
+
+def _percent(share: float) -> str:
+    return f"{round(100 * share, 1) + 0.0:+.1f} %"  # + 0.0: never -0.0
+
+
+def _notes() -> Sequence[str]:
+    return (
+        "  workers/GPU: while most jobs run; divided again whenever one comes or goes. samples/s: mean from start to end, caches warm.",
+    )
