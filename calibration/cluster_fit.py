@@ -2,7 +2,7 @@
 
 Least squares on the logarithm of step times, each residual in units of its noise, with the transport-class priors of
 `calibration.network_parameters` as further residuals: without rows the result is the prior. A smooth Huber loss keeps single odd rows
-from deciding. Groups of jobs whose compute no row tells get one factor on their layer times each, fitted along. The noise of a row is
+from deciding. The rows of one workload share what its description gets wrong, so all workloads weigh the same. Groups of jobs whose compute no row tells get one factor on their layer times each, fitted along. The noise of a row is
 at least `LEAST_NOISE`, and more where the rows disagree more than that.
 
 The covariance of the result is that of the linearised problem (Bishop, Pattern Recognition and Machine Learning, 2006, section
@@ -12,6 +12,7 @@ The covariance of the result is that of the linearised problem (Bishop, Pattern 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -169,6 +170,7 @@ def _maximum(
     from scipy.optimize import least_squares
 
     target = np.log([row.step_time for row in rows])
+    weights = np.sqrt(_weights(rows))
     units = np.eye(len(widths))[moves]
     noise = LEAST_NOISE
 
@@ -176,11 +178,12 @@ def _maximum(
         return np.log([found.step for found in evaluator.all([model.case(row, moved @ units) for row in rows])]) - target
 
     def residuals(moved: np.ndarray) -> np.ndarray:
-        return np.concatenate([misses(moved) / noise, moved / widths[moves]])
+        return np.concatenate([misses(moved) * weights / noise, moved / widths[moves]])
 
     def jacobian(moved: np.ndarray) -> np.ndarray:
         there = replace(model, values=tuple((moved @ units).tolist()))
-        return np.vstack([sensitivities(there, rows, PROBE * units, evaluator) / PROBE / noise, np.diag(1.0 / widths[moves])])
+        slope = sensitivities(there, rows, PROBE * units, evaluator) / PROBE
+        return np.vstack([slope * weights[:, None] / noise, np.diag(1.0 / widths[moves])])
 
     for _ in range(2):
         settings = {"loss": "soft_l1", "f_scale": ROBUST, "x_scale": widths[moves], "max_nfev": MOST_ROUNDS, "xtol": 1e-3, "ftol": 1e-3}
@@ -190,6 +193,12 @@ def _maximum(
     slope = jacobian(moved)
     spread = float(np.sqrt(np.mean(np.minimum(missed, 4 * noise) ** 2)))
     return moved @ units, max(noise, spread), np.linalg.inv(slope.T @ slope)
+
+
+def _weights(rows: Sequence[Question]) -> list[float]:
+    """Return the weight of each row, one on average, such that all workloads have the same in all."""
+    counts = Counter(row.record.workload for row in rows)
+    return [len(rows) / len(counts) / counts[row.record.workload] for row in rows]
 
 
 def sensitivities(model: Model, rows: Sequence[Question], steps: np.ndarray, evaluator: Evaluator) -> np.ndarray:
