@@ -25,7 +25,7 @@ from sim.simulate import Run
 from sim.spec.yaml import SpecError
 from sim.study.compare import compare as compare_machines
 from sim.study.compare import machines
-from sim.study.scenario import Answer, Scenario, answer
+from sim.study.scenario import Answer, Scenario, answer, market_of
 from sim.units import show
 
 if TYPE_CHECKING:
@@ -50,15 +50,17 @@ def simulate(
     seed: int = 0,
     exact: bool = False,
     thorough: bool = False,
+    market: str = "on-demand",
 ) -> Result:
     """Simulate *workload* on *hardware* and return the result; the options are those of ``sim run``.
 
     *overrides* are fields by dotted key, as after ``--set``; *batch* counts samples per GPU, *gpus* all GPUs; *thorough* also tries
-    what freeing each resource would save. Raise `SpecError` with everything that is wrong.
+    what freeing each resource would save; *market* is ``on-demand`` or ``spot``. Raise `SpecError` with everything that is wrong.
     """
     scenario = Scenario(
-        str(hardware), str(workload), _texts(overrides), nodes, gpus, placement, batch, global_batch, precision, stack, seed, exact
-    )
+        str(hardware), str(workload), _texts(overrides), nodes, gpus, placement, batch, global_batch, precision, stack, seed, exact,
+        market=market_of(market),
+    )  # fmt: skip
     return Result(scenario, answer(scenario, thorough=thorough))
 
 
@@ -73,6 +75,7 @@ def compare(
     precision: str | None = None,
     stack: str | None = None,
     sort: str = "time",
+    market: str = "on-demand",
     processes: int | None = 1,
 ) -> DataFrame:
     """Return a row for each machine, figures in columns that carry their unit, fastest (or what *sort* says) first.
@@ -82,7 +85,7 @@ def compare(
     """
     import pandas
 
-    scenario = Scenario("", str(workload), _texts(overrides), batch=batch, precision=precision, stack=stack)
+    scenario = Scenario("", str(workload), _texts(overrides), batch=batch, precision=precision, stack=stack, market=market_of(market))
     names = machines([str(name) for name in hardware], where)
     rows = compare_machines(scenario, names, document_of, nodes=nodes, processes=processes)
     found = comparison_document(str(workload), rows, sort)
@@ -110,7 +113,7 @@ class Result:
     @cached_property
     def document(self) -> dict[str, Any]:
         """Return what ``sim run --json`` prints; several jobs stand under ``jobs``."""
-        return run_document(self.run, self.answer.inputs, self.answer.warnings, self.answer.bottlenecks)
+        return run_document(self.run, self.answer.inputs, self.answer.warnings, self.answer.bottlenecks, self.answer.market)
 
     @property
     def step_time(self) -> float:

@@ -61,6 +61,7 @@ def run(
     precision: Annotated[str | None, typer.Option(help="fp32, tf32, amp_fp16, amp_bf16, fp16, bf16 or fp8")] = None,
     stack: Annotated[str | None, typer.Option(help="software stack: a file or a name in workloads/stacks/")] = None,
     sets: Sets = [],  # noqa: B006  typer copies the default
+    market: Annotated[str, typer.Option(metavar="on-demand|spot", help="whose prices time is paid at")] = "on-demand",
     seed: Annotated[int, typer.Option(help="of what is drawn where the workload says training.noise.draw: true")] = 0,
     exact: Annotated[bool, typer.Option("--exact", help="simulate every step instead of skipping whole periods")] = False,
     fast: Annotated[bool, typer.Option("--fast", help="do not try what would help, nor which estimates decide the answer")] = False,
@@ -81,12 +82,12 @@ def run(
         raise SpecError("--json and --csv: write one of the two")
     from sim.study.ranges import whole_numbers
     from sim.study.scaling import scaling
-    from sim.study.scenario import Scenario, batch_of
+    from sim.study.scenario import Scenario, batch_of, market_of
 
     samples = batch_of(batch) if batch is not None else None
     scenario = Scenario(
         hardware, workload, tuple(sets), placement=placement, batch=samples, global_batch=global_batch, precision=precision, stack=stack,
-        seed=seed, exact=exact,
+        seed=seed, exact=exact, market=market_of(market),
     )  # fmt: skip
     many_nodes = whole_numbers(nodes, "--nodes") if nodes is not None else []
     many_gpus = whole_numbers(gpus, "--gpus") if gpus is not None else []
@@ -110,7 +111,7 @@ def _show_runs(scenarios: Sequence[Any], shown: tuple[bool, bool, bool], output:
     found = answers(scenarios, thorough, talk.progress, keep_rates=output is not None or html is not None)
     talk.progress("")
     documents = [
-        run_document(point.run, point.inputs, point.warnings, point.bottlenecks)
+        run_document(point.run, point.inputs, point.warnings, point.bottlenecks, point.market)
         if point.run is not None
         else infeasible_document(point.hardware, point.workload, point.nodes, point.gpus, point.problem, point.brief)
         for point in found

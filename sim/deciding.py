@@ -27,6 +27,7 @@ Batch = Annotated[int | None, typer.Option(min=1, help="samples per GPU")]
 GlobalBatch = Annotated[int | None, typer.Option(min=1, help="samples of all GPUs together (strong scaling)")]
 Precision = Annotated[str | None, typer.Option(help="fp32, tf32, amp_fp16, amp_bf16, fp16, bf16 or fp8")]
 Stack = Annotated[str | None, typer.Option(help="software stack: a file or a name in workloads/stacks/")]
+Market = Annotated[str, typer.Option(metavar="on-demand|spot", help="whose prices time is paid at")]
 Processes = Annotated[int | None, typer.Option("--jobs", min=1, help="processes; all cores by default")]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON document, and nothing else, on stdout")]
 Csv = Annotated[bool, typer.Option("--csv", help="print CSV on stdout")]
@@ -87,6 +88,7 @@ def compare(
     precision: Precision = None,
     stack: Stack = None,
     sets: Sets = [],  # noqa: B006
+    market: Market = "on-demand",
     sort: Annotated[str, typer.Option(help="time, cost, step or name")] = "time",
     processes: Processes = None,
     as_json: Json = False,
@@ -102,9 +104,11 @@ def compare(
     from sim.study.compare import compare as compared
     from sim.study.compare import machines
     from sim.study.ranges import whole_numbers
-    from sim.study.scenario import Scenario
+    from sim.study.scenario import Scenario, market_of
 
-    scenario = Scenario("", workload, tuple(sets), batch=batch, global_batch=global_batch, precision=precision, stack=stack)
+    scenario = Scenario(
+        "", workload, tuple(sets), None, None, None, batch, global_batch, precision=precision, stack=stack, market=market_of(market)
+    )
     names = machines(hardware, where)
     counts = whole_numbers(nodes, "--nodes") if nodes is not None else []
     rows = compared(scenario, names, document, nodes=counts, processes=processes, progress=_progress("machines"))

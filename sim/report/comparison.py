@@ -30,7 +30,7 @@ def comparison_document(workload: str, rows: Sequence[Row], sort: str = "time") 
 
 _KEPT = (
     "hardware", "nodes", "gpus", "batch_per_gpu", "precision", "stack", "step_time_s", "throughput_samples_per_s", "epoch_time_s",
-    "cost_per_epoch_usd", "stalls_s", "expected_error",
+    "cost_per_epoch_usd", "price", "stalls_s", "expected_error",
 )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from sim import __version__
 from sim.analysis.bottleneck import Bottleneck
-from sim.analysis.cost import job_price
+from sim.analysis.cost import Market, job_price
 from sim.analysis.memory import gpu_memory
 from sim.epoch import Epoch
 from sim.events import STALLS
@@ -22,14 +22,20 @@ from sim.units import show
 SCHEMA = 1
 
 
-def run_document(run: Run, inputs: Mapping[str, str], noted: Sequence[str] = (), bottlenecks: Sequence[Bottleneck] = ()) -> dict[str, Any]:
-    """Return the document of *run*; *inputs* are the SHA-256 of each description, *noted* are further warnings.
+def run_document(
+    run: Run,
+    inputs: Mapping[str, str],
+    noted: Sequence[str] = (),
+    bottlenecks: Sequence[Bottleneck] = (),
+    market: Market = "on_demand",
+) -> dict[str, Any]:
+    """Return the document of *run* at the prices of *market*; *inputs* are the SHA-256 of each description, *noted* are further warnings.
 
     *bottlenecks*, by job, tell what freeing a resource would save; without them ``freed_step_time_s`` is null.
 
     Several jobs give ``{"jobs": [...]}``.
     """
-    documents = [_job_document(run, number, inputs, noted) for number in range(len(run.jobs))]
+    documents = [_job_document(run, number, inputs, noted, market) for number in range(len(run.jobs))]
     for number, document in enumerate(documents):
         document |= freed(run, number, bottlenecks[number] if bottlenecks else None)
     if len(documents) == 1:
@@ -43,24 +49,24 @@ def infeasible_document(hardware: str, workload: str, nodes: int, gpus: int, pro
     return {"schema": SCHEMA, **point, "infeasible": problem, "infeasible_briefly": brief}
 
 
-def _job_document(run: Run, number: int, inputs: Mapping[str, str], noted: Sequence[str]) -> dict[str, Any]:
+def _job_document(run: Run, number: int, inputs: Mapping[str, str], noted: Sequence[str], market: Market) -> dict[str, Any]:
     return {
-        **run_figures(run, number),
+        **run_figures(run, number, market),
         "collective": collective(run, number),
         "expected_error": expected_error(run, number),
-        "assumptions": [*assumptions(run, number), *_charged(run, number)],
-        "warnings": [*noted, *warnings(run, number), *_credits_end(run, number)],
+        "assumptions": [*assumptions(run, number), *_charged(run, number), *_market(market)],
+        "warnings": [*noted, *warnings(run, number), *_credits_end(run, number), *_no_price(run, number, market)],
         "seed": run.seed,
         "version": __version__,
         "inputs_sha256": dict(inputs),
     }
 
 
-def run_figures(run: Run, number: int = 0) -> dict[str, Any]:
+def run_figures(run: Run, number: int = 0, market: Market = "on_demand") -> dict[str, Any]:
     """Return the figures of one job: what its document says first, all that a table of many runs shows."""
     job, plan = run.jobs[number], run.rings[number]
     workload = job.job.workload
-    price = _price(run, number)
+    price = _price(run, number, market)
     return {
         "schema": SCHEMA,
         "hardware": run.hardware.name,
@@ -74,6 +80,7 @@ def run_figures(run: Run, number: int = 0) -> dict[str, Any]:
         "throughput_samples_per_s": job.throughput,
         "epoch_time_s": job.warm.time,
         "cost_per_epoch_usd": None if price is None else price * job.warm.time,
+        "price": _rate(run, price, market),
         "stalls_s": _stalls(job.warm),
         "first_epoch": {
             "step_time_s": job.first.step_time,
@@ -96,13 +103,36 @@ def freed(run: Run, number: int, bottleneck: Bottleneck | None) -> dict[str, Any
     }
 
 
-def _price(run: Run, number: int) -> float | None:
+def _rate(run: Run, price: float | None, market: Market) -> dict[str, Any]:
+    """Return at what rate a job pays, on which market, and of which day and region the prices are."""
+    known = next((group.price for group in run.hardware.groups if group.price is not None), None)
+    return {
+        "market": market,
+        "usd_per_h": None if price is None else 3600 * price,
+        "date": None if known is None else (market == "spot" and known.spot_date) or known.date,
+        "region": (known.region or None) if known else None,
+    }
+
+
+def _market(market: Market) -> list[str]:
+    """Return what spot prices leave out."""
+    return ["spot prices, and no revocation (python -m sim spot draws them)"] if market == "spot" else []
+
+
+def _no_price(run: Run, number: int, market: Market) -> list[str]:
+    """Return what to do where a machine has no price on the spot market that was asked for."""
+    if market == "on_demand" or _price(run, number, market) is not None:
+        return []
+    return [f"no spot price of {run.hardware.name} is known; give one, for example --set price.spot='1.50 USD/h'"]
+
+
+def _price(run: Run, number: int, market: Market) -> float | None:
     """Return USD/s that job *number* pays."""
     used = [{part.node: len(part.gpus) for part in job.job.placement} for job in run.jobs]
     everyone: Counter[int] = Counter()
     for of_job in used:
         everyone.update(of_job)
-    return job_price(run.hardware, used[number], everyone)
+    return job_price(run.hardware, used[number], everyone, market)
 
 
 def _charged(run: Run, number: int) -> list[str]:

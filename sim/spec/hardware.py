@@ -300,6 +300,8 @@ class Prices(Spec):
     on_demand: Price | None = None
     spot: Price | None = None
     date: str
+    spot_date: str = ""
+    """Of the spot price, where it is not that of ``date``."""
     region: str = ""
     source: Source
 

@@ -54,6 +54,10 @@ HARDWARE: Final = (
     Column("gpu_memory", "GPU memory", "gpu_memory_bytes", "binary size"),
     Column("nic", "NIC", "nic_bytes_per_s", "bit rate", 4),
     Column("price", "price", "price_usd_per_h", "price", 4),
+    Column("spot", "spot price", "spot_usd_per_h", "price", 4),
+    Column("region", "region", "price_region"),
+    Column("priced", "prices of", "prices_of"),
+    Column("spot_priced", "spot of", "spot_price_of"),
 )
 WORKLOADS: Final = (
     Column("name", "workload"),
@@ -210,12 +214,15 @@ def _hardware_row(hardware: Hardware) -> Row:
         "gpu": node.gpu.name,
         "gpu_memory": node.gpu.memory,
         "nic": node.nic.bandwidth * node.nic.count,
-        "price": _price(groups),
+        "price": _price(groups, [group.price.on_demand if group.price else None for group in groups]),
+        "spot": _price(groups, [group.price.spot if group.price else None for group in groups]),
+        "region": next((group.price.region or None for group in groups if group.price), None),
+        "priced": next((group.price.date for group in groups if group.price), None),
+        "spot_priced": next((group.price.spot_date or group.price.date for group in groups if group.price and group.price.spot), None),
     }
 
 
-def _price(groups: tuple[Group, ...]) -> float | None:
-    prices = [group.price.on_demand if group.price else None for group in groups]
+def _price(groups: tuple[Group, ...], prices: Sequence[float | None]) -> float | None:
     total = [price * group.count for price, group in zip(prices, groups, strict=True) if price is not None]
     return sum(total) if len(total) == len(groups) else None
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from sim.analysis.bottleneck import Bottleneck
+from sim.analysis.cost import Market
 from sim.simulate import Run
 from sim.spec.yaml import SpecError
 from sim.study.scenario import Answer, Infeasible, Question, Scenario, answer, answer_to, prepare
@@ -32,6 +33,7 @@ class Point:
     bottlenecks: Sequence[Bottleneck] = ()
     problem: str = ""
     brief: str = ""
+    market: Market = "on_demand"
 
 
 def answers(
@@ -69,8 +71,9 @@ def _different(questions: Sequence[Question]) -> None:
 
 def _ran(scenario: Scenario, found: Answer) -> Point:
     return Point(
-        scenario.hardware, scenario.workload, run=found.run, inputs=found.inputs, warnings=found.warnings, bottlenecks=found.bottlenecks
-    )
+        scenario.hardware, scenario.workload, run=found.run, inputs=found.inputs, warnings=found.warnings,
+        bottlenecks=found.bottlenecks, market=found.market,
+    )  # fmt: skip
 
 
 def _asked(scenario: Scenario) -> Question | Infeasible:

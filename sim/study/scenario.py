@@ -11,6 +11,7 @@ from functools import partial
 from typing import Literal, NamedTuple
 
 from sim.analysis.bottleneck import Bottleneck
+from sim.analysis.cost import Market
 from sim.check import check_job, check_run, require, warn_job
 from sim.cluster.build import place, with_nodes
 from sim.simulate import Run, ring_channels_of, simulate
@@ -54,6 +55,8 @@ class Scenario:
     seed: int = 0
     exact: bool = False
     fold: bool = True
+    market: Market = "on_demand"
+    """At whose prices time is paid for."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,7 @@ class Answer:
     warnings: Sequence[str] = ()
     bottlenecks: Sequence[Bottleneck] = ()
     """By job, where they were asked for."""
+    market: Market = "on_demand"
 
 
 def answer(scenario: Scenario, thorough: bool = False, keep_rates: bool = False) -> Answer:
@@ -81,7 +85,7 @@ def answer_to(question: Question, scenario: Scenario, thorough: bool = False, ke
     names = [f"jobs.{number}: " if len(question.jobs) > 1 else "" for number in range(len(question.jobs))]
     tried = zip(names, question.jobs, strict=True) if thorough else ()
     found = [name + text for name, job in tried for text in estimate_warnings(question.hardware, job.averaged)]
-    return Answer(run, question.inputs, (*question.warnings, *found), bottlenecks(run) if thorough else ())
+    return Answer(run, question.inputs, (*question.warnings, *found), bottlenecks(run) if thorough else (), scenario.market)
 
 
 class Question(NamedTuple):
@@ -271,6 +275,15 @@ def batch_of(text: str) -> int | Literal["max"]:
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise SpecError(f"--batch {text or repr('')}: write the samples of each GPU, 1 or more, or max for as many as fit into its memory")
     return int(text)
+
+
+def market_of(text: str) -> Market:
+    """Return what ``--market`` says."""
+    markets: dict[str, Market] = {"on-demand": "on_demand", "spot": "spot"}
+    if text not in markets:
+        near = suggestions(text, list(markets), most=1)
+        raise SpecError(f"--market {text}: " + (f"did you mean {near[0]}?" if near else f"write {' or '.join(markets)}"))
+    return markets[text]
 
 
 def _asked_gpus(hardware: Hardware, scenario: Scenario) -> int:

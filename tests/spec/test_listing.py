@@ -25,10 +25,20 @@ def test_hardware_has_a_row_per_file(shelves: Path) -> None:
     rows, problems = listing.hardware_rows()
     assert problems == []
     toy = {"name": "toy", "provider": "nobody", "nodes": 1, "gpus": 2, "gpu": "Toy-GPU", "gpu_memory": 16.0 * 2**30, "nic": 3.125e9}
+    unpriced = {"spot": None, "region": None, "priced": None, "spot_priced": None}
     by_name = {row["name"]: row for row in rows}
-    assert by_name["toy"] == {**toy, "price": pytest.approx(3 / 3600)}
-    assert by_name["two"] == {**toy, "name": "two", "provider": "", "nodes": 4, "gpus": 6, "price": pytest.approx(12 / 3600)}
-    assert by_name["priceless"] == {**toy, "name": "priceless", "nic": 12.5e9, "price": None}
+    assert by_name["toy"] == {**toy, **unpriced, "price": pytest.approx(3 / 3600), "priced": "2026-07-20"}
+    assert by_name["two"] == {
+        **toy,
+        "name": "two",
+        "provider": "",
+        "nodes": 4,
+        "gpus": 6,
+        "price": pytest.approx(12 / 3600),
+        **unpriced,
+        "priced": "2026-07-20",
+    }
+    assert by_name["priceless"] == {**toy, "name": "priceless", "nic": 12.5e9, "price": None, **unpriced}
 
 
 def test_workloads_have_a_row_per_file_without_reading_layers(shelves: Path) -> None:
@@ -51,13 +61,14 @@ def test_numbers_are_exported_with_their_unit(shelves: Path) -> None:
     assert exported(row, HARDWARE) == {
         "name": "toy", "provider": "nobody", "nodes": 1, "gpus": 2, "gpu": "Toy-GPU",
         "gpu_memory_bytes": 16.0 * 2**30, "nic_bytes_per_s": 3.125e9, "price_usd_per_h": pytest.approx(3),
+        "spot_usd_per_h": None, "price_region": None, "prices_of": "2026-07-20", "spot_price_of": None,
     }  # fmt: skip
 
 
 def test_cells_are_written_for_people(shelves: Path) -> None:
     rows = {row["name"]: row for row in listing.hardware_rows()[0]}
     shown = [column.shown(rows["priceless"][column.name]) for column in HARDWARE]
-    assert shown == ["priceless", "nobody", "1", "2", "Toy-GPU", "16 GiB", "100 Gbps", "-"]
+    assert shown == ["priceless", "nobody", "1", "2", "Toy-GPU", "16 GiB", "100 Gbps", "-", "-", "-", "-", "-"]
     assert WORKLOADS[2].shown(1_234_567) == "1 234 567"
 
 
@@ -111,7 +122,8 @@ MESSAGES = {
     "gpus": "--where gpus: write NAME=VALUE, for example provider=... or nodes=8; also with != < <= > >=",
     "gpus=": "--where gpus=: write NAME=VALUE, for example provider=... or nodes=8; also with != < <= > >=",
     "gpuss=8": "--where gpuss=8: there is no column 'gpuss'; did you mean 'gpus'?",
-    "zzz=8": "--where zzz=8: there is no column 'zzz'; known are name, provider, nodes, gpus, gpu, gpu_memory, nic, price",
+    "zzz=8": "--where zzz=8: there is no column 'zzz'; known are name, provider, nodes, gpus, gpu, gpu_memory, nic, price, spot, "
+    "region, priced, spot_priced",
     "gpus=many": "--where gpus=many: 'many' is not a number",
     "gpu>v": "--where gpu>v: gpu is text; write gpu=v or gpu!=v",
     "price<10": "--where price<10: '10' has no unit; write for example '24.48 USD/h' (units: USD/h, USD/s)",

@@ -85,13 +85,13 @@ def _price(group: Group) -> Iterator[_Row]:
     price = group.price
     if price is None:
         return
-    where = f"{price.region + ', ' if price.region else ''}{price.date}"
     sources = price.source
     for market, rate in (("on demand", price.on_demand), ("spot", price.spot)):
         if rate is not None:
             key = market.replace(" ", "_")
             own = sources.get(key, sources.get("*", "")) if isinstance(sources, Mapping) else sources
-            yield f"price {market}", f"{show(rate, 'price', 4)} ({where})", own
+            date = (market == "spot" and price.spot_date) or price.date
+            yield f"price {market}", f"{show(rate, 'price', 4)} ({price.region + ', ' if price.region else ''}{date})", own
 
 
 def _wiring(group: Group) -> str:

@@ -1,0 +1,55 @@
+"""Does a document say at what prices its costs are? Oracles: the hardware files, and time times price."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from sim.cli import main
+from sim.report.document import run_document
+from sim.spec.library import load_hardware
+from sim.study.scenario import Scenario, answer
+
+
+@pytest.mark.parametrize("market", ["on-demand", "spot"])
+def test_costs_are_the_market_s(market: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "p3.16xlarge", "resnet50", "--nodes", "2", "--fast", "--json", "--market", market]) == 0
+    document = json.loads(capsys.readouterr().out)
+    prices = load_hardware("p3.16xlarge").spec.groups[0].price
+    assert prices is not None
+    rate = prices.spot if market == "spot" else prices.on_demand
+    assert rate is not None
+    date = "2022-23" if market == "spot" else "2026-07-20"
+    assert document["price"] == {
+        "market": market.replace("-", "_"),
+        "usd_per_h": pytest.approx(2 * 3600 * rate),
+        "date": date,
+        "region": "us-east-1",
+    }
+    assert document["cost_per_epoch_usd"] == pytest.approx(2 * rate * document["epoch_time_s"])
+    assert document["first_epoch"]["cost_usd"] == pytest.approx(2 * rate * document["first_epoch"]["epoch_time_s"])
+    assert any("no revocation" in text for text in document["assumptions"]) == (market == "spot")
+
+
+def test_a_machine_without_a_spot_price_says_how_to_give_one() -> None:
+    found = answer(Scenario("p2.xlarge", "resnet18", market="spot"))
+    document = run_document(found.run, found.inputs, found.warnings, market=found.market)
+    assert document["cost_per_epoch_usd"] is None and document["price"]["usd_per_h"] is None
+    assert any("no spot price of p2.xlarge is known" in text for text in document["warnings"])
+    given = answer(Scenario("p2.xlarge", "resnet18", ("price.spot=0.27 USD/h",), market="spot"))
+    assert run_document(given.run, given.inputs, market="spot")["price"]["usd_per_h"] == pytest.approx(0.27)
+
+
+def test_compare_sorts_by_the_market_s_cost(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "resnet50", "p3.2xlarge", "p3.16xlarge", "p2.xlarge", "--market", "spot", "--sort", "cost", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    costs = [row["cost_per_epoch_usd"] for row in rows]
+    assert costs[:2] == sorted(costs[:2]) and costs[2] is None and rows[2]["hardware"] == "p2.xlarge"
+    assert all(row["cost_per_epoch_usd"] == pytest.approx(row["price"]["usd_per_h"] / 3600 * row["epoch_time_s"]) for row in rows[:2])
+
+
+@pytest.mark.parametrize(("written", "said"), [("sport", "did you mean spot?"), ("x", "write on-demand or spot")])
+def test_an_unknown_market_is_refused(written: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "p3.2xlarge", "resnet50", "--market", written]) == 2
+    assert said in capsys.readouterr().err
