@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from sim.spec.yaml import SpecError
-from sim.terminal import json_text, print_json, talk
-
-if TYPE_CHECKING:
-    from sim.report.picture import Picture
+from sim.terminal import json_text, print_json, show_table, talk, write_result
 
 deciding = typer.Typer()
 
@@ -115,8 +112,8 @@ def compare(
     talk.progress("")
     found = comparison_document(workload, rows, sort)
     text, table = comparison_text(found), figures_csv(found["rows"])
-    _written(output, html, "compare", found, (text, table), comparison_plot, comparison_page)
-    _show(found, text, table, as_json, as_csv)
+    write_result(output, html, "compare", found, (text, table), comparison_plot, comparison_page)
+    show_table(found, text, table, as_json, as_csv)
     if not found["rows"]:
         raise typer.Exit(1)
 
@@ -286,7 +283,7 @@ def share(
     from sim.study.share import share as shared
 
     document = share_document(shared(hardware, jobs, policy or POLICIES, sets, workers))
-    _show(document, share_text(document), figures_csv(share_rows(document)), as_json, as_csv)
+    show_table(document, share_text(document), figures_csv(share_rows(document)), as_json, as_csv)
 
 
 @deciding.command(epilog="Example:  python -m sim whatif p3.8xlarge alexnet --nodes 2")
@@ -319,8 +316,8 @@ def whatif(
     found = whatif_document(asked(scenario, progress=_progress("resources")))
     talk.progress("")
     text, table = whatif_text(found), figures_csv(found["resources"])
-    _written(output, html, "whatif", found, (text, table), whatif_plot, whatif_page)
-    _show(found, text, table, as_json, as_csv)
+    write_result(output, html, "whatif", found, (text, table), whatif_plot, whatif_page)
+    show_table(found, text, table, as_json, as_csv)
 
 
 @deciding.command(epilog="Example:  python -m sim diff before.json after.json")
@@ -369,34 +366,3 @@ def stash2022(processes: Processes = None, as_json: Json = False, output: Folder
 
 def _progress(what: str) -> Callable[[int, int], None]:
     return lambda done, of: talk.progress(f"{done} of {of} {what}")
-
-
-def _written(
-    folder: Path | None,
-    html: Path | None,
-    name: str,
-    document: dict[str, Any],
-    texts: tuple[str, str],
-    plot: Callable[[dict[str, Any]], Picture],
-    page: Callable[[dict[str, Any]], str],
-) -> None:
-    """Write *document*, its *texts* (report and CSV), *plot* and *page* into *folder*, and the page to *html*, where they are given."""
-    from sim.report.files import write_file, write_files
-
-    if html is not None:
-        write_file(html, page(document))
-        talk(f"wrote {html}")
-    if folder is not None:
-        files: dict[str, str | bytes] = {f"{name}.json": json_text(document), f"{name}.txt": texts[0] + "\n", f"{name}.csv": texts[1]}
-        files |= {f"{name}.html": page(document), **plot(document).files(name)}
-        write_files(folder, files)
-        talk(f"wrote {folder}/{', '.join(files)}")
-
-
-def _show(document: object, text: str, table: str, as_json: bool, as_csv: bool) -> None:
-    if as_json and as_csv:
-        raise SpecError("--json and --csv: write one of the two")
-    if as_json:
-        print_json(document)
-    else:
-        typer.echo(table if as_csv else text, nl=not as_csv)

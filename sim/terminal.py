@@ -10,11 +10,15 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from sim.spec.yaml import SpecError
+
+if TYPE_CHECKING:
+    from sim.report.picture import Picture
 
 ANYWHERE = {"--debug": "debug", "--quiet": "quiet", "-q": "quiet"}
 """Options that are taken out before the command line is parsed."""
@@ -77,3 +81,35 @@ def exit_code(app: Callable[..., Any], arguments: Sequence[str] | None) -> int:
         typer.echo(str(error) if isinstance(error, SpecError) else unforeseen, err=True)
         return 2
     return 0
+
+
+def show_table(document: object, text: str, table: str, as_json: bool, as_csv: bool) -> None:
+    """Print a result in one of its forms: *document* as JSON, *table* as CSV, or *text*."""
+    if as_json and as_csv:
+        raise SpecError("--json and --csv: write one of the two")
+    if as_json:
+        print_json(document)
+    else:
+        typer.echo(table if as_csv else text, nl=not as_csv)
+
+
+def write_result(
+    folder: Path | None,
+    html: Path | None,
+    name: str,
+    document: dict[str, Any],
+    texts: tuple[str, str],
+    plot: Callable[[dict[str, Any]], Picture],
+    page: Callable[[dict[str, Any]], str],
+) -> None:
+    """Write *document*, its *texts* (report and CSV), *plot* and *page* into *folder*, and the page to *html*, where they are given."""
+    from sim.report.files import write_file, write_files
+
+    if html is not None:
+        write_file(html, page(document))
+        talk(f"wrote {html}")
+    if folder is not None:
+        files: dict[str, str | bytes] = {f"{name}.json": json_text(document), f"{name}.txt": texts[0] + "\n", f"{name}.csv": texts[1]}
+        files |= {f"{name}.html": page(document), **plot(document).files(name)}
+        write_files(folder, files)
+        talk(f"wrote {folder}/{', '.join(files)}")
