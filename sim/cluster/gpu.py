@@ -237,6 +237,11 @@ class LiveGpu:
         self._current = self._network.start(self._name, duration, self._usage, cap=self._speed(), weight=self._weight)
         return self._current
 
+    @property
+    def slows(self) -> bool:
+        """Tell whether a collective beside it slows its compute."""
+        return self._slow != 1.0
+
     def communicating(self, active: bool) -> None:
         """Tell whether a collective runs beside the compute from now on."""
         self._communicating = active

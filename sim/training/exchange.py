@@ -45,7 +45,8 @@ class _Round:
         self.missing = [classes] * len(operations)
         self.arrived = [0.0] * len(operations)
         self.ready = [env.event() for _ in operations]
-        self.done = [env.event() for _ in operations]
+        self.ended = [False] * len(operations)
+        self._awaited: dict[int, simpy.Event] = {}
         self.following: _Round | None = None
 
     def arrive(self, index: int) -> None:
@@ -57,6 +58,17 @@ class _Round:
 
     def _open(self, index: int) -> None:
         self.ready[index].succeed()
+
+    def until(self, index: int) -> SimProcess:
+        """Wait until the operation *index* has ended; of most nobody waits for the end."""
+        if not self.ended[index]:
+            yield self._awaited.setdefault(index, self._env.event())
+
+    def end(self, index: int) -> None:
+        """Note that the operation *index* has ended."""
+        self.ended[index] = True
+        if index in self._awaited:
+            self._awaited[index].succeed()
 
     def after(self, delay: float, action: Callable[[], None]) -> None:
         """Do *action* in *delay* seconds."""
@@ -81,7 +93,7 @@ class Exchange:
         self._env = env
         self._log = log
         self._rounds = rounds
-        self._gpus = gpus
+        self._gpus = [gpu for gpu in gpus if gpu.slows]
         self._ranks = ranks
         self.current: tuple[str, float] | None = None
         """The collective in progress and when it began (s): part of the state that decides what happens next."""
@@ -105,14 +117,14 @@ class Exchange:
         """Take *rank* through the next operation, which it waits for on the spot."""
         round_, index = self._arrive(rank, lag)
         with self._log.waiting(rank, Cause.GRADIENT):
-            yield round_.done[index]
+            yield from round_.until(index)
 
     def finished(self, rank: int) -> SimProcess:
         """Wait until every bucket of this micro-batch is reduced."""
         round_ = self._at[rank]
         if round_.last >= 0:
             with self._log.waiting(rank, Cause.GRADIENT):
-                yield round_.done[round_.last]
+                yield from round_.until(round_.last)
         self._at[rank], self._next[rank] = self._after(round_), 0
 
     def _arrive(self, rank: int, lag: float) -> tuple[_Round, int]:
@@ -136,7 +148,7 @@ class Exchange:
                     begin = max(idle_since, round_.arrived[index])
                     self._log.did(self._ranks[0], "comm", "wait for the cycle", backend.tier, begin, "Horovod's cycle", operation.bucket)
                 yield from self._play(operation, backend.collective)
-                round_.done[index].succeed()
+                round_.end(index)
             round_ = self._after(round_)
 
     def _play(self, operation: Operation, collective: Collective) -> SimProcess:
