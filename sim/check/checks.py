@@ -9,10 +9,12 @@ from typing import Final
 from sim.check.fabric import check_fabric
 from sim.check.ranges import implausible
 from sim.check.topology import Problem, check_topology
+from sim.spec import shelf
 from sim.spec.catalogue import suggestions
 from sim.spec.fields import Key, Spec, blocks
 from sim.spec.hardware import Hardware
 from sim.spec.references import IMPLIED
+from sim.spec.schema import FOLDERS
 from sim.spec.workload import Jobs, Workload, batch_norms
 from sim.spec.yaml import Document, Mark, SpecError
 
@@ -21,13 +23,13 @@ Check = Callable[[Spec], Iterator[Problem]]
 
 def check_hardware(hardware: Hardware, document: Document | None = None) -> list[str]:
     """Return what is wrong with *hardware*, placed at file, line and column where its *document* is given."""
-    problems = [*implausible(hardware), *_sources(hardware), *_groups(hardware), *_graphs(hardware), *_rates(hardware), *_dates(hardware)]
+    problems = [*_single_blocks(hardware), *_groups(hardware), *_graphs(hardware), *_rates(hardware), *_dates(hardware)]
     return placed([*problems, *check_fabric(hardware)], document)
 
 
 def check_workload(workload: Workload, document: Document | None = None) -> list[str]:
     """Return what is wrong with *workload*, placed where its *document* is given."""
-    return placed([*implausible(workload), *_sources(workload), *_training(workload)], document)
+    return placed([*_single_blocks(workload), *_training(workload)], document)
 
 
 def check_part(part: Spec, document: Document | None = None) -> list[str]:
@@ -62,9 +64,23 @@ def placed(problems: list[Problem], document: Document | None) -> list[str]:
     return [text for _, text in sorted(texts, key=lambda pair: pair[0])]
 
 
-def _sources(spec: Spec) -> Iterator[Problem]:
+def _single_blocks(spec: Spec) -> Iterator[Problem]:
+    """Check what each block says by itself; a part in which nothing was wrong before is not looked at again."""
+    skip = _sound if shelf.is_open() else lambda _: False
+    yield from implausible(spec, skip)
+    yield from _sources(spec, skip)
+
+
+def _sound(block: Spec) -> bool:
+    """Tell whether *block* is a part in which nothing is wrong."""
+    if type(block) not in FOLDERS:
+        return False
+    return shelf.remembered((_sound, id(block)), lambda: not [*_single_blocks(block)], block)
+
+
+def _sources(spec: Spec, skip: Callable[[Spec], bool] = lambda _: False) -> Iterator[Problem]:
     """Check that a source per key names keys of its block."""
-    for key, block in blocks(spec):
+    for key, block in blocks(spec, skip=skip):
         source = getattr(block, "source", None)
         for name in source if isinstance(source, dict) else ():
             fields = [field for field in type(block).model_fields if field != "source"]

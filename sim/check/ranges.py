@@ -6,7 +6,7 @@ noticed. What is outside is refused, not warned of; what-if studies stay inside.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Annotated, Any, Final, get_args, get_origin
 
@@ -147,9 +147,9 @@ DIMENSIONS: Final[dict[str, Bounds]] = {
 }
 
 
-def implausible(spec: Spec) -> Iterator[tuple[Key, str]]:
-    """Yield the key of every number of *spec* that is out of bounds, and a sentence that names the bounds."""
-    for key, block in blocks(spec):
+def implausible(spec: Spec, skip: Callable[[Spec], bool] = lambda _: False) -> Iterator[tuple[Key, str]]:
+    """Yield the key of every number of *spec* (but of blocks to *skip*) that is out of bounds, and a sentence that names the bounds."""
+    for key, block in blocks(spec, skip=skip):
         for name, (low, high, bounds, dimension) in _limits(type(block)).items():
             value = getattr(block, name)
             for inner, number in _numbers(value):

@@ -41,16 +41,17 @@ class Spec(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-def blocks(spec: Spec, key: Key = ()) -> Iterator[tuple[Key, Spec]]:
-    """Yield *spec*, which stands at *key*, and every block inside it, each with its key."""
+def blocks(spec: Spec, key: Key = (), skip: Callable[[Spec], bool] = lambda _: False) -> Iterator[tuple[Key, Spec]]:
+    """Yield *spec*, which stands at *key*, and every block inside it but those to *skip*, each with its key."""
     yield key, spec
     for name in type(spec).model_fields:
         value = getattr(spec, name)
         if isinstance(value, Spec):
-            yield from blocks(value, (*key, name))
+            if not skip(value):
+                yield from blocks(value, (*key, name), skip)
         elif isinstance(value, tuple) and value and isinstance(value[0], Spec):
             for index, item in enumerate(value):
-                yield from blocks(item, (*key, name, index))
+                yield from blocks(item, (*key, name, index), skip)
 
 
 @dataclass(frozen=True)

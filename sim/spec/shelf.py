@@ -43,6 +43,19 @@ def standing(name: str) -> Iterator[None]:
         _shelf.open = before
 
 
+def is_open() -> bool:
+    """Tell whether anything is kept now."""
+    return _shelf.open
+
+
+def found(key: Hashable) -> Any:
+    """Return what is kept for *key*; None for nothing."""
+    if not _shelf.open or key not in _shelf.kept:
+        return None
+    _shelf.kept.move_to_end(key)
+    return _shelf.kept[key][0]
+
+
 def remembered(key: Hashable, make: Callable[[], T], alive: object = None, worth: Callable[[], bool] = lambda: True) -> T:
     """Return what *make* returns, or returned for the same *key*.
 

@@ -5,11 +5,12 @@ Each problem reads ``file:line:col: dotted.key: what is wrong; what is accepted`
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from sim.spec import schema
+from sim.spec import schema, shelf
 from sim.spec.catalogue import suggestions
 from sim.spec.fields import Key
 from sim.spec.references import UNRESOLVED
@@ -25,12 +26,48 @@ _RAISED: Final = "value_error"
 def validated(kind: type[Spec], document: Document, problems: list[str]) -> Spec:
     """Return *document* as a *kind*; raise SpecError with *problems*, found before, and all that is wrong with it."""
     try:
-        spec = kind.model_validate(document.value)
+        spec = kind.model_validate(_with_known(kind, document.value))
     except ValidationError as error:
         raise SpecError([*problems, *_sentences(kind, document, error.errors(include_url=False))]) from None
     if problems:
         raise SpecError(problems)
+    if shelf.is_open():
+        _keep_parts(spec, document.value)
     return spec
+
+
+def _with_known(kind: type[BaseModel], value: Any) -> Any:
+    """Return the block *value* with every part that was found valid before in the place of what describes it."""
+    if not shelf.is_open() or not isinstance(value, dict):
+        return value
+    whole = value
+    for name, model in schema.children(kind).items():
+        inner = value.get(name)
+        if isinstance(inner, dict):
+            known = shelf.found((model, id(inner))) or _with_known(model, inner)
+        elif isinstance(inner, list):
+            known = [_with_known(model, item) for item in inner]
+        else:
+            continue
+        whole = {**whole, name: known}
+    return whole
+
+
+def _keep_parts(spec: BaseModel, value: Any) -> None:
+    """Keep every valid part of *spec*, by what describes it: shared files are never changed in place."""
+    for name, model in schema.children(type(spec)).items():
+        inner, part = value.get(name), getattr(spec, name)
+        if isinstance(inner, list):
+            for item, one in zip(inner, part, strict=True):
+                _keep_parts(one, item)
+        elif isinstance(inner, dict) and isinstance(part, model):
+            if model in schema.FOLDERS:
+                shelf.remembered((model, id(inner)), partial(_same, part), inner)
+            _keep_parts(part, inner)
+
+
+def _same(part: BaseModel) -> BaseModel:
+    return part
 
 
 def _sentences(kind: type[BaseModel], document: Document, errors: list[Any]) -> list[str]:

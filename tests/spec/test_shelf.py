@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from sim.check import check_hardware, require
 from sim.spec.library import load_hardware
 from sim.spec.shelf import MOST, remembered, standing
 from sim.spec.yaml import SpecError
@@ -94,3 +95,39 @@ def test_a_reference_that_cannot_be_followed_is_told_every_time(tmp_path: Path) 
         told.append(str(refused.value))
     assert "nosuch" in told[0]
     assert told[1:] == told[:1] * 2
+
+
+@pytest.mark.parametrize("name", ["p3.16xlarge", "2x-p3.8xlarge", "dlperf", "hgx-h100", "cm-dare-p100"])
+def test_descriptions_made_of_kept_parts_are_the_same(name: str) -> None:
+    """Oracle: the description without a shelf; a change inside a part must not be hidden by the part as it was before."""
+    changes = [[], ["groups.0.node.gpu.memory=7 GiB"], ["groups.0.node.host.cpu.clock=2 GHz"], ["fabric.latency=1 us"], []]
+    plain = [load_hardware(name, change) for change in changes]
+    with standing(f"parts of {name}"):
+        kept = [load_hardware(name, change) for change in changes]
+    assert [(one.spec, one.sha256) for one in kept] == [(one.spec, one.sha256) for one in plain]
+    assert kept[0].spec.groups[0].node is not kept[1].spec.groups[0].node
+    assert kept[1].spec.groups[0].node.host.cpu is kept[0].spec.groups[0].node.host.cpu
+
+
+def test_wrong_values_beside_kept_parts_are_told_alike() -> None:
+    """Oracle: the messages without a shelf, for values that cannot be, cannot be read, and are unknown."""
+    wrong = [
+        ["node.gpu.memory=1 B"],
+        ["node.gpu.memory=red"],
+        ["node.gpu.colour=7 GiB"],
+        ["node.nic.bandwidth=1 Mbps"],
+    ]
+
+    def told() -> list[str]:
+        found = []
+        for change in wrong:
+            with pytest.raises(SpecError) as refused:
+                loaded = load_hardware("p3.16xlarge", change)
+                require(check_hardware(loaded.spec, loaded.document))
+            found.append(str(refused.value))
+        return found
+
+    plain = told()
+    with standing("wrong"):
+        load_hardware("p3.16xlarge")
+        assert told() == told() == plain
