@@ -9,10 +9,12 @@ N nodes as disjoint equal shards (torch's DistributedSampler); N = 1 reads every
   (1/N) q^(k-1); with u and v the uniform positions of the two reads in their epochs, the share of samples *not* read in between is
   (1 - (1-u)/N) q^(k-1) (1 - v/N). So ``hits = sum_k (1/N) q^(k-1) P[A B > (1-c) / q^(k-1)]``, A and B uniform on [q, 1].
   For N = 1 this is ``c + (1-c) ln(1-c)``, for many nodes it tends to c: sharding makes reuse random, which costs LRU less.
+- *Partitioned* (CoorDL): each node never evicts its own part of the data set and serves it to the others, so that N caches hold
+  min(1, N c) of it together; 1/N of those hits are a node's own, the others come over the network.
 - *Linux* keeps an active and an inactive list and lies between the two: ``w * lru + (1-w) * never_evict``, w to be calibrated.
 
 Limits: samples of equal size, large data sets (no 1/samples terms), means over an epoch (LRU's misses crowd at its end), nothing else
-uses the cache, no readahead. Nodes do not serve each other's reads.
+uses the cache, no readahead; what caches send each other takes NICs and cores, but no links between switches.
 """
 
 from __future__ import annotations
@@ -41,10 +43,18 @@ def hit_ratio(cache: PageCache, fraction: float, nodes: int = 1, epoch: int | No
     """Return the share of reads served from memory under *cache*'s policy.
 
     *fraction* of the data set fits into each node's cache; *nodes* read disjoint shards. *epoch* counts from 0, the cold epoch,
-    which hits nothing; None is the steady state.
+    which hits nothing; None is the steady state. Of a partitioned cache hits in other nodes' memory count: see `from_others`.
     """
+    if cache.policy == "partitioned":
+        _check(fraction, nodes, epoch)
+        return 0.0 if epoch == 0 else min(1.0, nodes * fraction)
     lru = {"lru": 1.0, "never_evict": 0.0, "linux": cache.lru_share}[cache.policy]
     return lru * lru_hit_ratio(fraction, nodes, epoch) + (1 - lru) * never_evict_hit_ratio(fraction, nodes, epoch)
+
+
+def from_others(cache: PageCache, hits: float, nodes: int) -> float:
+    """Return the share of reads that the memory of other nodes serves, of the share *hits* that memory does."""
+    return hits * (1.0 - 1.0 / nodes) if cache.policy == "partitioned" else 0.0
 
 
 def never_evict_hit_ratio(fraction: float, nodes: int = 1, epoch: int | None = None) -> float:

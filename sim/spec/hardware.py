@@ -253,7 +253,8 @@ class Storage(Spec):
 class PageCache(Spec):
     """How the operating system caches the data set."""
 
-    policy: Literal["linux", "lru", "never_evict"] = "linux"
+    policy: Literal["linux", "lru", "never_evict", "partitioned"] = "linux"
+    """never_evict is CoorDL's MinIO; partitioned its cache across servers, which read from each other's memory over the network."""
     memory_share: Fraction = 0.85
     """Share of DRAM that file pages may fill."""
     lru_share: Fraction = 0.5

@@ -204,3 +204,5 @@ class Jobs(Spec):
 
     name: str = "jobs"
     jobs: tuple[JobSpec, ...] = Field(min_length=1)
+    coordinated_prep: bool = False
+    """Whether jobs with one data set on the same nodes read and prepare each batch once for all of them (CoorDL)."""

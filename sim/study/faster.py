@@ -10,6 +10,7 @@ is simulated, never checked; ``pcie`` is PCIe, host memory and socket links toge
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from sim.analysis.bottleneck import Resource
@@ -40,7 +41,7 @@ def faster(hardware: Hardware, jobs: Sequence[Job], resources: Sequence[Resource
             hardware = hardware.model_copy(update={"fabric": change.fabric(hardware.fabric, factor)})
         if change.workload:
             workloads = [change.workload(workload, factor) for workload in workloads]
-    return hardware, [Job(workload, job.placement, job.start) for workload, job in zip(workloads, jobs, strict=True)]
+    return hardware, [replace(job, workload=workload) for workload, job in zip(workloads, jobs, strict=True)]
 
 
 def _times(value: float | None, factor: float) -> float | None:

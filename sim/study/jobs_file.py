@@ -1,11 +1,14 @@
 """Which jobs does a file of several ask for, and on which GPUs? Each takes GPUs that no earlier job has.
 
 A job says ``placement`` (GPUs of each node in turn, as in ``1+2``: the first that are free), or ``gpus`` (those of the first node),
-or neither (all GPUs, which only a job alone can have).
+or neither (all GPUs, which only a job alone can have). With ``coordinated_prep`` jobs with one data set on the same nodes share their
+batches: each reads and prepares its part of them. Limits: jobs that share have the same pace (as those of one search of hyperparameters
+have), and the batches that wait for the slowest take no memory.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -57,9 +60,31 @@ def place_jobs(machine: Loaded[Hardware], path: Path, overrides: list[Override])
         most = max(len(part.gpus) for part in job.placement)
         warnings += [f"jobs.{number}: {text}" for text in warn_job(machine.spec, entry.workload, most, job.ranks)]
         jobs.append(job)
+    if loaded.spec.coordinated_prep:
+        jobs = _coordinated(jobs, loaded)
     require(problems)
     stacks = fingerprint([entry["workload"]["training"]["stack"] for entry in loaded.document.value["jobs"]])
     return PlacedJobs(jobs, warnings, loaded.sha256, stacks)
+
+
+def _coordinated(jobs: list[Job], loaded: Loaded[Jobs]) -> list[Job]:
+    """Return *jobs* that know how many share each batch. Raise SpecError where one cannot use the batches of another."""
+    teams: dict[tuple[object, ...], list[int]] = {}
+    for number, job in enumerate(jobs):
+        teams.setdefault((job.workload.dataset.name, tuple(part.node for part in job.placement)), []).append(number)
+    for first, *others in teams.values():
+        for number in others:
+            for field in ("batch", "loader"):
+                own, due = (getattr(section, field) for section in (_about(jobs[at], field) for at in (number, first)))
+                if own != due:
+                    where = loaded.document.place(("jobs", number))
+                    raise SpecError(f"{where}{field} {own}: with coordinated_prep jobs use the same batches; write {due}, as jobs.{first}")
+    count = {number: len(team) for team in teams.values() for number in team}
+    return [replace(job, sharers=count[number]) for number, job in enumerate(jobs)]
+
+
+def _about(job: Job, field: str) -> object:
+    return job.workload.training if field == "batch" else job.workload.input
 
 
 def _free_gpus(hardware: Hardware, entry: JobSpec, taken: dict[int, set[int]], where: str) -> tuple[Placement, ...]:

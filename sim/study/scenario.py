@@ -31,7 +31,7 @@ from sim.study.sensitivity import estimate_warnings
 from sim.training.job import Job
 
 _UNSET = {"name", "description", "aliases", "note"}
-_WORKLOAD_KEYS = (frozenset(Workload.model_fields) | {"jobs"}) - _UNSET
+_WORKLOAD_KEYS = (frozenset(Workload.model_fields) | {"jobs", "coordinated_prep"}) - _UNSET
 _HARDWARE_KEYS = frozenset(Hardware.model_fields) | set(UNFOLDED)
 
 

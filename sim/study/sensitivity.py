@@ -7,6 +7,7 @@ believed; all others may stay guesses.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from sim.check import Estimate, count_estimates
@@ -64,7 +65,7 @@ def _moved(hardware: Hardware, job: Job, spec: Spec, estimate: Estimate, factor:
     changed = _with_factor(spec, _path(estimate.key, spec), factor)
     if isinstance(changed, Hardware):
         return _step_time(changed, job)
-    return _step_time(hardware, Job(changed, job.placement, job.start))
+    return _step_time(hardware, replace(job, workload=changed))
 
 
 def _step_time(hardware: Hardware, job: Job) -> float:

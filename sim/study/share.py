@@ -140,6 +140,8 @@ def share(
     for_hardware, for_jobs = sorted_overrides(Scenario(hardware, jobs, tuple(overrides)))
     machine = load_hardware(hardware, for_hardware)
     placed = place_jobs(machine, path, for_jobs).jobs
+    if any(job.sharers > 1 for job in placed):
+        raise SpecError(f"{jobs}: with coordinated_prep jobs have one loader together; leave it out to divide workers among them")
     epochs = tuple(entry.epochs for entry in load(Jobs, path, for_jobs).spec.jobs)
     nodes = _same_nodes(placed)
     node = slots(machine.spec, [placed[0].placement])[0]

@@ -33,6 +33,8 @@ PAGEABLE_SLOWDOWN = 2.0
 DALI_PREFETCH = 2
 """DALI's default prefetch_queue_depth."""
 
+OTHERS = "memory of other nodes"
+
 Usage = Mapping[str, float]
 
 
@@ -46,6 +48,8 @@ class BatchCost:
     prep: float
     copy: float
     gpu_prep: float = 0.0
+    remote: float = 0.0
+    """Bytes from the memory of other nodes."""
 
 
 @dataclass
@@ -69,6 +73,9 @@ class Site:
     """What workers do to which batch, in the order they began: part of the state that decides what happens next."""
     begun: dict[int, list[float]] = field(default_factory=dict)
     """For each batch that nobody can take yet, when its build and each later stage of it began: who is blamed depends on it."""
+    peers: Usage = field(default_factory=dict)
+    """What a byte from the memory of other nodes takes here, where as many are served to them."""
+    peer_cap: float = math.inf
     _reading: int = 0
     _turns: deque[simpy.Event] = field(default_factory=deque)
 
@@ -83,6 +90,10 @@ class Site:
         self.bytes_read += self.cost.read
         return self.network.start("read", self.cost.read, self.disk, cap=self.cost.read_cap * readers)
 
+    def start_remote(self) -> Activity:
+        """Begin to fetch what other nodes have of one batch."""
+        return self.network.start("read from other nodes", self.cost.remote, self.peers, cap=self.peer_cap)
+
     def start_prep(self, threads: int = 1) -> Activity:
         """Begin to decode, augment and collate one batch on up to *threads* cores."""
         return self.network.start("prep", self.cost.prep, self.cores, cap=threads, weight=CORE_WEIGHT * threads)
@@ -94,6 +105,13 @@ class Site:
             self.building[batch], start = "read", self.network.env.now
             full = yield from self._read()
             self.log.did(self.rank, stream, "read", Cause.FETCH, start, "disk" + FULL * full, batch, self.cost.read)
+            self.begun[batch].append(self.network.env.now)
+            del self.building[batch]
+        if self.cost.remote > 0:
+            self.building[batch], start = "remote", self.network.env.now
+            remote = self.start_remote()
+            yield remote.done
+            self.log.did(self.rank, stream, "read", Cause.FETCH, start, OTHERS + FULL * _shared(remote), batch, self.cost.remote)
             self.begun[batch].append(self.network.env.now)
             del self.building[batch]
         self.building[batch], start = "prep", self.network.env.now
@@ -315,9 +333,12 @@ class DaliPipeline(Queue):
             site.building[batch], start = "both", self.env.now
             site.begun[batch] = [start]
             prep, read = site.start_prep(self._threads), site.start_read(self._threads)
+            remote = site.start_remote() if site.cost.remote > 0 else read
             yield prep.done
-            cause, resource = (Cause.PREP, "cpu cores") if read.done.triggered else (Cause.FETCH, "disk")
+            late = [name for fetch, name in ((read, "disk"), (remote, OTHERS)) if not fetch.done.triggered]
+            cause, resource = (Cause.FETCH, late[0]) if late else (Cause.PREP, "cpu cores")
             yield read.done
+            yield remote.done
             site.log.did(site.rank, "pipeline", cause.value, cause, start, resource, batch, site.cost.read)
             del site.building[batch]
             site.begun[batch].append(self.env.now)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sim.cluster.build import Built, Placement, RankClass, Slot
 from sim.cluster.gpu import LiveGpu
 from sim.cluster.network import Network
+from sim.cluster.page_cache import from_others
 from sim.cluster.storage import ios_per_sample, most_bandwidth, most_iops, read_rate
 from sim.events import Cause, EventLog
 from sim.events import Rank as LoggedRank
@@ -55,6 +57,8 @@ class Job:
     placement: tuple[Placement, ...]
     start: float = 0.0
     """Time (s) at which the job starts."""
+    sharers: int = 1
+    """Jobs, itself included, that take every batch which one of them reads and prepares."""
 
     @property
     def ranks(self) -> int:
@@ -68,7 +72,7 @@ class Job:
         if not training.noise.draw:
             return self
         training = training.model_copy(update={"noise": training.noise.model_copy(update={"draw": False})})
-        return Job(self.workload.model_copy(update={"training": training}), self.placement, self.start)
+        return replace(self, workload=self.workload.model_copy(update={"training": training}))
 
     @property
     def asynchronous(self) -> int:
@@ -87,17 +91,23 @@ def core_time(workload: Workload) -> float:
     }[workload.input.loader]
 
 
-def batch_cost(workload: Workload, node: Node, disk_rate: float, hit_ratio: float) -> BatchCost:
-    """Return what one batch asks of *node* whose disk gives *disk_rate* bytes/s and whose cache holds *hit_ratio* of the reads."""
+def batch_cost(
+    workload: Workload, node: Node, disk_rate: float, hit_ratio: float, remote_ratio: float = 0.0, sharers: int = 1
+) -> BatchCost:
+    """Return what one batch asks of *node* whose disk gives *disk_rate* bytes/s; caches hold *hit_ratio* of the reads.
+
+    Other nodes' hold *remote_ratio* of them. *sharers* jobs take turns at reading and preparing batches that all of them use.
+    """
     dataset, loader, batch = workload.dataset, workload.input.loader, workload.training.batch
     latency = node.storage.volume.latency if node.storage else 0.0
-    misses = 0.0 if loader == "synthetic" else batch * dataset.sample * (1.0 - hit_ratio)
+    read = 0.0 if loader == "synthetic" else batch * dataset.sample / sharers
     each = latency if dataset.files == "per_sample" else 0.0
     cap = dataset.sample / (each + dataset.sample / disk_rate) if disk_rate > 0 else float("inf")
     on_gpu = loader == "dali_gpu" and dataset.dali_gpu_time is not None
     gpu_time = (dataset.dali_gpu_time or 0.0) * REFERENCE_GPU_BANDWIDTH / node.gpu.memory_bandwidth if on_gpu else 0.0
     copied = dataset.sample if on_gpu else dataset.prepared  # a GPU decoder takes the compressed sample across PCIe
-    return BatchCost(misses, cap, batch * core_time(workload) / node.host.cpu.speed, batch * copied, batch * gpu_time)
+    prep = batch * core_time(workload) / node.host.cpu.speed / sharers
+    return BatchCost(read * (1.0 - hit_ratio), cap, prep, batch * copied, batch * gpu_time, read * remote_ratio)
 
 
 @dataclass(frozen=True)
@@ -144,7 +154,7 @@ def make_ranks(
         exchanges = [_exchange(stage, indices, gpus, plans[0], wiring)] * len(classes)
     ranks = []
     for found, plan, index, gpu, exchange in zip(classes, plans, indices, gpus, exchanges, strict=True):
-        pipeline = _loader(_site(stage, index, found, workload, hit_ratio.get(found.slot.name, 0.0)), workload)
+        pipeline = _loader(_site(stage, index, found, job, hit_ratio.get(found.slot.name, 0.0)), workload)
         name = f"{found.slot.node.gpu.name} compute"
         paces = _paces(stage, number, job, found)
         ranks.append(Rank(index, stage.log, stage.network, gpu, name, plan, pipeline, exchange, finished_step, paces))
@@ -228,8 +238,9 @@ def _crowd(stage: Stage, found: RankClass, servers: ServerPlan) -> Crowd:
     return Crowd(found.size, dict.fromkeys(own, (found.members - 1) / others if others else 0.0))
 
 
-def _site(stage: Stage, index: int, found: RankClass, workload: Workload, hit_ratio: float) -> Site:
-    node, dataset, members = found.slot.node, workload.dataset, float(found.members)
+def _site(stage: Stage, index: int, found: RankClass, job: Job, hit_ratio: float) -> Site:
+    workload, node, members = job.workload, found.slot.node, float(found.members)
+    dataset, remote = workload.dataset, from_others(node.page_cache, hit_ratio, len(job.placement))
     disk: dict[str, float] = {}
     disk_rate = 0.0
     if workload.input.loader != "synthetic":
@@ -248,9 +259,19 @@ def _site(stage: Stage, index: int, found: RankClass, workload: Workload, hit_ra
         pin={found.memory: 2.0 * found.memory_load},  # read and written
         copy={link: load * slowdown for link, load in found.copy.items()},
         gpu={_gpu_link(found): 1.0},
-        cost=batch_cost(workload, node, disk_rate, hit_ratio),
+        cost=batch_cost(workload, node, disk_rate, hit_ratio, remote, job.sharers),
+        peers=_peers(found, stage.built.live[found.slot.name]) if remote else {},
+        peer_cap=(node.nic.transport.flow_cap or math.inf) * node.nic.transport.flows,
         crowd=sum(other.members for other in stage.built.classes if other.slot.name == found.slot.name) / found.members,
     )
+
+
+def _peers(found: RankClass, live: Mapping[str, str]) -> dict[str, float]:
+    """Return what a byte from another node's memory takes here: it comes in by any NIC, and as much goes out to the others."""
+    nic = found.slot.node.nic
+    load = {live[link]: found.members / nic.count for port in range(nic.count) for link in (f"nic{port}>net", f"net>nic{port}")}
+    copies = {found.cores: 2.0 * found.members * nic.transport.cpu_time_per_byte}
+    return load | {name: amount for name, amount in copies.items() if amount}
 
 
 def _loader(site: Site, workload: Workload) -> InputPipeline:

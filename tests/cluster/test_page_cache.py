@@ -135,3 +135,15 @@ def test_impossible_questions_are_refused(fraction: float, nodes: int, epoch: in
         page_cache.lru_hit_ratio(fraction, nodes, epoch)
     with pytest.raises(ValueError, match="data set"):
         page_cache.cached_fraction(1e9, 0)
+
+
+@given(st.floats(0, 1), st.integers(1, 8))
+def test_a_partitioned_cache_holds_what_all_nodes_hold(fraction, nodes):
+    """Closed form: min(1, N c) in all, 1/N of it in a node's own memory; one node is never-evict; cold epochs hit nothing."""
+    cache = PageCache(policy="partitioned")
+    hits = page_cache.hit_ratio(cache, fraction, nodes)
+    assert hits == min(1.0, nodes * fraction)
+    assert page_cache.from_others(cache, hits, nodes) == pytest.approx(hits * (nodes - 1) / nodes)
+    assert page_cache.hit_ratio(cache, fraction) == page_cache.hit_ratio(PageCache(policy="never_evict"), fraction)
+    assert page_cache.hit_ratio(cache, fraction, nodes, epoch=0) == 0
+    assert page_cache.from_others(PageCache(policy="never_evict"), hits, nodes) == 0
