@@ -73,6 +73,8 @@ class Row:
     optimizer_host: float
     checks: float
     reads_back: bool
+    images: bool
+    """Whether convolutions do most of the FLOP."""
 
     @property
     def chip(self) -> str:
@@ -87,9 +89,8 @@ class Row:
 
     @property
     def family(self) -> str:
-        """Return ``fp32 convolution`` for image models on vector units, else ``tensor cores and BERT``."""
-        images = "bert" not in self.record.workload
-        return "fp32 convolution" if images and not self.on_tensor_cores.any() else "tensor cores and BERT"
+        """Return ``fp32 convolution`` for image models on vector units, else ``tensor cores and BERT``, with other language models."""
+        return "fp32 convolution" if self.images and not self.on_tensor_cores.any() else "tensor cores and BERT"
 
 
 @lru_cache(maxsize=256)
@@ -174,6 +175,7 @@ def row_of(record: RunRecord) -> Row:
         optimizer_host=0.0 if training.stack.cuda_graphs else update.launches * training.stack.launch_cpu,
         checks=gradient_checks(workload) * training.stack.launch_cpu,
         reads_back=reads_before_update(workload),
+        images=sum(layer.forward for layer in layers if layer.op == "conv") > 0.5 * sum(layer.forward for layer in layers),
     )
 
 

