@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import pytest
 
+from calibration.compute_model import RECORDS, described
+from calibration.run_records import read_records
 from sim.analysis.memory import gpu_memory, largest_batch
 from sim.spec.hardware import Gpu
 from sim.spec.library import load_part, load_workload
@@ -96,3 +98,16 @@ def test_what_ran_fits(name: str, gpu: str, precision: str, optimizer: str, batc
     device = load_part(Gpu, gpu, "hardware/parts/gpus")
     assert gpu_memory(workload, device).total + masters * workload.model.parameters <= device.memory
     assert masters or largest_batch(workload, device) >= batch
+
+
+def test_every_row_that_compute_is_judged_by_fits() -> None:
+    """All 1-GPU rows of the committed records, as they are described; Lambda's BERT in FP16 as apex O2 again."""
+    for record in {
+        (row.hardware, row.workload, row.stack, row.precision, row.batch_per_gpu): row for row in read_records(RECORDS).records
+    }.values():
+        workload, device = described(record)
+        masters = 0
+        if record.precision == "amp_fp16" and record.workload in ("bert-base-seq384", "bert-large-seq384"):
+            masters = 12 * workload.model.parameters
+            workload = workload.model_copy(update={"training": workload.training.model_copy(update={"precision": "fp16"})})
+        assert gpu_memory(workload, device).total + masters <= device.memory, record.where

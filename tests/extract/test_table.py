@@ -8,10 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sim.cluster.gpu import memory_time
 from sim.extract import table
 from sim.spec import yaml
+from sim.spec.hardware import Gpu
+from sim.spec.library import load_part, load_workload
 from sim.spec.workload import Layer, Model
 from sim.spec.yaml import SpecError
+from sim.training.step_plan import plan_step
 
 NAMES = st.one_of(
     st.text(min_size=1, max_size=12), st.sampled_from(["1", "1.0", "yes", "null", "12:30", "1e9", "- a", "a: b", "#x", "é", "{x}"])
@@ -76,3 +80,18 @@ def test_a_failed_write_leaves_what_was_there(tmp_path: Path, monkeypatch: pytes
 def test_an_output_that_is_a_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="cannot be written"):
         table.write(model(layer("a")), tmp_path)
+
+
+def test_editing_one_number_changes_the_step_by_what_it_says(tmp_path: Path) -> None:
+    """Closed form: 10 MB more read by a layer that memory bounds are 10 MB a sample more at the GPU's reached bandwidth."""
+    kept = (Path(__file__).parents[2] / "workloads/models/resnet18.yaml").read_text()
+    line = next(line for line in kept.splitlines() if "name: layer1.0.bn1," in line)
+    now = float(line.split("read: ")[1].split(" B")[0])
+    (tmp_path / "net.yaml").write_text(kept.replace(line, line.replace(f"read: {now:.0f} B", f"read: {now + 1e7:.0f} B")))
+    (tmp_path / "mine.yaml").write_text("extends: resnet18\nname: mine\nmodel: net.yaml\ntraining: {batch: 32}\n")
+    gpu = load_part(Gpu, "v100-sxm2-16gb", "hardware/parts/gpus")
+    before, after = (
+        sum(segment.compute for segment in plan_step(load_workload(name, keys).spec, gpu, 1.0, 1).micro_batches[0].forward)
+        for name, keys in (("resnet18", ["training.batch=32"]), (str(tmp_path / "mine.yaml"), []))
+    )
+    assert after - before == pytest.approx(memory_time(32 * 1e7, gpu))
