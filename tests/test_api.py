@@ -13,6 +13,7 @@ from calibration.import_trace import import_traces
 from sim.api import SpecError, compare, simulate
 from sim.cli import main
 from sim.events import STALLS
+from tests.report.page.reading import Page
 
 OPTIONS = ["--nodes", "2", "--batch", "32", "--precision", "amp_fp16", "--set", "node.nic.bandwidth=50 Gbps", "--seed", "3", "--fast"]
 
@@ -44,6 +45,17 @@ def test_a_result_writes_its_trace(tmp_path: Path) -> None:
     result = simulate("p3.2xlarge", "resnet50")
     assert "3 steps" in result.trace(tmp_path / "trace.json.gz")
     assert import_traces([tmp_path / "trace.json.gz"]).step_time == pytest.approx(result.step_time, rel=1e-9)
+
+
+def test_a_result_writes_its_page(tmp_path: Path) -> None:
+    """Oracle: the result's own document, inside the page, with the use of links that only a second run keeps."""
+    result = simulate("p3.8xlarge", "vgg11", nodes=2, market="spot")
+    result.page(tmp_path / "page.html")
+    page = Page((tmp_path / "page.html").read_text(encoding="utf-8"))
+    assert page.documents()["run"] == json.loads(json.dumps(result.document))
+    assert page.documents()["view"]["jobs"][0]["links"] and result.document["price"]["market"] == "spot"
+    result.plot().save(tmp_path / "stalls.svg")
+    assert (tmp_path / "stalls.svg").read_bytes().startswith(b"<?xml")
 
 
 def test_machines_stand_in_rows(capsys: pytest.CaptureFixture[str]) -> None:

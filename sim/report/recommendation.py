@@ -60,6 +60,7 @@ def recommendation_text(document: dict[str, Any]) -> str:
         ]
     else:
         lines = [f"No machine can run {document['workload']}."]
+        lines += [f"  {name}: {problem.removeprefix(f'{name}: ')}" for name, problem in document["left_out"].items()]
     chosen = best or near
     if chosen:
         parts = [f"{name.replace('_', ' ')} {show(value, 'time')}" for name, value in chosen["parts_s"].items() if value]

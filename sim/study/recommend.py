@@ -24,6 +24,7 @@ from sim.spec.library import load_hardware, load_workload
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.compare import Row
+from sim.study.nearest import nearest_that_runs
 from sim.study.scenario import Scenario, sorted_overrides
 from sim.study.spot import expected
 
@@ -105,7 +106,8 @@ def recommend(scenario: Scenario, rows: Sequence[Row], plan: Plan, budget: Budge
     allowed = sorted(filter(budget.allows, candidates), key=budget.prefers)
     others = sorted((found for found in candidates if not budget.allows(found)), key=budget.excess)
     best, runner_up = (*allowed, None, None)[:2]
-    notes = _notes(budget, best, runner_up, others)
+    ran = any(row.document is not None for row in rows)
+    notes = _notes(budget, best, runner_up, others) if ran else [nearest_that_runs(scenario, left_out)]
     return Recommendation(budget, best, runner_up, None if best else next(iter(others), None), [*allowed, *others], left_out, notes)
 
 

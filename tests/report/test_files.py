@@ -1,0 +1,40 @@
+"""Is a file whole or not there? Oracle: the folder before and after."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sim.report.files import write_file, write_files
+from sim.spec.yaml import SpecError
+
+
+def test_files_reach_a_new_folder(tmp_path: Path) -> None:
+    write_files(tmp_path / "a" / "b", {"text.txt": "ä\n", "bytes.bin": b"\x00"})
+    assert (tmp_path / "a/b/text.txt").read_bytes() == "ä\n".encode()
+    assert sorted(path.name for path in (tmp_path / "a/b").iterdir()) == ["bytes.bin", "text.txt"]
+
+
+def test_what_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "taken", tmp_path / "missing" / "x.txt"):
+        with pytest.raises(SpecError, match="cannot be written"):
+            write_file(path, "text")
+    with pytest.raises(SpecError, match="file: cannot be written"):
+        write_files(tmp_path / "file", {"x.txt": ""})
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "taken"]
+
+
+def test_an_earlier_file_stays_until_the_new_one_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "x.txt"
+    path.write_text("old")
+
+    def broken(self: Path, content: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", broken)
+    with pytest.raises(SpecError, match="No space left"):
+        write_file(path, "new")
+    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]

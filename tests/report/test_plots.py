@@ -1,0 +1,27 @@
+"""Are there pictures of every job and size? Oracle: names and texts of the SVG files."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+from sim.report.plots import pictures
+from tests.report.page.cases import found
+
+
+def texts(svg: bytes) -> str:
+    return " ".join("".join(element.itertext()) for element in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text"))
+
+
+def test_a_run_has_a_picture_a_job() -> None:
+    run = found("several jobs").run
+    drawn = pictures([run], False)
+    assert set(drawn) == {f"stalls-{number}.{kind}" for number in (0, 1) for kind in ("png", "svg")}
+    for number, job in enumerate(run.jobs):
+        said = texts(drawn[f"stalls-{number}.svg"])
+        assert job.job.workload.name in said and "warm epoch" in said and "milliseconds of one warm step" in said
+
+
+def test_sizes_have_a_bar_each() -> None:
+    runs = [found("exchange").run, found("NVSwitch").run]
+    said = texts(pictures(runs, True)["stalls.svg"])
+    assert all(f"{run.jobs[0].job.ranks} GPUs" in said for run in runs)
