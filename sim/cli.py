@@ -179,7 +179,8 @@ def collective(
     as_json: Json = False,
     as_csv: Csv = False,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="DIR", help="also write the table, JSON, CSV and a plot there")
+        Path | None,
+        typer.Option("-o", "--output", metavar="DIR", help="also write the table, JSON, CSV, a plot and a picture of the fabric there"),
     ] = None,
 ) -> None:
     """Time a collective by itself, size by size, as nccl-tests does."""
@@ -190,7 +191,6 @@ def collective(
             raise SpecError("--op parameter_server has no NCCL options and no --csv; leave them out")
         return _bound(hardware, sizes, compute_time, nodes, sets, as_json, output)
     from sim.report.collective import collective_csv, collective_document, collective_files, collective_text
-    from sim.report.files import write_files
     from sim.study.collective import collective_table, sizes_of
     from sim.training.collectives.plan import Tuning
 
@@ -200,8 +200,7 @@ def collective(
     table = collective_table(hardware, op, sizes_of(sizes), nodes=nodes, gpus=gpus, placement=placement, tuning=tuning, overrides=sets)
     document, text = collective_document(table), collective_text(table)
     if output is not None:
-        write_files(output, {"collective.json": json_text(document), **collective_files(table)})
-        talk(f"wrote {output}/collective.json, collective.txt, collective.csv, collective.png and collective.svg")
+        _write_output(output, {"collective.json": json_text(document), **collective_files(table)})
     if as_json:
         print_json(document)
     else:

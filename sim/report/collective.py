@@ -6,6 +6,7 @@ import csv
 import io
 from typing import Any
 
+from sim.report.fabric_plot import fabric_plot
 from sim.report.picture import Picture, figure, picture
 from sim.training.collectives.table import Table
 from sim.units import show
@@ -58,6 +59,7 @@ def collective_files(table: Table) -> dict[str, str | bytes]:
         "collective.txt": collective_text(table) + "\n",
         "collective.csv": collective_csv(table),
         **collective_plot(table).files("collective"),
+        **(drawn.files("fabric") if table.machine and (drawn := fabric_plot(table.machine)) else {}),
     }
 
 

@@ -45,7 +45,7 @@ def collective_table(
     plan = plan_collectives(job_slots(0, slots(machine, [placed])), machine.fabric, tuning, fabric)
     if plan.forced and known != "all_reduce":
         raise SpecError(f"--algo {tuning.algorithms}: {plan.forced} is an all-reduce, not {op}; leave the choice to NCCL, or write Ring")
-    return Table(machine.name, known, len(placed), ranks, rows(plan, known, sizes), bisection_bandwidth(machine))
+    return Table(machine.name, known, len(placed), ranks, rows(plan, known, sizes), bisection_bandwidth(machine), machine)
 
 
 def sizes_of(text: str) -> list[int]:

@@ -139,6 +139,12 @@ def test_addresses_have_a_host_and_a_port(address: str) -> None:
         list(each_on_cluster(address, str, [1], NOTHING))
 
 
+def test_a_sweep_that_cannot_begin_leaves_no_file(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="write dask://HOST:PORT"):
+        sweep(BASE, POINTS, row, tmp_path / "sweep.journal", cluster="localhost")
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.slow
 def test_a_scheduler_that_is_not_there_or_idle_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("distributed", reason="dask.distributed is not installed: pip install 'stallsim[cluster]'")

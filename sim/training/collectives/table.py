@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from sim.spec.hardware import Hardware
 from sim.training.collectives.plan import CollectivePlan, Op
 
 
@@ -41,6 +42,8 @@ class Table(NamedTuple):
     rows: tuple[Row, ...]
     bisection: float = 0.0
     """Bytes/s between two halves of the cluster, each way; 0 for one node."""
+    machine: Hardware | None = None
+    """What *hardware* names."""
 
 
 def rows(plan: CollectivePlan, op: Op, sizes: Sequence[int]) -> tuple[Row, ...]:
