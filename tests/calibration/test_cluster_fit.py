@@ -99,3 +99,24 @@ def test_the_way_that_traffic_takes_is_found_out(truth: str) -> None:
     ]
     rows = simulated(runs, factors=way_taken(truth))
     assert fit_model(ComputeScale(), rows, rows, Evaluator(processes=1)).way == truth
+
+
+def test_what_cannot_matter_to_a_run_is_not_simulated_for_it() -> None:
+    """The simulator itself: constants of transports that a run does not meet leave its step as it is, so they are left out of its case."""
+    evaluator = Evaluator(processes=1)
+    rows = [question(record(placement=placement)) for placement in ("1", "4", "1+1")]
+    model = prior_model(ComputeScale(), rows)
+    moved = [0.3] * len(model.parameters)
+    places = [{parameter.place for parameter, _ in model.case(row, moved).factors} for row in rows]
+    assert places == [set(), {"host_transport", ""}, {"nic", ""}]
+    for row in rows:
+        everything = tuple(zip(model.parameters, moved, strict=True))
+        assert evaluator.one(model.case(row, moved)).step == pytest.approx(predict(row, 1.0, everything).step)
+
+
+def test_a_worker_alone_with_servers_waits_for_them_in_its_measured_step() -> None:
+    """The simulator made the row with twice the layer times: exchange and all, so that what is found is twice, not more."""
+    alone = record(hardware="cm-dare-p100", workload="resnet15-cifar", stack="tf-parameter-server", placement="1", role="compute")
+    rows = simulated([alone], compute_scale=2.0)
+    assert predict(rows[0]).exposed > 0.05 * predict(rows[0]).step
+    assert measured_scale(rows, Evaluator(processes=1)).of(rows[0]) == pytest.approx(2.0, rel=0.01)

@@ -210,3 +210,15 @@ def test_the_report_names_the_servers(capsys: pytest.CaptureFixture[str]) -> Non
         shown = capsys.readouterr().out
         assert f"parameter servers: {who} pushes and pulls" in shown and "bound by CPU of parameter server 0" in shown
         assert "1 parameter server on hosts of role server, whole variables dealt in turn" in shown
+
+
+def test_what_stays_on_one_host_knows_no_limit_of_its_connections() -> None:
+    """PCIe is the oracle: VGG-16's gradients reach the memory of their own host and return sooner than TCP would carry them."""
+    question = prepare(Scenario("p2.8xlarge", "vgg16", ("input.loader=synthetic",), gpus=1, stack="tensorflow-1.1-cpu-variables"))
+    node = question.hardware.groups[0].node
+    transport = node.nic.transport.model_copy(update={"flow_cap": 1e8})
+    slow = node.model_copy(update={"nic": node.nic.model_copy(update={"transport": transport})})
+    group = question.hardware.groups[0].model_copy(update={"node": slow})
+    machines = [question.hardware, question.hardware.model_copy(update={"groups": (group,)})]
+    steps = [simulate(machine, question.jobs, cold=False).jobs[0].warm.step_time for machine in machines]
+    assert steps[0] == steps[1]
