@@ -25,6 +25,7 @@ from sim.cluster.build import Built, Slot, build
 from sim.cluster.network import Network
 from sim.cluster.storage import Credits, most_iops
 from sim.events import Cause, EventLog
+from sim.spec import shelf
 from sim.training.job import Job, Stage, Wiring, add_disks, iops_link, make_ranks
 from sim.training.step import Rank
 
@@ -86,7 +87,8 @@ class Scene:
     @cached_property
     def built(self) -> Built:
         """Return the rank classes and live links, the same in every epoch."""
-        return build(self.cluster, self._crossings(), self.fold)
+        key = (build, id(self.cluster), *map(id, self.rings), self.fold)
+        return shelf.remembered(key, lambda: build(self.cluster, self._crossings(), self.fold), (self.cluster, self.rings))
 
     def _crossings(self) -> dict[str, dict[str, Hashable]]:
         """Return, by slot and physical link, who crosses it how often: the colour that keeps unlike links apart."""

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar, cast
 
 T = TypeVar("T")
 
-MOST: Final = 128
+MOST: Final = 2048
 """Results kept."""
 
 

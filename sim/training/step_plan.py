@@ -140,7 +140,7 @@ class _Asked(NamedTuple):
         return hash((id(self.workload), id(self.gpu), self.cpu_speed))
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=256)
 def _plans(different: tuple[_Asked, ...], ranks: int) -> dict[_Asked, StepPlan]:
     """Return the plan of each of *different* machines of one job."""
     passes = [_one_pass(asked) for asked in different]
