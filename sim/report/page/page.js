@@ -34,6 +34,10 @@
     const mark = event.target.closest?.("[data-tip]");
     if (mark) say(mark, event.clientX, event.clientY); else hush();
   });
+  document.addEventListener("pointerdown", (event) => {
+    const mark = event.pointerType === "touch" && event.target.closest?.("[data-tip]");
+    if (mark) say(mark, event.clientX, event.clientY);
+  });
   document.addEventListener("pointerleave", hush);
   addEventListener("scroll", hush, { passive: true });
 

@@ -94,7 +94,7 @@ def _described(run: Run, name: str) -> tuple[str, int]:
     slot, _, link = name.partition(".")
     known = next((found for found in run.cluster if found.name == slot), None)
     if known is None or not link:
-        return name, 1
+        return (f"{link.replace('.', ' ')} of the fabric" if slot == "fabric" and link else name), 1
     plain = {"cores": "CPU cores", "disk": "disk, bandwidth", "disk iops": "disk, I/Os"}
     if link in plain:
         return plain[link], 1

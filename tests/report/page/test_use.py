@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from sim.report.excerpt import excerpt
 from sim.report.page.timeline import shown_span
 from sim.report.page.use import Use, merged, rough, uses
+from sim.study.scenario import Scenario, answer
 from tests.report.page.cases import found
 
 STEPS = st.lists(st.tuples(st.floats(0.01, 5), st.floats(0, 1)), min_size=1, max_size=40)
@@ -66,3 +67,11 @@ def test_resources_are_named() -> None:
     span = shown_span(chosen.ranks)
     words = {name: use.label for name, use in uses(run, chosen, span.start, span.end).items()}
     assert words["s0.cores"] == "CPU cores of s0" and words["s0.nic0>net"] == "NIC0 → network of s0"
+
+
+def test_links_of_a_fabric_are_named() -> None:
+    run = answer(Scenario("128x-hgx-h100-oversubscribed", "resnet50"), keep_rates=True).run
+    chosen = excerpt(run, 2)
+    span = shown_span(chosen.ranks)
+    labels = {name: use.label for name, use in uses(run, chosen, span.start, span.end).items() if name.startswith("fabric.")}
+    assert labels and labels["fabric.leaf0.up"] == "leaf0 up of the fabric"
