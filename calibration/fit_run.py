@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from calibration.gloo_fit import gloo_fit, gloo_processor
 from calibration.layer_factors import layer_fits
 from calibration.machine_blocks import described, untold
 from calibration.machine_fit import FACTOR, RATE, Fit, Measured, fits, together
@@ -32,7 +33,7 @@ def fit(paths: Sequence[Path], output: Path, hardware: str | None = None) -> tup
     if output.suffix not in (".yaml", ".yml"):
         raise SpecError(f"{output}: write to a name that ends in .yaml")
     measured = together(paths)
-    found = fits(measured) | _nccl(measured, hardware)
+    found = fits(measured) | collective_fits(measured, hardware)
     kernels = device_block(measured, found)
     layers = layer_fits(measured, _gpu(kernels, output))
     device = with_layers(kernels, measured, layers)
@@ -43,11 +44,14 @@ def fit(paths: Sequence[Path], output: Path, hardware: str | None = None) -> tup
     return measured, found | layers, machine
 
 
-def _nccl(measured: Measured, hardware: str | None) -> dict[str, Fit]:
-    if hardware is None or measured.machine["backend"] != NCCL:
-        return {}
-    found = nccl_fit(measured, load_hardware(hardware).spec)
-    return {} if found is None else {NCCL: found}
+def collective_fits(measured: Measured, hardware: str | None = None) -> dict[str, Fit]:
+    """Return the fits of collectives; those of NCCL need the links of a known machine."""
+    made: list[Fit | None] = []
+    if measured.machine["backend"] == "gloo":
+        made = [gloo_fit(measured), gloo_processor(measured)]
+    elif measured.machine["backend"] == NCCL and hardware is not None:
+        made = [nccl_fit(measured, load_hardware(hardware).spec)]
+    return {found.subject: found for found in made if found is not None}
 
 
 def _gpu(block: Block, output: Path) -> Gpu:
@@ -158,7 +162,8 @@ def residual_png(found: Mapping[str, Fit]) -> bytes:
 
     from matplotlib.figure import Figure
 
-    probes = list(dict.fromkeys(fit.probe for fit in found.values() if len(fit.found.estimates) > 1 or fit.probe == "memory"))
+    sweeps = [fit for fit in found.values() if len(set(fit.sizes.tolist())) > 2]
+    probes = list(dict.fromkeys(fit.probe for fit in sweeps))
     if not probes:
         raise SpecError("--plot: the records hold no sweep over sizes to show; profile --only gemm,all_reduce")
     columns = min(3, len(probes))
@@ -166,14 +171,17 @@ def residual_png(found: Mapping[str, Fit]) -> bytes:
     figure = Figure(figsize=(4.6 * columns, 3.2 * rows), layout="constrained")
     for number, probe in enumerate(probes):
         axes = figure.add_subplot(rows, columns, number + 1)
-        for fit in found.values():
-            if fit.probe == probe and fit.subject != "gloo processor":
-                axes.plot(fit.sizes, 100.0 * (_ratio(fit) - 1.0), "o", markersize=3.5, alpha=0.7, label=fit.subject)
-        axes.axhline(0.0, color="0.6", linewidth=0.8)
+        for fit in (fit for fit in sweeps if fit.probe == probe):
+            axes.plot(fit.sizes, _ratio(fit), "o", markersize=3.5, alpha=0.7, label=fit.subject)
+        axes.axhline(1.0, color="0.6", linewidth=0.8)
         axes.set_xscale("log")
+        axes.set_yscale("log", base=2)
+        reach = max(1.2, *(float(max(_ratio(fit).max(), 1 / _ratio(fit).min())) for fit in sweeps if fit.probe == probe)) * 1.15
+        axes.set_ylim(1 / reach, reach)
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:.3g}")
         axes.set_title(probe, fontsize=10)
         axes.set_xlabel("FLOP" if probe in ("gemm", "convolution") else "bytes", fontsize=8)
-        axes.set_ylabel("measured over fitted, %", fontsize=8)
+        axes.set_ylabel("measured / fitted", fontsize=8)
         axes.tick_params(labelsize=8)
         axes.legend(fontsize=6.5, frameon=False)
     buffer = io.BytesIO()

@@ -125,7 +125,7 @@ def _bare(measured: Measured, found: Mapping[str, Fit], name: str, node: Block) 
     return {
         "name": name,
         "description": f"{kind}, measured {measured.date}",
-        "note": "Ranks and loaders of a CPU share its cores; the description has cores for loaders alone." if not facts["gpus"] else "",
+        "note": "" if facts["gpus"] else "A GPU of this description is one rank, which computes on its share of the cores.",
         "node": {
             **node,
             "gpu_count": count,
@@ -168,7 +168,7 @@ def _topology(measured: Measured, found: Mapping[str, Fit], count: int) -> Block
 
 def _host(measured: Measured, found: Mapping[str, Fit]) -> Block:
     facts, sources = measured.machine, Sources(measured)
-    sources.fitted("*", "of the machine itself", "as it names itself")
+    sources.facts("*")
     sources.estimate("socket_link", "one link between sockets, where there are two")
     cpu: Block = {
         "name": facts["cpu"],

@@ -10,12 +10,11 @@ memory             bytes / bandwidth, beyond caches                             
 products           fixed + FLOP / rate, by class and precision                            vague
 copies             fixed + bytes / bandwidth, by direction and kind of host memory        vague
 overlap            products beside an all-reduce over the same alone                      vague
-collectives, Gloo  launch + steps * latency + ring bytes / bandwidth                      transport class (`network_parameters`)
 disk               one read; eight side by side                                           vague
 loading            one picture on one core                                                vague
 =================  =====================================================================  ==========================================
 
-Limits: NCCL's collectives are not fitted here but by `calibration.nccl_fit`, as their time depends on what NCCL chooses.
+Collectives are fitted by `calibration.gloo_fit` and `calibration.nccl_fit`, whose times are no such sums.
 """
 
 from __future__ import annotations
@@ -29,16 +28,11 @@ from typing import Any, Final
 import numpy as np
 
 from calibration.machine_record import MachineRecord, Row, read_record
-from calibration.network_parameters import WIDTHS
 from calibration.posterior import Estimate, Posterior, Unknown, Vector, explain, mean_of
-from sim.spec.hardware import Transport
-from sim.spec.library import load_part
 from sim.spec.yaml import SpecError
 
 BEYOND_CACHES: Final = 2.0**26
 """Bytes of a pass from which last-level caches (32 MiB of a Zen 3 core complex, 50 MB of an H100) hold little of it."""
-LARGE: Final = 2.0**20
-"""Bytes of a collective from which its bytes, not its steps, take the processors' time."""
 CONVOLUTIONS: Final = ("conv", "pointwise_conv", "direct_conv", "depthwise_conv")
 FIXED, RATE, FACTOR = "fixed time", "time per unit", "factor"
 
@@ -107,8 +101,6 @@ def fits(measured: Measured) -> dict[str, Fit]:
     """Return every fit that the records allow, by subject."""
     made: list[Fit | None] = [_launch(measured, clock) for clock in ("device", "host")]
     made += [_memory(measured), *_products(measured), *_copies(measured), *_disk(measured), _loading(measured)]
-    if measured.machine["backend"] == "gloo":
-        made += [_gloo(measured), _gloo_processor(measured)]
     made.append(_overlap(measured))
     return {found.subject: found for found in made if found is not None}
 
@@ -195,38 +187,8 @@ def _overlap(measured: Measured) -> Fit | None:
     return Fit("products beside an exchange", "all_reduce", np.ones(len(ratios)), np.array(ratios), mean_of(FACTOR, ratios))
 
 
-# --- Gloo ------------------------------------------------------------------------------------------------------------
-
-
 def ring(row: Row) -> tuple[int, float]:
     """Return the steps around a ring that follow one another, and the bytes over each of its links, of a measured collective."""
     ranks, nbytes = row["ranks"], float(row["bytes"])
     steps = (2 if row["op"] == "all_reduce" else 1) * (ranks - 1)
     return steps, steps * nbytes / ranks
-
-
-def gloo_class() -> Transport:
-    """Return the transport class whose constants are the prior of sockets."""
-    return load_part(Transport, "tcp-single-flow", "hardware/parts/transports")
-
-
-def _gloo(measured: Measured) -> Fit | None:
-    rows = [row for row in measured.rows("all_reduce") if "beside" not in row]
-    if not rows:
-        return None
-    prior = gloo_class()
-    design = np.array([[1.0, *ring(row)] for row in rows])
-    times = np.array([typical(row) for row in rows])
-    assert prior.flow_cap is not None
-    unknowns = [
-        Unknown("launch", prior.launch, WIDTHS["launch"]),
-        Unknown("hop_latency", prior.hop_latency, WIDTHS["latency"]),
-        Unknown(RATE, 1.0 / prior.flow_cap, WIDTHS["efficiency, TCP"]),
-    ]
-    return Fit("gloo", "all_reduce", np.array([row["bytes"] for row in rows], dtype=float), times, explain(design, times, unknowns))
-
-
-def _gloo_processor(measured: Measured) -> Fit | None:
-    """Return the core-seconds of a byte sent or received: a rank does both with every byte of the ring."""
-    rows = [row for row in measured.rows("all_reduce") if row["bytes"] >= LARGE and row.get("cpu_s", 0.0) > 0]
-    return _repeated("gloo processor", "all_reduce", [row["cpu_s"] / (2.0 * ring(row)[1]) for row in rows])

@@ -13,7 +13,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from calibration.machine_fit import CONVOLUTIONS, FACTOR, FIXED, RATE, Fit, Measured, gloo_class, typical
+from calibration.gloo_fit import gloo_class
+from calibration.machine_fit import CONVOLUTIONS, FACTOR, FIXED, RATE, Fit, Measured, typical
 from calibration.posterior import Estimate
 from sim.spec.hardware import Gpu
 from sim.spec.library import load_part
@@ -59,6 +60,10 @@ class Sources:
         """Note that *key* was measured by *probe*."""
         files = ", ".join(self._measured.files)
         self.texts[key] = f"{files}, probe {probe}, {self._measured.date}: {text}"
+
+    def facts(self, key: str) -> None:
+        """Note that *key* is what the machine says of itself."""
+        self.texts[key] = f"{', '.join(self._measured.files)}, {self._measured.date}: as the machine names itself"
 
     def estimate(self, key: str, reason: str) -> None:
         """Note that *key* is a guess."""
@@ -133,7 +138,7 @@ def _unknown_device(measured: Measured, found: Mapping[str, Fit], sources: Sourc
     facts = measured.machine
     memory, product = essential(found, "memory", "memory"), essential(found, "gemm fp32", "gemm")
     gpu = facts["gpus"][0] if facts["gpus"] else None
-    sources.fitted("*", "of the machine itself", "as it names itself")
+    sources.facts("*")
     sources.fitted("memory_bandwidth", "memory", interval(memory, 1e-9, "GB/s", inverse=True))
     sources.fitted(
         "peak", "gemm and convolution", f"the fastest class; products of fp32 {interval(product, 1e-9, 'GFLOP/s', inverse=True)}"
@@ -141,6 +146,9 @@ def _unknown_device(measured: Measured, found: Mapping[str, Fit], sources: Sourc
     sources.estimate("context_memory", "what libraries and their buffers take")
     if "launch by the device" not in found:
         sources.estimate("kernel_time", "not measured; profile --only launch")
+    if not gpu:
+        sources.texts["host_cores"] = "each rank computes on its share of the cores"
+    own = {} if gpu else {"host_cores": max(1, facts["physical_cores"] // facts["ranks"])}
     return {
         "name": gpu["name"] if gpu else f"{measured.name}-rank",
         "architecture": "unknown" if gpu else "cpu",
@@ -152,6 +160,7 @@ def _unknown_device(measured: Measured, found: Mapping[str, Fit], sources: Sourc
         "efficiency": {},
         "kernel_time": "5 us",
         "context_memory": "0.5 GiB",
+        **own,
     }
 
 
@@ -218,7 +227,7 @@ def stack_block(measured: Measured, found: Mapping[str, Fit]) -> Block | None:
         sources.fitted("launch_cpu", "launch", interval(launch, 1e6, "us"))
     if "gloo" in found:
         block["gloo_transport"] = gloo_block(measured, found)
-    if (beside := found.get("products beside an exchange")) is not None:
+    if (beside := found.get("products beside an exchange")) is not None and measured.machine["device"] == "cuda":
         block["overlap_slowdown"] = round(max(1.0, beside[FACTOR].value), 3)
         text = f"products beside an all-reduce take {interval(beside[FACTOR], 1.0, 'times')} as long as alone"
         sources.fitted("overlap_slowdown", "all_reduce", text)

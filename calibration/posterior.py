@@ -36,7 +36,7 @@ ROBUST: Final = 2.0
 _ROUNDS: Final = 40
 _TURNS: Final = 6
 """Of parameters, spread and weights by turns."""
-_CLOSE: Final = 1e-9
+_CLOSE: Final = 1e-7
 
 
 class Unknown(NamedTuple):
@@ -123,27 +123,32 @@ class _Points(NamedTuple):
     usual: Vector
     widths: Vector
 
-    def doubt(self, here: Vector) -> float:
-        """Return minus twice the logarithm of the probability of *here*, but for a constant."""
-        residuals = self.logs - self.model(here)[0]
+    def doubt(self, here: Vector, residuals: Vector) -> float:
+        """Return minus twice the logarithm of the probability of *here*, which leaves *residuals*, but for a constant."""
         return float(residuals @ (self.precision * residuals) + np.sum(((here - self.usual) / self.widths) ** 2))
+
+    def at(self, here: Vector) -> tuple[Vector, Vector, float]:
+        """Return residuals, slopes and doubt at *here*."""
+        modelled, slope = self.model(here)
+        residuals = self.logs - modelled
+        return residuals, slope, self.doubt(here, residuals)
 
 
 def _climbed(points: _Points, here: Vector) -> Vector:
     """Return the most probable parameters of *points*, from *here* on."""
-    damping, doubt = 1e-3, points.doubt(here)
+    damping, (residuals, slope, doubt) = 1e-3, points.at(here)
     for _ in range(_ROUNDS):
-        modelled, slope = points.model(here)
-        residuals, weighted = points.logs - modelled, slope * points.precision[:, None]
+        weighted = slope * points.precision[:, None]
         curvature = slope.T @ weighted + np.diag(points.widths**-2.0)
         gradient = weighted.T @ residuals - (here - points.usual) / points.widths**2
         step = np.linalg.solve(curvature + damping * np.diag(np.diag(curvature)), gradient)
         there = here + np.clip(step, -2.0, 2.0)
-        later = points.doubt(there)
-        if later > doubt:
+        found = points.at(there)
+        if found[2] > doubt:
             damping *= 8.0
             continue
-        here, gained, doubt, damping = there, doubt - later, later, damping / 4.0
+        gained = doubt - found[2]
+        here, damping, (residuals, slope, doubt) = there, damping / 4.0, found
         if gained < _CLOSE:
             break
     return here

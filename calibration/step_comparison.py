@@ -2,7 +2,8 @@
 
 No whole step went into the description. Predictions are made twice: from single kernels alone, and with the factors that the time of whole
 layers adds to them. A model is traced into a layer table on torch's meta device, and simulated with synthetic data. A step without
-exchange is one rank's, beside ranks that do the same. Measured is the median over steps of the slowest rank.
+exchange is one rank's, beside ranks that do the same. Measured is the median over steps of the slowest rank. On a CPU, a step without
+exchange in which a rank had its core for less than `OWN` of the time was disturbed by other programs: it is shown, and not counted.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from calibration.layer_factors import full_precision, traced
 from calibration.machine_fit import Measured
@@ -21,6 +22,9 @@ from sim.spec.library import load_hardware, load_workload
 from sim.spec.workload import Model, Workload
 from sim.spec.yaml import SpecError
 from sim.training.job import Job
+
+OWN: Final = 0.85
+"""Share of the time that a rank's one thread has its core on a quiet machine, at least: 0.97 to 1 there, less where others run."""
 
 
 class Written(NamedTuple):
@@ -42,6 +46,7 @@ class Comparison(NamedTuple):
     kernels: float
     """Predicted without what whole layers add."""
     predicted: float
+    disturbed: bool = False
 
     @property
     def error(self) -> float:
@@ -61,8 +66,15 @@ def compare(measured: Measured, written: Written) -> tuple[list[Comparison], lis
             continue
         ranks = row["ranks"] if row["exchange"] else 1
         name = row["model"].rpartition(":")[2]
-        found.append(Comparison(name, row["batch"], ranks, row["exchange"], measured_step(row), kernels, predicted))
+        disturbed = measured.machine["device"] == "cpu" and is_disturbed(row)
+        found.append(Comparison(name, row["batch"], ranks, row["exchange"], measured_step(row), kernels, predicted, disturbed))
     return found, list(dict.fromkeys(notes))
+
+
+def is_disturbed(row: Row) -> bool:
+    """Tell whether ranks that compute alone had their cores for too little of the time."""
+    shares = [used / (sum(times) / len(times)) for used, times in zip(row.get("cpu_s", []), row["times_by_rank_s"], strict=False)]
+    return not row["exchange"] and bool(shares) and min(shares) < OWN
 
 
 def measured_step(row: Row) -> float:
@@ -93,13 +105,14 @@ def comparison_table(rows: Sequence[Comparison]) -> str:
     for row in rows:
         name = row.model + ("" if row.exchange else ", no exchange")
         told = "".join(f"{1e3 * time:9.1f} ms {100 * (time / row.measured - 1):+7.1f} %" for time in (row.kernels, row.predicted))
-        lines.append(f"{name:28} {row.batch:5} {row.ranks:5} {1e3 * row.measured:8.1f} ms{told}")
+        lines.append(f"{name:28} {row.batch:5} {row.ranks:5} {1e3 * row.measured:8.1f} ms{told}" + "  disturbed" * row.disturbed)
     middles = [100 * median(abs(time / row.measured - 1) for row, time in pairs) for pairs in _by_way(rows)]
     return "\n".join([*lines, f"{'median error, no step was fitted':51}" + "".join(f"{middle:19.1f} %" for middle in middles)])
 
 
 def _by_way(rows: Sequence[Comparison]) -> list[list[tuple[Comparison, float]]]:
-    return [[(row, row.kernels) for row in rows], [(row, row.predicted) for row in rows]]
+    counted = [row for row in rows if not row.disturbed] or rows
+    return [[(row, row.kernels) for row in counted], [(row, row.predicted) for row in counted]]
 
 
 def comparison_rows(rows: Sequence[Comparison]) -> list[Mapping[str, Any]]:
@@ -114,6 +127,7 @@ def comparison_rows(rows: Sequence[Comparison]) -> list[Mapping[str, Any]]:
             "predicted_from_kernels_s": row.kernels,
             "predicted_s": row.predicted,
             "error": row.error,
+            "disturbed": row.disturbed,
         }
         for row in rows
     ]

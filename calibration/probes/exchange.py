@@ -34,7 +34,7 @@ def exchange_questions(bench: Bench) -> list[Row]:
     """Return operations, ranks that take part (two, and all), and sizes."""
     sizes = SIZES[::2] if bench.quick else SIZES
     teams = sorted({2, bench.team.ranks})
-    most = bench.memory / bench.team.ranks / 8
+    most = bench.memory / 8 / (1 if bench.device == "cuda" else bench.team.ranks)
     reduces = [{"op": "all_reduce", "ranks": ranks, "bytes": size} for ranks in teams for size in sizes if size <= most]
     gathers = [{"op": "all_gather", "ranks": ranks, "bytes": size} for ranks in teams for size in SMALL]
     return [*reduces, *gathers, {"op": "all_reduce", "ranks": bench.team.ranks, "bytes": BESIDE, "beside": "products"}]

@@ -51,14 +51,15 @@ def prepared(encoded: bytes, generator: random.Random) -> Any:
     import torch
     from PIL import Image
 
-    picture = decoded(encoded).resize((EDGE, EDGE), Image.Resampling.BILINEAR, box=_crop(generator))
+    picture = decoded(encoded).resize((EDGE, EDGE), Image.Resampling.BILINEAR, box=crop(generator))
     if generator.random() < 0.5:
         picture = picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
     scaled = torch.from_numpy(np.array(picture)).permute(2, 0, 1).to(torch.float32).div_(255.0)
     return scaled.sub_(torch.tensor(_MEAN)[:, None, None]).div_(torch.tensor(_SPREAD)[:, None, None])
 
 
-def _crop(generator: random.Random) -> tuple[float, float, float, float]:
+def crop(generator: random.Random) -> tuple[float, float, float, float]:
+    """Return left, top, right and bottom of a random crop."""
     for _ in range(10):
         area, aspect = WIDTH * HEIGHT * generator.uniform(0.08, 1.0), generator.uniform(3 / 4, 4 / 3)
         width, height = (area * aspect) ** 0.5, (area / aspect) ** 0.5

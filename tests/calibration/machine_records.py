@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from calibration.machine_record import MachineRecord, ProbeRecord, Row
+from sim.training.collectives.gloo_ring import cut, pass_time
 
 TRUTH = {
     "launch by the device": {"time per unit": 4e-6},
@@ -86,13 +87,15 @@ def _each(meter: Meter, time: float) -> list[float]:
 
 
 def _sweep() -> list[tuple[str, int]]:
-    return [("all_reduce", 4**power) for power in range(2, 14)] + [("all_gather", size) for size in (64, 512, 4096, 16384)]
+    return [("all_reduce", 4**power) for power in range(2, 14, 2)] + [("all_gather", size) for size in (64, 4096, 16384)]
 
 
 def _collective(meter: Meter, op: str, ranks: int, size: int) -> Row:
-    steps = (2 if op == "all_reduce" else 1) * (ranks - 1)
-    time = 60e-6 + steps * 180e-6 + steps * size / ranks / 0.9e9
-    return {"op": op, "ranks": ranks, "bytes": size, "cpu_s": 0.4e-9 * 2 * steps * size / ranks, "times_s": meter(time)}
+    passes = 2 if op == "all_reduce" else 1
+    segments, segment = cut(float(size), ranks)
+    time = 60e-6 + passes * pass_time(segments, segment / 0.9e9, 180e-6 / 2, ranks == 2)
+    sent = passes * (ranks - 1) * size / ranks
+    return {"op": op, "ranks": ranks, "bytes": size, "cpu_s": 0.4e-9 * 2 * sent, "times_s": meter(time)}
 
 
 def _beside(meter: Meter) -> Row:

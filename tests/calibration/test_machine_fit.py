@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from calibration.fit_run import collective_fits
 from calibration.machine_fit import fits, together
 from calibration.machine_record import write_record
 from sim.spec.yaml import SpecError
@@ -19,7 +20,8 @@ def found(folder: Path, *records: object) -> dict:
     paths = [folder / f"{number}.json" for number in range(len(records))]
     for path, record in zip(paths, records, strict=True):
         write_record(path, record)
-    return fits(together(paths))
+    measured = together(paths)
+    return fits(measured) | collective_fits(measured)
 
 
 @pytest.mark.parametrize("record", [cpu_record(), gpu_record()])
@@ -53,17 +55,6 @@ def test_records_of_one_machine_are_one_sample(tmp_path: Path) -> None:
     assert len(both["gemm fp32"].times) == 2 * len(one["gemm fp32"].times)
     with pytest.raises(SpecError, match=r"vcpus 8, and .* has 4; fit each machine alone"):
         found(tmp_path, cpu_record(), cpu_record(vcpus=8))
-
-
-def test_rings_of_one_size_do_not_tell_start_from_steps(tmp_path: Path) -> None:
-    """All-reduces of two ranks alone: launch + 2 steps is one number; all-gathers of one step tell them apart."""
-    record = cpu_record(0.02)
-    rows = [row for row in record.rows("all_reduce") if row["ranks"] == 2]
-    record.probes["all_reduce"].rows = [row for row in rows if row["op"] == "all_reduce"]
-    alone = found(tmp_path, record)["gloo"]
-    assert alone["launch"].value + 2 * alone["hop_latency"].value == pytest.approx(420e-6, rel=0.05)
-    assert not alone["launch"].identified
-    assert alone["launch"].high / alone["launch"].low > 5  # the prior's own width, at least
 
 
 def test_odd_points_do_not_decide(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from calibration import fit_run
 from calibration.layer_factors import PRODUCTS, ratios, traced
 from calibration.machine_record import MachineRecord, ProbeRecord, write_record
-from calibration.step_comparison import compare, comparison_table, measured_step
+from calibration.step_comparison import compare, comparison_table, is_disturbed, measured_step
 from sim.cluster.gpu import layer_time
 from sim.spec.library import load_hardware, load_part
 from sim.spec.stack import Stack
@@ -70,6 +70,13 @@ def test_layers_slow_the_device_and_only_its_steps(tmp_path: Path) -> None:
 
 def test_the_slowest_rank_is_the_step() -> None:
     assert measured_step({"times_by_rank_s": [[1.0, 5.0, 2.0], [3.0, 1.0, 1.0]]}) == 3.0
+
+
+def test_ranks_without_their_cores_were_disturbed() -> None:
+    """Of a step of 0.2 s a rank computed 0.19 s, or 0.1 s; with an exchange it may wait."""
+    row = {"exchange": False, "times_by_rank_s": [[0.2, 0.2], [0.2, 0.2]], "cpu_s": [0.19, 0.19]}
+    assert not is_disturbed(row) and is_disturbed(row | {"cpu_s": [0.19, 0.1]})
+    assert not is_disturbed(row | {"cpu_s": [0.19, 0.1], "exchange": True})
 
 
 def test_a_model_that_is_gone_is_told(tmp_path: Path) -> None:

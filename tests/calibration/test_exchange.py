@@ -1,0 +1,38 @@
+"""Are collectives asked of the right ranks and sizes, and timed? Oracles: the lists; a sweep on two ranks of this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from calibration.cli import main
+from calibration.machine_record import read_record
+from calibration.probes.exchange import SIZES, SMALL, exchange_questions
+from calibration.probes.probe import Bench
+from calibration.team import SpawnedTeam
+
+pytest.importorskip("torch")
+
+
+def test_two_ranks_and_all_are_asked_from_8_bytes_to_256_megabytes(tmp_path: Path) -> None:
+    bench = Bench("cuda", 1, 8, 0.1, tmp_path, SpawnedTeam(8, "cuda", 1), memory=4 * 2.0**30)
+    asked = exchange_questions(bench)
+    for ranks in (2, 8):
+        sizes = [row["bytes"] for row in asked if (row["op"], row["ranks"]) == ("all_reduce", ranks) and "beside" not in row]
+        assert sizes == list(SIZES) and sizes[0] == 8 and sizes[-1] == 2**28
+        assert [row["bytes"] for row in asked if (row["op"], row["ranks"]) == ("all_gather", ranks)] == list(SMALL)
+    assert sum("beside" in row for row in asked) == 1
+
+
+@pytest.mark.slow
+def test_a_sweep_on_two_ranks(tmp_path: Path) -> None:
+    """64 MB cross a machine's sockets slower than 8 bytes; beside an exchange, products are not faster than alone by more than noise."""
+    path = tmp_path / "r.json"
+    assert main(["profile", "-o", str(path), "--quick", "--only", "all_reduce"]) == 0
+    rows = read_record(path).rows("all_reduce")
+    reduces = {row["bytes"]: min(row["times_s"]) for row in rows if row["op"] == "all_reduce" and "beside" not in row}
+    assert reduces[8] < reduces[2**26]
+    beside = next(row for row in rows if "beside" in row)
+    assert set(beside) >= {"exchange_s", "products_s", "beside_s", "times_s"}
+    assert all(both >= part for both, part in zip(beside["times_s"], beside["beside_s"], strict=True))

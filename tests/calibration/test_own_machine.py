@@ -1,0 +1,46 @@
+"""Is the description of the machine that was measured here what its record says? Oracle: the committed record, fitted again."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from calibration import fit_run
+from calibration.machine_record import read_record
+from calibration.probes.catalogue import PROBES
+from calibration.step_comparison import compare
+
+MACHINES = Path(fit_run.__file__).parent / "records" / "machines"
+RECORD = MACHINES / "epyc-2-cores.json"
+README = Path(__file__).resolve().parents[2] / "README.md"
+
+
+def test_the_record_is_whole_and_says_no_more_than_it_should() -> None:
+    """No name of a host, no folder, no address."""
+    record = read_record(RECORD)
+    assert record.state == "complete" and set(record.probes) == {probe.name for probe in PROBES}
+    text = RECORD.read_text()
+    assert not re.search(r"/(home|root|tmp|work|mnt)/|\d+\.\d+\.\d+\.\d+", text)
+    assert record.probes["host_copy"].reason == record.probes["peer_copy"].reason == "no GPU"
+
+
+@pytest.mark.slow
+def test_the_description_is_what_fit_makes_of_the_record_and_readme_tells_its_errors(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="layer tables are traced with torch")
+    pytest.importorskip("torchvision", reason="the measured models are torchvision's")
+    measured, _, machine = fit_run.fit([RECORD], tmp_path / "epyc-2-cores.yaml")
+    for name in ("epyc-2-cores.yaml", "epyc-2-cores-stack.yaml"):
+        assert (tmp_path / name).read_text() == (MACHINES / name).read_text()
+    rows, _ = compare(measured, fit_run.written(tmp_path / "epyc-2-cores.yaml", machine))
+    counted = [row for row in rows if not row.disturbed]
+    assert len(rows) == 6 and len(counted) == 5
+    kernels, layers = (100 * median(abs(time / row.measured - 1) for row, time in pairs) for pairs in _pairs(counted))
+    [line] = [line for line in README.read_text().splitlines() if "epyc-2-cores" in line and line.startswith("|")]
+    assert f"median {kernels:.0f} %" in line and f"{layers:.0f} %" in line
+
+
+def _pairs(rows: list) -> list:
+    return [[(row, row.kernels) for row in rows], [(row, row.predicted) for row in rows]]
