@@ -49,10 +49,13 @@ def test_files_and_memory_give_the_same_pictures(tmp_path: Path) -> None:
     assert len(Encoded([encoded], 3)) == 3
 
 
-def test_a_picture_costs_more_prepared_than_decoded(tmp_path: Path) -> None:
-    stages = {row["stage"]: row for row in loading_questions(bench(tmp_path)) if row["workers"] == 0}
-    times = {stage: min(loading_answer(bench(tmp_path), row)["times_s"]) for stage, row in stages.items()}
-    assert set(times) == {"decode", "prepare"} and 0 < times["decode"] < times["prepare"]
+def test_every_stage_is_timed_picture_by_picture(tmp_path: Path) -> None:
+    rows = [row for row in loading_questions(bench(tmp_path)) if row["workers"] == 0]
+    assert [row["stage"] for row in rows] == ["decode", "prepare"]
+    for row in rows:
+        found = loading_answer(bench(tmp_path), row)
+        assert len(found["times_s"]) >= 3 and all(time > 0 for time in found["times_s"])
+        assert 50e3 < found["picture_bytes"] < 200e3
 
 
 def test_one_picture_is_read_by_others_too() -> None:

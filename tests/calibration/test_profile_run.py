@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from calibration.cli import main
-from calibration.machine_record import read_record
-from calibration.probes import disk
+from calibration.machine_fit import typical
+from calibration.machine_record import Row, read_record
+from calibration.probes import catalogue, disk
 from calibration.probes.catalogue import PROBES
+from calibration.probes.probe import Bench
 
+ROOT = Path(__file__).resolve().parents[2]
 Capture = pytest.CaptureFixture[str]
 
 
@@ -41,21 +46,47 @@ def test_the_disk_is_measured_without_torch(tmp_path: Path, monkeypatch: pytest.
     found = read_record(path)
     assert found.state == "complete" and len(found.rows("disk")) == 7
     assert all(time > 0 for row in found.rows("disk") for time in row["times_s"])
-    assert len(found.rows("disk")[0]["times_s"]) == 4
+    assert len(found.rows("disk")[0]["times_s"]) in (3, 4)  # of four chunks, as long as time lasts
     assert [each.name for each in tmp_path.iterdir()] == ["r.json"]
     assert f"{path}: {found.name}, complete" in capsys.readouterr().out
 
 
 def test_products_and_launches_are_measured(tmp_path: Path) -> None:
-    """A product of twice the edge is 8 times the work: on any machine it takes longer."""
+    """Work of a product: two operations for each of rows x columns x depth."""
     pytest.importorskip("torch")
     path = tmp_path / "r.json"
     assert main(["profile", "-o", str(path), "--only", "gemm,launch,host_copy", "--quick"]) == 0
     found = read_record(path)
-    rows = [row for row in found.rows("gemm") if row["precision"] == "fp32" and len(set(row["shape"])) == 1]
-    square = {row["shape"][0]: min(row["times_s"]) for row in rows}
-    assert square[64] < square[384]
+    for row in found.rows("gemm"):
+        assert row["flop"] == 2 * row["shape"][0] * row["shape"][1] * row["shape"][2]
+        assert typical(row) > 0
     assert [row["clock"] for row in found.rows("launch")] == ["device", "host"]
+
+
+def test_ctrl_c_keeps_what_was_measured(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(bench: Bench, asked: Row) -> Row:
+        if asked["way"] == "random":
+            raise KeyboardInterrupt
+        return {"times_s": [1.0]}
+
+    path = tmp_path / "r.json"
+    monkeypatch.setattr(catalogue, "PROBES", (replace(disk.DISK, answer=interrupted),))
+    assert main(["profile", "-o", str(path), "--only", "disk"]) == 130
+    assert f"stopped; {path} keeps 1 answers, marked partial: the same command goes on" in capsys.readouterr().err
+    assert (read_record(path).state, read_record(path).probes["disk"].reason) == ("partial", "interrupted")
+
+
+@pytest.mark.slow
+def test_ranks_of_torchrun_measure_together(tmp_path: Path) -> None:
+    """Rank 0 alone writes and tells; the record says how many there were."""
+    pytest.importorskip("torch")
+    ranks = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "calibration"]
+    asked = ["profile", "-o", str(tmp_path / "r.json"), "--quick", "--only", "launch,all_reduce"]
+    done = subprocess.run([*ranks, *asked], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    found = read_record(tmp_path / "r.json")
+    assert (found.state, found.machine["ranks"], found.machine["backend"]) == ("complete", 2, "gloo")
+    assert done.stdout.count(", complete") == 1
 
 
 def test_wrong_wishes_are_refused(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,16 +1,25 @@
-"""How many repetitions are made, of how many calls? Oracle: a call that is counted."""
+"""How many repetitions are made, of how many calls? Oracle: a clock by which every call takes the same time, and a call that is counted."""
 
 from __future__ import annotations
 
-from calibration.probes.timing import LEAST, MOST, repeated, wall_time
+import pytest
+
+from calibration.probes import timing
+from calibration.probes.timing import LEAST, MOST, SHORTEST, repeated, wall_time
 
 
-def test_short_calls_are_repeated_inside_and_long_ones_at_least_three_times() -> None:
-    calls: list[None] = []
-    times = repeated(lambda: calls.append(None), "cpu", 0.05)
-    assert LEAST <= len(times) <= MOST and all(time > 0 for time in times)
-    assert len(calls) > 100 * len(times)  # an append takes well under 10 us
-    assert len(repeated(lambda: sum(range(20000)), "cpu", 0.0)) == LEAST
+@pytest.mark.parametrize(
+    ("one", "seconds", "count", "inner"), [(1e-6, 0.01, 10, 1000), (1e-6, 1.0, MOST, 1000), (0.5, 0.1, LEAST, 1), (0.01, 0.05, 5, 1)]
+)
+def test_short_calls_are_repeated_inside_and_long_ones_at_least_three_times(
+    one: float, seconds: float, count: int, inner: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(timing, "wall_time", lambda call, inner: asked.append(inner) or inner * one)
+    times = repeated(lambda: None, "cpu", seconds)
+    assert times == pytest.approx([one] * count)
+    assert asked == [1, 1] + [inner] * count  # a call to warm up, one to see how long it takes
+    assert inner * one >= SHORTEST
 
 
 def test_the_clock_counts_every_call() -> None:
