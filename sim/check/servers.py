@@ -21,7 +21,10 @@ def check_servers(hardware: Hardware, workload: Workload, nodes: int | None = No
     if stack.servers is None:
         return
     if hardware.fabric.leaf_spine or hardware.fabric.dragonfly or hardware.fabric.torus:
-        yield (*_STACK, "strategy"), f"{stack.strategy} on a fabric of switches is not modelled; leave it out, or write core_bandwidth"
+        yield (
+            (*_STACK, "strategy"),
+            f"{stack.strategy} is not modelled across switches; write fabric.core_bandwidth instead, or a stack that all-reduces",
+        )
     yield from _hosts(hardware, stack.servers, nodes)
     yield from _racks(hardware, stack, stack.servers, nodes)
     for option in _COLLECTIVE:

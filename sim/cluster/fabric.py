@@ -311,9 +311,10 @@ def _leaf_spine(fabric: Fabric, spec: LeafSpine, nic: Nic, placements: Sequence[
         for first, count, group in _groups(pods, job, fabric):
             what = f"uplinks of pod {first}" if count == 1 else f"uplinks of {count} pods like pod {first}"
             ports.append(Port(f"pod{first}", capacity, what, group, relative))
+    order = fabric.rank_order == "by_switch"
     tiers = [("leaf", spec.nodes_per_leaf), *([("pod", spec.nodes_per_leaf * spec.pods.leaves)] if spec.pods else [])]
-    groups_of = {node: tuple(f"{name}{node // size}" for name, size in tiers) for node in placements[job]} if not fold else {}
-    return Crossed(tuple(ports), len(rails), leaves.sizes if fabric.rank_order == "by_switch" else (), groups_of)
+    groups_of = {node: tuple(f"{name}{node // size}" for name, size in tiers) for node in placements[job]} if order and not fold else {}
+    return Crossed(tuple(ports), len(rails), leaves.sizes if order else (), groups_of)
 
 
 def _dragonfly(fabric: Fabric, spec: Dragonfly, placements: Sequence[Sequence[int]], job: int, fold: bool) -> Crossed:

@@ -10,6 +10,7 @@ from sim.check import check_hardware
 from sim.spec import catalogue
 from sim.spec.library import load_hardware
 from sim.spec.yaml import SpecError
+from sim.study.scenario import Scenario, prepare
 
 
 @pytest.fixture(autouse=True)
@@ -70,3 +71,9 @@ def test_a_dragonfly_can_be_built(tmp_path: Path, keys: str, said: str) -> None:
         loaded = load_hardware(str(path), ())
         raise SpecError(check_hardware(loaded.spec, loaded.document))
     assert said in str(caught.value)
+
+
+def test_parameter_servers_know_no_switches() -> None:
+    asked = Scenario("cm-dare-p100", "resnet15-cifar", ("fabric.leaf_spine.nodes_per_leaf=2",), stack="tf-parameter-server")
+    with pytest.raises(SpecError, match="is not modelled across switches"):
+        prepare(asked)

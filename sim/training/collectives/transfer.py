@@ -50,7 +50,7 @@ class TransferExecutor:
         if any(part.slot.count > 1 for part in plan.parts):
             raise ValueError("the transfer executor plays every rank by itself; build the cluster without folding")
         if plan.layout.crossed.ports and not plan.layout.crossed.groups_of:
-            raise ValueError("the transfer executor has routes through leaves and pods only, not through a dragonfly or a torus")
+            raise ValueError("the transfer executor has routes through leaves and pods in their order only")
         self._network = network
         self._log = log
         self._rank = rank

@@ -15,7 +15,7 @@ from sim.training.collectives.gloo import plan_gloo
 from sim.training.collectives.gloo_ring import cut
 from sim.training.collectives.plan import CORES_COPY
 from sim.training.job import job_slots
-from tests.harness import cluster, layer, machine, run, toy_workload, volume
+from tests.harness import cluster, layer, machine, run, toy_node, toy_workload, volume
 
 FREE = {"name": "socket", "hop_latency": "0 s", "launch": "0 s", "efficiency": 1.0, "source": "test"}
 
@@ -46,6 +46,13 @@ def test_ring_all_reduce(nodes, gpus, nbytes, launch):
     assert found.cost(nbytes, "all_gather").alone == pytest.approx(launch + (expected - launch) / 2)
     rounds = math.ceil(math.log2(ranks))
     assert found.cost(nbytes, "broadcast").alone == pytest.approx(launch + rounds * nbytes / 1e9)
+
+
+def test_uplinks_bound_the_ring():
+    """Closed form: the ring leaves each of two leaves once, by uplinks of a tenth of a NIC."""
+    elements = 25_000_000
+    toys = cluster(toy_node(1, nic=1e9, pcie=1e15), count=4, leaf_spine={"nodes_per_leaf": 2, "uplink_bandwidth": "100 MB/s"})
+    assert stall(toys, elements) == pytest.approx(2 * 3 / 4 * 4 * elements / 1e8, rel=1e-3)
 
 
 @given(st.integers(2, 6), st.integers(1, 4), st.floats(1e-6, 1e-3))
