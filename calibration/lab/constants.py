@@ -30,13 +30,13 @@ class Constants:
 
 def constants(lines: Sequence[Line], gradient_bytes: float) -> Constants:
     """Return what the lines of role network say of a model with so many bytes of gradients. Raise SpecError where there are none."""
-    calibrating = [line for line in lines if line["role"] == "network" and line["state"] != "failed"]
+    calibrating = [line for line in lines if line["role"] == "network" and line["state"] == "measured"]
     alone = {(line["point"]["model"], line["point"]["batch"]): line for line in lines if line["role"] == "compute"}
     if not calibrating:
         raise SpecError("no measured point has the role network; the plan must have one that may calibrate")
     return Constants(
         median(line["socket"]["both_bytes_per_s"] / line["point"]["rate_bytes_per_s"] for line in calibrating),
-        median(line["socket"]["round_trip_s"] for line in calibrating),
+        min(line["socket"]["round_trip_s"] for line in calibrating),
         median(_cpu_time_per_byte(line, alone[line["point"]["model"], line["point"]["batch"]], gradient_bytes) for line in calibrating),
     )
 

@@ -82,19 +82,14 @@ class Switch:
 
     def carry(self) -> None:
         """Carry frames without end."""
-        poll = select.poll()
-        for device in self._devices:
-            poll.register(device, select.POLLIN)
         while True:
-            for device, _ in poll.poll(self._patience()):
+            for device in select.select(self._devices, (), (), self._patience())[0]:
                 self._take(device)
             self._deliver()
 
     def _patience(self) -> float | None:
-        """Return the milliseconds until something is due; the last one is spent looking, as poll knows no shorter wait."""
-        if not self._held:
-            return None
-        return max(0.0, 1e3 * (self._held[0][0] - time.monotonic()) - 1.0)
+        """Return the seconds until something is due; None where nothing is held."""
+        return max(0.0, self._held[0][0] - time.monotonic()) if self._held else None
 
     def _take(self, device: int) -> None:
         """Take in a few of the frames that wait at *device*."""

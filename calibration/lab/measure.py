@@ -18,12 +18,14 @@ from typing import Any, Final
 
 from calibration.ddp_steps import RankSteps, StepsWanted, spawn
 from calibration.lab.disk import Disk
-from calibration.lab.network import INTERFACE, Hosts, hosts_joined, remove_orphans, shared_cores
+from calibration.lab.network import INTERFACE, Hosts, hosts_joined, on_cores, remove_orphans, shared_cores
 from calibration.lab.plan import LabModel, Plan, Point
 from calibration.lab.probe import Carried, probed
 from sim.spec.yaml import SpecError
 
 _PORT: Final = "29500"
+_MEMORY: Final = {"MALLOC_MMAP_THRESHOLD_": str(2**25), "MALLOC_TRIM_THRESHOLD_": str(2**30)}
+"""glibc adapts these as a program runs (mallopt(3)), and large tensors then cost page faults in one run and none in the next."""
 
 
 @dataclass(frozen=True)
@@ -69,10 +71,10 @@ def measure(plan: Plan, point: Point) -> Measured:
     program = ("calibration.ddp_steps",) if point.disk is None else ("calibration.lab.disk", json.dumps(asdict(_disk(model, point))))
     with _network(plan, point) as (hosts, cores):
         if hosts is None:
-            ranks = spawn(wanted, 1, lambda rank: ["taskset", "-c", ",".join(map(str, cores[0]))], program=program)
+            ranks = spawn(wanted, 1, lambda rank: on_cores(cores[0]), _MEMORY, program=program)
             return Measured(tuple(ranks), None, "", cores)
         carried = probed(hosts, point.rate or math.inf)
-        meeting = {"MASTER_ADDR": hosts.addresses[0], "MASTER_PORT": _PORT, "GLOO_SOCKET_IFNAME": INTERFACE}
+        meeting = {"MASTER_ADDR": hosts.addresses[0], "MASTER_PORT": _PORT, "GLOO_SOCKET_IFNAME": INTERFACE} | _MEMORY
         ranks = spawn(wanted, point.hosts, hosts.inside, meeting, program=program)
         return Measured(tuple(ranks), carried, hosts.delayed_by, cores)
 

@@ -28,14 +28,11 @@ from sim.units import show
 PREFIX: Final = "stallsim-lab-"
 INTERFACE: Final = "eth0"
 """Of every host."""
-FRAME: Final = 1514
-"""Bytes of the largest Ethernet frame."""
 BURST: Final = 1e-3
 """Seconds of the rate that the token bucket lets through at once: a timer's lateness must not cost rate (tc-tbf(8), 'burst')."""
-UNCUT: Final = 3e-3
-"""The same at low rates: TCP hands down 1 to 2 ms of its rate in one piece (net/ipv4/tcp_output.c, tcp_tso_autosize), up to `LARGEST`; a
-bucket that does not hold a piece cuts it into frames, each with the cost of one and an answer of its own, as no network card does."""
-LARGEST: Final = 68_000
+PIECE: Final = 72_000
+"""Bytes that it lets through at the least: what TCP hands down in one piece (64 KiB and each frame's headers). A smaller bucket cuts
+pieces into frames, each with the processor time of a piece and an answer of its own, as no network card does."""
 QUEUE: Final = 16 * 2**20
 """Bytes that may wait at the token bucket: more than a few sockets ever have under way, so that nothing is dropped."""
 _OWN: Final = re.compile(re.escape(PREFIX) + r"(\d+)-\w+")
@@ -60,8 +57,16 @@ class Hosts:
 
     def inside(self, host: int) -> list[str]:
         """Return what stands before a command that is to run on *host*, on its cores."""
-        cores = ",".join(map(str, self.cores[host]))
-        return ["ip", "netns", "exec", self.names[host], "taskset", "-c", cores]
+        return ["ip", "netns", "exec", self.names[host], *on_cores(self.cores[host])]
+
+
+def on_cores(cores: Sequence[int]) -> list[str]:
+    """Return what stands before a command that is to keep to *cores*, before other programs that want them.
+
+    Linux shares processors between sessions first (sched(7), autogroups), so every host is a session, and that has the priority.
+    """
+    first = 'echo -20 2>/dev/null >/proc/self/autogroup; exec "$@"'
+    return ["setsid", "nice", "-n", "-20", "sh", "-c", first, "sh", "taskset", "-c", ",".join(map(str, cores))]
 
 
 def require_laboratory() -> None:
@@ -70,7 +75,13 @@ def require_laboratory() -> None:
         raise SpecError("lab: network namespaces are Linux's; run it on a Linux machine or in a virtual one")
     if os.geteuid() != 0:
         raise SpecError("lab: building networks needs root; run it as root, for example with sudo")
-    for command, package in (("ip", "iproute2"), ("tc", "iproute2"), ("taskset", "util-linux")):
+    for command, package in (
+        ("ip", "iproute2"),
+        ("tc", "iproute2"),
+        ("taskset", "util-linux"),
+        ("setsid", "util-linux"),
+        ("nice", "coreutils"),
+    ):
         if shutil.which(command) is None:
             raise SpecError(f"lab: the command '{command}' is missing; install {package}")
     name = f"{PREFIX}{os.getpid()}-probe"
@@ -127,7 +138,7 @@ def hosts_joined(count: int, rate: float, delay: float = 0.0, cores: Sequence[in
 
 def token_bucket(rate: float) -> list[str]:
     """Return tc's words for a token bucket of *rate* bytes/s."""
-    burst = round(max(3 * FRAME, rate * BURST, min(rate * UNCUT, LARGEST)))
+    burst = max(PIECE, round(rate * BURST))
     return ["rate", f"{round(8 * rate)}bit", "burst", str(burst), "limit", str(QUEUE + burst)]
 
 

@@ -1,4 +1,4 @@
-"""Did other programs disturb a measurement? What the processors did, less what this process and its children took."""
+"""How much did other programs work beside a measurement? What the processors did, less what this process and its children took."""
 
 from __future__ import annotations
 

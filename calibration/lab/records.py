@@ -1,7 +1,7 @@
 """What is kept of a laboratory's points? Every repetition in FILE.jsonl, one line a point, and beside it rows that `validate` reads.
 
 After each point both files are written anew beside their places and renamed, so an interruption costs the point under way and nothing
-else. A point that failed is kept with its reason, without a row, and measured again by the next run; so is a disturbed one, with its row.
+else. A point that failed is kept with its reason, without a row, and measured again by the next run.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from sim.report.files import write_file
 from sim.spec.yaml import SpecError
 
 SCHEMA: Final = 1
-DISTURBED: Final = 0.15
-"""Cores that other programs may take while a point is measured."""
+BESIDE: Final = 0.2
+"""Cores of other programs that a row's note tells of. Hosts have the priority, so what is shared are caches and memory."""
 Line = dict[str, Any]
 """One point with what it gave, as JSON has it."""
 
@@ -55,13 +55,13 @@ def line_of(plan: Plan, point: Point, role: Role, machine: Mapping[str, Any], ou
         return line | {"state": "failed", "reason": str(outcome)}
     carried = outcome.carried
     return line | {
-        "state": "disturbed" if others > DISTURBED else "measured",
+        "state": "measured",
         "others_cores": round(others, 3),
         "step_time_s": outcome.step_time,
         "delayed_by": outcome.delayed_by,
         "host_cores": [len(cores) for cores in outcome.cores],
         "hosts_per_core": _sharing(outcome),
-        "ranks": [{"times_s": rank.times, "cpu_time_s": rank.cpu_time} for rank in outcome.ranks],
+        "ranks": [{"times_s": [round(time, 6) for time in rank.times], "cpu_time_s": round(rank.cpu_time, 6)} for rank in outcome.ranks],
         "socket": None
         if carried is None
         else {
@@ -119,7 +119,7 @@ def rows_text(plan: Plan, lines: list[Line]) -> str:
     writer = csv.DictWriter(out, COLUMNS, restval="", lineterminator="\n")
     writer.writeheader()
     for line in lines:
-        if line["state"] != "failed" and line["point"]["model"] in plan.models:
+        if line["state"] == "measured" and line["point"]["model"] in plan.models:
             writer.writerow(_row(plan, line))
     return out.getvalue()
 
@@ -134,7 +134,7 @@ def _row(plan: Plan, line: Line) -> dict[str, Any]:
         changes.append(f"training.compute_factor={line['hosts_per_core']:g}")
     note = f"{len(line['ranks'][0]['times_s'])} steps"
     note += f"; {line['hosts_per_core']:g} hosts share each core" if line["hosts_per_core"] > 1 else ""
-    note += f"; other programs took {line['others_cores']:.2g} cores" if line["state"] == "disturbed" else ""
+    note += f"; beside other programs on {line['others_cores']:.1f} cores" if line["others_cores"] > BESIDE else ""
     note += f"; delayed by {line['delayed_by']}" if line["delayed_by"] else ""
     return {
         "source": "lab",

@@ -1,7 +1,4 @@
-"""How is a whole plan measured? Point by point, each kept as soon as it is done; what was done before is not done again.
-
-While other programs took more than a little of the processors, a point is kept as disturbed, and measured again by the next run.
-"""
+"""How is a whole plan measured? Point by point, each kept as soon as it is done; what was done before is not done again."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from calibration.lab.measure import Measured, machine, measure, overcommitted
 from calibration.lab.network import require_laboratory
 from calibration.lab.plan import Plan, Point, points
 from calibration.lab.processor_use import Used
-from calibration.lab.records import DISTURBED, Line, is_measured, keep, line_of, raw_file, read_lines
+from calibration.lab.records import Line, is_measured, keep, line_of, raw_file, read_lines
 from sim.spec.yaml import SpecError
 from sim.units import show
 
@@ -44,7 +41,7 @@ def run_plan(plan: Plan, rows: Path, say: Say, limit: float | None = None) -> li
         outcome = _outcome(plan, point)
         others = Used.now().others_since(before)
         lines = keep(rows, plan, lines, line_of(plan, point, wanted[point], here, outcome, others))
-        say(f"{number}/{len(todo)}  {point.text}: {_told(outcome)}{_disturbed(others)}")
+        say(f"{number}/{len(todo)}  {point.text}: {_told(outcome)}")
     return lines
 
 
@@ -63,7 +60,3 @@ def _told(outcome: Measured | SpecError) -> str:
         there, back = 8e-6 * outcome.carried.there, 8e-6 * outcome.carried.back
         text += f"; a plain socket got {there:.0f} and {back:.0f} Mbps, round trip {show(outcome.carried.round_trip, 'time')}"
     return text
-
-
-def _disturbed(others: float) -> str:
-    return f"; DISTURBED: other programs took {others:.2g} cores" if others > DISTURBED else ""

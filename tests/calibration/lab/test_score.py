@@ -1,0 +1,48 @@
+"""Are predictions judged as said? Oracles: rows that the simulator made itself, and the closed form told its own answer."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from calibration.evaluate import predict
+from calibration.lab.score import COMMITTED, WORKLOADS, groups, score, score_document, told
+from calibration.questions import Folders, question
+from calibration.run_records import COLUMNS, read_records
+
+
+def simulated(folder: Path) -> Path:
+    """Committed rows of two models on one and two hosts, with the simulator's own step times in place of the measured ones."""
+    path = folder / "own.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, restval="")
+        writer.writeheader()
+        for record in read_records(COMMITTED).records:
+            if record.batch_per_gpu == 8 and record.workload in ("lab-vgg", "lab-transformer") and (record.nodes or 1) <= 2:
+                step = predict(question(record, Folders(None, WORKLOADS))).step
+                writer.writerow(
+                    {"source": "lab", "hardware": record.hardware, "workload": record.workload, "input": record.input, "nodes": record.nodes,
+                     "gpus_per_node": 1, "batch_per_gpu": 8, "set": record.overrides, "step_time_s": step, "role": record.role}
+                )  # fmt: skip
+    return path
+
+
+def test_the_simulator_foresees_itself(tmp_path: Path) -> None:
+    found = score(simulated(tmp_path))
+    rows = score_document(found)["rows"]
+    assert rows[-1]["group"] == "all" and rows[-1]["points"] == len(found.scored) >= 8
+    assert rows[-1]["p90"] < 0.005
+    assert {row["group"] for row in rows} >= {"Mbps 1000", "model lab-transformer", "ms one way 5"}
+    assert sum(row["points"] for row in rows if row["group"].startswith("Mbps")) == len(
+        [row for row in found.scored if row.asked.hardware.fabric.latency == 0]
+    )
+
+
+def test_the_closed_form_is_told_what_it_needs(tmp_path: Path) -> None:
+    """With the share of the line that explains a row it says that row's step; the group 'all' holds every row once."""
+    found = score(simulated(tmp_path))
+    (fitted,) = found.clusters[0].fitted
+    assert told(fitted, [fitted]) == pytest.approx(fitted.asked.step_time, rel=1e-6)
+    assert len(groups(found.scored)["all"]) == len(found.scored)
