@@ -23,8 +23,9 @@ def simulated(folder: Path) -> Path:
             if record.batch_per_gpu == 8 and record.workload in ("lab-vgg", "lab-transformer") and (record.nodes or 1) <= 2:
                 step = predict(question(record, Folders(None, WORKLOADS))).step
                 writer.writerow(
-                    {"source": "lab", "hardware": record.hardware, "workload": record.workload, "input": record.input, "nodes": record.nodes,
-                     "gpus_per_node": 1, "batch_per_gpu": 8, "set": record.overrides, "step_time_s": step, "role": record.role}
+                    {"source": "lab", "hardware": record.hardware, "workload": record.workload, "input": record.input,
+                     "nodes": record.nodes, "gpus_per_node": 1, "batch_per_gpu": 8,
+                     "set": record.overrides, "step_time_s": step, "role": record.role}
                 )  # fmt: skip
     return path
 
