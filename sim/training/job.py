@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from sim.cluster.build import Built, Placement, RankClass, Slot
 from sim.cluster.gpu import LiveGpu
@@ -60,7 +61,7 @@ class Job:
     sharers: int = 1
     """Jobs, itself included, that take every batch which one of them reads and prepares."""
 
-    @property
+    @cached_property
     def ranks(self) -> int:
         """Return the number of GPUs."""
         return sum(len(part.gpus) for part in self.placement)
