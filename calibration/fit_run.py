@@ -35,10 +35,11 @@ def fit(paths: Sequence[Path], output: Path, hardware: str | None = None) -> tup
     measured = together(paths)
     found = fits(measured) | collective_fits(measured, hardware)
     kernels = device_block(measured, found)
-    layers = layer_fits(measured, _gpu(kernels, output))
-    device = with_layers(kernels, measured, layers)
+    gpu = _gpu(kernels, output)
+    layers = layer_fits(measured, gpu)
+    device = with_layers(kernels, measured, layers, gpu.vector_factor)
     block, stack = described(measured, found, device, output.stem, hardware)
-    changed = {key: kernels.get(key, 1.0) for key in ("vector_factor",) if kernels.get(key) != device.get(key)}
+    changed = {"vector_factor": gpu.vector_factor} if kernels.get("vector_factor") != device.get("vector_factor") else {}
     machine = Machine(block, changed, stack, tuple(untold(measured, found)))
     _write_checked(output, machine)
     return measured, found | layers, machine

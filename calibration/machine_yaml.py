@@ -114,11 +114,11 @@ def device_block(measured: Measured, found: Mapping[str, Fit]) -> Block:
     return block | {"source": sources.texts}
 
 
-def with_layers(block: Block, measured: Measured, layers: Mapping[str, Fit]) -> Block:
-    """Return the ``gpu`` *block* with what whole layers add to its kernels."""
+def with_layers(block: Block, measured: Measured, layers: Mapping[str, Fit], before: float) -> Block:
+    """Return the ``gpu`` *block*, whose ``vector_factor`` was *before*, with what whole layers add to its kernels."""
     sources, changed = Sources(measured), dict(block)
     if (products := layers.get("products in networks")) is not None:
-        changed["vector_factor"] = round(block.get("vector_factor", 1.0) * products[FACTOR].value, 3)
+        changed["vector_factor"] = round(before * products[FACTOR].value, 3)
         text = f"layers take {interval(products[FACTOR], 1.0, 'times')} as long as their kernels"
         sources.fitted("vector_factor", "layers", "; ".join([text, *(block["source"].get("vector_factor", "").split(": ")[1:])]))
     return changed | {"source": block["source"] | sources.texts}

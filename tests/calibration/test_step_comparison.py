@@ -7,16 +7,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from calibration import fit_run
 from calibration.layer_factors import PRODUCTS, ratios, traced
+from calibration.machine_fit import Fit, fits, together
 from calibration.machine_record import MachineRecord, ProbeRecord, write_record
+from calibration.machine_yaml import device_block, with_layers
+from calibration.posterior import mean_of
 from calibration.step_comparison import compare, comparison_table, is_disturbed, measured_step
 from sim.cluster.gpu import layer_time
+from sim.spec.hardware import Gpu
 from sim.spec.library import load_hardware, load_part
 from sim.spec.stack import Stack
-from tests.calibration.machine_records import cpu_record
+from tests.calibration.machine_records import cpu_record, gpu_record
 
 pytest.importorskip("torch", reason="layer tables are traced with torch")
 ASKED = {"model": "calibration.probes.small_nets:deep", "inputs": ["3x32x32"], "arguments": [], "batch": 64}
@@ -66,6 +71,17 @@ def test_layers_slow_the_device_and_only_its_steps(tmp_path: Path) -> None:
     assert alone.predicted / alone.kernels == pytest.approx(2.0, rel=0.1)
     assert all(row.measured == pytest.approx(0.2) for row in rows)  # of 0.2, 0.2, 0.5
     assert "median error, no step was fitted" in comparison_table(rows)
+
+
+def test_a_known_gpu_keeps_the_factor_that_its_layers_multiply(tmp_path: Path) -> None:
+    """Layers that take 1.5 times as long as the catalogue's V100 models, which has a factor of its own, multiply that."""
+    write_record(tmp_path / "g.json", gpu_record())
+    measured = together([tmp_path / "g.json"])
+    kernels = device_block(measured, fits(measured))
+    before = load_part(Gpu, kernels["extends"], "hardware/parts/gpus").vector_factor
+    assert before > 1
+    layers = {"products in networks": Fit("products in networks", "layers", np.ones(3), np.full(3, 1.5), mean_of("factor", [1.5] * 3))}
+    assert with_layers(kernels, measured, layers, before)["vector_factor"] == pytest.approx(1.5 * before, rel=1e-3)
 
 
 def test_the_slowest_rank_is_the_step() -> None:
