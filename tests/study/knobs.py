@@ -83,6 +83,9 @@ SCENARIOS = (
     Scenario("p4d.24xlarge", "resnet18", ("node.gpu.persistent_cv=0.02", *_SYNTHETIC)),
     Scenario("p3.2xlarge", "bert-base-seq128", ("training.precision=amp_fp16", *_SYNTHETIC)),
     Scenario("g4dn.12xlarge", "resnet18", _SYNTHETIC, nodes=2),
+    Scenario("g4dn.12xlarge", "resnet18", ("node.gpu=a40", "node.topology.bridged=true", *_SYNTHETIC), gpus=2),
+    Scenario("p3.2xlarge", "resnet18", ("node.gpu.host_cores=3", "input.num_workers=4", *_SMALL)),
+    Scenario("p3.2xlarge", "resnet18", ("training.stack.gradient_hooks=100", "training.stack.gradient_checks=30", *_SYNTHETIC)),
     Scenario("p3.2xlarge", "vgg16", ("training.batch=110", "dataset.samples=20000")),
     Scenario("p3.16xlarge", "resnet18", ("training.stack.strategy=apex", *_SYNTHETIC), nodes=2),
     Scenario(
