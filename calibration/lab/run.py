@@ -23,6 +23,8 @@ def run_plan(plan: Plan, rows: Path, say: Say, limit: float | None = None) -> li
     *say* is told of every point. Raise SpecError where this machine is no laboratory, or a file is in the way.
     """
     require_laboratory()
+    if not rows.parent.is_dir():
+        raise SpecError(f"{rows}: there is no folder '{rows.parent}' to write it to")
     wanted = points(plan)
     lines = read_lines(raw_file(rows))
     if rows.exists() and not raw_file(rows).exists():

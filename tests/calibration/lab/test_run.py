@@ -113,6 +113,12 @@ def test_files_in_the_way_are_kept(tmp_path: Path) -> None:
     assert rows.read_text() == "mine\n"
 
 
+@needs_laboratory
+def test_nothing_is_measured_for_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="there is no folder"):
+        run_plan(read_plan(plan(tmp_path)), tmp_path / "none" / "lab.csv", lambda text: pytest.fail(text))
+
+
 def test_listing_measures_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = plan(tmp_path)
     assert main(["lab", str(path), "--list"]) == 0
