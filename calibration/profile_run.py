@@ -51,6 +51,8 @@ def profile(wishes: Wishes, talk: Talk) -> MachineRecord | None:
     """
     probes = chosen(wishes.only)
     device = _device(wishes.device, any(probe.needs_torch for probe in probes))
+    if wishes.model is not None:
+        _check_model(wishes.model)
     with _ending_by_signal(), _team(wishes, device) as team:
         if team is None:
             return None
@@ -61,6 +63,16 @@ def profile(wishes: Wishes, talk: Talk) -> MachineRecord | None:
         if failures:
             raise SpecError([*failures, f"{wishes.path}: holds the rest, marked partial"])
         return record
+
+
+def _check_model(model: JobModel) -> None:
+    """Raise SpecError where the user's model is not there, before anything is measured."""
+    from sim.extract import target
+
+    target.find(model.target)
+    target.parse_arguments(model.arguments)
+    for text in model.inputs:
+        target.find(text[1:]) if text.startswith("@") else target.parse_input(text)
 
 
 def _device(wanted: str | None, needs_torch: bool) -> str:

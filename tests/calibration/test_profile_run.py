@@ -94,6 +94,8 @@ def test_wrong_wishes_are_refused(tmp_path: Path, capsys: Capture, monkeypatch: 
     assert "there is no such probe; choose from" in refused(capsys, "-o", path, "--only", "gem")
     assert "write cpu or cuda" in refused(capsys, "-o", path, "--device", "tpu")
     assert "--model and --input belong together" in refused(capsys, "-o", path, "--model", "a:b")
+    assert "absent.py: no such file" in refused(capsys, "-o", path, "--model", "absent.py:net", "--input", "3x5")
+    assert "write [NAME=]SHAPE[:TYPE]" in refused(capsys, "-o", path, "--model", "math:sqrt", "--input", "3,5")
     assert "no such folder" in refused(capsys, "-o", path, "--only", "disk", "--folder", str(tmp_path / "absent"))
     assert "cannot be written" in refused(capsys, "-o", str(tmp_path / "absent" / "r.json"), "--only", "disk", "--folder", str(tmp_path))
     monkeypatch.setitem(sys.modules, "torch", None)
