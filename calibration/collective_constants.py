@@ -49,7 +49,8 @@ def _channel(channel: Channel, constants: Constants) -> Channel:
 
 
 def _hop(hop: Hop, constants: Constants) -> Hop:
-    return Hop(hop.src, hop.dst, replace(hop.route, transport=_transport(hop.route.transport, constants)))
+    copies = hop.route.copies and _transport(hop.route.copies, constants)
+    return replace(hop, route=replace(hop.route, transport=_transport(hop.route.transport, constants), copies=copies))
 
 
 def _transport(transport: Transport, constants: Constants) -> Transport:

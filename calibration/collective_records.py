@@ -1,7 +1,8 @@
 """Which collectives did others measure, on which machines? ``records/collectives.csv`` in our own schema, and what to simulate for each.
 
 One row is one message. *system* is what a fit leaves out as one; *network* the kind of path that bounds it; *hardware* a catalogue
-name or a file in ``calibration/hardware``; *nccl* the version whose rules choose; *algorithm* and *protocol* what was forced, or all
+name or a file in ``calibration/hardware``; *gpus_per_process* is 1 as in training, or more where one process launches on several
+GPUs, which it does one after another; *nccl* the version whose rules choose; *algorithm* and *protocol* what was forced, or all
 that the library had; *role* ``fit``, or ``score`` where the machine has a flaw or a part
 that is not stated. Left out: rows of other libraries (Baidu's
 ring, OSU), logs without a network (infNet), lines above the rate of their own link (MG-WFBP's 10 GbE on 16 GPUs), unstated machines.
@@ -26,9 +27,14 @@ MACHINES = HERE / "hardware"
 
 NETWORKS = ("nvlink", "pcie", "infiniband", "roce", "efa", "tcp")
 COLUMNS = (
-    "source", "system", "network", "hardware", "nodes", "gpus_per_node", "op", "bytes", "time_s", "nccl", "algorithm", "protocol", "role",
-    "note",
+    "source", "system", "network", "hardware", "nodes", "gpus_per_node", "gpus_per_process", "op", "bytes", "time_s", "nccl", "algorithm",
+    "protocol", "role", "note",
 )  # fmt: skip
+
+
+LAUNCH_BESIDE = 2.75e-6
+"""Seconds for each further GPU of a process. NVIDIA/nccl-tests issue 123, rings of 2 to 8 A100: 3.95 us a GPU, of which two hops of
+LL take 1.2 (NVIDIA/nccl tuning.cc)."""
 
 
 class CollectiveRecord(NamedTuple):
@@ -40,11 +46,17 @@ class CollectiveRecord(NamedTuple):
     hardware: str
     nodes: int
     gpus_per_node: int
+    gpus_per_process: int
     op: Op
     nbytes: float
     time: float
     tuning: Tuning
     role: str
+
+    @property
+    def own_launches(self) -> float:
+        """Return the seconds that its process takes to launch on more GPUs than one."""
+        return (self.gpus_per_process - 1) * LAUNCH_BESIDE
 
 
 def read_collectives(path: Path = RECORDS) -> list[CollectiveRecord]:
@@ -61,16 +73,17 @@ def _record(path: Path, line: int, row: dict[str, str]) -> CollectiveRecord:
     if op is None or row["network"] not in NETWORKS:
         raise SpecError(f"{path}:{line}: op '{row['op']}' or network '{row['network']}' is unknown; networks are {', '.join(NETWORKS)}")
     try:
-        nodes, gpus, nbytes, time = int(row["nodes"]), int(row["gpus_per_node"]), float(row["bytes"]), float(row["time_s"])
+        nodes, gpus, own = (int(row[column]) for column in ("nodes", "gpus_per_node", "gpus_per_process"))
+        nbytes, time = float(row["bytes"]), float(row["time_s"])
     except ValueError as error:
-        raise SpecError(f"{path}:{line}: nodes, gpus_per_node, bytes and time_s are numbers: {error}") from None
-    if min(nodes, gpus, nbytes) < 1 or not time > 0:
-        raise SpecError(f"{path}:{line}: nodes, gpus_per_node and bytes are 1 or more, time_s above zero")
+        raise SpecError(f"{path}:{line}: nodes, gpus_per_node, gpus_per_process, bytes and time_s are numbers: {error}") from None
+    if min(nodes, gpus, own, nbytes) < 1 or not time > 0:
+        raise SpecError(f"{path}:{line}: nodes, gpus_per_node, gpus_per_process and bytes are 1 or more, time_s above zero")
     if row["role"] not in ("fit", "score"):
         raise SpecError(f"{path}:{line}: role '{row['role']}': write fit or score")
     tuning = Tuning(row["nccl"], row["algorithm"] or None, row["protocol"] or None)
     given = (row["source"], row["system"], row["network"], row["hardware"])
-    return CollectiveRecord(*given, nodes, gpus, op, nbytes, time, tuning, row["role"])
+    return CollectiveRecord(*given, nodes, gpus, own, op, nbytes, time, tuning, row["role"])
 
 
 @lru_cache(maxsize=128)

@@ -22,22 +22,22 @@ from sim.spec.hardware import Transport
 from sim.spec.library import load_part
 from sim.training.collectives.layout import Layout
 from sim.training.collectives.pricing import cost
-from sim.training.collectives.traffic import Cost
 
 BANDS = (("< 1 MB", 0.0, 1e6), ("1-64 MB", 1e6, 64 * 2.0**20), ("> 64 MB", 64 * 2.0**20, math.inf))
 """Sizes (bytes) that are scored apart: from .. up to, without, the second figure (64 MiB counts as the end of the middle)."""
 
 PRIORS: Mapping[str, Mapping[str, float]] = {
-    "nvlink": {"launch": 25e-6, "hop_latency": 3.4e-6, "ll_share": 0.2, "efficiency": 0.93},
+    "nvlink": {"launch": 10e-6, "hop_latency": 3.4e-6, "ll_share": 0.2, "efficiency": 0.93},
     "pcie-peer": {"launch": 20e-6, "hop_latency": 5.7e-6, "efficiency": 0.95},
     "host-staged": {"launch": 15e-6, "hop_latency": 5.7e-6, "ll_share": 0.2, "efficiency": 1.2},
-    "infiniband": {"hop_latency": 14e-6, "ll_share": 0.2, "efficiency": 0.85},
-    "efa": {"hop_latency": 150e-6, "ll_share": 0.2, "efficiency": 0.85},
-    "tcp": {"hop_latency": 270e-6, "ll_share": 0.2, "flow_cap": 625e6},
+    "infiniband": {"hop_latency": 14e-6, "ll_share": 0.2, "efficiency": 0.94},
+    "efa": {"hop_latency": 150e-6, "ll_share": 0.2, "efficiency": 0.94},
+    "tcp": {"hop_latency": 270e-6, "ll_share": 0.2, "flow_cap": 417e6},
 }
 """Constants that are fitted, and where the fit begins. Latencies: NCCL's tuner's for Simple (NVIDIA/nccl tuning.cc; EFA what its
-plug-in reports, aws-ofi-nccl; TCP 0.2 to 0.35 ms per ring step, petuum/adaptdl), of which LL has about a fifth there; a TCP flow
-carries 5 Gbps (AWS EC2 user guide). The shares of the line are estimates (most of it is payload)."""
+plug-in reports, aws-ofi-nccl; TCP 0.2 to 0.35 ms per ring step, petuum/adaptdl), of which LL has about a fifth there; launch over
+NVLink: two A100 take 10 us in all (NVIDIA/nccl-tests issue 123). A card of 400 Gbps carries 46 to 48 GB/s (NVIDIA/nccl-tests issue
+290). Sixteen TCP flows are two threads (NVIDIA/nccl net_socket.cc) at 0.3 core-seconds a GB, as the class ``tcp`` has it."""
 ALIKE: Mapping[str, str] = {"roce": "infiniband"}
 """Classes that share another's constants: both are verbs on the same cards."""
 PRIOR_WIDTH = 1.0
@@ -70,13 +70,13 @@ def layout_of(record: CollectiveRecord) -> Layout:
     return plan_of(record.hardware, record.nodes, record.gpus_per_node, record.tuning).layout
 
 
-def predicted(record: CollectiveRecord, constants: Constants) -> Cost:
-    """Return what *record* costs with *constants*."""
+def predicted(record: CollectiveRecord, constants: Constants) -> float:
+    """Return the seconds that *record* takes with *constants*."""
     plan = plan_of(record.hardware, record.nodes, record.gpus_per_node, record.tuning)
     chosen = plan.choice(record.nbytes, record.op)
-    return cost(
-        with_constants(plan.layout, _fields(constants)), record.op, chosen.algorithm, chosen.protocol, record.nbytes, chosen.channels
-    )
+    layout = with_constants(plan.layout, _fields(constants))
+    found = cost(layout, record.op, chosen.algorithm, chosen.protocol, record.nbytes, chosen.channels)
+    return found.alone + record.own_launches
 
 
 def _fields(constants: Constants) -> dict[str, dict[str, float]]:
@@ -108,7 +108,8 @@ class _Batch:
             layout = with_constants(self._plans[places[0]].layout, _fields(constants))
             for place in places:
                 record, chosen = self.records[place], self._chosen[place]
-                found[place] = cost(layout, record.op, chosen.algorithm, chosen.protocol, record.nbytes, chosen.channels).alone
+                alone = cost(layout, record.op, chosen.algorithm, chosen.protocol, record.nbytes, chosen.channels).alone
+                found[place] = alone + record.own_launches
         return found
 
 
@@ -176,7 +177,9 @@ def _fitted(records: Sequence[CollectiveRecord], names: Sequence[str], constants
         missed = (np.log(batch.times({**constants, **filled(moved)})) - target) * weights
         return np.concatenate([missed, moved / PRIOR_WIDTH])
 
-    found = least_squares(residuals, np.zeros(len(keys)), loss="soft_l1", f_scale=2.0, diff_step=1e-3, max_nfev=20)
+    most = [math.log(1.0 / PRIORS[name][key]) if key == "efficiency" and name != "host-staged" else math.inf for name, key in keys]
+    bounds = (-math.inf, most)  # of the line no more than all; copies through host memory may overlap
+    found = least_squares(residuals, np.zeros(len(keys)), bounds=bounds, loss="soft_l1", f_scale=2.0, diff_step=1e-3, max_nfev=20)
     return filled(found.x)
 
 
@@ -226,7 +229,7 @@ def _scaled(anchor: CollectiveRecord, constants: Constants) -> Constants:
     names = _bounding(anchor)
     for _ in range(40):
         middle = (low + high) / 2
-        if predicted(anchor, _faster(constants, names, middle)).alone > anchor.time:
+        if predicted(anchor, _faster(constants, names, middle)) > anchor.time:
             low = middle
         else:
             high = middle

@@ -82,10 +82,12 @@ def toy_node(
 ) -> Node:
     """One socket with one PCIe switch above all GPUs; *wiring* is ``nvswitch``, ``pcie`` or NVLinks by pair (``{"0-1": 1}``).
 
-    *pcie* is every port's and the switch's uplink; the NICs hang off the socket. *network* and *host* add to the transport classes
-    between nodes and through host memory.
+    *pcie* is every port's and the switch's uplink; the NICs hang off the socket, and what they send is copied through host memory.
+    Where GPUs reach one another the stages overlap fully, so that the narrowest link alone counts. *network* and *host* add to the
+    transport classes between nodes and through host memory.
     """
     inside = {"hop_latency": seconds(hop_latency), "launch": seconds(launch), "efficiency": efficiency}
+    overlapping = {} if peer_to_peer == "none" else {"efficiency": 2.0}
     topology: dict[str, Any] = {
         "pcie": link(pcie),
         "sockets": [{"nics": list(range(nics))}],
@@ -119,7 +121,7 @@ def toy_node(
         },
         "nvlink_transport": transport("nvlink", **inside),
         "peer_transport": transport("peer", **inside),
-        "host_transport": transport("staged", **inside | dict(host or {})),
+        "host_transport": transport("staged", **inside | dict(host or overlapping)),
     }  # fmt: skip
     if disk is not None:
         described["storage"] = {"volume": disk, "source": "test"}

@@ -5,7 +5,8 @@ Vertices are ``gpu0..``, the switches by name, ``nvswitch``, ``socket0..`` and `
 narrow, its root complex (``bridge0``) are links too, shared by both directions. Path classes are those of NVIDIA/nccl
 `src/graph/topo.h`: NVL one NVLink hop, NVS through NVSwitch, PIX one PCIe switch, PXB several, PHB a host bridge, SYS the socket
 link. GPUs address each other up to ``topology.peer_to_peer``; beyond it the sender writes to the DRAM of the receiver's socket
-and the receiver reads it, as NCCL's shared-memory transport does: two copies in series (`Route.stages`).
+and the receiver reads it, as NCCL's shared-memory transport does: two copies in series (`Route.stages`). So do the bytes for a NIC
+that may not address the GPU: one copy, and the card's own. How far the two overlap is the efficiency of ``host_transport``.
 
 Between isolated containers bytes go through host memory, or out of a NIC and back in.
 
@@ -43,6 +44,8 @@ class Route:
     transport: Transport
     staged: bool = False
     """Whether the bytes rest in host memory on the way."""
+    copies: Transport | None = None
+    """The class whose efficiency tells how far the stages overlap, where *transport* is another: the network's."""
 
     @cached_property
     def links(self) -> tuple[str, ...]:
@@ -123,26 +126,24 @@ class NodeGraph:
         return Route((self._to_memory(f"gpu{gpu}", self.socket_of(f"gpu{gpu}")),), "PHB", self.node.host_transport)
 
     def to_nic(self, gpu: int, nic: int) -> Route:
-        """Return the route from *gpu* out of the node through *nic*; NCCL pipelines a copy through host memory, so it is one stage."""
+        """Return the route from *gpu* out of the node through *nic*: straight, or by a copy to host memory that the card reads."""
         source, port = f"gpu{gpu}", f"nic{nic}"
         path_class, direct = self._gpudirect(source, port)
         if direct:
-            inside = self._pcie_path(source, port)
-        else:
-            home = self.socket_of(source)
-            inside = self._to_memory(source, home) + self._from_memory(port, home)
-        return Route(((*inside, f"{port}>net"),), path_class, self.node.nic.transport, staged=not direct)
+            return Route(((*self._pcie_path(source, port), f"{port}>net"),), path_class, self.node.nic.transport)
+        home = self.socket_of(source)
+        stages = (self._to_memory(source, home), (*self._from_memory(port, home), f"{port}>net"))
+        return Route(stages, path_class, self.node.nic.transport, staged=True, copies=self.node.host_transport)
 
     def from_nic(self, nic: int, gpu: int) -> Route:
         """Return the route from the network through *nic* to *gpu*."""
         port, target = f"nic{nic}", f"gpu{gpu}"
         path_class, direct = self._gpudirect(port, target)
         if direct:
-            inside = self._pcie_path(port, target)
-        else:
-            home = self.socket_of(target)
-            inside = self._to_memory(port, home) + self._from_memory(target, home)
-        return Route(((f"net>{port}", *inside),), path_class, self.node.nic.transport, staged=not direct)
+            return Route(((f"net>{port}", *self._pcie_path(port, target)),), path_class, self.node.nic.transport)
+        home = self.socket_of(target)
+        stages = ((f"net>{port}", *self._to_memory(port, home)), self._from_memory(target, home))
+        return Route(stages, path_class, self.node.nic.transport, staged=True, copies=self.node.host_transport)
 
     def memory_to_network(self, nic: int) -> tuple[str, ...]:
         """Return the links from the DRAM of the NIC's own socket out of the node."""

@@ -72,7 +72,7 @@ def test_a_system_twice_as_slow_is_found_by_one_row():
     asked = [record for record in read_collectives() if record.system == "a100-nvswitch"]
     known = committed()
     slow = known | {"nvlink": known["nvlink"] | {"efficiency": known["nvlink"]["efficiency"] / 2}}
-    made = [record._replace(time=predicted(record, slow).alone) for record in asked]
+    made = [record._replace(time=predicted(record, slow)) for record in asked]
     found = score("made", made, known)
     assert found.zero_shot["> 64 MB"].median > 0.4
     assert max(band.p90 for band in found.calibrated.values()) < 1e-6
@@ -108,7 +108,7 @@ def test_percentile_interpolates():
     ],
 )
 def test_bad_rows_are_told_with_their_line(tmp_path: Path, column: str, value: str, says: str):
-    good = ["s", "x", "nvlink", "dgx-a100", "1", "8", "all_reduce", "1000", "1e-5", "2.10", "", "", "fit", ""]
+    good = ["s", "x", "nvlink", "dgx-a100", "1", "8", "8", "all_reduce", "1000", "1e-5", "2.10", "", "", "fit", ""]
     row = dict(zip(COLUMNS, good, strict=True)) | {column: value}
     path = tmp_path / "rows.csv"
     path.write_text(",".join(COLUMNS) + "\n" + ",".join(row.values()) + "\n")
@@ -118,7 +118,7 @@ def test_bad_rows_are_told_with_their_line(tmp_path: Path, column: str, value: s
 
 def test_the_command_shows_a_strangers_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     path = tmp_path / "rows.csv"
-    path.write_text(",".join(COLUMNS) + "\ns,box,nvlink,dgx-a100,1,8,all_reduce,1e9,8e-3,2.10,,,fit,\n")
+    path.write_text(",".join(COLUMNS) + "\ns,box,nvlink,dgx-a100,1,8,1,all_reduce,1e9,8e-3,2.10,,,fit,\n")
     assert main(["collectives", str(path)]) == 0
     assert "box" in capsys.readouterr().out
     assert all(math.isfinite(value) for values in PRIORS.values() for value in values.values())

@@ -132,7 +132,7 @@ def test_gpudirect_stays_on_pcie_and_other_cards_go_through_host_memory():
     assert graph.from_nic(2, 0).links.count("dram0") == 2  # written by the card, read by the GPU
     tcp = node_graph(machines.p3_16xlarge())
     assert tcp.to_nic(0, 0).staged
-    assert len(tcp.to_nic(0, 0).stages) == 1  # NCCL's proxy overlaps the copy with the send
+    assert tcp.to_nic(0, 0).stages == (("gpu0>plx0", "plx0>socket0", "dram0"), ("dram0", "socket0>nic0", "nic0>net"))  # copied, then read
 
 
 def test_copies_from_the_host_share_memory_and_the_uplink():

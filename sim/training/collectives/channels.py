@@ -25,6 +25,8 @@ from sim.training.collectives.tours import shortest_tour, tree_order
 
 Kind = Literal["single", "nvswitch", "nvlink", "pcie"]
 
+Row = Literal["Ring", "Tree"]
+
 NETWORK = "net"
 
 
@@ -35,6 +37,10 @@ class Hop:
     src: str
     dst: str
     route: Route
+    row: Row = "Ring"
+    """Of NCCL's latencies, those of rings or of trees, which between nodes also hold for rings of one GPU a node (`tuning.cc`)."""
+    connections: float = 1.0
+    """Of the connections that a channel opens to a peer, the share that one stream has."""
 
     @property
     def links(self) -> tuple[str, ...]:
@@ -60,10 +66,20 @@ class Hop:
         """Return the share of its links' bandwidth that a hop reaches with chunks of *chunk* bytes (payload / ranks / channels)."""
         return 1.0 if self.transport.flow_cap else at(self.transport.efficiency, chunk)
 
+    @property
+    def wire(self) -> str:
+        """Return the NIC's link of a hop from or to the network."""
+        return self.links[0] if self.src == NETWORK else self.links[-1]
+
+    @property
+    def overlap(self) -> float:
+        """Return how much faster than one after the other the stages of a hop to or from the network are, once chunks are large."""
+        return self.route.copies.efficiency[-1][1] if self.route.copies else 1.0
+
     def flow_cap(self, chunk: float) -> float:
-        """Return the most that the flows of one connection carry, bytes/s; where it is given, the loss on small chunks is theirs."""
-        cap = self.transport.flow_cap
-        return cap * self.transport.flows * at(self.transport.efficiency, chunk) if cap else math.inf
+        """Return the most that the flows of one stream carry, bytes/s; where it is given, the loss on small chunks is theirs."""
+        cap, flows = self.transport.flow_cap, max(1.0, self.transport.flows * self.connections)
+        return cap * flows * at(self.transport.efficiency, chunk) if cap else math.inf
 
 
 @dataclass(frozen=True)
@@ -277,7 +293,8 @@ def _ends_within(graph: NodeGraph, nic: int, farthest: int) -> Callable[[int, in
 
 def _network_channel(graph: NodeGraph, order: tuple[int, ...], arriving: int, leaving: int, inside: Sequence[Hop] | None = None) -> Channel:
     """Return the channel that comes in by one NIC and leaves by another; *inside* are its hops between GPUs, if not the usual ones."""
-    first = Hop(NETWORK, f"gpu{order[0]}", graph.from_nic(arriving, order[0]))
-    last = Hop(f"gpu{order[-1]}", NETWORK, graph.to_nic(order[-1], leaving))
+    row: Row = "Tree" if len(order) == 1 or graph.isolated else "Ring"
+    first = Hop(NETWORK, f"gpu{order[0]}", graph.from_nic(arriving, order[0]), row)
+    last = Hop(f"gpu{order[-1]}", NETWORK, graph.to_nic(order[-1], leaving), row)
     hops = [_hop(graph, src, dst) for src, dst in pairwise(order)] if inside is None else inside
     return Channel(order, (first, *hops, last))

@@ -14,7 +14,7 @@ from itertools import pairwise, permutations
 
 from sim.cluster.fabric import NOTHING, Crossed
 from sim.spec.hardware import Fabric
-from sim.training.collectives.channels import NETWORK, Channel, Hop
+from sim.training.collectives.channels import NETWORK, Channel, Hop, Row
 from sim.training.collectives.traffic import Edge, Part, nic_of
 from sim.training.collectives.tree import depth
 
@@ -70,23 +70,23 @@ class Layout:
         nodes = self.parts if len(self.parts) == 1 else self.every_node
         return tuple(_ring(self, nodes, channel) for channel in range(self.channels))
 
-    def inside(self, part: Part, src: int, dst: int) -> Edge:
+    def inside(self, part: Part, src: int, dst: int, row: Row = "Ring") -> Edge:
         """Return the edge between two GPUs of one node."""
-        return Edge(((part, Hop(f"gpu{src}", f"gpu{dst}", part.slot.graph.route(src, dst))),))
+        return Edge(((part, Hop(f"gpu{src}", f"gpu{dst}", part.slot.graph.route(src, dst), row)),))
 
     def chain(self, part: Part, channel: int) -> list[Edge]:
-        """Return the hops of one node's chain, away from the NIC and back."""
+        """Return the hops of one node's chain below a tree, away from the NIC and back."""
         order = part.channels.channels[channel].gpus
-        return [self.inside(part, *pair) for pair in (*pairwise(order), *pairwise(order[::-1]))]
+        return [self.inside(part, *pair, "Tree") for pair in (*pairwise(order), *pairwise(order[::-1]))]
 
     def pairs(self, part: Part) -> list[Edge]:
         """Return the edges between all GPUs of one node."""
         return [self.inside(part, src, dst) for src, dst in permutations(part.gpus, 2)]
 
-    def between(self, part: Part, onward: Part, channel: int) -> Edge:
-        """Return the edge between the first GPUs of two nodes' chains."""
+    def between(self, part: Part, onward: Part, channel: int, tree: bool = False) -> Edge:
+        """Return the edge between the first GPUs of two nodes' chains, for one of the two trees or for a whole channel."""
         leaving, arriving = _head(part.channels.channels[channel]), _head(onward.channels.channels[channel])
-        return self.joined(part, _out(part, *leaving), onward, _in(onward, *arriving))
+        return self.joined(part, _out(part, *leaving, tree), onward, _in(onward, *arriving, tree))
 
     def across(self, part: Part, onward: Part, src: int, dst: int) -> Edge:
         """Return the edge between GPUs of two nodes, each by the NIC next to it."""
@@ -104,12 +104,17 @@ def _head(channel: Channel) -> tuple[int, int]:
     return channel.gpus[0], nic_of(channel.hops[0])
 
 
-def _out(part: Part, gpu: int, nic: int) -> Hop:
-    return Hop(f"gpu{gpu}", NETWORK, part.slot.graph.to_nic(gpu, nic))
+_OF_A_TREE: tuple[Row, float] = ("Tree", 0.5)
+# NVIDIA/nccl src/graph/connect.cc doubles the channels after the search: a ring of ours is two, each with sockets of its own, of
+# which each tree has one
 
 
-def _in(part: Part, gpu: int, nic: int) -> Hop:
-    return Hop(NETWORK, f"gpu{gpu}", part.slot.graph.from_nic(nic, gpu))
+def _out(part: Part, gpu: int, nic: int, tree: bool = False) -> Hop:
+    return Hop(f"gpu{gpu}", NETWORK, part.slot.graph.to_nic(gpu, nic), *(_OF_A_TREE if tree else ()))
+
+
+def _in(part: Part, gpu: int, nic: int, tree: bool = False) -> Hop:
+    return Hop(NETWORK, f"gpu{gpu}", part.slot.graph.from_nic(nic, gpu), *(_OF_A_TREE if tree else ()))
 
 
 def _ring(layout: Layout, nodes: Sequence[Part], channel: int) -> tuple[Edge, ...]:

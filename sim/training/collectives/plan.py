@@ -26,7 +26,7 @@ from sim.training.collectives.nccl_constants import NCCL_2_30, constants_of
 from sim.training.collectives.nccl_cost import Machine
 from sim.training.collectives.pricing import cost
 from sim.training.collectives.traffic import CORE, CORE_LIMIT, CORES, FABRIC, TIER, Cost, Edge, Load, Part
-from sim.training.collectives.tuner import choose
+from sim.training.collectives.tuner import OTHERS, choose
 from sim.training.operations import Op
 
 __all__ = [
@@ -46,8 +46,6 @@ __all__ = [
 ]
 
 OPS: tuple[Op, ...] = get_args(Op)
-OTHERS = ("Hierarchical", "RackHierarchical", "HalvingDoubling")
-"""Algorithms of all-reduces that NCCL does not have: Horovod's, Gloo's and MPI's."""
 
 CORES_COPY = "CPU cores that copy for the network"
 """What a collective waits for where a transport takes the host's cores."""

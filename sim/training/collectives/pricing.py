@@ -33,6 +33,10 @@ _LARGEST_PIECE = 512 * 1024.0
 _TREE_CUTS = ((8, 128 * 1024.0), (4, 64 * 1024.0), (1, 32 * 1024.0))
 # same file: a tree halves it down to 128 KiB until there are 8 pieces per hop, to 64 KiB for 4, to 32 KiB for 1
 _LAST_CUT = _TREE_CUTS[-1:]
+_LARGEST_NVLS_PIECE = 128 * 1024.0
+_NVLS_CUTS = ((64, 64 * 1024.0), (8, 32 * 1024.0), (2, 16 * 1024.0))
+_NVLS_TREE_CUTS = ((16, 128 * 1024.0), (4, 64 * 1024.0), (1, 32 * 1024.0))
+# same file: of each shard of each channel, smaller where there would be fewer rounds; between four nodes and more 64 KiB at most
 
 
 def cost(layout: Layout, op: str, algorithm: str, protocol: str, nbytes: float, channels: int) -> Cost:
@@ -65,6 +69,16 @@ def piece_of(volume: float, hops: int, protocol: str = "Simple", cuts: Sequence[
 def tree_piece(volume: float, hops: int, protocol: str = "Simple") -> float:
     """Return the bytes that a tree of *hops* hops from root to leaf passes on at once."""
     return piece_of(volume, hops, protocol, _TREE_CUTS)
+
+
+def nvls_piece(nbytes: float, layout: Layout) -> float:
+    """Return the bytes of all GPUs' shards that a reduction in NVSwitch passes on at once."""
+    shards = layout.channels * layout.most_local
+    chunk = _LARGEST_NVLS_PIECE if layout.nodes < 4 else _NVLS_TREE_CUTS[1][1]
+    for rounds, smaller in _NVLS_CUTS if layout.nodes == 1 else _NVLS_TREE_CUTS:
+        if nbytes < rounds * shards * chunk:
+            chunk = min(chunk, smaller)
+    return min(nbytes, shards * chunk)
 
 
 # --- ring ------------------------------------------------------------------------------------------------------------
@@ -197,7 +211,7 @@ def _tree_way(layout: Layout) -> _Way:
     spans = [Span(chains, 2.0, within)] if chains else []
     nodes = layout.nodes
     if nodes > 1:
-        spans.append(Span(heads(layout), float(min(nodes, 4)), between, TREE))
+        spans.append(Span(heads(layout, tree=True), float(min(nodes, 4)), between, TREE))
     return _way(layout, spans, 4.0 * (nodes - 1) * layout.channels)
 
 
@@ -231,8 +245,10 @@ def _collnet_direct_way(layout: Layout) -> _Way:
 
 
 def switch_edge(part: Part, src: str, dst: str) -> Edge:
-    """Return the edge between a GPU (``gpu0``) and the NVSwitches (``nvswitch``) of a node."""
-    return Edge(((part, Hop(src, dst, Route(((f"{src}>{dst}",),), "NVS", part.slot.node.nvlink_transport))),))
+    """Return the edge between a GPU (``gpu0``) and the NVSwitches (``nvswitch``) of a node, which is half of a hop between GPUs."""
+    whole = part.slot.node.nvlink_transport
+    transport = whole.model_copy(update={"hop_latency": whole.hop_latency / 2})
+    return Edge(((part, Hop(src, dst, Route(((f"{src}>{dst}",),), "NVS", transport))),))
 
 
 def _switch_edges(part: Part) -> list[Edge]:
@@ -250,24 +266,26 @@ def _nvls_tree(layout: Layout, op: str, protocol: str, nbytes: float) -> Priced:
 
 
 def _in_nvswitch(layout: Layout, op: str, protocol: str, nbytes: float, sent: float, hops: int) -> Priced:
-    """Return it with *sent* payloads out of each node, over *hops* hops between nodes each way."""
+    """Return it with *sent* payloads out of each node, over *hops* hops between nodes each way.
+
+    A switch adds words as they come: a piece is on its way for one load and one store (NVIDIA/nccl src/device/all_reduce.h).
+    """
     local = layout.most_local
     crossing = (local + 1) / local if op == "all_reduce" else 1.0
     volume = crossing * nbytes
     edges = [edge for part in layout.parts for edge in _switch_edges(part)]
     newest = float(layout.parts[0].slot.node.gpu.compute_capability) >= 10
-    spans = [Span(edges, 1.0 / nccl.NVLS_EFFICIENCY["blackwell" if newest else "hopper"], 2)]
+    spans = [Span(edges, 1.0 / nccl.NVLS_EFFICIENCY["blackwell" if newest else "hopper"], 1)]
     if layout.nodes > 1:
         spans.append(Span(heads(layout), sent / layout.channels / crossing, hops, SWITCH if hops == 1 and sent == 1.0 else TREE))
-    piece = piece_of(volume / layout.ranks, 4) * local
+    piece = crossing * nvls_piece(nbytes, layout)
     traffic = traffic_of(layout, spans, layout.nodes * sent / crossing)
-    alone = min(traffic.pace(edge, volume, protocol, span.count) for span in spans for edge in span.edges)
-    slowest = held(alone, traffic, volume, protocol)
-    latency = 4 * edges[0].latency(protocol)
-    if layout.nodes > 1:
-        latency += 2 * hops * spans[1].edges[0].latency(protocol)
-    first = 4 * piece / slowest.rate
-    return Priced(volume, latency + first + max(0.0, volume - piece) / slowest.rate, volume, slowest, traffic, latency_of(edges[:1]))
+    paces = [min(traffic.pace(edge, volume, protocol, span.count) for edge in span.edges) for span in spans]
+    slowest = held(min(paces), traffic, volume, protocol)
+    between = 2 * hops * spans[1].edges[0].latency(protocol) if layout.nodes > 1 else 0.0
+    first = sum(2 * span.hops * piece / pace.rate for span, pace in zip(spans, paces, strict=True))
+    time = 4 * edges[0].latency(protocol) + between + first + max(0.0, volume - piece) / slowest.rate
+    return Priced(volume, time, volume, slowest, traffic, latency_of(edges[:1]))
 
 
 PRICES: Mapping[str, Callable[[Layout, str, str, float], Priced]] = {

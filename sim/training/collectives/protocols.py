@@ -2,7 +2,8 @@
 
 LL sends 4 bytes of flag with 4 of data, LL128 8 of 128 (NVIDIA/nccl `src/include/device.h`): that many more bytes cross every link.
 A hop's latency is the transport class's for Simple; LL's is the class's own where it was fitted, otherwise, and for LL128, the share that
-NCCL's tuner takes between its own figures (`nccl_constants`, 2.30) for NVLink, PCIe and network hops. Not modelled: that LL
+NCCL's tuner takes between its own figures (`nccl_constants`, 2.30) for NVLink, PCIe and network hops, of rings or of trees; of
+Simple one latency stands for both. Not modelled: that LL
 never reads a NIC's data from GPU memory directly.
 """
 
@@ -19,17 +20,20 @@ WIRE_BYTES = {"LL": 8 / 4, "LL128": 128 / 120, "Simple": 1.0}
 """Bytes on the wire per byte of payload."""
 
 
-def latency_share(protocol: str, kind: Literal["nvlink", "pcie", "network"]) -> float:
-    """Return LL's or LL128's share of Simple's hop latency in NCCL's own tables."""
+Kind = Literal["nvlink", "pcie", "network"]
+
+
+def latency_share(protocol: str, kind: Kind, row: str = "Ring") -> float:
+    """Return LL's or LL128's share of Simple's hop latency in NCCL's own tables, for hops of rings or of trees (*row*)."""
     rows = {"nvlink": NCCL_2_30.nvlink_hop, "pcie": NCCL_2_30.pcie_hop, "network": NCCL_2_30.network_hop}
-    row = rows[kind]["Ring"]
-    return row[PROTOCOLS.index(protocol)] / row[PROTOCOLS.index("Simple")]
+    of = "Ring" if protocol == "Simple" else row
+    return rows[kind][of][PROTOCOLS.index(protocol)] / rows[kind]["Ring"][PROTOCOLS.index("Simple")]
 
 
-def hop_latency(route: Route, network: bool, protocol: str) -> float:
+def hop_latency(route: Route, network: bool, protocol: str, row: str = "Ring") -> float:
     """Return the seconds that a chunk takes on one hop beyond its bytes; *network* tells whether the hop leaves the node."""
     transport = route.transport
+    kind: Kind = "network" if network else "nvlink" if route.path_class in ("NVL", "NVS") else "pcie"
     if protocol == "LL" and transport.hop_latency_ll is not None:
-        return transport.hop_latency_ll
-    kind: Literal["nvlink", "pcie", "network"] = "network" if network else "nvlink" if route.path_class in ("NVL", "NVS") else "pcie"
-    return transport.hop_latency * latency_share(protocol, kind)
+        return transport.hop_latency_ll * latency_share("LL", kind, row) / latency_share("LL", kind)
+    return transport.hop_latency * latency_share(protocol, kind, row)

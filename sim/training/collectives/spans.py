@@ -39,9 +39,9 @@ def neighbours(layout: Layout) -> list[tuple[Part, Part]]:
     return list(zip(layout.parts, (*layout.parts[1:], layout.parts[0]), strict=True)) if layout.nodes > 1 else []
 
 
-def heads(layout: Layout) -> list[Edge]:
-    """Return the edges between the first GPUs of neighbouring nodes, channel by channel."""
-    return [layout.between(*pair, channel) for pair in neighbours(layout) for channel in range(layout.channels)]
+def heads(layout: Layout, tree: bool = False) -> list[Edge]:
+    """Return the edges between the first GPUs of neighbouring nodes, channel by channel; *tree* as in `Layout.between`."""
+    return [layout.between(*pair, channel, tree) for pair in neighbours(layout) for channel in range(layout.channels)]
 
 
 def traffic_of(layout: Layout, spans: Sequence[Span], between: float) -> Traffic:

@@ -20,7 +20,7 @@ from sim.events import Cause
 from sim.spec.hardware import Fabric
 from sim.training.collectives.channels import NETWORK, Channels, Hop
 from sim.training.collectives.protocols import WIRE_BYTES, hop_latency
-from sim.training.collectives.uncontended import Lane, lane
+from sim.training.collectives.uncontended import Lane, lane, staged
 
 TIER = {"interconnect": Cause.INTERCONNECT, "network": Cause.NETWORK}
 
@@ -65,7 +65,7 @@ class Edge(NamedTuple):
 
     def cap(self, chunk: float, protocol: str) -> float:
         """Return the most payload bytes/s that chunks of *chunk* bytes reach with the links to themselves."""
-        alone = (min(part.slot.graph.alone(hop.route) * hop.efficiency(chunk), hop.flow_cap(chunk)) for part, hop in self.hops)
+        alone = (min(staged(part.slot.graph, hop) * hop.efficiency(chunk), hop.flow_cap(chunk)) for part, hop in self.hops)
         return min(alone) / WIRE_BYTES[protocol]
 
     def load(self, chunk: float, protocol: str) -> dict[tuple[str, str], float]:
@@ -76,7 +76,7 @@ class Edge(NamedTuple):
 
 
 def _latency(hop: Hop, protocol: str) -> float:
-    return hop_latency(hop.route, hop.tier == "network", protocol)
+    return hop_latency(hop.route, hop.tier == "network", protocol, hop.row)
 
 
 class Pace(NamedTuple):
@@ -206,7 +206,7 @@ class Traffic:
         of_edge = []
         for edge in edges:
             lanes = [lane(part.slot.graph, self.crossings[part.slot.name], hop) for part, hop in edge.hops]
-            like = tuple((known.fair, known.alone, id(known.hop.transport)) for known in lanes)
+            like = tuple((known.fair, known.alone, id(known.hop.transport), known.hop.connections) for known in lanes)
             kind = kinds.setdefault((like, id(edge.fabric)), _Kind(len(kinds), edge.fabric, []))
             kind.members.append([(part, known) for (part, _), known in zip(edge.hops, lanes, strict=True)])
             of_edge.append(kind.number)
@@ -249,7 +249,7 @@ def _limit(lanes: Sequence[tuple[Part, Lane]], held: Sequence[tuple[int, bool]])
     hop, link = slowest.hop, part.slot.graph.links[slowest.link]
     if by_flow:
         return TIER[hop.tier], f"the flow limit of {hop.transport.name}"
-    if hop.staged and hop.tier == "interconnect":
+    if hop.staged and (hop.tier == "interconnect" or (slowest.link == hop.wire and slowest.alone < link.capacity)):
         return TIER[link.tier], f"copies through host memory {hop.src.upper()}-{hop.dst.upper()} ({link.description})"
     return TIER[link.tier], link.description
 
@@ -266,10 +266,10 @@ class _Reached:
 
     def __init__(self, chunk: float) -> None:
         self._chunk = chunk
-        self._known: dict[int, _Reach] = {}
+        self._known: dict[tuple[int, float], _Reach] = {}
 
     def __getitem__(self, hop: Hop) -> _Reach:
-        key = id(hop.transport)
+        key = (id(hop.transport), hop.connections)
         if key not in self._known:
             self._known[key] = _Reach(hop.efficiency(self._chunk), hop.flow_cap(self._chunk))
         return self._known[key]
@@ -294,6 +294,9 @@ def _load(streams: Iterable[tuple[Part, Hop, float]], chunk: float, protocol: st
         name = part.slot.name
         for link in hop.links:
             found[name, link] += weight
+        if hop.route.copies:
+            wire = part.slot.graph.links[hop.wire].capacity
+            found[name, hop.wire] += weight * max(0.0, wire / staged(part.slot.graph, hop) - 1.0)
         if hop.transport.cpu_time_per_byte:
             found[name, CORES] += count * hop.transport.cpu_time_per_byte
     return found

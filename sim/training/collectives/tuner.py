@@ -23,6 +23,8 @@ from sim.training.collectives.nccl_cost import GATHERS, Case, Collective, Machin
 __all__ = ["Choice", "Considered", "Machine", "Pattern", "choose"]
 
 COLLECTIVES: tuple[Collective, ...] = get_args(Collective)
+OTHERS = ("Hierarchical", "RackHierarchical", "HalvingDoubling")
+"""Algorithms of all-reduces that NCCL does not have: Horovod's, Gloo's and MPI's."""
 
 
 class Considered(NamedTuple):
@@ -207,6 +209,7 @@ def _listed(variable: str, text: str, known: Collection[str], constants: Constan
     asked = [name.strip() for name in text.strip().removeprefix("^").split(",")]
     for name in asked:
         if name.lower() not in spelled:
-            raise SpecError(f"{variable}: '{name}' is no name that NCCL {constants.name} knows; write some of {', '.join(known)}")
+            others = f"; of all_reduce also one alone of {', '.join(OTHERS)}" if variable == "NCCL_ALGO" else ""
+            raise SpecError(f"{variable}: '{name}' is no name that NCCL {constants.name} knows; write some of {', '.join(known)}{others}")
     found = frozenset(spelled[name.lower()] for name in asked)
     return frozenset(known) - found if text.strip().startswith("^") else found

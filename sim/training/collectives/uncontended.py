@@ -4,6 +4,7 @@ Chunks have S/(nC) bytes. A hop carries them at the least of
 
     min(1, efficiency(chunk)) * capacity / crossings of each of its links, crossings counted over all C channels,
     efficiency(chunk) / sum over its stages of 1 / narrowest link (device to host and host to device follow one another),
+    where a NIC reads and writes host memory only, that with the copies' own overlap, as if it were the capacity of the NIC,
     flows * flow_cap * efficiency(chunk) instead of the efficiencies above, where the transport has a flow cap,
 
 and the time is launch + T(b, l) of `sim.training.collectives.recurrence` with b = chunk / rate. The executors play the same hops
@@ -12,6 +13,7 @@ beside other traffic; this is their limit when there is none, and what measured 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -59,8 +61,15 @@ class Lane(NamedTuple):
 
 def lane(graph: NodeGraph, crossings: Mapping[str, float], hop: Hop) -> Lane:
     """Return what *hop* gives one stream where links are crossed by so many (*crossings*)."""
-    fair, link = min((graph.links[link].capacity / crossings[link], link) for link in hop.links)
-    return Lane(hop, link, fair, graph.alone(hop.route))
+    carried = staged(graph, hop)
+    room = {hop.wire: carried} if hop.route.copies else {}
+    fair, link = min((min(graph.links[link].capacity, room.get(link, math.inf)) / crossings[link], link) for link in hop.links)
+    return Lane(hop, link, fair, carried)
+
+
+def staged(graph: NodeGraph, hop: Hop) -> float:
+    """Return what *hop* carries with its links to itself (bytes/s); a NIC that is fed by copies carries no more in all."""
+    return graph.alone(hop.route) * hop.overlap
 
 
 def hop_rate(graph: NodeGraph, crossings: Mapping[str, float], hop: Hop, chunk: float, share: float = 1.0) -> tuple[float, str]:

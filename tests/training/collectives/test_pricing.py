@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +14,7 @@ from sim.training.collectives.halving_doubling import halving_doubling_time
 from sim.training.collectives.hierarchical import Level, hierarchical_all_reduce_time
 from sim.training.collectives.nvls import nvls_all_reduce_time
 from sim.training.collectives.plan import Tuning, plan_collectives
-from sim.training.collectives.pricing import tree_piece
+from sim.training.collectives.pricing import nvls_piece, tree_piece
 from sim.training.collectives.protocols import WIRE_BYTES, latency_share
 from sim.training.collectives.tree import depth
 from sim.training.job import EXECUTORS
@@ -80,11 +82,38 @@ def test_pieces_of_a_tree(volume, hops, expected):
 
 @given(n=st.integers(3, 16), nbytes=st.floats(1e8, 1e10), latency=st.floats(0, 1e-5))
 def test_reduction_in_nvswitch(n, nbytes, latency):
-    """Closed form of many pieces, at the share of the ports that NCCL grants the switches: (n+1)/n S/(0.85 B) + 4 l."""
+    """Closed form, at the share of the ports that NCCL grants the switches: (n+1)/n (S + piece)/(0.85 B) + 2 l; many pieces reach it."""
     toys = machine(n, nvlink=1e11, hop_latency=latency)
-    pieces = int(1 + nbytes / n / 2**19)
-    expected = nvls_all_reduce_time(n, nbytes, 0.85e11, latency, pieces)
-    assert cost(toys, nbytes, "NVLS").alone == pytest.approx(expected, rel=0.1)
+    piece = nvls_piece(nbytes, Rig(toys, fold=True).plan.layout)
+    found = cost(toys, nbytes, "NVLS").alone
+    assert found == pytest.approx((n + 1) / n * (nbytes + piece) / 0.85e11 + 2 * latency, rel=1e-9)
+    assert found == pytest.approx(nvls_all_reduce_time(n, nbytes, 0.85e11, latency / 2, int(1 + nbytes / piece)), rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "nbytes", "expected"),
+    [(1, 2**20, 16), (1, 2**23, 32), (1, 2**26, 64), (1, 2**30, 128), (2, 2**20, 32), (2, 2**23, 64), (2, 2**30, 128), (4, 2**30, 64)],
+)
+def test_pieces_of_a_reduction_in_nvswitch(nodes, nbytes, expected):
+    """NVIDIA/nccl enqueue.cc, KiB of each of 32 shards: 128 cut where rounds are few; 64 at most between four nodes and more."""
+    layout = SimpleNamespace(channels=4, most_local=8, nodes=nodes)
+    assert nvls_piece(nbytes, layout) == min(nbytes, 32 * expected * 1024.0)
+
+
+@given(nbytes=st.floats(1e3, 1e10), latency=st.sampled_from([0.0, 1e-5]))
+def test_trees_between_nvswitches_never_gain_from_nodes(nbytes, latency):
+    """Monotone: from four nodes on, each node carries as much, and the tree only grows deeper."""
+    toys = [machine(8, nodes, nic=10e9, nvlink=1e11, hop_latency=latency, network_latency=latency) for nodes in (4, 8, 16, 64)]
+    times = [cost(toy, nbytes, "NVLSTree").alone for toy in toys]
+    assert times == sorted(times)
+
+
+@pytest.mark.parametrize(("flows", "faster"), [(16, 1.0), (1, 2.0)])
+def test_each_tree_has_one_of_two_connections_of_many_sockets(flows, faster):
+    """NCCL doubles channels: a ring's cap is that of two connections, which two trees between two nodes share; one socket is one."""
+    many = {"flow_cap": "10 MB/s", "flows": flows}
+    toys = machine(1, 2, nic=1e12, pcie=1e15, network=many)
+    assert cost(toys, 1e9, "Ring").alone / cost(toys, 1e9, "Tree").alone == pytest.approx(faster, rel=0.01)
 
 
 def test_trees_beat_rings_at_small_sizes_and_pipeline_at_large_ones():
@@ -150,8 +179,25 @@ def test_flags_weigh_on_the_wire(protocol):
 
 
 def test_a_class_may_have_its_own_latency_of_ll():
+    """Closed form: two hops; with one GPU a node NCCL's network latency is its trees', 5 us of LL where rings have 2.7 (tuning.cc)."""
     toys = machine(1, 2, nic=1e9, pcie=1e15, network={"hop_latency": "1 ms", "hop_latency_ll": "0.4 ms"})
-    assert cost(toys, 1.0, "Ring", "LL").alone == pytest.approx(2 * 0.4e-3, rel=1e-3)
+    assert cost(toys, 1.0, "Ring", "LL").alone == pytest.approx(2 * 0.4e-3 * 5 / 2.7, rel=1e-3)
+    several = machine(2, 2, nic=1e9, network={"hop_latency": "1 ms", "hop_latency_ll": "0.4 ms"})
+    assert cost(several, 1.0, "Ring", "LL").alone == pytest.approx(3 * 0.4e-3, rel=1e-3)  # every second of 6 steps
+
+
+@pytest.mark.parametrize("algorithm", ["Ring", "Tree"])
+def test_a_card_that_may_not_address_gpus_reads_what_was_copied(algorithm):
+    """Closed form: the copy and the card's own follow one another, all streams of a card sharing that rate; so do two jobs."""
+    toys = machine(1, 2, nic=3e9, pcie=6e9, host={"efficiency": 1.25})
+    rate = 1.25 / (1 / 6e9 + 1 / 3e9)
+    assert cost(toys, 1e10, algorithm).alone == pytest.approx(1e10 / rate, rel=1e-2)
+    assert cost(toys, 1e10, algorithm).bottleneck.startswith("copies through host memory")
+    rig = Rig(toys, algorithm=algorithm)
+    rig.ring("first", 1e10)
+    rig.ring("second", 1e10)
+    rig.env.run()
+    assert rig.ends["first"] == pytest.approx(2e10 / rate, rel=0.02)
 
 
 def test_switches_of_the_fabric_may_add_up():

@@ -347,7 +347,10 @@ def test_which_algorithms_run_where():
     [
         ({"algorithms": "rings"}, "NCCL_ALGO: 'rings' is no name that NCCL 2.30 knows; write some of Tree, Ring, CollNetDirect"),
         ({"algorithms": ""}, "'' is no name"),
-        ({"algorithms": "nvls", "version": "2.10"}, "no name that NCCL 2.10 knows; write some of Tree, Ring, CollNet$"),
+        (
+            {"algorithms": "nvls", "version": "2.10"},
+            "no name that NCCL 2.10 knows; write some of Tree, Ring, CollNet; of all_reduce also one alone of Hierarchical, Halv",
+        ),
         ({"protocols": "LL256"}, "NCCL_PROTO: 'LL256' is no name .* LL, LL128, Simple"),
         ({"algorithms": "sum:ring"}, "'sum' is no function of NCCL; write one of allreduce, allgather"),
         ({"algorithms": "allreduce:ring;tree"}, "every list but the first says which function"),

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from calibration.collective_records import LAUNCH_BESIDE
 from sim.cluster.build import Slot
 from sim.cluster.topology import node_graph
 from sim.spec.hardware import Transport
@@ -99,12 +100,17 @@ TABLES = {
 }
 
 
+ONE_PROCESS = ("8 x V100", "8 x A100", "4 x 1080 Ti")
+"""Tables of one process that launches on all GPUs; the others have a process for each."""
+
+
 @pytest.mark.parametrize("table", TABLES)
 def test_published_tables(table):
     """Measured record (bytes: microseconds): the transport constants were fitted on these tables, so this guards model and constants."""
     machine, gpus, nodes, rows = TABLES[table]
     tuning = {"2 x p3dn EFA": Tuning("2.10", "Ring"), "4 x V100 staged": Tuning("2.30")}.get(table, Tuning("2.10"))
     plan = plan_collectives([(Slot("n0", machine(), nodes, ()), tuple(range(gpus)))], None, tuning)
-    errors = [abs(plan.cost(nbytes).alone / (measured * 1e-6) - 1) for nbytes, measured in rows.items()]
+    launches = (gpus - 1) * LAUNCH_BESIDE if table in ONE_PROCESS else 0.0
+    errors = [abs((plan.cost(nbytes).alone + launches) / (measured * 1e-6) - 1) for nbytes, measured in rows.items()]
     assert median(errors) < 0.15
     assert max(errors) < 0.45
