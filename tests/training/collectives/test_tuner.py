@@ -349,7 +349,7 @@ def test_which_algorithms_run_where():
         ({"algorithms": ""}, "'' is no name"),
         (
             {"algorithms": "nvls", "version": "2.10"},
-            "no name that NCCL 2.10 knows; write some of Tree, Ring, CollNet; of all_reduce also one alone of Hierarchical, Halv",
+            "no name that NCCL 2.10 knows; write some of Tree, Ring, CollNet; of all_reduce also one alone of Hierarchical, Rack",
         ),
         ({"protocols": "LL256"}, "NCCL_PROTO: 'LL256' is no name .* LL, LL128, Simple"),
         ({"algorithms": "sum:ring"}, "'sum' is no function of NCCL; write one of allreduce, allgather"),
