@@ -200,7 +200,8 @@ def _cores(workload: Workload, factor: float) -> Workload:
 def _noise(workload: Workload, factor: float) -> Workload:
     noise = workload.training.noise
     update = {name: value / factor for name in ("compute_cv", "persistent_cv") if (value := getattr(noise, name)) is not None}
-    return _training(workload, noise=noise.model_copy(update=update))
+    alike = workload.model_copy(update={"input": workload.input.model_copy(update={"compute_cv": workload.input.compute_cv / factor})})
+    return _training(alike, noise=noise.model_copy(update=update))
 
 
 _CHANGES: dict[Resource, _Change] = {

@@ -166,7 +166,8 @@ def _paces(stage: Stage, number: int, job: Job, found: RankClass) -> Iterator[Pa
     """Return how the steps of one class differ: none of an asynchronous job waits for its slowest rank."""
     noise, gpu = job.workload.training.noise, found.slot.node.gpu
     persistent = gpu.persistent_cv if noise.persistent_cv is None else noise.persistent_cv
-    jitter = gpu.compute_cv if noise.compute_cv is None else noise.compute_cv
+    own = math.hypot(gpu.compute_cv, job.workload.input.jitter)
+    jitter = own if noise.compute_cv is None else noise.compute_cv
     if noise.draw:
         return drawn_paces(
             1 if job.asynchronous else found.size, persistent, jitter, stage.seed, f"{number} {found.slot.name} {found.gpus[0]}"
