@@ -166,9 +166,18 @@ class NodeGraph:
         return near[(gpu + turn) % len(near)]
 
     def loopback(self, src: int, dst: int, turn: int = 0) -> Route:
-        """Return the way from GPU *src* out of one NIC and back in to GPU *dst*, pipelined; channels (*turn*) take turns."""
-        out, into = self.nearest_nic(src, turn), self.nearest_nic(dst, turn)
-        return Route(((*self.to_nic(src, out).links, *self.from_nic(into, dst).links),), "SYS", self.node.nic.transport)
+        """Return the way from GPU *src* out of one NIC and back in to GPU *dst*; channels (*turn*) take turns.
+
+        A copy to host memory comes before the card reads it; what follows is taken to be pipelined.
+        """
+        out, into = self.to_nic(src, self.nearest_nic(src, turn)), self.from_nic(self.nearest_nic(dst, turn), dst)
+        if out.staged:
+            stages: tuple[tuple[str, ...], ...] = (out.stages[0], (*out.stages[1], *into.links))
+        elif into.staged:
+            stages = ((*out.links, *into.stages[0]), into.stages[1])
+        else:
+            stages = ((*out.links, *into.links),)
+        return Route(stages, "SYS", self.node.nic.transport, out.staged or into.staged, out.copies or into.copies)
 
     def to_networkx(self) -> networkx.MultiDiGraph[str]:
         """Return the graph for drawing and analysis; edge data are *name*, *capacity* (bytes/s) and *tier*."""

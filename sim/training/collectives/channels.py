@@ -67,9 +67,9 @@ class Hop:
         return 1.0 if self.transport.flow_cap else at(self.transport.efficiency, chunk)
 
     @property
-    def wire(self) -> str:
-        """Return the NIC's link of a hop from or to the network."""
-        return self.links[0] if self.src == NETWORK else self.links[-1]
+    def wires(self) -> tuple[str, ...]:
+        """Return the NICs' links on the way: one from or to the network, two of a loopback."""
+        return tuple(link for link in self.links if NETWORK in link.split(">"))
 
     @property
     def overlap(self) -> float:

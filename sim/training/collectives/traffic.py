@@ -249,7 +249,7 @@ def _limit(lanes: Sequence[tuple[Part, Lane]], held: Sequence[tuple[int, bool]])
     hop, link = slowest.hop, part.slot.graph.links[slowest.link]
     if by_flow:
         return TIER[hop.tier], f"the flow limit of {hop.transport.name}"
-    if hop.staged and (hop.tier == "interconnect" or (slowest.link == hop.wire and slowest.alone < link.capacity)):
+    if hop.staged and (hop.tier == "interconnect" or (slowest.link in hop.wires and slowest.alone < link.capacity)):
         return TIER[link.tier], f"copies through host memory {hop.src.upper()}-{hop.dst.upper()} ({link.description})"
     return TIER[link.tier], link.description
 
@@ -294,9 +294,8 @@ def _load(streams: Iterable[tuple[Part, Hop, float]], chunk: float, protocol: st
         name = part.slot.name
         for link in hop.links:
             found[name, link] += weight
-        if hop.route.copies:
-            wire = part.slot.graph.links[hop.wire].capacity
-            found[name, hop.wire] += weight * max(0.0, wire / staged(part.slot.graph, hop) - 1.0)
+        for wire in hop.wires if hop.route.copies else ():
+            found[name, wire] += weight * max(0.0, part.slot.graph.links[wire].capacity / staged(part.slot.graph, hop) - 1.0)
         if hop.transport.cpu_time_per_byte:
             found[name, CORES] += count * hop.transport.cpu_time_per_byte
     return found

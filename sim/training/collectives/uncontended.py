@@ -62,7 +62,7 @@ class Lane(NamedTuple):
 def lane(graph: NodeGraph, crossings: Mapping[str, float], hop: Hop) -> Lane:
     """Return what *hop* gives one stream where links are crossed by so many (*crossings*)."""
     carried = staged(graph, hop)
-    room = {hop.wire: carried} if hop.route.copies else {}
+    room = dict.fromkeys(hop.wires, carried) if hop.route.copies else {}
     fair, link = min((min(graph.links[link].capacity, room.get(link, math.inf)) / crossings[link], link) for link in hop.links)
     return Lane(hop, link, fair, carried)
 
