@@ -25,6 +25,7 @@ from calibration.network_parameters import (
     AS_DESCRIBED,
     DOUBT,
     EVERYWHERE,
+    NIC,
     Parameter,
     decides,
     other_ways,
@@ -133,9 +134,9 @@ def _fitted(prior: Model, rows: Sequence[Question], evaluator: Evaluator) -> tup
         return model, 0.0
     widths = np.array([parameter.width for parameter in model.parameters])
     start = _start(model, rows, widths, evaluator)
-    # what hardly moves any row keeps its prior, and costs no simulation
-    slope = sensitivities(replace(model, values=tuple(start.tolist())), rows, np.diag(widths), evaluator)
-    moves = np.flatnonzero(np.abs(slope).max(axis=0) > IMMATERIAL)
+    # what hardly moves any row, there or as described, keeps its prior, and costs no simulation
+    slopes = [sensitivities(replace(model, values=tuple(point.tolist())), rows, np.diag(widths), evaluator) for point in (start, 0 * start)]
+    moves = np.flatnonzero(np.abs(slopes).max(axis=(0, 1)) > IMMATERIAL)
     values, noise, inner = _maximum(model, rows, start[moves], moves, widths, evaluator)
     covariance = np.diag(widths**2)
     covariance[np.ix_(moves, moves)] = inner
@@ -144,7 +145,7 @@ def _fitted(prior: Model, rows: Sequence[Question], evaluator: Evaluator) -> tup
 
 
 def _start(model: Model, rows: Sequence[Question], widths: np.ndarray, evaluator: Evaluator) -> np.ndarray:
-    """Return where to begin: as described, or with a network one or two widths slower where that explains *rows* better.
+    """Return where to begin: as described, or one or two widths slower, everywhere or between nodes, where that explains *rows* better.
 
     Where communication is hidden altogether no constant of the network moves a step, and a search from there would end at once. Jobs
     whose compute is not known begin where their rows are met in the middle.
@@ -153,7 +154,9 @@ def _start(model: Model, rows: Sequence[Question], widths: np.ndarray, evaluator
 
     slower = {"efficiency": -1.0, "total": -1.0, "pair": -1.0, "latency": 1.0}
     way = np.array([slower.get(parameter.constant, 0.0) for parameter in model.parameters]) * widths
-    points = [way * steps for steps in (0.0, 1.0, 2.0)]
+    between = np.array([parameter.place == NIC for parameter in model.parameters])
+    ways = [way, way * between] if between.any() and (way * ~between).any() else [way]
+    points = [0.0 * way, *(slow * steps for slow in ways for steps in (1.0, 2.0))]
     times = [found.step for found in evaluator.all([model.case(row, point) for point in points for row in rows])]
     missed = np.log([row.step_time for row in rows]) - np.log(np.array(times).reshape(len(points), len(rows)))
     first = len(model.parameters) - len(model.groups)

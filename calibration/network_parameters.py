@@ -11,6 +11,7 @@ parameter          width  from
 =================  =====  ==========================================================================================
 efficiency         0.25   NVLink and PCIe: residual spread of DeepBench and nccl-tests machines (4 to 20 %, outliers 2x)
 efficiency, host   0.8    host-staged copies: 1.0 to 1.7 GB/s per edge on the PCIe clusters of Sia and Pollux, 4 to 13 at Lambda
+efficiency, copies 0.4    the same where runs between nodes are asked about, whose NICs such copies may feed: 1.0 to 1.7 GB/s
 efficiency, NIC    0.35   InfiniBand lines of HKBU-HPML/MG-WFBP and RoCE reach 0.66 to 0.97 of the line
 efficiency, TCP    0.7    edges of 0.33 to 0.63 GB/s (petuum/adaptdl on 50 Gb/s), 4.9 GB/s on 100 Gb/s (zarzen/nccl-tests)
 total              0.35   7 of 12.5 GB/s through one card (siasosp23/artifacts, azure) against 0.956 of the line
@@ -36,6 +37,7 @@ from sim.training.job import job_slots
 WIDTHS: Final[Mapping[str, float]] = {
     "efficiency": 0.25,
     "efficiency, host": 0.8,
+    "efficiency, copies": 0.4,
     "efficiency, NIC": 0.35,
     "efficiency, TCP": 0.7,
     "total": 0.35,
@@ -113,7 +115,8 @@ def parameters_of(questions: Iterable[Question], way: str = AS_DESCRIBED) -> tup
     for asked in questions:
         for place, transport in _met(asked, with_factors(asked, way_taken(way))):
             for parameter in _of_transport(place, transport, asked.nodes):
-                found[parameter.place, parameter.constant] = parameter
+                known = found.get((place, parameter.constant), parameter)
+                found[place, parameter.constant] = min(known, parameter)  # of two widths the narrower
     if not found:
         return ()
     everywhere = (Parameter(EVERYWHERE, constant, WIDTHS[constant]) for constant in ("launch", "spread"))
@@ -132,7 +135,7 @@ def decides(parameter: Parameter, asked: Question, met: frozenset[str]) -> bool:
 
 def places_met(asked: Question, way: str) -> frozenset[str]:
     """Return the places of parameters that collectives of *asked* meet where traffic takes *way*."""
-    return frozenset(place for place, _ in _met(asked, with_factors(asked, way_taken(way))))
+    return frozenset(place for place, _ in _met(asked, with_factors(asked, way_taken(way)), copies=True))
 
 
 def _of_transport(place: str, transport: Transport, nodes: int) -> list[Parameter]:
@@ -140,7 +143,7 @@ def _of_transport(place: str, transport: Transport, nodes: int) -> list[Paramete
     if place == NIC:
         kind += ", TCP" if transport.flow_cap else ", NIC"
     elif place == "host_transport":
-        kind += ", host"
+        kind += ", host" if nodes == 1 else ", copies"
     made = [Parameter(place, "efficiency", WIDTHS[kind]), Parameter(place, "latency", WIDTHS["latency"])]
     if place == NIC:
         made.append(Parameter(place, "total", WIDTHS["total"]))
@@ -148,12 +151,17 @@ def _of_transport(place: str, transport: Transport, nodes: int) -> list[Paramete
     return made
 
 
-def _met(asked: Question, hardware: Hardware) -> list[tuple[str, Transport]]:
-    """Return the fields of the nodes whose transport classes the rings of *asked* cross on *hardware*."""
+def _met(asked: Question, hardware: Hardware, copies: bool = False) -> list[tuple[str, Transport]]:
+    """Return the fields of the nodes whose transport classes the rings of *asked* cross on *hardware*.
+
+    *copies* adds the class of what feeds a NIC: runs between nodes cannot tell it from the NIC's own, so they do not fit it.
+    """
     if asked.job.ranks < 2:
         return []
     plan = plan_collectives(job_slots(0, slots(hardware, [asked.job.placement])), hardware.fabric)
     crossed = {transport.name for part in plan.parts for transport in part.channels.transports}
+    if copies:
+        crossed |= {transport.name for part in plan.parts for transport in part.channels.copies}
     nodes = {id(part.slot.node): part.slot.node for part in plan.parts}.values()
     return [found for node in nodes for found in transports(node) if found[1].name in crossed]
 

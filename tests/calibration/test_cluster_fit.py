@@ -108,7 +108,7 @@ def test_what_cannot_matter_to_a_run_is_not_simulated_for_it() -> None:
     model = prior_model(ComputeScale(), rows)
     moved = [0.3] * len(model.parameters)
     places = [{parameter.place for parameter, _ in model.case(row, moved).factors} for row in rows]
-    assert places == [set(), {"host_transport", ""}, {"nic", ""}]
+    assert places == [set(), {"host_transport", ""}, {"nic", "host_transport", ""}]
     for row in rows:
         everything = tuple(zip(model.parameters, moved, strict=True))
         assert evaluator.one(model.case(row, moved)).step == pytest.approx(predict(row, 1.0, everything).step)

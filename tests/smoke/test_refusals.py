@@ -37,7 +37,7 @@ OPTIONS = {
     "precision without units": (["--precision", "bf16"], "--precision bf16: V100-SXM2-16GB has no bf16 units"),
     "set empty": (["--set", ""], "--set '': write KEY=VALUE"),
     "set without value": (["--set", "node.nic.bandwidth"], "--set node.nic.bandwidth: write KEY=VALUE"),
-    "set of nothing known": (["--set", "foo=1"], "unknown key 'foo'; a key starts with one of dataset"),
+    "set of nothing known": (["--set", "foo=1"], "unknown key 'foo'; a key starts with one of coordinated_prep, dataset"),
     "set nearly known": (["--set", "trainings.batch=1"], "did you mean 'training'?"),
     "set without unit": (["--set", "node.nic.bandwidth=100"], "no unit"),
     "set negative": (["--set", "training.batch=-1"], "-1 is too small; write a whole number, 1 or more"),

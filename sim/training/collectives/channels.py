@@ -10,7 +10,7 @@ it changes no link's load; nor does the search try NVLink rings beside PCIe ring
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -121,12 +121,12 @@ class Channels:
     @property
     def transports(self) -> tuple[Transport, ...]:
         """Return the transport classes met, each once."""
-        found: list[Transport] = []
-        for channel in self.channels:
-            for hop in channel.hops:
-                if hop.transport not in found:
-                    found.append(hop.transport)
-        return tuple(found)
+        return _each_once(hop.transport for channel in self.channels for hop in channel.hops)
+
+    @property
+    def copies(self) -> tuple[Transport, ...]:
+        """Return the classes of the copies that feed NICs, each once."""
+        return _each_once(hop.route.copies for channel in self.channels for hop in channel.hops if hop.route.copies)
 
     @property
     def launch(self) -> float:
@@ -136,6 +136,14 @@ class Channels:
     def first(self, count: int) -> Channels:
         """Return these rings cut to the first *count* channels: what stitching to a node with fewer leaves."""
         return Channels(self.channels[:count], self.kind, self.nodes)
+
+
+def _each_once(transports: Iterable[Transport]) -> tuple[Transport, ...]:
+    found: list[Transport] = []
+    for transport in transports:
+        if transport not in found:
+            found.append(transport)
+    return tuple(found)
 
 
 @lru_cache(maxsize=512)
