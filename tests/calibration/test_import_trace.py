@@ -222,7 +222,7 @@ def test_what_is_missing_is_said(case: str, tmp_path: Path, capsys: pytest.Captu
     ("content", "message"),
     [
         (b'{"traceEvents": [{"ph": "X", "cat"', r"trace\.json:1:\d+: the JSON is cut short or broken"),
-        (gzip.compress(b'{"traceEvents": []}' * 99)[:30], "the gzip file is cut short"),
+        (gzip.compress(b'{"traceEvents": []}' * 99, mtime=0)[:30], "the gzip file is cut short"),
         (b'{"events": []}', "is no trace of PyTorch's profiler"),
         (b"[]", "is no trace of PyTorch's profiler"),
         (b'{"traceEvents": [], "stallsim": 5}', "is no trace that stallsim wrote"),
