@@ -42,6 +42,9 @@ def run(name: str, path: str, inputs: Sequence[str], arguments: Mapping[str, Any
         small, large = (_trace(path, model, *example) for example in examples)
     made = layers.layers(small.events, large.events, BATCHES, small.ready, small.parameters)
     input_bytes = (_nbytes(examples[1]) - _nbytes(examples[0])) // (BATCHES[1] - BATCHES[0])
+    if input_bytes <= 0:
+        same = f"as large for {BATCHES[0]} samples as for {BATCHES[1]}"
+        raise SpecError(f"{path}: the example inputs are {same}; they must hold as many samples as asked for")
     drafted = Model.model_construct(
         name=name,
         command=command,

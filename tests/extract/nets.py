@@ -156,6 +156,10 @@ def not_a_model() -> str:
     return "a model"
 
 
+def four_pictures(batch: int) -> torch.Tensor:
+    return torch.zeros(4, 3, 8, 8)
+
+
 def token_batch(batch: int) -> dict[str, torch.Tensor]:
     """Return example inputs of Shared."""
     return {"tokens": torch.zeros(batch, 3, dtype=torch.long)}

@@ -72,6 +72,7 @@ def test_arguments_are_read_as_yaml_words() -> None:
         ("{nets}:Shared", ["words=3:int64"], [], "forward(tokens) does not fit the inputs: missing a required argument: 'tokens'"),
         ("{nets}:Shared", ["tokens=3", "tokens=3"], [], "tokens: stands twice"),
         ("{nets}:normed", ["@{nets}:raising"], [], "calling it with 2 failed"),
+        ("{nets}:normed", ["@{nets}:four_pictures"], [], "the example inputs are as large for 2 samples as for 3"),
     ],
 )
 def test_one_sentence_and_nothing_written(
