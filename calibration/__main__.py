@@ -1,8 +1,13 @@
-"""What does ``python -m calibration`` start? The command line of ``calibration.cli``."""
+"""What does ``python -m calibration`` start? The command line of ``calibration.cli``; a rank of torchrun ends without destructors."""
 
 import sys
 
 from calibration.cli import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    if "torch.distributed" in sys.modules and sys.modules["torch.distributed"].is_initialized():
+        from calibration.ddp_steps import leave
+
+        leave(code)
+    sys.exit(code)

@@ -200,11 +200,13 @@ class TorchrunTeam:
 
         with suppress(RuntimeError):
             dist.broadcast_object_list([None], src=0)
-            dist.destroy_process_group()
 
 
 def serve(rank: Rank) -> None:
-    """Be *rank* of a team under ``torchrun``: answer what rank 0 asks until it ends the team."""
+    """Be *rank* of a team under ``torchrun``: answer what rank 0 asks until it ends the team.
+
+    Nobody leaves the group: Gloo's threads may abort a process that does, or that ends with destructors (`calibration.__main__`).
+    """
     import torch.distributed as dist
 
     while True:
@@ -214,4 +216,3 @@ def serve(rank: Rank) -> None:
             break
         task, arguments = asked[0]
         dist.gather_object(attempt(task, rank, arguments), None, dst=0)
-    dist.destroy_process_group()

@@ -38,12 +38,12 @@ class Needs:
     """Cores of one node, as fast as its own, so that warm epochs wait for no preparation."""
 
 
-def needs(real: Run, synthetic_step: float) -> Needs:
-    """Return what the only job of *real* needs, whose step takes *synthetic_step* seconds without any input."""
+def needs(real: Run) -> Needs:
+    """Return what the only job of *real* needs."""
     job, node = real.jobs[0], real.node()
     if job.job.workload.input.loader == "synthetic":
         return Needs(None, None, None)
-    cores = least(lambda factor: _warm(real, lambda known: _decoding(known, factor)), synthetic_step)
+    cores = least(lambda factor: _warm(real, lambda known: _decoding(known, factor)), _warm(real, lambda known: _decoding(known, _MOST)))
     found = None if cores is None else cores * node.host.physical_cores
     if node.storage is None:
         return Needs(None, None, found)

@@ -97,7 +97,7 @@ def profile(scenario: Scenario, twin: str | None = None) -> Profile:
         name: cost(real.hardware, duration)
         for name, duration in (("cold", times.cold), ("warm", times.warm), ("ingestion", times.synthetic))
     }
-    return Profile(one_gpu, synthetic, real, paired, times, made_of, found, needs(real, synthetic.jobs[0].warm.step_time), costs)
+    return Profile(one_gpu, synthetic, real, paired, times, made_of, found, needs(real), costs)
 
 
 def _run(scenario: Scenario, loader: str | None = None) -> Run:
