@@ -10,7 +10,7 @@ one class differ in public tables:
 parameter          width  from
 =================  =====  ==========================================================================================
 efficiency         0.25   NVLink and PCIe: residual spread of DeepBench and nccl-tests machines (4 to 20 %, outliers 2x)
-efficiency, host   0.8    host-staged copies: 1.0 to 1.7 GB/s per edge on the PCIe clusters of Sia and Pollux, 4 to 13 at Lambda
+efficiency, host   0.8    host-staged copies: 1.0 to 1.7 GB/s per edge on the PCIe clusters of Sia and Pollux, 1 to 13 at Lambda
 efficiency, copies 0.4    the same where runs between nodes are asked about, whose NICs such copies may feed: 1.0 to 1.7 GB/s
 efficiency, NIC    0.35   InfiniBand lines of HKBU-HPML/MG-WFBP and RoCE reach 0.66 to 0.97 of the line
 efficiency, TCP    0.7    edges of 0.33 to 0.63 GB/s (petuum/adaptdl on 50 Gb/s), 4.9 GB/s on 100 Gb/s (zarzen/nccl-tests)

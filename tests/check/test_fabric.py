@@ -44,12 +44,17 @@ HEAD = "name: mine\ngroups:\n  - node: dgx-a100\n    count: 48\nfabric:\n"
 )
 def test_slips_are_told_with_their_place(tmp_path: Path, lines: str, said: str) -> None:
     path = tmp_path / "mine.yaml"
+    told = complaint(path, lines)
+    assert said in told
+    assert told.startswith(f"{path}:")
+
+
+def complaint(path: Path, lines: str) -> str:
     path.write_text(f"{HEAD}{lines}\n")
     with pytest.raises(SpecError) as caught:
         loaded = load_hardware(str(path), ())
         raise SpecError(check_hardware(loaded.spec, loaded.document))
-    assert said in str(caught.value)
-    assert str(caught.value).startswith(f"{path}:")
+    return str(caught.value)
 
 
 DRAGONFLY = "nodes_per_router: 2, routers_per_group: 4, local_bandwidth: 1 Tbps, global_bandwidth: 1 Tbps"
@@ -65,12 +70,7 @@ DRAGONFLY = "nodes_per_router: 2, routers_per_group: 4, local_bandwidth: 1 Tbps,
     ],
 )
 def test_a_dragonfly_can_be_built(tmp_path: Path, keys: str, said: str) -> None:
-    path = tmp_path / "mine.yaml"
-    path.write_text(f"{HEAD}  dragonfly: {{{DRAGONFLY}, {keys}}}\n")
-    with pytest.raises(SpecError) as caught:
-        loaded = load_hardware(str(path), ())
-        raise SpecError(check_hardware(loaded.spec, loaded.document))
-    assert said in str(caught.value)
+    assert said in complaint(tmp_path / "mine.yaml", f"  dragonfly: {{{DRAGONFLY}, {keys}}}")
 
 
 def test_parameter_servers_know_no_switches() -> None:
