@@ -137,10 +137,14 @@ def recommend(
     sets: Sets = [],  # noqa: B006
     processes: Processes = None,
     as_json: Json = False,
+    output: Folder = None,
+    html: Html = None,
 ) -> None:
     """Recommend what to rent for a time or a money budget."""
     from sim.analysis.whole_job import Plan
     from sim.documents import document
+    from sim.report.figures import figures_csv
+    from sim.report.page.recommendation import recommendation_page
     from sim.report.recommendation import recommendation_document, recommendation_text
     from sim.study.compare import compare as compared
     from sim.study.compare import machines
@@ -159,7 +163,9 @@ def recommend(
     talk.progress("")
     markets = MARKETS[:1] if on_demand else MARKETS
     found = recommendation_document(workload, recommended(scenario, rows, Plan(epochs, evaluation, checkpoints), budget, markets))
-    print_json(found) if as_json else typer.echo(recommendation_text(found))
+    text = recommendation_text(found)
+    write_result(output, html, "recommend", found, (text, figures_csv(found["candidates"])), None, recommendation_page)
+    print_json(found) if as_json else typer.echo(text)
     if found["best"] is None:
         raise typer.Exit(1)
 

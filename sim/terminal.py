@@ -99,7 +99,7 @@ def write_result(
     name: str,
     document: dict[str, Any],
     texts: tuple[str, str],
-    plot: Callable[[dict[str, Any]], Picture],
+    plot: Callable[[dict[str, Any]], Picture] | None,
     page: Callable[[dict[str, Any]], str],
 ) -> None:
     """Write *document*, its *texts* (report and CSV), *plot* and *page* into *folder*, and the page to *html*, where they are given."""
@@ -110,6 +110,6 @@ def write_result(
         talk(f"wrote {html}")
     if folder is not None:
         files: dict[str, str | bytes] = {f"{name}.json": json_text(document), f"{name}.txt": texts[0] + "\n", f"{name}.csv": texts[1]}
-        files |= {f"{name}.html": page(document), **plot(document).files(name)}
+        files |= {f"{name}.html": page(document), **(plot(document).files(name) if plot is not None else {})}
         write_files(folder, files)
         talk(f"wrote {folder}/{', '.join(files)}")

@@ -12,12 +12,17 @@ from sim.spec.yaml import SpecError
 Rows = Sequence[Mapping[str, Any]]
 
 
+_UNITS = ("_bytes", "_usd", "_s")
+
+
 def flat(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return *row* with the keys of nested figures joined to their own; a unit stays at the end (``stalls_s.copy`` is ``copy_s``)."""
     found: dict[str, Any] = {}
     for key, value in row.items():
         if isinstance(value, Mapping):
-            found |= {f"{name}_s" if key == "stalls_s" else f"{key}_{name}": part for name, part in value.items()}
+            unit = next((unit for unit in _UNITS if key.endswith(unit)), "")
+            stem = "" if key == "stalls_s" else f"{key.removesuffix(unit)}_"
+            found |= {f"{stem}{name}{unit}": part for name, part in flat(value).items()}
         else:
             found[key] = value
     return found

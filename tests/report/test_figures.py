@@ -17,6 +17,11 @@ def test_nested_figures_become_columns_with_their_unit_last() -> None:
     assert flat(ROWS[0]) == {"name": "a", "copy_s": 0.5, "first_time_s": 1.0}
 
 
+def test_deeper_figures_become_columns_as_well() -> None:
+    row = {"parts_s": {"start_up": 2.0}, "expected_error": {"median": 0.1, "measured_over_predicted_95": {"low": 0.9}}}
+    assert flat(row) == {"parts_start_up_s": 2.0, "expected_error_median": 0.1, "expected_error_measured_over_predicted_95_low": 0.9}
+
+
 def test_every_column_of_any_row_is_there() -> None:
     rows = list(csv.DictReader(io.StringIO(figures_csv(ROWS))))
     assert rows == [

@@ -1,4 +1,4 @@
-"""How do points lie over two axes, both logarithmic? A scatter with lines as SVG; each point says what it is when it is pointed at."""
+"""How do points lie over two axes, logarithmic or not? A scatter with lines as SVG; each point says what it is when it is pointed at."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from sim.report.page.markup import Html, joined, tag
 
 WIDTH, HEIGHT = 820.0, 470.0
 LEFT, RIGHT, TOP, BOTTOM = 74.0, 24.0, 14.0, 52.0
-_LABEL_HEIGHT, _LABEL_WIDTH = 13.0, 7.0
+_LABEL_HEIGHT, _LABEL_WIDTH = 13.0, 6.6
 """Room of a label: its height, and the width of a letter."""
+
+_Room = tuple[float, float, float, float]
+"""Left, top, right, bottom."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Axis:
-    """A logarithmic axis from *low* to *high*; *write* says a value in words."""
+    """An axis from *low* to *high*, logarithmic unless *linear*; *write* says a value in words."""
 
     title: str
     low: float
@@ -38,26 +41,45 @@ class Axis:
     write: Callable[[float], str]
     own: tuple[float, ...] = ()
     """Values to write instead of round ones."""
+    linear: bool = False
 
     @property
     def ticks(self) -> list[float]:
         """Return round values: 1, 2 and 5 times powers of ten, or the powers alone where the axis is long; or the axis's own."""
         if self.own:
             return list(self.own)
+        if self.linear:
+            return self._even()
         factors = (1.0, 2.0, 5.0) if self.high / self.low < 300 else (1.0,)
         powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
         return [found for power in powers for factor in factors if self.low <= (found := factor * 10.0**power) <= self.high]
 
+    def _even(self) -> list[float]:
+        """Return four to eight round values, equally far apart."""
+        rough = (self.high - self.low) / 8
+        power = 10.0 ** math.floor(math.log10(rough))
+        step = next(factor * power for factor in (1.0, 2.0, 5.0, 10.0) if factor * power >= rough)
+        return [count * step for count in range(math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9) + 1)]
+
     def place(self, value: float, start: float, end: float) -> float:
         """Return where *value* lies between *start* and *end*."""
+        if self.linear:
+            return start + (end - start) * (value - self.low) / (self.high - self.low)
         return start + (end - start) * math.log(value / self.low) / math.log(self.high / self.low)
 
 
 def axis(title: str, values: Sequence[float], write: Callable[[float], str], own: bool = False) -> Axis:
-    """Return an axis with room around *values*, all above nothing; *own* writes them, not round ones."""
+    """Return a logarithmic axis with room around *values*, all above nothing; *own* writes them, not round ones."""
     low, high = min(values), max(values)
     room = max((high / low) ** 0.07, 1.15)
     return Axis(title, low / room, high * room, write, tuple(sorted(set(values))) if own else ())
+
+
+def linear_axis(title: str, values: Sequence[float], write: Callable[[float], str]) -> Axis:
+    """Return a linear axis with room around *values*; it begins at nothing where they lie far apart."""
+    low, high = min(values), max(values)
+    room = 0.07 * (high - low) or 0.07 * abs(high) or 1.0
+    return Axis(title, 0.0 if 0.0 <= low < 0.5 * high else low - room, high + room, write, linear=True)
 
 
 def chart(
@@ -72,8 +94,9 @@ def chart(
         tag("polyline", points=" ".join(f"{px:.1f},{py:.1f}" for px, py in (place(*corner) for corner in line)), class_=look)
         for look, line in lines
     ]
-    dots, taken = [], []
-    for point in points:
+    dots = []
+    taken: list[_Room] = []
+    for point in sorted(points, key=lambda point: point.best):  # the best ones lie on top
         x, y = place(point.x, point.y)
         taken.append((x - 7, y - 7, x + 7, y + 7))
         look = "dot mark best" if point.best else "dot mark"
@@ -91,24 +114,34 @@ def chart(
                 data_y_at=point.at[1][0],
             )
         )
-    names = [found for point in points if point.named and (found := _name(point.name, *place(point.x, point.y), taken)) is not None]
+    first = sorted((point for point in points if point.named), key=lambda point: not point.best)
+    written: list[_Room] = []
+    names = [found for point in first if (found := _name(point, *place(point.x, point.y), taken, written)) is not None]
     svg = tag("svg", *_grid(across, up), *drawn, *dots, *names, viewBox=f"0 0 {WIDTH:g} {HEIGHT:g}", role="group", aria_label=label)
     return tag("div", svg, class_="chart marks", tabindex="0", role="group", aria_label=f"{label}; arrow keys go from point to point")
 
 
-def _name(name: str, x: float, y: float, taken: list[tuple[float, float, float, float]]) -> Html | None:
-    """Return *name* beside its point where there is room for it; None where there is none."""
-    wide = _LABEL_WIDTH * len(name)
-    for left, base, anchor in (
-        (x + 10, y + 4, "start"), (x - 10 - wide, y + 4, "end"), (x + 6, y - 9, "start"), (x + 6, y + 19, "start"),
-        (x - 6 - wide, y - 9, "end"), (x - 6 - wide, y + 19, "end"),
-    ):  # fmt: skip
-        box = (left, base - _LABEL_HEIGHT + 2, left + wide, base + 2)
-        inside = box[0] > LEFT and box[2] < WIDTH - 2 and box[1] > 0 and box[3] < HEIGHT - BOTTOM
-        if inside and not any(box[0] < right and one < box[2] and box[1] < low and high < box[3] for one, high, right, low in taken):
-            taken.append(box)
-            return tag("text", name, x=f"{left if anchor == 'start' else left + wide:.1f}", y=f"{base:.1f}", text_anchor=anchor)
+def _name(point: Point, x: float, y: float, dots: Sequence[_Room], written: list[_Room]) -> Html | None:
+    """Return the name of *point* where neither *dots* nor names *written* are in the way; of the best, over dots if need be."""
+    wide = _LABEL_WIDTH * len(point.name)
+    for taken in (dots, ()) if point.best else (dots,):
+        for left, base in (
+            (x + 10, y + 4), (x - 10 - wide, y + 4), (x + 6, y - 9), (x + 6, y + 19), (x - 6 - wide, y - 9), (x - 6 - wide, y + 19),
+        ):  # fmt: skip
+            room = (left, base - _LABEL_HEIGHT + 2, left + wide, base + 2)
+            inside = room[0] > LEFT and room[2] < WIDTH - 2 and room[1] > 0 and room[3] < HEIGHT - BOTTOM
+            if inside and not any(_overlap(room, other) for other in (*taken, *written)):
+                written.append(room)
+                start = left > x
+                return tag(
+                    "text", point.name, x=f"{left if start else left + wide:.1f}", y=f"{base:.1f}", text_anchor="start" if start else "end",
+                    class_="label",
+                )  # fmt: skip
     return None
+
+
+def _overlap(one: _Room, other: _Room) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
 def _grid(across: Axis, up: Axis) -> list[Html]:

@@ -20,13 +20,18 @@ USES = {
     "communication_buffers": "#ddcc77", "input": "#cc6677", "context": "#882255",
 }  # fmt: skip
 """Uses of GPU memory: Paul Tol's muted scheme."""
+PARTS = {
+    "start_up": "#99ddff", "first_epoch": "#ee8866", "later_epochs": "#77aadd", "evaluation": "#bbcc33", "checkpoints": "#eedd88",
+    "revocations": "#ffaabb",
+}  # fmt: skip
+"""Parts of a whole job: Paul Tol's light scheme."""
 DARK_USES = {"weights": "#8578dd", "activations": "#33a05f", "context": "#bb4d85"}
 
 
 def style_tokens() -> str:
     """Return the style sheet's tokens: light, dark where the system or the reader wants it, and light again on paper."""
     causes = {cause.value: colour for cause, colour in COLOURS.items()}
-    light, dark = _tokens(LIGHT, causes | USES), _tokens(DARK, causes | DARK_CAUSES | USES | DARK_USES)
+    light, dark = _tokens(LIGHT, causes | USES | PARTS), _tokens(DARK, causes | DARK_CAUSES | USES | PARTS | DARK_USES)
     return (
         f":root{{color-scheme:light;{light}}}"
         f"@media (prefers-color-scheme:dark){{:root:not([data-theme=light]){{color-scheme:dark;{dark}}}}}"
@@ -54,6 +59,6 @@ def luminance(colour: str) -> float:
 
 
 def fill(name: str) -> str:
-    """Return the style of a mark in the colour of the cause or use *name*."""
+    """Return the style of a mark in the colour of the cause, use of memory, or part of a job *name*."""
     token = name.replace("_", "-")
     return f"background:var(--{token});color:var(--on-{token})"

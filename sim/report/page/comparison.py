@@ -105,7 +105,7 @@ def _steps(rows: Sequence[Figures]) -> Part:
         (named(row), bar(row, stall_pieces(row), "step_time_s", row.value("step_time_s")), row.shown("step_time_s", as_time))
         for row in rows[:_BARS]
     ]
-    bars = tag("div", named_bars(drawn, "Shares of a step by cause, on each machine"), class_="short")
+    bars = tag("div", named_bars(drawn, "Shares of a step by cause, on each machine"), class_="short long")
     lead = "Shares of a warm step; how long it takes stands behind." + (f" The first {_BARS} machines." if len(rows) > _BARS else "")
     return Part("steps", "Where steps go", section("steps", "Where a step goes", tag("figure", bars), stall_key(), lead=lead))
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import re
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.report.page.chart import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Point, axis, chart
+from sim.report.page.chart import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Point, axis, chart, linear_axis
 from tests.report.page.reading import Page
 
 VALUES = st.floats(1e-3, 1e6)
@@ -20,6 +21,7 @@ def test_points_are_inside_and_in_order(places: list[tuple[float, float]]) -> No
     across, up = axis("x", [x for x, _ in places], str), axis("y", [y for _, y in places], str)
     points = [Point(x, y, "name", "says", (("a", x), ("b", y))) for x, y in places]
     dots = Page(chart(points, across, up, "label")).all("circle")
+    assert len(dots) == len(places)
     for dot, (x, y) in zip(dots, places, strict=True):
         left, top = float(dot.attributes["cx"]), float(dot.attributes["cy"])
         assert LEFT <= left <= WIDTH - RIGHT and TOP <= top <= HEIGHT - BOTTOM
@@ -35,13 +37,32 @@ def test_ticks_are_round_and_inside(one: float, other: float) -> None:
     assert all(f"{tick:.6e}"[0] in "125" for tick in found.ticks)
 
 
+@given(VALUES, VALUES)
+def test_a_linear_axis_is_even(one: float, other: float) -> None:
+    """Oracle: shares of a length; ticks stand equally far apart, and there are enough to read by."""
+    found = linear_axis("x", [one, other], str)
+    assert found.low <= min(one, other) <= max(one, other) <= found.high
+    assert found.place(one, 0.0, 1.0) * (found.high - found.low) + found.low == pytest.approx(one, rel=1e-6)
+    apart = {round(later - earlier, 9) for earlier, later in pairwise(found.ticks)}
+    assert 3 <= len(found.ticks) <= 10
+    assert max(apart) == pytest.approx(min(apart), rel=1e-6)
+
+
+def test_the_best_have_their_name_whatever_is_in_the_way() -> None:
+    crowd = [Point(1 + place % 10 / 10, 1 + place // 10 / 10, "another", "", (("a", 1.0), ("b", 1.0))) for place in range(100)]
+    best = Point(1.45, 1.45, "the best", "", (("a", 1.0), ("b", 1.0)), best=True, named=True)
+    page = Page(chart([*crowd, best], axis("x", [1, 2], str), axis("y", [1, 2], str), "label"))
+    assert [text.text for text in page.all("text", class_="label")] == ["the best"]
+    assert "best" in page.all("circle")[-1].attributes["class"].split()  # it lies on top
+
+
 def test_labels_do_not_lie_on_each_other() -> None:
     points = [Point(1 + place % 5, 1 + place / 3, f"machine-{place}", "says", (("a", 1.0), ("b", 1.0)), True, True) for place in range(15)]
     across, up = axis("x", [1, 5], str), axis("y", [1, 6], str)
     html = chart(points, across, up, "label")
     boxes = [
-        (float(x) - (7.0 * len(name) if anchor == "end" else 0), float(y), 7.0 * len(name))
-        for x, y, anchor, name in re.findall(r'<text x="([\d.]+)" y="([\d.]+)" text-anchor="(start|end)">(machine-\d+)', html)
+        (float(x) - (6.6 * len(name) if anchor == "end" else 0), float(y), 6.6 * len(name))
+        for x, y, anchor, name in re.findall(r'<text x="([\d.]+)" y="([\d.]+)" text-anchor="(start|end)" class="label">(machine-\d+)', html)
     ]
     assert len(boxes) >= 10
     for place, (left, base, wide) in enumerate(boxes):

@@ -1,0 +1,169 @@
+"""How does a recommendation look as a page? What to rent in words, how sure that is, and every candidate by time and money."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sim.report.page.bars import Piece, bar, named_bars, swatch
+from sim.report.page.chart import Axis, Point, axis, chart
+from sim.report.page.frame import Part, page
+from sim.report.page.markup import Child, Figures, Html, as_money, as_number, as_percent, as_time, joined, section, table, tag, unbroken
+
+_BARS = 12
+"""Candidates whose time is taken apart; the table has all."""
+_NAMED = 25
+"""Candidates that may have their name in the chart: the best ones."""
+
+
+def recommendation_page(document: Mapping[str, Any]) -> str:
+    """Return the page of a recommendation's *document*."""
+    whole = Figures(document, "recommend")
+    rows = [whole.inside(f"candidates/{place}") for place in range(len(document["candidates"]))]
+    chosen = next((whole.inside(name) for name in ("best", "nearest") if document[name] is not None), None)
+    head = tag("h1", f"What to rent for {document['workload']}")
+    verdict = tag("p", unbroken(verdict_of(document)), class_="verdict")
+    tiles = _tiles(whole, chosen) if chosen else None
+    hero = tag("div", head, verdict, tiles, _notes(document), class_="hero", id="result")
+    parts = [_money(whole, rows), _parts(rows), _table(rows)] if rows else []
+    parts += [_left_out(document["left_out"])] if document["left_out"] else []
+    return page(f"What to rent for {document['workload']}", "recommendation", hero, parts, {"recommend": document})
+
+
+def verdict_of(document: Mapping[str, Any]) -> str:
+    """Return in a sentence what to rent, or what comes nearest to the budget."""
+    best, near = document["best"], document["nearest"]
+    if best:
+        return f"Rent {_named(best)}: {_taken(best)} for the whole job."
+    if near:
+        return f"Nothing meets {_limit(document)}. Nearest is {_named(near)}: {_taken(near)}."
+    return f"No machine can run {document['workload']}."
+
+
+def _named(candidate: Mapping[str, Any]) -> str:
+    nodes = candidate["nodes"]
+    return f"{f'{nodes} x ' if nodes > 1 else ''}{candidate['hardware']}, {candidate['market'].replace('_', ' ')}"
+
+
+def _taken(candidate: Mapping[str, Any]) -> str:
+    return f"{as_time(candidate['total_time_s'])} and {as_money(candidate['total_cost_usd'])}"
+
+
+def _limit(document: Mapping[str, Any]) -> str:
+    time, money = document["budget"]["time_s"], document["budget"]["money_usd"]
+    return as_time(time) if time is not None else as_money(money)
+
+
+def _tiles(whole: Figures, chosen: Figures) -> Html:
+    in_time = whole.value("budget/time_s") is not None
+    path, write = ("time_s", as_time) if in_time else ("money_usd", as_money)
+    over = "total_time_s" if in_time else "total_cost_usd"
+    used = chosen.value(over) / whole.value(f"budget/{path}")
+    error = chosen.value("expected_error")
+    tiles: list[tuple[str, Child, Child]] = [
+        ("Whole job", chosen.shown("total_time_s", as_time), None),
+        ("Costs", chosen.shown("total_cost_usd", as_money), chosen.value("market").replace("_", " ")),
+        ("Budget", whole.shown(f"budget/{path}", write), f"{as_percent(used)} of it is used"),
+        ("GPUs", chosen.shown("gpus", as_number), joined("on ", chosen.shown("nodes", as_number), f" x {chosen.value('hardware')}")),
+        ("Step", chosen.shown("step_time_s", as_time), None),
+        ("Expected error", chosen.shown("expected_error/median", as_percent) if error else "unknown", _error(chosen, error)),
+    ]
+    return tag(
+        "dl",
+        *(tag("div", tag("dt", name), tag("dd", value), tag("dd", more) if more else None) for name, value, more in tiles),
+        class_="tiles",
+    )
+
+
+def _error(chosen: Figures, error: Mapping[str, Any] | None) -> Child:
+    return joined("median; one in ten above ", chosen.shown("expected_error/p90", as_percent)) if error else "nothing like it was measured"
+
+
+def _notes(document: Mapping[str, Any]) -> Html | None:
+    notes = document["notes"]
+    title = "How sure, and what would change it" if document["best"] else "To know"
+    return tag("div", tag("p", title), tag("ul", *(tag("li", note) for note in notes)), class_="notes") if notes else None
+
+
+def _money(whole: Figures, rows: Sequence[Figures]) -> Part:
+    points = [_point(row, place) for place, row in enumerate(rows)]
+    time, money = whole.value("budget/time_s"), whole.value("budget/money_usd")
+    hours = [*(point.x for point in points), *([time / 3600] if time is not None else [])]
+    usd = [*(point.y for point in points), *([money] if money is not None else [])]
+    across, up = axis("hours, whole job", hours, _plain), axis("USD, whole job", usd, _plain)
+    drawn = chart(points, across, up, "Cost over time of the whole job, by candidate", [("ideal", _budget(time, money, across, up))])
+    caption = tag(
+        "figcaption", tag("span", "Orange", class_="flag"), ": the one to rent. Dashed: the budget. Both axes are logarithmic; spot and "
+        "on-demand markets are points of their own.",
+    )  # fmt: skip
+    lead = f"Each point is a machine, a number of nodes and a market: what {whole.value('workload')} takes there, and what it costs."
+    return Part("money", "Time and money", section("money", "Time and money", tag("figure", drawn, caption), lead=lead))
+
+
+def _point(row: Figures, place: int) -> Point:
+    own = {key: row.value(key) for key in ("hardware", "nodes", "market", "total_time_s", "total_cost_usd")}
+    met = "within the budget" if row.value("within_budget") else "misses the budget"
+    marked = (row.marked("total_time_s"), row.marked("total_cost_usd"))
+    says = f"{_named(own)}\n{_taken(own)}\n{met}"
+    best = place == 0 and row.value("within_budget")
+    return Point(own["total_time_s"] / 3600, own["total_cost_usd"], _named(own), says, marked, best, place < _NAMED)
+
+
+def _budget(time: float | None, money: float | None, across: Axis, up: Axis) -> list[tuple[float, float]]:
+    if time is not None:
+        return [(time / 3600, up.low), (time / 3600, up.high)]
+    return [(across.low, money or across.low), (across.high, money or across.low)]
+
+
+def _plain(value: float) -> str:
+    return f"{value:g}"
+
+
+def _parts(rows: Sequence[Figures]) -> Part:
+    shown = rows[:_BARS]
+    scale = max(row.value("total_time_s") for row in shown)
+    drawn: list[tuple[Child, Html, Child]] = [
+        (_name_of(row), bar(row, _pieces(row), "total_time_s", scale), row.shown("total_time_s", as_time)) for row in shown
+    ]
+    names = [name for name in rows[0].value("parts_s") if any(row.value(f"parts_s/{name}") > 0 for row in shown)]
+    key = tag("ul", *(tag("li", swatch(name), name.replace("_", " ")) for name in names), class_="key")
+    lead = "The whole job: machines start, epochs run, results are evaluated and saved, and spot machines are taken away."
+    lead += f" The first {_BARS} candidates." if len(rows) > _BARS else ""
+    bars = tag("figure", named_bars(drawn, "Seconds of the whole job, by candidate"), class_="long")
+    return Part("parts", "Where time goes", section("parts", "Where the time goes", bars, key, lead=lead))
+
+
+def _pieces(row: Figures) -> list[Piece]:
+    return [
+        Piece(f"parts_s/{name}", name, name.replace("_", " "), as_time(seconds)) for name, seconds in row.value("parts_s").items()
+    ]  # fmt: skip
+
+
+def _name_of(row: Figures) -> str:
+    return _named({key: row.value(key) for key in ("hardware", "nodes", "market")})
+
+
+def _table(rows: Sequence[Figures]) -> Part:
+    cells: list[list[Child]] = [
+        [
+            joined(row.value("hardware"), tag("span", " *", class_="flag", title="within the budget"))
+            if row.value("within_budget")
+            else row.value("hardware"),
+            row.shown("nodes", as_number), row.shown("gpus", as_number), row.value("market").replace("_", " "),
+            row.shown("total_time_s", as_time), row.shown("total_cost_usd", as_money), row.shown("step_time_s", as_time),
+            row.shown("expected_error/median", as_percent) if row.value("expected_error") else "-",
+        ]
+        for row in rows
+    ]  # fmt: skip
+    head = [
+        ("hardware", False), ("nodes", True), ("GPUs", True), ("market", False), ("whole job", True), ("costs", True), ("step", True),
+        ("expected error", True),
+    ]  # fmt: skip
+    found = table(head, cells, "Candidates", "sortable")
+    lead = "In order of preference; a star is within the budget. A click on a title sorts."
+    return Part("table", "Candidates", section("table", "All candidates", found, lead=lead))
+
+
+def _left_out(failed: Mapping[str, str]) -> Part:
+    items = [tag("li", problem) for problem in failed.values()]
+    return Part("left-out", "Left out", section("left-out", "Machines that are left out", tag("ul", *items)))

@@ -1,0 +1,84 @@
+"""Does the page of a recommendation say what its JSON says? Oracles: the printed document, brute force over its candidates."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sim.analysis.whole_job import WholeJob
+from sim.report.page.colours import PARTS
+from sim.report.page.recommendation import recommendation_page
+from tests.report.page.browser import browser
+from tests.report.page.reading import Page
+from tests.report.page.written import assert_page_is_the_document, document, looked_at, read, tip, verdict, written
+
+MACHINES = ["p3.2xlarge", "p3.8xlarge", "g4dn.xlarge", "dgx-2"]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    command = ["recommend", "resnet18", *MACHINES, "--budget-hours", "3", "--epochs", "4", "--nodes", "1..2", "--jobs", "1"]
+    return written(tmp_path_factory.mktemp("recommend"), command)
+
+
+def test_figures_are_the_document_s(path: Path) -> None:
+    assert_page_is_the_document(path, "recommend", 60)
+
+
+def test_the_verdict_is_the_cheapest_within_the_time(path: Path) -> None:
+    found = document(path, "recommend")
+    met = [candidate for candidate in found["candidates"] if candidate["total_time_s"] <= 3 * 3600]
+    cheapest = min(met, key=lambda candidate: candidate["total_cost_usd"])
+    assert f"{cheapest['hardware']}, {cheapest['market'].replace('_', ' ')}" in verdict(read(path))
+    assert f"{cheapest['total_cost_usd']:.2f} USD" in verdict(read(path))
+
+
+def test_every_candidate_is_a_point_and_the_best_is_marked(path: Path) -> None:
+    found, page = document(path, "recommend"), read(path)
+    dots = page.all("circle")
+    assert sorted(float(dot.attributes["data-x"]) for dot in dots) == sorted(row["total_time_s"] for row in found["candidates"])
+    best = [dot for dot in dots if "best" in dot.attributes["class"].split()]
+    assert [float(dot.attributes["data-y"]) for dot in best] == [found["best"]["total_cost_usd"]]
+
+
+def test_parts_of_a_bar_are_the_whole_job(path: Path) -> None:
+    found, page = document(path, "recommend"), read(path)
+    pieces = [piece for piece in page.all("div", class_="piece") if "candidates/0/" in piece.attributes["data-at"]]
+    assert sum(float(piece.attributes["data-value"]) for piece in pieces) == pytest.approx(found["best"]["total_time_s"], rel=1e-3)
+    assert set(WholeJob._fields) == set(PARTS)  # every part has a colour
+
+
+def test_notes_and_machines_left_out_are_said(path: Path) -> None:
+    found, items = document(path, "recommend"), {item.text for item in read(path).all("li")}
+    assert found["notes"] and set(found["notes"]) <= items
+    assert "dgx-2" in found["left_out"] and set(found["left_out"].values()) <= items
+
+
+def test_a_budget_that_nothing_meets_names_the_nearest(path: Path) -> None:
+    found = document(path, "recommend")
+    near = found["candidates"][0] | {"within_budget": False}
+    missed = found | {"best": None, "runner_up": None, "nearest": near, "candidates": [near], "budget": {"time_s": None, "money_usd": 0.5}}
+    page = Page(recommendation_page(json.loads(json.dumps(missed))))
+    assert verdict(page).startswith(f"Nothing meets 0.5 USD. Nearest is {near['nodes']} x {near['hardware']}, ")
+    assert not [dot for dot in page.all("circle") if "best" in dot.attributes["class"].split()]
+
+
+def test_where_nothing_runs_it_says_so(path: Path) -> None:
+    nothing = document(path, "recommend") | {
+        "best": None,
+        "runner_up": None,
+        "nearest": None,
+        "candidates": [],
+        "left_out": {"x": "x: no GPU"},
+    }
+    page = Page(recommendation_page(nothing))
+    assert verdict(page) == "No machine can run resnet18." and "x: no GPU" in {item.text for item in page.all("li")}
+
+
+@pytest.mark.skipif(browser() is None, reason="no Chromium or Chrome on this machine")
+def test_it_works_in_a_browser(path: Path) -> None:
+    with looked_at(path) as tab:
+        assert "within the budget" in tip(tab, "circle.best")
+        assert "epoch" in tip(tab, "#parts .piece:nth-child(2)")
