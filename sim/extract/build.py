@@ -33,13 +33,18 @@ def build(path: str, make: Any, arguments: Mapping[str, Any]) -> torch.nn.Module
     try:
         with torch.device("meta"), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of how weights are drawn, of names that will move: nothing a table holds
-            model = make(_configuration(path, make, arguments)) if _of_transformers(make) else make(**arguments)
+            model = _from_configuration(path, make, arguments) if _of_transformers(make) else make(**arguments)
     except SpecError:
         raise
     except (Exception, SystemExit) as error:
         raise SpecError(explained(path, "calling it", error)) from error
     if not isinstance(model, torch.nn.Module):
         raise SpecError(f"{path}: returned {type(model).__name__}; a torch.nn.Module is due")
+    if (scripted := next((name for name, part in model.named_modules() if isinstance(part, torch.jit.ScriptModule)), None)) is not None:
+        raise SpecError(
+            f"{path}: {f'its part {scripted}' if scripted else 'the model'} is a TorchScript module, which hides its layers; "
+            "name a callable that returns it before torch.jit.script or torch.jit.trace"
+        )
     return _trainable(path, model).to("meta").train()
 
 
@@ -53,6 +58,13 @@ def _of_transformers(make: Any) -> bool:
     """Tell whether *make* is a model class of the transformers package or derived from one."""
     library = sys.modules.get("transformers")
     return library is not None and isinstance(make, type) and issubclass(make, library.PreTrainedModel)
+
+
+def _from_configuration(path: str, make: Any, arguments: Mapping[str, Any]) -> Any:
+    configuration = _configuration(path, make, arguments)
+    dtype = getattr(configuration, "dtype", None)  # which from_pretrained heeds, and the class itself does not
+    model = make(configuration)
+    return model.to(dtype) if isinstance(dtype, torch.dtype) else model
 
 
 def _configuration(path: str, make: Any, arguments: Mapping[str, Any]) -> Any:
@@ -143,15 +155,23 @@ _NEEDS_VALUE: Final = re.compile(
 _NO_KERNEL: Final = re.compile(r"Could not run '([\w:.]+)'|([\w:.]+): attempted to run this operator with Meta tensors")
 
 
-def explained(path: str, doing: str, error: BaseException) -> str:
-    """Return one sentence that says what failed and what to do."""
+_OTHER_DEVICE: Final = re.compile(r"not compiled with CUDA|No CUDA GPUs|no NVIDIA driver|CUDA error|Expected all tensors to be on the same")
+
+
+def explained(path: str, doing: str, error: BaseException, where: str = "") -> str:
+    """Return one sentence that says what failed, *where*, and what to do."""
     message = " ".join(str(error).split())
+    if _OTHER_DEVICE.search(message):
+        return (
+            f"{path}: {doing} failed{where}: {target.told(error)}; tracing needs no GPU: let tensors follow the inputs "
+            "or the weights, for example x.to(self.weight.device)"
+        )
     if _NEEDS_VALUE.search(message):
         return (
-            f"{path}: {doing} needs the value of a tensor, and on the meta device tensors have shapes only: {target.told(error)}; "
+            f"{path}: {doing} needs the value of a tensor{where}, and on the meta device tensors have shapes only: {target.told(error)}; "
             "make the branch or size depend on shapes or arguments, or name a callable that leaves that part out"
         )
     if kernel := _NO_KERNEL.search(message):
         operator = kernel[1] or kernel[2]
-        return f"{path}: {doing} runs the operator '{operator}', which torch cannot run on the meta device: {target.told(error)}"
-    return f"{path}: {doing} failed: {target.told(error)}"
+        return f"{path}: {doing} runs the operator '{operator}'{where}, which torch cannot run on the meta device: {target.told(error)}"
+    return f"{path}: {doing} failed{where}: {target.told(error)}"

@@ -62,7 +62,7 @@ class Call(NamedTuple):
 
 def cost(call: Call) -> Cost:
     """Return the cost of *call*; raise UnknownOperator where no rule covers it."""
-    if call.kind == "view" or call.name in _FREE:
+    if call.kind == "view" or call.name in _FREE or call.name.startswith("profiler::"):
         return Cost(None)
     if call.name in _PRODUCTS:
         return _PRODUCTS[call.name](call)
@@ -123,7 +123,8 @@ _CLASSES: Final[dict[str, OperatorClass]] = {
 _MEMORY_ONLY: Final = frozenset(
     _words(
         "sum mean amax amin max min var var_mean std std_mean prod cumsum cumprod argmax argmin any all count_nonzero aminmax "
-        "linalg_vector_norm norm logsumexp cat stack clone copy _to_copy native_dropout native_dropout_backward masked_fill where "
+        "linalg_vector_norm norm logsumexp floor_divide histc _fft_r2c _fft_c2c _fft_c2r "
+        "cat stack clone copy _to_copy native_dropout native_dropout_backward masked_fill where "
         "gather index_select index index_put _index_put_impl scatter scatter_add index_add index_copy slice_backward "
         "select_backward slice_scatter select_scatter zeros ones full arange linspace scalar_tensor zeros_like ones_like "
         "full_like new_zeros new_ones new_full rand randn randint randperm rand_like randn_like bernoulli uniform normal random "
@@ -304,6 +305,8 @@ _PRODUCTS: Final[dict[str, Callable[[Call], Cost]]] = {
     "mv": _product(0, 1),
     "addmv": _product(1, 2),
     "dot": _product(0, 1),
+    "vdot": _product(0, 1),
+    "_grouped_mm": _product(0, 1),
     "_scaled_dot_product_efficient_attention": _attention,
     "_scaled_dot_product_efficient_attention_backward": _attention_backward,
     "_scaled_dot_product_flash_attention": _attention,

@@ -14,12 +14,12 @@ from contextlib import redirect_stdout
 from typing import Any, Final
 
 import torch
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from sim.extract import layers, table, target
 from sim.extract.build import EXPORTED, build, explained, exported, unpadded
 from sim.extract.operators import UnknownOperator
-from sim.extract.trace import Trace, element_bytes, trace
+from sim.extract.trace import Failed, Trace, element_bytes, trace
 from sim.spec.workload import Model
 from sim.spec.yaml import SpecError
 
@@ -29,7 +29,7 @@ BATCHES: Final = (2, 3)
 
 def run(name: str, path: str, inputs: Sequence[str], arguments: Mapping[str, Any], command: str) -> Model:
     """Return the layer table of the model that calling *path* with *arguments* returns."""
-    with redirect_stdout(sys.stderr), warnings.catch_warnings():
+    with redirect_stdout(sys.stderr), warnings.catch_warnings(), target.importable(path):
         warnings.simplefilter("ignore")
         if path.endswith(EXPORTED):
             make: Any = None
@@ -40,7 +40,10 @@ def run(name: str, path: str, inputs: Sequence[str], arguments: Mapping[str, Any
             model = build(path, make, arguments)
             examples = [_inputs(model, inputs, batch) for batch in BATCHES]
         small, large = (_trace(path, model, *example) for example in examples)
-    made = layers.layers(small.events, large.events, BATCHES, small.ready, small.parameters)
+    try:
+        made = layers.layers(small.events, large.events, BATCHES, small.ready, small.parameters)
+    except SpecError as error:
+        raise SpecError(f"{path}: {error}") from None
     input_bytes = (_nbytes(examples[1]) - _nbytes(examples[0])) // (BATCHES[1] - BATCHES[0])
     if input_bytes <= 0:
         same = f"as large for {BATCHES[0]} samples as for {BATCHES[1]}"
@@ -68,12 +71,18 @@ def _inputs(model: torch.nn.Module, inputs: Sequence[str], batch: int) -> tuple[
 
 
 def _example(text: str, batch: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    make = target.find(text[1:])
+    make, option = target.find(text[1:]), f"--example {text[1:]}"
     try:
         with torch.device("meta"):
             example = make(batch)
     except (Exception, SystemExit) as error:
-        raise SpecError(explained(f"--input {text}", f"calling it with {batch}", error)) from error
+        raise SpecError(explained(option, f"calling it with a batch of {batch}", error)) from error
+    if not any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(example)):
+        raise SpecError(
+            f"{option}: returned {type(example).__name__} without a tensor; return the inputs of a batch: a tensor, a tuple of what "
+            "forward takes in order, or a dict of it by name"
+        )
+    example = tree_map(lambda leaf: leaf.to("meta") if isinstance(leaf, torch.Tensor) else leaf, example)
     if isinstance(example, Mapping):
         return (), dict(example)
     return (example if isinstance(example, tuple) else (example,)), {}
@@ -97,12 +106,16 @@ def _trace(path: str, model: torch.nn.Module, positional: tuple[Any, ...], named
     try:
         with unpadded():
             return trace(model, positional, named)
-    except UnknownOperator as error:
+    except Failed as failed:
+        error, where = failed.__cause__ or failed, f" in {failed}"
+    except Exception as failed:
+        error, where = failed, ""
+    if isinstance(error, UnknownOperator):
         raise SpecError(
-            f"{path}: the model runs the operator '{error}', whose FLOP and bytes are not known; add a rule to sim/extract/operators.py"
-        ) from None
-    except Exception as error:
-        raise SpecError(explained(path, "one training step", error)) from error
+            f"{path}: one training step runs the operator '{error}'{where}, whose FLOP and bytes are not known; "
+            "add a rule to sim/extract/operators.py"
+        )
+    raise SpecError(explained(path, "one training step", error, where)) from error
 
 
 def _source(make: Any) -> str:

@@ -87,7 +87,7 @@ def find(target: str) -> Callable[..., Any]:
 
 def _module(target: str, name: str) -> ModuleType:
     try:
-        with _working_folder_importable():
+        with importable(target):
             return _from_file(Path(name)) if name.endswith(".py") else importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name and (name == error.name or name.startswith(error.name + ".")):
@@ -97,21 +97,34 @@ def _module(target: str, name: str) -> ModuleType:
     except FileNotFoundError:
         raise SpecError(f"{target}: {name}: no such file") from None
     except (Exception, SystemExit) as error:
-        raise SpecError(f"{target}: importing {name} failed: {told(error)}") from error
+        hint = "; a file that imports relatively needs an __init__.py beside it" if "relative import" in str(error) else ""
+        raise SpecError(f"{target}: importing {name} failed: {told(error)}{hint}") from error
 
 
 @contextmanager
-def _working_folder_importable() -> Iterator[None]:
-    """Let modules of the working folder be imported, as ``python -m`` does and a console script does not."""
-    folder = str(Path.cwd())
-    sys.path.insert(0, folder)
+def importable(target: str) -> Iterator[None]:
+    """Let modules of the working folder be imported, as ``python -m`` does, and those beside a *target* file, as running it would."""
+    file = Path(target.rpartition(":")[0])
+    folders = [str(Path.cwd()), *([str(file.resolve().parent)] if file.suffix == ".py" else [])]
+    sys.path[:0] = folders
     try:
         yield
     finally:
-        sys.path.remove(folder)
+        for folder in folders:
+            sys.path.remove(folder)
 
 
 def _from_file(path: Path) -> ModuleType:
+    package = _package(path.resolve())
+    if package and path.is_file():  # relative imports need the packages around it
+        root, name = package
+        sys.path.insert(0, str(root))
+        try:
+            module = importlib.import_module(name)
+        finally:
+            sys.path.remove(str(root))
+        if getattr(module, "__file__", None) == str(path.resolve()):
+            return module
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None or not path.is_file():
         raise FileNotFoundError(path)
@@ -119,6 +132,15 @@ def _from_file(path: Path) -> ModuleType:
     sys.modules[path.stem] = module  # dataclasses and pickling look the module up by name
     spec.loader.exec_module(module)
     return module
+
+
+def _package(path: Path) -> tuple[Path, str] | None:
+    """Return the folder that holds the packages around the file *path*, and its name inside them; None where it is in none."""
+    folder, names = path.parent, [path.stem]
+    while (folder / "__init__.py").is_file():
+        names.insert(0, folder.name)
+        folder = folder.parent
+    return (folder, ".".join(names)) if len(names) > 1 else None
 
 
 def told(error: BaseException) -> str:

@@ -30,6 +30,8 @@ LOSS = "loss"
 """Name of the module path that the loss after the model stands under."""
 
 
+_SHOWN = 4
+"""Shapes that a message shows."""
 _LOOK_UPS = frozenset({"embedding", "_embedding_bag"})
 
 
@@ -73,6 +75,7 @@ class Trace:
 
 def trace(model: torch.nn.Module, positional: Sequence[Any], named: Mapping[str, Any]) -> Trace:
     """Run *model* forward, the loss, and backward on meta tensors and return what ran."""
+    _complete(model, positional, named)
     recorder = _Recorder(list(model.parameters()))
     inputs = {tensor.untyped_storage()._cdata for tensor in tree_leaves((positional, named)) if isinstance(tensor, torch.Tensor)}
     saved: list[tuple[int, Any, torch.Tensor]] = []
@@ -82,21 +85,35 @@ def trace(model: torch.nn.Module, positional: Sequence[Any], named: Mapping[str,
         return tensor
 
     with torch.device("meta"), _as_on_cuda(), checkpointing(recorder.segment), recorder.watching(model), recorder:
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            output = model(*positional, **named)
-            with recorder.inside(LOSS):
-                loss = _loss(output, recorder)
-        recorder.book_saved(saved, inputs)
-        recorder.follow(loss)
-        loss.backward()
+        try:
+            with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+                output = model(*positional, **named)
+                with recorder.inside(LOSS):
+                    loss = _loss(output, recorder)
+            recorder.book_saved(saved, inputs)
+            recorder.follow(loss)
+            loss.backward()
+        except Exception as error:
+            raise Failed(recorder.where()) from error
     model.zero_grad(set_to_none=True)
     return recorder.trace
+
+
+def _complete(model: torch.nn.Module, positional: Sequence[Any], named: Mapping[str, Any]) -> None:
+    """Let lazy modules take the shapes of their parameters from a first call."""
+    if any(isinstance(parameter, torch.nn.parameter.UninitializedParameter) for parameter in model.parameters()):
+        with torch.no_grad(), torch.device("meta"):
+            model(*positional, **named)
 
 
 def _sequence() -> int:
     """Return the number that the next autograd node will get."""
     number: int = torch._C._autograd._get_sequence_nr()
     return number
+
+
+class Failed(Exception):
+    """A step that could not be run to its end; its text tells the part of the step, its cause what went wrong."""
 
 
 class _Frame(NamedTuple):
@@ -118,6 +135,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
         self._segment = 0
         self._segments = 0
         self._stack: list[_Frame] = [_Frame("", 0, False, False)]
+        self._given: list[tuple[str, Any]] = [("", ())]  # of each frame: the module's class, and what it was called with
         self._calls = 0
         self._owner: dict[int, int] = {}  # autograd sequence number -> event
         self._numbers: list[int] = []  # those numbers, growing
@@ -171,7 +189,8 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
         hooks = []
         for path, module in model.named_modules():
             leaf = not any(True for _ in module.children())
-            hooks.append(module.register_forward_pre_hook(self._entering(path, leaf, isinstance(module, torch.nn.RNNBase))))
+            entering = self._entering(path, leaf, isinstance(module, torch.nn.RNNBase))
+            hooks.append(module.register_forward_pre_hook(entering, with_kwargs=True))
             hooks.append(module.register_forward_hook(self._leave))
         for parameter in model.parameters():
             if parameter.requires_grad:
@@ -197,14 +216,29 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
         self._paused = False
 
     def _entering(self, path: str, leaf: bool, recurrent: bool) -> Callable[..., None]:
-        def enter(*_: Any) -> None:
+        def enter(module: Any = None, *given: Any) -> None:
             self._calls += 1
             self._stack.append(_Frame(path, self._calls, leaf, recurrent))
+            self._given.append((type(module).__name__, given))
 
         return enter
 
     def _leave(self, *_: Any) -> None:
         self._stack.pop()
+        self._given.pop()
+
+    def where(self) -> str:
+        """Return which part of the step runs, and on tensors of which shapes."""
+        module, (kind, given) = self._stack[-1].module, self._given[-1]
+        if self._backward is not None:
+            return "backward"
+        if module == LOSS and kind == type(None).__name__:
+            return "the loss after the model"
+        tensors = [leaf for leaf in tree_leaves(given) if isinstance(leaf, torch.Tensor)]
+        shapes = ", ".join("x".join(map(str, tensor.shape)) or "a scalar" for tensor in tensors[:_SHOWN])
+        more = ", ..." if len(tensors) > _SHOWN else ""
+        given_it = f"given {shapes}{more} with the batch" if shapes else "given no tensor"
+        return f"{f'layer {module}' if module else 'the forward of the model'} ({kind}, {given_it})"
 
     def _gradient(self, parameter: torch.Tensor) -> None:
         self.trace.ready.append((self._backward or 0, parameter.numel()))

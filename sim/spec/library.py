@@ -16,14 +16,14 @@ from typing import Any, Generic, TypeVar
 from pydantic import BaseModel
 
 from sim.spec import overrides as override
-from sim.spec import shelf
-from sim.spec.catalogue import SUFFIX, catalogue, locate, roots
+from sim.spec import schema, shelf
+from sim.spec.catalogue import SUFFIX, catalogue, locate, read, roots
 from sim.spec.hardware import Hardware
 from sim.spec.overrides import Override
 from sim.spec.references import Resolver
-from sim.spec.validation import validated
-from sim.spec.workload import Workload
-from sim.spec.yaml import Document, SpecError
+from sim.spec.validation import require_kind, validated
+from sim.spec.workload import Model, Workload
+from sim.spec.yaml import Document, Mark, SpecError
 
 __all__ = [
     "SUFFIX",
@@ -31,8 +31,10 @@ __all__ = [
     "SpecError",
     "catalogue",
     "fingerprint",
+    "layer_table",
     "load",
     "load_hardware",
+    "load_model_alone",
     "load_part",
     "load_workload",
     "locate",
@@ -65,6 +67,26 @@ def load_workload(name: str, overrides: Iterable[Override] = (), library: Path |
     return load(Workload, _found(name, "workloads", library), overrides, library)
 
 
+def load_model_alone(path: Path, overrides: Iterable[Override] = ()) -> Loaded[Workload]:
+    """Return a workload for the layer table *path* that no file describes: 32 samples a step in torch's DDP."""
+    said = {
+        "name": path.stem,
+        "model": str(path.resolve()),
+        "dataset": "synthetic-images",
+        "training": {"batch": 32, "stack": "torch-1.13-ddp"},
+    }
+    resolver = Resolver()
+    document = override.apply(resolver, Document(said, Mark(str(path))), Workload, tuple(overrides))
+    document = resolver.finish(document, Workload)
+    return Loaded(validated(Workload, document, resolver.problems), fingerprint(document.value), document)
+
+
+def layer_table(name: str) -> Path | None:
+    """Return the file that *name* (path or catalogue name of a workload) stands for where that is a layer table alone."""
+    path = locate(name, "workloads")
+    return path if schema.kind_of(read(path).value) is Model else None
+
+
 def _found(name: str, folder: str, library: Path | None) -> Path:
     return shelf.remembered((Path, name, folder, library), lambda: locate(name, folder, library))
 
@@ -82,7 +104,9 @@ def load(kind: type[Spec], path: Path, overrides: Iterable[Override] = (), libra
 
 def _load(kind: type[Spec], path: Path, overrides: Iterable[Override], library: Path | None) -> Loaded[Spec]:
     resolver = Resolver(library)
-    document = resolver.finish(override.apply(resolver, resolver.open(path, kind), kind, overrides), kind)
+    written = resolver.open(path, kind)
+    require_kind(kind, written)
+    document = resolver.finish(override.apply(resolver, written, kind, overrides), kind)
     spec = validated(kind, document, resolver.problems)
     return Loaded(spec, fingerprint(document.value), document)
 

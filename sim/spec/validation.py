@@ -19,6 +19,12 @@ from sim.units import shorten
 
 Spec = TypeVar("Spec", bound=BaseModel)
 
+_ADVICE: Final = {
+    ("model", "workload"): ": write one that names this layer table, such as '{{extends: resnet50, name: mine, model: {file}}}' with a "
+    "data set and batch of its own"
+}
+"""What to do with a file of one kind where another is due."""
+
 _RAISED: Final = "value_error"
 """pydantic's type of the errors our own validators raise; their text is a sentence already."""
 
@@ -34,6 +40,13 @@ def validated(kind: type[Spec], document: Document, problems: list[str]) -> Spec
     if shelf.is_open():
         _keep_parts(spec, document.value)
     return spec
+
+
+def require_kind(kind: type[BaseModel], document: Document) -> None:
+    """Raise SpecError where *document* describes something else than a *kind*."""
+    if other := _other_kind(kind, document):
+        advice = _ADVICE.get((other, kind.__name__.lower()), "").format(file=document.root.file)
+        raise SpecError(f"{document.root}: looks like a {other} description; a {kind.__name__.lower()} description is due{advice}")
 
 
 def _with_known(kind: type[BaseModel], value: Any) -> Any:
@@ -71,17 +84,16 @@ def _same(part: BaseModel) -> BaseModel:
 
 
 def _sentences(kind: type[BaseModel], document: Document, errors: list[Any]) -> list[str]:
-    if other := _other_kind(kind, document):
-        return [f"{document.root}: looks like a {other} description; a {kind.__name__.lower()} description is due"]
     errors = [error for error in errors if error.get("input") is not UNRESOLVED and not _is_consequence(error, errors)]
     placed = [(document.mark(key), document.place(key) + text) for key, text in (_sentence(kind, document, error) for error in errors)]
     return [text for _, text in sorted(placed, key=lambda pair: (pair[0].file, pair[0].line, pair[0].column))]
 
 
 def _other_kind(kind: type[BaseModel], document: Document) -> str:
-    """Return the kind that *document* looks like, where it has none of the keys of *kind*."""
-    other = schema.kind_of(document.value) if not schema.likeness(kind, document.value) else None
-    return other.__name__.lower() if other else ""
+    """Return the kind that *document* looks like, where it has none of the keys that *kind* cannot do without."""
+    due = {name for name, field in kind.model_fields.items() if field.is_required()} - {"name", "source"}
+    other = None if due & document.value.keys() else schema.kind_of(document.value)
+    return other.__name__.lower() if other not in (None, kind) else ""
 
 
 def _is_consequence(error: Any, errors: list[Any]) -> bool:

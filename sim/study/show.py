@@ -17,7 +17,7 @@ from typing import Any
 from sim.cluster.gpu import element_bytes, layer_time, peaks_for
 from sim.events import Cause
 from sim.spec.hardware import Gpu
-from sim.spec.library import catalogue, load_hardware, load_workload
+from sim.spec.library import catalogue, layer_table, load_hardware, load_model_alone, load_workload
 from sim.spec.segments import block
 from sim.spec.workload import Layer, Workload
 from sim.spec.yaml import SpecError
@@ -40,11 +40,13 @@ def chosen(patterns: Sequence[str]) -> list[str]:
 
 
 def layer_document(workload: str, hardware: str | None = None, overrides: Sequence[str] = (), batch: int | None = None) -> dict[str, Any]:
-    """Return the layers of *workload*, their blocks and totals, with times on the first GPU of *hardware* where one is named."""
+    """Return the layers of *workload* (or of a layer table alone), their blocks and totals, with times on the first GPU of *hardware*."""
     for_hardware, for_workload = split_overrides(overrides)
     if for_hardware and hardware is None:
         raise SpecError(f"--set {for_hardware[0]}: is the hardware's, but none is named; write --hardware HW")
-    task = load_workload(workload, [*([f"training.batch={batch}"] if batch else []), *for_workload]).spec
+    wanted = [*([f"training.batch={batch}"] if batch else []), *for_workload]
+    alone = layer_table(workload)
+    task = (load_model_alone(alone, wanted) if alone else load_workload(workload, wanted)).spec
     gpu = _gpu(hardware, for_hardware) if hardware else None
     rows = [_row(layer, task, gpu) for layer in task.model.layers]
     total = _total(rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -154,6 +155,30 @@ def raising(depth: int = 1) -> nn.Module:
 def not_a_model() -> str:
     """Return something else."""
     return "a model"
+
+
+def no_tensor(batch: int) -> list[int]:
+    """Return the inputs as what they are not."""
+    return [batch]
+
+
+def ill_fitting() -> nn.Module:
+    """Its second block does not take what the first gives."""
+    return nn.Sequential(OrderedDict(blocks=nn.Sequential(nn.Sequential(nn.Linear(8, 8)), nn.Sequential(nn.Linear(9, 8)))))
+
+
+def scripted() -> nn.Module:
+    """A model below Python."""
+    return torch.jit.script(nn.Sequential(nn.Linear(8, 3)))
+
+
+def on_cuda() -> nn.Module:
+    """Fails as a model does that sends its tensors to a GPU which is not there."""
+
+    def send(hidden: torch.Tensor) -> torch.Tensor:
+        raise AssertionError("Torch not compiled with CUDA enabled")
+
+    return Forward(send)
 
 
 def four_pictures(batch: int) -> torch.Tensor:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from sim.report.layers import against_plot, against_text, layers_plot, layers_text, ranges, together
 from sim.spec.hardware import Gpu
-from sim.spec.library import load_part, load_workload
+from sim.spec.library import catalogue, load_part, load_workload
 from sim.spec.yaml import SpecError
 from sim.study.show import against_gradients, chosen, layer_document
 from sim.training.step_plan import _Asked, _one_pass
@@ -84,3 +86,13 @@ def test_patterns_and_what_is_refused() -> None:
         chosen(["wgg*"])
     with pytest.raises(SpecError, match="write --hardware HW"):
         layer_document("vgg16", overrides=["node.gpu.memory=1 GiB"])
+
+
+def test_a_layer_table_alone_is_shown_as_that_of_its_workload(tmp_path: Path) -> None:
+    """Oracle: the workload that names the table; other commands say how to write one."""
+    path = tmp_path / "net.yaml"
+    path.write_bytes(catalogue("workloads/models")["resnet18"].read_bytes())
+    alone, due = (layer_document(name, "p3.2xlarge", ["training.precision=amp_fp16"], batch=16) for name in (str(path), "resnet18"))
+    assert (alone["layers"], alone["roofline"]) == (due["layers"], due["roofline"])
+    with pytest.raises(SpecError, match=r"looks like a model description; .*write one that names this layer table, such as"):
+        against_gradients(["vgg11", str(path)], "p3.2xlarge")
