@@ -255,7 +255,7 @@ class EpochRun:
         progress = self.network.state()
         ranks = [rank for live in self._live for rank in live.ranks]
         meetings = dict.fromkeys(rank.exchange for rank in ranks)
-        exchanges = [exchange.current or ("", now) for exchange in meetings]
+        exchanges = [found for exchange in meetings for found in sorted(exchange.playing.values()) or [("", now)]]
         learnt = tuple(f"{value:.9e}" for exchange in meetings for value in exchange.remembers())
         queues = (
             tuple((rank, cause) for rank, (cause, _) in waits),

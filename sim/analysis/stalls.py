@@ -4,7 +4,7 @@ A rank waits for a batch, the batch for its loader: the wait is spread over what
 queueing for and passing the pin thread), each in proportion to its time. A loader with many workers overlaps batches, so what the
 builder does in the moments of the wait is always its last stage; what would shorten the wait is any second of the build, and a
 second of reading is worth as much as one of decoding; unless the disk, or the cores, are full: then they bound the loader and bear
-the wait. A rank waits for its gradients: blame the tier of what bounds the collective then, moment by moment; while no collective
+the wait. A rank waits for its gradients: blame the tier of what bounds the collective then, of two the first, moment by moment; while none
 runs, the rank waits for a slower one (straggler). Where a GPU decodes beside training, half of the shared time is the decoder's. The
 result of one rank sums to its wall time.
 """
@@ -14,12 +14,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import NamedTuple
 
 from sim.events import FULL, STALLS, Cause, EventLog, Work
 
 _NOT_LOADER = frozenset({"gpu", "comm", "copy"})
+_INSTANT = 1e-12  # seconds
 
 
 class Window(NamedTuple):
@@ -75,6 +76,27 @@ def resource_table(log: EventLog, windows: Sequence[Window], job: int = 0) -> li
     return sorted(mean, key=lambda row: (-row.seconds, row.cause, row.resource))
 
 
+def in_turn(spans: Iterable[Work]) -> list[Work]:
+    """Return the pieces of collectives by time; where two collectives overlap, the time is that one's which began first, until it ends."""
+    pieces = sorted(spans, key=lambda span: span.t0)
+    if all(later.t0 >= span.t1 - _INSTANT for span, later in pairwise(pieces)):
+        return pieces
+    groups: list[list[Work]] = []
+    last: dict[int, list[Work]] = {}
+    for piece in pieces:
+        group = last.get(piece.ident)
+        if group is None or piece.t0 > group[-1].t1 + _INSTANT:
+            group = last[piece.ident] = []
+            groups.append(group)
+        group.append(piece)
+    found: list[Work] = []
+    for piece in (piece for group in groups for piece in group):
+        begin = max(piece.t0, found[-1].t1) if found else piece.t0
+        if piece.t1 > begin:
+            found.append(piece._replace(t0=begin))
+    return found
+
+
 class _Evidence:
     """The work of a log by whom it can be blamed on."""
 
@@ -90,7 +112,7 @@ class _Evidence:
                 self.builds[work.rank, work.ident].append(work)
                 if work.stream == "pipeline gpu":
                     decoding[work.rank].append(work)
-        self._comm = {rank: _Timeline(spans) for rank, spans in comm.items()}
+        self._comm = {rank: _Timeline(in_turn(spans)) for rank, spans in comm.items()}
         self._first = {log.ranks[rank].job: rank for rank in sorted(comm, reverse=True)}
         self._ranks = log.ranks
         self.decoding = {rank: _Timeline(spans) for rank, spans in decoding.items()}

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TypeVar
 
+from sim.analysis.stalls import in_turn
 from sim.events import Cause, EventLog, Wait, Work
 from sim.simulate import Run
 
@@ -171,7 +172,7 @@ def _comm(log: EventLog) -> dict[int, list[Work]]:
     for work in log.work:
         if work.stream == "comm":
             found[work.rank].append(work)
-    return {rank: _in_order(works) for rank, works in found.items()}
+    return {rank: _in_order(in_turn(works)) for rank, works in found.items()}
 
 
 def _collectives(pieces: Sequence[Work], waits: Sequence[Wait], compute: Sequence[Work], rank: int) -> list[Work]:

@@ -1,13 +1,13 @@
 """How do ranks exchange gradients? Operations in a fixed order on one communication stream, each starting at the slowest rank.
 
 `sim.training.step` knows only ``gradient_ready(rank, bucket)``, ``blocking(rank)`` and ``finished(rank)``. An operation starts when
-every rank has arrived at it, its delay (Horovod's cycle) is over and every earlier one has ended, as NCCL's in-order stream and DDP's
-in-order bucket launch demand; it runs beside compute. Which operations there are: `sim.training.exchange_plan`.
+every rank has arrived at it, its delay (Horovod's cycle) is over and a stream is free: NCCL has one, so that every earlier one has ended,
+Gloo two. DDP launches its buckets in order. They run beside compute. Which operations there are: `sim.training.exchange_plan`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 import simpy
@@ -28,10 +28,11 @@ class Collective(Protocol):
 
 
 class Backend(NamedTuple):
-    """What plays a job's collectives, and the tier on which its ranks agree to start one."""
+    """What plays a job's collectives, *streams* of them side by side, and the tier on which its ranks agree to start one."""
 
     collective: Collective
     tier: Cause
+    streams: int = 1
 
 
 class _Round:
@@ -64,6 +65,12 @@ class _Round:
         if not self.ended[index]:
             yield self._awaited.setdefault(index, self._env.event())
 
+    def until_all(self) -> SimProcess:
+        """Wait until every bucket has been exchanged; the last is mostly the last to end."""
+        yield from self.until(self.last)
+        for index in range(self.last):
+            yield from self.until(index)
+
     def end(self, index: int) -> None:
         """Note that the operation *index* has ended."""
         self.ended[index] = True
@@ -95,8 +102,10 @@ class Exchange:
         self._rounds = rounds
         self._gpus = [gpu for gpu in gpus if gpu.slows]
         self._ranks = ranks
-        self.current: tuple[str, float] | None = None
-        """The collective in progress and when it began (s): part of the state that decides what happens next."""
+        self._beside: set[int] = set()
+        """Streams that exchange a bucket now."""
+        self.playing: dict[int, tuple[str, float]] = {}
+        """The collective in progress on each stream and when it began (s): part of the state that decides what happens next."""
         self.remembers: Callable[[], tuple[float, ...]] = tuple
         """Returns what else decides it: what the collective has learnt from earlier steps."""
         first = _Round(env, 0, rounds[0], len(ranks))
@@ -105,7 +114,9 @@ class Exchange:
         self._next = dict.fromkeys(ranks, 0)
         """The operation of that round that each rank comes to next."""
         if backend is not None and any(rounds):
-            env.process(self._stream(first, backend))
+            queue = self._queue(first)
+            for stream in range(backend.streams):
+                env.process(self._stream(stream, queue, backend))
 
     def gradient_ready(self, rank: int, bucket: int, lag: float = 0.0) -> None:
         """Tell that *rank* has all gradients of *bucket*, the next one; the slowest rank of its class will, *lag* seconds from now."""
@@ -124,7 +135,7 @@ class Exchange:
         round_ = self._at[rank]
         if round_.last >= 0:
             with self._log.waiting(rank, Cause.GRADIENT):
-                yield from round_.until(round_.last)
+                yield from round_.until_all()
         self._at[rank], self._next[rank] = self._after(round_), 0
 
     def _arrive(self, rank: int, lag: float) -> tuple[_Round, int]:
@@ -139,28 +150,34 @@ class Exchange:
             round_.following = _Round(self._env, number, self._rounds[number], len(self._at))
         return round_.following
 
-    def _stream(self, round_: _Round, backend: Backend) -> SimProcess:
+    def _queue(self, round_: _Round) -> Iterator[tuple[_Round, int]]:
+        """Yield every operation of this round and of those after it, in order."""
         while True:
-            for index, operation in enumerate(round_.operations):
-                idle_since = self._env.now
-                yield round_.ready[index]
-                if operation.delay > 0:
-                    begin = max(idle_since, round_.arrived[index])
-                    self._log.did(self._ranks[0], "comm", "wait for the cycle", backend.tier, begin, "Horovod's cycle", operation.bucket)
-                yield from self._play(operation, backend.collective)
-                round_.end(index)
+            yield from ((round_, index) for index in range(len(round_.operations)))
             round_ = self._after(round_)
 
-    def _play(self, operation: Operation, collective: Collective) -> SimProcess:
-        """Play the collectives of one operation, one after another."""
-        self._communicating(operation.bucket >= 0)
-        for message in operation.messages:
-            self.current = (operation.name, self._env.now)
-            yield from collective(operation.name, operation.bucket, message.nbytes, message.op)
-            self.current = None
-        self._communicating(False)
+    def _stream(self, stream: int, queue: Iterator[tuple[_Round, int]], backend: Backend) -> SimProcess:
+        """Play whatever comes next in *queue*, which all streams share."""
+        for round_, index in queue:
+            operation, idle_since = round_.operations[index], self._env.now
+            yield round_.ready[index]
+            if operation.delay > 0:
+                begin = max(idle_since, round_.arrived[index])
+                self._log.did(self._ranks[0], "comm", "wait for the cycle", backend.tier, begin, "Horovod's cycle", operation.bucket)
+            yield from self._play(stream, operation, backend.collective)
+            round_.end(index)
 
-    def _communicating(self, active: bool) -> None:
-        """Tell the GPUs whether a collective runs beside their compute."""
+    def _play(self, stream: int, operation: Operation, collective: Collective) -> SimProcess:
+        """Play the collectives of one operation, one after another."""
+        self._communicating(stream, operation.bucket >= 0)
+        for message in operation.messages:
+            self.playing[stream] = (operation.name, self._env.now)
+            yield from collective(operation.name, operation.bucket, message.nbytes, message.op)
+            del self.playing[stream]
+        self._communicating(stream, False)
+
+    def _communicating(self, stream: int, active: bool) -> None:
+        """Tell the GPUs whether a collective runs beside their compute, on this stream or another."""
+        (self._beside.add if active else self._beside.discard)(stream)
         for gpu in self._gpus:
-            gpu.communicating(active)
+            gpu.communicating(bool(self._beside))

@@ -202,7 +202,7 @@ def _exchange(stage: Stage, ranks: Sequence[int], gpus: Sequence[LiveGpu], plan:
         return Exchange(stage.network.env, stage.log, ranks, rounds, None, gpus)
     collective = _collective(stage, ranks[0], rings)
     tier = Cause.NETWORK if rings.nodes > 1 else Cause.INTERCONNECT
-    return Exchange(stage.network.env, stage.log, ranks, rounds, Backend(collective, tier), gpus)
+    return Exchange(stage.network.env, stage.log, ranks, rounds, Backend(collective, tier, rings.streams), gpus)
 
 
 def _collective(stage: Stage, rank: int, plan: CollectivePlan) -> Collective:

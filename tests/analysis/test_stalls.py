@@ -55,6 +55,18 @@ def test_a_wait_for_a_batch_is_spread_over_its_build() -> None:
     assert table(found, 2, 4) == {"fetch": pytest.approx(1.5), "prep": pytest.approx(0.5)}
 
 
+def test_of_two_collectives_at_a_time_the_one_that_began_first_bears_the_wait() -> None:
+    """Bucket 0 holds a NIC from 0 to 4 s and the cores to 6 s, bucket 1 the switch from 1 to 8 s: its own are the last two seconds."""
+    found = log(
+        work("comm", Cause.NETWORK, 1, 8, "switch", ident=1),
+        work("comm", Cause.NETWORK, 0, 4, "nic", ident=0),
+        work("comm", Cause.INTERCONNECT, 4, 6, "cores", ident=0),
+        wait(Cause.GRADIENT, 2, 9),
+    )
+    rows = {(row.cause.value, row.resource): row.seconds for row in resource_table(found, [Window(0, 9, 1)])}
+    assert rows == {("network", "nic"): 2, ("interconnect", "cores"): 2, ("network", "switch"): 2, ("straggler", "slowest rank"): 1}
+
+
 def test_a_gap_before_a_stage_is_queueing_for_it() -> None:
     """Prepared at 1 s, pinned from 4 s to 5 s: four of the five seconds are the pin thread's."""
     found = log(

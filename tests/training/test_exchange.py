@@ -46,16 +46,17 @@ class Late(Rank):
 
 
 class Scene:
-    """Ranks that meet in all-reduces of one second each."""
+    """Ranks that meet in all-reduces of one second each, or of what *lasting* says of a bucket."""
 
-    def __init__(self, *ready, blocking=0, lag=0.0, delay=0.0, steps=1, kind=Rank):
+    def __init__(self, *ready, blocking=0, lag=0.0, delay=0.0, steps=1, kind=Rank, streams=1, lasting=None):
         self.env = simpy.Environment()
         self.log = EventLog(lambda: self.env.now)
         self.begun, self.forward, self.ended = [], [], []
+        self.lasting = lasting or {}
         message = (Message("all_reduce", 100.0),)
         scalars = [Operation(f"scalar {index}", message) for index in range(blocking)]
         buckets = [Operation(f"bucket {index}", message, index, delay) for index in range(len(ready[0]))]
-        backend = Backend(self.collective, Cause.NETWORK)
+        backend = Backend(self.collective, Cause.NETWORK, streams)
         self.exchange = Exchange(self.env, self.log, range(len(ready)), [[*scalars, *buckets]], backend, [])
         for index, times in enumerate(ready):
             rank = kind(self, index, times, lag)
@@ -65,7 +66,7 @@ class Scene:
 
     def collective(self, name, ident, nbytes, op):
         self.begun.append((name, self.env.now))
-        yield self.env.timeout(1.0)
+        yield self.env.timeout(self.lasting.get(ident, 1.0))
 
 
 def test_starts_at_the_slowest_rank():
@@ -84,6 +85,23 @@ def test_buckets_go_in_order_one_at_a_time():
     scene = Scene([1.0, 1.5, 9.0])
     assert scene.begun == [("bucket 0", 1.0), ("bucket 1", 2.0), ("bucket 2", 9.0)]
     assert scene.ended == [(0, 10.0)]
+
+
+def test_two_streams_take_buckets_in_order_side_by_side():
+    """By hand: of four buckets of a second each, ready at once, two go at a time; the scalar before them goes alone."""
+    scene = Scene([1.0, 1.0, 1.0, 1.0], blocking=1, streams=2, steps=2)
+    step = [("scalar 0", 0.0), *((f"bucket {index}", 1.0 + index // 2) for index in range(4))]
+    assert scene.begun == [(name, 3.0 * number + time) for number in range(2) for name, time in step]
+    assert scene.ended == [(0, 3.0), (0, 6.0)]
+
+
+def test_a_step_ends_with_whichever_bucket_ends_last():
+    """By hand: the first of two buckets takes five seconds beside the other's one; the rank waits for both."""
+    scene = Scene([1.0, 2.0], streams=2, lasting={0: 5.0})
+    assert scene.begun == [("bucket 0", 1.0), ("bucket 1", 2.0)]
+    assert scene.ended == [(0, 6.0)]
+    (wait,) = scene.log.waits
+    assert (wait.t0, wait.t1) == (2.0, 6.0)
 
 
 def test_exchange_hides_behind_compute():

@@ -8,9 +8,10 @@ all-gather, each a pass of segments as `sim.training.collectives.gloo_ring` time
 with rate the slowest of one socket, the NIC, and what a rank's two threads (event loop and caller) copy and add. The latency is that of a
 notice and of the data it lets go. A gather goes around once; a broadcast is a binomial tree, ceil(log2 n) times latency and bytes. Every
 rank sends and receives each byte of the ring, at ``cpu_time_per_byte`` both, on the cores that loaders share. torch copies a GPU's
-tensors to pinned memory before and back after (ProcessGroupGloo.cpp), each rank over its own PCIe path. Limits: one collective at a time
-where torch has two threads (over 20 ms one way small models come out 8 to 32 % slow, `calibration/records/lab.csv`); the first NIC only;
-what sockets between ranks of one node and the additions put on DRAM is not counted.
+tensors to pinned memory before and back after (ProcessGroupGloo.cpp), each rank over its own PCIe path. Two of torch's threads take
+collectives from one queue (``options->threads = options->devices.size() * 2``, torch/csrc/distributed/c10d/init.cpp), and all of them
+go over the sockets of one context: two overlap, and share what a socket carries. Limits: the first NIC only; what sockets between ranks
+of one node and the additions put on DRAM is not counted; which of two collectives' segments goes first is not told apart.
 """
 
 from __future__ import annotations
@@ -35,6 +36,10 @@ from sim.training.collectives.traffic import CORE, CORE_LIMIT, CORES, FABRIC, Co
 _NIC = ("nic0>net", "net>nic0")
 _THREADS = 2.0
 _STAGING = "copies to and from host memory"
+_SOCKET = ("gloo", "socket")
+"""What all collectives of one job share: the connection between two neighbours of the ring."""
+STREAMS = 2
+"""Threads of torch's that play collectives."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,17 @@ class GlooPlan(CollectivePlan):
     def channels(self) -> int:
         """Return 1: there is one ring."""
         return 1
+
+    @property
+    def streams(self) -> int:
+        """Return 2: torch's threads."""
+        return STREAMS
+
+    @property
+    def socket(self) -> float | None:
+        """Return the bytes/s that the connection between two neighbours carries; None where only the line limits it."""
+        cap = self.transport.flow_cap
+        return cap * self.transport.flows if cap else None
 
     def choice(self, nbytes: float, op: Op = "all_reduce") -> Chosen:
         """Return Gloo's only way."""
@@ -89,7 +105,8 @@ class GlooPlan(CollectivePlan):
         """Return what it means that a resource, by its live name, holds a collective back."""
         found = super().causes(live)
         tier = Cause.NETWORK if self.nodes > 1 else Cause.INTERCONNECT
-        return found | {live_name(live, part.slot.name, CORES): (tier, CORES_COPY) for part in self.parts}
+        found |= {live_name(live, part.slot.name, CORES): (tier, CORES_COPY) for part in self.parts}
+        return found | {live_name(live, *_SOCKET): (tier, f"the flow limit of {self.transport.name}")}
 
     def staging(self, down: bool) -> Load:
         """Return the load, for each byte a GPU copies *down* to the host or up again, when all GPUs of the job do."""
@@ -118,13 +135,15 @@ class GlooPlan(CollectivePlan):
                 found |= {(FABRIC, link): load for link, load in self.layout.crossed.load(sent).items()}
         if self.fabric.core_bandwidth and self.nodes > 1:
             found[CORE] = float(self.nodes)
+        if self.socket:
+            found[_SOCKET] = 1.0
         return {resource: load for resource, load in found.items() if load}
 
     def _rate(self, load: Mapping[tuple[str, str], float]) -> tuple[float, Cause, str]:
         """Return the bytes/s around the ring when nothing else runs, and what limits it."""
         tier = Cause.NETWORK if self.nodes > 1 else Cause.INTERCONNECT
-        cap, copying = self.transport.flow_cap, 2.0 * self.transport.cpu_time_per_byte
-        limits = [(cap * self.transport.flows, tier, f"the flow limit of {self.transport.name}")] if cap else []
+        copying = 2.0 * self.transport.cpu_time_per_byte
+        limits = [(self.socket, tier, f"the flow limit of {self.transport.name}")] if self.socket else []
         if copying:
             limits.append((_THREADS / copying, tier, CORES_COPY))
         for part in self.parts:
@@ -164,7 +183,11 @@ class GlooExecutor:
         self._network = network
         self._log = log
         self._rank = rank
-        self._ring = PhaseExecutor(network, log, rank, plan, live)
+        slot, link = _SOCKET
+        own = f"{slot} {link} of job {log.ranks[rank].job}"
+        if plan.socket:
+            network.add_link(own, plan.socket)
+        self._ring = PhaseExecutor(network, log, rank, plan, {**live, slot: {link: own}})
         self._cap = plan.staging_cap()
         self._ranks = plan.ranks
         self._usage = {down: live_load(plan.staging(down), live) for down in (True, False)}

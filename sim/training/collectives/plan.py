@@ -109,6 +109,11 @@ class CollectivePlan:
         return self.layout.channels
 
     @property
+    def streams(self) -> int:
+        """Return how many collectives may be under way at a time: torch gives NCCL one stream."""
+        return 1
+
+    @property
     def decision(self) -> dict[str, object]:
         """Return what the log's header says of the exchange."""
         return {"algorithm": ", ".join(sorted({name for op, name in self._in_use if op == "all_reduce"})), "channels": self.channels}

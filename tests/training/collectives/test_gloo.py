@@ -144,3 +144,17 @@ def test_a_processor_that_trains_hides_no_bytes_behind_its_compute():
     layers = layer(0, 0.95), layer(0.01, 0.02, 25_000_000)
     assert on_its_own_core(0, *layers).step_time == pytest.approx(0.98, rel=1e-3)
     assert on_its_own_core(1, *layers).step_time == pytest.approx(0.98 + 0.2, rel=1e-3)
+
+
+def test_two_buckets_share_the_time_of_messages_but_not_the_socket():
+    """Closed form: two equal buckets last as long as one where all is latency, twice as long where a socket of 50 MB/s holds."""
+
+    def exposed(buckets, **keys):
+        layers = [layer(0.1, 0.0, 1_000_000)] * buckets
+        stack = gloo(**keys) | {"strategy": "ddp", "bucket_cap": "4 MB"}
+        stalls = run(machine(1, 2, nic=1e9, pcie=1e15), toy_workload(layers, stack=stack)).jobs[0].warm.stalls
+        return stalls[Cause.INTERCONNECT] + stalls[Cause.NETWORK]
+
+    assert exposed(2, hop_latency="100 ms") == pytest.approx(exposed(1, hop_latency="100 ms"), rel=0.05)
+    assert exposed(2, flow_cap="50 MB/s") == pytest.approx(2 * exposed(1, flow_cap="50 MB/s"), rel=1e-3)
+    assert exposed(1, flow_cap="50 MB/s") == pytest.approx(4e6 / 50e6, rel=1e-3)  # 2(n-1)/n is 1
