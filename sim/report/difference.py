@@ -1,9 +1,14 @@
-"""What changed between two runs? Step time, cost and each cause of two documents beside each other, and one sentence."""
+"""What changed between two runs? Their inputs, figures and each cause beside each other, and what of it explains the rest, in words.
+
+Everything that went in is compared: names, options, market, seed, version, and every value of both descriptions (`sim.report.inputs`).
+A step is the sum of its causes, so the change of each says by how much it made the step longer or shorter. Figures that differ by
+less than a millionth are the same: that much is rounding.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +17,26 @@ from sim.report.columns import Title, aligned
 from sim.spec.yaml import SpecError
 from sim.units import show
 
-_SAME = ("hardware", "workload", "stack", "nodes", "gpus", "batch_per_gpu", "precision", "version")
-_FIGURES = {"step_time_s": "time", "epoch_time_s": "time"}
+SAME = 1e-6
+"""Share of a figure, or of the step for a cause, below which two runs agree: periods repeat within 1e-9 of a step."""
+SHOWN = 12
+"""Inputs in the text; JSON has them all."""
+_NAMED = 0.05
+"""Share of all that changed in a step below which a cause is not worth a word."""
+_LONG = 40
+"""Characters of a value beyond which the text only says that it differs: curves."""
+
+_NAMES = ("hardware", "workload", "stack", "nodes", "gpus", "batch_per_gpu", "precision", "seed", "version")
+_TWICE = frozenset({"name", "training.stack.name", "training.batch", "training.precision", "groups.0.count"})
+"""Values of the descriptions that `_NAMES` have already."""
+_FIGURES = (
+    ("step", "step_time_s", ("step_time_s",), "time"),
+    ("epoch", "epoch_time_s", ("epoch_time_s",), "time"),
+    ("first epoch", "first_epoch_time_s", ("first_epoch", "epoch_time_s"), "time"),
+    ("USD/epoch", "cost_per_epoch_usd", ("cost_per_epoch_usd",), ""),
+    ("GPU memory", "gpu_memory_bytes", ("gpu_memory_bytes", "total"), "binary size"),
+)
+"""Title, key of the difference, path in a document, dimension."""
 
 
 def read_document(path: Path) -> dict[str, Any]:
@@ -24,49 +47,178 @@ def read_document(path: Path) -> dict[str, Any]:
         raise SpecError(f"{path}: cannot be read: {error.strerror}") from None
     except ValueError as error:
         raise SpecError(f"{path}: is no JSON document ({error}); write one with: sim run HW WL --json > {path.name}") from None
-    if not isinstance(found, dict) or "stalls_s" not in found or "step_time_s" not in found:
+    if not isinstance(found, dict) or not all(_is_number(value) for value in _needed(found)):
         raise SpecError(f"{path}: is no document of a single run; write one with: sim run HW WL --json > {path.name}")
     return found
 
 
+def _needed(document: Mapping[str, Any]) -> Iterator[Any]:
+    yield from (_at(document, path) for _, key, path, _ in _FIGURES if key != "cost_per_epoch_usd")
+    yield from (_at(document, (*epoch, "stalls_s", cause.value)) for cause in STALLS for epoch in ((), ("first_epoch",)))
+    yield from (_at(document, key) for key in (("throughput_samples_per_s",), ("first_epoch", "step_time_s")))
+
+
+def _at(document: Mapping[str, Any], path: Sequence[str]) -> Any:
+    value: Any = document
+    for key in path:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+# --- the difference --------------------------------------------------------------------------------------------------
+
+
 def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what differs between two documents of runs: inputs, and seconds per step by cause (after - before)."""
-    stalls = {cause.value: after["stalls_s"][cause.value] - before["stalls_s"][cause.value] for cause in STALLS}
-    changed = {key: [before.get(key), after.get(key)] for key in _SAME if before.get(key) != after.get(key)}
+    """Return what differs between two documents of runs: inputs, figures, and seconds per step by cause (after - before)."""
+    stalls = _stalls(before, after)
+    figures = {key: [_at(document, path) for document in (before, after)] for _, key, path, _ in _FIGURES}
     return {
         "schema": 1,
-        "inputs": changed,
-        "step_time_s": [before["step_time_s"], after["step_time_s"]],
+        "inputs": _inputs(before, after),
+        **figures,
         "speedup": before["throughput_samples_per_s"] and after["throughput_samples_per_s"] / before["throughput_samples_per_s"],
-        "epoch_time_s": [before["epoch_time_s"], after["epoch_time_s"]],
-        "cost_per_epoch_usd": [before["cost_per_epoch_usd"], after["cost_per_epoch_usd"]],
         "stalls_s": stalls,
+        "first_epoch_stalls_s": _stalls(before["first_epoch"], after["first_epoch"]),
         "cause": max(stalls, key=lambda name: abs(stalls[name])) if any(stalls.values()) else None,
+        "changed": [key for key, (old, new) in figures.items() if not _agree(old, new)],
     }
 
 
+def _stalls(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, float]:
+    """Return the change of each cause in a step; what is rounding is 0."""
+    noise = SAME * max(before["step_time_s"], after["step_time_s"])
+    changes = {cause.value: after["stalls_s"][cause.value] - before["stalls_s"][cause.value] for cause in STALLS}
+    return {name: change if abs(change) > noise else 0.0 for name, change in changes.items()}
+
+
+def _agree(old: Any, new: Any) -> bool:
+    if _is_number(old) and _is_number(new):
+        return bool(abs(new - old) <= SAME * max(abs(old), abs(new)))
+    return bool(old == new)
+
+
+def _inputs(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Return the inputs that differ, [before, after] by key: names first, then values, those of few words before details."""
+    pairs = {key: [before.get(key), after.get(key)] for key in _NAMES}
+    pairs["market"] = [_at(document, ("price", "market")) for document in (before, after)]
+    for kind in ("hardware", "workload"):
+        old, new = (_at(document, ("inputs", kind)) for document in (before, after))
+        values = {key: [old.get(key), new.get(key)] for key in (*old, *(key for key in new if key not in old))} if old and new else {}
+        pairs |= {key: values[key] for key in sorted(values, key=lambda key: key.count(".")) if key not in _TWICE}
+        if not _differing(values):
+            pairs[f"inputs_sha256.{kind}"] = [_at(document, ("inputs_sha256", kind)) for document in (before, after)]
+    return _differing(pairs)
+
+
+def _differing(pairs: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
+    return {key: pair for key, pair in pairs.items() if not _agree(*pair)}
+
+
+# --- text ------------------------------------------------------------------------------------------------------------
+
+
 def difference_text(found: Mapping[str, Any], before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
-    """Return the table of a difference between *before* and *after*, and its sentence."""
+    """Return the inputs that differ, the table of a difference between *before* and *after*, and what it comes to."""
     rows = [
-        [name, show(before[name], unit), show(after[name], unit), _signed(after[name] - before[name])] for name, unit in _FIGURES.items()
+        [title, _shown(found[key][0], unit), _shown(found[key][1], unit), _change(found[key], unit)]
+        for title, key, _, unit in _FIGURES
+        if key in ("step_time_s", "epoch_time_s") or key in found["changed"]
     ]
     rows += [
         [name, show(before["stalls_s"][name], "time"), show(after["stalls_s"][name], "time"), _signed(seconds)]
         for name, seconds in found["stalls_s"].items()
         if max(before["stalls_s"][name], after["stalls_s"][name]) > 0
     ]
-    lines = [f"{key}: {old} -> {new}" for key, (old, new) in found["inputs"].items()]
     table = aligned([Title("", True), Title("before"), Title("after"), Title("change")], rows)
-    return "\n".join([*lines, *([""] if lines else []), table, "", _sentence(found)])
+    lines = _input_lines(found["inputs"])
+    return "\n".join([*lines, *([""] if lines else []), table, "", *_sentences(found)])
 
 
-def _sentence(found: Mapping[str, Any]) -> str:
-    if found["cause"] is None:
-        return "The two runs are the same."
+def _input_lines(inputs: Mapping[str, list[Any]]) -> list[str]:
+    lines = [_input_line(key, *pair) for key, pair in list(inputs.items())[:SHOWN]]
+    more = len(inputs) - len(lines)
+    return [*lines, f"and {more} more inputs (--json lists them)"] if more else lines
+
+
+def _input_line(key: str, old: Any, new: Any) -> str:
+    if key.startswith("inputs_sha256."):
+        return f"{key.partition('.')[2]}: the file differs, but in no value: its layer table, sources or words"
+    if max(len(str(old)), len(str(new))) > _LONG:
+        return f"{key}: differs"
+    return f"{key}: {'-' if old is None else old} -> {'-' if new is None else new}"
+
+
+def _sentences(found: Mapping[str, Any]) -> list[str]:
+    inputs, changed = len(found["inputs"]), found["changed"]
+    moved = any(found["stalls_s"].values())
+    if not changed and not moved:
+        return ["The two runs are the same." if not inputs else f"{_count(inputs)}, and the figures are the same."]
+    lines = [_step_sentence(found)]
+    if "first_epoch_time_s" in changed and _apart(found["first_epoch_stalls_s"], found["stalls_s"]):
+        lines.append(_first_sentence(found))
+    if "cost_per_epoch_usd" in changed:
+        lines.append(_cost_sentence(found["cost_per_epoch_usd"], same_time="epoch_time_s" not in changed))
+    return [*lines, *([] if inputs else ["No input that the documents name differs."])]
+
+
+def _count(inputs: int) -> str:
+    return "1 input differs" if inputs == 1 else f"{inputs} inputs differ"
+
+
+def _step_sentence(found: Mapping[str, Any]) -> str:
+    causes = _causes(found["stalls_s"])
+    if "step_time_s" not in found["changed"]:
+        return f"A step takes as long{', though not for the same reasons: ' + causes if causes else ''}."
     old, new = found["step_time_s"]
-    way = "longer" if new > old else "shorter"
-    cause = found["cause"]
-    return f"A step is {show(abs(new - old), 'time')} {way}; {cause} changed most, by {_signed(found['stalls_s'][cause])}."
+    return f"A step is {_by(old, new)}: {causes}."
+
+
+def _apart(first: Mapping[str, float], warm: Mapping[str, float]) -> bool:
+    """Tell whether the causes changed otherwise in the first epoch than in a warm one."""
+    return any(abs(first[name] - warm[name]) > _NAMED * max(map(abs, (*first.values(), *warm.values()))) for name in warm)
+
+
+def _first_sentence(found: Mapping[str, Any]) -> str:
+    old, new = found["first_epoch_time_s"]
+    causes = _causes(found["first_epoch_stalls_s"])
+    return f"The first epoch is {_by(old, new)}{'; a step of it: ' + causes if causes else ''}."
+
+
+def _by(old: float, new: float) -> str:
+    return f"{show(abs(new - old), 'time')} {'longer' if new > old else 'shorter'} ({100 * (new / old - 1):+.1f} %)"
+
+
+def _cost_sentence(pair: Sequence[float | None], same_time: bool) -> str:
+    old, new = pair
+    if old is None or new is None:
+        return f"What an epoch costs is known only {'before' if new is None else 'after'}."
+    way = "more" if new > old else "less"
+    share = f" ({100 * (new / old - 1):+.1f} %)" if old else ""
+    return f"An epoch costs {abs(new - old):.2f} USD {way}{share}{', by the price alone' if same_time else ''}."
+
+
+def _causes(changes: Mapping[str, float]) -> str:
+    """Return the causes that changed noticeably, largest first, with their signs."""
+    total = sum(abs(seconds) for seconds in changes.values())
+    named = [name for name, seconds in changes.items() if abs(seconds) > _NAMED * total]
+    return ", ".join(f"{name} {_signed(changes[name])}" for name in sorted(named, key=lambda name: -abs(changes[name])))
+
+
+def _shown(value: float | None, unit: str) -> str:
+    return "-" if value is None else show(value, unit) if unit else f"{value:.2f}"
+
+
+def _change(pair: Sequence[float | None], unit: str) -> str:
+    old, new = pair
+    if old is None or new is None:
+        return "-"
+    if _agree(old, new):
+        return "0 s" if unit == "time" else "0"
+    return f"{'+' if new > old else '-'}{_shown(abs(new - old), unit)}"
 
 
 def _signed(seconds: float) -> str:

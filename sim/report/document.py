@@ -13,6 +13,7 @@ from sim.analysis.memory import gpu_memory
 from sim.epoch import Epoch
 from sim.events import STALLS
 from sim.report.expected_error import expected_error
+from sim.report.inputs import inputs as values_of
 from sim.report.verdict import assumptions, verdict, warnings
 from sim.simulate import Run
 from sim.training.exchange_plan import gradient_bytes
@@ -59,6 +60,7 @@ def _job_document(run: Run, number: int, inputs: Mapping[str, str], noted: Seque
         "seed": run.seed,
         "version": __version__,
         "inputs_sha256": dict(inputs),
+        "inputs": values_of(run, number),
     }
 
 

@@ -11,10 +11,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from sim.check import require
+from sim.spec.library import load_hardware, load_workload
 from sim.spec.listing import HARDWARE, hardware_rows, select
 from sim.spec.yaml import SpecError
+from sim.study.jobs_file import jobs_file
 from sim.study.pool import each
-from sim.study.scenario import Scenario
+from sim.study.scenario import Scenario, sorted_overrides
 
 Document = Mapping[str, Any]
 Documents = Callable[[Scenario], Document]
@@ -33,12 +36,13 @@ class Row:
 
 
 def machines(names: Sequence[str], where: Sequence[str]) -> list[str]:
-    """Return the hardware that *names* list, or the whole catalogue, as far as it meets the conditions *where*.
+    """Return the hardware that *names* list, each once, or the whole catalogue, as far as it meets the conditions *where*.
 
-    Raise SpecError where nothing is left.
+    Raise SpecError where nothing is left, or for a name or file that describes no machine.
     """
     if names and not where:
-        return list(names)
+        require([problem for name in names for problem in _problems(name)])
+        return list(dict.fromkeys(names))
     rows, _ = hardware_rows()
     known = {str(row["name"]) for row in rows}
     unknown = next((name for name in names if name not in known), None)
@@ -53,6 +57,15 @@ def machines(names: Sequence[str], where: Sequence[str]) -> list[str]:
     return kept
 
 
+def _problems(name: str) -> Sequence[str]:
+    """Return why *name* describes no machine; empty where it does."""
+    try:
+        load_hardware(name)
+    except SpecError as error:
+        return error.problems
+    return ()
+
+
 def compare(
     scenario: Scenario,
     hardware: Sequence[str],
@@ -62,7 +75,11 @@ def compare(
     processes: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Row]:
-    """Return a row for each of *hardware* and each number of *nodes*, in that order; *progress* hears how many of all are done."""
+    """Return a row for each of *hardware* and each number of *nodes*, in that order; *progress* hears how many of all are done.
+
+    Raise SpecError where the question itself is wrong, whatever the machine: the workload, an option, or a key that none of them has.
+    """
+    _require_sense(scenario, hardware)
     points = [replace(scenario, hardware=name, nodes=count) for name in hardware for count in (nodes or (None,))]
     rows = []
     for row in each(partial(_row, documents), points, processes):
@@ -70,6 +87,22 @@ def compare(
         if progress is not None:
             progress(len(rows), len(points))
     return rows
+
+
+def _require_sense(scenario: Scenario, hardware: Sequence[str]) -> None:
+    for_hardware, for_workload = sorted_overrides(scenario)
+    if jobs_file(scenario.workload) is not None:
+        raise SpecError(f"{scenario.workload}: lists several jobs; one workload is due here")
+    load_workload(scenario.workload, for_workload)
+    problem = None
+    for name in hardware if for_hardware else ():
+        try:
+            load_hardware(name, for_hardware)
+            return
+        except SpecError as error:
+            problem = problem or error
+    if problem is not None:
+        raise problem
 
 
 def _row(documents: Documents, scenario: Scenario) -> Row:

@@ -1,0 +1,77 @@
+"""Which values went into a run? Every one its descriptions say or leave to a default, by the key that ``--set`` takes, with its unit.
+
+Layer tables, sources and words of description are left out: ``inputs_sha256`` tells whether those differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any, get_args
+
+from pydantic import BaseModel
+
+from sim.simulate import Run
+from sim.spec.fields import Dimension
+from sim.spec.schema import UNFOLDED
+from sim.units import show
+
+DIGITS = 12
+"""Significant digits of a value: values that differ in a description differ here."""
+_WORDS = frozenset({"source", "description", "note", "aliases", "command", "layers"})
+
+
+def inputs(run: Run, number: int = 0) -> dict[str, dict[str, Any]]:
+    """Return what the hardware and the workload of job *number* of *run* say, as values or text with a unit, by dotted key."""
+    hardware = dict(_values(run.hardware))
+    if len(run.hardware.groups) == 1:
+        hardware = {_unfolded(key): value for key, value in hardware.items()}
+    return {"hardware": hardware, "workload": dict(_values(run.jobs[number].job.workload))}
+
+
+def _unfolded(key: str) -> str:
+    """Return *key* of the only group as it may be written."""
+    short = key.removeprefix("groups.0.")
+    return short if short.partition(".")[0] in UNFOLDED else key
+
+
+def _values(spec: BaseModel, before: str = "") -> Iterator[tuple[str, Any]]:
+    for name, dimension in _dimensions(type(spec)).items():
+        yield from _leaves(f"{before}{name}", getattr(spec, name), dimension)
+
+
+def _leaves(key: str, value: Any, dimension: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, BaseModel):
+        yield from _values(value, f"{key}.")
+    elif isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _leaves(f"{key}.{name}", inner, dimension)
+    elif isinstance(value, tuple) and value and isinstance(value[0], BaseModel):
+        for index, item in enumerate(value):
+            yield from _values(item, f"{key}.{index}.")
+    elif isinstance(value, tuple) and value:
+        yield key, " ".join(":".join(f"{part:g}" for part in point) if isinstance(point, tuple) else str(point) for point in value)
+    elif value is not None and value != ():
+        yield key, _quantity(key, value, dimension) if dimension and isinstance(value, int | float) else value
+
+
+def _quantity(key: str, value: float, dimension: str) -> str:
+    """Return *value* in the unit that is usual for it: bits/s on networks, GiB where that is the rounder number."""
+    if dimension == "bandwidth" and (".nic." in key or key.startswith("fabric.")):
+        return show(value, "bit rate", DIGITS)
+    spellings = [show(value, name, DIGITS) for name in ((dimension, "binary size") if dimension == "size" else (dimension,))]
+    return min(spellings, key=len)
+
+
+@cache
+def _dimensions(kind: type[BaseModel]) -> dict[str, str]:
+    """Return the fields of *kind* that are values, and the dimension of those that have one, "" of others."""
+    return {name: next(_marks([*field.metadata, field.annotation]), "") for name, field in kind.model_fields.items() if name not in _WORDS}
+
+
+def _marks(parts: Any) -> Iterator[str]:
+    for part in parts:
+        if isinstance(part, Dimension):
+            yield "" if part.name == "fraction" else part.name
+        elif not isinstance(part, type):
+            yield from _marks((*get_args(part), *getattr(part, "__metadata__", ())))

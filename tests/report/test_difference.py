@@ -1,0 +1,118 @@
+"""Oracle: what was changed by hand between two runs, and the two documents themselves."""
+
+from __future__ import annotations
+
+import json
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sim.documents import document
+from sim.report.difference import difference, difference_text, read_document
+from sim.spec.yaml import SpecError
+from sim.study.scenario import Scenario
+
+BEFORE = Scenario("p3.8xlarge", "vgg11", nodes=2)
+
+
+@pytest.fixture(scope="module")
+def before() -> dict[str, Any]:
+    return document(BEFORE)
+
+
+def said(before: dict[str, Any], after: dict[str, Any]) -> str:
+    return difference_text(difference(before, after), before, after)
+
+
+@pytest.mark.parametrize(
+    ("change", "inputs", "words"),
+    [
+        (Scenario("p3.8xlarge", "vgg11", nodes=2, market="spot"), {"market": ["on_demand", "spot"]}, "by the price alone"),
+        (
+            Scenario("p3.8xlarge", "vgg11", ("price.on_demand=20 USD/h",), nodes=2),
+            {"price.on_demand": ["12.24 USD/h", "20 USD/h"]},
+            "An epoch costs",
+        ),
+        (
+            Scenario("p3.8xlarge", "vgg11", ("node.nic.bandwidth=100 Gbps",), nodes=2),
+            {"node.nic.bandwidth": ["10 Gbps", "100 Gbps"]},
+            "shorter",
+        ),
+        (
+            Scenario("p3.8xlarge", "vgg11", ("node.gpu.power=200 W",), nodes=2),
+            {"node.gpu.power": ["300 W", "200 W"]},
+            "1 input differs, and the figures are the same.",
+        ),
+        (Scenario("p3.8xlarge", "vgg11", nodes=2, seed=3), {"seed": [0, 3]}, "1 input differs, and the figures are the same."),
+        (Scenario("p3.8xlarge", "vgg11", nodes=3), {"nodes": [2, 3], "gpus": [8, 12]}, "network"),
+        (Scenario("p3.8xlarge", "vgg11", nodes=2, batch=32), {"batch_per_gpu": [80, 32]}, "compute"),
+    ],
+)
+def test_names_what_was_changed_and_nothing_else(
+    before: dict[str, Any], change: Scenario, inputs: dict[str, list[Any]], words: str
+) -> None:
+    after = document(change)
+    assert difference(before, after)["inputs"] == inputs
+    text = said(before, after)
+    assert words in text and "are the same." not in text.replace("the figures are the same.", "")
+    assert all(f"{key}: {old} -> {new}" in text for key, (old, new) in inputs.items())
+
+
+def test_causes_explain_the_whole_change_of_the_step(before: dict[str, Any]) -> None:
+    after = document(Scenario("p3.8xlarge", "vgg11", ("node.nic.bandwidth=100 Gbps",), nodes=2))
+    found = difference(before, after)
+    assert sum(found["stalls_s"].values()) == pytest.approx(after["step_time_s"] - before["step_time_s"], rel=1e-5)
+    assert found["cause"] == "network"
+    assert found["speedup"] == pytest.approx(before["step_time_s"] / after["step_time_s"])
+    assert found["changed"] == ["step_time_s", "epoch_time_s", "first_epoch_time_s", "cost_per_epoch_usd"]
+
+
+def test_a_disk_that_only_the_first_epoch_meets() -> None:
+    plain = document(Scenario("p3.16xlarge", "vgg11"))
+    slow = document(Scenario("p3.16xlarge", "vgg11", ("node.storage.volume=gp3",)))
+    text = said(plain, slow)
+    assert "A step takes as long." in text and "The first epoch is " in text and "a step of it: fetch +" in text
+    found = difference(plain, slow)
+    lost = slow["first_epoch"]["step_time_s"] - plain["first_epoch"]["step_time_s"]
+    assert sum(found["first_epoch_stalls_s"].values()) == pytest.approx(lost, rel=1e-6)
+
+
+def test_rounding_is_no_difference(before: dict[str, Any]) -> None:
+    after = deepcopy(before)
+    after["step_time_s"] *= 1 + 1e-12
+    after["cost_per_epoch_usd"] *= 1 - 1e-12
+    after["stalls_s"]["compute"] += 1e-12 * after["step_time_s"]
+    assert said(before, after).endswith("The two runs are the same.")
+    assert said(before, deepcopy(before)).endswith("The two runs are the same.")
+
+
+def test_files_that_differ_in_no_value_are_said_to(before: dict[str, Any]) -> None:
+    after = deepcopy(before)
+    after["inputs_sha256"]["hardware"] = "0" * 64
+    assert "hardware: the file differs, but in no value" in said(before, after)
+
+
+def test_a_price_that_is_not_known_and_a_document_without_values(before: dict[str, Any]) -> None:
+    after = deepcopy(before)
+    after["cost_per_epoch_usd"] = None
+    del after["inputs"]
+    assert "What an epoch costs is known only before." in said(before, after)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[]", "{}", '{"stalls_s": {}, "step_time_s": 1}', '{"jobs": []}', '{"step_time_s": "1", "stalls_s": {"compute": 1}}', "\ufeffno"],
+)
+def test_what_is_no_run_is_refused(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "a.json"
+    file.write_text(text)
+    with pytest.raises(SpecError, match="write one with: sim run"):
+        read_document(file)
+
+
+def test_reads_what_run_wrote(tmp_path: Path, before: dict[str, Any]) -> None:
+    file = tmp_path / "a.json"
+    file.write_text(json.dumps(before))
+    assert read_document(file) == before
