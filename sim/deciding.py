@@ -100,6 +100,7 @@ def compare(
     from sim.report.page.comparison import comparison_page
     from sim.study.compare import compare as compared
     from sim.study.compare import machines
+    from sim.study.nearest import nearest_that_runs
     from sim.study.ranges import whole_numbers
     from sim.study.scenario import Scenario, market_of
 
@@ -110,7 +111,8 @@ def compare(
     counts = whole_numbers(nodes, "--nodes") if nodes is not None else []
     rows = compared(scenario, names, document, nodes=counts, processes=processes, progress=_progress("machines"))
     talk.progress("")
-    found = comparison_document(workload, rows, sort)
+    note = "" if any(row.document for row in rows) else nearest_that_runs(scenario, names)
+    found = comparison_document(workload, rows, sort, note)
     text, table = comparison_text(found), figures_csv(found["rows"])
     write_result(output, html, "compare", found, (text, table), comparison_plot, comparison_page)
     show_table(found, text, table, as_json, as_csv)

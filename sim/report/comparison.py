@@ -15,8 +15,14 @@ SORTS = {"time": "epoch_time_s", "cost": "cost_per_epoch_usd", "name": "hardware
 """What a comparison may be sorted by, and its key in the document."""
 
 
-def comparison_document(workload: str, rows: Sequence[Row], sort: str = "time") -> dict[str, Any]:
-    """Return the JSON document of a comparison, sorted by *sort*; machines that cannot run the workload come last, with the reason."""
+_FRONT = "* nothing else is both faster and cheaper"
+
+
+def comparison_document(workload: str, rows: Sequence[Row], sort: str = "time", note: str = "") -> dict[str, Any]:
+    """Return the JSON document of a comparison, sorted by *sort*; machines that cannot run the workload come last, with the reason.
+
+    *note* says which machine could, where none of them can.
+    """
     if sort not in SORTS:
         raise SpecError(f"--sort {sort}: write one of {', '.join(SORTS)}")
     ran = [dict(row.document) for row in rows if row.document is not None]
@@ -25,7 +31,7 @@ def comparison_document(workload: str, rows: Sequence[Row], sort: str = "time") 
     found = [{**_figures(document), "pareto": on_front} for document, on_front in zip(ran, best, strict=True)]
     found.sort(key=lambda row: (row[key] is None, row[key] if row[key] is not None else 0.0))
     failed = [{"hardware": row.hardware, "nodes": row.nodes, "problem": row.problem} for row in rows if row.document is None]
-    return {"schema": 1, "workload": workload, "rows": found, "left_out": failed}
+    return {"schema": 1, "workload": workload, "rows": found, "left_out": failed, "note": note}
 
 
 _KEPT = (
@@ -49,12 +55,21 @@ def comparison_text(document: dict[str, Any]) -> str:
         Title("", True), Title("hardware", True), Title("nodes"), Title("GPUs"), Title("samples/s"), Title("epoch"), Title("USD/epoch"),
         Title("first"), Title("compute"), Title("largest stall", True),
     ]  # fmt: skip
-    lines = [f"{document['workload']}: {len(document['rows'])} machines", "", aligned(titles, [_cells(row) for row in document["rows"]])]
-    if document["rows"]:
-        lines += ["", "* nothing else is both faster and cheaper"]
+    rows = document["rows"]
+    lines = [f"No machine can run {document['workload']}."]
+    if rows:
+        count = f"{len(rows)} machine{'s' * (len(rows) > 1)}"
+        lines = [f"{document['workload']}: {count}", "", aligned(titles, [_cells(row) for row in rows]), "", _FRONT]
     if document["left_out"]:
-        lines += ["", "Cannot run it:", *(f"  - {failed['problem']}" for failed in document["left_out"])]
-    return "\n".join(lines)
+        lines += [*(["", "Cannot run it:"] if rows else []), *(f"  - {_problem(failed)}" for failed in document["left_out"])]
+    return "\n".join([*lines, *([f"  - {document['note']}"] if document["note"] else [])])
+
+
+def _problem(failed: dict[str, Any]) -> str:
+    """Return why a machine cannot run the workload, with its name and number of nodes where several were tried."""
+    problem = str(failed["problem"])
+    where = failed["hardware"] + (f", {failed['nodes']} nodes" if (failed["nodes"] or 1) > 1 else "")
+    return problem if problem.startswith(f"{where}:") else f"{where}: {problem.removeprefix(failed['hardware'] + ': ')}"
 
 
 def _cells(row: dict[str, Any]) -> list[str]:

@@ -29,8 +29,12 @@ def test_compare_writes_all_its_files(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_compare_says_when_nothing_can_run_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["compare", "vgg16", "p3.2xlarge", "--batch", "100000"]) == 1
-    assert "largest batch that fits" in capsys.readouterr().out
+    assert main(["compare", "vgg16", "p3.2xlarge", "p2.xlarge", "--batch", "100000"]) == 1
+    said = capsys.readouterr().out
+    assert said.startswith("No machine can run vgg16.") and "  - p2.xlarge: " in said
+    assert "largest batch that fits" in said and "nor can the machine with the largest GPUs" in said
+    assert main(["compare", "vgg16", "p2.xlarge", "--batch", "150"]) == 1
+    assert "nearest that can: " in capsys.readouterr().out
 
 
 def test_recommend(capsys: pytest.CaptureFixture[str]) -> None:
@@ -69,6 +73,13 @@ def test_diff(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["profile", "p3.16xlarge", "resnet18", "--nodes", "1..4"], "one number is due"),
         (["compare", "resnet18", "--where", "gpus=3"], "no machine of the catalogue"),
         (["compare", "resnet18", "p3.2xlarge", "--sort", "colour"], "write one of time, cost"),
+        (["compare", "resnet18", "p3.2xlarge", "p3.16xlrge"], "did you mean p3.16xlarge"),
+        (["compare", "resnet18", "nowhere.yaml"], "nowhere.yaml: no such file"),
+        (["compare", "resnet81", "p3.2xlarge"], "did you mean resnet18"),
+        (["compare", "resnet18", "p3.2xlarge", "g5.xlarge", "--set", "node.nic.bandwith=1 Gbps"], "did you mean 'bandwidth'"),
+        (["compare", "resnet18", "p3.2xlarge", "--precision", "fp31"], "write one of fp32"),
+        (["compare", "resnet18-and-vgg16", "p3.16xlarge"], "one workload is due"),
+        (["recommend", "resnet18", "p3.16xlrge", "--budget-hours", "1"], "did you mean p3.16xlarge"),
         (["recommend", "resnet18"], "write one of the two"),
         (["recommend", "resnet18", "--budget-hours", "-1"], "write more than 0"),
         (["sweep", "p3.2xlarge", "resnet18", "--vary", "node.nic.bandwith=1..2 Gbps:2", "-o", "never.csv"], "did you mean 'bandwidth'"),
