@@ -13,16 +13,24 @@ import math
 from collections.abc import Iterable, Mapping
 
 import simpy
-from simpy.events import EventPriority
+from simpy.events import NORMAL, EventPriority
 
-from sim.cluster.fairshare import Flow, max_min_rates
+from sim.cluster.fairshare import Flow, Share, max_min_rates
 from sim.events import EventLog, RateChange
 
 _AFTER_EVERYTHING = EventPriority(2)  # SimPy runs priorities 0 and 1 of an instant first
 _INSTANT = 1e-12  # of the clock: two finishes closer than this are one
+_MOST_SOLVED = 4096  # where no step is like another, questions do not repeat either
 
 ALONE = Flow({}, cap=1.0)
 """What an activity asks that takes its time and nothing else."""
+
+
+def fire(env: simpy.Environment, event: simpy.Event, delay: float, priority: EventPriority = NORMAL) -> None:
+    """Let *event* happen in *delay* seconds, as a simpy.Timeout does, whose waiters need not know of it before; once."""
+    event._ok = True
+    event._value = None
+    env.schedule(event, priority, delay)
 
 
 class Activity:
@@ -64,6 +72,10 @@ class Network:
         self._started = 0
         self._planned = False
         self._wake_at = math.inf
+        self._timers: set[float] = set()
+        """Finishes for which a timer runs already."""
+        self._solved: dict[tuple[tuple[int, float, float], ...], tuple[list[Share], list[Flow]]] = {}
+        """Shares by what was asked for (see `_shares`); steps repeat themselves, and so do the questions."""
 
     def add_link(self, link: str, capacity: float) -> None:
         """Describe a resource before anything uses it."""
@@ -78,6 +90,7 @@ class Network:
             raise ValueError(f"capacity of {link} (={capacity}) must be > 0")
         if capacity != self.capacity[link]:
             self.capacity[link] = capacity
+            self._solved.clear()
             self._freed[link] = None
             self._plan()
 
@@ -138,10 +151,8 @@ class Network:
         if not self._planned:
             self._planned = True
             event = self.env.event()
-            event._ok = True  # an event that fires by itself, as simpy.Timeout does, but after all others of this instant
-            event._value = None
             event.callbacks.append(self._replan)
-            self.env.schedule(event, _AFTER_EVERYTHING)
+            fire(self.env, event, 0.0, _AFTER_EVERYTHING)
 
     def _replan(self, _: simpy.Event) -> None:
         self._planned = False
@@ -174,9 +185,18 @@ class Network:
         return [found[number] for number in sorted(found) if number in self.active]
 
     def _rate(self, activities: list[Activity]) -> None:
-        shares = max_min_rates([activity.asks for activity in activities], self.capacity)
-        for activity, (rate, bottleneck) in zip(activities, shares, strict=True):
+        for activity, (rate, bottleneck) in zip(activities, self._shares([activity.asks for activity in activities]), strict=True):
             self._give(activity, rate, bottleneck)
+
+    def _shares(self, flows: list[Flow]) -> list[Share]:
+        """Return what each of *flows* gets, which are one component; kept with them, so that no id in a key is used again."""
+        key = tuple([(id(usage), weight, cap) for usage, weight, cap in flows])
+        known = self._solved.get(key)
+        if known is None:
+            if len(self._solved) >= _MOST_SOLVED:
+                self._solved.clear()
+            known = self._solved[key] = (max_min_rates(flows, self.capacity), flows)
+        return known[0]
 
     def _give(self, activity: Activity, rate: float, bottleneck: str) -> None:
         """Let *activity* go on at *rate*, held back by *bottleneck*, from now on."""
@@ -207,8 +227,11 @@ class Network:
             self._wake_at = math.inf
             return
         finish = self._heap[0][0]
-        if finish != self._wake_at:
-            self._wake_at = finish
+        if finish == self._wake_at:
+            return
+        self._wake_at = finish
+        if finish not in self._timers:
+            self._timers.add(finish)
             timeout = self.env.timeout(max(0.0, finish - self.env.now), value=finish)
             timeout.callbacks.append(self._wake)
 
@@ -217,6 +240,7 @@ class Network:
         return activity is None or activity._version != entry[2]
 
     def _wake(self, timeout: simpy.Event) -> None:
+        self._timers.discard(timeout.value)
         if timeout.value != self._wake_at:
             return  # planned before a change that moved the finish
         self._wake_at = math.inf

@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 import simpy
 
 from sim.cluster.gpu import LiveGpu
+from sim.cluster.network import fire
 from sim.events import Cause, EventLog
 from sim.training.operations import Op, Operation
 
@@ -50,15 +51,13 @@ class _Round:
         self._awaited: dict[int, simpy.Event] = {}
         self.following: _Round | None = None
 
-    def arrive(self, index: int) -> None:
-        """Count one class in at the operation *index*."""
+    def arrive(self, index: int, lag: float) -> None:
+        """Count one class in at the operation *index*, whose slowest rank comes *lag* seconds from now."""
+        now = self._env.now
+        self.arrived[index] = max(self.arrived[index], now + lag)
         self.missing[index] -= 1
         if self.missing[index] == 0:
-            self.arrived[index] = self._env.now
-            self.after(self.operations[index].delay, lambda: self._open(index))
-
-    def _open(self, index: int) -> None:
-        self.ready[index].succeed()
+            fire(self._env, self.ready[index], self.arrived[index] + self.operations[index].delay - now)
 
     def until(self, index: int) -> SimProcess:
         """Wait until the operation *index* has ended; of most nobody waits for the end."""
@@ -76,13 +75,6 @@ class _Round:
         self.ended[index] = True
         if index in self._awaited:
             self._awaited[index].succeed()
-
-    def after(self, delay: float, action: Callable[[], None]) -> None:
-        """Do *action* in *delay* seconds."""
-        if delay > 0:
-            self._env.timeout(delay).callbacks.append(lambda _: action())
-        else:
-            action()
 
 
 class Exchange:
@@ -141,7 +133,7 @@ class Exchange:
     def _arrive(self, rank: int, lag: float) -> tuple[_Round, int]:
         round_, index = self._at[rank], self._next[rank]
         self._next[rank] += 1
-        round_.after(lag, lambda: round_.arrive(index))
+        round_.arrive(index, lag)
         return round_, index
 
     def _after(self, round_: _Round) -> _Round:

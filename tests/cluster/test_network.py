@@ -263,6 +263,30 @@ def test_all_changes_of_one_instant_are_taken_together(rated):
     assert rated == [100, 50] and bench.env.now == pytest.approx(15.0)
 
 
+def test_a_question_that_recurs_is_answered_once_per_capacity(rated):
+    """Two readers of one disk, three rounds; the disk is slower in the third."""
+    bench, disk = Bench(a=4.0), {"a": 1.0}
+    for begin in (0.0, 10.0, 20.0):
+        bench.start(f"x{begin}", 4.0, disk, at=begin)
+        bench.start(f"y{begin}", 8.0, disk, at=begin)
+    bench.capacity_at(15.0, "a", 2.0)
+    assert [time for time, _ in bench.run()] == [2.0, 3.0, 12.0, 13.0, 24.0, 26.0]
+    assert rated == [2, 1, 2, 1]
+
+
+def test_one_timer_runs_for_each_finish():
+    """x ends at 10 s, six times interrupted by others that end before: 6 timers for them, and one for x."""
+    bench = Bench(own=1.0, other=1.0)
+    bench.start("x", 10.0, {"own": 1.0})
+    for begin in range(6):
+        bench.start(f"y{begin}", 0.5, {"other": 1.0}, at=float(begin))
+    timers = []
+    timeout = bench.env.timeout
+    bench.env.timeout = lambda delay, value=None: timers.append(value) or timeout(delay, value)
+    bench.run()
+    assert sorted(value for value in timers if value is not None) == [0.5, 1.5, 2.5, 3.5, 4.5, 5.5, 10.0]
+
+
 def test_ends_that_differ_by_rounding_only_are_one_instant(rated):
     """0.3 / 0.1 is a trifle less than 3 / 1."""
     bench = Bench(a=10.0)

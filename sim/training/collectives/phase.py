@@ -15,10 +15,18 @@ import simpy
 
 from sim.cluster.network import Network
 from sim.events import Cause, EventLog
+from sim.spec import shelf
 from sim.training.collectives.plan import CollectivePlan, Cost, Live, live_load
 from sim.training.operations import Op
 
 SimProcess = Generator[simpy.Event, object, None]
+
+Names = tuple[dict[str, tuple[Cause, str]], dict[tuple[str, float], dict[str, float]]]
+"""By live link what it means that it holds a collective back; by operation and bytes what each puts on live links."""
+
+
+def _names(plan: CollectivePlan, live: Live) -> Names:
+    return plan.causes(live), {}
 
 
 class PhaseExecutor:
@@ -30,8 +38,7 @@ class PhaseExecutor:
         self._rank = rank
         self._plan = plan
         self._live = live
-        self._causes = plan.causes(live)
-        self._usage: dict[tuple[str, float], dict[str, float]] = {}
+        self._causes, self._usage = shelf.remembered((PhaseExecutor, id(plan), id(live)), lambda: _names(plan, live), (plan, live))
 
     def __call__(self, name: str, ident: int, nbytes: float, op: Op = "all_reduce") -> SimProcess:
         """Play one *op* on *nbytes*."""
