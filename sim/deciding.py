@@ -280,17 +280,18 @@ def share(
     jobs: Annotated[str, typer.Argument(metavar="JOBS", help="a file of several jobs, or its name in workloads/jobs/")],
     policy: Annotated[list[str], typer.Option(help="even, proportional or greedy, beside even; all without any")] = [],  # noqa: B006
     workers: Annotated[int | None, typer.Option(min=1, help="loader workers of a node; as many as it has cores by default")] = None,
+    nodes: Annotated[int | None, typer.Option(min=1, help="nodes of the only group")] = None,
     sets: Sets = [],  # noqa: B006
     as_json: Json = False,
     as_csv: Csv = False,
 ) -> None:
-    """Divide a machine's loader workers among jobs that come and go: what each gains, and who is done when."""
+    """Divide the loader workers of nodes among jobs that come and go: what each gains, and who is done when."""
     from sim.report.figures import figures_csv
     from sim.report.share import share_document, share_rows, share_text
     from sim.study.share import POLICIES
     from sim.study.share import share as shared
 
-    document = share_document(shared(hardware, jobs, policy or POLICIES, sets, workers))
+    document = share_document(shared(hardware, jobs, policy or POLICIES, sets, workers, nodes))
     show_table(document, share_text(document), figures_csv(share_rows(document)), as_json, as_csv)
 
 

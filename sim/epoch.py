@@ -252,7 +252,7 @@ class EpochRun:
     def _state(self) -> State:
         now, times = self.env.now, self._live[0].boundaries
         waits = sorted(self.log.waiting_since.items())
-        progress = self.network.state()
+        progress = sorted(self.network.state())  # whichever of those alike was started first
         ranks = [rank for live in self._live for rank in live.ranks]
         meetings = dict.fromkeys(rank.exchange for rank in ranks)
         exchanges = [found for exchange in meetings for found in sorted(exchange.playing.values()) or [("", now)]]

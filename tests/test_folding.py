@@ -117,3 +117,83 @@ def test_a_flaw_between_equal_groups_splits_only_itself() -> None:
     """Two groups alike with a slow node between them: one slot of five, and one of one."""
     found = simulated(Cluster([("", 2), ("slow GPU", 1), ("", 3)], [4] * 6))
     assert [slot.count for slot in found.cluster] == [5, 1]
+
+
+class Crowd(NamedTuple):
+    """Several jobs on one cluster: by node and GPU, which job has it (-1: none); and the fabric between."""
+
+    groups: list[tuple[str, int]]
+    dealt: list[list[int]]
+    fabric: dict[str, Any]
+
+    @property
+    def hardware(self) -> Hardware:
+        made = [{"node": node(flaw), "count": count} for flaw, count in self.groups]
+        return Hardware.model_validate({"name": "crowded", "groups": made, "fabric": self.fabric})
+
+    def placement(self, job: int) -> tuple[Placement, ...]:
+        found = [(number, tuple(gpu for gpu, owner in enumerate(owners) if owner == job)) for number, owners in enumerate(self.dealt)]
+        return tuple(Placement(number, gpus) for number, gpus in found if gpus)
+
+    @property
+    def jobs(self) -> list[int]:
+        return sorted({owner for owners in self.dealt for owner in owners} - {-1})
+
+    @property
+    def kinds(self) -> int:
+        """Different (kind of node, who has which GPU) among the nodes in use: what must be told apart between nodes."""
+        flaws = [flaw for flaw, count in self.groups for _ in range(count)]
+        return len({(flaw, tuple(owners)) for flaw, owners in zip(flaws, self.dealt, strict=True) if set(owners) != {-1}})
+
+
+FABRICS: list[dict[str, Any]] = [
+    {},
+    {"core_bandwidth": "1.5 GB/s"},
+    {"leaf_spine": {"nodes_per_leaf": 2, "uplink_bandwidth": "600 MB/s"}},
+    {"leaf_spine": {"nodes_per_leaf": 1, "uplink_bandwidth": "700 MB/s", "pods": {"leaves": 2, "oversubscription": 2}}},
+    {"leaf_spine": {"nodes_per_leaf": 2, "uplink_bandwidth": "600 MB/s"}, "rank_order": "scattered"},
+    {
+        "dragonfly": {
+            "nodes_per_router": 1, "routers_per_group": 2, "groups": 4,
+            "local_bandwidth": "400 MB/s", "global_bandwidth": "500 MB/s",
+        }
+    },
+]  # fmt: skip
+
+
+@st.composite
+def crowds(draw: st.DrawFn, fabrics: list[dict[str, Any]] = FABRICS) -> Crowd:
+    """Two or three jobs that have nodes alike, nodes of their own, or what chance gives them."""
+    flaws = draw(st.lists(st.sampled_from(FLAWS), max_size=2, unique=True))
+    groups = draw(st.permutations([("", draw(st.integers(1, 3))), *((flaw, draw(st.integers(1, 2))) for flaw in flaws)]))
+    nodes, jobs = sum(count for _, count in groups), draw(st.integers(2, 3))
+    few = st.lists(st.integers(-1, jobs - 1), min_size=4, max_size=4)
+    pool = draw(st.lists(few, min_size=1, max_size=3))  # so that some nodes are dealt alike
+    dealt = [list(draw(st.sampled_from(pool))) for _ in range(nodes)]
+    for job in range(jobs):
+        dealt[job % nodes][job] = job
+    return Crowd(list(groups), dealt, draw(st.sampled_from(fabrics)))
+
+
+def crowded(crowd: Crowd, fold: bool, noise: float | None = None, **keys: Any) -> Run:
+    """Jobs of different sizes that read, prepare and exchange, the second a little later."""
+    jobs = []
+    for job in crowd.jobs:
+        layers = [layer(0.01, 0.02 + 0.003 * job, 10**6 * (1 + job)), layer(0.01, 0.02, 10**5)]
+        placement = crowd.placement(job)
+        workload = toy_workload(layers, samples=12 * sum(len(part.gpus) for part in placement), prepared=1e7, noise=noise, **keys)
+        jobs.append(Job(workload, placement, start=0.05 * job))
+    return simulate(crowd.hardware, jobs, exact=True, fold=fold)
+
+
+@settings(max_examples=30)
+@given(crowds(), st.sampled_from(["synthetic", "pytorch", "dali_cpu"]), st.sampled_from(["Ring", "Tree"]))
+def test_folded_jobs_side_by_side_are_the_unfolded_ones(crowd: Crowd, loader: str, algorithm: str) -> None:
+    """Step and every stall of every job to 1e-9, whoever shares which node, NIC, uplink, disk and cores with whom."""
+    folded, whole = (crowded(crowd, fold, loader=loader, prep=0.01, stack={"nccl_algo": algorithm}) for fold in (True, False))
+    assert len(folded.cluster) == crowd.kinds
+    for one, other in zip(folded.jobs, whole.jobs, strict=True):
+        for short, long in ((one.first, other.first), (one.warm, other.warm)):
+            assert short.time == pytest.approx(long.time, rel=1e-9)
+            assert short.step_time == pytest.approx(long.step_time, rel=1e-9)
+            assert dict(short.stalls) == pytest.approx(dict(long.stalls), abs=1e-9 * long.step_time)

@@ -77,7 +77,7 @@ def warn_job(hardware: Hardware, workload: Workload, ranks_per_node: int | None 
 
 
 def _workers(hardware: Hardware) -> list[Group]:
-    return [group for group in hardware.groups if group.role == "worker" and group.node.gpu_count]
+    return [group for group in hardware.groups if group.role == "worker" and group.node.gpu_count and group.count]
 
 
 def _counts(hardware: Hardware, nodes: int | None, gpus: int | None) -> Iterator[str]:
@@ -104,7 +104,7 @@ def _storage(hardware: Hardware, workload: Workload) -> Iterator[Problem]:
     if workload.input.loader == "synthetic":
         return
     for index, group in enumerate(hardware.groups):
-        if group.role == "worker" and group.node.storage is None:
+        if group.role == "worker" and group.count and group.node.storage is None:
             yield (
                 ("groups", index, "node", "storage"),
                 f"is missing, but the loader '{workload.input.loader}' reads {workload.dataset.name} from a disk; "

@@ -17,8 +17,8 @@ links of two groups, or, adaptively (Valiant), half of all. Between groups all-t
 Torus: a job has a block of whole rows, in order along a snake, whose ring crosses each link once; all to all loads a directed
 link of a ring of k nodes with N/k floor(k^2/4)/2 of the N - 1 streams each node sends (of a row of j < k: N/j floor(j/2) ceil(j/2)).
 
-Limits: the busiest group of a tree stands for all like it; links of a torus carry the mean of a tree; jobs have blocks of their own on a
-torus; switches have no latency of their own beyond the fabric's, and spread flows evenly (no hash collisions).
+Limits: the busiest group of a tree stands for all like it; links of a torus carry the mean of a tree; jobs whose blocks of a torus overlap
+load all links of these alike; switches have no latency of their own beyond the fabric's, and spread flows evenly (no hash collisions).
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from typing import Literal, NamedTuple
 
 from sim.spec.fabric import Dragonfly, LeafSpine, Torus
 from sim.spec.hardware import Fabric, Hardware, Nic
+from sim.spec.yaml import SpecError
 
 
 class Pattern(NamedTuple):
@@ -255,7 +256,7 @@ def crossed(hardware: Hardware, placements: Sequence[Sequence[int]], job: int, f
         return _leaf_spine(fabric, fabric.leaf_spine, nic, placements, job, fold)
     if fabric.dragonfly is not None:
         return _dragonfly(fabric, fabric.dragonfly, placements, job, fold)
-    return _torus(fabric, fabric.torus, nodes, job) if fabric.torus is not None else NOTHING
+    return _torus(fabric, fabric.torus, placements, job) if fabric.torus is not None else NOTHING
 
 
 def uplinks(spec: LeafSpine, nic: Nic) -> float:
@@ -275,12 +276,14 @@ class _Tier(NamedTuple):
     """The group that stands for each that the job is in."""
 
 
-def _tier(placements: Sequence[Sequence[int]], job: int, size: int, fold: bool) -> _Tier:
+def _tier(placements: Sequence[Sequence[int]], job: int, size: int, fold: bool, above: int = 1) -> _Tier:
+    """Return the groups of *size* nodes; those alike are also in groups of *above* times as many that are alike."""
     counted = [Counter(node // size for node in nodes) for nodes in placements]
+    outer = [Counter(node // (size * above) for node in nodes) for nodes in placements]
     kinds: dict[tuple[int, ...], list[int]] = {}
     name_of = {}
     for group in sorted(counted[job]):
-        vector = tuple(counts[group] for counts in counted)
+        vector = tuple(counts[group] for counts in counted) + tuple(counts[group // above] for counts in outer if above > 1)
         alike = kinds.setdefault(vector if fold else (*vector, group), [])
         alike.append(group)
         name_of[group] = alike[0]
@@ -320,7 +323,7 @@ def _leaf_spine(fabric: Fabric, spec: LeafSpine, nic: Nic, placements: Sequence[
 def _dragonfly(fabric: Fabric, spec: Dragonfly, placements: Sequence[Sequence[int]], job: int, fold: bool) -> Crossed:
     routers, groups = spec.routers_per_group, spec.groups
     detour = float("inf") if spec.routing == "minimal" else 2.0  # Valiant: every byte crosses two links of its kind
-    small = _tier(placements, job, spec.nodes_per_router, fold)
+    small = _tier(placements, job, spec.nodes_per_router, fold, routers)
     large = _tier(placements, job, spec.nodes_per_router * routers, fold)
     whole = {first: group for first, _, group in _groups(large, job, fabric)}
     ports: list[Port] = []
@@ -336,13 +339,40 @@ def _dragonfly(fabric: Fabric, spec: Dragonfly, placements: Sequence[Sequence[in
     return Crossed(tuple(ports))
 
 
-def _torus(fabric: Fabric, spec: Torus, nodes: Sequence[int], job: int) -> Crossed:
+def _torus(fabric: Fabric, spec: Torus, placements: Sequence[Sequence[int]], job: int) -> Crossed:
+    nodes = placements[job]
+    if len(placements) > 1 or max(nodes) >= len(nodes):  # one job from the first node on: the last plane may lack rows
+        _check_block(spec, nodes)
     ports, strides = [], list(accumulate(spec.dimensions, lambda size, length: size * length, initial=1))
     everyone = Group(0, (len(nodes),), fabric.rank_order == "by_switch")
     for axis, (full, stride) in enumerate(zip(spec.dimensions, strides, strict=False)):
         length = min(full, -(-len(nodes) // stride))
         if length > 1:
             what = f"links of dimension {axis} of the torus"
-            name = f"job{job}.dimension{axis}"
+            name = f"job{_overlapping(placements, job)}.dimension{axis}"
             ports.append(TorusPort(name, spec.link_bandwidth, what, everyone, False, 1.0, None, False, length, full, stride))
     return Crossed(tuple(ports))
+
+
+def _check_block(spec: Torus, nodes: Sequence[int]) -> None:
+    """Raise SpecError unless *nodes* are a block of a torus: they follow one another, in whole rows (planes, ...) from where one starts."""
+    first, count, whole = min(nodes), len(nodes), 1
+    for length in spec.dimensions:  # part of one row, or whole rows in one plane, and so on
+        if count <= whole * length:
+            break
+        whole *= length
+    within = whole * length
+    if max(nodes) - first + 1 != count or first % whole or count % whole or first // within != max(nodes) // within:
+        raise SpecError(
+            f"{count} nodes from node {first} on are no block of a torus of {' x '.join(map(str, spec.dimensions))}; "
+            f"give a job nodes that follow one another, whole rows of {spec.dimensions[0]} or a part of one"
+        )
+
+
+def _overlapping(placements: Sequence[Sequence[int]], job: int) -> int:
+    """Return the first of the jobs whose nodes overlap those of *job*, directly or through others'."""
+    found, reached = {job}, set(placements[job])
+    while more := {other for other, nodes in enumerate(placements) if other not in found and reached & set(nodes) and len(nodes) > 1}:
+        found |= more
+        reached.update(*(placements[other] for other in more))
+    return min(found)

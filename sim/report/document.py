@@ -14,6 +14,7 @@ from sim.epoch import Epoch
 from sim.events import STALLS
 from sim.report.expected_error import expected_error
 from sim.report.inputs import inputs as values_of
+from sim.report.placement import placement_text
 from sim.report.verdict import assumptions, verdict, warnings
 from sim.simulate import Run
 from sim.training.exchange_plan import gradient_bytes
@@ -41,7 +42,9 @@ def run_document(
         document |= freed(run, number, bottlenecks[number] if bottlenecks else None)
     if len(documents) == 1:
         return documents[0]
-    return {"schema": SCHEMA, "jobs": [{"job": number, **document} for number, document in enumerate(documents)]}
+    places = [placement_text(job.job.placement) for job in run.jobs]
+    jobs = [{"job": number, "placement": places[number], **document} for number, document in enumerate(documents)]
+    return {"schema": SCHEMA, "jobs": jobs}
 
 
 def infeasible_document(hardware: str, workload: str, nodes: int, gpus: int, problem: str, brief: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from sim.units import show
 def share_document(found: Shared) -> dict[str, Any]:
     """Return the JSON document of *found*; gains are shares of what the first policy, even, gives."""
     return {
-        "schema": 1, "hardware": found.hardware, "workers": found.cores,
+        "schema": 1, "hardware": found.hardware, "workers": found.cores[0], "most_workers": found.cores[1],
         "policies": [_policy(found, outcome) for outcome in found.outcomes],
     }  # fmt: skip
 
@@ -43,10 +43,9 @@ def share_rows(document: dict[str, Any]) -> list[dict[str, Any]]:
 
 def share_text(document: dict[str, Any]) -> str:
     """Return *document* as a table for people."""
-    lines = [
-        f"{document['workers']} loader workers of each node of {document['hardware']} among {len(document['policies'][0]['jobs'])} jobs",
-        "",
-    ]
+    least, most = document["workers"], document["most_workers"]
+    each = str(least) if least == most else f"{least} to {most}"
+    lines = [f"{each} loader workers of each node of {document['hardware']} among {len(document['policies'][0]['jobs'])} jobs", ""]
     longest = max(len(row["workload"]) for row in share_rows(document))
     lines.append(f"{'policy':13} {'job':{longest}} {'GPUs':>5} {'workers/GPU':>12} {'samples/s':>10} {'gain':>8} {'from':>9} {'to':>9}")
     for policy in document["policies"]:

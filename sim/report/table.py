@@ -19,7 +19,7 @@ def run_text(run: Run, document: Mapping[str, Any], number: int = 0, verbose: bo
     name = f"job {document['job']}: " if "job" in document else ""
     head = (
         f"{name}{document['workload']} on {document['hardware']}: {document['gpus']} x {run.node(number).gpu.name}, "
-        f"{document['nodes']} node{'s' * (document['nodes'] > 1)}, {document['batch_per_gpu']} samples per GPU, {document['precision']}, "
+        f"{document.get('placement') or _nodes(document['nodes'])}, {document['batch_per_gpu']} samples per GPU, {document['precision']}, "
         f"{document['stack']}"
     )
     step, first = document["step_time_s"], document["first_epoch"]
@@ -46,6 +46,10 @@ def run_text(run: Run, document: Mapping[str, Any], number: int = 0, verbose: bo
     if document["warnings"]:
         lines += ["  Warnings:", *(f"    - {text}" for text in document["warnings"])]
     return "\n".join(lines)
+
+
+def _nodes(count: int) -> str:
+    return f"{count} node{'s' * (count > 1)}"
 
 
 def bar(share: float, width: int = BAR) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -116,6 +117,35 @@ Fraction = Annotated[float, *_quantity("fraction", lambda value: 0 <= value <= 1
 Factor = Annotated[float, *_quantity("fraction", _above_zero, "above zero")]
 Count = Annotated[int, *_whole(1)]
 Whole = Annotated[int, *_whole(0)]
+
+_SPAN = re.compile(r"\s*(\d{1,9})\s*(?:\.\.\s*(\d{1,9})\s*)?")
+
+
+def _numbers(value: object) -> tuple[tuple[int, int], ...]:
+    """Read a number, ``A..B`` (both included), or a list or ``+``-joined text of these, as spans (first, last)."""
+    if isinstance(value, tuple):
+        return value  # already read
+    parts = value if isinstance(value, list) else value.split("+") if isinstance(value, str) else [value]
+    if not parts:
+        raise ValueError("is empty; write a number from 0 on, a range such as 4..7, or a list of these")
+    return tuple(_span(part) for part in parts)
+
+
+def _span(part: object) -> tuple[int, int]:
+    match = _SPAN.fullmatch(str(part)) if isinstance(part, str | int) and not isinstance(part, bool) else None
+    if match is None:
+        raise ValueError(f"{units.shorten(part)} is no number from 0 on, and no range; write for example 3, 4..7 or [0, 4..7]")
+    first, last = int(match.group(1)), int(match.group(2) or match.group(1))
+    if last < first:
+        raise ValueError(f"{first}..{last} goes down; write {last}..{first}")
+    return first, last
+
+
+Numbers = Annotated[
+    tuple[tuple[int, int], ...],
+    *_read(_numbers, {"type": ["integer", "string", "array"], "description": "numbers from 0 on: 3, 4..7 (both included), or a list"}),
+]
+"""Which of several alike: spans (first, last), both included."""
 
 
 def _source(value: object) -> object:

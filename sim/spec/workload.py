@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from sim.spec.fields import Bytes, Count, Factor, Fraction, OperatorClass, Precision, Seconds, Source, Spec, Whole, Work
+from sim.spec.fields import Bytes, Count, Factor, Fraction, Numbers, OperatorClass, Precision, Seconds, Source, Spec, Whole, Work
 from sim.spec.stack import Stack
 
 
@@ -201,11 +201,15 @@ class Workload(Spec):
 
 
 class JobSpec(Spec):
-    """One of several jobs on one cluster: *placement* (GPUs per node, as in ``1+2``) or *gpus* of the first node."""
+    """One of several jobs on one cluster: which *nodes*, and there *placement* (GPUs per node, as in ``1+2``) or *gpus* by number."""
 
     workload: Workload
+    nodes: Numbers = ()
+    """Numbers of its nodes, from 0 on; without, *placement* counts from the first node, and *gpus* are those of the first."""
     placement: str | None = None
+    """GPUs of each node in turn, 0 for none, those that are free; with *nodes* one number stands for each of them."""
     gpus: tuple[Whole, ...] = ()
+    """GPUs on each of its nodes."""
     start: Seconds = 0.0
     epochs: Factor = 1.0
     """Epochs after which it is over, where jobs that come and go share loader workers (``sim share``)."""

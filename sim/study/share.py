@@ -1,14 +1,15 @@
-"""How should jobs on one machine divide its cores among their loaders, and who is done when? By policy, as jobs come and go.
+"""How should jobs divide the cores of their nodes among their loaders, and who is done when? By policy, as jobs come and go.
 
 A worker prepares 1/c samples/s (c: core time of a sample here), a GPU takes at most g of them, so a job with w workers for each of its
-GPUs runs at min(g, w/c) a GPU. Policies divide as many workers as the node has cores (hardware threads by what they add):
+GPUs runs at min(g, w/c) a GPU. Policies divide as many workers as a node has cores (hardware threads by what they add) among the jobs
+on it; a job on several nodes has on each what the least of them gives:
 
 - *even*: each job as many; *proportional*: each GPU as many;
 - *greedy*: one for each GPU, then one more for each GPU of the job whose busy share min(1, w/(c g)) grows most by it, as long as any does
   (A-Dloader: loaders for concurrent jobs by predicted throughput, again as jobs arrive and complete).
 
 Between two arrivals or completions all rates are constant, those of a simulation of the jobs that run, caches warm; so every policy's
-course is exact arithmetic on those. Limits: jobs on the same nodes; GPUs stay with their job; starting and stopping workers is free.
+course is exact arithmetic on those. Limits: GPUs stay with their job; starting and stopping workers is free.
 """
 
 from __future__ import annotations
@@ -20,54 +21,80 @@ from typing import Literal, NamedTuple, get_args
 
 from sim.cluster.build import slots
 from sim.simulate import simulate
-from sim.spec.hardware import Hardware, Node
-from sim.spec.library import load, load_hardware
+from sim.spec.hardware import Hardware
+from sim.spec.library import load
 from sim.spec.workload import Jobs, Workload
 from sim.spec.yaml import SpecError
-from sim.study.jobs_file import jobs_file, place_jobs
-from sim.study.scenario import Scenario, sorted_overrides
-from sim.training.job import Job, core_time
+from sim.study.jobs_file import jobs_file
+from sim.study.scenario import Scenario, prepare, sorted_overrides
+from sim.training.job import Job, core_time, job_slots
 
 Policy = Literal["even", "proportional", "greedy"]
 POLICIES: tuple[Policy, ...] = get_args(Policy)
 
 
 class Need(NamedTuple):
-    """What one job asks of a node: its GPUs there, the samples/s that one of them takes, and that one worker prepares."""
+    """What one GPU of a job asks: the samples/s that it takes, and that one worker prepares."""
 
-    gpus: int
     taken: float
     prepared: float
 
     def busy(self, workers: int) -> float:
-        """Return the share of the time that a GPU works with so many *workers* of its own."""
+        """Return the share of the time that the GPU works with so many *workers* of its own."""
         return min(1.0, workers * self.prepared / self.taken)
 
 
-def even(workers: int, needs: Sequence[Need]) -> list[int]:
-    """Return the workers of each GPU where every job has as many of *workers*; each GPU has one at least."""
-    return [max(1, workers // len(needs) // need.gpus) for need in needs]
+class Host(NamedTuple):
+    """A node, or several alike: its loader *workers*, and the *gpus* that each job, by number, has there."""
+
+    workers: int
+    gpus: Mapping[int, int]
 
 
-def proportional(workers: int, needs: Sequence[Need]) -> list[int]:
-    """Return the workers of each GPU where every GPU has as many of *workers*."""
-    return [max(1, workers // sum(need.gpus for need in needs))] * len(needs)
+Needs = Mapping[int, Need]
+"""By job, of those that run."""
 
 
-def greedy(workers: int, needs: Sequence[Need]) -> list[int]:
-    """Return the workers of each GPU where each further one goes where GPUs work most more; none where none would."""
-    given = [1] * len(needs)
-    left = workers - sum(need.gpus for need in needs)
+def even(hosts: Sequence[Host], needs: Needs) -> dict[int, int]:
+    """Return the workers of each GPU, by job, where every job on a host has as many of its workers; each GPU has one at least."""
+    return _least(hosts, needs, lambda host, here, job: host.workers // len(here) // here[job])
+
+
+def proportional(hosts: Sequence[Host], needs: Needs) -> dict[int, int]:
+    """Return the workers of each GPU, by job, where every GPU of a host has as many of its workers."""
+    return _least(hosts, needs, lambda host, here, job: host.workers // sum(here.values()))
+
+
+def _least(hosts: Sequence[Host], needs: Needs, given: Callable[[Host, Mapping[int, int], int], int]) -> dict[int, int]:
+    """Return the least that any host has *given* to each GPU of a job, whose GPUs all have as many; 1 at least."""
+    found: dict[int, int] = {}
+    for host in hosts:
+        here = {job: gpus for job, gpus in host.gpus.items() if job in needs}
+        for job in here:
+            each = max(1, given(host, here, job))
+            found[job] = min(each, found.get(job, each))
+    return {job: found[job] for job in needs}
+
+
+def greedy(hosts: Sequence[Host], needs: Needs) -> dict[int, int]:
+    """Return the workers of each GPU, by job, where each further one goes where GPUs work most more; none where none would."""
+    given = dict.fromkeys(needs, 1)
+    left = [host.workers - sum(gpus for job, gpus in host.gpus.items() if job in needs) for host in hosts]
     while True:
-        gains = [need.busy(have + 1) - need.busy(have) if need.gpus <= left else 0.0 for need, have in zip(needs, given, strict=True)]
-        best = max(range(len(needs)), key=lambda job: gains[job])
+        gains = {job: need.busy(given[job] + 1) - need.busy(given[job]) if _fits(hosts, left, job) else 0.0 for job, need in needs.items()}
+        best = max(gains, key=lambda job: gains[job])
         if gains[best] <= 1e-12:
             return given
         given[best] += 1
-        left -= needs[best].gpus
+        left = [free - host.gpus.get(best, 0) for free, host in zip(left, hosts, strict=True)]
 
 
-DIVIDE: Mapping[Policy, Callable[[int, Sequence[Need]], list[int]]] = {"even": even, "proportional": proportional, "greedy": greedy}
+def _fits(hosts: Sequence[Host], left: Sequence[int], job: int) -> bool:
+    """Tell whether one more worker for each GPU of *job* is *left* on all its hosts."""
+    return all(host.gpus.get(job, 0) <= free for host, free in zip(hosts, left, strict=True) if job in host.gpus)
+
+
+DIVIDE: Mapping[Policy, Callable[[Sequence[Host], Needs], dict[int, int]]] = {"even": even, "proportional": proportional, "greedy": greedy}
 
 
 class Stretch(NamedTuple):
@@ -125,40 +152,47 @@ class Shared:
     jobs: tuple[Job, ...]
     arrivals: tuple[float, ...]
     epochs: tuple[float, ...]
-    cores: int
+    cores: tuple[int, int]
+    """Loader workers of a node that has jobs: the fewest, and the most."""
     outcomes: tuple[Outcome, ...]
 
 
 def share(
-    hardware: str, jobs: str, policies: Sequence[str] = POLICIES, overrides: Sequence[str] = (), workers: int | None = None
+    hardware: str,
+    jobs: str,
+    policies: Sequence[str] = POLICIES,
+    overrides: Sequence[str] = (),
+    workers: int | None = None,
+    nodes: int | None = None,
 ) -> Shared:
-    """Return how *policies* (``even`` first, to compare with) divide *workers* (all cores if None) among the jobs of a file."""
+    """Return how *policies* (``even`` first, to compare with) divide the *workers* of each node (all cores if None) among its jobs.
+
+    The jobs are those of a file, on *nodes* nodes (as many as described if None).
+    """
     chosen = [_policy(name) for name in policies]
     path = jobs_file(jobs)
     if path is None:
         raise SpecError(f"{jobs}: lists no jobs; 'sim share' divides a machine among those of a jobs file, such as resnet18-and-vgg16")
-    for_hardware, for_jobs = sorted_overrides(Scenario(hardware, jobs, tuple(overrides)))
-    machine = load_hardware(hardware, for_hardware)
-    placed = place_jobs(machine, path, for_jobs).jobs
+    scenario = Scenario(hardware, jobs, tuple(overrides), nodes=nodes)
+    question = prepare(scenario)
+    machine, placed = question.hardware, tuple(question.jobs)
     if any(job.sharers > 1 for job in placed):
         raise SpecError(f"{jobs}: with coordinated_prep jobs have one loader together; leave it out to divide workers among them")
-    epochs = tuple(entry.epochs for entry in load(Jobs, path, for_jobs).spec.jobs)
-    nodes = _same_nodes(placed)
-    node = slots(machine.spec, [placed[0].placement])[0]
-    total = workers if workers is not None else math.floor(node.cores)
-    if total < sum(len(job.placement[0].gpus) for job in placed):
-        raise SpecError(f"--workers {total}: {sum(len(job.placement[0].gpus) for job in placed)} GPUs of a node need one each; write that")
-    course_of = _Courses(machine.spec, placed, epochs, [_need(machine.spec, node.node, job) for job in placed], total)
+    epochs = tuple(entry.epochs for entry in load(Jobs, path, sorted_overrides(scenario)[1]).spec.jobs)
+    used = slots(machine, [job.placement for job in placed])
+    hosts = [Host(workers or math.floor(slot.cores), {job: len(gpus) for job, gpus in slot.lent}) for slot in used]
+    for host in hosts:
+        if host.workers < (gpus := sum(host.gpus.values())):
+            raise SpecError(f"--workers {host.workers}: {gpus} GPUs of a node need one each; write that")
+    speeds = {number: min(slot.node.host.cpu.speed for slot, _ in job_slots(number, used)) for number in range(len(placed))}
+    course_of = _Courses(machine, placed, epochs, {number: _need(machine, speeds[number], job) for number, job in enumerate(placed)}, hosts)
     every = dict.fromkeys((POLICIES[0], *chosen))
     outcomes = tuple(course_of.outcome(policy) for policy in every)
+    count, per_node = sum(slot.count for slot in used), [host.workers for host in hosts]
     return Shared(
-        f"{machine.spec.name}, {nodes} nodes" if nodes > 1 else machine.spec.name,
-        tuple(placed),
-        course_of.arrivals,
-        epochs,
-        total,
-        outcomes,
-    )
+        f"{machine.name}, {count} nodes" if count > 1 else machine.name,
+        placed, course_of.arrivals, epochs, (min(per_node), max(per_node)), outcomes,
+    )  # fmt: skip
 
 
 def _policy(name: str) -> Policy:
@@ -168,24 +202,13 @@ def _policy(name: str) -> Policy:
     return found
 
 
-def _same_nodes(jobs: Sequence[Job]) -> int:
-    """Return the nodes of *jobs*; raise SpecError unless all have the same ones, with as many GPUs on each."""
-    nodes = [tuple(part.node for part in job.placement) for job in jobs]
-    for number, (job, own) in enumerate(zip(jobs, nodes, strict=True)):
-        if own != nodes[0] or len({len(part.gpus) for part in job.placement}) > 1:
-            raise SpecError(
-                f"jobs.{number}: runs on other nodes than jobs.0, or unevenly; 'sim share' divides nodes that all jobs have alike"
-            )
-    return len(nodes[0])
-
-
-def _need(hardware: Hardware, node: Node, job: Job) -> Need:
-    """Return what *job* asks: how fast its GPUs are by simulation with synthetic data, what a worker prepares by its core time."""
+def _need(hardware: Hardware, speed: float, job: Job) -> Need:
+    """Return what *job* asks: how fast its GPUs are by simulation with synthetic data, what a worker on cores of *speed* prepares."""
     workload = job.workload
     synthetic = workload.model_copy(update={"input": workload.input.model_copy(update={"loader": "synthetic"})})
     taken = simulate(hardware, [replace(job, workload=synthetic, start=0.0)], cold=False).jobs[0].throughput / job.ranks
-    each = core_time(workload) / node.host.cpu.speed
-    return Need(len(job.placement[0].gpus), taken, 1.0 / each if each > 0 else math.inf)
+    each = core_time(workload) / speed
+    return Need(taken, 1.0 / each if each > 0 else math.inf)
 
 
 def with_workers(workload: Workload, workers: int) -> Workload:
@@ -197,8 +220,8 @@ def with_workers(workload: Workload, workers: int) -> Workload:
 class _Courses:
     """The courses of the jobs under policies; a set of jobs that run together is simulated once for each division."""
 
-    def __init__(self, hardware: Hardware, jobs: Sequence[Job], epochs: Sequence[float], needs: Sequence[Need], workers: int) -> None:
-        self.hardware, self.jobs, self.needs, self.workers = hardware, jobs, needs, workers
+    def __init__(self, hardware: Hardware, jobs: Sequence[Job], epochs: Sequence[float], needs: Needs, hosts: Sequence[Host]) -> None:
+        self.hardware, self.jobs, self.needs, self.hosts = hardware, jobs, needs, hosts
         self.arrivals = tuple(job.start for job in jobs)
         self.work = [job.workload.dataset.samples * count for job, count in zip(jobs, epochs, strict=True)]
         self._known: dict[tuple[tuple[int, int], ...], dict[int, float]] = {}
@@ -208,14 +231,15 @@ class _Courses:
         found = course(self.arrivals, self.work, lambda active: self._rates(policy, active))
         done = tuple(max(stretch.end for stretch in found if job in stretch.rates) for job in range(len(self.jobs)))
         throughput = tuple(work / (end - start) for work, end, start in zip(self.work, done, self.arrivals, strict=True))
-        fullest = max((tuple(stretch.rates) for stretch in found), key=len)
-        given = dict(zip(fullest, DIVIDE[policy](self.workers, [self.needs[job] for job in fullest]), strict=True))
-        alone = {job: DIVIDE[policy](self.workers, [need])[0] for job, need in enumerate(self.needs)}
-        return Outcome(policy, tuple(given.get(job, alone[job]) for job in range(len(self.jobs))), throughput, done)
+        given = self._given(policy, max((tuple(stretch.rates) for stretch in found), key=len))
+        return Outcome(policy, tuple(given.get(job, self._given(policy, (job,))[job]) for job in self.needs), throughput, done)
+
+    def _given(self, policy: Policy, active: tuple[int, ...]) -> dict[int, int]:
+        """Return the workers of each GPU, by job, while *active* jobs run."""
+        return DIVIDE[policy](self.hosts, {job: self.needs[job] for job in active})
 
     def _rates(self, policy: Policy, active: tuple[int, ...]) -> dict[int, float]:
-        given = DIVIDE[policy](self.workers, [self.needs[job] for job in active])
-        key = tuple(zip(active, given, strict=True))
+        key = tuple(self._given(policy, active).items())
         if key not in self._known:
             running = [replace(self.jobs[job], workload=with_workers(self.jobs[job].workload, each), start=0.0) for job, each in key]
             ran = simulate(self.hardware, running, cold=False)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from sim.cluster.build import Placement
 from sim.cluster.fabric import ALL, RING, SWITCH, TREE, Crossed, Pattern, Sent, crossed
 from sim.events import Cause
+from sim.spec.yaml import SpecError
 from sim.training.collectives.tree import double_binary_tree
 from sim.training.job import Job
 from tests.harness import all_reduce_alone, cluster, layer, run, toy_node, toy_workload
@@ -224,3 +225,68 @@ def test_folded_is_unfolded_and_its_size_does_not_grow():
     assert run(toys, workload).jobs[0].warm.step_time == pytest.approx(run(toys, workload, fold=False).jobs[0].warm.step_time, rel=1e-9)
     small, large = (run(leaves(nodes, 4, 8), workload).log.capacity for nodes in (8, 4096))
     assert set(small) == set(large)
+
+
+def test_disjoint_jobs_on_a_fabric_that_holds_nobody_back_are_as_fast_as_alone():
+    """Closed form: 1 GB over two nodes' NICs of 1 GB/s is 1 s, whoever else exchanges on other nodes, wherever these lie."""
+    toys = leaves(12, 3, 1)
+    (alone,), _ = exchanging(toys, (0, 1))
+    assert alone == pytest.approx(1.0, rel=1e-3)
+    for placements in (((0, 1), (4, 5)), ((0, 3), (1, 6), (2, 9)), ((2, 11), (0, 4), (3, 8), (1, 10))):
+        together, _ = exchanging(toys, *placements)
+        assert together == pytest.approx([alone] * len(placements), rel=1e-9)
+
+
+def test_jobs_on_common_nodes_share_their_nic():
+    """Fair share: two rings through one NIC get half of it each, a third job beside one of them does not matter to the other."""
+    toys = cluster(toy_node(3, nic=GB, pcie=1e15), count=4)
+    workload = toy_workload([layer(1e-9, 1e-9, 250_000_000)], samples=8)
+    on = [((0, 0), (1, 0)), ((0, 1), (1, 1)), ((2, 0), (3, 0))]
+    jobs = [Job(workload, tuple(Placement(node, (gpu,)) for node, gpu in places)) for places in on]
+    assert [job.warm.step_time for job in run(toys, *jobs).jobs] == pytest.approx([2.0, 2.0, 1.0], rel=1e-3)
+
+
+def test_jobs_that_meet_on_one_node_share_its_nic_alone():
+    """Fair share: rings over nodes 0-1 and 1-2 meet at node 1's NIC, and get half of it each."""
+    toys = cluster(toy_node(2, nic=GB, pcie=1e15), count=3)
+    workload = toy_workload([layer(1e-9, 1e-9, 250_000_000)], samples=8)
+    on = [((0, 0), (1, 0)), ((1, 1), (2, 0))]
+    jobs = [Job(workload, tuple(Placement(node, (gpu,)) for node, gpu in places)) for places in on]
+    assert [job.warm.step_time for job in run(toys, *jobs).jobs] == pytest.approx([2.0, 2.0], rel=1e-3)
+
+
+def torus_of_pairs():
+    """A torus of 4 x 4 nodes of two GPUs, whose links are half as fast as the NICs."""
+    return cluster(toy_node(2, nic=GB, pcie=1e15), count=16, torus={"dimensions": [4, 4], "link_bandwidth": "500 MB/s"})
+
+
+def test_jobs_with_blocks_of_a_torus_meet_only_where_these_overlap():
+    """Closed form: a ring of a row sends 2 (3/4) GB over links of 0.5 GB/s, and twice as long where another job has the same row."""
+    workload = toy_workload([layer(1e-9, 1e-9, 250_000_000)], samples=8)
+    rows = {
+        ((0, 0), (4, 0)): [3.0, 3.0],
+        ((0, 0), (0, 1)): [6.0, 6.0],
+        ((8, 0), (4, 0), (8, 1)): [6.0, 3.0, 6.0],
+    }
+    for places, times in rows.items():
+        jobs = [Job(workload, tuple(Placement(node, (gpu,)) for node in range(first, first + 4))) for first, gpu in places]
+        assert [job.warm.step_time for job in run(torus_of_pairs(), *jobs).jobs] == pytest.approx(times, rel=1e-3)
+
+
+@pytest.mark.parametrize("nodes", [(0, 2), (2, 3, 4, 5), (1, 2, 3, 4, 5, 6, 7, 8), (4, 5, 6, 7, 8, 9)])
+def test_nodes_that_are_no_block_of_a_torus_are_refused(nodes):
+    job = Job(toy_workload(), tuple(Placement(node, (0,)) for node in nodes))
+    with pytest.raises(SpecError, match=f"{len(nodes)} nodes from node {nodes[0]} on are no block of a torus of 4 x 4"):
+        run(torus_of_pairs(), job)
+
+
+def test_jobs_share_the_global_links_of_a_dragonfly():
+    """Fair share: a ring of two groups finds half of their 4 links of 2 GB/s by a third group; two jobs have half of that each."""
+    toys = dragonfly(routing="adaptive", global_bandwidth="100 MB/s", local_bandwidth="1 TB/s")
+    (alone,), found = exchanging(toys, (0, 8))
+    assert alone == pytest.approx(1 / 0.2, rel=1e-3)
+    assert next(blame.resource for blame in found.stalls if blame.cause is Cause.NETWORK).startswith("global links of group 0")
+    together, _ = exchanging(toys, (0, 8), (2, 10))
+    assert together == pytest.approx([2 * alone] * 2, rel=1e-3)
+    three, _ = exchanging(toys, (0, 8), (2, 16))
+    assert three == pytest.approx([2 * alone] * 2, rel=1e-3)  # group 0 alone is common

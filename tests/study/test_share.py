@@ -11,31 +11,51 @@ from hypothesis import strategies as st
 
 from sim.report.share import share_document, share_text
 from sim.spec.yaml import SpecError
-from sim.study.share import Need, course, even, greedy, proportional, share
+from sim.study.share import Host, Need, course, even, greedy, proportional, share
 
-needs_of = st.lists(st.builds(Need, st.integers(1, 4), st.floats(10, 1000), st.floats(10, 200)), min_size=1, max_size=3)
+needs_of = st.lists(st.builds(Need, st.floats(10, 1000), st.floats(10, 200)), min_size=1, max_size=3)
+
+
+def divided(policy, workers, gpus, needs):
+    """Workers of each GPU where all jobs have so many GPUs each on one host."""
+    given = policy([Host(workers, dict(enumerate(gpus)))], dict(enumerate(needs)))
+    return [given[job] for job in range(len(needs))]
 
 
 def test_policies_divide_as_they_say():
     """Closed form: 24 workers, 6 GPUs; a GPU of the first needs 2 workers, one of the second 10."""
-    needs = [Need(2, 100.0, 50.0), Need(4, 1000.0, 100.0)]
-    assert even(24, needs) == [6, 3]
-    assert proportional(24, needs) == [4, 4]
-    assert greedy(24, needs) == [2, 5]
-    assert greedy(1000, needs) == [2, 10]
+    gpus, needs = [2, 4], [Need(100.0, 50.0), Need(1000.0, 100.0)]
+    assert divided(even, 24, gpus, needs) == [6, 3]
+    assert divided(proportional, 24, gpus, needs) == [4, 4]
+    assert divided(greedy, 24, gpus, needs) == [2, 5]
+    assert divided(greedy, 1000, gpus, needs) == [2, 10]
+
+
+def test_a_job_on_several_hosts_has_what_the_least_gives():
+    """Closed form: job 0 has two GPUs on each of two hosts, beside job 1 (two GPUs) on one, beside nobody on the other."""
+    hosts, needs = [Host(12, {0: 2, 1: 2}), Host(30, {0: 2})], {0: Need(1000.0, 100.0), 1: Need(200.0, 100.0)}
+    assert even(hosts, needs) == proportional(hosts, needs) == {0: 3, 1: 3}
+    assert greedy(hosts, needs) == {0: 4, 1: 2}  # job 1 has enough at 2, and 12 - 4 are left for two GPUs of job 0
+    assert even(hosts, {0: needs[0]}) == {0: 6}  # while job 1 does not run
+
+
+def test_jobs_on_other_hosts_do_not_count():
+    hosts = [Host(12, {0: 2}), Host(12, {1: 4})]
+    needs = {0: Need(1000.0, 100.0), 1: Need(1000.0, 100.0)}
+    for policy in (even, proportional, greedy):
+        assert policy(hosts, needs) == {0: 6, 1: 3}
 
 
 @given(needs_of, st.integers(0, 20))
 def test_greedy_keeps_the_most_gpus_busy_where_jobs_are_alike_in_size(needs, spare):
     """Oracle: every division tried; gains never grow with workers, so the greedy one is the best of jobs with one GPU."""
-    needs = [need._replace(gpus=1) for need in needs]
     workers = len(needs) + spare
     best = max(
         sum(need.busy(given) for need, given in zip(needs, tried, strict=True))
         for tried in product(range(1, workers + 1), repeat=len(needs))
         if sum(tried) <= workers
     )
-    found = greedy(workers, needs)
+    found = divided(greedy, workers, [1] * len(needs), needs)
     assert sum(found) <= workers
     assert sum(need.busy(given) for need, given in zip(needs, found, strict=True)) == pytest.approx(best)
 

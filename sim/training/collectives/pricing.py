@@ -89,7 +89,11 @@ def _ring_traffic(layout: Layout) -> Traffic:
     streams = [(part, hop, 1.0) for part in layout.parts for channel in part.channels.channels for hop in channel.hops]
     if layout.nodes == 1:
         return Traffic(tuple(streams), 0.0, layout.fabric)
-    leaving = [outward(edge, RING, 1.0) for ring in layout.rings for edge in ring if edge.fabric]
+    leaving = [
+        outward(edge, RING, 1.0)._replace(node=node)
+        for ring in layout.rings
+        for node, edge in enumerate(edge for edge in ring if edge.fabric)
+    ]
     return Traffic(tuple(streams), float(layout.nodes * layout.channels), layout.fabric, tuple(leaving), layout.crossed)
 
 

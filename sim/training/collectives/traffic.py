@@ -124,6 +124,8 @@ class Outward(NamedTuple):
     hop: Hop
     onto: int | None
     streams: float
+    node: int = 0
+    """Which of the part's nodes, where they send to unlike ones."""
 
 
 def nic_of(hop: Hop) -> int:
@@ -169,8 +171,10 @@ class Traffic:
     def _on_switches(self, chunk: float, protocol: str) -> dict[str, float]:
         """Return the load on links between switches, per byte of one stream; of unlike nodes the most that any would put there."""
         found: dict[str, float] = {}
-        for part in dict.fromkeys(out.part.slot.name for out in self.outward) if self.crossed.ports else ():
-            sent = [_sent(out, chunk, protocol) for out in self.outward if out.part.slot.name == part]
+        by_node: dict[tuple[str, int], list[Sent]] = defaultdict(list)
+        for out in self.outward if self.crossed.ports else ():
+            by_node[out.part.slot.name, out.node].append(_sent(out, chunk, protocol))
+        for sent in dict.fromkeys(map(tuple, by_node.values())):  # nodes that send alike load alike
             for name, amount in self.crossed.load(sent).items():
                 found[name] = max(amount, found.get(name, 0.0))
         return found

@@ -1,0 +1,112 @@
+"""Which GPUs of which nodes does each of several jobs get? Those it names, or the first that no earlier job has.
+
+A job says ``nodes`` (numbers from 0 on, as in ``4..7``), ``placement`` (GPUs of each node in turn, as in ``1+2``; one number with
+``nodes`` is for each of them) or ``gpus`` (by number, on each of its nodes); without ``nodes``, ``placement`` counts from the first
+node on, 0 for a node without the job, and ``gpus`` are those of the first. A job that says nothing takes every GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sim.cluster.build import Placement, place
+from sim.spec.hardware import Hardware
+from sim.spec.workload import JobSpec
+from sim.spec.yaml import SpecError
+
+
+class Places:
+    """The GPUs of a cluster while jobs take them one after another."""
+
+    def __init__(self, hardware: Hardware) -> None:
+        self._whole = {part.node: part.gpus for part in place(hardware)}
+        self._name = hardware.name
+        self._one_kind = len(hardware.groups) == 1
+        self._taken: dict[int, dict[int, int]] = {}
+
+    def take(self, number: int, entry: JobSpec) -> tuple[Placement, ...]:
+        """Return where job *number* runs, and take its GPUs. Raise SpecError, without a place, where it cannot run there."""
+        nodes = self._nodes(entry)
+        if entry.placement is not None:
+            wanted = self._first_free(nodes, entry.placement, each=bool(entry.nodes))
+        elif entry.gpus:
+            wanted = [Placement(node, entry.gpus) for node in (nodes if entry.nodes else nodes[:1])]
+        else:
+            wanted = [Placement(node, self._whole[node]) for node in nodes]
+        for part in wanted:
+            self._check(part)
+        for part in wanted:
+            self._taken.setdefault(part.node, {}).update(dict.fromkeys(part.gpus, number))
+        return tuple(wanted)
+
+    def _nodes(self, entry: JobSpec) -> list[int]:
+        """Return the nodes that *entry* names, in order; all without any."""
+        if not entry.nodes:
+            return list(self._whole)
+        beyond = next((last for _, last in entry.nodes if last not in self._whole), None)
+        if beyond is not None:
+            more = f", and --nodes {beyond + 1} adds equal ones" if self._one_kind else ""
+            raise SpecError(f"nodes: there is no node {beyond}; {self._name} has {_those(len(self._whole), 'node')} here{more}")
+        found = [node for first, last in entry.nodes for node in range(first, last + 1)]
+        if twice := next((node for node in found if found.count(node) > 1), None) if len(set(found)) < len(found) else None:
+            raise SpecError(f"nodes: node {twice} is named twice; name each once")
+        return sorted(found)
+
+    def _first_free(self, nodes: Sequence[int], placement: str, each: bool) -> list[Placement]:
+        try:
+            counts = [int(part) for part in placement.split("+")]
+        except ValueError:
+            raise SpecError(f"placement {placement or repr('')}: write the GPUs of each node joined by '+', for example 1+2") from None
+        if each and len(counts) == 1:
+            counts *= len(nodes)
+        if len(counts) > len(nodes) or (each and len(counts) < len(nodes)):
+            more = f"; --nodes {len(counts)} adds equal ones" if self._one_kind else ""
+            there = f"nodes names {len(nodes)}" if each else f"there {_are(len(nodes))}{more}"
+            raise SpecError(f"placement {placement}: has numbers for {len(counts)} nodes, but {there}")
+        if not any(counts):
+            raise SpecError(f"placement {placement}: a job needs a GPU; write 1 or more for some node")
+        return [self._free(node, count, placement) for node, count in zip(nodes, counts, strict=False) if count]
+
+    def _free(self, node: int, count: int, placement: str) -> Placement:
+        """Return the first *count* GPUs of *node* that no job has."""
+        if not 0 < count <= len(self._whole[node]):
+            raise SpecError(f"placement {placement}: {count} GPUs of node {node}; it has {_those(len(self._whole[node]), 'GPU')}")
+        free = tuple(gpu for gpu in self._whole[node] if gpu not in self._taken.get(node, {}))
+        if count > len(free):
+            raise SpecError(f"placement {placement} needs {count} GPUs of node {node}, of which {len(free)} are free")
+        return Placement(node, free[:count])
+
+    def _check(self, part: Placement) -> None:
+        """Raise SpecError unless all GPUs of *part* are there, once, and free."""
+        known, taken = self._whole[part.node], self._taken.get(part.node, {})
+        for index, gpu in enumerate(part.gpus):
+            if gpu not in known:
+                raise SpecError(f"there is no GPU {gpu} on node {part.node}; it has {_those(len(known), 'GPU')}")
+            if gpu in part.gpus[:index]:
+                raise SpecError(f"gpus: GPU {gpu} is named twice; name each once")
+            if gpu in taken:
+                raise SpecError(
+                    f"GPU {gpu} of node {part.node} belongs to an earlier job, jobs.{taken[gpu]}; "
+                    "give each job 'nodes', 'placement' or 'gpus' of its own"
+                )
+
+
+def nodes_of(hardware: Hardware, placement: Sequence[Placement]) -> Hardware:
+    """Return *hardware* with those nodes alone that *placement* uses, each group with as many as it has of them."""
+    numbers, first, groups = {part.node for part in placement}, 0, []
+    for group in hardware.groups:
+        used = group.count
+        if group.role == "worker" and group.node.gpu_count:
+            used = sum(node in numbers for node in range(first, first + group.count))
+            first += group.count
+        groups.append(group.model_copy(update={"count": used}))
+    return hardware.model_copy(update={"groups": tuple(groups)})
+
+
+def _those(count: int, what: str) -> str:
+    """Return the numbers of *count* things, as in 'GPUs 0 to 7'."""
+    return f"{what} 0 alone" if count == 1 else f"{what}s 0 to {count - 1}"
+
+
+def _are(count: int) -> str:
+    return "is 1" if count == 1 else f"are {count}"
