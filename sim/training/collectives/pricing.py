@@ -71,14 +71,24 @@ def tree_piece(volume: float, hops: int, protocol: str = "Simple") -> float:
     return piece_of(volume, hops, protocol, _TREE_CUTS)
 
 
-def nvls_piece(nbytes: float, layout: Layout) -> float:
-    """Return the bytes of all GPUs' shards that a reduction in NVSwitch passes on at once."""
-    shards = layout.channels * layout.most_local
-    chunk = _LARGEST_NVLS_PIECE if layout.nodes < 4 else _NVLS_TREE_CUTS[1][1]
-    for rounds, smaller in _NVLS_CUTS if layout.nodes == 1 else _NVLS_TREE_CUTS:
+def nvls_shards(layout: Layout) -> int:
+    """Return into how many shards a reduction in NVSwitch cuts: one for each GPU of each of its own channels."""
+    newest = float(layout.parts[0].slot.node.gpu.compute_capability) >= 10
+    return nccl.NVLS_CHANNELS[100 if newest else 90][layout.nodes > 1] * layout.most_local
+
+
+def nvls_piece(nbytes: float, shards: int, nodes: int) -> float:
+    """Return the bytes of all *shards* that a reduction in NVSwitch passes on at once."""
+    chunk = nvls_largest(nodes)
+    for rounds, smaller in _NVLS_CUTS if nodes == 1 else _NVLS_TREE_CUTS:
         if nbytes < rounds * shards * chunk:
             chunk = min(chunk, smaller)
     return min(nbytes, shards * chunk)
+
+
+def nvls_largest(nodes: int) -> float:
+    """Return the bytes of a shard that a reduction in NVSwitch passes on at once at most."""
+    return _LARGEST_NVLS_PIECE if nodes < 4 else _NVLS_TREE_CUTS[1][1]
 
 
 # --- ring ------------------------------------------------------------------------------------------------------------
@@ -272,7 +282,8 @@ def _nvls_tree(layout: Layout, op: str, protocol: str, nbytes: float) -> Priced:
 def _in_nvswitch(layout: Layout, op: str, protocol: str, nbytes: float, sent: float, hops: int) -> Priced:
     """Return it with *sent* payloads out of each node, over *hops* hops between nodes each way.
 
-    A switch adds words as they come: a piece is on its way for one load and one store (NVIDIA/nccl src/device/all_reduce.h).
+    A switch adds words as they come: a piece is on its way for one load and one store (NVIDIA/nccl src/device/all_reduce.h), and
+    the next follows when all GPUs have seen it stored, one latency later. NCCL's share of the bandwidth is that of the largest pieces.
     """
     local = layout.most_local
     crossing = (local + 1) / local if op == "all_reduce" else 1.0
@@ -282,13 +293,16 @@ def _in_nvswitch(layout: Layout, op: str, protocol: str, nbytes: float, sent: fl
     spans = [Span(edges, 1.0 / nccl.NVLS_EFFICIENCY["blackwell" if newest else "hopper"], 1)]
     if layout.nodes > 1:
         spans.append(Span(heads(layout), sent / layout.channels / crossing, hops, SWITCH if hops == 1 and sent == 1.0 else TREE))
-    piece = crossing * nvls_piece(nbytes, layout)
+    shards = nvls_shards(layout)
+    piece, largest = crossing * nvls_piece(nbytes, shards, layout.nodes), crossing * shards * nvls_largest(layout.nodes)
+    late = edges[0].latency(protocol)
     traffic = traffic_of(layout, spans, layout.nodes * sent / crossing)
     paces = [min(traffic.pace(edge, volume, protocol, span.count) for edge in span.edges) for span in spans]
     slowest = held(min(paces), traffic, volume, protocol)
     between = 2 * hops * spans[1].edges[0].latency(protocol) if layout.nodes > 1 else 0.0
     first = sum(2 * span.hops * piece / pace.rate for span, pace in zip(spans, paces, strict=True))
-    time = 4 * edges[0].latency(protocol) + between + first + max(0.0, volume - piece) / slowest.rate
+    each = max(piece / slowest.rate, piece / paces[0].rate + late * (1 - piece / largest))
+    time = 4 * late + between + first + max(0.0, volume / piece - 1) * each
     return Priced(volume, time, volume, slowest, traffic, latency_of(edges[:1]))
 
 

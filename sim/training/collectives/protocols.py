@@ -1,6 +1,7 @@
 """What do NCCL's protocols trade? Wire bytes for latency: a flag in every word (LL) or line (LL128) saves the fence that Simple needs.
 
 LL sends 4 bytes of flag with 4 of data, LL128 8 of 128 (NVIDIA/nccl `src/include/device.h`): that many more bytes cross every link.
+In a tree over NVLink LL128 loses more: 7/9 is what NCCL's tuner leaves it there (`src/graph/tuning.cc`, one node).
 A hop's latency is the transport class's for Simple; LL's is the class's own where it was fitted, otherwise, and for LL128, the share that
 NCCL's tuner takes between its own figures (`nccl_constants`, 2.30) for NVLink, PCIe and network hops, of rings or of trees; of
 Simple one latency stands for both. Not modelled: that LL
@@ -12,7 +13,7 @@ from __future__ import annotations
 from typing import Literal
 
 from sim.cluster.topology import Route
-from sim.training.collectives.nccl_constants import NCCL_2_30, PROTOCOLS
+from sim.training.collectives.nccl_constants import NCCL_2_30, PROTOCOLS, TREE_LL128_SHARE
 
 Protocol = Literal["LL", "LL128", "Simple"]
 
@@ -21,6 +22,16 @@ WIRE_BYTES = {"LL": 8 / 4, "LL128": 128 / 120, "Simple": 1.0}
 
 
 Kind = Literal["nvlink", "pcie", "network"]
+
+
+def wire_bytes(kind: Kind, protocol: str, row: str = "Ring") -> float:
+    """Return what a byte of payload weighs on the links of a hop of rings or of trees (*row*)."""
+    return 1 / TREE_LL128_SHARE[0] if (kind, protocol, row) == ("nvlink", "LL128", "Tree") else WIRE_BYTES[protocol]
+
+
+def kind_of(route: Route, network: bool) -> Kind:
+    """Return the row of NCCL's tables that *route* takes; *network* tells whether the hop leaves the node."""
+    return "network" if network else "nvlink" if route.path_class in ("NVL", "NVS") else "pcie"
 
 
 def latency_share(protocol: str, kind: Kind, row: str = "Ring") -> float:
@@ -33,7 +44,7 @@ def latency_share(protocol: str, kind: Kind, row: str = "Ring") -> float:
 def hop_latency(route: Route, network: bool, protocol: str, row: str = "Ring") -> float:
     """Return the seconds that a chunk takes on one hop beyond its bytes; *network* tells whether the hop leaves the node."""
     transport = route.transport
-    kind: Kind = "network" if network else "nvlink" if route.path_class in ("NVL", "NVS") else "pcie"
+    kind = kind_of(route, network)
     if protocol == "LL" and transport.hop_latency_ll is not None:
         return transport.hop_latency_ll * latency_share("LL", kind, row) / latency_share("LL", kind)
     return transport.hop_latency * latency_share(protocol, kind, row)

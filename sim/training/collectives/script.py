@@ -16,7 +16,7 @@ from sim.training.collectives.halving_doubling import halving_doubling_all_reduc
 from sim.training.collectives.hierarchical import hierarchical_all_reduce
 from sim.training.collectives.layout import Layout
 from sim.training.collectives.nvls import SWITCH, nvls_all_reduce
-from sim.training.collectives.pricing import nvls_piece, piece_of, switch_edge, tree_piece
+from sim.training.collectives.pricing import nvls_piece, nvls_shards, piece_of, switch_edge, tree_piece
 from sim.training.collectives.ring import ring_all_gather, ring_all_reduce, ring_broadcast, ring_reduce_scatter
 from sim.training.collectives.schedule import Transfer
 from sim.training.collectives.traffic import Edge
@@ -74,7 +74,7 @@ def _nvls(layout: Layout, op: str, nbytes: float) -> list[Script]:
     if layout.nodes > 1 or op != "all_reduce":
         raise SpecError("NVLS between nodes, or other than all_reduce, is played as one activity only")
     (part,) = layout.parts
-    pieces = max(1, round(nbytes / nvls_piece(nbytes, layout)))
+    pieces = max(1, round(nbytes / nvls_piece(nbytes, nvls_shards(layout), 1)))
     transfers = nvls_all_reduce(range(layout.ranks), nbytes, pieces)
     names = {SWITCH: "nvswitch"} | {rank: f"gpu{gpu}" for rank, gpu in enumerate(part.gpus)}
     return [Script(transfers, [switch_edge(part, names[transfer.src], names[transfer.dst]) for transfer in transfers])]

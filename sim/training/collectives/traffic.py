@@ -19,7 +19,7 @@ from sim.cluster.fabric import NOTHING, Crossed, Pattern, Sent
 from sim.events import Cause
 from sim.spec.hardware import Fabric
 from sim.training.collectives.channels import NETWORK, Channels, Hop
-from sim.training.collectives.protocols import WIRE_BYTES, hop_latency
+from sim.training.collectives.protocols import WIRE_BYTES, hop_latency, kind_of, wire_bytes
 from sim.training.collectives.uncontended import Lane, lane, staged
 
 TIER = {"interconnect": Cause.INTERCONNECT, "network": Cause.NETWORK}
@@ -66,13 +66,18 @@ class Edge(NamedTuple):
     def cap(self, chunk: float, protocol: str) -> float:
         """Return the most payload bytes/s that chunks of *chunk* bytes reach with the links to themselves."""
         alone = (min(staged(part.slot.graph, hop) * hop.efficiency(chunk), hop.flow_cap(chunk)) for part, hop in self.hops)
-        return min(alone) / WIRE_BYTES[protocol]
+        return min(rate / _wire(hop, protocol) for rate, (_, hop) in zip(alone, self.hops, strict=True))
 
     def load(self, chunk: float, protocol: str) -> dict[tuple[str, str], float]:
         """Return the load of one stream's chunks of *chunk* bytes, per byte."""
         core = {CORE: WIRE_BYTES[protocol]} if self.fabric and self.fabric.core_bandwidth else {}
         between = {(FABRIC, name): _weight(self.hops[0][1], chunk, protocol) for name in self.switches}
         return _load([(part, hop, 1.0) for part, hop in self.hops], chunk, protocol) | core | between
+
+
+def _wire(hop: Hop, protocol: str) -> float:
+    """Return the bytes on the wire of *hop* per byte of payload."""
+    return wire_bytes(kind_of(hop.route, hop.tier == "network"), protocol, hop.row)
 
 
 def _latency(hop: Hop, protocol: str) -> float:
@@ -219,14 +224,19 @@ class Traffic:
     def _slowest(self, kind: _Kind, reached: _Reached, protocol: str, part_of: float) -> Pace:
         """Return the pace of the edges of *kind*, or their share of the fabric's core where that is less."""
         hops = [known.hop for _, known in kind.members[0]]
-        rates = [known.rate(*reached[known.hop], part_of) for _, known in kind.members[0]]
+        wire = [_wire(hop, protocol) for hop in hops]
+        rates = [known.rate(*reached[known.hop], part_of) / bytes_of for (_, known), bytes_of in zip(kind.members[0], wire, strict=True)]
         rate = min(rates)
-        if kind.fabric and kind.fabric.core_bandwidth and (share := kind.fabric.core_bandwidth / self.between) < rate:
-            return Pace(share / WIRE_BYTES[protocol], Cause.NETWORK, CORE_LIMIT)
-        held = tuple((place, reached[hops[place]].flow_cap <= rate) for place, found in enumerate(rates) if found == rate)
+        if (
+            kind.fabric
+            and kind.fabric.core_bandwidth
+            and (share := kind.fabric.core_bandwidth / self.between / WIRE_BYTES[protocol]) < rate
+        ):
+            return Pace(share, Cause.NETWORK, CORE_LIMIT)
+        held = tuple((place, reached[hops[place]].flow_cap <= rate * wire[place]) for place, found in enumerate(rates) if found == rate)
         if held not in kind.limits:
             kind.limits[held] = min(_limit(member, held) for member in kind.members)
-        return Pace(rate / WIRE_BYTES[protocol], *kind.limits[held])
+        return Pace(rate, *kind.limits[held])
 
 
 class Along(NamedTuple):
@@ -281,7 +291,7 @@ class _Reached:
 
 def _weight(hop: Hop, chunk: float, protocol: str) -> float:
     """Return what a byte weighs on the links of *hop*: what a transport cannot use weighs like bytes."""
-    return WIRE_BYTES[protocol] / min(1.0, hop.efficiency(chunk))
+    return _wire(hop, protocol) / min(1.0, hop.efficiency(chunk))
 
 
 def _sent(out: Outward, chunk: float, protocol: str) -> Sent:
@@ -294,7 +304,7 @@ def _load(streams: Iterable[tuple[Part, Hop, float]], chunk: float, protocol: st
     found: dict[tuple[str, str], float] = defaultdict(float)
     reached = _Reached(chunk)
     for part, hop, count in streams:
-        weight = count * WIRE_BYTES[protocol] / min(1.0, reached[hop].efficiency)
+        weight = count * _wire(hop, protocol) / min(1.0, reached[hop].efficiency)
         name = part.slot.name
         for link in hop.links:
             found[name, link] += weight

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +12,7 @@ from sim.training.collectives.halving_doubling import halving_doubling_time
 from sim.training.collectives.hierarchical import Level, hierarchical_all_reduce_time
 from sim.training.collectives.nvls import nvls_all_reduce_time
 from sim.training.collectives.plan import Tuning, plan_collectives
-from sim.training.collectives.pricing import nvls_piece, tree_piece
+from sim.training.collectives.pricing import nvls_piece, nvls_shards, tree_piece
 from sim.training.collectives.protocols import WIRE_BYTES, latency_share
 from sim.training.collectives.tree import depth
 from sim.training.job import EXECUTORS
@@ -82,12 +80,20 @@ def test_pieces_of_a_tree(volume, hops, expected):
 
 @given(n=st.integers(3, 16), nbytes=st.floats(1e8, 1e10), latency=st.floats(0, 1e-5))
 def test_reduction_in_nvswitch(n, nbytes, latency):
-    """Closed form, at the share of the ports that NCCL grants the switches: (n+1)/n (S + piece)/(0.85 B) + 2 l; many pieces reach it."""
+    """Closed form: (n+1)/n (S + piece)/(0.85 B) + 2 l at NCCL's share of the ports, which is that of its largest pieces, of 128 KiB.
+
+    A smaller one waits for as much of the latency to the switch, l/2, as it is smaller. Without latency, many pieces reach the schedule's.
+    """
     toys = machine(n, nvlink=1e11, hop_latency=latency)
-    piece = nvls_piece(nbytes, Rig(toys, fold=True).plan.layout)
+    piece = nvls_piece(nbytes, shards := nvls_shards(Rig(toys, fold=True).plan.layout), 1)
+    waits = (nbytes / piece - 1) * latency / 2 * (1 - piece / shards / 131072)
     found = cost(toys, nbytes, "NVLS").alone
-    assert found == pytest.approx((n + 1) / n * (nbytes + piece) / 0.85e11 + 2 * latency, rel=1e-9)
-    assert found == pytest.approx(nvls_all_reduce_time(n, nbytes, 0.85e11, latency / 2, int(1 + nbytes / piece)), rel=0.1)
+    assert found == pytest.approx((n + 1) / n * (nbytes + piece) / 0.85e11 + 2 * latency + waits, rel=1e-9)
+    quick, pieces = (
+        cost(machine(n, nvlink=1e11, hop_latency=0.0), 10 * nbytes, "NVLS").alone,
+        10 * nbytes / nvls_piece(10 * nbytes, shards, 1),
+    )
+    assert quick == pytest.approx(nvls_all_reduce_time(n, 10 * nbytes, 0.85e11, 0.0, int(1 + pieces)), rel=0.1)
 
 
 @pytest.mark.parametrize(
@@ -96,8 +102,7 @@ def test_reduction_in_nvswitch(n, nbytes, latency):
 )
 def test_pieces_of_a_reduction_in_nvswitch(nodes, nbytes, expected):
     """NVIDIA/nccl enqueue.cc, KiB of each of 32 shards: 128 cut where rounds are few; 64 at most between four nodes and more."""
-    layout = SimpleNamespace(channels=4, most_local=8, nodes=nodes)
-    assert nvls_piece(nbytes, layout) == min(nbytes, 32 * expected * 1024.0)
+    assert nvls_piece(nbytes, 32, nodes) == min(nbytes, 32 * expected * 1024.0)
 
 
 @given(nbytes=st.floats(1e3, 1e10), latency=st.sampled_from([0.0, 1e-5]))
@@ -176,6 +181,13 @@ def test_flags_weigh_on_the_wire(protocol):
     toys = machine(4, nvlink=1e9, hop_latency=1e-3)
     expected = 1.5 * 1e9 * WIRE_BYTES[protocol] / 1e9 + 6 * 1e-3 * latency_share(protocol, "nvlink")
     assert cost(toys, 1e9, "Ring", protocol).alone == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("nodes", "share"), [(1, 7 / 9), (8, 120 / 128)])
+def test_a_tree_over_nvlink_takes_less_of_ll128_than_a_network(nodes, share):
+    """Shares of the bandwidth that NCCL's tuner leaves LL128 in trees: of one node, whose NVLinks bound it, and of several (tuning.cc)."""
+    toys = machine(4, nodes, nvlink=1e9 if nodes == 1 else 1e12, nic=1e9, pcie=1e15)
+    assert cost(toys, 1e11, "Tree").alone / cost(toys, 1e11, "Tree", "LL128").alone == pytest.approx(share, rel=1e-3)
 
 
 def test_a_class_may_have_its_own_latency_of_ll():
