@@ -57,10 +57,12 @@ def profile(
     literal: Annotated[bool, typer.Option("--literal", help="per-cent bases and fetch formula exactly as upstream codes them")] = False,
     as_json: Json = False,
     output: Folder = None,
+    html: Html = None,
 ) -> None:
     """Do what Stash does on a rented machine, in simulation: RUN0 to RUN3, its stalls and costs, beside the direct attribution."""
-    from sim.report.files import write_files
-    from sim.report.stash import profile_document, profile_text
+    from sim.report.figures import figures_csv
+    from sim.report.page.profile import profile_page
+    from sim.report.stash import profile_document, profile_plot, profile_rows, profile_text
     from sim.study.profile import profile as stash_profile
     from sim.study.scenario import Scenario
 
@@ -68,9 +70,7 @@ def profile(
     found = stash_profile(scenario, twin)
     document = profile_document(found, literal)
     text = profile_text(found, document)
-    if output is not None:
-        write_files(output, {"profile.json": json_text(document), "profile.txt": text + "\n"})
-        talk(f"wrote {output}/profile.json and profile.txt")
+    write_result(output, html, "profile", document, (text, figures_csv(profile_rows(document))), profile_plot, profile_page)
     print_json(document) if as_json else typer.echo(text)
 
 
@@ -195,11 +195,13 @@ def spot(
     processes: Processes = None,
     as_json: Json = False,
     output: Folder = None,
+    html: Html = None,
 ) -> None:
     """Draw how long a job takes on spot machines, which may be revoked, and what it costs, beside on demand."""
     from sim.documents import document
-    from sim.report.files import write_files
-    from sim.report.spot import spot_document, spot_text
+    from sim.report.figures import figures_csv
+    from sim.report.page.spot import spot_page
+    from sim.report.spot import spot_document, spot_plot, spot_text
     from sim.study.scenario import Scenario
     from sim.study.spot import Wanted
     from sim.study.spot import spot as drawn
@@ -208,9 +210,7 @@ def spot(
     scenario = Scenario(hardware, workload, tuple(sets), nodes=workers, batch=batch, precision=precision, stack=stack, seed=seed)
     found = spot_document(drawn(scenario, wanted, document, processes))
     text = spot_text(found)
-    if output is not None:
-        write_files(output, {"spot.json": json_text(found), "spot.txt": text + "\n"})
-        talk(f"wrote {output}/spot.json and spot.txt")
+    write_result(output, html, "spot", found, (text, figures_csv(found["distribution"])), spot_plot, spot_page)
     print_json(found) if as_json else typer.echo(text)
 
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sim.report.columns import Title, aligned
+from sim.report.picture import Picture, figure, picture
 from sim.study.spot import SpotAnswer
-from sim.study.transient import Spread, spread, undisturbed
+from sim.study.transient import Outcome, Spread, spread, undisturbed
 from sim.units import show
+
+QUANTILES = 40
+"""Steps of the distribution that the document tells: the middle 95 % lie between the first and the last but one."""
 
 
 def spot_document(found: SpotAnswer) -> dict[str, Any]:
@@ -44,9 +49,19 @@ def spot_document(found: SpotAnswer) -> dict[str, Any]:
             "lost_s": spread(outcomes, lambda outcome: outcome.lost).mean / speed,
         },
         "on_demand": {"time_s": found.on_demand_time, "cost_usd": found.on_demand_cost},
+        "distribution": _distribution(outcomes),
         "saving": None if not found.on_demand_cost else 1 - cost.mean / found.on_demand_cost,
         "notes": list(found.notes),
     }
+
+
+def _distribution(outcomes: Sequence[Outcome]) -> list[dict[str, float]]:
+    """Return quantiles of time and cost, each by itself, from the least to the most."""
+    times, costs = (sorted(getattr(outcome, name) for outcome in outcomes) for name in ("time", "cost"))
+    places = [round(step * (len(outcomes) - 1) / QUANTILES) for step in range(QUANTILES + 1)]
+    return [
+        {"share": step / QUANTILES, "time_s": times[place], "cost_usd": costs[place]} for step, place in enumerate(places)
+    ]  # fmt: skip
 
 
 def _figures(found: Spread) -> dict[str, float | None]:
@@ -70,11 +85,10 @@ def spot_text(document: dict[str, Any]) -> str:
     if document["saving"] is not None:
         word = "saves" if document["saving"] >= 0 else "costs more by"
         lines.append(
-            f"  Spot {word} {100 * abs(document['saving']):.0f} % of the money and takes {_slower(time['mean'], on_demand['time_s'])}."
+            f"  Spot {word} {100 * abs(document['saving']):.0f} % of the money and takes {slower(time['mean'], on_demand['time_s'])}."
         )
-    lines.append(
-        f"  {spot['revocations']:.2g} revocations are expected; {show(spot['lost_s'], 'time')} of work are done twice. {_policy(document)}"
-    )
+    lost = show(spot["lost_s"], "time")
+    lines.append(f"  {spot['revocations']:.2g} revocations are expected; {lost} of work are done twice. {policy_in_words(document)}")
     each = show(checkpoint["write_s"], "time")
     lines.append(f"  Checkpoint every {show(checkpoint['interval_s'], 'time')} ({checkpoint['count']} in all, {each} each).")
     return "\n".join([*lines, *(f"  - {note}" for note in document["notes"])])
@@ -85,13 +99,31 @@ def _range(figures: dict[str, float], dimension: str = "") -> str:
     return f"{show(low, dimension)} .. {show(high, dimension)}" if dimension else f"{low:.2f} .. {high:.2f}"
 
 
-def _slower(time: float, other: float) -> str:
+def slower(time: float, other: float) -> str:
+    """Return in words how *time* compares with *other*."""
     return f"{100 * (time / other - 1):.0f} % longer" if time >= other else f"{100 * (1 - time / other):.0f} % less time"
 
 
-def _policy(document: dict[str, Any]) -> str:
+def policy_in_words(document: Mapping[str, Any]) -> str:
+    """Return what the other workers do after a revocation."""
     return {
         "wait": "All wait for the replacement.",
         "shrink": "The others go on without it.",
         "replace": "The others go on until its replacement joins.",
     }[document["policy"]]
+
+
+def spot_plot(document: Mapping[str, Any]) -> Picture:
+    """Return a picture: the share of drawn courses that stay within a time, and within a cost, beside on demand."""
+    drawn, axes = figure(2, (8, 6.5))
+    shares = [100 * quantile["share"] for quantile in document["distribution"]]
+    for place, key, scale, words in ((axes[0], "time_s", 3600.0, "hours"), (axes[1], "cost_usd", 1.0, "USD")):
+        place.plot([quantile[key] / scale for quantile in document["distribution"]], shares, color="#4477aa", label="spot")
+        if (demand := document["on_demand"][key]) is not None:
+            place.axvline(demand / scale, color="black", linestyle="--", linewidth=1, label="on demand")
+        place.set_xlabel(words)
+        place.set_ylabel("% of courses within")
+        place.grid(alpha=0.3)
+        place.legend(frameon=False, fontsize=8)
+    axes[0].set_title(f"{document['workload']} on {document['workers']} spot {document['hardware']}", fontsize=11, loc="left")
+    return picture(drawn)

@@ -6,8 +6,10 @@ from typing import Any
 
 from sim.analysis import differential
 from sim.analysis.differential import Stall
-from sim.events import STALLS
+from sim.events import STALLS, Cause
 from sim.report.columns import Title, aligned
+from sim.report.picture import Picture, figure, picture
+from sim.report.style import COLOURS
 from sim.simulate import Run
 from sim.study.profile import Profile
 from sim.units import show
@@ -75,14 +77,46 @@ def _run(run: Run, epoch: float, cold: bool = False) -> dict[str, Any]:
     }
 
 
-_RUNS = {
+RUNS = {
     "run0_synthetic_one_gpu": "RUN0  synthetic data, one GPU",
     "run1_synthetic": "RUN1  synthetic data, all GPUs",
     "run2_cold": "RUN2  real data, cold page cache",
     "run3_warm": "RUN3  real data, warm page cache",
     "twin_synthetic": "RUN1  on two nodes of half the GPUs",
 }
-_AGAINST = {"interconnect": "RUN1", "network": "RUN1", "prep": "RUN3", "fetch": "RUN2"}
+"""Runs of the document, in words."""
+AGAINST = {"interconnect": "RUN1", "network": "RUN1", "prep": "RUN3", "fetch": "RUN2"}
+"""Which run each stall is a share of."""
+
+
+def profile_rows(document: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return a row for each run of the *document*."""
+    return [{"run": name, **run} for name, run in document["runs"].items() if run is not None]
+
+
+def profile_plot(document: dict[str, Any]) -> Picture:
+    """Return a picture: the step of each run, and what each stall is made of by direct attribution."""
+    from matplotlib.patches import Rectangle
+
+    runs = {title: run for name, title in RUNS.items() if (run := document["runs"][name]) is not None}
+    drawn, axes = figure(2, (9, 6))
+    axes[0].barh(list(runs)[::-1], [1e3 * run["step_time_s"] for run in reversed(runs.values())], color="#4477aa")
+    axes[0].set_title(f"{document['workload']} on {document['hardware']}, {document['gpus']} GPUs", fontsize=11, loc="left")
+    axes[0].set_xlabel("milliseconds per step")
+    stalls = [name for name, stall in document["stash"].items() if stall is not None]
+    for place, name in enumerate(reversed(stalls)):
+        edges = {True: 0.0, False: 0.0}  # what is more than before goes to the right, what is less to the left
+        for cause, seconds in document["made_of_s_per_step"][name].items():
+            axes[1].barh(place, 1e3 * seconds, left=edges[seconds > 0], color=COLOURS[Cause(cause)])
+            edges[seconds > 0] += 1e3 * seconds
+    axes[1].set_yticks(range(len(stalls)), [f"{name} stall" for name in reversed(stalls)])
+    axes[1].axvline(0.0, color="black", linewidth=0.8)
+    axes[1].set_xlabel("milliseconds per step that each cause adds")
+    handles = [Rectangle((0, 0), 1, 1, color=colour) for colour in COLOURS.values()]
+    drawn.legend(handles, [cause.value for cause in COLOURS], loc="outside lower center", ncols=8, fontsize=8, frameon=False)
+    for place_of in axes:
+        place_of.spines[["top", "right"]].set_visible(False)
+    return picture(drawn)
 
 
 def profile_text(found: Profile, document: dict[str, Any]) -> str:
@@ -93,11 +127,11 @@ def profile_text(found: Profile, document: dict[str, Any]) -> str:
     )
     runs = [
         [title, f"{run['nodes']} x {run['hardware']}", show(run["step_time_s"], "time"), show(run["epoch_time_s"], "time")]
-        for key, title in _RUNS.items()
+        for key, title in RUNS.items()
         if (run := document["runs"][key]) is not None
     ]
     stalls = [
-        [name, show(stall["time_s_per_epoch"], "time"), f"{stall['percent']:.1f} % of {_AGAINST[name]}", _made_of(document, name)]
+        [name, show(stall["time_s_per_epoch"], "time"), f"{stall['percent']:.1f} % of {AGAINST[name]}", _made_of(document, name)]
         for name, stall in document["stash"].items()
         if stall is not None
     ]

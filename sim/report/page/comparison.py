@@ -17,6 +17,8 @@ from sim.report.page.markup import (
     as_number,
     as_percent,
     as_time,
+    bullets,
+    counted,
     joined,
     section,
     table,
@@ -32,7 +34,7 @@ def comparison_page(document: Mapping[str, Any]) -> str:
     """Return the page of a comparison's *document*."""
     whole = Figures(document, "compare")
     rows = [whole.inside(f"rows/{place}") for place in range(len(document["rows"]))]
-    count = f"{len(rows)} machine{'s' * (len(rows) != 1)}"
+    count = counted(len(rows), "machine")
     head = tag("h1", f"{document['workload']} on {count}")
     hero = tag("div", head, tag("p", unbroken(verdict_of(rows)), class_="verdict"), class_="hero", id="result")
     parts = [_pareto(rows), _steps(rows), _table(rows)] if rows else []
@@ -128,5 +130,5 @@ def _table(rows: Sequence[Figures]) -> Part:
 
 
 def _left_out(failed: Sequence[Mapping[str, Any]]) -> Part:
-    items = [tag("li", row["problem"]) for row in failed]
-    return Part("left-out", "Cannot run it", section("left-out", "Machines that cannot run it", tag("ul", *items)))
+    listed = bullets(row["problem"] for row in failed)
+    return Part("left-out", "Cannot run it", section("left-out", "Machines that cannot run it", listed))

@@ -8,7 +8,7 @@ can be compared with the JSON of the same run, figure by figure.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -101,7 +101,7 @@ def as_time(seconds: float) -> str:
 
 def as_money(usd: float) -> str:
     """Return *usd* in words."""
-    return f"{usd:.2f} USD" if usd >= 0.995 else f"{usd:.2g} USD"
+    return f"{usd:.2f} USD" if usd >= 0.095 else f"{usd:.2g} USD"
 
 
 def as_price(usd_per_hour: float) -> str:
@@ -134,6 +134,11 @@ def as_number(value: float) -> str:
     return f"{value:,.0f}".replace(",", " ")
 
 
+def counted(count: int, what: str) -> str:
+    """Return *count* of *what* in words: 1 GPU, 2 GPUs."""
+    return f"{count} {what}{'s' * (count != 1)}"
+
+
 def table(head: list[tuple[str, bool]], rows: list[list[Child]], caption: str = "", class_: str = "") -> Html:
     """Return a table; *head* are the titles, and whether a column holds figures. The first cell of a row heads it."""
     titles = [tag("th", title, scope="col", class_="figure" if right else None) for title, right in head]
@@ -151,6 +156,22 @@ def table(head: list[tuple[str, bool]], rows: list[list[Child]], caption: str = 
     return tag(
         "div", tag("table", inner, class_=class_ or None), class_="table", tabindex="0", role="region", aria_label=caption or head[0][0]
     )
+
+
+def tiles(rows: Sequence[tuple[str, Child, Child]]) -> Html:
+    """Return the main figures: each with its name, its value, and what is worth saying below it, if anything."""
+    shown = (tag("div", tag("dt", name), tag("dd", value), tag("dd", more) if more else None) for name, value, more in rows)
+    return tag("dl", *shown, class_="tiles")
+
+
+def bullets(texts: Iterable[str]) -> Html:
+    """Return *texts* as a list."""
+    return tag("ul", *(tag("li", text) for text in texts))
+
+
+def noted(title: str, texts: Sequence[str]) -> Html | None:
+    """Return *texts* as a box that is not overlooked; None where there are none."""
+    return tag("div", tag("p", title), bullets(texts), class_="notes") if texts else None
 
 
 def details(summary: str, *children: Child) -> Html:

@@ -8,7 +8,23 @@ from typing import Any
 from sim.report.page.bars import Piece, bar, named_bars, swatch
 from sim.report.page.chart import Axis, Point, axis, chart
 from sim.report.page.frame import Part, page
-from sim.report.page.markup import Child, Figures, Html, as_money, as_number, as_percent, as_time, joined, section, table, tag, unbroken
+from sim.report.page.markup import (
+    Child,
+    Figures,
+    Html,
+    as_money,
+    as_number,
+    as_percent,
+    as_time,
+    bullets,
+    joined,
+    noted,
+    section,
+    table,
+    tag,
+    tiles,
+    unbroken,
+)
 
 _BARS = 12
 """Candidates whose time is taken apart; the table has all."""
@@ -23,8 +39,9 @@ def recommendation_page(document: Mapping[str, Any]) -> str:
     chosen = next((whole.inside(name) for name in ("best", "nearest") if document[name] is not None), None)
     head = tag("h1", f"What to rent for {document['workload']}")
     verdict = tag("p", unbroken(verdict_of(document)), class_="verdict")
-    tiles = _tiles(whole, chosen) if chosen else None
-    hero = tag("div", head, verdict, tiles, _notes(document), class_="hero", id="result")
+    title = "How sure, and what would change it" if document["best"] else "To know"
+    shown = _tiles(whole, chosen) if chosen else None
+    hero = tag("div", head, verdict, shown, noted(title, document["notes"]), class_="hero", id="result")
     parts = [_money(whole, rows), _parts(rows), _table(rows)] if rows else []
     parts += [_left_out(document["left_out"])] if document["left_out"] else []
     return page(f"What to rent for {document['workload']}", "recommendation", hero, parts, {"recommend": document})
@@ -60,7 +77,7 @@ def _tiles(whole: Figures, chosen: Figures) -> Html:
     over = "total_time_s" if in_time else "total_cost_usd"
     used = chosen.value(over) / whole.value(f"budget/{path}")
     error = chosen.value("expected_error")
-    tiles: list[tuple[str, Child, Child]] = [
+    rows: list[tuple[str, Child, Child]] = [
         ("Whole job", chosen.shown("total_time_s", as_time), None),
         ("Costs", chosen.shown("total_cost_usd", as_money), chosen.value("market").replace("_", " ")),
         ("Budget", whole.shown(f"budget/{path}", write), f"{as_percent(used)} of it is used"),
@@ -68,21 +85,11 @@ def _tiles(whole: Figures, chosen: Figures) -> Html:
         ("Step", chosen.shown("step_time_s", as_time), None),
         ("Expected error", chosen.shown("expected_error/median", as_percent) if error else "unknown", _error(chosen, error)),
     ]
-    return tag(
-        "dl",
-        *(tag("div", tag("dt", name), tag("dd", value), tag("dd", more) if more else None) for name, value, more in tiles),
-        class_="tiles",
-    )
+    return tiles(rows)
 
 
 def _error(chosen: Figures, error: Mapping[str, Any] | None) -> Child:
     return joined("median; one in ten above ", chosen.shown("expected_error/p90", as_percent)) if error else "nothing like it was measured"
-
-
-def _notes(document: Mapping[str, Any]) -> Html | None:
-    notes = document["notes"]
-    title = "How sure, and what would change it" if document["best"] else "To know"
-    return tag("div", tag("p", title), tag("ul", *(tag("li", note) for note in notes)), class_="notes") if notes else None
 
 
 def _money(whole: Figures, rows: Sequence[Figures]) -> Part:
@@ -165,5 +172,4 @@ def _table(rows: Sequence[Figures]) -> Part:
 
 
 def _left_out(failed: Mapping[str, str]) -> Part:
-    items = [tag("li", problem) for problem in failed.values()]
-    return Part("left-out", "Left out", section("left-out", "Machines that are left out", tag("ul", *items)))
+    return Part("left-out", "Left out", section("left-out", "Machines that are left out", bullets(failed.values())))

@@ -19,11 +19,15 @@ from sim.report.page.markup import (
     as_money,
     as_number,
     as_time,
+    bullets,
+    counted,
     details,
     joined,
+    noted,
     section,
     table,
     tag,
+    tiles,
     unbroken,
 )
 from sim.report.page.provenance import provenance
@@ -77,14 +81,15 @@ class _Job:
         found, gpu = self.figures, self.run.node(self.number).gpu.name
         nodes = found.value("nodes")
         set_up = (
-            f"{found.value('gpus')} x {gpu} on {nodes} node{'s' * (nodes > 1)}, {found.value('batch_per_gpu')} samples per GPU, "
+            f"{found.value('gpus')} x {gpu} on {counted(nodes, 'node')}, {found.value('batch_per_gpu')} samples per GPU, "
             f"{found.value('precision')}, {found.value('stack')}"
         )
         name = f"Job {self.number}: " if self.several else ""
         head = tag("h1", f"{name}{found.value('workload')} on {found.value('hardware')}")
-        warned = _noted("Beware", found.value("warnings")) if found.value("warnings") else None
         verdict = tag("p", unbroken(found.value("verdict")), class_="verdict")
-        return tag("div", head, verdict, tag("p", set_up, class_="set-up"), self._tiles(), warned, class_="hero")
+        return tag(
+            "div", head, verdict, tag("p", set_up, class_="set-up"), self._tiles(), noted("Beware", found.value("warnings")), class_="hero"
+        )
 
     def _tiles(self) -> Html:
         found = self.figures
@@ -92,7 +97,7 @@ class _Job:
         interval = (found.value("step_time_half_width_s") or 0.0) > _KNOWN * found.value("step_time_s")
         gpus = found.value("gpus")
         epoch = found.shown("cost_per_epoch_usd", as_money)
-        tiles = [
+        rows: list[tuple[str, Child, Child]] = [
             (
                 "Step",
                 found.shown("step_time_s", as_time),
@@ -108,11 +113,7 @@ class _Job:
             ("GPU memory", found.shown("gpu_memory_bytes/total", as_memory), joined("of ", self.own.shown("gpu_memory_bytes", as_memory))),
             ("Expected error", found.shown("expected_error/median", _percent) if error else "unknown", self._error(error)),
         ]
-        return tag(
-            "dl",
-            *(tag("div", tag("dt", name), tag("dd", value), tag("dd", more) if more else None) for name, value, more in tiles),
-            class_="tiles",
-        )
+        return tiles(rows)
 
     def _error(self, error: Mapping[str, Any] | None) -> Html:
         if error is None:
@@ -228,8 +229,8 @@ class _Job:
         warned = self.figures.value("warnings")
         basis = (self.figures.value("expected_error") or {}).get("basis")
         return joined(
-            _list(self.figures.value("assumptions")),
-            tag("h3", "Warnings") if warned else None, _list(warned) if warned else None,
+            bullets(self.figures.value("assumptions")),
+            tag("h3", "Warnings") if warned else None, bullets(warned) if warned else None,
             tag("h3", "Where the expected error comes from") if basis else None, tag("p", basis) if basis else None,
         )  # fmt: skip
 
@@ -244,11 +245,3 @@ def _waited(run: Run, number: int) -> list[dict[str, Any]]:
 
 def _percent(share: float) -> str:
     return f"{100 * share:.0f} %"
-
-
-def _list(texts: list[str]) -> Html:
-    return tag("ul", *(tag("li", text) for text in texts))
-
-
-def _noted(title: str, texts: list[str]) -> Html:
-    return tag("div", tag("p", title), _list(texts), class_="notes")

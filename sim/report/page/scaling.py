@@ -8,7 +8,21 @@ from typing import Any
 from sim.report.page.bars import bar, named_bars, stall_key, stall_pieces
 from sim.report.page.chart import Point, axis, chart
 from sim.report.page.frame import Part, page
-from sim.report.page.markup import Child, Figures, Html, as_money, as_number, as_percent, as_rate, as_time, section, table, tag, unbroken
+from sim.report.page.markup import (
+    Child,
+    Figures,
+    Html,
+    as_money,
+    as_number,
+    as_percent,
+    as_rate,
+    as_time,
+    bullets,
+    section,
+    table,
+    tag,
+    unbroken,
+)
 
 
 def scaling_page(document: Mapping[str, Any]) -> str:
@@ -110,5 +124,5 @@ def _table(sizes: Sequence[Figures]) -> Html:
 
 
 def _left_out(failed: Sequence[tuple[int, int, str]]) -> Part:
-    items = [tag("li", f"{nodes} nodes, {gpus} GPUs: {problem}") for nodes, gpus, problem in failed]
-    return Part("left-out", "Cannot run", section("left-out", "Sizes that cannot run it", tag("ul", *items)))
+    listed = bullets(f"{nodes} nodes, {gpus} GPUs: {problem}" for nodes, gpus, problem in failed)
+    return Part("left-out", "Cannot run", section("left-out", "Sizes that cannot run it", listed))

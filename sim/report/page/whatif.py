@@ -7,7 +7,22 @@ from typing import Any
 
 from sim.report.page.bars import named_bars
 from sim.report.page.frame import Part, page
-from sim.report.page.markup import Child, Figures, Html, as_money, as_price, as_time, joined, section, table, tag, unbroken
+from sim.report.page.markup import (
+    Child,
+    Figures,
+    Html,
+    as_money,
+    as_price,
+    as_time,
+    counted,
+    joined,
+    noted,
+    section,
+    table,
+    tag,
+    tiles,
+    unbroken,
+)
 from sim.report.whatif import LABELS, NAMES, matters
 
 _FILLS = {"twice": "var(--busy)", "infinite": "var(--accent)"}
@@ -20,12 +35,19 @@ def whatif_page(document: Mapping[str, Any]) -> str:
     head = tag("h1", f"{document['workload']} on {document['hardware']}: what if?")
     nodes, gpus = document["nodes"], document["gpus"]
     set_up = (
-        f"{gpus} GPU{'s' * (gpus > 1)} on {nodes} node{'s' * (nodes > 1)}, {document['batch_per_gpu']} samples per GPU, "
+        f"{counted(gpus, 'GPU')} on {counted(nodes, 'node')}, {document['batch_per_gpu']} samples per GPU, "
         f"{document['precision']}, {document['stack']}"
     )
     verdict = tag("p", unbroken(verdict_of(whole, rows)), class_="verdict")
     hero = tag(
-        "div", head, verdict, tag("p", set_up, class_="set-up"), _tiles(whole), _warned(document["warnings"]), class_="hero", id="result"
+        "div",
+        head,
+        verdict,
+        tag("p", set_up, class_="set-up"),
+        _tiles(whole),
+        noted("Beware", document["warnings"]),
+        class_="hero",
+        id="result",
     )
     parts = [_ranking(whole, rows, [NAMES[row["resource"]] for row in document["resources"] if not matters(row)])]
     parts += [_worth(rows)] if rows else []
@@ -46,17 +68,12 @@ def verdict_of(whole: Figures, rows: Sequence[Figures]) -> str:
 
 
 def _tiles(whole: Figures) -> Html:
-    tiles = [
-        ("Step", whole.shown("step_time_s", as_time)),
-        ("Epoch", whole.shown("epoch_time_s", as_time)),
-        ("An epoch costs", whole.shown("cost_per_epoch_usd", as_money)),
-        ("Price", whole.shown("price_usd_per_h", as_price)),
-    ]
-    return tag("dl", *(tag("div", tag("dt", name), tag("dd", value)) for name, value in tiles), class_="tiles")
-
-
-def _warned(warnings: Sequence[str]) -> Html | None:
-    return tag("div", tag("p", "Beware"), tag("ul", *(tag("li", text) for text in warnings)), class_="notes") if warnings else None
+    return tiles([
+        ("Step", whole.shown("step_time_s", as_time), None),
+        ("Epoch", whole.shown("epoch_time_s", as_time), None),
+        ("An epoch costs", whole.shown("cost_per_epoch_usd", as_money), None),
+        ("Price", whole.shown("price_usd_per_h", as_price), None),
+    ])  # fmt: skip
 
 
 def _ranking(whole: Figures, rows: Sequence[Figures], idle: Sequence[str]) -> Part:

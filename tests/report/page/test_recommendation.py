@@ -61,7 +61,7 @@ def test_a_budget_that_nothing_meets_names_the_nearest(path: Path) -> None:
     near = found["candidates"][0] | {"within_budget": False}
     missed = found | {"best": None, "runner_up": None, "nearest": near, "candidates": [near], "budget": {"time_s": None, "money_usd": 0.5}}
     page = Page(recommendation_page(json.loads(json.dumps(missed))))
-    assert verdict(page).startswith(f"Nothing meets 0.5 USD. Nearest is {near['nodes']} x {near['hardware']}, ")
+    assert verdict(page).startswith(f"Nothing meets 0.50 USD. Nearest is {near['nodes']} x {near['hardware']}, ")
     assert not [dot for dot in page.all("circle") if "best" in dot.attributes["class"].split()]
 
 

@@ -1,0 +1,189 @@
+"""How does a profile look as a page? Which stall Stash's runs show, of what the direct attribution says it is made, and what ends it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sim.events import STALLS
+from sim.report.page.bars import Piece, bar, named_bars, stall_key, swatch
+from sim.report.page.frame import Part, page
+from sim.report.page.markup import (
+    Child,
+    Figures,
+    Html,
+    as_bandwidth,
+    as_money,
+    as_number,
+    as_percent,
+    as_time,
+    counted,
+    joined,
+    section,
+    table,
+    tag,
+    tiles,
+    unbroken,
+)
+from sim.report.stash import AGAINST, RUNS
+from sim.report.style import MEANINGS
+
+_SMALL = 0.5
+"""Per cent below which a stall is not worth a word."""
+_CAUSE = {
+    "interconnect": "exchanging gradients inside the machine",
+    "prep": "decoding and augmentation", "fetch": "reading from disk in the cold epoch",
+}  # fmt: skip
+_RATES = {
+    "ingestion": "what the GPUs take where data are synthetic", "prep": "what the processors prepare", "fetch": "what the disk gives",
+}  # fmt: skip
+
+
+def profile_page(document: Mapping[str, Any]) -> str:
+    """Return the page of a profile's *document*."""
+    whole = Figures(document, "profile")
+    title = f"{document['workload']} on {document['hardware']}, profiled as Stash does"
+    set_up = (
+        f"{counted(document['gpus'], 'GPU')} on {counted(document['nodes'], 'node')}, {document['batch_per_gpu']} samples per GPU, "
+        f"{document['stack']}, {document['steps_per_epoch']} steps per epoch"
+    )
+    verdict = tag("p", unbroken(verdict_of(document)), class_="verdict")
+    hero = tag("div", tag("h1", title), verdict, tag("p", set_up, class_="set-up"), _tiles(whole), class_="hero", id="result")
+    return page(title, "profile", hero, [_runs(whole), _stalls(whole), _direct(whole), _data(whole)], {"profile": document})
+
+
+def verdict_of(document: Mapping[str, Any]) -> str:
+    """Return in words which stall of the machine is the largest by Stash's formulas, and what two nodes of half the GPUs would do."""
+    found = {name: stall["percent"] for name, stall in document["stash"].items() if stall is not None}
+    network = found.pop("network", 0.0)
+    worst = max(found, key=lambda name: found[name])
+    said = "Stash's runs show no stall worth a word: all take about as long as one GPU on synthetic data."
+    if found[worst] >= _SMALL:
+        said = f"Stash's runs show {_article(worst)} stall of {found[worst]:.1f} % of {AGAINST[worst]} first: {_CAUSE[worst]}."
+    return f"{said} Over the network, two nodes of half the GPUs would take {network:.0f} % longer." if network >= _SMALL else said
+
+
+def _article(name: str) -> str:
+    return f"an {name}" if name == "interconnect" else f"a {name}"
+
+
+def _tiles(whole: Figures) -> Html:
+    rows: list[tuple[str, Child, Child]] = [
+        (
+            f"{name.capitalize()} stall",
+            whole.shown(f"stash/{name}/percent", _percent) if stall else "-",
+            joined(f"of {AGAINST[name]}; ", whole.shown(f"stash/{name}/time_s_per_epoch", as_time), " an epoch") if stall else "no twin",
+        )
+        for name, stall in whole.value("stash").items()
+    ]
+    rows.append(("Warm epoch", whole.shown("runs/run3_warm/epoch_time_s", as_time), whole.shown("cost_per_epoch_usd/warm", as_money)))
+    rows.append(("Cold epoch", whole.shown("runs/run2_cold/epoch_time_s", as_time), whole.shown("cost_per_epoch_usd/cold", as_money)))
+    return tiles(rows)
+
+
+def _percent(value: float) -> str:
+    return f"{value:.1f} %"
+
+
+def _runs(whole: Figures) -> Part:
+    known = [name for name in RUNS if whole.value(f"runs/{name}") is not None]
+    scale = max(whole.value(f"runs/{name}/step_time_s") for name in known)
+    drawn: list[tuple[Child, Html, Child]] = [
+        (RUNS[name], _run_bar(whole, name, scale), whole.shown(f"runs/{name}/step_time_s", as_time)) for name in known
+    ]
+    chart = tag("figure", tag("div", named_bars(drawn, "Step time of each run"), class_="short long"))
+    rows: list[list[Child]] = [
+        [
+            RUNS[name], joined(whole.shown(f"runs/{name}/nodes", as_number), f" x {whole.value(f'runs/{name}/hardware')}"),
+            whole.shown(f"runs/{name}/gpus", as_number), whole.shown(f"runs/{name}/step_time_s", as_time),
+            whole.shown(f"runs/{name}/epoch_time_s", as_time),
+        ]
+        for name in known
+    ]  # fmt: skip
+    head = [("run", False), ("machine", False), ("GPUs", True), ("step", True), ("epoch", True)]
+    lead = "What Stash runs on a rented machine, simulated; every difference between two runs is one of its stalls."
+    return Part("runs", "Runs", section("runs", "The runs", chart, table(head, rows, "Runs"), lead=lead))
+
+
+def _run_bar(whole: Figures, name: str, scale: float) -> Html:
+    path = f"runs/{name}/step_time_s"
+    value = whole.value(path)
+    mark = tag(
+        "div", class_="mark piece", style=f"width:{100 * value / scale:.4f}%;background:var(--busy)", data_at=whole.place(path),
+        data_value=repr(value), data_tip=f"{RUNS[name]}\na step takes {as_time(value)}",
+    )  # fmt: skip
+    return tag("div", mark, class_="stack")
+
+
+def _stalls(whole: Figures) -> Part:
+    rows: list[list[Child]] = [
+        [
+            name, whole.shown(f"stash/{name}/time_s_per_epoch", as_time), whole.shown(f"stash/{name}/percent", _percent), AGAINST[name],
+            _made_of(whole, name),
+        ]
+        for name, stall in whole.value("stash").items()
+        if stall is not None
+    ]  # fmt: skip
+    head = [("stall", False), ("per epoch", True), ("share", True), ("of", False), ("a step's causes that changed", False)]
+    lead = "Stash blames the whole difference of two runs on one stall. Directly attributed, it is made of these causes."
+    return Part("stalls", "Stalls", section("stalls", "Stash's stalls, and what they are made of", table(head, rows, "Stalls"), lead=lead))
+
+
+def _made_of(whole: Figures, name: str) -> Child:
+    causes = whole.value(f"made_of_s_per_step/{name}")
+    least = _SMALL / 100 * whole.value("runs/run1_synthetic/step_time_s")
+    named = sorted((cause for cause in causes if abs(causes[cause]) > least), key=lambda cause: -abs(causes[cause]))
+    shown = [tag("li", swatch(cause), f"{cause} ", whole.shown(f"made_of_s_per_step/{name}/{cause}", _signed)) for cause in named]
+    return tag("ul", *shown, class_="key") if shown else "-"
+
+
+def _signed(seconds: float) -> str:
+    return f"{'+' if seconds > 0 else '-'}{as_time(abs(seconds))}"
+
+
+def _direct(whole: Figures) -> Part:
+    scale = max(whole.value(f"runs/{name}/step_time_s") for name in ("run2_cold", "run3_warm"))
+    drawn: list[tuple[Child, Html, Child]] = []
+    for kind, run in (("warm", "run3_warm"), ("cold", "run2_cold")):
+        pieces = [
+            Piece(f"direct_stalls_s/{kind}/{cause.value}", cause.value, cause.value, MEANINGS[cause])
+            for cause in STALLS
+        ]  # fmt: skip
+        drawn.append(
+            (f"{kind} epoch", bar(whole, pieces, f"runs/{run}/step_time_s", scale), whole.shown(f"runs/{run}/step_time_s", as_time))
+        )
+    bars = tag("figure", named_bars(drawn, "Seconds of a step by cause, in a warm and in a cold epoch"))
+    lead = "The same two epochs by direct attribution: every moment of a rank's step, by what it does or waits for."
+    return Part("direct", "Direct", section("direct", "Where a step goes, directly", bars, stall_key(), lead=lead))
+
+
+def _data(whole: Figures) -> Part:
+    rates = {name: value for name, value in whole.value("rates_samples_per_s").items() if value is not None}
+    least = min(rates, key=lambda name: rates[name])
+    rows: list[list[Child]] = [
+        [
+            joined(name, tag("span", " *", class_="flag", title="the slowest") if name == least else None),
+            whole.shown(f"rates_samples_per_s/{name}", as_number), _RATES.get(name, ""),
+        ]
+        for name in rates
+    ]  # fmt: skip
+    found = table([("rate", False), ("samples/s", True), ("meaning", False)], rows, "Rates of the data path")
+    star = "DS-Analyzer's rates; a star marks the slowest, which bounds the job."
+    return Part(
+        "data", "Data", section("data", "Data: rates and needs", found, tag("h3", "What would end the stall"), _needs(whole), lead=star)
+    )
+
+
+def _needs(whole: Figures) -> Html:
+    needs = [
+        (path, words, write)
+        for path, words, write in (
+            ("cores_per_node", "cores on each node, and loader workers for them, hide preparation", as_number),
+            ("disk_bytes_per_s", "from the disk of each node hide the cold epoch's reads", as_bandwidth),
+            ("cached_fraction", "of the data set in each node's page cache hide later reads", as_percent),
+        )
+        if whole.value(f"needs/{path}") is not None
+    ]
+    if not needs:
+        return tag("p", "Nothing is needed: reading and preparing data keep up with the GPUs, or no amount of one resource alone would do.")
+    return tag("ul", *(tag("li", whole.shown(f"needs/{path}", write), f" {words}") for path, words, write in needs))

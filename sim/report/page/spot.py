@@ -1,0 +1,134 @@
+"""How does a job on spot machines look as a page? What they save and delay in words, how time and money spread, and what revocations do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sim.report.page.chart import Point, chart, linear_axis
+from sim.report.page.frame import Part, page
+from sim.report.page.markup import (
+    Child,
+    Figures,
+    Html,
+    as_money,
+    as_number,
+    as_percent,
+    as_rate,
+    as_time,
+    counted,
+    joined,
+    noted,
+    section,
+    table,
+    tag,
+    tiles,
+    unbroken,
+)
+from sim.report.spot import policy_in_words, slower
+
+_SPREADS = (("time_s", 3600.0, "hours", as_time), ("cost_usd", 1.0, "USD", as_money))
+_UNLIKE = 1e-3
+"""Share of a figure below which its distribution is one value."""
+
+
+def spot_page(document: Mapping[str, Any]) -> str:
+    """Return the page of a spot job's *document*."""
+    whole = Figures(document, "spot")
+    title = f"{document['workload']} on {document['workers']} spot {document['hardware']}"
+    set_up = f"{counted(document['gpus'], 'GPU')}, {document['stack']}; {document['trials']} courses drawn"
+    hero = tag(
+        "div", tag("h1", title), tag("p", unbroken(verdict_of(document)), class_="verdict"), tag("p", set_up, class_="set-up"),
+        _tiles(whole), noted("Assumed", document["notes"]), class_="hero", id="result",
+    )  # fmt: skip
+    parts = [_spread(whole), _course(whole)]
+    return page(title, "spot", hero, parts, {"spot": document})
+
+
+def verdict_of(document: Mapping[str, Any]) -> str:
+    """Return in a sentence what the spot market saves, and how much longer it takes."""
+    time, cost = document["spot"]["time_s"]["mean"], document["spot"]["cost_usd"]["mean"]
+    if document["saving"] is None:
+        return f"On spot machines it takes {as_time(time)} and {as_money(cost)} in the mean; no on-demand price is known."
+    saved = f"{'saves' if document['saving'] >= 0 else 'costs'} {100 * abs(document['saving']):.0f} %"
+    more = " of the money" if document["saving"] >= 0 else " more"
+    return f"Spot {saved}{more} and takes {slower(time, document['on_demand']['time_s'])}."
+
+
+def _tiles(whole: Figures) -> Html:
+    error = whole.value("spot/cost_usd/error_of_mean")
+    priced = whole.value("on_demand/cost_usd") is not None
+    demand = joined(whole.shown("on_demand/cost_usd", as_money), " on demand") if priced else None
+    rows: list[tuple[str, Child, Child]] = [
+        ("Time, mean", whole.shown("spot/time_s/mean", as_time), joined(whole.shown("on_demand/time_s", as_time), " on demand")),
+        ("Cost, mean", whole.shown("spot/cost_usd/mean", as_money), demand),
+        ("Revocations", whole.shown("spot/revocations", _few), joined(whole.shown("spot/lost_s", as_time), " of work done twice")),
+        ("Checkpoint every", whole.shown("checkpoint/interval_s", as_time), joined(whole.shown("checkpoint/count", as_number), " in all")),
+        ("Samples per second", whole.shown("throughput_samples_per_s", as_number), "with all workers"),
+        (
+            "Mean known to",
+            f"± {196 * error / whole.value('spot/cost_usd/mean'):.2g} %" if error is not None else "-",
+            "95 % of repetitions",
+        ),
+    ]
+    return tiles(rows)
+
+
+def _few(value: float) -> str:
+    return f"{value:.2g}"
+
+
+def _spread(whole: Figures) -> Part:
+    drawn = [found for key, scale, unit, write in _SPREADS if (found := _chart(whole, key, scale, unit, write)) is not None]
+    rows: list[list[Child]] = [
+        [name, *(whole.shown(f"spot/{key}/{path}", write) for key, _, _, write in _SPREADS)]
+        for name, path in (
+            ("mean", "mean"), ("half of the jobs within", "p50"), ("nine of ten within", "p90"), ("95 % from", "low_95"), ("to", "high_95"),
+        )
+    ]  # fmt: skip
+    rows.append(["without a revocation", whole.shown("spot/undisturbed_time_s", as_time), "-"])
+    rows.append(["on demand", whole.shown("on_demand/time_s", as_time), whole.shown("on_demand/cost_usd", as_money)])
+    figures = table([("", False), ("time", True), ("cost", True)], rows, "Time and cost", "narrow")
+    same = None if drawn else tag("p", "Every course that was drawn is as long as the others: no revocation falls into it.")
+    lead = f"Each of {whole.value('trials')} courses draws how long its machines live. How many are done within a time, and for how much."
+    return Part("spread", "Time and money", section("spread", "How time and money spread", *drawn, same, figures, lead=lead))
+
+
+def _chart(whole: Figures, key: str, scale: float, unit: str, write: Any) -> Html | None:
+    """Return the share of courses that stay within each value of *key*; None where all are alike."""
+    quantiles = whole.value("distribution")
+    points = []
+    for place, quantile in enumerate(quantiles):
+        at = (whole.marked(f"distribution/{place}/{key}"), whole.marked(f"distribution/{place}/share"))
+        says = f"{write(quantile[key])}\n{as_percent(quantile['share'])} of the courses stay within it"
+        points.append(Point(quantile[key] / scale, 100 * quantile["share"], "", says, at))
+    demand = whole.value(f"on_demand/{key}")
+    values = [point.x for point in points]
+    if max(values) - min(values) <= _UNLIKE * max(values):
+        return None
+    shown = [*values, demand / scale] if demand is not None else values
+    across, up = linear_axis(unit, shown, _plain), linear_axis("% of courses", [0.0, 100.0], _plain)
+    lines = [("front", [(point.x, point.y) for point in points])]
+    lines += [("ideal", [(demand / scale, up.low), (demand / scale, up.high)])] if demand is not None else []
+    caption = tag("figcaption", f"Dashed: on demand, {write(demand)}.") if demand is not None else None
+    return tag("figure", chart(points, across, up, f"Share of courses within a {key.partition('_')[0]}", lines), caption)
+
+
+def _plain(value: float) -> str:
+    return f"{value:g}"
+
+
+def _course(whole: Figures) -> Part:
+    rows: list[list[Child]] = [
+        ["workers", whole.shown("workers", as_number)],
+        ["start-up of a machine", whole.shown("start_up_s", as_time)],
+        ["until a replacement runs", whole.shown("replacement_s", as_time)],
+        ["a checkpoint is written in", whole.shown("checkpoint/write_s", as_time)],
+        ["and read in", whole.shown("checkpoint/read_s", as_time)],
+        ["samples between checkpoints", whole.shown("checkpoint/interval_samples", as_number)],
+        ["samples of the whole job", whole.shown("work_samples", as_number)],
+        ["speed with all workers", whole.shown("throughput_samples_per_s", as_rate)],
+    ]
+    found = table([("", False), ("", True)], rows, "A course", "narrow")
+    lead = f"After a revocation: {policy_in_words(whole.document)}"
+    return Part("course", "A course", section("course", "What a course is made of", found, lead=lead))

@@ -1,0 +1,63 @@
+"""Does the page of a profile say what its JSON says? Oracles: the printed document, Stash's formulas, sums of causes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sim.report.page.profile import profile_page
+from tests.report.page.browser import browser
+from tests.report.page.reading import Page
+from tests.report.page.written import assert_page_is_the_document, document, looked_at, read, tip, verdict, written
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    command = ["profile", "p3.16xlarge", "resnet18", "--stack", "apex-per-tensor", "--batch", "32"]
+    return written(tmp_path_factory.mktemp("profile"), command)
+
+
+def test_figures_are_the_document_s(path: Path) -> None:
+    assert_page_is_the_document(path, "profile", 50)
+
+
+def test_the_verdict_is_the_largest_stall_of_the_machine_itself(path: Path) -> None:
+    runs = {name: run["epoch_time_s"] for name, run in document(path, "profile")["runs"].items()}
+    prep, twin = 1 - runs["run1_synthetic"] / runs["run3_warm"], runs["twin_synthetic"] / runs["run1_synthetic"] - 1
+    assert verdict(read(path)) == (
+        f"Stash's runs show a prep stall of {100 * prep:.1f} % of RUN3 first: decoding and augmentation. Over the network, two nodes of "
+        f"half the GPUs would take {100 * twin:.0f} % longer."
+    )
+
+
+def test_bars_of_causes_are_the_two_epochs_steps(path: Path) -> None:
+    found, page = document(path, "profile"), read(path)
+    for kind, run in (("warm", "run3_warm"), ("cold", "run2_cold")):
+        pieces = [mark for mark in page.all("div", class_="piece") if f"direct_stalls_s/{kind}" in mark.attributes["data-at"]]
+        total = sum(float(mark.attributes["data-value"]) for mark in pieces)
+        assert total == pytest.approx(found["runs"][run]["step_time_s"], rel=1e-3)
+
+
+def test_causes_that_changed_are_named_with_their_sign(path: Path) -> None:
+    fetch = next(row for row in read(path).all("tr") if row.text.startswith("fetch"))
+    assert "fetch +" in fetch.text and "prep -" in fetch.text  # a loader that waits for the disk prepares less
+
+
+def test_without_a_twin_or_a_stall_it_still_tells(path: Path) -> None:
+    found = document(path, "profile")
+    calm = found | {
+        "stash": {name: {"time_s_per_epoch": 0.0, "percent": 0.0} for name in ("interconnect", "prep", "fetch")} | {"network": None},
+        "runs": found["runs"] | {"twin_synthetic": None}, "needs": dict.fromkeys(found["needs"]),
+        "cost_per_epoch_usd": dict.fromkeys(found["cost_per_epoch_usd"]),
+    }  # fmt: skip
+    page = Page(profile_page(calm))
+    assert verdict(page).startswith("Stash's runs show no stall") and "two nodes" not in verdict(page)
+    assert any("keep up with the GPUs" in text.text for text in page.all("p"))
+
+
+@pytest.mark.skipif(browser() is None, reason="no Chromium or Chrome on this machine")
+def test_it_works_in_a_browser(path: Path) -> None:
+    with looked_at(path) as tab:
+        assert tip(tab, "#runs .piece").startswith("RUN0")
+        assert tip(tab, "#direct .piece").startswith("compute")

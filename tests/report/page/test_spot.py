@@ -1,0 +1,59 @@
+"""Does the page of a spot job say what its JSON says? Oracles: the printed document, order and counts of quantiles."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from sim.report.page.spot import spot_page
+from tests.report.page.browser import browser
+from tests.report.page.reading import Page
+from tests.report.page.written import assert_page_is_the_document, document, looked_at, read, tip, verdict, written
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    command = ["spot", "p3.2xlarge", "resnet18", "--workers", "2", "--epochs", "60", "--trials", "200", "--jobs", "1"]
+    return written(tmp_path_factory.mktemp("spot"), command)
+
+
+def test_figures_are_the_document_s(path: Path) -> None:
+    assert_page_is_the_document(path, "spot", 150)
+
+
+def test_the_verdict_compares_with_on_demand(path: Path) -> None:
+    found = document(path, "spot")
+    saved = 1 - found["spot"]["cost_usd"]["mean"] / found["on_demand"]["cost_usd"]
+    longer = found["spot"]["time_s"]["mean"] / found["on_demand"]["time_s"] - 1
+    assert saved > 0 and longer > 0
+    assert verdict(read(path)) == f"Spot saves {100 * saved:.0f} % of the money and takes {100 * longer:.0f} % longer."
+
+
+def test_points_rise_to_all_courses(path: Path) -> None:
+    """Oracle: a distribution rises, from the least to all; its middle stands in the table as well."""
+    found, dots = document(path, "spot"), read(path).all("circle")
+    for key in ("time_s", "cost_usd"):
+        drawn = [
+            (float(dot.attributes["data-x"]), float(dot.attributes["data-y"]))
+            for dot in dots if dot.attributes["data-x-at"].endswith(key)
+        ]  # fmt: skip
+        assert len(drawn) > 20 and all(one <= other for one, other in pairwise(drawn)) and drawn[-1][1] == 1.0
+        middle = next(x for x, share in drawn if share == 0.5)
+        assert middle == pytest.approx(found["spot"][key]["p50"], rel=0.01)
+
+
+def test_without_a_price_or_a_revocation_it_still_tells(path: Path) -> None:
+    found = document(path, "spot")
+    unpriced = found | {"saving": None, "on_demand": {"time_s": found["on_demand"]["time_s"], "cost_usd": None}}
+    assert "no on-demand price is known" in verdict(Page(spot_page(unpriced)))
+    calm = found | {"distribution": [quantile | {"time_s": 9.0, "cost_usd": 1.0} for quantile in found["distribution"]]}
+    page = Page(spot_page(calm))
+    assert not page.all("circle") and any("no revocation" in text.text for text in page.all("p"))
+
+
+@pytest.mark.skipif(browser() is None, reason="no Chromium or Chrome on this machine")
+def test_it_works_in_a_browser(path: Path) -> None:
+    with looked_at(path) as tab:
+        assert "of the courses stay within it" in tip(tab, "circle")
