@@ -180,17 +180,22 @@ def collective(
     as_csv: Csv = False,
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", metavar="DIR", help="also write the table, JSON, CSV, a plot and a picture of the fabric there"),
+        typer.Option(
+            "-o", "--output", metavar="DIR", help="also write the table, JSON, CSV, page, plots and a picture of the fabric there"
+        ),
     ] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="also write the result as one page that opens offline")] = None,
 ) -> None:
     """Time a collective by itself, size by size, as nccl-tests does."""
     if op == "parameter_server":
         if gpus is not None or placement is not None:
             raise SpecError("--op parameter_server counts hosts, not GPUs; write --nodes N")
-        if as_csv or algo or proto or channels:
-            raise SpecError("--op parameter_server has no NCCL options and no --csv; leave them out")
+        if as_csv or html or algo or proto or channels:
+            raise SpecError("--op parameter_server has no NCCL options, no --csv and no --html; leave them out")
         return _bound(hardware, sizes, compute_time, nodes, sets, as_json, output)
     from sim.report.collective import collective_csv, collective_document, collective_files, collective_text
+    from sim.report.files import write_file
+    from sim.report.page.collective import collective_page
     from sim.study.collective import collective_table, sizes_of
     from sim.training.collectives.plan import Tuning
 
@@ -199,8 +204,12 @@ def collective(
     tuning = Tuning(nccl, algo, proto, channels)
     table = collective_table(hardware, op, sizes_of(sizes), nodes=nodes, gpus=gpus, placement=placement, tuning=tuning, overrides=sets)
     document, text = collective_document(table), collective_text(table)
+    page = collective_page(document)
+    if html is not None:
+        write_file(html, page)
+        talk(f"wrote {html}")
     if output is not None:
-        _write_output(output, {"collective.json": json_text(document), **collective_files(table)})
+        _write_output(output, {"collective.json": json_text(document), "collective.html": page, **collective_files(table)})
     if as_json:
         print_json(document)
     else:

@@ -284,15 +284,20 @@ def share(
     sets: Sets = [],  # noqa: B006
     as_json: Json = False,
     as_csv: Csv = False,
+    output: Folder = None,
+    html: Html = None,
 ) -> None:
     """Divide the loader workers of nodes among jobs that come and go: what each gains, and who is done when."""
     from sim.report.figures import figures_csv
-    from sim.report.share import share_document, share_rows, share_text
+    from sim.report.page.share import share_page
+    from sim.report.share import share_document, share_plot, share_rows, share_text
     from sim.study.share import POLICIES
     from sim.study.share import share as shared
 
     document = share_document(shared(hardware, jobs, policy or POLICIES, sets, workers, nodes))
-    show_table(document, share_text(document), figures_csv(share_rows(document)), as_json, as_csv)
+    text, table = share_text(document), figures_csv(share_rows(document))
+    write_result(output, html, "share", document, (text, table), share_plot, share_page)
+    show_table(document, text, table, as_json, as_csv)
 
 
 @deciding.command(epilog="Example:  python -m sim whatif p3.8xlarge alexnet --nodes 2")

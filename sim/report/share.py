@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sim.report.picture import Picture, figure, picture
 from sim.study.share import Outcome, Shared
 from sim.units import show
 
@@ -70,3 +71,24 @@ def _notes() -> Sequence[str]:
     return (
         "  workers/GPU: while most jobs run; divided again whenever one comes or goes. samples/s: mean from start to end, caches warm.",
     )
+
+
+def share_plot(document: Mapping[str, Any]) -> Picture:
+    """Return a picture: when each job runs under each policy; dashed, when the last is done with an even division."""
+    policies = document["policies"]
+    drawn, axes = figure(len(policies), (9, 1.0 + 0.9 * len(policies) + 0.28 * len(share_rows(dict(document)))))
+    longest = max(policy["makespan_s"] for policy in policies) / 60
+    for place, policy in zip(axes, policies, strict=True):
+        jobs = policy["jobs"]
+        for row, job in enumerate(jobs):
+            start, end = job["start_s"] / 60, job["end_s"] / 60
+            place.barh(row, end - start, left=start, color="#4477aa", height=0.7)
+            place.text(start + 0.006 * longest, row, f"{job['workers_per_gpu']} a GPU", color="white", va="center", fontsize=8)
+        place.axvline(policies[0]["makespan_s"] / 60, color="black", linestyle="--", linewidth=1)
+        place.set_yticks(range(len(jobs)), [job["workload"] for job in jobs], fontsize=8)
+        place.set_xlim(0, 1.02 * longest)
+        place.invert_yaxis()
+        place.set_title(f"{policy['policy']}, throughput {_percent(policy['throughput_gain'])}", fontsize=10, loc="left")
+        place.spines[["top", "right"]].set_visible(False)
+    axes[-1].set_xlabel("minutes")
+    return picture(drawn)

@@ -91,7 +91,7 @@ class Figures:
 
 def unbroken(text: str) -> str:
     """Return *text* with numbers and their units kept on one line."""
-    return re.sub(r"(?<=\d) (?=\d{3}|%|samples|ms|s\b|USD)", "\u00a0", text)
+    return re.sub(r"(?<=\d) (?=\d{3}|%|samples|[mu]?s\b|min\b|h\b|USD|[KMGT]i?B)", "\u00a0", text)
 
 
 def as_time(seconds: float) -> str:

@@ -1,0 +1,115 @@
+"""How does a table of collectives look as a page? Bandwidth and time over size, and what NCCL chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from sim.report.page.chart import Axis, Point, axis, chart, linear_axis
+from sim.report.page.frame import Part, page
+from sim.report.page.markup import (
+    Child,
+    Figures,
+    Html,
+    as_bandwidth,
+    as_memory,
+    as_number,
+    as_time,
+    counted,
+    section,
+    table,
+    tag,
+    tiles,
+    unbroken,
+)
+
+_TICKS = 8
+"""Sizes that an axis writes, at the most."""
+
+
+def collective_page(document: Mapping[str, Any]) -> str:
+    """Return the page of a *document* of collectives, size by size."""
+    whole = Figures(document, "collective")
+    rows = [whole.inside(f"rows/{place}") for place in range(len(document["rows"]))]
+    title = f"{document['op']} on {document['hardware']}"
+    set_up = f"{counted(document['gpus'], 'GPU')} on {counted(document['nodes'], 'node')}; by itself, nothing else runs"
+    hero = tag(
+        "div", tag("h1", title), tag("p", unbroken(verdict_of(rows)), class_="verdict"), tag("p", set_up, class_="set-up"),
+        _tiles(whole, rows), class_="hero", id="result",
+    )  # fmt: skip
+    lead = "Bus bandwidth compares with that of a link: bytes over time, times what every rank must send of each byte."
+    parts = [
+        _over_size(rows, ("bandwidth", "Bandwidth", "Bus bandwidth"), "busbw_bytes_per_s", as_bandwidth, lead),
+        _over_size(rows, ("time", "Time", "Time"), "time_s", as_time, "Small sizes take what starting takes, large ones what links take."),
+        _table(rows),
+    ]
+    return page(title, "collective", hero, parts, {"collective": document})
+
+
+def verdict_of(rows: Sequence[Figures]) -> str:
+    """Return in a sentence which bandwidth is reached, from which size on half of it, and what bounds it."""
+    best = max(rows, key=lambda row: row.value("busbw_bytes_per_s"))
+    reached = best.value("busbw_bytes_per_s")
+    half = next(row for row in rows if row.value("busbw_bytes_per_s") >= reached / 2)
+    said = f"Bus bandwidth reaches {as_bandwidth(reached)} at {as_memory(best.value('bytes'))}"
+    more = f", half of it at {as_memory(half.value('bytes'))}" if half.value("bytes") < best.value("bytes") else ""
+    return f"{said}{more}; {best.value('bottleneck')} is the bound."
+
+
+def _tiles(whole: Figures, rows: Sequence[Figures]) -> Html:
+    small, large = rows[0], rows[-1]
+    best = max(rows, key=lambda row: row.value("busbw_bytes_per_s"))
+    halves = whole.value("bisection_bytes_per_s") is not None
+    found: list[tuple[str, Child, Child]] = [
+        (f"Time of {as_memory(row.value('bytes'))}", row.shown("time_s", as_time), f"{row.value('algorithm')} {row.value('protocol')}")
+        for row in ((small, large) if len(rows) > 1 else (small,))
+    ]
+    found.append(("Bus bandwidth", best.shown("busbw_bytes_per_s", as_bandwidth), "at most"))
+    found.append(("Channels", best.shown("channels", as_number), "there"))
+    if halves:
+        found.append(("Between halves", whole.shown("bisection_bytes_per_s", as_bandwidth), "of the cluster, each way"))
+    return tiles(found)
+
+
+def _sizes(rows: Sequence[Figures]) -> Axis:
+    """Return an axis that writes some of the sizes of *rows*, evenly."""
+    known = [float(row.value("bytes")) for row in rows]
+    apart = -(-len(known) // _TICKS)
+    return replace(axis("size", known, as_memory), own=tuple(known[::apart]))
+
+
+def _over_size(rows: Sequence[Figures], names: tuple[str, str, str], key: str, write: Any, lead: str) -> Part:
+    """Return a part: the figure *key* of *rows* over their sizes; *names* are its anchor, its name in the navigation, and its title."""
+    chosen = [f"{row.value('algorithm')} {row.value('protocol')}" for row in rows]
+    points = [
+        Point(
+            float(row.value("bytes")), row.value(key), how,
+            f"{as_memory(row.value('bytes'))}\n{write(row.value(key))}\n{how}, {counted(row.value('channels'), 'channel')}\n"
+            f"bound by {row.value('bottleneck')}",
+            (row.marked("bytes"), row.marked(key)), named=how not in chosen[max(0, place - 1) : place],
+        )
+        for place, (row, how) in enumerate(zip(rows, chosen, strict=True))
+    ]  # fmt: skip
+    line = [("front", [(point.x, point.y) for point in points])] if len(points) > 1 else []
+    values = [point.y for point in points]
+    up = axis("time", values, write) if key == "time_s" else linear_axis("bus bandwidth", [0.0, *values], write)
+    drawn = chart(points, _sizes(rows), up, f"{names[2]} over size", line)
+    caption = tag("figcaption", "Algorithm and protocol stand where they change.")
+    return Part(names[0], names[1], section(names[0], names[2], tag("figure", drawn, caption), lead=lead))
+
+
+def _table(rows: Sequence[Figures]) -> Part:
+    cells: list[list[Child]] = [
+        [
+            row.shown("bytes", as_memory), row.shown("time_s", as_time), row.shown("algbw_bytes_per_s", as_bandwidth),
+            row.shown("busbw_bytes_per_s", as_bandwidth), row.value("algorithm"), row.value("protocol"), row.shown("channels", as_number),
+            row.value("bottleneck"),
+        ]
+        for row in rows
+    ]  # fmt: skip
+    head = [
+        ("size", True), ("time", True), ("algbw", True), ("busbw", True), ("algorithm", False), ("protocol", False), ("channels", True),
+        ("bottleneck", False),
+    ]  # fmt: skip
+    return Part("table", "Table", section("table", "All figures", table(head, cells, "Sizes", "sortable")))

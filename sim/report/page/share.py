@@ -1,0 +1,119 @@
+"""How does a division of loader workers look as a page? What each policy gains, and which job runs when, beside an even one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sim.report.page.bars import named_bars
+from sim.report.page.frame import Part, page
+from sim.report.page.markup import (
+    Child,
+    Figures,
+    Html,
+    as_number,
+    as_rate,
+    as_time,
+    counted,
+    section,
+    table,
+    tag,
+    tiles,
+    unbroken,
+)
+
+_GAIN = 5e-4
+"""Share below which a gain is not worth a word."""
+_NAMED = 0.2
+"""Share of the whole time from which on a job's bar holds words."""
+
+
+def share_page(document: Mapping[str, Any]) -> str:
+    """Return the page of a division's *document*."""
+    whole = Figures(document, "share")
+    jobs = len(document["policies"][0]["jobs"])
+    title = f"{document['workers']} loader workers of {document['hardware']} among {counted(jobs, 'job')}"
+    verdict = tag("p", unbroken(verdict_of(document)), class_="verdict")
+    hero = tag("div", tag("h1", title), verdict, _tiles(whole), class_="hero", id="result")
+    return page(title, "share", hero, [_courses(whole), _table(whole)], {"share": document})
+
+
+def verdict_of(document: Mapping[str, Any]) -> str:
+    """Return in a sentence which policy brings most beside an even division."""
+    best = max(document["policies"], key=lambda policy: policy["throughput_gain"])
+    gain, sooner = best["throughput_gain"], best["makespan_gain"]
+    if gain < _GAIN:
+        return "No policy brings more than an even division."
+    last = "" if abs(sooner) < _GAIN else f"; the last is done {100 * abs(sooner):.0f} % {'sooner' if sooner > 0 else 'later'}"
+    return f"Divided by the policy {best['policy']}, jobs run {100 * gain:.0f} % faster in the mean than with an even division{last}."
+
+
+def _tiles(whole: Figures) -> Html:
+    rows: list[tuple[str, Child, Child]] = [
+        (
+            f"Last job done, {policy['policy']}",
+            whole.shown(f"policies/{place}/makespan_s", as_time),
+            f"throughput {_signed(policy['throughput_gain'])}" if place else "to compare with",
+        )
+        for place, policy in enumerate(whole.value("policies"))
+    ]
+    return tiles(rows)
+
+
+def _signed(share: float) -> str:
+    return f"{round(100 * share, 1) + 0.0:+.1f} %"  # + 0.0: never -0.0
+
+
+def _courses(whole: Figures) -> Part:
+    longest = max(policy["makespan_s"] for policy in whole.value("policies"))
+    drawn: list[Child] = []
+    for place, policy in enumerate(whole.value("policies")):
+        rows: list[tuple[Child, Html, Child]] = [
+            (
+                job["workload"],
+                _job(whole.inside(f"policies/{place}/jobs/{number}"), longest, whole.value("policies/0/makespan_s")),
+                whole.shown(f"policies/{place}/jobs/{number}/end_s", as_time),
+            )
+            for number, job in enumerate(policy["jobs"])
+        ]
+        bars = tag("figure", tag("div", named_bars(rows, f"When each job runs, divided by the policy {policy['policy']}"), class_="short"))
+        drawn += [tag("h3", policy["policy"]), bars]
+    lead = "From its start to its end, which stands behind. Dashed: when the last job is done with an even division."
+    return Part("courses", "Courses", section("courses", "Who runs when", *drawn, lead=lead))
+
+
+def _job(job: Figures, longest: float, even: float) -> Html:
+    start, end, workers = (job.value(key) for key in ("start_s", "end_s", "workers_per_gpu"))
+    rate = as_rate(job.value("throughput_samples_per_s"))
+    says = (
+        f"{job.value('workload')}\n{counted(workers, 'worker')} a GPU while most jobs run\n{rate}\nfrom {as_time(start)} to {as_time(end)}"
+    )
+    share = (end - start) / longest
+    label = tag("span", f"{counted(workers, 'worker')} a GPU") if share > _NAMED else None
+    before = tag("div", style=f"width:{100 * start / longest:.4f}%") if start > 0 else None
+    mark = tag(
+        "div", label, class_="mark piece", style=f"width:{100 * share:.4f}%;background:var(--busy);color:var(--paper)",
+        data_at=job.place("end_s"), data_value=repr(end), data_tip=says,
+    )  # fmt: skip
+    line = tag("i", class_="line-at", style=f"left:{100 * even / longest:.4f}%")
+    return tag("div", tag("div", before, mark, class_="stack"), line, class_="whole")
+
+
+def _table(whole: Figures) -> Part:
+    rows: list[list[Child]] = []
+    for place, policy in enumerate(whole.value("policies")):
+        for number, job in enumerate(policy["jobs"]):
+            own = whole.inside(f"policies/{place}/jobs/{number}")
+            rows.append([
+                policy["policy"], job["workload"], own.shown("gpus", as_number), own.shown("workers_per_gpu", as_number),
+                own.shown("throughput_samples_per_s", as_number), own.shown("throughput_gain", _signed), own.shown("epochs", _plain),
+                own.shown("start_s", as_time), own.shown("end_s", as_time),
+            ])  # fmt: skip
+    titles = ["GPUs", "workers a GPU", "samples/s", "gain", "epochs", "from", "to"]
+    head = [("policy", False), ("job", False), *((title, True) for title in titles)]
+    lead = "Workers while most jobs run; they are divided again whenever one comes or goes. Samples/s: mean from start to end, caches warm."
+    return Part("table", "Table", section("table", "All figures", table(head, rows, "Jobs by policy", "sortable"), lead=lead))
+
+
+def _plain(value: float) -> str:
+    return f"{value:g}"
