@@ -42,11 +42,18 @@ def share_rows(document: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"policy": policy["policy"], **job} for policy in document["policies"] for job in policy["jobs"]]
 
 
+def workers_of(document: Mapping[str, Any]) -> str:
+    """Return the workers of a node in words: a number, or from the least to the most."""
+    least, most = document["workers"], document["most_workers"]
+    return str(least) if least == most else f"{least} to {most}"
+
+
 def share_text(document: dict[str, Any]) -> str:
     """Return *document* as a table for people."""
-    least, most = document["workers"], document["most_workers"]
-    each = str(least) if least == most else f"{least} to {most}"
-    lines = [f"{each} loader workers of each node of {document['hardware']} among {len(document['policies'][0]['jobs'])} jobs", ""]
+    lines = [
+        f"{workers_of(document)} loader workers of each node of {document['hardware']} among {len(document['policies'][0]['jobs'])} jobs",
+        "",
+    ]
     longest = max(len(row["workload"]) for row in share_rows(document))
     lines.append(f"{'policy':13} {'job':{longest}} {'GPUs':>5} {'workers/GPU':>12} {'samples/s':>10} {'gain':>8} {'from':>9} {'to':>9}")
     for policy in document["policies"]:

@@ -21,6 +21,7 @@ from sim.report.page.markup import (
     tiles,
     unbroken,
 )
+from sim.report.share import workers_of
 
 _GAIN = 5e-4
 """Share below which a gain is not worth a word."""
@@ -32,7 +33,7 @@ def share_page(document: Mapping[str, Any]) -> str:
     """Return the page of a division's *document*."""
     whole = Figures(document, "share")
     jobs = len(document["policies"][0]["jobs"])
-    title = f"{document['workers']} loader workers of {document['hardware']} among {counted(jobs, 'job')}"
+    title = f"{workers_of(document)} loader workers a node of {document['hardware']} among {counted(jobs, 'job')}"
     verdict = tag("p", unbroken(verdict_of(document)), class_="verdict")
     hero = tag("div", tag("h1", title), verdict, _tiles(whole), class_="hero", id="result")
     return page(title, "share", hero, [_courses(whole), _table(whole)], {"share": document})
