@@ -358,10 +358,11 @@ def _study() -> None:
 
 
 @study.command(epilog="Example:  python -m sim study stash2022 -o stash2022")
-def stash2022(processes: Processes = None, as_json: Json = False, output: Folder = None) -> None:
+def stash2022(processes: Processes = None, as_json: Json = False, output: Folder = None, html: Html = None) -> None:
     """Characterise Amazon's P2 and P3 instances as Stash (arXiv 2208.14344) did: which published findings reappear."""
     from sim.report.figures import figures_csv
-    from sim.report.files import write_files
+    from sim.report.files import write_file, write_files
+    from sim.report.page.stash2022 import study_page
     from sim.report.stash2022 import cost_rows, study_document, study_text
     from sim.report.stash2022_plots import study_plots
     from sim.study.stash2022 import stash2022 as studied
@@ -369,12 +370,16 @@ def stash2022(processes: Processes = None, as_json: Json = False, output: Folder
     found = studied(processes, _progress("cases"))
     talk.progress("")
     document, text = study_document(found), study_text(found)
+    page = study_page(document)
+    if html is not None:
+        write_file(html, page)
+        talk(f"wrote {html}")
     if output is not None:
         tables = {"stalls.csv": document["rows"], "layers.csv": document["micro"], "costs.csv": cost_rows(found)}
-        written = {"stash2022.json": json_text(document), "stash2022.txt": text + "\n"}
+        written = {"stash2022.json": json_text(document), "stash2022.txt": text + "\n", "stash2022.html": page}
         written |= {name: figures_csv(rows) for name, rows in tables.items()}
         write_files(output, {**written, **study_plots(found)})
-        talk(f"wrote {output}/stash2022.json, stash2022.txt, {', '.join(tables)} and plots")
+        talk(f"wrote {output}/stash2022.json, stash2022.txt, stash2022.html, {', '.join(tables)} and plots")
     print_json(document) if as_json else typer.echo(text)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sim.report.columns import Title, aligned
-from sim.report.picture import Picture, figure, picture
+from sim.report.picture import Named, Picture, figure, name_points, picture, plain_logarithm
 from sim.spec.yaml import SpecError
 from sim.study.compare import Row, front
 from sim.units import show
@@ -97,16 +97,15 @@ def comparison_plot(document: dict[str, Any]) -> Picture:
     points = sorted((row["epoch_time_s"] / 3600, row["cost_per_epoch_usd"]) for row in rows if row["pareto"])
     axes.scatter([row["epoch_time_s"] / 3600 for row in rows], [row["cost_per_epoch_usd"] for row in rows], color="#4477aa", zorder=3)
     axes.plot([time for time, _ in points], [cost for _, cost in points], color="#ee6677", label="nothing is both faster and cheaper")
-    for row in rows:
-        place = (row["epoch_time_s"] / 3600, row["cost_per_epoch_usd"])
-        weight = "bold" if row["pareto"] else "normal"
-        axes.annotate(row["hardware"], place, (4, 4), textcoords="offset points", fontsize=7, fontweight=weight)
     axes.set_xscale("log")
     axes.set_yscale("log")
+    plain_logarithm(axes.xaxis)
+    plain_logarithm(axes.yaxis)
     axes.set_xlabel("hours per epoch")
     axes.set_ylabel("USD per epoch")
     axes.set_title(document["workload"], fontsize=11, loc="left")
     axes.grid(alpha=0.3, which="both")
     if points:
         axes.legend(frameon=False, fontsize=8)
+    name_points(axes, [Named(row["epoch_time_s"] / 3600, row["cost_per_epoch_usd"], row["hardware"], row["pareto"]) for row in rows])
     return picture(drawn)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sim.report.files import write_file
 from sim.spec.yaml import SpecError
@@ -47,6 +48,52 @@ def figure(rows: int, size: tuple[float, float]) -> tuple[Figure, list[Axes]]:
 
     empty = Figure(figsize=size, layout="constrained")
     return empty, [empty.add_subplot(rows, 1, row + 1) for row in range(rows)]
+
+
+class Named(NamedTuple):
+    """A point with its name, in the units of the axes; *bold* ones are named first."""
+
+    x: float
+    y: float
+    name: str
+    bold: bool = False
+
+
+_BESIDE = ((5, 4, "left"), (5, -9, "left"), (-5, 4, "right"), (-5, -9, "right"), (7, -3, "left"), (-7, -3, "right"))
+"""Where a name may stand: points to the right and up, and which end of it is there."""
+
+
+def name_points(axes: Axes, points: Sequence[Named], size: float = 7) -> None:
+    """Write the names of *points* beside them where there is room, neither over other names nor beyond the axes.
+
+    Called when all else is drawn and no limit of the axes changes any more.
+    """
+    from matplotlib.transforms import Bbox
+
+    figure: Any = axes.figure
+    figure.draw_without_rendering()
+    inside, taken = axes.get_window_extent(), list[Bbox]()
+    for point in sorted(points, key=lambda point: not point.bold):
+        for across, up, end in _BESIDE:
+            weight = "bold" if point.bold else "normal"
+            text = axes.annotate(
+                point.name, (point.x, point.y), (across, up), textcoords="offset points", fontsize=size, fontweight=weight, ha=end
+            )
+            text.set_in_layout(False)
+            box = text.get_window_extent()
+            if inside.containsx(box.x0) and inside.containsx(box.x1) and inside.containsy(box.y1) and not box.count_overlaps(taken):
+                taken.append(box)
+                break
+            text.remove()
+
+
+def plain_logarithm(axis: Any) -> None:
+    """Let a logarithmic *axis* write 0.5, 1, 2 and 5, not powers of ten."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_major_formatter(lambda value, _: f"{value:g}")
+    axis.set_minor_formatter(NullFormatter())
 
 
 def picture(figure: Figure) -> Picture:

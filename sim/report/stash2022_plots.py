@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from sim.analysis import differential
 from sim.events import Cause
-from sim.report.picture import Picture, figure, picture
+from sim.report.picture import Named, Picture, figure, name_points, picture, plain_logarithm
 from sim.report.style import COLOURS
 from sim.study.stash2022 import FAMILIES, Family, Row, Study
 
@@ -69,19 +69,22 @@ def _layers(study: Study) -> Picture:
         "gradient MB": lambda row: row.gradient_bytes / 1e6,
     }
     for place, (label, cause) in zip(axes, causes.items(), strict=True):
+        named: list[Named] = []
         for nodes, colour in ((1, COLOURS[Cause.INTERCONNECT]), (2, COLOURS[Cause.NETWORK])):
             rows = [row for row in study.micro if row.nodes == nodes]
             if not rows:
                 continue
             places = [(cause(row), 1e3 * row.communication) for row in rows]
             place.scatter(*zip(*places, strict=True), color=colour, label=rows[0].case.machine)
-            for row, at in zip(rows, places, strict=True):
-                if "_" not in row.case.model:
-                    place.annotate(row.case.model, at, (3, 3), textcoords="offset points", fontsize=6)
+            named += [Named(*at, row.case.model) for row, at in zip(rows, places, strict=True) if "_" not in row.case.model]
         place.set_xlabel(label)
         place.set_ylabel("ms that communication adds to a step", fontsize=8)
+        place.set_xscale("log")
         place.set_yscale("log")
+        plain_logarithm(place.xaxis)
+        plain_logarithm(place.yaxis)
         place.grid(alpha=0.3, which="both")
-        place.legend(fontsize=8, frameon=False)
+        place.legend(fontsize=8, frameon=False, loc="lower right")
+        name_points(place, named, 6)
     axes[0].set_title("Micro study: 32 samples per GPU, 8 V100", fontsize=10, loc="left")
     return picture(drawn)

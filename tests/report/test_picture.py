@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from sim.report.picture import Picture, figure, picture
+from sim.report.picture import Named, Picture, figure, name_points, picture, plain_logarithm
 from sim.spec.yaml import SpecError
 
 
@@ -31,3 +31,29 @@ def test_the_name_tells_the_kind(tmp_path: Path) -> None:
         assert (tmp_path / name).read_bytes() == drawn().files("a")[name]
     with pytest.raises(SpecError, match=r"a\.jpg: a picture in a file '\*\.jpg'; write \.png or \.svg"):
         drawn().save(tmp_path / "a.jpg")
+
+
+def test_names_lie_neither_on_each_other_nor_beyond_the_axes() -> None:
+    """Oracle: boxes of the drawn text; the bold name comes first, one of two at the same place is left out or beside."""
+    drawn, (axes,) = figure(1, (4, 3))
+    points = [Named(1.0 + 0.02 * (number % 6), 1.0 + 0.02 * (number // 6), f"machine-{number}") for number in range(30)]
+    points.append(Named(1.05, 1.04, "the-best", bold=True))
+    axes.scatter([point.x for point in points], [point.y for point in points])
+    name_points(axes, points)
+    drawn.draw_without_rendering()
+    names = [text.get_text() for text in axes.texts]
+    boxes = [text.get_window_extent() for text in axes.texts]
+    assert names[0] == "the-best" and 3 < len(names) < len(points)
+    assert all(not one.overlaps(other) for place, one in enumerate(boxes) for other in boxes[:place])
+    inside = axes.get_window_extent()
+    assert all(inside.x0 <= box.x0 and box.x1 <= inside.x1 for box in boxes)
+
+
+def test_a_plain_logarithm_writes_plain_numbers() -> None:
+    drawn, (axes,) = figure(1, (6, 4))
+    axes.loglog([0.4, 30.0], [1.0, 2.0])
+    plain_logarithm(axes.xaxis)
+    plain_logarithm(axes.yaxis)
+    drawn.draw_without_rendering()
+    across = {label.get_text() for label in axes.get_xticklabels(which="both") if 0.4 <= label.get_position()[0] <= 30}
+    assert {"0.5", "1", "2", "5", "10", "20"} <= across and not any("10^" in text for text in across)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,22 +17,14 @@ from sim.spec.library import load_workload
 from sim.study import stash2022 as module
 from sim.study.profile import profile
 from sim.study.scenario import answer
-from sim.study.stash2022 import FAMILIES, MICRO, P2, P3, Case, Crossing, Family, Row, Study, cases, gradients, stash2022
+from sim.study.stash2022 import FAMILIES, MICRO, P2, P3, Case, Crossing, Row, Study, cases, gradients
 from sim.study.stash_findings import PRICES, Finding, findings, fit, more_is_slower
-
-SMALL_P3 = Family(
-    "P3", {name: threads for name, threads in P3.machines.items() if name != "p3.8xlarge-mixed-quad"}, P3.twins, {"alexnet": (32, 128)}
-)
-SMALL_MICRO = ("resnet10", "resnet10_nobn", "resnet34", "vgg11")
+from tests.study.small_study import SMALL_P3, small_study
 
 
 @pytest.fixture(scope="module")
-def study() -> Iterator[Study]:
-    """AlexNet on P3, and four networks of the micro study."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in (("FAMILIES", (SMALL_P3,)), ("P3", SMALL_P3), ("MICRO", SMALL_MICRO)):
-            patch.setattr(module, name, value)
-        yield stash2022(processes=1)
+def study() -> Study:
+    return small_study()
 
 
 def by_check(study: Study) -> dict[str, Finding]:
@@ -182,7 +173,7 @@ def test_the_command_writes_all_its_files(
     drawn = ("interconnect", "network", "prep", "fetch", "cost", "layers")
     pictures = {f"{name}.{kind}" for name in drawn for kind in ("png", "svg")}
     tables = {"stalls.csv": 10, "layers.csv": 8, "costs.csv": 8}
-    assert {path.name for path in tmp_path.iterdir()} == pictures | set(tables) | {"stash2022.json", "stash2022.txt"}
+    assert {path.name for path in tmp_path.iterdir()} == pictures | set(tables) | {"stash2022.json", "stash2022.txt", "stash2022.html"}
     assert json.loads((tmp_path / "stash2022.json").read_text()) == document
     assert all((tmp_path / name).read_bytes().startswith(b"\x89PNG" if name.endswith("png") else b"<?xml") for name in pictures)
     assert {name: len((tmp_path / name).read_text().splitlines()) - 1 for name in tables} == tables
