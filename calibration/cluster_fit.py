@@ -23,6 +23,7 @@ from calibration.compute_scale import ComputeScale, group_keys
 from calibration.evaluate import Case, Evaluator, Prediction
 from calibration.network_parameters import (
     AS_DESCRIBED,
+    DISTRIBUTED,
     DOUBT,
     EVERYWHERE,
     NIC,
@@ -53,6 +54,10 @@ IMMATERIAL: Final = 0.005
 ROBUST: Final = 2.0
 """Standard deviations from which a residual, of a row or from a prior, counts by its size and no longer by its square."""
 COMPUTE: Final = "compute"
+_COMPUTES: Final = (COMPUTE, DISTRIBUTED)
+"""Parameters of compute, not of the network."""
+_SLOWER: Final = {"efficiency": -1.0, "total": -1.0, "pair": -1.0, "latency": 1.0}
+"""In which direction a constant of the network makes it slow."""
 UNEXPLAINED: Final = 2.0 * LEAST_NOISE
 """Spread of residuals from which other ways of traffic than the one described are tried."""
 ENOUGH: Final = 0.95
@@ -60,6 +65,9 @@ ENOUGH: Final = 0.95
 FORM: Final = 0.25
 """Relative standard deviation of exposed communication beyond what the constants leave open: estimate (over the clusters of Pollux, Sia,
 Lambda and DLPerf it brings 89 % of the truth into 95 % intervals, from 82 % without; one vote per cluster)."""
+LAYER_MODEL: Final = 0.15
+"""Relative standard deviation of layer times that no run tells: 90 % of images on a chip left out of the fit lie within 26 to 36 %, of
+language models within 26 %, medians 11 to 13 % (`calibration.compute` on calibration/records/single_gpu.csv)."""
 FEW_ROWS: Final = 24
 """Rows on which it is seen what matters."""
 
@@ -86,20 +94,31 @@ class Model:
         if asked.record not in self._met:
             self._met[asked.record] = places_met(asked, self.way)
         met = self._met[asked.record]
-        network = [pair for pair in zip(self.parameters, used, strict=True) if pair[0].constant != COMPUTE and pair[1] != 0.0]
+        network = [pair for pair in zip(self.parameters, used, strict=True) if pair[0].constant not in _COMPUTES and pair[1] != 0.0]
         moved = tuple(pair for pair in network if decides(pair[0], asked, met))
         return Case(asked.record, self._scale(asked, used), moved + way_taken(self.way))
 
     def _scale(self, asked: Question, values: Sequence[float]) -> float:
         measured = self.compute.of(asked)
         if measured is not None:
-            return measured
+            return measured * self.slowdown(asked, values)
         first = len(self.parameters) - len(self.groups)
         keys = group_keys(asked)
         for number, group in enumerate(self.groups):
             if group in keys:
                 return math.exp(values[first + number])
         return 1.0
+
+    def knows_compute(self, asked: Question) -> bool:
+        """Tell whether measured runs say how fast *asked* computes: on this GPU with this software, or a group fitted along."""
+        return self.compute.of(asked) is not None or any(group in group_keys(asked) for group in self.groups)
+
+    def slowdown(self, asked: Question, values: Sequence[float] | None = None) -> float:
+        """Return how many times longer than measured on one GPU the layers of *asked* take beside other GPUs."""
+        if not self.compute.joins_others(asked):
+            return 1.0
+        pairs = zip(self.parameters, self.values if values is None else values, strict=True)
+        return next((math.exp(value) for parameter, value in pairs if parameter.constant == DISTRIBUTED), 1.0)
 
 
 def prior_model(compute: ComputeScale, asked: Sequence[Question], way: str = AS_DESCRIBED) -> Model:
@@ -152,8 +171,7 @@ def _start(model: Model, rows: Sequence[Question], widths: np.ndarray, evaluator
     """
     import numpy as np
 
-    slower = {"efficiency": -1.0, "total": -1.0, "pair": -1.0, "latency": 1.0}
-    way = np.array([slower.get(parameter.constant, 0.0) for parameter in model.parameters]) * widths
+    way = np.array([_SLOWER.get(parameter.constant, 0.0) for parameter in model.parameters]) * widths
     between = np.array([parameter.place == NIC for parameter in model.parameters])
     ways = [way, way * between] if between.any() and (way * ~between).any() else [way]
     points = [0.0 * way, *(slow * steps for slow in ways for steps in (1.0, 2.0))]
@@ -225,12 +243,18 @@ def predictions(model: Model, asked: Sequence[Question], evaluator: Evaluator) -
     import numpy as np
 
     found = evaluator.all([model.case(row) for row in asked])
-    doubts = np.array([FORM * max(0.0, prediction.exposed) / prediction.step for prediction in found])
+    doubts = np.array([_doubt(model, row, prediction) for row, prediction in zip(asked, found, strict=True)])
     if not model.parameters or not asked:
         return [(prediction, math.hypot(model.noise, doubt)) for prediction, doubt in zip(found, map(float, doubts), strict=True)]
     slope = sensitivities(model, asked, _directions(model, asked, evaluator), evaluator)
     spread = np.sqrt(np.sum(slope**2, axis=1) + model.noise**2 + doubts**2)
     return list(zip(found, map(float, spread), strict=True))
+
+
+def _doubt(model: Model, asked: Question, found: Prediction) -> float:
+    """Return the relative standard deviation that no constant of the network carries: of its form, and of layer times never measured."""
+    exposed = max(0.0, found.exposed) / found.step
+    return math.hypot(FORM * exposed, 0.0 if model.knows_compute(asked) else LAYER_MODEL * (1.0 - exposed))
 
 
 def _directions(model: Model, asked: Sequence[Question], evaluator: Evaluator) -> np.ndarray:
@@ -243,7 +267,10 @@ def _directions(model: Model, asked: Sequence[Question], evaluator: Evaluator) -
     moved = np.mean(sensitivities(model, few, steps, evaluator) ** 2, axis=0)
     order = np.argsort(-moved)
     kept = 1 + int(np.searchsorted(np.cumsum(moved[order]), ENOUGH * moved.sum()))
-    return np.asarray(steps[order[:kept]][moved[order[:kept]] > IMMATERIAL**2 / 10])
+    chosen = steps[order[:kept]][moved[order[:kept]] > IMMATERIAL**2 / 10]
+    # what is not yet the slowest hop shows in one direction only
+    slower = chosen @ np.array([_SLOWER.get(parameter.constant, 0.0) for parameter in model.parameters])
+    return np.asarray(np.where(slower[:, None] < 0.0, -chosen, chosen))
 
 
 def _with_groups(model: Model, rows: Sequence[Question]) -> Model:

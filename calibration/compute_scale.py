@@ -30,16 +30,22 @@ MOST_TRIALS: Final = 6
 
 @dataclass(frozen=True)
 class ComputeScale:
-    """Factors on layer times: by group of equal jobs, a list of (batch, factor)."""
+    """Factors on layer times: by group of equal jobs, a list of (batch, factor); *alone* are the groups measured on one GPU each."""
 
     curves: dict[Hashable, list[tuple[int, float]]] = field(default_factory=dict)
+    alone: frozenset[Hashable] = frozenset()
 
     def of(self, asked: Question) -> float | None:
         """Return the factor for *asked*; None where nothing was measured."""
-        for key in group_keys(asked):
-            if key in self.curves:
-                return _at(self.curves[key], asked.batch)
-        return None
+        key = self._key(asked)
+        return None if key is None else _at(self.curves[key], asked.batch)
+
+    def joins_others(self, asked: Question) -> bool:
+        """Tell whether *asked* runs on several GPUs, and its factor was measured on one by itself."""
+        return asked.job.ranks > 1 and self._key(asked) in self.alone
+
+    def _key(self, asked: Question) -> Hashable | None:
+        return next((key for key in group_keys(asked) if key in self.curves), None)
 
 
 def group_keys(asked: Question) -> list[Hashable]:
@@ -70,7 +76,8 @@ def measured_scale(rows: Sequence[Question], evaluator: Evaluator) -> ComputeSca
     curves: dict[Hashable, list[tuple[int, float]]] = {}
     for key, batches in found.items():
         curves[key] = [(batch, median(factors[id(row)] or 1.0 for row in _preferred(same))) for batch, same in sorted(batches.items())]
-    return ComputeScale(curves)
+    alone = {key for key, batches in found.items() if all(row.job.ranks == 1 for same in batches.values() for row in _preferred(same))}
+    return ComputeScale(curves, frozenset(alone))
 
 
 def _preferred(rows: Sequence[Question]) -> Sequence[Question]:

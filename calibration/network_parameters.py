@@ -3,8 +3,8 @@
 A fit moves factors ``exp(x)`` on what a description says, so ``x = 0`` is the prediction before any measurement of the cluster.
 For each transport class met: its efficiency (with it the cap of a flow) and its latency per step; for the NIC's class also the share
 of the line that all flows reach together, and what a ring of two nodes loses, whose two directions join the same pair of hosts; then
-the launch cost of a collective, and how far ranks spread. The prior of each ``x`` is normal about 0. Its width is how far systems of
-one class differ in public tables:
+the launch cost of a collective, how far ranks spread, and how much slower GPUs compute beside others. The prior of each ``x`` is normal
+about 0. Its width is how far systems of one class differ in public tables:
 
 =================  =====  ==========================================================================================
 parameter          width  from
@@ -18,7 +18,8 @@ total              0.35   7 of 12.5 GB/s through one card (siasosp23/artifacts, 
 pair               0.3    0.41 against 0.61 GB/s per edge on 2 and 3 nodes (petuum/adaptdl), none on Sia's
 latency            0.7    TCP 31 to 105 us (zarzen/nccl-tests, MG-WFBP) and 200 to 350 us (petuum/adaptdl)
 launch             0.7    12 to 100 us over the transport classes
-spread             0.5    1 to 3 % (compute_cv) in the sets of Pollux and Sia
+spread             1.0    0.3 % (compute_cv) on machines of NVIDIA's own, 1 to 3 % in the sets of Pollux and Sia
+distributed        0.03   what GPUs lose beside others (clocks, power, hosts): 0 to 5 % from one GPU to two in the sets of Lambda
 =================  =====  ==========================================================================================
 """
 
@@ -44,7 +45,8 @@ WIDTHS: Final[Mapping[str, float]] = {
     "pair": 0.3,
     "latency": 0.7,
     "launch": 0.7,
-    "spread": 0.5,
+    "spread": 1.0,
+    "distributed": 0.03,
 }
 
 AS_DESCRIBED: Final = ""
@@ -68,6 +70,10 @@ _CHANGES: Final[Mapping[str, Mapping[str, object]]] = {
 NIC: Final = "nic"
 EVERYWHERE: Final = ""
 """The place of a parameter that belongs to no transport class."""
+
+
+DISTRIBUTED: Final = "distributed"
+"""Layer times beside other GPUs over those of one GPU by itself, where only the latter were measured."""
 
 
 class Parameter(NamedTuple):
@@ -119,7 +125,7 @@ def parameters_of(questions: Iterable[Question], way: str = AS_DESCRIBED) -> tup
                 found[place, parameter.constant] = min(known, parameter)  # of two widths the narrower
     if not found:
         return ()
-    everywhere = (Parameter(EVERYWHERE, constant, WIDTHS[constant]) for constant in ("launch", "spread"))
+    everywhere = (Parameter(EVERYWHERE, constant, WIDTHS[constant]) for constant in ("launch", "spread", DISTRIBUTED))
     return (*sorted(found.values()), *everywhere)
 
 

@@ -119,7 +119,7 @@ def _validate_cluster(name: str, rows: Sequence[Question], everywhere: Sequence[
 
 def _known(model: Model, rows: Sequence[Question], evaluator: Evaluator) -> list[Known]:
     found = evaluator.all([model.case(row) for row in rows])
-    return [Known(row, prediction.compute) for row, prediction in zip(rows, found, strict=True)]
+    return [Known(row, prediction.compute / model.slowdown(row)) for row, prediction in zip(rows, found, strict=True)]
 
 
 def _scored(
@@ -134,7 +134,7 @@ def _scored(
     described = evaluator.all([Case(row.record, 1.0, ()) for row in rows])
     made = []
     for row, bare, (early, early_spread), (late, late_spread) in zip(rows, described, before, after, strict=True):
-        known = Known(row, late.compute)
+        known = Known(row, late.compute / calibrated.slowdown(row))  # as measured
         said = {
             "as_described": bare.step,
             "zero_shot": early.step,
@@ -143,7 +143,7 @@ def _scored(
             "closed_form": closed_form(known, constants),
             "copy_row": copy_row(known, calibration),
         }
-        made.append(Scored(row, late.compute - late.input, said, {"zero_shot": early_spread, "calibrated": late_spread}))
+        made.append(Scored(row, known.compute - late.input, said, {"zero_shot": early_spread, "calibrated": late_spread}))
     return made
 
 

@@ -25,6 +25,7 @@ def validation_document(found: Validation) -> dict[str, Any]:
         "schema": 1,
         "overall": scores(found.scored),
         "sources": [entry for cluster in found.clusters for entry in _sources(cluster)],
+        "whole_sources": _whole_sources(found),
         "clusters": [_parameters(cluster) for cluster in found.clusters],
         "notes": list(found.notes),
     }
@@ -36,6 +37,16 @@ def _sources(cluster: Cluster) -> list[dict[str, Any]]:
         for source in dict.fromkeys(row.asked.record.source for row in rows):
             same = [row for row in rows if row.asked.record.source == source]
             entries.append({"source": source, "cluster": cluster.name, "role": role, **scores(same)})
+    return entries
+
+
+def _whole_sources(found: Validation) -> list[dict[str, Any]]:
+    """Return the scores of each source over all its clusters, one vote per cluster."""
+    rows = found.scored
+    entries = []
+    for source in dict.fromkeys(row.asked.record.source for row in rows):
+        same = [row for row in rows if row.asked.record.source == source]
+        entries.append({"source": source, "clusters": len({row.cluster for row in same}), **scores(same)})
     return entries
 
 
@@ -60,15 +71,19 @@ def _factors(model: Model) -> list[dict[str, Any]]:
 
 
 def validation_table(found: Validation) -> str:
-    """Return the scores as text: one line per source and cluster, then overall."""
+    """Return the scores as text: one line per source and cluster, then per source with several, then overall."""
     head = (
         f"{'':38} {'rows':>5}  {'zero-shot':>13}  {'calibrated':>13} {'skill':>6}  {'free':>6} {'closed':>6} {'copy':>6}"
-        f"  {'exposed rows':>12} {'calibrated':>13} {'skill':>6}\n"
-        f"{'':38} {'':>5}  {'median/p90 %':>13}  {'median/p90 %':>13} {'':>6}  {'median %':^20}  {'':>12} {'median/p90 %':>13}"
+        f"  {'exposed rows':>12} {'calibrated':>13} {'skill':>6}  {'within':>6}\n"
+        f"{'':38} {'':>5}  {'median/p90 %':>13}  {'median/p90 %':>13} {'':>6}  {'median %':^20}  {'':>12} {'median/p90 %':>13} {'':>6}"
+        f"  {'95 %':>6}"
     )
     lines = [head]
     for entry in (entry for cluster in found.clusters for entry in _sources(cluster) if entry["role"] == "prediction"):
         lines.append(_line(f"{entry['source'][:14]} {entry['cluster']}", entry))
+    lines += [
+        _line(f"{entry['source'][:24]}, {entry['clusters']} clusters", entry) for entry in _whole_sources(found) if entry["clusters"] > 1
+    ]
     lines.append(_line("overall, one vote per cluster", scores(found.scored)))
     return "\n".join(line.rstrip() for line in "\n".join(lines).splitlines())
 
@@ -79,7 +94,7 @@ def _line(name: str, found: Mapping[str, Any]) -> str:
     exposed = after["exposed"]
     return (
         f"{name[:38]:38} {after['points']:5}  {_pair(found['zero_shot']):>13}  {_pair(after):>13} {_number(after['skill']):>6}  {rules}"
-        f"  {exposed['points']:>12} {_pair(exposed):>13} {_number(exposed['skill']):>6}"
+        f"  {exposed['points']:>12} {_pair(exposed):>13} {_number(exposed['skill']):>6}  {_percent(after['coverage']):>6}"
     )
 
 
