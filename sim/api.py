@@ -26,6 +26,7 @@ from sim.spec.yaml import SpecError
 from sim.study.compare import compare as compare_machines
 from sim.study.compare import machines
 from sim.study.scenario import Answer, Scenario, answer, market_of
+from sim.study.whole_job import plan_of
 from sim.units import show
 
 if TYPE_CHECKING:
@@ -51,15 +52,18 @@ def simulate(
     exact: bool = False,
     thorough: bool = False,
     market: str = "on-demand",
+    epochs: float | None = None,
+    hours: float | None = None,
 ) -> Result:
     """Simulate *workload* on *hardware* and return the result; the options are those of ``sim run``.
 
     *overrides* are fields by dotted key, as after ``--set``; *batch* counts samples per GPU, *gpus* all GPUs; *thorough* also tries
-    what freeing each resource would save; *market* is ``on-demand`` or ``spot``. Raise `SpecError` with everything that is wrong.
+    what freeing each resource would save; *market* is ``on-demand`` or ``spot``; *epochs* or *hours* add the whole job.
+    Raise `SpecError` with everything that is wrong.
     """
     scenario = Scenario(
         str(hardware), str(workload), _texts(overrides), nodes, gpus, placement, batch, global_batch, precision, stack, seed, exact,
-        market=market_of(market),
+        market=market_of(market), plan=plan_of(epochs, hours),
     )  # fmt: skip
     return Result(scenario, answer(scenario, thorough=thorough))
 
@@ -113,7 +117,9 @@ class Result:
     @cached_property
     def document(self) -> dict[str, Any]:
         """Return what ``sim run --json`` prints; several jobs stand under ``jobs``."""
-        return run_document(self.run, self.answer.inputs, self.answer.warnings, self.answer.bottlenecks, self.answer.market)
+        return run_document(
+            self.run, self.answer.inputs, self.answer.warnings, self.answer.bottlenecks, self.answer.market, self.answer.plan
+        )
 
     @property
     def step_time(self) -> float:

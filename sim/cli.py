@@ -10,6 +10,7 @@ import typer
 
 from sim import __version__
 from sim.deciding import deciding
+from sim.options import Checkpoints, Csv, Epochs, Evaluation, GlobalBatch, Hours, Html, Hw, Json, Market, Precision, Sets, Stack, Wl
 from sim.spec.yaml import SpecError
 from sim.terminal import exit_code, json_text, print_json, talk
 
@@ -24,13 +25,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-Hw = Annotated[str, typer.Argument(metavar="HW", help="hardware: a YAML file or a catalogue name such as p3.16xlarge")]
-Wl = Annotated[str, typer.Argument(metavar="WL", help="workload: a YAML file or a catalogue name such as vgg16")]
-Sets = Annotated[
-    list[str], typer.Option("--set", metavar="K=V", help="override any field, for example node.nic.bandwidth='100 Gbps'; repeatable")
-]
-Json = Annotated[bool, typer.Option("--json", help="print one JSON document, and nothing else, on stdout")]
-Csv = Annotated[bool, typer.Option("--csv", help="print CSV on stdout")]
 Where = Annotated[list[str], typer.Option("--where", metavar="COND", help="only rows that match, for example gpus=8; repeatable")]
 
 
@@ -57,11 +51,15 @@ def run(
     gpus: Annotated[str | None, typer.Option(metavar="N|A..B", help="GPUs in all; a range gives a scaling table")] = None,
     placement: Annotated[str | None, typer.Option(metavar="1+2", help="GPUs on each node in turn")] = None,
     batch: Annotated[str | None, typer.Option(metavar="N|max", help="samples per GPU; max: as many as fit into its memory")] = None,
-    global_batch: Annotated[int | None, typer.Option(min=1, help="samples of all GPUs together (strong scaling)")] = None,
-    precision: Annotated[str | None, typer.Option(help="fp32, tf32, amp_fp16, amp_bf16, fp16, bf16 or fp8")] = None,
-    stack: Annotated[str | None, typer.Option(help="software stack: a file or a name in workloads/stacks/")] = None,
+    global_batch: GlobalBatch = None,
+    precision: Precision = None,
+    stack: Stack = None,
     sets: Sets = [],  # noqa: B006  typer copies the default
-    market: Annotated[str, typer.Option(metavar="on-demand|spot", help="whose prices time is paid at")] = "on-demand",
+    market: Market = "on-demand",
+    epochs: Epochs = None,
+    hours: Hours = None,
+    evaluation: Evaluation = 0.0,
+    checkpoints: Checkpoints = True,
     seed: Annotated[int, typer.Option(help="of what is drawn where the workload says training.noise.draw: true")] = 0,
     exact: Annotated[bool, typer.Option("--exact", help="simulate every step instead of skipping whole periods")] = False,
     fast: Annotated[bool, typer.Option("--fast", help="do not try what would help, nor which estimates decide the answer")] = False,
@@ -75,7 +73,7 @@ def run(
         Path | None,
         typer.Option(metavar="FILE", help="also write a Chrome trace of warm steps: .json, .json.gz, or a folder, a file a rank"),
     ] = None,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="also write the result as one page that opens offline")] = None,
+    html: Html = None,
 ) -> None:
     """Simulate a training job and show where its time goes."""
     if as_json and as_csv:
@@ -83,11 +81,12 @@ def run(
     from sim.study.ranges import whole_numbers
     from sim.study.scaling import scaling
     from sim.study.scenario import Scenario, batch_of, market_of
+    from sim.study.whole_job import plan_of
 
     samples = batch_of(batch) if batch is not None else None
     scenario = Scenario(
         hardware, workload, tuple(sets), placement=placement, batch=samples, global_batch=global_batch, precision=precision, stack=stack,
-        seed=seed, exact=exact, market=market_of(market),
+        seed=seed, exact=exact, market=market_of(market), plan=plan_of(epochs, hours, evaluation, checkpoints),
     )  # fmt: skip
     many_nodes = whole_numbers(nodes, "--nodes") if nodes is not None else []
     many_gpus = whole_numbers(gpus, "--gpus") if gpus is not None else []
@@ -111,7 +110,7 @@ def _show_runs(scenarios: Sequence[Any], shown: tuple[bool, bool, bool], output:
     found = answers(scenarios, thorough, talk.progress, keep_rates=output is not None or html is not None)
     talk.progress("")
     documents = [
-        run_document(point.run, point.inputs, point.warnings, point.bottlenecks, point.market)
+        run_document(point.run, point.inputs, point.warnings, point.bottlenecks, point.market, point.plan)
         if point.run is not None
         else infeasible_document(point.hardware, point.workload, point.nodes, point.gpus, point.problem, point.brief)
         for point in found

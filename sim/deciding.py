@@ -8,28 +8,31 @@ from typing import Annotated
 
 import typer
 
+from sim.options import (
+    Batch,
+    Checkpoints,
+    Csv,
+    Epochs,
+    Evaluation,
+    Folder,
+    GlobalBatch,
+    Hours,
+    Html,
+    Hw,
+    Json,
+    Market,
+    Nodes,
+    Precision,
+    Processes,
+    Sets,
+    Stack,
+    Where,
+    Wl,
+)  # fmt: skip
 from sim.spec.yaml import SpecError
 from sim.terminal import json_text, print_json, show_table, talk, write_result
 
 deciding = typer.Typer()
-
-Hw = Annotated[str, typer.Argument(metavar="HW", help="hardware: a YAML file or a catalogue name such as p3.16xlarge")]
-Wl = Annotated[str, typer.Argument(metavar="WL", help="workload: a YAML file or a catalogue name such as vgg16")]
-Sets = Annotated[
-    list[str], typer.Option("--set", metavar="K=V", help="override any field, for example node.nic.bandwidth='100 Gbps'; repeatable")
-]
-Where = Annotated[list[str], typer.Option("--where", metavar="COND", help="machines of the catalogue, for example gpus=8; repeatable")]
-Nodes = Annotated[str | None, typer.Option(metavar="N|A..B", help="nodes of the only group; a range tries each number")]
-Batch = Annotated[int | None, typer.Option(min=1, help="samples per GPU")]
-GlobalBatch = Annotated[int | None, typer.Option(min=1, help="samples of all GPUs together (strong scaling)")]
-Precision = Annotated[str | None, typer.Option(help="fp32, tf32, amp_fp16, amp_bf16, fp16, bf16 or fp8")]
-Stack = Annotated[str | None, typer.Option(help="software stack: a file or a name in workloads/stacks/")]
-Market = Annotated[str, typer.Option(metavar="on-demand|spot", help="whose prices time is paid at")]
-Processes = Annotated[int | None, typer.Option("--jobs", min=1, help="processes; all cores by default")]
-Json = Annotated[bool, typer.Option("--json", help="print one JSON document, and nothing else, on stdout")]
-Csv = Annotated[bool, typer.Option("--csv", help="print CSV on stdout")]
-Html = Annotated[Path | None, typer.Option(metavar="FILE", help="also write the result as one page that opens offline")]
-Folder = Annotated[Path | None, typer.Option("-o", "--output", metavar="DIR", help="also write the table, JSON and a plot there")]
 
 
 def _one_number(text: str | None) -> int | None:
@@ -86,6 +89,10 @@ def compare(
     stack: Stack = None,
     sets: Sets = [],  # noqa: B006
     market: Market = "on-demand",
+    epochs: Epochs = None,
+    hours: Hours = None,
+    evaluation: Evaluation = 0.0,
+    checkpoints: Checkpoints = True,
     sort: Annotated[str, typer.Option(help="time, cost, step or name")] = "time",
     processes: Processes = None,
     as_json: Json = False,
@@ -103,10 +110,12 @@ def compare(
     from sim.study.nearest import nearest_that_runs
     from sim.study.ranges import whole_numbers
     from sim.study.scenario import Scenario, market_of
+    from sim.study.whole_job import plan_of
 
     scenario = Scenario(
-        "", workload, tuple(sets), None, None, None, batch, global_batch, precision=precision, stack=stack, market=market_of(market)
-    )
+        "", workload, tuple(sets), batch=batch, global_batch=global_batch, precision=precision, stack=stack, market=market_of(market),
+        plan=plan_of(epochs, hours, evaluation, checkpoints),
+    )  # fmt: skip
     names = machines(hardware, where)
     counts = whole_numbers(nodes, "--nodes") if nodes is not None else []
     rows = compared(scenario, names, document, nodes=counts, processes=processes, progress=_progress("machines"))
@@ -126,9 +135,10 @@ def recommend(
     hardware: Annotated[list[str], typer.Argument(metavar="HW...", help="machines; the whole catalogue without any")] = [],  # noqa: B006
     budget_hours: Annotated[float | None, typer.Option(help="hours the job may take: the cheapest that does is recommended")] = None,
     budget_usd: Annotated[float | None, typer.Option(help="money the job may cost: the fastest that does is recommended")] = None,
-    epochs: Annotated[int, typer.Option(min=1, help="epochs of the job")] = 1,
-    evaluation: Annotated[float, typer.Option(min=0, help="samples evaluated after each epoch, as a share of the training samples")] = 0.0,
-    checkpoints: Annotated[bool, typer.Option(help="write a checkpoint after each epoch")] = True,
+    epochs: Epochs = None,
+    hours: Hours = None,
+    evaluation: Evaluation = 0.0,
+    checkpoints: Checkpoints = True,
     where: Where = [],  # noqa: B006
     nodes: Nodes = "1..4",
     on_demand: Annotated[bool, typer.Option("--on-demand", help="leave the spot market out")] = False,
@@ -142,8 +152,10 @@ def recommend(
     output: Folder = None,
     html: Html = None,
 ) -> None:
-    """Recommend what to rent for a time or a money budget."""
-    from sim.analysis.whole_job import Plan
+    """Recommend what to rent for a time or a money budget: the whole job, of one epoch unless --epochs or --hours say more.
+
+    Spot prices are known of few machines (`python -m sim list hardware`); the lives of spot machines of K80, P100 and V100 only.
+    """
     from sim.documents import document
     from sim.report.figures import figures_csv
     from sim.report.page.recommendation import recommendation_page
@@ -154,7 +166,9 @@ def recommend(
     from sim.study.recommend import MARKETS, Budget
     from sim.study.recommend import recommend as recommended
     from sim.study.scenario import Scenario
+    from sim.study.whole_job import plan_due
 
+    plan = plan_due(epochs, hours, evaluation, checkpoints)
     budget = Budget(_positive(budget_hours, "--budget-hours", 3600.0), _positive(budget_usd, "--budget-usd"))
     if (budget.time is None) == (budget.money is None):
         raise SpecError("--budget-hours or --budget-usd: write one of the two, for example --budget-hours 12")
@@ -164,7 +178,7 @@ def recommend(
     rows = compared(scenario, names, document, nodes=counts, processes=processes, progress=_progress("machines"))
     talk.progress("")
     markets = MARKETS[:1] if on_demand else MARKETS
-    found = recommendation_document(workload, recommended(scenario, rows, Plan(epochs, evaluation, checkpoints), budget, markets))
+    found = recommendation_document(workload, recommended(scenario, rows, plan, budget, markets))
     text = recommendation_text(found)
     write_result(output, html, "recommend", found, (text, figures_csv(found["candidates"])), None, recommendation_page)
     print_json(found) if as_json else typer.echo(text)

@@ -13,7 +13,7 @@ from sim.study.scenario import Answer, Scenario, answer
 def document(scenario: Scenario) -> dict[str, Any]:
     """Return the document of the only job of *scenario*. Raise SpecError with all that is wrong, or for a file of several jobs."""
     found = _one_job(scenario)
-    return run_document(found.run, found.inputs, found.warnings, market=found.market)
+    return run_document(found.run, found.inputs, found.warnings, market=found.market, plan=found.plan)
 
 
 def _one_job(scenario: Scenario) -> Answer:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from math import inf
 from typing import Any
 
 from sim.report.columns import Title, aligned
@@ -15,6 +16,7 @@ SORTS = {"time": "epoch_time_s", "cost": "cost_per_epoch_usd", "name": "hardware
 """What a comparison may be sorted by, and its key in the document."""
 
 
+_JOB, _EPOCHS = "whole job", "epochs done"
 _FRONT = "* nothing else is both faster and cheaper"
 
 
@@ -26,17 +28,30 @@ def comparison_document(workload: str, rows: Sequence[Row], sort: str = "time", 
     if sort not in SORTS:
         raise SpecError(f"--sort {sort}: write one of {', '.join(SORTS)}")
     ran = [dict(row.document) for row in rows if row.document is not None]
-    best = front((document["epoch_time_s"], document["cost_per_epoch_usd"]) for document in ran)
-    key = SORTS[sort]
+    best = front(_time_and_cost(document) for document in ran)
     found = [{**_figures(document), "pareto": on_front} for document, on_front in zip(ran, best, strict=True)]
-    found.sort(key=lambda row: (row[key] is None, row[key] if row[key] is not None else 0.0))
+    found.sort(key=lambda row: _place(row, sort))
     failed = [{"hardware": row.hardware, "nodes": row.nodes, "problem": row.problem} for row in rows if row.document is None]
     return {"schema": 1, "workload": workload, "rows": found, "left_out": failed, "note": note}
 
 
+def _time_and_cost(document: Mapping[str, Any]) -> tuple[float, float | None]:
+    """Return what to keep small: time and cost of an epoch, or of the whole job; of one of a given time, the time each epoch takes."""
+    job = document["whole_job"]
+    if job is None:
+        return document["epoch_time_s"], document["cost_per_epoch_usd"]
+    return (job["time_s"] / job["epochs"] if job["epochs"] else inf), job["cost_usd"]
+
+
+def _place(row: Mapping[str, Any], sort: str) -> tuple[bool, Any]:
+    time, cost = _time_and_cost(row)
+    key = {"time": time, "cost": cost}.get(sort, row[SORTS[sort]])
+    return key is None, 0.0 if key is None else key
+
+
 _KEPT = (
     "hardware", "nodes", "gpus", "batch_per_gpu", "precision", "stack", "step_time_s", "throughput_samples_per_s", "epoch_time_s",
-    "cost_per_epoch_usd", "price", "stalls_s", "expected_error",
+    "cost_per_epoch_usd", "price", "stalls_s", "expected_error", "whole_job",
 )  # fmt: skip
 
 
@@ -51,18 +66,27 @@ def _figures(document: dict[str, Any]) -> dict[str, Any]:
 
 def comparison_text(document: dict[str, Any]) -> str:
     """Return the table of a comparison; ``*`` marks the front that nothing beats in both time and cost."""
+    rows = document["rows"]
+    of_job = _job_titles(rows)
     titles = [
         Title("", True), Title("hardware", True), Title("nodes"), Title("GPUs"), Title("samples/s"), Title("epoch"), Title("USD/epoch"),
-        Title("first"), Title("compute"), Title("largest stall", True),
+        Title("first"), *map(Title, of_job), Title("compute"), Title("largest stall", True),
     ]  # fmt: skip
-    rows = document["rows"]
     lines = [f"No machine can run {document['workload']}."]
     if rows:
         count = f"{len(rows)} machine{'s' * (len(rows) > 1)}"
-        lines = [f"{document['workload']}: {count}", "", aligned(titles, [_cells(row) for row in rows]), "", _FRONT]
+        lines = [f"{document['workload']}: {count}", "", aligned(titles, [_cells(row, of_job) for row in rows]), "", _FRONT]
     if document["left_out"]:
         lines += [*(["", "Cannot run it:"] if rows else []), *(f"  - {_problem(failed)}" for failed in document["left_out"])]
     return "\n".join([*lines, *([f"  - {document['note']}"] if document["note"] else [])])
+
+
+def _job_titles(rows: Sequence[Mapping[str, Any]]) -> Sequence[str]:
+    """Return the titles of what differs between the whole jobs of *rows*."""
+    jobs = [row["whole_job"] for row in rows if row["whole_job"]]
+    if not jobs:
+        return ()
+    return (_JOB if jobs[0]["given"] == "epochs" else _EPOCHS), "USD"
 
 
 def _problem(failed: dict[str, Any]) -> str:
@@ -72,7 +96,7 @@ def _problem(failed: dict[str, Any]) -> str:
     return problem if problem.startswith(f"{where}:") else f"{where}: {problem.removeprefix(failed['hardware'] + ': ')}"
 
 
-def _cells(row: dict[str, Any]) -> list[str]:
+def _cells(row: dict[str, Any], of_job: Sequence[str]) -> list[str]:
     stalls = {name: seconds for name, seconds in row["stalls_s"].items() if name != "compute"}
     worst = max(stalls, key=lambda name: stalls[name])
     cost = row["cost_per_epoch_usd"]
@@ -85,9 +109,15 @@ def _cells(row: dict[str, Any]) -> list[str]:
         show(row["epoch_time_s"], "time"),
         "-" if cost is None else f"{cost:.2f}",
         show(row["first_epoch_time_s"], "time"),
+        *(_job_cells(row["whole_job"], of_job[0]) if of_job else ()),
         f"{100 * row['stalls_s']['compute'] / row['step_time_s']:.0f} %",
         f"{worst} {100 * stalls[worst] / row['step_time_s']:.0f} %",
     ]
+
+
+def _job_cells(job: Mapping[str, Any], title: str) -> tuple[str, str]:
+    cost = job["cost_usd"]
+    return show(job["time_s"], "time") if title == _JOB else f"{job['epochs']:.1f}", "-" if cost is None else f"{cost:.2f}"
 
 
 def comparison_plot(document: dict[str, Any]) -> Picture:

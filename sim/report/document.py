@@ -10,13 +10,16 @@ from sim import __version__
 from sim.analysis.bottleneck import Bottleneck
 from sim.analysis.cost import Market, job_price
 from sim.analysis.memory import gpu_memory
+from sim.analysis.whole_job import Plan
 from sim.epoch import Epoch
 from sim.events import STALLS
 from sim.report.expected_error import expected_error
 from sim.report.inputs import inputs as values_of
 from sim.report.placement import placement_text
 from sim.report.verdict import assumptions, verdict, warnings
+from sim.report.whole_job import whole_job_document
 from sim.simulate import Run
+from sim.study.whole_job import course
 from sim.training.exchange_plan import gradient_bytes
 from sim.training.server_plan import ServerPlan
 from sim.units import show
@@ -30,8 +33,11 @@ def run_document(
     noted: Sequence[str] = (),
     bottlenecks: Sequence[Bottleneck] = (),
     market: Market = "on_demand",
+    plan: Plan | None = None,
 ) -> dict[str, Any]:
     """Return the document of *run* at the prices of *market*; *inputs* are the SHA-256 of each description, *noted* are further warnings.
+
+    *plan* is the whole job, whose time and cost stand under ``whole_job``; without one that is null.
 
     *bottlenecks*, by job, tell what freeing a resource would save; without them ``freed_step_time_s`` is null.
 
@@ -40,11 +46,18 @@ def run_document(
     documents = [_job_document(run, number, inputs, noted, market) for number in range(len(run.jobs))]
     for number, document in enumerate(documents):
         document |= freed(run, number, bottlenecks[number] if bottlenecks else None)
+        document["whole_job"] = _whole_job(run, number, plan, document)
     if len(documents) == 1:
         return documents[0]
     places = [placement_text(job.job.placement) for job in run.jobs]
     jobs = [{"job": number, "placement": places[number], **document} for number, document in enumerate(documents)]
     return {"schema": SCHEMA, "jobs": jobs}
+
+
+def _whole_job(run: Run, number: int, plan: Plan | None, document: Mapping[str, Any]) -> dict[str, Any] | None:
+    if plan is None:
+        return None
+    return whole_job_document(plan, course(plan, document, run.hardware, run.jobs[number].job.workload), document["price"]["usd_per_h"])
 
 
 def infeasible_document(hardware: str, workload: str, nodes: int, gpus: int, problem: str, brief: str) -> dict[str, Any]:
@@ -56,6 +69,7 @@ def infeasible_document(hardware: str, workload: str, nodes: int, gpus: int, pro
 def _job_document(run: Run, number: int, inputs: Mapping[str, str], noted: Sequence[str], market: Market) -> dict[str, Any]:
     return {
         **run_figures(run, number, market),
+        "burst_credits_end": _burst_credits_end(run, number),
         "collective": collective(run, number),
         "expected_error": expected_error(run, number),
         "assumptions": [*assumptions(run, number), *_charged(run, number), *_market(market)],
@@ -160,6 +174,15 @@ def _credits_end(run: Run, number: int) -> list[str]:
         return []
     later, when = show(end.step_times[number], "time"), f"epoch {end.epoch}" if end.epoch > 2 else "epoch 2, the warm one"
     return [f"burst credits of the disk run out in {when}; from then on a step takes {later} instead of {show(now, 'time')}"]
+
+
+def _burst_credits_end(run: Run, number: int) -> dict[str, Any] | None:
+    """Return from which epoch on the disk has no burst credits left, and what a step and an epoch take then; None where they last."""
+    end, warm = run.credits_end, run.jobs[number].warm
+    if end is None:
+        return None
+    later = end.step_times[number]
+    return {"epoch": end.epoch, "step_time_s": later, "epoch_time_s": warm.time + warm.steps * (later - warm.step_time)}
 
 
 def _stalls(epoch: Epoch) -> dict[str, float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sim.report.columns import Title, aligned
+from sim.report.whole_job import epochs_text, parts_text
 from sim.study.recommend import Candidate, Recommendation
 from sim.units import show
 
@@ -17,6 +18,12 @@ def recommendation_document(workload: str, found: Recommendation) -> dict[str, A
     return {
         "schema": 1,
         "workload": workload,
+        "job": {
+            "epochs": found.plan.epochs,
+            "time_s": found.plan.time,
+            "evaluation_share": found.plan.evaluation,
+            "checkpoints": found.plan.checkpoints,
+        },
         "budget": {"time_s": found.budget.time, "money_usd": found.budget.money},
         "best": _candidate(found, found.best),
         "runner_up": _candidate(found, found.runner_up),
@@ -35,9 +42,11 @@ def _candidate(found: Recommendation, candidate: Candidate | None) -> dict[str, 
         "nodes": candidate.nodes,
         "gpus": candidate.document["gpus"],
         "market": candidate.market,
+        "epochs": candidate.epochs,
         "total_time_s": candidate.job.total,
         "total_cost_usd": candidate.cost,
         "parts_s": candidate.job._asdict(),
+        "spot_checkpoint_interval_s": candidate.interval,
         "within_budget": found.budget.allows(candidate),
         "step_time_s": candidate.document["step_time_s"],
         "expected_error": candidate.document["expected_error"],
@@ -46,50 +55,49 @@ def _candidate(found: Recommendation, candidate: Candidate | None) -> dict[str, 
 
 def recommendation_text(document: dict[str, Any]) -> str:
     """Return the answer in words and a table of the best candidates."""
-    best, near = document["best"], document["nearest"]
-    budget = document["budget"]
-    limit = show(budget["time_s"], "time") if budget["time_s"] is not None else f"{budget['money_usd']:.2f} USD"
-    if best:
-        lines = [
-            f"Rent {_named(best)}: {document['workload']} takes {show(best['total_time_s'], 'time')} and {best['total_cost_usd']:.2f} USD."
-        ]
-    elif near:
-        lines = [
-            f"Nothing meets {limit} for {document['workload']}; nearest: {_named(near)}, {show(near['total_time_s'], 'time')} and "
-            f"{near['total_cost_usd']:.2f} USD."
-        ]
-    else:
-        lines = [f"No machine can run {document['workload']}."]
-        lines += [f"  {name}: {problem.removeprefix(f'{name}: ')}" for name, problem in document["left_out"].items()]
-    chosen = best or near
+    chosen = document["best"] or document["nearest"]
+    lines = [_answer(document, chosen)]
     if chosen:
-        parts = [f"{name.replace('_', ' ')} {show(value, 'time')}" for name, value in chosen["parts_s"].items() if value]
-        lines.append(f"  {', '.join(parts)}")
+        lines.append(f"  {parts_text(chosen['parts_s'])}")
+    else:
+        lines += [f"  {name}: {problem.removeprefix(f'{name}: ')}" for name, problem in document["left_out"].items()]
     lines += [f"  - {note}" for note in document["notes"]]
-    rows = [_cells(candidate) for candidate in document["candidates"][:SHOWN]]
+    by_time = document["job"]["time_s"] is not None
+    rows = [_cells(candidate, by_time) for candidate in document["candidates"][:SHOWN]]
     titles = [
-        Title("", True),
-        Title("hardware", True),
-        Title("nodes"),
-        Title("market", True),
-        Title("time"),
-        Title("USD"),
-        Title("budget", True),
-    ]
-    return "\n".join([*lines, "", aligned(titles, rows)]) if rows else "\n".join(lines)
+        Title("", True), Title("hardware", True), Title("nodes"), Title("market", True), Title("epochs" if by_time else "time"),
+        Title("USD"), Title("budget", True),
+    ]  # fmt: skip
+    more = len(document["candidates"]) - len(rows)
+    table = ["", aligned(titles, rows), *([f"and {more} more (--json lists them)"] if more else [])]
+    return "\n".join([*lines, *(table if rows else [])])
+
+
+def _answer(document: dict[str, Any], chosen: dict[str, Any] | None) -> str:
+    workload, budget = document["workload"], document["budget"]
+    if chosen is None:
+        return f"No machine that can be rented is known to run {workload}."
+    taken = f"{show(chosen['total_time_s'], 'time')} and {chosen['total_cost_usd']:.2f} USD"
+    length = f"{epochs_text(chosen['epochs'])} of {workload}"
+    if document["best"]:
+        return f"Rent {_named(chosen)}: {length} in {taken}."
+    limit = show(budget["time_s"], "time") if budget["time_s"] is not None else f"{budget['money_usd']:.2f} USD"
+    over = chosen["total_time_s"] / budget["time_s"] if budget["time_s"] is not None else chosen["total_cost_usd"] / budget["money_usd"]
+    above = f"{over:.1f} times that" if over >= 2 else f"{100 * (over - 1):.2g} % above"
+    return f"Nothing meets {limit} for {workload}; nearest, {above}: {_named(chosen)}, {length} in {taken}."
 
 
 def _named(candidate: dict[str, Any]) -> str:
     return f"{candidate['nodes']} x {candidate['hardware']} ({candidate['market'].replace('_', '-')})"
 
 
-def _cells(candidate: dict[str, Any]) -> list[str]:
+def _cells(candidate: dict[str, Any], by_time: bool) -> list[str]:
     return [
         "*" if candidate["within_budget"] else "",
         candidate["hardware"],
         str(candidate["nodes"]),
         candidate["market"].replace("_", "-"),
-        show(candidate["total_time_s"], "time"),
+        f"{candidate['epochs']:.1f}" if by_time else show(candidate["total_time_s"], "time"),
         f"{candidate['total_cost_usd']:.2f}",
         "met" if candidate["within_budget"] else "missed",
     ]

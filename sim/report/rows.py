@@ -23,6 +23,8 @@ def run_row(document: Mapping[str, Any]) -> dict[str, Any]:
     first = document["first_epoch"]
     row |= {f"first_{name}": first[name] for name in ("step_time_s", "epoch_time_s", "cost_usd")}
     row |= {f"first_{name}_s": seconds for name, seconds in first["stalls_s"].items()}
+    job = document.get("whole_job") or {}
+    row |= {f"job_{name}": job[name] for name in ("epochs", "time_s", "cost_usd") if job}
     return row | {"gpu_memory_bytes": document["gpu_memory_bytes"]["total"]}
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from sim.events import STALLS
 from sim.report.style import MEANINGS
+from sim.report.whole_job import whole_job_text
 from sim.simulate import Run
 from sim.units import show
 
@@ -36,6 +37,8 @@ def run_text(run: Run, document: Mapping[str, Any], number: int = 0, verbose: bo
     lines += ["", f"  {document['verdict']}", ""]
     lines.append(f"  epoch: {_epoch(document['epoch_time_s'], document['cost_per_epoch_usd'])}")
     lines[-1] += f";  first: {_epoch(first['epoch_time_s'], first['cost_usd'])}"
+    if document["whole_job"] is not None:
+        lines.append(f"  {whole_job_text(document['whole_job'])}")
     memory = document["gpu_memory_bytes"]
     lines.append(f"  GPU memory: {memory['total'] / 2**30:.1f} of {run.node(number).gpu.memory / 2**30:.0f} GiB")
     lines += [*_exchange_lines(document), *_error_lines(document)]
@@ -95,23 +98,31 @@ def scaling_text(rows: Sequence[Mapping[str, Any]]) -> str:
     for row in ran:
         base.setdefault(row.get("job", 0), row["throughput_samples_per_s"] / row["gpus"])
     head = f"{'nodes':>6} {'GPUs':>6} {'step':>10} {'samples/s':>12} {'efficiency':>11} {'USD/epoch':>10}  largest stall"
+    if whole := any(row["whole_job"] for row in ran):
+        head = head.replace("  largest stall", f" {'whole job':>10} {'USD':>10} {'epochs':>8}  largest stall")
     lines = [("   job" if several else "") + head]
     for row in rows:
         job = f"{row.get('job', ''):>6}" if several else ""
-        lines.append(job + (_scaling_row(row, base[row.get("job", 0)]) if row in ran else _infeasible_row(row)))
+        lines.append(job + (_scaling_row(row, base[row.get("job", 0)], whole) if row in ran else _infeasible_row(row)))
     if ran and ran[-1]["warnings"]:
         lines += ["", "  Warnings, of the last run:", *(f"    - {text}" for text in ran[-1]["warnings"])]
     return "\n".join(lines)
 
 
-def _scaling_row(row: Mapping[str, Any], base: float) -> str:
+def _scaling_row(row: Mapping[str, Any], base: float, whole: bool) -> str:
     stall = max((name for name in row["stalls_s"] if name != "compute"), key=lambda name: row["stalls_s"][name])
     cost = "-" if row["cost_per_epoch_usd"] is None else f"{row['cost_per_epoch_usd']:.2f}"
     efficiency = 100 * row["throughput_samples_per_s"] / row["gpus"] / base
+    job = _job_cells(row["whole_job"]) if whole else ""
     return (
         f"{row['nodes']:>6} {row['gpus']:>6} {show(row['step_time_s'], 'time'):>10} {row['throughput_samples_per_s']:>12.0f} "
-        f"{efficiency:>9.1f} % {cost:>10}  {stall} {100 * row['stalls_s'][stall] / row['step_time_s']:.0f} %"
+        f"{efficiency:>9.1f} % {cost:>10}{job}  {stall} {100 * row['stalls_s'][stall] / row['step_time_s']:.0f} %"
     )
+
+
+def _job_cells(job: Mapping[str, Any]) -> str:
+    cost = "-" if job["cost_usd"] is None else f"{job['cost_usd']:.2f}"
+    return f" {show(job['time_s'], 'time'):>10} {cost:>10} {job['epochs']:>8.4g}"
 
 
 def _infeasible_row(row: Mapping[str, Any]) -> str:

@@ -1,10 +1,12 @@
 """Which machine should I rent? The cheapest that meets the time budget, or the fastest that meets the money budget.
 
 Every machine of the catalogue, with one or more nodes, on demand and on the spot market, is a candidate; the whole job counts
-(`sim.analysis.whole_job`), not an epoch. Where the validated error of a prediction is known, the answer says whether the choice
-survives it, and always by how much a prediction or a price must be off before another candidate wins.
+(`sim.study.whole_job`), not an epoch; a job of a given time is judged by the epochs it does in it. Where the validated error of a
+prediction is known, the answer says whether the choice survives it, and always by how much a prediction or a price must be off before
+another candidate wins.
 
-Spot machines are revoked (`sim.study.transient`): their time and cost are expected values where the lives of their kind are known.
+Spot machines are revoked (`sim.study.transient`): their time and cost are expected values where the lives of their kind are known, with
+checkpoints to cloud storage as far apart as costs least time, as `spot` has them; other machines write one to their disk each epoch.
 
 Limits: elsewhere spot prices without revocations, which the notes say; all nodes of one kind.
 """
@@ -17,8 +19,7 @@ from math import inf
 from typing import Any
 
 from sim.analysis.cost import Market, price
-from sim.analysis.whole_job import Plan, WholeJob, whole_job
-from sim.cluster.storage import most_bandwidth
+from sim.analysis.whole_job import Plan, WholeJob
 from sim.spec.hardware import Hardware
 from sim.spec.library import load_hardware, load_workload
 from sim.spec.workload import Workload
@@ -27,7 +28,11 @@ from sim.study.compare import Row
 from sim.study.nearest import nearest_that_runs
 from sim.study.scenario import Scenario, sorted_overrides
 from sim.study.spot import expected
+from sim.study.whole_job import course
+from sim.units import show
 
+LITTLE, MUCH = 0.1, 0.2
+"""Shares: a candidate that costs a little more of what is kept small and saves much of the other is worth a word."""
 MARKETS: tuple[Market, ...] = ("on_demand", "spot")
 
 
@@ -49,8 +54,8 @@ class Budget:
         return candidate.cost / (self.money or 1.0)
 
     def prefers(self, candidate: Candidate) -> tuple[float, float]:
-        """Return what to keep small among those allowed: cost within a time, time within a cost; the other one breaks ties."""
-        key = (candidate.cost, candidate.job.total)
+        """Return what to keep small among those allowed: cost within a time, time an epoch within a cost; the other breaks ties."""
+        key = (candidate.cost, candidate.epoch_time)
         return key if self.time is not None else key[::-1]
 
 
@@ -62,15 +67,24 @@ class Candidate:
     nodes: int
     market: Market
     document: Mapping[str, Any]
+    epochs: float
     job: WholeJob
     cost: float
     """USD for the whole job."""
+    interval: float | None = None
+    """Seconds of work between checkpoints to cloud storage on spot machines that are revoked; None elsewhere."""
+
+    @property
+    def epoch_time(self) -> float:
+        """Return the seconds of the whole job for each of its epochs."""
+        return self.job.total / self.epochs if self.epochs else inf
 
 
 @dataclass(frozen=True)
 class Recommendation:
     """The best candidate within the budget (None where nothing is), all of them in order of preference, and what to know."""
 
+    plan: Plan
     budget: Budget
     best: Candidate | None
     runner_up: Candidate | None
@@ -87,6 +101,8 @@ def recommend(scenario: Scenario, rows: Sequence[Row], plan: Plan, budget: Budge
     """Return what to rent for a job of *plan*, given the *rows* that `sim.study.compare` makes of the workload."""
     if (budget.time is None) == (budget.money is None):
         raise SpecError("--budget-hours or --budget-usd: write one of the two")
+    if plan.time is not None and budget.time is not None:
+        raise SpecError("--hours and --budget-hours: a job of so many hours takes them; write --budget-usd, or --epochs")
     for_hardware, for_workload = sorted_overrides(scenario)
     workload = load_workload(scenario.workload, for_workload).spec
     candidates: list[Candidate] = []
@@ -97,27 +113,29 @@ def recommend(scenario: Scenario, rows: Sequence[Row], plan: Plan, budget: Budge
             continue
         machine = load_hardware(row.hardware, for_hardware).spec
         if machine.hypothetical:
-            left_out[row.hardware] = f"{row.hardware}: hypothetical, nobody rents it"
+            left_out[machine.name] = f"{machine.name}: hypothetical, nobody rents it"
             continue
         found = _candidates(row.document, machine, workload, plan, markets)
         if not found:
-            left_out[row.hardware] = f"{row.hardware}: no price is known ({' or '.join(markets)})"
+            known = " or ".join(market.replace("_", "-") for market in markets)
+            left_out[machine.name] = (
+                f"{machine.name}: no price is known ({known}); give one, for example --set price.{markets[0]}='10 USD/h'"
+            )
         candidates += found
+    left_out = {name: why for name, why in left_out.items() if name not in {found.hardware for found in candidates}}
     allowed = sorted(filter(budget.allows, candidates), key=budget.prefers)
     others = sorted((found for found in candidates if not budget.allows(found)), key=budget.excess)
     best, runner_up = (*allowed, None, None)[:2]
     ran = any(row.document is not None for row in rows)
-    notes = _notes(budget, best, runner_up, others) if ran else [nearest_that_runs(scenario, left_out)]
-    return Recommendation(budget, best, runner_up, None if best else next(iter(others), None), [*allowed, *others], left_out, notes)
+    notes = _notes(plan, budget, allowed, others) if ran else [nearest_that_runs(scenario, left_out)]
+    return Recommendation(plan, budget, best, runner_up, None if best else next(iter(others), None), [*allowed, *others], left_out, notes)
 
 
 def _candidates(
     document: Mapping[str, Any], machine: Hardware, workload: Workload, plan: Plan, markets: Sequence[Market]
 ) -> list[Candidate]:
     """Return the ways to pay for one machine."""
-    compute = document["stalls_s"]["compute"] / document["step_time_s"]
-    first, warm = document["first_epoch"]["epoch_time_s"], document["epoch_time_s"]
-    job = whole_job(plan, first, warm, compute, checkpoint_time(workload, machine))
+    whole = course(plan, document, machine, workload)
     described = sum(group.count for group in machine.groups)
     found = []
     for market in markets:
@@ -125,55 +143,96 @@ def _candidates(
         if rate is None:
             continue
         rate *= document["nodes"] / described
-        candidate = Candidate(machine.name, document["nodes"], market, document, job, rate * job.total)
-        if market == "spot" and (drawn := expected(machine, workload, document["nodes"], job, plan.epochs, rate)) is not None:
-            time, cost = drawn
-            candidate = replace(candidate, job=job._replace(revocations=time - job.total), cost=cost)
+        candidate = Candidate(machine.name, document["nodes"], market, document, whole.epochs, whole.parts, rate * whole.parts.total)
+        if market == "spot":
+            candidate = _revoked(candidate, plan, machine, workload, rate)
         if candidate.cost < inf:  # a job that revocations keep from its end is no way to run it
             found.append(candidate)
     return found
 
 
-def checkpoint_time(workload: Workload, machine: Hardware) -> float:
-    """Return the seconds that one checkpoint of weights and optimizer state takes to the first node's disk; 0 without a disk."""
-    storage = machine.groups[0].node.storage
-    nbytes = 4.0 * workload.model.parameters * (1 + workload.training.optimizer.states)
-    return nbytes / most_bandwidth(storage) if storage else 0.0
+def _revoked(candidate: Candidate, plan: Plan, machine: Hardware, workload: Workload, rate: float) -> Candidate:
+    """Return what becomes of *candidate* on spot machines, as far as their lives are known.
+
+    A job of a given time does the epochs of one that is shorter by what revocations make that one longer.
+    """
+    drawn = expected(machine, workload, candidate.nodes, candidate.job, plan.checkpoints, rate)
+    if drawn is None:
+        return candidate
+    if drawn.time == inf:
+        return replace(candidate, cost=inf)
+    whole, lasts = candidate, drawn.time
+    if plan.time is not None:
+        shorter = course(plan._replace(time=plan.time * plan.time / drawn.time), candidate.document, machine, workload)
+        whole, lasts = replace(candidate, epochs=shorter.epochs, job=shorter.parts), plan.time
+    start_up = min(drawn.start_up, lasts)
+    job = whole.job._replace(start_up=start_up, checkpoints=min(drawn.checkpoints, lasts - start_up))
+    interval = drawn.interval if drawn.interval < inf else None
+    return replace(whole, job=job._replace(revocations=lasts - job.total), cost=drawn.cost * lasts / drawn.time, interval=interval)
 
 
-def _notes(budget: Budget, best: Candidate | None, runner_up: Candidate | None, others: Sequence[Candidate]) -> list[str]:
+# --- how sure, and what would change it ------------------------------------------------------------------------------
+
+
+def _notes(plan: Plan, budget: Budget, allowed: Sequence[Candidate], others: Sequence[Candidate]) -> list[str]:
     """Return how sure the choice is, and what would change it."""
+    best, runner_up = (*allowed, None, None)[:2]
     if best is None:
         return []
-    notes = [_sureness(budget, best)]
+    notes = [_sureness(plan, budget, best)]
     if best.market == "spot":
-        notes.append(_revoked(best))
-    spare = 1.0 / budget.excess(best)
-    limit = "time" if budget.time is not None else "money"
-    notes.append(f"it stays within the {limit} budget while the job takes up to {100 * (spare - 1):.0f} % longer than predicted")
+        notes.append(_of_spot(best))
+    if plan.time is None:
+        spare, limit = 1.0 / budget.excess(best), "time" if budget.time is not None else "money"
+        notes.append(f"it stays within the {limit} budget while the job takes up to {100 * (spare - 1):.0f} % longer than predicted")
     if runner_up is not None:
         ratio = budget.prefers(runner_up)[0] / budget.prefers(best)[0]
         what = "price" if budget.time is not None else "predicted time"
-        name = f"{runner_up.hardware} ({runner_up.nodes} nodes, {runner_up.market.replace('_', '-')})"
-        notes.append(f"{name} would be chosen if its {what} fell by {100 * (1 - 1 / ratio):.0f} %")
+        notes.append(f"{_named(runner_up)} would be chosen if its {what} fell by {100 * (1 - 1 / ratio):.2g} %")
+    notes += _bargain(budget, best, allowed)
     better = [found for found in others if budget.prefers(found) < budget.prefers(best)]
     if better:
         near = min(better, key=budget.excess)
-        notes.append(f"{near.hardware} ({near.nodes} nodes) would win with a budget {100 * (budget.excess(near) - 1):.0f} % larger")
+        notes.append(f"{_named(near)} would win with a budget {100 * (budget.excess(near) - 1):.0f} % larger")
     return notes
 
 
-def _revoked(best: Candidate) -> str:
-    if best.job.revocations == 0.0:
+def _bargain(budget: Budget, best: Candidate, allowed: Sequence[Candidate]) -> list[str]:
+    """Return what a little more of what is kept small would save of the other: time of money, money of time."""
+    spent, other = budget.prefers(best)
+    near = [found for found in allowed if budget.prefers(found)[0] <= (1.0 + LITTLE) * spent]
+    found = min(near, key=lambda known: budget.prefers(known)[1])
+    saved, more = 1.0 - budget.prefers(found)[1] / other, budget.prefers(found)[0] / spent - 1.0
+    if saved < MUCH:
+        return []
+    what = ("time", "money") if budget.time is not None else ("money", "time")
+    return [f"{_named(found)} takes {100 * saved:.0f} % less {what[0]} for {100 * more:.2g} % more {what[1]}"]
+
+
+def _named(found: Candidate) -> str:
+    return f"{found.hardware} ({found.nodes} node{'s' * (found.nodes > 1)}, {found.market.replace('_', '-')})"
+
+
+def _of_spot(best: Candidate) -> str:
+    if not best.job.revocations:
         return "how long such spot machines live is not known: a revocation would make it take longer and cost more"
-    return "time and cost are means over revocations as 2019 on Google Compute Engine; `spot` shows how they spread"
+    work = best.job.total - best.job.start_up - best.job.checkpoints - best.job.revocations
+    often = best.interval is not None and best.interval < 0.999 * work
+    saves = (
+        f"a checkpoint goes to cloud storage every {show(best.interval or 0.0, 'time')} of work; "
+        if often
+        else "only the result is saved; "
+    )
+    return f"{saves}time and cost are means over revocations as 2019 on Google Compute Engine; `spot` shows how they spread"
 
 
-def _sureness(budget: Budget, best: Candidate) -> str:
+def _sureness(plan: Plan, budget: Budget, best: Candidate) -> str:
     known = best.document.get("expected_error")
     if not known:
         return "no measurement of this kind of machine backs the prediction"
     holds = budget.excess(best) * (1.0 + known["p90"]) <= 1.0
     verdict = "the budget is met even so" if holds else "the budget may be missed by that"
+    if plan.time is not None:
+        verdict = "the epochs may be off by as much"
     median, p90 = 100 * known["median"], 100 * known["p90"]
     return f"such predictions were off by {median:.0f} % in the median, {p90:.0f} % at the 90th percentile; {verdict}"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from sim.analysis.bottleneck import Bottleneck
 from sim.analysis.cost import Market
+from sim.analysis.whole_job import Plan
 from sim.simulate import Run
 from sim.spec.yaml import SpecError
 from sim.study.scenario import Answer, Infeasible, Question, Scenario, answer, answer_to, prepare
@@ -34,6 +35,7 @@ class Point:
     problem: str = ""
     brief: str = ""
     market: Market = "on_demand"
+    plan: Plan | None = None
 
 
 def answers(
@@ -72,7 +74,7 @@ def _different(questions: Sequence[Question]) -> None:
 def _ran(scenario: Scenario, found: Answer) -> Point:
     return Point(
         scenario.hardware, scenario.workload, run=found.run, inputs=found.inputs, warnings=found.warnings,
-        bottlenecks=found.bottlenecks, market=found.market,
+        bottlenecks=found.bottlenecks, market=found.market, plan=found.plan,
     )  # fmt: skip
 
 

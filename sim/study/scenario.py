@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 
 from sim.analysis.bottleneck import Bottleneck
 from sim.analysis.cost import Market
+from sim.analysis.whole_job import Plan
 from sim.check import check_job, check_run, require, warn_job
 from sim.cluster.build import place, with_nodes
 from sim.simulate import Run, ring_channels_of, simulate
@@ -57,6 +58,8 @@ class Scenario:
     fold: bool = True
     market: Market = "on_demand"
     """At whose prices time is paid for."""
+    plan: Plan | None = None
+    """How long the whole job is, where that is asked for."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,7 @@ class Answer:
     bottlenecks: Sequence[Bottleneck] = ()
     """By job, where they were asked for."""
     market: Market = "on_demand"
+    plan: Plan | None = None
 
 
 def answer(scenario: Scenario, thorough: bool = False, keep_rates: bool = False) -> Answer:
@@ -85,7 +89,7 @@ def answer_to(question: Question, scenario: Scenario, thorough: bool = False, ke
     names = [f"jobs.{number}: " if len(question.jobs) > 1 else "" for number in range(len(question.jobs))]
     tried = zip(names, question.jobs, strict=True) if thorough else ()
     found = [name + text for name, job in tried for text in estimate_warnings(question.hardware, job.averaged)]
-    return Answer(run, question.inputs, (*question.warnings, *found), bottlenecks(run) if thorough else (), scenario.market)
+    return Answer(run, question.inputs, (*question.warnings, *found), bottlenecks(run) if thorough else (), scenario.market, scenario.plan)
 
 
 class Question(NamedTuple):
@@ -160,6 +164,8 @@ def _one_for_all(scenario: Scenario) -> None:
         "--global-batch": scenario.global_batch,
         "--precision": scenario.precision,
         "--stack": scenario.stack,
+        "--epochs": scenario.plan and scenario.plan.epochs,
+        "--hours": scenario.plan and scenario.plan.time and scenario.plan.time / 3600,
     }
     for option, value in given.items():
         if value is not None:

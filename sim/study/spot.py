@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import inf
+from math import ceil, inf
+from typing import NamedTuple
 
 from sim.analysis.cost import node_price, price
 from sim.analysis.transient import Exponential, Lives, checkpoint_time, lifetimes_of, restore_time, survival
@@ -23,6 +24,7 @@ from sim.spec.yaml import SpecError
 from sim.study.compare import Document, Documents, compare
 from sim.study.scenario import Scenario, sorted_overrides
 from sim.study.transient import POLICIES, Outcome, Policy, SpotJob, best_interval, courses, spread, undisturbed
+from sim.study.whole_job import checkpoint_bytes
 from sim.units import UnitError, parse
 
 ALL_SPEEDS = 8
@@ -107,11 +109,6 @@ def spot(scenario: Scenario, wanted: Wanted, documents: Documents, processes: in
         )
     time, cost = _on_demand(machine, job, known)
     return SpotAnswer(machine, found[-1], job, interval, outcomes, time, cost, notes)
-
-
-def checkpoint_bytes(workload: Workload) -> float:
-    """Return the bytes of weights and optimizer state."""
-    return 4.0 * workload.model.parameters * (1 + workload.training.optimizer.states)
 
 
 def _workers(machine: Hardware) -> Group:
@@ -207,11 +204,24 @@ def _on_demand(machine: Hardware, job: SpotJob, known: Lifetimes | None) -> tupl
     return time, None if rate is None else rate * (time - (start_up - phases.booting if phases else 0.0))
 
 
-def expected(machine: Hardware, workload: Workload, nodes: int, whole: WholeJob, epochs: int, rate: float) -> tuple[float, float] | None:
-    """Return the expected time (s) and cost (USD) of the job *whole* on *nodes* spot machines that cost *rate* (USD/s) together.
+class Expected(NamedTuple):
+    """What a job takes on spot machines on average."""
 
-    All wait for a replacement and start again from the last epoch's end, or from the beginning without checkpoints. None where nothing
-    is known of their lives; infinite where the job would not end.
+    time: float
+    cost: float
+    interval: float
+    """Seconds of work between checkpoints; infinite where only the result is saved."""
+    checkpoints: float
+    """Seconds that writing all of them takes."""
+    start_up: float
+
+
+def expected(machine: Hardware, workload: Workload, nodes: int, whole: WholeJob, saves: bool, rate: float) -> Expected | None:
+    """Return what the job *whole* takes and costs on *nodes* spot machines that cost *rate* (USD/s) together.
+
+    As in `spot` without servers: all wait for a replacement and go back to the last checkpoint, which are as far apart as costs
+    least time; unless it *saves*, to the beginning. None where nothing is known of their lives; infinite where the job would
+    not end.
     """
     known = lifetimes_of(machine.groups[0].node.gpu)
     if known is None:
@@ -226,9 +236,14 @@ def expected(machine: Hardware, workload: Workload, nodes: int, whole: WholeJob,
         known.start_up.total,
         known.start_up.total - known.start_up.booting,
         known.replacement,
-        checkpoint_time(nbytes) if whole.checkpoints else 0.0,
+        checkpoint_time(nbytes) if saves else 0.0,
         restore_time(nbytes),
         rate / nodes,
     )
-    outcomes = courses(job, work / epochs if whole.checkpoints else inf, EXPECTED_TRIALS)
-    return spread(outcomes, lambda found: found.time).mean, spread(outcomes, lambda found: found.cost).mean
+    try:
+        interval = best_interval(job, SEARCH_TRIALS) if saves else inf
+    except SpecError:  # revocations come faster than checkpoints
+        return Expected(inf, inf, inf, 0.0, job.start_up)
+    outcomes = courses(job, interval, EXPECTED_TRIALS)
+    time, cost = (spread(outcomes, of).mean for of in (lambda found: found.time, lambda found: found.cost))
+    return Expected(time, cost, interval, max(1, ceil(work / interval)) * job.checkpoint, job.start_up)

@@ -40,11 +40,34 @@ def test_compare_says_when_nothing_can_run_it(capsys: pytest.CaptureFixture[str]
 def test_recommend(capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["recommend", "resnet18", "p3.2xlarge", "p3.8xlarge", "--nodes", "1", "--epochs", "3"]
     assert main([*asked, "--budget-hours", "2"]) == 0
-    assert capsys.readouterr().out.startswith("Rent 1 x p3")
+    said = capsys.readouterr().out
+    assert said.startswith("Rent 1 x p3") and "3 epochs of resnet18 in " in said
     assert main([*asked, "--budget-hours", "0.001", "--json"]) == 1
     document = json.loads(capsys.readouterr().out)
     assert document["best"] is None
     assert document["nearest"]["hardware"] == "p3.8xlarge"
+
+
+def test_whole_jobs_are_the_same_in_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["--epochs", "7", "--evaluation", "0.04", "--json"]
+    assert main(["run", "p3.8xlarge", "resnet18", "--fast", *given]) == 0
+    job = json.loads(capsys.readouterr().out)["whole_job"]
+    assert main(["compare", "resnet18", "p3.8xlarge", *given]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"][0]["whole_job"] == job
+    assert main(["recommend", "resnet18", "p3.8xlarge", "--nodes", "1", "--on-demand", "--budget-usd", "1000", *given]) == 0
+    best = json.loads(capsys.readouterr().out)["best"]
+    assert (best["parts_s"], best["total_cost_usd"]) == (job["parts_s"], pytest.approx(job["cost_usd"]))
+
+
+def test_whole_jobs_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "p3.8xlarge", "resnet18", "--fast", "--hours", "2"]) == 0
+    assert "whole job, " in (said := capsys.readouterr().out) and ": 2 h, 24.48 USD (start up 1.25 min" in said
+    assert main(["run", "p3.8xlarge", "resnet18", "--nodes", "1..2", "--epochs", "2"]) == 0
+    assert "whole job        USD   epochs" in capsys.readouterr().out
+    assert main(["compare", "resnet18", "p3.8xlarge", "--hours", "2"]) == 0
+    assert "epochs done" in capsys.readouterr().out
+    assert main(["recommend", "resnet18", "p3.8xlarge", "--hours", "2", "--budget-usd", "100", "--nodes", "1"]) == 0
+    assert " epochs of resnet18 in 2 h and " in capsys.readouterr().out
 
 
 def test_sweep(tmp_path: Path) -> None:
@@ -82,6 +105,10 @@ def test_diff(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["recommend", "resnet18", "p3.16xlrge", "--budget-hours", "1"], "did you mean p3.16xlarge"),
         (["recommend", "resnet18"], "write one of the two"),
         (["recommend", "resnet18", "--budget-hours", "-1"], "write more than 0"),
+        (["recommend", "resnet18", "--budget-hours", "1", "--hours", "2"], "--hours and --budget-hours"),
+        (["run", "p3.8xlarge", "resnet18", "--hours", "2", "--epochs", "2"], "--epochs and --hours"),
+        (["run", "p3.16xlarge", "resnet18-and-vgg16", "--epochs", "2"], "says this for each job"),
+        (["compare", "resnet18", "p3.2xlarge", "--no-checkpoints"], "write --epochs or --hours as well"),
         (["sweep", "p3.2xlarge", "resnet18", "--vary", "node.nic.bandwith=1..2 Gbps:2", "-o", "never.csv"], "did you mean 'bandwidth'"),
         (["sweep", "p3.2xlarge", "resnet18", "--vary", "batch=1..2:2", "-o", "never.txt"], "write .csv or .parquet"),
         (["sweep", "p3.2xlarge", "resnet18", "-o", "never.csv"], "name one field"),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
-from sim.analysis.transient import survival
+from sim.analysis.transient import checkpoint_time, restore_time, survival
 from sim.analysis.whole_job import START_UP, Plan
 from sim.documents import document
 from sim.spec.library import load_hardware, load_part, load_workload
@@ -78,6 +79,89 @@ def test_fastest_within_the_money(rows: list[Row], money: float) -> None:
     assert (found.best is None) == (not allowed)
     if found.best is not None:
         assert found.best.job.total == pytest.approx(min(known[0] for known in allowed))
+
+
+@pytest.mark.parametrize("money", [1.0, 3.0, 10.0])
+def test_most_epochs_of_a_job_of_given_hours_within_the_money(rows: list[Row], money: float) -> None:
+    hours, allowed = 0.5, []
+    for row in rows:
+        prices = load_hardware(row.hardware).spec.groups[0].price
+        if prices is None or row.document is None or row.hardware == "p3.8xlarge-two-islands":
+            continue
+        left = hours * 3600 - START_UP - row.document["first_epoch"]["epoch_time_s"]
+        epochs = 1 + left / row.document["epoch_time_s"] if left > 0 else 1 + left / row.document["first_epoch"]["epoch_time_s"]
+        if prices.on_demand * hours * 3600 * row.document["nodes"] <= money:
+            allowed.append((epochs, row.hardware, row.document["nodes"]))
+    plan = Plan(None, checkpoints=False, time=hours * 3600)
+    found = recommend(ASKED, rows, plan, Budget(money=money), ("on_demand",))
+    assert (found.best is None) == (not allowed)
+    if found.best is not None:
+        assert (found.best.epochs, found.best.hardware, found.best.nodes) == (pytest.approx(max(allowed)[0]), *max(allowed)[1:])
+        assert found.best.job.total == pytest.approx(hours * 3600)
+    with pytest.raises(SpecError, match="--hours and --budget-hours"):
+        recommend(ASKED, rows, plan, Budget(time=3600.0))
+
+
+def test_spot_checkpoints_as_often_as_costs_least(rows: list[Row]) -> None:
+    """Oracle: every interval of a fine grid, over the same lives."""
+    found = recommend(ASKED, rows, Plan(200), Budget(money=1e6), ("spot",))
+    candidate = next(known for known in found.ranked if (known.hardware, known.nodes) == ("p3.2xlarge", 2))
+    known, nbytes = load_part(Lifetimes, "v100", "hardware/parts/lifetimes"), 8 * load_workload("resnet18").spec.model.parameters
+    work = candidate.document["first_epoch"]["epoch_time_s"] + 199 * candidate.document["epoch_time_s"]
+    job = SpotJob(
+        work,
+        (1.0, 1.0),
+        survival(known),
+        "wait",
+        known.start_up.total,
+        0.0,
+        known.replacement,
+        checkpoint_time(nbytes),
+        restore_time(nbytes),
+    )
+    times = [sum(outcome.time for outcome in courses(job, work / pieces, 200)) / 200 for pieces in (2**power for power in range(12))]
+    assert candidate.interval is not None and candidate.interval < work
+    assert candidate.job.total <= min(times) * (1 + 1e-9)
+    assert candidate.job.total == pytest.approx(min(times), rel=5e-3)
+    assert candidate.job.revocations > 0
+
+
+def test_spot_of_given_hours_does_fewer_epochs(rows: list[Row]) -> None:
+    """Oracle: the job of as many epochs takes those hours on average."""
+    found = recommend(ASKED, rows, Plan(None, time=40 * 3600.0), Budget(money=1e6), ("spot",))
+    candidate = next(known for known in found.ranked if (known.hardware, known.nodes) == ("p3.2xlarge", 2))
+    assert candidate.job.total == pytest.approx(40 * 3600)
+    again = recommend(ASKED, rows, Plan(candidate.epochs), Budget(money=1e6), ("spot",))
+    same = next(known for known in again.ranked if (known.hardware, known.nodes) == ("p3.2xlarge", 2))
+    assert same.job.total == pytest.approx(40 * 3600, rel=0.02)
+    assert same.cost == pytest.approx(candidate.cost, rel=0.02)
+
+
+@pytest.mark.parametrize("hours", [0.5, 1.0])
+def test_the_runner_up_wins_where_its_price_is_said_to_fall_enough(rows: list[Row], hours: float) -> None:
+    """Oracle: recommending again, with the runner-up's costs at and beyond the price that is named."""
+    budget = Budget(time=hours * 3600)
+    found = recommend(ASKED, rows, Plan(EPOCHS), budget)
+    assert found.best is not None and found.runner_up is not None
+    fall = float(next(note for note in found.notes if "would be chosen if its price fell by" in note).split("fell by ")[1].split(" ")[0])
+    exact = 100 * (1 - found.best.cost / found.runner_up.cost)
+    assert fall == pytest.approx(exact, rel=0.06)
+    for factor, wins in ((1 - (exact - 0.5) / 100, False), (1 - (exact + 0.5) / 100, True)):
+        cheaper = replace(found.runner_up, cost=found.runner_up.cost * factor)
+        assert (min([found.best, cheaper], key=budget.prefers) is cheaper) is wins
+
+
+def test_a_little_more_money_may_save_much_time(rows: list[Row]) -> None:
+    budget = Budget(money=1e6)
+    found = recommend(ASKED, rows, Plan(EPOCHS, checkpoints=False), budget)
+    assert found.best is not None
+    near = [known for known in brute_force(rows) if known[0] <= 1.1 * found.best.job.total]
+    cheapest = min(near, key=lambda known: known[1])
+    said = [note for note in found.notes if " less money for " in note]
+    if cheapest[1] > 0.8 * found.best.cost:
+        assert not said
+    else:
+        assert said[0].startswith(f"{cheapest[2]} (") and f"takes {100 * (1 - cheapest[1] / found.best.cost):.0f} % less money" in said[0]
 
 
 def test_what_nobody_rents_is_left_out_with_the_reason(rows: list[Row]) -> None:

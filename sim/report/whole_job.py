@@ -1,0 +1,39 @@
+"""How does a whole job look? Its length, its cost and its parts, in a document and in a line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sim.analysis.whole_job import Plan
+from sim.study.whole_job import Course
+from sim.units import show
+
+
+def whole_job_document(plan: Plan, found: Course, usd_per_h: float | None) -> dict[str, Any]:
+    """Return the figures of the whole job of *plan* at a price (None: unknown)."""
+    time = found.parts.total
+    return {
+        "given": "epochs" if plan.time is None else "time",
+        "epochs": found.epochs,
+        "time_s": time,
+        "cost_usd": None if usd_per_h is None else usd_per_h * time / 3600,
+        "parts_s": found.parts._asdict(),
+    }
+
+
+def whole_job_text(job: Mapping[str, Any]) -> str:
+    """Return the line that tells the *job* of a document: epochs, time, money, parts."""
+    cost = "" if job["cost_usd"] is None else f", {job['cost_usd']:.2f} USD"
+    return f"whole job, {epochs_text(job['epochs'])}: {show(job['time_s'], 'time')}{cost} ({parts_text(job['parts_s'])})"
+
+
+def epochs_text(epochs: float) -> str:
+    """Return a number of epochs in words: whole numbers plain, others with a digit after the point."""
+    number = f"{epochs:.0f}" if abs(epochs - round(epochs)) < 1e-9 else f"{epochs:.1f}" if epochs >= 1 else f"{epochs:.2g}"
+    return f"{number} epoch{'s' * (number != '1')}"
+
+
+def parts_text(parts: Mapping[str, float]) -> str:
+    """Return the parts of a whole job that take any time, in their order."""
+    return ", ".join(f"{name.replace('_', ' ')} {show(value, 'time')}" for name, value in parts.items() if value)

@@ -1,0 +1,76 @@
+"""What does the whole job take on a machine whose run is known, start-up to end? The run's document and the options in, its parts out.
+
+Every command that speaks of whole jobs (``run``, ``compare``, ``recommend``) takes ``--epochs N`` or ``--hours H``, ``--evaluation``
+and ``--no-checkpoints`` and goes through here; `sim.analysis.whole_job` has the sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import inf
+from typing import Any, NamedTuple
+
+from sim.analysis.whole_job import Pace, Plan, WholeJob, epochs_in, whole_job
+from sim.cluster.storage import most_bandwidth
+from sim.spec.hardware import Hardware
+from sim.spec.workload import Workload
+from sim.spec.yaml import SpecError
+
+
+class Course(NamedTuple):
+    """A whole job on one machine: how many *epochs*, and the seconds of its *parts*."""
+
+    epochs: float
+    parts: WholeJob
+
+
+def plan_of(epochs: float | None, hours: float | None, evaluation: float = 0.0, checkpoints: bool = True) -> Plan | None:
+    """Return what the options of a command ask for; None where they ask for no whole job. Raise SpecError for what makes no sense."""
+    if epochs is None and hours is None:
+        if evaluation or not checkpoints:
+            raise SpecError("--evaluation and --no-checkpoints are of a whole job: write --epochs or --hours as well")
+        return None
+    return plan_due(epochs, hours, evaluation, checkpoints)
+
+
+def plan_due(epochs: float | None, hours: float | None, evaluation: float = 0.0, checkpoints: bool = True) -> Plan:
+    """Return the whole job that the options of a command ask for, of one epoch by default. Raise SpecError for what makes no sense."""
+    if epochs is not None and hours is not None:
+        raise SpecError("--epochs and --hours: write one of the two")
+    for option, value in (("--epochs", epochs), ("--hours", hours)):
+        if value is not None and not 0 < value < inf:
+            raise SpecError(f"{option} {value:g}: write more than 0")
+    if not 0 <= evaluation < inf:
+        raise SpecError(f"--evaluation {evaluation:g}: write a share of the training samples, such as 0.04")
+    if hours is not None:
+        return Plan(None, evaluation, checkpoints, time=3600.0 * hours)
+    return Plan(1.0 if epochs is None else epochs, evaluation, checkpoints)
+
+
+def course(plan: Plan, document: Mapping[str, Any], machine: Hardware, workload: Workload) -> Course:
+    """Return the job of *plan* on *machine*, given the *document* of its run of *workload*."""
+    pace = _pace(document, machine, workload)
+    return Course(epochs_in(plan, pace), whole_job(plan, pace))
+
+
+def _pace(document: Mapping[str, Any], machine: Hardware, workload: Workload) -> Pace:
+    warm, end = document["epoch_time_s"], document["burst_credits_end"]
+    return Pace(
+        document["first_epoch"]["epoch_time_s"],
+        warm,
+        document["stalls_s"]["compute"] / document["step_time_s"],
+        checkpoint_time(workload, machine),
+        end["epoch"] if end else inf,
+        end["epoch_time_s"] if end else 0.0,
+    )
+
+
+def checkpoint_bytes(workload: Workload) -> float:
+    """Return the bytes of weights and optimizer state."""
+    return 4.0 * workload.model.parameters * (1 + workload.training.optimizer.states)
+
+
+def checkpoint_time(workload: Workload, machine: Hardware) -> float:
+    """Return the seconds that one checkpoint takes to the first node's disk; 0 without a disk."""
+    storage = machine.groups[0].node.storage
+    return checkpoint_bytes(workload) / most_bandwidth(storage) if storage else 0.0

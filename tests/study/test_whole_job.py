@@ -1,0 +1,69 @@
+"""Oracle: the run's own figures, added up by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sim.analysis.whole_job import START_UP
+from sim.documents import document
+from sim.spec.library import load_hardware, load_workload
+from sim.spec.yaml import SpecError
+from sim.study.scenario import Scenario, answer
+from sim.study.whole_job import checkpoint_bytes, checkpoint_time, course, plan_due, plan_of
+
+
+def of(hardware: str, workload: str, found: dict[str, Any], **options: Any) -> tuple[float, float]:
+    job = course(plan_due(**options), found, load_hardware(hardware).spec, load_workload(workload).spec)
+    return job.epochs, job.parts.total
+
+
+def test_epochs_and_hours_are_two_sides_of_one_job() -> None:
+    found = document(Scenario("p3.8xlarge", "resnet18"))
+    saved = checkpoint_bytes(load_workload("resnet18").spec) / (250 * 2**20)
+    _, time = of("p3.8xlarge", "resnet18", found, epochs=5, hours=None)
+    assert time == pytest.approx(START_UP + found["first_epoch"]["epoch_time_s"] + 4 * found["epoch_time_s"] + 5 * saved)
+    epochs, again = of("p3.8xlarge", "resnet18", found, epochs=None, hours=time / 3600)
+    assert (epochs, again) == pytest.approx((5, time))
+
+
+def test_a_checkpoint_holds_weights_and_optimizer_state() -> None:
+    workload = load_workload("vgg16").spec
+    assert checkpoint_bytes(workload) == 2 * 4 * 138_357_544  # momentum
+    assert checkpoint_time(workload, load_hardware("p3.16xlarge").spec) == pytest.approx(8 * 138_357_544 / (250 * 2**20))
+
+
+def test_later_epochs_have_no_burst_credits() -> None:
+    scenario = Scenario("p3.16xlarge", "resnet18", ("node.host.memory=64 GiB",), plan=plan_of(50, None))
+    run, found = answer(scenario).run, document(scenario)
+    end = found["burst_credits_end"]
+    assert run.credits_end is not None and end["epoch"] == run.credits_end.epoch
+    assert end["step_time_s"] > found["step_time_s"]
+    rested = end["epoch"] - 2
+    later = rested * found["epoch_time_s"] + (49 - rested) * end["epoch_time_s"]
+    assert found["whole_job"]["parts_s"]["later_epochs"] == pytest.approx(later)
+
+
+def test_the_document_has_the_job_and_its_cost_on_either_market() -> None:
+    for market, rate in (("on_demand", 12.24), ("spot", 4.0455)):
+        found = document(Scenario("p3.8xlarge", "resnet18", market=market, plan=plan_of(None, 3.0)))["whole_job"]  # type: ignore[arg-type]
+        assert found["given"] == "time" and found["time_s"] == pytest.approx(3 * 3600)
+        assert found["cost_usd"] == pytest.approx(3 * rate, rel=1e-4)
+        assert sum(found["parts_s"].values()) == pytest.approx(3 * 3600)
+    assert document(Scenario("p3.8xlarge", "resnet18"))["whole_job"] is None
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"epochs": 1, "hours": 1}, "write one of the two"),
+        ({"epochs": 0, "hours": None}, "--epochs 0: write more than 0"),
+        ({"epochs": None, "hours": float("nan")}, "--hours nan"),
+        ({"epochs": 1, "hours": None, "evaluation": -0.1}, "--evaluation -0.1"),
+        ({"epochs": None, "hours": None, "checkpoints": False}, "write --epochs or --hours"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(SpecError, match=said):
+        plan_of(**options)
