@@ -20,7 +20,7 @@ from sim.spec import catalogue, schema, shelf, yaml
 from sim.spec.catalogue import UnknownName
 from sim.spec.fields import Key
 from sim.spec.hardware import Group, Hardware, Node
-from sim.spec.workload import Model
+from sim.spec.workload import Model, Workload
 from sim.spec.yaml import Document, Mark, SpecError
 
 UNRESOLVED: Final = object()
@@ -155,9 +155,18 @@ class Resolver:
         written_in = Path(reference.mark.file) if reference.mark.line else None
         asked = (reference.value, schema.FOLDERS[kind], self._library, written_in)
         path = shelf.remembered((Path, *asked), lambda: catalogue.locate(*asked))
+        if written_in is not None and path.parent == written_in.parent and self._is_another(path, kind):
+            path = catalogue.locate(*asked[:3])
         if path in chain:
             raise UnknownName(f"{reference.value} leads back to itself; a file cannot take its own parts from itself")
         return path
+
+    def _is_another(self, path: Path, kind: Kind) -> bool:
+        """Tell whether *path*, found beside a file by the name of a part, is a whole machine or workload: rtx3090.yaml with an RTX3090."""
+        if "/" not in schema.FOLDERS[kind]:
+            return False
+        value = self._read(path, kind).value
+        return isinstance(value, dict) and schema.kind_of(value) in (Hardware, Workload)
 
     def _from_hardware(self, path: Path, name: str, reference: Piece, chain: Chain) -> Piece:
         """Return the ``node`` or ``price`` of the hardware file *path* that *reference* names."""

@@ -19,6 +19,8 @@ MAX_BYTES: Final = 4 * 2**20
 
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f]")
 """Characters that no text holds; the escape character starts a colour."""
+_UTF_16: Final = (b"\xff\xfe", b"\xfe\xff")
+"""How files begin that PowerShell wrote with ``>``."""
 
 
 def read_topology(path: Path) -> Wiring:
@@ -31,10 +33,10 @@ def read_topology(path: Path) -> Wiring:
     if len(content) > MAX_BYTES:
         raise SpecError(f"{path}: larger than {MAX_BYTES} bytes; the topology of one machine is smaller")
     try:
-        text = content.decode("utf-8-sig")
+        text = content.decode("utf-16" if content[:2] in _UTF_16 else "utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise SpecError(f"{path}:{line}: not a text file (byte {error.start} is not UTF-8); {_DUE}") from None
+        raise SpecError(f"{path}:{line}: not a text file (byte {error.start} is not {error.encoding.upper()}); {_DUE}") from None
     return parse_topology(text, str(path))
 
 

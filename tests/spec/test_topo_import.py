@@ -302,9 +302,19 @@ def test_files_that_are_no_text(tmp_path: Path):
     path.write_bytes(b"GPU0\n\xff\xfe\x00")
     with pytest.raises(SpecError, match=r"topo.txt:2: not a text file .byte 5 is not UTF-8."):
         read_topology(path)
+    path.write_bytes(b"\xff\xfeG")
+    with pytest.raises(SpecError, match=r"topo.txt:1: not a text file .byte 2 is not UTF-16."):
+        read_topology(path)
     path.write_bytes(b" " * (MAX_BYTES + 1))
     with pytest.raises(SpecError, match="larger than"):
         read_topology(path)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_files_of_windows(encoding, tmp_path: Path):
+    """Invariance: Notepad's and PowerShell's encodings say the same."""
+    (tmp_path / "topo.txt").write_text(DGX_1V, encoding=encoding)
+    assert read_topology(tmp_path / "topo.txt") == parse_topology(DGX_1V)
 
 
 def read_or_refuse(text: str) -> None:

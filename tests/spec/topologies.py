@@ -144,6 +144,65 @@ DGX_A100 = printed(
     ],
 )
 
+
+def _dgx_h100(one: int, other: int) -> str:
+    if other < 8:
+        return "NV18"
+    (half, own), (half_there, there) = _h100_place(one), _h100_place(other)
+    return "SYS" if half != half_there else "PIX" if own == there else "NODE"
+
+
+def _h100_place(device: int) -> tuple[int, str]:
+    """Socket and switch: a port beside each GPU, and two cards of two ports for storage."""
+    if device < 8:
+        return device // 4, f"gpu{device}"
+    nic = device - 8
+    if nic in (1, 2, 7, 8):
+        return int(nic > 6), f"storage{nic > 6}"
+    gpu = (0, 3, 4, 5, 6, 9, 10, 11).index(nic)
+    return gpu // 4, f"gpu{gpu}"
+
+
+# 8 x H100 with twelve ports (shape of NVIDIA/nccl issue 1264, cards as a DGX H100 has them), as a terminal shows it: the first line
+# underlined; saved on Windows
+DGX_H100 = (
+    printed(
+        [*(f"GPU{gpu}" for gpu in range(8)), *(f"NIC{nic}" for nic in range(12))],
+        _dgx_h100,
+        [f"{cpus}\t{numa}\t\tN/A" for numa, cpus in enumerate(("0-55,112-167", "56-111,168-223")) for _ in range(4)],
+        "CPU Affinity\tNUMA Affinity\tGPU NUMA ID\x1b[0m",
+    )
+    .replace("\tGPU0", "\x1b[4m\tGPU0", 1)
+    .replace("\n", "\r\n")
+)
+
+# 4 x RTX 3090 in a workstation of two sockets: two below one host bridge, two below bridges of their own
+BOX_3090 = printed(
+    [f"GPU{gpu}" for gpu in range(4)],
+    lambda one, other: "SYS" if one // 2 != other // 2 else "PHB" if one == 0 else "NODE",
+    [f"{cpus}\t{numa}\t\tN/A" for numa, cpus in enumerate(("0-13,28-41", "14-27,42-55")) for _ in "ab"],
+)
+
+# the same GPUs on one socket, each two joined by an NVLink bridge
+BRIDGED_3090 = printed(
+    [f"GPU{gpu}" for gpu in range(4)], lambda one, other: "NV4" if one // 2 == other // 2 else "NODE", ["0-31\t0\t\tN/A"] * 4
+)
+
+# 8 x RTX A6000 on two EPYC of four NUMA nodes each, of which two GPUs share one; the card is beside the third
+EPYC_BOX = printed(
+    [*(f"GPU{gpu}" for gpu in range(8)), "mlx5_0"],
+    lambda one, other: (
+        ("PHB" if one == 2 else "NODE" if one == 3 else "SYS") if other == 8 else "NODE" if one // 2 == other // 2 else "SYS"
+    ),
+    [f"{16 * numa}-{16 * numa + 15},{128 + 16 * numa}-{143 + 16 * numa}\t{numa}\t\tN/A" for numa in (3, 3, 1, 1, 7, 7, 5, 5)],
+    "CPU Affinity\tNUMA Affinity\tGPU NUMA ID",
+)
+
+# p3.8xlarge: the quad of a DGX-1 (shape of a paper artifact's paste), no card shown
+P3_8XLARGE = printed(
+    [f"GPU{gpu}" for gpu in range(4)], lambda one, other: "NV2" if (one, other) in {(0, 3), (1, 2), (2, 3)} else "NV1", ["0-31\tN/A"] * 4
+)
+
 MATRICES = {
     "dgx-1v": (DGX_1V, "V100-SXM2-16GB"),
     "p3.16xlarge": (P3_16XLARGE, "V100-SXM2-16GB"),
@@ -154,6 +213,11 @@ MATRICES = {
     "v100-pcie": (V100_PCIE, "V100-PCIe-16GB"),
     "eight-4090": (EIGHT_4090, "RTX4090"),
     "dgx-a100": (DGX_A100, "A100-SXM4-40GB"),
+    "dgx-h100": (DGX_H100, "H100-SXM5-80GB"),
+    "box-3090": (BOX_3090, "RTX3090"),
+    "bridged-3090": (BRIDGED_3090, "RTX3090"),
+    "epyc-box": (EPYC_BOX, "RTXA6000"),
+    "p3.8xlarge": (P3_8XLARGE, "V100-SXM2-16GB"),
 }
 """Prints, and the GPU to say with them (None: the print names it)."""
 

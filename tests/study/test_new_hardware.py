@@ -20,6 +20,7 @@ from sim.spec.topo_import import parse_topology
 from sim.spec.wiring import CLASSES, Card, Processor
 from sim.spec.yaml import SpecError
 from sim.study import new_parts
+from sim.study.collective import collective_table
 from sim.study.new_hardware import Options, hardware_yaml, new_hardware
 from sim.study.scenario import Scenario, answer
 from sim.training.collectives.channels import ring_channels
@@ -95,6 +96,11 @@ def test_cards_come_back(tmp_path):
     (MATRICES["dgx-a100"][0], "A100-SXM4-40GB", 12, "nvswitch"),
     (MATRICES["four-a100"][0], "A100-SXM4-40GB", 12, "nvlink"),
     (G5_12XLARGE, "A10G", 1, "pcie"),
+    (*MATRICES["p3.8xlarge"], 4, "nvlink"),
+    (*MATRICES["dgx-h100"], 18, "nvswitch"),
+    (*MATRICES["box-3090"], 1, "pcie"),
+    (*MATRICES["bridged-3090"], 2, "pcie"),
+    (*MATRICES["epyc-box"], 1, "pcie"),
 ])  # fmt: skip
 def test_rings(text, gpu, rings, kind, tmp_path):
     """Check values of NVIDIA/nccl: 6 rings on a DGX-1V, 4 on its quad, one per NVLink of a GPU where all reach all."""
@@ -115,6 +121,24 @@ def test_an_imported_machine_is_like_the_catalogue_s(tmp_path):
             for graph in (node_graph(own), node_graph(known))
         ]
         assert near[0] == near[1]
+
+
+@pytest.mark.parametrize("name", PRINTS)
+def test_what_is_written_runs(name, tmp_path):
+    """Bound: no GPU takes part in an all-reduce faster than all its links together; and a step of training takes time."""
+    node = written(tmp_path, *PRINTS[name])
+    (row,) = collective_table(str(tmp_path / "box.yaml"), "all_reduce", [2**28]).rows
+    links = sum(link.capacity for link_name, link in node_graph(node).links.items() if link_name.startswith("gpu0>"))
+    assert 0 < row.algbw * 2 * (node.gpu_count - 1) / node.gpu_count < 2 * links
+    assert answer(Scenario(str(tmp_path / "box.yaml"), "resnet18")).run.jobs[0].warm.step_time > 0
+
+
+def test_a_machine_may_be_called_as_its_gpu(tmp_path):
+    """rtx3090.yaml says gpu: RTX3090, and means the catalogue's, not itself; nor does it disturb what stands beside it."""
+    (tmp_path / "topo.txt").write_text(MATRICES["box-3090"][0])
+    for name in ("rtx3090.yaml", "other.yaml"):
+        new_hardware(tmp_path / "topo.txt", tmp_path / name, None, "RTX3090")
+        assert load_hardware(str(tmp_path / name)).spec.groups[0].node.gpu.name == "RTX3090"
 
 
 # --- parts -----------------------------------------------------------------------------------------------------------
