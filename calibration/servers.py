@@ -20,6 +20,7 @@ from calibration.run_records import read_records
 from sim.events import Cause
 from sim.simulate import JobRun, simulate
 from sim.spec.yaml import SpecError
+from sim.training.sharding import shards
 
 LEAST_COMPUTE = 0.01
 """Factor on layer times below which a model would not compute at all."""
@@ -122,9 +123,8 @@ def server_table(found: ServerFit) -> str:
     lines = [f"update {found.costs.update * 1e3:.3f} ms, {found.costs.byte * 1e9:.2f} s/GB of one core of the reference processor", ""]
     lines.append(f"{'hardware':14} {'workload':20} {'servers':>7} {'workers':>7} {'measured':>9} {'predicted':>9} {'error':>7}  role")
     for row in found.rows:
-        servers = row.asked.workload.training.stack.servers
         lines.append(
-            f"{row.asked.record.hardware:14} {row.asked.record.workload:20} {servers.count if servers else 0:7} {row.asked.job.ranks:7} "
+            f"{row.asked.record.hardware:14} {row.asked.record.workload:20} {_servers(row):7} {row.asked.job.ranks:7} "
             f"{row.measured:9.2f} {row.predicted:9.2f} {100 * row.error:6.1f} %  {row.asked.record.role}"
         )
     lines.append("")
@@ -135,7 +135,36 @@ def server_table(found: ServerFit) -> str:
             )
             if count:
                 lines.append(f"{hardware:14} {role:12} {count:3} rows: median {100 * middle:.1f} %, 90th percentile {100 * high:.1f} %")
-    return "\n".join(lines)
+    return "\n".join([*lines, "", *_second_servers(found)])
+
+
+def _second_servers(found: ServerFit) -> list[str]:
+    """Return a line for each model on one and on two servers: what the second adds for most workers, and why."""
+    lines = []
+    for hardware, workload in dict.fromkeys((row.asked.record.hardware, row.asked.record.workload) for row in found.rows):
+        rows = [row for row in found.rows if (row.asked.record.hardware, row.asked.record.workload) == (hardware, workload)]
+        most = max(row.asked.job.ranks for row in rows)
+        one, two = ([row for row in rows if row.asked.job.ranks == most and _servers(row) == count] for count in (1, 2))
+        if one and two:
+            held = _busiest_share(two[0])
+            measured, predicted = two[0].measured / one[0].measured - 1, two[0].predicted / one[0].predicted - 1
+            lines.append(
+                f"{hardware:14} {workload:20} {most} workers: a second server adds {100 * measured:.1f} %, "
+                f"predicted {100 * predicted:.1f} %; dealt in turn, variables leave {100 * held:.1f} % of the bytes to one of the two"
+            )
+    return lines
+
+
+def _servers(row: Predicted) -> int:
+    servers = row.asked.workload.training.stack.servers
+    return servers.count if servers else 0
+
+
+def _busiest_share(row: Predicted) -> float:
+    """Return the share of a model's bytes that the server with most of them keeps."""
+    servers = row.asked.workload.training.stack.servers
+    kept = [sum(shard.nbytes for shard in own) for own in zip(*shards(row.asked.workload, servers), strict=True)] if servers else [1.0]
+    return max(kept) / sum(kept)
 
 
 def server_document(found: ServerFit) -> dict[str, Any]:
@@ -144,7 +173,8 @@ def server_document(found: ServerFit) -> dict[str, Any]:
         {
             "hardware": row.asked.record.hardware,
             "workload": row.asked.record.workload,
-            "servers": row.asked.workload.training.stack.servers.count if row.asked.workload.training.stack.servers else 0,
+            "servers": _servers(row),
+            "busiest_server_share": _busiest_share(row),
             "workers": row.asked.job.ranks,
             "role": row.asked.record.role,
             "measured_steps_per_s": row.measured,

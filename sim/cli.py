@@ -170,7 +170,7 @@ def collective(
     gpus: Annotated[int | None, typer.Option(min=1, help="GPUs in all")] = None,
     placement: Annotated[str | None, typer.Option(metavar="1+2", help="GPUs on each node in turn")] = None,
     compute_time: Annotated[str, typer.Option(metavar="TIME", help="of a step, which a parameter_server hides behind")] = "100 ms",
-    algo: Annotated[str | None, typer.Option(metavar="NAMES", help="as NCCL_ALGO; or Hierarchical or HalvingDoubling")] = None,
+    algo: Annotated[str | None, typer.Option(metavar="NAMES", help="as NCCL_ALGO; or (Rack)Hierarchical, HalvingDoubling")] = None,
     proto: Annotated[str | None, typer.Option(metavar="NAMES", help="as NCCL_PROTO: LL, LL128, Simple, ^LL")] = None,
     channels: Annotated[int | None, typer.Option(min=1, help="as NCCL_MAX_NCHANNELS")] = None,
     nccl: Annotated[str, typer.Option(metavar="2.10|2.30", help="version whose rules choose")] = "2.30",
