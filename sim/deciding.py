@@ -391,8 +391,7 @@ def stash2022(processes: Processes = None, as_json: Json = False, output: Folder
     if output is not None:
         tables = {"stalls.csv": document["rows"], "layers.csv": document["micro"], "costs.csv": cost_rows(found)}
         written = {"stash2022.json": json_text(document), "stash2022.txt": text + "\n", "stash2022.html": page}
-        written |= {name: figures_csv(rows) for name, rows in tables.items()}
-        write_files(output, {**written, **study_plots(found)})
+        write_files(output, {**written, **{name: figures_csv(rows) for name, rows in tables.items()}, **study_plots(found)})
         talk(f"wrote {output}/stash2022.json, stash2022.txt, stash2022.html, {', '.join(tables)} and plots")
     print_json(document) if as_json else typer.echo(text)
 
