@@ -98,13 +98,12 @@ def gpu_memory(
         raise ValueError(f"a batch of {batch} on {ranks} ranks: both must be at least 1")
     model, training = workload.model, workload.training
     widths = MEANING[training.precision]
-    trainable = float(sum(_elements(layer) for layer in model.layers))
-    gradients = sum(_dense(layer, batch) for layer in model.layers)
+    trainable = sum(layer.gradient_bytes(widths.state) for layer in model.layers)
     activations, temporaries = _peak(workload, batch)
     return MemoryUse(
-        weights=widths.weight * model.parameters + widths.cast * _cast_elements(model) + model.buffers,
-        gradients=widths.gradient * gradients,
-        optimizer_state=0.0 if training.stack.uses_servers else widths.state * training.optimizer.states * trainable,
+        weights=_weights(model, widths.weight) + widths.cast * _cast_elements(model) + model.buffers,
+        gradients=sum(_dense(layer, widths.gradient, batch) for layer in model.layers),
+        optimizer_state=0.0 if training.stack.uses_servers else training.optimizer.states * trainable,
         activations=activations,
         workspace=temporaries + _cublas(gpu),
         communication_buffers=_communication(workload, channels, gradient_as_bucket_view) if ranks > 1 else 0.0,
@@ -131,12 +130,27 @@ def largest_batch(
 
 
 def _elements(layer: Layer) -> int:
-    return sum(layer.gradients)
+    return sum(layer.gradients) + sum(layer.frozen)
 
 
-def _cast_elements(model: Model) -> int:
-    """Return the weights that autocast keeps a second copy of: those of matrix operators, frozen ones included."""
-    return model.parameters - sum(_elements(layer) + sum(layer.frozen) for layer in model.layers if layer.op not in _MATRIX)
+def _weights(model: Model, width: float) -> float:
+    """Return the bytes of all parameters; those that no layer tells of are taken for FP32."""
+    rest = model.parameters - sum(_elements(layer) for layer in model.layers)
+    return width * rest + sum(layer.gradient_bytes(width) + layer.frozen_bytes(width) for layer in model.layers)
+
+
+def _cast_elements(model: Model) -> float:
+    """Return the weights that autocast keeps a second copy of: those of matrix operators, frozen ones included, that are FP32."""
+    others = sum(_elements(layer) for layer in model.layers if layer.op not in _MATRIX)
+    return model.parameters - others - sum(_elements(layer) - _single(layer) for layer in model.layers if layer.op in _MATRIX)
+
+
+def _single(layer: Layer, frozen: bool = True) -> float:
+    """Return the elements of the weights of *layer* that are FP32; with *frozen* those that are not trained as well."""
+    if not layer.dtypes:
+        return float(_elements(layer) if frozen else sum(layer.gradients))
+    tensors = (*layer.gradients, *layer.frozen) if frozen else layer.gradients
+    return sum(elements for elements, width in zip(tensors, layer.widths(0.0), strict=False) if not width)
 
 
 class _Moment(NamedTuple):
@@ -148,9 +162,9 @@ class _Moment(NamedTuple):
 
 def _peak(workload: Workload, batch: int) -> _Moment:
     """Return the moment that needs most: the backward of some layer, or the optimizer."""
-    widths, trainable = MEANING[workload.training.precision], [size for layer in workload.model.layers for size in layer.gradients]
+    trainable = _tensors(workload)
     copied = {"per_tensor": max(trainable, default=0), "foreach": sum(trainable), "fused": 0}[workload.training.stack.optimizer]
-    moments = [_Moment(0.0, widths.gradient * copied)]
+    moments = [_Moment(0.0, copied)]
     for live, fresh in zip(_live(workload), _fresh_gradients(workload, batch), strict=True):
         moments.append(_Moment(batch * live.activations, batch * live.temporaries + fresh))
     return max(moments, key=sum)
@@ -183,7 +197,7 @@ def _fresh_gradients(workload: Workload, batch: int) -> list[float]:
     """
     widths, layers = MEANING[workload.training.precision], workload.model.layers
     index = {layer.name: number for number, layer in enumerate(layers)}
-    fresh = [widths.gradient * _dense(layer, batch) + widths.cast * _elements(layer) for layer in layers]
+    fresh = [_dense(layer, widths.gradient, batch) + widths.cast * _single(layer, frozen=False) for layer in layers]
     users: dict[int, list[int]] = {}
     for number, layer in enumerate(layers):
         if layer.shares in index:
@@ -197,11 +211,18 @@ def _fresh_gradients(workload: Workload, batch: int) -> list[float]:
     return held
 
 
-def _dense(layer: Layer, batch: int) -> float:
-    """Return the elements of the gradient that torch makes: of a sparse one only the rows that the batch looked up."""
-    if not (layer.sparse and layer.rows):
-        return float(_elements(layer))
-    return _elements(layer) / layer.rows * min(layer.rows, batch * layer.rows_per_sample)
+def _dense(layer: Layer, width: float, batch: int) -> float:
+    """Return the bytes of the gradient that torch makes, *width* an element: of a sparse one only the rows that the batch looked up."""
+    whole = layer.gradient_bytes(width)
+    return whole / layer.rows * min(layer.rows, batch * layer.rows_per_sample) if layer.sparse and layer.rows else whole
+
+
+def _tensors(workload: Workload) -> list[float]:
+    """Return the bytes of each gradient tensor."""
+    width = MEANING[workload.training.precision].gradient
+    return [
+        elements * each for layer in workload.model.layers for elements, each in zip(layer.gradients, layer.widths(width), strict=False)
+    ]
 
 
 def _kept_in_fp32(model: Model, precision: Precision) -> frozenset[OperatorClass]:
@@ -225,14 +246,13 @@ def _communication(workload: Workload, channels: int | None, gradient_as_bucket_
     stack = workload.training.stack
     if stack.uses_servers:  # gradients leave as they are, without NCCL
         return 0.0
-    width = MEANING[workload.training.precision].gradient
-    tensors = [elements for layer in workload.model.layers for elements in layer.gradients]
+    tensors = _tensors(workload)
     if stack.strategy == "apex_per_tensor":  # each flat copy is freed once it is copied back (NVIDIA/apex distributed.py)
-        copies = width * max(tensors, default=0)
+        copies = max(tensors, default=0.0)
     elif stack.fusion:  # one buffer, allocated whole (horovod/common/fusion_buffer_manager.cc)
         copies = stack.fusion.threshold
     else:  # DDP's buckets together, or one flat copy, hold every gradient (pytorch pull 41954 measured as much)
-        copies = 0.0 if gradient_as_bucket_view and stack.strategy == "ddp" else width * sum(tensors)
+        copies = 0.0 if gradient_as_bucket_view and stack.strategy == "ddp" else sum(tensors)
     if stack.backend == "gloo":  # its buffers lie in host memory
         return copies
     return copies + (channels or stack.channels or _NCCL_CHANNELS) * _NCCL_CONNECTIONS * _NCCL_BUFFERS

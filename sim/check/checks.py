@@ -15,7 +15,7 @@ from sim.spec.fields import Key, Spec, blocks
 from sim.spec.hardware import Hardware
 from sim.spec.references import IMPLIED
 from sim.spec.schema import FOLDERS
-from sim.spec.workload import Jobs, Workload, batch_norms
+from sim.spec.workload import Jobs, Model, Workload, batch_norms, known_parameters
 from sim.spec.yaml import Document, Mark, SpecError
 
 Check = Callable[[Spec], Iterator[Problem]]
@@ -122,12 +122,29 @@ def _dates(hardware: Hardware) -> Iterator[Problem]:
             yield ("groups", index, "price", "date"), f"'{group.price.date}' is not a date; write for example 2026-07-20 or 2026-07"
 
 
+def _narrow(model: Model) -> str:
+    """Return the one 16-bit type of all gradients of *model*; empty where there are others."""
+    types = {dtype for layer in model.layers if layer.gradients for dtype in layer.dtypes or ("fp32",)}
+    return types.pop() if len(types) == 1 and types <= {"fp16", "bf16"} else ""
+
+
 def _training(workload: Workload) -> Iterator[Problem]:
     model, dataset, training = workload.model, workload.dataset, workload.training
     if not any(layer.forward or layer.read or layer.write for layer in model.layers):
         yield ("model", "layers"), "do no work: no layer has FLOP or bytes; write them, or have 'sim extract' write the table"
     if not any(layer.gradients for layer in model.layers):
         yield ("model", "layers"), "have no gradients, so there is nothing to train; write the elements of each gradient tensor"
+    elif (known := known_parameters(model)) != model.parameters:
+        yield (
+            ("model", "parameters"),
+            f"{model.parameters} are not the {known} of the layers' gradients and frozen tensors and of 'unused'; write parameters: {known}"
+            + (f", or unused: {model.unused + model.parameters - known} for those that nothing trains" if known < model.parameters else ""),
+        )
+    if training.precision in ("fp32", "tf32") and (narrow := _narrow(model)):
+        yield (
+            ("training", "precision"),
+            f"{training.precision}, but the model's code makes its parameters {narrow}, and so computes in that; write {narrow}",
+        )
     if training.stack.sparse_embeddings and not any(layer.rows_per_sample for layer in model.layers):
         yield (
             ("training", "stack", "sparse_embeddings"),

@@ -78,7 +78,7 @@ def layer_work(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack, batch
     moved = traffic * batch * _element_scale(layer, precision) * fused + _weight_bytes(layer, precision, stack, backward)
     converted = _layout_bytes(layer, precision, stack, peak, backward) * batch + _cast_bytes(layer, precision, backward)
     hooks = stack.gradient_hooks if backward else 0.0
-    converted += hooks * MEANING[precision].gradient * sum(layer.gradients)
+    converted += hooks * layer.gradient_bytes(MEANING[precision].gradient)
     products = _compute_time(layer, flop * batch, batch, gpu, stack, peak)
     return LayerWork(products, peak, moved, converted, kernels + hooks * len(layer.gradients))
 
@@ -103,14 +103,16 @@ def _weight_bytes(layer: Layer, precision: Precision, stack: Stack, backward: bo
     that is sparse (torch.nn.Embedding). A frozen weight has no gradient.
     """
     width = MEANING[precision].activation if layer.op in PRODUCTS else 4.0
-    trained = sum(layer.gradients)
+    trained = layer.gradient_bytes(width)
     if layer.op == "embedding":
-        return width * trained if backward and not (layer.sparse or stack.sparse_embeddings) else 0.0
-    return width * (trained * (2.0 if backward else 1.0) + sum(layer.frozen))
+        return trained if backward and not (layer.sparse or stack.sparse_embeddings) else 0.0
+    return trained * (2.0 if backward else 1.0) + layer.frozen_bytes(width)
 
 
 def _cast_bytes(layer: Layer, precision: Precision, backward: bool) -> float:
     """Return the bytes by which autocast reads 4 and writes 2 for each weight, or the reverse for its gradient, which frozen ones lack."""
+    if layer.dtypes:  # what is not FP32 is not converted
+        return 0.0
     elements = sum(layer.gradients) + (0 if backward else sum(layer.frozen))
     return (4.0 + 2.0) * elements if MEANING[precision].autocast and layer.op in PRODUCTS else 0.0
 

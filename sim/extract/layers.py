@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
 from sim.extract.operators import Cost
-from sim.spec.fields import OperatorClass
+from sim.spec.fields import Dtype, OperatorClass
 from sim.spec.workload import Layer
 from sim.spec.yaml import SpecError
 
@@ -34,6 +34,8 @@ class Event(Protocol):
     cost: Cost
     saved: int
     backward_flop: int
+    arithmetic: int
+    backward_arithmetic: int
     backward_traffic: int
     backward_kernels: int
     parameters: list[int]
@@ -55,6 +57,15 @@ class Parameter(NamedTuple):
 
     elements: int
     trainable: bool
+    dtype: Dtype = "fp32"
+
+
+class Gradient(NamedTuple):
+    """A gradient that became ready: the event whose backward completed it, its elements and type."""
+
+    event: int
+    elements: int
+    dtype: Dtype = "fp32"
 
 
 class Work(NamedTuple):
@@ -66,6 +77,8 @@ class Work(NamedTuple):
     write: int = 0
     backward_traffic: int = 0
     saved: int = 0
+    arithmetic: int = 0
+    backward_arithmetic: int = 0
     forward_kernels: int = 0
     backward_kernels: int = 0
 
@@ -85,11 +98,11 @@ class _Group:
     op: OperatorClass | None = None
     cost: Cost | None = None
     work: Work = field(default_factory=lambda: Work())
-    gradients: list[int] = field(default_factory=list)
+    gradients: list[Gradient] = field(default_factory=list)
     table: Table | None = None
     looked_up: int = 0
     sparse: bool = False
-    frozen: list[int] = field(default_factory=list)
+    frozen: list[Parameter] = field(default_factory=list)
     shares: _Group | None = None
     segment: int = 0
 
@@ -103,10 +116,10 @@ def layers(
     small: Sequence[Event],
     large: Sequence[Event],
     batches: tuple[int, int],
-    ready: Sequence[tuple[int, int]],
+    ready: Sequence[Gradient],
     parameters: Sequence[Parameter] = (),
 ) -> list[Layer]:
-    """Return the layers of two traces of these *batches*; *ready* holds (event, elements) of each gradient in its order.
+    """Return the layers of two traces of these *batches*; *ready* holds the gradients in their order.
 
     *parameters* are those that events name by their numbers.
     """
@@ -157,7 +170,12 @@ def _per_sample(small: Event, large: Event, batches: tuple[int, int]) -> Work:
                 "a layer table needs work in proportion to the batch"
             )
         slopes.append(slope)
-    return Work._make([*slopes, *_kernels(small)])
+    done = [(high - low) // step for low, high in zip(_arithmetic(small), _arithmetic(large), strict=True)]  # sorting: n log n
+    return Work._make([*slopes, *done, *_kernels(small)])
+
+
+def _arithmetic(event: Event) -> tuple[int, int]:
+    return event.arithmetic, event.backward_arithmetic
 
 
 def _kernels(event: Event) -> tuple[int, int]:
@@ -200,16 +218,16 @@ def _add(group: _Group, event: Event, work: Work) -> None:
         group.cost = event.cost
 
 
-def _assign(groups: Sequence[_Group], member: Sequence[_Group], ready: Sequence[tuple[int, int]]) -> None:
+def _assign(groups: Sequence[_Group], member: Sequence[_Group], ready: Sequence[Gradient]) -> None:
     """Give each gradient to the layer whose backward completes it, without ever changing the order in which they became ready.
 
     Backward runs layers in reverse. Where a gradient came later than its own layer's turn, it is booked on the later one.
     """
     position = {id(group): index for index, group in enumerate(groups)}
     turn = len(groups)
-    for event, elements in ready:
-        turn = min(turn, position[id(member[event])])
-        groups[turn].gradients.append(elements)
+    for gradient in ready:
+        turn = min(turn, position[id(member[gradient.event])])
+        groups[turn].gradients.append(gradient)
 
 
 def _own(member: Sequence[_Group], events: Sequence[Event], parameters: Sequence[Parameter]) -> None:
@@ -219,7 +237,7 @@ def _own(member: Sequence[_Group], events: Sequence[Event], parameters: Sequence
         for number in event.parameters:
             if number not in owner:
                 owner[number] = group
-                group.frozen += [] if parameters[number].trainable else [parameters[number].elements]
+                group.frozen += [] if parameters[number].trainable else [parameters[number]]
             elif owner[number].call != group.call and group.shares is None:
                 group.shares = owner[number]
 
@@ -240,13 +258,17 @@ def _named(groups: Sequence[_Group]) -> list[Layer]:
 def _layer(group: _Group, name: str, shares: str) -> Layer:
     cost, work = group.cost or Cost(None), group.work
     table = group.table or Table(0, 0)
-    owned = bool(group.looked_up and group.gradients and group.gradients[0] == table.rows * table.width)
+    owned = bool(group.looked_up and group.gradients and group.gradients[0].elements == table.rows * table.width)
+    products = bool(work.forward or work.backward)
     return Layer.model_construct(
         name=name,
         op=group.op or "elementwise",
-        gradients=tuple(group.gradients),
+        gradients=tuple(gradient.elements for gradient in group.gradients),
+        dtypes=_dtypes([gradient.dtype for gradient in group.gradients] + [parameter.dtype for parameter in group.frozen]),
         forward=float(work.forward),
         backward=float(work.backward),
+        arithmetic=0.0 if products else float(work.arithmetic),
+        backward_arithmetic=0.0 if products else float(work.backward_arithmetic),
         read=float(work.read),
         write=float(work.write),
         backward_traffic=float(work.backward_traffic),
@@ -259,7 +281,14 @@ def _layer(group: _Group, name: str, shares: str) -> Layer:
         rows=table.rows if owned else 0,
         rows_per_sample=group.looked_up if owned else 0,
         sparse=group.sparse,
-        frozen=tuple(group.frozen),
+        frozen=tuple(parameter.elements for parameter in group.frozen),
         shares=shares,
         segment=group.segment,
     )
+
+
+def _dtypes(types: Sequence[Dtype]) -> tuple[Dtype, ...]:
+    """Return *types* as short as they can be said: none where all are fp32, one where all are one."""
+    if len(set(types)) < 2:
+        return tuple(dtype for dtype in types[:1] if dtype != "fp32")
+    return tuple(types)

@@ -76,12 +76,13 @@ def cost(call: Call) -> Cost:
 # --- operator tables ---------------------------------------------------------------------------------------------------
 
 
-def _words(text: str) -> list[str]:
+def words(text: str) -> list[str]:
+    """Return the words of *text*, so that long lists of operators read as prose does."""
     return text.split()
 
 
 _FREE: Final = frozenset(
-    _words(
+    words(
         "empty empty_like empty_strided new_empty new_empty_strided empty_permuted _unsafe_view _reshape_alias lift_fresh lift "
         "unsafe_split unsafe_split_with_sizes unsafe_chunk resize_ set_ as_strided_ squeeze_ "
         "unsqueeze_ transpose_ t_ detach_ _assert_async is_same_size sym_size _sparse_coo_tensor_with_dims_and_tensors _indices _values"
@@ -91,7 +92,7 @@ _FREE: Final = frozenset(
 
 _CLASSES: Final[dict[str, OperatorClass]] = {
     **dict.fromkeys(
-        _words(
+        words(
             "native_batch_norm native_batch_norm_backward _native_batch_norm_legit _native_batch_norm_legit_no_training "
             "_batch_norm_with_update batch_norm_backward native_layer_norm native_layer_norm_backward native_group_norm "
             "native_group_norm_backward _fused_rms_norm _fused_rms_norm_backward"
@@ -99,19 +100,19 @@ _CLASSES: Final[dict[str, OperatorClass]] = {
         "norm",
     ),
     **dict.fromkeys(
-        _words(
+        words(
             "max_pool2d_with_indices max_pool2d_with_indices_backward max_pool3d_with_indices max_pool3d_with_indices_backward "
             "avg_pool2d avg_pool2d_backward avg_pool3d avg_pool3d_backward _adaptive_avg_pool2d _adaptive_avg_pool2d_backward "
             "_adaptive_avg_pool3d _adaptive_avg_pool3d_backward adaptive_max_pool2d adaptive_max_pool2d_backward"
         ),
         "pool",
     ),
-    **dict.fromkeys(_words("_softmax _softmax_backward_data _safe_softmax"), "softmax"),
+    **dict.fromkeys(words("_softmax _softmax_backward_data _safe_softmax"), "softmax"),
     **dict.fromkeys(
-        _words("embedding embedding_dense_backward _embedding_bag _embedding_bag_backward _embedding_bag_dense_backward"), "embedding"
+        words("embedding embedding_dense_backward _embedding_bag _embedding_bag_backward _embedding_bag_dense_backward"), "embedding"
     ),
     **dict.fromkeys(
-        _words(
+        words(
             "_log_softmax _log_softmax_backward_data nll_loss_forward nll_loss_backward nll_loss2d_forward nll_loss2d_backward "
             "mse_loss mse_loss_backward smooth_l1_loss smooth_l1_loss_backward huber_loss huber_loss_backward binary_cross_entropy "
             "binary_cross_entropy_backward binary_cross_entropy_with_logits"
@@ -121,7 +122,7 @@ _CLASSES: Final[dict[str, OperatorClass]] = {
 }
 
 _MEMORY_ONLY: Final = frozenset(
-    _words(
+    words(
         "sum mean amax amin max min var var_mean std std_mean prod cumsum cumprod argmax argmin any all count_nonzero aminmax "
         "linalg_vector_norm norm logsumexp floor_divide histc _fft_r2c _fft_c2c _fft_c2r "
         "cat stack clone copy _to_copy native_dropout native_dropout_backward masked_fill where "

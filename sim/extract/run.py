@@ -48,10 +48,12 @@ def run(name: str, path: str, inputs: Sequence[str], arguments: Mapping[str, Any
     if input_bytes <= 0:
         same = f"as large for {BATCHES[0]} samples as for {BATCHES[1]}"
         raise SpecError(f"{path}: the example inputs are {same}; they must hold as many samples as asked for")
+    parameters = sum(parameter.numel() for parameter in model.parameters())
     drafted = Model.model_construct(
         name=name,
         command=command,
-        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        parameters=parameters,
+        unused=parameters - sum(sum(layer.gradients) + sum(layer.frozen) for layer in made),
         input=float(input_bytes),
         buffers=float(_nbytes(list(model.buffers()))),
         layers=tuple(made),

@@ -22,7 +22,8 @@ from sim.spec.segments import block
 from sim.spec.workload import Layer, Model
 from sim.spec.yaml import SpecError
 
-_UNITS: Final = {"forward": "FLOP", "backward": "FLOP", "read": "B", "write": "B", "backward_traffic": "B", "saved": "B"}
+_WORK: Final = ("forward", "backward", "arithmetic", "backward_arithmetic")
+_UNITS: Final = {**dict.fromkeys(_WORK, "FLOP"), "read": "B", "write": "B", "backward_traffic": "B", "saved": "B"}
 
 
 def write(model: Model, path: Path) -> None:
@@ -56,7 +57,10 @@ def plain(model: Model) -> dict[str, Any]:
     result: dict[str, Any] = {"name": model.name}
     if model.command:
         result["command"] = model.command
-    result |= {"parameters": model.parameters, "input": _quantity(model.input, "B")}
+    result |= {"parameters": model.parameters}
+    if model.unused:
+        result["unused"] = model.unused
+    result["input"] = _quantity(model.input, "B")
     if model.buffers:
         result["buffers"] = _quantity(model.buffers, "B")
     return result | {"source": model.source, "layers": [plain_layer(layer) for layer in model.layers]}
@@ -106,6 +110,7 @@ def _heading(model: Model) -> Iterator[str]:
     if model.command:
         yield f"Written by: {model.command}"
     yield "One line per operator call, in forward order; backward runs them in reverse. FLOP and bytes are per sample, elements of 4 bytes."
+    yield "forward and backward count products (convolutions, matrix products, attention), arithmetic what layers without them compute."
 
 
 def _total(title: str, layers: Sequence[Layer]) -> str:

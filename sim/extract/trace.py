@@ -5,7 +5,7 @@ autograd, forward and backward alike. Each operator belongs to the module whose 
 operator that made it, through autograd's sequence numbers, so a backward operator is booked on its forward one. Hooks on parameters
 tell when a gradient is complete (a shared parameter's only after its last use), hooks on saved tensors what backward keeps.
 
-On the meta device torch would take attention and dropout apart into elementary operators; ``_as_on_cuda`` gives them the fused
+On the meta device torch would take attention and dropout apart into elementary operators; ``fused.as_on_cuda`` gives them the fused
 kernels they have on a GPU. Segments that torch.utils.checkpoint would recompute run once and are numbered
 (``checkpointing``): recomputing them is the simulator's affair. Limits: one thread, one device.
 """
@@ -16,15 +16,18 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from sim.extract.arithmetic import arithmetic
 from sim.extract.checkpointing import checkpointing
-from sim.extract.layers import Parameter, Table
+from sim.extract.fused import as_on_cuda
+from sim.extract.layers import Gradient, Parameter, Table
 from sim.extract.operators import FLOAT_BYTES, Call, Cost, Operand, cost
+from sim.spec.fields import Dtype
 
 LOSS = "loss"
 """Name of the module path that the loss after the model stands under."""
@@ -32,6 +35,14 @@ LOSS = "loss"
 
 _SHOWN = 4
 """Shapes that a message shows."""
+_DTYPES: Final[Mapping[torch.dtype, Dtype]] = {
+    torch.float64: "fp64",
+    torch.float32: "fp32",
+    torch.float16: "fp16",
+    torch.bfloat16: "bf16",
+    torch.complex64: "complex64",
+}
+"""All but those of one byte."""
 _LOOK_UPS = frozenset({"embedding", "_embedding_bag"})
 
 
@@ -49,7 +60,10 @@ class Event:
     """Part of an RNN, LSTM or GRU module."""
     cost: Cost
     saved: int = 0
+    arithmetic: int = 0
+    """FLOP beside products."""
     backward_flop: int = 0
+    backward_arithmetic: int = 0
     backward_traffic: int = 0
     backward_kernels: int = 0
     parameters: list[int] = field(default_factory=list)
@@ -66,10 +80,10 @@ class Event:
 
 @dataclass
 class Trace:
-    """The forward operators in order, each gradient as (event, elements) in the order they became ready, and all parameters."""
+    """The forward operators in order, the gradients in the order they became ready, and all parameters."""
 
     events: list[Event] = field(default_factory=list)
-    ready: list[tuple[int, int]] = field(default_factory=list)
+    ready: list[Gradient] = field(default_factory=list)
     parameters: list[Parameter] = field(default_factory=list)
 
 
@@ -84,7 +98,7 @@ def trace(model: torch.nn.Module, positional: Sequence[Any], named: Mapping[str,
         saved.append((_sequence() - 1, tensor.untyped_storage(), tensor))
         return tensor
 
-    with torch.device("meta"), _as_on_cuda(), checkpointing(recorder.segment), recorder.watching(model), recorder:
+    with torch.device("meta"), as_on_cuda(), checkpointing(recorder.segment), recorder.watching(model), recorder:
         try:
             with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
                 output = model(*positional, **named)
@@ -112,6 +126,15 @@ def _sequence() -> int:
     return number
 
 
+def _parameter(parameter: torch.Tensor) -> Parameter:
+    return Parameter(parameter.numel(), parameter.requires_grad, dtype_of(parameter))
+
+
+def dtype_of(tensor: torch.Tensor) -> Dtype:
+    """Return the type of *tensor* as layer tables name it."""
+    return _DTYPES.get(tensor.dtype) or ("fp8" if tensor.is_floating_point() else "int8")
+
+
 class Failed(Exception):
     """A step that could not be run to its end; its text tells the part of the step, its cause what went wrong."""
 
@@ -130,7 +153,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
 
     def __init__(self, parameters: Sequence[torch.Tensor]) -> None:
         super().__init__()
-        self.trace = Trace(parameters=[Parameter(parameter.numel(), parameter.requires_grad) for parameter in parameters])
+        self.trace = Trace(parameters=[_parameter(parameter) for parameter in parameters])
         self._parameters = {parameter.untyped_storage()._cdata: number for number, parameter in enumerate(parameters)}
         self._segment = 0
         self._segments = 0
@@ -149,10 +172,13 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
         return result
 
     def _book(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-        operator_cost = cost(_call(func, args, kwargs, result))
+        call = _call(func, args, kwargs, result)
+        operator_cost = cost(call)
+        done = arithmetic(call) if operator_cost.op is not None and not operator_cost.flop else 0
         if self._backward is not None:
             event = self.trace.events[self._backward]
             event.backward_flop += operator_cost.flop
+            event.backward_arithmetic += done
             event.backward_traffic += operator_cost.read + operator_cost.write
             event.backward_kernels += operator_cost.kernels
             event.sparse |= isinstance(result, torch.Tensor) and result.layout is torch.sparse_coo
@@ -160,7 +186,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
         if (number := _sequence() - 1) not in self._owner:
             self._owner[number] = len(self.trace.events)
             self._numbers.append(number)
-        event = Event(func.overloadpacket.__name__, *self._stack[-1], operator_cost, segment=self._segment)
+        event = Event(func.overloadpacket.__name__, *self._stack[-1], operator_cost, segment=self._segment, arithmetic=done)
         event.parameters = self._used((args, kwargs))
         if event.operator in _LOOK_UPS:
             event.table, event.looked_up = Table(*args[0].shape), args[1].numel()
@@ -241,7 +267,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
         return f"{f'layer {module}' if module else 'the forward of the model'} ({kind}, {given_it})"
 
     def _gradient(self, parameter: torch.Tensor) -> None:
-        self.trace.ready.append((self._backward or 0, parameter.numel()))
+        self.trace.ready.append(Gradient(self._backward or 0, parameter.numel(), dtype_of(parameter)))
 
     def book_saved(self, saved: Sequence[tuple[int, Any, torch.Tensor]], exclude: set[int]) -> None:
         """Book each storage that backward keeps on the operator that saved it first; *exclude* the model's inputs."""
@@ -343,47 +369,3 @@ def _cross_entropy(output: torch.Tensor, recorder: _Recorder) -> torch.Tensor:
     with recorder.paused():
         target = torch.empty(rows.shape[0], dtype=torch.long)
     return torch.nn.functional.cross_entropy(rows, target)
-
-
-# --- fused kernels -------------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _as_on_cuda() -> Iterator[None]:
-    """Give meta tensors the fused attention and dropout kernels that CUDA tensors have."""
-    library = torch.library.Library("aten", "IMPL")
-    library.impl("scaled_dot_product_attention", _attention, "AutogradMeta")
-    library.impl("dropout", _dropout, "AutogradMeta")
-    try:
-        yield
-    finally:
-        library._destroy()
-
-
-def _attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attn_mask: torch.Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> torch.Tensor:
-    """Run torch's memory-efficient attention, which every GPU and type has, unlike flash attention."""
-    if enable_gqa and query.shape[-3] != key.shape[-3]:
-        repeat = query.shape[-3] // key.shape[-3]
-        key, value = key.repeat_interleave(repeat, -3), value.repeat_interleave(repeat, -3)
-    if attn_mask is not None:
-        attn_mask = attn_mask.expand(*query.shape[:-1], key.shape[-2])
-    fused = torch.ops.aten._scaled_dot_product_efficient_attention
-    attended: torch.Tensor = fused(query, key, value, attn_mask, True, dropout_p, is_causal, scale=scale)[0]
-    return attended
-
-
-def _dropout(tensor: torch.Tensor, p: float, train: bool) -> torch.Tensor:
-    if not train or p == 0:
-        return tensor
-    dropped: torch.Tensor = torch.ops.aten.native_dropout(tensor, p, train)[0]
-    return dropped

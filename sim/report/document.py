@@ -20,7 +20,7 @@ from sim.report.verdict import assumptions, verdict, warnings
 from sim.report.whole_job import whole_job_document
 from sim.simulate import Run
 from sim.study.whole_job import course
-from sim.training.exchange_plan import gradient_bytes
+from sim.training.exchange_plan import gradient_volume
 from sim.training.server_plan import ServerPlan
 from sim.units import show
 
@@ -195,7 +195,7 @@ def collective(run: Run, number: int) -> dict[str, Any] | None:
     if plan is None:
         return None
     workload = run.jobs[number].job.workload
-    nbytes = gradient_bytes(workload) * workload.model.parameters
+    nbytes = gradient_volume(workload)
     if isinstance(plan, ServerPlan):
         time, bottleneck = plan.alone()
         return {

@@ -11,6 +11,7 @@ from sim.report.table import bar
 from sim.units import show
 
 _BAR = 16
+_FLOP = ("forward_flop", "backward_flop", "forward_arithmetic_flop", "backward_arithmetic_flop")
 _NAME = 34
 _WINOGRAD = "Winograd's transforms multiply less than is counted"
 _NEAR = 0.022
@@ -56,7 +57,7 @@ def _above_peak(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _rate(row: Mapping[str, Any], document: Mapping[str, Any]) -> float:
-    return float(document["batch_per_gpu"] * (row["forward_flop"] + row["backward_flop"]) / _time(row))
+    return float(document["batch_per_gpu"] * sum(row[key] for key in _FLOP) / _time(row))
 
 
 def _columns(document: Mapping[str, Any]) -> str:

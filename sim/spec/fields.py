@@ -36,6 +36,9 @@ OperatorClass = Literal[
 ]
 
 
+Dtype = Literal["fp64", "fp32", "fp16", "bf16", "fp8", "int8", "complex64"]
+
+
 class Spec(BaseModel):
     """A frozen description; an unknown key is an error."""
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Final, Literal
 
 from pydantic import Field, model_validator
 
-from sim.spec.fields import Bytes, Count, Factor, Fraction, Numbers, OperatorClass, Precision, Seconds, Source, Spec, Whole, Work
+from sim.spec.fields import Bytes, Count, Dtype, Factor, Fraction, Numbers, OperatorClass, Precision, Seconds, Source, Spec, Whole, Work
 from sim.spec.stack import Stack
+
+WIDTHS: Final[Mapping[Dtype, float]] = {"fp64": 8, "fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1, "complex64": 8}
+"""Bytes of an element."""
 
 
 class Layer(Spec):
@@ -17,8 +21,14 @@ class Layer(Spec):
     op: OperatorClass
     gradients: tuple[Count, ...] = ()
     """Elements of each gradient tensor that becomes ready with this layer's backward, in the order they become ready."""
+    dtypes: tuple[Dtype, ...] = ()
+    """Type that the model's code gives each gradient tensor, then each frozen one; one serves all. What is fp32 goes by the precision."""
     forward: Work = 0.0
+    """FLOP of products: convolutions, matrix products, attention."""
     backward: Work = 0.0
+    arithmetic: Work = 0.0
+    """FLOP of everything else, in a layer without products."""
+    backward_arithmetic: Work = 0.0
     read: Bytes = 0.0
     """Activation bytes the forward reads."""
     write: Bytes = 0.0
@@ -48,6 +58,34 @@ class Layer(Spec):
     segment: Whole = 0
     """Number of the activation-checkpointed segment of the model's code that the layer is in; 0 for none."""
 
+    def widths(self, width: float) -> tuple[float, ...]:
+        """Return the bytes of an element of each gradient tensor, then of each frozen one, where one of FP32 takes *width*."""
+        count = len(self.gradients) + len(self.frozen)
+        single: tuple[Dtype, ...] = ("fp32",)
+        types = self.dtypes if len(self.dtypes) > 1 else (self.dtypes or single) * count
+        return tuple(width if dtype == "fp32" else WIDTHS[dtype] for dtype in types)
+
+    def gradient_bytes(self, width: float) -> float:
+        """Return the bytes of the gradient tensors, or of as many weights, where an element of FP32 takes *width*."""
+        if not self.dtypes:
+            return width * sum(self.gradients)
+        return sum(elements * each for elements, each in zip(self.gradients, self.widths(width), strict=False))
+
+    def frozen_bytes(self, width: float) -> float:
+        """Return the bytes of the frozen weights where an element of FP32 takes *width*."""
+        if not self.dtypes:
+            return width * sum(self.frozen)
+        return sum(elements * each for elements, each in zip(self.frozen, self.widths(width)[len(self.gradients) :], strict=True))
+
+    @model_validator(mode="after")
+    def _typed(self) -> Layer:
+        count = len(self.gradients) + len(self.frozen)
+        if len(self.dtypes) not in (0, 1, count):
+            raise ValueError(
+                f"{len(self.dtypes)} dtypes for {count} gradient and frozen tensors; write one for each, one for all, or none for fp32"
+            )
+        return self
+
     @model_validator(mode="after")
     def _tabled(self) -> Layer:
         if self.rows and (not self.gradients or self.gradients[0] % self.rows):
@@ -64,6 +102,9 @@ class Model(Spec):
     command: str = ""
     """The command that wrote the table."""
     parameters: Count
+    """All of them: elements of the layers' gradient and frozen tensors, and the unused."""
+    unused: Whole = 0
+    """Parameters that are not frozen, but that no gradient reaches."""
     input: Bytes
     """Bytes of one sample's input tensors on the GPU."""
     buffers: Bytes = 0.0
@@ -75,8 +116,16 @@ class Model(Spec):
     def _counted(self) -> Model:
         total = sum(sum(layer.gradients) for layer in self.layers)
         if total > self.parameters:
-            raise ValueError(f"the layers' gradients hold {total} elements, more than the model's {self.parameters} parameters")
+            raise ValueError(
+                f"the layers' gradients hold {total} elements, more than the model's {self.parameters} parameters; "
+                f"write parameters: {known_parameters(self)}"
+            )
         return self
+
+
+def known_parameters(model: Model) -> int:
+    """Return how many parameters the layers of *model* and its ``unused`` tell of."""
+    return model.unused + sum(sum(layer.gradients) + sum(layer.frozen) for layer in model.layers)
 
 
 def batch_norms(model: Model) -> list[int]:

@@ -1,7 +1,8 @@
 """What is in a model, and which layers take its time? One workload's layer table, or several side by side: layers against gradients.
 
-A layer's intensity is its FLOP over the bytes that its kernels move, weights included, forward and backward of a batch together; above
-the GPU's ridge (peak over memory bandwidth) arithmetic bounds it, below memory does (Williams, Waterman and Patterson, CACM 2009).
+A layer's intensity is its FLOP (of products, or else of its arithmetic) over the bytes that its kernels move, weights included, forward
+and backward of a batch together; above the GPU's ridge (peak over memory bandwidth) arithmetic bounds it, below memory does (Williams,
+Waterman and Patterson, CACM 2009).
 Side by side, what a job waits for gradients (``stall``: interconnect and network time of a step with synthetic input) stands beside
 depth and gradient volume, the two causes that Stash varies in its micro study (arXiv 2208.14344). Limits: times are those of single
 layers, without optimizer, gradient copies or a host that falls behind.
@@ -22,9 +23,11 @@ from sim.spec.segments import block
 from sim.spec.workload import Layer, Workload
 from sim.spec.yaml import SpecError
 from sim.study.scenario import Scenario, answer, split_overrides
-from sim.training.exchange_plan import gradient_bytes
+from sim.training.exchange_plan import gradient_volume
 
-_SUMS = ("parameters", "gradient_tensors", "forward_flop", "backward_flop", "traffic_bytes", "saved_bytes")
+_PRODUCTS = ("forward_flop", "backward_flop")
+_ARITHMETIC = ("forward_arithmetic_flop", "backward_arithmetic_flop")
+_SUMS = ("parameters", "gradient_tensors", *_PRODUCTS, *_ARITHMETIC, "traffic_bytes", "saved_bytes")
 _TIMES = ("forward_time_s", "backward_time_s")
 
 
@@ -88,7 +91,7 @@ def _compared(name: str, hardware: str, overrides: Sequence[str], batch: int | N
         "batch_per_gpu": found.job.workload.training.batch,
         "weight_layers": sum(bool(layer.gradients) and layer.forward > 0 for layer in model.layers),
         "gradient_tensors": len(tensors),
-        "gradient_bytes": gradient_bytes(found.job.workload) * sum(tensors),
+        "gradient_bytes": gradient_volume(found.job.workload),
         "step_time_s": found.warm.step_time,
         "stall_s": stall,
         "stall_share": stall / found.warm.step_time,
@@ -114,6 +117,8 @@ def _row(layer: Layer, workload: Workload, gpu: Gpu | None) -> dict[str, Any]:
         "gradient_tensors": len(layer.gradients),
         "forward_flop": layer.forward,
         "backward_flop": layer.backward,
+        "forward_arithmetic_flop": layer.arithmetic,
+        "backward_arithmetic_flop": layer.backward_arithmetic,
         "traffic_bytes": activations + _weight_bytes(layer) / batch,
         "saved_bytes": layer.saved * scale,
     }
@@ -126,10 +131,10 @@ def _row(layer: Layer, workload: Workload, gpu: Gpu | None) -> dict[str, Any]:
 
 def _weight_bytes(layer: Layer) -> float:
     """Return the bytes of reading weights twice and writing their gradients; of a table only the gradient, and a sparse one not whole."""
-    elements = sum(layer.gradients)
+    trained = layer.gradient_bytes(4.0)
     if layer.op == "embedding":
-        return 0.0 if layer.sparse else 4.0 * elements
-    return 4.0 * (3.0 * elements + 2.0 * sum(layer.frozen))
+        return 0.0 if layer.sparse else trained
+    return 3.0 * trained + 2.0 * layer.frozen_bytes(4.0)
 
 
 def _total(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -139,7 +144,7 @@ def _total(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _intensity(row: Mapping[str, Any]) -> float:
-    flop = float(row["forward_flop"] + row["backward_flop"])
+    flop = float(sum(row[key] for key in (*_PRODUCTS, *_ARITHMETIC)))
     return flop / row["traffic_bytes"] if row["traffic_bytes"] else 0.0
 
 

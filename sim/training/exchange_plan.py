@@ -8,13 +8,15 @@ kernels cost what BatchNorm's do.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
 
 from sim.spec.precision import MEANING
+from sim.spec.stack import Stack
 from sim.spec.workload import Layer, Workload, batch_norms
-from sim.training.buckets import stack_buckets
+from sim.training.buckets import GRADIENT_ELEMENT, stack_buckets
 from sim.training.compression import Payload, Tensor, payload
+from sim.training.fusion import Bucket
 from sim.training.operations import Message, Operation
 
 SCALAR_BYTES = 4.0
@@ -39,13 +41,20 @@ class ExchangePlan(NamedTuple):
 
 
 def gradient_bytes(workload: Workload) -> float:
-    """Return the bytes of one gradient element of *workload*."""
+    """Return the bytes of one gradient element of *workload* where the model's code makes it FP32."""
     return MEANING[workload.training.precision].gradient
 
 
-def wire_bytes(workload: Workload) -> float:
-    """Return the bytes of one gradient element on the wire."""
-    element, wire = gradient_bytes(workload), workload.training.stack.wire_dtype
+def gradient_volume(workload: Workload) -> float:
+    """Return the bytes of all gradients of *workload*, each tensor of the type it has."""
+    width = gradient_bytes(workload)
+    return sum(layer.gradient_bytes(width) for layer in workload.model.layers)
+
+
+def wire_bytes(workload: Workload, element: float | None = None) -> float:
+    """Return the bytes on the wire of a gradient element of *element* bytes, those of an FP32 one by default."""
+    wire = workload.training.stack.wire_dtype
+    element = gradient_bytes(workload) if element is None else element
     narrow = wire in ("fp16", "bf16") or (wire == "autocast" and MEANING[workload.training.precision].autocast)
     return min(element, 2.0) if narrow else element
 
@@ -72,6 +81,12 @@ def gradient_tensors(workload: Workload) -> list[Tensor]:
     ]
 
 
+def gradient_widths(workload: Workload) -> list[float]:
+    """Return the bytes of an element of each of those tensors."""
+    width = gradient_bytes(workload)
+    return [each for layer in reversed(workload.model.layers) for each in layer.widths(width)[: len(layer.gradients)]]
+
+
 def _tensors(layer: Layer, touched: int) -> list[Tensor]:
     """Return the gradient tensors of *layer*; *touched* rows of its table, if that travels by rows."""
     rows = layer.rows or (layer.channels[-1] if layer.channels else 1)
@@ -80,15 +95,35 @@ def _tensors(layer: Layer, touched: int) -> list[Tensor]:
 
 
 def _buckets(workload: Workload, ready: Sequence[float], ranks: int) -> tuple[BucketPlan, ...]:
-    stack, element, tensors = workload.training.stack, gradient_bytes(workload), gradient_tensors(workload)
-    sizes = [element * tensor.elements for tensor in tensors]
+    stack, tensors, widths = workload.training.stack, gradient_tensors(workload), gradient_widths(workload)
+    sizes = [width * tensor.elements for width, tensor in zip(widths, tensors, strict=True)]
     sparse = {index for index, tensor in enumerate(tensors) if tensor.touched is not None}
     found = []
-    for index, bucket in enumerate(stack_buckets(sizes, stack, ready, ranks, element, sparse)):
-        sent = payload([tensors[place] for place in bucket.tensors], element, wire_bytes(workload), stack, ranks)
+    for index, bucket in enumerate(_of_one_type(sizes, widths, sparse, stack, ready, ranks)):
+        element = widths[bucket.tensors[0]]
+        sent = payload([tensors[place] for place in bucket.tensors], element, wire_bytes(workload, element), stack, ranks)
         copied = sum(sizes[place] for place in bucket.tensors if place not in sparse)
         found.append(BucketPlan(bucket.tensors[-1], copied, sent, Operation(f"bucket {index}", sent.messages, index, bucket.delay)))
     return tuple(found)
+
+
+def _of_one_type(
+    sizes: Sequence[float], widths: Sequence[float], sparse: Set[int], stack: Stack, ready: Sequence[float], ranks: int
+) -> list[Bucket]:
+    """Return the buckets, in launch order; no framework mixes types in one.
+
+    torch's reducer.cpp fills buckets for each type and device (``BucketKey``); apex splits by type, Horovod fuses equal types only.
+    """
+    if len(set(widths)) < 2:
+        return stack_buckets(sizes, stack, ready, ranks, widths[0] if widths else GRADIENT_ELEMENT, sparse)
+    found = []
+    for width in dict.fromkeys(widths):
+        places = [index for index, other in enumerate(widths) if other == width]
+        alone = {index for index, place in enumerate(places) if place in sparse}
+        times = [ready[place] for place in places if ready]
+        for bucket in stack_buckets([sizes[place] for place in places], stack, times, ranks, width, alone):
+            found.append(Bucket(tuple(places[index] for index in bucket.tensors), bucket.delay))
+    return sorted(found, key=lambda bucket: bucket.tensors[-1])
 
 
 def _norm(layer: Layer, ranks: int) -> tuple[Operation, Operation]:

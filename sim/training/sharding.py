@@ -15,7 +15,7 @@ from typing import NamedTuple
 from sim.spec.servers import Servers
 from sim.spec.workload import Layer, Model, Workload
 from sim.training.buckets import stack_buckets
-from sim.training.exchange_plan import gradient_bytes
+from sim.training.exchange_plan import gradient_widths
 
 
 class Shard(NamedTuple):
@@ -47,7 +47,8 @@ def shards(workload: Workload, servers: Servers) -> list[list[Shard]]:
     """
     layers, stack = workload.model.layers, workload.training.stack
     count = servers.count // servers.racks
-    sizes = [elements * gradient_bytes(workload) for layer in reversed(layers) for elements in layer.gradients]
+    elements = [size for layer in reversed(layers) for size in layer.gradients]
+    sizes = [size * width for size, width in zip(elements, gradient_widths(workload), strict=True)]
     buckets = [bucket.tensors for bucket in stack_buckets(sizes, stack)]
     if servers.sharding == "chunks":
         return [[_chunked(sum(sizes[index] for index in bucket), servers, count)] * count for bucket in buckets]

@@ -18,7 +18,7 @@ from sim.cluster.gpu import Kernels, layer_time, memory_time
 from sim.spec.hardware import Gpu
 from sim.spec.segments import recomputed, segments
 from sim.spec.workload import Layer, Workload
-from sim.training.exchange_plan import BucketPlan, ExchangePlan, gradient_bytes, plan_exchange
+from sim.training.exchange_plan import BucketPlan, ExchangePlan, gradient_bytes, gradient_volume, plan_exchange
 from sim.training.operations import Operation
 
 _OPTIMIZER_KERNELS = {"foreach": 0.05, "fused": 0.01}
@@ -183,8 +183,7 @@ def _plan(workload: Workload, gpu: Gpu, cpu_speed: float, found: _Pass, exchange
     optimizer = Segment(0.0, 0.0) if stack.uses_servers else _optimizer(workload, gpu, stack.launch_cpu / cpu_speed, ranks, found.lead)
     extra = stack.distributed_overhead if exchange.buckets else 0.0
     if stack.gradient_clipping:
-        elements = sum(sum(layer.gradients) for layer in workload.model.layers)
-        extra += memory_time(_CLIPPING_PASSES * elements * gradient_bytes(workload), gpu)
+        extra += memory_time(_CLIPPING_PASSES * gradient_volume(workload), gpu)
     return StepPlan(tuple(known[id(kind)] for kind in kinds), optimizer._replace(compute=optimizer.compute + extra))
 
 
@@ -231,12 +230,13 @@ def _work(copied: float, traffic: float, workload: Workload, gpu: Gpu, compresse
 
 
 def _updated(layer: Layer, workload: Workload, ranks: int) -> float:
-    """Return the elements that the optimizer updates: of a table with a sparse gradient the rows that all ranks looked up (torch.optim)."""
-    whole, stack = sum(layer.gradients), workload.training.stack
+    """Return the bytes that the optimizer updates: of a table with a sparse gradient the rows that all ranks looked up (torch.optim)."""
+    width, stack = gradient_bytes(workload), workload.training.stack
+    whole = layer.gradient_bytes(width)
     if not layer.rows_per_sample or not (stack.sparse_embeddings or (layer.sparse and ranks == 1)):
         return whole
     samples = workload.training.batch * workload.training.gradient_accumulation_steps * ranks
-    return whole - layer.gradients[0] * (1.0 - min(1.0, samples * layer.rows_per_sample / layer.rows))
+    return whole - layer.gradients[0] * layer.widths(width)[0] * (1.0 - min(1.0, samples * layer.rows_per_sample / layer.rows))
 
 
 def optimizer_work(workload: Workload, gpu: Gpu, ranks: int = 1) -> Kernels:
@@ -245,10 +245,10 @@ def optimizer_work(workload: Workload, gpu: Gpu, ranks: int = 1) -> Kernels:
     if optimizer.name == "none":
         return Kernels(0.0, 0.0)
     tensors = sum(len(layer.gradients) for layer in workload.model.layers)
-    elements = sum(_updated(layer, workload, ranks) for layer in workload.model.layers)
+    updated = sum(_updated(layer, workload, ranks) for layer in workload.model.layers)
     kernels = max(1.0, tensors * _OPTIMIZER_KERNELS.get(stack.optimizer, optimizer.separate_kernels))
     passes = optimizer.passes if stack.optimizer == "fused" else optimizer.separate_passes
-    busy = memory_time(elements * gradient_bytes(workload) * passes, gpu) + kernels * gpu.kernel_time
+    busy = memory_time(updated * passes, gpu) + kernels * gpu.kernel_time
     return Kernels(busy * stack.optimizer_factor, kernels * stack.optimizer_factor)
 
 

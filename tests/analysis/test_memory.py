@@ -189,6 +189,21 @@ def test_frozen_parameters_have_neither_gradients_nor_state() -> None:
     assert (use.weights, use.gradients, use.optimizer_state) == (4000, 40, 80)
 
 
+def test_types_of_the_models_own_win_over_the_precisions() -> None:
+    """LoRA by hand: 1000 frozen elements of BF16 beside 10 trained ones of FP32, and 20 trained ones of BF16; Adam keeps two states."""
+    layers = [
+        layer("gemm", 0, 10) | {"name": "adapter"},
+        layer("gemm", 0, 20) | {"name": "narrow", "dtypes": ["bf16"]},
+        {"name": "frozen", "op": "gemm", "frozen": [1000], "dtypes": ["bf16"]},
+    ]
+    use = gpu_memory(workload(layers, 1030, optimizer="adam"), gpu())
+    assert (use.weights, use.gradients, use.optimizer_state) == (4 * 10 + 2 * 1020, 4 * 10 + 2 * 20, 2 * (4 * 10 + 2 * 20))
+    cast = gpu_memory(workload(layers, 1030, optimizer="adam", precision="amp_bf16"), gpu())
+    assert cast.weights == use.weights + 2 * 10  # autocast copies what is FP32
+    doubles = gpu_memory(workload([layer("gemm", 0, 10) | {"dtypes": ["fp64"]}], 10), gpu())
+    assert (doubles.weights, doubles.gradients) == (80, 80)
+
+
 def test_ddp_buckets_hold_the_gradients_again_unless_gradients_live_in_them() -> None:
     """pytorch pull 41954 measured it: gradients as views lowered the peak of a ResNet with 97 MB of parameters by 101 MB."""
     resnet = workload([layer("conv", 0, 25_557_032)], 25_557_032)  # torchvision's resnet50: 97.5 MiB

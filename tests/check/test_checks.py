@@ -44,8 +44,16 @@ WORKLOADS = {
     "training.stack.sparse_embeddings=true": "training.stack.sparse_embeddings: toy-net has no layer with rows and rows_per_sample, "
     "so nothing could travel by rows; write both for its embeddings, or leave sparse_embeddings out",
     "training.stack.sync_batch_norm=true": "training.stack.sync_batch_norm: toy-net has no BatchNorm layers to synchronise; leave it out",
-    "model.layers=[{name: a, op: gemm, gradients: [1]}]": "model.layers: do no work: no layer has FLOP or bytes; "
+    "model.layers=[{name: a, op: gemm, gradients: [110]}]": "model.layers: do no work: no layer has FLOP or bytes; "
     "write them, or have 'sim extract' write the table",
+    "model.parameters=120": "model.parameters: 120 are not the 110 of the layers' gradients and frozen tensors and of 'unused'; "
+    "write parameters: 110, or unused: 10 for those that nothing trains",
+    "model.unused=10": "model.parameters: 110 are not the 120 of the layers' gradients and frozen tensors and of 'unused'; "
+    "write parameters: 120",
+    "model.layers.1.gradients=[4];model.layers.1.frozen=[5]": "model.parameters: 110 are not the 109 of the layers' gradients and frozen "
+    "tensors and of 'unused'; write parameters: 109, or unused: 1 for those that nothing trains",
+    "model.layers.0.dtypes=[bf16];model.layers.1.dtypes=[bf16]": "training.precision: fp32, but the model's code makes its parameters "
+    "bf16, and so computes in that; write bf16",
     "dataset.source={smples: x}": "dataset.source.smples: names no key of this block; did you mean 'samples'?",
 }
 

@@ -82,6 +82,25 @@ class Attention(nn.Module):
         return result
 
 
+class Narrow(nn.Module):
+    """A trained layer in 16 bits, a frozen one, and one in 32."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.narrow, self.wide = nn.Linear(6, 6).to(torch.bfloat16), nn.Linear(6, 3)
+        self.frozen = nn.Linear(6, 6, bias=False).to(torch.bfloat16).requires_grad_(False)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return scores."""
+        result: torch.Tensor = self.wide(self.frozen(self.narrow(inputs.to(torch.bfloat16))).float())
+        return result
+
+
+def partly_used() -> nn.Module:
+    """Computes a second layer's output for nothing."""
+    return Wasteful(lambda hidden: hidden)
+
+
 class Frozen(nn.Module):
     """A frozen layer below a trained one."""
 
@@ -105,6 +124,19 @@ class Forward(nn.Module):
     def forward(self, inputs: torch.Tensor) -> Any:
         """Return what the function makes of the layer's output."""
         return self.function(self.linear(inputs))
+
+
+class Wasteful(Forward):
+    """Has a second layer that it does not use."""
+
+    def __init__(self, function: Callable[[torch.Tensor], Any]) -> None:
+        super().__init__(function)
+        self.second = nn.Linear(5, 5)
+
+    def forward(self, inputs: torch.Tensor) -> Any:
+        """Return what the first makes of the inputs."""
+        self.second(inputs)
+        return super().forward(inputs)
 
 
 def branching() -> nn.Module:

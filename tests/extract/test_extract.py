@@ -162,3 +162,22 @@ def test_example_inputs_from_a_function(net: Net) -> None:
 
 def test_extracting_twice_gives_the_same_table(net: Net) -> None:
     assert extract(net("Attention"), ["5x32"], "net") == extract(net("Attention"), ["5x32"], "net")
+
+
+def test_types_of_gradients_are_those_of_a_real_backward(net: Net) -> None:
+    """Oracle: the types of the gradients of the same net run with real numbers; a frozen 16-bit matrix stands last."""
+    model = built("Narrow")
+    model(torch.zeros(2, 6)).float().sum().backward()
+    names = {torch.float32: "fp32", torch.bfloat16: "bf16"}
+    due = sorted((each.numel(), names[each.grad.dtype]) for each in model.parameters() if each.grad is not None)
+    layers = named(extract(net("Narrow"), ["6"], "narrow"))
+    kinds = {"fp32": 4.0, "bf16": 2.0}
+    found = [pair for layer in layers.values() for pair in zip(layer.gradients, layer.widths(4.0), strict=False)]
+    assert sorted(found) == [(elements, kinds[dtype]) for elements, dtype in due]
+    assert (layers["narrow"].dtypes, layers["wide"].dtypes, layers["frozen"].dtypes) == (("bf16",), (), ("bf16",))
+    assert (layers["frozen"].gradients, layers["frozen"].frozen, layers["frozen"].frozen_bytes(4.0)) == ((), (36,), 72.0)
+
+
+def test_what_no_gradient_reaches_is_unused(net: Net) -> None:
+    found = extract(net("partly_used"), ["5"], "net")
+    assert (found.parameters, found.unused) == (60, 30)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.extract.layers import Parameter, Table, layers
+from sim.extract.layers import Gradient, Parameter, Table, layers
 from sim.extract.operators import Cost
 from sim.spec.workload import Layer
 from sim.spec.yaml import SpecError
@@ -26,6 +26,8 @@ class Event:
     cost: Cost = field(default=Cost("elementwise", 0, 0, 0, 1))
     saved: int = 0
     backward_flop: int = 0
+    arithmetic: int = 0
+    backward_arithmetic: int = 0
     backward_traffic: int = 0
     backward_kernels: int = 1
     parameters: list[int] = field(default_factory=list)
@@ -45,7 +47,7 @@ def scaled(event: Event, batch: int, constant: int = 0) -> Event:
     return replace(event, cost=cost, saved=event.saved * batch, backward_traffic=event.backward_traffic * batch + constant)
 
 
-def made(*events: Event, ready: tuple[tuple[int, int], ...] = (), constant: int = 0) -> list[Layer]:
+def made(*events: Event, ready: tuple[Gradient, ...] = (), constant: int = 0) -> list[Layer]:
     return layers([scaled(event, 2, constant) for event in events], [scaled(event, 3, constant) for event in events], (2, 3), ready)
 
 
@@ -94,9 +96,9 @@ def test_a_recurrent_module_is_one_layer() -> None:
 def test_gradients_keep_the_order_in_which_they_became_ready(owners: list[int]) -> None:
     """Whatever layer a gradient belongs to, reading the layers in reverse gives back the order of readiness."""
     events = [conv(f"layer{index}", index + 1) for index in range(6)]
-    ready = tuple((owner, 100 + index) for index, owner in enumerate(owners))
+    ready = tuple(Gradient(owner, 100 + index) for index, owner in enumerate(owners))
     found = made(*events, ready=ready)
-    assert [elements for layer in reversed(found) for elements in layer.gradients] == [elements for _, elements in ready]
+    assert [elements for layer in reversed(found) for elements in layer.gradients] == [gradient.elements for gradient in ready]
     for layer, event in zip(found, range(6), strict=True):  # never before its own layer's turn
         assert all(owners[elements - 100] >= event for elements in layer.gradients)
 
@@ -136,7 +138,7 @@ def test_rows_are_those_of_one_sample_and_stand_beside_the_tables_own_gradient(e
     """Four samples look up 12 rows of 50 x 16 and six look up 18: three a sample; a gradient of another size is not the table's."""
     event = Event("embedding", "words", 1, cost=Cost("embedding", 0, 0, 4, 1), table=Table(50, 16), sparse=True)
     small, large = replace(scaled(event, 4), looked_up=12), replace(scaled(event, 6), looked_up=18)
-    (layer,) = layers([small], [large], (4, 6), [(0, elements)])
+    (layer,) = layers([small], [large], (4, 6), [Gradient(0, elements)])
     assert (layer.rows, layer.rows_per_sample, layer.sparse) == (*rows, True)
 
 

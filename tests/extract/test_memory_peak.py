@@ -28,6 +28,7 @@ SLOW = sorted(set(catalogue("workloads/models")) - {*QUICK, "dlrm-criteo"})
 def allocated(table: Model, batch: int) -> int:
     from sim.extract import run, target, trace
     from sim.extract.build import build
+    from sim.extract.fused import as_on_cuda
     from tests.extract.allocation import step_peak
 
     words = shlex.split(table.command)
@@ -37,7 +38,7 @@ def allocated(table: Model, batch: int) -> int:
     model = build(words[4], target.find(words[4]), target.parse_arguments([text for option, text in options if option == "--arg"]))
     positional, named = run._inputs(model, [text for option, text in options if option == "--input"], batch)
     unrecorded: Any = SimpleNamespace(paused=contextlib.nullcontext)
-    with trace._as_on_cuda(), warnings.catch_warnings():
+    with as_on_cuda(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return step_peak(model, positional, named, lambda output: trace._loss(output, unrecorded))
 

@@ -15,6 +15,7 @@ from sim.spec.hardware import Gpu
 from sim.spec.library import load_part, load_workload
 from sim.spec.workload import Layer, Model
 from sim.spec.yaml import SpecError
+from sim.study.scenario import Scenario, prepare
 from sim.training.step_plan import plan_step
 
 NAMES = st.one_of(
@@ -27,18 +28,35 @@ def layer(name: str, **more: object) -> Layer:
 
 
 def model(*layers: Layer, name: str = "net", parameters: int = 10**9) -> Model:
-    return Model.model_construct(name=name, command="", parameters=parameters, input=4.0, buffers=0.0, layers=layers, source="a test")
+    return Model.model_construct(
+        name=name, command="", parameters=parameters, unused=parameters % 7, input=4.0, buffers=0.0, layers=layers, source="a test"
+    )
 
 
 @given(
     st.lists(
-        st.tuples(NAMES, st.integers(0, 2**53), st.lists(st.integers(1, 10**6), max_size=3), st.integers(0, 9)), min_size=1, max_size=5
+        st.tuples(
+            NAMES,
+            st.integers(0, 2**53),
+            st.lists(st.tuples(st.integers(1, 10**6), st.sampled_from(["fp32", "bf16", "fp64"])), max_size=3),
+            st.integers(0, 9),
+        ),
+        min_size=1,
+        max_size=5,
     )
 )
-def test_reading_back_gives_the_same_model_and_the_same_bytes(rows: list[tuple[str, int, list[int], int]]) -> None:
+def test_reading_back_gives_the_same_model_and_the_same_bytes(rows: list[tuple[str, int, list[tuple[int, str]], int]]) -> None:
     written = model(
         *(
-            layer(name, forward=f"{work} FLOP", saved=f"{work} B", gradients=gradients, backward_kernels=kernels)
+            layer(
+                name,
+                forward=f"{work} FLOP",
+                backward_arithmetic=f"{work} FLOP",
+                saved=f"{work} B",
+                gradients=[elements for elements, _ in gradients],
+                dtypes=[dtype for _, dtype in gradients],
+                backward_kernels=kernels,
+            )
             for name, work, gradients, kernels in rows
         )
     )
@@ -95,3 +113,18 @@ def test_editing_one_number_changes_the_step_by_what_it_says(tmp_path: Path) -> 
         for name, keys in (("resnet18", ["training.batch=32"]), (str(tmp_path / "mine.yaml"), []))
     )
     assert after - before == pytest.approx(memory_time(32 * 1e7, gpu))
+
+
+def test_editing_what_is_said_twice_is_refused_at_its_line(tmp_path: Path) -> None:
+    """The total, or one gradient tensor of it: the message names the line of the total (or of the table) and the number."""
+    kept = (Path(__file__).parents[2] / "workloads/models/resnet18.yaml").read_text()
+    line = kept[: kept.index("parameters:")].count("\n") + 1
+    for before, after, due in (
+        ("parameters: 11689512", "parameters: 23379024", "write parameters: 11689512, or unused: 11689512 for those that nothing trains"),
+        ("gradients: [1000, 512000]", "gradients: [10, 5120]", "write parameters: 11181642, or unused: 507870 for those"),
+        ("gradients: [1000, 512000]", "gradients: [2000, 1024000]", "write parameters: 12202512"),
+    ):
+        (tmp_path / "net.yaml").write_text(kept.replace(before, after))
+        (tmp_path / "mine.yaml").write_text("extends: resnet18\nname: mine\nmodel: net.yaml\n")
+        with pytest.raises(SpecError, match=rf"net.yaml:({line}:\d+: model.parameters|5:1: model): .*{due}"):
+            prepare(Scenario("p3.2xlarge", str(tmp_path / "mine.yaml")))

@@ -29,6 +29,7 @@ def torchs(target: str, inputs: list[str], arguments: dict[str, Any]) -> tuple[i
     from torch.utils.flop_counter import FlopCounterMode
 
     from sim.extract import build, run, trace
+    from sim.extract.fused import as_on_cuda
     from sim.extract.target import find
 
     unrecorded: Any = SimpleNamespace(paused=contextlib.nullcontext)
@@ -36,7 +37,7 @@ def torchs(target: str, inputs: list[str], arguments: dict[str, Any]) -> tuple[i
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = build.build(target, find(target), arguments)
-        with torch.device("meta"), trace._as_on_cuda(), build.unpadded():
+        with torch.device("meta"), as_on_cuda(), build.unpadded():
             for batch in (2, 3):
                 positional, named = run._inputs(model, inputs, batch)
                 with FlopCounterMode(display=False) as forward:

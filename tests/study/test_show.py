@@ -43,6 +43,22 @@ def test_intensity_of_a_matrix_product_by_hand() -> None:
     assert row["intensity_flop_per_byte"] == pytest.approx(3 * 2 * 4096 * 1000 / moved)
 
 
+def test_intensity_of_a_batch_norm_by_hand() -> None:
+    """ResNet-18's first at 32 samples: 64 x 112 x 112 elements, 8 + 9 operations each; 8 passes over them, weights and their gradients."""
+    elements = 64 * 112 * 112
+    row = next(row for row in layer_document("resnet18", "p3.2xlarge", batch=32)["layers"] if row["name"] == "bn1")
+    assert (row["forward_arithmetic_flop"], row["backward_arithmetic_flop"]) == (8 * elements, 9 * elements)
+    assert row["intensity_flop_per_byte"] == pytest.approx(17 * elements / (4 * 8 * elements + 3 * 4 * 128 / 32))
+
+
+def test_every_layer_that_computes_is_in_the_roofline() -> None:
+    """What is left out copies and fills."""
+    rows = layer_document("transformer-big", "p3.2xlarge")["layers"]
+    assert {row["op"] for row in rows if row["intensity_flop_per_byte"] > 0} >= {"norm", "elementwise", "softmax", "loss", "gemm"}
+    silent = {[part for part in row["name"].split(".") if not part.isdigit()][-1] for row in rows if not row["intensity_flop_per_byte"]}
+    assert silent == {"clone", "view", "ones"}
+
+
 def test_ridge_is_peak_over_bandwidth() -> None:
     roof = layer_document("vgg16", "p3.2xlarge")["roofline"]
     assert roof["ridge_flop_per_byte"] == pytest.approx(roof["peak_flop_per_s"] / roof["memory_bytes_per_s"])
