@@ -70,19 +70,27 @@ def test_eight_spot_workers_save_what_transient_dl_says() -> None:
     assert 1 - spot / on_demand == pytest.approx(0.63, abs=0.02)
 
 
-def test_a_chief_that_is_replaced_costs_the_steps_since_the_last_checkpoint() -> None:
-    """Measured by CM-DARE: 117 s more for each 1 000 steps since the checkpoint (12 000 steps, 1 359 s: two K80 workers).
+def test_a_chief_that_comes_back_late_costs_what_cm_dare_measured() -> None:
+    """Oracle: CM-DARE's overheads of a replaced chief, by steps since the last checkpoint when it is back (24 000 steps, 1 359 s).
 
-    Steps at the speed of two workers take 109 s, 7 % less; where CM-DARE's line starts (it meets zero at 1 340 steps) is its own affair.
+    Its runs (data/processed_data/chief_rejoining of cake-lab/CM-DARE) checkpoint each 4 000 steps. What fits them: two workers, of which
+    the chief goes 1 500 steps after a checkpoint; the other goes on at half the speed, until all start from the checkpoint again. Each
+    step that it is away longer is then done by one and again by two: 113 s for each 1 000, 2 % below the measured line (115.7). Overheads
+    lie 57 s above the measured ones, alike at all five points; times there are those of evaluations, which look once a minute.
     """
-    times = {}
-    for since in (1500.0, 3500.0):
-        job = SpotJob(12_000.0, (SPEED, 2 * SPEED), Exponential(1.0), "replace", replacement=70.33)
-        lives = _Scripted([(4000 + since) / (2 * SPEED), math.inf, math.inf])
-        found = course(_with(job, lives), 4000.0, np.random.default_rng(0))
-        assert found.revocations == 1
-        times[since] = found.time
-    assert (times[3500.0] - times[1500.0]) / 2 == pytest.approx(117.3, rel=0.10)
+    measured = {1500.0: 18.98, 2000.0: 87.72, 2500.0: 146.81, 3000.0: 197.01, 3500.0: 253.66}
+    speed, overhead = 24_000.0 / 1359.29, {}
+    for since in measured:
+        away = (since - 1500.0) / (speed / 2)
+        job = SpotJob(24_000.0, (speed / 2, speed), Exponential(1.0), "replace", replacement=away)
+        found = course(_with(job, _Scripted([5500.0 / speed, math.inf, math.inf])), 4000.0, np.random.default_rng(0))
+        assert (found.revocations, found.lost) == (1, pytest.approx(since))
+        overhead[since] = found.time - undisturbed(job, 4000.0)
+    slope, line = (np.polyfit(list(known), list(known.values()), 1)[0] for known in (overhead, measured))
+    assert slope == pytest.approx(line, rel=0.03)
+    beside = [overhead[since] - measured[since] for since in measured]
+    assert np.mean(beside) == pytest.approx(57.0, abs=3.0)
+    assert max(beside) - min(beside) < 16.0
 
 
 def test_waiting_with_one_worker_is_what_daly_says() -> None:
