@@ -7,6 +7,7 @@ from typing import Any
 from sim.analysis import differential
 from sim.analysis.differential import Stall
 from sim.events import STALLS, Cause
+from sim.report.attribution import apart_document, apart_lines
 from sim.report.columns import Title, aligned
 from sim.report.picture import Picture, figure, picture
 from sim.report.style import COLOURS
@@ -39,6 +40,7 @@ def profile_document(found: Profile, literal: bool = False) -> dict[str, Any]:
         },
         "stash": {name: _stall(stall) for name, stall in _stalls(found, literal).items()},
         "made_of_s_per_step": {name: {cause.value: seconds for cause, seconds in causes.items()} for name, causes in found.made_of.items()},
+        "apart": apart_document(found),
         "direct_stalls_s": {
             "warm": {cause.value: job.warm.stalls[cause] for cause in STALLS},
             "cold": {cause.value: job.first.stalls[cause] for cause in STALLS},
@@ -121,8 +123,9 @@ def profile_plot(document: dict[str, Any]) -> Picture:
 
 def profile_text(found: Profile, document: dict[str, Any]) -> str:
     """Return the tables of a profile whose *document* has the figures."""
+    gpus = f"{document['gpus']} GPU{'s' * (document['gpus'] > 1)}"
     head = (
-        f"Stash's procedure, simulated: {document['workload']} on {document['hardware']}, {document['gpus']} GPUs, "
+        f"Stash's procedure, simulated: {document['workload']} on {document['hardware']}, {gpus}, "
         f"{document['batch_per_gpu']} samples per GPU, {document['stack']}, {document['steps_per_epoch']} steps per epoch"
     )
     runs = [
@@ -144,6 +147,8 @@ def profile_text(found: Profile, document: dict[str, Any]) -> str:
             aligned(
                 [Title("stall", True), Title("per epoch"), Title("share", True), Title("of which, by direct attribution", True)], stalls
             ),
+            "",
+            *apart_lines(document["apart"]),
             "",
             *_rates(document),
             *_needs(found),

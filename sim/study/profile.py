@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from sim.analysis.attribution import Apart, apart
 from sim.analysis.cost import cost
 from sim.analysis.differential import Rates, RunTimes, rates
 from sim.events import Cause
@@ -34,6 +35,8 @@ class Profile:
     times: RunTimes
     made_of: Mapping[str, Mapping[Cause, float]]
     """Each differential stall, seconds per step, by the cause that the direct attribution gives: what changed between its two runs."""
+    apart: Mapping[str, Apart]
+    """Each stall by subtraction and by direct attribution, seconds per step, and why the two differ."""
     rates: Rates
     needs: Needs
     costs: Mapping[str, float | None]
@@ -86,18 +89,21 @@ def profile(scenario: Scenario, twin: str | None = None) -> Profile:
     times = found_runs.times(paired)
     samples = float(job.warm.steps * job.job.ranks * _samples_per_step(job))
     found = rates(times, samples)
-    made_of = {
-        "interconnect": _change(one_gpu.jobs[0].warm.stalls, synthetic.jobs[0].warm.stalls),
-        "prep": _change(synthetic.jobs[0].warm.stalls, job.warm.stalls),
-        "fetch": _change(job.warm.stalls, job.first.stalls),
+    all_gpus = synthetic.jobs[0].warm.stalls
+    pairs = {
+        Cause.INTERCONNECT: (one_gpu.jobs[0].warm.stalls, all_gpus),
+        Cause.PREP: (all_gpus, job.warm.stalls),
+        Cause.FETCH: (job.warm.stalls, job.first.stalls),
     }
     if paired:
-        made_of["network"] = _change(synthetic.jobs[0].warm.stalls, paired.jobs[0].warm.stalls)
+        pairs[Cause.NETWORK] = (all_gpus, paired.jobs[0].warm.stalls)
+    made_of = {cause.value: _change(before, after) for cause, (before, after) in pairs.items()}
+    differing = {cause.value: apart(cause, before, after) for cause, (before, after) in pairs.items()}
     costs = {
         name: cost(real.hardware, duration)
         for name, duration in (("cold", times.cold), ("warm", times.warm), ("ingestion", times.synthetic))
     }
-    return Profile(one_gpu, synthetic, real, paired, times, made_of, found, needs(real), costs)
+    return Profile(one_gpu, synthetic, real, paired, times, made_of, differing, found, needs(real), costs)
 
 
 def _run(scenario: Scenario, loader: str | None = None) -> Run:

@@ -1,0 +1,112 @@
+"""Why do a profile's two methods differ, in words? Each figure is the runs' own; which reason applies follows from what changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sim.analysis.attribution import Gap
+from sim.events import STALLS, Cause
+from sim.study.profile import Profile
+from sim.units import show
+
+RUNS = {"interconnect": ("RUN0", "RUN1"), "network": ("RUN1", "the two nodes"), "prep": ("RUN1", "RUN3"), "fetch": ("RUN3", "RUN2")}
+"""Between which runs each stall is: subtraction takes the first from the second."""
+_WORTH = 0.05
+"""Share of the stall, by either method, below which a gap is not worth a line."""
+_SEEN = 1e-3
+"""Share of the step below which a stall is not."""
+
+
+def apart_document(found: Profile) -> dict[str, Any]:
+    """Return each stall (seconds per step) by subtraction and by direct attribution, the gaps between the two, and the sums of all."""
+    first, cold = found.one_gpu.jobs[0].warm, found.real.jobs[0].first
+    return {
+        "stalls": {
+            name: {
+                "subtraction_s": both.subtraction,
+                "direct_s": both.direct,
+                "gaps": [
+                    {"cause": gap.cause.value, "kind": gap.kind, "difference_s": gap.seconds, "before_s": gap.before, "after_s": gap.after}
+                    | {"why": _why(found, name, gap)}
+                    for gap in both.gaps
+                ],
+            }
+            for name, both in found.apart.items()
+        },
+        "all": {
+            "subtraction_s": cold.step_time - first.step_time,
+            "direct_s": cold.step_time - cold.stalls[Cause.COMPUTE],
+            "run0_waits_s": first.step_time - first.stalls[Cause.COMPUTE],
+            "run0_waits_for": [cause.value for cause in STALLS if cause != Cause.COMPUTE and first.stalls[cause] > _SEEN * first.step_time],
+            "compute_grows_s": cold.stalls[Cause.COMPUTE] - first.stalls[Cause.COMPUTE],
+        },
+    }
+
+
+def _why(found: Profile, stall: str, gap: Gap) -> str:
+    before, after = RUNS[stall]
+    if gap.kind == "as well":
+        cached = found.real.jobs[0].hit_ratio
+        cache = f", whose page cache has {100 * cached:.0f} % of the reads" if stall == "fetch" else ""
+        return f"{before}{cache}, waits for {stall} as well: subtraction does not see that part"
+    change = "" if gap.cause == Cause.COMPUTE else f"{_time(gap.before)} in {before}, {_time(gap.after)} in {after}"
+    if gap.kind == "hidden":
+        same = stall == "network" and gap.cause == Cause.INTERCONNECT
+        hidden = (
+            "the same exchange, whose waits are the network's there" if same else "it passes unseen during other waits, which count once"
+        )
+        return f"{change}: {hidden}" if change else "kernels are shorter"
+    said = [part for part in (change, _reason(found, stall, gap.cause)) if part]
+    return f"{': '.join(said) or 'kernels are longer'}; no wait for {stall}"
+
+
+def _reason(found: Profile, stall: str, cause: Cause) -> str:
+    """Return what makes *cause* longer in the run after."""
+    job, (fewer, more) = found.real.jobs[0].job, (found.one_gpu.jobs[0].job.ranks, found.synthetic.jobs[0].job.ranks)
+    if stall == "interconnect" and more > fewer:
+        return {
+            Cause.COPY: f"{more} GPUs copy at once, not {fewer}",
+            Cause.STRAGGLER: f"the slowest of {more} ranks, not of {fewer}",
+            Cause.COMPUTE: "gradients are copied to and from buckets, and exchanged beside kernels",
+        }.get(cause, "")
+    jitter = job.workload.input.jitter
+    if stall == "prep" and cause == Cause.STRAGGLER and jitter and job.workload.training.noise.compute_cv is None:
+        return f"steps on real data spread by {100 * jitter:.0f} % more (input.compute_cv)"
+    if stall == "prep" and cause == Cause.FETCH:
+        return f"the page cache has {100 * found.real.jobs[0].hit_ratio:.0f} % of the reads, and RUN3 is not warm"
+    return ""
+
+
+def apart_lines(document: Mapping[str, Any]) -> list[str]:
+    """Return where the two methods of an `apart_document` differ noticeably, and why."""
+    lines = []
+    step = document["all"]["direct_s"] + document["all"]["subtraction_s"]
+    for name, both in document["stalls"].items():
+        largest = max(abs(both["subtraction_s"]), both["direct_s"])
+        gaps = [gap for gap in both["gaps"] if abs(gap["difference_s"]) > _WORTH * largest and largest > _SEEN * step]
+        if gaps:
+            lines.append(
+                f"  {name}: {_time(both['subtraction_s'])} by subtraction, {_time(both['direct_s'])} waited for in {RUNS[name][1]}"
+            )
+            lines += [f"    {_signed(gap['difference_s'])} {gap['cause']}: {gap['why']}" for gap in gaps]
+    return [*(["why the two differ (a step):"] if lines else []), *lines, _sum(document["all"])]
+
+
+def _sum(every: Mapping[str, Any]) -> str:
+    waits = f", waits {_time(every['run0_waits_s'])} itself ({', '.join(every['run0_waits_for'])})" if every["run0_waits_for"] else ""
+    grows = every["compute_grows_s"]
+    more = (
+        f"; compute itself is {_time(abs(grows))} {'longer' if grows > 0 else 'shorter'}" if abs(grows) > _SEEN * every["direct_s"] else ""
+    )
+    both = f"{_time(every['subtraction_s'])} a step; RUN2 waits {_time(every['direct_s'])}"
+    reasons = f": RUN0, which subtraction takes for compute{waits}{more}" if waits or more else ""
+    return f"interconnect, prep and fetch together are RUN2 - RUN0, {both}{reasons}"
+
+
+def _time(seconds: float) -> str:
+    return show(seconds, "time")
+
+
+def _signed(seconds: float) -> str:
+    return f"{'+' if seconds > 0 else '-'}{_time(abs(seconds))}"
