@@ -214,8 +214,12 @@ class EpochRun:
     # --- step boundaries -----------------------------------------------------------------------------------------
 
     def _left(self) -> int:
-        """Return the steps of the first job's epoch that are neither simulated nor skipped."""
-        return self.scene.steps[0] - self._skipped_steps - (len(self._live[0].boundaries) - 1)
+        """Return the steps of the first job's epoch that are neither simulated nor skipped.
+
+        Of one step, which waits for the loader to start, the next is the steady state.
+        """
+        least = 1 if self.scene.jobs[0].workload.input.loader == "synthetic" else 2
+        return max(least, self.scene.steps[0]) - self._skipped_steps - (len(self._live[0].boundaries) - 1)
 
     def _finished_step(self, rank: int) -> None:
         self.log.steps.setdefault(rank, []).append(self.env.now)

@@ -72,6 +72,20 @@ def test_most_epochs_of_loaders_show_a_period():
         assert len(epoch.log.waits) < 2000
 
 
+@pytest.mark.parametrize("exact", [False, True])
+def test_an_epoch_of_one_step_has_a_steady_state(exact):
+    """Closed form: a batch is prepared in 1.2 s by each of four workers, a step takes 0.3 s; the first one comes after 1.2 s."""
+    workload = toy_workload([layer(0.1, 0.2, 1000)], loader="pytorch", prep=1.2, samples=1, inputs={"num_workers": 4})
+    for epoch in (
+        run(machine(1, disk=volume()), workload, exact=exact).jobs[0].warm,
+        run(machine(1), toy_workload(samples=1)).jobs[0].warm,
+    ):
+        assert epoch.steps == 1
+        assert epoch.step_time == pytest.approx(0.3, rel=1e-6)
+        assert epoch.stalls[Cause.COMPUTE] == pytest.approx(0.3, rel=1e-6)
+    assert run(machine(1, disk=volume()), workload, exact=exact).jobs[0].warm.time == pytest.approx(1.5, rel=1e-6)
+
+
 def test_an_epoch_is_warm_up_and_windows():
     """Conservation: the windows stand for all steps after the warm-up, and hold all the time after it."""
     workload = toy_workload([layer(0.03, 0.06, 1000)], loader="pytorch", prep=0.35, samples=1003, inputs={"num_workers": 3})

@@ -17,7 +17,7 @@ Resource = Literal["disk", "cpu", "decode", "copy", "nvlink", "pcie", "network",
 RESOURCES: tuple[Resource, ...] = ("disk", "cpu", "decode", "copy", "nvlink", "network", "pcie", "launch", "spread", "gpu")
 """Narrower ones first: of two that save the same, the first is named (copies run over PCIe, but only they)."""
 
-_SAME = 0.005
+SAME = 0.005
 """Savings that differ by less of the step are the same: a fifth of the least noise of repeated measurements (2-4 %)."""
 
 
@@ -32,6 +32,13 @@ class Bottleneck:
     """The resource to free first; None where the job waits for nothing but its GPUs."""
     then: Mapping[Resource, float] | None = None
     """Step time with *first* and one more resource freed."""
+    without_broadcast: float | None = None
+    """Step time where buffers are not broadcast; None where nobody waits for that."""
+
+    @property
+    def saved_broadcast(self) -> float:
+        """Return the share of the step that is saved where buffers are not broadcast."""
+        return 1.0 - self.without_broadcast / self.step_time if self.without_broadcast is not None else 0.0
 
     def saved(self, resource: Resource) -> float:
         """Return the share of the step that freeing *resource* saves."""
@@ -62,6 +69,6 @@ def foremost(step_time: float, freed: Mapping[Resource, float], scale: float | N
     most = 0.0
     for resource in RESOURCES:
         saved = step_time - freed.get(resource, step_time)
-        if saved > most + _SAME * (scale or step_time) * (best is not None):
+        if saved > most + SAME * (scale or step_time) * (best is not None):
             best, most = resource, saved
     return best

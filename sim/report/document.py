@@ -119,6 +119,7 @@ def freed(run: Run, number: int, bottleneck: Bottleneck | None) -> dict[str, Any
         "step_time_half_width_s": run.jobs[number].warm.interval,
         "verdict": verdict(run, number, bottleneck),
         "freed_step_time_s": dict(bottleneck.freed) if bottleneck else None,
+        "without_buffer_broadcast_step_time_s": bottleneck.without_broadcast if bottleneck else None,
     }
 
 

@@ -8,16 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sim.analysis.bottleneck import Bottleneck, Resource
+from sim.analysis.bottleneck import SAME, Bottleneck, Resource
+from sim.analysis.stalls import Blame
 from sim.epoch import Epoch
 from sim.events import Cause
 from sim.simulate import JobRun, Run
 from sim.spec.servers import Servers
-from sim.training.collectives.plan import CORES_COPY
+from sim.training.collectives.plan import CORES_COPY, OF_BROADCAST
 from sim.units import show
 
 NOTEWORTHY = 0.04
 """Share of the step below which a stall is not worth a sentence: the noise of repeated measurements is 2-4 %."""
+
+_LONG_START = 0.25
+"""Share of a warm epoch that its first batch may take before the reader is told."""
 
 _LIMITS: Mapping[Resource, str] = {
     "disk": "the disk limits",
@@ -58,6 +62,8 @@ def verdict(run: Run, number: int = 0, bottleneck: Bottleneck | None = None) -> 
     job = run.jobs[number]
     if bottleneck is None:
         return _direct(job)
+    if _broadcast_first(bottleneck):
+        return f"{_broadcast(job)} would save {100 * bottleneck.saved_broadcast:.0f} % of the step."
     first = bottleneck.first
     compute_bound = _compute_bound(job, f"nothing else, made infinitely fast, would save {100 * NOTEWORTHY:.0f} % of it")
     if first is None:
@@ -78,6 +84,8 @@ def verdict(run: Run, number: int = 0, bottleneck: Bottleneck | None = None) -> 
 def bound_by(run: Run, number: int = 0, bottleneck: Bottleneck | None = None) -> Resource:
     """Return the resource that `verdict` names first."""
     job = run.jobs[number]
+    if bottleneck and _broadcast_first(bottleneck):
+        return _RESOURCES[_broadcasts(job)[0].cause]
     first = bottleneck.first if bottleneck else None
     if bottleneck and first and (bottleneck.saved(first) >= NOTEWORTHY or bottleneck.saved_by_both > 2 * NOTEWORTHY):
         return first
@@ -85,6 +93,26 @@ def bound_by(run: Run, number: int = 0, bottleneck: Bottleneck | None = None) ->
         return "gpu"
     worst = _worst_stall(job)
     return _RESOURCES[worst] if job.warm.stalls[worst] >= NOTEWORTHY * job.warm.step_time else "gpu"
+
+
+def _broadcast_first(bottleneck: Bottleneck) -> bool:
+    """Tell whether nothing saves more, beyond rounding, than leaving out the broadcast of buffers."""
+    most = max((bottleneck.saved(resource) for resource in bottleneck.freed if resource != "gpu"), default=0.0)
+    return bottleneck.saved_broadcast >= max(NOTEWORTHY, most - SAME)
+
+
+def _broadcasts(job: JobRun) -> list[Blame]:
+    """Return what waits for the broadcast of buffers, largest first."""
+    return [row for row in job.warm.resources if row.resource.endswith(OF_BROADCAST)]
+
+
+def _broadcast(job: JobRun) -> str:
+    rows = _broadcasts(job)
+    waited, latency = show(sum(row.seconds for row in rows), "time"), rows[0].resource.removesuffix(OF_BROADCAST)
+    return (
+        f"Before each forward the buffers (BatchNorm statistics) are broadcast from GPU to GPU: {waited} a step, {latency} "
+        f"over {job.job.ranks} GPUs; leaving that out (--set training.stack.broadcast_buffers=false)"
+    )
 
 
 def share(seconds: float, job: JobRun) -> str:
@@ -97,6 +125,8 @@ def _direct(job: JobRun) -> str:
     stalls, worst = job.warm.stalls, _worst_stall(job)
     if stalls[worst] < NOTEWORTHY * job.warm.step_time:
         return _compute_bound(job, f"no stall reaches {100 * NOTEWORTHY:.0f} %")
+    if (waited := sum(row.seconds for row in _broadcasts(job))) > 0.5 * stalls[worst] and worst in (Cause.INTERCONNECT, Cause.NETWORK):
+        return f"{_broadcast(job)} saves up to {share(waited, job)} of the step."
     return f"{_sentence(_RESOURCES[worst], job)} ({share(stalls[worst], job)} of the step)."
 
 
@@ -202,6 +232,11 @@ def warnings(run: Run, number: int = 0) -> list[str]:
     ]
     if job.warm.drawn:
         found.append(_drawn(job.warm, run.seed))
+    if (start := job.warm.time - job.warm.steps * job.warm.step_time) > _LONG_START * job.warm.time:
+        found.append(
+            f"a warm epoch has {job.warm.steps} step{'s' * (job.warm.steps > 1)}, and waits {show(start, 'time')} of its "
+            f"{show(job.warm.time, 'time')} for the first batch; figures of a step leave that out"
+        )
     return found
 
 

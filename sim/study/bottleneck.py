@@ -7,12 +7,13 @@ times as fast. Limits: warm epochs only.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from sim.analysis.bottleneck import RESOURCES, Bottleneck, Resource, foremost
 from sim.events import Cause
 from sim.simulate import JobRun, Run, simulate
 from sim.study.faster import faster
-from sim.training.collectives.plan import CORES_COPY
+from sim.training.collectives.plan import CORES_COPY, OF_BROADCAST
 
 _BLAMED: dict[Cause, tuple[Resource, ...]] = {
     Cause.FETCH: ("disk",),
@@ -31,7 +32,8 @@ _WAITED = 0.01
 def bottlenecks(run: Run, noteworthy: float = 0.04) -> list[Bottleneck]:
     """Return by job what bounds the warm epochs of *run*; a first resource must save the share *noteworthy* of the step."""
     trials = _Trials(run)
-    return [_bottleneck(trials, number, noteworthy) for number in range(len(run.jobs))]
+    found = [_bottleneck(trials, number, noteworthy) for number in range(len(run.jobs))]
+    return [replace(each, without_broadcast=trials.without_broadcast(number, noteworthy)) for number, each in enumerate(found)]
 
 
 class _Trials:
@@ -50,6 +52,18 @@ class _Trials:
             hardware, jobs = faster(self._base.hardware, [found.job for found in self._base.jobs], resources)
             self._done[key] = simulate(hardware, jobs, cold=False)
         return self._done[key]
+
+    def without_broadcast(self, number: int, noteworthy: float) -> float | None:
+        """Return the warm step (s) of job *number* where its buffers are not broadcast, if it waits the share *noteworthy* for that."""
+        found = self._base.jobs[number]
+        waited = sum(row.seconds for row in found.warm.resources if row.resource.endswith(OF_BROADCAST))
+        if waited < noteworthy * found.warm.step_time:
+            return None
+        training = found.job.workload.training
+        training = training.model_copy(update={"stack": training.stack.model_copy(update={"broadcast_buffers": False})})
+        jobs = [known.job for known in self._base.jobs]
+        jobs[number] = replace(found.job, workload=found.job.workload.model_copy(update={"training": training}))
+        return simulate(self._base.hardware, jobs, cold=False).jobs[number].warm.step_time
 
     def step_times(self, number: int, *resources: Resource) -> dict[Resource, float]:
         """Return the warm step (s) of job *number* with *resources* and one more freed, for each that it waits for then."""

@@ -57,6 +57,7 @@ def _transport(transport: Transport, factor: float) -> Transport:
     return transport.model_copy(
         update={
             "hop_latency": transport.hop_latency / factor,
+            "hop_latency_ll": None if transport.hop_latency_ll is None else transport.hop_latency_ll / factor,
             "launch": transport.launch / factor,
             "flow_cap": _times(transport.flow_cap, factor),
             "total_efficiency": transport.total_efficiency * factor,

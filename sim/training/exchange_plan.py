@@ -1,9 +1,10 @@
 """What do the ranks of one job exchange in a step, and at which layers? From the layer table and the stack to operations; pure.
 
 Buckets come from `sim.training.buckets`, what each weighs from `sim.training.compression`. Torch's DDP broadcasts buffers before the
-first forward after an exchange (torch/nn/parallel/distributed.py, ``_sync_buffers``). SyncBatchNorm gathers mean, inverse deviation and
-count of every channel in forward and sums two gradients of them in backward (torch/nn/modules/_functions.py), in FP32. Limits: its own
-kernels cost what BatchNorm's do.
+first forward after an exchange (torch/nn/parallel/distributed.py, ``_sync_buffers``), those of each data type by themselves (c10d's
+``compute_bucket_assignment_by_size``): BatchNorm's statistics in FP32, then its counts of batches, int64. SyncBatchNorm gathers mean,
+inverse deviation and count of every channel in forward and sums two gradients of them in backward (torch/nn/modules/_functions.py),
+in FP32. Limits: its own kernels cost what BatchNorm's do.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from sim.training.fusion import Bucket
 from sim.training.operations import Message, Operation
 
 SCALAR_BYTES = 4.0
+_COUNT_BYTES = 8.0
 
 
 class BucketPlan(NamedTuple):
@@ -63,12 +65,19 @@ def plan_exchange(workload: Workload, ready: Sequence[float], ranks: int) -> Exc
     """Return what *ranks* exchange when all of them have each gradient tensor at *ready* (s after backward began, growing)."""
     if ranks == 1 and not workload.training.stack.uses_servers:
         return ExchangePlan()
-    stack, buffers = workload.training.stack, workload.model.buffers
-    before = [Operation("broadcast buffers", (Message("broadcast", buffers),))] if stack.broadcast_buffers and buffers else []
+    stack, buffers = workload.training.stack, _buffers(workload)
+    before = [Operation("broadcast buffers", buffers)] if stack.broadcast_buffers and buffers else []
     scalar = (Message("all_reduce", SCALAR_BYTES),)
     between = [Operation(f"scalar {index}", scalar) for index in range(stack.blocking_scalar_all_reduces)]
     norms = {index: _norm(workload.model.layers[index], ranks) for index in batch_norms(workload.model)} if stack.sync_batch_norm else {}
     return ExchangePlan(tuple(before), tuple(between), _buckets(workload, ready, ranks), norms)
+
+
+def _buffers(workload: Workload) -> tuple[Message, ...]:
+    """Return the broadcasts of buffers, one for each data type; Gloo's two threads carry both at once, so that one stands for both."""
+    whole, counts = workload.model.buffers, _COUNT_BYTES * len(batch_norms(workload.model))
+    parts = (whole,) if workload.training.stack.backend == "gloo" else (whole - counts, counts)
+    return tuple(Message("broadcast", nbytes) for nbytes in parts if nbytes > 0)
 
 
 def gradient_tensors(workload: Workload) -> list[Tensor]:

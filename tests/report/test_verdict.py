@@ -6,7 +6,7 @@ import pytest
 
 from sim.report.verdict import verdict, warnings
 from sim.study.bottleneck import bottlenecks
-from tests.harness import layer, machine, run, toy_workload
+from tests.harness import layer, machine, run, toy_workload, volume
 from tests.study.scenes import scene
 
 SENTENCES = {
@@ -42,6 +42,31 @@ def test_copies_and_exchange_may_share_pcie() -> None:
     """Both on one bus: the sentence says so."""
     found = run(machine(2, wiring="pcie", pcie=1e9), toy_workload((layer(0.1, 0.2, 250_000_000),), prepared=4e9))
     assert "and gradient exchange wait on PCIe" in verdict(found, 0, bottlenecks(found)[0])
+
+
+def test_the_broadcast_of_buffers_has_a_remedy_of_its_own() -> None:
+    """Closed form: three hops of 50 ms before each step of 1 s, and an all-reduce of six that hides behind backward, or does not."""
+    for backward, exposed in ((0.6, 0.0), (0.2, 0.1)):
+        layers = (layer(0.1, backward), layer(0.1, 0.2, 10))  # the gradients of the second are there first
+        found = run(machine(4, hop_latency=0.05), toy_workload(layers, buffers=8.0, stack={"broadcast_buffers": True}))
+        [bottleneck] = bottlenecks(found)
+        step = 0.15 + 0.4 + backward + exposed
+        assert found.jobs[0].warm.step_time == pytest.approx(step, rel=1e-6)
+        assert bottleneck.without_broadcast == pytest.approx(step - 0.15, rel=1e-6)
+        assert bottleneck.freed["nvlink"] == pytest.approx(0.4 + backward, rel=1e-6)
+        hidden = (
+            "Before each forward the buffers (BatchNorm statistics) are broadcast from GPU to GPU: 150 ms a step, nvlink latency over 4 "
+            "GPUs; leaving that out (--set training.stack.broadcast_buffers=false) would save 13 % of the step."
+        )
+        sentence = verdict(found, 0, bottleneck)
+        assert sentence.startswith("Gradient exchange waits on nvlink latency") if exposed else sentence == hidden
+
+
+def test_an_epoch_of_few_steps_says_what_its_first_batch_takes() -> None:
+    """Closed form: four workers prepare a batch in 1 s each, a step takes 0.3 s; an epoch of one step waits for its batch first."""
+    workload = toy_workload((layer(0.1, 0.2, 10),), loader="pytorch", prep=1.0, samples=1, inputs={"num_workers": 4})
+    [text] = warnings(run(machine(1, disk=volume()), workload))
+    assert text == "a warm epoch has 1 step, and waits 1 s of its 1.3 s for the first batch; figures of a step leave that out"
 
 
 def test_drawn_steps_tell_how_well_their_mean_is_known() -> None:

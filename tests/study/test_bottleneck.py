@@ -51,6 +51,16 @@ def test_two_equal_resources_bound_the_step_together() -> None:
     assert "bound the step together: freeing either alone saves under 4 %, both 70 %" in verdict(found, 0, bottleneck)
 
 
+@pytest.mark.parametrize("protocol", ["LL", "LL128", "Simple"])
+def test_an_infinitely_fast_network_has_no_latency(protocol: str) -> None:
+    """Closed form: gradients that are ready at the end wait for hops between two nodes only; without these the step is its compute."""
+    network = {"hop_latency_ll": "20 ms"}
+    workload = toy_workload([layer(0.1, 0.2, 10)], stack={"nccl_proto": protocol})
+    [bottleneck] = bottlenecks(run(machine(1, 2, network_latency=0.05, network=network), workload))
+    assert bottleneck.step_time > 0.3 + 2 * 0.015
+    assert bottleneck.freed["network"] == pytest.approx(0.3, rel=1e-5)
+
+
 def test_gloo_waits_for_its_sockets_or_its_cores() -> None:
     """Closed form: 0.4 MB over sockets of 1 MB/s, or copied at 1 us a byte by each of two threads; without that the step is its compute."""
     socket = {"name": "socket", "hop_latency": "0 s", "launch": "0 s", "efficiency": 1.0, "source": "test"}

@@ -94,6 +94,7 @@ def test_twice_the_network_is_a_machine_with_twice_the_nic() -> None:
     better = (
         "node.nic.bandwidth=50 Gbps",
         f"node.nic.transport.hop_latency={transport.hop_latency / 2!r} s",
+        f"node.nic.transport.hop_latency_ll={(transport.hop_latency_ll or 0) / 2!r} s",
         f"node.nic.transport.launch={transport.launch / 2!r} s",
         f"node.nic.transport.flow_cap={16 * (transport.flow_cap or 0) / 1e9!r} Gbps",
     )

@@ -12,6 +12,8 @@ from sim.training.step_plan import plan_step
 from tests.harness import layer, toy_node, toy_workload
 
 GPU = toy_node().gpu
+SOCKETS = {"name": "sockets", "hop_latency": "0 s", "launch": "0 s", "efficiency": 1.0, "source": "test"}
+GLOO = {"backend": "gloo", "gloo_transport": SOCKETS, "nccl_algo": None, "nccl_proto": None}
 FUSION = {"threshold": "1 KB", "cycle_time": "100 ms", "control_latency": "1 ms", "request_time": "0 s", "source": "test"}
 STRATEGIES = {
     "ddp": {"bucket_cap": "800 B", "first_bucket_cap": "400 B"},
@@ -161,3 +163,22 @@ def test_one_rank_exchanges_nothing():
     stack = {"broadcast_buffers": True, "blocking_scalar_all_reduces": 3}
     assert plan_exchange(toy_workload(buffers=10.0, stack=stack), [0.0], 1) == plan_exchange(toy_workload(), [0.0], 1)
     assert plan(toy_workload(buffers=10.0, stack=stack), ranks=1).micro_batches[0].operations == ()
+
+
+def test_buffers_of_each_data_type_are_broadcast_by_themselves():
+    """Oracle: torch's own assignment of statistics (fp32) and counts (int64) to buckets of 250 MiB; Gloo's threads carry both at once."""
+    distributed = pytest.importorskip("torch.distributed")
+    torch = pytest.importorskip("torch")
+    tensors = [tensor for _ in range(5) for tensor in (*(torch.zeros(64) for _ in range(2)), torch.zeros((), dtype=torch.int64))]
+    buckets, _ = distributed._compute_bucket_assignment_by_size(tensors, [250 * 2**20])
+    sizes = [sum(tensors[index].numel() * tensors[index].element_size() for index in bucket) for bucket in buckets]
+    layers = [layer(0.1, 0.2, 64, 64, op="norm") for _ in range(5)] + [layer(0.1, 0.2, 1000, op="conv", channels=(1, 1))]
+    for backend, due in (({}, sizes), (GLOO, [sum(sizes)])):
+        workload = toy_workload(layers, buffers=sum(sizes), stack={"broadcast_buffers": True} | backend)
+        (operation,) = plan_exchange(workload, [0.0] * 11, 2).before
+        assert [(message.op, message.nbytes) for message in operation.messages] == [("broadcast", nbytes) for nbytes in due]
+
+
+def test_other_buffers_are_one_broadcast():
+    (operation,) = plan_exchange(toy_workload(buffers=1000.0, stack={"broadcast_buffers": True}), [0.0], 2).before
+    assert [(message.op, message.nbytes) for message in operation.messages] == [("broadcast", 1000.0)]

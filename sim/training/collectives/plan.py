@@ -48,6 +48,8 @@ __all__ = [
 OPS: tuple[Op, ...] = get_args(Op)
 
 CORES_COPY = "CPU cores that copy for the network"
+OF_BROADCAST = " of broadcasting buffers"
+"""Ends the name of a latency that the broadcast of buffers waits for: another remedy than for that of gradients."""
 """What a collective waits for where a transport takes the host's cores."""
 
 Live = Mapping[str, Mapping[str, str]]
@@ -148,7 +150,11 @@ class CollectivePlan:
     def cost(self, nbytes: float, op: Op = "all_reduce") -> Cost:
         """Return what *op* on *nbytes* costs; ``Cost.alone`` is its time with nothing beside it."""
         if (op, nbytes) not in self._costs:
-            self._costs[op, nbytes] = self.cost_of(nbytes, *self.choice(nbytes, op), op=op)
+            found = self.cost_of(nbytes, *self.choice(nbytes, op), op=op)
+            if op == "broadcast":
+                cause, latency = found.latency_of
+                found = found._replace(latency_of=(cause, latency + OF_BROADCAST))
+            self._costs[op, nbytes] = found
         return self._costs[op, nbytes]
 
     def cost_of(self, nbytes: float, algorithm: str, protocol: str, channels: int, op: Op = "all_reduce") -> Cost:
