@@ -8,9 +8,10 @@ TORCH ?= torch==2.13.0
 TORCHVISION ?= torchvision==0.15.2
 VENV := .venv
 BIN := $(VENV)/bin
+ORACLES := $(VENV)/oracles
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: run test check readme validated bench clean
+.PHONY: run test check oracles readme validated bench clean
 .DEFAULT_GOAL := run
 
 run: $(VENV)/.run
@@ -25,6 +26,13 @@ check: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/codespell
+
+# Installs the programs that some tests compare with and that `make test` does without, and runs those tests; `make test` finds
+# them from then on. HolisticTraceAnalysis 0.5 fails with pandas 3, so it has an interpreter of its own; of what it asks for it needs
+# these (not jupyterlab). SimGrid comes from the system: apt install python3-simgrid.
+oracles: $(VENV)/.oracles
+	$(BIN)/python -m pytest -rs --benchmark-disable tests/oracle tests/report/test_trace.py tests/report/test_figures.py \
+	  tests/spec/test_json_schema.py $(if $(TORCH),tests/extract/test_sources.py tests/extract/test_unusual.py)
 
 # Runs the commands shown in README.md again and writes their output into it.
 readme: $(VENV)/.dev
@@ -48,6 +56,16 @@ $(BIN)/python:
 
 $(VENV)/.run: pyproject.toml | $(BIN)/python
 	$(INSTALL) --editable .
+	@touch $@
+
+$(VENV)/.oracles: $(VENV)/.dev $(ORACLES)/.installed
+	$(INSTALL) jsonschema pyarrow $(if $(TORCH),timm transformers)
+	@touch $@
+
+$(ORACLES)/.installed: | $(BIN)/python
+	$(BIN)/python -m venv $(ORACLES)
+	$(ORACLES)/bin/python -m pip install --quiet --disable-pip-version-check 'pandas<3' networkx plotly psutil pydot pyyaml
+	$(ORACLES)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps HolisticTraceAnalysis==0.5.0
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml | $(BIN)/python

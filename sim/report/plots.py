@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sim.analysis.bottleneck import Bottleneck
 from sim.events import STALLS, Cause
+from sim.report.page.markup import unbroken
 from sim.report.picture import Picture, figure, picture
 from sim.report.style import COLOURS
 from sim.report.verdict import verdict
@@ -15,6 +16,7 @@ from sim.simulate import Run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _STREAMS = ("gpu", "comm", "copy", "pin", "pipeline", "pipeline gpu")
 """Order of the timeline's rows; loader workers come last."""
@@ -30,10 +32,11 @@ def stall_plot(run: Run, number: int = 0, bottleneck: Bottleneck | None = None) 
     workload = job.job.workload
     _stacked(axes[0], ["first epoch", "warm epoch"], [job.first.stalls, job.warm.stalls])
     axes[0].set_xlabel("milliseconds per step")
-    says = textwrap.fill(verdict(run, number, bottleneck), _LINE)
+    says = textwrap.fill(unbroken(verdict(run, number, bottleneck)), _LINE)
     title = f"{workload.name} on {run.hardware.name}, {job.job.ranks} GPUs\n{says}"
     axes[0].set_title(title, fontsize=11, loc="left")
-    _timeline(axes[1], run, number)
+    shown = _timeline(axes[1], run, number)
+    _key(drawn, [cause for cause in STALLS if cause in shown or _seen(cause, [job.first.stalls, job.warm.stalls])])
     return picture(drawn)
 
 
@@ -57,6 +60,7 @@ def scaling_plot(runs: Sequence[Run], number: int = 0) -> Picture:
     _stacked(axes[0], names[::-1], [job.warm.stalls for job in reversed(jobs)])
     axes[0].set_xlabel("milliseconds per step")
     axes[0].set_title(f"{jobs[0].job.workload.name} on {runs[0].hardware.name}", fontsize=11, loc="left")
+    _key(drawn, [cause for cause in STALLS if _seen(cause, [job.warm.stalls for job in jobs])])
     return picture(drawn)
 
 
@@ -64,15 +68,26 @@ def _stacked(axes: Axes, names: Sequence[str], tables: Sequence[Any]) -> None:
     left = [0.0] * len(tables)
     for cause in STALLS:
         widths = [1e3 * table[cause] for table in tables]
-        if max(widths) > 1e-3 * max(sum(1e3 * seconds for seconds in table.values()) for table in tables):
-            axes.barh(names, widths, left=left, color=COLOURS[cause], label=cause.value, edgecolor="white", linewidth=0.5)
+        if _seen(cause, tables):
+            axes.barh(names, widths, left=left, color=COLOURS[cause], edgecolor="white", linewidth=0.5)
         left = [start + width for start, width in zip(left, widths, strict=True)]
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.25), ncols=8, fontsize=8, frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _timeline(axes: Axes, run: Run, number: int) -> None:
-    """Draw the streams of the job's first rank during its last simulated step."""
+def _seen(cause: Cause, tables: Sequence[Any]) -> bool:
+    """Tell whether *cause* has a piece that can be seen in the bars of *tables*."""
+    return bool(max(table[cause] for table in tables) > 1e-3 * max(sum(table.values()) for table in tables))
+
+
+def _key(drawn: Figure, causes: Sequence[Cause]) -> None:
+    from matplotlib.patches import Patch
+
+    patches = [Patch(color=COLOURS[cause], label=cause.value) for cause in causes]
+    drawn.legend(handles=patches, loc="outside lower center", ncols=8, fontsize=8, frameon=False)
+
+
+def _timeline(axes: Axes, run: Run, number: int) -> set[Cause]:
+    """Draw the streams of the job's first rank during its last simulated step; return the causes that are seen."""
     epoch = run.jobs[number].warm
     rank = next(index for index, known in enumerate(epoch.log.ranks) if known.job == number)
     end = epoch.windows[-1].end
@@ -88,6 +103,7 @@ def _timeline(axes: Axes, run: Run, number: int) -> None:
     axes.set_xlim(0, 1e3 * (end - start))
     axes.set_xlabel("milliseconds of one warm step, first rank")
     axes.spines[["top", "right", "left"]].set_visible(False)
+    return {cause for _, spans in rows for cause, _, _ in spans}
 
 
 def _rows(run: Run, number: int, rank: int, start: float, end: float) -> list[tuple[str, list[tuple[Cause, float, float]]]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from xml.etree import ElementTree
 
 from sim.report.plots import pictures
+from sim.report.style import COLOURS
 from tests.report.page.cases import found
 
 
@@ -19,6 +20,15 @@ def test_a_run_has_a_picture_a_job() -> None:
     for number, job in enumerate(run.jobs):
         said = texts(drawn[f"stalls-{number}.svg"])
         assert job.job.workload.name in said and "warm epoch" in said and "milliseconds of one warm step" in said
+
+
+def test_every_colour_is_in_the_key() -> None:
+    """Oracle: colours of the drawing's shapes; the key lists what the bars and the timeline show, and nothing else."""
+    run = found("exchange").run
+    drawn = pictures([run], False)["stalls.svg"].decode()
+    key = set(texts(drawn.encode()).split())
+    for cause, colour in COLOURS.items():
+        assert (colour in drawn) == (cause.value in key), cause
 
 
 def test_sizes_have_a_bar_each() -> None:
