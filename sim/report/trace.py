@@ -5,7 +5,8 @@ One process per rank, one track per thread and stream: kernels (category ``kerne
 Beyond Kineto: what a rank waits for and what builds its batches on tracks of their own, with ``cause`` and ``resource`` as arguments; who
 is to blame inside a collective, as ``gpu_user_annotation`` within it; an arrow from each ready gradient bucket to its collective; and a
 counter for the use of each resource. Format: Chrome's Trace Event Format; pytorch/kineto ``output_json.cpp``. Limits: kernels are those of
-whole passes, as nothing finer is simulated.
+whole passes, as nothing finer is simulated; exchanges over Gloo and with parameter servers stand as kernels under names of their own, which
+HolisticTraceAnalysis counts as compute, as it does decoding on the GPU.
 """
 
 from __future__ import annotations
