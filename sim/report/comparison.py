@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 from sim.report.columns import Title, aligned
 from sim.report.picture import Named, Picture, figure, name_points, picture, plain_logarithm
@@ -120,22 +120,53 @@ def _job_cells(job: Mapping[str, Any], title: str) -> tuple[str, str]:
     return show(job["time_s"], "time") if title == _JOB else f"{job['epochs']:.1f}", "-" if cost is None else f"{cost:.2f}"
 
 
+class Shown(NamedTuple):
+    """What an axis shows of a machine: where its figure stands in the row, what it is, and how many of its unit are one there."""
+
+    path: str
+    title: str
+    scale: float = 1.0
+
+    def of(self, row: Mapping[str, Any]) -> float | None:
+        """Return the value of *row*; None where there is none above nothing."""
+        found: Any = row
+        for part in self.path.split("/"):
+            found = found[part]
+        return found / self.scale if found else None
+
+
+def shown_by(rows: Sequence[Mapping[str, Any]]) -> tuple[Shown, Shown]:
+    """Return by what *rows* are compared: time and cost of an epoch, or of the whole job; of one of a given time, epochs and cost."""
+    job = next((row["whole_job"] for row in rows if row["whole_job"]), None)
+    if job is None:
+        return Shown("epoch_time_s", "hours per epoch", 3600.0), Shown("cost_per_epoch_usd", "USD per epoch")
+    time = Shown("whole_job/time_s", "hours, whole job", 3600.0) if job["given"] == "epochs" else Shown("whole_job/epochs", _EPOCHS)
+    return time, Shown("whole_job/cost_usd", "USD, whole job")
+
+
 def comparison_plot(document: dict[str, Any]) -> Picture:
-    """Return a picture: cost over epoch time of every machine with a price, the Pareto front joined."""
+    """Return a picture: cost over time of every machine with a price, the Pareto front joined."""
     drawn, (axes,) = figure(1, (9, 6))
-    rows = [row for row in document["rows"] if row["cost_per_epoch_usd"] is not None]
-    points = sorted((row["epoch_time_s"] / 3600, row["cost_per_epoch_usd"]) for row in rows if row["pareto"])
-    axes.scatter([row["epoch_time_s"] / 3600 for row in rows], [row["cost_per_epoch_usd"] for row in rows], color="#4477aa", zorder=3)
-    axes.plot([time for time, _ in points], [cost for _, cost in points], color="#ee6677", label="nothing is both faster and cheaper")
+    time, cost = shown_by(document["rows"])
+    points = [
+        Named(x, y, row["hardware"], row["pareto"])
+        for row in document["rows"] if (x := time.of(row)) is not None and (y := cost.of(row)) is not None
+    ]  # fmt: skip
+    axes.set_title(document["workload"], fontsize=11, loc="left")
+    if not points:
+        axes.text(0.5, 0.5, "None of these machines has a price.", ha="center")
+        axes.set_axis_off()
+        return picture(drawn)
+    axes.scatter([point.x for point in points], [point.y for point in points], color="#4477aa", zorder=3)
+    if best := sorted(point[:2] for point in points if point.bold):
+        axes.plot(*zip(*best, strict=True), color="#ee6677", label="nothing is both faster and cheaper")
+        axes.legend(frameon=False, fontsize=8)
     axes.set_xscale("log")
     axes.set_yscale("log")
     plain_logarithm(axes.xaxis)
     plain_logarithm(axes.yaxis)
-    axes.set_xlabel("hours per epoch")
-    axes.set_ylabel("USD per epoch")
-    axes.set_title(document["workload"], fontsize=11, loc="left")
+    axes.set_xlabel(time.title)
+    axes.set_ylabel(cost.title)
     axes.grid(alpha=0.3, which="both")
-    if points:
-        axes.legend(frameon=False, fontsize=8)
-    name_points(axes, [Named(row["epoch_time_s"] / 3600, row["cost_per_epoch_usd"], row["hardware"], row["pareto"]) for row in rows])
+    name_points(axes, points)
     return picture(drawn)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sim.report.comparison import Shown, shown_by
 from sim.report.page.bars import bar, named_bars, stall_key, stall_pieces
 from sim.report.page.chart import Point, axis, chart
 from sim.report.page.frame import Part, page
@@ -16,6 +17,7 @@ from sim.report.page.markup import (
     as_money,
     as_number,
     as_percent,
+    as_tenths,
     as_time,
     bullets,
     counted,
@@ -25,6 +27,7 @@ from sim.report.page.markup import (
     tag,
     unbroken,
 )  # fmt: skip
+from sim.report.whole_job import epochs_text
 
 _BARS = 60
 """Machines whose steps are drawn; the table has all."""
@@ -49,46 +52,54 @@ def named(row: Figures) -> str:
 
 
 def verdict_of(rows: Sequence[Figures]) -> str:
-    """Return in a sentence which of *rows* is fastest, and which costs least."""
+    """Return in a sentence which of *rows* is fastest, and which costs least: for an epoch, or for the whole job."""
     if not rows:
         return "No machine can run it."
-    fastest = min(rows, key=lambda row: row.value("epoch_time_s"))
-    priced = [row for row in rows if row.value("cost_per_epoch_usd") is not None]
+    time, cost = _shown(rows)
+    fastest = (max if time.path.endswith("epochs") else min)(rows, key=lambda row: row.value(time.path))
+    priced = [row for row in rows if row.value(cost.path) is not None]
     if not priced:
         return f"{named(fastest)} is fastest: {_words(fastest)}."
-    cheapest = min(priced, key=lambda row: row.value("cost_per_epoch_usd"))
+    cheapest = min(priced, key=lambda row: row.value(cost.path))
     if cheapest is fastest:
         return f"{named(fastest)} is fastest and cheapest: {_words(fastest)}."
     return f"{named(fastest)} is fastest: {_words(fastest)}. {named(cheapest)} is cheapest: {_words(cheapest)}."
 
 
+def _shown(rows: Sequence[Figures]) -> tuple[Shown, Shown]:
+    return shown_by([row.value("") for row in rows])
+
+
 def _words(row: Figures) -> str:
-    cost = row.value("cost_per_epoch_usd")
-    return f"{as_time(row.value('epoch_time_s'))}{'' if cost is None else f' and {as_money(cost)}'} an epoch"
+    job = row.value("whole_job")
+    time, cost = (row.value("epoch_time_s"), row.value("cost_per_epoch_usd")) if job is None else (job["time_s"], job["cost_usd"])
+    what = "an epoch" if job is None else f"for {epochs_text(job['epochs'])}"
+    return f"{as_time(time)}{'' if cost is None else f' and {as_money(cost)}'} {what}"
 
 
 def _pareto(rows: Sequence[Figures]) -> Part:
-    priced = [row for row in rows if row.value("cost_per_epoch_usd") is not None]
-    if not priced:
-        return Part("money", "Time and money", section("money", "Time and money", tag("p", "None of these machines has a price.")))
+    time, cost = _shown(rows)
     points = [
         Point(
-            row.value("epoch_time_s") / 3600, row.value("cost_per_epoch_usd"), named(row), f"{named(row)}\n{_words(row)}\n{_stall(row)}",
-            (row.marked("epoch_time_s"), row.marked("cost_per_epoch_usd")), row.value("pareto"), True,
+            x, y, named(row), f"{named(row)}\n{_words(row)}\n{_stall(row)}", (row.marked(time.path), row.marked(cost.path)),
+            row.value("pareto"), True,
         )
-        for row in priced
+        for row in rows if (x := time.of(row.value(""))) is not None and (y := cost.of(row.value(""))) is not None
     ]  # fmt: skip
-    across, up = (
-        axis("hours per epoch", [point.x for point in points], _plain),
-        axis("USD per epoch", [point.y for point in points], _plain),
-    )
+    if not points:
+        return Part("money", "Time and money", section("money", "Time and money", tag("p", "None of these machines has a price.")))
+    across, up = axis(time.title, [point.x for point in points], _plain), axis(cost.title, [point.y for point in points], _plain)
     front = sorted((point.x, point.y) for point in points if point.best)
-    drawn = chart(points, across, up, "Cost over time of an epoch", [("front", front)] if len(front) > 1 else [])
+    drawn = chart(points, across, up, "Cost over time", [("front", front)] if len(front) > 1 else [])
     key = tag("figcaption", tag("span", "Orange", class_="flag"), ": nothing else is both faster and cheaper. Both axes are logarithmic.")
-    html = section(
-        "money", "Time and money", tag("figure", drawn, key), lead="Each point is a machine: what an epoch takes, and what it costs."
-    )
-    return Part("money", "Time and money", html)
+    whole = row_job(rows) is not None
+    lead = f"Each point is a machine: what {'the whole job' if whole else 'an epoch'} takes, and what it costs."
+    return Part("money", "Time and money", section("money", "Time and money", tag("figure", drawn, key), lead=lead))
+
+
+def row_job(rows: Sequence[Figures]) -> Mapping[str, Any] | None:
+    """Return the whole job of the first of *rows* that has one."""
+    return next((row.value("whole_job") for row in rows if row.value("whole_job")), None)
 
 
 def _plain(value: float) -> str:
@@ -124,6 +135,11 @@ def _table(rows: Sequence[Figures]) -> Part:
         for row in rows
     ]  # fmt: skip
     titles = ["GPUs", "step", "samples/s", "epoch", "an epoch costs", "first epoch", "GPU memory", "compute", "expected error"]
+    if job := row_job(rows):
+        titles += ["whole job" if job["given"] == "epochs" else "epochs done", "whole job costs"]
+        for row, line in zip(rows, cells, strict=True):
+            done = row.shown("whole_job/time_s", as_time) if job["given"] == "epochs" else row.shown("whole_job/epochs", as_tenths)
+            line += [done, row.shown("whole_job/cost_usd", as_money)]
     found = table([("hardware", False), *((title, True) for title in titles)], cells, "Machines", "sortable")
     star = joined("A star is on the front that nothing beats in both time and cost. A click on a title sorts.")
     return Part("table", "Table", section("table", "All figures", found, lead=star))

@@ -134,6 +134,11 @@ def as_number(value: float) -> str:
     return f"{value:,.0f}".replace(",", " ")
 
 
+def as_tenths(value: float) -> str:
+    """Return *value* with a digit after the point."""
+    return f"{value:.1f}"
+
+
 def counted(count: int, what: str) -> str:
     """Return *count* of *what* in words: 1 GPU, 2 GPUs."""
     return f"{count} {what}{'s' * (count != 1)}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sim.report.page.bars import Piece, bar, named_bars, swatch
+from sim.report.page.bars import named_bars
 from sim.report.page.chart import Axis, Point, axis, chart
 from sim.report.page.frame import Part, page
 from sim.report.page.markup import (
@@ -25,6 +25,8 @@ from sim.report.page.markup import (
     tiles,
     unbroken,
 )
+from sim.report.page.whole_job import parts_bar, parts_key
+from sim.report.whole_job import epochs_text
 
 _BARS = 12
 """Candidates whose time is taken apart; the table has all."""
@@ -51,10 +53,10 @@ def verdict_of(document: Mapping[str, Any]) -> str:
     """Return in a sentence what to rent, or what comes nearest to the budget."""
     best, near = document["best"], document["nearest"]
     if best:
-        return f"Rent {_named(best)}: {_taken(best)} for the whole job."
+        return f"Rent {_named(best)}: {_taken(best)} for {epochs_text(best['epochs'])}."
     if near:
-        return f"Nothing meets {_limit(document)}. Nearest is {_named(near)}: {_taken(near)}."
-    return f"No machine can run {document['workload']}."
+        return f"Nothing meets {_limit(document)}. Nearest is {_named(near)}: {_taken(near)} for {epochs_text(near['epochs'])}."
+    return f"No machine that can be rented is known to run {document['workload']}."
 
 
 def _named(candidate: Mapping[str, Any]) -> str:
@@ -78,14 +80,19 @@ def _tiles(whole: Figures, chosen: Figures) -> Html:
     used = chosen.value(over) / whole.value(f"budget/{path}")
     error = chosen.value("expected_error")
     rows: list[tuple[str, Child, Child]] = [
-        ("Whole job", chosen.shown("total_time_s", as_time), None),
+        ("Whole job", chosen.shown("total_time_s", as_time), joined(chosen.shown("epochs", _plain), " epochs")),
         ("Costs", chosen.shown("total_cost_usd", as_money), chosen.value("market").replace("_", " ")),
         ("Budget", whole.shown(f"budget/{path}", write), f"{as_percent(used)} of it is used"),
         ("GPUs", chosen.shown("gpus", as_number), joined("on ", chosen.shown("nodes", as_number), f" x {chosen.value('hardware')}")),
-        ("Step", chosen.shown("step_time_s", as_time), None),
+        ("Step", chosen.shown("step_time_s", as_time), _saved(chosen)),
         ("Expected error", chosen.shown("expected_error/median", as_percent) if error else "unknown", _error(chosen, error)),
     ]
     return tiles(rows)
+
+
+def _saved(chosen: Figures) -> Child:
+    interval = chosen.value("spot_checkpoint_interval_s")
+    return joined("a checkpoint every ", chosen.shown("spot_checkpoint_interval_s", as_time)) if interval else None
 
 
 def _error(chosen: Figures, error: Mapping[str, Any] | None) -> Child:
@@ -93,12 +100,14 @@ def _error(chosen: Figures, error: Mapping[str, Any] | None) -> Child:
 
 
 def _money(whole: Figures, rows: Sequence[Figures]) -> Part:
-    points = [_point(row, place) for place, row in enumerate(rows)]
+    by_time = whole.value("job/time_s") is not None
+    points = [_point(row, place, by_time) for place, row in enumerate(rows)]
     time, money = whole.value("budget/time_s"), whole.value("budget/money_usd")
-    hours = [*(point.x for point in points), *([time / 3600] if time is not None else [])]
+    hours = [*(point.x for point in points), *([time / 3600] if time is not None and not by_time else [])]
     usd = [*(point.y for point in points), *([money] if money is not None else [])]
-    across, up = axis("hours, whole job", hours, _plain), axis("USD, whole job", usd, _plain)
-    drawn = chart(points, across, up, "Cost over time of the whole job, by candidate", [("ideal", _budget(time, money, across, up))])
+    across, up = axis("epochs done" if by_time else "hours, whole job", hours, _plain), axis("USD, whole job", usd, _plain)
+    budget = [] if by_time and money is None else [("ideal", _budget(time, money, across, up))]
+    drawn = chart(points, across, up, "Cost over time of the whole job, by candidate", budget)
     caption = tag(
         "figcaption", tag("span", "Orange", class_="flag"), ": the one to rent. Dashed: the budget. Both axes are logarithmic; spot and "
         "on-demand markets are points of their own.",
@@ -107,13 +116,14 @@ def _money(whole: Figures, rows: Sequence[Figures]) -> Part:
     return Part("money", "Time and money", section("money", "Time and money", tag("figure", drawn, caption), lead=lead))
 
 
-def _point(row: Figures, place: int) -> Point:
-    own = {key: row.value(key) for key in ("hardware", "nodes", "market", "total_time_s", "total_cost_usd")}
+def _point(row: Figures, place: int, by_time: bool) -> Point:
+    own = {key: row.value(key) for key in ("hardware", "nodes", "market", "total_time_s", "total_cost_usd", "epochs")}
+    across, scale = ("epochs", 1.0) if by_time else ("total_time_s", 3600.0)
     met = "within the budget" if row.value("within_budget") else "misses the budget"
-    marked = (row.marked("total_time_s"), row.marked("total_cost_usd"))
-    says = f"{_named(own)}\n{_taken(own)}\n{met}"
+    marked = (row.marked(across), row.marked("total_cost_usd"))
+    says = f"{_named(own)}\n{_taken(own)} for {epochs_text(own['epochs'])}\n{met}"
     best = place == 0 and row.value("within_budget")
-    return Point(own["total_time_s"] / 3600, own["total_cost_usd"], _named(own), says, marked, best, place < _NAMED)
+    return Point(own[across] / scale, own["total_cost_usd"], _named(own), says, marked, best, place < _NAMED)
 
 
 def _budget(time: float | None, money: float | None, across: Axis, up: Axis) -> list[tuple[float, float]]:
@@ -123,27 +133,19 @@ def _budget(time: float | None, money: float | None, across: Axis, up: Axis) -> 
 
 
 def _plain(value: float) -> str:
-    return f"{value:g}"
+    return f"{value:.4g}"
 
 
 def _parts(rows: Sequence[Figures]) -> Part:
     shown = rows[:_BARS]
     scale = max(row.value("total_time_s") for row in shown)
     drawn: list[tuple[Child, Html, Child]] = [
-        (_name_of(row), bar(row, _pieces(row), "total_time_s", scale), row.shown("total_time_s", as_time)) for row in shown
+        (_name_of(row), parts_bar(row, "total_time_s", scale), row.shown("total_time_s", as_time)) for row in shown
     ]
-    names = [name for name in rows[0].value("parts_s") if any(row.value(f"parts_s/{name}") > 0 for row in shown)]
-    key = tag("ul", *(tag("li", swatch(name), name.replace("_", " ")) for name in names), class_="key")
     lead = "The whole job: machines start, epochs run, results are evaluated and saved, and spot machines are taken away."
     lead += f" The first {_BARS} candidates." if len(rows) > _BARS else ""
     bars = tag("figure", named_bars(drawn, "Seconds of the whole job, by candidate"), class_="long")
-    return Part("parts", "Where time goes", section("parts", "Where the time goes", bars, key, lead=lead))
-
-
-def _pieces(row: Figures) -> list[Piece]:
-    return [
-        Piece(f"parts_s/{name}", name, name.replace("_", " "), as_time(seconds)) for name, seconds in row.value("parts_s").items()
-    ]  # fmt: skip
+    return Part("parts", "Where time goes", section("parts", "Where the time goes", bars, parts_key(list(shown)), lead=lead))
 
 
 def _name_of(row: Figures) -> str:
@@ -157,13 +159,15 @@ def _table(rows: Sequence[Figures]) -> Part:
             if row.value("within_budget")
             else row.value("hardware"),
             row.shown("nodes", as_number), row.shown("gpus", as_number), row.value("market").replace("_", " "),
-            row.shown("total_time_s", as_time), row.shown("total_cost_usd", as_money), row.shown("step_time_s", as_time),
+            row.shown("epochs", _plain), row.shown("total_time_s", as_time), row.shown("total_cost_usd", as_money),
+            row.shown("step_time_s", as_time),
             row.shown("expected_error/median", as_percent) if row.value("expected_error") else "-",
         ]
         for row in rows
     ]  # fmt: skip
     head = [
-        ("hardware", False), ("nodes", True), ("GPUs", True), ("market", False), ("whole job", True), ("costs", True), ("step", True),
+        ("hardware", False), ("nodes", True), ("GPUs", True), ("market", False), ("epochs", True), ("whole job", True), ("costs", True),
+        ("step", True),
         ("expected error", True),
     ]  # fmt: skip
     found = table(head, cells, "Candidates", "sortable")

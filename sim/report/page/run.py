@@ -33,13 +33,14 @@ from sim.report.page.markup import (
 from sim.report.page.provenance import provenance
 from sim.report.page.timeline import STEPS, shown_span, timeline
 from sim.report.page.use import Use, uses, uses_document
+from sim.report.page.whole_job import whole_job
 from sim.report.verdict import bound_by
 from sim.report.whatif import NAMES
 from sim.simulate import Run
 
 _TITLES = {
-    "time": "Where the time goes", "steps": "Step by step", "machine": "The machine", "memory": "GPU memory", "help": "What would help",
-    "assumed": "Assumptions", "inputs": "Inputs",
+    "time": "Where the time goes", "job": "The whole job", "steps": "Step by step", "machine": "The machine", "memory": "GPU memory",
+    "help": "What would help", "assumed": "Assumptions", "inputs": "Inputs",
 }  # fmt: skip
 _KNOWN = 1e-4
 """Half-width of an interval, as a share of the step, below which it is not worth a word."""
@@ -113,6 +114,9 @@ class _Job:
             ("GPU memory", found.shown("gpu_memory_bytes/total", as_memory), joined("of ", self.own.shown("gpu_memory_bytes", as_memory))),
             ("Expected error", found.shown("expected_error/median", _percent) if error else "unknown", self._error(error)),
         ]
+        if found.value("whole_job"):
+            costs = found.shown("whole_job/cost_usd", as_money)
+            rows.append(("Whole job", found.shown("whole_job/time_s", as_time), costs))
         return tiles(rows)
 
     def _error(self, error: Mapping[str, Any] | None) -> Html:
@@ -125,11 +129,12 @@ class _Job:
     def parts(self) -> list[Part]:
         """Return all parts of the job."""
         made = {
-            "time": self._time(), "steps": self._steps(), "machine": self._machine(), "memory": self._memory(), "help": self._help(),
-            "assumed": self._assumed(), "inputs": provenance(self.run, self.number, self.figures),
+            "time": self._time(), "job": self._job(), "steps": self._steps(), "machine": self._machine(), "memory": self._memory(),
+            "help": self._help(), "assumed": self._assumed(), "inputs": provenance(self.run, self.number, self.figures),
         }  # fmt: skip
         leads = {
             "time": "Every moment of a rank's step, by what it does or waits for; mean over ranks.",
+            "job": "From the start of the machines to the last checkpoint.",
             "steps": "What one rank, its streams and its loader do, and how full each link is meanwhile.",
             "machine": self._exchange(),
             "memory": "At the moment of a step that needs most.",
@@ -150,6 +155,9 @@ class _Job:
         ]
         head = [("cause", False), ("resource", False), ("a warm step", True)]
         return joined(stalls(self.figures), details("Every resource that was waited for", table(head, rows, "Waited for in a warm step")))
+
+    def _job(self) -> Html:
+        return whole_job(self.figures.inside("whole_job")) if self.figures.value("whole_job") else Html("")
 
     def _steps(self) -> Html:
         if self.span is None:

@@ -74,7 +74,9 @@ def test_where_nothing_runs_it_says_so(path: Path) -> None:
         "left_out": {"x": "x: no GPU"},
     }
     page = Page(recommendation_page(nothing))
-    assert verdict(page) == "No machine can run resnet18." and "x: no GPU" in {item.text for item in page.all("li")}
+    assert verdict(page) == "No machine that can be rented is known to run resnet18." and "x: no GPU" in {
+        item.text for item in page.all("li")
+    }
 
 
 @pytest.mark.skipif(browser() is None, reason="no Chromium or Chrome on this machine")

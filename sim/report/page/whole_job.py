@@ -1,0 +1,34 @@
+"""How does a whole job look on a page? Its parts as a bar, from the start of the machines to the last checkpoint."""
+
+from __future__ import annotations
+
+from sim.report.page.bars import Piece, bar, named_bars, swatch
+from sim.report.page.markup import Child, Figures, Html, as_money, as_time, joined, table, tag
+from sim.report.whole_job import epochs_text
+
+
+def parts_bar(job: Figures, whole: str, scale: float) -> Html:
+    """Return the bar of the parts of *job*, under ``parts_s``, which sum to the figure at *whole*; *scale* (s) fills the width."""
+    pieces = [Piece(f"parts_s/{name}", name, name.replace("_", " "), as_time(seconds)) for name, seconds in job.value("parts_s").items()]
+    return bar(job, pieces, whole, scale)
+
+
+def parts_key(jobs: list[Figures]) -> Html:
+    """Return which colour stands for which part that any of *jobs* has."""
+    names = [name for name in jobs[0].value("parts_s") if any(job.value(f"parts_s/{name}") > 0 for job in jobs)]
+    return tag("ul", *(tag("li", swatch(name), name.replace("_", " ")) for name in names), class_="key")
+
+
+def whole_job(job: Figures) -> Html:
+    """Return the bar and the table of the ``whole_job`` of a run."""
+    drawn = named_bars(
+        [(epochs_text(job.value("epochs")), parts_bar(job, "time_s", job.value("time_s")), job.shown("time_s", as_time))],
+        "Seconds of the whole job by part",
+    )
+    rows: list[list[Child]] = [
+        [joined(swatch(name), name.replace("_", " ")), job.shown(f"parts_s/{name}", as_time), job.share(f"parts_s/{name}", "time_s")]
+        for name, seconds in job.value("parts_s").items()
+        if seconds > 0
+    ]
+    rows.append(["total", job.shown("time_s", as_time), job.shown("cost_usd", as_money)])
+    return joined(tag("figure", drawn), table([("part", False), ("time", True), ("", True)], rows, "The whole job by part", "narrow"))

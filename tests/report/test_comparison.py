@@ -1,0 +1,85 @@
+"""Does a comparison say what it compares by? Oracles: figures written down, texts of the picture."""
+
+from __future__ import annotations
+
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from sim.report.comparison import comparison_document, comparison_plot, comparison_text, shown_by
+from sim.spec.yaml import SpecError
+from sim.study.compare import Row
+
+STALLS = dict.fromkeys(("compute", "fetch", "prep", "copy", "interconnect", "network", "straggler", "launch"), 0.0)
+
+
+def machine(name: str, time: float, cost: float | None, job: dict[str, Any] | None = None) -> Row:
+    figures = {
+        "hardware": name, "nodes": 1, "gpus": 8, "batch_per_gpu": 32, "precision": "fp32", "stack": "toy", "step_time_s": 0.1,
+        "throughput_samples_per_s": 10.0, "epoch_time_s": time, "cost_per_epoch_usd": cost, "price": None,
+        "stalls_s": STALLS | {"compute": 0.07, "prep": 0.03}, "expected_error": None, "whole_job": job,
+        "first_epoch": {"epoch_time_s": 2 * time, "cost_usd": cost}, "gpu_memory_bytes": {"total": 1e9},
+    }  # fmt: skip
+    return Row(name, 1, figures, "")
+
+
+def job(given: str, epochs: float, time: float, cost: float | None) -> dict[str, Any]:
+    return {"given": given, "epochs": epochs, "time_s": time, "cost_usd": cost, "parts_s": {}}
+
+
+FASTEST, CHEAPEST, DOMINATED, UNPRICED = machine("a", 10, 4.0), machine("b", 20, 1.0), machine("c", 30, 2.0), machine("d", 5, None)
+PRICED = (FASTEST, CHEAPEST, DOMINATED)
+
+
+def test_the_front_is_what_nothing_beats() -> None:
+    found = comparison_document("w", PRICED)
+    assert {row["hardware"]: row["pareto"] for row in found["rows"]} == {"a": True, "b": True, "c": False}
+
+
+@pytest.mark.parametrize(("sort", "order"), [("time", "dabc"), ("cost", "bcad"), ("name", "abcd"), ("step", "dabc")])
+def test_rows_are_sorted_and_those_without_a_figure_come_last(sort: str, order: str) -> None:
+    """Where all are alike, as in their step here, the order of the machines stays."""
+    given = (UNPRICED, FASTEST, CHEAPEST, DOMINATED)
+    assert "".join(row["hardware"] for row in comparison_document("w", given, sort)["rows"]) == order
+
+
+def test_a_wrong_sort_is_told() -> None:
+    with pytest.raises(SpecError, match=r"--sort size: write one of time, cost, name, step"):
+        comparison_document("w", PRICED, "size")
+
+
+def test_the_text_has_a_line_a_machine_and_the_reasons() -> None:
+    failed = Row("e", 2, None, "e: does not fit")
+    text = comparison_text(comparison_document("w", (*PRICED, failed)))
+    lines = text.splitlines()
+    assert sum(line.lstrip("* ").startswith(("a ", "b ", "c ")) for line in lines) == 3
+    assert next(line for line in lines if " a " in line).startswith("*") and "prep 30 %" in text
+    assert "does not fit" in text
+
+
+def test_what_is_compared_is_an_epoch_or_the_whole_job() -> None:
+    time, cost = shown_by(comparison_document("w", (FASTEST,))["rows"])
+    row = comparison_document("w", (FASTEST,))["rows"][0]
+    assert (time.of(row), cost.of(row)) == (10 / 3600, 4.0)
+    for given, value in (("epochs", 7200 / 3600), ("time", 3.0)):
+        whole = comparison_document("w", (machine("a", 10, 4.0, job(given, 3.0, 7200.0, 8.0)),))["rows"]
+        time, cost = shown_by(whole)
+        assert (time.of(whole[0]), cost.of(whole[0])) == (value, 8.0)
+    nothing_done = comparison_document("w", (machine("a", 10, 4.0, job("time", 0.0, 60.0, 8.0)),))["rows"]
+    assert shown_by(nothing_done)[0].of(nothing_done[0]) is None  # a logarithmic axis has no place for it
+
+
+def texts(svg: bytes) -> set[str]:
+    return {"".join(element.itertext()) for element in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")}
+
+
+def test_the_picture_names_axes_and_machines() -> None:
+    said = texts(comparison_plot(comparison_document("w", (*PRICED, UNPRICED))).svg)
+    assert {"a", "b", "c", "hours per epoch", "USD per epoch"} <= said and "d" not in said
+    whole = comparison_document("w", [machine("a", 10, 4.0, job("epochs", 3.0, 7200.0, 8.0))])
+    assert {"hours, whole job", "USD, whole job"} <= texts(comparison_plot(whole).svg)
+
+
+def test_without_a_price_the_picture_says_so() -> None:
+    assert "None of these machines has a price." in texts(comparison_plot(comparison_document("w", [UNPRICED])).svg)
