@@ -41,7 +41,7 @@ NEUTRAL: Final[dict[str, float]] = {
     "optimizer_factor": 1.0,
 }
 """Fitted fields of a stack, as they are before any fit."""
-EAGER_LAUNCH: Final = 10e-6
+EAGER_LAUNCH: Final = 25e-6
 """Seconds of one launch in stacks whose launches are fitted, before the fit: as in ``torch-1.13-ddp``, which all of them extend."""
 SAME_MULTIPROCESSOR: Final = {"3.7": "3.5"}
 """Compute capabilities that share their factors: GK210 is GK110 with more registers and shared memory (NVIDIA, Kepler Tuning Guide)."""
@@ -62,6 +62,7 @@ class Row:
     flop: float
     measured: float
     products: Vector
+    least: Vector
     on_tensor_cores: NDArray[np.bool_]
     fusible: Vector
     gemm: NDArray[np.bool_]
@@ -148,9 +149,9 @@ def rows(path: Path = RECORDS) -> tuple[Row, ...]:
 def row_of(record: RunRecord) -> Row:
     """Return *record* with what predicts it."""
     workload, gpu = unfitted(*described(record))
-    training, layers = workload.training, workload.model.layers
+    training, layers, stack = workload.training, workload.model.layers, workload.layer_stack
     works = [
-        (layer, layer_work(layer, gpu, training.precision, training.stack, training.batch, backward))
+        (layer, layer_work(layer, gpu, training.precision, stack, training.batch, backward))
         for layer in layers
         for backward in (False, True)
     ]
@@ -164,13 +165,14 @@ def row_of(record: RunRecord) -> Row:
         flop=training.batch * sum(layer.forward + layer.backward for layer in layers),
         measured=measured_time(record),
         products=np.array([work.products for _, work in works]),
+        least=np.array([work.least for _, work in works]),
         on_tensor_cores=np.array([work.peak != "fp32" and work.products > 0 for _, work in works]),
         fusible=np.array([memory_time(work.moved, gpu) if layer.op in FUSIBLE else 0.0 for layer, work in works]),
         moved=np.array([0.0 if layer.op in FUSIBLE else memory_time(work.moved, gpu) for layer, work in works]),
         gemm=np.array([layer.op in ("gemm", "attention") for layer, work in works]),
         converted=memory_time(sum(work.converted for _, work in works), gpu),
         kernels=kernels * gpu.kernel_time,
-        host=(1.0 if training.stack.cuda_graphs else kernels * training.stack.kernels_per_operator) * training.stack.launch_cpu,
+        host=(1.0 if training.stack.cuda_graphs else sum(work.launches for _, work in works)) * training.stack.launch_cpu,
         optimizer=update.time,
         optimizer_host=0.0 if training.stack.cuda_graphs else update.launches * training.stack.launch_cpu,
         checks=gradient_checks(workload) * training.stack.launch_cpu,
@@ -187,7 +189,8 @@ def time_of(row: Row, local: Vector) -> float:
 def timed(row: Row, local: Vector) -> tuple[float, Vector]:
     """Return the step time of *row* and how its logarithm changes with the logarithm of each factor."""
     vector, tensor, memory, overall, fused, launch, optimizer, gemm = np.exp(local)
-    products = row.products * np.where(row.on_tensor_cores, np.where(row.gemm, gemm, tensor), vector)
+    asked = row.products * np.where(row.on_tensor_cores, np.where(row.gemm, gemm, tensor), vector)
+    products, free = np.maximum(asked, row.least), asked >= row.least
     fusible = row.fusible * fused * memory
     traffic = fusible + row.moved * memory
     bound = products >= traffic
@@ -195,8 +198,8 @@ def timed(row: Row, local: Vector) -> tuple[float, Vector]:
     busy = overall * (np.where(bound, products, traffic).sum() + row.converted * memory + row.kernels)
     if busy >= row.host * launch:
         shares["vector"] = overall * products[bound & ~row.on_tensor_cores].sum()
-        shares["tensor"] = overall * products[bound & row.on_tensor_cores & ~row.gemm].sum()
-        shares["gemm"] = overall * products[bound & row.on_tensor_cores & row.gemm].sum()
+        shares["tensor"] = overall * products[bound & free & row.on_tensor_cores & ~row.gemm].sum()
+        shares["gemm"] = overall * products[bound & free & row.on_tensor_cores & row.gemm].sum()
         shares["memory"] = overall * (traffic[~bound].sum() + row.converted * memory)
         shares["fused"] = overall * fusible[~bound].sum()
         shares["overall"] = busy

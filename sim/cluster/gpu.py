@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from sim.cluster.network import Activity, Network
-from sim.spec.fields import OperatorClass, Precision, at
+from sim.spec.fields import Curve, OperatorClass, Precision, at
 from sim.spec.hardware import Gpu, Peak
 from sim.spec.precision import MEANING
 from sim.spec.stack import Stack
@@ -32,6 +32,8 @@ FUSIBLE: frozenset[OperatorClass] = frozenset({"elementwise", "norm", "softmax",
 """Classes that a compiler or hand-written kernels merge with their neighbours."""
 ALIGNMENT = 8
 """Channels that tensor cores take at a time in 16 bits (NVIDIA, Deep Learning Performance Guide)."""
+LIBRARY_LAUNCH = 0.1
+"""Host time of a kernel that cuDNN launches for a recurrent layer's time step, over that of an operator: estimate (2.5 to 5 us from C)."""
 _MATRIX_PRODUCTS: frozenset[OperatorClass] = frozenset({"gemm", "attention"})
 _FULL_PRECISION_OPS = frozenset({"softmax", "loss"})  # kept in FP32 by autocast's and apex O1's lists
 
@@ -59,12 +61,16 @@ class LayerWork(NamedTuple):
     """What one pass of a layer asks of the GPU: seconds of products, bytes beside them, bytes of layouts and casts, kernels."""
 
     products: float
+    least: float
+    """Seconds below which the peak that the board lets through keeps ``products``, whatever else slows or spares them."""
     peak: Peak
     moved: float
     """Bytes moved while products compute."""
     converted: float
-    """Bytes of passes before and after, those of hooks on gradients among them."""
+    """Bytes of passes before and after, those over gradients as they become ready among them."""
     kernels: float
+    launches: float
+    """What the kernels cost the host, in launches of one operator each."""
 
 
 def layer_work(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack, batch: int, backward: bool = False) -> LayerWork:
@@ -75,25 +81,45 @@ def layer_work(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack, batch
         flop, traffic, kernels = layer.forward, layer.read + layer.write, layer.forward_kernels
     peak = _peak(layer, gpu, precision, stack)
     fused = stack.elementwise_traffic if layer.op in FUSIBLE else 1.0
-    moved = traffic * batch * _element_scale(layer, precision) * fused + _weight_bytes(layer, precision, stack, backward)
-    converted = _layout_bytes(layer, precision, stack, peak, backward) * batch + _cast_bytes(layer, precision, backward)
-    hooks = stack.gradient_hooks if backward else 0.0
-    converted += hooks * layer.gradient_bytes(MEANING[precision].gradient)
-    products = _compute_time(layer, flop * batch, batch, gpu, stack, peak)
-    return LayerWork(products, peak, moved, converted, kernels + hooks * len(layer.gradients))
+    beside = _beside_products(layer) if backward else 0.0
+    moved = (traffic - beside) * batch * _element_scale(layer, precision) * fused + _weight_bytes(layer, precision, stack, backward)
+    converted = (_layout_bytes(layer, precision, stack, peak, backward) + beside * _element_scale(layer, precision)) * batch
+    converted += _cast_bytes(layer, precision, backward)
+    hooks, passes = _gradient_upkeep(stack) if backward else (0.0, 0.0)
+    converted += passes * layer.gradient_bytes(MEANING[precision].gradient)
+    products, least = _compute_time(layer, flop * batch, batch, gpu, stack, peak, backward)
+    launched = kernels * LIBRARY_LAUNCH if layer.op == "rnn" else kernels
+    upkeep = hooks * len(layer.gradients)
+    return LayerWork(products, least, peak, moved, converted, kernels + upkeep, launched * stack.kernels_per_operator + upkeep)
+
+
+def _gradient_upkeep(stack: Stack) -> tuple[float, float]:
+    """Return kernels and passes for each gradient tensor as it becomes ready: hooks, zeroing (a write), adding (two reads, one write)."""
+    kernels, passes = (2.0, 4.0) if stack.accumulates_gradients else (0.0, 0.0)
+    return stack.gradient_hooks + kernels, stack.gradient_hooks + passes
 
 
 def layer_time(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack, batch: int, backward: bool = False) -> Kernels:
     """Return the GPU time and launches of one layer for a batch (samples)."""
     work = layer_work(layer, gpu, precision, stack, batch, backward)
-    products = work.products * _stack_factor(layer, stack, work.peak)
+    products = max(work.products * _stack_factor(layer, stack, work.peak), work.least)
     busy = max(products, memory_time(work.moved, gpu)) + memory_time(work.converted, gpu)
-    return Kernels((busy + work.kernels * gpu.kernel_time) * stack.compute_factor, work.kernels * stack.kernels_per_operator)
+    return Kernels((busy + work.kernels * gpu.kernel_time) * stack.compute_factor, work.launches)
 
 
 def _element_scale(layer: Layer, precision: Precision) -> float:
     """Return the bytes of an activation element over the 4 that the layer table counts with."""
     return element_bytes(layer.op, precision) / 4.0
+
+
+def _beside_products(layer: Layer) -> float:
+    """Return the bytes per sample that backward moves in kernels of their own: sums of bias gradients, gradients added up or copied.
+
+    Its two products read the output's gradient twice, the input once, and write the input's gradient.
+    """
+    if layer.op not in _MATRIX_PRODUCTS:
+        return 0.0
+    return max(0.0, layer.backward_traffic - 2.0 * (layer.read + layer.write))
 
 
 def _weight_bytes(layer: Layer, precision: Precision, stack: Stack, backward: bool) -> float:
@@ -186,13 +212,47 @@ def _padding(layer: Layer, peak: Peak) -> float:
     return math.prod(math.ceil(channels / ALIGNMENT) * ALIGNMENT / channels for channels in layer.channels)
 
 
-def _compute_time(layer: Layer, flop: float, batch: int, gpu: Gpu, stack: Stack, peak: Peak) -> float:
+def _compute_time(
+    layer: Layer, flop: float, batch: int, gpu: Gpu, stack: Stack, peak: Peak, backward: bool = False
+) -> tuple[float, float]:
+    """Return the seconds that products take, and the least that they can.
+
+    A board that holds its tensor cores back keeps what else bounds them, the feeding from caches and registers among it: products take
+    as long as on a board with the same multiprocessors that does not, unless the rate that is left over asks for more.
+    """
     curves = gpu.efficiency.get(efficiency_class(layer, gpu, stack))
     if not curves or flop <= 0:
-        return 0.0
-    curve = curves.get(peak) or curves.get(_LIKE.get(peak, peak)) or next(iter(curves.values()))
-    share = at(curve, _kernel_size(layer, batch) / gpu.peak[peak])
-    return _network_factor(layer, gpu, peak) * flop * _padding(layer, peak) / (gpu.peak[peak] * share)
+        return 0.0, 0.0
+    units = gpu.peak[peak] / (1.0 if peak == "fp32" else gpu.tensor_core_rate)
+    work = flop * _padding(layer, peak)
+    if layer.op == "rnn":
+        slowness = _recurrent_slowness(layer, batch, gpu, peak, units, backward)
+    else:
+        slowness = 1.0 / at(_curve(curves, peak), _kernel_size(layer, batch) / units)
+    held = units > gpu.peak[peak]
+    return _network_factor(layer, gpu, peak) * work / units * slowness, work / (gpu.peak[peak] * _best_share(gpu, peak)) if held else 0.0
+
+
+def _recurrent_slowness(layer: Layer, batch: int, gpu: Gpu, peak: Peak, units: float, backward: bool) -> float:
+    """Return a recurrent layer's time over that at peak: step by step, but for the half of backward that makes the weights' gradients.
+
+    That is one matrix product over all time steps, as DeepBench's times of it show (13 of 15.7 TFLOP/s on a V100 where steps take 1 to 12).
+    Steps larger than any that was measured are taken as matrix products too.
+    """
+    steps = _curve(gpu.efficiency["rnn"], peak)
+    whole = _curve(gpu.efficiency["gemm"], peak) if "gemm" in gpu.efficiency else steps
+    larger = tuple(point for point in whole if point[0] > steps[-1][0] and point[1] > steps[-1][1])
+    stepwise = 1.0 / at(steps + larger, _kernel_size(layer, batch) / units)
+    return 0.5 * (stepwise + 1.0 / at(whole, layer.forward * batch / units)) if backward else stepwise
+
+
+def _curve(curves: Mapping[Peak, Curve], peak: Peak) -> Curve:
+    return curves.get(peak) or curves.get(_LIKE.get(peak, peak)) or next(iter(curves.values()))
+
+
+def _best_share(gpu: Gpu, peak: Peak) -> float:
+    """Return the share of a peak that the largest matrix products reach."""
+    return max(share for _, share in _curve(gpu.efficiency["gemm"], peak)) if "gemm" in gpu.efficiency else 1.0
 
 
 def _network_factor(layer: Layer, gpu: Gpu, peak: Peak) -> float:

@@ -63,6 +63,9 @@ class Gpu(Spec):
     memory_bandwidth: Bandwidth
     memory_efficiency: Fraction
     peak: dict[Peak, ComputeRate]
+    tensor_core_rate: Fraction = 1.0
+    """Share of its tensor cores' own rate that the board lets through, and ``peak`` states: GeForce boards halve products in 16 bits that
+    are summed in FP32."""
     efficiency: dict[OperatorClass, dict[Peak, Curve]]
     """Share of ``peak`` an operator class reaches, over the time that one kernel would take at that peak: so GPUs of one architecture
     share curves, whatever their size. Above 1 where Winograd saves work."""

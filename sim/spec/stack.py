@@ -93,6 +93,9 @@ class Stack(Spec):
     optimizer: Literal["per_tensor", "foreach", "fused"]
     optimizer_factor: Factor = 1.0
     """Kernels of the optimizer step over those of torch's own rule, where the stack adds clipping, norms or statistics per tensor."""
+    accumulates_gradients: bool = False
+    """Gradients are zeroed before each step and added to, two kernels and four passes for each tensor; else the first one is taken as it is
+    (torch.optim.Optimizer.zero_grad: set_to_none is its default since 2.0)."""
     gradient_hooks: float = Field(default=0.0, ge=0)
     """Kernels that hooks launch on each gradient tensor as it becomes ready, each a pass over it."""
     gradient_checks: float = Field(default=0.0, ge=0)
@@ -110,6 +113,8 @@ class Stack(Spec):
     """The same on tensor cores, on top of ``compute_factor``: convolutions and recurrent layers; matrix products and attention."""
     elementwise_traffic: Factor = 1.0
     """Bytes that element-wise operators, norms and softmax move, relative to the layer table's: below 1 where they are fused."""
+    composed_traffic: Factor = 1.0
+    """The same once more in models with attention, where the stack builds LayerNorm, GELU and dropout of many small kernels."""
     channels_last: bool = False
     """Images are stored channels last, as tensor cores want them; else cuDNN transposes around each convolution."""
     unaligned_products: bool = True

@@ -248,6 +248,14 @@ class Workload(Spec):
     input: Input = Input()
     training: Training
 
+    @property
+    def layer_stack(self) -> Stack:
+        """Return the stack as it treats this model's layers: operators of models with attention may be composed of many."""
+        stack = self.training.stack
+        if stack.composed_traffic == 1.0 or all(layer.op != "attention" for layer in self.model.layers):
+            return stack
+        return stack.model_copy(update={"elementwise_traffic": stack.elementwise_traffic * stack.composed_traffic})
+
 
 class JobSpec(Spec):
     """One of several jobs on one cluster: which *nodes*, and there *placement* (GPUs per node, as in ``1+2``) or *gpus* by number."""

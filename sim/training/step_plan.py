@@ -152,7 +152,7 @@ def _plans(different: tuple[_Asked, ...], ranks: int) -> dict[_Asked, StepPlan]:
 def _one_pass(asked: _Asked) -> _Pass:
     workload, gpu, cpu_speed = asked
     training, layers = workload.training, workload.model.layers
-    stack, batch, precision = training.stack, training.batch, training.precision
+    stack, batch, precision = workload.layer_stack, training.batch, training.precision
     timeline = _Timeline(stack.launch_cpu / cpu_speed)
     if stack.cuda_graphs:
         timeline.host = timeline.launch_cpu

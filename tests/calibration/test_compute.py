@@ -69,9 +69,11 @@ def test_the_catalogue_carries_the_factors_that_the_rows_give() -> None:
 def test_known_gpus_models_and_stacks() -> None:
     """The simulator's own plan over the rows it was fitted to, and over the rows of the other role, which it was not.
 
-    Those are 12 of Gavel's (instances and boards unknown, real data) and 6 of NVIDIA's whose batch is not in the table.
+    Those are 12 of Gavel's (instances and boards unknown, real data), 6 of NVIDIA's whose batch is not in the table, 10 of a T4 at small
+    batches, and 36 of an RTX 3090, a GPU without fitted rows, of which half keep channels first and 13 models have no other row.
     """
-    reached = {("compute", IMAGES): (0.069, 0.191), ("compute", REST): (0.058, 0.185), ("prediction", IMAGES): (0.257, 0.360)}
+    reached = {("compute", IMAGES): (0.059, 0.172), ("compute", REST): (0.064, 0.188)}
+    reached |= {("prediction", IMAGES): (0.102, 0.232), ("prediction", REST): (0.087, 0.242)}
     for (role, family), figures in reached.items():
         of_role = [row for row in ROWS if row.record.role == role and row.family == family]
         found = score(predicted_time(row.record) / row.measured - 1 for row in of_role)
@@ -79,14 +81,14 @@ def test_known_gpus_models_and_stacks() -> None:
 
 
 def test_other_batches_from_one_measured_point() -> None:
-    """Aim: 6 % median. Reached 3.9 % of all; CIFAR-10, whose small batches the host bounds and whose large ones throttle a T4, 7 %."""
+    """Aim: 6 % median. Reached 3.4 % of all; CIFAR-10, whose small batches the host bounds and whose large ones throttle a T4, 6 %."""
     found = one_point(ROWS, fit(ROWS))
-    assert score(prediction.error for prediction in found).median == pytest.approx(0.039, abs=0.01)
+    assert score(prediction.error for prediction in found).median == pytest.approx(0.034, abs=0.01)
     small = [prediction for prediction in found if prediction.row.record.workload == "cifar10-resnet18"]
     rest = [prediction for prediction in found if prediction.row.record.workload != "cifar10-resnet18"]
-    assert score(prediction.error for prediction in small).median == pytest.approx(0.072, abs=0.015)
-    assert errors(rest, IMAGES) == pytest.approx((0.037, 0.102), abs=0.015)
-    assert errors(rest, REST) == pytest.approx((0.023, 0.104), abs=0.015)
+    assert score(prediction.error for prediction in small).median == pytest.approx(0.058, abs=0.015)
+    assert errors(rest, IMAGES) == pytest.approx((0.034, 0.105), abs=0.015)
+    assert errors(rest, REST) == pytest.approx((0.028, 0.107), abs=0.015)
     assert all(errors(rest, family)[0] < 0.5 * baseline_median(rest, family) + 0.01 for family in (IMAGES, REST))
 
 
@@ -101,28 +103,28 @@ def test_slopes_are_those_of_the_time() -> None:
 
 @pytest.mark.slow
 def test_a_chip_that_was_never_fitted() -> None:
-    """Aims: 10 and 25 % for images in FP32; 18 and 45 % for the rest, whose stack is then often unknown too. Reached: 13, 35, 11, 26."""
+    """Aims: 10 and 25 % for images in FP32; 18 and 45 % for the rest, whose stack is then often unknown too. Reached: 12, 32, 9, 26."""
     found = leave_out(ROWS, lambda row: row.chip)
-    assert errors(found, IMAGES) == pytest.approx((0.132, 0.349), abs=0.02)
-    assert errors(found, REST) == pytest.approx((0.106, 0.261), abs=0.02)
+    assert errors(found, IMAGES) == pytest.approx((0.117, 0.318), abs=0.02)
+    assert errors(found, REST) == pytest.approx((0.094, 0.256), abs=0.02)
     assert all(2 * errors(found, family)[0] < baseline_median(found, family) for family in (IMAGES, REST))
 
 
 @pytest.mark.slow
 def test_a_model_that_was_never_fitted() -> None:
-    """Aims as above. Reached: 12 and 31 %; 11 and 35 %, worst ResNet-50, without which few rows tell how tensor cores do convolutions."""
+    """Aims as above. Reached: 10 and 24 %; 11 and 33 %, worst ResNet-50, without which few rows tell how tensor cores do convolutions."""
     found = leave_out(ROWS, lambda row: row.record.workload)
-    assert errors(found, IMAGES) == pytest.approx((0.123, 0.307), abs=0.02)
-    assert errors(found, REST) == pytest.approx((0.112, 0.348), abs=0.03)
+    assert errors(found, IMAGES) == pytest.approx((0.097, 0.244), abs=0.02)
+    assert errors(found, REST) == pytest.approx((0.105, 0.326), abs=0.03)
     assert all(2 * errors(found, family)[0] < baseline_median(found, family) for family in (IMAGES, REST))
 
 
 @pytest.mark.slow
 def test_a_stack_that_was_never_fitted() -> None:
-    """Aim without a stack factor: 18 and 45 % for tensor cores and BERT. Reached: 13 and 38 %; images in FP32 15 and 35 %."""
+    """Aim without a stack factor: 18 and 45 % for tensor cores and BERT. Reached: 13 and 33 %; images in FP32 14 and 34 %."""
     found = leave_out(ROWS, lambda row: row.stack)
-    assert errors(found, IMAGES) == pytest.approx((0.148, 0.348), abs=0.02)
-    assert errors(found, REST) == pytest.approx((0.127, 0.377), abs=0.02)
+    assert errors(found, IMAGES) == pytest.approx((0.139, 0.342), abs=0.02)
+    assert errors(found, REST) == pytest.approx((0.126, 0.328), abs=0.02)
 
 
 def test_whole_networks_from_kernels_and_other_networks(v100: list[Row]) -> None:

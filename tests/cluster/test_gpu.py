@@ -186,6 +186,48 @@ def test_hooks_run_on_each_gradient():
     assert layer_time(trained, gpu(), "fp32", hooked, 10) == layer_time(trained, gpu(), "fp32", stack(), 10)
 
 
+def test_gradients_that_are_zeroed_and_added_to():
+    """By hand: two kernels for each of two tensors; a write, then two reads and a write, of 4 bytes over 3 M elements at 80 GB/s."""
+    trained = layer(gradients=[1_000_000, 2_000_000])
+    plain, more = (layer_time(trained, gpu(), "fp32", kind, 10, backward=True) for kind in (stack(), stack(accumulates_gradients=True)))
+    assert more.time - plain.time == pytest.approx(4 * 10e-6 + 4 * 4 * 3e6 / 80e9)
+    assert more.launches - plain.launches == 4
+
+
+def test_sums_of_bias_gradients_run_beside_products():
+    """By hand: two products of backward move 2 x (4 + 4) MB a sample, hidden by 2.5 ms of compute; 8 MB more take 1 ms of their own."""
+    least, more = (
+        layer_time(layer("gemm", backward_traffic=traffic), gpu(), "fp32", stack(), 10, backward=True).time for traffic in ("16 MB", "24 MB")
+    )
+    assert least == pytest.approx(20e9 / 8e12 + 20e-6)
+    assert more - least == pytest.approx(1e-3)
+
+
+def test_tensor_cores_that_a_board_holds_back():
+    """By hand: 80 of 160 TFLOP/s are let through. Slow products (a quarter of 160) stay as slow; fast ones are held at the best share, 0.9."""
+    held = {"tensor_core_rate": 0.5, "kernel_time": "0 s"}
+    slow = {"conv": {"fp16": 0.25}, "gemm": {"fp16": 0.9}}
+    last = stack(channels_last=True)
+    heavy = layer(forward="10 GFLOP", read="0 B", write="0 B")
+    assert layer_time(heavy, gpu(efficiency=slow, **held), "fp16", last, 10).time == pytest.approx(100e9 / 40e12)
+    fast = layer("gemm", forward="10 GFLOP", read="0 B", write="0 B")
+    assert layer_time(fast, gpu(efficiency=slow, **held), "fp16", last, 10).time == pytest.approx(100e9 / 72e12)
+    assert layer_time(heavy, gpu(efficiency=slow, **held), "fp32", last, 10) == layer_time(
+        heavy, gpu(efficiency=slow, kernel_time="0 s"), "fp32", last, 10
+    )
+
+
+def test_a_recurrent_layer_makes_its_weights_gradients_at_once():
+    """By hand: steps of 0.01 ms at peak reach a tenth of it; the weights' gradients, one product of ten of them, the half that products do."""
+    curves = {"rnn": {"fp32": [["0.001 ms", 0.1], ["0.01 ms", 0.1]]}, "gemm": {"fp32": [["0.02 ms", 0.5], ["1 ms", 0.5]]}}
+    recurrent = layer("rnn", forward="0.1 GFLOP", backward="0.2 GFLOP", forward_kernels=10, read="0 B", write="0 B", backward_traffic="0 B")
+    chip = gpu(efficiency=curves, kernel_time="0 s")
+    assert layer_time(recurrent, chip, "fp32", stack(), 10).time == pytest.approx(0.1e-3 / 0.1)
+    assert layer_time(recurrent, chip, "fp32", stack(), 10, backward=True).time == pytest.approx(0.1e-3 / 0.1 + 0.1e-3 / 0.5)
+    assert layer_time(recurrent, chip, "fp32", stack(), 20).time < 2 * 0.1e-3 / 0.1 * 0.9  # larger steps become matrix products
+    assert layer_time(recurrent, chip, "fp32", stack(), 10).launches == pytest.approx(1.0)  # cuDNN launches a step from C
+
+
 def test_a_memory_pass():
     assert memory_time(8e9, gpu()) == pytest.approx(0.1)
 

@@ -86,6 +86,8 @@ SCENARIOS = (
     Scenario("g4dn.12xlarge", "resnet18", ("node.gpu=a40", "node.topology.bridged=true", *_SYNTHETIC), gpus=2),
     Scenario("p3.2xlarge", "resnet18", ("node.gpu.host_cores=3", "input.num_workers=4", *_SMALL)),
     Scenario("p3.2xlarge", "resnet18", ("training.stack.gradient_hooks=100", "training.stack.gradient_checks=30", *_SYNTHETIC)),
+    Scenario("p3.2xlarge", "bert-base-seq128", ("training.stack.composed_traffic=3", *_SYNTHETIC)),
+    Scenario("p3.2xlarge", "bert-base-seq128", ("training.precision=amp_fp16", "node.gpu.tensor_core_rate=0.1", *_SYNTHETIC)),
     Scenario("p3.2xlarge", "vgg16", ("training.batch=110", "dataset.samples=20000")),
     Scenario("p3.16xlarge", "resnet18", ("training.stack.strategy=apex", *_SYNTHETIC), nodes=2),
     Scenario(
