@@ -212,9 +212,7 @@ def _padding(layer: Layer, peak: Peak) -> float:
     return math.prod(math.ceil(channels / ALIGNMENT) * ALIGNMENT / channels for channels in layer.channels)
 
 
-def _compute_time(
-    layer: Layer, flop: float, batch: int, gpu: Gpu, stack: Stack, peak: Peak, backward: bool = False
-) -> tuple[float, float]:
+def _compute_time(layer: Layer, flop: float, batch: int, gpu: Gpu, stack: Stack, peak: Peak, backward: bool = False) -> tuple[float, float]:
     """Return the seconds that products take, and the least that they can.
 
     A board that holds its tensor cores back keeps what else bounds them, the feeding from caches and registers among it: products take

@@ -197,14 +197,15 @@ def test_gradients_that_are_zeroed_and_added_to():
 def test_sums_of_bias_gradients_run_beside_products():
     """By hand: two products of backward move 2 x (4 + 4) MB a sample, hidden by 2.5 ms of compute; 8 MB more take 1 ms of their own."""
     least, more = (
-        layer_time(layer("gemm", backward_traffic=traffic), gpu(), "fp32", stack(), 10, backward=True).time for traffic in ("16 MB", "24 MB")
+        layer_time(layer("gemm", backward_traffic=traffic), gpu(), "fp32", stack(), 10, backward=True).time
+        for traffic in ("16 MB", "24 MB")
     )
     assert least == pytest.approx(20e9 / 8e12 + 20e-6)
     assert more - least == pytest.approx(1e-3)
 
 
 def test_tensor_cores_that_a_board_holds_back():
-    """By hand: 80 of 160 TFLOP/s are let through. Slow products (a quarter of 160) stay as slow; fast ones are held at the best share, 0.9."""
+    """By hand: 80 of 160 TFLOP/s are let through. Products at a quarter of 160 stay so; faster ones are held at 0.9 of 80."""
     held = {"tensor_core_rate": 0.5, "kernel_time": "0 s"}
     slow = {"conv": {"fp16": 0.25}, "gemm": {"fp16": 0.9}}
     last = stack(channels_last=True)
@@ -218,7 +219,7 @@ def test_tensor_cores_that_a_board_holds_back():
 
 
 def test_a_recurrent_layer_makes_its_weights_gradients_at_once():
-    """By hand: steps of 0.01 ms at peak reach a tenth of it; the weights' gradients, one product of ten of them, the half that products do."""
+    """By hand: steps of 0.01 ms at peak reach a tenth of it; the weights' gradients, one product of ten steps, half."""
     curves = {"rnn": {"fp32": [["0.001 ms", 0.1], ["0.01 ms", 0.1]]}, "gemm": {"fp32": [["0.02 ms", 0.5], ["1 ms", 0.5]]}}
     recurrent = layer("rnn", forward="0.1 GFLOP", backward="0.2 GFLOP", forward_kernels=10, read="0 B", write="0 B", backward_traffic="0 B")
     chip = gpu(efficiency=curves, kernel_time="0 s")
