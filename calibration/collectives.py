@@ -40,8 +40,9 @@ PRIORS: Mapping[str, Mapping[str, float]] = {
 plug-in reports, aws-ofi-nccl; TCP 0.2 to 0.35 ms per ring step, petuum/adaptdl), of which LL has about a fifth there; launch over
 NVLink: two A100 take 10 us in all (NVIDIA/nccl-tests issue 123). A card of 400 Gbps carries 46 to 48 GB/s (NVIDIA/nccl-tests issue
 290). Sixteen TCP flows are two threads (NVIDIA/nccl net_socket.cc) at 0.3 core-seconds a GB, as the class ``tcp`` has it."""
-ALIKE: Mapping[str, str] = {"roce": "infiniband"}
-"""Classes that share another's constants: both are verbs on the same cards."""
+ALIKE: Mapping[str, tuple[str, float]] = {"roce": ("infiniband", 1.0), "efa-rdma-2": ("efa", 75 / 150), "efa-rdma-3": ("efa", 35 / 150)}
+"""Classes that share another's constants, latencies times a factor: RoCE and InfiniBand are verbs on the same cards; EFA's plug-in says
+how the latencies of its platforms compare (aws/aws-ofi-nccl src/platform-aws.cpp)."""
 PRIOR_WIDTH = 1.0
 """Standard deviation of a constant's logarithm around its prior: weak, a factor e."""
 NOISE = 0.15
@@ -89,7 +90,11 @@ def _fields(constants: Constants) -> dict[str, dict[str, float]]:
         if "ll_share" in values:
             fields["hop_latency_ll"] = fields["hop_latency"] * min(1.0, values["ll_share"])
         found[name] = fields
-    return found | {other: found[name] for other, name in ALIKE.items()}
+    return found | {other: _slower(found[name], factor) for other, (name, factor) in ALIKE.items()}
+
+
+def _slower(values: Mapping[str, float], factor: float) -> dict[str, float]:
+    return {key: value * factor if key.startswith("hop_latency") else value for key, value in values.items()}
 
 
 class _Batch:
@@ -158,7 +163,7 @@ def _bounding(record: CollectiveRecord) -> frozenset[str]:
     """Return the classes that *record* can teach: the network card's between nodes, otherwise those inside."""
     layout = layout_of(record)
     names = {part.slot.node.nic.transport.name for part in layout.parts} if layout.nodes > 1 else transports_of(layout)
-    return frozenset(ALIKE.get(name, name) for name in names)
+    return frozenset(ALIKE[name][0] if name in ALIKE else name for name in names)
 
 
 def _fitted(records: Sequence[CollectiveRecord], names: Sequence[str], constants: Constants) -> dict[str, dict[str, float]]:

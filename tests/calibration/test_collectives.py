@@ -11,7 +11,9 @@ import pytest
 from calibration.cli import main
 from calibration.collective_constants import with_constants
 from calibration.collective_records import COLUMNS, plan_of, read_collectives
-from calibration.collectives import ERRORS, PRIORS, band_of, committed, error_rows, fit, percentile90, predicted, score, score_all
+from calibration.collectives import ALIKE, ERRORS, PRIORS, band_of, committed, error_rows, fit, percentile90, predicted, score, score_all
+from sim.spec.hardware import Transport
+from sim.spec.library import load_part
 from sim.spec.yaml import SpecError
 from sim.training.collectives.plan import Tuning
 
@@ -85,6 +87,18 @@ def test_constants_change_times_and_nothing_else():
     assert slow.rings[0][0].latency("Simple") == 1e-3
     assert slow.channels == plan.channels
     assert with_constants(plan.layout, {}).rings[0][0].latency("Simple") == plan.layout.rings[0][0].latency("Simple")
+
+
+def test_classes_alike_share_constants_at_their_latency():
+    """The catalogue's RoCE is InfiniBand, and EFA since p5 has p3dn's constants, latencies times those that its plug-in reports."""
+    for name, (like, factor) in ALIKE.items():
+        own, other = (load_part(Transport, found, "hardware/parts/transports") for found in (name, like))
+        assert own.hop_latency == pytest.approx(factor * other.hop_latency, rel=0.01)
+        assert own.hop_latency_ll == pytest.approx(factor * other.hop_latency_ll, rel=0.01)
+        assert (own.efficiency, own.launch) == (other.efficiency, other.launch)
+    record = next(record for record in read_collectives() if record.system == "p6-b200-efa")
+    slow = committed() | {"efa": committed()["efa"] | {"hop_latency": 1.0}}
+    assert predicted(record, slow) - predicted(record, committed()) == pytest.approx(0.2 * 35 / 150 * 2 * 5 / 2.7, rel=0.02)  # a tree's LL
 
 
 @pytest.mark.parametrize(("nbytes", "band"), [(1e6 - 1, "< 1 MB"), (1e6, "1-64 MB"), (2**26, "1-64 MB"), (2**26 + 1, "> 64 MB")])
