@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 
 from sim.analysis.stalls import Blame
 from sim.cluster import page_cache
+from sim.cluster.between import hosts_of, ways_between
 from sim.cluster.build import Slot, slots
 from sim.cluster.fabric import crossed
 from sim.cluster.storage import Credits, epochs_until_empty
@@ -145,11 +146,19 @@ def _planned(hardware: Hardware, jobs: Sequence[Job], fold: bool) -> tuple[Seque
 
 def _plan(hardware: Hardware, jobs: Sequence[Job], number: int, cluster: Sequence[Slot], fold: bool) -> Wiring | None:
     job, stack = jobs[number], jobs[number].workload.training.stack
-    if stack.uses_servers:
-        return plan_servers(number, job.workload, cluster, hardware.fabric)
-    if job.ranks == 1:
+    if job.ranks == 1 and not stack.uses_servers:
         return None
-    fabric = crossed(hardware, [[part.node for part in other.placement] for other in jobs], number, fold)
+    served = {other: serving(known.workload) for other, known in enumerate(jobs)}
+    hosts = {other: hosts_of(hardware, jobs[other].placement, own) for other, own in served.items() if own}
+    lists = [[part.node for part in other.placement] for other in jobs]
+    of_servers = {}
+    for other, own in hosts.items():  # what tells groups of nodes apart
+        of_servers[other] = len(lists)
+        lists += own.lists
+    if stack.uses_servers:
+        between = ways_between(hardware, lists, of_servers[number], hosts[number], fold)
+        return plan_servers(number, job.workload, cluster, hardware.fabric, between)
+    fabric = crossed(hardware, lists, number, fold)
     if stack.gloo_transport is not None:
         return plan_gloo(job_slots(number, cluster), hardware.fabric, stack.gloo_transport, fabric)
     return plan_collectives(job_slots(number, cluster), hardware.fabric, tuning_of(stack), fabric)

@@ -20,11 +20,7 @@ def check_servers(hardware: Hardware, workload: Workload, nodes: int | None = No
     stack = workload.training.stack
     if stack.servers is None:
         return
-    if hardware.fabric.leaf_spine or hardware.fabric.dragonfly or hardware.fabric.torus:
-        yield (
-            (*_STACK, "strategy"),
-            f"{stack.strategy} is not modelled across switches; write fabric.core_bandwidth instead, or a stack that all-reduces",
-        )
+    yield from _fabric(hardware, stack, stack.servers)
     yield from _hosts(hardware, stack.servers, nodes)
     yield from _racks(hardware, stack, stack.servers, nodes)
     for option in _COLLECTIVE:
@@ -36,6 +32,24 @@ def check_servers(hardware: Hardware, workload: Workload, nodes: int | None = No
         yield (*_STACK, "gradient_clipping"), "needs the norm of the whole summed gradient, which no parameter server has; write false"
     if stack.asynchronous:
         yield from _by_itself(workload)
+
+
+def _fabric(hardware: Hardware, stack: Stack, servers: Servers) -> Iterator[Problem]:
+    """Check that what lies between workers and servers is modelled."""
+    fabric, key = hardware.fabric, (*_STACK, "strategy")
+    spec = fabric.leaf_spine
+    if fabric.dragonfly or fabric.torus or (spec and spec.rails):
+        what = "rails" if spec else "a dragonfly" if fabric.dragonfly else "a torus"
+        yield key, f"{stack.strategy} is not modelled on {what}; write fabric.leaf_spine without rails, or a stack that all-reduces"
+    elif spec and stack.asynchronous:
+        yield key, f"{stack.strategy} is not modelled across switches; write parameter_server, or fabric.core_bandwidth instead"
+    elif spec and servers.racks > 1:
+        yield (*_STACK, "servers", "racks"), f"{servers.racks} racks stand beside fabric.leaf_spine, which has racks of its own; write 1"
+    elif spec and spec.uplink_bandwidth is None and servers.placement == "group":
+        nics = {(group.node.nic.count, group.node.nic.bandwidth) for group in hardware.groups}
+        if len(nics) > 1:
+            leaf = ("fabric", "leaf_spine", "oversubscription")
+            yield leaf, "is a ratio of NICs, and those of the servers are others; write uplink_bandwidth instead"
 
 
 def _workers(hardware: Hardware, nodes: int | None) -> int:

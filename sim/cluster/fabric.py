@@ -122,6 +122,8 @@ class Port:
     rail: int | None = None
     """The NIC whose traffic goes here; None for all."""
     each_way: bool = True
+    nodes: range = range(0)
+    """Numbers of the nodes below a leaf or pod."""
 
     def streams(self, sent: Sent, rails: int) -> float:
         """Return how many streams cross the port for each that a node sends as *sent*."""
@@ -307,13 +309,15 @@ def _leaf_spine(fabric: Fabric, spec: LeafSpine, nic: Nic, placements: Sequence[
         what = f"uplinks of leaf {first}" if count == 1 else f"uplinks of {count} leaves like leaf {first}"
         for rail in rails:
             name, of_rail = (f"leaf{first}", "") if rail is None else (f"leaf{first}.rail{rail}", f", rail {rail}")
-            ports.append(Port(name, uplinks(spec, nic), what + of_rail + ratio, group, relative, rail=rail))
+            below = range(first * spec.nodes_per_leaf, (first + 1) * spec.nodes_per_leaf)
+            ports.append(Port(name, uplinks(spec, nic), what + of_rail + ratio, group, relative, rail=rail, nodes=below))
     if spec.pods is not None:
-        pods = _tier(placements, job, spec.nodes_per_leaf * spec.pods.leaves, fold)
+        size = spec.nodes_per_leaf * spec.pods.leaves
+        pods = _tier(placements, job, size, fold)
         capacity = spec.pods.leaves * len(rails) * uplinks(spec, nic) / spec.pods.oversubscription
         for first, count, group in _groups(pods, job, fabric):
             what = f"uplinks of pod {first}" if count == 1 else f"uplinks of {count} pods like pod {first}"
-            ports.append(Port(f"pod{first}", capacity, what, group, relative))
+            ports.append(Port(f"pod{first}", capacity, what, group, relative, nodes=range(first * size, (first + 1) * size)))
     order = fabric.rank_order == "by_switch"
     tiers = [("leaf", spec.nodes_per_leaf), *([("pod", spec.nodes_per_leaf * spec.pods.leaves)] if spec.pods else [])]
     groups_of = {node: tuple(f"{name}{node // size}" for name, size in tiers) for node in placements[job]} if order and not fold else {}
@@ -350,7 +354,7 @@ def _torus(fabric: Fabric, spec: Torus, placements: Sequence[Sequence[int]], job
         if length > 1:
             what = f"links of dimension {axis} of the torus"
             name = f"job{_overlapping(placements, job)}.dimension{axis}"
-            ports.append(TorusPort(name, spec.link_bandwidth, what, everyone, False, 1.0, None, False, length, full, stride))
+            ports.append(TorusPort(name, spec.link_bandwidth, what, everyone, each_way=False, length=length, full=full, stride=stride))
     return Crossed(tuple(ports))
 
 

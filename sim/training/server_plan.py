@@ -3,8 +3,9 @@
 Every worker pushes each server its shard of the bucket (`sim.training.sharding`), the server's processor applies it, and the worker
 pulls the new values: three stages, or one where the servers pipeline. What moves in step moves as one: a leg of a stage is everything
 between the workers and one server (or several alike), loaded with as many flows as cross each link. A server spreads its traffic over
-all its NICs. What a colocated server gets from its own host crosses PCIe but no wire. With racks (PHub, arXiv:1805.07891, section 3.4)
-servers add up their own rack first and then exchange the sums in a ring, which alone crosses the core of the fabric.
+all its NICs; leaves and pods carry what leaves them (`sim.cluster.between`). What a colocated server gets from its own host crosses
+PCIe but no wire. With racks (PHub, arXiv:1805.07891, section 3.4) servers add up their own rack first and then exchange the sums in a
+ring, which alone crosses the core of the fabric.
 
 Does not model: a bucket that is pushed while the one before is pulled (unless pipelined), and sums inside a node before the push.
 """
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from sim.cluster.between import NOWHERE, Ways
 from sim.cluster.build import Serving, Slot
 from sim.events import Cause
 from sim.spec.fields import at
@@ -24,6 +26,7 @@ from sim.spec.hardware import Fabric
 from sim.spec.servers import Servers
 from sim.spec.workload import Workload
 from sim.training.collectives.plan import CORE, CORES, Live, Load, live_name
+from sim.training.collectives.traffic import FABRIC
 from sim.training.sharding import Shard, shards
 
 
@@ -68,6 +71,8 @@ class ServerPlan:
     shards: tuple[tuple[Shard, ...], ...]
     fabric: Fabric
     asynchronous: bool
+    between: Ways = NOWHERE
+    """What lies between its hosts, where the fabric has a structure."""
 
     @property
     def ranks(self) -> int:
@@ -86,7 +91,8 @@ class ServerPlan:
     @property
     def shared(self) -> dict[str, float]:
         """Return the resources that belong to no node, by live name, with their capacities (bytes/s)."""
-        return {".".join(CORE): self.fabric.core_bandwidth} if self.fabric.core_bandwidth else {}
+        core = {".".join(CORE): self.fabric.core_bandwidth} if self.fabric.core_bandwidth else {}
+        return core | {f"{FABRIC}.{name}": capacity for name, capacity in self.between.capacities.items()}
 
     @property
     def everyone(self) -> tuple[Sender, ...]:
@@ -146,13 +152,15 @@ class ServerPlan:
         slots = {slot.name: slot for slot in (*(slot for slot, _ in self.parts), *(site.slot for site in self.sites))}
         times = [(leg.volume / leg.cap, "")]
         for (slot, link), load in leg.load.items():
-            capacity = self.fabric.core_bandwidth if (slot, link) == CORE else slots[slot].cores if link == CORES else None
+            shared = self.shared.get(f"{slot}.{link}")
+            capacity = shared if slot == FABRIC else slots[slot].cores if link == CORES else None
             times.append((leg.volume * load / (capacity or slots[slot].graph.links[link].capacity), f"{slot}.{link}"))
         return max(times)
 
     def causes(self, live: Live) -> dict[str, tuple[Cause, str]]:
         """Return what it means that a resource, by its live name, holds the exchange back: cause and description."""
         found = dict.fromkeys(self.shared, (Cause.NETWORK, "the core of the fabric"))
+        found |= {f"{FABRIC}.{name}": (Cause.NETWORK, what) for name, what in self.between.descriptions.items()}
         alone = {slot.name for slot, _ in self.parts} == {site.slot.name for site in self.sites} and self.parts[0][0].count == 1
         tier = Cause.INTERCONNECT if alone and len(self.parts) == 1 else Cause.NETWORK
         for site in self.sites:
@@ -224,7 +232,7 @@ class _Traffic:
             for link in (*slot.graph.memory_to_network(nic), *slot.graph.memory_from_network(nic)):
                 load[slot.name, link] += 1 / slot.node.nic.count
         load[slot.name, CORES] += 2 * self.plan.servers.byte_cpu / slot.node.host.cpu.speed
-        if self.plan.shared:
+        if self.plan.fabric.core_bandwidth:
             load[CORE] = float(slot.count)
         return Leg("between racks", 2 * (racks - 1) / racks * self.shard.nbytes, load)
 
@@ -241,6 +249,9 @@ class _Traffic:
             links = slot.graph.memory_from_network(nic) if outward else slot.graph.memory_to_network(nic)
             for link in links if weight > 0 else ():
                 load[slot.name, link] += weight
+        most = max(self._weight(sender.slot) for sender in self.senders)
+        alike = slot.count if self.site.number < 0 else 0
+        load |= {(FABRIC, name): amount for name, amount in self.plan.between.load(self.site.number, outward, most, alike).items()}
         return load
 
     def _worker_side(self, load: dict[tuple[str, str], float], sender: Sender, remote: float, local: float, outward: bool) -> None:
@@ -253,7 +264,7 @@ class _Traffic:
                 load[name, link] += local
         if remote > 0 and sender.slot.node.nic.transport.cpu_time_per_byte:
             load[name, CORES] += remote * len(sender.gpus) * sender.slot.node.nic.transport.cpu_time_per_byte
-        if remote > 0 and self.plan.shared and self.plan.servers.racks == 1:
+        if remote > 0 and self.plan.fabric.core_bandwidth and self.plan.servers.racks == 1:
             load[CORE] += remote * len(sender.gpus) * sender.nodes
 
     def _weight(self, slot: Slot) -> float:
@@ -269,12 +280,12 @@ def serving(workload: Workload) -> Serving | None:
     return Serving(stack.servers.count, stack.servers.placement == "colocated", stack.servers.sharding == "chunks")
 
 
-def plan_servers(number: int, workload: Workload, cluster: Sequence[Slot], fabric: Fabric) -> ServerPlan:
-    """Return the plan of job *number*, which trains *workload* on the *cluster*."""
+def plan_servers(number: int, workload: Workload, cluster: Sequence[Slot], fabric: Fabric, between: Ways = NOWHERE) -> ServerPlan:
+    """Return the plan of job *number*, which trains *workload* on the *cluster*; *between* lies between its hosts."""
     servers = workload.training.stack.servers
     if servers is None:
         raise ValueError(f"{workload.training.stack.name} has no parameter servers")
     parts = tuple((slot, gpus) for slot in cluster for job, gpus in slot.lent if job == number)
     sites = tuple(Site(slot, server) for slot in cluster for job, server in slot.serves if job == number)
     found = tuple(tuple(bucket) for bucket in shards(workload, servers))
-    return ServerPlan(parts, sites, servers, found, fabric, workload.training.stack.asynchronous)
+    return ServerPlan(parts, sites, servers, found, fabric, workload.training.stack.asynchronous, between)
