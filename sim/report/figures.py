@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any, TextIO
 
+from sim.report.files import replacing
 from sim.spec.yaml import SpecError
 
-Rows = Sequence[Mapping[str, Any]]
-
+Rows = Iterable[Mapping[str, Any]]
+"""What can be gone through more than once."""
 
 _UNITS = ("_bytes", "_usd", "_s")
 
@@ -30,31 +33,78 @@ def flat(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def figures_csv(rows: Rows) -> str:
     """Return CSV text of *rows*, with a header of every column that any of them has."""
-    flattened = [flat(row) for row in rows]
     text = io.StringIO()
-    writer = csv.DictWriter(text, list(_columns(flattened)), lineterminator="\n", restval="")
-    writer.writeheader()
-    writer.writerows(flattened)
+    _write_csv(text, rows)
     return text.getvalue()
 
 
-def figures_table(rows: Rows, suffix: str) -> str | bytes:
-    """Return *rows* as a file of the kind *suffix* (``.csv``, ``.parquet``) has. Raise SpecError for any other."""
-    if suffix == ".csv":
-        return figures_csv(rows)
-    if suffix != ".parquet":
-        raise SpecError(f"a table in a file '*{suffix}': write .csv or .parquet")
+def check_table(path: Path) -> None:
+    """Raise SpecError unless `write_table` can make a file such as *path*: before anything is computed for it."""
+    if path.suffix not in (".csv", ".parquet"):
+        raise SpecError(f"{path}: write FILE.csv or FILE.parquet")
+    if path.is_dir():
+        raise SpecError(f"{path}: is a folder; write FILE.csv or FILE.parquet")
+    if not path.parent.is_dir():
+        raise SpecError(f"{path}: cannot be written: there is no folder {path.parent}")
+    if path.suffix == ".parquet":
+        _pyarrow()
+
+
+def write_table(path: Path, rows: Rows) -> None:
+    """Write *rows* to *path*, as CSV or Parquet by its name; they are read twice, one at a time, and never held all together."""
+    with replacing(path) as temporary:
+        if path.suffix == ".csv":
+            with temporary.open("w", encoding="utf-8", newline="") as file:
+                _write_csv(file, rows)
+        else:
+            _write_parquet(temporary, rows)
+
+
+def _write_csv(file: TextIO, rows: Rows) -> None:
+    writer = csv.DictWriter(file, list(_columns(rows)), lineterminator="\n", restval="")
+    writer.writeheader()
+    writer.writerows(map(flat, rows))
+
+
+ROW_GROUP = 5000
+"""Rows of a Parquet file that are held in memory at a time."""
+
+
+def _write_parquet(path: Path, rows: Rows) -> None:
+    arrow = _pyarrow()
+    from pyarrow import parquet
+
+    plain = {str: arrow.string(), float: arrow.float64(), int: arrow.int64(), bool: arrow.bool_()}
+
+    def column(kinds: set[type]) -> Any:
+        """Return the type of a column with values of these *kinds*: whole numbers may be among others, any other mixture is text."""
+        if not kinds or len(kinds) == 1:
+            return plain[kinds.pop()] if kinds else arrow.null()
+        return arrow.float64() if kinds == {int, float} else arrow.string()
+
+    kinds = _columns(rows)
+    schema = arrow.schema([(name, column(found - {type(None)})) for name, found in kinds.items()])
+    texts = [name for name in kinds if schema.field(name).type == arrow.string()]
+    flattened = map(flat, rows)
+    with parquet.ParquetWriter(path, schema) as writer:
+        while group := list(islice(flattened, ROW_GROUP)):
+            for row in group:
+                row |= {name: str(row[name]) for name in texts if row.get(name) is not None}
+            writer.write_table(arrow.Table.from_pylist(group, schema))
+
+
+def _pyarrow() -> Any:
     try:
-        import pyarrow as arrow
-        from pyarrow import parquet
+        import pyarrow
     except ImportError:
         raise SpecError("a .parquet file needs pyarrow: pip install 'stallsim[parquet]', or write .csv") from None
-    flattened = [flat(row) for row in rows]
-    columns = {name: [row.get(name) for row in flattened] for name in _columns(flattened)}
-    file = io.BytesIO()
-    parquet.write_table(arrow.table(columns), file)
-    return file.getvalue()
+    return pyarrow
 
 
-def _columns(rows: Rows) -> dict[str, None]:
-    return dict.fromkeys(key for row in rows for key in row)
+def _columns(rows: Rows) -> dict[str, set[type]]:
+    """Return every column that any of *rows* has, with the types of its values."""
+    found: dict[str, set[type]] = {}
+    for row in rows:
+        for name, value in flat(row).items():
+            found.setdefault(name, set()).add(type(value))
+    return found

@@ -13,11 +13,14 @@ import hashlib
 import os
 import re
 import shutil
+import socket
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from pathlib import Path
+from queue import Empty, Queue
 from typing import Any, NamedTuple, TypeVar
 
 from sim import __version__
@@ -31,6 +34,10 @@ Result = TypeVar("Result")
 _ADDRESS = re.compile(r"(?:dask|tcp)://([^/:\s]+|\[[0-9a-fA-F:]+\]):(\d{1,5})/?")
 _ANSWER_TIME = 10.0
 """Seconds in which a scheduler answers, and has a worker."""
+_LOOK_EVERY = 1.0
+"""Seconds without a result after which it is asked whether workers are left."""
+_PATIENCE = 60.0
+"""Seconds without any worker after which a sweep gives up: a cluster that restarts its workers has them back by then."""
 _COPYING = threading.Lock()
 
 
@@ -60,53 +67,147 @@ def pack(read: Iterable[Path]) -> Luggage:
     return Luggage(__version__, os.getcwd(), tuple(own), tuple(known))
 
 
-def each_on_cluster(address: str, function: Callable[[Item], Result], items: Sequence[Item], luggage: Luggage) -> Iterator[Result]:
+def each_on_cluster(
+    address: str,
+    function: Callable[[Item], Result],
+    items: Sequence[Item],
+    luggage: Luggage,
+    notice: Callable[[str], None] = lambda text: None,
+) -> Iterator[Result]:
     """Yield ``function(item)`` for each of *items* as it comes, computed by the workers of the dask scheduler at *address*.
 
-    Raise SpecError where no scheduler or worker answers, where they go away, or where they have another version.
+    *notice* hears, in a sentence, what is waited for. Raise SpecError where no scheduler or worker answers, where they go away, or
+    where they have another version.
     """
-    client = _connect(address)
+    client = _connect(address, notice)
     try:
-        yield from _gather(client, address, function, items, luggage)
+        yield from _gather(client, address, function, items, luggage, notice)
     finally:
         client.close()
 
 
-def _connect(address: str) -> Any:
+def _connect(address: str, notice: Callable[[str], None]) -> Any:
     match = _ADDRESS.fullmatch(address.strip())
     if match is None or not 0 < int(match.group(2)) < 65536:
-        raise SpecError(f"--cluster {address or repr('')}: write dask://HOST:PORT, as 'dask scheduler' prints its address")
+        raise SpecError(f"--cluster {address or repr('')}: write dask://HOST:PORT, or tcp://HOST:PORT as 'dask scheduler' prints it")
     try:
         from distributed import Client
     except ImportError:
         raise SpecError("--cluster needs dask.distributed: pip install 'stallsim[cluster]'") from None
+    host, port = match.groups()
+    _check_listening(address, host.strip("[]"), int(port))
     try:
-        client = Client(f"tcp://{match.group(1)}:{match.group(2)}", timeout=_ANSWER_TIME, set_as_default=False)
+        client = Client(f"tcp://{host}:{port}", timeout=_ANSWER_TIME, set_as_default=False)
     except (OSError, TimeoutError):
         raise SpecError(
-            f"--cluster {address}: no scheduler answers there; start one with 'dask scheduler --port {match.group(2)}'"
+            f"--cluster {address}: what listens there is no dask scheduler, or not of a version that this one speaks to"
         ) from None
+    if not _workers(client):
+        notice(f"{address} has no workers yet; waiting {_ANSWER_TIME:g} s for the first")
     try:
         client.wait_for_workers(1, timeout=_ANSWER_TIME)
     except TimeoutError:
         client.close()
-        raise SpecError(f"--cluster {address}: the scheduler has no workers; start some with 'dask worker {address}'") from None
+        raise SpecError(f"--cluster {address}: the scheduler has no workers; start some with 'dask worker tcp://{host}:{port}'") from None
     return client
 
 
-def _gather(client: Any, address: str, function: Callable[[Item], Result], items: Sequence[Item], luggage: Luggage) -> Iterator[Result]:
-    from distributed import as_completed
+def _check_listening(address: str, host: str, port: int) -> None:
+    """Raise SpecError unless something that may be a scheduler listens at *host* and *port*; dask itself would try on in silence."""
+    try:
+        with socket.create_connection((host, port), _ANSWER_TIME) as connection:
+            greeting = _first_byte(connection)
+    except socket.gaierror:
+        raise SpecError(f"--cluster {address}: no machine is known by the name {host}") from None
+    except TimeoutError:
+        raise SpecError(f"--cluster {address}: {host} does not answer; is it on, and does a firewall let port {port} through?") from None
+    except OSError as error:
+        raise SpecError(
+            f"--cluster {address}: no scheduler answers there ({error.strerror}); start one with 'dask scheduler --port {port}'"
+        ) from None
+    if not greeting:
+        raise SpecError(f"--cluster {address}: what listens there is no dask scheduler")
 
+
+def _first_byte(connection: socket.socket) -> bytes:
+    """Return the first byte that comes; a scheduler speaks first, other servers wait to be asked."""
+    try:
+        return connection.recv(1)
+    except OSError:
+        return b""
+
+
+def _workers(client: Any) -> int:
+    """Return how many workers the scheduler had when it last told, at most a few seconds ago."""
+    return len(client.scheduler_info(n_workers=-1)["workers"])
+
+
+def _gather(
+    client: Any,
+    address: str,
+    function: Callable[[Item], Result],
+    items: Sequence[Item],
+    luggage: Luggage,
+    notice: Callable[[str], None],
+) -> Iterator[Result]:
     with_it = client.submit(_same, luggage, pure=False)  # a task of its own: sent once, and made again where its worker dies
-    tasks = [client.submit(_task, with_it, function, item, pure=False) for item in items]
-    done = as_completed(tasks, loop=client.loop)
-    del tasks  # a result is forgotten once it is told
-    for told, task in enumerate(done):
+    tasks = {task.key: task for task in (client.submit(_task, with_it, function, item, pure=False) for item in items)}
+    done: Queue[str] = Queue()
+    for task in tasks.values():
+        task.add_done_callback(lambda task: done.put(task.key))
+    while tasks:
+        watch = _Watch(client, address, f"{len(items) - len(tasks)} of {len(items)} runs", notice)
         try:
-            result = task.result()
+            task = tasks.pop(watch.until(partial(_ended, done)))  # forgotten once it is told
+            result = watch.until(partial(_result, task))
+        except Unlike:
+            raise
         except Exception as error:
-            raise _said(error, address, f"{told} of {len(items)} runs") from None
+            raise _said(error, address, watch.told) from None
         yield result
+
+
+def _ended(done: Queue[str]) -> list[str]:
+    """Return the key of a task that has ended, if one does soon."""
+    try:
+        return [done.get(timeout=_LOOK_EVERY)]
+    except Empty:
+        return []
+
+
+def _result(task: Any) -> list[Any]:
+    """Return what *task* gave, if it comes soon: it may have died with its worker, and is then computed again."""
+    try:
+        return [task.result(timeout=_LOOK_EVERY)]
+    except TimeoutError:
+        if task.status == "error":
+            raise
+        return []
+
+
+class _Watch:
+    """Waits for something of a cluster, and sees whether any workers are left meanwhile."""
+
+    def __init__(self, client: Any, address: str, told: str, notice: Callable[[str], None]) -> None:
+        self._client, self._address, self.told, self._notice = client, address, told, notice
+        self._alone_since: float | None = None
+
+    def until(self, attempt: Callable[[], list[Any]]) -> Any:
+        """Return what *attempt* gives once it gives something. Raise SpecError where there has been no worker for long."""
+        while not (found := attempt()):
+            self._look()
+        return found[0]
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        if self._client.status != "running" or _workers(self._client):
+            self._alone_since = None
+        elif self._alone_since is None:
+            self._alone_since = now
+            self._notice(f"{self._address} has lost its workers after {self.told}; waiting {_PATIENCE:g} s for others")
+        elif now - self._alone_since > _PATIENCE:
+            after = f"after {self.told}; once some are back, the same command goes on from there"
+            raise SpecError(f"--cluster {self._address}: no workers are left {after}")
 
 
 def _said(error: Exception, address: str, told: str) -> SpecError:

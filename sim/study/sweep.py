@@ -1,15 +1,15 @@
 """What comes out when fields vary? One row a point, computed on all cores or on a cluster, kept as it comes, never computed twice.
 
-Each finished point is appended as one JSON line to a journal beside the result (``sweep.csv.journal``), with a fingerprint of the
-question; a sweep that was killed reads it and goes on, dropping a last line that was cut off. When all points are there the table
-is written whole and the journal removed, so an interrupted sweep ends with the same file as an uninterrupted one.
+Each finished point goes to a journal beside the result (`sim.study.journal`), under a fingerprint of the question and of every file
+that it reads; a sweep that was killed goes on from there. Rows are read from the journal one by one, in the order of the points, so
+that a sweep of many points takes little memory, and an interrupted one ends with the same file as an uninterrupted one.
 """
 
 from __future__ import annotations
 
-import json
+import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -17,17 +17,17 @@ from typing import Any, NamedTuple
 from uuid import uuid4
 
 from sim import __version__
+from sim.spec.catalogue import suggestions
 from sim.spec.elsewhere import as_written, read_files
 from sim.spec.library import fingerprint
 from sim.spec.shelf import standing
 from sim.spec.yaml import SpecError
 from sim.study.cluster import each_on_cluster, pack
+from sim.study.journal import Figures, Journal
 from sim.study.pool import each
-from sim.study.scenario import Scenario, prepare
+from sim.study.scenario import Infeasible, Scenario, prepare
 from sim.study.space import Point
 
-Figures = Mapping[str, Any]
-"""The row of one run: figures by column."""
 Runner = Callable[[Scenario], Figures]
 
 
@@ -40,6 +40,19 @@ class Done(NamedTuple):
     """Points that an earlier, interrupted sweep had computed."""
 
 
+class Rows:
+    """The rows of a sweep in the order of its points: the fields of each, then its figures; read anew each time they are asked for."""
+
+    def __init__(self, points: Sequence[Point], keys: Sequence[str], figures: Journal) -> None:
+        self._points, self._keys, self._figures = points, keys, figures
+
+    def __len__(self) -> int:
+        return len(self._points)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return ({**dict(point), **self._figures[key]} for point, key in zip(self._points, self._keys, strict=True))
+
+
 def at(scenario: Scenario, point: Point) -> Scenario:
     """Return *scenario* with the fields of *point* set; ``nodes``, ``gpus``, ``batch`` and other options may vary too."""
     options = {key: _option(key, value) for key, value in point if key in OPTIONS}
@@ -49,7 +62,7 @@ def at(scenario: Scenario, point: Point) -> Scenario:
 
 OPTIONS: Mapping[str, type[int] | type[str]] = {
     "nodes": int, "gpus": int, "batch": int, "global_batch": int, "precision": str, "stack": str, "placement": str, "hardware": str,
-    "workload": str,
+    "workload": str, "seed": int,
 }  # fmt: skip
 """Names that vary an option of the run, not a field of a description."""
 
@@ -62,49 +75,84 @@ def _option(key: str, value: str) -> Any:
         raise SpecError(f"--vary {key}={value}: a whole number is due") from None
 
 
-def sweep(
+def sweep(scenario: Scenario, points: Sequence[Point], run: Runner, **options: Any) -> list[dict[str, Any]]:
+    """Return the rows of `swept` as a list."""
+    with swept(scenario, points, run, **options) as rows:
+        return list(rows)
+
+
+@contextmanager
+def swept(
     scenario: Scenario,
     points: Sequence[Point],
     run: Runner,
     journal: Path | None = None,
     processes: int | None = None,
-    progress: Callable[[Done], None] | None = None,
+    progress: Callable[[Done], None] = lambda done: None,
     cluster: str | None = None,
-) -> list[dict[str, Any]]:
-    """Return one row for each of *points*: its fields, then the figures of *run*; a point that cannot run has ``problem`` instead.
+    notice: Callable[[str], None] = lambda text: None,
+) -> Iterator[Rows]:
+    """Compute each of *points* and give their rows: its fields, then the figures of *run*; one that cannot run has ``problem`` instead.
 
     With a *journal* file, points of an interrupted sweep of the same question are taken from there, and new ones added to it.
-    Up to *processes* processes of this machine compute them, or the workers of the dask scheduler at the address *cluster*.
-    Raise SpecError where the first point is bad input.
+    Up to *processes* processes of this machine compute them, or the workers of the dask scheduler at the address *cluster*, of whose
+    troubles *notice* hears. Raise SpecError where the first point is bad input.
     """
-    with read_files() as read:
+    _check_keys(points)
+    with read_files() as read, _as_varied(points[0]), suppress(Infeasible):
         prepare(at(scenario, points[0]))  # a name that is wrong is wrong at every point
-    keys = [fingerprint([asdict(at(scenario, point)), __version__]) for point in points]
-    known = dict(_read(journal)) if journal else {}
-    missing = [(key, at(scenario, point)) for key, point in dict(zip(keys, points, strict=True)).items() if key not in known]
-    kept = len(set(keys)) - len(missing)
-    question = partial(_figures, run, uuid4().hex)
-    if cluster is None or not missing:
-        found = each(question, missing, processes)
-    else:
-        found = each_on_cluster(cluster, question, missing, pack(read | _read_by(scenario, points)))
-    with _Journal(journal) as note:
-        for count, (key, figures) in enumerate(found, start=1):
-            known[key] = figures
-            note(key, figures)
-            if progress is not None:
-                progress(Done(kept + count, len(set(keys)), kept))
-    return [{**dict(point), **known[key]} for key, point in zip(keys, points, strict=True)]
+    if journal is not None or cluster is not None:
+        read |= _read_by(scenario, points)
+    question = fingerprint([asdict(scenario), __version__, sorted(hashlib.sha256(path.read_bytes()).hexdigest() for path in read)])
+    keys = [fingerprint([question, point]) for point in points]
+    with Journal(journal) as known:
+        missing = {key: point for key, point in zip(keys, points, strict=True) if key not in known}
+        different, tasks = len(set(keys)), list(missing.items())
+        answer = partial(_figures, run, uuid4().hex, scenario)
+        if cluster is None or not missing:
+            found = each(answer, tasks, processes)
+        else:
+            found = each_on_cluster(cluster, answer, tasks, pack(read), notice)
+        for count, (key, figures) in enumerate(found, start=different - len(missing) + 1):
+            known.note(key, figures)
+            progress(Done(count, different, different - len(missing)))
+        yield Rows(points, keys, known)
 
 
-def _figures(run: Runner, sweep: str, task: tuple[str, Scenario]) -> tuple[str, dict[str, Any]]:
+def _figures(run: Runner, sweep: str, scenario: Scenario, task: tuple[str, Point]) -> tuple[str, Figures]:
     """Answer one point of *sweep*: a process that answers several takes descriptions not to change meanwhile."""
-    key, scenario = task
+    key, point = task
     try:
-        with standing(sweep):
-            return key, {**run(scenario), "problem": ""}
+        with standing(sweep), _as_varied(point):
+            return key, {**run(at(scenario, point)), "problem": ""}
     except SpecError as error:
         return key, {"problem": as_written(str(error))}
+
+
+@contextmanager
+def _as_varied(point: Point) -> Iterator[None]:
+    """Let messages about the fields of *point* name them as they were typed, after ``--vary``."""
+    try:
+        yield
+    except SpecError as error:
+        raise SpecError([_renamed(problem, point) for problem in error.problems]) from None
+
+
+def _renamed(problem: str, point: Point) -> str:
+    for key, value in point:
+        label = f"--{key.replace('_', '-')} {value}" if key in OPTIONS else f"--set {key}={value}"
+        if problem.startswith((f"{label}:", f"{label} ")):
+            return f"--vary {key}={value}{problem.removeprefix(label)}"
+    return problem
+
+
+def _check_keys(points: Sequence[Point]) -> None:
+    """Raise SpecError where a key or a value that varies an option cannot be one."""
+    for key, value in dict.fromkeys(pair for point in points for pair in point):
+        if key in OPTIONS:
+            _option(key, value)
+        elif "." not in key and (near := suggestions(key, list(OPTIONS), most=1)):
+            raise SpecError(f"--vary {key}={value}: unknown key '{key}'; did you mean '{near[0]}'?")
 
 
 def _read_by(scenario: Scenario, points: Sequence[Point]) -> set[Path]:
@@ -116,43 +164,3 @@ def _read_by(scenario: Scenario, points: Sequence[Point]) -> set[Path]:
             with suppress(SpecError):
                 prepare(at(scenario, tuple({**first, key: value}.items())))
     return read
-
-
-def _read(journal: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the finished points of *journal*; a line that a kill cut off is no point."""
-    if not journal.exists():
-        return
-    for line in journal.read_bytes().splitlines():
-        try:
-            entry = json.loads(line)
-            yield entry["key"], entry["figures"]
-        except (ValueError, TypeError, KeyError):
-            continue
-
-
-class _Journal:
-    """The journal while it grows; each line has left this process before the next point counts."""
-
-    def __init__(self, path: Path | None) -> None:
-        self._path = path
-
-    def __enter__(self) -> Callable[[str, Figures], None]:
-        if self._path is None:
-            return lambda key, figures: None
-        try:
-            self._file = self._path.open("ab")
-        except OSError as error:
-            raise SpecError(f"{self._path}: cannot be written: {error.strerror}") from None
-        if self._path.stat().st_size:
-            self._file.write(b"\n")  # ends a line that a kill may have cut off
-        return self._note
-
-    def _note(self, key: str, figures: Figures) -> None:
-        self._file.write(json.dumps({"key": key, "figures": figures}).encode() + b"\n")
-        self._file.flush()
-
-    def __exit__(self, *_: object) -> None:
-        if self._path is not None:
-            self._file.close()
-            if not self._path.stat().st_size:  # nothing came of it
-                self._path.unlink()

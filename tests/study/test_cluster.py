@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,10 +30,11 @@ NOTHING = Luggage("", os.getcwd(), (), ())
 
 
 class Machines(NamedTuple):
-    """A scheduler's address and its worker processes."""
+    """A scheduler's address, its worker processes, and how to start another."""
 
     address: str
     workers: list[subprocess.Popen[str]]
+    another: Callable[[], subprocess.Popen[str]]
 
 
 def _start(stack: ExitStack, *words: str) -> tuple[subprocess.Popen[str], str]:
@@ -58,7 +62,7 @@ def machines() -> Iterator[Machines]:
         scheduler = ("distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard")
         _, address = _start(stack, *scheduler)
         worker = ("distributed.cli.dask_worker", f"tcp://{address}", "--no-nanny", "--nthreads", "1", "--no-dashboard")
-        yield Machines(f"dask://{address}", [_start(stack, *worker)[0] for _ in range(2)])
+        yield Machines(f"dask://{address}", [_start(stack, *worker)[0] for _ in range(2)], lambda: _start(stack, *worker)[0])
 
 
 @pytest.mark.slow
@@ -77,11 +81,12 @@ def test_a_sweep_survives_a_worker(machines: Machines) -> None:
 
 _SWEEP = """
 import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from sim.documents import row
 from sim.study.sweep import sweep
 from tests.study.test_cluster import BASE, POINTS
-sweep(BASE, POINTS, row, Path(sys.argv[2]), cluster=sys.argv[1], progress=lambda done: print(done.points, flush=True))
+sweep(BASE, POINTS, row, journal=Path(sys.argv[2]), cluster=sys.argv[1], progress=lambda done: print(done.points, flush=True))
 """
 
 
@@ -98,7 +103,7 @@ def test_a_sweep_that_was_killed_goes_on(machines: Machines, tmp_path: Path) -> 
         killed.kill()
         killed.wait()
     told: list[Done] = []
-    found = sweep(BASE, POINTS, row, journal, cluster=machines.address, progress=told.append)
+    found = sweep(BASE, POINTS, row, journal=journal, cluster=machines.address, progress=told.append)
     assert found == sweep(BASE, POINTS, row, processes=1)
     assert told[0].kept >= 2
 
@@ -141,17 +146,59 @@ def test_addresses_have_a_host_and_a_port(address: str) -> None:
 
 def test_a_sweep_that_cannot_begin_leaves_no_file(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="write dask://HOST:PORT"):
-        sweep(BASE, POINTS, row, tmp_path / "sweep.journal", cluster="localhost")
+        sweep(BASE, POINTS, row, journal=tmp_path / "sweep.journal", cluster="localhost")
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow
-def test_a_scheduler_that_is_not_there_or_idle_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_that_loses_its_workers_is_waited_for(machines: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both die after the first point. Another comes when the user hears of it; the next time none does."""
+    monkeypatch.setattr("sim.study.cluster._LOOK_EVERY", 0.1)
+    heard: list[str] = []
+
+    def kill_all(done: Done) -> None:
+        if done.points == 1:
+            for worker in machines.workers:
+                worker.kill()
+
+    def bring_another(text: str) -> None:
+        heard.append(text)
+        machines.workers[:] = [machines.another()]
+
+    found = sweep(BASE, POINTS, row, cluster=machines.address, progress=kill_all, notice=bring_another)
+    assert found == sweep(BASE, POINTS, row, processes=1)
+    (said,) = heard
+    assert re.fullmatch(r"dask://\S+ has lost its workers after \d of 8 runs; waiting 60 s for others", said)
+    monkeypatch.setattr("sim.study.cluster._PATIENCE", 0.5)
+    with pytest.raises(SpecError, match=r"no workers are left after \d of 8 runs; once some are back, the same command goes on from there"):
+        sweep(BASE, POINTS, row, cluster=machines.address, progress=kill_all)
+
+
+def test_wrong_addresses_are_told_apart_at_once() -> None:
+    """A name nobody has, and a port that is taken but not listened on."""
+    pytest.importorskip("distributed", reason="dask.distributed is not installed: pip install 'stallsim[cluster]'")
+    with pytest.raises(SpecError, match=r"no machine is known by the name nowhere\.invalid$"):
+        list(each_on_cluster("dask://nowhere.invalid:8786", str, [1], NOTHING))
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        said = rf"no scheduler answers there \(Connection refused\); start one with 'dask scheduler --port {port}'"
+        with pytest.raises(SpecError, match=said):
+            list(each_on_cluster(f"tcp://127.0.0.1:{port}", str, [1], NOTHING))
+
+
+@pytest.mark.slow
+def test_something_else_or_an_idle_scheduler_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("distributed", reason="dask.distributed is not installed: pip install 'stallsim[cluster]'")
     monkeypatch.setattr("sim.study.cluster._ANSWER_TIME", 1.0)
+    heard: list[str] = []
     with ExitStack() as stack:
         _, address = _start(stack, "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard")
-        with pytest.raises(SpecError, match="has no workers; start some with 'dask worker"):
-            list(each_on_cluster(f"dask://{address}", str, [1], NOTHING))
-    with pytest.raises(SpecError, match="no scheduler answers there; start one with"):
-        list(each_on_cluster(f"dask://{address}", str, [1], NOTHING))
+        with pytest.raises(SpecError, match=f"has no workers; start some with 'dask worker tcp://{address}'"):
+            list(each_on_cluster(f"dask://{address}", str, [1], NOTHING, heard.append))
+    assert heard == [f"dask://{address} has no workers yet; waiting 1 s for the first"]
+    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as website:
+        threading.Thread(target=website.serve_forever, daemon=True).start()
+        with pytest.raises(SpecError, match="what listens there is no dask scheduler"):
+            list(each_on_cluster(f"dask://127.0.0.1:{website.server_port}", str, [1], NOTHING))
+        website.shutdown()

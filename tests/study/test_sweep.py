@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sim.cli import main
 from sim.documents import row
 from sim.spec.yaml import SpecError
 from sim.study.pool import each
 from sim.study.scenario import Scenario
 from sim.study.space import axis, grid
-from sim.study.sweep import Done, at, sweep
+from sim.study.sweep import Done, at, sweep, swept
 
 BASE = Scenario("p3.8xlarge", "resnet18")
 POINTS = grid([axis("node.nic.bandwidth=10,40 Gbps"), axis("batch=32,64")])
@@ -71,23 +76,23 @@ def test_several_processes_give_the_same_rows_in_the_same_order() -> None:
 
 def test_a_killed_sweep_goes_on_and_computes_nothing_twice(tmp_path: Path) -> None:
     journal = tmp_path / "sweep.journal"
-    whole = sweep(BASE, POINTS, Counting(), journal)
+    whole = sweep(BASE, POINTS, Counting(), journal=journal)
     lines = journal.read_bytes().splitlines(keepends=True)
     journal.write_bytes(b"".join(lines[:2]) + lines[2][: len(lines[2]) // 2])  # what kill -9 in the middle of a line leaves
     again, told = Counting(), []
-    assert sweep(BASE, POINTS, again, journal, progress=told.append) == whole
+    assert sweep(BASE, POINTS, again, journal=journal, progress=told.append) == whole
     assert len(again.asked) == 2
     assert told[-1] == Done(4, 4, 2)
     third = Counting()
-    assert sweep(BASE, POINTS, third, journal) == whole
+    assert sweep(BASE, POINTS, third, journal=journal) == whole
     assert not third.asked
 
 
 def test_a_journal_of_another_question_is_not_used(tmp_path: Path) -> None:
     journal = tmp_path / "sweep.journal"
-    sweep(BASE, POINTS, Counting(), journal)
+    sweep(BASE, POINTS, Counting(), journal=journal)
     other = Counting()
-    sweep(Scenario("p3.16xlarge", "resnet18"), POINTS, other, journal)
+    sweep(Scenario("p3.16xlarge", "resnet18"), POINTS, other, journal=journal)
     assert len(other.asked) == len(POINTS)
 
 
@@ -102,9 +107,92 @@ def test_options_must_be_numbers_where_numbers_are_due() -> None:
         at(BASE, (("nodes", "two"),))
 
 
+def test_a_journal_is_not_used_once_a_file_has_changed(tmp_path: Path) -> None:
+    """The machine's own file, and one that a value names."""
+    machine, other, journal = tmp_path / "mine.yaml", tmp_path / "other.yaml", tmp_path / "sweep.journal"
+    machine.write_text("extends: p3.2xlarge\nname: mine\n")
+    other.write_text("extends: p3.2xlarge\nname: other\n")
+    points = grid([axis(f"hardware={machine},{other}")])
+    asked = []
+    for changed in (None, None, machine, other):
+        if changed:
+            changed.write_text(changed.read_text() + "description: changed\n")
+        run = Counting()
+        sweep(Scenario(str(machine), "resnet18"), points, run, journal=journal)
+        asked.append(len(run.asked))
+    assert asked == [2, 0, 2, 2]
+
+
+def test_rows_may_be_read_again_and_are_not_held(tmp_path: Path) -> None:
+    """Oracle: the same in memory. What Rows holds of a point is its key and its place in the journal."""
+    with swept(BASE, POINTS, Counting(), tmp_path / "sweep.journal") as rows:
+        assert list(rows) == list(rows) == sweep(BASE, POINTS, Counting()) and len(rows) == len(POINTS)
+
+
+@pytest.mark.parametrize(
+    ("vary", "said"),
+    [
+        ("node.nic.bandwith=10,20 Gbps", r"--vary node\.nic\.bandwith=10 Gbps: unknown key; did you mean 'bandwidth'\?"),
+        ("node.nic.bandwidth=10..20 parsec:3", r"--vary node\.nic\.bandwidth=10 parsec: unknown unit 'parsec'"),
+        ("node.nic.bandwidth=10..20:3", r"--vary node\.nic\.bandwidth=10: the number 10 has no unit"),
+        ("btach=16..64", r"--vary btach=16: unknown key 'btach'; did you mean 'batch'\?"),
+        ("flavour=1,2", r"--vary flavour=1: unknown key 'flavour'; a key starts with one of"),
+        ("batch=16,32.5", r"--vary batch=32\.5: a whole number is due"),
+        ("nodes=0,1", r"--vary nodes=0: write 1 or more"),
+        ("stack=gloo", r"--vary stack=gloo: "),
+    ],
+)
+def test_messages_name_what_was_typed(vary: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=f"^{said}"):
+        sweep(BASE, grid([axis(vary)]), row, journal=tmp_path / "sweep.journal")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_first_point_that_cannot_run_stops_no_other() -> None:
+    found = sweep(BASE, grid([axis("gpus=8,4")]), row)
+    assert found[0]["problem"].startswith("--vary gpus=8: 1 x p3.8xlarge has 4 GPUs")
+    assert found[1]["problem"] == ""
+
+
+_SWEEP = """
+import sys
+from pathlib import Path
+from sim.documents import row
+from sim.study.sweep import sweep
+from tests.study.test_sweep import BASE, KILLED
+sweep(BASE, KILLED, row, journal=Path(sys.argv[1]), processes=2, progress=lambda done: print(done.points, flush=True))
+"""
+KILLED = grid([axis("node.nic.bandwidth=10,40 Gbps"), axis("batch=16..64:25")])
+
+
+@pytest.mark.slow
+def test_a_sweep_killed_with_its_processes_at_work_ends_with_the_same_file(tmp_path: Path) -> None:
+    """Oracle: the file of an uninterrupted sweep. kill -9 after the third point; what had been kept is not computed again."""
+    options = ["sweep", BASE.hardware, BASE.workload, "--vary", "node.nic.bandwidth=10,40 Gbps", "--vary", "batch=16..64:25", "--jobs", "1"]
+    assert main([*options, "-o", str(tmp_path / "whole.csv")]) == 0
+    journal = tmp_path / "killed.csv.journal"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    killed = subprocess.Popen([sys.executable, "-c", _SWEEP, str(journal)], stdout=subprocess.PIPE, text=True, env=environment)
+    assert killed.stdout is not None
+    with killed.stdout:
+        assert [killed.stdout.readline() for _ in range(3)] == ["1\n", "2\n", "3\n"]
+        killed.kill()
+        assert killed.wait() == -signal.SIGKILL
+    kept = sum(line.startswith(b"{") and line.endswith(b"}\n") for line in journal.read_bytes().splitlines(keepends=True))
+    assert 3 <= kept < len(KILLED)
+    copy = tmp_path / "copy.journal"
+    copy.write_bytes(journal.read_bytes())
+    again = Counting()
+    sweep(BASE, KILLED, again, journal=copy, processes=1)
+    assert len(again.asked) == len(KILLED) - kept
+    assert main([*options, "-o", str(tmp_path / "killed.csv")]) == 0
+    assert (tmp_path / "killed.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
+    assert not journal.exists()
+
+
 def test_journal_lines_are_json(tmp_path: Path) -> None:
     journal = tmp_path / "sweep.journal"
-    sweep(BASE, POINTS[:1], Counting(), journal)
+    sweep(BASE, POINTS[:1], Counting(), journal=journal)
     assert set(json.loads(journal.read_text())) == {"key", "figures"}
 
 
