@@ -254,10 +254,7 @@ def sweep(
     sets: Sets = [],  # noqa: B006
     seed: Annotated[int, typer.Option(help="of the Sobol sequence and of every run")] = 0,
     processes: Processes = None,
-    cluster: Annotated[
-        str | None,
-        typer.Option(metavar="dask://HOST:PORT", help="compute on the workers of this dask scheduler (tcp://HOST:PORT works as well)"),
-    ] = None,
+    cluster: Annotated[str | None, typer.Option(metavar="dask://HOST:PORT", help="compute on the workers of this dask scheduler")] = None,
     force: Annotated[bool, typer.Option("--force", help="replace an existing file")] = False,
 ) -> None:
     """Run many points and write one table; a sweep that was stopped goes on where it was.
@@ -267,8 +264,7 @@ def sweep(
     from sim.documents import row
     from sim.report.figures import check_table, write_table
     from sim.study.scenario import Scenario
-    from sim.study.space import axis, grid
-    from sim.study.space import sobol as sobol_points
+    from sim.study.space import asked_points
     from sim.study.sweep import swept
 
     check_table(output)
@@ -276,18 +272,16 @@ def sweep(
         raise SpecError(f"{output}: exists; --force replaces it")
     if cluster is not None and processes is not None:
         raise SpecError("--jobs and --cluster: write one of the two; how many workers a cluster has is decided there")
-    axes = [axis(text) for text in vary]
-    points = grid(axes) if sobol is None else sobol_points(axes, sobol, seed)
+    points = asked_points(vary, sobol, seed)
     scenario = Scenario(hardware, workload, tuple(sets), nodes=_one_number(nodes), batch=batch, precision=precision, stack=stack, seed=seed)
     journal = output.with_name(output.name + ".journal")
-    told = _progress("points")
-    with swept(scenario, points, row, journal, processes, lambda done: told(done.points, done.of), cluster, talk) as rows:
+    with swept(scenario, points, row, journal, processes, lambda done: _progress("points")(done.points, done.of), cluster, talk) as rows:
         talk.progress("")
         write_table(output, rows)
         failed = [found["problem"] for found in rows if found["problem"]]
     journal.unlink(missing_ok=True)
-    said = f"wrote {output}: {len(rows)} point{'s' * (len(rows) > 1)}"
-    talk(said + (f", {len(failed)} of them cannot run: {failed[0]}" if failed else ""))
+    problem = f", {len(failed)} of them cannot run: {failed[0]}" if failed else ""
+    talk(f"wrote {output}: {len(rows)} point{'s' * (len(rows) > 1)}{problem}")
     if len(failed) == len(rows):
         raise typer.Exit(1)
 

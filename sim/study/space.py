@@ -113,6 +113,12 @@ def sobol(axes: Sequence[Axis], points: int, seed: int) -> list[Point]:
     return [tuple((axis.key, axis.between(float(share))) for axis, share in zip(axes, row, strict=True)) for row in shares]
 
 
+def asked_points(texts: Sequence[str], count: int | None, seed: int) -> list[Point]:
+    """Return the points that the ``KEY=VALUES`` *texts* mean: their grid, or *count* points of a Sobol sequence."""
+    axes = [axis(text) for text in texts]
+    return grid(axes) if count is None else sobol(axes, count, seed)
+
+
 def _once(axes: Sequence[Axis]) -> None:
     if not axes:
         raise SpecError("--vary KEY=VALUES: name one field or more, for example --vary node.nic.bandwidth='10..400 Gbps:7'")
