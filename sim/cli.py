@@ -10,9 +10,26 @@ import typer
 
 from sim import __version__
 from sim.deciding import deciding
-from sim.options import Checkpoints, Csv, Epochs, Evaluation, GlobalBatch, Hours, Html, Hw, Json, Market, Precision, Sets, Stack, Wl
+from sim.options import (
+    Checkpoints,
+    Csv,
+    Epochs,
+    Evaluation,
+    Folder,
+    GlobalBatch,
+    Hours,
+    Html,
+    Hw,
+    Json,
+    Market,
+    Precision,
+    Sets,
+    Stack,
+    Wl,
+    trace_due,
+)  # fmt: skip
 from sim.spec.yaml import SpecError
-from sim.terminal import exit_code, json_text, print_json, talk
+from sim.terminal import exit_code, json_text, print_json, show_table, talk, write_result
 
 app = typer.Typer(
     name="stallsim",
@@ -66,12 +83,14 @@ def run(
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="show every resource that was waited for")] = False,
     as_json: Json = False,
     as_csv: Csv = False,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="DIR", help="also write run.json, report.txt, CSV and plots there")
-    ] = None,
+    output: Folder = None,
     trace: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="also write a Chrome trace of warm steps: .json, .json.gz, or a folder, a file a rank"),
+        typer.Option(
+            metavar="FILE",
+            callback=trace_due,
+            help="also write a Chrome trace of warm steps: .json, .json.gz, or a folder, a file a rank",
+        ),
     ] = None,
     html: Html = None,
 ) -> None:
@@ -177,13 +196,8 @@ def collective(
     sets: Sets = [],  # noqa: B006
     as_json: Json = False,
     as_csv: Csv = False,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "-o", "--output", metavar="DIR", help="also write the table, JSON, CSV, page, plots and a picture of the fabric there"
-        ),
-    ] = None,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="also write the result as one page that opens offline")] = None,
+    output: Folder = None,
+    html: Html = None,
 ) -> None:
     """Time a collective by itself, size by size, as nccl-tests does."""
     if op == "parameter_server":
@@ -192,8 +206,7 @@ def collective(
         if as_csv or html or algo or proto or channels:
             raise SpecError("--op parameter_server has no NCCL options, no --csv and no --html; leave them out")
         return _bound(hardware, sizes, compute_time, nodes, sets, as_json, output)
-    from sim.report.collective import collective_csv, collective_document, collective_files, collective_text
-    from sim.report.files import write_file
+    from sim.report.collective import collective_csv, collective_document, collective_plot, collective_text, fabric_files
     from sim.report.page.collective import collective_page
     from sim.study.collective import collective_table, sizes_of
     from sim.training.collectives.plan import Tuning
@@ -203,16 +216,9 @@ def collective(
     tuning = Tuning(nccl, algo, proto, channels)
     table = collective_table(hardware, op, sizes_of(sizes), nodes=nodes, gpus=gpus, placement=placement, tuning=tuning, overrides=sets)
     document, text = collective_document(table), collective_text(table)
-    page = collective_page(document)
-    if html is not None:
-        write_file(html, page)
-        talk(f"wrote {html}")
-    if output is not None:
-        _write_output(output, {"collective.json": json_text(document), "collective.html": page, **collective_files(table)})
-    if as_json:
-        print_json(document)
-    else:
-        typer.echo(collective_csv(table) if as_csv else text, nl=not as_csv)
+    more: dict[str, str | bytes] = {"collective.csv": collective_csv(table), **fabric_files(table)} if output is not None else {}
+    write_result(output, html, "collective", (document, text), collective_page, lambda _: collective_plot(table), more)
+    show_table(document, text, collective_csv(table), as_json, as_csv)
 
 
 def _bound(
@@ -340,9 +346,7 @@ def show(
     every: Annotated[bool, typer.Option("--layers", help="list every layer instead of blocks")] = False,
     sets: Sets = [],  # noqa: B006
     as_json: Json = False,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="DIR", help="also write show.json, show.txt, show.png and show.svg")
-    ] = None,
+    output: Folder = None,
 ) -> None:
     """Show which layers hold a model's FLOP, parameters, activations and time."""
     from sim.report import layers

@@ -29,8 +29,9 @@ from sim.options import (
     Where,
     Wl,
 )  # fmt: skip
+from sim.report.files import file_due
 from sim.spec.yaml import SpecError
-from sim.terminal import json_text, print_json, show_table, talk, write_result
+from sim.terminal import print_json, show_table, talk, write_result
 
 deciding = typer.Typer()
 
@@ -73,7 +74,9 @@ def profile(
     found = stash_profile(scenario, twin)
     document = profile_document(found, literal)
     text = profile_text(found, document)
-    write_result(output, html, "profile", document, (text, figures_csv(profile_rows(document))), profile_plot, profile_page)
+    write_result(
+        output, html, "profile", (document, text), profile_page, profile_plot, {"profile.csv": figures_csv(profile_rows(document))}
+    )
     print_json(document) if as_json else typer.echo(text)
 
 
@@ -123,7 +126,7 @@ def compare(
     note = "" if any(row.document for row in rows) else nearest_that_runs(scenario, names)
     found = comparison_document(workload, rows, sort, note)
     text, table = comparison_text(found), figures_csv(found["rows"])
-    write_result(output, html, "compare", found, (text, table), comparison_plot, comparison_page)
+    write_result(output, html, "compare", (found, text), comparison_page, comparison_plot, {"compare.csv": table})
     show_table(found, text, table, as_json, as_csv)
     if not found["rows"]:
         raise typer.Exit(1)
@@ -180,7 +183,7 @@ def recommend(
     markets = MARKETS[:1] if on_demand else MARKETS
     found = recommendation_document(workload, recommended(scenario, rows, plan, budget, markets))
     text = recommendation_text(found)
-    write_result(output, html, "recommend", found, (text, figures_csv(found["candidates"])), None, recommendation_page)
+    write_result(output, html, "recommend", (found, text), recommendation_page, more={"recommend.csv": figures_csv(found["candidates"])})
     print_json(found) if as_json else typer.echo(text)
     if found["best"] is None:
         raise typer.Exit(1)
@@ -224,7 +227,7 @@ def spot(
     scenario = Scenario(hardware, workload, tuple(sets), nodes=workers, batch=batch, precision=precision, stack=stack, seed=seed)
     found = spot_document(drawn(scenario, wanted, document, processes))
     text = spot_text(found)
-    write_result(output, html, "spot", found, (text, figures_csv(found["distribution"])), spot_plot, spot_page)
+    write_result(output, html, "spot", (found, text), spot_page, spot_plot, {"spot.csv": figures_csv(found["distribution"])})
     print_json(found) if as_json else typer.echo(text)
 
 
@@ -241,7 +244,7 @@ def _positive(value: float | None, option: str, factor: float = 1.0) -> float | 
 def sweep(
     hardware: Hw,
     workload: Wl,
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="the table: FILE.csv or FILE.parquet")],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", callback=file_due, help="the table: FILE.csv or FILE.parquet")],
     vary: Annotated[
         list[str],
         typer.Option(metavar="K=VALUES", help="10..400 Gbps:7, 64..512, 1..64:log4 or a,b,c; of any field, nodes, gpus, batch..."),
@@ -308,7 +311,7 @@ def share(
 
     document = share_document(shared(hardware, jobs, policy or POLICIES, sets, workers, nodes))
     text, table = share_text(document), figures_csv(share_rows(document))
-    write_result(output, html, "share", document, (text, table), share_plot, share_page)
+    write_result(output, html, "share", (document, text), share_page, share_plot, {"share.csv": table})
     show_table(document, text, table, as_json, as_csv)
 
 
@@ -342,7 +345,7 @@ def whatif(
     found = whatif_document(asked(scenario, progress=_progress("resources")))
     talk.progress("")
     text, table = whatif_text(found), figures_csv(found["resources"])
-    write_result(output, html, "whatif", found, (text, table), whatif_plot, whatif_page)
+    write_result(output, html, "whatif", (found, text), whatif_page, whatif_plot, {"whatif.csv": table})
     show_table(found, text, table, as_json, as_csv)
 
 
@@ -373,7 +376,6 @@ def _study() -> None:
 def stash2022(processes: Processes = None, as_json: Json = False, output: Folder = None, html: Html = None) -> None:
     """Characterise Amazon's P2 and P3 instances as Stash (arXiv 2208.14344) did: which published findings reappear."""
     from sim.report.figures import figures_csv
-    from sim.report.files import write_file, write_files
     from sim.report.page.stash2022 import study_page
     from sim.report.stash2022 import cost_rows, study_document, study_text
     from sim.report.stash2022_plots import study_plots
@@ -382,15 +384,9 @@ def stash2022(processes: Processes = None, as_json: Json = False, output: Folder
     found = studied(processes, _progress("cases"))
     talk.progress("")
     document, text = study_document(found), study_text(found)
-    page = study_page(document)
-    if html is not None:
-        write_file(html, page)
-        talk(f"wrote {html}")
-    if output is not None:
-        tables = {"stalls.csv": document["rows"], "layers.csv": document["micro"], "costs.csv": cost_rows(found)}
-        written = {"stash2022.json": json_text(document), "stash2022.txt": text + "\n", "stash2022.html": page}
-        write_files(output, {**written, **{name: figures_csv(rows) for name, rows in tables.items()}, **study_plots(found)})
-        talk(f"wrote {output}/stash2022.json, stash2022.txt, stash2022.html, {', '.join(tables)} and plots")
+    tables = {"stalls.csv": document["rows"], "layers.csv": document["micro"], "costs.csv": cost_rows(found)}
+    more = {name: figures_csv(rows) for name, rows in tables.items()} | study_plots(found) if output is not None else {}
+    write_result(output, html, "stash2022", (document, text), study_page, more=more)
     print_json(document) if as_json else typer.echo(text)
 
 

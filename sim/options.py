@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from sim.report.files import file_due, folder_due
+
 Hw = Annotated[str, typer.Argument(metavar="HW", help="hardware: a YAML file or a catalogue name such as p3.16xlarge")]
 Wl = Annotated[str, typer.Argument(metavar="WL", help="workload: a YAML file or a catalogue name such as vgg16")]
 Sets = Annotated[
@@ -22,9 +24,17 @@ Market = Annotated[str, typer.Option(metavar="on-demand|spot", help="whose price
 Processes = Annotated[int | None, typer.Option("--jobs", min=1, help="processes; all cores by default")]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON document, and nothing else, on stdout")]
 Csv = Annotated[bool, typer.Option("--csv", help="print CSV on stdout")]
-Html = Annotated[Path | None, typer.Option(metavar="FILE", help="also write the result as one page that opens offline")]
-Folder = Annotated[Path | None, typer.Option("-o", "--output", metavar="DIR", help="also write the table, JSON and a plot there")]
+Html = Annotated[Path | None, typer.Option(metavar="FILE", callback=file_due, help="also write the result as one page that opens offline")]
+Folder = Annotated[
+    Path | None,
+    typer.Option("-o", "--output", metavar="DIR", callback=folder_due, help="also write the table, JSON, CSV, page and plots there"),
+]
 Epochs = Annotated[float | None, typer.Option(help="epochs of the whole job: its time and cost from start-up to the end")]
 Hours = Annotated[float | None, typer.Option(help="hours of the whole job: the epochs it does in them, and its cost")]
 Evaluation = Annotated[float, typer.Option(help="samples evaluated after each epoch of the job, as a share of the training samples")]
 Checkpoints = Annotated[bool, typer.Option(help="whether the job writes a checkpoint after each epoch")]
+
+
+def trace_due(path: Path | None) -> Path | None:
+    """Return *path*, where a trace can be written: a file, or a folder where its name has no ending. Raise SpecError otherwise."""
+    return file_due(path) if path is not None and path.suffix else folder_due(path)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -97,19 +97,21 @@ def write_result(
     folder: Path | None,
     html: Path | None,
     name: str,
-    document: dict[str, Any],
-    texts: tuple[str, str],
-    plot: Callable[[dict[str, Any]], Picture] | None,
+    result: tuple[dict[str, Any], str],
     page: Callable[[dict[str, Any]], str],
+    plot: Callable[[dict[str, Any]], Picture] | None = None,
+    more: Mapping[str, str | bytes] | None = None,
 ) -> None:
-    """Write *document*, its *texts* (report and CSV), *plot* and *page* into *folder*, and the page to *html*, where they are given."""
+    """Write the page of *result* (document, text) to *html*, and all of it with *plot* and *more* files into *folder*, if given."""
     from sim.report.files import write_file, write_files
 
+    document, text = result
+    made = page(document) if html is not None or folder is not None else ""
     if html is not None:
-        write_file(html, page(document))
+        write_file(html, made)
         talk(f"wrote {html}")
     if folder is not None:
-        files: dict[str, str | bytes] = {f"{name}.json": json_text(document), f"{name}.txt": texts[0] + "\n", f"{name}.csv": texts[1]}
-        files |= {f"{name}.html": page(document), **(plot(document).files(name) if plot is not None else {})}
+        files: dict[str, str | bytes] = {f"{name}.json": json_text(document), f"{name}.txt": text + "\n", f"{name}.html": made}
+        files |= {**(more or {}), **(plot(document).files(name) if plot is not None else {})}
         write_files(folder, files)
         talk(f"wrote {folder}/{', '.join(files)}")

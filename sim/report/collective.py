@@ -53,14 +53,10 @@ def collective_csv(table: Table) -> str:
     return text.getvalue()
 
 
-def collective_files(table: Table) -> dict[str, str | bytes]:
-    """Return what a folder of results holds beside the JSON document, by name."""
-    return {
-        "collective.txt": collective_text(table) + "\n",
-        "collective.csv": collective_csv(table),
-        **collective_plot(table).files("collective"),
-        **(drawn.files("fabric") if table.machine and (drawn := fabric_plot(table.machine)) else {}),
-    }
+def fabric_files(table: Table) -> dict[str, bytes]:
+    """Return a picture of the fabric of the machine of *table*, by file name; none where it has no structure to show."""
+    drawn = fabric_plot(table.machine) if table.machine else None
+    return drawn.files("fabric") if drawn else {}
 
 
 def collective_plot(table: Table) -> Picture:

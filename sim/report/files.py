@@ -38,3 +38,30 @@ def replacing(path: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             temporary.unlink()
+
+
+def file_due(path: Path | None) -> Path | None:
+    """Return *path*, where a file can be written. Raise SpecError otherwise, before anything is computed for it."""
+    if path is not None and path.is_dir():
+        raise SpecError(f"{path}: is a folder; a file is due here, such as {path / 'result.html'}")
+    if path is not None:
+        _folder_of(path, path.parent)
+    return path
+
+
+def folder_due(path: Path | None) -> Path | None:
+    """Return *path*, a folder that files can be written into, or that can be made. Raise SpecError otherwise."""
+    if path is not None and path.exists() and not path.is_dir():
+        raise SpecError(f"{path}: is a file; a folder is due here")
+    if path is not None:
+        _folder_of(path, next(parent for parent in (path, *path.absolute().parents) if parent.exists()))
+    return path
+
+
+def _folder_of(path: Path, folder: Path) -> None:
+    if not folder.exists():
+        raise SpecError(f"{path}: cannot be written: there is no folder {folder}; make it first")
+    if not folder.is_dir():
+        raise SpecError(f"{path}: cannot be written: {folder} is a file")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise SpecError(f"{path}: cannot be written: nothing may be written into {folder}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sim.analysis.bottleneck import Bottleneck
 from sim.events import STALLS, Cause
-from sim.report.page.markup import unbroken
+from sim.report.page.words import unbroken
 from sim.report.picture import Picture, figure, picture
 from sim.report.style import COLOURS
 from sim.report.verdict import verdict

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sim.report.files import write_file, write_files
+from sim.report.files import file_due, folder_due, write_file, write_files
 from sim.spec.yaml import SpecError
 
 
@@ -38,3 +38,30 @@ def test_an_earlier_file_stays_until_the_new_one_is_whole(tmp_path: Path, monkey
     with pytest.raises(SpecError, match="No space left"):
         write_file(path, "new")
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+
+
+def test_places_are_judged_before_anything_is_computed(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "x.html", tmp_path / "file"):
+        assert file_due(path) == path
+    for path in (tmp_path / "folder", tmp_path / "a" / "b"):
+        assert folder_due(path) == path
+    assert file_due(None) is None and folder_due(None) is None
+    wrong = {
+        (file_due, "folder"): "folder: is a folder; a file is due here, such as",
+        (file_due, "a/x.html"): "a; make it first",
+        (file_due, "file/x.html"): "file is a file",
+        (folder_due, "file"): "file: is a file; a folder is due here",
+        (folder_due, "file/b"): "file is a file",
+    }
+    for (due, name), words in wrong.items():
+        with pytest.raises(SpecError, match=words):
+            due(tmp_path / name)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "folder"]
+
+
+def test_a_folder_that_is_read_only_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    with pytest.raises(SpecError, match="nothing may be written into"):
+        file_due(tmp_path / "x.html")

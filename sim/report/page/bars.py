@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from sim.events import STALLS
 from sim.report.page.colours import fill
-from sim.report.page.markup import Child, Figures, Html, as_time, joined, table, tag
+from sim.report.page.markup import Child, Figures, Html, joined, table, tag
+from sim.report.page.words import as_time
 from sim.report.style import MEANINGS
 
 _NAMED = 0.07

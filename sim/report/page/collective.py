@@ -8,21 +8,8 @@ from typing import Any
 
 from sim.report.page.chart import Axis, Point, axis, chart, linear_axis
 from sim.report.page.frame import Part, page
-from sim.report.page.markup import (
-    Child,
-    Figures,
-    Html,
-    as_bandwidth,
-    as_memory,
-    as_number,
-    as_time,
-    counted,
-    section,
-    table,
-    tag,
-    tiles,
-    unbroken,
-)
+from sim.report.page.markup import Child, Figures, Html, section, table, tag, tiles
+from sim.report.page.words import as_bandwidth, as_memory, as_number, as_time, counted, unbroken
 
 _TICKS = 8
 """Sizes that an axis writes, at the most."""

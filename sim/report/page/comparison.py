@@ -9,24 +9,8 @@ from sim.report.comparison import Shown, shown_by
 from sim.report.page.bars import bar, named_bars, stall_key, stall_pieces
 from sim.report.page.chart import Point, axis, chart
 from sim.report.page.frame import Part, page
-from sim.report.page.markup import (
-    Child,
-    Figures,
-    Html,
-    as_memory,
-    as_money,
-    as_number,
-    as_percent,
-    as_tenths,
-    as_time,
-    bullets,
-    counted,
-    joined,
-    section,
-    table,
-    tag,
-    unbroken,
-)  # fmt: skip
+from sim.report.page.markup import Child, Figures, Html, bullets, joined, section, table, tag
+from sim.report.page.words import as_memory, as_money, as_number, as_percent, as_plain, as_tenths, as_time, counted, unbroken
 from sim.report.whole_job import epochs_text
 
 _BARS = 60
@@ -88,7 +72,7 @@ def _pareto(rows: Sequence[Figures]) -> Part:
     ]  # fmt: skip
     if not points:
         return Part("money", "Time and money", section("money", "Time and money", tag("p", "None of these machines has a price.")))
-    across, up = axis(time.title, [point.x for point in points], _plain), axis(cost.title, [point.y for point in points], _plain)
+    across, up = axis(time.title, [point.x for point in points], as_plain), axis(cost.title, [point.y for point in points], as_plain)
     front = sorted((point.x, point.y) for point in points if point.best)
     drawn = chart(points, across, up, "Cost over time", [("front", front)] if len(front) > 1 else [])
     key = tag("figcaption", tag("span", "Orange", class_="flag"), ": nothing else is both faster and cheaper. Both axes are logarithmic.")
@@ -100,10 +84,6 @@ def _pareto(rows: Sequence[Figures]) -> Part:
 def row_job(rows: Sequence[Figures]) -> Mapping[str, Any] | None:
     """Return the whole job of the first of *rows* that has one."""
     return next((row.value("whole_job") for row in rows if row.value("whole_job")), None)
-
-
-def _plain(value: float) -> str:
-    return f"{value:g}"
 
 
 def _stall(row: Figures) -> str:

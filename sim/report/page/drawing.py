@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 from sim.analysis.bottleneck import Resource
 from sim.cluster.build import Slot
-from sim.report.page.markup import Child, Figures, Html, as_percent, joined, table, tag
+from sim.report.page.markup import Child, Figures, Html, joined, table, tag
 from sim.report.page.plan import Box, Plan, plan
 from sim.report.page.use import Use
+from sim.report.page.words import as_percent
 from sim.report.whatif import NAMES
 from sim.simulate import Run
 from sim.training.collectives.plan import CORES_COPY

@@ -8,23 +8,8 @@ from typing import Any
 from sim.events import STALLS
 from sim.report.page.bars import Piece, bar, named_bars, stall_key, swatch
 from sim.report.page.frame import Part, page
-from sim.report.page.markup import (
-    Child,
-    Figures,
-    Html,
-    as_bandwidth,
-    as_money,
-    as_number,
-    as_percent,
-    as_time,
-    counted,
-    joined,
-    section,
-    table,
-    tag,
-    tiles,
-    unbroken,
-)
+from sim.report.page.markup import Child, Figures, Html, joined, section, table, tag, tiles
+from sim.report.page.words import as_bandwidth, as_money, as_number, as_percent, as_time, counted, unbroken
 from sim.report.stash import AGAINST, RUNS
 from sim.report.style import MEANINGS
 

@@ -8,24 +8,9 @@ from typing import Any
 from sim.report.page.bars import named_bars
 from sim.report.page.chart import Axis, Point, axis, chart
 from sim.report.page.frame import Part, page
-from sim.report.page.markup import (
-    Child,
-    Figures,
-    Html,
-    as_money,
-    as_number,
-    as_percent,
-    as_time,
-    bullets,
-    joined,
-    noted,
-    section,
-    table,
-    tag,
-    tiles,
-    unbroken,
-)
+from sim.report.page.markup import Child, Figures, Html, bullets, joined, noted, section, table, tag, tiles
 from sim.report.page.whole_job import parts_bar, parts_key
+from sim.report.page.words import as_money, as_number, as_percent, as_time, unbroken
 from sim.report.whole_job import epochs_text
 
 _BARS = 12

@@ -10,30 +10,12 @@ from sim.report.excerpt import Excerpt, excerpt
 from sim.report.page.bars import Piece, bar, named_bars, stalls, swatch
 from sim.report.page.drawing import Bound, drawings, use_table
 from sim.report.page.frame import Part, page
-from sim.report.page.markup import (
-    Child,
-    Figures,
-    Html,
-    as_bandwidth,
-    as_memory,
-    as_money,
-    as_number,
-    as_time,
-    bullets,
-    counted,
-    details,
-    joined,
-    noted,
-    section,
-    table,
-    tag,
-    tiles,
-    unbroken,
-)
+from sim.report.page.markup import Child, Figures, Html, bullets, details, joined, noted, section, table, tag, tiles
 from sim.report.page.provenance import provenance
 from sim.report.page.timeline import STEPS, shown_span, timeline
 from sim.report.page.use import Use, uses, uses_document
 from sim.report.page.whole_job import whole_job
+from sim.report.page.words import as_bandwidth, as_memory, as_money, as_number, as_percent, as_time, counted, unbroken
 from sim.report.verdict import bound_by
 from sim.report.whatif import NAMES
 from sim.simulate import Run
@@ -112,7 +94,7 @@ class _Job:
             ("Epoch", found.shown("epoch_time_s", as_time), epoch),
             ("First epoch", found.shown("first_epoch/epoch_time_s", as_time), found.shown("first_epoch/cost_usd", as_money)),
             ("GPU memory", found.shown("gpu_memory_bytes/total", as_memory), joined("of ", self.own.shown("gpu_memory_bytes", as_memory))),
-            ("Expected error", found.shown("expected_error/median", _percent) if error else "unknown", self._error(error)),
+            ("Expected error", found.shown("expected_error/median", as_percent) if error else "unknown", self._error(error)),
         ]
         if found.value("whole_job"):
             costs = found.shown("whole_job/cost_usd", as_money)
@@ -122,7 +104,7 @@ class _Job:
     def _error(self, error: Mapping[str, Any] | None) -> Html:
         if error is None:
             return Html("nothing like it was measured")
-        return joined("median; one in ten above ", self.figures.shown("expected_error/p90", _percent))
+        return joined("median; one in ten above ", self.figures.shown("expected_error/p90", as_percent))
 
     # --- the parts -----------------------------------------------------------------------------------------------
 
@@ -249,7 +231,3 @@ def _waited(run: Run, number: int) -> list[dict[str, Any]]:
         for row in run.jobs[number].warm.resources
         if row.seconds > 1e-12
     ]
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"

@@ -8,21 +8,8 @@ from typing import Any
 from sim.report.page.bars import bar, named_bars, stall_key, stall_pieces
 from sim.report.page.chart import Point, axis, chart
 from sim.report.page.frame import Part, page
-from sim.report.page.markup import (
-    Child,
-    Figures,
-    Html,
-    as_money,
-    as_number,
-    as_percent,
-    as_rate,
-    as_time,
-    bullets,
-    section,
-    table,
-    tag,
-    unbroken,
-)
+from sim.report.page.markup import Child, Figures, Html, bullets, section, table, tag
+from sim.report.page.words import as_money, as_number, as_percent, as_rate, as_time, unbroken
 
 
 def scaling_page(document: Mapping[str, Any]) -> str:

@@ -7,20 +7,8 @@ from typing import Any
 
 from sim.report.page.bars import named_bars
 from sim.report.page.frame import Part, page
-from sim.report.page.markup import (
-    Child,
-    Figures,
-    Html,
-    as_number,
-    as_rate,
-    as_time,
-    counted,
-    section,
-    table,
-    tag,
-    tiles,
-    unbroken,
-)
+from sim.report.page.markup import Child, Figures, Html, section, table, tag, tiles
+from sim.report.page.words import as_number, as_plain, as_rate, as_time, counted, unbroken
 from sim.report.share import workers_of
 
 _GAIN = 5e-4
@@ -107,14 +95,10 @@ def _table(whole: Figures) -> Part:
             own = whole.inside(f"policies/{place}/jobs/{number}")
             rows.append([
                 policy["policy"], job["workload"], own.shown("gpus", as_number), own.shown("workers_per_gpu", as_number),
-                own.shown("throughput_samples_per_s", as_number), own.shown("throughput_gain", _signed), own.shown("epochs", _plain),
+                own.shown("throughput_samples_per_s", as_number), own.shown("throughput_gain", _signed), own.shown("epochs", as_plain),
                 own.shown("start_s", as_time), own.shown("end_s", as_time),
             ])  # fmt: skip
     titles = ["GPUs", "workers a GPU", "samples/s", "gain", "epochs", "from", "to"]
     head = [("policy", False), ("job", False), *((title, True) for title in titles)]
     lead = "Workers while most jobs run; they are divided again whenever one comes or goes. Samples/s: mean from start to end, caches warm."
     return Part("table", "Table", section("table", "All figures", table(head, rows, "Jobs by policy", "sortable"), lead=lead))
-
-
-def _plain(value: float) -> str:
-    return f"{value:g}"

@@ -7,24 +7,8 @@ from typing import Any
 
 from sim.report.page.chart import Point, chart, linear_axis
 from sim.report.page.frame import Part, page
-from sim.report.page.markup import (
-    Child,
-    Figures,
-    Html,
-    as_money,
-    as_number,
-    as_percent,
-    as_rate,
-    as_time,
-    counted,
-    joined,
-    noted,
-    section,
-    table,
-    tag,
-    tiles,
-    unbroken,
-)
+from sim.report.page.markup import Child, Figures, Html, joined, noted, section, table, tag, tiles
+from sim.report.page.words import as_money, as_number, as_percent, as_plain, as_rate, as_time, counted, unbroken
 from sim.report.spot import policy_in_words, slower
 
 _SPREADS = (("time_s", 3600.0, "hours", as_time), ("cost_usd", 1.0, "USD", as_money))
@@ -107,15 +91,11 @@ def _chart(whole: Figures, key: str, scale: float, unit: str, write: Any) -> Htm
     if max(values) - min(values) <= _UNLIKE * max(values):
         return None
     shown = [*values, demand / scale] if demand is not None else values
-    across, up = linear_axis(unit, shown, _plain), linear_axis("% of courses", [0.0, 100.0], _plain)
+    across, up = linear_axis(unit, shown, as_plain), linear_axis("% of courses", [0.0, 100.0], as_plain)
     lines = [("front", [(point.x, point.y) for point in points])]
     lines += [("ideal", [(demand / scale, up.low), (demand / scale, up.high)])] if demand is not None else []
     caption = tag("figcaption", f"Dashed: on demand, {write(demand)}.") if demand is not None else None
     return tag("figure", chart(points, across, up, f"Share of courses within a {key.partition('_')[0]}", lines), caption)
-
-
-def _plain(value: float) -> str:
-    return f"{value:g}"
 
 
 def _course(whole: Figures) -> Part:

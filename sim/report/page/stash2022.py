@@ -7,22 +7,8 @@ from typing import Any, NamedTuple
 
 from sim.report.page.chart import Point, axis, chart
 from sim.report.page.frame import Part, page
-from sim.report.page.markup import (
-    Child,
-    Figures,
-    Html,
-    as_money,
-    as_number,
-    as_time,
-    bullets,
-    details,
-    joined,
-    section,
-    table,
-    tag,
-    tiles,
-    unbroken,
-)
+from sim.report.page.markup import Child, Figures, Html, bullets, details, joined, section, table, tag, tiles
+from sim.report.page.words import as_money, as_number, as_tenths, as_time, unbroken
 from sim.study.stash2022 import FAMILIES, Family
 
 
@@ -41,10 +27,6 @@ def _whole(value: float) -> str:
     return f"{value:.0f}"
 
 
-def _tenth(value: float) -> str:
-    return f"{value:.1f}"
-
-
 def _cents(value: float) -> str:
     return f"{value:.2f}"
 
@@ -52,7 +34,7 @@ def _cents(value: float) -> str:
 _MEASURES = (
     Measure("interconnect", "interconnect_stall_percent", "Interconnect stall", "% of RUN1", _whole,
             "What exchanging gradients inside the machine adds, in per cent of RUN1."),
-    Measure("network", "network_slowdown", "Over the network", "times as long as one machine", _tenth,
+    Measure("network", "network_slowdown", "Over the network", "times as long as one machine", as_tenths,
             "Two instances over the network against one with as many GPUs: how many times as long a step takes."),
     Measure("prep", "prep_stall_percent", "Prep stall", "% of RUN3", _whole,
             "What decoding adds with a warm page cache, in per cent of RUN3."),
@@ -176,7 +158,7 @@ def _micro(whole: Figures) -> Part:
     cells: list[list[Child]] = [
         [
             row.value("model"), row.value("hardware"), row.shown("gradient_tensors", as_number), row.shown("gradient_bytes", _megabytes),
-            row.shown("communication_s_per_step", as_time), row.shown("communication_stall_percent", _tenth),
+            row.shown("communication_s_per_step", as_time), row.shown("communication_stall_percent", as_tenths),
         ]
         for row in rows
     ]  # fmt: skip

@@ -7,22 +7,8 @@ from typing import Any
 
 from sim.report.page.bars import named_bars
 from sim.report.page.frame import Part, page
-from sim.report.page.markup import (
-    Child,
-    Figures,
-    Html,
-    as_money,
-    as_price,
-    as_time,
-    counted,
-    joined,
-    noted,
-    section,
-    table,
-    tag,
-    tiles,
-    unbroken,
-)
+from sim.report.page.markup import Child, Figures, Html, joined, noted, section, table, tag, tiles
+from sim.report.page.words import as_money, as_price, as_time, counted, unbroken
 from sim.report.whatif import LABELS, NAMES, matters
 
 _FILLS = {"twice": "var(--busy)", "infinite": "var(--accent)"}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from sim.report.page.bars import Piece, bar, named_bars, swatch
-from sim.report.page.markup import Child, Figures, Html, as_money, as_time, joined, table, tag
+from sim.report.page.markup import Child, Figures, Html, joined, table, tag
+from sim.report.page.words import as_money, as_time
 from sim.report.whole_job import epochs_text
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.report.page.markup import Figures, as_money, as_time, joined, table, tag, unbroken
+from sim.report.page.markup import Figures, joined, noted, table, tag, tiles
+from sim.report.page.words import as_money, as_time
 from tests.report.page.reading import Page, assert_figures_are_the_documents
 
 # What the parser replaces itself (NUL, carriage return) cannot come back.
@@ -45,6 +46,12 @@ def test_a_table_has_heads_for_rows_and_columns() -> None:
     assert page.all("caption")[0].text == "Times"
 
 
-def test_numbers_stay_with_their_units() -> None:
-    assert unbroken("at 3 117 samples/s, 61 % of 302 ms") == "at 3\u00a0117\u00a0samples/s, 61\u00a0% of 302\u00a0ms"
-    assert unbroken("2 nodes and 8 GPUs") == "2 nodes and 8 GPUs"
+def test_tiles_have_a_name_a_value_and_what_is_worth_saying() -> None:
+    page = Page(tiles([("Step", "250 ms", None), ("Costs", "1 USD", "spot")]))
+    assert [[part.text for part in tile.inside] for tile in page.all("div")] == [["Step", "250 ms"], ["Costs", "1 USD", "spot"]]
+
+
+def test_a_box_of_notes_is_there_only_with_notes() -> None:
+    assert noted("Beware", []) is None
+    box = noted("Beware", ["a < b"])
+    assert box is not None and [item.text for item in Page(box).all("li")] == ["a < b"]

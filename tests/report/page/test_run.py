@@ -103,9 +103,13 @@ def test_the_command_writes_the_page_it_describes(tmp_path: Path, capsys: pytest
     assert (tmp_path / "out" / "report.html").read_text(encoding="utf-8") == path.read_text(encoding="utf-8")
 
 
-def test_a_page_that_cannot_be_written_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", "p3.2xlarge", "resnet50", "--fast", "--html", str(tmp_path / "no" / "page.html")]) == 2
-    assert "page.html: cannot be written: No such file or directory" in capsys.readouterr().err
+def test_a_page_that_cannot_be_written_is_said_before_anything_is_simulated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sim.study.scaling.answers", lambda *_, **__: pytest.fail("simulated for nothing"))
+    for option in ("--html", "--trace"):
+        assert main(["run", "p3.2xlarge", "resnet50", "--fast", option, str(tmp_path / "no" / "page.json")]) == 2
+        assert f"page.json: cannot be written: there is no folder {tmp_path / 'no'}; make it first" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 

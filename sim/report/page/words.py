@@ -1,0 +1,67 @@
+"""How is a figure said on a page? In words, with its unit, as many digits as a reader wants."""
+
+from __future__ import annotations
+
+import re
+
+from sim.units import show
+
+
+def unbroken(text: str) -> str:
+    """Return *text* with numbers and their units kept on one line."""
+    return re.sub(r"(?<=\d) (?=\d{3}|%|samples|[mu]?s\b|min\b|h\b|USD|[KMGT]i?B)", "\u00a0", text)
+
+
+def counted(count: int, what: str) -> str:
+    """Return *count* of *what* in words: 1 GPU, 2 GPUs."""
+    return f"{count} {what}{'s' * (count != 1)}"
+
+
+def as_time(seconds: float) -> str:
+    """Return *seconds* in words."""
+    return show(seconds, "time")
+
+
+def as_money(usd: float) -> str:
+    """Return *usd* in words."""
+    return f"{usd:.2f} USD" if usd >= 0.095 else f"{usd:.2g} USD"
+
+
+def as_price(usd_per_hour: float) -> str:
+    """Return *usd_per_hour* in words."""
+    return f"{usd_per_hour:.2f} USD/h"
+
+
+def as_rate(per_second: float) -> str:
+    """Return samples per second in words."""
+    return f"{per_second:,.0f} samples/s".replace(",", " ")
+
+
+def as_memory(nbytes: float) -> str:
+    """Return *nbytes* in words."""
+    return show(nbytes, "binary size")
+
+
+def as_bandwidth(rate: float) -> str:
+    """Return *rate* (bytes/s) in words."""
+    return show(rate, "bandwidth")
+
+
+def as_percent(share: float) -> str:
+    """Return a *share* (0..1) in per cent."""
+    return f"{100 * share:.0f} %"
+
+
+def as_number(value: float) -> str:
+    """Return a count in words."""
+    return f"{value:,.0f}".replace(",", " ")
+
+
+def as_tenths(value: float) -> str:
+    """Return *value* with a digit after the point."""
+    return f"{value:.1f}"
+
+
+def as_plain(value: float) -> str:
+    """Return *value* with as many digits as it needs."""
+    return f"{value:g}"
