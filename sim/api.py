@@ -80,29 +80,36 @@ def compare(
     stack: str | None = None,
     sort: str = "time",
     market: str = "on-demand",
+    epochs: float | None = None,
+    hours: float | None = None,
     processes: int | None = 1,
 ) -> DataFrame:
     """Return a row for each machine, figures in columns that carry their unit, fastest (or what *sort* says) first.
 
     *hardware* defaults to the whole catalogue; *where* are conditions such as ``gpus=8``. Machines that cannot run the workload come
-    last, with the reason in ``problem``. *processes* simulate side by side (None: one a core). Raise `SpecError` where nothing is left.
+    last, with the reason in ``problem``. With *epochs* or *hours* machines are compared by the whole job, whose figures have columns.
+    *processes* simulate side by side (None: one a core). Raise `SpecError` where nothing is left.
     """
     import pandas
 
-    scenario = Scenario("", str(workload), _texts(overrides), batch=batch, precision=precision, stack=stack, market=market_of(market))
+    scenario = Scenario(
+        "", str(workload), _texts(overrides), batch=batch, precision=precision, stack=stack, market=market_of(market),
+        plan=plan_of(epochs, hours),
+    )  # fmt: skip
     names = machines([str(name) for name in hardware], where)
     rows = compare_machines(scenario, names, document_of, nodes=nodes, processes=processes)
     found = comparison_document(str(workload), rows, sort)
     flat = [
-        {key: value for key, value in row.items() if not isinstance(value, dict)}
+        {key: value for key, value in row.items() if key != "whole_job" and not isinstance(value, dict)}
         | {f"{cause}_s": seconds for cause, seconds in row["stalls_s"].items()}
         | {"expected_error": (row["expected_error"] or {}).get("median")}
+        | {f"whole_job_{key}": value for key, value in (row["whole_job"] or {}).items() if key in ("epochs", "time_s", "cost_usd")}
         for row in found["rows"]
     ]
     return pandas.DataFrame([*flat, *found["left_out"]])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
     """One finished run: what was asked, and what came out; a notebook shows it as a table."""
 
@@ -175,12 +182,23 @@ class Result:
         again = answer(self.scenario, keep_rates=True)
         write_file(Path(path), run_page(again.run, self.document, self.answer.bottlenecks))
 
+    def __repr__(self) -> str:
+        return "\n".join(_line(document) for document in self.document.get("jobs", [self.document]))
+
     def _repr_html_(self) -> str:
         return "".join(_section(document) for document in self.document.get("jobs", [self.document]))
 
 
 def _texts(overrides: Mapping[str, object] | None) -> tuple[str, ...]:
     return tuple(f"{key}={value}" for key, value in (overrides or {}).items())
+
+
+def _line(document: Mapping[str, Any]) -> str:
+    """Return in a line what one job does, how fast, and what bounds it."""
+    rate = f"{document['throughput_samples_per_s']:,.0f}".replace(",", " ")
+    gpus = f"{document['gpus']} GPU{'s' * (document['gpus'] > 1)}"
+    speed = f"step {show(document['step_time_s'], 'time')}, {rate} samples/s"
+    return f"<{document['workload']} on {document['hardware']}, {gpus}: {speed}. {document['verdict']}>"
 
 
 def _section(document: Mapping[str, Any]) -> str:

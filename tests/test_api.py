@@ -41,6 +41,23 @@ def test_a_notebook_shows_a_table_and_a_picture(tmp_path: Path) -> None:
     assert (tmp_path / "stalls.png").read_bytes() == picture.png
 
 
+def test_a_result_is_told_in_a_line() -> None:
+    """A shell that shows a result, or a picture, is not flooded."""
+    result = simulate("p3.2xlarge", "resnet50")
+    said = repr(result)
+    assert said.startswith("<resnet50 on p3.2xlarge, 1 GPU: ") and result.document["verdict"] in said and len(said) < 400
+    assert len(repr(result.plot())) < 100
+    assert len(repr(simulate("p3.16xlarge", "resnet18-and-vgg16")).splitlines()) == 2
+
+
+def test_machines_are_compared_by_a_whole_job_where_one_is_asked_for() -> None:
+    table = compare("resnet18", ["p3.2xlarge", "g4dn.xlarge"], hours=2)
+    assert table.whole_job_time_s.tolist() == pytest.approx([7200, 7200]) and table.whole_job_epochs.is_monotonic_decreasing
+    assert "whole_job" not in table and not any("whole_job" in name for name in compare("resnet18", ["p3.2xlarge"]))
+    with pytest.raises(SpecError, match="--epochs and --hours: write one of the two"):
+        compare("resnet18", ["p3.2xlarge"], epochs=3, hours=2)
+
+
 def test_a_result_writes_its_trace(tmp_path: Path) -> None:
     result = simulate("p3.2xlarge", "resnet50")
     assert "3 steps" in result.trace(tmp_path / "trace.json.gz")

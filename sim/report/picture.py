@@ -38,6 +38,9 @@ class Picture:
             raise SpecError(f"{path}: a picture in a file '*{suffix}'; write .png or .svg")
         write_file(Path(path), kinds[suffix])
 
+    def __repr__(self) -> str:
+        return f"<a picture: {len(self.png)} bytes of PNG, {len(self.svg)} of SVG>"
+
     def _repr_png_(self) -> bytes:
         return self.png
 

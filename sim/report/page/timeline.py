@@ -127,7 +127,7 @@ def _rows(rank: RankExcerpt, span: Span) -> list[tuple[str, list[Html]]]:
     rows = [
         ("training loop", [_wait(wait, span) for wait in rank.waits if _seen(wait, span)]),
         ("GPU", [_work(work, span) for work in rank.compute if _seen(work, span)]),
-        ("all-reduce", [_bound(work, span) for work in rank.bounds if _seen(work, span)]),
+        ("exchange", [_bound(work, span) for work in rank.bounds if _seen(work, span)]),
         ("copy to GPU", [_work(work, span, "copy") for work in rank.copies if _seen(work, span)]),
     ]
     streams: dict[str, list[Html]] = {}

@@ -1,0 +1,39 @@
+"""Does a table of collectives say the same in text, JSON and CSV? Oracles: rows by hand, the csv module."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+from sim.report.collective import collective_csv, collective_document, collective_plot, collective_text, fabric_files
+from sim.spec.library import load_hardware
+from sim.training.collectives.table import Row, Table
+
+ROWS = (
+    Row(2**20, 1e-3, 1.0e9, 1.75e9, "Tree", "LL", 4, "NVLink 0"),
+    Row(2**30, 0.5, 2.0e9, 3.5e9, "Ring", "Simple", 12, "NIC 0"),
+)
+
+
+def test_json_and_csv_hold_the_same_rows() -> None:
+    table = Table("toy", "all_reduce", 2, 8, ROWS, 3e9)
+    document = collective_document(table)
+    read = list(csv.DictReader(io.StringIO(collective_csv(table))))
+    assert [{key: str(value) for key, value in row.items()} for row in document["rows"]] == read
+    assert (document["gpus"], document["bisection_bytes_per_s"], document["rows"][1]["time_s"]) == (8, 3e9, 0.5)
+
+
+def test_the_text_has_a_line_a_size() -> None:
+    lines = collective_text(Table("toy", "all_reduce", 1, 8, ROWS)).splitlines()
+    assert lines[0] == "all_reduce on toy: 8 GPUs on 1 node"
+    assert [line.split()[:2] for line in lines[-2:]] == [["1", "MiB"], ["1", "GiB"]]
+    assert lines[-1].endswith("Ring            Simple         12  NIC 0")
+    assert not any("halves" in line for line in lines)
+    assert "between halves of the cluster: 3 GB/s each way" in collective_text(Table("toy", "all_reduce", 2, 8, ROWS, 3e9))
+
+
+def test_pictures() -> None:
+    assert collective_plot(Table("toy", "all_reduce", 1, 8, ROWS)).png.startswith(b"\x89PNG")
+    plain, cluster = (load_hardware(name).spec for name in ("p3.16xlarge", "64x-dgx-a100-torus"))
+    assert fabric_files(Table("toy", "all_reduce", 1, 8, ROWS, machine=plain)) == {}
+    assert set(fabric_files(Table("toy", "all_reduce", 64, 512, ROWS, machine=cluster))) == {"fabric.png", "fabric.svg"}

@@ -1,0 +1,53 @@
+"""Does a recommendation say what was found? Oracles: two candidates by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sim.analysis.whole_job import Plan, WholeJob
+from sim.report.recommendation import SHOWN, recommendation_document, recommendation_text
+from sim.study.recommend import Budget, Candidate, Recommendation
+
+BEST = Candidate(
+    "p3.2xlarge", 2, "spot", {"gpus": 2, "step_time_s": 0.1, "expected_error": None}, 3.0, WholeJob(60.0, 1000.0, 2000.0, 0.0, 5.0, 35.0),
+    7.5, 600.0,
+)  # fmt: skip
+OTHER = replace(BEST, hardware="g4dn.xlarge", nodes=1, market="on_demand", job=BEST.job._replace(later_epochs=9000.0), cost=4.0)
+
+
+def found(best: Candidate | None, ranked: tuple[Candidate, ...], budget: Budget | None = None) -> Recommendation:
+    near = None if best else next(iter(ranked), None)
+    given = budget or Budget(time=3600.0)
+    return Recommendation(Plan(3.0), given, best, None, near, ranked, {"dgx-2": "dgx-2: no price is known (spot)"}, ["how sure it is"])
+
+
+def test_the_document_has_every_candidate_whole() -> None:
+    document = recommendation_document("w", found(BEST, (BEST, OTHER)))
+    assert [row["hardware"] for row in document["candidates"]] == ["p3.2xlarge", "g4dn.xlarge"]
+    assert document["best"] == document["candidates"][0]
+    assert sum(document["best"]["parts_s"].values()) == document["best"]["total_time_s"] == 3100.0
+    assert [row["within_budget"] for row in document["candidates"]] == [True, False]
+
+
+def test_the_answer_comes_first() -> None:
+    text = recommendation_text(recommendation_document("w", found(BEST, (BEST, OTHER))))
+    assert text.startswith("Rent 2 x p3.2xlarge (spot): 3 epochs of w in 51.7 min and 7.50 USD.")
+    assert "how sure it is" in text and text.count("\n*") == 1
+
+
+def test_a_missed_budget_tells_by_how_much() -> None:
+    """By hand: 3100 s are 3.3 % more than 3000; 7.5 USD are 7.5 times 1 USD."""
+    for budget, words in ((Budget(time=3000.0), "nearest, 3.3 % above: 2 x p3.2xlarge"), (Budget(money=1.0), "nearest, 7.5 times that")):
+        text = recommendation_text(recommendation_document("w", found(None, (BEST,), budget)))
+        assert text.startswith("Nothing meets") and words in text
+
+
+def test_where_nothing_runs_the_reasons_are_told() -> None:
+    text = recommendation_text(recommendation_document("w", found(None, ())))
+    assert text.startswith("No machine") and "dgx-2: no price is known (spot)" in text
+
+
+def test_a_long_table_is_cut_and_says_so() -> None:
+    many = tuple(replace(OTHER, nodes=1 + place) for place in range(SHOWN + 3))
+    text = recommendation_text(recommendation_document("w", found(BEST, many)))
+    assert text.count("g4dn.xlarge") == SHOWN and "and 3 more" in text

@@ -1,0 +1,57 @@
+"""Does the terminal show what the document says? Oracles: a document of a run, lengths of bars, efficiencies by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim.report.table import BAR, bar, run_text, scaling_text
+from tests.report.page.cases import document, found
+
+
+@given(st.floats(-0.5, 1.5))
+def test_a_bar_is_as_long_as_its_share(share: float) -> None:
+    eighths = {"█": 8, "▉": 7, "▊": 6, "▋": 5, "▌": 4, "▍": 3, "▎": 2, "▏": 1}
+    length = sum(eighths[letter] for letter in bar(share)) / (8 * BAR)
+    assert length == pytest.approx(min(1.0, max(0.0, share)), abs=1 / (16 * BAR) + 1e-9)
+
+
+def test_every_cause_that_a_step_has_is_a_line() -> None:
+    own, run = document("slow disk"), found("slow disk").run
+    text = run_text(run, own)
+    for cause, seconds in own["stalls_s"].items():
+        line = next((line for line in text.splitlines() if line.startswith(f"  {cause} ")), "")
+        assert bool(line) == (max(seconds, own["first_epoch"]["stalls_s"][cause]) > 1e-12)
+        assert not line or f"{100 * seconds / own['step_time_s']:.1f} %" in line
+    assert own["verdict"] in text and all(note in text for note in (*own["assumptions"], *own["warnings"]))
+
+
+def test_verbose_lists_resources() -> None:
+    own, run = document("exchange"), found("exchange").run
+    assert "waited for, in a warm step:" not in run_text(run, own)
+    text = run_text(run, own, verbose=True)
+    assert all(row.resource in text for row in run.jobs[0].warm.resources)
+
+
+def size(gpus: int, rate: float, **more: Any) -> dict[str, Any]:
+    return {
+        "nodes": 1, "gpus": gpus, "step_time_s": 0.1, "throughput_samples_per_s": rate, "cost_per_epoch_usd": None, "whole_job": None,
+        "stalls_s": {"compute": 0.08, "network": 0.02}, "warnings": [],
+    } | more  # fmt: skip
+
+
+def test_efficiency_is_against_the_first_size_of_each_job() -> None:
+    """By hand: 150 samples/s of 2 GPUs against 100 of one are 75 %; each job has its own beginning."""
+    text = scaling_text([size(1, 100.0), size(2, 150.0, warnings=["beware"])])
+    assert "100.0 %" in text.splitlines()[1] and "75.0 %" in text.splitlines()[2] and "network 20 %" in text and "- beware" in text
+    jobs = scaling_text([size(1, 100.0, job=0), size(1, 10.0, job=1), size(2, 20.0, job=1)])
+    assert jobs.count("100.0 %") == 3
+
+
+def test_sizes_that_cannot_run_say_why() -> None:
+    failed = {"nodes": 9, "gpus": 72, "infeasible": "long", "infeasible_briefly": "too few nodes"}
+    assert scaling_text([size(1, 100.0), failed]).splitlines()[-1].endswith("72  too few nodes")
+    assert "too few nodes" in scaling_text([failed])

@@ -1,0 +1,48 @@
+"""Which sizes and machines does a table of collectives take? Oracles: sizes by hand, bandwidths of links."""
+
+from __future__ import annotations
+
+import pytest
+
+from sim.spec.yaml import SpecError
+from sim.study.collective import collective_table, sizes_of
+
+
+def test_sizes() -> None:
+    assert sizes_of("25MiB") == [25 * 2**20]
+    assert sizes_of("1MiB..8MiB") == [2**20 << step for step in range(4)]
+    assert sizes_of("1MiB..3MiB") == [2**20, 2**21, 3 * 2**20]
+    assert sizes_of("1KiB..1MiB:3") == [2**10, 2**15, 2**20]
+
+
+@pytest.mark.parametrize("text", ["", "1MiB..", "8MiB..1MiB", "1MiB..8MiB:1", "1MiB..8MiB:x", "0B", "1Gbps", "5"])
+def test_what_is_no_size_is_told(text: str) -> None:
+    with pytest.raises(SpecError, match="--bytes"):
+        sizes_of(text)
+
+
+def test_bus_bandwidth_is_what_ranks_must_send() -> None:
+    """Oracle: nccl-tests' factors, 2(n-1)/n of an all-reduce and 1 of a broadcast."""
+    for op, factor in (("all_reduce", 2 * 7 / 8), ("all_gather", 7 / 8), ("broadcast", 1.0)):
+        (row,) = collective_table("p3.16xlarge", op, [2**26]).rows
+        assert row.algbw == pytest.approx(2**26 / row.time) and row.busbw == pytest.approx(factor * row.algbw)
+
+
+def test_nothing_is_faster_than_its_links() -> None:
+    """Oracle: each node of two sends every byte once through 25 Gbps, whatever is chosen."""
+    for op in ("all_reduce", "all_gather", "reduce_scatter"):
+        for row in collective_table("p3.16xlarge", op, [2**20, 2**30], nodes=2).rows:
+            assert row.busbw < 2 * 25e9 / 8
+
+
+@pytest.mark.parametrize(
+    ("hardware", "op", "options", "words"),
+    [
+        ("p3.2xlarge", "all_reduce", {}, "a collective needs 2 ranks or more, there is 1; --nodes 2 adds a node"),
+        ("p3.16xlarge", "allreduce", {}, "--op allreduce: write one of all_reduce"),
+        ("p3.16xlarge", "all_reduce", {"gpus": 99}, "99"),
+    ],
+)
+def test_what_cannot_be_is_told(hardware: str, op: str, options: dict[str, int], words: str) -> None:
+    with pytest.raises(SpecError, match=words):
+        collective_table(hardware, op, [2**20], **options)

@@ -1,0 +1,87 @@
+"""Does the program speak as it should? Oracles: exit codes by hand, what stands on stdout and stderr, files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import typer
+
+from sim.report.picture import Picture
+from sim.spec.yaml import SpecError
+from sim.terminal import exit_code, json_text, show_table, talk, without_anywhere, write_result
+
+
+def test_options_that_may_stand_anywhere_are_taken_out() -> None:
+    assert without_anywhere(["run", "-q", "a", "--debug"]) == (["run", "a"], {"quiet", "debug"})
+    assert without_anywhere(["run", "--", "-q"]) == (["run", "--", "-q"], set())
+
+
+def app(problem: BaseException | None) -> typer.Typer:
+    made = typer.Typer(pretty_exceptions_enable=False)
+
+    @made.command()
+    def act() -> None:
+        if problem is not None:
+            raise problem
+        typer.echo("done")
+
+    return made
+
+
+@pytest.mark.parametrize(
+    ("problem", "code", "said"),
+    [
+        (None, 0, ""), (SpecError("x: wrong"), 2, "x: wrong\n"), (KeyboardInterrupt(), 130, ""), (typer.Exit(1), 1, ""),
+        (ValueError("oops"), 2, "internal error: ValueError: oops; --debug shows where\n"),
+    ],
+)  # fmt: skip
+def test_how_it_ends(problem: BaseException | None, code: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code(app(problem), []) == code
+    assert capsys.readouterr().err == said
+
+
+def test_debug_shows_where(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ValueError, match="oops"):
+        exit_code(app(ValueError("oops")), ["--debug"])
+
+
+def test_quiet_says_nothing_but_errors(capsys: pytest.CaptureFixture[str]) -> None:
+    exit_code(app(None), ["-q"])
+    talk("wrote it")
+    assert capsys.readouterr().err == ""
+    exit_code(app(None), [])
+    talk("wrote it")
+    assert capsys.readouterr().err == "wrote it\n"
+
+
+def test_one_form_at_a_time(capsys: pytest.CaptureFixture[str]) -> None:
+    for forms, shown in (((True, False), '{\n  "a": 1\n}\n'), ((False, True), "csv"), ((False, False), "text\n")):
+        show_table({"a": 1}, "text", "csv", *forms)
+        assert capsys.readouterr().out == shown
+    with pytest.raises(SpecError, match="--json and --csv"):
+        show_table({}, "", "", True, True)
+
+
+def test_a_result_is_written_in_all_its_forms(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    talk.quiet = False
+    document = {"a": 1}
+    made: list[dict[str, int]] = []
+
+    def page(given: dict[str, int]) -> str:
+        made.append(given)
+        return "<html>"
+
+    write_result(tmp_path / "out", tmp_path / "x.html", "it", (document, "text"), page, lambda _: Picture(b"png", b"svg"), {"it.csv": "c"})
+    files = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    assert files == {
+        "it.json": json_text(document).encode(), "it.txt": b"text\n", "it.html": b"<html>", "it.csv": b"c", "it.png": b"png",
+        "it.svg": b"svg",
+    }  # fmt: skip
+    assert json.loads(files["it.json"]) == document and (tmp_path / "x.html").read_text() == "<html>" and len(made) == 1
+    assert capsys.readouterr().err.count("wrote ") == 2
+
+
+def test_without_a_place_nothing_is_drawn() -> None:
+    write_result(None, None, "it", ({}, ""), lambda _: pytest.fail("drawn for nothing"))
