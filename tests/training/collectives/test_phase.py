@@ -104,6 +104,19 @@ def test_a_ring_and_a_copy_on_one_link_get_half_each(executor):
 
 
 @executors
+@pytest.mark.parametrize("copies", [1, 2])
+def test_an_all_reduce_beside_copies_to_a_gpu_slows_by_the_fair_share(executor, copies):
+    """Closed form: beside copies from the host through one PCIe switch that outlast it, the ring has 1/(copies + 1) of a GPU's port."""
+    toys = machine(4, wiring="pcie", pcie=10e9)
+    rig = Rig(toys, executor)
+    rig.ring("ring", 1e9)
+    for copy in range(copies):
+        rig.copy(f"copy{copy}", 1e11, ["socket0>plx0", "plx0>gpu1"])
+    rig.env.run()
+    assert rig.ends["ring"] == pytest.approx((copies + 1) * all_reduce_alone(toys, executor, 1e9), rel=0.02)
+
+
+@executors
 def test_two_rings_on_one_nic_get_half_each(executor):
     """Fair share: two all-reduces between two nodes, each alone for 1 s, take 2 s together."""
     rig = Rig(machine(1, 2, nic=1e9), executor)

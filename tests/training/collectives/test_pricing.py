@@ -8,12 +8,14 @@ from hypothesis import strategies as st
 
 from sim.spec.yaml import SpecError
 from sim.training.collectives.all_to_all import all_to_all_time
+from sim.training.collectives.broadcast import broadcast_time
 from sim.training.collectives.halving_doubling import halving_doubling_time
 from sim.training.collectives.hierarchical import Level, hierarchical_all_reduce_time
 from sim.training.collectives.nvls import nvls_all_reduce_time
 from sim.training.collectives.plan import Tuning, plan_collectives
-from sim.training.collectives.pricing import nvls_piece, nvls_shards, tree_piece
+from sim.training.collectives.pricing import nvls_piece, nvls_shards, piece_of, tree_piece
 from sim.training.collectives.protocols import WIRE_BYTES, latency_share
+from sim.training.collectives.ring import ring_all_gather_time
 from sim.training.collectives.tree import depth
 from sim.training.job import EXECUTORS
 from tests.harness import Rig, cluster, loads, machine, toy_node
@@ -58,6 +60,42 @@ def test_all_to_all_between_nodes(n, nbytes, nic, latency):
     """Closed form: (n-1)(S/(nB) + l)."""
     toys = machine(1, n, nic=nic, network_latency=latency, pcie=1e15)
     assert cost(toys, nbytes, "Pairwise", op="all_to_all").alone == pytest.approx(all_to_all_time(n, nbytes, nic, latency), rel=1e-9)
+
+
+@pytest.mark.parametrize("op", ["all_gather", "reduce_scatter"])
+@given(n=st.integers(2, 16), nbytes=sizes, nic=st.floats(1e8, 1e11), latency=st.floats(0, 1e-3))
+def test_half_an_all_reduce_between_nodes(op, n, nbytes, nic, latency):
+    """Closed form: (n-1)(S/(nB) + l)."""
+    toys = machine(1, n, nic=nic, network_latency=latency, pcie=1e15)
+    assert cost(toys, nbytes, "Ring", op=op).alone == pytest.approx(ring_all_gather_time(n, nbytes, nic, latency), rel=1e-9)
+
+
+@given(n=st.integers(2, 16), power=st.integers(21, 33), nic=st.floats(1e8, 1e11), latency=st.floats(0, 1e-3))
+def test_a_broadcast_between_nodes(n, power, nic, latency):
+    """Closed form: a pipeline of n - 1 hops in the pieces that NCCL cuts."""
+    toys, nbytes = machine(1, n, nic=nic, network_latency=latency, pcie=1e15), 2.0**power
+    pieces = round(nbytes / piece_of(nbytes, n - 1))
+    assert cost(toys, nbytes, "Ring", op="broadcast").alone == pytest.approx(broadcast_time(n, nbytes, nic, latency, pieces), rel=1e-9)
+
+
+@given(power=st.integers(1, 6), nbytes=sizes, nic=st.floats(1e8, 1e11), latency=st.floats(0, 1e-3))
+def test_a_gather_in_doubling_steps(power, nbytes, nic, latency):
+    """Closed form of PAT: log2(n) l + (n-1)/n S/B."""
+    n = 2**power
+    toys = machine(1, n, nic=nic, network_latency=latency, pcie=1e15)
+    expected = power * latency + (n - 1) / n * nbytes / nic
+    assert cost(toys, nbytes, "PAT", op="all_gather").alone == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "gpus", "payloads"), [("CollNetChain", 2, 1), ("CollNetChain", 4, 2), ("CollNetDirect", 2, 1), ("CollNetDirect", 4, 1.5)]
+)
+def test_a_switch_that_adds_is_fed_by_the_gpus_of_a_node(algorithm, gpus, payloads):
+    """Closed forms of large payloads on any number of nodes: S through each NIC; inside, up and down a chain, or 2(g-1)/g to all others."""
+    slow_card = cluster(toy_node(gpus, nic=1e9, nvlink=1e12, pcie=1e15), count=8, in_network_reduction=True)
+    slow_links = cluster(toy_node(gpus, nic=1e12, nvlink=1e9, pcie=1e15), count=8, in_network_reduction=True)
+    assert cost(slow_card, 1e11, algorithm).alone == pytest.approx(100.0, rel=1e-3)
+    assert cost(slow_links, 1e11, algorithm).alone == pytest.approx(100.0 * payloads, rel=1e-3)
 
 
 @given(nodes=st.integers(2, 32), nbytes=st.floats(1e3, 1e10), nic=st.floats(1e9, 1e11), latency=st.floats(1e-6, 1e-3))
