@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 from scipy.stats import ks_2samp
 
+from sim.cluster.build import Placement
 from sim.epoch import ENOUGH, LEAST_DRAWN_STEPS, MOST_DRAWN_STEPS
 from sim.simulate import Run, simulate
+from sim.spec.hardware import Hardware
 from sim.training.job import Job
 from sim.training.pace import drawn_paces, maxima, mean_pace, stream
 from sim.training.spread import expected_maximum
-from tests.harness import layer, machine, place, toy_workload
+from tests.harness import layer, machine, place, toy_node, toy_workload
 
 DRAWS = 4000
 
@@ -27,9 +29,10 @@ def drawn(gpus: int, nodes: int = 1, *, jitter: float = 0.1, persistent: float =
     return simulate(hardware, [Job(workload.model_copy(update={"training": training}), place(hardware))], **keys)  # type: ignore[arg-type]
 
 
-def durations(found: Run) -> list[float]:
-    """Seconds from the start of one forward pass to the next."""
-    starts = [work.t0 for work in found.log.work if work.rank == 0 and work.name == "forward"]
+def durations(found: Run, job: int = 0) -> list[float]:
+    """Seconds from the start of one forward pass to the next, of the first rank of *job*."""
+    first = next(rank.number for rank in found.log.ranks if rank.job == job)
+    starts = [work.t0 for work in found.log.work if work.rank == first and work.name == "forward"]
     return [end - start for start, end in pairwise(starts)]
 
 
@@ -70,6 +73,44 @@ def test_folded_steps_are_distributed_as_unfolded_ones(gpus: int, nodes: int) ->
     folded, unfolded = (durations(drawn(gpus, nodes, samples=1500, exact=True, fold=fold, seed=3 + fold)) for fold in (True, False))
     assert ks_2samp(folded, unfolded).pvalue > 0.01
     assert np.mean(folded) == pytest.approx(1 + 0.1 * expected_maximum(gpus * nodes), abs=0.01)
+
+
+def side_by_side(fold: bool, gpus: list[list[int]], slow: int, shared: bool, seed: int) -> Run:
+    """Jobs that draw their steps: which GPUs each has on each node, one node slower, on NICs that two jobs' exchanges fill a third of."""
+    good = toy_node(4, wiring={"0-1": 1, "1-2": 1, "2-3": 1, "0-3": 1}, nvlink=1e12, nic=1e9, pcie=1e12)
+    weak = good.model_copy(update={"gpu": good.gpu.model_copy(update={"peak": {"fp32": 0.9e12}})})
+    broken = toy_node(4, wiring={"0-1": 1, "2-3": 1, "0-3": 1}, nvlink=1e12, nic=1e9, pcie=1e12)
+    groups = [{"node": node, "count": 1} for node in (weak if number == slow else good for number in range(3))]
+    hardware = Hardware.model_validate({"name": "mixed", "groups": [*groups, {"node": broken, "count": 1}]})
+    jobs = []
+    for own in gpus:
+        placement = tuple(
+            Placement(node, tuple(range(4))[-count:] if shared and jobs else tuple(range(count))) for node, count in enumerate(own) if count
+        )
+        workload = toy_workload((layer(0.2, 0.3, 10**7), layer(0.2, 0.3, 10**7)), samples=500 * sum(own), stack={"bucket_cap": "1 MB"})
+        noise = workload.training.noise.model_copy(update={"draw": True, "compute_cv": 0.1, "persistent_cv": 0.0})
+        training = workload.training.model_copy(update={"noise": noise})
+        jobs.append(Job(workload.model_copy(update={"training": training}), placement))
+    return simulate(hardware, jobs, exact=True, fold=fold, seed=seed, cold=False)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "slow", "shared"),
+    [
+        ([[4, 4, 0, 0]], 2, False),  # alike
+        ([[4, 4, 2, 4]], 1, False),  # uneven, one node slow, one with a broken link
+        ([[2, 2, 0, 0], [2, 2, 2, 0]], 2, True),  # two jobs on common NICs, one of them on a slow node as well
+        ([[4, 4, 0, 0], [0, 0, 3, 3]], 2, False),  # side by side
+    ],
+)
+def test_jobs_on_mixed_clusters_are_distributed_as_unfolded_ones(gpus: list[list[int]], slow: int, shared: bool) -> None:
+    """Kolmogorov-Smirnov at fixed seeds, job by job."""
+    folded, unfolded = (side_by_side(fold, gpus, slow, shared, 11 + fold) for fold in (True, False))
+    assert len(folded.log.ranks) < len(unfolded.log.ranks)
+    for job in range(len(gpus)):
+        one, other = (durations(found, job) for found in (folded, unfolded))
+        assert min(len(one), len(other)) > 400
+        assert ks_2samp(one, other).pvalue > 0.01
 
 
 def test_as_many_steps_are_drawn_as_the_interval_needs() -> None:
