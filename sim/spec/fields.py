@@ -151,6 +151,15 @@ Numbers = Annotated[
 """Which of several alike: spans (first, last), both included."""
 
 
+def _counts(value: object) -> object:
+    """Read GPUs of nodes; one number needs no quotes."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+Counts = Annotated[str, *_read(_counts, {"type": ["integer", "string"], "description": "GPUs of each node, such as 4 or 1+2"})]
+"""GPUs of nodes in turn."""
+
+
 def _source(value: object) -> object:
     """Check that *value* says where numbers come from."""
     texts = list(value.values()) if isinstance(value, dict) else [value]

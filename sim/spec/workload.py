@@ -7,7 +7,22 @@ from typing import Final, Literal
 
 from pydantic import Field, model_validator
 
-from sim.spec.fields import Bytes, Count, Dtype, Factor, Fraction, Numbers, OperatorClass, Precision, Seconds, Source, Spec, Whole, Work
+from sim.spec.fields import (
+    Bytes,
+    Count,
+    Counts,
+    Dtype,
+    Factor,
+    Fraction,
+    Numbers,
+    OperatorClass,
+    Precision,
+    Seconds,
+    Source,
+    Spec,
+    Whole,
+    Work,
+)
 from sim.spec.stack import Stack
 
 WIDTHS: Final[Mapping[Dtype, float]] = {"fp64": 8, "fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1, "complex64": 8}
@@ -263,7 +278,7 @@ class JobSpec(Spec):
     workload: Workload
     nodes: Numbers = ()
     """Numbers of its nodes, from 0 on; without, *placement* counts from the first node, and *gpus* are those of the first."""
-    placement: str | None = None
+    placement: Counts | None = None
     """GPUs of each node in turn, 0 for none, those that are free; with *nodes* one number stands for each of them."""
     gpus: tuple[Whole, ...] = ()
     """GPUs on each of its nodes."""

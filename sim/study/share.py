@@ -82,7 +82,7 @@ def greedy(hosts: Sequence[Host], needs: Needs) -> dict[int, int]:
     left = [host.workers - sum(gpus for job, gpus in host.gpus.items() if job in needs) for host in hosts]
     while True:
         gains = {job: need.busy(given[job] + 1) - need.busy(given[job]) if _fits(hosts, left, job) else 0.0 for job, need in needs.items()}
-        best = max(gains, key=lambda job: gains[job])
+        best = max(gains, key=lambda job: (round(gains[job], 9), -given[job]))  # of equal gains where fewest are
         if gains[best] <= 1e-12:
             return given
         given[best] += 1

@@ -39,6 +39,7 @@ def test_jobs_lie_where_they_say() -> None:
         [(1, [0, 1])],
         [(0, [0, 1]), (1, [2, 3]), (2, [0, 1]), (3, [0, 1])],
     ]
+    assert taken(FOUR, job(nodes=[0, 2], placement=3)) == [[(0, [0, 1, 2]), (2, [0, 1, 2])]]
 
 
 def test_without_nodes_a_placement_counts_from_the_first() -> None:

@@ -39,6 +39,13 @@ def test_a_job_on_several_hosts_has_what_the_least_gives():
     assert even(hosts, {0: needs[0]}) == {0: 6}  # while job 1 does not run
 
 
+def test_jobs_alike_get_as_many_by_need():
+    """Closed form: two jobs of four GPUs that could use ten workers each share sixteen evenly, three of two GPUs as far as it goes."""
+    need = Need(1000.0, 100.0)
+    assert divided(greedy, 16, [4, 4], [need] * 2) == [2, 2]
+    assert sorted(divided(greedy, 16, [2, 2, 2], [need] * 3)) == [2, 3, 3]
+
+
 def test_jobs_on_other_hosts_do_not_count():
     hosts = [Host(12, {0: 2}), Host(12, {1: 4})]
     needs = {0: Need(1000.0, 100.0), 1: Need(1000.0, 100.0)}
