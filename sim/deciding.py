@@ -73,10 +73,8 @@ def profile(
     scenario = Scenario(hardware, workload, tuple(sets), nodes=_one_number(nodes), batch=batch, precision=precision, stack=stack)
     found = stash_profile(scenario, twin)
     document = profile_document(found, literal)
-    text = profile_text(found, document)
-    write_result(
-        output, html, "profile", (document, text), profile_page, profile_plot, {"profile.csv": figures_csv(profile_rows(document))}
-    )
+    text, table = profile_text(found, document), figures_csv(profile_rows(document))
+    write_result(output, html, "profile", (document, text), profile_page, profile_plot, {"profile.csv": table})
     print_json(document) if as_json else typer.echo(text)
 
 
@@ -162,7 +160,7 @@ def recommend(
     from sim.documents import document
     from sim.report.figures import figures_csv
     from sim.report.page.recommendation import recommendation_page
-    from sim.report.recommendation import recommendation_document, recommendation_text
+    from sim.report.recommendation import recommendation_document, recommendation_plot, recommendation_text
     from sim.study.compare import compare as compared
     from sim.study.compare import machines
     from sim.study.ranges import whole_numbers
@@ -182,8 +180,8 @@ def recommend(
     talk.progress("")
     markets = MARKETS[:1] if on_demand else MARKETS
     found = recommendation_document(workload, recommended(scenario, rows, plan, budget, markets))
-    text = recommendation_text(found)
-    write_result(output, html, "recommend", (found, text), recommendation_page, more={"recommend.csv": figures_csv(found["candidates"])})
+    text, table = recommendation_text(found), figures_csv(found["candidates"])
+    write_result(output, html, "recommend", (found, text), recommendation_page, recommendation_plot, {"recommend.csv": table})
     print_json(found) if as_json else typer.echo(text)
     if found["best"] is None:
         raise typer.Exit(1)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import inf
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sim.report.columns import Title, aligned
 from sim.report.picture import Named, Picture, figure, name_points, picture, plain_logarithm
 from sim.spec.yaml import SpecError
 from sim.study.compare import Row, front
 from sim.units import show
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 SORTS = {"time": "epoch_time_s", "cost": "cost_per_epoch_usd", "name": "hardware", "step": "step_time_s"}
 """What a comparison may be sorted by, and its key in the document."""
@@ -146,27 +150,33 @@ def shown_by(rows: Sequence[Mapping[str, Any]]) -> tuple[Shown, Shown]:
 
 def comparison_plot(document: dict[str, Any]) -> Picture:
     """Return a picture: cost over time of every machine with a price, the Pareto front joined."""
-    drawn, (axes,) = figure(1, (9, 6))
     time, cost = shown_by(document["rows"])
     points = [
         Named(x, y, row["hardware"], row["pareto"])
         for row in document["rows"] if (x := time.of(row)) is not None and (y := cost.of(row)) is not None
     ]  # fmt: skip
-    axes.set_title(document["workload"], fontsize=11, loc="left")
-    if not points:
-        axes.text(0.5, 0.5, "None of these machines has a price.", ha="center")
-        axes.set_axis_off()
-        return picture(drawn)
-    axes.scatter([point.x for point in points], [point.y for point in points], color="#4477aa", zorder=3)
+    drawn, axes = scattered(document["workload"], points, time.title, cost.title)
     if best := sorted(point[:2] for point in points if point.bold):
         axes.plot(*zip(*best, strict=True), color="#ee6677", label="nothing is both faster and cheaper")
         axes.legend(frameon=False, fontsize=8)
+    name_points(axes, points)
+    return picture(drawn)
+
+
+def scattered(title: str, points: Sequence[Named], across: str, up: str) -> tuple[Figure, Axes]:
+    """Return a figure of *points* over two logarithmic axes, called *across* and *up*; without any it says that no price is known."""
+    drawn, (axes,) = figure(1, (9, 6))
+    axes.set_title(title, fontsize=11, loc="left")
+    if not points:
+        axes.text(0.5, 0.5, "None of these machines has a price.", ha="center")
+        axes.set_axis_off()
+        return drawn, axes
+    axes.scatter([point.x for point in points], [point.y for point in points], color="#4477aa", zorder=3)
     axes.set_xscale("log")
     axes.set_yscale("log")
     plain_logarithm(axes.xaxis)
     plain_logarithm(axes.yaxis)
-    axes.set_xlabel(time.title)
-    axes.set_ylabel(cost.title)
+    axes.set_xlabel(across)
+    axes.set_ylabel(up)
     axes.grid(alpha=0.3, which="both")
-    name_points(axes, points)
-    return picture(drawn)
+    return drawn, axes

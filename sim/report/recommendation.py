@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from sim.report.columns import Title, aligned
+from sim.report.comparison import scattered
+from sim.report.picture import Named, Picture, name_points, picture
 from sim.report.whole_job import epochs_text, parts_text
 from sim.study.recommend import Candidate, Recommendation
 from sim.units import show
@@ -101,3 +103,26 @@ def _cells(candidate: dict[str, Any], by_time: bool) -> list[str]:
         f"{candidate['total_cost_usd']:.2f}",
         "met" if candidate["within_budget"] else "missed",
     ]
+
+
+def recommendation_plot(document: dict[str, Any]) -> Picture:
+    """Return a picture: cost over time of every candidate, or over the epochs of a job of a given time; the budget dashed."""
+    by_time, budget = document["job"]["time_s"] is not None, document["budget"]
+    points = [
+        Named(
+            row["epochs"] if by_time else row["total_time_s"] / 3600, row["total_cost_usd"], _named(row),
+            place == 0 and document["best"] is not None,
+        )
+        for place, row in enumerate(document["candidates"]) if row["epochs"] > 0
+    ]  # fmt: skip
+    drawn, axes = scattered(document["workload"], points, "epochs done" if by_time else "hours, whole job", "USD, whole job")
+    if points:
+        if budget["money_usd"] is not None:
+            axes.axhline(budget["money_usd"], color="black", linestyle="--", linewidth=1, label="budget")
+        elif not by_time:
+            axes.axvline(budget["time_s"] / 3600, color="black", linestyle="--", linewidth=1, label="budget")
+        best = [point for point in points if point.bold]
+        axes.scatter([point.x for point in best], [point.y for point in best], s=70, color="#ee6677", zorder=4, label="to rent")
+        axes.legend(frameon=False, fontsize=8)
+        name_points(axes, points[:SHOWN])
+    return picture(drawn)

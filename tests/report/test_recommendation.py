@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from xml.etree import ElementTree
 
 from sim.analysis.whole_job import Plan, WholeJob
-from sim.report.recommendation import SHOWN, recommendation_document, recommendation_text
+from sim.report.recommendation import SHOWN, recommendation_document, recommendation_plot, recommendation_text
 from sim.study.recommend import Budget, Candidate, Recommendation
 
 BEST = Candidate(
@@ -51,3 +52,11 @@ def test_a_long_table_is_cut_and_says_so() -> None:
     many = tuple(replace(OTHER, nodes=1 + place) for place in range(SHOWN + 3))
     text = recommendation_text(recommendation_document("w", found(BEST, many)))
     assert text.count("g4dn.xlarge") == SHOWN and "and 3 more" in text
+
+
+def test_the_picture_names_the_best_and_the_budget() -> None:
+    for best, budget in ((BEST, Budget(time=3600.0)), (None, Budget(money=1.0))):
+        svg = ElementTree.fromstring(recommendation_plot(recommendation_document("w", found(best, (BEST, OTHER), budget))).svg)
+        texts = {"".join(element.itertext()) for element in svg.iter("{http://www.w3.org/2000/svg}text")}
+        assert {"w", "hours, whole job", "USD, whole job", "budget", "2 x p3.2xlarge (spot)"} <= texts
+    assert recommendation_plot(recommendation_document("w", found(None, ()))).png.startswith(b"\x89PNG")

@@ -178,6 +178,32 @@ def test_counters_show_what_begins_with_a_step() -> None:
     assert carried == pytest.approx((len(chosen.ranks[0].boundaries) - 1) * workload.training.batch * workload.dataset.prepared)
 
 
+@pytest.mark.parametrize("case", CASES)
+def test_every_event_is_as_the_format_asks(case: str) -> None:
+    """Oracle: what Google's Trace Event Format asks of each phase; names of tracks stand before anything is on them."""
+    numbers, text = (int, float), str
+    asked: dict[str, dict[str, Any]] = {
+        "X": {"name": text, "cat": text, "ts": numbers, "dur": numbers, "pid": int, "tid": int},
+        "C": {"name": text, "ts": numbers, "pid": int, "args": dict},
+        "s": {"name": text, "cat": text, "id": int, "ts": numbers, "pid": int, "tid": int},
+        "f": {"name": text, "cat": text, "id": int, "ts": numbers, "pid": int, "tid": int, "bp": text},
+        "M": {"name": text, "args": dict, "pid": int},
+    }
+    document = json.loads(json.dumps(trace_document(traced(case), excerpt(traced(case)))))
+    named = set()
+    for event in document["traceEvents"]:
+        for key, kind in asked[event["ph"]].items():
+            assert isinstance(event.get(key), kind) and not isinstance(event[key], bool), (key, event)
+        if event["ph"] == "M":
+            known = "sort_index" in event["args"] or "name" in event["args"] or "labels" in event["args"]
+            assert event["name"].startswith(("process_", "thread_")) and known, event
+            named |= {(event["pid"], event.get("tid"))} if event["name"] == "thread_name" else set()
+        if event["ph"] == "X":
+            assert event["dur"] >= 0 and (event["pid"], event["tid"]) in named, event
+        if event["ph"] == "C":
+            assert event["args"] and all(isinstance(value, numbers) for value in event["args"].values()), event
+
+
 def test_compressed_and_per_rank_files_hold_the_same(tmp_path: Path) -> None:
     run = traced("exchange")
     write_trace(run, tmp_path / "all.json")
