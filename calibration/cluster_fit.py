@@ -2,8 +2,8 @@
 
 Least squares on the logarithm of step times, each residual in units of its noise, with the transport-class priors of
 `calibration.network_parameters` as further residuals: without rows the result is the prior. A smooth Huber loss keeps single odd rows
-from deciding. The rows of one workload share what its description gets wrong, so all workloads weigh the same. Groups of jobs whose
-compute no row tells get one factor on their layer times each, fitted along. The noise of a row is at least `LEAST_NOISE`, and more
+from deciding. The rows of one workload share what its description gets wrong, so all workloads weigh the same. Jobs whose compute no
+row tells get one factor on their layer times each, fitted along; so do, with a narrow prior, those measured on one GPU only. The noise of a row is at least `LEAST_NOISE`, and more
 where the rows disagree more than that.
 
 The covariance of the result is that of the linearised problem (Bishop, Pattern Recognition and Machine Learning, 2006, section
@@ -53,8 +53,12 @@ IMMATERIAL: Final = 0.005
 """Change of log step time over one standard deviation of a parameter below which it is left alone."""
 ROBUST: Final = 2.0
 """Standard deviations from which a residual, of a row or from a prior, counts by its size and no longer by its square."""
+JOB: Final = 0.04
+"""Prior width of what one job's layers lose beside other GPUs beyond the cluster's own loss: steps of jobs that exchange next to nothing
+(ResNet-50, Lambda's 2-GPU rows) differ from those on one GPU by -6 to 5 %, mostly by 2."""
 COMPUTE: Final = "compute"
-_COMPUTES: Final = (COMPUTE, DISTRIBUTED)
+JOB_LOSS: Final = "job"
+_COMPUTES: Final = (COMPUTE, DISTRIBUTED, JOB_LOSS)
 """Parameters of compute, not of the network."""
 _SLOWER: Final = {"efficiency": -1.0, "total": -1.0, "pair": -1.0, "latency": 1.0}
 """In which direction a constant of the network makes it slow."""
@@ -85,7 +89,7 @@ class Model:
     way: str = AS_DESCRIBED
     """What traffic takes inside a node."""
     groups: tuple[Any, ...] = field(default=())
-    """Jobs whose compute is fitted along, in the order of the parameters that scale them."""
+    """Jobs whose compute, or whose loss beside other GPUs, is fitted along, in the order of the parameters that scale them."""
     _met: dict[RunRecord, frozenset[str]] = field(default_factory=dict, repr=False, compare=False)
 
     def case(self, asked: Question, values: Sequence[float] | np.ndarray | None = None) -> Case:
@@ -102,23 +106,29 @@ class Model:
         measured = self.compute.of(asked)
         if measured is not None:
             return measured * self.slowdown(asked, values)
-        first = len(self.parameters) - len(self.groups)
-        keys = group_keys(asked)
-        for number, group in enumerate(self.groups):
-            if group in keys:
-                return math.exp(values[first + number])
-        return 1.0
+        return math.exp(self._of_job(asked, values))
+
+    def _of_job(self, asked: Question, values: Sequence[float]) -> float:
+        """Return the log factor on the layer times of the job that *asked* belongs to, where one is fitted."""
+        first, keys = len(self.parameters) - len(self.groups), group_keys(asked)
+        return next((values[first + number] for number, group in enumerate(self.groups) if group in keys), 0.0)
 
     def knows_compute(self, asked: Question) -> bool:
         """Tell whether measured runs say how fast *asked* computes: on this GPU with this software, or a group fitted along."""
-        return self.compute.of(asked) is not None or any(group in group_keys(asked) for group in self.groups)
+        return self.compute.of(asked) is not None or self.has_own(asked)
+
+    def has_own(self, asked: Question) -> bool:
+        """Tell whether the compute of *asked*, or its loss, has a parameter of its own."""
+        return any(group in group_keys(asked) for group in self.groups)
 
     def slowdown(self, asked: Question, values: Sequence[float] | None = None) -> float:
         """Return how many times longer than measured on one GPU the layers of *asked* take beside other GPUs."""
         if not self.compute.joins_others(asked):
             return 1.0
-        pairs = zip(self.parameters, self.values if values is None else values, strict=True)
-        return next((math.exp(value) for parameter, value in pairs if parameter.constant == DISTRIBUTED), 1.0)
+        used = self.values if values is None else values
+        pairs = zip(self.parameters, used, strict=True)
+        shared = next((value for parameter, value in pairs if parameter.constant == DISTRIBUTED), 0.0)
+        return math.exp(shared + self._of_job(asked, used))
 
 
 def prior_model(compute: ComputeScale, asked: Sequence[Question], way: str = AS_DESCRIBED) -> Model:
@@ -179,6 +189,8 @@ def _start(model: Model, rows: Sequence[Question], widths: np.ndarray, evaluator
     missed = np.log([row.step_time for row in rows]) - np.log(np.array(times).reshape(len(points), len(rows)))
     first = len(model.parameters) - len(model.groups)
     for number, group in enumerate(model.groups):
+        if model.parameters[first + number].constant != COMPUTE:
+            continue
         mine = [index for index, row in enumerate(rows) if group in group_keys(row)]
         middle = np.median(missed[:, mine], axis=1)
         missed[:, mine] -= middle[:, None]
@@ -252,9 +264,12 @@ def predictions(model: Model, asked: Sequence[Question], evaluator: Evaluator) -
 
 
 def _doubt(model: Model, asked: Question, found: Prediction) -> float:
-    """Return the relative standard deviation that no constant of the network carries: of its form, and of layer times never measured."""
+    """Return the relative standard deviation that no parameter carries: of the network's form, of layer times never measured like this."""
     exposed = max(0.0, found.exposed) / found.step
-    return math.hypot(FORM * exposed, 0.0 if model.knows_compute(asked) else LAYER_MODEL * (1.0 - exposed))
+    unknown = 0.0 if model.knows_compute(asked) else LAYER_MODEL
+    if model.compute.joins_others(asked) and not model.has_own(asked):
+        unknown = JOB
+    return math.hypot(FORM * exposed, unknown * (1.0 - exposed))
 
 
 def _directions(model: Model, asked: Sequence[Question], evaluator: Evaluator) -> np.ndarray:
@@ -274,9 +289,11 @@ def _directions(model: Model, asked: Sequence[Question], evaluator: Evaluator) -
 
 
 def _with_groups(model: Model, rows: Sequence[Question]) -> Model:
-    """Return *model* with one more parameter for each group of *rows* whose compute is not measured."""
-    groups = tuple(dict.fromkeys(group_keys(row)[3] for row in rows if model.compute.of(row) is None))
-    extra = tuple(Parameter(EVERYWHERE, COMPUTE, UNKNOWN_COMPUTE) for _ in groups)
+    """Return *model* with one more parameter for each job of *rows* whose compute is not measured, or measured on one GPU by itself."""
+    jobs = {group_keys(row)[3]: row for row in rows if model.compute.of(row) is None or model.compute.joins_others(row)}
+    groups = tuple(jobs)
+    own = ((COMPUTE, UNKNOWN_COMPUTE) if model.compute.of(row) is None else (JOB_LOSS, JOB) for row in jobs.values())
+    extra = tuple(Parameter(EVERYWHERE, constant, width) for constant, width in own)
     parameters = model.parameters + extra
     return Model(model.compute, parameters, (0.0,) * len(parameters), _diagonal(parameters), model.noise, model.way, groups)
 

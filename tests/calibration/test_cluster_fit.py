@@ -88,6 +88,20 @@ def test_what_gpus_lose_beside_others_is_fitted_where_one_was_measured_by_itself
     assert replace(model, compute=measured_scale(with_sync, evaluator)).slowdown(together[0]) == 1.0
 
 
+def test_a_job_may_lose_more_than_the_others_of_its_cluster() -> None:
+    """The simulator made rows of two jobs on several GPUs, one with layer times 12 % longer: the other is left nearly alone."""
+    evaluator = Evaluator(processes=1)
+    alone = simulated([record(workload=name, placement="1", batch_per_gpu=32, role="compute") for name in ("resnet50", "vgg16")])
+    places = ("2", "4", "1+1") * 2
+    slow, other = (
+        simulated([record(workload=name, placement=where, batch_per_gpu=32, role="network") for where in places], compute_scale=scale)
+        for name, scale in (("resnet50", 1.12), ("vgg16", 1.0))
+    )
+    model = fit_model(measured_scale(alone, evaluator), [*slow, *other], [*alone, *slow, *other], evaluator)
+    assert model.slowdown(slow[0]) == pytest.approx(1.12, abs=0.025)
+    assert model.slowdown(other[0]) == pytest.approx(1.0, abs=0.025)
+
+
 class Straight:
     """Stands for the simulator: a step of one second of compute, and bytes over a NIC that takes another as described."""
 
