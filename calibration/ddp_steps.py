@@ -58,6 +58,8 @@ class StepsWanted:
     """Of torch's CPU kernels, per rank."""
     seconds: float = 0.0
     """More steps than asked for are timed until they take about so long."""
+    device: Literal["", "cpu", "cuda"] = ""
+    """Empty: a GPU where there is one."""
 
     def __post_init__(self) -> None:
         """Raise SpecError where a count is none or the precision unknown."""
@@ -99,7 +101,7 @@ def run_rank(wanted: StepsWanted, next_inputs: NextInputs | None = None) -> Rank
 
     from sim.extract import target
 
-    device = _device()
+    device = _device(wanted.device)
     with _process_group(device):
         torch.set_num_threads(wanted.threads)
         torch.manual_seed(0)
@@ -127,10 +129,12 @@ def gathered(own: RankSteps) -> list[RankSteps]:
     return found
 
 
-def _device() -> Any:
+def _device(wanted: str) -> Any:
     import torch
 
-    if not torch.cuda.is_available():
+    if wanted == "cpu" or not torch.cuda.is_available():
+        if wanted == "cuda":
+            raise SpecError("device cuda: torch finds no GPU here; leave it out to run on the CPU")
         return torch.device("cpu")
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
     torch.cuda.set_device(device)
@@ -379,7 +383,7 @@ def main(arguments: Sequence[str], next_inputs: NextInputs | None = None) -> int
     try:
         found = json.loads(arguments[0])
         wanted = StepsWanted(**found | {"inputs": tuple(found["inputs"]), "arguments": tuple(found.get("arguments", ()))})
-        _join(_device())  # and never part: Gloo's threads may abort a process that does
+        _join(_device(wanted.device))  # and never part: Gloo's threads may abort a process that does
         print(_DONE + json.dumps(asdict(run_rank(wanted, next_inputs))), flush=True)
     except SpecError as error:
         print(error, file=sys.stderr, flush=True)

@@ -101,6 +101,7 @@ def _team(wishes: Wishes, device: str) -> Iterator[Team | None]:
             raise SpecError("--ranks: torchrun has started the ranks already; leave it out")
         local = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"]))
         rank = Rank(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), device, max(1, cores() // local))
+        _check_ranks(local, device)
         join(rank, "env://")
         if rank.rank > 0:
             serve(rank)
@@ -109,11 +110,18 @@ def _team(wishes: Wishes, device: str) -> Iterator[Team | None]:
         team: Team = TorchrunTeam(rank)
     else:
         ranks = wishes.ranks or _usual_ranks(device)
+        _check_ranks(ranks, device)
         team = SpawnedTeam(ranks, device, max(1, cores() // ranks))
     try:
         yield team
     finally:
         team.close()
+
+
+def _check_ranks(ranks: int, device: str) -> None:
+    """Raise SpecError where there are more ranks than GPUs: NCCL takes one rank a GPU."""
+    if device == "cuda" and ranks > _usual_ranks(device):
+        raise SpecError(f"{ranks} ranks for {_usual_ranks(device)} GPU(s): NCCL takes one rank a GPU; start fewer, or write --device cpu")
 
 
 def _usual_ranks(device: str) -> int:

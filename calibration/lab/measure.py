@@ -66,7 +66,15 @@ def measure(plan: Plan, point: Point) -> Measured:
     model = plan.models[point.model]
     threads = max(1, min(plan.cores_per_host, len(used_cores(plan, point.hosts)) // point.hosts))
     wanted = StepsWanted(
-        model.model, model.inputs, point.batch, plan.steps, plan.warmup, arguments=model.arguments, threads=threads, seconds=plan.seconds
+        model.model,
+        model.inputs,
+        point.batch,
+        plan.steps,
+        plan.warmup,
+        arguments=model.arguments,
+        threads=threads,
+        seconds=plan.seconds,
+        device="cpu",  # hosts are shares of processors
     )
     program = ("calibration.ddp_steps",) if point.disk is None else ("calibration.lab.disk", json.dumps(asdict(_disk(model, point))))
     with _network(plan, point) as (hosts, cores):

@@ -12,7 +12,8 @@ import time
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from dataclasses import replace
+from typing import Any, Final, Literal
 
 from calibration.ddp_steps import StepsWanted, ready, run_rank
 from calibration.machine_record import Row
@@ -49,7 +50,9 @@ def wanted_steps(asked: Row, bench: Bench, exchange: bool) -> StepsWanted:
     """Return the steps of the model that a question names."""
     steps = QUICK_STEPS if bench.quick else STEPS
     inputs, arguments = tuple(asked["inputs"]), tuple(asked["arguments"])
-    return StepsWanted(asked["model"], inputs, asked["batch"], steps, 2, exchange, arguments=arguments, threads=bench.threads)
+    device: Literal["cpu", "cuda"] = "cuda" if bench.device == "cuda" else "cpu"
+    how = StepsWanted(asked["model"], inputs, asked["batch"], steps, 2, exchange, arguments=arguments, threads=bench.threads)
+    return replace(how, device=device)
 
 
 def layer_questions(bench: Bench) -> list[Row]:

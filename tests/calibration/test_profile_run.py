@@ -103,6 +103,15 @@ def test_wrong_wishes_are_refused(tmp_path: Path, capsys: Capture, monkeypatch: 
     assert not list(tmp_path.iterdir())
 
 
+def test_more_ranks_than_gpus_are_refused(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver that tells of one GPU."""
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    said = refused(capsys, "-o", str(tmp_path / "r.json"), "--ranks", "2", "--only", "launch")
+    assert "2 ranks for 1 GPU(s): NCCL takes one rank a GPU; start fewer, or write --device cpu" in said
+
+
 def test_a_full_disk_is_told_and_the_record_kept(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk, "QUICK_SIZE", 2**60)
     path = tmp_path / "r.json"
