@@ -13,7 +13,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from calibration.ddp_steps import StepsWanted, ready, run_rank
 from calibration.machine_record import Row
@@ -50,9 +50,8 @@ def wanted_steps(asked: Row, bench: Bench, exchange: bool) -> StepsWanted:
     """Return the steps of the model that a question names."""
     steps = QUICK_STEPS if bench.quick else STEPS
     inputs, arguments = tuple(asked["inputs"]), tuple(asked["arguments"])
-    device: Literal["cpu", "cuda"] = "cuda" if bench.device == "cuda" else "cpu"
     how = StepsWanted(asked["model"], inputs, asked["batch"], steps, 2, exchange, arguments=arguments, threads=bench.threads)
-    return replace(how, device=device)
+    return how if bench.device == "cuda" else replace(how, device="cpu")
 
 
 def layer_questions(bench: Bench) -> list[Row]:

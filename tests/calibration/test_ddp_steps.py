@@ -61,9 +61,6 @@ def test_a_cpu_that_is_asked_for_is_used_beside_a_gpu(monkeypatch: pytest.Monkey
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: pytest.fail("the GPU was touched"))
     assert len(run_rank(replace(WANTED, device="cpu", exchange=False)).times) == 2
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(SpecError, match="device cuda: torch finds no GPU here"):
-        run_rank(replace(WANTED, device="cuda"))
 
 
 def test_a_killed_rank_ends_all(tmp_path: Path) -> None:
