@@ -1,10 +1,13 @@
-"""Where does a job lie? Its nodes and GPUs in a few words, as in ``nodes 0..1, GPUs 0..3; node 4, GPU 6``."""
+"""Where does a job lie? Its nodes and GPUs in a few words, as in ``nodes 0..1+4, GPUs 0..3; node 5, GPU 6``."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from sim.cluster.build import Placement
+
+_MOST = 6
+"""Ranges that are written out."""
 
 
 def placement_text(placement: Sequence[Placement]) -> str:
@@ -24,4 +27,6 @@ def _numbers(what: str, numbers: Sequence[int]) -> str:
         else:
             spans.append([number, number])
     texts = [str(first) if first == last else f"{first}..{last}" for first, last in spans]
-    return f"{what}{'s' * (len(numbers) > 1)} {' '.join(texts)}"
+    if len(texts) > _MOST:
+        texts = [*texts[:2], f"... {texts[-1]} ({len(numbers)} in all)"]
+    return f"{what}{'s' * (len(numbers) > 1)} {'+'.join(texts)}"

@@ -37,21 +37,24 @@ def bottlenecks(run: Run, noteworthy: float = 0.04) -> list[Bottleneck]:
 
 
 class _Trials:
-    """Simulations with resources freed, each run once for all jobs."""
+    """Simulations with resources freed, each run once for all jobs that meet anywhere."""
 
     def __init__(self, run: Run) -> None:
         if any(found.job.workload.training.noise.draw for found in run.jobs):  # compare means, not draws
             run = simulate(run.hardware, [found.job.averaged for found in run.jobs], cold=False)
-        self._done: dict[frozenset[Resource], Run] = {frozenset(): run}
+        self._done: dict[tuple[tuple[int, ...], frozenset[Resource]], Run] = {}
         self._base = run
+        self._with = companies(run)
 
-    def run(self, *resources: Resource) -> Run:
-        """Return what happens with *resources* freed."""
-        key = frozenset(resources)
-        if key not in self._done:
-            hardware, jobs = faster(self._base.hardware, [found.job for found in self._base.jobs], resources)
-            self._done[key] = simulate(hardware, jobs, cold=False)
-        return self._done[key]
+    def job(self, number: int, *resources: Resource) -> JobRun:
+        """Return what job *number* does with *resources* freed; jobs that it never meets do not matter."""
+        if not resources:
+            return self._base.jobs[number]
+        company, freed = self._with[number], frozenset(resources)
+        if (company, freed) not in self._done:
+            hardware, jobs = faster(self._base.hardware, [self._base.jobs[other].job for other in company], resources)
+            self._done[company, freed] = simulate(hardware, jobs, cold=False)
+        return self._done[company, freed].jobs[company.index(number)]
 
     def without_broadcast(self, number: int, noteworthy: float) -> float | None:
         """Return the warm step (s) of job *number* where its buffers are not broadcast, if it waits the share *noteworthy* for that."""
@@ -61,18 +64,32 @@ class _Trials:
             return None
         training = found.job.workload.training
         training = training.model_copy(update={"stack": training.stack.model_copy(update={"broadcast_buffers": False})})
-        jobs = [known.job for known in self._base.jobs]
-        jobs[number] = replace(found.job, workload=found.job.workload.model_copy(update={"training": training}))
-        return simulate(self._base.hardware, jobs, cold=False).jobs[number].warm.step_time
+        without = replace(found.job, workload=found.job.workload.model_copy(update={"training": training}))
+        company = self._with[number]
+        jobs = [without if other == number else self._base.jobs[other].job for other in company]
+        return simulate(self._base.hardware, jobs, cold=False).jobs[company.index(number)].warm.step_time
 
     def step_times(self, number: int, *resources: Resource) -> dict[Resource, float]:
         """Return the warm step (s) of job *number* with *resources* and one more freed, for each that it waits for then."""
-        waited = _waited_for(self.run(*resources).jobs[number])
-        return {more: self.run(*resources, more).jobs[number].warm.step_time for more in RESOURCES if more in waited - {*resources}}
+        waited = _waited_for(self.job(number, *resources))
+        return {more: self.job(number, *resources, more).warm.step_time for more in RESOURCES if more in waited - {*resources}}
+
+
+def companies(run: Run) -> list[tuple[int, ...]]:
+    """Return, by job, which jobs it meets on a node or a link between nodes, directly or through others; itself among them."""
+    places = [{*wiring.shared} if wiring else set[str]() for wiring in run.rings]
+    for slot in run.cluster:
+        for number, _ in (*slot.lent, *slot.serves):
+            places[number].add(slot.name)
+    found: dict[int, set[int]] = {}
+    for number, own in enumerate(places):
+        company = {number}.union(*(found[other] for other in range(number) if own & places[other]))
+        found |= dict.fromkeys(company, company)
+    return [tuple(sorted(found[number])) for number in range(len(places))]
 
 
 def _bottleneck(trials: _Trials, number: int, noteworthy: float) -> Bottleneck:
-    job = trials.run().jobs[number]
+    job = trials.job(number)
     step, freed = job.warm.step_time, trials.step_times(number)
     others: dict[Resource, float] = {resource: time for resource, time in freed.items() if resource != "gpu"}
     best = foremost(step, others)

@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 from sim.analysis.bottleneck import RESOURCES, Bottleneck, foremost
+from sim.cluster.build import Placement
 from sim.report.verdict import verdict
 from sim.simulate import Run
-from sim.study.bottleneck import bottlenecks
+from sim.study.bottleneck import bottlenecks, companies
 from sim.study.faster import faster
 from sim.study.scenario import Scenario, answer
 from sim.training.job import Job
-from tests.harness import layer, machine, run, toy_workload, volume
+from tests.harness import cluster, layer, machine, run, toy_node, toy_workload, volume
 from tests.study.scenes import COMPUTE, scene
 
 
@@ -49,6 +50,17 @@ def test_two_equal_resources_bound_the_step_together() -> None:
     assert bottleneck.freed["cpu"] == pytest.approx(1.0, rel=1e-3)
     assert bottleneck.saved_by_both == pytest.approx(0.7, rel=1e-2)
     assert "bound the step together: freeing either alone saves under 4 %, both 70 %" in verdict(found, 0, bottleneck)
+
+
+def test_jobs_that_never_meet_are_tried_by_themselves() -> None:
+    """By hand: of five jobs two share a node, two an uplink, one of each the other's; the last has a leaf to itself."""
+    hardware = cluster(toy_node(2, nic=1e9), count=8, leaf_spine={"nodes_per_leaf": 2, "oversubscription": 2})
+    on = [((0, 0), (1, 0)), ((0, 1), (2, 0)), ((3, 0), (4, 0)), ((5, 0),), ((6, 0), (7, 0))]
+    jobs = [Job(toy_workload([layer(0.1, 0.1, 10**7)]), tuple(Placement(node, (gpu,)) for node, gpu in own)) for own in on]
+    found = run(hardware, *jobs)
+    assert companies(found) == [(0, 1, 2), (0, 1, 2), (0, 1, 2), (3,), (4,)]
+    alone = bottlenecks(run(hardware, jobs[4]))[0]
+    assert bottlenecks(found)[4].freed == pytest.approx(alone.freed, rel=1e-9)
 
 
 @pytest.mark.parametrize("protocol", ["LL", "LL128", "Simple"])
