@@ -110,7 +110,7 @@ def test_diff(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["run", "p3.16xlarge", "resnet18-and-vgg16", "--epochs", "2"], "says this for each job"),
         (["compare", "resnet18", "p3.2xlarge", "--no-checkpoints"], "write --epochs or --hours as well"),
         (["sweep", "p3.2xlarge", "resnet18", "--vary", "node.nic.bandwith=1..2 Gbps:2", "-o", "never.csv"], "did you mean 'bandwidth'"),
-        (["sweep", "p3.2xlarge", "resnet18", "--vary", "batch=1..2:2", "-o", "never.txt"], "write .csv or .parquet"),
+        (["sweep", "p3.2xlarge", "resnet18", "--vary", "batch=1..2:2", "-o", "never.txt"], "write FILE.csv or FILE.parquet"),
         (["sweep", "p3.2xlarge", "resnet18", "-o", "never.csv"], "name one field"),
         (["diff", "nowhere.json", "nowhere.json"], "cannot be read"),
     ],
