@@ -10,10 +10,9 @@ from dataclasses import dataclass
 
 from sim.cluster.fabric import ALL, INSIDE, RING, Pattern
 from sim.spec.yaml import SpecError
-from sim.training.collectives.channels import ring_channels
 from sim.training.collectives.halving_doubling import rounds_of
 from sim.training.collectives.layout import Layout
-from sim.training.collectives.spans import Priced, Span, heads, held, neighbours, traffic_of
+from sim.training.collectives.spans import Priced, Span, heads, held, traffic_of
 from sim.training.collectives.traffic import Edge, latency_of
 from sim.training.collectives.tree import depth
 
@@ -36,7 +35,7 @@ def _in_turn(layout: Layout, protocol: str, phases: Sequence[_Phase]) -> Priced:
     for phase in phases:
         between = phase.count * layout.nodes * len(phase.edges) if phase.edges[0].fabric else 0.0
         traffic = traffic_of(layout, [Span(phase.edges, phase.count, 1, phase.pattern)], between)
-        alone = min(traffic.pace(edge, phase.nbytes, protocol, phase.count) for edge in phase.edges)
+        alone = traffic.along(phase.edges, phase.nbytes, protocol, phase.count).slowest
         pace = held(alone, traffic, phase.nbytes, protocol)
         latency = max(edge.latency(protocol) for edge in phase.edges)
         time += phase.steps * (phase.nbytes / pace.rate + latency)
@@ -56,7 +55,7 @@ def hierarchical(layout: Layout, op: str, protocol: str, nbytes: float) -> Price
     """Return shards reduced on rings within nodes, then each between the GPUs of its place, then gathered."""
     _alike(layout, "Hierarchical")
     local, nodes = layout.most_local, layout.nodes
-    between = _Phase(_places(layout), 1.0, nbytes / local / nodes, 2 * (nodes - 1), RING)
+    between = _Phase(layout.places, 1.0, nbytes / local / nodes, 2 * (nodes - 1), RING)
     return _in_turn(layout, protocol, [_within(layout, nbytes), between])
 
 
@@ -68,7 +67,7 @@ def rack_hierarchical(layout: Layout, op: str, protocol: str, nbytes: float) -> 
         raise SpecError(
             "RackHierarchical needs a fabric.leaf_spine, and a job with as many nodes below each of two leaves or more: take Ring or Tree"
         )
-    racks, places = layout.nodes // rack, _places(layout)
+    racks, places = layout.nodes // rack, layout.places
     inside = _Phase(places, 1.0, nbytes / local / rack, 2 * (rack - 1))
     between = _Phase(places, 1.0, nbytes / local / layout.nodes, 2 * (racks - 1), Pattern("racks", rack))
     return _in_turn(layout, protocol, [_within(layout, nbytes), inside, between])
@@ -76,19 +75,8 @@ def rack_hierarchical(layout: Layout, op: str, protocol: str, nbytes: float) -> 
 
 def _within(layout: Layout, nbytes: float) -> _Phase:
     """Return the rings within nodes that reduce to shards and gather them."""
-    local = layout.most_local
-    inside: list[Edge] = []
-    rings = [ring_channels(part.slot.graph, part.gpus) for part in layout.parts]
-    count = min(len(found.channels) for found in rings)
-    for part, found in zip(layout.parts, rings, strict=True):
-        inside += [Edge(((part, hop),)) for channel in found.channels[:count] for hop in channel.hops]
+    local, (inside, count) = layout.most_local, layout.rings_inside
     return _Phase(inside, 1.0, nbytes / local / count, 2 * (local - 1))
-
-
-def _places(layout: Layout) -> list[Edge]:
-    """Return the edges between GPUs of the same place in their nodes."""
-    places = range(layout.most_local)
-    return [layout.across(*pair, pair[0].gpus[place], pair[1].gpus[place]) for pair in neighbours(layout) for place in places]
 
 
 def halving_doubling(layout: Layout, op: str, protocol: str, nbytes: float) -> Priced:
@@ -105,7 +93,7 @@ def halving_doubling(layout: Layout, op: str, protocol: str, nbytes: float) -> P
             partners = [(part.gpus[place], part.gpus[place ^ apart]) for place in range(layout.most_local)]
             edges = [layout.inside(part, *pair) for part in layout.parts for pair in partners]
         else:
-            edges = [layout.across(*pair, gpu, gpu) for pair in neighbours(layout) for gpu in part.gpus]
+            edges = [layout.across(*pair, gpu, gpu) for pair in layout.neighbours for gpu in part.gpus]
         phases.append(_Phase(edges, 1.0, size, 2, Pattern("pairs", max(1, apart // layout.most_local))))
     return _in_turn(layout, protocol, phases)
 
@@ -126,8 +114,8 @@ def pairwise(layout: Layout, op: str, protocol: str, nbytes: float) -> Priced:
     if inside:
         spans.append(Span(inside, 1.0, local - 1))
     if partners:
-        across = [layout.across(*pair, gpu, pair[1].gpus[0]) for pair in neighbours(layout) for gpu in pair[0].gpus]
-        arriving = [layout.across(*pair, pair[0].gpus[0], gpu) for pair in neighbours(layout) for gpu in pair[1].gpus]
+        across = [layout.across(*pair, gpu, pair[1].gpus[0]) for pair in layout.neighbours for gpu in pair[0].gpus]
+        arriving = [layout.across(*pair, pair[0].gpus[0], gpu) for pair in layout.neighbours for gpu in pair[1].gpus]
         spans.append(Span([_halves(out, into) for out, into in zip(across, arriving, strict=False)], float(partners), partners, ALL))
     traffic = traffic_of(layout, spans, float(partners * layout.ranks))
     paces = [traffic.pace(edge, block, protocol) for span in spans for edge in span.edges]

@@ -14,7 +14,7 @@ from itertools import pairwise, permutations
 
 from sim.cluster.fabric import NOTHING, Crossed
 from sim.spec.hardware import Fabric
-from sim.training.collectives.channels import NETWORK, Channel, Hop, Row
+from sim.training.collectives.channels import NETWORK, Channel, Hop, Row, ring_channels
 from sim.training.collectives.traffic import Edge, Part, nic_of
 from sim.training.collectives.tree import depth
 
@@ -69,6 +69,25 @@ class Layout:
         """Return the edges of each channel's ring, in order; where all nodes are alike those of one node."""
         nodes = self.parts if len(self.parts) == 1 else self.every_node
         return tuple(_ring(self, nodes, channel) for channel in range(self.channels))
+
+    @cached_property
+    def neighbours(self) -> tuple[tuple[Part, Part], ...]:
+        """Return pairs of parts whose nodes meet; equal nodes meet their like."""
+        return tuple(zip(self.parts, (*self.parts[1:], self.parts[0]), strict=True)) if self.nodes > 1 else ()
+
+    @cached_property
+    def rings_inside(self) -> tuple[tuple[Edge, ...], int]:
+        """Return the edges of the rings within each node alone, and how many rings all nodes have."""
+        rings = [ring_channels(part.slot.graph, part.gpus) for part in self.parts]
+        count = min(len(found.channels) for found in rings)
+        of_part = zip(self.parts, rings, strict=True)
+        return tuple(Edge(((part, hop),)) for part, found in of_part for channel in found.channels[:count] for hop in channel.hops), count
+
+    @cached_property
+    def places(self) -> tuple[Edge, ...]:
+        """Return the edges between GPUs of the same place in their nodes."""
+        places = range(self.most_local)
+        return tuple(self.across(*pair, pair[0].gpus[place], pair[1].gpus[place]) for pair in self.neighbours for place in places)
 
     def inside(self, part: Part, src: int, dst: int, row: Row = "Ring") -> Edge:
         """Return the edge between two GPUs of one node."""

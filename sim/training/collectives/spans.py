@@ -9,7 +9,7 @@ from typing import NamedTuple
 from sim.cluster.fabric import INSIDE, Pattern
 from sim.events import Cause
 from sim.training.collectives.layout import Layout
-from sim.training.collectives.traffic import Edge, Pace, Part, Traffic, outward
+from sim.training.collectives.traffic import Edge, Pace, Traffic, outward
 
 
 class Priced(NamedTuple):
@@ -34,14 +34,9 @@ class Span:
     """Whom its edges join, where they lead to other nodes."""
 
 
-def neighbours(layout: Layout) -> list[tuple[Part, Part]]:
-    """Return pairs of parts whose nodes meet; equal nodes meet their like."""
-    return list(zip(layout.parts, (*layout.parts[1:], layout.parts[0]), strict=True)) if layout.nodes > 1 else []
-
-
 def heads(layout: Layout, tree: bool = False) -> list[Edge]:
     """Return the edges between the first GPUs of neighbouring nodes, channel by channel; *tree* as in `Layout.between`."""
-    return [layout.between(*pair, channel, tree) for pair in neighbours(layout) for channel in range(layout.channels)]
+    return [layout.between(*pair, channel, tree) for pair in layout.neighbours for channel in range(layout.channels)]
 
 
 def traffic_of(layout: Layout, spans: Sequence[Span], between: float) -> Traffic:
