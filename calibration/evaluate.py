@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Final, NamedTuple
+from uuid import uuid4
 
 from calibration.network_parameters import Factors, with_factors
 from calibration.questions import Folders, Question, question, scaled
@@ -15,6 +16,7 @@ from sim.epoch import Epoch
 from sim.events import Cause
 from sim.simulate import simulate
 from sim.spec.hardware import Hardware
+from sim.spec.shelf import standing
 from sim.training.job import Job
 
 SYNC: Final = (Cause.INTERCONNECT, Cause.NETWORK, Cause.STRAGGLER)
@@ -63,6 +65,8 @@ class Evaluator:
     processes: int = 0
     """0 takes one for each core."""
     _known: dict[Case, Prediction] = field(default_factory=dict, repr=False)
+    _study: str = field(default_factory=lambda: uuid4().hex, repr=False)
+    """Name under which its processes remember what cases share (`sim.spec.shelf`)."""
 
     def one(self, case: Case) -> Prediction:
         """Return the prediction of *case*."""
@@ -71,19 +75,21 @@ class Evaluator:
     def all(self, cases: Sequence[Case]) -> list[Prediction]:
         """Return the predictions of *cases*, in order."""
         keys = [_key(case) for case in cases]
+        place = {record: number for number, record in enumerate(dict.fromkeys(key.record for key in keys))}
         missing = [key for key in dict.fromkeys(keys) if key not in self._known]
+        missing.sort(key=lambda key: place[key.record])  # a job's layers are planned once for all its cases that follow each other
         self._known.update(zip(missing, self._simulate(missing), strict=True))
         return [self._known[key] for key in keys]
 
     def _simulate(self, cases: list[Case]) -> list[Prediction]:
         processes = self.processes or os.cpu_count() or 1
         if processes == 1 or len(cases) <= FEW:
-            return _predict_all(cases, self.folders)
+            return _predict_all(cases, self.folders, self._study)
         from joblib import Parallel, delayed
 
         size = max(4, min(32, len(cases) // (2 * processes)))
         chunks = [cases[start : start + size] for start in range(0, len(cases), size)]
-        found = Parallel(n_jobs=processes, max_nbytes=None)(delayed(_predict_all)(chunk, self.folders) for chunk in chunks)
+        found = Parallel(n_jobs=processes, max_nbytes=None)(delayed(_predict_all)(chunk, self.folders, self._study) for chunk in chunks)
         return [prediction for chunk in found for prediction in chunk]
 
 
@@ -100,8 +106,8 @@ def _question(record: RunRecord, folders: Folders) -> Question:
     return question(record, folders)
 
 
-def _predict_all(cases: Sequence[Case], folders: Folders) -> list[Prediction]:
-    """Simulate *cases*; what several share, machines as moved and jobs as scaled, is made once, and the simulator knows it again."""
+def _predict_all(cases: Sequence[Case], folders: Folders, study: str) -> list[Prediction]:
+    """Simulate *cases*; what several of a *study* share, machines as moved and jobs as scaled, is made once and known again."""
     machines: dict[tuple[int, bool, Factors], Hardware] = {}
     jobs: dict[tuple[int, float], Job] = {}
     found = []
@@ -110,5 +116,6 @@ def _predict_all(cases: Sequence[Case], folders: Folders) -> list[Prediction]:
         moved = (id(asked.hardware), asked.nodes == 2, case.factors)
         machine = machines[moved] = machines.get(moved) or with_factors(asked, case.factors)
         job = jobs[id(asked), case.compute_scale] = jobs.get((id(asked), case.compute_scale)) or scaled(asked, case.compute_scale)
-        found.append(_outcome(simulate(machine, [job], cold=False).jobs[0].warm))
+        with standing(study):
+            found.append(_outcome(simulate(machine, [job], cold=False).jobs[0].warm))
     return found
