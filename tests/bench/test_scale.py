@@ -1,7 +1,7 @@
 """How does cost grow with ranks and runs? All-reduces and iterations from 8 to 16 384 ranks, ranks that differ, sweeps, memory.
 
-For orientation, ASTRA-sim with its analytical network (C++), on two cores: one ring all-reduce takes 0.5 s on 256 ranks and 8 s on 1 024;
-three data-parallel iterations of a ResNet-50-like job with five buckets take 7 s on 256 and 200 s on 1 024.
+For orientation stands beside them what ASTRA-sim with its analytical network (C++) takes on two such cores, its iterations those of a
+ResNet-50-like job with five buckets.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ from sim.training.job import Job, job_slots
 from sim.units import show
 from tests.bench.sampling import shares
 
-RANKS = [8, 256, 1024, 16384]
+RANKS = [64, 256, 1024, 4096, 16384]
+PEER = "ASTRA-sim "
+ALL_REDUCE = {256: PEER + "0.5 s", 1024: PEER + "8 s", 4096: PEER + "320 s and 5.4 GB"}
+ITERATIONS = {64: PEER + "0.4 s", 256: PEER + "7 s", 1024: PEER + "200 s"}
 MAIN = Scenario("p3.16xlarge", "vgg16")
 POINTS = grid([axis("node.nic.bandwidth=10,25,100 Gbps"), axis("node.host.cpu.speed=0.8,1,1.25"), axis("batch=16..64:8")])
 """What-ifs of the main job, in which hardware and workload differ from point to point."""
@@ -76,20 +79,21 @@ def iterations(nodes: int, fold: bool = True, *overrides: str) -> Run:
 
 @pytest.mark.parametrize("ranks", RANKS)
 def test_one_all_reduce(benchmark: Any, ranks: int) -> None:
-    benchmark.extra_info["label"] = f"one ring all-reduce, {spaced(ranks)} ranks"
+    benchmark.extra_info |= {"label": f"one ring all-reduce, {spaced(ranks)} ranks", "aim": ALL_REDUCE.get(ranks, "")}
     assert benchmark.pedantic(all_reduce, (ranks // 8,), rounds=5, warmup_rounds=1) > 0
 
 
 @pytest.mark.parametrize("ranks", RANKS)
 def test_three_iterations(benchmark: Any, ranks: int) -> None:
-    benchmark.extra_info["label"] = f"three data-parallel iterations of ResNet-50, {spaced(ranks)} ranks"
+    label = f"three data-parallel iterations of ResNet-50, {spaced(ranks)} ranks"
+    benchmark.extra_info |= {"label": label, "aim": ITERATIONS.get(ranks, "")}
     found = benchmark.pedantic(iterations, (ranks // 8,), rounds=5, warmup_rounds=1)
     assert sum(rank.size for rank in found.log.ranks) == ranks
 
 
 def test_three_iterations_of_distinct_ranks(benchmark: Any) -> None:
     """Every rank with a speed and jitter of its own, each simulated by itself."""
-    benchmark.extra_info["label"] = "the same, 1 024 ranks that all differ, none folded"
+    benchmark.extra_info |= {"label": "the same, 1 024 ranks that all differ, none folded", "aim": "20 s"}
     noise = ("training.noise.draw=true", "training.noise.compute_cv=0.03", "training.noise.persistent_cv=0.02")
     found = benchmark.pedantic(iterations, (128, False, *noise), rounds=1)
     assert len(found.log.ranks) == 1024
@@ -119,6 +123,7 @@ def test_a_large_run_beside_a_small_one(benchmark: Any) -> None:
     benchmark.extra_info |= {
         "label": "16 384 GPUs, whole process with `--fast`; over 16 GPUs; peak memory",
         "value": f"{took}; {time(large) / time(small):.2f}x; {peak:.0f} MiB",
+        "aim": "1 s; 1.5x; 286 MiB",
     }
 
 
@@ -130,7 +135,7 @@ def sweep_points() -> None:
 
 
 def test_runs_in_a_sweep(benchmark: Any) -> None:
-    benchmark.extra_info |= {"label": "sweep of the main job, per core", "count": len(POINTS), "unit": "runs/s"}
+    benchmark.extra_info |= {"label": "sweep of the main job, per core", "count": len(POINTS), "unit": "runs/s", "aim": "100 runs/s"}
     benchmark.pedantic(sweep_points, rounds=3, warmup_rounds=1)
 
 
@@ -153,4 +158,5 @@ def test_a_whole_epoch_of_imagenet(benchmark: Any) -> None:
     benchmark.extra_info |= {
         "label": "ImageNet on p2.xlarge, cold and warm, every step; the shortcut's error",
         "value": f"{took}; {off:.0e}",
+        "aim": "- ; 1e-03",
     }

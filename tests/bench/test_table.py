@@ -16,5 +16,6 @@ def test_a_figure_is_a_time_a_rate_or_a_value() -> None:
 
 
 def test_the_table_stands_between_its_marks() -> None:
-    assert table([bench(2.0)], "2 cores") == "| median CPU time, 2 cores | |\n|---|---|\n| it | 2 s |\n"
+    lines = ["| median CPU time, 2 cores | reached | aim, or a peer's |", "|---|---|---|", "| it | 2 s |  |", "| it | 3 s | 5 s |"]
+    assert table([bench(2.0), bench(3.0, aim="5 s")], "2 cores") == "\n".join(lines) + "\n"
     assert TABLE.search(README.read_text(encoding="utf-8"))

@@ -1,0 +1,70 @@
+"""How long do whole studies take? Ten thousand what-ifs of the main job, and the whole catalogue for one workload, as commands."""
+
+from __future__ import annotations
+
+import csv
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sim.documents import row
+from sim.report.figures import flat
+from sim.study.scenario import Scenario
+from sim.study.space import asked_points
+from sim.study.sweep import at
+from tests.bench.test_scale import measured_only, spaced
+
+MAIN = Scenario("p3.16xlarge", "vgg16")
+VARY = ["node.nic.bandwidth=10..400 Gbps:10", "node.host.cpu.speed=0.8..1.6:25", "batch=25..64:40"]
+SAMPLE = 20
+"""Rows of the sweep that are compared with runs one by one."""
+
+
+class Used(NamedTuple):
+    """What a command took: seconds on the clock, seconds of CPU in all its processes, and what it wrote."""
+
+    wall: float
+    cpu: float
+    output: str
+
+
+def command(*words: str) -> Used:
+    """Run ``python -m sim`` with *words*."""
+    before, start = os.times(), time.perf_counter()
+    done = subprocess.run([sys.executable, "-m", "sim", *words], stdout=subprocess.PIPE, text=True, check=True)
+    after, wall = os.times(), time.perf_counter() - start
+    return Used(wall, after.children_user + after.children_system - before.children_user - before.children_system, done.stdout)
+
+
+def said(used: Used) -> str:
+    """Return what a command took, for the table."""
+    return f"{used.wall:.0f} s on {len(os.sched_getaffinity(0))} cores; {used.cpu:.0f} s of CPU"
+
+
+def test_ten_thousand_what_ifs(benchmark: Any, tmp_path: Path) -> None:
+    """The whole command, start to file; some of its rows beside runs one by one, to the last digit."""
+    measured_only(benchmark)
+    points = asked_points(VARY, None, 0)
+    assert len(points) == 10_000
+    varied = [word for text in VARY for word in ("--vary", text)]
+    used = command("sweep", MAIN.hardware, MAIN.workload, *varied, "-o", str(tmp_path / "whatifs.csv"), "--quiet")
+    with (tmp_path / "whatifs.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    for index in random.Random(1).sample(range(len(points)), SAMPLE):
+        alone = flat({**dict(points[index]), **row(at(MAIN, points[index])), "problem": ""})
+        assert rows[index] == {name: "" if value is None else str(value) for name, value in alone.items()}
+    benchmark.pedantic(lambda: None)
+    benchmark.extra_info |= {"label": f"{spaced(len(points))} what-ifs of the main job, to one file", "value": said(used), "aim": "60 s"}
+
+
+def test_the_whole_catalogue(benchmark: Any) -> None:
+    """Every machine of the catalogue for one workload."""
+    measured_only(benchmark)
+    used = command("compare", "resnet50", "--csv", "--quiet")
+    benchmark.pedantic(lambda: None)
+    machines = len(used.output.splitlines()) - 1
+    benchmark.extra_info |= {"label": f"`compare resnet50`, {machines} machines", "value": said(used), "aim": "10 s"}
