@@ -65,9 +65,9 @@ def _tiles(whole: Figures, chosen: Figures) -> Html:
     used = chosen.value(over) / whole.value(f"budget/{path}")
     error = chosen.value("expected_error")
     rows: list[tuple[str, Child, Child]] = [
-        ("Whole job", chosen.shown("total_time_s", as_time), joined(chosen.shown("epochs", _plain), " epochs")),
+        ("Whole job", chosen.shown("total_time_s", as_time), chosen.shown("epochs", epochs_text)),
         ("Costs", chosen.shown("total_cost_usd", as_money), chosen.value("market").replace("_", " ")),
-        ("Budget", whole.shown(f"budget/{path}", write), f"{as_percent(used)} of it is used"),
+        ("Budget", whole.shown(f"budget/{path}", write), f"{as_percent(used)} of it is {'used' if used <= 1 else 'needed'}"),
         ("GPUs", chosen.shown("gpus", as_number), joined("on ", chosen.shown("nodes", as_number), f" x {chosen.value('hardware')}")),
         ("Step", chosen.shown("step_time_s", as_time), _saved(chosen)),
         ("Expected error", chosen.shown("expected_error/median", as_percent) if error else "unknown", _error(chosen, error)),
@@ -93,10 +93,9 @@ def _money(whole: Figures, rows: Sequence[Figures]) -> Part:
     across, up = axis("epochs done" if by_time else "hours, whole job", hours, _plain), axis("USD, whole job", usd, _plain)
     budget = [] if by_time and money is None else [("ideal", _budget(time, money, across, up))]
     drawn = chart(points, across, up, "Cost over time of the whole job, by candidate", budget)
-    caption = tag(
-        "figcaption", tag("span", "Orange", class_="flag"), ": the one to rent. Dashed: the budget. Both axes are logarithmic; spot and "
-        "on-demand markets are points of their own.",
-    )  # fmt: skip
+    orange = joined(tag("span", "Orange", class_="flag"), ": the one to rent. ") if whole.value("best") is not None else None
+    dashed = "Dashed: the budget. " if budget else ""
+    caption = tag("figcaption", orange, f"{dashed}Both axes are logarithmic; spot and on-demand markets are points of their own.")
     lead = f"Each point is a machine, a number of nodes and a market: what {whole.value('workload')} takes there, and what it costs."
     return Part("money", "Time and money", section("money", "Time and money", tag("figure", drawn, caption), lead=lead))
 

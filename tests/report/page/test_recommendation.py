@@ -63,6 +63,7 @@ def test_a_budget_that_nothing_meets_names_the_nearest(path: Path) -> None:
     page = Page(recommendation_page(json.loads(json.dumps(missed))))
     assert verdict(page).startswith(f"Nothing meets 0.50 USD. Nearest is {near['nodes']} x {near['hardware']}, ")
     assert not [dot for dot in page.all("circle") if "best" in dot.attributes["class"].split()]
+    assert not any("the one to rent" in caption.text for caption in page.all("figcaption"))
 
 
 def test_where_nothing_runs_it_says_so(path: Path) -> None:
