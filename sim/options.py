@@ -20,7 +20,9 @@ Batch = Annotated[int | None, typer.Option(min=1, help="samples per GPU")]
 GlobalBatch = Annotated[int | None, typer.Option(min=1, help="samples of all GPUs together (strong scaling)")]
 Precision = Annotated[str | None, typer.Option(help="fp32, tf32, amp_fp16, amp_bf16, fp16, bf16 or fp8")]
 Stack = Annotated[str | None, typer.Option(help="software stack: a file or a name in workloads/stacks/")]
-Market = Annotated[str, typer.Option(metavar="on-demand|spot", help="whose prices time is paid at")]
+Market = Annotated[
+    str, typer.Option(metavar="on-demand|spot", help="whose prices time is paid at; spot prices are known of few (sim list hardware)")
+]
 Processes = Annotated[int | None, typer.Option("--jobs", min=1, help="processes; all cores by default")]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON document, and nothing else, on stdout")]
 Csv = Annotated[bool, typer.Option("--csv", help="print CSV on stdout")]

@@ -36,7 +36,17 @@ def comparison_document(workload: str, rows: Sequence[Row], sort: str = "time", 
     found = [{**_figures(document), "pareto": on_front} for document, on_front in zip(ran, best, strict=True)]
     found.sort(key=lambda row: _place(row, sort))
     failed = [{"hardware": row.hardware, "nodes": row.nodes, "problem": row.problem} for row in rows if row.document is None]
-    return {"schema": 1, "workload": workload, "rows": found, "left_out": failed, "note": note}
+    return {"schema": 1, "workload": workload, "rows": found, "left_out": failed, "note": note or _without_price(found)}
+
+
+def _without_price(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return which machines of *rows* have no price on the spot market that was asked for, in a sentence."""
+    names = dict.fromkeys(row["hardware"] for row in rows if row["price"]["market"] == "spot" and row["price"]["usd_per_h"] is None)
+    if not names:
+        return ""
+    return (
+        f"no spot price is known of {', '.join(names)}; --set price.spot='1.50 USD/h' gives one, and --market on-demand has prices of more"
+    )
 
 
 def _time_and_cost(document: Mapping[str, Any]) -> tuple[float, float | None]:
@@ -82,7 +92,7 @@ def comparison_text(document: dict[str, Any]) -> str:
         lines = [f"{document['workload']}: {count}", "", aligned(titles, [_cells(row, of_job) for row in rows]), "", _FRONT]
     if document["left_out"]:
         lines += [*(["", "Cannot run it:"] if rows else []), *(f"  - {_problem(failed)}" for failed in document["left_out"])]
-    return "\n".join([*lines, *([f"  - {document['note']}"] if document["note"] else [])])
+    return "\n".join([*lines, *(["", f"{document['note'][:1].upper()}{document['note'][1:]}."] if document["note"] else [])])
 
 
 def _job_titles(rows: Sequence[Mapping[str, Any]]) -> Sequence[str]:

@@ -2,7 +2,8 @@
 
 `hardware/validated.json` is written by ``make validated`` from the measured runs that come with `calibration`: relative errors of
 step times predicted from the descriptions alone, as a run predicts them. The nearest group that was measured answers: the same GPU,
-network and stack; then GPU and network; then the network; then everything. More GPUs or nodes than measured extrapolate.
+network and stack; then GPU and network; then the network; then everything. More GPUs or nodes than measured extrapolate. Of ranks that
+compute on processor cores only runs on the same processor answer: what was measured elsewhere, was measured on GPUs.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ SUMMARY = "hardware/validated.json"
 def groups_of(node: Node, job: Job) -> list[str]:
     """Return the groups of runs that *job* on nodes like *node* belongs to, the nearest first."""
     network, gpu, stack = traffic(node, job), node.gpu.name, job.workload.training.stack.name
-    return [f"{gpu}, {network}, {stack}", f"{gpu}, {network}", network, "all runs"]
+    of_gpus = [] if node.gpu.host_cores else [network, "all runs"]
+    return [f"{gpu}, {network}, {stack}", f"{gpu}, {network}", *of_gpus]
 
 
 def traffic(node: Node, job: Job) -> str:

@@ -127,7 +127,7 @@ def recommend(scenario: Scenario, rows: Sequence[Row], plan: Plan, budget: Budge
     others = sorted((found for found in candidates if not budget.allows(found)), key=budget.excess)
     best, runner_up = (*allowed, None, None)[:2]
     ran = any(row.document is not None for row in rows)
-    notes = _notes(plan, budget, allowed, others) if ran else [nearest_that_runs(scenario, left_out)]
+    notes = [*_notes(plan, budget, allowed, others), *_of_markets(candidates, markets)] if ran else [nearest_that_runs(scenario, left_out)]
     return Recommendation(plan, budget, best, runner_up, None if best else next(iter(others), None), [*allowed, *others], left_out, notes)
 
 
@@ -207,6 +207,17 @@ def _bargain(budget: Budget, best: Candidate, allowed: Sequence[Candidate]) -> l
         return []
     what = ("time", "money") if budget.time is not None else ("money", "time")
     return [f"{_named(found)} takes {100 * saved:.0f} % less {what[0]} for {100 * more:.2g} % more {what[1]}"]
+
+
+def _of_markets(candidates: Sequence[Candidate], markets: Sequence[Market]) -> list[str]:
+    """Return which machines the spot market was not asked about, for want of a price."""
+    priced = {found.hardware for found in candidates if found.market == "spot"}
+    others = {found.hardware for found in candidates} - priced
+    if "spot" not in markets or not others:
+        return []
+    if len(others) <= len(priced):
+        return [f"no spot price is known of {', '.join(sorted(others))}"]
+    return [f"spot prices are known of {', '.join(sorted(priced))} only" if priced else "no spot price is known of any of them"]
 
 
 def _named(found: Candidate) -> str:

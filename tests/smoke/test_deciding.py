@@ -32,9 +32,14 @@ def test_compare_says_when_nothing_can_run_it(capsys: pytest.CaptureFixture[str]
     assert main(["compare", "vgg16", "p3.2xlarge", "p2.xlarge", "--batch", "100000"]) == 1
     said = capsys.readouterr().out
     assert said.startswith("No machine can run vgg16.") and "  - p2.xlarge: " in said
-    assert "largest batch that fits" in said and "nor can the machine with the largest GPUs" in said
+    assert "largest batch that fits" in said and "Nor can the machine with the largest GPUs" in said
     assert main(["compare", "vgg16", "p2.xlarge", "--batch", "150"]) == 1
-    assert "nearest that can: " in capsys.readouterr().out
+    assert "Nearest that can: " in capsys.readouterr().out
+
+
+def test_compare_names_machines_without_a_spot_price(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "resnet18", "p3.2xlarge", "g5.xlarge", "--market", "spot"]) == 0
+    assert "No spot price is known of g5.xlarge; --set price.spot=" in capsys.readouterr().out
 
 
 def test_recommend(capsys: pytest.CaptureFixture[str]) -> None:

@@ -164,6 +164,13 @@ def test_a_little_more_money_may_save_much_time(rows: list[Row]) -> None:
         assert said[0].startswith(f"{cheapest[2]} (") and f"takes {100 * (1 - cheapest[1] / found.best.cost):.0f} % less money" in said[0]
 
 
+def test_it_says_whose_spot_prices_are_not_known() -> None:
+    mixed = compare(ASKED, ["p3.2xlarge", "g5.xlarge", "g6.xlarge"], document)
+    assert "spot prices are known of p3.2xlarge only" in recommend(ASKED, mixed, Plan(1), Budget(money=100.0)).notes
+    assert not any("spot price" in note for note in recommend(ASKED, mixed, Plan(1), Budget(money=100.0), ("on_demand",)).notes)
+    assert "no spot price is known of g5.xlarge" in recommend(ASKED, mixed[:2], Plan(1), Budget(money=100.0)).notes
+
+
 def test_what_nobody_rents_is_left_out_with_the_reason(rows: list[Row]) -> None:
     found = recommend(ASKED, rows, Plan(EPOCHS), Budget(time=3600.0))
     assert "hypothetical" in found.left_out["p3.8xlarge-two-islands"]
