@@ -14,8 +14,8 @@ from calibration.questions import Folders, question
 from calibration.scores import Scored
 from calibration.validation import Cluster, Validation, validate
 from sim.report.document import run_document
-from sim.report.table import run_text
 from sim.report.expected_error import SUMMARY
+from sim.report.table import run_text
 from sim.study.scenario import Scenario, answer
 from tests.calibration.runs import record
 
