@@ -41,12 +41,11 @@ def comparison_document(workload: str, rows: Sequence[Row], sort: str = "time", 
 
 def _without_price(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return which machines of *rows* have no price on the spot market that was asked for, in a sentence."""
-    names = dict.fromkeys(row["hardware"] for row in rows if row["price"]["market"] == "spot" and row["price"]["usd_per_h"] is None)
+    names = [row["hardware"] for row in rows if (row["price"] or {}).get("market") == "spot" and row["price"]["usd_per_h"] is None]
     if not names:
         return ""
-    return (
-        f"no spot price is known of {', '.join(names)}; --set price.spot='1.50 USD/h' gives one, and --market on-demand has prices of more"
-    )
+    listed = ", ".join(dict.fromkeys(names))
+    return f"no spot price is known of {listed}; --set price.spot='1.50 USD/h' gives one, and --market on-demand has prices of more"
 
 
 def _time_and_cost(document: Mapping[str, Any]) -> tuple[float, float | None]:

@@ -156,7 +156,7 @@ def _table(study: Study, family: Family, cell: Cell, form: str) -> str:
 def _range(values: Sequence[float | None], form: str) -> str:
     """Return the values at the smallest and the largest batch."""
     known = [form.format(value) for value in values if value is not None]
-    return f"{known[0]} .. {known[-1]}" if known else ""
+    return "" if not known else known[0] if len(known) == 1 else f"{known[0]} .. {known[-1]}"
 
 
 def _micro(study: Study) -> str:

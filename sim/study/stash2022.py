@@ -2,11 +2,12 @@
 
 Stash (arXiv 2208.14344) profiles training with RUN0 to RUN3 (`sim.study.profile`) on each instance, and RUN1 on two networked instances
 against one with as many GPUs. Here: the lists of its code, its stack (apex, one all-reduce per gradient tensor, AMP O1, so gradients
-of 32 bits), DALI decoding on the GPU, and three cuts of p3.8xlarge, as nobody knows which one Amazon lent. The micro study trains
-networks of one family that differ in layers and gradients, at a batch of 32. Nothing is fitted to what Stash found.
+of 32 bits), DALI decoding on the GPU; for BERT torch's DDP and a loader on the CPU; and three cuts of p3.8xlarge, as nobody knows which
+one Amazon lent. The micro study trains networks of one family that differ in layers and gradients, at a batch of 32. Nothing is fitted
+to what Stash found.
 
-Limits: the paper's tables are not public, so only its abstract can be compared with; ImageNet-1k alone; prices of today, which for
-these instances are those in Stash's code.
+Limits: the paper's tables are not public, so only its abstract can be compared with; of data sets ImageNet-1k and SQuAD; prices of
+today, which for these instances are those in Stash's code.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from sim.study.scenario import Scenario
 
 SMALL = ("alexnet", "resnet18", "shufflenet_v2_x0_5", "mobilenet_v2", "squeezenet1_0")
 LARGE = ("resnet50", "vgg11")
+BERT = "bert-large-seq384"
 MICRO = (
     *(f"resnet{layers}" for layers in (10, 12, 16, 18, 34, 50, 101, 152)),
     *(f"vgg{layers}" for layers in (11, 13, 16, 19)),
@@ -35,7 +37,8 @@ MICRO = (
 )
 MICRO_BATCH = 32
 STACK = "apex-per-tensor"
-"""Models and batches: aakash-sharma/DS-Analyzer, run scripts and analyze.py; without residuals bottleneck blocks stay as they are there."""
+BERT_STACK = "torch-1.13-ddp"
+"""Models, batches and stacks: aakash-sharma/DS-Analyzer, run scripts and analyze.py; bottleneck blocks keep their residuals there."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ P3 = Family(
         "2x-p3.8xlarge": 16,
     },
     {"p3.16xlarge": "2x-p3.8xlarge"},
-    dict.fromkeys(SMALL, (32, 64, 128, 256)) | dict.fromkeys(LARGE, (32, 48, 64, 80)),
+    dict.fromkeys(SMALL, (32, 64, 128, 256)) | dict.fromkeys(LARGE, (32, 48, 64, 80)) | {BERT: (4,)},
 )  # fmt: skip
 FAMILIES = (P2, P3)
 SLICES = ("p3.8xlarge-mixed-quad", "p3.8xlarge-two-islands")
@@ -83,6 +86,8 @@ class Case:
     @property
     def scenario(self) -> Scenario:
         """Return the run as a user would name it."""
+        if self.model == BERT:
+            return Scenario(self.machine, self.model, batch=self.batch, precision="amp_fp16", stack=BERT_STACK)
         loader = ("input.loader=dali_gpu", f"input.num_threads={self.threads}")
         return Scenario(self.machine, self.model, loader, batch=self.batch, precision="amp_fp16", stack=STACK)
 

@@ -18,7 +18,7 @@ from sim.study import stash2022 as module
 from sim.study.profile import profile
 from sim.study.scenario import answer
 from sim.study.stash2022 import FAMILIES, MICRO, P2, P3, Case, Crossing, Row, Study, cases, gradients
-from sim.study.stash_findings import PRICES, Finding, findings, fit, more_is_slower
+from sim.study.stash_findings import PRICES, Finding, by_case, findings, fit, more_is_slower, observations
 from tests.study.small_study import SMALL_P3, small_study
 
 
@@ -141,11 +141,29 @@ def test_a7_all_reduces_of_a_step(model: str, tensors: int, parameters: int) -> 
 
 
 def test_every_case_of_stashs_lists() -> None:
-    """By hand: 5 models x 4 batches x 4 machines on P2, 7 x 4 x 6 on P3; its micro study has 12 networks and variants of them."""
-    assert len(cases(FAMILIES)) == len(set(cases(FAMILIES))) == 80 + 168
+    """By hand: 5 models x 4 batches x 4 machines on P2, (7 x 4 + BERT) x 6 on P3; its micro study has 12 networks and variants of them."""
+    assert len(cases(FAMILIES)) == len(set(cases(FAMILIES))) == 80 + 174
     assert len(MICRO) == 25
     assert set(PRICES) < {*P2.machines, *P3.machines}
     assert sum(len(family.twins) for family in FAMILIES) == 2
+
+
+def test_bert_is_trained_with_torchs_ddp_at_four_samples() -> None:
+    """Stash's code: BERT on SQuAD with torch's DDP and batches of 4; 391 gradient tensors of 1 336 MB."""
+    [one, *_] = [case for case in cases((P3,)) if case.model == module.BERT]
+    assert (one.scenario.stack, one.scenario.batch, one.scenario.overrides) == ("torch-1.13-ddp", 4, ())
+    tensors, nbytes = gradients(load_workload(module.BERT).spec.model)
+    assert (tensors, nbytes) == (391, pytest.approx(1336e6, rel=0.01))
+
+
+def test_a_time_budget_saves_what_the_cheapest_within_it_saves(study: Study) -> None:
+    savings = []
+    for rows in by_case(study).values():
+        first = min(found.times.warm for found in rows)
+        fastest = next(found for found in rows if found.times.warm == first)
+        savings.append(1 - min(found.cost for found in rows if found.times.warm <= 2 * first) / fastest.cost)
+    said = next(line for line in observations(study) if line.startswith("an epoch that may take twice as long"))
+    assert f"{100 * max(savings):.0f} % at most" in said and f"of {len(savings)} cases" in said
 
 
 def test_the_report_says_what_was_computed(study: Study) -> None:
