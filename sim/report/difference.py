@@ -41,14 +41,15 @@ _FIGURES = (
 
 def read_document(path: Path) -> dict[str, Any]:
     """Return the document of one run that ``sim run --json`` wrote to *path*. Raise SpecError where it is none."""
+    hint = f"write one with: sim run HW WL --json > {path.name if path.suffix == '.json' else 'run.json'}"
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise SpecError(f"{path}: cannot be read: {error.strerror}") from None
     except ValueError as error:
-        raise SpecError(f"{path}: is no JSON document ({error}); write one with: sim run HW WL --json > {path.name}") from None
+        raise SpecError(f"{path}: is no JSON document ({error}); {hint}") from None
     if not isinstance(found, dict) or not all(_is_number(value) for value in _needed(found)):
-        raise SpecError(f"{path}: is no document of a single run; write one with: sim run HW WL --json > {path.name}")
+        raise SpecError(f"{path}: is no document of a single run; {hint}")
     return found
 
 

@@ -15,7 +15,6 @@ from calibration.scores import Scored
 from calibration.validation import Cluster, Validation, validate
 from sim.report.document import run_document
 from sim.report.expected_error import SUMMARY
-from sim.report.table import run_text
 from sim.study.scenario import Scenario, answer
 from tests.calibration.runs import record
 
@@ -41,13 +40,6 @@ def test_a_run_quotes_the_nearest_group_and_says_when_it_extrapolates() -> None:
     inside = answer(replace(Scenario("dlperf", "resnet50", ("input.loader=synthetic",)), stack="torch-1.6-ddp"))
     said = run_document(inside.run, inside.inputs)["expected_error"]
     assert not said["extrapolates"] and "V100-SXM2-16GB, infiniband between nodes, torch-1.6-ddp" in said["basis"]
-
-
-def test_what_computes_on_processors_quotes_no_gpu() -> None:
-    found = answer(Scenario("p3.2xlarge", "resnet18", ("node.gpu.host_cores=1", "node.gpu.name=my-processor")))
-    document = run_document(found.run, found.inputs)
-    assert document["expected_error"] is None
-    assert "expected error: unknown, since no run on this kind of machine was measured" in run_text(found.run, document)
 
 
 @pytest.mark.slow

@@ -112,6 +112,13 @@ def test_what_is_no_run_is_refused(tmp_path: Path, text: str) -> None:
         read_document(file)
 
 
+def test_nobody_is_told_to_write_over_a_description(tmp_path: Path) -> None:
+    file = tmp_path / "my-box.yaml"
+    file.write_text("name: my-box")
+    with pytest.raises(SpecError, match=r"--json > run\.json"):
+        read_document(file)
+
+
 def test_reads_what_run_wrote(tmp_path: Path, before: dict[str, Any]) -> None:
     file = tmp_path / "a.json"
     file.write_text(json.dumps(before))
