@@ -269,7 +269,10 @@ def _site(stage: Stage, index: int, found: RankClass, job: Job, hit_ratio: float
 
 
 def _peers(found: RankClass, live: Mapping[str, str]) -> dict[str, float]:
-    """Return what a byte from another node's memory takes here: it comes in by any NIC, and as much goes out to the others."""
+    """Return what a byte from another node's memory takes here: it comes in by any NIC, and as much goes out to the others.
+
+    Links between switches do not count.
+    """
     nic = found.slot.node.nic
     load = {live[link]: found.members / nic.count for port in range(nic.count) for link in (f"nic{port}>net", f"net>nic{port}")}
     copies = {found.cores: 2.0 * found.members * nic.transport.cpu_time_per_byte}

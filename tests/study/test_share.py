@@ -100,6 +100,31 @@ def test_dividing_by_need_beats_an_even_division(tmp_path):
     assert "against an even division" in share_text(document)
 
 
+SIDE = """name: side
+jobs:
+  - {workload: {extends: shufflenet_v2_x0_5, dataset: {samples: 8192}}, nodes: 0..1, gpus: [0, 1]}
+  - {workload: {extends: shufflenet_v2_x0_5, dataset: {samples: 8192}}, nodes: 1, gpus: [2, 3], epochs: 0.5}
+  - {workload: {extends: shufflenet_v2_x0_5, dataset: {samples: 8192}}, nodes: 2, gpus: [0]}
+"""
+
+
+def test_jobs_side_by_side_divide_only_common_nodes(tmp_path):
+    """Closed form: a node's workers are divided among its own jobs; a job on two nodes has what the fuller one leaves it."""
+    (tmp_path / "side.yaml").write_text(SIDE)
+    found = share("p3.8xlarge", str(tmp_path / "side.yaml"), ["even"], nodes=4)
+    cores = found.cores[0]
+    [even_division] = found.outcomes
+    assert found.cores == (cores, cores)
+    assert even_division.workers == (cores // 4, cores // 4, cores)
+    assert found.hardware == "p3.8xlarge, 3 nodes"
+    first, second, _ = even_division.throughput
+    assert first == pytest.approx(2 * second, rel=0.01)  # as many workers a GPU, twice the GPUs
+    (tmp_path / "two.yaml").write_text("\n".join(SIDE.splitlines()[:4]) + "\n")  # without the third
+    assert share("p3.8xlarge", str(tmp_path / "two.yaml"), ["even"], nodes=4).outcomes[0].throughput == pytest.approx(
+        (first, second), rel=0.01
+    )
+
+
 @pytest.mark.parametrize(
     ("jobs", "policies", "workers", "says"),
     [
