@@ -47,6 +47,9 @@ SAME_MULTIPROCESSOR: Final = {"3.7": "3.5"}
 """Compute capabilities that share their factors: GK210 is GK110 with more registers and shared memory (NVIDIA, Kepler Tuning Guide)."""
 CHIPS_OF_ONE_NAME: Final = ("maxwell", "pascal")
 """TITAN X is a GM200, and a year later a GP102."""
+FIRST_KERNELS: Final = "cuDNN 7.0"
+"""The release with the first convolutions on tensor cores, slower than all since: its stacks share a factor on them."""
+FIRST_STACKS: Final = ("tensorflow-1.4", "tensorflow-1.5", "torch-0.3")
 MEMORY_EFFICIENCY: Final = 0.77
 """Share of the data sheet's memory bandwidth before any fit: copies reach 0.75 on H100 (NVIDIA/nccl issue 1264), 0.78 on M60 (rossumai)."""
 
@@ -226,7 +229,8 @@ def keys_of(row: Row) -> tuple[tuple[tuple[str, str], int], ...]:
     place = {name: index for index, name in enumerate(LOCAL)}
     own = [((kind, owner), place[kind]) for kind in ("vector", "tensor", "gemm", "memory") for owner in ("all", f"cc {row.capability}")]
     stack = [((kind, row.stack), place[kind]) for kind in ("overall", "tensor", "gemm", "fused", "launch", "optimizer")]
-    return tuple(own + stack)
+    first = [(("tensor", FIRST_KERNELS), place["tensor"])] if row.stack in FIRST_STACKS else []
+    return tuple(own + first + stack)
 
 
 def names(found: Iterable[Row]) -> Sequence[tuple[str, str]]:

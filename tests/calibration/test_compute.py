@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from calibration.compute import Prediction, fit, leave_out, one_point, predict, score
-from calibration.compute_model import LOCAL, Row, gpu_part, predicted_time, rows, time_of, timed
+from calibration.compute_model import FIRST_KERNELS, FIRST_STACKS, LOCAL, Row, gpu_part, keys_of, predicted_time, rows, time_of, timed
 
 ROWS = rows()
 IMAGES, REST = "fp32 convolution", "tensor cores and BERT"
@@ -70,10 +70,10 @@ def test_known_gpus_models_and_stacks() -> None:
     """The simulator's own plan over the rows it was fitted to, and over the rows of the other role, which it was not.
 
     Those are 12 of Gavel's (instances and boards unknown, real data), 6 of NVIDIA's whose batch is not in the table, 10 of a T4 at small
-    batches, and 36 of an RTX 3090, a GPU without fitted rows, of which half keep channels first and 13 models have no other row.
+    batches, and 35 of an RTX 3090, a GPU without fitted rows, of which half keep channels first; most of its models have no fitted row.
     """
     reached = {("compute", IMAGES): (0.059, 0.172), ("compute", REST): (0.064, 0.188)}
-    reached |= {("prediction", IMAGES): (0.102, 0.232), ("prediction", REST): (0.087, 0.242)}
+    reached |= {("prediction", IMAGES): (0.104, 0.230), ("prediction", REST): (0.069, 0.156)}
     for (role, family), figures in reached.items():
         of_role = [row for row in ROWS if row.record.role == role and row.family == family]
         found = score(predicted_time(row.record) / row.measured - 1 for row in of_role)
@@ -92,6 +92,14 @@ def test_other_batches_from_one_measured_point() -> None:
     assert all(errors(rest, family)[0] < 0.5 * baseline_median(rest, family) + 0.01 for family in (IMAGES, REST))
 
 
+def test_stacks_of_the_first_tensor_core_kernels_tell_of_each_other() -> None:
+    """Their 16-bit rows take longer by a factor they share, which a stack of them that was left out has as well; no other stack has it."""
+    factors = fit([row for row in ROWS if row.stack != "tensorflow-1.5"])
+    assert factors["tensor", FIRST_KERNELS] > 0.2
+    given = {row.stack for row in ROWS if (("tensor", FIRST_KERNELS), LOCAL.index("tensor")) in keys_of(row)}
+    assert given == {stack for stack in FIRST_STACKS if any(row.stack == stack for row in ROWS)}
+
+
 def test_slopes_are_those_of_the_time() -> None:
     """Oracle: differences of the time itself, for every kind of factor; a bound that changes hands within the step may differ."""
     local, step = np.full(len(LOCAL), 0.05), 1e-6
@@ -103,28 +111,28 @@ def test_slopes_are_those_of_the_time() -> None:
 
 @pytest.mark.slow
 def test_a_chip_that_was_never_fitted() -> None:
-    """Aims: 10 and 25 % for images in FP32; 18 and 45 % for the rest, whose stack is then often unknown too. Reached: 12, 32, 9, 26."""
+    """Aims: 10 and 25 % for images in FP32; 18 and 45 % for the rest, whose stack is then often unknown too. Reached: 11, 32, 9, 25."""
     found = leave_out(ROWS, lambda row: row.chip)
-    assert errors(found, IMAGES) == pytest.approx((0.117, 0.318), abs=0.02)
-    assert errors(found, REST) == pytest.approx((0.094, 0.256), abs=0.02)
+    assert errors(found, IMAGES) == pytest.approx((0.114, 0.316), abs=0.02)
+    assert errors(found, REST) == pytest.approx((0.087, 0.247), abs=0.02)
     assert all(2 * errors(found, family)[0] < baseline_median(found, family) for family in (IMAGES, REST))
 
 
 @pytest.mark.slow
 def test_a_model_that_was_never_fitted() -> None:
-    """Aims as above. Reached: 10 and 24 %; 11 and 33 %, worst ResNet-50, without which few rows tell how tensor cores do convolutions."""
+    """Aims as above. Reached: 9 and 24 %; 10 and 31 %, worst ResNet-50, without which few rows tell how tensor cores do convolutions."""
     found = leave_out(ROWS, lambda row: row.record.workload)
-    assert errors(found, IMAGES) == pytest.approx((0.097, 0.244), abs=0.02)
-    assert errors(found, REST) == pytest.approx((0.105, 0.326), abs=0.03)
+    assert errors(found, IMAGES) == pytest.approx((0.094, 0.240), abs=0.02)
+    assert errors(found, REST) == pytest.approx((0.102, 0.312), abs=0.02)
     assert all(2 * errors(found, family)[0] < baseline_median(found, family) for family in (IMAGES, REST))
 
 
 @pytest.mark.slow
 def test_a_stack_that_was_never_fitted() -> None:
-    """Aim without a stack factor: 18 and 45 % for tensor cores and BERT. Reached: 13 and 33 %; images in FP32 14 and 34 %."""
+    """Aim without a stack factor: 18 and 45 % for tensor cores and BERT. Reached: 12 and 31 %; images in FP32 14 and 34 %."""
     found = leave_out(ROWS, lambda row: row.stack)
-    assert errors(found, IMAGES) == pytest.approx((0.139, 0.342), abs=0.02)
-    assert errors(found, REST) == pytest.approx((0.126, 0.328), abs=0.02)
+    assert errors(found, IMAGES) == pytest.approx((0.138, 0.342), abs=0.02)
+    assert errors(found, REST) == pytest.approx((0.117, 0.313), abs=0.02)
 
 
 def test_whole_networks_from_kernels_and_other_networks(v100: list[Row]) -> None:

@@ -218,6 +218,15 @@ def test_tensor_cores_that_a_board_holds_back():
     )
 
 
+def test_depthwise_convolutions_work_on_vector_units_in_every_precision():
+    """By hand: 100 GFLOP at a fortieth of 10 TFLOP/s; without a share of peak only their bytes count."""
+    alone = layer("depthwise_conv", forward="10 GFLOP", channels=[1, 32], kernel_size=3, read="0 B", write="0 B")
+    for precision in ("fp32", "fp16", "amp_fp16"):
+        known = gpu(efficiency={"depthwise_conv": {"fp32": 0.025}}, kernel_time="0 s")
+        assert layer_time(alone, known, precision, stack(), 10).time == pytest.approx(100e9 / 0.25e12)
+        assert layer_time(alone, gpu(kernel_time="0 s"), precision, stack(), 10).time == 0.0
+
+
 def test_a_recurrent_layer_makes_its_weights_gradients_at_once():
     """By hand: steps of 0.01 ms at peak reach a tenth of it; the weights' gradients, one product of ten steps, half."""
     curves = {"rnn": {"fp32": [["0.001 ms", 0.1], ["0.01 ms", 0.1]]}, "gemm": {"fp32": [["0.02 ms", 0.5], ["1 ms", 0.5]]}}
