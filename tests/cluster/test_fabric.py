@@ -255,6 +255,18 @@ def test_jobs_that_meet_on_one_node_share_its_nic_alone():
     assert [job.warm.step_time for job in run(toys, *jobs).jobs] == pytest.approx([2.0, 2.0], rel=1e-3)
 
 
+@pytest.mark.parametrize(
+    "on", [((0, 4), (1, 5)), ((0, 1, 4, 5), (2, 6)), ((0, 1, 2, 4), (3, 5, 6, 7)), ((0, 1), (4, 5))], ids=lambda on: str(len(on[0]))
+)
+def test_jobs_side_by_side_as_every_transfer_of_theirs(on):
+    """Oracle: every transfer a flow of its own, by the ways of its two nodes."""
+    toys = leaves(8, 4, 8)
+    works = [toy_workload([layer(1e-9, 1e-9, elements)], samples=4) for elements in (25_000_000, 12_500_000)]
+    jobs = [Job(work, tuple(Placement(node, (0,)) for node in nodes)) for work, nodes in zip(works, on, strict=True)]
+    one, other = (run(toys, *jobs, executor=executor, fold=False, exact=True).jobs for executor in ("phase", "transfer"))
+    assert [job.warm.step_time for job in one] == pytest.approx([job.warm.step_time for job in other], rel=1e-6)
+
+
 def torus_of_pairs():
     """A torus of 4 x 4 nodes of two GPUs, whose links are half as fast as the NICs."""
     return cluster(toy_node(2, nic=GB, pcie=1e15), count=16, torus={"dimensions": [4, 4], "link_bandwidth": "500 MB/s"})
