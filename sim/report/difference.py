@@ -35,8 +35,11 @@ _FIGURES = (
     ("first epoch", "first_epoch_time_s", ("first_epoch", "epoch_time_s"), "time"),
     ("USD/epoch", "cost_per_epoch_usd", ("cost_per_epoch_usd",), ""),
     ("GPU memory", "gpu_memory_bytes", ("gpu_memory_bytes", "total"), "binary size"),
+    ("whole job", "whole_job_time_s", ("whole_job", "time_s"), "time"),
+    ("USD, whole job", "whole_job_cost_usd", ("whole_job", "cost_usd"), ""),
 )
 """Title, key of the difference, path in a document, dimension."""
+_OPTIONAL = frozenset({"cost_per_epoch_usd", "whole_job_time_s", "whole_job_cost_usd"})
 
 
 def read_document(path: Path) -> dict[str, Any]:
@@ -54,7 +57,7 @@ def read_document(path: Path) -> dict[str, Any]:
 
 
 def _needed(document: Mapping[str, Any]) -> Iterator[Any]:
-    yield from (_at(document, path) for _, key, path, _ in _FIGURES if key != "cost_per_epoch_usd")
+    yield from (_at(document, path) for _, key, path, _ in _FIGURES if key not in _OPTIONAL)
     yield from (_at(document, (*epoch, "stalls_s", cause.value)) for cause in STALLS for epoch in ((), ("first_epoch",)))
     yield from (_at(document, key) for key in (("throughput_samples_per_s",), ("first_epoch", "step_time_s")))
 
@@ -105,6 +108,7 @@ def _agree(old: Any, new: Any) -> bool:
 def _inputs(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, list[Any]]:
     """Return the inputs that differ, [before, after] by key: names first, then values, those of few words before details."""
     pairs = {key: [before.get(key), after.get(key)] for key in _NAMES}
+    pairs |= {key: [_asked(document, key) for document in (before, after)] for key in ("epochs", "hours")}
     pairs["market"] = [_at(document, ("price", "market")) for document in (before, after)]
     for kind in ("hardware", "workload"):
         old, new = (_at(document, ("inputs", kind)) for document in (before, after))
@@ -113,6 +117,14 @@ def _inputs(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, li
         if not _differing(values):
             pairs[f"inputs_sha256.{kind}"] = [_at(document, ("inputs_sha256", kind)) for document in (before, after)]
     return _differing(pairs)
+
+
+def _asked(document: Mapping[str, Any], key: str) -> Any:
+    """Return how long the whole job was asked to be, in *key*: epochs or hours; None where it was not."""
+    job = document.get("whole_job") or {}
+    if job.get("given") != {"epochs": "epochs", "hours": "time"}[key]:
+        return None
+    return round(job["epochs"] if key == "epochs" else job["time_s"] / 3600, 9)
 
 
 def _differing(pairs: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
@@ -163,6 +175,8 @@ def _sentences(found: Mapping[str, Any]) -> list[str]:
         lines.append(_first_sentence(found))
     if "cost_per_epoch_usd" in changed:
         lines.append(_cost_sentence(found["cost_per_epoch_usd"], same_time="epoch_time_s" not in changed))
+    if {"whole_job_time_s", "whole_job_cost_usd"} & {*changed}:
+        lines += _job_sentence(found["whole_job_time_s"], found["whole_job_cost_usd"])
     return [*lines, *([] if inputs else ["No input that the documents name differs."])]
 
 
@@ -187,6 +201,15 @@ def _first_sentence(found: Mapping[str, Any]) -> str:
     old, new = found["first_epoch_time_s"]
     causes = _causes(found["first_epoch_stalls_s"])
     return f"The first epoch is {_by(old, new)}{'; a step of it: ' + causes if causes else ''}."
+
+
+def _job_sentence(times: Sequence[float | None], costs: Sequence[float | None]) -> list[str]:
+    (time, then), (cost, later) = times, costs
+    if time is None or then is None:
+        return []
+    how = "takes as long" if _agree(time, then) else f"is {_by(time, then)}"
+    money = "" if cost is None or later is None else f" and costs {abs(later - cost):.2f} USD {'more' if later > cost else 'less'}"
+    return [f"The whole job {how}{money}."]
 
 
 def _by(old: float, new: float) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from sim.documents import document
 from sim.report.difference import difference, difference_text, read_document
 from sim.spec.yaml import SpecError
 from sim.study.scenario import Scenario
+from sim.study.whole_job import plan_of
 
 BEFORE = Scenario("p3.8xlarge", "vgg11", nodes=2)
 
@@ -67,6 +69,17 @@ def test_causes_explain_the_whole_change_of_the_step(before: dict[str, Any]) -> 
     assert found["cause"] == "network"
     assert found["speedup"] == pytest.approx(before["step_time_s"] / after["step_time_s"])
     assert found["changed"] == ["step_time_s", "epoch_time_s", "first_epoch_time_s", "cost_per_epoch_usd"]
+
+
+def test_whole_jobs_of_other_lengths(before: dict[str, Any]) -> None:
+    short, long = (document(replace(BEFORE, plan=plan_of(epochs, None))) for epochs in (2, 10))
+    found = difference(short, long)
+    assert found["inputs"] == {"epochs": [2.0, 10.0]}
+    assert found["changed"] == ["whole_job_time_s", "whole_job_cost_usd"]
+    longer = long["whole_job"]["cost_usd"] - short["whole_job"]["cost_usd"]
+    assert f"and costs {longer:.2f} USD more." in said(short, long)
+    assert difference(document(replace(BEFORE, plan=plan_of(None, 2.0))), short)["inputs"] == {"epochs": [None, 2.0], "hours": [2.0, None]}
+    assert difference(before, short)["changed"] == ["whole_job_time_s", "whole_job_cost_usd"]  # asked for in one of them
 
 
 def test_a_disk_that_only_the_first_epoch_meets() -> None:
