@@ -31,6 +31,11 @@ from sim.training.step import Rank
 
 MOST_LIVE_STEPS = 400
 """Steps simulated one by one in a regime before the mean of the later ones stands for an epoch that shows no exact period."""
+LEAST_LIVE_STEPS = 100
+"""Steps simulated one by one before they may do, where no period shows but they drift slowly: a loader nearly as fast as the GPU."""
+ALIKE = 1e-3
+"""Share of a step by which states at least half of these steps apart may differ then: their mean is off by a fiftieth of that, and
+that of an epoch, over which they drift on, by a ten-thousandth at most (Stash's cases of DALI on p2.8xlarge, every step)."""
 MOST_DRAWN_STEPS = 500
 """Steps drawn in a regime before their mean stands for the rest, however wide its interval."""
 ENOUGH = 0.005
@@ -241,8 +246,13 @@ class EpochRun:
         if self._left() == 0:
             self._over = True
             self._pause.succeed()
-        elif not self.scene.exact and (self._period or done - self._regime_start >= self._most):
+        elif not self.scene.exact and (self._period or self._enough(done - self._regime_start)):
             self._pause.succeed()
+
+    def _enough(self, lived: int) -> bool:
+        """Tell whether the *lived* steps of this regime stand for others, though none of them has recurred."""
+        slow = not self.scene.draws and lived >= LEAST_LIVE_STEPS and lived % _LOOK_EVERY == 0 and self._detector.apart() <= ALIKE
+        return slow or lived >= self._most
 
     def _settle(self, done: int) -> None:
         """Look whether the mean of drawn steps is known well enough, now and then."""

@@ -206,6 +206,23 @@ def test_without_a_period_the_mean_of_later_steps_stands_for_the_rest(monkeypatc
     assert whole.first.interval is None
 
 
+@pytest.mark.parametrize(("drift", "simulated"), [(1e-6, sim.epoch.LEAST_LIVE_STEPS), (1e-3, sim.epoch.MOST_LIVE_STEPS)])
+def test_steps_that_hardly_drift_need_not_all_be_simulated(monkeypatch, drift, simulated):
+    """Oracle: every step simulated. A clock that drifts by a share of a step at each is added to the state, so that none recurs."""
+    observe = sim.epoch.PeriodDetector.observe
+
+    def drifting(self, step, now, state):
+        return observe(self, step, now, state._replace(times=(*state.times, drift * step * state.scale)))
+
+    workload = toy_workload([layer(0.03, 0.06, 1000)], loader="pytorch", prep=0.01, samples=3000)
+    hardware = machine(1, cores=2, disk=volume())
+    monkeypatch.setattr(sim.epoch.PeriodDetector, "observe", drifting)
+    short, whole = both(hardware, workload)
+    assert len(short.first.log.steps[0]) == pytest.approx(simulated, abs=2)  # the epoch ends once the log tells of all waits
+    assert not short.first.exact
+    assert short.first.time == pytest.approx(whole.first.time, rel=1e-4)
+
+
 @pytest.mark.parametrize("steps", [1, 2, 3])
 def test_epochs_of_a_few_steps(steps):
     """Nothing repeats in one step; the figures are those of the steps there are."""

@@ -71,16 +71,27 @@ class PeriodDetector:
 
     def nearest(self) -> Period:
         """Return the stretch of at least half of what was seen, up to now, whose ends are most alike: the best whole number of periods."""
-        step, now, state = self._history[-1]
-        candidates = self._history[len(self._history) // 8 : max(len(self._history) // 2, 1)]
-        alike = [entry for entry in candidates if entry[2].queues == state.queues and len(entry[2].times) == len(state.times)]
-        if not alike:
-            first, then, _ = candidates[0]
-            return Period(first, step, then, now)
-        first, then, _ = min(
-            alike, key=lambda entry: max((abs(a - b) for a, b in zip(entry[2].times, state.times, strict=True)), default=0.0)
-        )
+        step, now, _ = self._history[-1]
+        (first, then, _), _ = self._closest()
         return Period(first, step, then, now)
+
+    def apart(self) -> float:
+        """Return how far apart the ends of the nearest stretch are, as a share of a step; infinite where they are not comparable."""
+        return self._closest()[1]
+
+    def _closest(self) -> tuple[tuple[int, float, State], float]:
+        """Return where the nearest stretch begins, and how far apart its ends are."""
+        _, _, last = self._history[-1]
+        candidates = self._history[len(self._history) // 8 : max(len(self._history) // 2, 1)]
+        alike = [entry for entry in candidates if entry[2].queues == last.queues and len(entry[2].times) == len(last.times)]
+        if not alike:
+            return candidates[0], math.inf
+
+        def apart(entry: tuple[int, float, State]) -> float:
+            return max((abs(a - b) for a, b in zip(entry[2].times, last.times, strict=True)), default=0.0)
+
+        begin = min(alike, key=apart)
+        return begin, apart(begin) / last.scale
 
     def forget(self) -> None:
         """Start afresh, as rates have changed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
@@ -55,6 +56,17 @@ def test_nearest_is_the_stretch_whose_ends_are_most_alike() -> None:
     found = detector.nearest()
     assert (found.first, found.last) == (3, 9)
     assert found.duration == pytest.approx(6.0)
+
+
+def test_how_far_apart_the_ends_of_the_nearest_stretch_are() -> None:
+    """A drift of 0.001 of a step of 2 s each step: after 100 steps the nearest is step 50; other queues are not comparable."""
+    detector = PeriodDetector()
+    for step in range(1, 101):
+        detector.observe(step, 2.0 * step, State(("q",), (0.3 + 0.002 * step,), 2.0))
+    assert detector.apart() == pytest.approx(0.001 * (100 - detector.nearest().first))
+    assert detector.nearest().first == 50
+    detector.observe(101, 202.0, state("other", 0.3))
+    assert detector.apart() == math.inf
 
 
 @given(seen=st.integers(1, 50))
