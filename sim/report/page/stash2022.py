@@ -28,7 +28,7 @@ def _whole(value: float) -> str:
 
 
 def _cents(value: float) -> str:
-    return f"{value:.2f}"
+    return f"{value:.2f}" if value < 10 else f"{value:.1f}"
 
 
 _MEASURES = (
