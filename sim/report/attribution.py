@@ -81,16 +81,23 @@ def _reason(found: Profile, stall: str, cause: Cause) -> str:
 def apart_lines(document: Mapping[str, Any]) -> list[str]:
     """Return where the two methods of an `apart_document` differ noticeably, and why."""
     lines = []
-    step = document["all"]["direct_s"] + document["all"]["subtraction_s"]
     for name, both in document["stalls"].items():
-        largest = max(abs(both["subtraction_s"]), both["direct_s"])
-        gaps = [gap for gap in both["gaps"] if abs(gap["difference_s"]) > _WORTH * largest and largest > _SEEN * step]
+        gaps = [both["gaps"][place] for place in noticed(document, name)]
         if gaps:
             lines.append(
                 f"  {name}: {_time(both['subtraction_s'])} by subtraction, {_time(both['direct_s'])} waited for in {RUNS[name][1]}"
             )
             lines += [f"    {_signed(gap['difference_s'])} {gap['cause']}: {gap['why']}" for gap in gaps]
     return [*(["why the two differ (a step):"] if lines else []), *lines, _sum(document["all"])]
+
+
+def noticed(document: Mapping[str, Any], stall: str) -> list[int]:
+    """Return the places of those gaps of *stall* in an `apart_document` that are worth a line."""
+    both, every = document["stalls"][stall], document["all"]
+    largest = max(abs(both["subtraction_s"]), both["direct_s"])
+    if largest <= _SEEN * (every["direct_s"] + every["subtraction_s"]):
+        return []
+    return [place for place, gap in enumerate(both["gaps"]) if abs(gap["difference_s"]) > _WORTH * largest]
 
 
 def _sum(every: Mapping[str, Any]) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sim.events import STALLS
+from sim.report.attribution import noticed
 from sim.report.page.bars import Piece, bar, named_bars, stall_key, swatch
 from sim.report.page.frame import Part, page
 from sim.report.page.markup import Child, Figures, Html, joined, section, table, tag, tiles
@@ -111,7 +112,26 @@ def _stalls(whole: Figures) -> Part:
     ]  # fmt: skip
     head = [("stall", False), ("per epoch", True), ("share", True), ("of", False), ("a step's causes that changed", False)]
     lead = "Stash blames the whole difference of two runs on one stall. Directly attributed, it is made of these causes."
-    return Part("stalls", "Stalls", section("stalls", "Stash's stalls, and what they are made of", table(head, rows, "Stalls"), lead=lead))
+    made = table(head, rows, "Stalls")
+    return Part("stalls", "Stalls", section("stalls", "Stash's stalls, and what they are made of", made, _apart(whole), lead=lead))
+
+
+def _apart(whole: Figures) -> Html | None:
+    """Return a table of why subtraction and direct attribution differ, cause by cause; None where they agree."""
+    apart = whole.value("apart")
+    rows: list[list[Child]] = []
+    for name in apart["stalls"]:
+        for place in noticed(apart, name):
+            path = f"apart/stalls/{name}/gaps/{place}"
+            cause = whole.value(f"{path}/cause")
+            rows.append(
+                [
+                    name, whole.shown(f"apart/stalls/{name}/subtraction_s", as_time), whole.shown(f"apart/stalls/{name}/direct_s", as_time),
+                    joined(swatch(cause), f"{cause} ", whole.shown(f"{path}/difference_s", _signed)), whole.value(f"{path}/why"),
+                ]
+            )  # fmt: skip
+    head = [("stall", False), ("by subtraction", True), ("waited for", True), ("apart by", False), ("why", False)]
+    return table(head, rows, "Why the two differ, a step") if rows else None
 
 
 def _made_of(whole: Figures, name: str) -> Child:

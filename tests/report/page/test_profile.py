@@ -44,6 +44,14 @@ def test_causes_that_changed_are_named_with_their_sign(path: Path) -> None:
     assert "fetch +" in fetch.text and "prep -" in fetch.text  # a loader that waits for the disk prepares less
 
 
+def test_why_the_two_methods_differ_is_told(path: Path) -> None:
+    apart = document(path, "profile")["apart"]["stalls"]
+    rows = [row.text for row in read(path).all("tr")]
+    for name, gap in ((name, gap) for name, both in apart.items() for gap in both["gaps"][:1]):
+        told = [row for row in rows if row.startswith(name) and str(gap["why"]) in row]
+        assert bool(told) == (abs(gap["difference_s"]) > 0.05 * max(abs(apart[name]["subtraction_s"]), apart[name]["direct_s"]))
+
+
 def test_without_a_twin_or_a_stall_it_still_tells(path: Path) -> None:
     found = document(path, "profile")
     calm = found | {
