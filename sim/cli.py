@@ -119,9 +119,6 @@ def _show_runs(scenarios: Sequence[Any], shown: tuple[bool, bool, bool], output:
     as_json, as_csv, verbose = shown
     from sim.report.document import infeasible_document, run_document
     from sim.report.files import write_file
-    from sim.report.page.run import run_page
-    from sim.report.page.scaling import scaling_page
-    from sim.report.plots import pictures
     from sim.report.rows import run_csv
     from sim.report.table import run_text, scaling_text
     from sim.study.scaling import answers
@@ -141,11 +138,16 @@ def _show_runs(scenarios: Sequence[Any], shown: tuple[bool, bool, bool], output:
     else:
         whole, text = {"schema": 1, "runs": documents}, scaling_text(rows)
     if html is not None or output is not None:
+        from sim.report.page.run import run_page
+        from sim.report.page.scaling import scaling_page
+
         made = run_page(runs[0], whole, found[0].bottlenecks) if len(scenarios) == 1 else scaling_page(whole)
     if html is not None:
         write_file(html, made)
         talk(f"wrote {html}")
     if output is not None:
+        from sim.report.plots import pictures
+
         drawn = pictures(runs, len(scenarios) > 1, found[0].bottlenecks)
         _write_output(
             output, {"run.json": json_text(whole), "report.txt": text + "\n", "report.html": made, "run.csv": run_csv(rows), **drawn}

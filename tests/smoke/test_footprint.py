@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-LAZY = ("pandas", "networkx", "joblib", "scipy", "matplotlib", "torch")
+LAZY = ("pandas", "networkx", "joblib", "scipy", "matplotlib", "torch", "sim.report.page.run", "sim.report.plots")
 SCRIPT = """
 import pathlib, sys
 from sim.cli import main
