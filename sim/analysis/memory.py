@@ -7,7 +7,10 @@ Backward frees what forward saved, layer by layer, so activations peak at the la
 the layers before it saved, and the new gradient of its weights (for a shared weight all the way to its first use) until it is added to
 the old one. A checkpointed segment (``sim.spec.segments``) keeps its input alone until backward runs it again. The optimizer's moment
 counts too: activations are gone, but "foreach" keeps about one copy of the parameters (torch.optim documentation), others the largest
-tensor. The largest sum of these moments is the peak; uses are those of that moment, not each one's own maximum.
+tensor. Autocast keeps 16-bit casts of the weights that backward needs, each until its layer's backward is done; a weight's gradient is
+one of 16 bits, and then beside it one of 32. What autocast saves in all, casts of 32-bit activations among it, the layer table says
+(``autocast_saved``); without that, widths alone tell. The largest sum of these moments is the peak; uses are those of that moment, not
+each one's own maximum.
 
 Limits: gradients count as allocated throughout (``zero_grad`` sets them to zero before torch 2.0, and DDP's buckets hold them always); no
 fragmentation or rounding of the allocator. cuDNN's scratch memory is an estimate.
@@ -17,8 +20,9 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from sim.spec.fields import OperatorClass, Precision
@@ -99,13 +103,14 @@ def gpu_memory(
     model, training = workload.model, workload.training
     widths = MEANING[training.precision]
     trainable = sum(layer.gradient_bytes(widths.state) for layer in model.layers)
-    activations, temporaries = _peak(workload, batch)
+    peak = _peak(workload, batch)
+    kept_casts = 0.0 if widths.autocast else widths.cast * _cast_elements(model)
     return MemoryUse(
-        weights=_weights(model, widths.weight) + widths.cast * _cast_elements(model) + model.buffers,
+        weights=_weights(model, widths.weight) + kept_casts + peak.casts + model.buffers,
         gradients=sum(_dense(layer, widths.gradient, batch) for layer in model.layers),
         optimizer_state=0.0 if training.stack.uses_servers else training.optimizer.states * trainable,
-        activations=activations,
-        workspace=temporaries + _cublas(gpu),
+        activations=peak.activations,
+        workspace=peak.fresh + peak.scratch + _cublas(gpu),
         communication_buffers=_communication(workload, channels, gradient_as_bucket_view) if ranks > 1 else 0.0,
         input=batch * model.input * (1 if workload.input.loader == "synthetic" else _INPUT_BATCHES),
         context=gpu.context_memory,
@@ -157,28 +162,81 @@ class _Moment(NamedTuple):
     """Bytes held at one moment of the step beside weights, gradients and optimizer state."""
 
     activations: float
-    temporaries: float
+    fresh: float
+    """New gradients."""
+    scratch: float = 0.0
+    casts: float = 0.0
+    """Copies of weights in 16 bits that autocast made in forward; each goes when its layer's backward is done."""
+
+
+class _Live(NamedTuple):
+    """Bytes per sample at the backward of a layer."""
+
+    kept: float
+    """By the layers up to this one."""
+    saved: float
+    """By this one."""
+    maps: float
+    """The gradients of its inputs and outputs."""
+    entering: float
+    """The gradient of its inputs."""
+    scratch: float
 
 
 def _peak(workload: Workload, batch: int) -> _Moment:
     """Return the moment that needs most: the backward of some layer, or the optimizer."""
+    return max(_moments(workload, batch), key=sum)
+
+
+def _moments(workload: Workload, batch: int) -> Iterator[_Moment]:
+    """Yield the optimizer's moment, and those of each layer's backward: as it computes, and as autocast widens the weights' gradient."""
     trainable = _tensors(workload)
-    copied = {"per_tensor": max(trainable, default=0), "foreach": sum(trainable), "fused": 0}[workload.training.stack.optimizer]
-    moments = [_Moment(0.0, copied)]
-    for live, fresh in zip(_live(workload), _fresh_gradients(workload, batch), strict=True):
-        moments.append(_Moment(batch * live.activations, batch * live.temporaries + fresh))
-    return max(moments, key=sum)
+    yield _Moment(0.0, {"per_tensor": max(trainable, default=0), "foreach": sum(trainable), "fused": 0}[workload.training.stack.optimizer])
+    meaning = MEANING[workload.training.precision]
+    narrow = [meaning.cast * elements if meaning.autocast else 0.0 for elements in _cast_weights(workload.model)]
+    held = accumulate(_casts(workload.model, narrow, meaning.cast))
+    earlier = 0.0
+    for live, (fresh, waiting), cast, casts in zip(_live(workload), _fresh_gradients(workload, batch), narrow, held, strict=True):
+        yield _Moment(batch * (live.kept + live.maps), waiting + (cast or fresh), batch * live.scratch, casts)
+        if cast:
+            yield _Moment(batch * (live.kept - live.saved + live.entering), waiting + cast + fresh, 0.0, earlier)
+        earlier = casts
 
 
-def _live(workload: Workload) -> Iterator[_Moment]:
-    """Yield bytes per sample of activations and scratch memory at the backward of each layer, in forward order."""
+def _cast_weights(model: Model) -> list[float]:
+    """Return the trained elements of each layer that autocast casts: a product's own, or those that the product after it alone takes."""
+    found = [_single(layer, frozen=False) if layer.op in _MATRIX else 0.0 for layer in model.layers]
+    for index, (layer, after) in enumerate(pairwise(model.layers)):
+        taken = math.prod(after.channels)
+        if not found[index] and after.op in _MATRIX and not after.gradients and not layer.dtypes and taken in layer.gradients:
+            found[index] = float(taken)
+    return found
+
+
+def _casts(model: Model, trained: Sequence[float], width: float) -> list[float]:
+    """Return the bytes of casts, *width* an element, that forward leaves behind, by layer; *trained* are those of trained weights.
+
+    One that shares a table casts that. Where the input needs no gradient, as in a first layer, backward does not need the weight.
+    """
+    tables = {layer.name: layer.gradients[0] for layer in model.layers if layer.rows and not layer.dtypes}
+    found = []
+    for layer, own in zip(model.layers, trained, strict=True):
+        other = _single(layer) - _single(layer, frozen=False) + tables.get(layer.shares, 0) if layer.op in _MATRIX else 0.0
+        needed = layer.backward > 1.5 * layer.forward or not layer.forward
+        found.append(own + width * other if needed and any(trained) else 0.0)
+    return found
+
+
+def _live(workload: Workload) -> Iterator[_Live]:
+    """Yield what is live at the backward of each layer, in forward order."""
     model, precision = workload.model, workload.training.precision
     fp32, widths = _kept_in_fp32(model, precision), MEANING[precision]
+    share = _autocast_share(workload)
     kept = inside = 0.0  # by the layers up to here: for good, and by the segment that they are in
     before = 0
     for layer, segment in zip(model.layers, segments(workload), strict=True):
         width = 4.0 if layer.op in fp32 else widths.activation
-        saved = layer.saved * (widths.matrix if layer.op in _MATRIX else width) / 4
+        saved = share * _saved(layer, precision, fp32)
         if segment != before:
             inside = 0.0
             kept += layer.read * width / 4 if segment else 0.0  # the segment's input
@@ -187,17 +245,32 @@ def _live(workload: Workload) -> Iterator[_Moment]:
         if layer.op == "rnn":
             maps = min(maps, _RECURRENT_MAPS * saved)
         scratch = _CONVOLUTION_SCRATCH * maps if layer.op == "conv" and layer.kernel_size > 1 else 0.0
-        yield _Moment(kept + inside + maps, scratch)
+        yield _Live(kept + inside, saved, maps, min(maps, layer.read * width / 4), scratch)
 
 
-def _fresh_gradients(workload: Workload, batch: int) -> list[float]:
-    """Return the bytes of weight gradients that are not yet added to the old ones, at the backward of each layer, in forward order.
+def _saved(layer: Layer, precision: Precision, fp32: frozenset[OperatorClass]) -> float:
+    """Return the bytes a sample that *layer* saves, by the widths of the precision alone."""
+    widths = MEANING[precision]
+    return layer.saved / 4 * (widths.matrix if layer.op in _MATRIX else 4.0 if layer.op in fp32 else widths.activation)
+
+
+def _autocast_share(workload: Workload) -> float:
+    """Return what autocast keeps in all over what widths alone tell; products keep casts of 32-bit activations, each its own."""
+    model, precision = workload.model, workload.training.precision
+    if not (MEANING[precision].autocast and model.autocast_saved):
+        return 1.0
+    fp32 = _kept_in_fp32(model, precision)
+    return model.autocast_saved / (math.fsum(_saved(layer, precision, fp32) for layer in model.layers) or model.autocast_saved)
+
+
+def _fresh_gradients(workload: Workload, batch: int) -> list[tuple[float, float]]:
+    """Return the bytes of weight gradients that are not yet added to the old ones, at the backward of each layer: its own, and others.
 
     A shared weight's gradient waits from its last use to its first; at each use between, what waits, what is new and their sum exist.
     """
     widths, layers = MEANING[workload.training.precision], workload.model.layers
     index = {layer.name: number for number, layer in enumerate(layers)}
-    fresh = [_dense(layer, widths.gradient, batch) + widths.cast * _single(layer, frozen=False) for layer in layers]
+    fresh = [_dense(layer, widths.gradient, batch) for layer in layers]
     users: dict[int, list[int]] = {}
     for number, layer in enumerate(layers):
         if layer.shares in index:
@@ -208,7 +281,7 @@ def _fresh_gradients(workload: Workload, batch: int) -> list[float]:
         for number in range(owner, last + 1):
             copies = 3 if number in between else 1
             held[number] += fresh[owner] * (copies - (number == owner))
-    return held
+    return [(own, whole - own) for own, whole in zip(fresh, held, strict=True)]
 
 
 def _dense(layer: Layer, width: float, batch: int) -> float:

@@ -17,9 +17,10 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 from sim.extract import layers, table, target
+from sim.extract.autocast import kept
 from sim.extract.build import EXPORTED, build, explained, exported, unpadded
 from sim.extract.operators import UnknownOperator
-from sim.extract.trace import Failed, Trace, element_bytes, trace
+from sim.extract.trace import Failed, Trace, element_bytes, loss_of, trace
 from sim.spec.workload import Model
 from sim.spec.yaml import SpecError
 
@@ -40,6 +41,7 @@ def run(name: str, path: str, inputs: Sequence[str], arguments: Mapping[str, Any
             model = build(path, make, arguments)
             examples = [_inputs(model, inputs, batch) for batch in BATCHES]
         small, large = (_trace(path, model, *example) for example in examples)
+        autocast = _autocast_saved(model, examples)
     try:
         made = layers.layers(small.events, large.events, BATCHES, small.ready, small.parameters)
     except SpecError as error:
@@ -56,10 +58,22 @@ def run(name: str, path: str, inputs: Sequence[str], arguments: Mapping[str, Any
         unused=parameters - sum(sum(layer.gradients) + sum(layer.frozen) for layer in made),
         input=float(input_bytes),
         buffers=float(_nbytes(list(model.buffers()))),
+        autocast_saved=autocast,
         layers=tuple(made),
         source=_source(make),
     )
     return Model.model_validate(table.plain(drafted))
+
+
+def _autocast_saved(model: torch.nn.Module, examples: Sequence[Any]) -> float:
+    """Return the bytes a sample that backward keeps under autocast; 0 where the model does not run under it, as some types do not."""
+    random.seed(0)
+    try:
+        with unpadded():
+            small, large = (kept(model, positional, named, loss_of) for positional, named in examples)
+    except Exception:  # a step without autocast has run: the model is described without this number
+        return 0.0
+    return float((large - small) // (BATCHES[1] - BATCHES[0]))
 
 
 def _inputs(model: torch.nn.Module, inputs: Sequence[str], batch: int) -> tuple[tuple[Any, ...], dict[str, Any]]:

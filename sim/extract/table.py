@@ -63,6 +63,8 @@ def plain(model: Model) -> dict[str, Any]:
     result["input"] = _quantity(model.input, "B")
     if model.buffers:
         result["buffers"] = _quantity(model.buffers, "B")
+    if model.autocast_saved:
+        result["autocast_saved"] = _quantity(model.autocast_saved, "B")
     return result | {"source": model.source, "layers": [plain_layer(layer) for layer in model.layers]}
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -103,7 +103,7 @@ def trace(model: torch.nn.Module, positional: Sequence[Any], named: Mapping[str,
             with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
                 output = model(*positional, **named)
                 with recorder.inside(LOSS):
-                    loss = _loss(output, recorder)
+                    loss = loss_of(output, recorder.paused)
             recorder.book_saved(saved, inputs)
             recorder.follow(loss)
             loss.backward()
@@ -341,12 +341,15 @@ def element_bytes(tensor: torch.Tensor) -> int:
 # --- loss ----------------------------------------------------------------------------------------------------------------
 
 
-def _loss(output: Any, recorder: _Recorder) -> torch.Tensor:
-    """Return what the model returned if that is a loss, else softmax cross-entropy over the last dimension of each output."""
+def loss_of(output: Any, paused: Callable[[], AbstractContextManager[Any]] = nullcontext) -> torch.Tensor:
+    """Return what the model returned if that is a loss, else softmax cross-entropy over the last dimension of each output.
+
+    What is no part of a step runs inside *paused*.
+    """
     outputs = differentiable(output)
     if (scalar := next((tensor for tensor in outputs if tensor.ndim == 0), None)) is not None:
         return scalar
-    losses = [_cross_entropy(tensor, recorder) for tensor in outputs if tensor.ndim > 1]
+    losses = [_cross_entropy(tensor, paused) for tensor in outputs if tensor.ndim > 1]
     if not losses:
         raise ValueError("forward returns no floating-point tensor that depends on a parameter, so there is nothing to train")
     total = losses[0]
@@ -364,8 +367,8 @@ def differentiable(output: Any) -> list[torch.Tensor]:
     return [tensor for tensor in tensors if tensor.is_floating_point() and tensor.requires_grad]
 
 
-def _cross_entropy(output: torch.Tensor, recorder: _Recorder) -> torch.Tensor:
+def _cross_entropy(output: torch.Tensor, paused: Callable[[], AbstractContextManager[Any]]) -> torch.Tensor:
     rows = output.reshape(-1, output.shape[-1])
-    with recorder.paused():
+    with paused():
         target = torch.empty(rows.shape[0], dtype=torch.long)
     return torch.nn.functional.cross_entropy(rows, target)

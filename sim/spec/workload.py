@@ -124,6 +124,8 @@ class Model(Spec):
     """Bytes of one sample's input tensors on the GPU."""
     buffers: Bytes = 0.0
     """Non-trainable state, such as BatchNorm statistics."""
+    autocast_saved: Bytes = 0.0
+    """Bytes a sample that backward keeps, all layers together, where autocast runs products in 16 bits; 0 where that is not known."""
     layers: tuple[Layer, ...] = Field(min_length=1)
     source: Source
 

@@ -7,6 +7,7 @@ ResNet-50-like job with five buckets.
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from subprocess import DEVNULL, Popen
 from typing import Any
@@ -18,9 +19,12 @@ from sim.cluster.build import place, slots, with_nodes
 from sim.cluster.network import Network
 from sim.documents import row
 from sim.events import EventLog
+from sim.extract import extract
+from sim.extract.target import parse_arguments
 from sim.simulate import Run, simulate
-from sim.spec.library import load_hardware, load_workload
+from sim.spec.library import load_hardware, load_part, load_workload
 from sim.spec.shelf import standing
+from sim.spec.workload import Model
 from sim.study.scenario import Scenario, answer
 from sim.study.space import axis, grid
 from sim.study.sweep import at
@@ -160,3 +164,16 @@ def test_a_whole_epoch_of_imagenet(benchmark: Any) -> None:
         "value": f"{took}; {off:.0e}",
         "aim": "- ; 1e-03",
     }
+
+
+@pytest.mark.parametrize("name", ["gpt2-xl", "llama-7b"])
+def test_extracting_a_large_model(benchmark: Any, name: str) -> None:
+    """The aim: less than a minute."""
+    measured_only(benchmark)
+    pytest.importorskip("torch", reason="extracting a model needs torch")
+    words = shlex.split(load_part(Model, name, "workloads/models").command)
+    options = list(zip(words[5::2], words[6::2], strict=True))
+    inputs = [text for option, text in options if option == "--input"]
+    arguments = parse_arguments([text for option, text in options if option == "--arg"])
+    benchmark.extra_info["label"] = f"extracting {name} on torch's meta device, torch imported"
+    assert benchmark.pedantic(extract, (words[4], inputs, name, arguments), rounds=1, warmup_rounds=0).layers

@@ -46,7 +46,7 @@ class Allocations(TorchDispatchMode):
         self.held -= nbytes
 
 
-def step_peak(model: torch.nn.Module, positional: Sequence[Any], named: Mapping[str, Any], loss_of: Any) -> int:
+def step_peak(model: Any, positional: Sequence[Any], named: Mapping[str, Any], loss_of: Any) -> int:
     """Return the bytes that activations and temporaries take at most during a step that finds its gradients allocated."""
     for parameter in model.parameters():
         if parameter.requires_grad:

@@ -7,11 +7,9 @@ the right formula here.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import shlex
 import warnings
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -44,9 +42,8 @@ def counted(model: Any, batch: int, inputs: list[str]) -> tuple[int, int]:
 
     formulas = {torch.ops.aten.convolution_backward: convolution_backward_flop}
     positional, named = run._inputs(model, inputs, batch)
-    unrecorded: Any = SimpleNamespace(paused=contextlib.nullcontext)
     with torch.device("meta"), as_on_cuda(), FlopCounterMode(display=False) as forward:
-        loss = trace._loss(model(*positional, **named), unrecorded)
+        loss = trace.loss_of(model(*positional, **named))
     with FlopCounterMode(display=False, custom_mapping=formulas) as backward:
         loss.backward()
     return forward.get_total_flops(), backward.get_total_flops()

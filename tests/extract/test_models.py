@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -108,3 +110,25 @@ def test_unknown_depth_is_told() -> None:
     pytest.importorskip("torchvision", reason="the catalogue's image models are torchvision's")
     with pytest.raises(SpecError, match="depth 11: one of 10, 12, 16"):
         extract("sim.extract.zoo:resnet", ["3x224x224"], "resnet11", {"depth": 11})
+
+
+PEAK = """
+import pathlib, sys
+from sim.cli import main
+assert main(sys.argv[1:]) == 0
+print(next(line.split()[1] for line in pathlib.Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gpt2-xl", "llama-7b"])
+def test_the_largest_models_take_less_than_4_gb(name: str, tmp_path: Path) -> None:
+    """Peak memory of the whole process, as the system counts it; what it writes is the catalogue's table."""
+    if not Path("/proc/self/status").exists():
+        pytest.skip("/proc tells the peak memory of a process on Linux only")
+    words = shlex.split(load_part(Model, name, "workloads/models").command)[3:-1]
+    done = subprocess.run([sys.executable, "-c", PEAK, *words, str(tmp_path / "it.yaml"), "--name", name], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) * 1024 < 4e9
+    written, due = (load_part(Model, str(path), "workloads/models") for path in (tmp_path / "it.yaml", MODELS[name]))
+    assert written.layers == due.layers

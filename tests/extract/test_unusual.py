@@ -6,11 +6,9 @@ backward counts every group of a grouped convolution in full, and no product of 
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import warnings
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -32,7 +30,6 @@ def torchs(target: str, inputs: list[str], arguments: dict[str, Any]) -> tuple[i
     from sim.extract.fused import as_on_cuda
     from sim.extract.target import find
 
-    unrecorded: Any = SimpleNamespace(paused=contextlib.nullcontext)
     totals = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -41,7 +38,7 @@ def torchs(target: str, inputs: list[str], arguments: dict[str, Any]) -> tuple[i
             for batch in (2, 3):
                 positional, named = run._inputs(model, inputs, batch)
                 with FlopCounterMode(display=False) as forward:
-                    loss = trace._loss(model(*positional, **named), unrecorded)
+                    loss = trace.loss_of(model(*positional, **named))
                 with FlopCounterMode(display=False) as backward:
                     loss.backward()
                 totals.append((forward.get_total_flops(), backward.get_total_flops()))

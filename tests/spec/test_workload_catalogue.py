@@ -225,3 +225,32 @@ def test_prep_cost_of_imagenet_is_the_measured_one() -> None:
     imagenet = load_part(Dataset, "imagenet-1k", "workloads/datasets")
     assert imagenet.prep == pytest.approx(8 / 1070, rel=2e-3)
     assert imagenet.dali_prep == pytest.approx(8 / 2244, rel=2e-3)
+
+
+def test_the_families_that_stash_and_the_measured_tables_use_are_there() -> None:
+    """At least 30 models, by family, each with a workload."""
+    families = {
+        "resnet": ["10", "12", "16", "18", "34", "50", "101", "152"],
+        "vgg": ["11", "13", "16", "19"],
+        "bert-": ["base-seq128", "base-seq384", "base-seq512", "large-seq128", "large-seq384", "large-seq512"],
+        "gpt2": ["", "-medium", "-large", "-xl"],
+        "efficientnet_": ["b0", "b4"],
+        "": ["alexnet", "inception_v3", "googlenet", "densenet161", "mobilenet_v2", "mobilenet_v3_large", "squeezenet1_0", "vit_b_16"],
+        "shufflenet": ["_v2_x0_5"],
+    }
+    named = {family + size for family, sizes in families.items() for size in sizes}
+    named |= {f"resnet{depth}_nobn" for depth in (10, 12, 16, 18, 34, 50, 101, 152)} | {
+        f"{depth}_noresidue" for depth in (*NO_RESIDUE, "resnet34")
+    }
+    named |= {
+        "llama-7b",
+        "transformer-big",
+        "gnmt",
+        "ssd300",
+        "dlrm-criteo",
+        "ncf",
+        "deepspeech2",
+        "cifar10-resnet18",
+        "resnet34_noresidue",
+    }
+    assert named <= set(WORKLOADS) and len(named) >= 30

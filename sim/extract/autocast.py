@@ -1,0 +1,88 @@
+"""How many bytes does backward keep of a sample where torch.autocast runs products in 16 bits? Autocast's lists, played on the meta device.
+
+autocast leaves meta tensors alone, so its work is done above it, where Python calls torch's functions: it casts the arguments of some to 16
+bits, of others to 32, of some to the widest among them (torch.amp documentation, "CUDA Op-Specific Behavior"), and keeps the casts of
+trained weights until forward ends. So a product of a 32-bit activation keeps a copy of its own, once for each product that takes it.
+Limits: functions that C++ calls inside others are cast where those are listed here; both 16-bit types keep as much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any, Final
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from sim.extract.checkpointing import checkpointing
+from sim.extract.fused import as_on_cuda
+
+_NARROW: Final = {
+    *("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "linear", "matmul", "__matmul__", "mm"),
+    *("bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "einsum", "scaled_dot_product_attention", "prelu"),
+    *("lstm", "gru", "rnn_tanh", "rnn_relu"),
+}
+_FULL: Final = {
+    *("softmax", "log_softmax", "softmin", "layer_norm", "group_norm", "nll_loss", "cross_entropy", "mse_loss", "smooth_l1_loss"),
+    *("binary_cross_entropy_with_logits", "l1_loss", "exp", "expm1", "log", "log10", "log2", "log1p", "pow", "__pow__", "rsqrt"),
+    *("reciprocal", "norm", "sum", "prod", "cumsum", "cumprod", "softplus", "erfinv", "acos", "cosh", "sinh", "tan", "square"),
+}
+_WIDEST: Final = {"cat", "stack", "addcdiv", "addcmul", "bilinear", "cross", "dot", "index_put", "scatter_add", "where"}
+
+
+class Autocast(TorchFunctionMode):  # type: ignore[misc, unused-ignore]
+    """Casts what goes into torch's functions; the casts of trained weights live as long as the mode."""
+
+    def __init__(self, dtype: torch.dtype = torch.float16) -> None:
+        super().__init__()
+        self._dtype = dtype
+        self._weights: dict[int, torch.Tensor] = {}
+
+    def __exit__(self, *raised: Any) -> None:
+        self._weights.clear()
+        super().__exit__(*raised)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name, given = getattr(func, "__name__", ""), kwargs or {}
+        if name in _NARROW:
+            args, given = self._cast((args, given), self._dtype)
+        elif name in _FULL or (
+            name in _WIDEST and any(leaf.dtype is torch.float32 for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor))
+        ):
+            args, given = self._cast((args, given), torch.float32)
+        return func(*args, **given)
+
+    def _cast(self, given: Any, dtype: torch.dtype) -> Any:
+        def cast(value: Any) -> Any:
+            if not isinstance(value, torch.Tensor) or not value.is_floating_point() or value.dtype is dtype:
+                return value
+            if not (value.is_leaf and value.requires_grad):
+                return value.to(dtype)
+            if id(value) not in self._weights:
+                self._weights[id(value)] = value.to(dtype)
+            return self._weights[id(value)]
+
+        return tree_map(cast, given)
+
+
+def kept(model: torch.nn.Module, positional: Sequence[Any], named: Mapping[str, Any], loss_of: Callable[[Any], torch.Tensor]) -> int:
+    """Return the bytes that a forward under autocast, loss and all, keeps for backward beside its inputs, casts of weights among them."""
+    known = {tensor.untyped_storage()._cdata for tensor in tree_leaves((positional, named)) if isinstance(tensor, torch.Tensor)}
+    storages: list[Any] = []  # held, so that no other comes to lie where one was
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in known:
+            known.add(storage._cdata)
+            storages.append(storage)
+        return tensor
+
+    hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
+    asked = torch.autocast("cpu", torch.bfloat16)  # casts nothing here, but modules ask whether any autocast is on
+    with torch.device("meta"), as_on_cuda(), checkpointing(nullcontext), hooks, asked, Autocast():
+        loss = loss_of(model(*positional, **named))
+    nbytes: int = sum(storage.nbytes() for storage in storages)
+    del loss
+    return nbytes
