@@ -9,7 +9,7 @@ schedules' own files. Loads are a fluid: what two streams of one collective shar
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from sim.cluster.fabric import RING, SWITCH, TREE
@@ -183,12 +183,16 @@ class _Way:
 
     spans: tuple[Span, ...]
     traffic: Traffic
+    rising: tuple[Span, ...]
+    """Of them what leads to the root: the first piece meets nothing on its way up but what rises, the last but what falls."""
+    first: Traffic
+    """The traffic that they make."""
 
 
 @lru_cache(maxsize=128)
 def _late(way: _Way, protocol: str) -> list[list[float]]:
-    """Return the latency of every edge, by span."""
-    return [[edge.latency(protocol) for edge in span.edges] for span in way.spans]
+    """Return the latency of every edge that leads up, by span."""
+    return [[edge.latency(protocol) for edge in span.edges] for span in way.rising]
 
 
 @lru_cache(maxsize=64)
@@ -199,18 +203,21 @@ def _way_latency_of(way: _Way) -> tuple[Cause, str]:
 def _up_and_down(protocol: str, volume: float, way: _Way) -> Priced:
     """Return a pipeline along *way* to the root and back; every stream carries *volume*."""
     piece = tree_piece(volume, sum(span.hops for span in way.spans), protocol)
-    first, slow = 0.0, []
-    for span, latencies in zip(way.spans, _late(way, protocol), strict=True):
-        found = way.traffic.along(span.edges, volume, protocol, span.count)
-        first += span.hops * max(piece / rate + latency for rate, latency in zip(found.rates, latencies, strict=True))
-        slow.append(found.slowest)
+    first = 0.0
+    for span, latencies in zip(way.rising, _late(way, protocol), strict=True):
+        rates = way.first.along(span.edges, volume, protocol, span.count).rates
+        first += span.hops * max(piece / rate + latency for rate, latency in zip(rates, latencies, strict=True))
+    slow = [way.traffic.along(span.edges, volume, protocol, span.count).slowest for span in way.spans]
     slowest = held(min(slow), way.traffic, volume, protocol)
     time = 2 * first + max(0.0, volume - piece) / slowest.rate
     return Priced(volume, time, volume, slowest, way.traffic, _way_latency_of(way))
 
 
-def _way(layout: Layout, spans: Sequence[Span], between: float) -> _Way:
-    return _Way(tuple(spans), traffic_of(layout, spans, between))
+def _way(layout: Layout, inside: Span | None, rising: Span | None, between: float, across: Span | None = None, up: float = 1.0) -> _Way:
+    """Return the way over *inside*, of which *rising* leads up, and *across* between nodes, of whose streams the share *up* does."""
+    spans = [span for span in (inside, across) if span]
+    first = [span for span in (rising, replace(across, count=across.count * up) if across else None) if span]
+    return _Way(tuple(spans), traffic_of(layout, spans, between), tuple(first), traffic_of(layout, first, between * up))
 
 
 def _tree(layout: Layout, op: str, protocol: str, nbytes: float) -> Priced:
@@ -220,13 +227,19 @@ def _tree(layout: Layout, op: str, protocol: str, nbytes: float) -> Priced:
 
 @lru_cache(maxsize=64)
 def _tree_way(layout: Layout) -> _Way:
-    chains = [edge for part in layout.parts for channel in range(layout.channels) for edge in layout.chain(part, channel)]
     within, between = layout.tree_hops
-    spans = [Span(chains, 2.0, within)] if chains else []
     nodes = layout.nodes
-    if nodes > 1:
-        spans.append(Span(heads(layout, tree=True), float(min(nodes, 4)), between, TREE))
-    return _way(layout, spans, 4.0 * (nodes - 1) * layout.channels)
+    across = Span(heads(layout, tree=True), float(min(nodes, 4)), between, TREE) if nodes > 1 else None
+    return _way(layout, *_chains(layout, 2.0, within), 4.0 * (nodes - 1) * layout.channels, across, 0.5)
+
+
+def _chains(layout: Layout, count: float, hops: int) -> tuple[Span | None, Span | None]:
+    """Return the chains below the NICs of all nodes, both ways and towards the NIC; None for single GPUs."""
+    chains = [layout.chain(part, channel) for part in layout.parts for channel in range(layout.channels)]
+    if not any(chains):
+        return None, None
+    towards = [edge for chain in chains for edge in chain[len(chain) // 2 :]]
+    return Span([edge for chain in chains for edge in chain], count, hops), Span(towards, count, hops)
 
 
 def _collnet(layout: Layout, op: str, protocol: str, nbytes: float) -> Priced:
@@ -236,10 +249,8 @@ def _collnet(layout: Layout, op: str, protocol: str, nbytes: float) -> Priced:
 
 @lru_cache(maxsize=64)
 def _collnet_way(layout: Layout) -> _Way:
-    chains = [edge for part in layout.parts for channel in range(layout.channels) for edge in layout.chain(part, channel)]
-    spans = [Span(chains, 1.0, layout.most_local - 1)] if chains else []
-    spans.append(Span(heads(layout), 1.0, 1, SWITCH))
-    return _way(layout, spans, float(layout.nodes * layout.channels))
+    across = Span(heads(layout), 1.0, 1, SWITCH)
+    return _way(layout, *_chains(layout, 1.0, layout.most_local - 1), float(layout.nodes * layout.channels), across)
 
 
 def _collnet_direct(layout: Layout, op: str, protocol: str, nbytes: float) -> Priced:
@@ -249,10 +260,9 @@ def _collnet_direct(layout: Layout, op: str, protocol: str, nbytes: float) -> Pr
 
 @lru_cache(maxsize=64)
 def _collnet_direct_way(layout: Layout) -> _Way:
-    inside = [edge for part in layout.parts for edge in layout.pairs(part)]
-    spans = [Span(inside, 2.0 * layout.channels / layout.most_local, 1)] if inside else []
-    spans.append(Span(heads(layout), 1.0, 1, SWITCH))
-    return _way(layout, spans, float(layout.nodes * layout.channels))
+    pairs, share = [edge for part in layout.parts for edge in layout.pairs(part)], layout.channels / layout.most_local
+    inside, rising = (Span(pairs, 2.0 * share, 1), Span(pairs, share, 1)) if pairs else (None, None)
+    return _way(layout, inside, rising, float(layout.nodes * layout.channels), Span(heads(layout), 1.0, 1, SWITCH))
 
 
 # --- reduction in NVSwitch -------------------------------------------------------------------------------------------
@@ -276,11 +286,11 @@ def _nvls(layout: Layout, op: str, protocol: str, nbytes: float) -> Priced:
 
 
 def _nvls_tree(layout: Layout, op: str, protocol: str, nbytes: float) -> Priced:
-    return _in_nvswitch(layout, op, protocol, nbytes, min(layout.nodes, 4) / 2, depth(layout.nodes))
+    return _in_nvswitch(layout, op, protocol, nbytes, min(layout.nodes, 4) / 2, depth(layout.nodes), 0.5)
 
 
-def _in_nvswitch(layout: Layout, op: str, protocol: str, nbytes: float, sent: float, hops: int) -> Priced:
-    """Return it with *sent* payloads out of each node, over *hops* hops between nodes each way.
+def _in_nvswitch(layout: Layout, op: str, protocol: str, nbytes: float, sent: float, hops: int, met: float = 1.0) -> Priced:
+    """Return it with *sent* payloads out of each node, over *hops* hops between nodes each way; *met* is the share of one way.
 
     A switch adds words as they come: a piece is on its way for one load and one store (NVIDIA/nccl src/device/all_reduce.h), and
     the next follows when all GPUs have seen it stored, one latency later. NCCL's share of the bandwidth is that of the largest pieces.
@@ -300,7 +310,7 @@ def _in_nvswitch(layout: Layout, op: str, protocol: str, nbytes: float, sent: fl
     paces = [min(traffic.pace(edge, volume, protocol, span.count) for edge in span.edges) for span in spans]
     slowest = held(min(paces), traffic, volume, protocol)
     between = 2 * hops * spans[1].edges[0].latency(protocol) if layout.nodes > 1 else 0.0
-    first = sum(2 * span.hops * piece / pace.rate for span, pace in zip(spans, paces, strict=True))
+    first = sum(2 * span.hops * piece / pace.rate * share for span, pace, share in zip(spans, paces, (1.0, met), strict=False))
     each = max(piece / slowest.rate, piece / paces[0].rate + late * (1 - piece / largest))
     time = 4 * late + between + first + max(0.0, volume / piece - 1) * each
     return Priced(volume, time, volume, slowest, traffic, latency_of(edges[:1]))

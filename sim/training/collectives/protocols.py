@@ -1,7 +1,7 @@
 """What do NCCL's protocols trade? Wire bytes for latency: a flag in every word (LL) or line (LL128) saves the fence that Simple needs.
 
 LL sends 4 bytes of flag with 4 of data, LL128 8 of 128 (NVIDIA/nccl `src/include/device.h`): that many more bytes cross every link.
-In a tree over NVLink LL128 loses more: 7/9 is what NCCL's tuner leaves it there (`src/graph/tuning.cc`, one node).
+In a tree over NVLink LL128 loses more: NCCL's tuner leaves it 0.92 x 7/9 of a ring's bandwidth there (`src/graph/tuning.cc`, one node).
 A hop's latency is the transport class's for Simple; LL's is the class's own where it was fitted, otherwise, and for LL128, the share that
 NCCL's tuner takes between its own figures (`nccl_constants`, 2.30) for NVLink, PCIe and network hops, of rings or of trees; of
 Simple one latency stands for both. Not modelled: that LL
@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Literal
 
 from sim.cluster.topology import Route
-from sim.training.collectives.nccl_constants import NCCL_2_30, PROTOCOLS, TREE_LL128_SHARE
+from sim.training.collectives.nccl_constants import NCCL_2_30, PROTOCOLS, TREE_LL128_SHARE, TREE_SHARE
 
 Protocol = Literal["LL", "LL128", "Simple"]
 
@@ -26,7 +26,7 @@ Kind = Literal["nvlink", "pcie", "network"]
 
 def wire_bytes(kind: Kind, protocol: str, row: str = "Ring") -> float:
     """Return what a byte of payload weighs on the links of a hop of rings or of trees (*row*)."""
-    return 1 / TREE_LL128_SHARE[0] if (kind, protocol, row) == ("nvlink", "LL128", "Tree") else WIRE_BYTES[protocol]
+    return 1 / (TREE_SHARE * TREE_LL128_SHARE[0]) if (kind, protocol, row) == ("nvlink", "LL128", "Tree") else WIRE_BYTES[protocol]
 
 
 def kind_of(route: Route, network: bool) -> Kind:

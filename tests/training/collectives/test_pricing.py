@@ -100,11 +100,11 @@ def test_a_switch_that_adds_is_fed_by_the_gpus_of_a_node(algorithm, gpus, payloa
 
 @given(nodes=st.integers(2, 32), nbytes=st.floats(1e3, 1e10), nic=st.floats(1e9, 1e11), latency=st.floats(1e-6, 1e-3))
 def test_a_tree_between_nodes(nodes, nbytes, nic, latency):
-    """Closed form: 2 h l, the first piece's way up and down, and the rest at the busiest port's pace: min(N, 4) streams of S/2."""
+    """Closed form: 2 h l, the first piece's way beside half of the streams, and the rest at the busiest port's pace: min(N, 4) of S/2."""
     toys = machine(1, nodes, nic=nic, network_latency=latency, pcie=1e15)
     hops, streams, volume = depth(nodes), min(nodes, 4), nbytes / 2
     piece = tree_piece(volume, hops)
-    expected = 2 * hops * (latency + piece * streams / nic) + (volume - piece) * streams / nic
+    expected = 2 * hops * (latency + piece * streams / 2 / nic) + (volume - piece) * streams / nic
     assert cost(toys, nbytes, "Tree").alone == pytest.approx(expected, rel=1e-9)
 
 
@@ -192,6 +192,13 @@ def test_phase_is_close_to_transfers_and_no_link_is_overloaded(algorithm, gpus, 
     assert times["transfer"] * 0.97 <= times["phase"] <= times["transfer"] * 1.7
 
 
+@pytest.mark.parametrize(("gpus", "nodes"), [(1, 2), (1, 8), (4, 1), (4, 2), (4, 4), (8, 2)])
+def test_a_tree_takes_what_its_pieces_take_one_by_one(gpus, nodes):
+    """Oracle: the executor that plays every piece on its own: its first meets on the way up none that falls, its last none that rises."""
+    toys = machine(gpus, nodes, wiring="nvswitch", nic=5e9 * gpus, nvlink=2e10, hop_latency=1e-6, network_latency=1e-6, pcie=1e15)
+    assert 0.99 < alone(toys, "phase", 1e7, "Tree") / alone(toys, "transfer", 1e7, "Tree") < 1.05
+
+
 @executors
 @pytest.mark.parametrize("algorithm", ["Tree", "Hierarchical"])
 def test_two_jobs_on_one_nic_get_half_each(executor, algorithm):
@@ -221,7 +228,7 @@ def test_flags_weigh_on_the_wire(protocol):
     assert cost(toys, 1e9, "Ring", protocol).alone == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(("nodes", "share"), [(1, 7 / 9), (8, 120 / 128)])
+@pytest.mark.parametrize(("nodes", "share"), [(1, 0.92 * 7 / 9), (8, 120 / 128)])
 def test_a_tree_over_nvlink_takes_less_of_ll128_than_a_network(nodes, share):
     """Shares of the bandwidth that NCCL's tuner leaves LL128 in trees: of one node, whose NVLinks bound it, and of several (tuning.cc)."""
     toys = machine(4, nodes, nvlink=1e9 if nodes == 1 else 1e12, nic=1e9, pcie=1e15)
