@@ -10,6 +10,7 @@ memory             bytes / bandwidth, beyond caches                             
 products           fixed + FLOP / rate, by class and precision                            vague
 copies             fixed + bytes / bandwidth, by direction and kind of host memory        vague
 overlap            products beside an all-reduce over the same alone                      vague
+jitter             scatter of a rank's steps without exchange, over their median          vague
 disk               one read; eight side by side                                           vague
 loading            one picture on one core                                                vague
 =================  =====================================================================  ==========================================
@@ -34,6 +35,11 @@ from sim.spec.yaml import SpecError
 BEYOND_CACHES: Final = 2.0**26
 """Bytes of a pass from which last-level caches (32 MiB of a Zen 3 core complex, 50 MB of an H100) hold little of it."""
 CONVOLUTIONS: Final = ("conv", "pointwise_conv", "direct_conv", "depthwise_conv")
+LEAST_STEPS: Final = 5
+"""Steps of one rank below which their scatter says nothing."""
+OWN: Final = 0.85
+"""Share of the time that a rank's one thread has its core on a quiet machine, at least: 0.97 to 1 there, less where others run."""
+JITTER: Final = "scatter of steps"
 FIXED, RATE, FACTOR = "fixed time", "time per unit", "factor"
 
 
@@ -101,7 +107,7 @@ def fits(measured: Measured) -> dict[str, Fit]:
     """Return every fit that the records allow, by subject."""
     made: list[Fit | None] = [_launch(measured, clock) for clock in ("device", "host")]
     made += [_memory(measured), *_products(measured), *_copies(measured), *_disk(measured), _loading(measured)]
-    made.append(_overlap(measured))
+    made += [_overlap(measured), _jitter(measured)]
     return {found.subject: found for found in made if found is not None}
 
 
@@ -185,6 +191,26 @@ def _overlap(measured: Measured) -> Fit | None:
     if not ratios:
         return None
     return Fit("products beside an exchange", "all_reduce", np.ones(len(ratios)), np.array(ratios), mean_of(FACTOR, ratios))
+
+
+def is_disturbed(row: Row) -> bool:
+    """Tell whether ranks that compute alone had their cores for too little of the time."""
+    shares = [used / (sum(times) / len(times)) for used, times in zip(row.get("cpu_s", []), row["times_by_rank_s"], strict=False)]
+    return not row["exchange"] and bool(shares) and min(shares) < OWN
+
+
+def _jitter(measured: Measured) -> Fit | None:
+    """Return the coefficient of variation of steps that exchange nothing, one number a rank and model.
+
+    By the median distance (times 1.4826 a normal standard deviation), so that a step which other programs disturbed does not decide.
+    Limits: of few steps it comes out low, of six by a quarter; the interval is that of repeated numbers, and does not know of that.
+    """
+    rows = [row for row in measured.rows("steps") if not row["exchange"]]
+    rows = [row for row in rows if measured.machine["device"] != "cpu" or not is_disturbed(row)]
+    alone = [np.array(own) for row in rows for own in row["times_by_rank_s"] if len(own) >= LEAST_STEPS]
+    found = [1.4826 * float(np.median(np.abs(own - np.median(own)))) / float(np.median(own)) for own in alone]
+    found = [value for value in found if value > 0.0]
+    return Fit(JITTER, "steps", np.ones(len(found)), np.array(found), mean_of(FACTOR, found)) if found else None
 
 
 def ring(row: Row) -> tuple[int, float]:

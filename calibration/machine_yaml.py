@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from calibration.gloo_fit import gloo_class
-from calibration.machine_fit import CONVOLUTIONS, FACTOR, FIXED, RATE, Fit, Measured, typical
+from calibration.machine_fit import CONVOLUTIONS, FACTOR, FIXED, JITTER, RATE, Fit, Measured, typical
 from calibration.posterior import Estimate
 from sim.spec.hardware import Gpu
 from sim.spec.library import load_part
@@ -111,6 +111,9 @@ def device_block(measured: Measured, found: Mapping[str, Fit]) -> Block:
     if (beside := slowdown_beside(measured)) > 1.0:
         block["vector_factor"] = round(beside, 3)
         sources.fitted("vector_factor", "gemm", f"products take {beside:.3g} times as long while the other ranks multiply as well")
+    if (jitter := found.get(JITTER)) is not None:
+        block["compute_cv"] = round(min(0.5, jitter[FACTOR].value), 4)
+        sources.fitted("compute_cv", "steps", f"steps without exchange: {interval(jitter[FACTOR], 1e2, '%')}")
     return block | {"source": sources.texts}
 
 

@@ -1,9 +1,10 @@
 """How far off are training steps that are predicted from kernels, copies and collectives? Each measured step beside its prediction.
 
-No whole step went into the description. Predictions are made twice: from single kernels alone, and with the factors that the time of whole
-layers adds to them. A model is traced into a layer table on torch's meta device, and simulated with synthetic data. A step without
-exchange is one rank's, beside ranks that do the same. Measured is the median over steps of the slowest rank. On a CPU, a step without
-exchange in which a rank had its core for less than `OWN` of the time was disturbed by other programs: it is shown, and not counted.
+Of whole steps only their scatter went into the description. Predictions are made twice: from single kernels alone, and with the factors
+that the time of whole layers adds to them. A model is traced into a layer table on torch's meta device, and simulated with synthetic
+data. A step without exchange is one rank's, beside ranks that do the same. Measured is the median over steps of the slowest rank. On a
+CPU, a step without exchange in which a rank had its core for less than `calibration.machine_fit.OWN` of the time was disturbed by other
+programs: it is shown, and not counted.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from calibration.layer_factors import full_precision, traced
-from calibration.machine_fit import Measured
+from calibration.machine_fit import Measured, is_disturbed
 from calibration.machine_record import Row
 from sim.cluster.build import place
 from sim.simulate import simulate
@@ -22,9 +23,6 @@ from sim.spec.library import load_hardware, load_workload
 from sim.spec.workload import Model, Workload
 from sim.spec.yaml import SpecError
 from sim.training.job import Job
-
-OWN: Final = 0.85
-"""Share of the time that a rank's one thread has its core on a quiet machine, at least: 0.97 to 1 there, less where others run."""
 
 
 class Written(NamedTuple):
@@ -69,12 +67,6 @@ def compare(measured: Measured, written: Written) -> tuple[list[Comparison], lis
         disturbed = measured.machine["device"] == "cpu" and is_disturbed(row)
         found.append(Comparison(name, row["batch"], ranks, row["exchange"], measured_step(row), kernels, predicted, disturbed))
     return found, list(dict.fromkeys(notes))
-
-
-def is_disturbed(row: Row) -> bool:
-    """Tell whether ranks that compute alone had their cores for too little of the time."""
-    shares = [used / (sum(times) / len(times)) for used, times in zip(row.get("cpu_s", []), row["times_by_rank_s"], strict=False)]
-    return not row["exchange"] and bool(shares) and min(shares) < OWN
 
 
 def measured_step(row: Row) -> float:

@@ -35,6 +35,8 @@ CPU = {
     "ranks": 2,
     "backend": "gloo",
 }
+GONE = {"model": "no_such_module:Net", "inputs": ["4"], "arguments": [], "batch": 4}
+"""A model that is not here any more, so that its steps are not predicted."""
 V100 = {"name": "Tesla V100-SXM2-16GB", "memory_bytes": 16 * 2**30, "compute_capability": "7.0"}
 
 
@@ -76,6 +78,7 @@ def cpu_record(noise: float = 0.0, seed: int = 0, **machine: Any) -> MachineReco
         "loading": [
             {"stage": "loader", "workers": count, "picture_bytes": 1e5, "times_s": _each(meter, 5e-3 / count)} for count in (1, 2, 4)
         ],
+        "steps": [GONE | {"exchange": False, "ranks": 2, "times_by_rank_s": [_scattered(each) for each in (1.0, 1.1)]}],
         "all_reduce": [*(_collective(meter, op, ranks, size) for ranks in (2, 8) for op, size in _sweep()), _beside(meter)],
     }
     found = {name: ProbeRecord("done", "2026-01-02T00:00:00Z", rows=rows) for name, rows in probes.items()}
@@ -84,6 +87,12 @@ def cpu_record(noise: float = 0.0, seed: int = 0, **machine: Any) -> MachineReco
 
 def _each(meter: Meter, time: float) -> list[float]:
     return [meter(time, 1)[0] for _ in range(20)]
+
+
+def _scattered(time: float) -> list[float]:
+    """Steps whose median distance from their median is that of a normal scatter of 2 %; one of them was disturbed."""
+    near = 0.02 / 1.4826
+    return [time * (1.0 + near * place) for place in (-2.0, -1.0, -1.0, 0.0, 1.0, 1.0, 40.0)]
 
 
 def _sweep() -> list[tuple[str, int]]:

@@ -37,6 +37,7 @@ def test_a_measured_cpu_runs(tmp_path: Path, capsys: Capture) -> None:
     assert node.gpu_count == 2 and node.host.physical_cores == 4
     assert node.gpu.memory_bandwidth == pytest.approx(20e9, rel=0.05) and node.gpu.peak["fp32"] == pytest.approx(80e9, rel=0.05)
     assert node.storage is not None and node.storage.volume.bandwidth == pytest.approx(2e9, rel=0.05)
+    assert node.gpu.compute_cv == pytest.approx(0.02, rel=0.01)
     assert node.host.cpu.speed == pytest.approx(7.47 / 5.0, rel=0.05)  # of ImageNet's 7.47 ms on the reference core
     stack = load(Stack, tmp_path / "box-stack.yaml").spec
     assert stack.gloo_transport is not None and stack.gloo_transport.flow_cap == pytest.approx(0.9e9, rel=0.1)
