@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from sim.analysis.memory import gpu_memory, largest_batch
 from sim.spec.hardware import Gpu
@@ -19,8 +20,29 @@ def memory_problem(gpu: Gpu, workload: Workload, ranks: int, channels: int | Non
     would = f"the largest batch that fits is {most}" if most else "not even one sample fits"
     return (
         f"a batch of {workload.training.batch} per GPU needs {show(needed, 'binary size')} of GPU memory, "
-        f"{gpu.name} has {show(gpu.memory, 'binary size')}; {would}"
+        f"{gpu.name} has {show(gpu.memory, 'binary size')}; {would}{_remedy(gpu, workload, ranks, channels)}"
     )
+
+
+_BLOCKS: Final = {"activation_checkpointing": "blocks"}
+_HALF: Final = {"precision": "amp_fp16"}
+_REMEDIES: Final[tuple[tuple[str, dict[str, str]], ...]] = (
+    ("--set training.activation_checkpointing=blocks", _BLOCKS),
+    ("--precision amp_fp16", _HALF),
+    ("--precision amp_fp16 --set training.activation_checkpointing=blocks", _BLOCKS | _HALF),
+)
+"""What makes a step smaller and leaves its result (nearly) as it is, the least change first."""
+
+
+def _remedy(gpu: Gpu, workload: Workload, ranks: int, channels: int | None) -> str:
+    """Return the first remedy with which the batch that is asked for would fit; nothing where none helps."""
+    full = workload.training.precision in ("fp32", "tf32")
+    for options, changes in _REMEDIES:
+        training = workload.training.model_copy(update=changes)
+        smaller = workload.model_copy(update={"training": training})
+        if (full or "precision" not in changes) and gpu_memory(smaller, gpu, ranks=ranks, channels=channels).total <= gpu.memory:
+            return f"; this one would with {options}"
+    return ""
 
 
 def most_that_fits(gpus: Sequence[Gpu], workload: Workload, ranks: int, channels: int | None = None) -> int:

@@ -32,3 +32,14 @@ def test_where_nothing_fits_it_says_so() -> None:
     said = memory_problem(tiny, VGG, 1)
     assert said is not None and "not even one sample fits" in said
     assert most_that_fits([tiny], VGG, 1) == 1 and shortage(tiny, VGG, 1).startswith("does not fit: needs ")
+
+
+def test_the_nearest_remedy_is_named_and_helps() -> None:
+    """Oracle: the memory of the workload as the options say; a linear model's one weight is helped by none."""
+    bert = load_workload("bert-large-seq384", ["training.batch=16"]).spec
+    said = memory_problem(GPU, bert, 1)
+    assert said is not None and said.endswith("; this one would with --set training.activation_checkpointing=blocks")
+    changed = load_workload("bert-large-seq384", ["training.batch=16", "training.activation_checkpointing=blocks"]).spec
+    assert gpu_memory(changed, GPU).total <= GPU.memory < gpu_memory(bert, GPU).total
+    none = memory_problem(GPU.model_copy(update={"memory": 1e9}), bert, 1)
+    assert none is not None and none.endswith("not even one sample fits")
