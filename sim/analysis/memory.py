@@ -221,7 +221,7 @@ def _casts(model: Model, trained: Sequence[float], width: float) -> list[float]:
     tables = {layer.name: layer.gradients[0] for layer in model.layers if layer.rows and not layer.dtypes}
     found = []
     for layer, own in zip(model.layers, trained, strict=True):
-        other = _single(layer) - _single(layer, frozen=False) + tables.get(layer.shares, 0) if layer.op in _MATRIX else 0.0
+        other = _single(layer) - _single(layer, frozen=False) + tables.pop(layer.shares, 0) if layer.op in _MATRIX else 0.0
         needed = layer.backward > 1.5 * layer.forward or not layer.forward
         found.append(own + width * other if needed and any(trained) else 0.0)
     return found
