@@ -122,7 +122,7 @@ SCENARIOS = (
         "p3.2xlarge",
         "bert-base-seq384",
         (
-            "training.precision=amp_fp16", "model.layers.1.frozen=[1000000]", "model.parameters=109893186",
+            "training.precision=amp_fp16", "model.layers.1.frozen=[1000000]", "model.unused=1000", "model.parameters=109894186",
             "model.layers.20.segment=4", "model.layers.21.segment=5", *_SYNTHETIC,
         ),
     ),

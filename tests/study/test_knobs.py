@@ -12,6 +12,8 @@ from tests.study.knobs import SCENARIOS, Knob, knobs, moves
 pytestmark = pytest.mark.slow
 WITHOUT_EFFECT = {
     "Prices.spot": "a run costs what is paid on demand; `sim.analysis.cost` can be asked for the other market",
+    "Layer.arithmetic": "memory bounds what multiplies nothing: for the roofline of `sim show`",
+    "Layer.backward_arithmetic": "the same, of the backward",
     "Gpu.power": "no energy is accounted; a figure for whoever reads the catalogue",
     "Cpu.clock": "speed is relative to the reference core, not to the clock",
     "Nic.nccl_plugin_latency": "NCCL 2.10's tuner, which the stacks' versions are nearest to, does not ask it",
