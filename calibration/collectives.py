@@ -6,7 +6,7 @@ weight, robustly (soft L1), near a weak prior: NCCL's own latencies and launch c
 never saw it; *calibrated* by those and one factor on bandwidth, set by the system's own largest message, which is then not scored.
 Mechanisms without a constant of ours were written after the errors of 2 x 8 A100 on RoCE and of 8 H100 had been seen: LL128's share of
 NVLink in trees, what the first piece of a tree meets on its way, and one latency between pieces in NVSwitch; in time of design, those
-two systems are not unseen.
+two systems are not unseen. Nor is 2 x 8 B200 on EFA: its first rows had been seen before EFA's classes (`ALIKE`) were written.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ PRIOR_WIDTH = 1.0
 """Standard deviation of a constant's logarithm around its prior: weak, a factor e .."""
 KNOWN: Mapping[tuple[str, str], float] = {("infiniband", "efficiency"): 0.05}
 """.. but for what verbs leave of a card's rate: 46 to 48 of 50 GB/s (NVIDIA/nccl-tests issue 290). A fit without large messages that
-are bound by cards would else make of slow NVLinks a slow card."""
+are bound by cards would else make of slow NVLinks a slow card. The width was narrowed to this after leave-one-out results had been
+seen."""
 NOISE = 0.15
 """Of one logarithm of time: what repeated tables of one kind of system differ by."""
 _TOGETHER = (("nvlink",), ("pcie-peer", "host-staged"), ("infiniband",), ("efa",), ("tcp",))

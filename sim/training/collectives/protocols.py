@@ -4,8 +4,8 @@ LL sends 4 bytes of flag with 4 of data, LL128 8 of 128 (NVIDIA/nccl `src/includ
 In a tree over NVLink LL128 loses more: NCCL's tuner leaves it 0.92 x 7/9 of a ring's bandwidth there (`src/graph/tuning.cc`, one node).
 A hop's latency is the transport class's for Simple; LL's is the class's own where it was fitted, otherwise, and for LL128, the share that
 NCCL's tuner takes between its own figures (`nccl_constants`, 2.30) for NVLink, PCIe and network hops, of rings or of trees; of
-Simple one latency stands for both. Not modelled: that LL
-never reads a NIC's data from GPU memory directly.
+Simple one latency stands for both. Pieces of the network's own for LL128 were tried too, and dropped for the scores on measured
+all-reduces. Not modelled: that LL never reads a NIC's data from GPU memory directly.
 """
 
 from __future__ import annotations
