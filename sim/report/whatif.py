@@ -52,6 +52,7 @@ def _resource(found: WhatIf, upgrade: Upgrade) -> dict[str, Any]:
         "twice": _outcome(found, upgrade.twice),
         "infinite": _outcome(found, upgrade.infinite),
         "shadow_price_s_per_percent": upgrade.shadow_price,
+        "critical_path_s": upgrade.on_path,
         "unit": unit.name if unit else None,
         "units_per_node": unit.amount if unit else None,
         "shadow_price_s_per_unit": unit.shadow_price if unit else None,
@@ -91,11 +92,12 @@ def whatif_text(document: dict[str, Any]) -> str:
     idle = [NAMES[row["resource"]] for row in document["resources"] if not matters(row)]
     titles = [
         Title("", True), Title("2x step"), Title("gain"), Title("USD/epoch"), Title("breaks even at"), Title("infinite"),
-        Title("1 % more saves"), Title("one more saves"), Title("enough at"),
+        Title("on path"), Title("1 % more saves"), Title("one more saves"), Title("enough at"),
     ]  # fmt: skip
     lines = [_head(document), "", aligned(titles, [_cells(row) for row in shown]), ""]
     if idle:
         lines.append(f"  No gain, however much: {', '.join(idle)}.")
+    lines.append("  On path: seconds of a step that nothing hides; 1 % more saves a 101st of them, unless another path is as long.")
     lines.append("  Enough: beyond it, more of the resource gains under 1 %. Each resource alone, all else as it is; warm epochs.")
     if document["warnings"]:
         lines += ["  Warnings:", *(f"    - {warning}" for warning in document["warnings"])]
@@ -127,6 +129,7 @@ def _cells(row: dict[str, Any]) -> list[str]:
         "-" if cost is None else f"{cost:.2f}",
         f"{twice['break_even_price_rise_percent']:+.1f} %" if rate is None else f"{rate:.2f} USD/h",
         f"{row['infinite']['throughput_gain_percent']:+.1f} %",
+        show(row["critical_path_s"], "time") if row["critical_path_s"] > 0 else "-",
         show(row["shadow_price_s_per_percent"], "time") if row["shadow_price_s_per_percent"] > 0 else "-",
         "-" if not each or each < 0 else f"{show(each, 'time')} per {row['unit']}",
         "never" if enough is None else "now" if enough == 1.0 else f"{enough:.2f}x",

@@ -14,8 +14,10 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from sim.analysis.bottleneck import Resource
+from sim.events import Cause
 from sim.spec.hardware import Fabric, Hardware, Link, Node, Transport
 from sim.spec.workload import Workload
+from sim.training.collectives.plan import CORES_COPY
 from sim.training.job import Job
 
 INFINITE = 1e6
@@ -217,3 +219,32 @@ _CHANGES: dict[Resource, _Change] = {
     "spread": _Change(_alike, _noise),
     "gpu": _Change(_gpu),
 }
+
+_SPED: dict[Cause, tuple[Resource, ...]] = {
+    Cause.COMPUTE: ("gpu",),
+    Cause.FETCH: ("disk",),
+    Cause.PREP: ("cpu",),
+    Cause.COPY: ("copy", "pcie"),
+    Cause.INTERCONNECT: ("pcie",),
+    Cause.NETWORK: ("network",),
+    Cause.STRAGGLER: ("spread", "gpu"),
+    Cause.LAUNCH: ("launch",),
+}
+_SPED_AT: dict[str, tuple[Resource, ...]] = {
+    "memory of other nodes": ("network",),
+    "pin thread": ("copy",),
+    "GPU decode": ("decode", "gpu"),
+    "loader": (),
+    CORES_COPY: ("cpu",),
+    "Horovod's cycle": (),
+}
+"""What differs at some resources from others of the same cause."""
+
+
+def sped_by(cause: Cause, resource: str, loader: str) -> tuple[Resource, ...]:
+    """Return what makes seconds of *cause* at *resource* (as a log names it) shorter in proportion, with this *loader*."""
+    if cause is Cause.COPY and loader == "dali_gpu":  # what crosses is the sample as it is read
+        return ("pcie",)
+    if cause is Cause.INTERCONNECT and "nvlink" in resource.lower():
+        return ("nvlink",)
+    return _SPED_AT.get(resource, _SPED[cause])

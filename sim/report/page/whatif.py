@@ -103,14 +103,15 @@ def _worth(rows: Sequence[Figures]) -> Part:
         [
             NAMES[row.value("resource")], row.shown("twice/step_time_s", as_time), _gain(row, "twice"),
             row.shown("twice/cost_per_epoch_usd", as_money), row.shown("twice/break_even_price_usd_per_h", as_price),
-            _gain(row, "infinite"),
+            _gain(row, "infinite"), row.shown("critical_path_s", as_time) if row.value("critical_path_s") > 0 else "-",
             row.shown("shadow_price_s_per_percent", as_time) if row.value("shadow_price_s_per_percent") > 0 else "-", _enough(row),
         ]
         for row in rows
     ]  # fmt: skip
-    titles = ["step, twice", "gain", "an epoch costs", "breaks even at", "gain, infinite", "1 % more saves", "enough at"]
+    titles = ["step, twice", "gain", "an epoch costs", "breaks even at", "gain, infinite", "on path", "1 % more saves", "enough at"]
     found = table([("resource", False), *((title, True) for title in titles)], cells, "What upgrades are worth", "sortable")
     lead = "Breaks even: the price of all nodes at which an epoch costs what it does now. Enough: beyond it, more gains under 1 %."
+    lead += " On path: seconds of a step that nothing hides."
     return Part("worth", "Worth", section("worth", "What an upgrade is worth", found, lead=lead))
 
 

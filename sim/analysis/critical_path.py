@@ -1,0 +1,243 @@
+"""Which work holds up a step, and whose? The chain of activities, each of which waited for the one before, back around a steady window.
+
+Walk back from the end of a step: what ended then is on the path; go to its start, and on to what ended at that very time and so let
+it start. That is the earlier wait of the same rank; for a collective the one before it, else the rank that came to it last, by its lag;
+for a loader's work the earlier stage of its batch, else the worker's earlier work, else the rank that took a batch and made room. What
+met a full resource waited for whoever left it last. A steady window repeats itself, so from its start the walk goes on at the same place
+of its end, until it comes by an activity again: between the two visits lies a cycle, which bounds the rate (Baccelli, Cohen, Olsder and
+Quadrat, Synchronization and Linearity, 1992, chapter 3)::
+
+    step time        = sum over causes and resources of their seconds on the cycle, per step
+    T(1) - T(1 + p)  = p / (1 + p) * seconds on the cycle of what is 1 + p times as fast, until another cycle is longer
+
+What is not on the path is hidden. Where a GPU decodes beside training, half of the shared time is the other's. Limits: of two equally
+long cycles one is found, so on the edge of overlap the price of more is too high, and there alone. A collective over several tiers is its
+slowest tier's: NVLink or PCIe inside one that the NICs bound has no seconds, and the network up to a quarter too many where most is
+latency. Launches are logged where compute does not hide them: while they bound it, compute on the path is theirs. Loaders that now meet
+a full resource and now do not, and collectives that slow compute or share links with copies, gain by their neighbours' work too: there
+the seconds tell whose work it is, and only runs the price.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from itertools import takewhile
+from math import floor
+from typing import NamedTuple
+
+from sim.analysis.stalls import Blame, Window
+from sim.events import FULL, Cause, EventLog, Wait, Work
+
+_NOT_LOADER = frozenset({"gpu", "comm", "copy"})
+_SAME = 1e-7
+"""Share of a step by which times differ that are one: states recur to 1e-9 of it."""
+
+_DECODE = "GPU decode"
+
+_Activity = Work | Wait
+_Key = tuple[object, ...]
+
+
+_Piece = tuple[Cause, str, float]
+"""Cause, resource and seconds."""
+
+
+class _Back(NamedTuple):
+    """The path goes back to *begin* over *pieces*; *before* is what ended then, None where it is the thread of *rank*."""
+
+    begin: float
+    pieces: tuple[_Piece, ...]
+    before: _Activity | None
+    rank: int
+
+
+def critical_path(log: EventLog, windows: Sequence[Window], job: int = 0) -> list[Blame]:
+    """Return the seconds per step of *job*'s critical path by cause and resource, largest first; they sum to a step of its main window.
+
+    That is the one of *windows* that stands for most steps. ``rank`` is -1 in every row.
+    """
+    window = max(windows, key=lambda window: window.steps * window.repeats)
+    found = _Walk(log, window, [index for index, rank in enumerate(log.ranks) if rank.job == job]).cycle()
+    rows = [Blame(-1, cause, resource, seconds / window.steps) for (cause, resource), seconds in found.items() if seconds > 0]
+    return sorted(rows, key=lambda row: (-row.seconds, row.cause, row.resource))
+
+
+class _Ended:
+    """Activities of one kind in the order they ended."""
+
+    def __init__(self, activities: Iterable[_Activity]) -> None:
+        self.activities = sorted(activities, key=lambda activity: activity.t1)
+        self.ends = [activity.t1 for activity in self.activities]
+
+    def at(self, time: float, about: float) -> list[_Activity]:
+        """Return those that ended at *time*, give or take *about*, nearest first."""
+        found = self.activities[bisect_left(self.ends, time - about) : bisect_right(self.ends, time + about)]
+        return sorted(found, key=lambda activity: abs(activity.t1 - time))
+
+    def beside(self, begin: float, end: float) -> float:
+        """Return for how long of *begin* to *end* (s) one of them was going on; they follow one another."""
+        later = self.activities[bisect_right(self.ends, begin) :]
+        return sum(min(end, each.t1) - max(begin, each.t0) for each in takewhile(lambda each: each.t0 < end, later))
+
+    def until(self, time: float) -> _Activity | None:
+        """Return the last that ended by *time*."""
+        place = bisect_right(self.ends, time)
+        return self.activities[place - 1] if place else None
+
+
+_NEVER = _Ended(())
+
+
+class _Walk:
+    """The way back through one window of a log."""
+
+    def __init__(self, log: EventLog, window: Window, ranks: Sequence[int]) -> None:
+        self._ranks, self._window = ranks, window
+        self._length = window.end - window.start
+        self._about = _SAME * self._length / window.steps
+        self._node = [rank.node for rank in log.ranks]
+        groups: dict[_Key, list[_Activity]] = defaultdict(list)
+        for wait in log.waits:
+            groups["thread", wait.rank].append(wait)
+            if wait.cause is Cause.GRADIENT:
+                groups["meets", wait.rank].append(wait)
+            elif wait.cause is Cause.COMPUTE:
+                groups["compute", wait.rank].append(wait)
+        for work in log.work:
+            for key in self._keys(work):
+                groups[key].append(work)
+        self._groups = {key: _Ended(found) for key, found in groups.items()}
+
+    def _keys(self, work: Work) -> list[_Key]:
+        """Return the groups in which *work* is looked for."""
+        if work.stream == "gpu":
+            return [("bucket", work.rank, work.ident)]
+        if work.stream == "comm":
+            return [("comm", work.rank), _kind(work)]
+        keys: list[_Key] = [_kind(work)]
+        if work.resource == _DECODE:
+            keys.append((_DECODE, work.rank))
+        if work.stream not in _NOT_LOADER:
+            keys += [("batch", work.rank, work.ident), ("stream", work.rank, work.stream)]
+        if work.resource.endswith(FULL):
+            keys.append(self._full(work))
+        return keys
+
+    def _full(self, work: Work) -> _Key:
+        return ("full", self._node[work.rank], work.cause)
+
+    def _of(self, *key: object) -> _Ended:
+        return self._groups.get(key, _NEVER)
+
+    def cycle(self) -> dict[tuple[Cause, str], float]:
+        """Return the seconds of each cause and resource on the path, as if it went round the window once."""
+        trail: list[tuple[int, tuple[_Piece, ...]]] = []
+        turns = 0
+        seen: dict[tuple[_Activity, int], int] = {}
+        here, at = self._thread(self._ranks[0], self._window.end)
+        while (key := (here, round(at / self._about))) not in seen:
+            seen[key] = len(trail)
+            back = self._back(here, at)
+            trail.append((turns, back.pieces))
+            here, at, more = self._turned(back)
+            turns += more
+        around = trail[seen[key] :]
+        found: dict[tuple[Cause, str], float] = defaultdict(float)
+        for _, pieces in around:
+            for cause, resource, seconds in pieces:
+                found[cause, resource] += seconds / (turns - around[0][0])
+        return found
+
+    def _thread(self, rank: int, at: float) -> tuple[_Activity, float]:
+        """Return what the thread of *rank* waited for up to *at*."""
+        waits = self._of("thread", rank)
+        if ended := waits.at(at, self._about):
+            return ended[0], ended[0].t1
+        return waits.activities[min(bisect_left(waits.ends, at), len(waits.ends) - 1)], at
+
+    def _turned(self, back: _Back) -> tuple[_Activity, float, int]:
+        """Return what came before *back*, moved into the window by whole turns of it, when it ended, and how many turns."""
+        turns = max(0, floor((self._window.start + self._about - back.begin) / self._length) + 1)
+        at = back.begin + turns * self._length
+        before = back.before
+        if before is not None and turns:
+            before = next(iter(self._of(*_kind(before)).at(at, self._about)), None)
+        if before is None:
+            return *self._thread(back.rank, at), turns
+        return before, before.t1, turns
+
+    # --- who let it start ----------------------------------------------------------------------------------------
+
+    def _back(self, here: _Activity, at: float) -> _Back:
+        if isinstance(here, Wait):
+            return self._before_wait(here, at)
+        return self._before_collective(here, at) if here.stream == "comm" else self._before_build(here, at)
+
+    def _before_wait(self, wait: Wait, at: float) -> _Back:
+        """Return what *wait* waited for until *at*: somebody's work that ended then, or its own."""
+        cause, resource, ended = wait.cause, wait.resource, list[_Activity]()
+        if cause is Cause.INPUT:
+            ended = self._of("batch", wait.rank, wait.ident).at(at, self._about)
+            cause, resource = Cause.PREP, "loader"
+        elif cause is Cause.GRADIENT:
+            ended = self._of("comm", self._speaker(wait.rank)).at(at, self._about)
+            cause, resource = Cause.STRAGGLER, "slowest rank"
+        if ended:
+            return _Back(at, (), ended[0], wait.rank)
+        done = (cause, resource, at - wait.t0)
+        if cause is Cause.COMPUTE:
+            return _Back(wait.t0, self._halved(done, _DECODE, (Cause.PREP, _DECODE), wait, at), None, wait.rank)
+        return _Back(wait.t0, (done,), None, wait.rank)
+
+    def _halved(self, done: _Piece, beside: str, other: tuple[Cause, str], here: _Activity, at: float) -> tuple[_Piece, ...]:
+        """Return what was *done* on a GPU: half of the time that it shared with the group *beside* is the *other*'s."""
+        shared = self._of(beside, here.rank).beside(here.t0, at) / 2
+        return (*done[:2], done[2] - shared), (*other, shared)
+
+    def _speaker(self, rank: int) -> int:
+        """Return with which rank the collectives of *rank* are written."""
+        return rank if ("comm", rank) in self._groups else self._ranks[0]
+
+    def _before_collective(self, piece: Work, at: float) -> _Back:
+        """Return the collective before *piece*, or the rank that came to it last."""
+        done = (piece.cause, piece.resource, at - piece.t0)
+        if ended := [before for before in self._of("comm", piece.rank).at(piece.t0, self._about) if before.t0 < piece.t0]:
+            return _Back(piece.t0, (done,), ended[0], piece.rank)
+        ranks = [rank for rank in self._ranks if self._speaker(rank) == piece.rank]
+        arrived, last = max((self._arrived(rank, piece), rank) for rank in ranks)
+        return _Back(arrived, (done, (Cause.STRAGGLER, "slowest rank", piece.t0 - arrived)), None, last)
+
+    def _arrived(self, rank: int, piece: Work) -> float:
+        """Return when *rank* had what *piece* exchanges: at the end of its bucket's backward, or when it began to wait."""
+        if piece.ident >= 0:
+            bucket = self._of("bucket", rank, piece.ident).until(piece.t0 + self._about)
+            return bucket.t1 if bucket else piece.t0
+        waits = self._of("meets", rank)
+        place = bisect_right(waits.ends, piece.t0 + self._about)
+        return min(piece.t0, waits.activities[place].t0) if place < len(waits.ends) else piece.t0
+
+    def _before_build(self, work: Work, at: float) -> _Back:
+        """Return who held up a loader's *work*: at a full resource whoever left it last."""
+        resource = work.resource.removesuffix(FULL)
+        if resource != work.resource:
+            left = self._of(*self._full(work)).until(at - self._about)
+            if left is not None and left.t1 > work.t0 + self._about:
+                return _Back(left.t1, ((work.cause, resource, at - left.t1),), left, left.rank)
+        done: tuple[_Piece, ...] = ((work.cause, resource, at - work.t0),)
+        if resource == _DECODE and (computed := self._of("compute", work.rank).activities):
+            done = self._halved(done[0], "compute", (Cause.COMPUTE, computed[0].resource), work, at)
+        for key in (("batch", work.rank, work.ident), ("stream", work.rank, work.stream)):
+            if ended := [before for before in self._of(*key).at(work.t0, self._about) if before.t0 < work.t0]:
+                return _Back(work.t0, done, ended[0], work.rank)
+        return _Back(work.t0, done, None, work.rank)
+
+
+def _kind(activity: _Activity) -> _Key:
+    """Return what two activities have in common that are one, whole turns of the window apart."""
+    if isinstance(activity, Wait):
+        return ("thread", activity.rank)
+    if activity.stream == "comm":
+        return ("comm", activity.rank, activity.cause, activity.resource)
+    return ("work", activity.rank, activity.cause, activity.name)
