@@ -10,12 +10,12 @@ Quadrat, Synchronization and Linearity, 1992, chapter 3)::
     step time        = sum over causes and resources of their seconds on the cycle, per step
     T(1) - T(1 + p)  = p / (1 + p) * seconds on the cycle of what is 1 + p times as fast, until another cycle is longer
 
-What is not on the path is hidden. Where a GPU decodes beside training, half of the shared time is the other's. Limits: of two equally
-long cycles one is found, so on the edge of overlap the price of more is too high, and there alone. A collective over several tiers is its
-slowest tier's: NVLink or PCIe inside one that the NICs bound has no seconds, and the network up to a quarter too many where most is
-latency. Launches are logged where compute does not hide them: while they bound it, compute on the path is theirs. Loaders that now meet
-a full resource and now do not, and collectives that slow compute or share links with copies, gain by their neighbours' work too: there
-the seconds tell whose work it is, and only runs the price.
+What is not on the path is hidden. Where a GPU decodes beside training, half of the shared time is the other's. Limits, each of which the
+runs of `sim.study.whatif` see: of two equally long cycles one is found, so that on the edge of overlap the price of more is too high. A
+collective is its slowest part's: NVLink or PCIe inside one that the NICs bound, and the cores that copy for Gloo, have no seconds, the
+network up to a quarter too many where most is latency. Launches are logged where compute does not hide them: while they bound it, compute on
+the path is theirs. Horovod and MXNet fuse gradients by when they come, so that 1 % more may jump. Loaders that now meet a full resource
+and now do not, and collectives that slow compute or share links with copies, gain by their neighbours' work too.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ def whatif_text(document: dict[str, Any]) -> str:
     lines = [_head(document), "", aligned(titles, [_cells(row) for row in shown]), ""]
     if idle:
         lines.append(f"  No gain, however much: {', '.join(idle)}.")
-    lines.append("  On path: seconds of a step that nothing hides; 1 % more saves a 101st of them, unless another path is as long.")
+    lines.append("  On path: seconds of a step that nothing hides; 1 % more saves about a 101st of them, unless another path is as long.")
     lines.append("  Enough: beyond it, more of the resource gains under 1 %. Each resource alone, all else as it is; warm epochs.")
     if document["warnings"]:
         lines += ["  Warnings:", *(f"    - {warning}" for warning in document["warnings"])]

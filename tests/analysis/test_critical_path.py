@@ -161,6 +161,7 @@ def test_one_slow_resource_has_the_price_that_runs_give(name: Resource) -> None:
         ("p3.16xlarge", "vgg16", ("node.nic.bandwidth=1 Gbps",), 2, "network"),
         ("p3.8xlarge", "alexnet", (), 1, "cpu"),
         ("p3.8xlarge", "alexnet", ("node.host.memory=16 GiB",), 1, "cpu"),
+        ("p2.16xlarge", "alexnet", ("node.host.memory=8 GiB",), 1, "disk"),
         ("p3.2xlarge", "alexnet", ("input.loader=synthetic",), 1, "copy"),
         ("p3.8xlarge", "resnet18", ("input.loader=dali_gpu",), 1, "decode"),
     ],
@@ -176,3 +177,11 @@ def test_machines_of_the_catalogue_have_the_price_that_runs_give(
         by_path, by_run = found["gpu"]
         assert by_path == 0.0  # hidden
         assert by_run == pytest.approx(0.0, abs=1e-6)
+
+
+def test_launches_and_compute_that_they_bound_share_what_runs_give_to_both() -> None:
+    """The stated limit: a launch of 3 s over 0.3 s of compute is logged as 2.7 s; together both are worth what the launches are."""
+    hardware, workload = scene("launch")
+    found = prices(hardware, run(hardware, workload).jobs[0].job)
+    assert found["launch"] == (pytest.approx(0.9 * 0.990099, rel=1e-4), pytest.approx(0.990099, rel=1e-4))
+    assert found["launch"][0] + found["gpu"][0] == pytest.approx(found["launch"][1] + found["gpu"][1], rel=1e-6)
