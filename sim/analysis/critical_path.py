@@ -13,8 +13,9 @@ Quadrat, Synchronization and Linearity, 1992, chapter 3)::
 What is not on the path is hidden. Where a GPU decodes beside training, half of the shared time is the other's. Limits, each of which the
 runs of `sim.study.whatif` see: of two equally long cycles one is found, so that on the edge of overlap the price of more is too high. A
 collective is its slowest part's: NVLink or PCIe inside one that the NICs bound, and the cores that copy for Gloo, have no seconds, the
-network up to a quarter too many where most is latency. Launches are logged where compute does not hide them: while they bound it, compute on
-the path is theirs. Horovod and MXNet fuse gradients by when they come, so that 1 % more may jump. Loaders that now meet a full resource
+network up to a quarter too many where most is latency. Launches are logged where compute does not hide them: while they bound it,
+compute on the path is theirs. Horovod and MXNet fuse gradients by when they come, so that 1 % more may jump. Of workers that do not
+wait for each other the path is the first one's, who meets the others at their servers in the mean. Loaders that now meet a full resource
 and now do not, and collectives that slow compute or share links with copies, gain by their neighbours' work too.
 """
 
@@ -38,8 +39,6 @@ _DECODE = "GPU decode"
 
 _Activity = Work | Wait
 _Key = tuple[object, ...]
-
-
 _Piece = tuple[Cause, str, float]
 """Cause, resource and seconds."""
 
@@ -136,7 +135,7 @@ class _Walk:
         trail: list[tuple[int, tuple[_Piece, ...]]] = []
         turns = 0
         seen: dict[tuple[_Activity, int], int] = {}
-        here, at = self._thread(self._ranks[0], self._window.end)
+        here, at = self._thread(self._ranks[0], self._window.end, 0.0)
         while (key := (here, round(at / self._about))) not in seen:
             seen[key] = len(trail)
             back = self._back(here, at)
@@ -150,10 +149,10 @@ class _Walk:
                 found[cause, resource] += seconds / (turns - around[0][0])
         return found
 
-    def _thread(self, rank: int, at: float) -> tuple[_Activity, float]:
-        """Return what the thread of *rank* waited for up to *at*."""
+    def _thread(self, rank: int, at: float, about: float) -> tuple[_Activity, float]:
+        """Return what the thread of *rank* waited for up to *at*, give or take *about*."""
         waits = self._of("thread", rank)
-        if ended := waits.at(at, self._about):
+        if ended := waits.at(at, about):
             return ended[0], ended[0].t1
         return waits.activities[min(bisect_left(waits.ends, at), len(waits.ends) - 1)], at
 
@@ -165,7 +164,7 @@ class _Walk:
         if before is not None and turns:
             before = next(iter(self._of(*_kind(before)).at(at, self._about)), None)
         if before is None:
-            return *self._thread(back.rank, at), turns
+            return *self._thread(back.rank, at, self._about if turns else 0.0), turns
         return before, before.t1, turns
 
     # --- who let it start ----------------------------------------------------------------------------------------
@@ -184,8 +183,8 @@ class _Walk:
         elif cause is Cause.GRADIENT:
             ended = self._of("comm", self._speaker(wait.rank)).at(at, self._about)
             cause, resource = Cause.STRAGGLER, "slowest rank"
-        if ended:
-            return _Back(at, (), ended[0], wait.rank)
+        if begun := [work for work in ended if work.t0 < at]:
+            return _Back(at, (), begun[0], wait.rank)
         done = (cause, resource, at - wait.t0)
         if cause is Cause.COMPUTE:
             return _Back(wait.t0, self._halved(done, _DECODE, (Cause.PREP, _DECODE), wait, at), None, wait.rank)

@@ -44,6 +44,7 @@ def test_a_slow_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     assert disk.twice.step_time == pytest.approx(0.5, rel=1e-6)
     assert disk.infinite.step_time == pytest.approx(COMPUTE, rel=1e-6)
     assert disk.shadow_price == pytest.approx(1 - 1 / 1.01, rel=1e-4)
+    assert disk.on_path == pytest.approx(101 * disk.shadow_price, rel=1e-4)
     assert disk.enough == pytest.approx(1 / (1.01 * COMPUTE), rel=0.011)  # bisected to 1 %
     assert disk.unit is not None
     assert disk.unit.name == "MB/s"
@@ -51,7 +52,7 @@ def test_a_slow_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     assert disk.unit.shadow_price == pytest.approx(disk.shadow_price / 0.01)
     assert disk.bound(1.0) == pytest.approx((1.0, 1.0), rel=1e-4)
     gpu = by_name(found)["gpu"]
-    assert (gpu.twice, gpu.shadow_price, gpu.enough) == (found.now, 0.0, 1.0)
+    assert (gpu.twice, gpu.shadow_price, gpu.on_path, gpu.enough) == (found.now, 0.0, 0.0, 1.0)
     assert not [upgrade for upgrade in found.upgrades if upgrade.on_edge(1.0)]
 
 
@@ -132,6 +133,8 @@ def test_the_document_and_its_table() -> None:
     assert steps == pytest.approx(sorted(steps), rel=1e-5)
     text = whatif_text(document)
     assert "CPU" in text.splitlines()[3]
+    assert [row["critical_path_s"] for row in document["resources"][:2]] == [pytest.approx(document["step_time_s"]), 0.0]
+    assert "  on path  " in text
     assert "No gain, however much: disk" in text
 
 
