@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from sim.cluster.build import Placement
 from sim.simulate import Run, simulate
 from sim.spec.hardware import Hardware, Node
+from sim.spec.library import load_hardware
 from sim.training.job import Job
 from tests.harness import layer, toy_node, toy_workload, volume
 
@@ -197,3 +198,27 @@ def test_folded_jobs_side_by_side_are_the_unfolded_ones(crowd: Crowd, loader: st
             assert short.time == pytest.approx(long.time, rel=1e-9)
             assert short.step_time == pytest.approx(long.step_time, rel=1e-9)
             assert dict(short.stalls) == pytest.approx(dict(long.stalls), abs=1e-9 * long.step_time)
+
+
+SWITCHED: dict[str, dict[str, Any]] = {
+    "pods": {"leaf_spine": {"nodes_per_leaf": 2, "oversubscription": 4, "pods": {"leaves": 2, "oversubscription": 4}}},
+    "rails": {"leaf_spine": {"nodes_per_leaf": 4, "oversubscription": 4, "rails": True}},
+    "scattered": {"leaf_spine": {"nodes_per_leaf": 2, "oversubscription": 4}, "rank_order": "scattered"},
+    "torus": {"torus": {"dimensions": [4, 2], "link_bandwidth": "30 GB/s"}},
+}
+
+
+@pytest.mark.parametrize("algorithm", ["Ring", "Tree"])
+@pytest.mark.parametrize("gpus", [(8,) * 8, (8, 8, 4, 4, 4, 4), (8, 4, 8, 4, 8, 4, 8, 4), (1, 3, 5, 7, 8, 2, 1, 1)])
+@pytest.mark.parametrize("fabric", SWITCHED)
+def test_folded_rings_turn_where_the_unfolded_do(fabric: str, gpus: tuple[int, ...], algorithm: str) -> None:
+    """A step of the catalogue's 8 x 8 H100 with 8 NICs each to 1e-9, wherever nodes unlike and switches lie along the rings."""
+    found = load_hardware("hgx-h100").spec.groups[0].node
+    hardware = Hardware.model_validate({"name": "switched", "groups": [{"node": found, "count": 8}], "fabric": SWITCHED[fabric]})
+    first = 0 if fabric == "torus" else 8 - len(gpus)  # one pod has a leaf less
+    placement = tuple(Placement(first + place, tuple(range(count))) for place, count in enumerate(gpus))
+    for parameters in (10**5, 10**7):
+        workload = toy_workload([layer(0.001, 0.002, parameters)], samples=5 * sum(gpus), stack={"nccl_algo": algorithm})
+        one, other = (simulate(hardware, [Job(workload, placement)], exact=True, fold=fold).jobs[0].warm for fold in (True, False))
+        assert one.step_time == pytest.approx(other.step_time, rel=1e-9)
+        assert dict(one.stalls) == pytest.approx(dict(other.stalls), abs=1e-9 * other.step_time)

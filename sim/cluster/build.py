@@ -2,7 +2,7 @@
 
 Nodes that are described alike and used alike become one *slot* with a count. Inside a slot, GPUs whose input paths are
 interchangeable become one rank class, links that carry the same become one link (`sim.cluster.symmetry`); a load is then the
-number of members of a class that cross one link. Nothing here grows with the number of equal nodes.
+number of members of a class that cross one link. Nothing here but their numbers grows with the number of equal nodes.
 """
 
 from __future__ import annotations
@@ -36,8 +36,13 @@ class Slot:
     lent: tuple[tuple[int, tuple[int, ...]], ...]
     serves: tuple[tuple[int, int], ...] = ()
     """Jobs that have a parameter server on each of these nodes, each with the server's number (-1: one of several alike)."""
-    first: int = 0
-    """The number of the first of these nodes in the cluster."""
+    numbers: tuple[int, ...] = ()
+    """Which of the cluster's nodes they are."""
+
+    @property
+    def first(self) -> int:
+        """Return the number of the first of these nodes in the cluster."""
+        return self.numbers[0] if self.numbers else 0
 
     @property
     def cores(self) -> float:
@@ -171,16 +176,17 @@ def _too_many_servers(count: int, there: str) -> str:
 
 
 def _counted(hosts: Sequence[tuple[Node, _Uses, _Served, int]], letter: str, fold: bool) -> list[Slot]:
-    counted: dict[tuple[int, _Uses, _Served, int], int] = {}
+    alike: dict[tuple[int, _Uses, _Served, int], list[int]] = {}
     kept: dict[int, Node] = {}
-    first: dict[tuple[int, _Uses, _Served, int], int] = {}
     for node, uses, served, number in hosts:
         if id(node) not in kept:
             kept[id(node)] = next((known for known in kept.values() if known == node), node)  # groups described alike are one
         key = (id(kept[id(node)]), uses, served, 0 if fold else number)
-        counted[key] = counted.get(key, 0) + 1
-        first.setdefault(key, number)
-    return [Slot(f"{letter}{index}", kept[key[0]], count, key[1], key[2], first[key]) for index, (key, count) in enumerate(counted.items())]
+        alike.setdefault(key, []).append(number)
+    return [
+        Slot(f"{letter}{index}", kept[node], len(numbers), uses, served, tuple(numbers))
+        for index, ((node, uses, served, _), numbers) in enumerate(alike.items())
+    ]
 
 
 class RankClass(NamedTuple):

@@ -198,7 +198,7 @@ class Crossed:
     leaves: tuple[int, ...] = ()
     """Nodes that the job has below each of its leaf switches, in order; empty where they are numbered as it happens."""
     groups_of: Mapping[int, tuple[str, ...]] = field(default_factory=dict, repr=False)
-    """The leaf, and pod, of each of its nodes by number, where every node stands for itself: what a single transfer crosses."""
+    """The leaf, and pod, of each of its nodes by number, where these are in order: what a single transfer crosses."""
 
     @property
     def per_leaf(self) -> int:
@@ -231,7 +231,10 @@ class Crossed:
         return found
 
     def between(self, src: int, dst: int, nic: int, onto: int) -> tuple[str, ...]:
-        """Return the live resources that one transfer crosses from NIC *nic* of node *src* to NIC *onto* of node *dst*."""
+        """Return what one transfer crosses from NIC *nic* of node *src* to NIC *onto* of node *dst*.
+
+        These are live resources where every node stands for itself.
+        """
         found: list[str] = []
         for tier, (one, other) in enumerate(zip(self.groups_of.get(src, ()), self.groups_of.get(dst, ()), strict=True)):
             of_rail = self.rails > 1 and tier == 0
@@ -320,7 +323,7 @@ def _leaf_spine(fabric: Fabric, spec: LeafSpine, nic: Nic, placements: Sequence[
             ports.append(Port(f"pod{first}", capacity, what, group, relative, nodes=range(first * size, (first + 1) * size)))
     order = fabric.rank_order == "by_switch"
     tiers = [("leaf", spec.nodes_per_leaf), *([("pod", spec.nodes_per_leaf * spec.pods.leaves)] if spec.pods else [])]
-    groups_of = {node: tuple(f"{name}{node // size}" for name, size in tiers) for node in placements[job]} if order and not fold else {}
+    groups_of = {node: tuple(f"{name}{node // size}" for name, size in tiers) for node in placements[job]} if order else {}
     return Crossed(tuple(ports), len(rails), leaves.sizes if order else (), groups_of)
 
 

@@ -146,6 +146,13 @@ def test_jobs_meet_on_a_node():
     ]
 
 
+def test_slots_know_which_nodes_they_are():
+    """By hand: nodes alike keep their numbers where others stand between them."""
+    cluster = hardware((machines.on_one_socket(4), 4))
+    found = slots(cluster, [place(cluster, pattern="2+1+2+1")])
+    assert [(slot.numbers, slot.first) for slot in found] == [((0, 2), 0), ((1, 3), 1)]
+
+
 def test_without_folding_every_node_is_a_slot():
     cluster = hardware((machines.p3_16xlarge(), 5))
     found = slots(cluster, [place(cluster)], fold=False)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise, permutations
+from operator import itemgetter
 
 from sim.cluster.fabric import NOTHING, Crossed
 from sim.spec.hardware import Fabric
@@ -62,12 +63,18 @@ class Layout:
     @cached_property
     def every_node(self) -> tuple[Part, ...]:
         """Return the part of each node in turn; ranks are numbered through them."""
-        return tuple(part for part in self.parts for _ in range(part.slot.count))
+        return tuple(part for _, part in self.numbered)
+
+    @cached_property
+    def numbered(self) -> tuple[tuple[int, Part], ...]:
+        """Return the number and the part of each node, as they follow one another in the cluster."""
+        found = [(number, part) for part in self.parts for number in part.slot.numbers or (0,) * part.slot.count]
+        return tuple(sorted(found, key=itemgetter(0)))
 
     @cached_property
     def rings(self) -> tuple[tuple[Edge, ...], ...]:
         """Return the edges of each channel's ring, in order; where all nodes are alike those of one node."""
-        nodes = self.parts if len(self.parts) == 1 else self.every_node
+        nodes = self.numbered[:1] if len(self.parts) == 1 else self.numbered
         return tuple(_ring(self, nodes, channel) for channel in range(self.channels))
 
     @cached_property
@@ -112,9 +119,9 @@ class Layout:
         out, into = part.slot.graph.nearest_nic(src), onward.slot.graph.nearest_nic(dst)
         return self.joined(part, _out(part, src, out), onward, _in(onward, dst, into))
 
-    def joined(self, part: Part, leaving: Hop, onward: Part, arriving: Hop) -> Edge:
-        """Return the edge from a node of *part* to one of *onward*."""
-        switches = self.crossed.between(part.slot.first, onward.slot.first, nic_of(leaving), nic_of(arriving))
+    def joined(self, part: Part, leaving: Hop, onward: Part, arriving: Hop, nodes: tuple[int, int] | None = None) -> Edge:
+        """Return the edge from a node of *part* to one of *onward*, the first of each or the *nodes* of these numbers."""
+        switches = self.crossed.between(*(nodes or (part.slot.first, onward.slot.first)), nic_of(leaving), nic_of(arriving))
         return Edge(((part, leaving), (onward, arriving)), self.fabric, switches)
 
 
@@ -136,14 +143,15 @@ def _in(part: Part, gpu: int, nic: int, tree: bool = False) -> Hop:
     return Hop(NETWORK, f"gpu{gpu}", part.slot.graph.from_nic(nic, gpu), *(_OF_A_TREE if tree else ()))
 
 
-def _ring(layout: Layout, nodes: Sequence[Part], channel: int) -> tuple[Edge, ...]:
-    """Return the edges of one ring through *nodes*."""
-    if nodes[0].channels.nodes == 1:
-        return tuple(Edge(((nodes[0], hop),)) for hop in nodes[0].channels.channels[channel].hops)
+def _ring(layout: Layout, nodes: Sequence[tuple[int, Part]], channel: int) -> tuple[Edge, ...]:
+    """Return the edges of one ring through *nodes*, which are given with their numbers."""
+    _, first = nodes[0]
+    if first.channels.nodes == 1:
+        return tuple(Edge(((first, hop),)) for hop in first.channels.channels[channel].hops)
     edges: list[Edge] = []
-    for part, onward in zip(nodes, (*nodes[1:], nodes[0]), strict=True):
+    for (number, part), (other, onward) in zip(nodes, (*nodes[1:], nodes[0]), strict=True):
         _, *inside, leaving = part.channels.channels[channel].hops
         arriving = onward.channels.channels[channel].hops[0]
         edges += [Edge(((part, hop),)) for hop in inside]
-        edges.append(layout.joined(part, leaving, onward, arriving))
+        edges.append(layout.joined(part, leaving, onward, arriving, (number, other)))
     return tuple(edges)

@@ -139,10 +139,11 @@ def _through_switches(
     if all(slow <= alone for alone, far in zip(busy, between, strict=True) if far):
         return busy, late
     crossing, turns = [bool(edge.switches) for edge in ring], layout.crossed.in_turn
-    if len(layout.parts) == 1 and turns and len(ring) * len(turns) <= _LONGEST:
-        crossing = [leaves and far for leaves in turns for far in between]
+    of_one = len(layout.parts) == 1 and len(turns) > 0
+    if of_one and len(ring) * len(turns) <= _LONGEST:
+        crossing = [(leaves and far) or crosses for leaves in turns for far, crosses in zip(between, crossing, strict=True)]
         busy, late = busy * len(turns), late * len(turns)
-    elif not any(crossing):
+    elif of_one or not any(crossing):
         crossing = between
     return tuple(max(slow, alone) if crosses else alone for alone, crosses in zip(busy, crossing, strict=True)), late
 

@@ -51,7 +51,7 @@ class Edge(NamedTuple):
     fabric: Fabric | None = None
     """What it crosses between nodes."""
     switches: tuple[str, ...] = ()
-    """The links between switches that this very edge crosses, where every node stands for itself."""
+    """The links between switches that this very edge crosses; live resources where every node stands for itself."""
 
     def latency(self, protocol: str) -> float:
         """Return the seconds that a chunk takes beyond its bytes."""
