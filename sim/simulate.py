@@ -65,7 +65,11 @@ class Run:
 
     def node(self, job: int = 0) -> Node:
         """Return the first node of *job*."""
-        return next(slot.node for slot in self.cluster for lent, _ in slot.lent if lent == job)
+        return self.nodes(job)[0]
+
+    def nodes(self, job: int = 0) -> list[Node]:
+        """Return one node of each kind that *job* runs on, in their order."""
+        return list({id(slot.node): slot.node for slot in self.cluster for lent, _ in slot.lent if lent == job}.values())
 
     @property
     def log(self) -> EventLog:

@@ -15,6 +15,7 @@ from sim.epoch import Epoch
 from sim.events import STALLS
 from sim.report.expected_error import expected_error
 from sim.report.inputs import inputs as values_of
+from sim.report.kinds import tightest
 from sim.report.placement import placement_text
 from sim.report.verdict import assumptions, verdict, warnings
 from sim.report.whole_job import whole_job_document
@@ -108,7 +109,7 @@ def run_figures(run: Run, number: int = 0, market: Market = "on_demand") -> dict
             "cost_usd": None if price is None else price * job.first.time,
         },
         "gpu_memory_bytes": gpu_memory(
-            workload, run.node(number).gpu, ranks=job.job.ranks, channels=plan.channels if plan else None
+            workload, tightest(run, number), ranks=job.job.ranks, channels=plan.channels if plan else None
         ).by_use(),
     }
 

@@ -40,13 +40,25 @@ def traffic(node: Node, job: Job) -> str:
 
 
 def expected_error(run: Run, number: int) -> dict[str, Any] | None:
-    """Return the validated error (fractions) of job *number* of *run*, and what it rests on; None where nothing was validated."""
+    """Return the validated error (fractions) of job *number* of *run*, and what it rests on; None where nothing was validated.
+
+    Of nodes that differ the kind with the largest error answers for all.
+    """
     job = run.jobs[number].job
+    kinds = dict.fromkeys(tuple(groups_of(node, job)) for node in run.nodes(number))
+    found = [answer for groups in kinds if (answer := _of_kind(groups, job)) is not None]
+    if len(found) < len(kinds):
+        return None
+    worst = max(found, key=lambda answer: float(answer["p90"]))
+    if len(kinds) > 1:
+        worst["basis"] += f"; the largest of the errors of {len(kinds)} kinds of node, which were not measured together"
+    return worst
+
+
+def _of_kind(groups: Sequence[str], job: Job) -> dict[str, Any] | None:
     known = _summary()
-    for name in groups_of(run.node(number), job):
-        if name in known:
-            return _answer(name, known[name], job)
-    return None
+    name = next((name for name in groups if name in known), None)
+    return None if name is None else _answer(name, known[name], job)
 
 
 def _answer(name: str, found: Mapping[str, Any], job: Job) -> dict[str, Any]:

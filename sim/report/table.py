@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sim.events import STALLS
+from sim.report.kinds import gpus_text, tightest
 from sim.report.style import MEANINGS
 from sim.report.whole_job import whole_job_text
 from sim.simulate import Run
@@ -19,7 +20,7 @@ def run_text(run: Run, document: Mapping[str, Any], number: int = 0, verbose: bo
     """Return the report of one job of *run*, whose JSON *document* has the figures; *verbose* adds every resource."""
     name = f"job {document['job']}: " if "job" in document else ""
     head = (
-        f"{name}{document['workload']} on {document['hardware']}: {document['gpus']} x {run.node(number).gpu.name}, "
+        f"{name}{document['workload']} on {document['hardware']}: {gpus_text(run, number)}, "
         f"{document.get('placement') or _nodes(document['nodes'])}, {document['batch_per_gpu']} samples per GPU, {document['precision']}, "
         f"{document['stack']}"
     )
@@ -40,7 +41,7 @@ def run_text(run: Run, document: Mapping[str, Any], number: int = 0, verbose: bo
     if document["whole_job"] is not None:
         lines.append(f"  {whole_job_text(document['whole_job'])}")
     memory = document["gpu_memory_bytes"]
-    lines.append(f"  GPU memory: {memory['total'] / 2**30:.1f} of {run.node(number).gpu.memory / 2**30:.0f} GiB")
+    lines.append(f"  GPU memory: {memory['total'] / 2**30:.1f} of {tightest(run, number).memory / 2**30:.0f} GiB{_of_which(run, number)}")
     lines += [*_exchange_lines(document), *_error_lines(document)]
     if verbose:
         lines += ["", "  waited for, in a warm step:"]
@@ -49,6 +50,12 @@ def run_text(run: Run, document: Mapping[str, Any], number: int = 0, verbose: bo
     if document["warnings"]:
         lines += ["  Warnings:", *(f"    - {text}" for text in document["warnings"])]
     return "\n".join(lines)
+
+
+def _of_which(run: Run, number: int) -> str:
+    """Return on which GPU memory is tightest, where a job has several kinds."""
+    several = len({node.gpu.name for node in run.nodes(number)}) > 1
+    return f", on {tightest(run, number).name}" if several else ""
 
 
 def _nodes(count: int) -> str:

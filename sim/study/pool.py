@@ -1,7 +1,8 @@
 """How do many independent runs use all cores? In order, lazily, one function over many items: the only parallel path.
 
 joblib's loky processes carry it; one process runs in this one. Results come in the order of the items whatever the number of
-processes, so every table is the same.
+processes, so every table is the same. Where a process is killed (out of memory, by hand) what was under way is computed again, one item
+at a time; an item that loses its process twice with nothing beside it is refused.
 """
 
 from __future__ import annotations
@@ -20,14 +21,51 @@ FEW = 4
 
 
 def each(function: Callable[[Item], Result], items: Sequence[Item], processes: int | None = None) -> Iterator[Result]:
-    """Yield ``function(item)`` for each of *items* in order, on up to *processes* processes (all cores when None)."""
+    """Yield ``function(item)`` for each of *items* in order, on up to *processes* processes (all cores when None).
+
+    Raise SpecError where an item's process is killed again and again.
+    """
     if processes is not None and processes < 1:
         raise SpecError(f"--jobs {processes}: write 1 or more processes")
     wanted = min(processes or len(os.sched_getaffinity(0)), len(items))
     if wanted <= 1 or len(items) <= FEW:
         yield from map(function, items)
         return
-    from joblib import Parallel, delayed
+    from joblib.externals.loky.process_executor import TerminatedWorkerError
 
     batch = max(1, min(16, len(items) // (4 * wanted)))
-    yield from Parallel(n_jobs=wanted, batch_size=batch, return_as="generator")(delayed(function)(item) for item in items)
+    under_way = 2 * wanted * batch  # what joblib hands out ahead
+    done, alone, lost = 0, 0, -1
+    while done < len(items):
+        part = items[done : done + alone] if alone else items[done:]
+        try:
+            for result in _on_processes(function, part, wanted, 1 if alone else batch, 1 if alone else under_way):
+                done += 1
+                yield result
+            alone = 0
+        except TerminatedWorkerError:
+            if alone and lost == done:
+                raise SpecError(_killed(done, len(items), wanted)) from None
+            lost = done if alone else -1
+            alone = under_way
+
+
+def _on_processes(
+    function: Callable[[Item], Result], items: Sequence[Item], processes: int, batch: int, under_way: int
+) -> Iterator[Result]:
+    """Yield ``function(item)`` of each of *items* in order, at most *under_way* at a time, in batches of *batch*.
+
+    Raise joblib's TerminatedWorkerError where a process was killed.
+    """
+    from joblib import Parallel, delayed
+
+    parallel = Parallel(n_jobs=processes, batch_size=batch, pre_dispatch=under_way, return_as="generator")
+    yield from parallel(delayed(function)(item) for item in items)
+
+
+def _killed(done: int, of: int, processes: int) -> str:
+    """Return what to do where the item after *done* has lost its process again."""
+    return (
+        f"{done + 1} of {of}: the process that computes it was killed again and again, with nothing beside it (memory may be short; "
+        f"--jobs 1 needs the least, here were {processes}); the same command goes on from there, or begins anew where it keeps no file"
+    )

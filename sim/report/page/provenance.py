@@ -55,7 +55,7 @@ def _key(key: str) -> str:
 
 def _inputs(run: Run, number: int) -> Iterator[_Row]:
     job = run.jobs[number].job
-    nodes = {id(run.node(number)): run.node(number)}
+    nodes = {id(node) for node in run.nodes(number)}
     for group in run.hardware.groups:
         if (group.role == "worker" and id(group.node) in nodes) or len(run.hardware.groups) == 1:
             yield from _machine(group)

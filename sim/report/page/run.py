@@ -7,6 +7,7 @@ from typing import Any
 
 from sim.analysis.bottleneck import Bottleneck
 from sim.report.excerpt import Excerpt, excerpt
+from sim.report.kinds import gpus_text, tightest
 from sim.report.page.bars import Piece, bar, named_bars, stalls, swatch
 from sim.report.page.drawing import Bound, drawings, use_table
 from sim.report.page.frame import Part, page
@@ -53,7 +54,7 @@ class _Job:
         self.span = shown_span(ranks) if ranks else None
         self.uses: dict[str, Use] = uses(run, chosen, self.span.start, self.span.end) if self.span else {}
         view["jobs"].append(
-            {"links": uses_document(self.uses), "waited_for": _waited(run, number), "gpu_memory_bytes": run.node(number).gpu.memory}
+            {"links": uses_document(self.uses), "waited_for": _waited(run, number), "gpu_memory_bytes": tightest(run, number).memory}
         )
         self.own = Figures(view, "view", f"jobs/{number}")
 
@@ -61,10 +62,10 @@ class _Job:
 
     def hero(self) -> Html:
         """Return the verdict, the set-up and the main figures."""
-        found, gpu = self.figures, self.run.node(self.number).gpu.name
+        found = self.figures
         nodes = found.value("nodes")
         set_up = (
-            f"{found.value('gpus')} x {gpu} on {counted(nodes, 'node')}, {found.value('batch_per_gpu')} samples per GPU, "
+            f"{gpus_text(self.run, self.number)} on {counted(nodes, 'node')}, {found.value('batch_per_gpu')} samples per GPU, "
             f"{found.value('precision')}, {found.value('stack')}"
         )
         name = f"Job {self.number}: " if self.several else ""

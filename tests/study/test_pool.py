@@ -1,0 +1,39 @@
+"""What becomes of items whose process is killed? Oracle: the same function, called in order."""
+
+from __future__ import annotations
+
+import os
+import signal
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from sim.spec.yaml import SpecError
+from sim.study.pool import each
+
+ITEMS = list(range(40))
+
+
+def squared(killed: Path, always: bool, item: int) -> int:
+    """Square *item*; the process that computes 17 is killed, the first time or always, and leaves a line in *killed*."""
+    if item == 17 and (always or not killed.exists()):
+        with killed.open("a") as file:
+            file.write("killed\n")
+        os.kill(os.getpid(), signal.SIGKILL)
+    return item**2
+
+
+def test_items_of_a_killed_process_are_computed_again(tmp_path: Path) -> None:
+    function = partial(squared, tmp_path / "killed", False)
+    assert list(each(function, ITEMS, 2)) == [item**2 for item in ITEMS]
+    assert (tmp_path / "killed").exists()
+
+
+def test_an_item_that_kills_its_process_again_is_refused_after_all_before_it(tmp_path: Path) -> None:
+    found = []
+    with pytest.raises(SpecError, match=r"^18 of 40: the process that computes it was killed again and again"):
+        for result in each(partial(squared, tmp_path / "killed", True), ITEMS, 2):
+            found.append(result)
+    assert found == [item**2 for item in range(17)]
+    assert len((tmp_path / "killed").read_text().splitlines()) == 3  # once beside others, twice alone
