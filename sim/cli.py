@@ -190,7 +190,7 @@ def collective(
     nodes: Annotated[int | None, typer.Option(min=1, help="nodes of the only group")] = None,
     gpus: Annotated[int | None, typer.Option(min=1, help="GPUs in all")] = None,
     placement: Annotated[str | None, typer.Option(metavar="1+2", help="GPUs on each node in turn")] = None,
-    compute_time: Annotated[str, typer.Option(metavar="TIME", help="of a step, which a parameter_server hides behind")] = "100 ms",
+    compute_time: Annotated[str | None, typer.Option(metavar="TIME", help="of a step; hides a parameter_server: 100 ms")] = None,
     algo: Annotated[str | None, typer.Option(metavar="NAMES", help="as NCCL_ALGO; or (Rack)Hierarchical, HalvingDoubling")] = None,
     proto: Annotated[str | None, typer.Option(metavar="NAMES", help="as NCCL_PROTO: LL, LL128, Simple, ^LL")] = None,
     channels: Annotated[int | None, typer.Option(min=1, help="as NCCL_MAX_NCHANNELS")] = None,
@@ -207,7 +207,7 @@ def collective(
             raise SpecError("--op parameter_server counts hosts, not GPUs; write --nodes N")
         if as_csv or html or algo or proto or channels:
             raise SpecError("--op parameter_server has no NCCL options, no --csv and no --html; leave them out")
-        return _bound(hardware, sizes, compute_time, nodes, sets, as_json, output)
+        return _bound(hardware, sizes, compute_time or "100 ms", nodes, sets, as_json, output)
     from sim.report.collective import collective_csv, collective_document, collective_plot, collective_text, fabric_files
     from sim.report.page.collective import collective_page
     from sim.study.collective import collective_table, sizes_of
@@ -215,6 +215,8 @@ def collective(
 
     if as_json and as_csv:
         raise SpecError("--json and --csv: write one of the two")
+    if compute_time:
+        raise SpecError(f"--compute-time {compute_time}: belongs to --op parameter_server; leave it out")
     tuning = Tuning(nccl, algo, proto, channels)
     table = collective_table(hardware, op, sizes_of(sizes), nodes=nodes, gpus=gpus, placement=placement, tuning=tuning, overrides=sets)
     document, text = collective_document(table), collective_text(table)

@@ -26,6 +26,9 @@ def check_servers(hardware: Hardware, workload: Workload, nodes: int | None = No
     for option in _COLLECTIVE:
         if getattr(stack, option):
             yield (*_STACK, option), f"belongs to all-reduces; {stack.strategy} has none, so leave it out"
+    for option in ("nccl_algo", "nccl_proto", "channels"):
+        if getattr(stack, option) is not None:
+            yield (*_STACK, option), f"is NCCL's; {stack.strategy} has no all-reduces, so leave it out"
     if stack.backend != "nccl":
         yield (*_STACK, "backend"), f"'{stack.backend}' plays all-reduces; {stack.strategy} has none, so leave it out"
     if stack.gradient_clipping:

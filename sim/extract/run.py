@@ -124,7 +124,7 @@ def _trace(path: str, model: torch.nn.Module, positional: tuple[Any, ...], named
             return trace(model, positional, named)
     except Failed as failed:
         error, where = failed.__cause__ or failed, f" in {failed}"
-    except Exception as failed:
+    except (Exception, SystemExit) as failed:
         error, where = failed, ""
     if isinstance(error, UnknownOperator):
         raise SpecError(

@@ -107,7 +107,7 @@ def trace(model: torch.nn.Module, positional: Sequence[Any], named: Mapping[str,
             recorder.book_saved(saved, inputs)
             recorder.follow(loss)
             loss.backward()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise Failed(recorder.where()) from error
     model.zero_grad(set_to_none=True)
     return recorder.trace

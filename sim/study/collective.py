@@ -45,6 +45,10 @@ def collective_table(
     plan = plan_collectives(job_slots(0, slots(machine, [placed])), machine.fabric, tuning, fabric)
     if plan.forced and known != "all_reduce":
         raise SpecError(f"--algo {tuning.algorithms}: {plan.forced} is an all-reduce, not {op}; leave the choice to NCCL, or write Ring")
+    if plan.forced and tuning.protocols:
+        raise SpecError(f"--proto {tuning.protocols}: NCCL's protocols carry NCCL's algorithms; {plan.forced} has none, so leave it out")
+    if known == "all_to_all" and (tuning.algorithms or tuning.protocols):
+        raise SpecError("--op all_to_all: NCCL sends and receives, without algorithm or protocol to choose; leave --algo and --proto out")
     return Table(machine.name, known, len(placed), ranks, rows(plan, known, sizes), bisection_bandwidth(machine), machine)
 
 

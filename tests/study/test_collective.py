@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from sim.spec.yaml import SpecError
 from sim.study.collective import collective_table, sizes_of
+from sim.training.collectives.plan import Tuning
 
 
 def test_sizes() -> None:
@@ -41,8 +44,10 @@ def test_nothing_is_faster_than_its_links() -> None:
         ("p3.2xlarge", "all_reduce", {}, "a collective needs 2 ranks or more, there is 1; --nodes 2 adds a node"),
         ("p3.16xlarge", "allreduce", {}, "--op allreduce: write one of all_reduce"),
         ("p3.16xlarge", "all_reduce", {"gpus": 99}, "99"),
+        ("p3.16xlarge", "all_reduce", {"tuning": Tuning("2.30", "HalvingDoubling", "LL")}, "--proto LL: NCCL's protocols carry NCCL's"),
+        ("p3.16xlarge", "all_to_all", {"tuning": Tuning("2.30", "Ring")}, "--op all_to_all: NCCL sends and receives"),
     ],
 )
-def test_what_cannot_be_is_told(hardware: str, op: str, options: dict[str, int], words: str) -> None:
+def test_what_cannot_be_is_told(hardware: str, op: str, options: dict[str, Any], words: str) -> None:
     with pytest.raises(SpecError, match=words):
         collective_table(hardware, op, [2**20], **options)

@@ -191,6 +191,8 @@ def test_asynchronous_workers_wait_for_no_straggler() -> None:
         (["training.stack.gradient_clipping=true"], "tf-parameter-server", "needs the norm of the whole summed gradient"),
         (["training.stack.overlap=true"], "tf-parameter-server", "asynchronous workers push after backward"),
         (["training.stack.broadcast_buffers=true"], "phub", "belongs to all-reduces"),
+        (["training.stack.nccl_algo=Tree"], "phub", "nccl_algo=Tree: is NCCL's; parameter_server has no all-reduces"),
+        (["training.stack.channels=4"], "phub", "channels=4: is NCCL's"),
         (servers(racks=2), "tf-parameter-server", "racks need strategy parameter_server, sharding: chunks"),
         (servers(racks=3, count=2, placement="group"), "phub", "2 servers and 4 worker nodes do not divide over 3 racks"),
     ],
