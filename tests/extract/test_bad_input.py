@@ -68,7 +68,7 @@ def test_arguments_are_read_as_yaml_words() -> None:
             "{nets}:leaving",
             ["5"],
             [],
-            "one training step failed in the forward of the model (Forward, given 2x5 with the batch): SystemExit: 3",
+            "failed in the forward of the model (Forward, given 2x5 with the batch): SystemExit: 3",
         ),
         ("{nets}:batch_dependent", ["5"], [], "different operators for a batch of 2 and of 3 (sin in the model and exp in the model)"),
         ("{nets}:contrastive", ["5"], [], "{nets}:contrastive: mm in the model: costs 40 at a batch of 2 and 90 at 3; a layer table needs"),
