@@ -130,7 +130,7 @@ def compare(
         raise typer.Exit(1)
 
 
-@deciding.command(epilog="Example:  python -m sim recommend resnet50 --budget-hours 12 --epochs 90 --nodes 1..4")
+@deciding.command(epilog="Example:  python -m sim recommend resnet50 --budget-hours 12 --epochs 90 --nodes 1..8:8")
 def recommend(
     workload: Wl,
     hardware: Annotated[list[str], typer.Argument(metavar="HW...", help="machines; the whole catalogue without any")] = [],  # noqa: B006
@@ -141,7 +141,7 @@ def recommend(
     evaluation: Evaluation = 0.0,
     checkpoints: Checkpoints = True,
     where: Where = [],  # noqa: B006
-    nodes: Nodes = "1..4",
+    nodes: Nodes = "1..4:4",
     on_demand: Annotated[bool, typer.Option("--on-demand", help="leave the spot market out")] = False,
     batch: Batch = None,
     global_batch: GlobalBatch = None,
@@ -349,8 +349,8 @@ def whatif(
 
 @deciding.command(epilog="Example:  python -m sim diff before.json after.json")
 def diff(
-    before: Annotated[Path, typer.Argument(metavar="A.json", help="document of a run")],
-    after: Annotated[Path, typer.Argument(metavar="B.json", help="document of another run")],
+    before: Annotated[Path, typer.Argument(metavar="A", help="document of a run (A.json), or the folder that `run -o` wrote")],
+    after: Annotated[Path, typer.Argument(metavar="B", help="of another run")],
     as_json: Json = False,
 ) -> None:
     """Say what changed between two runs, and by which cause."""

@@ -43,7 +43,11 @@ _OPTIONAL = frozenset({"cost_per_epoch_usd", "whole_job_time_s", "whole_job_cost
 
 
 def read_document(path: Path) -> dict[str, Any]:
-    """Return the document of one run that ``sim run --json`` wrote to *path*. Raise SpecError where it is none."""
+    """Return the document of one run that ``sim run --json`` wrote to *path*, or ``-o`` into it. Raise SpecError where it is none."""
+    if path.is_dir():
+        if not (path / "run.json").exists():
+            raise SpecError(f"{path}: has no run.json; write one with: sim run HW WL -o {path}")
+        path /= "run.json"
     hint = f"write one with: sim run HW WL --json > {path.name if path.suffix == '.json' else 'run.json'}"
     try:
         found = json.loads(path.read_text(encoding="utf-8"))

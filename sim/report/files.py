@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from sim.spec.yaml import SpecError
 
@@ -63,5 +64,14 @@ def _folder_of(path: Path, folder: Path) -> None:
         raise SpecError(f"{path}: cannot be written: there is no folder {folder}; make it first")
     if not folder.is_dir():
         raise SpecError(f"{path}: cannot be written: {folder} is a file")
-    if not os.access(folder, os.W_OK | os.X_OK):
+    if not os.access(folder, os.W_OK | os.X_OK) or not _takes_files(folder):
         raise SpecError(f"{path}: cannot be written: nothing may be written into {folder}")
+
+
+def _takes_files(folder: Path) -> bool:
+    """Return whether a file can be made in *folder*: some, such as /proc, take none whatever their rights say."""
+    try:
+        TemporaryFile(dir=folder).close()
+    except OSError:
+        return False
+    return True

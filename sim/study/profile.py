@@ -18,8 +18,10 @@ from sim.analysis.cost import cost
 from sim.analysis.differential import Rates, RunTimes, rates
 from sim.events import Cause
 from sim.simulate import JobRun, Run
+from sim.spec.library import load_hardware
 from sim.spec.listing import hardware_rows
 from sim.spec.yaml import SpecError
+from sim.study.jobs_file import jobs_file
 from sim.study.needs import Needs, needs
 from sim.study.scenario import Scenario, answer
 
@@ -107,11 +109,10 @@ def profile(scenario: Scenario, twin: str | None = None) -> Profile:
 
 
 def _run(scenario: Scenario, loader: str | None = None) -> Run:
+    if jobs_file(scenario.workload) is not None:
+        raise SpecError(f"{scenario.workload}: lists several jobs; the Stash procedure profiles one workload")
     overrides = (*scenario.overrides, f"input.loader={loader}") if loader else scenario.overrides
-    run = answer(replace(scenario, overrides=overrides)).run
-    if len(run.jobs) != 1:
-        raise SpecError(f"{scenario.workload}: lists {len(run.jobs)} jobs; the Stash procedure profiles one workload")
-    return run
+    return answer(replace(scenario, overrides=overrides)).run
 
 
 def _change(before: Mapping[Cause, float], after: Mapping[Cause, float]) -> dict[Cause, float]:
@@ -133,6 +134,10 @@ def _twin(scenario: Scenario, whole: Run, name: str | None) -> Run | None:
     named = name or _half(whole)
     if named is None:
         return None
+    own, others = whole.node().gpu.name, {group.node.gpu.name for group in load_hardware(named).spec.groups if group.role == "worker"}
+    if others != {own}:
+        listed = " and ".join(sorted(others))
+        raise SpecError(f"--twin {named}: has {listed}, {whole.hardware.name} {own}; the twin is a machine of half as many such GPUs")
     gpus = whole.jobs[0].job.ranks
     if gpus % 2:
         raise SpecError(f"--twin {named}: two nodes cannot share {gpus} GPUs evenly")

@@ -127,7 +127,9 @@ def recommend(scenario: Scenario, rows: Sequence[Row], plan: Plan, budget: Budge
     others = sorted((found for found in candidates if not budget.allows(found)), key=budget.excess)
     best, runner_up = (*allowed, None, None)[:2]
     ran = any(row.document is not None for row in rows)
-    notes = [*_notes(plan, budget, allowed, others), *_of_markets(candidates, markets)] if ran else [nearest_that_runs(scenario, left_out)]
+    notes = [nearest_that_runs(scenario, left_out)]
+    if ran:
+        notes = [*_notes(plan, budget, allowed, others), *_of_markets(candidates, markets), *_of_nodes(rows)]
     return Recommendation(plan, budget, best, runner_up, None if best else next(iter(others), None), [*allowed, *others], left_out, notes)
 
 
@@ -218,6 +220,15 @@ def _of_markets(candidates: Sequence[Candidate], markets: Sequence[Market]) -> l
     if len(others) <= len(priced):
         return [f"no spot price is known of {', '.join(sorted(others))}"]
     return [f"spot prices are known of {', '.join(sorted(priced))} only" if priced else "no spot price is known of any of them"]
+
+
+def _of_nodes(rows: Sequence[Row]) -> list[str]:
+    """Return which numbers of nodes were tried, where they were asked for."""
+    counts = sorted({row.nodes for row in rows if row.nodes is not None})
+    if not counts:
+        return []
+    listed = " and ".join(filter(None, (", ".join(map(str, counts[:-1])), str(counts[-1]))))
+    return [f"tried with {listed} node{'s' * (counts != [1])}; --nodes tries other numbers"]
 
 
 def _named(found: Candidate) -> str:

@@ -53,6 +53,13 @@ def test_recommend(capsys: pytest.CaptureFixture[str]) -> None:
     assert document["nearest"]["hardware"] == "p3.8xlarge"
 
 
+def test_recommend_tries_one_to_four_nodes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["recommend", "resnet18", "p3.8xlarge", "--budget-hours", "2", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert {row["nodes"] for row in document["candidates"]} == {1, 2, 3, 4}
+    assert document["notes"][-1].startswith("tried with 1, 2, 3 and 4 nodes")
+
+
 def test_whole_jobs_are_the_same_in_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     given = ["--epochs", "7", "--evaluation", "0.04", "--json"]
     assert main(["run", "p3.8xlarge", "resnet18", "--fast", *given]) == 0
@@ -92,6 +99,10 @@ def test_diff(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "hardware: p3.8xlarge -> p3.8xlarge-two-islands" in capsys.readouterr().out
     assert main(["diff", str(tmp_path / "a.json"), str(tmp_path / "a.json")]) == 0
     assert "The two runs are the same." in capsys.readouterr().out
+    assert main(["run", "p3.8xlarge", "vgg16", "--fast", "-o", str(tmp_path / "run")]) == 0
+    capsys.readouterr()
+    assert main(["diff", str(tmp_path / "a.json"), str(tmp_path / "run")]) == 0
+    assert "The two runs are the same." in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -99,6 +110,8 @@ def test_diff(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["profile", "p3.16xlarge", "resnet18", "--twin", "p3.800xlarge"], "p3.800xlarge"),
         (["profile", "p3.16xlarge", "resnet18", "--nodes", "1..4"], "one number is due"),
+        (["profile", "p3.16xlarge", "resnet18-and-vgg16"], "resnet18-and-vgg16: lists several jobs; the Stash procedure profiles one"),
+        (["profile", "p3.16xlarge", "resnet18", "--twin", "p2.8xlarge"], "--twin p2.8xlarge: has K80, p3.16xlarge V100-SXM2-16GB"),
         (["compare", "resnet18", "--where", "gpus=3"], "no machine of the catalogue"),
         (["compare", "resnet18", "p3.2xlarge", "--sort", "colour"], "write one of time, cost"),
         (["compare", "resnet18", "p3.2xlarge", "p3.16xlrge"], "did you mean p3.16xlarge"),
@@ -118,6 +131,7 @@ def test_diff(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["sweep", "p3.2xlarge", "resnet18", "--vary", "batch=1..2:2", "-o", "never.txt"], "write FILE.csv or FILE.parquet"),
         (["sweep", "p3.2xlarge", "resnet18", "-o", "never.csv"], "name one field"),
         (["diff", "nowhere.json", "nowhere.json"], "cannot be read"),
+        (["diff", ".", "."], "has no run.json; write one with: sim run HW WL -o ."),
     ],
 )
 def test_bad_input(

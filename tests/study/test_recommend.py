@@ -14,6 +14,7 @@ from sim.spec.library import load_hardware, load_part, load_workload
 from sim.spec.lifetimes import Lifetimes
 from sim.spec.yaml import SpecError
 from sim.study.compare import Row, compare
+from sim.study.ranges import whole_numbers
 from sim.study.recommend import Budget, recommend
 from sim.study.scenario import Scenario
 from sim.study.transient import SpotJob, courses
@@ -149,6 +150,18 @@ def test_the_runner_up_wins_where_its_price_is_said_to_fall_enough(rows: list[Ro
     for factor, wins in ((1 - (exact - 0.5) / 100, False), (1 - (exact + 0.5) / 100, True)):
         cheaper = replace(found.runner_up, cost=found.runner_up.cost * factor)
         assert (min([found.best, cheaper], key=budget.prefers) is cheaper) is wins
+
+
+def test_three_nodes_are_found_where_they_are_cheapest() -> None:
+    """Oracle: brute force over 1, 2, 3 and 4 nodes, within a time that two miss and three meet."""
+    several = compare(ASKED, ["p3.8xlarge"], document, nodes=whole_numbers("1..4:4", "--nodes"))
+    times = {nodes: time for time, _, _, nodes, market in brute_force(several) if market == "on_demand"}
+    between = (times[2] + times[3]) / 2
+    found = recommend(ASKED, several, Plan(EPOCHS, checkpoints=False), Budget(time=between), ("on_demand",))
+    allowed = [known for known in brute_force(several) if known[0] <= between and known[4] == "on_demand"]
+    assert sorted(times) == [1, 2, 3, 4] and found.best is not None
+    assert found.best.nodes == min(allowed, key=lambda known: known[1])[3] == 3
+    assert "tried with 1, 2, 3 and 4 nodes; --nodes tries other numbers" in found.notes
 
 
 def test_a_little_more_money_may_save_much_time(rows: list[Row]) -> None:
