@@ -256,7 +256,7 @@ def sweep(
     seed: Annotated[int, typer.Option(help="of the Sobol sequence and of every run")] = 0,
     processes: Processes = None,
     cluster: Annotated[str | None, typer.Option(metavar="dask://HOST:PORT", help="compute on the workers of this dask scheduler")] = None,
-    force: Annotated[bool, typer.Option("--force", help="replace an existing file")] = False,
+    force: Annotated[bool, typer.Option("--force", help="replace an existing file, and what another sweep to it kept")] = False,
 ) -> None:
     """Run many points and write one table; a sweep that was stopped goes on where it was.
 
@@ -276,7 +276,10 @@ def sweep(
     points = asked_points(vary, sobol, seed)
     scenario = Scenario(hardware, workload, tuple(sets), nodes=_one_number(nodes), batch=batch, precision=precision, stack=stack, seed=seed)
     journal = output.with_name(output.name + ".journal")
-    with swept(scenario, points, row, journal, processes, lambda done: _progress("points")(done.points, done.of), cluster, talk) as rows:
+    progress = _progress("points")
+    with swept(
+        scenario, points, row, journal, processes, lambda done: progress(done.points, done.of), cluster, talk, alone=not force
+    ) as rows:
         talk.progress("")
         write_table(output, rows)
         failed = [found["problem"] for found in rows if found["problem"]]

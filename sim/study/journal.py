@@ -8,7 +8,7 @@ from the file whenever they are asked for. Without a file, figures are held in m
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
@@ -45,6 +45,10 @@ class Journal:
             self._file.close()
             if empty:  # nothing came of it
                 self._path.unlink()
+
+    def others(self, keys: Collection[str]) -> int:
+        """Return how many points are kept that are none of *keys*."""
+        return len(self._place.keys() - set(keys))
 
     def __contains__(self, key: str) -> bool:
         return key in self._place or key in self._held

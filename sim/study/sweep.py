@@ -91,10 +91,12 @@ def swept(
     progress: Callable[[Done], None] = lambda done: None,
     cluster: str | None = None,
     notice: Callable[[str], None] = lambda text: None,
+    alone: bool = False,
 ) -> Iterator[Rows]:
     """Compute each of *points* and give their rows: its fields, then the figures of *run*; one that cannot run has ``problem`` instead.
 
-    With a *journal* file, points of an interrupted sweep of the same question are taken from there, and new ones added to it.
+    With a *journal* file, points of an interrupted sweep of the same question are taken from there, and new ones added to it; one that
+    holds points of another question is refused where this sweep is to be *alone* there.
     Up to *processes* processes of this machine compute them, or the workers of the dask scheduler at the address *cluster*, of whose
     troubles *notice* hears. Raise SpecError where the first point is bad input.
     """
@@ -106,6 +108,11 @@ def swept(
     question = fingerprint([asdict(scenario), __version__, sorted(hashlib.sha256(path.read_bytes()).hexdigest() for path in read)])
     keys = [fingerprint([question, point]) for point in points]
     with Journal(journal) as known:
+        if alone and (others := known.others(keys)):
+            raise SpecError(
+                f"{journal}: keeps {others} point{'s' * (others > 1)} of another sweep that was stopped (other points or options, or "
+                "files that have changed since); finish that one, write to another file, or --force to lose them"
+            )
         missing = {key: point for key, point in zip(keys, points, strict=True) if key not in known}
         different, tasks = len(set(keys)), list(missing.items())
         answer = partial(_figures, run, uuid4().hex, scenario)

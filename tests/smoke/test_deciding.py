@@ -8,6 +8,10 @@ from pathlib import Path
 import pytest
 
 from sim.cli import main
+from sim.documents import row
+from sim.study.scenario import Scenario
+from sim.study.space import axis, grid
+from sim.study.sweep import sweep
 
 
 def test_profile(capsys: pytest.CaptureFixture[str]) -> None:
@@ -89,6 +93,21 @@ def test_sweep(tmp_path: Path) -> None:
     assert [line.split(",")[0] for line in file.read_text().splitlines()] == ["batch", "16", "32"]
     assert list(tmp_path.iterdir()) == [file]
     assert main(asked) == 2  # never replaces a table unasked
+
+
+def test_a_sweep_loses_nothing_of_another_that_was_stopped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, journal = tmp_path / "batches.csv", tmp_path / "batches.csv.journal"
+    asked = ["sweep", "p3.2xlarge", "resnet18", "-o", str(file), "--jobs", "1", "--vary"]
+    sweep(Scenario("p3.2xlarge", "resnet18"), grid([axis("batch=8,16")]), row, journal=journal, processes=1)
+    kept = journal.read_bytes()
+    assert main([*asked, "batch=32,64"]) == 2
+    assert "keeps 2 points of another sweep" in capsys.readouterr().err
+    assert journal.read_bytes().strip() == kept.strip() and not file.exists()
+    assert main([*asked, "batch=8,16"]) == 0  # the one that was stopped ends
+    assert not journal.exists()
+    journal.write_bytes(kept)
+    assert main([*asked, "batch=32,64", "--force"]) == 0
+    assert list(tmp_path.iterdir()) == [file]
 
 
 def test_diff(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
