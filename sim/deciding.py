@@ -21,6 +21,7 @@ from sim.options import (
     Hw,
     Json,
     Market,
+    MeanLifetime,
     Nodes,
     Precision,
     Processes,
@@ -143,6 +144,7 @@ def recommend(
     where: Where = [],  # noqa: B006
     nodes: Nodes = "1..4:4",
     on_demand: Annotated[bool, typer.Option("--on-demand", help="leave the spot market out")] = False,
+    mean_lifetime: MeanLifetime = None,
     batch: Batch = None,
     global_batch: GlobalBatch = None,
     precision: Precision = None,
@@ -155,7 +157,8 @@ def recommend(
 ) -> None:
     """Recommend what to rent for a time or a money budget: the whole job, of one epoch unless --epochs or --hours say more.
 
-    Spot prices are known of few machines (`python -m sim list hardware`); the lives of spot machines of K80, P100 and V100 only.
+    Spot prices are known of few machines (`python -m sim list hardware`); the lives of spot machines of K80, P100 and V100 only,
+    and others are recommended on demand alone, unless --mean-lifetime says how long they live.
     """
     from sim.documents import document
     from sim.report.figures import figures_csv
@@ -179,7 +182,7 @@ def recommend(
     rows = compared(scenario, names, document, nodes=counts, processes=processes, progress=_progress("machines"))
     talk.progress("")
     markets = MARKETS[:1] if on_demand else MARKETS
-    found = recommendation_document(workload, recommended(scenario, rows, plan, budget, markets))
+    found = recommendation_document(workload, recommended(scenario, rows, plan, budget, markets, mean_lifetime))
     text, table = recommendation_text(found), figures_csv(found["candidates"])
     write_result(output, html, "recommend", (found, text), recommendation_page, recommendation_plot, {"recommend.csv": table})
     print_json(found) if as_json else typer.echo(text)
@@ -198,9 +201,7 @@ def spot(
         str, typer.Option("--checkpoint-interval", metavar="auto|none|TIME", help="work between checkpoints; auto searches for the best")
     ] = "auto",
     policy: Annotated[str | None, typer.Option(help="after a revocation: wait, or with asynchronous servers shrink or replace")] = None,
-    mean_lifetime: Annotated[
-        str | None, typer.Option(metavar="TIME", help="revocations at random with this mean, instead of measured lives")
-    ] = None,
+    mean_lifetime: MeanLifetime = None,
     trials: Annotated[int, typer.Option(min=2, help="courses that are drawn")] = 1000,
     batch: Batch = None,
     precision: Precision = None,

@@ -23,6 +23,10 @@ Stack = Annotated[str | None, typer.Option(help="software stack: a file or a nam
 Market = Annotated[
     str, typer.Option(metavar="on-demand|spot", help="whose prices time is paid at; spot prices are known of few (sim list hardware)")
 ]
+MeanLifetime = Annotated[
+    str | None,
+    typer.Option("--mean-lifetime", metavar="TIME", help="revocations at random with this mean, instead of measured lives"),
+]
 Processes = Annotated[int | None, typer.Option("--jobs", min=1, help="processes; all cores by default")]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON document, and nothing else, on stdout")]
 Csv = Annotated[bool, typer.Option("--csv", help="print CSV on stdout")]

@@ -71,7 +71,7 @@ def recommendation_text(document: dict[str, Any]) -> str:
         Title("USD"), Title("budget", True),
     ]  # fmt: skip
     more = len(document["candidates"]) - len(rows)
-    table = ["", aligned(titles, rows), *([f"and {more} more (--json lists them)"] if more else [])]
+    table = ["", aligned(titles, rows), "", "* within the budget", *([f"and {more} more (--json lists them)"] if more else [])]
     return "\n".join([*lines, *(table if rows else [])])
 
 

@@ -8,17 +8,18 @@ another candidate wins.
 Spot machines are revoked (`sim.study.transient`): their time and cost are expected values where the lives of their kind are known, with
 checkpoints to cloud storage as far apart as costs least time, as `spot` has them; other machines write one to their disk each epoch.
 
-Limits: elsewhere spot prices without revocations, which the notes say; all nodes of one kind.
+Limits: machines whose lives nobody measured are no candidates on the spot market, unless a mean life is given; all nodes of one kind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
 from sim.analysis.cost import Market, price
+from sim.analysis.transient import lifetimes_of
 from sim.analysis.whole_job import Plan, WholeJob
 from sim.spec.hardware import Hardware
 from sim.spec.library import load_hardware, load_workload
@@ -27,7 +28,7 @@ from sim.spec.yaml import SpecError
 from sim.study.compare import Row
 from sim.study.nearest import nearest_that_runs
 from sim.study.scenario import Scenario, sorted_overrides
-from sim.study.spot import expected
+from sim.study.spot import expected, mean_seconds
 from sim.study.whole_job import course
 from sim.units import show
 
@@ -97,8 +98,19 @@ class Recommendation:
     notes: Sequence[str]
 
 
-def recommend(scenario: Scenario, rows: Sequence[Row], plan: Plan, budget: Budget, markets: Sequence[Market] = MARKETS) -> Recommendation:
-    """Return what to rent for a job of *plan*, given the *rows* that `sim.study.compare` makes of the workload."""
+def recommend(
+    scenario: Scenario,
+    rows: Sequence[Row],
+    plan: Plan,
+    budget: Budget,
+    markets: Sequence[Market] = MARKETS,
+    mean_lifetime: str | None = None,
+) -> Recommendation:
+    """Return what to rent for a job of *plan*, given the *rows* that `sim.study.compare` makes of the workload.
+
+    Spot machines live *mean_lifetime* (a time such as ``20 h``) on average, at random; without it, as was measured, if it was.
+    """
+    mean = None if mean_lifetime is None else mean_seconds(mean_lifetime)
     if (budget.time is None) == (budget.money is None):
         raise SpecError("--budget-hours or --budget-usd: write one of the two")
     if plan.time is not None and budget.time is not None:
@@ -107,6 +119,7 @@ def recommend(scenario: Scenario, rows: Sequence[Row], plan: Plan, budget: Budge
     workload = load_workload(scenario.workload, for_workload).spec
     candidates: list[Candidate] = []
     left_out: dict[str, str] = {}
+    unmeasured: set[str] = set()
     for row in rows:
         if row.document is None:
             left_out.setdefault(row.hardware, row.problem)
@@ -115,8 +128,14 @@ def recommend(scenario: Scenario, rows: Sequence[Row], plan: Plan, budget: Budge
         if machine.hypothetical:
             left_out[machine.name] = f"{machine.name}: hypothetical, nobody rents it"
             continue
-        found = _candidates(row.document, machine, workload, plan, markets)
-        if not found:
+        asked = markets
+        if "spot" in markets and price(machine, "spot") is not None and mean is None and lifetimes_of(machine.groups[0].node.gpu) is None:
+            unmeasured.add(machine.name)
+            asked = [market for market in markets if market != "spot"]
+        found = _candidates(row.document, machine, workload, plan, asked, mean)
+        if not found and machine.name in unmeasured:
+            left_out[machine.name] = f"{machine.name}: {_UNMEASURED}"
+        elif not found:
             known = " or ".join(market.replace("_", "-") for market in markets)
             left_out[machine.name] = (
                 f"{machine.name}: no price is known ({known}); give one, for example --set price.{markets[0]}='10 USD/h'"
@@ -129,12 +148,12 @@ def recommend(scenario: Scenario, rows: Sequence[Row], plan: Plan, budget: Budge
     ran = any(row.document is not None for row in rows)
     notes = [nearest_that_runs(scenario, left_out)]
     if ran:
-        notes = [*_notes(plan, budget, allowed, others), *_of_markets(candidates, markets), *_of_nodes(rows)]
+        notes = [*_notes(plan, budget, allowed, others, mean), *_of_markets(candidates, markets, unmeasured), *_of_nodes(rows)]
     return Recommendation(plan, budget, best, runner_up, None if best else next(iter(others), None), [*allowed, *others], left_out, notes)
 
 
 def _candidates(
-    document: Mapping[str, Any], machine: Hardware, workload: Workload, plan: Plan, markets: Sequence[Market]
+    document: Mapping[str, Any], machine: Hardware, workload: Workload, plan: Plan, markets: Sequence[Market], mean: float | None
 ) -> list[Candidate]:
     """Return the ways to pay for one machine."""
     whole = course(plan, document, machine, workload)
@@ -147,21 +166,19 @@ def _candidates(
         rate *= document["nodes"] / described
         candidate = Candidate(machine.name, document["nodes"], market, document, whole.epochs, whole.parts, rate * whole.parts.total)
         if market == "spot":
-            candidate = _revoked(candidate, plan, machine, workload, rate)
+            candidate = _revoked(candidate, plan, machine, workload, rate, mean)
         if candidate.cost < inf:  # a job that revocations keep from its end is no way to run it
             found.append(candidate)
     return found
 
 
-def _revoked(candidate: Candidate, plan: Plan, machine: Hardware, workload: Workload, rate: float) -> Candidate:
-    """Return what becomes of *candidate* on spot machines, as far as their lives are known.
+def _revoked(candidate: Candidate, plan: Plan, machine: Hardware, workload: Workload, rate: float, mean: float | None) -> Candidate:
+    """Return what becomes of *candidate* on spot machines, whose lives are known or *mean* seconds on average.
 
     A job of a given time does the epochs of one that is shorter by what revocations make that one longer.
     """
-    drawn = expected(machine, workload, candidate.nodes, candidate.job, plan.checkpoints, rate)
-    if drawn is None:
-        return candidate
-    if drawn.time == inf:
+    drawn = expected(machine, workload, candidate.nodes, candidate.job, plan.checkpoints, rate, mean)
+    if drawn is None or drawn.time == inf:
         return replace(candidate, cost=inf)
     whole, lasts = candidate, drawn.time
     if plan.time is not None:
@@ -176,14 +193,14 @@ def _revoked(candidate: Candidate, plan: Plan, machine: Hardware, workload: Work
 # --- how sure, and what would change it ------------------------------------------------------------------------------
 
 
-def _notes(plan: Plan, budget: Budget, allowed: Sequence[Candidate], others: Sequence[Candidate]) -> list[str]:
+def _notes(plan: Plan, budget: Budget, allowed: Sequence[Candidate], others: Sequence[Candidate], mean: float | None) -> list[str]:
     """Return how sure the choice is, and what would change it."""
     best, runner_up = (*allowed, None, None)[:2]
     if best is None:
         return []
     notes = [_sureness(plan, budget, best)]
     if best.market == "spot":
-        notes.append(_of_spot(best))
+        notes.append(_of_spot(best, mean))
     if plan.time is None:
         spare, limit = 1.0 / budget.excess(best), "time" if budget.time is not None else "money"
         notes.append(f"it stays within the {limit} budget while the job takes up to {100 * (spare - 1):.0f} % longer than predicted")
@@ -211,9 +228,17 @@ def _bargain(budget: Budget, best: Candidate, allowed: Sequence[Candidate]) -> l
     return [f"{_named(found)} takes {100 * saved:.0f} % less {what[0]} for {100 * more:.2g} % more {what[1]}"]
 
 
-def _of_markets(candidates: Sequence[Candidate], markets: Sequence[Market]) -> list[str]:
-    """Return which machines the spot market was not asked about, for want of a price."""
-    priced = {found.hardware for found in candidates if found.market == "spot"}
+_UNMEASURED = "nobody measured how long its spot machines live; --mean-lifetime '20 h', for example, makes it a candidate there"
+
+
+def _of_markets(candidates: Sequence[Candidate], markets: Sequence[Market], unmeasured: Set[str]) -> list[str]:
+    """Return which machines the spot market was not asked about, for want of a price or of known lives."""
+    without_lives = [f"{name}: {_UNMEASURED}" for name in sorted(unmeasured & {found.hardware for found in candidates})]
+    return [*without_lives, *_without_price(candidates, markets, unmeasured)]
+
+
+def _without_price(candidates: Sequence[Candidate], markets: Sequence[Market], unmeasured: Set[str]) -> list[str]:
+    priced = {found.hardware for found in candidates if found.market == "spot"} | unmeasured
     others = {found.hardware for found in candidates} - priced
     if "spot" not in markets or not others:
         return []
@@ -235,9 +260,7 @@ def _named(found: Candidate) -> str:
     return f"{found.hardware} ({found.nodes} node{'s' * (found.nodes > 1)}, {found.market.replace('_', '-')})"
 
 
-def _of_spot(best: Candidate) -> str:
-    if not best.job.revocations:
-        return "how long such spot machines live is not known: a revocation would make it take longer and cost more"
+def _of_spot(best: Candidate, mean: float | None) -> str:
     work = best.job.total - best.job.start_up - best.job.checkpoints - best.job.revocations
     often = best.interval is not None and best.interval < 0.999 * work
     saves = (
@@ -245,7 +268,8 @@ def _of_spot(best: Candidate) -> str:
         if often
         else "only the result is saved; "
     )
-    return f"{saves}time and cost are means over revocations as 2019 on Google Compute Engine; `spot` shows how they spread"
+    lives = "as 2019 on Google Compute Engine" if mean is None else f"at random, after {show(mean, 'time')} on average"
+    return f"{saves}time and cost are means over revocations {lives}; `spot` shows how they spread"
 
 
 def _sureness(plan: Plan, budget: Budget, best: Candidate) -> str:

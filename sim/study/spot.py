@@ -135,8 +135,7 @@ def _policy(wanted: Wanted, workload: Workload) -> Policy:
 def _lives(machine: Hardware, group: Group, wanted: Wanted) -> tuple[Lives, Lifetimes | None, list[str]]:
     known = lifetimes_of(group.node.gpu)
     if wanted.mean_lifetime is not None:
-        mean = _seconds(wanted.mean_lifetime, "--mean-lifetime")
-        return Exponential(mean), known, ["revocations come at random, with the mean given"]
+        return Exponential(mean_seconds(wanted.mean_lifetime)), known, ["revocations come at random, with the mean given"]
     if known is None:
         raise SpecError(
             f"{machine.name}: nobody measured how long spot machines with a {group.node.gpu.name} live; give a mean, for example "
@@ -185,6 +184,11 @@ def _interval(wanted: Wanted, job: SpotJob, seed: int) -> float:
     return _seconds(wanted.interval, "--checkpoint-interval") * job.speeds[-1]
 
 
+def mean_seconds(text: str) -> float:
+    """Return the seconds of the mean lifetime *text*. Raise SpecError where it is no time above 0."""
+    return _seconds(text, "--mean-lifetime")
+
+
 def _seconds(text: str, option: str) -> float:
     try:
         time: float = parse(text, "time")
@@ -216,26 +220,32 @@ class Expected(NamedTuple):
     start_up: float
 
 
-def expected(machine: Hardware, workload: Workload, nodes: int, whole: WholeJob, saves: bool, rate: float) -> Expected | None:
+def expected(
+    machine: Hardware, workload: Workload, nodes: int, whole: WholeJob, saves: bool, rate: float, mean_lifetime: float | None = None
+) -> Expected | None:
     """Return what the job *whole* takes and costs on *nodes* spot machines that cost *rate* (USD/s) together.
 
     As in `spot` without servers: all wait for a replacement and go back to the last checkpoint, which are as far apart as costs
-    least time; unless it *saves*, to the beginning. None where nothing is known of their lives; infinite where the job would
-    not end.
+    least time; unless it *saves*, to the beginning. Lives are drawn with *mean_lifetime* (s) if given, else from measured ones. None
+    where nothing is known of them; infinite where the job would not end.
     """
     known = lifetimes_of(machine.groups[0].node.gpu)
-    if known is None:
+    if mean_lifetime is not None:
+        lives: Lives = Exponential(mean_lifetime)
+    elif known is not None:
+        lives = survival(known)
+    else:
         return None
     nbytes = checkpoint_bytes(workload)
     work = whole.total - whole.start_up - whole.checkpoints
     job = SpotJob(
         work,
         (1.0,) * nodes,
-        survival(known),
+        lives,
         "wait",
-        known.start_up.total,
-        known.start_up.total - known.start_up.booting,
-        known.replacement,
+        known.start_up.total if known else START_UP,
+        known.start_up.total - known.start_up.booting if known else 0.0,
+        known.replacement if known else START_UP,
         checkpoint_time(nbytes) if saves else 0.0,
         restore_time(nbytes),
         rate / nodes,

@@ -33,7 +33,7 @@ def test_the_document_has_every_candidate_whole() -> None:
 def test_the_answer_comes_first() -> None:
     text = recommendation_text(recommendation_document("w", found(BEST, (BEST, OTHER))))
     assert text.startswith("Rent 2 x p3.2xlarge (spot): 3 epochs of w in 51.7 min and 7.50 USD.")
-    assert "how sure it is" in text and text.count("\n*") == 1
+    assert "how sure it is" in text and text.count("\n*") == 2 and "\n* within the budget" in text
 
 
 def test_a_missed_budget_tells_by_how_much() -> None:

@@ -184,6 +184,24 @@ def test_it_says_whose_spot_prices_are_not_known() -> None:
     assert "no spot price is known of g5.xlarge" in recommend(ASKED, mixed[:2], Plan(1), Budget(money=100.0)).notes
 
 
+def test_spot_machines_of_unknown_lives_are_no_candidates_unless_a_mean_is_given() -> None:
+    """Oracle: with ever longer lives, revocations vanish, and the spot market costs its share of the price on demand."""
+    known = compare(ASKED, ["p4d.24xlarge"], document)
+    found = recommend(ASKED, known, Plan(EPOCHS), Budget(money=1e6))
+    assert [candidate.market for candidate in found.ranked] == ["on_demand"]
+    assert any("p4d.24xlarge: nobody measured" in note for note in found.notes)
+    assert "nobody measured" in recommend(ASKED, known, Plan(EPOCHS), Budget(money=1e6), ("spot",)).left_out["p4d.24xlarge"]
+    times = []
+    for mean in ("1 h", "100000 h"):
+        given = recommend(ASKED, known, Plan(EPOCHS), Budget(money=1e6), mean_lifetime=mean)
+        spot, on_demand = sorted(given.ranked, key=lambda candidate: candidate.market != "spot")
+        assert not any("nobody measured" in note for note in given.notes)
+        times.append(spot.job.total)
+    assert times[0] > times[1] == pytest.approx(on_demand.job.total, rel=0.05)
+    with pytest.raises(SpecError, match="--mean-lifetime soon"):
+        recommend(ASKED, known, Plan(EPOCHS), Budget(money=1e6), mean_lifetime="soon")
+
+
 def test_what_nobody_rents_is_left_out_with_the_reason(rows: list[Row]) -> None:
     found = recommend(ASKED, rows, Plan(EPOCHS), Budget(time=3600.0))
     assert "hypothetical" in found.left_out["p3.8xlarge-two-islands"]
