@@ -29,6 +29,10 @@ PRICES = {"spot": 0.2557 / HOUR, "server": 0.1428 / HOUR, "on_demand": 0.7230 / 
 1716.5), an on-demand worker from the cluster of 2 with one server (3.1656 in 7172.4)."""
 
 
+CHIEF = {1500.0: 18.98, 2000.0: 87.72, 2500.0: 146.81, 3000.0: 197.01, 3500.0: 253.66}
+"""Overheads (s) of a replaced chief that CM-DARE measured, by steps since the last checkpoint when it is back."""
+
+
 def immortal() -> Survival:
     return Survival((), (), math.inf)
 
@@ -78,19 +82,30 @@ def test_a_chief_that_comes_back_late_costs_what_cm_dare_measured() -> None:
     step that it is away longer is then done by one and again by two: 113 s for each 1 000, 2 % below the measured line (115.7). Overheads
     lie 57 s above the measured ones, alike at all five points; times there are those of evaluations, which look once a minute.
     """
-    measured = {1500.0: 18.98, 2000.0: 87.72, 2500.0: 146.81, 3000.0: 197.01, 3500.0: 253.66}
+    overhead = chief_overheads()
+    slope, line = (np.polyfit(list(known), list(known.values()), 1)[0] for known in (overhead, CHIEF))
+    assert slope == pytest.approx(line, rel=0.03)
+    beside = [overhead[since] - CHIEF[since] for since in CHIEF]
+    assert np.mean(beside) == pytest.approx(57.0, abs=3.0)
+    assert max(beside) - min(beside) < 16.0
+
+
+@pytest.mark.xfail(strict=True, reason="aim: 15 %; reached: 348, 61, 35, 29 and 23 % above the measured overheads, 51 to 66 s each")
+def test_overheads_of_a_late_chief_within_fifteen_per_cent() -> None:
+    """Aim: 15 % of each overhead that CM-DARE measured."""
+    assert chief_overheads() == pytest.approx(CHIEF, rel=0.15)
+
+
+def chief_overheads() -> dict[float, float]:
+    """Return the simulated overheads (s) of the runs of CHIEF, by the same steps."""
     speed, overhead = 24_000.0 / 1359.29, {}
-    for since in measured:
+    for since in CHIEF:
         away = (since - 1500.0) / (speed / 2)
         job = SpotJob(24_000.0, (speed / 2, speed), Exponential(1.0), "replace", replacement=away)
         found = course(_with(job, _Scripted([5500.0 / speed, math.inf, math.inf])), 4000.0, np.random.default_rng(0))
         assert (found.revocations, found.lost) == (1, pytest.approx(since))
         overhead[since] = found.time - undisturbed(job, 4000.0)
-    slope, line = (np.polyfit(list(known), list(known.values()), 1)[0] for known in (overhead, measured))
-    assert slope == pytest.approx(line, rel=0.03)
-    beside = [overhead[since] - measured[since] for since in measured]
-    assert np.mean(beside) == pytest.approx(57.0, abs=3.0)
-    assert max(beside) - min(beside) < 16.0
+    return overhead
 
 
 def test_waiting_with_one_worker_is_what_daly_says() -> None:
