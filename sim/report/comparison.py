@@ -83,7 +83,7 @@ def comparison_text(document: dict[str, Any]) -> str:
     of_job = _job_titles(rows)
     titles = [
         Title("", True), Title("hardware", True), Title("nodes"), Title("GPUs"), Title("samples/s"), Title("epoch"), Title("USD/epoch"),
-        Title("first"), *map(Title, of_job), Title("compute"), Title("largest stall", True),
+        Title("first"), *map(Title, of_job), Title("memory"), Title("compute"), Title("largest stall", True),
     ]  # fmt: skip
     lines = [f"No machine can run {document['workload']}."]
     if rows:
@@ -123,6 +123,7 @@ def _cells(row: dict[str, Any], of_job: Sequence[str]) -> list[str]:
         "-" if cost is None else f"{cost:.2f}",
         show(row["first_epoch_time_s"], "time"),
         *(_job_cells(row["whole_job"], of_job[0]) if of_job else ()),
+        f"{row['gpu_memory_bytes'] / 2**30:.1f} GiB",
         f"{100 * row['stalls_s']['compute'] / row['step_time_s']:.0f} %",
         f"{worst} {100 * stalls[worst] / row['step_time_s']:.0f} %",
     ]
