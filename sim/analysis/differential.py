@@ -72,14 +72,17 @@ def _stall(lost: float, whole: float) -> Stall:
 
 
 class Rates(NamedTuple):
-    """DS-Analyzer's samples per second of the whole machine; training goes at the least of them."""
+    """DS-Analyzer's samples per second of the whole machine, by the times of its runs.
+
+    RUN2's rate is none of them: ``1 / (1 / prep + 1 / fetch)``, which is below both.
+    """
 
     ingestion: float
-    """With data in GPU memory: what the GPUs could take."""
+    """samples / RUN1, with data in GPU memory: what the GPUs could take."""
     prep: float
-    """With data in the page cache."""
+    """samples / RUN3, with data in the page cache; near `ingestion` where no preparation is waited for."""
     fetch: float | None
-    """From disk, in the cold epoch; None where reading costs nothing."""
+    """samples / (RUN2 - RUN3): what reading adds to an epoch, not what the disk gives; None where it adds nothing."""
 
 
 def rates(times: RunTimes, samples: float) -> Rates:

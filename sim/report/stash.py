@@ -31,6 +31,7 @@ def profile_document(found: Profile, literal: bool = False) -> dict[str, Any]:
         "gpus": job.job.ranks,
         "batch_per_gpu": job.job.workload.training.batch,
         "steps_per_epoch": job.warm.steps,
+        "formulas": "literal" if literal else "corrected",
         "runs": {
             "run0_synthetic_one_gpu": _run(found.one_gpu, times.one_gpu),
             "run1_synthetic": _run(found.synthetic, times.synthetic),
@@ -91,6 +92,19 @@ AGAINST = {"interconnect": "RUN1", "network": "RUN1", "prep": "RUN3", "fetch": "
 """Which run each stall is a share of."""
 
 
+RATES = {
+    "ingestion": "samples / RUN1: data in GPU memory",
+    "prep": "samples / RUN3: data in the page cache",
+    "fetch": "samples / (RUN2 - RUN3): what reading adds",
+}
+"""How DS-Analyzer's rates come from its runs."""
+FORMULAS = {
+    "literal": "Formulas: literal, as upstream codes them: prep and fetch from half of an epoch, fetch with RUN1's time in it.",
+    "corrected": "Formulas: corrected, as Stash and DS-Analyzer define the stalls; --literal has them as upstream codes them.",
+}
+"""What the document's ``formulas`` means."""
+
+
 def profile_rows(document: dict[str, Any]) -> list[dict[str, Any]]:
     """Return a row for each run of the *document*."""
     return [{"run": name, **run} for name, run in document["runs"].items() if run is not None]
@@ -147,6 +161,7 @@ def profile_text(found: Profile, document: dict[str, Any]) -> str:
             aligned(
                 [Title("stall", True), Title("per epoch"), Title("share", True), Title("of which, by direct attribution", True)], stalls
             ),
+            f"  {FORMULAS[document['formulas']]}",
             "",
             *apart_lines(document["apart"]),
             "",
@@ -166,8 +181,8 @@ def _made_of(document: dict[str, Any], name: str) -> str:
 
 def _rates(document: dict[str, Any]) -> list[str]:
     rates = document["rates_samples_per_s"]
-    shown = [f"{name} {value:,.0f}".replace(",", " ") for name, value in rates.items() if value is not None]
-    return [f"rates (samples/s): {', '.join(shown)}"]
+    shown = [[name, f"{value:,.0f}".replace(",", " "), RATES[name]] for name, value in rates.items() if value is not None]
+    return [aligned([Title("rate", True), Title("samples/s"), Title("", True)], shown), ""]
 
 
 def _needs(found: Profile) -> list[str]:

@@ -47,7 +47,8 @@ def needs(real: Run) -> Needs:
     found = None if cores is None else cores * node.host.physical_cores
     if node.storage is None:
         return Needs(None, None, found)
-    disk = least(lambda factor: _cold(real, factor), job.warm.step_time)
+    cold = job.first.step_time > GONE * job.warm.step_time  # burst credits may hide what the disk alone would not
+    disk = least(lambda factor: _cold(real, factor), job.warm.step_time) if cold else None
     held = page_cache.capacity(node.host.memory, node.page_cache)
     size = job.job.workload.dataset.samples * job.job.workload.dataset.sample
     more = least(

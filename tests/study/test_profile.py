@@ -78,3 +78,14 @@ def test_a_machine_without_half_has_no_twin_unless_named() -> None:
     assert profile(Scenario("p3.16xlarge", "resnet18"), "none").twin is None
     with pytest.raises(SpecError, match="evenly"):
         profile(Scenario("p3.2xlarge", "resnet18"), "p3.2xlarge")
+
+
+def test_a_cold_epoch_that_waits_for_no_reads_needs_no_disk() -> None:
+    """Oracle: the cold step itself; without its burst credits this disk would be too slow."""
+    found = profile(Scenario("p3.16xlarge", "vgg16"), "none")
+    job, storage = found.real.jobs[0], found.real.node().storage
+    assert storage is not None and job.first.step_time <= GONE * job.warm.step_time
+    dataset = job.job.workload.dataset
+    rate = job.job.ranks * job.job.workload.training.batch * dataset.sample / job.warm.step_time
+    assert read_rate(storage, dataset, burst=False) < rate
+    assert found.needs.disk_bandwidth is None

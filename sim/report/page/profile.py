@@ -11,7 +11,7 @@ from sim.report.page.bars import Piece, bar, named_bars, stall_key, swatch
 from sim.report.page.frame import Part, page
 from sim.report.page.markup import Child, Figures, Html, joined, section, table, tag, tiles
 from sim.report.page.words import as_bandwidth, as_money, as_number, as_percent, as_time, counted, unbroken
-from sim.report.stash import AGAINST, RUNS
+from sim.report.stash import AGAINST, FORMULAS, RATES, RUNS
 from sim.report.style import MEANINGS
 
 _SMALL = 0.5
@@ -19,9 +19,6 @@ _SMALL = 0.5
 _CAUSE = {
     "interconnect": "exchanging gradients inside the machine",
     "prep": "decoding and augmentation", "fetch": "reading from disk in the cold epoch",
-}  # fmt: skip
-_RATES = {
-    "ingestion": "what the GPUs take where data are synthetic", "prep": "what the processors prepare", "fetch": "what the disk gives",
 }  # fmt: skip
 
 
@@ -113,7 +110,10 @@ def _stalls(whole: Figures) -> Part:
     head = [("stall", False), ("per epoch", True), ("share", True), ("of", False), ("a step's causes that changed", False)]
     lead = "Stash blames the whole difference of two runs on one stall. Directly attributed, it is made of these causes."
     made = table(head, rows, "Stalls")
-    return Part("stalls", "Stalls", section("stalls", "Stash's stalls, and what they are made of", made, _apart(whole), lead=lead))
+    formulas = tag("p", FORMULAS[whole.value("formulas")])
+    return Part(
+        "stalls", "Stalls", section("stalls", "Stash's stalls, and what they are made of", made, formulas, _apart(whole), lead=lead)
+    )
 
 
 def _apart(whole: Figures) -> Html | None:
@@ -163,19 +163,12 @@ def _direct(whole: Figures) -> Part:
 
 
 def _data(whole: Figures) -> Part:
-    rates = {name: value for name, value in whole.value("rates_samples_per_s").items() if value is not None}
-    least = min(rates, key=lambda name: rates[name])
-    rows: list[list[Child]] = [
-        [
-            joined(name, tag("span", " *", class_="flag", title="the slowest") if name == least else None),
-            whole.shown(f"rates_samples_per_s/{name}", as_number), _RATES.get(name, ""),
-        ]
-        for name in rates
-    ]  # fmt: skip
-    found = table([("rate", False), ("samples/s", True), ("meaning", False)], rows, "Rates of the data path")
-    star = "DS-Analyzer's rates; a star marks the slowest, which bounds the job."
+    rates = [name for name, value in whole.value("rates_samples_per_s").items() if value is not None]
+    rows: list[list[Child]] = [[name, whole.shown(f"rates_samples_per_s/{name}", as_number), RATES[name]] for name in rates]
+    found = table([("rate", False), ("samples/s", True), ("from", False)], rows, "Rates of the data path")
+    lead = "DS-Analyzer's rates, from the times of its runs: none is that of a cold epoch, which takes RUN2."
     return Part(
-        "data", "Data", section("data", "Data: rates and needs", found, tag("h3", "What would end the stall"), _needs(whole), lead=star)
+        "data", "Data", section("data", "Data: rates and needs", found, tag("h3", "What would end the stall"), _needs(whole), lead=lead)
     )
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from sim.cli import main
 from sim.report.page.profile import profile_page
 from tests.report.page.browser import browser
 from tests.report.page.reading import Page
@@ -62,6 +63,27 @@ def test_without_a_twin_or_a_stall_it_still_tells(path: Path) -> None:
     page = Page(profile_page(calm))
     assert verdict(page).startswith("Stash's runs show no stall") and "two nodes" not in verdict(page)
     assert any("keep up with the GPUs" in text.text for text in page.all("p"))
+
+
+def test_rates_are_those_of_the_formulas(path: Path) -> None:
+    """Oracle: samples over the runs' times; the cold epoch's own rate is below all of them."""
+    found, rows = document(path, "profile"), {row.inside[0].text: row.text for row in read(path).all("tr") if row.inside}
+    samples = found["steps_per_epoch"] * found["gpus"] * found["batch_per_gpu"]
+    cold, warm = (found["runs"][name]["epoch_time_s"] for name in ("run2_cold", "run3_warm"))
+    assert found["rates_samples_per_s"]["fetch"] == pytest.approx(samples / (cold - warm), rel=1e-9)
+    assert samples / cold < min(found["rates_samples_per_s"].values())
+    assert rows["fetch"] and any("samples / (RUN2 - RUN3): what reading adds" in row.text for row in read(path).all("tr"))
+    assert not any("bounds the job" in text.text for text in read(path).all("p"))
+
+
+def test_it_says_by_which_formulas(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = [text.text for text in read(path).all("p")]
+    assert document(path, "profile")["formulas"] == "corrected" and any(text.startswith("Formulas: corrected") for text in said)
+    literal = written(tmp_path, ["profile", "p3.2xlarge", "resnet18", "--literal"])
+    assert document(literal, "profile")["formulas"] == "literal"
+    assert any(text.text.startswith("Formulas: literal") for text in read(literal).all("p"))
+    assert main(["profile", "p3.2xlarge", "resnet18", "--literal", "-q"]) == 0
+    assert "Formulas: literal" in capsys.readouterr().out
 
 
 @pytest.mark.skipif(browser() is None, reason="no Chromium or Chrome on this machine")
