@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sim.report.columns import Title, aligned
 from sim.report.picture import Named, Picture, figure, name_points, picture, plain_logarithm
+from sim.report.prices import price_lines
 from sim.spec.yaml import SpecError
 from sim.study.compare import Row, front
 from sim.units import show
@@ -36,7 +37,24 @@ def comparison_document(workload: str, rows: Sequence[Row], sort: str = "time", 
     found = [{**_figures(document), "pareto": on_front} for document, on_front in zip(ran, best, strict=True)]
     found.sort(key=lambda row: _place(row, sort))
     failed = [{"hardware": row.hardware, "nodes": row.nodes, "problem": row.problem} for row in rows if row.document is None]
-    return {"schema": 1, "workload": workload, "rows": found, "left_out": failed, "note": note or _without_price(found)}
+    return {
+        "schema": 1,
+        "workload": workload,
+        "rows": found,
+        "left_out": failed,
+        "note": note or _without_price(found),
+        "prices": _prices(found),
+    }
+
+
+def _prices(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the price of each machine of *rows* that has one."""
+    known = {row["hardware"]: row for row in rows if row["price"] and row["price"]["usd_per_h"] is not None}
+    return [
+        {"hardware": name, "market": row["price"]["market"], "node_usd_per_h": row["price"]["usd_per_h"] / row["nodes"]}
+        | {key: row["price"][key] for key in ("date", "region", "source")}
+        for name, row in known.items()
+    ]
 
 
 def _without_price(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -88,7 +106,14 @@ def comparison_text(document: dict[str, Any]) -> str:
     lines = [f"No machine can run {document['workload']}."]
     if rows:
         count = f"{len(rows)} machine{'s' * (len(rows) > 1)}"
-        lines = [f"{document['workload']}: {count}", "", aligned(titles, [_cells(row, of_job) for row in rows]), "", _FRONT]
+        lines = [
+            f"{document['workload']}: {count}",
+            "",
+            aligned(titles, [_cells(row, of_job) for row in rows]),
+            "",
+            _FRONT,
+            *price_lines(document["prices"]),
+        ]
     if document["left_out"]:
         lines += [*(["", "Cannot run it:"] if rows else []), *(f"  - {_problem(failed)}" for failed in document["left_out"])]
     return "\n".join([*lines, *(["", f"{document['note'][:1].upper()}{document['note'][1:]}."] if document["note"] else [])])

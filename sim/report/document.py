@@ -17,6 +17,7 @@ from sim.report.expected_error import expected_error
 from sim.report.inputs import inputs as values_of
 from sim.report.kinds import tightest
 from sim.report.placement import placement_text
+from sim.report.prices import dated, source_of
 from sim.report.verdict import assumptions, verdict, warnings
 from sim.report.whole_job import whole_job_document
 from sim.simulate import Run
@@ -130,8 +131,9 @@ def _rate(run: Run, price: float | None, market: Market) -> dict[str, Any]:
     return {
         "market": market,
         "usd_per_h": None if price is None else 3600 * price,
-        "date": None if known is None else (market == "spot" and known.spot_date) or known.date,
+        "date": None if known is None else dated(known, market),
         "region": (known.region or None) if known else None,
+        "source": None if known is None else source_of(known, market),
     }
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from sim.report.columns import Title, aligned
 from sim.report.comparison import scattered
 from sim.report.picture import Named, Picture, name_points, picture
+from sim.report.prices import price_lines, price_rows
 from sim.report.whole_job import epochs_text, parts_text
 from sim.study.recommend import Candidate, Recommendation
 from sim.units import show
@@ -33,6 +35,7 @@ def recommendation_document(workload: str, found: Recommendation) -> dict[str, A
         "notes": list(found.notes),
         "candidates": [_candidate(found, candidate) for candidate in found.ranked],
         "left_out": dict(found.left_out),
+        "prices": [row for machine in found.machines.values() for row in price_rows(machine, found.markets)],
     }
 
 
@@ -64,6 +67,7 @@ def recommendation_text(document: dict[str, Any]) -> str:
     else:
         lines += [f"  {name}: {problem.removeprefix(f'{name}: ')}" for name, problem in document["left_out"].items()]
     lines += [f"  - {note}" for note in document["notes"]]
+    lines += [f"  - {line}" for line in price_lines(_paid(document, chosen))]
     by_time = document["job"]["time_s"] is not None
     rows = [_cells(candidate, by_time) for candidate in document["candidates"][:SHOWN]]
     titles = [
@@ -73,6 +77,11 @@ def recommendation_text(document: dict[str, Any]) -> str:
     more = len(document["candidates"]) - len(rows)
     table = ["", aligned(titles, rows), "", "* within the budget", *([f"and {more} more (--json lists them)"] if more else [])]
     return "\n".join([*lines, *(table if rows else [])])
+
+
+def _paid(document: Mapping[str, Any], chosen: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
+    """Return the price of what is *chosen*."""
+    return [row for row in document["prices"] if chosen and all(row[key] == chosen[key] for key in ("hardware", "market"))]
 
 
 def _answer(document: dict[str, Any], chosen: dict[str, Any] | None) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from sim.report.columns import Title, aligned
 from sim.report.picture import Picture, figure, picture
+from sim.report.prices import price_lines, price_rows
 from sim.study.spot import SpotAnswer
 from sim.study.transient import Outcome, Spread, spread, undisturbed
 from sim.units import show
@@ -52,6 +53,7 @@ def spot_document(found: SpotAnswer) -> dict[str, Any]:
         "distribution": _distribution(outcomes),
         "saving": None if not found.on_demand_cost else 1 - cost.mean / found.on_demand_cost,
         "notes": list(found.notes),
+        "prices": price_rows(found.machine, ("on_demand", "spot")),
     }
 
 
@@ -91,7 +93,7 @@ def spot_text(document: dict[str, Any]) -> str:
     lines.append(f"  {spot['revocations']:.2g} revocations are expected; {lost} of work are done twice. {policy_in_words(document)}")
     each = show(checkpoint["write_s"], "time")
     lines.append(f"  Checkpoint every {show(checkpoint['interval_s'], 'time')} ({checkpoint['count']} in all, {each} each).")
-    return "\n".join([*lines, *(f"  - {note}" for note in document["notes"])])
+    return "\n".join([*lines, *(f"  - {note}" for note in [*document["notes"], *price_lines(document["prices"])])])
 
 
 def _range(figures: dict[str, float], dimension: str = "") -> str:

@@ -10,6 +10,7 @@ from sim.events import STALLS, Cause
 from sim.report.attribution import apart_document, apart_lines
 from sim.report.columns import Title, aligned
 from sim.report.picture import Picture, figure, picture
+from sim.report.prices import price_lines, price_rows
 from sim.report.style import COLOURS
 from sim.simulate import Run
 from sim.study.profile import Profile
@@ -53,6 +54,7 @@ def profile_document(found: Profile, literal: bool = False) -> dict[str, Any]:
             "cores_per_node": found.needs.cores,
         },
         "cost_per_epoch_usd": dict(found.costs),
+        "prices": price_rows(found.real.hardware),
     }
 
 
@@ -168,6 +170,7 @@ def profile_text(found: Profile, document: dict[str, Any]) -> str:
             *_rates(document),
             *_needs(found),
             *_costs(document),
+            *price_lines(document["prices"]),
         ]
     )
 

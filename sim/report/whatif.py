@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sim.analysis.bottleneck import Resource
 from sim.analysis.cost import cost, price
 from sim.report.columns import Title, aligned
 from sim.report.picture import Picture, figure, picture
-from sim.study.whatif import Outcome, Upgrade, WhatIf, break_even
+from sim.report.prices import price_lines, price_rows
+from sim.study.whatif import Crowded, Outcome, Upgrade, WhatIf, break_even
 from sim.units import show
 
-_SEEN = 5e-4
+_SEEN = 1e-3
 """Share of the throughput below which a gain is not worth a line of the table."""
 NAMES = {
     "disk": "disk", "cpu": "CPU", "decode": "decoding on the GPU", "copy": "copy to the GPU", "nvlink": "NVLink", "network": "network",
@@ -40,7 +42,8 @@ def whatif_document(found: WhatIf) -> dict[str, Any]:
         "cost_per_epoch_usd": cost(found.run.hardware, now.epoch_time),
         "price_usd_per_h": None if rate is None else 3600 * rate,
         "resources": [_resource(found, upgrade) for upgrade in found.upgrades],
-        "warnings": [_edge(upgrade, now.step_time) for upgrade in found.upgrades if upgrade.on_edge(now.step_time)],
+        "warnings": _warnings(found.upgrades, now.step_time),
+        "prices": price_rows(found.run.hardware),
         "inputs_sha256": dict(found.inputs),
     }
 
@@ -75,6 +78,17 @@ def _outcome(found: WhatIf, then: Outcome) -> dict[str, Any]:
     }
 
 
+def _warnings(upgrades: Sequence[Upgrade], now: float) -> list[str]:
+    edges = [_edge(upgrade, now) for upgrade in upgrades if upgrade.on_edge(now)]
+    return edges + [_crowd(upgrade.resource, upgrade.crowded) for upgrade in upgrades if upgrade.crowded]
+
+
+def _crowd(resource: Resource, crowded: Crowded) -> str:
+    where = f", which it crowds at {crowded.at}" if crowded.at else ""
+    longer = show(crowded.longer, "time")
+    return f"{NAMES[resource]}: infinitely fast gains less than twice as fast: {longer} more of a step go to {crowded.cause.value}{where}"
+
+
 def _edge(upgrade: Upgrade, now: float) -> str:
     longer, shorter = 100 * (upgrade.less / now - 1), 100 * (1 - upgrade.more / now)
     return (
@@ -99,6 +113,7 @@ def whatif_text(document: dict[str, Any]) -> str:
         lines.append(f"  No gain, however much: {', '.join(idle)}.")
     lines.append("  On path: seconds of a step that nothing hides; 1 % more saves about a 101st of them, unless another path is as long.")
     lines.append("  Enough: beyond it, more of the resource gains under 1 %. Each resource alone, all else as it is; warm epochs.")
+    lines += [f"  {line}." for line in price_lines(document["prices"])]
     if document["warnings"]:
         lines += ["  Warnings:", *(f"    - {warning}" for warning in document["warnings"])]
     return "\n".join(lines)
@@ -115,8 +130,8 @@ def _head(document: dict[str, Any]) -> str:
 
 
 def matters(row: Mapping[str, Any]) -> bool:
-    """Tell whether more of the resource of *row* makes a difference that is worth a line."""
-    return bool(max(abs(row[kind]["throughput_gain_percent"]) for kind in ("twice", "infinite")) > 100 * _SEEN)
+    """Tell whether more of the resource of *row* gains what is worth a line."""
+    return bool(max(row[kind]["throughput_gain_percent"] for kind in ("twice", "infinite")) > 100 * _SEEN)
 
 
 def _cells(row: dict[str, Any]) -> list[str]:

@@ -14,7 +14,7 @@ Limits: machines whose lives nobody measured are no candidates on the spot marke
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any
 
@@ -96,6 +96,9 @@ class Recommendation:
     left_out: Mapping[str, str]
     """Machines that cannot run the job or have no price, and why."""
     notes: Sequence[str]
+    machines: Mapping[str, Hardware] = field(default_factory=dict)
+    """Those of the candidates by name: at what prices."""
+    markets: Sequence[Market] = MARKETS
 
 
 def recommend(
@@ -120,6 +123,7 @@ def recommend(
     candidates: list[Candidate] = []
     left_out: dict[str, str] = {}
     unmeasured: set[str] = set()
+    known: dict[str, Hardware] = {}
     for row in rows:
         if row.document is None:
             left_out.setdefault(row.hardware, row.problem)
@@ -133,12 +137,13 @@ def recommend(
             unmeasured.add(machine.name)
             asked = [market for market in markets if market != "spot"]
         found = _candidates(row.document, machine, workload, plan, asked, mean)
+        known |= {machine.name: machine} if found else {}
         if not found and machine.name in unmeasured:
             left_out[machine.name] = f"{machine.name}: {_UNMEASURED}"
         elif not found:
-            known = " or ".join(market.replace("_", "-") for market in markets)
+            wanted = " or ".join(market.replace("_", "-") for market in markets)
             left_out[machine.name] = (
-                f"{machine.name}: no price is known ({known}); give one, for example --set price.{markets[0]}='10 USD/h'"
+                f"{machine.name}: no price is known ({wanted}); give one, for example --set price.{markets[0]}='10 USD/h'"
             )
         candidates += found
     left_out = {name: why for name, why in left_out.items() if name not in {found.hardware for found in candidates}}
@@ -149,7 +154,8 @@ def recommend(
     notes = [nearest_that_runs(scenario, left_out)]
     if ran:
         notes = [*_notes(plan, budget, allowed, others, mean), *_of_markets(candidates, markets, unmeasured), *_of_nodes(rows)]
-    return Recommendation(plan, budget, best, runner_up, None if best else next(iter(others), None), [*allowed, *others], left_out, notes)
+    near = None if best else next(iter(others), None)
+    return Recommendation(plan, budget, best, runner_up, near, [*allowed, *others], left_out, notes, known, markets)
 
 
 def _candidates(

@@ -19,11 +19,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple
 
 from sim.analysis.bottleneck import RESOURCES, Resource
 from sim.analysis.critical_path import critical_path
 from sim.cluster.storage import read_rate
+from sim.events import Cause
 from sim.simulate import JobRun, Run, simulate
 from sim.spec.hardware import Hardware, Node
 from sim.spec.yaml import SpecError
@@ -40,6 +42,10 @@ _KINK = 0.25
 _DIGITS = 6
 """Decimals of a share of the step to which two runs are told apart: rounding of the simulated state."""
 _NOTHING = 10.0**-_DIGITS
+_LESS = 1.001
+"""Times as long as with twice of a resource that a step with infinitely much must take to be worth a word."""
+_SAME = 1.01
+"""Times the time lost that one cause may have grown by for it to be what was lost."""
 
 
 class Outcome(NamedTuple):
@@ -47,6 +53,16 @@ class Outcome(NamedTuple):
 
     step_time: float
     epoch_time: float
+    stalls: Mapping[Cause, float] = MappingProxyType({})
+    """Seconds of a warm step by cause."""
+
+
+class Crowded(NamedTuple):
+    """Infinitely much of a resource gains less than twice: *longer* seconds of a step go to *cause*, held back at *at*."""
+
+    cause: Cause
+    longer: float
+    at: str
 
 
 class Unit(NamedTuple):
@@ -75,6 +91,8 @@ class Upgrade:
     """Step time (s) with the resource 5 % slower."""
     more: float
     """Step time (s) with the resource 5 % faster."""
+    crowded: Crowded | None = None
+    """Why infinitely much gains less than twice; None where it gains as much."""
 
     def bound(self, step_time: float) -> tuple[float, float]:
         """Return the shares of *step_time* that follow the resource when it is slower, and when it is faster."""
@@ -141,8 +159,12 @@ class _Trials:
 
     def outcome(self, resource: Resource, factor: float) -> Outcome:
         """Return what the job takes with *factor* times of *resource*."""
+        return _outcome(self.with_more(resource, factor))
+
+    def with_more(self, resource: Resource, factor: float) -> Run:
+        """Return the run with *factor* times of *resource*."""
         hardware, jobs = faster(self._hardware, [self._job], [resource], factor)
-        return _outcome(simulate(hardware, jobs, cold=False))
+        return simulate(hardware, jobs, cold=False)
 
     def step_time(self, change: Callable[[Node], Node]) -> float:
         """Return the step time with *change* made to each node."""
@@ -153,7 +175,7 @@ class _Trials:
 
 def _outcome(run: Run) -> Outcome:
     warm = run.jobs[0].warm
-    return Outcome(warm.step_time, warm.time)
+    return Outcome(warm.step_time, warm.time, warm.stalls)
 
 
 def _upgrade(trials: _Trials, resource: Resource) -> Upgrade:
@@ -163,9 +185,10 @@ def _upgrade(trials: _Trials, resource: Resource) -> Upgrade:
         on_path, unit = trials.on_path[resource], _unit(trials, resource, 0.0)
         return Upgrade(resource, now, now, 0.0, on_path, unit, 1.0, less, now.step_time)
     percent = now.step_time - trials.outcome(resource, PERCENT).step_time
+    twice = trials.outcome(resource, 2.0)
     return Upgrade(
         resource,
-        trials.outcome(resource, 2.0),
+        twice,
         infinite,
         percent,
         trials.on_path[resource],
@@ -173,7 +196,24 @@ def _upgrade(trials: _Trials, resource: Resource) -> Upgrade:
         _enough(trials, resource, now.step_time, infinite.step_time),
         less,
         trials.outcome(resource, _EDGE).step_time,
+        _crowded(trials, resource, twice, infinite),
     )
+
+
+def _crowded(trials: _Trials, resource: Resource, twice: Outcome, infinite: Outcome) -> Crowded | None:
+    """Return what becomes longer where infinitely much of *resource* gains less than twice: work that shares a link with the faster one."""
+    lost = infinite.step_time - twice.step_time
+    if infinite.step_time <= _LESS * twice.step_time or infinite.step_time >= _outcome(trials.run).step_time:
+        return None
+    longer = {cause: seconds - twice.stalls[cause] for cause, seconds in infinite.stalls.items()}
+    cause = max(longer, key=lambda known: longer[known])
+    if longer[cause] > _SAME * lost:  # it also takes the place of waits that ended: nothing says that it is crowded
+        return None
+    spent: dict[str, float] = defaultdict(float)
+    for work in trials.with_more(resource, INFINITE).log.work:
+        if work.cause is cause:
+            spent[work.resource] += work.t1 - work.t0
+    return Crowded(cause, longer[cause], max(spent, key=lambda at: spent[at], default=""))
 
 
 def _enough(trials: _Trials, resource: Resource, now: float, infinite: float) -> float | None:

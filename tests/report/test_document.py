@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
 import pytest
 
@@ -26,6 +27,7 @@ def test_costs_are_the_market_s(market: str, capsys: pytest.CaptureFixture[str])
         "usd_per_h": pytest.approx(2 * 3600 * rate),
         "date": date,
         "region": "us-east-1",
+        "source": prices.source[market if market == "spot" else "*"] if isinstance(prices.source, Mapping) else prices.source,
     }
     assert document["cost_per_epoch_usd"] == pytest.approx(2 * rate * document["epoch_time_s"])
     assert document["first_epoch"]["cost_usd"] == pytest.approx(2 * rate * document["first_epoch"]["epoch_time_s"])

@@ -20,7 +20,7 @@ def answered(on_demand_cost: float | None = 4.0) -> dict[str, Any]:
         speeds=(50.0, 100.0), work=1000.0, checkpoint=2.0, restore=1.0, start_up=60.0, replacement=30.0, policy="wait"
     )  # fmt: skip
     found: Any = SimpleNamespace(
-        machine=SimpleNamespace(name="toy"), document={"workload": "w", "stack": "s", "gpus": 2}, job=job, interval=300.0,
+        machine=SimpleNamespace(name="toy", groups=()), document={"workload": "w", "stack": "s", "gpus": 2}, job=job, interval=300.0,
         outcomes=COURSES, on_demand_time=3600.0, on_demand_cost=on_demand_cost, notes=["a note"],
     )  # fmt: skip
     return spot_document(found)

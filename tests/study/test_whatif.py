@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from sim.analysis.cost import cost
-from sim.report.whatif import whatif_document, whatif_text
+from sim.events import Cause
+from sim.report.whatif import matters, whatif_document, whatif_text
 from sim.simulate import Run, simulate
 from sim.spec.hardware import Hardware
 from sim.spec.workload import Workload
 from sim.study import whatif as module
-from sim.study.faster import faster
+from sim.study.faster import INFINITE, faster
 from sim.study.scenario import Question, Scenario, answer, prepare
 from sim.study.whatif import Upgrade, WhatIf, break_even, whatif
 from sim.training.job import Job
@@ -146,3 +147,26 @@ def test_files_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert len(rows) == 11
     assert {path.name for path in tmp_path.iterdir()} == {f"whatif.{kind}" for kind in ("json", "txt", "csv", "html", "png", "svg")}
     assert (tmp_path / "whatif.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_infinitely_much_that_gains_less_than_twice_says_what_it_crowds() -> None:
+    """Oracle: the runs' own stalls and copies; preparation in no time takes the memory that copies read from."""
+    found = whatif(Scenario("p2.16xlarge", "alexnet"))
+    document = whatif_document(found)
+    crowded = next(upgrade.crowded for upgrade in found.upgrades if upgrade.resource == "cpu")
+    question = prepare(Scenario("p2.16xlarge", "alexnet"))
+    twice, infinite = (_with(question.hardware, question.jobs[0].averaged, "cpu", factor) for factor in (2.0, INFINITE))
+    slower = infinite.jobs[0].warm.step_time - twice.jobs[0].warm.step_time
+    assert slower > 0 and crowded is not None and crowded.cause is Cause.COPY and crowded.longer == pytest.approx(slower, rel=1e-6)
+    copies = {work.resource for work in infinite.log.work if work.cause is Cause.COPY}
+    assert crowded.at in copies - {work.resource for work in twice.log.work if work.cause is Cause.COPY}
+    assert any(text.startswith("CPU: infinitely fast gains less than twice") and crowded.at in text for text in document["warnings"])
+
+
+def test_what_gains_nothing_has_no_line() -> None:
+    """Oracle: a network infinitely fast makes this step no shorter, but 0.3 % longer."""
+    document = whatif_document(whatif(Scenario("p3.8xlarge", "alexnet", nodes=2)))
+    network = next(row for row in document["resources"] if row["resource"] == "network")
+    assert network["infinite"]["throughput_gain_percent"] < -0.1 and abs(network["twice"]["throughput_gain_percent"]) < 0.1
+    assert not matters(network) and not document["warnings"]
+    assert next(line for line in whatif_text(document).splitlines() if "network" in line).startswith("  No gain, however much")

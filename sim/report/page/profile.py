@@ -10,6 +10,7 @@ from sim.report.attribution import noticed
 from sim.report.page.bars import Piece, bar, named_bars, stall_key, swatch
 from sim.report.page.frame import Part, page
 from sim.report.page.markup import Child, Figures, Html, joined, section, table, tag, tiles
+from sim.report.page.provenance import prices
 from sim.report.page.words import as_bandwidth, as_money, as_number, as_percent, as_time, counted, unbroken
 from sim.report.stash import AGAINST, FORMULAS, RATES, RUNS
 from sim.report.style import MEANINGS
@@ -32,7 +33,7 @@ def profile_page(document: Mapping[str, Any]) -> str:
     )
     verdict = tag("p", unbroken(verdict_of(document)), class_="verdict")
     hero = tag("div", tag("h1", title), verdict, tag("p", set_up, class_="set-up"), _tiles(whole), class_="hero", id="result")
-    return page(title, "profile", hero, [_runs(whole), _stalls(whole), _direct(whole), _data(whole)], {"profile": document})
+    return page(title, "profile", hero, [_runs(whole), _stalls(whole), _direct(whole), _data(whole), *prices(whole)], {"profile": document})
 
 
 def verdict_of(document: Mapping[str, Any]) -> str:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from sim.report.page.markup import Child, Figures, Html, details, joined, table, tag
+from sim.analysis.cost import node_price
+from sim.report.page.frame import Part
+from sim.report.page.markup import Child, Figures, Html, details, joined, section, table, tag
+from sim.report.page.words import as_price
+from sim.report.prices import dated, source_of
 from sim.simulate import Run
 from sim.spec.hardware import Group
 from sim.spec.workload import Workload
+from sim.study.recommend import MARKETS
 from sim.units import show
 
 _SHORT = 150
@@ -30,6 +35,24 @@ def provenance(run: Run, number: int, figures: Figures) -> Html:
         ". The same descriptions, version and seed give the same figures. SHA-256 of what was read:", class_="lead",
     )  # fmt: skip
     return joined(inputs, made, tag("ul", *prints))
+
+
+def prices(figures: Figures) -> list[Part]:
+    """Return the part that says at which prices a document counts, by day and region, and where they are from; empty without any."""
+    rows: list[list[Child]] = [
+        [
+            row["hardware"], row["market"].replace("_", " "), figures.shown(f"prices/{place}/node_usd_per_h", as_price),
+            row["region"] or "-", row["date"], _source(row["source"]),
+        ]
+        for place, row in enumerate(figures.value("prices"))
+    ]  # fmt: skip
+    if not rows:
+        return []
+    head = [("machine", False), ("market", False), ("a node", True), ("region", False), ("of", False), ("source", False)]
+    lead = (
+        "What a node costs, on which day and where; sources of all other values stand in the files of the catalogue, and on a run's page."
+    )
+    return [Part("prices", "Prices", section("prices", "Prices", table(head, rows, "Prices and their sources", "sources"), lead=lead))]
 
 
 def _text(figures: Figures, path: str) -> Html:
@@ -85,13 +108,10 @@ def _price(group: Group) -> Iterator[_Row]:
     price = group.price
     if price is None:
         return
-    sources = price.source
-    for market, rate in (("on demand", price.on_demand), ("spot", price.spot)):
-        if rate is not None:
-            key = market.replace(" ", "_")
-            own = sources.get(key, sources.get("*", "")) if isinstance(sources, Mapping) else sources
-            date = (market == "spot" and price.spot_date) or price.date
-            yield f"price {market}", f"{show(rate, 'price', 4)} ({price.region + ', ' if price.region else ''}{date})", own
+    for market in MARKETS:
+        if (rate := node_price(group, market)) is not None:
+            where = f"{price.region + ', ' if price.region else ''}{dated(price, market)}"
+            yield f"price {market.replace('_', ' ')}", f"{show(rate, 'price', 4)} ({where})", source_of(price, market)
 
 
 def _wiring(group: Group) -> str:

@@ -9,6 +9,7 @@ from sim.report.page.bars import named_bars
 from sim.report.page.chart import Axis, Point, axis, chart
 from sim.report.page.frame import Part, page
 from sim.report.page.markup import Child, Figures, Html, bullets, joined, noted, section, table, tag, tiles
+from sim.report.page.provenance import prices
 from sim.report.page.whole_job import parts_bar, parts_key
 from sim.report.page.words import as_money, as_number, as_percent, as_time, unbroken
 from sim.report.whole_job import epochs_text
@@ -30,7 +31,7 @@ def recommendation_page(document: Mapping[str, Any]) -> str:
     shown = _tiles(whole, chosen) if chosen else None
     hero = tag("div", head, verdict, shown, noted(title, document["notes"]), class_="hero", id="result")
     parts = [_money(whole, rows), _parts(rows), _table(rows)] if rows else []
-    parts += [_left_out(document["left_out"])] if document["left_out"] else []
+    parts += [*([_left_out(document["left_out"])] if document["left_out"] else []), *prices(whole)]
     return page(f"What to rent for {document['workload']}", "recommendation", hero, parts, {"recommend": document})
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from sim.report.page.chart import Point, chart, linear_axis
 from sim.report.page.frame import Part, page
 from sim.report.page.markup import Child, Figures, Html, joined, noted, section, table, tag, tiles
+from sim.report.page.provenance import prices
 from sim.report.page.words import as_money, as_number, as_percent, as_plain, as_rate, as_time, counted, unbroken
 from sim.report.spot import policy_in_words, slower
 
@@ -25,7 +26,7 @@ def spot_page(document: Mapping[str, Any]) -> str:
         "div", tag("h1", title), tag("p", unbroken(verdict_of(document)), class_="verdict"), tag("p", set_up, class_="set-up"),
         _tiles(whole), noted("Assumed", document["notes"]), class_="hero", id="result",
     )  # fmt: skip
-    parts = [_spread(whole), _course(whole)]
+    parts = [_spread(whole), _course(whole), *prices(whole)]
     return page(title, "spot", hero, parts, {"spot": document})
 
 

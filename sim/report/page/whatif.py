@@ -8,6 +8,7 @@ from typing import Any
 from sim.report.page.bars import named_bars
 from sim.report.page.frame import Part, page
 from sim.report.page.markup import Child, Figures, Html, joined, noted, section, table, tag, tiles
+from sim.report.page.provenance import prices
 from sim.report.page.words import as_money, as_price, as_time, counted, unbroken
 from sim.report.whatif import LABELS, NAMES, matters
 
@@ -36,7 +37,7 @@ def whatif_page(document: Mapping[str, Any]) -> str:
         id="result",
     )
     parts = [_ranking(whole, rows, [NAMES[row["resource"]] for row in document["resources"] if not matters(row)])]
-    parts += [_worth(rows)] if rows else []
+    parts += [*([_worth(rows)] if rows else []), *prices(whole)]
     return page(f"{document['workload']} on {document['hardware']}: what if", "what-if", hero, parts, {"whatif": document})
 
 

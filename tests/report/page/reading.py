@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from itertools import pairwise
 from typing import Any
+
+from sim.units import UnitError, parse
 
 VOID = {"meta", "link", "br", "hr", "input", "col"}
 
@@ -86,6 +90,33 @@ def assert_figures_are_the_documents(page: Page) -> int:
         for axis in ("x", "y"):
             assert float(element.attributes[f"data-{axis}"]) == at(documents, element.attributes[f"data-{axis}-at"])
     return len(places) + 2 * len(points)
+
+
+_UNITS = {"%": 0.01, "epoch": 1.0, "epochs": 1.0, "USD": 1.0, "USD/h": 1.0, "samples/s": 1.0, "x": 1.0, "": 1.0}
+
+
+def unit_of(text: str) -> float:
+    """The SI value of one unit of *text*."""
+    for dimension in ("time", "size", "bandwidth"):
+        with contextlib.suppress(UnitError):
+            return parse(f"1 {text}", dimension)
+    return _UNITS[text]
+
+
+def assert_words_are_the_figures(page: Page) -> int:
+    """The text of every figure is its value, as far as the digits shown tell; how many were read."""
+    read = 0
+    for element in page.all("data"):
+        match = re.fullmatch(r"([+-]?\d[\d ]*(?:\.\d+)?)(?: ?([A-Za-z/%]+))?", element.text.replace("\u00a0", " "))
+        if match is None:
+            continue
+        number, value = match[1].replace(" ", ""), float(element.attributes["value"])
+        in_per_cent = match[2] == "%" and "percent" in element.attributes["data-at"]
+        unit = 1.0 if in_per_cent else unit_of(match[2] or "")
+        last_digit = 10.0 ** -len(number.partition(".")[2])
+        assert abs(float(number) * unit - value) <= 0.501 * last_digit * unit, (element.text, element.attributes)
+        read += 1
+    return read
 
 
 def assert_well_made(page: Page) -> None:

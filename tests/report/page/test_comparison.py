@@ -10,7 +10,7 @@ import pytest
 from sim.cli import main
 from sim.report.page.comparison import comparison_page
 from tests.report.page.browser import browser, opened
-from tests.report.page.reading import Page, assert_figures_are_the_documents, assert_well_made
+from tests.report.page.reading import Page, assert_figures_are_the_documents, assert_well_made, assert_words_are_the_figures
 
 MACHINES = ["p3.2xlarge", "p3.16xlarge", "p4d.24xlarge", "g4dn.xlarge", "p2.xlarge", "dgx-2"]
 
@@ -27,6 +27,7 @@ def test_figures_are_the_document_s(written: Path) -> None:
     page = Page(written.read_text(encoding="utf-8"))
     assert page.documents()["compare"] == json.loads((written.parent / "compare.json").read_text())
     assert assert_figures_are_the_documents(page) > 60
+    assert assert_words_are_the_figures(page) > 20
     assert_well_made(page)
 
 
@@ -51,7 +52,7 @@ def test_every_priced_machine_is_a_point(written: Path) -> None:
 
 def test_without_any_machine_it_says_so() -> None:
     left_out = [{"hardware": "x", "nodes": None, "problem": "x is too small"}]
-    page = Page(comparison_page({"schema": 1, "workload": "w", "rows": [], "left_out": left_out}))
+    page = Page(comparison_page({"schema": 1, "workload": "w", "rows": [], "left_out": left_out, "prices": []}))
     assert page.all("p", class_="verdict")[0].text == "No machine can run it." and "x is too small" in page.all("li")[-1].text
 
 

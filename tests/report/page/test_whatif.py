@@ -12,7 +12,7 @@ from sim.cli import main
 from sim.report.page.whatif import whatif_page
 from sim.report.whatif import matters
 from tests.report.page.browser import browser, opened
-from tests.report.page.reading import Page, assert_figures_are_the_documents, assert_well_made, at
+from tests.report.page.reading import Page, assert_figures_are_the_documents, assert_well_made, assert_words_are_the_figures, at
 
 
 @pytest.fixture(scope="module")
@@ -26,6 +26,7 @@ def test_figures_are_the_document_s(written: Path) -> None:
     page = Page(written.read_text(encoding="utf-8"))
     assert page.documents()["whatif"] == json.loads((written.parent / "whatif.json").read_text())
     assert assert_figures_are_the_documents(page) > 20
+    assert assert_words_are_the_figures(page) > 20
     assert_well_made(page)
 
 

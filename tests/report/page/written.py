@@ -10,7 +10,7 @@ from typing import Any
 
 from sim.cli import main
 from tests.report.page.browser import Tab, opened
-from tests.report.page.reading import Page, assert_figures_are_the_documents, assert_well_made
+from tests.report.page.reading import Page, assert_figures_are_the_documents, assert_well_made, assert_words_are_the_figures
 
 
 def written(folder: Path, command: Sequence[str], expected: int = 0) -> Path:
@@ -38,6 +38,7 @@ def assert_page_is_the_document(path: Path, name: str, least: int) -> Page:
     page = read(path)
     assert page.documents()[name] == document(path, name)
     assert assert_figures_are_the_documents(page) >= least
+    assert assert_words_are_the_figures(page) > 0
     assert_well_made(page)
     assert (path.parent / f"{name}.html").read_text(encoding="utf-8") == path.read_text(encoding="utf-8")
     return page

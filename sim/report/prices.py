@@ -1,0 +1,58 @@
+"""At which prices? Each with its market, day, region and source, as a document has them, and in lines of text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from sim.analysis.cost import Market, node_price
+from sim.spec.hardware import Hardware, Prices
+
+_NAMED = 4
+"""Machines named in a line of text; the document has all."""
+
+
+def price_rows(hardware: Hardware, markets: Sequence[Market] = ("on_demand",)) -> list[dict[str, Any]]:
+    """Return a row for each price of *hardware* that is known on *markets*: USD/h of one node of each group."""
+    found = []
+    for group in hardware.groups:
+        for market in markets:
+            rate = node_price(group, market)
+            if rate is not None and group.price is not None:
+                found.append(price_row(hardware.name, market, 3600 * rate, group.price))
+    return found
+
+
+def price_row(hardware: str, market: Market, usd_per_h: float, prices: Prices) -> dict[str, Any]:
+    """Return one row: *usd_per_h* is of one node."""
+    date, source = dated(prices, market), source_of(prices, market)
+    return {
+        "hardware": hardware, "market": market, "node_usd_per_h": usd_per_h, "date": date, "region": prices.region or None,
+        "source": source,
+    }  # fmt: skip
+
+
+def dated(prices: Prices, market: Market) -> str:
+    """Return the day of the price on *market*."""
+    return (market == "spot" and prices.spot_date) or prices.date
+
+
+def source_of(prices: Prices, market: Market) -> str:
+    """Return where the price on *market* is from."""
+    known = prices.source
+    return str(known.get(market, known.get("*", ""))) if isinstance(known, Mapping) else str(known)
+
+
+def price_lines(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return *rows* in words, machines of the same market, region, day and source together."""
+    alike: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        where = ", ".join(part for part in (row["region"], row["date"]) if part)
+        key = f"{row['market'].replace('_', ' ')} ({where})", row["source"]
+        alike.setdefault(key, []).append(row["hardware"])
+    return [f"Prices {market}: {_few(list(dict.fromkeys(names)))}; {source}" for (market, source), names in alike.items()]
+
+
+def _few(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_NAMED])
+    return shown if len(names) <= _NAMED else f"{shown} and {len(names) - _NAMED} more"

@@ -1,0 +1,31 @@
+"""Are prices told with their day, region and source? Oracle: the description of the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sim.report.prices import price_lines, price_rows
+from sim.spec.library import load_hardware
+
+
+def test_rows_are_those_of_the_description() -> None:
+    machine = load_hardware("p3.8xlarge").spec
+    known = machine.groups[0].price
+    assert known is not None and known.on_demand is not None and known.spot is not None and isinstance(known.source, Mapping)
+    on_demand, spot = price_rows(machine, ("on_demand", "spot"))
+    assert (on_demand["node_usd_per_h"], spot["node_usd_per_h"]) == (3600 * known.on_demand, 3600 * known.spot)
+    assert (on_demand["date"], spot["date"]) == (known.date, known.spot_date) and known.date != known.spot_date
+    assert (on_demand["source"], spot["source"]) == (known.source["*"], known.source["spot"])
+    assert on_demand["region"] == spot["region"] == known.region
+
+
+def test_a_machine_without_a_price_has_no_row() -> None:
+    assert price_rows(load_hardware("dgx-2").spec) == []
+
+
+def test_machines_of_one_list_share_a_line() -> None:
+    rows = [row for name in ("p3.2xlarge", "p3.8xlarge") for row in price_rows(load_hardware(name).spec)]
+    (line,) = price_lines(rows)
+    assert line.startswith("Prices on demand (us-east-1, 2026-07-20): p3.2xlarge, p3.8xlarge; ") and line.endswith(rows[0]["source"])
+    (many,) = price_lines([{**rows[0], "hardware": name} for name in "abcdef"])
+    assert ": a, b, c, d and 2 more; " in many
