@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sim.report.page.markup import Figures
-from sim.report.page.provenance import provenance
+from sim.report.page.provenance import prices, provenance
 from tests.report.page.cases import document, found
 from tests.report.page.reading import Page
 
@@ -28,3 +28,11 @@ def test_inputs_come_with_their_sources(case: str) -> None:
 def test_prices_have_their_date_region_and_market() -> None:
     text = Page(provenance(found("exchange").run, 0, Figures(document("exchange"), "run"))).all("tbody")[0].text
     assert "price on demand12.24 USD/h (us-east-1, 2026-07-20)" in text and "price spot" in text and "skypilot-catalog" in text
+
+
+def test_prices_come_with_day_region_and_source() -> None:
+    row = {"hardware": "toy", "market": "spot", "node_usd_per_h": 1.5, "date": "2022-23", "region": None, "source": "a list"}
+    (part,) = prices(Figures({"prices": [row]}, "recommend"))
+    cells = [cell.text for cell in Page(part.html).all("tr")[1].inside if cell.name in ("th", "td")]
+    assert cells == ["toy", "spot", "1.50 USD/h", "-", "2022-23", "a list"]
+    assert prices(Figures({"prices": []}, "recommend")) == []
