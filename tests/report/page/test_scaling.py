@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sim.cli import main
-from tests.report.page.reading import Page, assert_figures_are_the_documents, assert_well_made
+from tests.report.page.reading import Page, assert_figures_are_the_documents, assert_well_made, assert_words_are_the_figures
 
 
 @pytest.fixture(scope="module")
@@ -23,6 +23,7 @@ def test_figures_are_the_document_s(written: tuple[Page, Path]) -> None:
     page, folder = written
     assert page.documents()["run"] == json.loads((folder / "run.json").read_text())
     assert assert_figures_are_the_documents(page) > 30
+    assert assert_words_are_the_figures(page) > 5
     assert_well_made(page)
 
 
