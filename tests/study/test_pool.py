@@ -36,4 +36,5 @@ def test_an_item_that_kills_its_process_again_is_refused_after_all_before_it(tmp
         for result in each(partial(squared, tmp_path / "killed", True), ITEMS, 2):
             found.append(result)
     assert found == [item**2 for item in range(17)]
-    assert len((tmp_path / "killed").read_text().splitlines()) == 3  # once beside others, twice alone
+    # once beside others, twice alone; once more where the result before it was not yet handed over when its process died
+    assert len((tmp_path / "killed").read_text().splitlines()) in (3, 4)
