@@ -21,7 +21,7 @@ def bound_document(table: BoundTable) -> dict[str, Any]:
         {
             "bytes": row.nbytes,
             "needed_bytes_per_s": dict(row.needed),
-            "hidden": {name: row.needed[name] <= table.there for name in PLACEMENTS},
+            "hidden": {name: row.needed[name] <= table.there[name] for name in PLACEMENTS},
         }
         for row in table.rows
     ]
@@ -31,7 +31,7 @@ def bound_document(table: BoundTable) -> dict[str, Any]:
         "op": "parameter_server",
         "workers": table.workers,
         "compute_time_s": table.compute_time,
-        "node_bytes_per_s": table.there,
+        "port_bytes_per_s": dict(table.there),
         "rows": rows,
     }
 
@@ -41,11 +41,18 @@ def bound_text(table: BoundTable) -> str:
     lines = [
         f"parameter servers on {table.hardware}: what the busiest host must carry, in and out together, to hide behind "
         f"{show(table.compute_time, 'time')} of compute",
-        f"{table.workers} worker nodes; the ports of one carry {show(table.there, 'bandwidth')}",
+        f"{table.workers} worker nodes; {_ports(table)}",
         "",
         f"{'model':>10} " + " ".join(f"{name:>12}" for name in PLACEMENTS),
     ]
     for row in table.rows:
-        cells = [show(row.needed[name], "bandwidth") + ("!" if row.needed[name] > table.there else " ") for name in PLACEMENTS]
+        cells = [show(row.needed[name], "bandwidth") + ("!" if row.needed[name] > table.there[name] else " ") for name in PLACEMENTS]
         lines.append(f"{show(row.nbytes, 'binary size'):>10} " + " ".join(f"{cell:>12}" for cell in cells))
     return "\n".join([*lines, "", *(f"  {name:4} {text}" for name, text in _MEANING.items()), "  !    more than the ports carry"])
+
+
+def _ports(table: BoundTable) -> str:
+    """Return what ports carry, once where all are alike."""
+    if len(set(table.there.values())) == 1:
+        return f"the ports of one carry {show(table.there['CC'], 'bandwidth')}"
+    return "ports carry " + ", ".join(f"{show(rate, 'bandwidth')} ({name})" for name, rate in table.there.items())

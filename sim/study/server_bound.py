@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from sim import units
 from sim.check import check_hardware, require
 from sim.cluster.build import with_nodes
+from sim.spec.hardware import Hardware
 from sim.spec.library import load_hardware
 from sim.spec.yaml import SpecError
-from sim.training.collectives.parameter_server import bandwidth_bound
+from sim.training.collectives.parameter_server import Placement, bandwidth_bound
 from sim.training.collectives.server_bound import PLACEMENTS, BoundRow, BoundTable
 
 
@@ -31,7 +32,21 @@ def bound_table(
     machine = loaded.spec if nodes is None else with_nodes(loaded.spec, nodes)
     require(check_hardware(machine, loaded.document))
     workers = sum(group.count for group in machine.groups if group.role == "worker")
-    nic = next(group.node.nic for group in machine.groups if group.role == "worker")
-    there = 2 * nic.count * nic.bandwidth * nic.transport.total_efficiency
+    there = ports(machine)
     rows = tuple(BoundRow(size, {name: bandwidth_bound(name, workers, size, time) for name in PLACEMENTS}) for size in sizes)
     return BoundTable(machine.name, workers, time, there, rows)
+
+
+def ports(machine: Hardware) -> dict[Placement, float]:
+    """Return what the ports of the busiest host carry by placement, bytes/s in and out together: the slowest of its kind.
+
+    Servers on hosts of their own push as much as workers do, so the slower of both counts; where no such hosts are described, they have
+    the NICs of workers.
+    """
+    rates: dict[str, list[float]] = {"worker": [], "server": []}
+    for group in machine.groups:
+        nic = group.node.nic
+        rates[group.role].append(2 * nic.count * nic.bandwidth * nic.transport.total_efficiency)
+    worker = min(rates["worker"])
+    server = min(rates["server"], default=worker)
+    return {"NCS": min(worker, server), "NCC": server, "CC": worker, "CS": worker}

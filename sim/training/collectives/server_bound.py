@@ -21,10 +21,10 @@ class BoundRow(NamedTuple):
 
 
 class BoundTable(NamedTuple):
-    """All sizes on one machine; ``there`` is what the ports of one node carry, bytes/s in and out together."""
+    """All sizes on one machine; ``there`` is what the ports of the busiest host carry by placement, bytes/s in and out together."""
 
     hardware: str
     workers: int
     compute_time: float
-    there: float
+    there: Mapping[Placement, float]
     rows: tuple[BoundRow, ...]
