@@ -1,7 +1,8 @@
 """What does a notebook user hold? A `Result`: one finished run, with its stalls as a DataFrame, pictures, a trace and a page.
 
 ``simulate("p3.16xlarge", "vgg16", nodes=2, overrides={"node.nic.bandwidth": "100 Gbps"})`` takes what the command line takes; `compare`
-puts machines side by side. pandas and matplotlib are imported when something of theirs is asked for.
+puts machines side by side, `sweep` tries many points, `whatif` ranks what to improve. pandas and matplotlib are imported when something
+of theirs is asked for.
 """
 
 from __future__ import annotations
@@ -15,17 +16,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from sim.documents import document as document_of
+from sim.documents import row as row_of
 from sim.events import STALLS
 from sim.report.comparison import comparison_document
 from sim.report.document import run_document
+from sim.report.figures import flat
 from sim.report.files import write_file
 from sim.report.picture import Picture
 from sim.report.style import COLOURS, MEANINGS
+from sim.report.whatif import whatif_document
 from sim.simulate import Run
 from sim.spec.yaml import SpecError
 from sim.study.compare import compare as compare_machines
 from sim.study.compare import machines
 from sim.study.scenario import Answer, Scenario, answer, market_of
+from sim.study.space import asked_points
+from sim.study.sweep import sweep as sweep_points
+from sim.study.whatif import whatif as ask_whatif
 from sim.study.whole_job import plan_of
 from sim.units import show
 
@@ -107,6 +114,57 @@ def compare(
         for row in found["rows"]
     ]
     return pandas.DataFrame([*flat, *found["left_out"]])
+
+
+def sweep(
+    hardware: Name,
+    workload: Name,
+    vary: Mapping[str, object],
+    *,
+    sobol: int | None = None,
+    overrides: Mapping[str, object] | None = None,
+    nodes: int | None = None,
+    batch: int | None = None,
+    precision: str | None = None,
+    stack: str | None = None,
+    seed: int = 0,
+    processes: int | None = 1,
+) -> DataFrame:
+    """Return a row for each point of the grid of *vary* (or for *sobol* points in it): its fields, then what a run says.
+
+    *vary* has values by field, as a list or as after ``--vary``: ``{"node.nic.bandwidth": "10..400 Gbps:7", "batch": [32, 64]}``. Points
+    that cannot run have the reason in ``problem``. *processes* simulate side by side (None: one a core).
+    Raise `SpecError` where the question is wrong.
+    """
+    import pandas
+
+    scenario = Scenario(str(hardware), str(workload), _texts(overrides), nodes, batch=batch, precision=precision, stack=stack, seed=seed)
+    asked = [f"{key}={','.join(map(str, values)) if isinstance(values, list | tuple) else values}" for key, values in vary.items()]
+    return pandas.DataFrame([flat(row) for row in sweep_points(scenario, asked_points(asked, sobol, seed), row_of, processes=processes)])
+
+
+def whatif(
+    hardware: Name,
+    workload: Name,
+    *,
+    overrides: Mapping[str, object] | None = None,
+    nodes: int | None = None,
+    gpus: int | None = None,
+    placement: str | None = None,
+    batch: int | None = None,
+    precision: str | None = None,
+    stack: str | None = None,
+) -> DataFrame:
+    """Return a row for each resource, best first: the step with twice and infinitely much of it, and what that is worth.
+
+    Raise `SpecError` with everything that is wrong.
+    """
+    import pandas
+
+    scenario = Scenario(
+        str(hardware), str(workload), _texts(overrides), nodes, gpus, placement, batch, precision=precision, stack=stack
+    )  # fmt: skip
+    return pandas.DataFrame([flat(row) for row in whatif_document(ask_whatif(scenario))["resources"]])
 
 
 @dataclass(frozen=True, repr=False)
@@ -219,4 +277,4 @@ def _section(document: Mapping[str, Any]) -> str:
     )
 
 
-__all__ = ["Picture", "Result", "SpecError", "compare", "simulate"]
+__all__ = ["Picture", "Result", "SpecError", "compare", "simulate", "sweep", "whatif"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from calibration.import_trace import import_traces
-from sim.api import SpecError, compare, simulate
+from sim.api import SpecError, compare, simulate, sweep, whatif
 from sim.cli import main
 from sim.events import STALLS
 from tests.report.page.reading import Page
@@ -101,3 +101,25 @@ def test_mistakes_are_sentences() -> None:
 def test_importing_it_imports_nothing_heavy() -> None:
     code = "import sys, sim.api; print(*(name for name in ('pandas', 'matplotlib', 'scipy', 'torch', 'networkx') if name in sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == ""
+
+
+def test_a_sweep_is_single_runs_side_by_side() -> None:
+    found = sweep("p3.8xlarge", "resnet18", {"node.nic.bandwidth": "10..40 Gbps:2", "batch": [16, 32]}, nodes=2)
+    assert len(found) == 4 and found.problem.eq("").all()
+    for point in found.to_dict("records"):
+        overrides = {"node.nic.bandwidth": point["node.nic.bandwidth"]}
+        alone = simulate("p3.8xlarge", "resnet18", nodes=2, batch=int(point["batch"]), overrides=overrides)
+        assert point["step_time_s"] == alone.step_time
+
+
+def test_whatif_has_what_the_command_writes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["whatif", "p3.8xlarge", "alexnet", "--nodes", "2", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["resources"]
+    found = whatif("p3.8xlarge", "alexnet", nodes=2)
+    assert list(found.resource) == [row["resource"] for row in rows]
+    assert list(found.twice_step_time_s) == [row["twice"]["step_time_s"] for row in rows]
+
+
+def test_a_field_that_there_is_not_is_refused() -> None:
+    with pytest.raises(SpecError, match="bandwidth"):
+        sweep("p3.8xlarge", "resnet18", {"node.nic.bandwith": [1, 2]})
