@@ -200,7 +200,7 @@ def spot(
     interval: Annotated[
         str, typer.Option("--checkpoint-interval", metavar="auto|none|TIME", help="work between checkpoints; auto searches for the best")
     ] = "auto",
-    policy: Annotated[str | None, typer.Option(help="after a revocation: wait, or with asynchronous servers shrink or replace")] = None,
+    policy: Annotated[str | None, typer.Option(help="after a revocation: wait; shrink; replace: go on until another joins")] = None,
     mean_lifetime: MeanLifetime = None,
     trials: Annotated[int, typer.Option(min=2, help="courses that are drawn")] = 1000,
     batch: Batch = None,

@@ -100,6 +100,7 @@ def spot(scenario: Scenario, wanted: Wanted, documents: Documents, processes: in
         restore_time(nbytes),
         spot_price,
         sum(rate or 0.0 for rate in fixed),
+        in_step=not workload.training.stack.asynchronous,
     )
     interval = _interval(wanted, job, scenario.seed)
     outcomes = courses(job, interval, wanted.trials, scenario.seed)
@@ -108,6 +109,8 @@ def spot(scenario: Scenario, wanted: Wanted, documents: Documents, processes: in
             f"--checkpoint-interval {wanted.interval}: machines are revoked before a checkpoint is due, and the job never ends; write auto"
         )
     time, cost = _on_demand(machine, job, known)
+    if job.in_step and policy != "wait":
+        notes.append("workers are in step: all restart from the last checkpoint where one goes or joins, and fewer make smaller steps")
     return SpotAnswer(machine, found[-1], job, interval, outcomes, time, cost, notes)
 
 
@@ -124,11 +127,6 @@ def _policy(wanted: Wanted, workload: Workload) -> Policy:
     policy = next((known for known in POLICIES if known == name), None)
     if policy is None:
         raise SpecError(f"--policy {name}: write one of {', '.join(POLICIES)}")
-    if policy != "wait" and not stack.asynchronous:
-        raise SpecError(
-            f"--policy {policy}: workers of {stack.name} step together and none goes on without the others; write wait, or a stack with "
-            "asynchronous parameter servers"
-        )
     return policy
 
 

@@ -1,13 +1,15 @@
 """How long does a job take on machines that may be taken away, and what does it cost? A distribution over many drawn lives.
 
 Work flows at a speed that depends on how many workers are alive, in pieces that each end with a checkpoint; a piece of work counts once it
-is saved. What a revocation does is the policy: ``wait`` (synchronous training): all stop, go back to the last checkpoint, and wait for
-the replacement; ``shrink`` (asynchronous parameter servers): the others go on and nothing is lost, since variables live on the servers,
-which are rented on demand; ``replace``: as shrink, with a replacement, and where it replaces the chief, stock TensorFlow starts all of
-them from the last checkpoint (cake-lab/CM-DARE measured that rework). Where nobody is left, all are rented again.
+is saved. What a revocation does is the policy: ``wait``: all stop, go back to the last checkpoint, and wait for the replacement;
+``shrink``: the others go on; ``replace``: as shrink, until a replacement joins. Asynchronous workers lose nothing by that, since variables
+live on the servers, which are rented on demand; but where the chief is replaced, stock TensorFlow starts all of them from the last
+checkpoint (cake-lab/CM-DARE measured that rework). Workers in step restart together from the last checkpoint whenever one goes or joins
+(elastic training by torchrun: pytorch.org/docs/stable/elastic/train_script.html, all surviving workers are killed on failures and changes
+of membership). Where nobody is left, all are rented again.
 
-Limits: independent lives; a replacement can always be had; the page cache of a replacement is as warm as that of the others; servers
-and on-demand machines are never lost.
+Limits: the batch per worker stays, so that fewer of them make smaller steps; independent lives; a replacement can always be had; the
+page cache of a replacement is as warm as that of the others; servers and on-demand machines are never lost.
 """
 
 from __future__ import annotations
@@ -53,6 +55,13 @@ class SpotJob:
     """Of one worker."""
     fixed_price: float = 0.0
     """Of all machines that are never revoked, together."""
+    in_step: bool = False
+    """Whether workers train in step, so that all restart where one goes or joins; ``wait`` takes them to."""
+
+    @property
+    def restarts(self) -> bool:
+        """Return whether all go back to the last checkpoint where one goes or joins."""
+        return self.in_step or self.policy == "wait"
 
 
 class Outcome(NamedTuple):
@@ -163,13 +172,13 @@ class _Course:
 
     def rejoin(self, worker: int) -> None:
         self.join(worker)
-        if self.job.policy == "wait" or (self.job.policy == "replace" and worker == 0):
+        if self.job.restarts or (self.job.policy == "replace" and worker == 0):
             self.lost += self.progress.go_back(self.job.restore)
 
     def revoke(self, worker: int) -> None:
         self.alive.remove(worker)
         self.revocations += 1
-        if self.job.policy == "wait":
+        if self.job.restarts:
             self.lost += self.progress.go_back(self.job.restore)
         again = [worker] if self.job.policy != "shrink" else list(range(len(self.job.speeds))) if not self.alive else []
         for each in again:

@@ -164,6 +164,24 @@ def test_work_by_hand() -> None:
     assert found.cost == pytest.approx(142.0)
 
 
+@pytest.mark.parametrize(
+    ("policy", "time", "lost"),
+    [
+        # by both: 40 samples to 20 s, saved at 25, 30 more to 40 s; 2 s of reading; alone: 60 samples, checkpoints at 80 and 100
+        ("shrink", 40 + 2 + 60 / 1 + 2 * 5, 30.0),
+        # alone: 8 more from 42 s to 50, when the replacement joins; 2 s of reading, then 60 samples by both
+        ("replace", 50 + 2 + 60 / 2 + 2 * 5, 30.0 + 8.0),
+        # as replace, with nothing computed meanwhile
+        ("wait", 50 + 2 + 60 / 2 + 2 * 5, 30.0),
+    ],
+)
+def test_workers_in_step_restart_where_one_goes_or_joins(policy: Policy, time: float, lost: float) -> None:
+    """100 samples at 1/s alone and 2/s together, a checkpoint of 5 s each 40 samples; one of two is revoked at 40 s, by hand."""
+    job = SpotJob(100.0, (1.0, 2.0), Exponential(1.0), policy, replacement=10.0, checkpoint=5.0, restore=2.0, in_step=True)
+    found = course(_with(job, _Scripted([40.0, math.inf, math.inf])), 40.0, np.random.default_rng(0))
+    assert (found.time, found.lost, found.revocations) == (pytest.approx(time), pytest.approx(lost), 1)
+
+
 def test_a_job_that_would_never_end_is_refused() -> None:
     job = SpotJob(1e6, (1.0,), Exponential(1.0), "wait", replacement=1.0, checkpoint=60.0)
     with pytest.raises(SpecError, match="faster than a checkpoint"):
