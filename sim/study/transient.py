@@ -5,8 +5,8 @@ is saved. What a revocation does is the policy: ``wait``: all stop, go back to t
 ``shrink``: the others go on; ``replace``: as shrink, until a replacement joins. Asynchronous workers lose nothing by that, since variables
 live on the servers, which are rented on demand; but where the chief is replaced, stock TensorFlow starts all of them from the last
 checkpoint (cake-lab/CM-DARE measured that rework). Workers in step restart together from the last checkpoint whenever one goes or joins
-(elastic training by torchrun: pytorch.org/docs/stable/elastic/train_script.html, all surviving workers are killed on failures and changes
-of membership). Where nobody is left, all are rented again.
+(elastic training by torchrun: pytorch.org/docs/stable/elastic/run.html, "Membership Changes": existing workers are stopped, a new group
+starts). Where nobody is left, all are rented again.
 
 Limits: the batch per worker stays, so that fewer of them make smaller steps; independent lives; a replacement can always be had; the
 page cache of a replacement is as warm as that of the others; servers and on-demand machines are never lost.
