@@ -11,7 +11,6 @@ Limits: loaders run on into the next epoch, as if it followed at once; burst cre
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections.abc import Generator, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,7 +18,7 @@ from itertools import accumulate, pairwise
 
 import simpy
 
-from sim.analysis.stalls import Blame, Window, resource_table, stall_table
+from sim.analysis.stalls import Blame, Window, resource_table, stall_table, whole_steps
 from sim.analysis.steady_state import Period, PeriodDetector, State, settled, warm_up
 from sim.cluster.build import Built, Slot, build
 from sim.cluster.network import Network
@@ -152,6 +151,8 @@ class EpochRun:
         self._covered: int | None = None
         """Step of the first job up to which windows stand; None in the warm-up."""
         self._over = False
+        self._told = 0.0
+        """Time up to which the log is complete."""
         self._interval: float | None = None
         self._most = MOST_DRAWN_STEPS if scene.draws else MOST_LIVE_STEPS
         self._burst = {slot: credits.left for slot, credits in scene.credits.items()}
@@ -181,7 +182,7 @@ class EpochRun:
         if self._covered is None:
             self._covered = self._stretch().first % last
         self._cover(last)
-        self._drain(self.env.now)
+        self._drain()
         return [self._epoch(job) for job in range(len(self.scene.jobs))]
 
     def _stretch(self) -> Period:
@@ -357,21 +358,14 @@ class EpochRun:
 
     # --- outcome -------------------------------------------------------------------------------------------------
 
-    def _drain(self, end: float) -> None:
-        """Go on until the log tells all of every wait that began before *end*, and one whole step of each job."""
+    def _drain(self) -> None:
+        """Go on until the log tells one whole step of each job, and all of every wait that began before now or that step's end."""
         self._skipped.succeed()
-        while any(start < end for _, start in self.log.waiting_since.values()) or any(len(live.boundaries) < 2 for live in self._live):
+        while any(len(live.boundaries) < 2 for live in self._live):
             self.env.step()
-
-    def _own_windows(self, job: int) -> list[Window]:
-        """Return the windows moved to whole steps of *job*; a period stays as long as it was."""
-        times = self._live[job].boundaries
-        found = []
-        for window in self.windows if job else ():
-            first, last = (max(0, bisect_right(times, end) - 1) for end in (window.start, window.end))
-            if last > first:
-                found.append(Window(times[first], times[last], last - first, window.repeats))
-        return found or ([Window(times[-2], times[-1], 1)] if job else self.windows)
+        self._told = self.env.now  # at which other ranks may still have to end the same step
+        while any(start < self._told for _, start in self.log.waiting_since.values()):
+            self.env.step()
 
     def _own_interval(self, job: int) -> float | None:
         """Return how far the mean of a later job's steps may be off, where they are not exact."""
@@ -379,7 +373,8 @@ class EpochRun:
         return found.half_width if found else None
 
     def _epoch(self, job: int) -> Epoch:
-        times, windows, due = self._live[job].boundaries, self._own_windows(job), self.scene.steps[job]
+        times, due = self._live[job].boundaries, self.scene.steps[job]
+        windows = whole_steps(self.windows, times, self._told) if job else self.windows
         steps = sum(window.steps * window.repeats for window in windows)
         step_time = sum((window.end - window.start) * window.repeats for window in windows) / steps
         done = min(due, len(times) - 1)

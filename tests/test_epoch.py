@@ -12,7 +12,7 @@ from sim.events import Cause
 from sim.report.document import run_document
 from sim.simulate import simulate
 from sim.training.job import Job
-from tests.harness import layer, machine, run, toy_workload, volume
+from tests.harness import cluster, layer, machine, run, toy_node, toy_workload, volume
 
 
 def both(hardware, workload, **keys):
@@ -260,3 +260,36 @@ def test_equal_segments_do_not_make_a_false_period():
     ]
     found = simulate(hardware, jobs).jobs
     assert [job.warm.step_time for job in found] == pytest.approx([0.05, 1.0])
+
+
+@st.composite
+def beside_each_other(draw):
+    """Two jobs that share the NIC, and the disk, of the middle one of three nodes; their steps and epochs differ up to a hundredfold."""
+    jobs = []
+    for nodes, gpu in (((0, 1), 0), ((1, 2), 1)):
+        loader = draw(st.sampled_from(["synthetic", "pytorch"]))
+        workload = toy_workload(
+            [layer(draw(st.floats(0.01, 1.0)), 0.02, draw(st.sampled_from([1000, 10**7])))],
+            loader=loader,
+            prep=draw(st.floats(0.0, 1.0)),
+            samples=draw(st.sampled_from([1, 2, 20, 120])),
+            inputs={"num_workers": 2} if loader == "pytorch" else {},
+            stack={"launch_cpu": "3 ms"},
+        )
+        jobs.append(Job(workload, tuple(Placement(node, (gpu,)) for node in nodes), draw(st.sampled_from([0.0, 0.7])) if jobs else 0.0))
+    return jobs
+
+
+def with_slow_memory(node):
+    """Passes over weights and gradients then take time, and a step ends with one: 0.16 s of SGD's for 10 million parameters."""
+    return node.model_copy(update={"gpu": node.gpu.model_copy(update={"memory_bandwidth": 1e9})})
+
+
+@settings(max_examples=25)
+@given(jobs=beside_each_other(), fold=st.booleans(), exact=st.booleans())
+def test_stalls_of_jobs_side_by_side_sum_to_their_steps(jobs, fold, exact):
+    """Conservation: of each job, however short the first one's epoch is beside a step of the other, or how far they drift apart."""
+    nodes = (toy_node(2, disk=volume(bandwidth=1e8)), toy_node(2, nic=5e8, disk=volume(bandwidth=1e7)), toy_node(2, disk=volume()))
+    for job in simulate(cluster(*map(with_slow_memory, nodes)), jobs, fold=fold, exact=exact).jobs:
+        for epoch in (job.first, job.warm):
+            assert sum(epoch.stalls.values()) == pytest.approx(epoch.step_time, rel=1e-9)

@@ -51,6 +51,20 @@ def blame(log: EventLog, windows: Sequence[Window]) -> list[list[Blame]]:
     return [_blame(log, evidence, window) for window in windows]
 
 
+def whole_steps(windows: Iterable[Window], times: Sequence[float], until: float) -> list[Window]:
+    """Return *windows* moved to whole steps of another job, whose steps begin and end at *times*; each stands for as many as before.
+
+    Where none holds a step: the last one that ends by *until* (s), or the first.
+    """
+    found = []
+    for window in windows:
+        first, last = (max(0, bisect_right(times, end) - 1) for end in (window.start, window.end))
+        if last > first:
+            found.append(Window(times[first], times[last], last - first, window.repeats))
+    last = max(1, bisect_right(times, until) - 1)
+    return found or [Window(times[last - 1], times[last], 1)]
+
+
 def stall_table(resources: Iterable[Blame]) -> dict[Cause, float]:
     """Return the seconds of each cause in *resources* (as of `resource_table`: per step, so that they sum to the step time)."""
     table = dict.fromkeys(STALLS, 0.0)

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from sim.analysis.stalls import Window, blame, resource_table, stall_table
+from sim.analysis.stalls import Window, blame, resource_table, stall_table, whole_steps
 from sim.events import STALLS, Cause, EventLog, Rank, Wait, Work
 
 GPU, CPU, DISK = "gpu", "cpu cores", "disk"
@@ -119,3 +119,12 @@ def test_jobs_are_told_apart() -> None:
     )
     assert stall_table(resource_table(found, [Window(0, 2, 1)], job=1))[Cause.INTERCONNECT] == 2
     assert sum(stall_table(resource_table(found, [Window(0, 2, 1)], job=0)).values()) == 0
+
+
+def test_windows_are_moved_to_whole_steps_of_another_job() -> None:
+    """By hand: steps of 3 s from 1 s on; [2, 9] reaches from 1 to 7, and a window within one step holds none."""
+    times = [1.0, 4.0, 7.0, 10.0]
+    assert whole_steps([Window(2, 9, 5, 3.0)], times, 10.0) == [Window(1, 7, 2, 3.0)]
+    assert whole_steps([Window(0, 4, 5)], times, 10.0) == [Window(1, 4, 1)]
+    assert whole_steps([Window(5, 6, 9)], times, 9.9) == [Window(4, 7, 1)]
+    assert whole_steps([], times, 2.0) == [Window(1, 4, 1)]
