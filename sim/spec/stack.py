@@ -16,6 +16,15 @@ from sim.spec.servers import Servers
 
 Strategy = Literal["ddp", "apex", "apex_per_tensor", "flat", "horovod", "parameter_server", "parameter_server_async"]
 
+OTHER_ALGORITHMS = ("Hierarchical", "RackHierarchical", "HalvingDoubling")
+"""All-reduces that NCCL does not have (Horovod's, Gloo's and MPI's); each is asked for alone in ``nccl_algo``."""
+
+
+def other_algorithm(asked: str | None) -> str | None:
+    """Return the algorithm that NCCL does not have which *asked* names, if it does."""
+    name = (asked or "").replace("_", "").lower()
+    return next((known for known in OTHER_ALGORITHMS if known.lower() == name), None)
+
 
 class Fusion(Spec):
     """Horovod's tensor fusion and what its background thread does each cycle."""
@@ -131,7 +140,7 @@ class Stack(Spec):
     nccl: str = "2.10"
     """Version whose rules choose algorithm and protocol of each message."""
     nccl_algo: str | None = None
-    """What NCCL_ALGO says, such as ``Ring`` or ``^Tree``; or Hierarchical or HalvingDoubling, which NCCL does not have."""
+    """What NCCL_ALGO says, such as ``Ring`` or ``^Tree``; or one of ``OTHER_ALGORITHMS``."""
     nccl_proto: str | None = None
     """What NCCL_PROTO says: ``LL``, ``LL128``, ``Simple``, a list of them, or ``^LL``."""
     channels: Count | None = None
@@ -160,6 +169,11 @@ class Stack(Spec):
         )
         forced = [name for name in ("nccl_algo", "nccl_proto", "channels") if getattr(self, name) is not None]
         yield gloo and bool(forced), f"{', '.join(forced)}: NCCL's, but the backend is gloo; leave it out, or write backend: nccl"
+        other = other_algorithm(self.nccl_algo)
+        yield (
+            bool(other and self.nccl_proto),
+            f"nccl_proto {self.nccl_proto}: NCCL's protocols carry NCCL's algorithms; {other} has none, so leave it out",
+        )
         yield (
             self.uses_servers and not self.servers,
             f"strategy {self.strategy} needs a servers block; write servers: {{count: 1, source: ...}}",

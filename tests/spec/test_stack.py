@@ -17,6 +17,10 @@ CONTRADICTIONS = {
     (f"fusion={FUSION}",): "fusion is Horovod's, but the strategy is ddp; leave it out, or write strategy: horovod",
     ("cuda_graphs=true", "blocking_scalar_all_reduces=1"): "cuda_graphs cannot capture work of the host: horovod, gloo, parameter servers "
     "and blocking_scalar_all_reduces; leave them out, or write cuda_graphs: false",
+    (
+        "nccl_algo=halving_doubling",
+        "nccl_proto=LL",
+    ): "nccl_proto LL: NCCL's protocols carry NCCL's algorithms; HalvingDoubling has none, so leave it out",
     ("backend=gloo",): "backend gloo needs a gloo_transport; write gloo_transport: tcp-single-flow",
     ("gloo_transport=tcp-single-flow",): "gloo_transport is gloo's, but the backend is nccl; leave it out, or write backend: gloo",
     ("backend=gloo", "gloo_transport=tcp-single-flow", "channels=2"): "channels: NCCL's, but the backend is gloo; leave it out, "

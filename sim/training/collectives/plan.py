@@ -18,6 +18,7 @@ from sim.cluster.build import Slot
 from sim.cluster.fabric import NOTHING, Crossed
 from sim.events import Cause
 from sim.spec.hardware import Fabric
+from sim.spec.stack import other_algorithm
 from sim.spec.yaml import SpecError
 from sim.training.collectives.channels import ring_channels
 from sim.training.collectives.layout import Layout
@@ -26,7 +27,7 @@ from sim.training.collectives.nccl_constants import NCCL_2_30, constants_of
 from sim.training.collectives.nccl_cost import Machine
 from sim.training.collectives.pricing import cost
 from sim.training.collectives.traffic import CORE, CORE_LIMIT, CORES, FABRIC, TIER, Cost, Edge, Load, Part
-from sim.training.collectives.tuner import OTHERS, choose
+from sim.training.collectives.tuner import choose
 from sim.training.operations import Op
 
 __all__ = [
@@ -48,9 +49,9 @@ __all__ = [
 OPS: tuple[Op, ...] = get_args(Op)
 
 CORES_COPY = "CPU cores that copy for the network"
+"""What a collective waits for where a transport takes the host's cores."""
 OF_BROADCAST = " of broadcasting buffers"
 """Ends the name of a latency that the broadcast of buffers waits for: another remedy than for that of gradients."""
-"""What a collective waits for where a transport takes the host's cores."""
 
 Live = Mapping[str, Mapping[str, str]]
 """The network's name of each physical link, by slot."""
@@ -181,8 +182,7 @@ class CollectivePlan:
     @cached_property
     def forced(self) -> str | None:
         """Return the algorithm of another library that is asked for by name."""
-        asked = (self.tuning.algorithms or "").replace("_", "").lower()
-        return next((name for name in OTHERS if name.lower() == asked), None)
+        return other_algorithm(self.tuning.algorithms)
 
     @cached_property
     def _loads(self) -> list[tuple[str, float, Load]]:

@@ -15,6 +15,7 @@ from collections.abc import Collection
 from functools import lru_cache
 from typing import NamedTuple, get_args
 
+from sim.spec.stack import OTHER_ALGORITHMS
 from sim.spec.yaml import SpecError
 from sim.training.collectives import nccl_constants as nccl
 from sim.training.collectives.nccl_constants import PROTOCOLS, Constants, constants_of
@@ -23,8 +24,6 @@ from sim.training.collectives.nccl_cost import GATHERS, Case, Collective, Machin
 __all__ = ["Choice", "Considered", "Machine", "Pattern", "choose"]
 
 COLLECTIVES: tuple[Collective, ...] = get_args(Collective)
-OTHERS = ("Hierarchical", "RackHierarchical", "HalvingDoubling")
-"""Algorithms of all-reduces that NCCL does not have: Horovod's, Gloo's and MPI's."""
 
 
 class Considered(NamedTuple):
@@ -209,7 +208,7 @@ def _listed(variable: str, text: str, known: Collection[str], constants: Constan
     asked = [name.strip() for name in text.strip().removeprefix("^").split(",")]
     for name in asked:
         if name.lower() not in spelled:
-            others = f"; of all_reduce also one alone of {', '.join(OTHERS)}" if variable == "NCCL_ALGO" else ""
+            others = f"; of all_reduce also one alone of {', '.join(OTHER_ALGORITHMS)}" if variable == "NCCL_ALGO" else ""
             raise SpecError(f"{variable}: '{name}' is no name that NCCL {constants.name} knows; write some of {', '.join(known)}{others}")
     found = frozenset(spelled[name.lower()] for name in asked)
     return frozenset(known) - found if text.strip().startswith("^") else found
