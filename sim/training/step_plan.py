@@ -14,17 +14,23 @@ from functools import lru_cache
 from itertools import accumulate
 from typing import NamedTuple, cast
 
-from sim.cluster.gpu import Kernels, layer_time, memory_time
+from sim.cluster.gpu import Kernels, memory_time
 from sim.spec.hardware import Gpu
 from sim.spec.segments import recomputed, segments
 from sim.spec.workload import Layer, Workload
-from sim.training.exchange_plan import BucketPlan, ExchangePlan, gradient_bytes, gradient_volume, plan_exchange
+from sim.training.cuts import Cut, Program, programs
+from sim.training.exchange_plan import BucketPlan, gradient_bytes, gradient_volume
+from sim.training.layer_times import layer_times
 from sim.training.operations import Operation
 
 _OPTIMIZER_KERNELS = {"foreach": 0.05, "fused": 0.01}
 """Launches per parameter tensor: multi-tensor chunks, one fused kernel per chunk (torch.optim); else one set of kernels each."""
 _CLIPPING_PASSES = 3.0
 """Gradients are read for their norm, then read and written (torch.nn.utils.clip_grad_norm_)."""
+
+
+_new = tuple.__new__
+"""Makes a NamedTuple of as many fields as it has, in half the time; a plan has thousands."""
 
 
 class Segment(NamedTuple):
@@ -71,36 +77,13 @@ class _Timeline:
         self.host = 0.0
         self.gpu = 0.0
 
-    def run(self, kernels: Kernels) -> Segment:
-        """Launch and run *kernels*; return their GPU time and the wait for the host."""
-        self.host += kernels.launches * self.launch_cpu
-        last_kernel = kernels.time / max(kernels.launches, 1.0)
-        stall = max(0.0, self.host + last_kernel - (self.gpu + kernels.time))
-        self.gpu += kernels.time + stall
-        return Segment(kernels.time, stall)
-
-
-class _Program:
-    """The segments of one pass, cut at its operations."""
-
-    def __init__(self) -> None:
-        self.segments: list[Segment] = []
-        self.operations: list[Operation] = []
-        self._pending: list[Segment] = []
-
-    def run(self, segment: Segment) -> None:
-        """Add work."""
-        self._pending.append(segment)
-
-    def start(self, operation: Operation) -> None:
-        """End the segment with *operation*."""
-        self.segments.append(_add(self._pending)._replace(bucket=operation.bucket, meets=operation.bucket < 0))
-        self.operations.append(operation)
-        self._pending = []
-
-    def close(self) -> tuple[Segment, ...]:
-        """Return the segments, the rest of the work in the last."""
-        return (*self.segments, _add(self._pending)) if self._pending else tuple(self.segments)
+    def run(self, time: float, launches: float) -> Segment:
+        """Launch and run kernels of *time* seconds; return their GPU time and the wait for the host."""
+        self.host += launches * self.launch_cpu
+        last_kernel = time / launches if launches > 1.0 else time
+        stall = max(0.0, self.host + last_kernel - (self.gpu + time))
+        self.gpu += time + stall
+        return _new(Segment, (time, stall, -1, False))
 
 
 class _Pass(NamedTuple):
@@ -144,27 +127,30 @@ class _Asked(NamedTuple):
 def _plans(different: tuple[_Asked, ...], ranks: int) -> dict[_Asked, StepPlan]:
     """Return the plan of each of *different* machines of one job."""
     passes = [_one_pass(asked) for asked in different]
-    exchange = plan_exchange(different[0].workload, [max(times) for times in zip(*(found.ready for found in passes), strict=True)], ranks)
-    return {asked: _plan(*asked, found, exchange, ranks) for asked, found in zip(different, passes, strict=True)}
+    ready = [max(times) for times in zip(*(found.ready for found in passes), strict=True)]
+    exchanged = programs(different[0].workload, ready, ranks)
+    return {asked: _plan(*asked, found, exchanged, ranks) for asked, found in zip(different, passes, strict=True)}
 
 
 @lru_cache(maxsize=128)
 def _one_pass(asked: _Asked) -> _Pass:
     workload, gpu, cpu_speed = asked
-    training, layers = workload.training, workload.model.layers
-    stack, batch, precision = workload.layer_stack, training.batch, training.precision
+    layers, stack, factor = workload.model.layers, workload.training.stack, workload.training.compute_factor
+    times, launched = layer_times(workload, gpu), not stack.cuda_graphs
     timeline = _Timeline(stack.launch_cpu / cpu_speed)
     if stack.cuda_graphs:
         timeline.host = timeline.launch_cpu
 
-    def run(layer: Layer, backward: bool) -> Segment:
-        kernels = layer_time(layer, gpu, precision, stack, batch, backward)
-        return timeline.run(Kernels(kernels.time * training.compute_factor, 0.0 if stack.cuda_graphs else kernels.launches))
+    def run_forward(index: int) -> Segment:
+        return timeline.run(times.forward[index] * factor, times.forward_launches[index] * launched)
 
-    forward = [run(layer, False) for layer in layers]
+    def run_backward(index: int) -> Segment:
+        return timeline.run(times.backward[index] * factor, times.backward_launches[index] * launched)
+
+    forward = [run_forward(index) for index in range(len(layers))]
     again = recomputed(segments(workload))
     backward = [
-        _add([*(run(layers[other], False) for other in again.get(index, ())), run(layers[index], True)])
+        _add([*map(run_forward, again[index]), run_backward(index)]) if index in again else run_backward(index)
         for index in reversed(range(len(layers)))
     ]
     ends = list(accumulate(segment.compute + segment.launch for segment in backward))
@@ -172,53 +158,34 @@ def _one_pass(asked: _Asked) -> _Pass:
     return _Pass(forward, backward, ready, max(0.0, timeline.gpu - timeline.host))
 
 
-def _plan(workload: Workload, gpu: Gpu, cpu_speed: float, found: _Pass, exchange: ExchangePlan, ranks: int) -> StepPlan:
-    stack, count = workload.training.stack, workload.training.gradient_accumulation_steps
-    whole, silent = exchange, exchange._replace(between=(), buckets=())
-    kinds = [whole] * count
-    if count > 1 and stack.no_sync:
-        kinds = [silent, *[silent._replace(before=())] * (count - 2), whole._replace(before=())]
-    known = {id(kind): _micro_batch(workload, gpu, found, kind) for kind in kinds}
+def _plan(workload: Workload, gpu: Gpu, cpu_speed: float, found: _Pass, exchanged: Sequence[Program], ranks: int) -> StepPlan:
+    stack = workload.training.stack
+    known = {id(program): _micro_batch(workload, gpu, found, program) for program in exchanged}
     # a parameter server runs the optimizer
     optimizer = Segment(0.0, 0.0) if stack.uses_servers else _optimizer(workload, gpu, stack.launch_cpu / cpu_speed, ranks, found.lead)
-    extra = stack.distributed_overhead if exchange.buckets else 0.0
+    extra = stack.distributed_overhead if exchanged[-1].buckets else 0.0
     if stack.gradient_clipping:
         extra += memory_time(_CLIPPING_PASSES * gradient_volume(workload), gpu)
-    return StepPlan(tuple(known[id(kind)] for kind in kinds), optimizer._replace(compute=optimizer.compute + extra))
+    return StepPlan(tuple(known[id(program)] for program in exchanged), optimizer._replace(compute=optimizer.compute + extra))
 
 
-def _micro_batch(workload: Workload, gpu: Gpu, found: _Pass, exchange: ExchangePlan) -> MicroBatch:
-    forward, backward = _Program(), _Program()
-    for operation in exchange.before:
-        forward.start(operation)
-    for place, segment in enumerate(found.forward):
-        forward.run(segment)
-        if place in exchange.norms:
-            forward.start(exchange.norms[place][0])
-    for operation in exchange.between:
-        forward.start(operation)
-    copies = [_work(bucket.copied / 2, bucket.payload.before, workload, gpu, bucket) for bucket in exchange.buckets]
-    _cut_backward(backward, workload, found.backward, exchange, copies)
-    after = sum(_work(bucket.copied / 2, bucket.payload.after, workload, gpu) for bucket in exchange.buckets)
-    return MicroBatch(forward.close(), backward.close(), Segment(after, 0.0), (*forward.operations, *backward.operations))
+def _micro_batch(workload: Workload, gpu: Gpu, found: _Pass, program: Program) -> MicroBatch:
+    copies = [_work(bucket.copied / 2, bucket.payload.before, workload, gpu, bucket) for bucket in program.buckets]
+    after = sum(_work(bucket.copied / 2, bucket.payload.after, workload, gpu) for bucket in program.buckets)
+    operations = tuple(cut.operation for cut in (*program.forward, *program.backward))
+    forward, backward = _cut(found.forward, program.forward, copies), _cut(found.backward, program.backward, copies)
+    return MicroBatch(forward, backward, Segment(after, 0.0), operations)
 
 
-def _cut_backward(
-    program: _Program, workload: Workload, segments: Sequence[Segment], exchange: ExchangePlan, copies: Sequence[float]
-) -> None:
-    """Run backward; each bucket is filled (*copies*, s) as soon as its tensors are there, without overlap after the last layer."""
-    layers, overlap = workload.model.layers, workload.training.stack.overlap
-    waiting = list(zip(exchange.buckets, copies, strict=True))[::-1]
-    tensors = 0
-    for place in reversed(range(len(layers))):
-        program.run(segments[len(layers) - 1 - place])
-        if place in exchange.norms:
-            program.start(exchange.norms[place][1])
-        tensors += len(layers[place].gradients)
-        while waiting and waiting[-1][0].last < tensors and (overlap or place == 0):
-            bucket, copy = waiting.pop()
-            program.run(Segment(copy, 0.0))
-            program.start(bucket.operation)
+def _cut(layers: Sequence[Segment], cuts: Sequence[Cut], copies: Sequence[float]) -> tuple[Segment, ...]:
+    """Return the pass over *layers*, each of *cuts* at the end of a segment; *copies* (s) are those that fill each bucket."""
+    found, done = [], 0
+    for until, operation, bucket in cuts:
+        compute, launch, *_ = _add(layers[done:until])
+        copy = copies[bucket] if bucket >= 0 else 0.0
+        found.append(Segment(compute + copy, launch, operation.bucket, operation.bucket < 0))
+        done = until
+    return (*found, _add(layers[done:])) if done < len(layers) else tuple(found)
 
 
 def _work(copied: float, traffic: float, workload: Workload, gpu: Gpu, compressed: BucketPlan | None = None) -> float:
@@ -274,5 +241,5 @@ def _optimizer(workload: Workload, gpu: Gpu, launch_cpu: float, ranks: int, lead
     return Segment(busy, max(0.0, waits - ahead) + gradient_checks(workload) * launch_cpu)
 
 
-def _add(segments: list[Segment]) -> Segment:
-    return Segment(sum(segment.compute for segment in segments), sum(segment.launch for segment in segments))
+def _add(segments: Sequence[Segment]) -> Segment:
+    return Segment(sum([segment.compute for segment in segments]), sum([segment.launch for segment in segments]))

@@ -1,0 +1,37 @@
+"""Are two descriptions made of the same parts? Keys of caches: compared by identity, never field by field.
+
+Descriptions are frozen, and a copy with one field changed shares all its others, so what was worked out of the same objects need not be
+worked out again. Another object means work done again, never a wrong answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable
+from typing import Any
+
+from sim.spec.fields import Spec
+
+
+class Same:
+    """Objects as a key for `functools.lru_cache`: equal where *key* is, which holds identities of parts of what is *held*.
+
+    A cache keeps the key it has seen, and with it what is held: so no identity is used again while it is there.
+    """
+
+    __slots__ = ("_hash", "held", "key")
+
+    def __init__(self, key: Hashable, *held: object) -> None:
+        self.key = key
+        self.held: tuple[Any, ...] = held
+        self._hash = hash(key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Same) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
+def parts(spec: Spec, besides: Collection[str] = ()) -> tuple[int, ...]:
+    """Return the identities of the fields of *spec*, *besides* some."""
+    return tuple([id(value) for name, value in spec.__dict__.items() if name not in besides])

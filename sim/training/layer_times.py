@@ -1,0 +1,57 @@
+"""How long does each layer of a workload take on a GPU, and how many launches? Worked out once for all runs that change neither.
+
+What layers take follows from layer table, batch, precision, software stack and GPU (`sim.cluster.gpu`). Calibration, what-ifs and sweeps
+ask for the same job again and again, on another network, with more ranks or with all layer times longer: none of that changes a layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from sim.cluster.gpu import layer_time
+from sim.spec.hardware import Gpu
+from sim.spec.identity import Same, parts
+from sim.spec.workload import Workload
+
+_KEPT: Final = 512
+"""Jobs kept, of about 60 KB each where there are a thousand layers."""
+_OF_HOST: Final = frozenset({"launch_cpu"})
+_OF_SPREAD: Final = frozenset({"compute_cv", "persistent_cv"})
+"""Fields that no layer's work depends on, and that calibration moves."""
+
+
+class LayerTimes(NamedTuple):
+    """GPU seconds and launches of each layer in the order of the table, forward and backward."""
+
+    forward: tuple[float, ...]
+    forward_launches: tuple[float, ...]
+    backward: tuple[float, ...]
+    backward_launches: tuple[float, ...]
+
+
+def layer_times(workload: Workload, gpu: Gpu) -> LayerTimes:
+    """Return what each layer of *workload* takes on *gpu*, but for the training's own ``compute_factor``."""
+    return _worked_out(Same((same_layers(workload), parts(gpu, _OF_SPREAD)), workload, gpu))
+
+
+def same_layers(workload: Workload) -> Hashable:
+    """Return what two workloads share whose layers ask the same of a GPU and of the network."""
+    training = workload.training
+    return id(workload.model), training.batch, training.precision, parts(training.stack, _OF_HOST)
+
+
+@lru_cache(maxsize=_KEPT)
+def _worked_out(asked: Same) -> LayerTimes:
+    workload, gpu = asked.held
+    training, stack = workload.training, workload.layer_stack
+    forward, backward = (
+        [layer_time(layer, gpu, training.precision, stack, training.batch, way) for layer in workload.model.layers] for way in (False, True)
+    )
+    return LayerTimes(
+        tuple(kernels.time for kernels in forward),
+        tuple(kernels.launches for kernels in forward),
+        tuple(kernels.time for kernels in backward),
+        tuple(kernels.launches for kernels in backward),
+    )

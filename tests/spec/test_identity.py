@@ -1,0 +1,35 @@
+"""Are parts compared by identity, and kept while a cache keeps them? Oracle: Python's own."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from sim.spec.identity import Same, parts
+from tests.harness import toy_node
+
+
+def test_a_copy_shares_what_it_does_not_change() -> None:
+    gpu = toy_node().gpu
+    slower = gpu.model_copy(update={"memory_bandwidth": gpu.memory_bandwidth / 2})
+    assert parts(gpu) == parts(gpu.model_copy())
+    assert parts(gpu) != parts(slower)
+    assert parts(gpu, {"memory_bandwidth"}) == parts(slower, {"memory_bandwidth"})
+
+
+def test_a_cache_keeps_alive_what_its_keys_name() -> None:
+    """Were they let go, their identities would come again, in other objects."""
+    asked = []
+
+    @lru_cache(maxsize=1000)
+    def find(same: Same) -> float:
+        asked.append(same)
+        return float(same.held[0].memory_bandwidth)
+
+    for bandwidth in range(1, 200):
+        gpu = toy_node().gpu.model_copy(update={"memory_bandwidth": float(bandwidth)})
+        assert find(Same(parts(gpu), gpu)) == bandwidth
+    assert len(asked) == 199
+    gpu = toy_node().gpu
+    assert find(Same(parts(gpu), gpu)) == find(Same(parts(gpu.model_copy()), gpu.model_copy()))
+    assert len(asked) == 200
+    assert Same(1) != 1

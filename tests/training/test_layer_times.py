@@ -1,0 +1,66 @@
+"""Are layer times those of the layer model, whatever was asked before? Oracle: `sim.cluster.gpu.layer_time`, layer by layer."""
+
+from __future__ import annotations
+
+import pytest
+
+from sim.cluster.gpu import layer_time
+from sim.spec.hardware import Gpu
+from sim.spec.library import load_part, load_workload
+from sim.spec.workload import Workload
+from sim.training.layer_times import layer_times
+
+
+def one_by_one(workload: Workload, gpu: Gpu) -> list[list[float]]:
+    training, stack = workload.training, workload.layer_stack
+    ways = (
+        [layer_time(layer, gpu, training.precision, stack, training.batch, way) for layer in workload.model.layers] for way in (False, True)
+    )
+    return [[kernels[place] for kernels in way] for way in ways for place in (0, 1)]
+
+
+def moved(workload: Workload, part: str, **changed: object) -> Workload:
+    training = workload.training
+    if part == "stack":
+        changed = {"stack": training.stack.model_copy(update=changed)}
+    return workload.model_copy(update={"training": training.model_copy(update=changed)})
+
+
+V100 = load_part(Gpu, "v100-sxm2-16gb", "hardware/parts/gpus")
+BERT = load_workload("bert-large-seq384").spec
+
+WORKLOADS = {
+    "as it is": BERT,
+    "batch": moved(BERT, "training", batch=3),
+    "precision": moved(BERT, "training", precision="amp_fp16"),
+    "launches": moved(BERT, "stack", launch_cpu=BERT.training.stack.launch_cpu * 2),
+    "user's factor": moved(BERT, "training", compute_factor=2.0),
+    "stack's factor": moved(BERT, "stack", compute_factor=2.0),
+    "fused": moved(BERT, "stack", elementwise_traffic=0.5),
+    "composed": moved(BERT, "stack", composed_traffic=1.5),
+    "another model": load_workload("gpt2").spec,
+}
+GPUS = {
+    "as it is": V100,
+    "memory": V100.model_copy(update={"memory_bandwidth": V100.memory_bandwidth / 2}),
+    "peak": V100.model_copy(update={"peak": {kind: peak / 2 for kind, peak in V100.peak.items()}}),
+    "spread": V100.model_copy(update={"compute_cv": 0.1, "persistent_cv": 0.1}),
+}
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+@pytest.mark.parametrize("gpu", GPUS)
+def test_times_are_those_of_the_layer_model(workload: str, gpu: str) -> None:
+    """Every case after all others have been asked, so that each finds the answers to the others kept."""
+    for other in WORKLOADS.values():
+        for device in GPUS.values():
+            layer_times(other, device)
+    found = layer_times(WORKLOADS[workload], GPUS[gpu])
+    assert list(map(list, found)) == one_by_one(WORKLOADS[workload], GPUS[gpu])
+
+
+def test_what_changes_no_layer_is_not_worked_out_again() -> None:
+    plain = layer_times(BERT, V100)
+    for same in ("as it is", "launches", "user's factor"):
+        assert layer_times(WORKLOADS[same], GPUS["spread"]) is plain
+    assert layer_times(WORKLOADS["batch"], V100) is not plain
