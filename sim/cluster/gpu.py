@@ -3,7 +3,7 @@
 A layer takes ``max(FLOP / (peak * e_op(time of one kernel at peak)), bytes / (memory bandwidth * e_mem))`` plus the least time of
 its kernels (Williams, Waterman and Patterson, CACM 2009, with measured efficiencies), plus the passes that only the software stack needs:
 tensor cores want channels last, so with channels first cuDNN transposes what a convolution reads and writes, before and after
-(cuDNN's nchwToNhwcKernel); autocast converts weights and their gradients between 16 and 32 bits. Tensor cores take multiples of 8
+(cuDNN's nchwToNhwcKernel), and TensorFlow around BatchNorm unless cuDNN's persistent kernels are asked for; autocast converts weights and their gradients between 16 and 32 bits. Tensor cores take multiples of 8
 channels (NVIDIA, Deep Learning Performance Guide): cuDNN pads convolutions to them; before cuBLAS 11 matrix products of other shapes run on
 vector units, unless the software pads them too.
 Limits: kernels of one layer run one after another; nothing overlaps inside the GPU but collectives, which slow compute by the stack's
@@ -146,8 +146,11 @@ def _cast_bytes(layer: Layer, precision: Precision, backward: bool) -> float:
 def _layout_bytes(layer: Layer, precision: Precision, stack: Stack, peak: Peak, backward: bool) -> float:
     """Return the bytes per sample that transposing what a convolution reads and writes moves, each element read once and written once.
 
-    Backward is two convolutions: one reads the output's gradient and writes the input's, the other reads both.
+    Backward is two convolutions: one reads the output's gradient and writes the input's, the other reads both. A norm that works channels
+    first has one input and one output; its backward takes both gradients' and the input's (tensorflow/core/kernels/fused_batch_norm_op.cc).
     """
+    if layer.op == "norm" and stack.transposed_norms and MEANING[precision].activation < 4.0:
+        return 2.0 * layer.write * _element_scale(layer, precision) * (3.0 if backward else 2.0)
     if layer.op != "conv" or stack.channels_last or peak == "fp32":
         return 0.0
     return 2.0 * (layer.read + layer.write) * _element_scale(layer, precision) * (2.0 if backward else 1.0)

@@ -126,6 +126,8 @@ class Stack(Spec):
     """The same once more in models with attention, where the stack builds LayerNorm, GELU and dropout of many small kernels."""
     channels_last: bool = False
     """Images are stored channels last, as tensor cores want them; else cuDNN transposes around each convolution."""
+    transposed_norms: bool = False
+    """In 16 bits images are channels last, but norms work channels first, and transpose what they read and write."""
     unaligned_products: bool = True
     """Tensor cores take matrix products of any shape (cuBLAS 11 and later, or software that pads); else multiples of 8 only."""
     distributed_overhead: Seconds = 0.0

@@ -94,6 +94,7 @@ FRAMEWORKS = {
     "paddle-1.8": ("apex_per_tensor", None),
     "oneflow-0.2": ("ddp", 16 * MIB),
     "mindspore-1.1": ("ddp", 80 * MIB),
+    "mindspore-1.1-fused": ("ddp", 512 * MIB),
 }
 
 
