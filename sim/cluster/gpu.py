@@ -3,9 +3,9 @@
 A layer takes ``max(FLOP / (peak * e_op(time of one kernel at peak)), bytes / (memory bandwidth * e_mem))`` plus the least time of
 its kernels (Williams, Waterman and Patterson, CACM 2009, with measured efficiencies), plus the passes that only the software stack needs:
 tensor cores want channels last, so with channels first cuDNN transposes what a convolution reads and writes, before and after
-(cuDNN's nchwToNhwcKernel), and TensorFlow around BatchNorm unless cuDNN's persistent kernels are asked for; autocast converts weights and their gradients between 16 and 32 bits. Tensor cores take multiples of 8
-channels (NVIDIA, Deep Learning Performance Guide): cuDNN pads convolutions to them; before cuBLAS 11 matrix products of other shapes run on
-vector units, unless the software pads them too.
+(cuDNN's nchwToNhwcKernel), and TensorFlow does around BatchNorm unless cuDNN's persistent kernels are asked for; autocast converts
+weights and their gradients between 16 and 32 bits. Tensor cores take multiples of 8 channels (NVIDIA, Deep Learning Performance Guide):
+cuDNN pads convolutions to them; before cuBLAS 11 matrix products of other shapes run on vector units, unless the software pads them too.
 Limits: kernels of one layer run one after another; nothing overlaps inside the GPU but collectives, which slow compute by the stack's
 ``overlap_slowdown``.
 """
