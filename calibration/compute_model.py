@@ -24,6 +24,7 @@ from sim.spec.hardware import Gpu
 from sim.spec.library import load_part, load_workload
 from sim.spec.stack import Stack
 from sim.spec.workload import Workload
+from sim.training.sequences import layers_run
 from sim.training.step_plan import gradient_checks, optimizer_work, plan_step, reads_before_update
 
 Vector = NDArray[np.float64]
@@ -152,7 +153,7 @@ def rows(path: Path = RECORDS) -> tuple[Row, ...]:
 def row_of(record: RunRecord) -> Row:
     """Return *record* with what predicts it."""
     workload, gpu = unfitted(*described(record))
-    training, layers, stack = workload.training, workload.model.layers, workload.layer_stack
+    training, layers, stack = workload.training, layers_run(workload), workload.layer_stack
     works = [
         (layer, layer_work(layer, gpu, training.precision, stack, training.batch, backward))
         for layer in layers

@@ -153,5 +153,13 @@ def _training(workload: Workload) -> Iterator[Problem]:
         )
     if training.stack.sync_batch_norm and not batch_norms(model):
         yield ("training", "stack", "sync_batch_norm"), f"{model.name} has no BatchNorm layers to synchronise; leave it out"
+    if training.stack.unpadded and dataset.lengths is None:
+        yield (
+            ("training", "stack", "unpadded"),
+            f"how long the sequences of {dataset.name} are is not known; write dataset.lengths={{mean: ..., square: ..., source: ...}}, "
+            "shares of the longest, or leave unpadded out",
+        )
+    if training.stack.length_imbalance != 1.0 and not training.stack.unpadded:
+        yield ("training", "stack", "length_imbalance"), "padded sequences are all of one length; leave it out, or write unpadded: true"
     if training.batch > dataset.samples:
         yield ("training", "batch"), f"{training.batch} samples per GPU are more than the data set's {dataset.samples}; write at most that"

@@ -116,6 +116,7 @@ RANGES: Final[dict[type[Spec], dict[str, Bounds]]] = {
         "compute_factor": (0.001, 1000),
         "overlap_slowdown": (0.5, 100),
         "gradient_copy_passes": (0, 100),
+        "score_passes": (0, 100),
         "blocking_scalar_all_reduces": (0, 100_000),
         "channels": (1, 64),
         "message_size": (1, 1e12),

@@ -208,6 +208,8 @@ def assumptions(run: Run, number: int = 0) -> list[str]:
         found.append(f"{run.hardware.name} comes without a volume: one {volume.name} of {size} (--set node.storage.volume=...)")
     if workload.input.loader != "synthetic":
         found.append(f"warm epochs find {100 * job.hit_ratio:.0f} % of the data set in the page cache")
+    if workload.training.stack.unpadded and (lengths := workload.dataset.lengths) is not None:
+        found.append(f"no padding is computed: sequences of {workload.dataset.name} are {100 * lengths.mean:.0f} % as long as the longest")
     if (servers := workload.training.stack.servers) is not None:
         found.append(_servers(servers, workload.training.stack.asynchronous))
     found.append("the host waits for the GPU at the end of each step")

@@ -124,6 +124,13 @@ class Stack(Spec):
     """Bytes that element-wise operators, norms and softmax move, relative to the layer table's: below 1 where they are fused."""
     composed_traffic: Factor = 1.0
     """The same once more in models with attention, where the stack builds LayerNorm, GELU and dropout of many small kernels."""
+    score_passes: float | None = Field(default=None, ge=0)
+    """Memory passes over attention's scores in a step where one kernel holds both products, softmax and dropout; None: as many as the
+    layer table has, in kernels of their own."""
+    unpadded: bool = False
+    """Only tokens are computed: sequences are not filled up to the longest; how long they are is in the data set's ``lengths``."""
+    length_imbalance: Fraction = 1.0
+    """Of unpadded sequences: ranks' spread of tokens over what chance makes it; 0 where they exchange sequences before a step."""
     channels_last: bool = False
     """Images are stored channels last, as tensor cores want them; else cuDNN transposes around each convolution."""
     transposed_norms: bool = False

@@ -152,6 +152,25 @@ def batch_norms(model: Model) -> list[int]:
     return [index for index, layer in enumerate(model.layers) if layer.op == "norm" and layer.gradients]
 
 
+class Lengths(Spec):
+    """How long the sequences of a data set are, as shares of the longest, for which the model's layer table is written."""
+
+    mean: Fraction
+    """Mean length."""
+    square: Fraction
+    """Mean of the squared length, which attention's products go with."""
+    source: Source
+
+    @model_validator(mode="after")
+    def _possible(self) -> Lengths:
+        if not 0 < self.mean**2 <= self.square <= self.mean:
+            raise ValueError(
+                f"lengths between 0 and 1 with a mean of {self.mean:g} have a mean square of {self.mean**2:.3g} to {self.mean:g}, "
+                f"not {self.square:g}; write shares of the longest sequence"
+            )
+        return self
+
+
 class Dataset(Spec):
     """A data set as it lies on disk, and what one sample costs to prepare on the reference core (Xeon Gold 5118)."""
 
@@ -169,6 +188,8 @@ class Dataset(Spec):
     """Core time per sample that remains with DALI on the GPU."""
     dali_gpu_time: Seconds | None = None
     """GPU time per sample that DALI's decode and augmentation take on a V100."""
+    lengths: Lengths | None = None
+    """Of sequences that are shorter than the model's; None where all are of one length, or nobody knows."""
     files: Literal["per_sample", "packed"] = "per_sample"
     """per_sample: every sample is a file of its own, read at random; packed: large sequential records."""
     source: Source

@@ -204,7 +204,12 @@ def _noise(workload: Workload, factor: float) -> Workload:
     noise = workload.training.noise
     update = {name: value / factor for name in ("compute_cv", "persistent_cv") if (value := getattr(noise, name)) is not None}
     alike = workload.model_copy(update={"input": workload.input.model_copy(update={"compute_cv": workload.input.compute_cv / factor})})
-    return _training(alike, noise=noise.model_copy(update=update))
+    stack = workload.training.stack
+    return _training(
+        alike,
+        noise=noise.model_copy(update=update),
+        stack=stack.model_copy(update={"length_imbalance": stack.length_imbalance / factor}),
+    )
 
 
 _CHANGES: dict[Resource, _Change] = {

@@ -35,6 +35,7 @@ from sim.training.input_pipeline import (
     WorkerLoader,
 )
 from sim.training.pace import Pace, drawn_paces, mean_pace
+from sim.training.sequences import length_variation
 from sim.training.server_plan import Sender, ServerPlan
 from sim.training.servers import Crowd, ServerExecutor
 from sim.training.step import Rank
@@ -166,7 +167,7 @@ def _paces(stage: Stage, number: int, job: Job, found: RankClass) -> Iterator[Pa
     """Return how the steps of one class differ: none of an asynchronous job waits for its slowest rank."""
     noise, gpu = job.workload.training.noise, found.slot.node.gpu
     persistent = gpu.persistent_cv if noise.persistent_cv is None else noise.persistent_cv
-    own = math.hypot(gpu.compute_cv, job.workload.input.jitter)
+    own = math.hypot(gpu.compute_cv, job.workload.input.jitter, length_variation(job.workload))
     jitter = own if noise.compute_cv is None else noise.compute_cv
     if noise.draw:
         return drawn_paces(

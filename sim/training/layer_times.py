@@ -14,6 +14,7 @@ from sim.cluster.gpu import layer_time
 from sim.spec.hardware import Gpu
 from sim.spec.identity import Same, parts
 from sim.spec.workload import Workload
+from sim.training.sequences import layers_run
 
 _KEPT: Final = 512
 """Jobs kept, of about 60 KB each where there are a thousand layers."""
@@ -39,15 +40,17 @@ def layer_times(workload: Workload, gpu: Gpu) -> LayerTimes:
 def same_layers(workload: Workload) -> Hashable:
     """Return what two workloads share whose layers ask the same of a GPU and of the network."""
     training = workload.training
-    return id(workload.model), training.batch, training.precision, parts(training.stack, _OF_HOST)
+    lengths = workload.dataset.lengths if training.stack.unpadded else None
+    unequal = (lengths.mean, lengths.square) if lengths else None
+    return id(workload.model), training.batch, training.precision, unequal, parts(training.stack, _OF_HOST)
 
 
 @lru_cache(maxsize=_KEPT)
 def _worked_out(asked: Same) -> LayerTimes:
     workload, gpu = asked.held
-    training, stack = workload.training, workload.layer_stack
+    training, stack, layers = workload.training, workload.layer_stack, layers_run(workload)
     forward, backward = (
-        [layer_time(layer, gpu, training.precision, stack, training.batch, way) for layer in workload.model.layers] for way in (False, True)
+        [layer_time(layer, gpu, training.precision, stack, training.batch, way) for layer in layers] for way in (False, True)
     )
     return LayerTimes(
         tuple(kernels.time for kernels in forward),

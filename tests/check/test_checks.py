@@ -44,6 +44,10 @@ WORKLOADS = {
     "training.stack.sparse_embeddings=true": "training.stack.sparse_embeddings: toy-net has no layer with rows and rows_per_sample, "
     "so nothing could travel by rows; write both for its embeddings, or leave sparse_embeddings out",
     "training.stack.sync_batch_norm=true": "training.stack.sync_batch_norm: toy-net has no BatchNorm layers to synchronise; leave it out",
+    "training.stack.unpadded=true": "training.stack.unpadded: how long the sequences of pictures are is not known; write "
+    "dataset.lengths={mean: ..., square: ..., source: ...}, shares of the longest, or leave unpadded out",
+    "training.stack.length_imbalance=0": "training.stack.length_imbalance: padded sequences are all of one length; leave it out, "
+    "or write unpadded: true",
     "model.layers=[{name: a, op: gemm, gradients: [110]}]": "model.layers: do no work: no layer has FLOP or bytes; "
     "write them, or have 'sim extract' write the table",
     "model.parameters=120": "model.parameters: 120 are not the 110 of the layers' gradients and frozen tensors and of 'unused'; "

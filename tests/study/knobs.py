@@ -88,6 +88,14 @@ SCENARIOS = (
     Scenario("p3.2xlarge", "resnet18", ("training.stack.gradient_hooks=100", "training.stack.gradient_checks=30", *_SYNTHETIC)),
     Scenario("p3.2xlarge", "bert-base-seq128", ("training.stack.composed_traffic=3", *_SYNTHETIC)),
     Scenario("p3.2xlarge", "bert-base-seq128", ("training.precision=amp_fp16", "node.gpu.tensor_core_rate=0.1", *_SYNTHETIC)),
+    Scenario(
+        "p3.8xlarge",
+        "bert-base-seq512",
+        (
+            "training.stack.unpadded=true", "training.stack.score_passes=4", "training.stack.length_imbalance=0.5",
+            "input.loader=synthetic", "dataset.samples=20000", "training.batch=4",
+        ),
+    ),
     Scenario("p3.2xlarge", "vgg16", ("training.batch=110", "dataset.samples=20000")),
     Scenario("p3.16xlarge", "resnet18", ("training.stack.strategy=apex", *_SYNTHETIC), nodes=2),
     Scenario(

@@ -7,14 +7,15 @@ import pytest
 from sim.cluster.gpu import layer_time
 from sim.spec.hardware import Gpu
 from sim.spec.library import load_part, load_workload
-from sim.spec.workload import Workload
+from sim.spec.workload import Lengths, Workload
 from sim.training.layer_times import layer_times
+from sim.training.sequences import layers_run
 
 
 def one_by_one(workload: Workload, gpu: Gpu) -> list[list[float]]:
     training, stack = workload.training, workload.layer_stack
     ways = (
-        [layer_time(layer, gpu, training.precision, stack, training.batch, way) for layer in workload.model.layers] for way in (False, True)
+        [layer_time(layer, gpu, training.precision, stack, training.batch, way) for layer in layers_run(workload)] for way in (False, True)
     )
     return [[kernels[place] for kernels in way] for way in ways for place in (0, 1)]
 
@@ -24,6 +25,12 @@ def moved(workload: Workload, part: str, **changed: object) -> Workload:
     if part == "stack":
         changed = {"stack": training.stack.model_copy(update=changed)}
     return workload.model_copy(update={"training": training.model_copy(update=changed)})
+
+
+def unpadded(workload: Workload, mean: float) -> Workload:
+    lengths = Lengths(mean=mean, square=mean**2, source="test")
+    known = workload.model_copy(update={"dataset": workload.dataset.model_copy(update={"lengths": lengths})})
+    return moved(known, "stack", unpadded=True)
 
 
 V100 = load_part(Gpu, "v100-sxm2-16gb", "hardware/parts/gpus")
@@ -38,6 +45,9 @@ WORKLOADS = {
     "stack's factor": moved(BERT, "stack", compute_factor=2.0),
     "fused": moved(BERT, "stack", elementwise_traffic=0.5),
     "composed": moved(BERT, "stack", composed_traffic=1.5),
+    "half as long": unpadded(BERT, 0.5),
+    "a third as long": unpadded(BERT, 1 / 3),
+    "attention in one kernel": moved(BERT, "stack", score_passes=4.0),
     "another model": load_workload("gpt2").spec,
 }
 GPUS = {

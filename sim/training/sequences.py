@@ -1,0 +1,75 @@
+"""What do layers cost on sequences of unequal length, with attention in one kernel or many? The layer table as the stack runs it; pure.
+
+The table counts a sample of the greatest length. A stack that leaves padding out computes tokens only: what works on tokens costs the mean
+share of the length, what works on attention's scores (one for each pair of tokens) the mean of its square. Scores are what the first of two
+attention products writes and the second reads; layers between the two that read as much work on scores. Where softmax and dropout are fused
+with both products, those layers vanish, and scores cross memory ``score_passes`` times in a step or not at all (NVIDIA/apex
+apex/contrib/csrc/fmha/src: fprop writes them; dgrad reads, overwrites and reads them; Dao et al., FlashAttention, arXiv 2205.14135: never).
+
+Ranks then differ from step to step: a sum of B lengths has the variation of one over sqrt(B). Ranks that exchange sequences until all
+have as many tokens do not differ (``length_imbalance: 0``).
+Limits: a rank's work is taken as proportional to its tokens; heads that work on a whole sequence are scaled as if by token.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+from sim.spec.workload import Layer, Workload
+
+_WORK = ("forward", "backward", "arithmetic", "backward_arithmetic", "read", "write", "backward_traffic", "saved")
+_FORWARD_SHARE = 0.25
+"""Of a step's passes over scores: one of four in apex's kernels."""
+
+
+def layers_run(workload: Workload) -> tuple[Layer, ...]:
+    """Return the layers of *workload*, per sample of mean cost, as its stack runs them."""
+    stack, lengths = workload.training.stack, workload.dataset.lengths
+    if not stack.unpadded and stack.score_passes is None:
+        return workload.model.layers
+    mean, square = (lengths.mean, lengths.square) if stack.unpadded and lengths is not None else (1.0, 1.0)
+    found = [_scaled(layer, mean) for layer in workload.model.layers]
+    for first, second in _attentions(workload.model.layers):
+        for place in range(first, second + 1):
+            layer, scores = workload.model.layers[place], workload.model.layers[first].write
+            if place in (first, second):
+                found[place] = _product(layer, scores, place == first, mean, square, stack.score_passes)
+            elif layer.read >= scores:
+                found[place] = _scaled(layer, square) if stack.score_passes is None else _vanished(layer)
+    return tuple(found)
+
+
+def length_variation(workload: Workload) -> float:
+    """Return the coefficient of variation of one rank's compute from step to step that it owes to the lengths of its sequences."""
+    training, lengths = workload.training, workload.dataset.lengths
+    if not training.stack.unpadded or lengths is None:
+        return 0.0
+    each = math.sqrt(max(0.0, lengths.square / lengths.mean**2 - 1.0))
+    return training.stack.length_imbalance * each / math.sqrt(training.batch * training.gradient_accumulation_steps)
+
+
+def _attentions(layers: tuple[Layer, ...]) -> list[tuple[int, int]]:
+    """Return the places of the two products of each attention: a softmax stands between them."""
+    products = [place for place, layer in enumerate(layers) if layer.op == "attention"]
+    return [pair for pair in pairwise(products) if any(layer.op == "softmax" for layer in layers[pair[0] : pair[1]])]
+
+
+def _scaled(layer: Layer, factor: float) -> Layer:
+    return layer if factor == 1.0 else layer.model_copy(update={name: getattr(layer, name) * factor for name in _WORK})
+
+
+def _vanished(layer: Layer) -> Layer:
+    return _scaled(layer, 0.0).model_copy(update={"forward_kernels": 0, "backward_kernels": 0})
+
+
+def _product(layer: Layer, scores: float, first: bool, mean: float, square: float, passes: float | None) -> Layer:
+    """Return one of the two products of attention; of its traffic each direction moves *scores* once forward and twice backward."""
+    side = "write" if first else "read"
+    # the passes of both products together are *passes*
+    ahead, behind = (1.0, 2.0) if passes is None else (passes * _FORWARD_SHARE / 2, passes * (1 - _FORWARD_SHARE) / 2)
+    update = {name: getattr(layer, name) * square for name in ("forward", "backward")}
+    update |= {name: getattr(layer, name) * mean for name in ("read", "write", "saved")}
+    update[side] = (getattr(layer, side) - min(scores, getattr(layer, side))) * mean + ahead * scores * square
+    update["backward_traffic"] = max(0.0, layer.backward_traffic - 2.0 * scores) * mean + behind * scores * square
+    return layer.model_copy(update=update)
