@@ -197,7 +197,7 @@ def fit(
         print_json(fit_run.fit_document(measured, found, machine) | {"steps": comparison_rows(steps)})
     else:
         typer.echo("\n\n".join([fit_run.fit_table(found), *([comparison_table(steps)] if steps else [])]))
-    for text in (*notes, *(f"not told: {text}" for text in machine.untold)):
+    for text in (*measured.disturbed, *notes, *(f"not told: {text}" for text in machine.untold)):
         talk(text)
     using = f" --stack {written.stack}" if written.stack else ""
     talk(f"wrote {output}; use it so: python -m sim run {output} alexnet{using}")

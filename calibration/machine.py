@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import subprocess
 from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
@@ -18,14 +19,16 @@ from sim import __version__
 PACKAGES: Final = ("numpy", "pillow", "torchvision")
 
 
-def machine_facts(device: str, ranks: int, backend: str) -> dict[str, Any]:
-    """Return processors, memory and GPUs; *ranks* processes exchange gradients over *backend*."""
+def machine_facts(device: str, ranks: int, backend: str, nodes: int = 1) -> dict[str, Any]:
+    """Return processors, memory and GPUs; *ranks* processes on *nodes* such machines exchange gradients over *backend*."""
     return {
         **processor_facts(_read("/proc/cpuinfo"), cores()),
         "memory_bytes": _memory(_read("/proc/meminfo")),
         "device": device,
         "gpus": _gpus() if device == "cuda" else [],
+        **({"topology": _topology()} if device == "cuda" else {}),
         "ranks": ranks,
+        "nodes": nodes,
         "backend": backend,
     }
 
@@ -84,6 +87,15 @@ def _gpus() -> list[dict[str, Any]]:
     return [{"name": gpu.name, "memory_bytes": gpu.total_memory, "compute_capability": f"{gpu.major}.{gpu.minor}"} for gpu in found]
 
 
+def _topology() -> str:
+    """Return how the driver prints the wiring of GPUs and network cards; empty where it does not."""
+    try:
+        done = subprocess.run(["nvidia-smi", "topo", "-m"], capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout if done.returncode == 0 else ""
+
+
 def version_facts() -> dict[str, str]:
     """Return the versions of what measures and of what is measured."""
     found = {"stallsim": __version__, "python": platform.python_version()}
@@ -103,6 +115,8 @@ def _torch_versions() -> dict[str, str]:
     found = {"torch": torch.__version__}
     if torch.version.cuda:
         found["cuda"] = torch.version.cuda
+    if torch.cuda.is_available() and torch.backends.cudnn.is_available():
+        found["cudnn"] = str(torch.backends.cudnn.version())
     if torch.cuda.is_available() and torch.distributed.is_nccl_available():
         found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
     return found

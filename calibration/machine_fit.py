@@ -68,6 +68,8 @@ class Measured:
     files: tuple[str, ...]
     date: str
     probes: dict[str, list[Row]]
+    disturbed: tuple[str, ...] = ()
+    """In words, beside which probes other programs worked."""
 
     def rows(self, probe: str) -> list[Row]:
         """Return the rows of *probe* of all records."""
@@ -90,7 +92,8 @@ def together(paths: Sequence[Path]) -> Measured:
     for record in records:
         for name in record.probes:
             probes.setdefault(name, []).extend(record.rows(name))
-    return Measured(first.name, first.machine, first.versions, tuple(path.name for path in paths), _date(records), probes)
+    disturbed = tuple(text for record in records for text in record.disturbed())
+    return Measured(first.name, first.machine, first.versions, tuple(path.name for path in paths), _date(records), probes, disturbed)
 
 
 def _date(records: Iterable[MachineRecord]) -> str:

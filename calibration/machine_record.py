@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
+from calibration.processor_use import DISTURBED
 from sim.report.files import write_file
 from sim.spec.yaml import SpecError
 
@@ -33,6 +34,8 @@ class ProbeRecord:
     """Day and time (UTC) of the last answer."""
     reason: str = ""
     duration_s: float = 0.0
+    others_cores: float = 0.0
+    """Cores that other programs kept busy beside it, on average."""
     rows: list[Row] = field(default_factory=list)
 
 
@@ -45,6 +48,16 @@ class MachineRecord:
     versions: dict[str, str]
     state: Literal["complete", "partial"] = "partial"
     probes: dict[str, ProbeRecord] = field(default_factory=dict)
+
+    def disturbed(self) -> list[str]:
+        """Return in words beside which probes other programs kept more than `processor_use.DISTURBED` of the cores busy."""
+        cores = self.machine.get("vcpus", 1)
+        return [
+            f"{name}: other programs kept {probe.others_cores:.1f} of {cores} cores busy beside it; "
+            f"measure again on a quiet machine: profile --only {name} --again"
+            for name, probe in self.probes.items()
+            if probe.others_cores > DISTURBED * cores
+        ]
 
     def rows(self, probe: str) -> list[Row]:
         """Return the rows of *probe*; none where it did not run."""

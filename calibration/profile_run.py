@@ -56,13 +56,32 @@ def profile(wishes: Wishes, talk: Talk) -> MachineRecord | None:
     with _ending_by_signal(), _team(wishes, device) as team:
         if team is None:
             return None
-        facts = machine_facts(device, team.ranks, _backend(team.ranks, device))
+        facts = _facts(team, device)
         fresh = MachineRecord(wishes.name or neutral_name(facts), facts, version_facts())
         record = opened_record(wishes.path, fresh)
         failures = measure(Asked(wishes.path, probes, wishes.again), record, _bench(wishes, device, team, facts), Shown(talk))
         if failures:
             raise SpecError([*failures, f"{wishes.path}: holds the rest, marked partial"])
         return record
+
+
+def _facts(team: Team, device: str) -> dict[str, Any]:
+    """Return what this machine says of itself; raise SpecError where the ranks' machines are not alike."""
+    facts = machine_facts(device, team.ranks, _backend(team.ranks, device), team.nodes)
+    if team.nodes > 1:
+        for number, there in enumerate(team.ask(facts_task)):
+            for name in ("cpu", "vcpus", "gpus"):
+                if there[name] != facts[name]:
+                    raise SpecError(
+                        f"rank {number}: {name} {there[name]}, and rank 0 has {facts[name]}; a record is of equal machines, "
+                        "so start torchrun on those of one kind"
+                    )
+    return facts
+
+
+def facts_task(rank: Rank) -> dict[str, Any]:
+    """Return what the machine of one rank says of itself."""
+    return machine_facts(rank.device, rank.ranks, "")
 
 
 def _check_model(model: JobModel) -> None:
@@ -99,8 +118,10 @@ def _team(wishes: Wishes, device: str) -> Iterator[Team | None]:
     if under_torchrun():
         if wishes.ranks is not None:
             raise SpecError("--ranks: torchrun has started the ranks already; leave it out")
-        local = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"]))
-        rank = Rank(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), device, max(1, cores() // local))
+        local, ranks = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"])), int(os.environ["WORLD_SIZE"])
+        if ranks % local:
+            raise SpecError(f"{ranks} ranks, {local} of them on this machine: start torchrun with the same --nproc-per-node on each")
+        rank = Rank(int(os.environ["RANK"]), ranks, device, max(1, cores() // local), ranks // local)
         _check_ranks(local, device)
         join(rank, "env://")
         if rank.rank > 0:
@@ -137,8 +158,8 @@ def _bench(wishes: Wishes, device: str, team: Team, facts: dict[str, Any]) -> Be
     folder = wishes.folder or wishes.path.absolute().parent
     if not folder.is_dir():
         raise SpecError(f"{folder}: no such folder; --folder names one on the disk to be measured")
-    threads = max(1, cores() // team.ranks)
-    memory = facts["gpus"][0]["memory_bytes"] if device == "cuda" else facts["memory_bytes"]
+    threads = max(1, cores() // (team.ranks // team.nodes))
+    memory = _free(facts["gpus"][0]["memory_bytes"]) if device == "cuda" else facts["memory_bytes"]
     bench = Bench(device, threads, cores(), QUICK_SECONDS if wishes.quick else SECONDS, folder, team, wishes.quick)
     bench.memory = MEMORY_SHARE * memory
     bench.models = (wishes.model,) if wishes.model else ()
@@ -149,29 +170,37 @@ def _bench(wishes: Wishes, device: str, team: Team, facts: dict[str, Any]) -> Be
     return bench
 
 
+def _free(memory: int) -> float:
+    """Return the bytes of a GPU of *memory* that nobody else has taken."""
+    import torch
+
+    return float(min(memory, torch.cuda.mem_get_info()[0]))
+
+
 class _Ended(SpecError):
     """Another program, such as torchrun, told this one to end."""
 
 
 @contextmanager
 def _ending_by_signal() -> Iterator[None]:
-    """Let a request to end (SIGTERM) leave by way of what tidies up."""
+    """Let a request to end (SIGTERM), or a terminal that closes (SIGHUP), leave by way of what tidies up."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise SystemExit(_TOLD_TO_END)
 
-    before = signal.signal(signal.SIGTERM, stop)
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
     except SystemExit as stopped:
         if stopped.code != _TOLD_TO_END:
             raise
-        raise _Ended("told to end (SIGTERM); under torchrun that is so when another rank has died") from None
+        raise _Ended("told to end (SIGTERM or SIGHUP); under torchrun that is so when another rank has died") from None
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, action in before.items():
+            signal.signal(number, action)
 
 
-_TOLD_TO_END = "told to end (SIGTERM)"
+_TOLD_TO_END = "told to end by a signal"
 
 
 class Shown(Progress):
@@ -213,6 +242,7 @@ def summary(path: Path, found: MachineRecord) -> str:
         line = f"  {name:12} {probe.state:8} {len(probe.rows):4} answers  {probe.duration_s:6.1f} s  {probe.reason}"
         lines.append(line.rstrip())
     told = [f"{name} {1e3 * stall.time:.1f} ms a step ({100 * stall.share:.0f} %)" for name, stall in stalls(found.rows("stash")).items()]
+    lines += [f"  {text}" for text in found.disturbed()]
     return "\n".join([*lines, *([f"  stalls as Stash measures them: {', '.join(told)}"] if told else [])])
 
 

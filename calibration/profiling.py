@@ -11,10 +11,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from calibration.machine_record import MachineRecord, ProbeRecord, Row, read_record, rounded, write_record
-from calibration.probes.probe import Bench, Probe
+from calibration.probes.probe import Bench, Probe, no_memory
+from calibration.processor_use import Used
 from calibration.team import TorchrunTeam
 from sim.spec.yaml import SpecError
 
@@ -54,7 +55,7 @@ def opened_record(path: Path, fresh: MachineRecord, but: Sequence[str] = ()) -> 
         return fresh
     found = read_record(path)
     for name, here in (fresh.machine | fresh.versions).items():
-        there = (found.machine | found.versions).get(name)
+        there = (found.machine | found.versions).get(name, 1 if name == "nodes" else None)  # as of records before it was asked
         if name not in ("clock_hz", *but) and there != rounded(here):
             raise SpecError(f"{path}: was measured with {name} {there}, and here it is {here}; measure into another file")
     found.state = "partial"
@@ -100,23 +101,48 @@ def _run(probe: Probe, found: ProbeRecord, bench: Bench, progress: Progress, wri
         return
     found.state, found.reason = "partial", STOPPED
     start = written = time.monotonic()
+    before = Used.now(bench.team.used())
     questions = probe.questions(bench)
-    missing = [asked for asked in questions if not any(_answers(row, asked) for row in found.rows)]
+    missing = unanswered(questions, found.rows)
     progress.begin(probe, len(missing))
+    too_large: list[Row] = []
     for asked in missing:
         progress.step(asked)
-        found.rows.append(rounded(asked | probe.answer(bench, asked)))
+        bench.gather()
+        try:
+            found.rows.append(rounded(asked | probe.answer(bench, asked)))
+        except Exception as error:
+            if not no_memory(error):
+                raise
+            too_large.append(asked)
+            bench.clear()
         found.date = now()
         if time.monotonic() - written > EVERY:
             write()
             written = time.monotonic()
-    found.duration_s += time.monotonic() - start
-    found.state, found.reason = "done", ""
+    took, others = time.monotonic() - start, Used.now(bench.team.used()).others_since(before)
+    if took > 0:
+        found.others_cores = (found.others_cores * found.duration_s + others * took) / (found.duration_s + took)
+    found.duration_s += took
+    if too_large and not found.rows:
+        raise SpecError(f"no question fits into memory, not even {_words(too_large[-1])}")
+    found.state, found.reason = "done", _left_out(too_large)
 
 
-def _answers(row: Row, asked: Row) -> bool:
-    wanted: dict[str, Any] = rounded(asked)
-    return all(name in row and row[name] == value for name, value in wanted.items())
+def _left_out(questions: Sequence[Row]) -> str:
+    """Return in words what did not fit into memory."""
+    return f"{len(questions)} did not fit into memory: {'; '.join(map(_words, questions[:3]))}" if questions else ""
+
+
+def _words(asked: Row) -> str:
+    return " ".join(f"{value}" for value in asked.values() if value not in ([], ""))
+
+
+def unanswered(questions: Sequence[Row], rows: Sequence[Row]) -> list[Row]:
+    """Return the *questions* that no row answers: one that says the same of everything that any of them says something of."""
+    names = {name for asked in questions for name in asked}
+    known: list[Row] = [{name: row[name] for name in names & row.keys()} for row in rows]
+    return [asked for asked in questions if rounded(asked) not in known]
 
 
 def now() -> str:

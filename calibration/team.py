@@ -18,6 +18,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from typing import Any, Final, NamedTuple, Protocol
 
+from calibration.processor_use import of_processes
 from sim.spec.yaml import SpecError
 
 LIMIT: Final = 180.0
@@ -25,12 +26,13 @@ LIMIT: Final = 180.0
 
 
 class Rank(NamedTuple):
-    """One of the processes: its place, and the threads its kernels may use."""
+    """One of the processes: its place, the threads its kernels may use, and over how many machines the ranks are spread evenly."""
 
     rank: int
     ranks: int
     device: str
     threads: int
+    nodes: int = 1
 
 
 Task = Callable[..., Any]
@@ -43,14 +45,29 @@ class Team(Protocol):
     """The ranks."""
 
     ranks: int
+    nodes: int
+    """Machines over which they are spread, the same number on each."""
 
     def ask(self, task: Task, *arguments: Any) -> list[Any]:
         """Return what *task* returned on each rank; raise SpecError where one failed."""
         ...
 
+    def used(self) -> float:
+        """Return the core-seconds that the ranks of this machine, this process left out, have taken until now."""
+        ...
+
     def close(self) -> None:
         """Let the ranks go."""
         ...
+
+
+def present(rank: Rank) -> None:
+    """Answer at once, as a task: while one rank measures by itself, the others' wait for the next question must not run out."""
+
+
+def used_task(rank: Rank) -> float:
+    """Return the core-seconds of this process and of the children it has waited for."""
+    return sum(os.times()[:4])
 
 
 def under_torchrun() -> bool:
@@ -90,6 +107,8 @@ def join(rank: Rank, meeting: str) -> None:
 class SpawnedTeam:
     """Children of this process, started at the first question."""
 
+    nodes = 1
+
     def __init__(self, ranks: int, device: str, threads: int) -> None:
         self.ranks = ranks
         self._device, self._threads = device, threads
@@ -108,9 +127,16 @@ class SpawnedTeam:
             self.close()
             raise
 
+    def used(self) -> float:
+        """Return the core-seconds of the children that live."""
+        return of_processes(child.pid for child, _ in self._children if child.pid is not None)
+
     def close(self) -> None:
-        """End the children."""
+        """End the children, and the loaders that they may have started."""
         for child, line in self._children:
+            if child.pid is not None:
+                with suppress(ProcessLookupError):  # it has not come so far as to lead a group, or is gone
+                    os.killpg(child.pid, signal.SIGKILL)
             child.kill()
             child.join()
             line.close()
@@ -160,7 +186,7 @@ class SpawnedTeam:
 
 def serve_line(rank: Rank, meeting: str, line: Connection) -> None:
     """Be *rank* of a spawned team: answer what comes over *line* until it closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends us
+    os.setpgid(0, 0)  # Ctrl-C reaches the parent alone, which ends this rank and the loaders it may have started
     os.environ |= {"RANK": str(rank.rank), "LOCAL_RANK": str(rank.rank), "WORLD_SIZE": str(rank.ranks)}
     sys.stdout = sys.stderr  # stdout is the parent's, for its result
     joined = attempt(join_task, rank, (meeting,))
@@ -179,7 +205,7 @@ class TorchrunTeam:
     """The processes that ``torchrun`` started; this one is rank 0, the others run `serve`."""
 
     def __init__(self, rank: Rank) -> None:
-        self.ranks = rank.ranks
+        self.ranks, self.nodes = rank.ranks, rank.nodes
         self._rank = rank
 
     def ask(self, task: Task, *arguments: Any) -> list[Any]:
@@ -193,6 +219,11 @@ class TorchrunTeam:
         except RuntimeError as error:
             raise SpecError(f"a rank has gone: {' '.join(str(error).split())[:200]}") from None
         return results(answers)
+
+    def used(self) -> float:
+        """Return the core-seconds of the other ranks of this machine."""
+        found: list[float] = self.ask(used_task)[1 : self.ranks // self.nodes]
+        return sum(found)
 
     def close(self) -> None:
         """Let the others end."""

@@ -9,8 +9,8 @@ from pathlib import Path
 from calibration.lab.measure import Measured, machine, measure, overcommitted
 from calibration.lab.network import require_laboratory
 from calibration.lab.plan import Plan, Point, points
-from calibration.lab.processor_use import Used
 from calibration.lab.records import Line, is_measured, keep, line_of, raw_file, read_lines
+from calibration.processor_use import Used
 from sim.spec.yaml import SpecError
 from sim.units import show
 

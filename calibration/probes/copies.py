@@ -35,7 +35,7 @@ def copy_questions(bench: Bench) -> list[Row]:
         for host in ("pinned", "pageable")
         for size in SIZES[:: 3 if bench.quick else 1]
     ]
-    ranks = bench.team.ranks
+    ranks = bench.neighbours
     together = [{"way": way, "host": "pinned", "bytes": size, "together": ranks} for way in ("to device", "to host") for size in _LARGEST]
     return alone + (together if ranks > 1 else [])
 
@@ -75,20 +75,20 @@ def copy_times(asked: Row, seconds: float) -> list[float]:
 
 
 def peer_questions(bench: Bench) -> list[Row]:
-    """Return pairs of this process's GPUs: the first with each other, by size for one of them."""
+    """Return pairs of this machine's GPUs: the first two by size, every other ordered pair for one large size."""
     import torch
 
-    others = range(1, torch.cuda.device_count())
-    return [{"source": 0, "target": 1, "bytes": size} for size in SIZES] + [
-        {"source": 0, "target": other, "bytes": size} for other in others if other > 1 for size in _LARGEST
-    ]
+    count = torch.cuda.device_count()
+    pairs = [(source, target) for source in range(count) for target in range(count) if source != target]
+    first = [{"source": 0, "target": 1, "bytes": size} for size in SIZES]
+    return first + [{"source": pair[0], "target": pair[1], "bytes": size} for pair in pairs if pair != (0, 1) for size in _LARGEST]
 
 
 def peer_answer(bench: Bench, asked: Row) -> Row:
     """Time a copy from GPU to GPU, and say whether they address each other."""
     import torch
 
-    source, target = (torch.device("cuda", asked[name]) for name in ("source", "target"))
+    source, target = (torch.device("cuda", asked[name]) for name in ("source", "target"))  # torch's copies wait for both streams
     bytes_there = torch.ones(asked["bytes"], dtype=torch.uint8, device=source)
     bytes_here = torch.empty(asked["bytes"], dtype=torch.uint8, device=target)
     with torch.cuda.device(source):

@@ -1,5 +1,8 @@
 """How long do collectives take, by size and ranks? All-reduce from 8 B to 256 MB, and all-gather of small messages.
 
+Of ranks on several machines those of the first one exchange, then one rank of each, then all: what a NIC carries is told apart from what
+ranks do beside each other.
+
 As nccl-tests do: back to back on the ranks' tensors, float32, several calls in one repetition, the slowest rank's time. All-gathers of
 small messages make half an all-reduce's steps around the ring, so they tell the latency of a step from the cost of a start. Processor
 time is of the whole rank, threads of the library included. One large all-reduce runs beside matrix products, as beside a backward pass: how
@@ -14,15 +17,16 @@ from typing import Any, Final
 from calibration.machine_record import Row
 from calibration.probes.probe import Bench, Probe
 from calibration.probes.timing import synchronize
-from calibration.team import Rank
+from calibration.team import Rank, Team
 
 SIZES: Final = (8, 64, 512, 4096, 2**14, 2**16, 2**18, 2**20, 2**22, 2**24, 2**26, 2**28)
 """Bytes, as nccl-tests count them: what one rank has of an all-reduce, what each gets of an all-gather."""
 SMALL: Final = (64, 512, 4096, 2**14)
-BESIDE: Final = 2**25
-"""Bytes of the all-reduce beside products, about a bucket of DDP (25 MiB)."""
-PRODUCT: Final = 512
-"""Edge of those products: some milliseconds on a core."""
+BESIDE: Final = {"cpu": 2**25, "cuda": 2**28}
+"""Bytes of the all-reduce beside products: about a bucket of DDP (25 MiB), and on GPUs some milliseconds over NVLink."""
+PRODUCT: Final = {"cpu": 512, "cuda": 2048}
+"""Edge of those products: some milliseconds on a core; on a GPU as many tiles of 128 x 128 as fill more multiprocessors than it has (at
+512 only 16 would work, and the collective's own would not be missed)."""
 _REPETITIONS: Final = 11
 
 
@@ -31,13 +35,22 @@ def _alone(bench: Bench) -> str:
 
 
 def exchange_questions(bench: Bench) -> list[Row]:
-    """Return operations, ranks that take part (two, and all), and sizes."""
+    """Return operations, ranks that take part, and sizes."""
     sizes = SIZES[::2] if bench.quick else SIZES
-    teams = sorted({2, bench.team.ranks})
-    most = bench.memory / 8 / (1 if bench.device == "cuda" else bench.team.ranks)
-    reduces = [{"op": "all_reduce", "ranks": ranks, "bytes": size} for ranks in teams for size in sizes if size <= most]
-    gathers = [{"op": "all_gather", "ranks": ranks, "bytes": size} for ranks in teams for size in SMALL]
-    return [*reduces, *gathers, {"op": "all_reduce", "ranks": bench.team.ranks, "bytes": BESIDE, "beside": "products"}]
+    most = bench.memory / 8 / (1 if bench.device == "cuda" else bench.neighbours)
+    reduces = [{"op": "all_reduce"} | team | {"bytes": size} for team in teams(bench.team) for size in sizes if size <= most]
+    gathers = [{"op": "all_gather"} | team | {"bytes": size} for team in teams(bench.team) for size in SMALL]
+    size = BESIDE[bench.device]
+    beside: list[Row] = [{"op": "all_reduce"} | teams(bench.team)[-1] | {"bytes": size, "beside": "products"}] if size <= 2 * most else []
+    return [*reduces, *gathers, *beside]
+
+
+def teams(team: Team) -> list[Row]:
+    """Return which ranks exchange: two and all of one machine, and of several one of each and all."""
+    local = team.ranks // team.nodes
+    inside = [{"ranks": ranks} for ranks in sorted({2, local}) if 1 < ranks <= local]
+    across = [{"ranks": ranks, "nodes": team.nodes} for ranks in sorted({team.nodes, team.ranks})] if team.nodes > 1 else []
+    return inside + across
 
 
 def exchange_answer(bench: Bench, asked: Row) -> Row:
@@ -53,8 +66,9 @@ def exchange_task(rank: Rank, asked: Row, seconds: float) -> tuple[list[float], 
     """Take part in a collective, or stand aside where fewer ranks are asked."""
     import torch.distributed as dist
 
-    members = _group(rank, asked["ranks"])
-    if rank.rank >= asked["ranks"]:
+    chosen = members_of(rank, asked["ranks"], asked.get("nodes", 1))
+    members = _group(rank, chosen)
+    if rank.rank not in chosen:
         return None
     count = max(1, asked["bytes"] // 4)
     device = "cuda" if rank.device == "cuda" else "cpu"
@@ -86,7 +100,8 @@ def beside_task(rank: Rank, asked: Row) -> dict[str, list[float]]:
 
     device = "cuda" if rank.device == "cuda" else "cpu"
     gradients = torch.zeros(asked["bytes"] // 4, device=device)
-    square = torch.zeros(PRODUCT, PRODUCT, device=device)
+    edge = PRODUCT[device]
+    square = torch.zeros(edge, edge, device=device)
     _elapsed(lambda: dist.all_reduce(gradients), device)
     one = min(_elapsed(lambda: torch.matmul(square, square), device) for _ in range(3))
     count = torch.tensor([0.5 * _elapsed(lambda: dist.all_reduce(gradients), device) / one])
@@ -124,16 +139,22 @@ def _elapsed(call: Any, device: str) -> float:
     return time.perf_counter() - start
 
 
-_groups: dict[int, Any] = {}
-"""Of this process, by the number of ranks: a group costs a rendezvous."""
+def members_of(rank: Rank, ranks: int, nodes: int) -> tuple[int, ...]:
+    """Return which of *rank*'s team take part: *ranks* in all, the first ones of each of the first *nodes* machines."""
+    local = rank.ranks // rank.nodes
+    return tuple(node * local + number for node in range(nodes) for number in range(ranks // nodes))
 
 
-def _group(rank: Rank, ranks: int) -> Any:
+_groups: dict[tuple[int, ...], Any] = {}
+"""Of this process, by its members: a group costs a rendezvous."""
+
+
+def _group(rank: Rank, members: tuple[int, ...]) -> Any:
     import torch.distributed as dist
 
-    if ranks not in _groups:
-        _groups[ranks] = dist.group.WORLD if ranks == rank.ranks else dist.new_group(list(range(ranks)))
-    return _groups[ranks]
+    if members not in _groups:
+        _groups[members] = dist.group.WORLD if len(members) == rank.ranks else dist.new_group(list(members))
+    return _groups[members]
 
 
 def _call(op: str, ranks: int, count: int, device: str, members: Any) -> Any:
@@ -145,7 +166,8 @@ def _call(op: str, ranks: int, count: int, device: str, members: Any) -> Any:
         return lambda: dist.all_reduce(whole, group=members)
     part = torch.zeros(max(1, count // ranks), device=device)
     target = torch.zeros(part.numel() * ranks, device=device)
-    return lambda: dist.all_gather_into_tensor(target, part, group=members)
+    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # torch 2.13's name for it, and the older one
+    return lambda: gather(target, part, group=members)
 
 
 def _agreed_calls(call: Any, device: str, members: Any, seconds: float) -> int:

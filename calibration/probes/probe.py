@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from calibration.machine_record import Row
-from calibration.team import Team
+from calibration.team import Team, TorchrunTeam, present
 
 
 @dataclass(frozen=True)
@@ -54,21 +54,44 @@ class Bench:
     kept: dict[str, Any] = field(default_factory=dict)
     """Of those, what the next question asks for."""
 
+    @property
+    def neighbours(self) -> int:
+        """Return the ranks of this machine."""
+        return self.team.ranks // self.team.nodes
+
     def once(self, name: str, make: Callable[[], Any]) -> Any:
         """Return what *make* returns, made at the first question of this probe that asks for *name*."""
         if name not in self.kept:
             self.kept[name] = make()
         return self.kept[name]
 
+    def gather(self) -> None:
+        """Let ranks that other programs started know that somebody is there, before each question; one that has gone is noticed."""
+        if isinstance(self.team, TorchrunTeam):
+            self.team.ask(present)
+
     def clear(self) -> None:
-        """Undo what a probe made."""
+        """Undo what a probe made, and let the GPU's memory go: the next one may work in processes of its own."""
         self.kept.clear()
         self.made.close()
+        if self.device == "cuda":
+            import torch
+
+            torch.cuda.empty_cache()
+
+
+def no_memory(error: BaseException) -> bool:
+    """Tell whether *error* says that memory was too small, of the GPU or of the host, here or on a rank."""
+    return isinstance(error, MemoryError) or any(words in str(error).lower() for words in _NO_MEMORY)
+
+
+_NO_MEMORY = ("out of memory", "can't allocate memory", "outofmemoryerror", "cannot allocate memory")
+"""As torch's allocators on CUDA and CPU, and the operating system, put it."""
 
 
 def shares_processors(bench: Bench) -> bool:
     """Tell whether the ranks are shares of the processors, which slow each other down as GPUs do not."""
-    return bench.device == "cpu" and bench.team.ranks > 1
+    return bench.device == "cpu" and bench.neighbours > 1
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,7 @@ def gemm_questions(bench: Bench) -> list[Row]:
     asked = [
         {"precision": precision, "shape": list(shape), "flop": 2 * math.prod(shape)} for precision in precisions(bench) for shape in shapes
     ]
-    together = {"precision": "fp32", "shape": [TOGETHER] * 3, "flop": 2 * TOGETHER**3, "together": bench.team.ranks}
+    together = {"precision": "fp32", "shape": [TOGETHER] * 3, "flop": 2 * TOGETHER**3, "together": bench.neighbours}
     return ([together] if shares_processors(bench) else []) + _affordable(bench, asked)
 
 

@@ -36,6 +36,8 @@ def _job(bench: Bench) -> JobModel:
 
 
 def _skipped(bench: Bench) -> str:
+    if bench.team.nodes > 1:
+        return "ranks on several machines: Stash's runs are of one"
     if bench.team.ranks == 1:
         return "one rank: RUN0 and RUN1 are the same"
     if _job(bench).inputs != (f"3x{EDGE}x{EDGE}",):
@@ -45,7 +47,7 @@ def _skipped(bench: Bench) -> str:
 
 def stash_questions(bench: Bench) -> list[Row]:
     """Return the four runs."""
-    workers = max(1, bench.cores // bench.team.ranks)
+    workers = max(1, bench.cores // bench.neighbours)
     return [_job(bench).asked | {"run": run, "ranks": 1 if run == "RUN0" else bench.team.ranks, "workers": workers} for run in RUNS]
 
 

@@ -1,8 +1,9 @@
 """How long do a model's layers and its training steps take? Hooks around every layer, and whole steps on all ranks.
 
-Layers are timed one by one on one device, each pass after a synchronisation, which a step does without: forward by hooks before and after
-a layer, backward by hooks before and after the node of the autograd graph that its output came from. Limits: of a layer that is several
-nodes (attention) only the last one's backward is timed. Steps are those of `calibration.ddp_steps`, with gradient exchange and without.
+Layers are timed on one device: forward by hooks before and after a layer, backward by hooks before and after the node of the autograd graph
+that its output came from. On CUDA each hook records an event in the stream, and nobody waits before the pass has ended, so that launches
+run ahead as in a step. Limits: of a layer that is several nodes (attention) only the last one's backward is timed; where the host falls
+behind the GPU, a layer's time is the host's. Steps are those of `calibration.ddp_steps`, with gradient exchange and without.
 """
 
 from __future__ import annotations
@@ -33,8 +34,6 @@ NETWORKS: Final = {
 """Of torchvision: many parameters, few, and in between; samples per rank at which a step takes some tenths of a second at most."""
 REPETITIONS: Final = 4
 STEPS, QUICK_STEPS = 6, 3
-
-Times = dict[str, list[float]]
 
 
 def models(bench: Bench) -> Sequence[JobModel]:
@@ -74,66 +73,82 @@ def layer_times(model: Any, next_inputs: Callable[[], Any], loss: Callable[[Any]
     watch = _Watch(device)
     leaves = [(name, module) for name, module in model.named_modules() if not list(module.children())]
     hooks = [hook for name, module in leaves for hook in watch.around(name, module)]
-    wholes: list[float] = []
     try:
         for _ in range(REPETITIONS + 1):
             positional, named = next_inputs()
             watch.turn()
-            start = watch.now()
+            watch.begin("", "whole")
             loss(model(*positional, **named)).backward()
-            wholes.append(watch.now() - start)
+            watch.end("", "whole")
+            synchronize(device)
             model.zero_grad(set_to_none=True)
     finally:
         for hook in hooks:
             hook.remove()
-    return {"whole_s": wholes[1:], "layers": [watch.row(name, type(module).__name__) for name, module in leaves]}
+    return {"whole_s": watch.times("", "whole"), "layers": [watch.row(name, type(module).__name__) for name, module in leaves]}
+
+
+def _wall(begin: float, end: float) -> float:
+    return end - begin
+
+
+def _cuda_mark() -> Any:
+    import torch
+
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
+
+
+def _cuda_between(begin: Any, end: Any) -> float:
+    return float(begin.elapsed_time(end)) * 1e-3
 
 
 class _Watch:
     """When did each layer begin and end? Calls of one layer in one step are added up."""
 
     def __init__(self, device: str) -> None:
-        self._device = device
-        self._begun: dict[tuple[str, str], float] = {}
-        self._found: dict[str, list[Times]] = defaultdict(list)
-        self._turn = -1
-
-    def now(self) -> float:
-        synchronize(self._device)
-        return time.perf_counter()
+        on_cuda = device == "cuda"
+        self._mark: Callable[[], Any] = _cuda_mark if on_cuda else time.perf_counter
+        self._between: Callable[[Any, Any], float] = _cuda_between if on_cuda else _wall
+        self._begun: dict[tuple[str, str], Any] = {}
+        self._found: list[dict[tuple[str, str], list[tuple[Any, Any]]]] = []
 
     def turn(self) -> None:
-        self._turn += 1
+        """Begin another pass."""
+        self._found.append(defaultdict(list))
 
     def around(self, name: str, module: Any) -> list[Any]:
         """Return hooks around the forward pass of *module*, which hook its backward pass in turn."""
         return [
-            module.register_forward_pre_hook(lambda *_: self._begin(name, "forward")),
+            module.register_forward_pre_hook(lambda *_: self.begin(name, "forward")),
             module.register_forward_hook(lambda _, inputs, output: self._forward_done(name, inputs, output)),
         ]
 
     def _forward_done(self, name: str, inputs: Any, output: Any) -> None:
-        self._end(name, "forward")
+        self.end(name, "forward")
         node = getattr(output, "grad_fn", None)
         if node is not None and not any(getattr(tensor, "grad_fn", None) is node for tensor in inputs):
-            node.register_prehook(lambda *_: self._begin(name, "backward"))
-            node.register_hook(lambda *_: self._end(name, "backward"))
+            node.register_prehook(lambda *_: self.begin(name, "backward"))
+            node.register_hook(lambda *_: self.end(name, "backward"))
 
     def row(self, name: str, kind: str) -> Row:
-        """Return the times of one layer, without the first turn."""
-        turns = self._found[name][1:]
-        return {"layer": name, "type": kind} | {f"{way}_s": [sum(turn[way]) for turn in turns] for way in ("forward", "backward")}
+        """Return the times of one layer, once the device has done all passes."""
+        return {"layer": name, "type": kind} | {f"{way}_s": self.times(name, way) for way in ("forward", "backward")}
 
-    def _begin(self, name: str, way: str) -> None:
-        self._begun[name, way] = self.now()
+    def times(self, name: str, way: str) -> list[float]:
+        """Return the seconds of one layer's passes, without the first turn."""
+        return [sum(self._between(*marks) for marks in turn[name, way]) for turn in self._found[1:]]
 
-    def _end(self, name: str, way: str) -> None:
+    def begin(self, name: str, way: str) -> None:
+        """Note that a pass begins."""
+        self._begun[name, way] = self._mark()
+
+    def end(self, name: str, way: str) -> None:
+        """Note that a pass ends."""
         start = self._begun.pop((name, way), None)
-        turns = self._found[name]
-        while len(turns) <= self._turn:
-            turns.append({"forward": [], "backward": []})
         if start is not None:
-            turns[self._turn][way].append(self.now() - start)
+            self._found[-1][name, way].append((start, self._mark()))
 
 
 def step_questions(bench: Bench) -> list[Row]:

@@ -36,7 +36,7 @@ def test_numbers_keep_five_digits() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (record_text(RECORD)[:-30], ":12:59: is not whole JSON"),
+        (record_text(RECORD)[:-30], ":12:78: is not whole JSON"),
         ("[]", "is no record of a machine"),
         ('{"schema": 1}', "is no record of a machine"),
         (record_text(RECORD).replace('"schema": 1', '"schema": 2'), "schema 2, and this version reads schema 1"),

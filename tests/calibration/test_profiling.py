@@ -8,7 +8,7 @@ import pytest
 
 from calibration.machine_record import MachineRecord, Row, read_record
 from calibration.probes.probe import Bench, Probe
-from calibration.profiling import Asked, Progress, measure, opened_record
+from calibration.profiling import Asked, Progress, measure, opened_record, unanswered
 from calibration.team import SpawnedTeam
 from sim.spec.yaml import SpecError
 
@@ -94,3 +94,11 @@ def test_a_record_of_another_machine_is_not_gone_on_with(tmp_path: Path) -> None
     with pytest.raises(SpecError, match="measured with cpu some, and here it is other; measure into another file"):
         opened_record(path, MachineRecord("box", {"cpu": "other"}, {"torch": "2"}))
     assert path.read_text() == before
+
+
+def test_a_row_answers_only_what_was_asked() -> None:
+    """The same size over two machines, or beside products, is another question."""
+    asked: list[Row] = [{"ranks": 2, "bytes": 8}, {"ranks": 2, "nodes": 2, "bytes": 8}, {"ranks": 2, "bytes": 8, "beside": "products"}]
+    for row in asked:
+        assert unanswered(asked, [row | {"times_s": [1.0]}]) == [other for other in asked if other is not row]
+    assert unanswered(asked, []) == asked
