@@ -1,4 +1,4 @@
-"""How long does a GPU take for an operator, and for a memory pass? The roofline, pure; and a live GPU that computes in time.
+"""How long does a GPU take for an operator, and for a memory pass? The roofline, pure; `sim.cluster.live_gpu` computes in time.
 
 A layer takes ``max(FLOP / (peak * e_op(time of one kernel at peak)), bytes / (memory bandwidth * e_mem))`` plus the least time of
 its kernels (Williams, Waterman and Patterson, CACM 2009, with measured efficiencies), plus the passes that only the software stack needs:
@@ -17,7 +17,6 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
-from sim.cluster.network import Activity, Network
 from sim.spec.fields import Curve, OperatorClass, Precision, at
 from sim.spec.hardware import Gpu, Peak
 from sim.spec.precision import MEANING
@@ -271,45 +270,3 @@ def _stack_factor(layer: Layer, stack: Stack, peak: Peak) -> float:
 def memory_time(nbytes: float, gpu: Gpu) -> float:
     """Return the time of moving *nbytes* to and from the GPU's memory."""
     return nbytes / (gpu.memory_bandwidth * gpu.memory_efficiency)
-
-
-_NO_CORES: Mapping[str, float] = {}
-
-
-class LiveGpu:
-    """One GPU (or a class of equal ones) while a simulation runs: computes, slower while a collective runs beside it.
-
-    A processor that trains itself loads *cores* of its host, which it shares with loaders and sockets by *weight*.
-    """
-
-    def __init__(
-        self, network: Network, name: str, slowdown: float, shared: str | None, cores: Mapping[str, float] = _NO_CORES, weight: float = 1.0
-    ) -> None:
-        self._network = network
-        self._name = name
-        self._slow = 1.0 / slowdown
-        self._usage = ({shared: 1.0} if shared else {}) | dict(cores)
-        self._weight = weight
-        self._communicating = False
-        self._current: Activity | None = None
-
-    def compute(self, duration: float) -> Activity:
-        """Begin *duration* seconds of work at full speed."""
-        if self._slow == 1.0 and not self._usage:
-            return self._network.start_alone(self._name, duration)
-        self._current = self._network.start(self._name, duration, self._usage, cap=self._speed(), weight=self._weight)
-        return self._current
-
-    @property
-    def slows(self) -> bool:
-        """Tell whether a collective beside it slows its compute."""
-        return self._slow != 1.0
-
-    def communicating(self, active: bool) -> None:
-        """Tell whether a collective runs beside the compute from now on."""
-        self._communicating = active
-        if self._current is not None:
-            self._network.set_cap(self._current, self._speed())
-
-    def _speed(self) -> float:
-        return self._slow if self._communicating else 1.0

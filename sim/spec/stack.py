@@ -135,6 +135,9 @@ class Stack(Spec):
     """Images are stored channels last, as tensor cores want them; else cuDNN transposes around each convolution."""
     transposed_norms: bool = False
     """In 16 bits images are channels last, but norms work channels first, and transpose what they read and write."""
+    persistent_norms: bool = False
+    """In 16 bits backward of BatchNorm has kernels that do not end while a collective runs beside them: cuDNN's persistent ones, for
+    channels last, whose blocks wait for each other, and for those that the collective keeps off the GPU."""
     unaligned_products: bool = True
     """Tensor cores take matrix products of any shape (cuBLAS 11 and later, or software that pads); else multiples of 8 only."""
     distributed_overhead: Seconds = 0.0

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 import simpy
 
-from sim.cluster.gpu import LiveGpu
+from sim.cluster.live_gpu import LiveGpu
 from sim.cluster.network import fire
 from sim.events import Cause, EventLog
 from sim.training.operations import Op, Operation

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from sim.cluster.build import Built, Placement, RankClass, Slot
-from sim.cluster.gpu import LiveGpu
+from sim.cluster.live_gpu import LiveGpu
 from sim.cluster.network import Network
 from sim.cluster.page_cache import from_others
 from sim.cluster.storage import ios_per_sample, most_bandwidth, most_iops, read_rate
@@ -39,7 +39,7 @@ from sim.training.sequences import length_variation
 from sim.training.server_plan import Sender, ServerPlan
 from sim.training.servers import Crowd, ServerExecutor
 from sim.training.step import Rank
-from sim.training.step_plan import StepPlan, plan_steps
+from sim.training.step_plan import StepPlan, norm_patience, plan_steps
 
 REFERENCE_GPU_BANDWIDTH = 900e9
 """Memory bandwidth (bytes/s) of the V100 on which data sets state their GPU decode time; other GPUs scale with theirs."""
@@ -149,7 +149,7 @@ def make_ranks(
     machines = [(found.slot.node.gpu, found.slot.node.host.cpu.speed) for found in classes]
     plans = plan_steps(workload, machines, job.ranks if wiring else 1)
     indices = [_log_rank(stage.log, number, found) for found in classes]
-    gpus = [_live_gpu(stage.network, found, workload) for found in classes]
+    gpus = [_live_gpu(stage.network, found, workload, plan) for found, plan in zip(classes, plans, strict=True)]
     if isinstance(wiring, ServerPlan):
         exchanges = _served(stage, classes, indices, gpus, plans[0], wiring)
     else:
@@ -185,7 +185,7 @@ def _gpu_link(found: RankClass) -> str:
     return f"{found.slot.name}.gpu{found.gpus[0]}.job{found.job}"
 
 
-def _live_gpu(network: Network, found: RankClass, workload: Workload) -> LiveGpu:
+def _live_gpu(network: Network, found: RankClass, workload: Workload, plan: StepPlan) -> LiveGpu:
     shared = None
     if workload.input.loader == "dali_gpu":
         shared = _gpu_link(found)
@@ -193,7 +193,8 @@ def _live_gpu(network: Network, found: RankClass, workload: Workload) -> LiveGpu
     each = found.slot.node.gpu.host_cores
     cores = {found.cores: float(found.members * each)} if each else {}
     name = f"gpu {found.slot.name}.{found.gpus[0]}"
-    return LiveGpu(network, name, workload.training.stack.overlap_slowdown, shared, cores, CORE_WEIGHT if each else 1.0)
+    weight, slowdown = CORE_WEIGHT if each else 1.0, workload.training.stack.overlap_slowdown
+    return LiveGpu(network, name, slowdown, shared, cores, weight, norm_patience(workload, plan))
 
 
 def _exchange(stage: Stage, ranks: Sequence[int], gpus: Sequence[LiveGpu], plan: StepPlan, rings: CollectivePlan | None) -> Exchange:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import simpy
 
-from sim.cluster.gpu import LiveGpu
+from sim.cluster.live_gpu import LiveGpu
 from sim.cluster.network import Network
 from sim.events import Cause, EventLog
 from sim.training.exchange import Exchange

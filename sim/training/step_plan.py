@@ -8,6 +8,7 @@ launch stall are added up, so that simulated events are as few as the operations
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,8 +17,9 @@ from typing import NamedTuple, cast
 
 from sim.cluster.gpu import Kernels, memory_time
 from sim.spec.hardware import Gpu
+from sim.spec.precision import MEANING
 from sim.spec.segments import recomputed, segments
-from sim.spec.workload import Layer, Workload
+from sim.spec.workload import Layer, Workload, batch_norms
 from sim.training.cuts import Cut, Program, programs
 from sim.training.exchange_plan import BucketPlan, gradient_bytes, gradient_volume
 from sim.training.layer_times import layer_times
@@ -222,6 +224,18 @@ def optimizer_work(workload: Workload, gpu: Gpu, ranks: int = 1) -> Kernels:
 def gradient_checks(workload: Workload) -> float:
     """Return what the host does to gradients between backward and optimizer, in launches, while the GPU waits."""
     return workload.training.stack.gradient_checks * sum(len(layer.gradients) for layer in workload.model.layers)
+
+
+def norm_patience(workload: Workload, plan: StepPlan) -> float:
+    """Return the mean seconds of backward up to its next persistent norm, which does not end before a collective beside it does.
+
+    Seen from any moment, norms at equal distances are half a distance away (PyTorch issue 80259, NVIDIA/nccl issues 338 and 661).
+    """
+    training = workload.training
+    norms = len(batch_norms(workload.model)) if training.stack.persistent_norms else 0
+    if not norms or MEANING[training.precision].activation >= 4.0:
+        return math.inf
+    return sum(segment.compute for segment in plan.micro_batches[-1].backward) / norms / 2
 
 
 def reads_before_update(workload: Workload) -> bool:

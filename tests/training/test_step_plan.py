@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from sim.cluster.gpu import memory_time
 from sim.training.exchange_plan import gradient_bytes
 from sim.training.operations import Operation
-from sim.training.step_plan import Segment, StepPlan, _Asked, _one_pass, optimizer_work, plan_step
+from sim.training.step_plan import Segment, StepPlan, _Asked, _one_pass, norm_patience, optimizer_work, plan_step
 from tests.harness import layer, toy_node, toy_workload
 
 NODE = toy_node()
@@ -221,3 +222,20 @@ def test_checkpointed_blocks_run_their_forward_twice() -> None:
     twice = sum(part.compute for part, number in zip(expected.forward, segments(again), strict=True) if number)
     assert sum(part.compute for part in found.forward) == pytest.approx(sum(part.compute for part in expected.forward))
     assert sum(part.compute for part in found.backward) == pytest.approx(sum(part.compute for part in expected.backward) + twice)
+
+
+def test_persistent_norms_are_half_their_distance_away():
+    """Two norms in a backward of b s: b / 4, in 16 bits and where the stack says so; else compute waits for none, nor without norms."""
+    products, norms = [layer(0.3, 0.6, 100, op="conv")], [layer(0.1, 0.2, 100, op="norm")] * 2
+    for layers, precision, persistent in (
+        (products + norms, "amp_fp16", True),
+        (products + norms, "fp32", True),
+        (products + norms, "amp_fp16", False),
+        (products, "amp_fp16", True),
+    ):
+        workload = toy_workload(layers, buffers=1e3, stack={"persistent_norms": persistent})
+        workload = workload.model_copy(update={"training": workload.training.model_copy(update={"precision": precision})})
+        made = plan(workload).step
+        waits = persistent and precision == "amp_fp16" and len(layers) > 1
+        backward = sum(segment.compute for segment in made.micro_batches[-1].backward)
+        assert norm_patience(workload, made) == (pytest.approx(backward / 4) if waits else math.inf)
