@@ -27,6 +27,7 @@ from calibration.network_parameters import (
     DOUBT,
     EVERYWHERE,
     NIC,
+    USUAL_LOSS,
     Parameter,
     decides,
     other_ways,
@@ -129,7 +130,7 @@ class Model:
         used = self.values if values is None else values
         pairs = zip(self.parameters, used, strict=True)
         shared = next((value for parameter, value in pairs if parameter.constant == DISTRIBUTED), 0.0)
-        return math.exp(shared + self._of_job(asked, used))
+        return math.exp(USUAL_LOSS + shared + self._of_job(asked, used))
 
 
 def prior_model(compute: ComputeScale, asked: Sequence[Question], way: str = AS_DESCRIBED) -> Model:

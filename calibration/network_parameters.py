@@ -19,7 +19,8 @@ pair               0.3    0.41 against 0.61 GB/s per edge on 2 and 3 nodes (petu
 latency            0.7    TCP 31 to 105 us (zarzen/nccl-tests, MG-WFBP) and 200 to 350 us (petuum/adaptdl)
 launch             0.7    12 to 100 us over the transport classes
 spread             1.0    0.3 % (compute_cv) on machines of NVIDIA's own, 1 to 3 % in the sets of Pollux and Sia
-distributed        0.03   what GPUs lose beside others (clocks, power, hosts): 0 to 5 % from one GPU to two in the sets of Lambda
+distributed        0.03   what GPUs lose beside others (clocks, power, hosts): 0 to 5 % from one GPU to two in the sets of Lambda; its
+                          prior is about the usual loss, 1.2 %
 =================  =====  ==========================================================================================
 """
 
@@ -73,7 +74,11 @@ EVERYWHERE: Final = ""
 
 
 DISTRIBUTED: Final = "distributed"
-"""Layer times beside other GPUs over those of one GPU by itself, where only the latter were measured."""
+"""Layer times beside other GPUs over those of one GPU by itself, where only the latter were measured, beyond the usual loss."""
+USUAL_LOSS: Final = 0.012
+"""Logarithm by which they are usually longer: median over 24 clusters of how much longer ``network`` rows that wait for the exchange under
+3 % take than predicted from one GPU (Lambda, DLPerf, TensorFlow's page; 22 of them lose, most of NVIDIA's own machines 0.2 to 1.5 %).
+No prediction row was used."""
 
 
 class Parameter(NamedTuple):

@@ -11,7 +11,7 @@ import pytest
 from calibration.cluster_fit import LAYER_MODEL, fit_model, predictions, prior_model
 from calibration.compute_scale import ComputeScale, group_keys, measured_scale
 from calibration.evaluate import Evaluator, Prediction, predict
-from calibration.network_parameters import AS_DESCRIBED, LOOPBACK, STAGED, Parameter, parameters_of, way_taken, with_factors
+from calibration.network_parameters import AS_DESCRIBED, LOOPBACK, STAGED, USUAL_LOSS, Parameter, parameters_of, way_taken, with_factors
 from calibration.questions import Question, question
 from tests.calibration.runs import record, simulated
 
@@ -81,6 +81,7 @@ def test_what_gpus_lose_beside_others_is_fitted_where_one_was_measured_by_itself
     alone = simulated([record(placement="1", batch_per_gpu=batch, role="compute") for batch in (8, 32)])
     together = simulated([record(placement=where, batch_per_gpu=32, role="network") for where in ("2", "4", "1+1") * 3], compute_scale=1.05)
     scale = measured_scale(alone, evaluator)
+    assert prior_model(scale, together).slowdown(together[0]) == pytest.approx(math.exp(USUAL_LOSS))
     model = fit_model(scale, together, [*alone, *together], evaluator)
     assert model.slowdown(together[0]) == pytest.approx(1.05, abs=0.015) and model.slowdown(alone[0]) == 1.0
     # layer times measured in steps of several GPUs hold the loss already
