@@ -188,11 +188,10 @@ def fit(
     from calibration.step_comparison import compare, comparison_rows, comparison_table
     from sim.report.files import write_file
 
-    measured, found, machine = fit_run.fit(files, output, hardware)
+    measured, found, machine, ratios, written = fit_run.fit(files, output, hardware)
     if plot is not None:
         write_file(plot, fit_run.residual_png(found))
-    written = fit_run.written(output, machine)
-    steps, notes = compare(measured, written)
+    steps, notes = compare(measured, written, ratios)
     if as_json:
         print_json(fit_run.fit_document(measured, found, machine) | {"steps": comparison_rows(steps)})
     else:

@@ -4,28 +4,42 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from calibration.gloo_fit import gloo_fit, gloo_processor
+from calibration.gloo_fit import gloo_fits, gloo_processor
 from calibration.layer_factors import layer_fits
 from calibration.machine_blocks import described, untold
 from calibration.machine_fit import FACTOR, RATE, Fit, Measured, fits, together
-from calibration.machine_yaml import Block, Machine, device_block, with_layers
+from calibration.machine_yaml import Block, Machine, Sources, device_block, gpu_part, interval, with_layers
 from calibration.nccl_fit import NCCL, nccl_fit
 from calibration.posterior import Estimate
-from calibration.step_comparison import Written
+from calibration.predicted_steps import Written
+from calibration.step_factors import FIELD, WHOLE, step_fit, step_ratios, tells, with_factor
 from sim.check import check_hardware, require
 from sim.report.files import write_file
 from sim.spec.hardware import Gpu
 from sim.spec.library import load, load_hardware
 from sim.spec.stack import Stack
 from sim.spec.yaml import SpecError
+from sim.study.new_hardware import new_hardware
 
 
-def fit(paths: Sequence[Path], output: Path, hardware: str | None = None) -> tuple[Measured, dict[str, Fit], Machine]:
+class Fitted(NamedTuple):
+    """What a call of ``fit`` found."""
+
+    measured: Measured
+    fits: dict[str, Fit]
+    machine: Machine
+    ratios: Mapping[str, Sequence[float]]
+    """Of steps over their layers, by model."""
+    written: Written
+
+
+def fit(paths: Sequence[Path], output: Path, hardware: str | None = None) -> Fitted:
     """Fit the records at *paths* and write the hardware to *output*, and the stack they tell to the file `stack_file` names.
 
     Raise SpecError, and leave everything as it was, where the records do not tell enough or an output cannot be written.
@@ -33,23 +47,65 @@ def fit(paths: Sequence[Path], output: Path, hardware: str | None = None) -> tup
     if output.suffix not in (".yaml", ".yml"):
         raise SpecError(f"{output}: write to a name that ends in .yaml")
     measured = together(paths)
+    hardware = hardware or wired(measured, output)
     found = fits(measured) | collective_fits(measured, hardware)
     kernels = device_block(measured, found)
     gpu = _gpu(kernels, output)
-    layers = layer_fits(measured, gpu)
-    device = with_layers(kernels, measured, layers, gpu.vector_factor)
-    block, stack = described(measured, found, device, output.stem, hardware)
+    found |= layer_fits(measured, gpu, _described_kernels(measured, found, gpu))
+    device = with_layers(kernels, measured, found, gpu.vector_factor)
+    block, stack = described(measured, found, device, output.stem, hardware, _reference(hardware, output))
     changed = {"vector_factor": gpu.vector_factor} if kernels.get("vector_factor") != device.get("vector_factor") else {}
     machine = Machine(block, changed, stack, tuple(untold(measured, found)))
-    _write_checked(output, machine)
-    return measured, found | layers, machine
+    with _drafts(output) as drafts:
+        _write(machine, *drafts)
+        ratios = step_ratios(measured, _written(*drafts, machine))
+        whole = step_fit(ratios)
+        if whole is not None:
+            found[WHOLE] = whole
+        if whole is not None and stack is not None and tells(whole):
+            sources = Sources(measured)
+            sources.fitted(FIELD, "steps", f"steps without exchange take {interval(whole[FACTOR], 1.0, 'times')} as long as their layers")
+            machine = replace(machine, stack=with_factor(stack, whole, sources.texts[FIELD]))
+            _write(machine, *drafts)
+        for draft, path in zip(drafts[::-1], (stack_file(output), output), strict=True):  # the hardware last: it is what counts
+            if draft.exists():
+                write_file(path, draft.read_text(encoding="utf-8"))
+    return Fitted(measured, found, machine, ratios, _written(output, stack_file(output), machine))
+
+
+def _described_kernels(measured: Measured, found: Mapping[str, Fit], gpu: Gpu) -> set[str]:
+    """Return the classes of kernels whose times are known: measured here, or of a GPU of the catalogue."""
+    if measured.machine["gpus"] and gpu_part(measured.machine["gpus"][0]["name"]):
+        return {*gpu.efficiency}
+    return {kind for kind in ("conv", "gemm") if f"{kind} fp32" in found}
+
+
+def wired(measured: Measured, output: Path) -> str | None:
+    """Return the file beside *output* that describes the links of several GPUs as their driver printed them; None where it did not."""
+    text = measured.machine.get("topology", "")
+    if len(measured.machine["gpus"]) < 2 or not text:
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        topo, path = Path(folder) / "topo.txt", output.with_name(f"{output.stem}-links.yaml")
+        topo.write_text(text, encoding="utf-8")
+        known = gpu_part(measured.machine["gpus"][0]["name"])
+        new_hardware(topo, path, gpu=known.name if known else None, overwrite=True)
+    return str(path)
+
+
+def _reference(hardware: str | None, output: Path) -> str:
+    """Return how the file *output* names *hardware*, where that is a file: relative to its own place."""
+    if hardware is None or not Path(hardware).is_file():
+        return ""
+    found = os.path.relpath(hardware, output.absolute().parent)
+    return found if os.sep in found else f"./{found}"
 
 
 def collective_fits(measured: Measured, hardware: str | None = None) -> dict[str, Fit]:
     """Return the fits of collectives; those of NCCL need the links of a known machine."""
     made: list[Fit | None] = []
     if measured.machine["backend"] == "gloo":
-        made = [gloo_fit(measured), gloo_processor(measured)]
+        made = [*gloo_fits(measured), gloo_processor(measured)]
     elif measured.machine["backend"] == NCCL and hardware is not None:
         made = [nccl_fit(measured, load_hardware(hardware).spec)]
     return {found.subject: found for found in made if found is not None}
@@ -63,10 +119,10 @@ def _gpu(block: Block, output: Path) -> Gpu:
         return load(Gpu, path).spec
 
 
-def written(output: Path, machine: Machine) -> Written:
+def _written(hardware: Path, stack: Path, machine: Machine) -> Written:
     """Return the files of a fit, and how its predictions are made without what whole layers told."""
     undone = tuple(f"node.gpu.{key}={value}" for key, value in machine.kernels.items())
-    return Written(output, stack_file(output) if machine.stack else None, undone)
+    return Written(hardware, stack if machine.stack else None, undone, {"elementwise_traffic": 1.0})
 
 
 def stack_file(output: Path) -> Path:
@@ -88,24 +144,28 @@ def yaml_text(block: Mapping[str, Any]) -> str:
     return yaml.dump(dict(block), Dumper=Dumper, sort_keys=False, width=1000, allow_unicode=True)
 
 
-def _write_checked(output: Path, machine: Machine) -> None:
-    """Write hardware and stack once they have proved to load and to pass all checks."""
-    temporaries = [path.with_name(f".{path.stem}.{os.getpid()}.part.yaml") for path in (output, stack_file(output))]
+@contextmanager
+def _drafts(output: Path) -> Iterator[tuple[Path, Path]]:
+    """Give names for drafts of hardware and stack, beside *output*, so that what they extend is found; they go when the block ends."""
+    paths = tuple(path.with_name(f".{path.stem}.{os.getpid()}.part.yaml") for path in (output, stack_file(output)))
     try:
-        temporaries[0].write_text(yaml_text(machine.hardware), encoding="utf-8")
-        loaded = load_hardware(str(temporaries[0].absolute()))
-        require(check_hardware(loaded.spec, loaded.document))
-        if machine.stack is not None:
-            temporaries[1].write_text(yaml_text(machine.stack), encoding="utf-8")
-            load(Stack, temporaries[1])
-            write_file(stack_file(output), temporaries[1].read_text(encoding="utf-8"))
-        write_file(output, temporaries[0].read_text(encoding="utf-8"))
+        yield paths[0], paths[1]
     except OSError as error:
         raise SpecError(f"{output}: cannot be written: {error.strerror}") from None
     finally:
-        for path in temporaries:
+        for path in paths:
             with suppress(OSError):
                 path.unlink()
+
+
+def _write(machine: Machine, hardware: Path, stack: Path) -> None:
+    """Write drafts of hardware and stack, and raise SpecError unless they load and pass all checks."""
+    hardware.write_text(yaml_text(machine.hardware), encoding="utf-8")
+    loaded = load_hardware(str(hardware.absolute()))
+    require(check_hardware(loaded.spec, loaded.document))
+    if machine.stack is not None:
+        stack.write_text(yaml_text(machine.stack), encoding="utf-8")
+        load(Stack, stack)
 
 
 def fit_table(found: Mapping[str, Fit]) -> str:

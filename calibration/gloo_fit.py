@@ -4,11 +4,14 @@ The time of each measured collective is what the simulator takes (`sim.training.
 
     launch + passes * pass_time(segments, segment / bandwidth, latency / 2)
 
-with two passes of the ring in an all-reduce and one in an all-gather. Priors are those of the transport class. Large messages are many
-segments, of which all but the first take turns alike: their time is carried on from a few.
+with two passes of the ring in an all-reduce and one in an all-gather. A ring over several machines waits for its slowest hop, which is
+between them; so records of several machines give these constants twice, and the network is what lies between the two. Priors are those of
+the transport class. Large messages are many segments, of which all but the first take turns alike: their time is carried on from a few.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -22,6 +25,8 @@ from sim.training.collectives.gloo_ring import cut, pass_time
 
 LARGE = 2.0**20
 """Bytes of a collective from which its bytes, not its steps, take the processors' time."""
+INSIDE, BETWEEN = "gloo", "gloo between machines"
+"""Subjects."""
 PROBE = 1e-4
 """Step of a difference quotient in a log parameter."""
 _ENOUGH = 16
@@ -33,11 +38,14 @@ def gloo_class() -> Transport:
     return load_part(Transport, "tcp-single-flow", "hardware/parts/transports")
 
 
-def gloo_fit(measured: Measured) -> Fit | None:
-    """Return launch, latency and bandwidth of a socket; None where no collective was measured."""
-    rows = [row for row in measured.rows("all_reduce") if "beside" not in row]
-    if not rows:
-        return None
+def gloo_fits(measured: Measured) -> list[Fit]:
+    """Return launch, latency and bandwidth of a socket inside a machine, and of one between machines, as far as they were measured."""
+    plain = [row for row in measured.rows("all_reduce") if "beside" not in row]
+    inside, across = ([row for row in plain if (row.get("nodes", 1) > 1) == between] for between in (False, True))
+    return [_fit(subject, rows) for subject, rows in ((INSIDE, inside), (BETWEEN, across)) if rows]
+
+
+def _fit(subject: str, rows: Sequence[Row]) -> Fit:
     prior = gloo_class()
     assert prior.flow_cap is not None
     times = np.array([typical(row) for row in rows])
@@ -53,7 +61,7 @@ def gloo_fit(measured: Measured) -> Fit | None:
         Unknown(RATE, 1.0 / prior.flow_cap, WIDTHS["efficiency, TCP"]),
     ]
     sizes = np.array([row["bytes"] for row in rows], dtype=float)
-    return Fit("gloo", "all_reduce", sizes, times, explain_by(model, times, unknowns))
+    return Fit(subject, "all_reduce", sizes, times, explain_by(model, times, unknowns))
 
 
 def collective_time(row: Row, launch: float, latency: float, per_byte: float) -> float:

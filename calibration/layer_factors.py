@@ -2,13 +2,14 @@
 
 A measured network's convolutions and fully connected layers, forward and backward, are compared with what the simulator's layer model gives
 for them on the device as its kernels describe it; likewise all other layers, which memory bounds. Backward passes, allocation and
-cache misses, which single kernels do not show, are in the factors. One number a network; the typical one of all is used. The factor on
-passes is told, not used: what pooling or batch norm lose is not lost by the optimizer, which has the same memory.
+cache misses, which single kernels do not show, are in the factors. One number a network; the typical one of all is used: that of products
+for the device, that of passes for the software stack's element-wise operators, norms and pooling (`Stack.elementwise_traffic`), since what
+these lose is not lost by the optimizer, which has the same memory. A network with layers whose kernels were not measured tells nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -29,6 +30,9 @@ PRODUCTS: Final = ("conv", "gemm", "attention", "rnn", "embedding")
 """Operator classes of layers that compute; all others pass over memory."""
 _COMPUTING: Final = ("Conv", "Linear", "Bilinear", "LSTM", "GRU", "RNN", "Embedding", "MultiheadAttention")
 """How the names of torch's modules begin that do the same."""
+IN_NETWORKS: Final = "products in networks"
+PASSES: Final = "passes in networks"
+"""Subjects."""
 LEAST: Final = 20e-6
 """Seconds of measured layers of a kind in a network below which their factor is noise."""
 
@@ -41,14 +45,19 @@ def traced(target: str, inputs: Sequence[str], arguments: Sequence[str]) -> Mode
     return extract(target, inputs, target.rpartition(":")[2], parse_arguments(arguments))
 
 
-def layer_fits(measured: Measured, gpu: Gpu) -> dict[str, Fit]:
-    """Return the factors on products and passes, relative to *gpu* as its kernels describe it; none where no layer was measured."""
-    found: dict[str, list[float]] = {"products in networks": [], "passes in networks": []}
+def layer_fits(measured: Measured, gpu: Gpu, kernels: Collection[str]) -> dict[str, Fit]:
+    """Return the factors on products and passes, relative to *gpu* as its *kernels* describe it; none where no layer was measured.
+
+    *kernels* are the classes that were measured, or that the catalogue knows.
+    """
+    found: dict[str, list[float]] = {IN_NETWORKS: [], PASSES: []}
     for row in measured.rows("layers"):
         try:
             model = traced(row["model"], tuple(row["inputs"]), tuple(row["arguments"]))
         except SpecError:
             continue  # a model that is not here any more tells nothing
+        if any(_kernel(layer.op) not in kernels for layer in model.layers if layer.op in PRODUCTS):
+            continue  # layers beside kernels that nobody timed
         for subject, ratio in zip(found, ratios(row, model, gpu), strict=True):
             found[subject] += [ratio] if ratio else []
     return {
@@ -56,6 +65,11 @@ def layer_fits(measured: Measured, gpu: Gpu) -> dict[str, Fit]:
         for subject, values in found.items()
         if values
     }
+
+
+def _kernel(op: str) -> str:
+    """Return the class of kernels by which layers of class *op* are described."""
+    return "conv" if op == "conv" else "gemm"
 
 
 def ratios(row: Row, model: Model, gpu: Gpu) -> tuple[float | None, float | None]:

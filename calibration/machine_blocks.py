@@ -1,7 +1,8 @@
 """What surrounds the device in a description made from records? Host, disk, links, network; from a known machine, or from nothing.
 
 With a known machine (``--hardware``), what was measured replaces its numbers and all else stays. Without one, the machine is what the
-record says of processors and memory, its ranks side by side on one host bridge, and everything else is an estimate that says so.
+record says of processors and memory, its ranks side by side on one host bridge, and everything else is an estimate that says so. Of
+ranks on several machines the description is a cluster of these, with the network that their collectives met.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from calibration.gloo_fit import BETWEEN, INSIDE, gloo_class
+from calibration.layer_factors import IN_NETWORKS as PRODUCTS
 from calibration.machine_fit import RATE, Fit, Measured, typical
 from calibration.machine_yaml import FREE_COPY, Block, Sources, interval, rate_text, stack_block
 from calibration.nccl_fit import NCCL, transport_blocks
@@ -21,16 +24,18 @@ REFERENCE: Final = "imagenet-1k"
 """The data set whose preparation the pictures that are decoded stand for; on the reference core a sample takes its ``prep``."""
 
 
-def described(measured: Measured, found: Mapping[str, Fit], device: Block, name: str, hardware: str | None) -> tuple[Block, Block | None]:
+def described(
+    measured: Measured, found: Mapping[str, Fit], device: Block, name: str, hardware: str | None, reference: str = ""
+) -> tuple[Block, Block | None]:
     """Return the machine *name* with its *device*, and its stack: *hardware* with what was measured, or what the records alone say.
 
-    Raise SpecError where that is not enough.
+    *reference* is how the description is to name *hardware*, where that is a file. Raise SpecError where the records are not enough.
     """
     node: Block = {"gpu": device}
     if (storage := storage_block(measured, found)) is not None:
         node["storage"] = storage
     if hardware is not None:
-        block: Block = {"name": name, "extends": hardware, "node": node | _over(measured, found, hardware)}
+        block: Block = {"name": name, "extends": reference or hardware, "node": node | _over(measured, found, hardware)}
     else:
         block = _bare(measured, found, name, node)
     return block, stack_block(measured, found)
@@ -114,34 +119,60 @@ def storage_block(measured: Measured, found: Mapping[str, Fit]) -> Block | None:
 
 def _bare(measured: Measured, found: Mapping[str, Fit], name: str, node: Block) -> Block:
     facts = measured.machine
-    count = len(facts["gpus"]) or facts["ranks"]
+    count = len(facts["gpus"]) or measured.neighbours
     if len(facts["gpus"]) > 1:
         raise SpecError(
-            f"{measured.files[0]}: {count} GPUs, and the record does not say how they are joined; --hardware names the machine, "
-            "from the catalogue or made by 'sim new --from-topo'"
+            f"{measured.files[0]}: {count} GPUs, and the record does not say how they are joined (no nvidia-smi); "
+            "--hardware names the machine, from the catalogue or made by 'sim new --from-topo'"
         )
     kind = f"{count} ranks of {facts['vcpus']} cores" if not facts["gpus"] else facts["gpus"][0]["name"]
     storage = {"volume": {"extends": "gp2", "assumed": True}, "source": "estimate (not measured; profile --only disk)"}
-    return {
-        "name": name,
-        "description": f"{kind}, measured {measured.date}",
-        "note": "" if facts["gpus"] else "A GPU of this description is one rank, which computes on its share of the cores.",
-        "node": {
-            **node,
-            "gpu_count": count,
-            "topology": _topology(measured, found, count),
-            "host": _host(measured, found),
-            "nic": {
-                "bandwidth": "10 Gbps",
-                "transport": "tcp",
-                "source": "estimate (not measured, as one machine was alone; profile under torchrun on two)",
-            },
-            "storage": node.get("storage", storage),
-            "nvlink_transport": "nvlink",
-            "peer_transport": "pcie-peer",
-            "host_transport": "host-staged",
-        },
+    whole = {
+        **node,
+        "gpu_count": count,
+        "topology": _topology(measured, found, count),
+        "host": _host(measured, found),
+        "nic": nic_block(measured, found),
+        "storage": node.get("storage", storage),
+        "nvlink_transport": "nvlink",
+        "peer_transport": "pcie-peer",
+        "host_transport": "host-staged",
     }
+    head = {
+        "name": name,
+        "description": (f"{measured.nodes} times " if measured.nodes > 1 else "") + f"{kind}, measured {measured.date}",
+        "note": "" if facts["gpus"] else "A GPU of this description is one rank, which computes on its share of the cores.",
+    }
+    if measured.nodes == 1:
+        return head | {"node": whole}
+    return head | {"groups": [{"node": whole, "count": measured.nodes}], "fabric": fabric_block(measured, found)}
+
+
+def nic_block(measured: Measured, found: Mapping[str, Fit]) -> Block:
+    """Return the card: as fast as Gloo's ring between machines was, over the share of a line that its payload takes; else a guess."""
+    if (fit := found.get(BETWEEN)) is None or not fit[RATE].identified:
+        run = "one machine was alone; profile under torchrun on two" if measured.nodes == 1 else "profile --only all_reduce --again"
+        return {"bandwidth": "10 Gbps", "transport": "tcp", "source": f"estimate (not measured, as {run})"}
+    sources = Sources(measured)
+    payload = gloo_class().total_efficiency
+    carried = interval(fit[RATE], 1e-9, "GB/s", inverse=True)
+    sources.fitted(
+        "bandwidth", "all_reduce", f"a ring between machines carried {carried}, {payload:.3g} of the line; the card may be faster"
+    )
+    sources.estimate("*", "one socket between neighbours, as Gloo has")
+    return {"bandwidth": f"{8e-9 / fit[RATE].value / payload:.4g} Gbps", "transport": gloo_class().name, "source": sources.texts}
+
+
+def fabric_block(measured: Measured, found: Mapping[str, Fit]) -> Block:
+    """Return what lies between machines: the latency by which their ring's steps exceed those inside one."""
+    across, inside = found.get(BETWEEN), found.get(INSIDE)
+    if across is None or inside is None or not (across["hop_latency"].identified and inside["hop_latency"].identified):
+        return {"latency": "0 us", "source": "estimate (part of a socket's latency; it was not told apart)"}
+    further = 0.5 * max(0.0, across["hop_latency"].value - inside["hop_latency"].value)
+    sources = Sources(measured)
+    steps = f"{interval(across['hop_latency'], 1e6, 'us')} between machines, {interval(inside['hop_latency'], 1e6, 'us')} inside one"
+    sources.fitted("*", "all_reduce", f"half of what a ring's step takes longer: {steps}")
+    return {"latency": f"{1e6 * further:.4g} us", "source": sources.texts}
 
 
 def _topology(measured: Measured, found: Mapping[str, Fit], count: int) -> Block:
@@ -216,7 +247,9 @@ WANTED: Final = {
 def untold(measured: Measured, found: Mapping[str, Fit]) -> list[str]:
     """Return what the records do not tell, and which run would."""
     wanted = WANTED | ({"pinned copy to device": "host_copy"} if measured.machine["gpus"] else {})
-    wanted |= {"gloo": "all_reduce"} if measured.machine["backend"] == "gloo" else {}
+    gloo = {(BETWEEN if measured.nodes > 1 else INSIDE): "all_reduce"}
+    wanted |= gloo if measured.machine["backend"] == "gloo" else {}
+    wanted |= {PRODUCTS: "layers,convolution"} if "torch" in measured.versions and measured.rows("layers") else {}
     missing = [f"{subject}: profile --only {probe}" for subject, probe in wanted.items() if subject not in found]
     weak = [(fit, estimate) for fit in found.values() for estimate in fit.found.estimates if not estimate.identified]
     return missing + [f"{fit.subject}, {estimate.name}: {_identifying(fit, estimate.name)}" for fit, estimate in weak]
@@ -224,6 +257,6 @@ def untold(measured: Measured, found: Mapping[str, Fit]) -> list[str]:
 
 def _identifying(fit: Fit, name: str) -> str:
     """Return the run that would tell the parameter *name* of *fit*."""
-    if fit.subject == "gloo" and name in ("launch", "hop_latency"):
+    if fit.subject in (INSIDE, BETWEEN) and name in ("launch", "hop_latency"):
         return "profile --only all_reduce with another number of ranks (--ranks 4) into a record of its own, and fit both"
     return f"profile --only {fit.probe} --again without --quick, for more sizes"

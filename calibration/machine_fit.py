@@ -71,6 +71,16 @@ class Measured:
     disturbed: tuple[str, ...] = ()
     """In words, beside which probes other programs worked."""
 
+    @property
+    def nodes(self) -> int:
+        """Return the machines on which ranks exchanged."""
+        return int(self.machine.get("nodes", 1))
+
+    @property
+    def neighbours(self) -> int:
+        """Return the ranks of one machine."""
+        return int(self.machine["ranks"]) // self.nodes
+
     def rows(self, probe: str) -> list[Row]:
         """Return the rows of *probe* of all records."""
         return self.probes.get(probe, [])
@@ -92,8 +102,9 @@ def together(paths: Sequence[Path]) -> Measured:
     for record in records:
         for name in record.probes:
             probes.setdefault(name, []).extend(record.rows(name))
-    disturbed = tuple(text for record in records for text in record.disturbed())
-    return Measured(first.name, first.machine, first.versions, tuple(path.name for path in paths), _date(records), probes, disturbed)
+    disturbed = tuple(f"{path.name}: {told}" for path, record in zip(paths, records, strict=True) if (told := record.disturbed()))
+    most = max(records, key=lambda record: int(record.machine.get("nodes", 1)))
+    return Measured(first.name, most.machine, first.versions, tuple(path.name for path in paths), _date(records), probes, disturbed)
 
 
 def _date(records: Iterable[MachineRecord]) -> str:

@@ -49,15 +49,14 @@ class MachineRecord:
     state: Literal["complete", "partial"] = "partial"
     probes: dict[str, ProbeRecord] = field(default_factory=dict)
 
-    def disturbed(self) -> list[str]:
-        """Return in words beside which probes other programs kept more than `processor_use.DISTURBED` of the cores busy."""
+    def disturbed(self) -> str:
+        """Return in words beside which probes other programs kept more than `processor_use.DISTURBED` of the cores busy; empty for none."""
         cores = self.machine.get("vcpus", 1)
-        return [
-            f"{name}: other programs kept {probe.others_cores:.1f} of {cores} cores busy beside it; "
-            f"measure again on a quiet machine: profile --only {name} --again"
-            for name, probe in self.probes.items()
-            if probe.others_cores > DISTURBED * cores
-        ]
+        found = {name: probe.others_cores for name, probe in self.probes.items() if probe.others_cores > DISTURBED * cores}
+        if not found:
+            return ""
+        told = ", ".join(f"{busy:.1f} beside {name}" for name, busy in found.items())
+        return f"of {cores} cores other programs kept busy {told}; once they rest: profile --again --only {','.join(found)}"
 
     def rows(self, probe: str) -> list[Row]:
         """Return the rows of *probe*; none where it did not run."""

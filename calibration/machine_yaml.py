@@ -13,7 +13,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from calibration.gloo_fit import gloo_class
+from calibration.gloo_fit import BETWEEN, INSIDE, gloo_class
+from calibration.layer_factors import IN_NETWORKS, PASSES
 from calibration.machine_fit import CONVOLUTIONS, FACTOR, FIXED, JITTER, RATE, Fit, Measured, typical
 from calibration.posterior import Estimate
 from sim.spec.hardware import Gpu
@@ -103,8 +104,8 @@ def device_block(measured: Measured, found: Mapping[str, Fit]) -> Block:
         sources.fitted("memory_efficiency", "memory", interval(found["memory"][RATE], 1e-9, "GB/s", inverse=True))
     peaks = {precision: rate for precision, rate in known.peak.items()} if known else fastest(found)
     if curves := efficiency(found, peaks, _kernel_time(found)):
-        block["efficiency"] = curves if not known else {**_own_curves(known), **curves}
         sources.fitted("efficiency", "gemm and convolution", "; ".join(curve_sources(found)))
+        block["efficiency"] = {**_own_curves(known), **curves} if known else filled(curves, sources)
     if (launch := found.get("launch by the device")) is not None:
         block["kernel_time"] = f"{1e6 * launch[RATE].value:.4g} us"
         sources.fitted("kernel_time", "launch", interval(launch[RATE], 1e6, "us"))
@@ -120,7 +121,7 @@ def device_block(measured: Measured, found: Mapping[str, Fit]) -> Block:
 def with_layers(block: Block, measured: Measured, layers: Mapping[str, Fit], before: float) -> Block:
     """Return the ``gpu`` *block*, whose ``vector_factor`` was *before*, with what whole layers add to its kernels."""
     sources, changed = Sources(measured), dict(block)
-    if (products := layers.get("products in networks")) is not None:
+    if (products := layers.get(IN_NETWORKS)) is not None:
         changed["vector_factor"] = round(before * products[FACTOR].value, 3)
         text = f"layers take {interval(products[FACTOR], 1.0, 'times')} as long as their kernels"
         sources.fitted("vector_factor", "layers", "; ".join([text, *(block["source"].get("vector_factor", "").split(": ")[1:])]))
@@ -151,12 +152,12 @@ def _unknown_device(measured: Measured, found: Mapping[str, Fit], sources: Sourc
         sources.estimate("kernel_time", "not measured; profile --only launch")
     if not gpu:
         sources.texts["host_cores"] = "each rank computes on its share of the cores"
-    own = {} if gpu else {"host_cores": max(1, facts["physical_cores"] // facts["ranks"])}
+    own = {} if gpu else {"host_cores": max(1, facts["physical_cores"] // measured.neighbours)}
     return {
         "name": gpu["name"] if gpu else f"{measured.name}-rank",
         "architecture": "unknown" if gpu else "cpu",
         "compute_capability": gpu["compute_capability"] if gpu else "0.0",
-        "memory": f"{(gpu['memory_bytes'] if gpu else facts['memory_bytes'] / facts['ranks']) / 2**30:.4g} GiB",
+        "memory": f"{(gpu['memory_bytes'] if gpu else facts['memory_bytes'] / measured.neighbours) / 2**30:.4g} GiB",
         "memory_bandwidth": rate_text(memory),
         "memory_efficiency": 1.0,
         "peak": {name: f"{rate / 1e9:.4g} GFLOP/s" for name, rate in fastest(found).items()},
@@ -187,6 +188,17 @@ def efficiency(found: Mapping[str, Fit], peaks: Mapping[Any, float], kernel_time
     if "gemm" in curves and "rnn" not in curves:
         curves["rnn"] = curves["gemm"]
     return curves
+
+
+def filled(curves: Block, sources: Sources) -> Block:
+    """Return *curves* of a device that the catalogue lacks, with convolutions as matrix products where none was measured.
+
+    A class without a curve would cost nothing but its bytes.
+    """
+    missing = [kind for kind in ("conv", "depthwise_conv") if kind not in curves]
+    if missing and "gemm" in curves:
+        sources.texts["efficiency"] += f"; {' and '.join(missing)} as gemm: estimate (not measured; profile --only convolution)"
+    return {kind: curves["gemm"] for kind in missing if "gemm" in curves} | curves
 
 
 def _curve(fit: Fit, peak: float, kernel_time: float) -> list[list[Any]]:
@@ -228,8 +240,12 @@ def stack_block(measured: Measured, found: Mapping[str, Fit]) -> Block | None:
         launch = found["launch by the host"][RATE]
         block["launch_cpu"] = f"{1e6 * launch.value:.4g} us"
         sources.fitted("launch_cpu", "launch", interval(launch, 1e6, "us"))
-    if "gloo" in found:
+    if INSIDE in found or BETWEEN in found:
         block["gloo_transport"] = gloo_block(measured, found)
+    if (passes := found.get(PASSES)) is not None:
+        block["elementwise_traffic"] = float(f"{passes[FACTOR].value:.4g}")
+        text = f"layers that memory bounds take {interval(passes[FACTOR], 1.0, 'times')} as long as their bytes"
+        sources.fitted("elementwise_traffic", "layers", text)
     if (beside := found.get("products beside an exchange")) is not None and measured.machine["device"] == "cuda":
         block["overlap_slowdown"] = round(max(1.0, beside[FACTOR].value), 3)
         text = f"products beside an all-reduce take {interval(beside[FACTOR], 1.0, 'times')} as long as alone"
@@ -239,7 +255,7 @@ def stack_block(measured: Measured, found: Mapping[str, Fit]) -> Block | None:
 
 def gloo_block(measured: Measured, found: Mapping[str, Fit]) -> Block:
     """Return the transport class of Gloo's sockets; constants that were not identified stay as in the class."""
-    fit, sources = found["gloo"], Sources(measured)
+    fit, sources = found.get(INSIDE) or found[BETWEEN], Sources(measured)
     block: Block = {"extends": gloo_class().name, "name": f"gloo-{measured.name}", "flows": 1}
     for name in ("launch", "hop_latency"):
         if fit[name].identified:

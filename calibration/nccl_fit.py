@@ -58,23 +58,21 @@ def name(key: Key) -> str:
     return f"{key[0]} {key[1]}".strip().replace("_", " ")
 
 
-def _kind(row: Row) -> tuple[int, str]:
-    return row["ranks"], row["op"]
+def _kind(row: Row) -> tuple[int, int, str]:
+    return row["ranks"], row.get("nodes", 1), row["op"]
 
 
-def _plan(hardware: Hardware, ranks: int) -> CollectivePlan:
-    """Return how *ranks* exchange: the first GPUs of a node, or those of as many whole nodes as it takes."""
-    own = hardware.groups[0].node.gpu_count
-    nodes = max(1, -(-ranks // own))
+def _plan(hardware: Hardware, ranks: int, nodes: int) -> CollectivePlan:
+    """Return how *ranks* exchange: the first GPUs of each of *nodes*."""
     machine = with_nodes(hardware, nodes)
-    placed = place(machine, None, str(ranks)) if nodes == 1 else place(machine, ranks)
+    placed = place(machine, None, "+".join([str(ranks // nodes)] * nodes))
     return plan_collectives(job_slots(0, slots(machine, [placed])), machine.fabric)
 
 
 def _keys(hardware: Hardware, rows: Sequence[Row]) -> list[Key]:
     """Return the constants on which collectives of *rows* depend."""
     node = hardware.groups[0].node
-    plans = [_plan(hardware, ranks) for ranks in sorted({row["ranks"] for row in rows})]
+    plans = [_plan(hardware, *team) for team in sorted({_kind(row)[:2] for row in rows})]
     crossed = {transport.name for plan in plans for part in plan.parts for transport in part.channels.transports}
     met = [where for where, transport in transports(node) if transport.name in crossed]
     return [(where, constant) for where in met for constant in ("efficiency", "latency")] + [(EVERYWHERE, "launch")] * bool(met)
@@ -94,8 +92,8 @@ def predicted(hardware: Hardware, factors: Mapping[Key, float], ordered: Sequenc
     groups = [group.model_copy(update={"node": moved_node(group.node, factors)}) for group in hardware.groups]
     machine = hardware.model_copy(update={"groups": tuple(groups)})
     found: list[float] = []
-    for (ranks, op), same in groupby(ordered, _kind):
-        plan = _plan(machine, ranks)
+    for (ranks, nodes, op), same in groupby(ordered, _kind):
+        plan = _plan(machine, ranks, nodes)
         found += [row.time for row in table_rows(plan, op, [row["bytes"] for row in same])]  # type: ignore[arg-type]
     return found
 

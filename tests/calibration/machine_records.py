@@ -85,6 +85,16 @@ def cpu_record(noise: float = 0.0, seed: int = 0, **machine: Any) -> MachineReco
     return MachineRecord("box", CPU | machine, {"torch": "2"}, "complete", found)
 
 
+def over_two_machines(noise: float = 0.0, local: int = 2) -> MachineRecord:
+    """Return the record of two such machines with *local* ranks each, joined at 1 Gbps; a step between them takes 480 us."""
+    record, meter = cpu_record(noise, ranks=2 * local, nodes=2), Meter(noise, 1)
+    rows = [row for row in record.rows("all_reduce") if row["ranks"] <= local]
+    teams = sorted({2, 2 * local})
+    rows += [_collective(meter, op, ranks, size, 480e-6, 0.956 * 125e6) | {"nodes": 2} for ranks in teams for op, size in _sweep()]
+    record.probes["all_reduce"].rows = rows
+    return record
+
+
 def _each(meter: Meter, time: float) -> list[float]:
     return [meter(time, 1)[0] for _ in range(20)]
 
@@ -99,10 +109,10 @@ def _sweep() -> list[tuple[str, int]]:
     return [("all_reduce", 4**power) for power in range(2, 14, 2)] + [("all_gather", size) for size in (64, 4096, 16384)]
 
 
-def _collective(meter: Meter, op: str, ranks: int, size: int) -> Row:
+def _collective(meter: Meter, op: str, ranks: int, size: int, latency: float = 180e-6, rate: float = 0.9e9) -> Row:
     passes = 2 if op == "all_reduce" else 1
     segments, segment = cut(float(size), ranks)
-    time = 60e-6 + passes * pass_time(segments, segment / 0.9e9, 180e-6 / 2, ranks == 2)
+    time = 60e-6 + passes * pass_time(segments, segment / rate, latency / 2, ranks == 2)
     sent = passes * (ranks - 1) * size / ranks
     return {"op": op, "ranks": ranks, "bytes": size, "cpu_s": 0.4e-9 * 2 * sent, "times_s": meter(time)}
 

@@ -12,7 +12,8 @@ from calibration.machine_record import MachineRecord, write_record
 from sim import cli
 from sim.spec.library import load, load_hardware
 from sim.spec.stack import Stack
-from tests.calibration.machine_records import cpu_record, gpu_record
+from tests.calibration.machine_records import cpu_record, gpu_record, over_two_machines
+from tests.spec.topologies import DGX_1V
 
 Capture = pytest.CaptureFixture[str]
 
@@ -114,3 +115,45 @@ def test_the_document_and_the_picture(tmp_path: Path, capsys: Capture) -> None:
     rows = {(row["subject"], row["parameter"]): row for row in found["parameters"]}
     assert rows["gemm fp32", "time per unit"]["low_s"] < 1 / 80e9 < rows["gemm fp32", "time per unit"]["high_s"]
     assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("local", [1, 2])
+def test_ranks_on_several_machines_become_a_cluster(tmp_path: Path, capsys: Capture, local: int) -> None:
+    """Two machines at 1 Gbps, 300 us more a step than inside one: a card of 1 Gbps, and half of that as the network's latency."""
+    path = fitted(tmp_path, over_two_machines(local=local))
+    cluster = load_hardware(str(path)).spec
+    [group] = cluster.groups
+    assert (group.count, group.node.gpu_count, group.node.gpu.host_cores) == (2, local, 4 // local)
+    assert group.node.nic.bandwidth == pytest.approx(125e6, rel=0.02)
+    stack = load(Stack, tmp_path / "box-stack.yaml").spec
+    assert stack.gloo_transport is not None
+    step = stack.gloo_transport.hop_latency + 2 * cluster.fabric.latency
+    assert step == pytest.approx(480e-6, rel=0.05) and (cluster.fabric.latency > 0) == (local > 1)
+    capsys.readouterr()
+    assert cli.main(["run", str(path), "resnet18", "--stack", str(tmp_path / "box-stack.yaml"), "--batch", "4", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["nodes"], found["gpus"]) == (2, 2 * local)
+    # 11.7 million gradients of 4 bytes, all but 1/n of them twice around a ring of n
+    wire = 2 * (2 * local - 1) / (2 * local) * 4 * 11_689_512 / (0.956 * 125e6)
+    assert found["step_time_s"] > wire
+
+
+def test_convolutions_that_were_not_measured_are_a_guess_and_not_free(tmp_path: Path, capsys: Capture) -> None:
+    record = cpu_record()
+    del record.probes["convolution"]
+    path = fitted(tmp_path, record)
+    gpu = load_hardware(str(path)).spec.groups[0].node.gpu
+    assert gpu.efficiency["conv"] == gpu.efficiency["gemm"]
+    assert "conv and depthwise_conv as gemm: estimate" in path.read_text()
+    assert "not told: conv fp32: profile --only convolution" in capsys.readouterr().err
+
+
+def test_the_drivers_print_joins_several_gpus(tmp_path: Path) -> None:
+    """What nvidia-smi printed of eight V100s: links as the import of such a print gives them, numbers as measured."""
+    record = gpu_record(8)
+    record.machine["topology"] = DGX_1V
+    path = fitted(tmp_path, record)
+    found, links = (load_hardware(str(name)).spec.groups[0].node for name in (path, tmp_path / "box-links.yaml"))
+    assert (found.gpu_count, found.gpu.name) == (8, "V100-SXM2-16GB") and found.topology.nvlink == links.topology.nvlink
+    assert found.topology.pcie.bandwidth * found.topology.pcie.efficiency == pytest.approx(12e9, rel=0.01)
+    assert "extends: ./box-links.yaml" in path.read_text()

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from calibration.gloo_fit import gloo_fit, gloo_processor, long_pass
+from calibration.gloo_fit import BETWEEN, INSIDE, gloo_fits, gloo_processor, long_pass
 from calibration.machine_fit import Measured, together
 from calibration.machine_record import MachineRecord, write_record
 from sim.training.collectives.gloo_ring import pass_time
-from tests.calibration.machine_records import cpu_record
+from tests.calibration.machine_records import cpu_record, over_two_machines
 
 
 def measured(folder: Path, record: MachineRecord) -> Measured:
@@ -27,8 +27,8 @@ def test_many_segments_keep_the_rhythm_of_a_few(count: int, one_line: bool) -> N
 
 
 def test_constants_of_a_socket_come_out(tmp_path: Path) -> None:
-    found = gloo_fit(measured(tmp_path, cpu_record()))
-    assert found is not None
+    [found] = gloo_fits(measured(tmp_path, cpu_record()))
+    assert found.subject == INSIDE
     assert found["hop_latency"].value == pytest.approx(180e-6, rel=0.02) and found["time per unit"].value == pytest.approx(
         1 / 0.9e9, rel=0.02
     )
@@ -41,6 +41,16 @@ def test_rings_of_one_size_do_not_tell_start_from_latency(tmp_path: Path) -> Non
     record = cpu_record(0.02)
     rows = [row for row in record.rows("all_reduce") if (row["ranks"], row["op"]) == (2, "all_reduce") and row["bytes"] < 10**5]
     record.probes["all_reduce"].rows = rows
-    alone = gloo_fit(measured(tmp_path, record))
-    assert alone is not None and not alone["launch"].identified
+    [alone] = gloo_fits(measured(tmp_path, record))
+    assert not alone["launch"].identified
     assert alone["launch"].high / alone["launch"].low > 5  # the prior's own width, at least
+
+
+def test_machines_and_the_network_between_them_are_told_apart(tmp_path: Path) -> None:
+    """Rings inside a machine at 0.9 GB/s and 180 us a step; between two at 1 Gbps, of which 0.956 is payload, and 480 us a step."""
+    inside, between = gloo_fits(measured(tmp_path, over_two_machines()))
+    assert (inside.subject, between.subject) == (INSIDE, BETWEEN)
+    assert inside["hop_latency"].value == pytest.approx(180e-6, rel=0.05)
+    assert inside["time per unit"].value == pytest.approx(1 / 0.9e9, rel=0.05)
+    assert between["hop_latency"].value == pytest.approx(480e-6, rel=0.05)
+    assert 1 / between["time per unit"].value == pytest.approx(0.956 * 125e6, rel=0.02)

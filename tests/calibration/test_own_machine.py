@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from statistics import median
 
 import pytest
 
 from calibration import fit_run
 from calibration.machine_record import read_record
 from calibration.probes.catalogue import PROBES
-from calibration.step_comparison import compare
+from calibration.step_comparison import compare, median_errors
 
 MACHINES = Path(fit_run.__file__).parent / "records" / "machines"
 RECORD = MACHINES / "epyc-2-cores.json"
@@ -31,16 +30,11 @@ def test_the_record_is_whole_and_says_no_more_than_it_should() -> None:
 def test_the_description_is_what_fit_makes_of_the_record_and_readme_tells_its_errors(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="layer tables are traced with torch")
     pytest.importorskip("torchvision", reason="the measured models are torchvision's")
-    measured, _, machine = fit_run.fit([RECORD], tmp_path / "epyc-2-cores.yaml")
+    fitted = fit_run.fit([RECORD], tmp_path / "epyc-2-cores.yaml")
     for name in ("epyc-2-cores.yaml", "epyc-2-cores-stack.yaml"):
         assert (tmp_path / name).read_text() == (MACHINES / name).read_text()
-    rows, _ = compare(measured, fit_run.written(tmp_path / "epyc-2-cores.yaml", machine))
-    counted = [row for row in rows if not row.disturbed]
-    assert len(rows) == 6 and len(counted) == 5
-    kernels, layers = (100 * median(abs(time / row.measured - 1) for row, time in pairs) for pairs in _pairs(counted))
+    rows, _ = compare(fitted.measured, fitted.written, fitted.ratios)
+    assert len(rows) == 6 and not any(row.disturbed for row in rows)
+    kernels, layers, _ = (100 * error for error in median_errors(rows))
     [line] = [line for line in README.read_text().splitlines() if "epyc-2-cores" in line and line.startswith("|")]
     assert f"median {kernels:.0f} %" in line and f"{layers:.0f} %" in line
-
-
-def _pairs(rows: list) -> list:
-    return [[(row, row.kernels) for row in rows], [(row, row.predicted) for row in rows]]
