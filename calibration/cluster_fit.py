@@ -280,14 +280,14 @@ def _directions(model: Model, asked: Sequence[Question], evaluator: Evaluator) -
 
     variances, axes = np.linalg.eigh(np.array(model.covariance))
     steps = (axes * np.sqrt(np.maximum(variances, 0.0))).T
+    # what is not yet the slowest hop shows in one direction only
+    slower = steps @ np.array([_SLOWER.get(parameter.constant, 0.0) for parameter in model.parameters])
+    steps = np.where(slower[:, None] < 0.0, -steps, steps)
     few = asked[:: -(-len(asked) // FEW_ROWS)]
     moved = np.mean(sensitivities(model, few, steps, evaluator) ** 2, axis=0)
     order = np.argsort(-moved)
     kept = 1 + int(np.searchsorted(np.cumsum(moved[order]), ENOUGH * moved.sum()))
-    chosen = steps[order[:kept]][moved[order[:kept]] > IMMATERIAL**2 / 10]
-    # what is not yet the slowest hop shows in one direction only
-    slower = chosen @ np.array([_SLOWER.get(parameter.constant, 0.0) for parameter in model.parameters])
-    return np.asarray(np.where(slower[:, None] < 0.0, -chosen, chosen))
+    return np.asarray(steps[order[:kept]][moved[order[:kept]] > IMMATERIAL**2 / 10])
 
 
 def _with_groups(model: Model, rows: Sequence[Question]) -> Model:

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Final
 
 from calibration.evaluate import Case, Evaluator
 from calibration.questions import Question
+from calibration.run_records import RunRecord
 
 LEAST_SCALE: Final = 0.05
 MOST_SCALE: Final = 20.0
@@ -62,12 +63,24 @@ def group_keys(asked: Question) -> list[Hashable]:
     ]
 
 
-def measured_scale(rows: Sequence[Question], evaluator: Evaluator) -> ComputeScale:
+Solved = Mapping[RunRecord, float | None]
+"""The factor of each run, None where none meets its compute time."""
+
+
+def solved(rows: Sequence[Question], evaluator: Evaluator) -> Solved:
+    """Return the factor of each of *rows*, which tell it by themselves: so what several clusters ask is found once for all."""
+    return dict(zip((row.record for row in rows), _solve(rows, evaluator), strict=True))
+
+
+def measured_scale(rows: Sequence[Question], evaluator: Evaluator, known: Solved | None = None) -> ComputeScale:
     """Return the factors that *rows* tell; where some of a group ran on several GPUs, those on one GPU are left out of it.
 
     A job that runs alone skips work that distributed ones do, or does more: compute of distributed steps is measured in such steps.
+    Factors that are *known* are not looked for again.
     """
-    factors = dict(zip(map(id, rows), _solve(rows, evaluator), strict=True))
+    told = {**(known or {})}
+    told |= solved([row for row in rows if row.record not in told], evaluator)
+    factors = {id(row): told[row.record] for row in rows}
     found: dict[Hashable, dict[int, list[Question]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         if factors[id(row)] is not None:

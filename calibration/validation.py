@@ -13,7 +13,7 @@ from pathlib import Path
 
 from calibration.baselines import Known, closed_form, copy_row, fit_closed_form, free_communication
 from calibration.cluster_fit import Model, fit_model, predictions, prior_model
-from calibration.compute_scale import measured_scale
+from calibration.compute_scale import Solved, measured_scale, solved
 from calibration.evaluate import Case, Evaluator
 from calibration.questions import Folders, Question, question
 from calibration.run_records import TOO_MANY_PROBLEMS, RunRecord, read_records
@@ -63,16 +63,21 @@ def validate(files: Sequence[Path], folders: Folders, processes: int = 0, say: S
 def _validate_clusters(names: Sequence[str], asked: Sequence[Question], folders: Folders, processes: int, say: Say) -> list[Cluster]:
     """Return the outcome for each of *names*: side by side where there are many clusters, else each with all processes."""
     rows = {name: [row for row in asked if row.record.hardware == name] for name in names}
+    known = solved([row for row in asked if row.record.role == "compute"], Evaluator(folders, processes))
     if processes == 1 or len(names) < 2 * processes:
         clusters = []
         for name in names:
-            clusters.append(_validate_cluster(name, rows[name], asked, Evaluator(folders, processes)))
+            clusters.append(_validate_cluster(name, rows[name], asked, known, Evaluator(folders, processes)))
             say(f"{name}: {len(rows[name])} rows")
         return clusters
     from joblib import Parallel, delayed
 
     longest_first = sorted(names, key=lambda name: -len(rows[name]))
-    tasks = (delayed(_validate_cluster)(name, rows[name], _of_same_gpu(rows[name], asked), Evaluator(folders, 1)) for name in longest_first)
+    tasks = (
+        delayed(_validate_cluster)(name, rows[name], near, {row.record: known[row.record] for row in near}, Evaluator(folders, 1))
+        for name in longest_first
+        for near in [_of_same_gpu(rows[name], asked)]
+    )
     found = dict(zip(longest_first, Parallel(n_jobs=processes, batch_size=1, max_nbytes=None)(tasks), strict=True))
     return [found[name] for name in names]
 
@@ -98,23 +103,22 @@ def ask(records: Sequence[RunRecord], folders: Folders) -> list[Question]:
     return asked
 
 
-def _validate_cluster(name: str, rows: Sequence[Question], everywhere: Sequence[Question], evaluator: Evaluator) -> Cluster:
-    """Return the outcome for one cluster; among *everywhere* are the compute rows of others, which may tell of the same GPU."""
+def _validate_cluster(name: str, rows: Sequence[Question], everywhere: Sequence[Question], known: Solved, evaluator: Evaluator) -> Cluster:
+    """Return the outcome for one cluster; among *everywhere* are the compute rows of others, which may tell of the same GPU.
+
+    *known* holds the factors on compute of those.
+    """
     compute = _of_same_gpu(rows, everywhere)
     network = [row for row in rows if row.record.role == "network"]
     asked = [row for row in rows if row.record.role == "prediction"]
     with_sync = [row for row in network if row.record.exposed_sync is not None and row.job.ranks > 1]
-    zero_shot = prior_model(measured_scale(compute, evaluator), rows)
-    calibrated = fit_model(measured_scale([*compute, *with_sync], evaluator), network, rows, evaluator)
+    zero_shot = prior_model(measured_scale(compute, evaluator, known), rows)
+    calibrated = fit_model(measured_scale([*compute, *with_sync], evaluator, known), network, rows, evaluator)
     calibration = _known(calibrated, [row for row in rows if row.record.role != "prediction"], evaluator)
     constants = fit_closed_form([row for row in calibration if row.asked.record.role == "network"])
-    return Cluster(
-        name,
-        zero_shot,
-        calibrated,
-        tuple(_scored(zero_shot, calibrated, asked, calibration, constants, evaluator)),
-        tuple(_scored(zero_shot, calibrated, network, calibration, constants, evaluator)),
-    )
+    # both kinds at once: which directions of the covariance matter is asked once
+    scored = _scored(zero_shot, calibrated, [*asked, *network], calibration, constants, evaluator)
+    return Cluster(name, zero_shot, calibrated, tuple(scored[: len(asked)]), tuple(scored[len(asked) :]))
 
 
 def _known(model: Model, rows: Sequence[Question], evaluator: Evaluator) -> list[Known]:

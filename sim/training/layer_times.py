@@ -34,7 +34,7 @@ class LayerTimes(NamedTuple):
 
 def layer_times(workload: Workload, gpu: Gpu) -> LayerTimes:
     """Return what each layer of *workload* takes on *gpu*, but for the training's own ``compute_factor``."""
-    return _worked_out(Same((same_layers(workload), parts(gpu, _OF_SPREAD)), workload, gpu))
+    return _worked_out(Same((same_layers(workload), same_gpu(gpu)), workload, gpu))
 
 
 def same_layers(workload: Workload) -> Hashable:
@@ -43,6 +43,11 @@ def same_layers(workload: Workload) -> Hashable:
     lengths = workload.dataset.lengths if training.stack.unpadded else None
     unequal = (lengths.mean, lengths.square) if lengths else None
     return id(workload.model), training.batch, training.precision, unequal, parts(training.stack, _OF_HOST)
+
+
+def same_gpu(gpu: Gpu) -> Hashable:
+    """Return what two GPUs share that take the same time for a layer, while both are alive."""
+    return parts(gpu, _OF_SPREAD)
 
 
 @lru_cache(maxsize=_KEPT)

@@ -13,16 +13,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from sim.cluster.gpu import Kernels, memory_time
 from sim.spec.hardware import Gpu
+from sim.spec.identity import Same
 from sim.spec.precision import MEANING
 from sim.spec.segments import recomputed, segments
 from sim.spec.workload import Layer, Workload, batch_norms
 from sim.training.cuts import Cut, Program, programs
 from sim.training.exchange_plan import BucketPlan, gradient_bytes, gradient_volume
-from sim.training.layer_times import layer_times
+from sim.training.layer_times import layer_times, same_gpu, same_layers
 from sim.training.operations import Operation
 
 _OPTIMIZER_KERNELS = {"foreach": 0.05, "fused": 0.01}
@@ -88,7 +89,7 @@ class _Timeline:
         return _new(Segment, (time, stall, -1, False))
 
 
-class _Pass(NamedTuple):
+class Pass(NamedTuple):
     """Every layer's forward in order and backward in reverse, and when each gradient tensor is ready after backward began (s)."""
 
     forward: list[Segment]
@@ -105,38 +106,32 @@ def plan_step(workload: Workload, gpu: Gpu, cpu_speed: float, ranks: int) -> Ste
 
 def plan_steps(workload: Workload, machines: Sequence[tuple[Gpu, float]], ranks: int) -> list[StepPlan]:
     """Return the plan of one step on each of *machines* (GPU, speed of a core); *ranks* in all exchange the same operations."""
-    asked = [_Asked(workload, gpu, cpu_speed) for gpu, cpu_speed in machines]
+    asked = [asked_of(workload, gpu, cpu_speed) for gpu, cpu_speed in machines]
     plans = _plans(tuple(dict.fromkeys(asked)), ranks)
     return [plans[machine] for machine in asked]
 
 
-class _Asked(NamedTuple):
-    """What decides a pass, as cache key: descriptions are frozen, so the same objects give the same pass."""
-
-    workload: Workload
-    gpu: Gpu
-    cpu_speed: float
-
-    def __eq__(self, other: object) -> bool:
-        same = isinstance(other, _Asked) and self.workload is other.workload and self.gpu is other.gpu
-        return same and self.cpu_speed == cast(_Asked, other).cpu_speed
-
-    def __hash__(self) -> int:
-        return hash((id(self.workload), id(self.gpu), self.cpu_speed))
+def asked_of(workload: Workload, gpu: Gpu, cpu_speed: float) -> Same:
+    """Return what decides a plan, as the key of caches: what else a description says may change."""
+    training = workload.training
+    scales = training.stack.launch_cpu, training.compute_factor, cpu_speed
+    rest = training.gradient_accumulation_steps, training.activation_checkpointing, training.optimizer.name
+    return Same((same_layers(workload), same_gpu(gpu), *scales, *rest), workload, gpu, cpu_speed)
 
 
 @lru_cache(maxsize=256)
-def _plans(different: tuple[_Asked, ...], ranks: int) -> dict[_Asked, StepPlan]:
+def _plans(different: tuple[Same, ...], ranks: int) -> dict[Same, StepPlan]:
     """Return the plan of each of *different* machines of one job."""
-    passes = [_one_pass(asked) for asked in different]
+    passes = [one_pass(asked) for asked in different]
     ready = [max(times) for times in zip(*(found.ready for found in passes), strict=True)]
-    exchanged = programs(different[0].workload, ready, ranks)
-    return {asked: _plan(*asked, found, exchanged, ranks) for asked, found in zip(different, passes, strict=True)}
+    exchanged = programs(different[0].held[0], ready, ranks)
+    return {asked: _plan(asked, found, exchanged, ranks) for asked, found in zip(different, passes, strict=True)}
 
 
 @lru_cache(maxsize=128)
-def _one_pass(asked: _Asked) -> _Pass:
-    workload, gpu, cpu_speed = asked
+def one_pass(asked: Same) -> Pass:
+    """Return what one GPU does in one forward and backward pass, layer by layer."""
+    workload, gpu, cpu_speed = asked.held
     layers, stack, factor = workload.model.layers, workload.training.stack, workload.training.compute_factor
     times, launched = layer_times(workload, gpu), not stack.cuda_graphs
     timeline = _Timeline(stack.launch_cpu / cpu_speed)
@@ -157,10 +152,11 @@ def _one_pass(asked: _Asked) -> _Pass:
     ]
     ends = list(accumulate(segment.compute + segment.launch for segment in backward))
     ready = [end if stack.overlap else ends[-1] for end, layer in zip(ends, reversed(layers), strict=True) for _ in layer.gradients]
-    return _Pass(forward, backward, ready, max(0.0, timeline.gpu - timeline.host))
+    return Pass(forward, backward, ready, max(0.0, timeline.gpu - timeline.host))
 
 
-def _plan(workload: Workload, gpu: Gpu, cpu_speed: float, found: _Pass, exchanged: Sequence[Program], ranks: int) -> StepPlan:
+def _plan(asked: Same, found: Pass, exchanged: Sequence[Program], ranks: int) -> StepPlan:
+    workload, gpu, cpu_speed = asked.held
     stack = workload.training.stack
     known = {id(program): _micro_batch(workload, gpu, found, program) for program in exchanged}
     # a parameter server runs the optimizer
@@ -171,7 +167,7 @@ def _plan(workload: Workload, gpu: Gpu, cpu_speed: float, found: _Pass, exchange
     return StepPlan(tuple(known[id(program)] for program in exchanged), optimizer._replace(compute=optimizer.compute + extra))
 
 
-def _micro_batch(workload: Workload, gpu: Gpu, found: _Pass, program: Program) -> MicroBatch:
+def _micro_batch(workload: Workload, gpu: Gpu, found: Pass, program: Program) -> MicroBatch:
     copies = [_work(bucket.copied / 2, bucket.payload.before, workload, gpu, bucket) for bucket in program.buckets]
     after = sum(_work(bucket.copied / 2, bucket.payload.after, workload, gpu) for bucket in program.buckets)
     operations = tuple(cut.operation for cut in (*program.forward, *program.backward))

@@ -11,7 +11,7 @@ from sim.spec.hardware import Gpu
 from sim.spec.library import catalogue, load_part, load_workload
 from sim.spec.yaml import SpecError
 from sim.study.show import against_gradients, chosen, layer_document
-from sim.training.step_plan import _Asked, _one_pass
+from sim.training.step_plan import asked_of, one_pass
 
 PNG = b"\x89PNG"
 
@@ -31,7 +31,7 @@ def test_times_are_those_of_a_step() -> None:
     """Oracle: the step plan's own forward and backward."""
     document = layer_document("resnet50", "p3.16xlarge", batch=32)
     gpu = load_part(Gpu, "v100-sxm2-16gb", "hardware/parts/gpus")
-    found = _one_pass(_Asked(load_workload("resnet50", ["training.batch=32"]).spec, gpu, 1.0))
+    found = one_pass(asked_of(load_workload("resnet50", ["training.batch=32"]).spec, gpu, 1.0))
     assert sum(row["forward_time_s"] for row in document["layers"]) == pytest.approx(sum(part.compute for part in found.forward))
     assert sum(row["backward_time_s"] for row in document["layers"]) == pytest.approx(sum(part.compute for part in found.backward))
 

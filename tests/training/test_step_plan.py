@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sim.cluster.gpu import memory_time
 from sim.training.exchange_plan import gradient_bytes
 from sim.training.operations import Operation
-from sim.training.step_plan import Segment, StepPlan, _Asked, _one_pass, norm_patience, optimizer_work, plan_step
+from sim.training.step_plan import Segment, StepPlan, asked_of, norm_patience, one_pass, optimizer_work, plan_step
 from tests.harness import layer, toy_node, toy_workload
 
 NODE = toy_node()
@@ -218,7 +218,7 @@ def test_checkpointed_blocks_run_their_forward_twice() -> None:
     settings = ["training.stack.launch_cpu=0 us"]
     plain = load_workload("gpt2", settings).spec
     again = load_workload("gpt2", [*settings, "training.activation_checkpointing=blocks"]).spec
-    found, expected = (_one_pass(_Asked(workload, device, 1.0)) for workload in (again, plain))
+    found, expected = (one_pass(asked_of(workload, device, 1.0)) for workload in (again, plain))
     twice = sum(part.compute for part, number in zip(expected.forward, segments(again), strict=True) if number)
     assert sum(part.compute for part in found.forward) == pytest.approx(sum(part.compute for part in expected.forward))
     assert sum(part.compute for part in found.backward) == pytest.approx(sum(part.compute for part in expected.backward) + twice)
@@ -239,3 +239,31 @@ def test_persistent_norms_are_half_their_distance_away():
         waits = persistent and precision == "amp_fp16" and len(layers) > 1
         backward = sum(segment.compute for segment in made.micro_batches[-1].backward)
         assert norm_patience(workload, made) == (pytest.approx(backward / 4) if waits else math.inf)
+
+
+def test_a_plan_that_was_kept_is_the_one_worked_out_anew() -> None:
+    """Whatever a description changes: no two of these workloads and machines are taken for each other. Oracle: empty caches."""
+    from sim.training import cuts, layer_times, step_plan
+
+    plain = toy_workload([layer(0.1, 0.2, 10), layer(0.3, 0.4, 20, 30)], stack={"first_bucket_cap": "40 B", "launch_cpu": "50 ms"})
+
+    def trained(**keys):
+        return plain.model_copy(update={"training": plain.training.model_copy(update=keys)})
+
+    def stacked(**keys):
+        return trained(stack=plain.training.stack.model_copy(update=keys))
+
+    workloads = [
+        plain, trained(batch=2), trained(precision="amp_fp16"), trained(compute_factor=2.0), trained(gradient_accumulation_steps=3),
+        trained(optimizer=plain.training.optimizer.model_copy(update={"name": "adam"})), stacked(launch_cpu=0.5), stacked(overlap=False),
+        stacked(gradient_clipping=True), stacked(blocking_scalar_all_reduces=1), stacked(distributed_overhead=0.5),
+        stacked(cuda_graphs=True),
+        plain.model_copy(update={"model": plain.model.model_copy(update={"layers": plain.model.layers[:1]})}),
+    ]  # fmt: skip
+    gpus = [NODE.gpu, NODE.gpu.model_copy(update={"kernel_time": 0.01}), NODE.gpu.model_copy(update={"compute_cv": 0.3})]
+    asked = [(workload, gpu, speed, ranks) for workload in workloads for gpu in gpus for speed in (1.0, 0.5) for ranks in (1, 2)]
+    kept = [plan_step(*one) for one in asked * 2][len(asked) :]
+    for one, found in zip(asked, kept, strict=True):
+        for cache in (step_plan._plans, step_plan.one_pass, layer_times._worked_out, cuts._untimed):
+            cache.cache_clear()
+        assert plan_step(*one) == found
