@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from calibration.cluster_fit import LAYER_MODEL, fit_model, predictions, prior_model
+from calibration.cluster_fit import LAYER_MODEL, UNSEEN, fit_model, predictions, prior_model
 from calibration.compute_scale import ComputeScale, group_keys, measured_scale
 from calibration.evaluate import Evaluator, Prediction, predict
 from calibration.network_parameters import AS_DESCRIBED, LOOPBACK, STAGED, USUAL_LOSS, Parameter, parameters_of, way_taken, with_factors
@@ -144,6 +144,18 @@ def test_jobs_that_no_run_on_their_gpu_tells_of_have_wider_intervals() -> None:
     ((_, known),) = predictions(prior_model(scale, [asked]), [asked], evaluator)
     ((_, unknown),) = predictions(prior_model(ComputeScale(), [asked]), [asked], evaluator)
     assert unknown == pytest.approx(math.hypot(known, LAYER_MODEL))
+
+
+def test_jobs_never_seen_beside_others_have_wider_intervals_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By hand: what software may lose beside others joins in quadrature, on the part of the step that is compute, on several GPUs only."""
+    evaluator = Evaluator(processes=1)
+    rows = [question(record(placement=where, batch_per_gpu=8)) for where in ("1", "2")]
+    model = prior_model(measured_scale(simulated([record(placement="1", batch_per_gpu=8, role="compute")]), evaluator), rows)
+    (_, alone), (beside, unsure) = predictions(model, rows, evaluator)
+    monkeypatch.setattr("calibration.cluster_fit.UNSEEN", 0.0)
+    (_, other), (_, sure) = predictions(model, rows, evaluator)
+    assert alone == other
+    assert unsure == pytest.approx(math.hypot(sure, UNSEEN * (1.0 - beside.exposed / beside.step)))
 
 
 def test_step_less_synchronisation_is_compute() -> None:
