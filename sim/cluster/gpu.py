@@ -89,7 +89,8 @@ def layer_work(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack, batch
     products, least = _compute_time(layer, flop * batch, batch, gpu, stack, peak, backward)
     launched = kernels * LIBRARY_LAUNCH if layer.op == "rnn" else kernels
     upkeep = hooks * len(layer.gradients)
-    return LayerWork(products, least, peak, moved, converted, kernels + upkeep, launched * stack.kernels_per_operator + upkeep)
+    started, launched = (count * stack.kernels_per_operator + upkeep for count in (kernels, launched))
+    return LayerWork(products, least, peak, moved, converted, started, launched)
 
 
 def _gradient_upkeep(stack: Stack) -> tuple[float, float]:

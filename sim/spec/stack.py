@@ -114,7 +114,7 @@ class Stack(Spec):
     cuda_graphs: bool = False
     """A whole step is captured once and replayed: its kernels cost the host one launch together."""
     kernels_per_operator: Factor = 1.0
-    """Kernels launched per operator of the layer table, relative to the table's own count."""
+    """Kernels per operator of the layer table, relative to the table's own count: what the host launches and the GPU starts."""
     compute_factor: Factor = 1.0
     """GPU time of this stack relative to the layer model."""
     tensor_core_factor: Factor = 1.0

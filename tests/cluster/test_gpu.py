@@ -145,8 +145,10 @@ def test_efficiency_follows_the_time_of_one_kernel_at_peak():
 
 
 def test_a_stack_scales_time_and_launches_apart():
+    """2 ms of products and one kernel of 10 us; three kernels are launched three times, and start three times on the GPU."""
+    assert layer_time(layer(), gpu(), "fp32", stack(compute_factor=1.5), 10) == (pytest.approx(1.5 * (2e-3 + 10e-6)), 1.0)
     slow = stack(compute_factor=1.5, kernels_per_operator=3.0)
-    assert layer_time(layer(), gpu(), "fp32", slow, 10) == (pytest.approx(1.5 * (2e-3 + 10e-6)), 3.0)
+    assert layer_time(layer(), gpu(), "fp32", slow, 10) == (pytest.approx(1.5 * (2e-3 + 30e-6)), 3.0)
 
 
 def test_a_layer_without_kernels_still_does_its_work():
