@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,6 +30,7 @@ from sim.options import (
     trace_due,
 )  # fmt: skip
 from sim.spec.yaml import SpecError
+from sim.studying import studying
 from sim.terminal import exit_code, json_text, print_json, show_table, talk, write_result
 
 app = typer.Typer(
@@ -138,10 +140,11 @@ def _show_runs(scenarios: Sequence[Any], shown: tuple[bool, bool, bool], output:
     else:
         whole, text = {"schema": 1, "runs": documents}, scaling_text(rows)
     if html is not None or output is not None:
+        from sim.documents import reading
         from sim.report.page.run import run_page
         from sim.report.page.scaling import scaling_page
 
-        made = run_page(runs[0], whole, found[0].bottlenecks) if len(scenarios) == 1 else scaling_page(whole)
+        made = run_page(runs[0], whole, found[0].bottlenecks) if len(scenarios) == 1 else reading(scaling_page, scenarios[0])(whole)
     if html is not None:
         write_file(html, made)
         talk(f"wrote {html}")
@@ -202,43 +205,48 @@ def collective(
     html: Html = None,
 ) -> None:
     """Time a collective by itself, size by size, as nccl-tests does."""
+    if as_json and as_csv:
+        raise SpecError("--json and --csv: write one of the two")
     if op == "parameter_server":
         if gpus is not None or placement is not None:
             raise SpecError("--op parameter_server counts hosts, not GPUs; write --nodes N")
-        if as_csv or html or algo or proto or channels:
-            raise SpecError("--op parameter_server has no NCCL options, no --csv and no --html; leave them out")
-        return _bound(hardware, sizes, compute_time or "100 ms", nodes, sets, as_json, output)
+        if algo or proto or channels:
+            raise SpecError("--op parameter_server has no NCCL options; leave --algo, --proto and --channels out")
+        return _bound(hardware, sizes, compute_time or "100 ms", nodes, sets, (as_json, as_csv), output, html)
     from sim.report.collective import collective_csv, collective_document, collective_plot, collective_text, fabric_files
     from sim.report.page.collective import collective_page
     from sim.study.collective import collective_table, sizes_of
+    from sim.study.descriptions import Descriptions
     from sim.training.collectives.plan import Tuning
 
-    if as_json and as_csv:
-        raise SpecError("--json and --csv: write one of the two")
     if compute_time:
         raise SpecError(f"--compute-time {compute_time}: belongs to --op parameter_server; leave it out")
     tuning = Tuning(nccl, algo, proto, channels)
     table = collective_table(hardware, op, sizes_of(sizes), nodes=nodes, gpus=gpus, placement=placement, tuning=tuning, overrides=sets)
     document, text = collective_document(table), collective_text(table)
     more: dict[str, str | bytes] = {"collective.csv": collective_csv(table), **fabric_files(table)} if output is not None else {}
-    write_result(output, html, "collective", (document, text), collective_page, lambda _: collective_plot(table), more)
+    page = partial(collective_page, read=Descriptions([table.machine] if table.machine else [], []))
+    write_result(output, html, "collective", (document, text), page, lambda _: collective_plot(table), more)
     show_table(document, text, collective_csv(table), as_json, as_csv)
 
 
 def _bound(
-    hardware: str, sizes: str, compute_time: str, nodes: int | None, sets: Sequence[str], as_json: bool, output: Path | None
-) -> None:
-    from sim.report.files import write_files
-    from sim.report.server_bound import bound_document, bound_text
+    hardware: str, sizes: str, compute_time: str, nodes: int | None, sets: Sequence[str], shown: tuple[bool, bool],
+    output: Path | None, html: Path | None,
+) -> None:  # fmt: skip
+    from sim.report.figures import figures_csv
+    from sim.report.page.server_bound import bound_page
+    from sim.report.server_bound import bound_document, bound_rows, bound_text
     from sim.study.collective import sizes_of
+    from sim.study.descriptions import Descriptions
     from sim.study.server_bound import bound_table
 
     table = bound_table(hardware, sizes_of(sizes), compute_time, nodes=nodes, overrides=sets)
     document, text = bound_document(table), bound_text(table)
-    if output is not None:
-        write_files(output, {"collective.json": json_text(document), "collective.txt": text + "\n"})
-        talk(f"wrote {output}/collective.json and collective.txt")
-    print_json(document) if as_json else typer.echo(text)
+    rows = figures_csv(bound_rows(document))
+    page = partial(bound_page, read=Descriptions([table.machine], []))
+    write_result(output, html, "collective", (document, text), page, more={"collective.csv": rows})
+    show_table(document, text, rows, *shown)
 
 
 @app.command(epilog="Example:  nvidia-smi topo -m > topo.txt; python -m sim new --from-topo topo.txt -o my-box.yaml --gpu V100-SXM2-16GB")
@@ -374,6 +382,7 @@ def show(
 
 
 app.add_typer(deciding)
+app.add_typer(studying)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

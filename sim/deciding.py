@@ -1,9 +1,7 @@
-"""What can be typed to decide? ``profile compare recommend spot sweep share whatif study diff``: over many runs. Parse, call, print."""
+"""What can be typed to decide? ``profile compare recommend spot whatif``: what to take, and what to change first. Parse, call, print."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -30,20 +28,10 @@ from sim.options import (
     Where,
     Wl,
 )  # fmt: skip
-from sim.report.files import file_due
 from sim.spec.yaml import SpecError
 from sim.terminal import print_json, show_table, talk, write_result
 
 deciding = typer.Typer()
-
-
-def _one_number(text: str | None) -> int | None:
-    from sim.study.ranges import whole_numbers
-
-    found = whole_numbers(text, "--nodes") if text is not None else [None]
-    if len(found) != 1:
-        raise SpecError(f"--nodes {text}: one number is due here")
-    return found[0]
 
 
 @deciding.command(epilog="Example:  python -m sim profile p3.16xlarge resnet50 --stack apex-per-tensor")
@@ -65,17 +53,19 @@ def profile(
     html: Html = None,
 ) -> None:
     """Do what Stash does on a rented machine, in simulation: RUN0 to RUN3, its stalls and costs, beside the direct attribution."""
+    from sim.documents import reading
     from sim.report.figures import figures_csv
     from sim.report.page.profile import profile_page
     from sim.report.stash import profile_document, profile_plot, profile_rows, profile_text
     from sim.study.profile import profile as stash_profile
+    from sim.study.ranges import one_number
     from sim.study.scenario import Scenario
 
-    scenario = Scenario(hardware, workload, tuple(sets), nodes=_one_number(nodes), batch=batch, precision=precision, stack=stack)
+    scenario = Scenario(hardware, workload, tuple(sets), nodes=one_number(nodes, "--nodes"), batch=batch, precision=precision, stack=stack)
     found = stash_profile(scenario, twin)
     document = profile_document(found, literal)
     text, table = profile_text(found, document), figures_csv(profile_rows(document))
-    write_result(output, html, "profile", (document, text), profile_page, profile_plot, {"profile.csv": table})
+    write_result(output, html, "profile", (document, text), reading(profile_page, scenario), profile_plot, {"profile.csv": table})
     print_json(document) if as_json else typer.echo(text)
 
 
@@ -103,7 +93,7 @@ def compare(
     html: Html = None,
 ) -> None:
     """Compare machines for one workload by time and money."""
-    from sim.documents import document
+    from sim.documents import document, reading
     from sim.report.comparison import comparison_document, comparison_plot, comparison_text
     from sim.report.figures import figures_csv
     from sim.report.page.comparison import comparison_page
@@ -120,12 +110,13 @@ def compare(
     )  # fmt: skip
     names = machines(hardware, where)
     counts = whole_numbers(nodes, "--nodes") if nodes is not None else []
-    rows = compared(scenario, names, document, nodes=counts, processes=processes, progress=_progress("machines"))
+    rows = compared(scenario, names, document, nodes=counts, processes=processes, progress=talk.counting("machines"))
     talk.progress("")
     note = "" if any(row.document for row in rows) else nearest_that_runs(scenario, names)
     found = comparison_document(workload, rows, sort, note)
     text, table = comparison_text(found), figures_csv(found["rows"])
-    write_result(output, html, "compare", (found, text), comparison_page, comparison_plot, {"compare.csv": table})
+    page = reading(comparison_page, scenario, [row.hardware for row in rows if row.document])
+    write_result(output, html, "compare", (found, text), page, comparison_plot, {"compare.csv": table})
     show_table(found, text, table, as_json, as_csv)
     if not found["rows"]:
         raise typer.Exit(1)
@@ -160,7 +151,7 @@ def recommend(
     Spot prices are known of few machines (`python -m sim list hardware`); the lives of spot machines of K80, P100 and V100 only,
     and others are recommended on demand alone, unless --mean-lifetime says how long they live.
     """
-    from sim.documents import document
+    from sim.documents import document, reading
     from sim.report.figures import figures_csv
     from sim.report.page.recommendation import recommendation_page
     from sim.report.recommendation import recommendation_document, recommendation_plot, recommendation_text
@@ -179,12 +170,13 @@ def recommend(
     scenario = Scenario("", workload, tuple(sets), batch=batch, global_batch=global_batch, precision=precision, stack=stack)
     counts = whole_numbers(nodes, "--nodes") if nodes is not None else []
     names = machines(hardware, [*where, "nodes=1"] if not hardware else where)
-    rows = compared(scenario, names, document, nodes=counts, processes=processes, progress=_progress("machines"))
+    rows = compared(scenario, names, document, nodes=counts, processes=processes, progress=talk.counting("machines"))
     talk.progress("")
     markets = MARKETS[:1] if on_demand else MARKETS
     found = recommendation_document(workload, recommended(scenario, rows, plan, budget, markets, mean_lifetime))
     text, table = recommendation_text(found), figures_csv(found["candidates"])
-    write_result(output, html, "recommend", (found, text), recommendation_page, recommendation_plot, {"recommend.csv": table})
+    page = reading(recommendation_page, scenario, [row.hardware for row in rows if row.document])
+    write_result(output, html, "recommend", (found, text), page, recommendation_plot, {"recommend.csv": table})
     print_json(found) if as_json else typer.echo(text)
     if found["best"] is None:
         raise typer.Exit(1)
@@ -214,7 +206,7 @@ def spot(
     html: Html = None,
 ) -> None:
     """Draw how long a job takes on spot machines, which may be revoked, and what it costs, beside on demand."""
-    from sim.documents import document
+    from sim.documents import document, reading
     from sim.report.figures import figures_csv
     from sim.report.page.spot import spot_page
     from sim.report.spot import spot_document, spot_plot, spot_text
@@ -226,7 +218,8 @@ def spot(
     scenario = Scenario(hardware, workload, tuple(sets), nodes=workers, batch=batch, precision=precision, stack=stack, seed=seed)
     found = spot_document(drawn(scenario, wanted, document, processes))
     text = spot_text(found)
-    write_result(output, html, "spot", (found, text), spot_page, spot_plot, {"spot.csv": figures_csv(found["distribution"])})
+    table = figures_csv(found["distribution"])
+    write_result(output, html, "spot", (found, text), reading(spot_page, scenario), spot_plot, {"spot.csv": table})
     print_json(found) if as_json else typer.echo(text)
 
 
@@ -234,87 +227,6 @@ def _positive(value: float | None, option: str, factor: float = 1.0) -> float | 
     if value is not None and not 0 < value < float("inf"):
         raise SpecError(f"{option} {value:g}: write more than 0")
     return None if value is None else value * factor
-
-
-@deciding.command(
-    epilog="Examples:  python -m sim sweep p3.8xlarge resnet50 --nodes 4 --vary node.nic.bandwidth='10..400 Gbps:7' -o nic.csv"
-    "     the same on many machines: ... --cluster dask://HOST:8786"
-)
-def sweep(
-    hardware: Hw,
-    workload: Wl,
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", callback=file_due, help="the table: FILE.csv or FILE.parquet")],
-    vary: Annotated[
-        list[str],
-        typer.Option(metavar="K=VALUES", help="10..400 Gbps:7, 64..512, 1..64:log4 or a,b,c; of any field, nodes, gpus, batch..."),
-    ] = [],  # noqa: B006
-    sobol: Annotated[int | None, typer.Option(metavar="N", help="N points of a Sobol sequence instead of the whole grid")] = None,
-    nodes: Nodes = None,
-    batch: Batch = None,
-    precision: Precision = None,
-    stack: Stack = None,
-    sets: Sets = [],  # noqa: B006
-    seed: Annotated[int, typer.Option(help="of the Sobol sequence and of every run")] = 0,
-    processes: Processes = None,
-    cluster: Annotated[str | None, typer.Option(metavar="dask://HOST:PORT", help="compute on the workers of this dask scheduler")] = None,
-    force: Annotated[bool, typer.Option("--force", help="replace an existing file, and what another sweep to it kept")] = False,
-) -> None:
-    """Run many points and write one table; a sweep that was stopped goes on where it was.
-
-    Each point is kept as it comes, as a JSON line of FILE.journal; the table is made of it when all are there, in the order of the points.
-    """
-    from sim.documents import row
-    from sim.report.figures import check_table, write_table
-    from sim.study.scenario import Scenario
-    from sim.study.space import asked_points
-    from sim.study.sweep import swept
-
-    check_table(output)
-    if output.exists() and not force:
-        raise SpecError(f"{output}: exists; --force replaces it")
-    if cluster is not None and processes is not None:
-        raise SpecError("--jobs and --cluster: write one of the two; how many workers a cluster has is decided there")
-    points = asked_points(vary, sobol, seed)
-    scenario = Scenario(hardware, workload, tuple(sets), nodes=_one_number(nodes), batch=batch, precision=precision, stack=stack, seed=seed)
-    journal = output.with_name(output.name + ".journal")
-    progress = _progress("points")
-    with swept(
-        scenario, points, row, journal, processes, lambda done: progress(done.points, done.of), cluster, talk, alone=not force
-    ) as rows:
-        talk.progress("")
-        write_table(output, rows)
-        failed = [found["problem"] for found in rows if found["problem"]]
-    journal.unlink(missing_ok=True)
-    problem = f", {len(failed)} of them cannot run: {failed[0]}" if failed else ""
-    talk(f"wrote {output}: {len(rows)} point{'s' * (len(rows) > 1)}{problem}")
-    if len(failed) == len(rows):
-        raise typer.Exit(1)
-
-
-@deciding.command(epilog="Example:  python -m sim share p3.16xlarge four-on-eight-gpus --policy greedy")
-def share(
-    hardware: Hw,
-    jobs: Annotated[str, typer.Argument(metavar="JOBS", help="a file of several jobs, or its name in workloads/jobs/")],
-    policy: Annotated[list[str], typer.Option(help="even, proportional or greedy, beside even; all without any")] = [],  # noqa: B006
-    workers: Annotated[int | None, typer.Option(min=1, help="loader workers of a node; as many as it has cores by default")] = None,
-    nodes: Annotated[int | None, typer.Option(min=1, help="nodes of the only group")] = None,
-    sets: Sets = [],  # noqa: B006
-    as_json: Json = False,
-    as_csv: Csv = False,
-    output: Folder = None,
-    html: Html = None,
-) -> None:
-    """Divide the loader workers of nodes among jobs that come and go: what each gains, and who is done when."""
-    from sim.report.figures import figures_csv
-    from sim.report.page.share import share_page
-    from sim.report.share import share_document, share_plot, share_rows, share_text
-    from sim.study.share import POLICIES
-    from sim.study.share import share as shared
-
-    document = share_document(shared(hardware, jobs, policy or POLICIES, sets, workers, nodes))
-    text, table = share_text(document), figures_csv(share_rows(document))
-    write_result(output, html, "share", (document, text), share_page, share_plot, {"share.csv": table})
-    show_table(document, text, table, as_json, as_csv)
 
 
 @deciding.command(epilog="Example:  python -m sim whatif p3.8xlarge alexnet --nodes 2")
@@ -335,62 +247,28 @@ def whatif(
     html: Html = None,
 ) -> None:
     """Rank what to improve: the step with twice and infinitely much of each resource, and what an upgrade may cost."""
+    from sim.documents import reading
     from sim.report.figures import figures_csv
     from sim.report.page.whatif import whatif_page
     from sim.report.whatif import whatif_document, whatif_plot, whatif_text
+    from sim.study.ranges import one_number
     from sim.study.scenario import Scenario
     from sim.study.whatif import whatif as asked
 
     scenario = Scenario(
-        hardware, workload, tuple(sets), _one_number(nodes), gpus, placement, batch, global_batch, precision=precision, stack=stack
+        hardware,
+        workload,
+        tuple(sets),
+        one_number(nodes, "--nodes"),
+        gpus,
+        placement,
+        batch,
+        global_batch,
+        precision=precision,
+        stack=stack,
     )
-    found = whatif_document(asked(scenario, progress=_progress("resources")))
+    found = whatif_document(asked(scenario, progress=talk.counting("resources")))
     talk.progress("")
     text, table = whatif_text(found), figures_csv(found["resources"])
-    write_result(output, html, "whatif", (found, text), whatif_page, whatif_plot, {"whatif.csv": table})
+    write_result(output, html, "whatif", (found, text), reading(whatif_page, scenario), whatif_plot, {"whatif.csv": table})
     show_table(found, text, table, as_json, as_csv)
-
-
-@deciding.command(epilog="Example:  python -m sim diff before.json after.json")
-def diff(
-    before: Annotated[Path, typer.Argument(metavar="A", help="document of a run (A.json), or the folder that `run -o` wrote")],
-    after: Annotated[Path, typer.Argument(metavar="B", help="of another run")],
-    as_json: Json = False,
-) -> None:
-    """Say what changed between two runs, and by which cause."""
-    from sim.report.difference import difference, difference_text, read_document
-
-    old, new = read_document(before), read_document(after)
-    found = difference(old, new)
-    print_json(found) if as_json else typer.echo(difference_text(found, old, new))
-
-
-study = typer.Typer(help="Regenerate a published study in simulation.", no_args_is_help=True)
-deciding.add_typer(study, name="study")
-
-
-@study.callback()
-def _study() -> None:
-    """Regenerate a published study in simulation."""
-
-
-@study.command(epilog="Example:  python -m sim study stash2022 -o stash2022")
-def stash2022(processes: Processes = None, as_json: Json = False, output: Folder = None, html: Html = None) -> None:
-    """Characterise Amazon's P2 and P3 instances as Stash (arXiv 2208.14344) did: which published findings reappear."""
-    from sim.report.figures import figures_csv
-    from sim.report.page.stash2022 import study_page
-    from sim.report.stash2022 import cost_rows, study_document, study_text
-    from sim.report.stash2022_plots import study_plots
-    from sim.study.stash2022 import stash2022 as studied
-
-    found = studied(processes, _progress("cases"))
-    talk.progress("")
-    document, text = study_document(found), study_text(found)
-    tables = {"stalls.csv": document["rows"], "layers.csv": document["micro"], "costs.csv": cost_rows(found)}
-    more = {name: figures_csv(rows) for name, rows in tables.items()} | study_plots(found) if output is not None else {}
-    write_result(output, html, "stash2022", (document, text), study_page, more=more)
-    print_json(document) if as_json else typer.echo(text)
-
-
-def _progress(what: str) -> Callable[[int, int], None]:
-    return lambda done, of: talk.progress(f"{done} of {of} {what}")

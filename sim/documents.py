@@ -1,12 +1,14 @@
-"""What is the document, or the flat row, of a scenario? The one path from what a user names to the figures that programs read."""
+"""What is the document, the flat row, or the page of a scenario? The one path from what a user names to the figures that are read."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sim.report.document import run_document, run_figures
 from sim.report.rows import run_row
 from sim.spec.yaml import SpecError
+from sim.study.descriptions import Descriptions, descriptions
 from sim.study.scenario import Answer, Scenario, answer
 
 
@@ -26,3 +28,10 @@ def _one_job(scenario: Scenario) -> Answer:
 def row(scenario: Scenario) -> dict[str, Any]:
     """Return the flat row of the only job of *scenario*, units in its keys."""
     return run_row(run_figures(_one_job(scenario).run))
+
+
+def reading(
+    page: Callable[[Mapping[str, Any], Descriptions | None], str], scenario: Scenario, machines: Sequence[str] = ()
+) -> Callable[[Mapping[str, Any]], str]:
+    """Return *page* with the inputs of *scenario*, on *machines* if there are any; they are read when the page is made."""
+    return lambda document: page(document, descriptions(scenario, machines))

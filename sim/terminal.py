@@ -34,6 +34,10 @@ class Talk:
         if not self.quiet:
             typer.echo(text, err=True)
 
+    def counting(self, what: str) -> Callable[[int, int], None]:
+        """Return what shows how many of all *what* are done."""
+        return lambda done, of: self.progress(f"{done} of {of} {what}")
+
     def progress(self, text: str) -> None:
         """Show *text* in place of what was shown before, on a terminal only; an empty one clears the line."""
         if not self.quiet and sys.stderr.isatty():

@@ -6,6 +6,7 @@ import csv
 import io
 from typing import Any
 
+from sim import __version__
 from sim.report.fabric_plot import fabric_plot
 from sim.report.picture import Picture, figure, picture
 from sim.training.collectives.table import Table
@@ -28,7 +29,19 @@ def collective_document(table: Table) -> dict[str, Any]:
         for row in table.rows
     ]
     head = {"schema": 1, "hardware": table.hardware, "op": table.op, "nodes": table.nodes, "gpus": table.ranks}
-    return head | {"bisection_bytes_per_s": table.bisection or None, "rows": rows}
+    rests_on = {"assumptions": assumed(table), "warnings": [], "version": __version__, "inputs_sha256": dict(table.inputs)}
+    return head | {"bisection_bytes_per_s": table.bisection or None, "rows": rows, **rests_on}
+
+
+def assumed(table: Table) -> list[str]:
+    """Return what the times of *table* take for granted."""
+    version, algorithms, protocols, channels = table.tuning
+    asked = {"NCCL_ALGO": algorithms, "NCCL_PROTO": protocols, "NCCL_MAX_NCHANNELS": channels}
+    forced = ", ".join(f"{name}={value}" for name, value in asked.items() if value is not None)
+    return [
+        f"NCCL {version}'s rules choose algorithm, protocol and channels of each size{f', with {forced}' if forced else ''}",
+        "all ranks start together with their data in GPU memory, connections made; nothing else runs meanwhile",
+    ]
 
 
 def collective_text(table: Table) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from sim.report.basis import basis_of
 from sim.report.columns import Title, aligned
 from sim.report.picture import Named, Picture, figure, name_points, picture, plain_logarithm
 from sim.report.prices import price_lines
@@ -44,6 +45,7 @@ def comparison_document(workload: str, rows: Sequence[Row], sort: str = "time", 
         "left_out": failed,
         "note": note or _without_price(found),
         "prices": _prices(found),
+        **basis_of(ran),
     }
 
 

@@ -71,11 +71,11 @@ def infeasible_document(hardware: str, workload: str, nodes: int, gpus: int, pro
 def _job_document(run: Run, number: int, inputs: Mapping[str, str], noted: Sequence[str], market: Market) -> dict[str, Any]:
     return {
         **run_figures(run, number, market),
-        "burst_credits_end": _burst_credits_end(run, number),
+        "burst_credits_end": burst_credits_end(run, number),
         "collective": collective(run, number),
         "expected_error": expected_error(run, number),
         "assumptions": [*assumptions(run, number), *_charged(run, number), *_market(market)],
-        "warnings": [*noted, *warnings(run, number), *_credits_end(run, number), *_no_price(run, number, market)],
+        "warnings": [*noted, *warnings(run, number), *credits_end(run, number), *_no_price(run, number, market)],
         "seed": run.seed,
         "version": __version__,
         "inputs_sha256": dict(inputs),
@@ -171,7 +171,7 @@ def _charged(run: Run, number: int) -> list[str]:
     return found
 
 
-def _credits_end(run: Run, number: int) -> list[str]:
+def credits_end(run: Run, number: int = 0) -> list[str]:
     """Return what becomes of the job when the disk's burst credits are gone, if that slows it noticeably."""
     end, now = run.credits_end, run.jobs[number].warm.step_time
     if end is None or abs(end.step_times[number] - now) < 0.01 * now:
@@ -180,7 +180,7 @@ def _credits_end(run: Run, number: int) -> list[str]:
     return [f"burst credits of the disk run out in {when}; from then on a step takes {later} instead of {show(now, 'time')}"]
 
 
-def _burst_credits_end(run: Run, number: int) -> dict[str, Any] | None:
+def burst_credits_end(run: Run, number: int = 0) -> dict[str, Any] | None:
     """Return from which epoch on the disk has no burst credits left, and what a step and an epoch take then; None where they last."""
     end, warm = run.credits_end, run.jobs[number].warm
     if end is None:

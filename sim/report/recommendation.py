@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from sim.report.basis import basis_of
 from sim.report.columns import Title, aligned
 from sim.report.comparison import scattered
 from sim.report.picture import Named, Picture, name_points, picture
@@ -36,6 +37,7 @@ def recommendation_document(workload: str, found: Recommendation) -> dict[str, A
         "candidates": [_candidate(found, candidate) for candidate in found.ranked],
         "left_out": dict(found.left_out),
         "prices": [row for machine in found.machines.values() for row in price_rows(machine, found.markets)],
+        **basis_of([candidate.document for candidate in found.ranked]),
     }
 
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from sim import __version__
 from sim.training.collectives.server_bound import PLACEMENTS, BoundTable
 from sim.units import show
 
-_MEANING = {
+MEANINGS = {
     "NCS": "servers on as many hosts of their own",
     "NCC": "one central server on a host of its own",
     "CC": "one central server on a worker's host",
     "CS": "a server on every worker's host",
 }
+"""Placements in words."""
 
 
 def bound_document(table: BoundTable) -> dict[str, Any]:
@@ -33,7 +35,25 @@ def bound_document(table: BoundTable) -> dict[str, Any]:
         "compute_time_s": table.compute_time,
         "port_bytes_per_s": dict(table.there),
         "rows": rows,
+        "assumptions": [
+            "all of a model's gradients and new values cross the ports within the compute of a step, evenly spread over it",
+            "ports carry as much as the transport's efficiency leaves of their bandwidth, in and out at once",
+        ],
+        "warnings": [],
+        "version": __version__,
+        "inputs_sha256": dict(table.inputs),
     }
+
+
+def bound_rows(document: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return a flat row for each size of *document* and each placement."""
+    return [
+        {
+            "bytes": row["bytes"], "placement": name, "needed_bytes_per_s": needed,
+            "port_bytes_per_s": document["port_bytes_per_s"][name], "hidden": row["hidden"][name],
+        }
+        for row in document["rows"] for name, needed in row["needed_bytes_per_s"].items()
+    ]  # fmt: skip
 
 
 def bound_text(table: BoundTable) -> str:
@@ -48,7 +68,7 @@ def bound_text(table: BoundTable) -> str:
     for row in table.rows:
         cells = [show(row.needed[name], "bandwidth") + ("!" if row.needed[name] > table.there[name] else " ") for name in PLACEMENTS]
         lines.append(f"{show(row.nbytes, 'binary size'):>10} " + " ".join(f"{cell:>12}" for cell in cells))
-    return "\n".join([*lines, "", *(f"  {name:4} {text}" for name, text in _MEANING.items()), "  !    more than the ports carry"])
+    return "\n".join([*lines, "", *(f"  {name:4} {text}" for name, text in MEANINGS.items()), "  !    more than the ports carry"])
 
 
 def _ports(table: BoundTable) -> str:

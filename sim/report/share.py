@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sim import __version__
 from sim.report.picture import Picture, figure, picture
+from sim.report.verdict import stack_assumed, volume_assumed
 from sim.study.share import Outcome, Shared
 from sim.units import show
 
@@ -15,7 +17,20 @@ def share_document(found: Shared) -> dict[str, Any]:
     return {
         "schema": 1, "hardware": found.hardware, "workers": found.cores[0], "most_workers": found.cores[1],
         "policies": [_policy(found, outcome) for outcome in found.outcomes],
+        "assumptions": _assumed(found), "warnings": [], "version": __version__, "inputs_sha256": dict(found.inputs),
     }  # fmt: skip
+
+
+def _assumed(found: Shared) -> list[str]:
+    workloads = {job.workload.name: job.workload for job in found.jobs}
+    nodes = [group.node for group in found.machine.groups if group.role == "worker" and group.node.gpu_count]
+    given = [text for workload in workloads.values() for text in volume_assumed(found.machine, nodes, workload)]
+    return [
+        *(f"{name}: {stack_assumed(workload)}" for name, workload in workloads.items()),
+        *dict.fromkeys(given),
+        "page caches are warm from the start, and jobs run at the steady pace of those that run together",
+        "workers move to another job at once when one comes or goes",
+    ]
 
 
 def _policy(found: Shared, outcome: Outcome) -> dict[str, Any]:

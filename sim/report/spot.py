@@ -54,6 +54,7 @@ def spot_document(found: SpotAnswer) -> dict[str, Any]:
         "saving": None if not found.on_demand_cost else 1 - cost.mean / found.on_demand_cost,
         "notes": list(found.notes),
         "prices": price_rows(found.machine, ("on_demand", "spot")),
+        **{key: found.document[key] for key in ("assumptions", "warnings", "seed", "version", "inputs_sha256")},
     }
 
 

@@ -8,7 +8,9 @@ from sim.analysis import differential
 from sim.analysis.differential import Stall
 from sim.events import STALLS, Cause
 from sim.report.attribution import apart_document, apart_lines
+from sim.report.basis import run_basis
 from sim.report.columns import Title, aligned
+from sim.report.document import burst_credits_end, credits_end
 from sim.report.picture import Picture, figure, picture
 from sim.report.prices import price_lines, price_rows
 from sim.report.style import COLOURS
@@ -55,6 +57,8 @@ def profile_document(found: Profile, literal: bool = False) -> dict[str, Any]:
         },
         "cost_per_epoch_usd": dict(found.costs),
         "prices": price_rows(found.real.hardware),
+        "burst_credits_end": burst_credits_end(found.real),
+        **run_basis(found.real, found.inputs, credits_end(found.real)),
     }
 
 
@@ -189,10 +193,11 @@ def _rates(document: dict[str, Any]) -> list[str]:
 
 
 def _needs(found: Profile) -> list[str]:
-    needs, host = found.needs, found.real.node().host
+    needs, cores = found.needs, sorted({node.host.physical_cores for node in found.real.nodes()})
     lines = []
     if needs.cores is not None:
-        lines.append(f"to hide preparation: {needs.cores:.0f} cores on each node and loader workers for them; it has {host.physical_cores}")
+        there = " to ".join(str(count) for count in dict.fromkeys((cores[0], cores[-1])))
+        lines.append(f"to hide preparation: {needs.cores:.0f} cores on each node and loader workers for them; it has {there}")
     if needs.disk_bandwidth is not None:
         lines.append(f"to hide the cold epoch's reads: a disk of {show(needs.disk_bandwidth, 'bandwidth')} on each node")
     if needs.cached_fraction is not None:

@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from sim import __version__
 from sim.analysis import differential
+from sim.report.basis import said_once
 from sim.report.columns import Title, aligned
-from sim.study.stash2022 import FAMILIES, SLICES, STACK, Family, Row, Study
+from sim.report.prices import price_rows
+from sim.report.verdict import volume_assumed
+from sim.spec.library import load_hardware, load_workload
+from sim.study.stash2022 import BERT, BERT_STACK, FAMILIES, MICRO_BATCH, SLICES, SMALL, STACK, Family, Row, Study
 from sim.study.stash_findings import Finding, by_case, findings, observations
 from sim.units import show
 
@@ -26,7 +31,30 @@ def study_document(study: Study) -> dict[str, Any]:
         "rows": [stall_row(row) for row in study.rows],
         "micro": [micro_row(row) for row in study.micro],
         "left_out": list(study.left_out),
+        "assumptions": _assumed(study),
+        "warnings": [],
+        "version": __version__,
+        "inputs_sha256": {name: load_hardware(name).sha256 for name in _machines(study)},
+        "prices": [row for name in _machines(study) for row in price_rows(load_hardware(name).spec)],
     }
+
+
+def _machines(study: Study) -> list[str]:
+    return list(dict.fromkeys(row.case.machine for row in (*study.rows, *study.micro)))
+
+
+def _assumed(study: Study) -> list[str]:
+    """Return what the study takes for granted of all its cases, and of some."""
+    workload = load_workload(SMALL[0]).spec
+    machines = [load_hardware(name).spec for name in _machines(study)]
+    given = {machine.name: volume_assumed(machine, [group.node for group in machine.groups], workload) for machine in machines}
+    return [
+        f"software stack {STACK}, amp_fp16, images decoded by DALI on the GPU with as many threads as Stash's run scripts give it",
+        f"{BERT}: software stack {BERT_STACK}, amp_fp16, and a loader on the CPU",
+        f"layers and gradients: {MICRO_BATCH} samples per GPU, synthetic data",
+        *said_once(given),
+        "the cold epoch finds nothing in the page cache, a warm one what it can hold; figures are those of steady steps",
+    ]
 
 
 def finding_row(finding: Finding) -> dict[str, Any]:

@@ -6,14 +6,16 @@ if it were infinitely fast, and what would bound the job then. Without them (``-
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from sim.analysis.bottleneck import SAME, Bottleneck, Resource
 from sim.analysis.stalls import Blame
 from sim.epoch import Epoch
 from sim.events import Cause
 from sim.simulate import JobRun, Run
+from sim.spec.hardware import Hardware, Node
 from sim.spec.servers import Servers
+from sim.spec.workload import Workload
 from sim.training.collectives.plan import CORES_COPY, OF_BROADCAST
 from sim.units import show
 
@@ -200,12 +202,8 @@ def _prep(resource: Resource, where: str, job: JobRun, bottleneck: Bottleneck | 
 def assumptions(run: Run, number: int = 0) -> list[str]:
     """Return what the user did not say and the simulation took for granted."""
     job = run.jobs[number]
-    workload, node = job.job.workload, run.node(number)
-    found = [f"software stack {workload.training.stack.name}, {workload.training.precision}, {workload.training.batch} samples per GPU"]
-    if workload.input.loader != "synthetic" and node.storage is not None and node.storage.volume.assumed:
-        volume = node.storage.volume
-        size = show(volume.size, "binary size")
-        found.append(f"{run.hardware.name} comes without a volume: one {volume.name} of {size} (--set node.storage.volume=...)")
+    workload = job.job.workload
+    found = [stack_assumed(workload), *volume_assumed(run.hardware, run.nodes(number), workload)]
     if workload.input.loader != "synthetic":
         found.append(f"warm epochs find {100 * job.hit_ratio:.0f} % of the data set in the page cache")
     if workload.training.stack.unpadded and (lengths := workload.dataset.lengths) is not None:
@@ -214,6 +212,28 @@ def assumptions(run: Run, number: int = 0) -> list[str]:
         found.append(_servers(servers, workload.training.stack.asynchronous))
     found.append("the host waits for the GPU at the end of each step")
     return found
+
+
+def stack_assumed(workload: Workload) -> str:
+    """Return on what software *workload* trains, in which precision and at which batch."""
+    training = workload.training
+    return f"software stack {training.stack.name}, {training.precision}, {training.batch} samples per GPU"
+
+
+def volume_assumed(hardware: Hardware, nodes: Sequence[Node], workload: Workload) -> list[str]:
+    """Return which volume a machine is given whose *nodes* come without one; nothing where *workload* reads no data."""
+    if workload.input.loader == "synthetic":
+        return []
+    without = [node for node in nodes if node.storage is not None and node.storage.volume.assumed]
+    key = "" if len(hardware.groups) == 1 else "groups.N."
+    found: dict[str, str] = {}
+    for node in without:
+        if node.storage is not None:
+            volume = node.storage.volume
+            what = hardware.name if len(without) == len(nodes) else f"{hardware.name} with {node.gpu.name}"
+            text = f"{what} comes without a volume: one {volume.name} of {show(volume.size, 'binary size')}"
+            found.setdefault(text, f"{text} (--set {key}node.storage.volume=...)")
+    return list(found.values())
 
 
 def _servers(servers: Servers, asynchronous: bool) -> str:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from sim.analysis.bottleneck import Resource
 from sim.analysis.cost import cost, price
+from sim.report.basis import run_basis
 from sim.report.columns import Title, aligned
 from sim.report.picture import Picture, figure, picture
 from sim.report.prices import price_lines, price_rows
+from sim.report.resources import described
+from sim.simulate import Run
 from sim.study.whatif import Crowded, Outcome, Upgrade, WhatIf, break_even
 from sim.units import show
 
@@ -42,9 +45,8 @@ def whatif_document(found: WhatIf) -> dict[str, Any]:
         "cost_per_epoch_usd": cost(found.run.hardware, now.epoch_time),
         "price_usd_per_h": None if rate is None else 3600 * rate,
         "resources": [_resource(found, upgrade) for upgrade in found.upgrades],
-        "warnings": _warnings(found.upgrades, now.step_time),
         "prices": price_rows(found.run.hardware),
-        "inputs_sha256": dict(found.inputs),
+        **run_basis(found.run, found.inputs, _warnings(found)),
     }
 
 
@@ -78,13 +80,14 @@ def _outcome(found: WhatIf, then: Outcome) -> dict[str, Any]:
     }
 
 
-def _warnings(upgrades: Sequence[Upgrade], now: float) -> list[str]:
-    edges = [_edge(upgrade, now) for upgrade in upgrades if upgrade.on_edge(now)]
-    return edges + [_crowd(upgrade.resource, upgrade.crowded) for upgrade in upgrades if upgrade.crowded]
+def _warnings(found: WhatIf) -> list[str]:
+    now = found.now.step_time
+    edges = [_edge(upgrade, now) for upgrade in found.upgrades if upgrade.on_edge(now)]
+    return edges + [_crowd(found.run, upgrade.resource, upgrade.crowded) for upgrade in found.upgrades if upgrade.crowded]
 
 
-def _crowd(resource: Resource, crowded: Crowded) -> str:
-    where = f", which it crowds at {crowded.at}" if crowded.at else ""
+def _crowd(run: Run, resource: Resource, crowded: Crowded) -> str:
+    where = f", which it crowds at the {described(run, crowded.at)[0]}" if crowded.at else ""
     longer = show(crowded.longer, "time")
     return f"{NAMES[resource]}: infinitely fast gains less than twice as fast: {longer} more of a step go to {crowded.cause.value}{where}"
 

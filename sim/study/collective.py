@@ -49,7 +49,8 @@ def collective_table(
         raise SpecError(f"--proto {tuning.protocols}: NCCL's protocols carry NCCL's algorithms; {plan.forced} has none, so leave it out")
     if known == "all_to_all" and (tuning.algorithms or tuning.protocols):
         raise SpecError("--op all_to_all: NCCL sends and receives, without algorithm or protocol to choose; leave --algo and --proto out")
-    return Table(machine.name, known, len(placed), ranks, rows(plan, known, sizes), bisection_bandwidth(machine), machine)
+    bisection, inputs = bisection_bandwidth(machine), {"hardware": loaded.sha256}
+    return Table(machine.name, known, len(placed), ranks, rows(plan, known, sizes), bisection, machine, tuning, inputs)
 
 
 def sizes_of(text: str) -> list[int]:

@@ -39,22 +39,23 @@ class Needs:
 
 
 def needs(real: Run) -> Needs:
-    """Return what the only job of *real* needs."""
-    job, node = real.jobs[0], real.node()
+    """Return what the only job of *real* needs; where its nodes differ, what the best of them needs: the others, as much more, less."""
+    job, nodes, dataset = real.jobs[0], real.nodes(), real.jobs[0].job.workload.dataset
     if job.job.workload.input.loader == "synthetic":
         return Needs(None, None, None)
     cores = least(lambda factor: _warm(real, lambda known: _decoding(known, factor)), _warm(real, lambda known: _decoding(known, _MOST)))
-    found = None if cores is None else cores * node.host.physical_cores
-    if node.storage is None:
+    found = None if cores is None else cores * max(node.host.physical_cores for node in nodes)
+    disks = [node.storage for node in nodes if node.storage is not None]
+    if not disks:
         return Needs(None, None, found)
     cold = job.first.step_time > GONE * job.warm.step_time  # burst credits may hide what the disk alone would not
     disk = least(lambda factor: _cold(real, factor), job.warm.step_time) if cold else None
-    held = page_cache.capacity(node.host.memory, node.page_cache)
-    size = job.job.workload.dataset.samples * job.job.workload.dataset.sample
+    held = max(page_cache.capacity(node.host.memory, node.page_cache) for node in nodes)
+    size = dataset.samples * dataset.sample
     more = least(
         lambda factor: _warm(real, lambda known: _remembering(known, factor)), _warm(real, lambda known: _remembering(known, _MOST))
     )
-    rate = read_rate(node.storage, job.job.workload.dataset, burst=False)
+    rate = max(read_rate(disk, dataset, burst=False) for disk in disks)
     return Needs(
         None if disk is None else disk * rate, None if more is None else min(1.0, more * page_cache.cached_fraction(held, size)), found
     )

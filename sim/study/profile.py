@@ -23,7 +23,7 @@ from sim.spec.listing import hardware_rows
 from sim.spec.yaml import SpecError
 from sim.study.jobs_file import jobs_file
 from sim.study.needs import Needs, needs
-from sim.study.scenario import Scenario, answer
+from sim.study.scenario import Scenario, answer, prepare
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,8 @@ class Profile:
     """Each stall by subtraction and by direct attribution, seconds per step, and why the two differ."""
     rates: Rates
     needs: Needs
+    inputs: Mapping[str, str]
+    """SHA-256 of each description."""
     costs: Mapping[str, float | None]
     """USD of an epoch on all nodes: ``cold``, ``warm`` and ``ingestion`` (synthetic)."""
 
@@ -105,7 +107,7 @@ def profile(scenario: Scenario, twin: str | None = None) -> Profile:
         name: cost(real.hardware, duration)
         for name, duration in (("cold", times.cold), ("warm", times.warm), ("ingestion", times.synthetic))
     }
-    return Profile(one_gpu, synthetic, real, paired, times, made_of, differing, found, needs(real), costs)
+    return Profile(one_gpu, synthetic, real, paired, times, made_of, differing, found, needs(real), prepare(scenario).inputs, costs)
 
 
 def _run(scenario: Scenario, loader: str | None = None) -> Run:

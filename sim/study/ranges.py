@@ -30,6 +30,14 @@ def whole_numbers(text: str, option: str) -> list[int]:
     return list(dict.fromkeys(round(low + index * step) for index in range(count)))
 
 
+def one_number(text: str | None, option: str) -> int | None:
+    """Return the one whole number that *text* means, if there is any; *option* names it in messages."""
+    found = whole_numbers(text, option) if text is not None else [None]
+    if len(found) != 1:
+        raise SpecError(f"{option} {text}: one number is due here")
+    return found[0]
+
+
 def _doublings(low: int, high: int) -> list[int]:
     values = []
     while low < high:

@@ -34,7 +34,7 @@ def bound_table(
     workers = sum(group.count for group in machine.groups if group.role == "worker")
     there = ports(machine)
     rows = tuple(BoundRow(size, {name: bandwidth_bound(name, workers, size, time) for name in PLACEMENTS}) for size in sizes)
-    return BoundTable(machine.name, workers, time, there, rows)
+    return BoundTable(machine.name, workers, time, there, rows, machine, {"hardware": loaded.sha256})
 
 
 def ports(machine: Hardware) -> dict[Placement, float]:

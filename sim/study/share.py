@@ -155,6 +155,9 @@ class Shared:
     cores: tuple[int, int]
     """Loader workers of a node that has jobs: the fewest, and the most."""
     outcomes: tuple[Outcome, ...]
+    machine: Hardware
+    inputs: Mapping[str, str]
+    """SHA-256 of each description."""
 
 
 def share(
@@ -191,7 +194,7 @@ def share(
     count, per_node = sum(slot.count for slot in used), [host.workers for host in hosts]
     return Shared(
         f"{machine.name}, {count} nodes" if count > 1 else machine.name,
-        placed, course_of.arrivals, epochs, (min(per_node), max(per_node)), outcomes,
+        placed, course_of.arrivals, epochs, (min(per_node), max(per_node)), outcomes, machine, question.inputs,
     )  # fmt: skip
 
 

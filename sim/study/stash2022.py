@@ -22,6 +22,7 @@ from sim.analysis.differential import RunTimes
 from sim.simulate import Run
 from sim.spec.workload import Model
 from sim.spec.yaml import SpecError
+from sim.study.descriptions import Descriptions, descriptions
 from sim.study.pool import each
 from sim.study.profile import Runs, one_gpu_run, runs, synthetic_run
 from sim.study.scenario import Scenario
@@ -155,6 +156,14 @@ class Study:
     def on(self, machine: str) -> list[Row]:
         """Return the rows of one machine."""
         return [row for row in self.rows if row.case.machine == machine]
+
+
+def read_for(study: Study) -> Descriptions:
+    """Return the machines and workloads of *study*."""
+    machines = {row.case.machine: row.case for row in (*study.rows, *study.micro)}
+    models = {row.case.model: row.case for row in (*study.rows, *study.micro)}
+    hardware = [descriptions(case.scenario).hardware[0] for case in machines.values()]
+    return Descriptions(hardware, [descriptions(case.scenario).workloads[0] for case in models.values()])
 
 
 STALLED = 0.8

@@ -223,9 +223,13 @@ def _enough(trials: _Trials, resource: Resource, now: float, infinite: float) ->
 
 
 def _unit(trials: _Trials, resource: Resource, percent: float) -> Unit | None:
-    """Return the natural unit of *resource*, whose 1 % saves *percent* seconds of a step; None where it has none."""
-    node, job = trials.run.node(), trials.run.jobs[0].job
-    share = PERCENT - 1.0
+    """Return the natural unit of *resource*, whose 1 % saves *percent* seconds of a step; None where it has none, or nodes differ in it."""
+    found = {_unit_of(trials, resource, percent, node) for node in trials.run.nodes()}
+    return found.pop() if len(found) == 1 else None
+
+
+def _unit_of(trials: _Trials, resource: Resource, percent: float, node: Node) -> Unit | None:
+    job, share = trials.run.jobs[0].job, PERCENT - 1.0
     if resource == "cpu":
         cores = float(node.host.physical_cores)
         return Unit("core", cores, percent / (share * cores))

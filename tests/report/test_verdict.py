@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sim.report.verdict import verdict, warnings
+from sim.report.verdict import assumptions, verdict, warnings
 from sim.study.bottleneck import bottlenecks
-from tests.harness import layer, machine, run, toy_workload, volume
+from tests.harness import cluster, layer, machine, run, toy_node, toy_workload, volume
 from tests.study.scenes import scene
 
 SENTENCES = {
@@ -80,3 +80,16 @@ def test_drawn_steps_tell_how_well_their_mean_is_known() -> None:
     [text] = warnings(found)
     assert text.startswith(f"steps are drawn at random (seed 7): {min(warm.drawn, warm.steps)} of {warm.steps} in the warm epoch")
     assert text.endswith(f"known to +-{100 * warm.interval / warm.step_time:.2g} % (95 %)")
+
+
+def test_every_kind_of_node_is_asked_for_its_volume() -> None:
+    """By hand: the second of two unlike nodes comes without a volume; alone, and with both without, the machine does."""
+    bare, own = toy_node(1, disk=volume(assumed=True)), toy_node(2, disk=volume())
+    workload = toy_workload(loader="pytorch")
+    texts = [[line for line in assumptions(run(cluster(*nodes), workload)) if "volume" in line] for nodes in ((own, bare), (bare,), (own,))]
+    size = "one disk of 93.1 GiB"
+    assert texts == [
+        [f"toys with toy comes without a volume: {size} (--set groups.N.node.storage.volume=...)"],
+        [f"toys comes without a volume: {size} (--set node.storage.volume=...)"],
+        [],
+    ]

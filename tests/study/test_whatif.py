@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from sim.analysis.cost import cost
+from sim.cluster.build import place
 from sim.events import Cause
 from sim.report.whatif import matters, whatif_document, whatif_text
 from sim.simulate import Run, simulate
@@ -17,9 +18,9 @@ from sim.spec.workload import Workload
 from sim.study import whatif as module
 from sim.study.faster import INFINITE, faster
 from sim.study.scenario import Question, Scenario, answer, prepare
-from sim.study.whatif import Upgrade, WhatIf, break_even, whatif
+from sim.study.whatif import Unit, Upgrade, WhatIf, _Trials, _unit, break_even, whatif
 from sim.training.job import Job
-from tests.harness import machine, run, toy_workload, volume
+from tests.harness import cluster, machine, run, toy_node, toy_workload, volume
 from tests.study.scenes import COMPUTE, scene
 
 LIKE_STASH = ("training.stack=apex-per-tensor",)
@@ -160,7 +161,10 @@ def test_infinitely_much_that_gains_less_than_twice_says_what_it_crowds() -> Non
     assert slower > 0 and crowded is not None and crowded.cause is Cause.COPY and crowded.longer == pytest.approx(slower, rel=1e-6)
     copies = {work.resource for work in infinite.log.work if work.cause is Cause.COPY}
     assert crowded.at in copies - {work.resource for work in twice.log.work if work.cause is Cause.COPY}
-    assert any(text.startswith("CPU: infinitely fast gains less than twice") and crowded.at in text for text in document["warnings"])
+    assert any(
+        text.startswith("CPU: infinitely fast gains less than twice") and "at the host memory of socket" in text
+        for text in document["warnings"]
+    )
 
 
 def test_what_gains_nothing_has_no_line() -> None:
@@ -170,3 +174,11 @@ def test_what_gains_nothing_has_no_line() -> None:
     assert network["infinite"]["throughput_gain_percent"] < -0.1 and abs(network["twice"]["throughput_gain_percent"]) < 0.1
     assert not matters(network) and not document["warnings"]
     assert next(line for line in whatif_text(document).splitlines() if "network" in line).startswith("  No gain, however much")
+
+
+def test_a_resource_that_nodes_have_unlike_amounts_of_has_no_unit() -> None:
+    """By hand: cores of two kinds of node, 4 and 8; alike NICs are counted all the same."""
+    question = [cluster(toy_node(1, cores=cores), toy_node(1, cores=8)) for cores in (4, 8)]
+    trials = [_Trials(hardware, Job(toy_workload(), place(hardware))) for hardware in question]
+    assert [_unit(trial, "cpu", 0.0) for trial in trials] == [None, Unit("core", 8.0, 0.0)]
+    assert _unit(trials[0], "network", 0.0) == Unit("Gbps", 8.0, 0.0)

@@ -6,17 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from sim.report.page.basis import basis
 from sim.report.page.chart import Axis, Point, axis, chart, linear_axis
 from sim.report.page.frame import Part, page
 from sim.report.page.markup import Child, Figures, Html, section, table, tag, tiles
 from sim.report.page.words import as_bandwidth, as_memory, as_number, as_time, counted, unbroken
+from sim.study.descriptions import Descriptions
 
 _TICKS = 8
 """Sizes that an axis writes, at the most."""
 
 
-def collective_page(document: Mapping[str, Any]) -> str:
-    """Return the page of a *document* of collectives, size by size."""
+def collective_page(document: Mapping[str, Any], read: Descriptions | None = None) -> str:
+    """Return the page of a *document* of collectives, size by size, with the machine that was *read* for it."""
     whole = Figures(document, "collective")
     rows = [whole.inside(f"rows/{place}") for place in range(len(document["rows"]))]
     title = f"{document['op']} on {document['hardware']}"
@@ -30,6 +32,7 @@ def collective_page(document: Mapping[str, Any]) -> str:
         _over_size(rows, ("bandwidth", "Bandwidth", "Bus bandwidth"), "busbw_bytes_per_s", as_bandwidth, lead),
         _over_size(rows, ("time", "Time", "Time"), "time_s", as_time, "Small sizes take what starting takes, large ones what links take."),
         _table(rows),
+        *basis(whole, read),
     ]
     return page(title, "collective", hero, parts, {"collective": document})
 
@@ -59,7 +62,7 @@ def _tiles(whole: Figures, rows: Sequence[Figures]) -> Html:
     return tiles(found)
 
 
-def _sizes(rows: Sequence[Figures]) -> Axis:
+def size_axis(rows: Sequence[Figures]) -> Axis:
     """Return an axis that writes some of the sizes of *rows*, evenly."""
     known = [float(row.value("bytes")) for row in rows]
     apart = -(-len(known) // _TICKS)
@@ -81,7 +84,7 @@ def _over_size(rows: Sequence[Figures], names: tuple[str, str, str], key: str, w
     line = [("front", [(point.x, point.y) for point in points])] if len(points) > 1 else []
     values = [point.y for point in points]
     up = axis("time", values, write) if key == "time_s" else linear_axis("bus bandwidth", [0.0, *values], write)
-    drawn = chart(points, _sizes(rows), up, f"{names[2]} over size", line)
+    drawn = chart(points, size_axis(rows), up, f"{names[2]} over size", line)
     caption = tag("figcaption", "Algorithm and protocol stand where they change.")
     return Part(names[0], names[1], section(names[0], names[2], tag("figure", drawn, caption), lead=lead))
 

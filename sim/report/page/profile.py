@@ -8,12 +8,13 @@ from typing import Any
 from sim.events import STALLS
 from sim.report.attribution import noticed
 from sim.report.page.bars import Piece, bar, named_bars, stall_key, swatch
+from sim.report.page.basis import basis
 from sim.report.page.frame import Part, page
 from sim.report.page.markup import Child, Figures, Html, joined, section, table, tag, tiles
-from sim.report.page.provenance import prices
 from sim.report.page.words import as_bandwidth, as_money, as_number, as_percent, as_time, counted, unbroken
 from sim.report.stash import AGAINST, FORMULAS, RATES, RUNS
 from sim.report.style import MEANINGS
+from sim.study.descriptions import Descriptions
 
 _SMALL = 0.5
 """Per cent below which a stall is not worth a word."""
@@ -23,8 +24,8 @@ _CAUSE = {
 }  # fmt: skip
 
 
-def profile_page(document: Mapping[str, Any]) -> str:
-    """Return the page of a profile's *document*."""
+def profile_page(document: Mapping[str, Any], read: Descriptions | None = None) -> str:
+    """Return the page of a profile's *document*, with the inputs that were *read* for it."""
     whole = Figures(document, "profile")
     title = f"{document['workload']} on {document['hardware']}, profiled as Stash does"
     set_up = (
@@ -33,7 +34,9 @@ def profile_page(document: Mapping[str, Any]) -> str:
     )
     verdict = tag("p", unbroken(verdict_of(document)), class_="verdict")
     hero = tag("div", tag("h1", title), verdict, tag("p", set_up, class_="set-up"), _tiles(whole), class_="hero", id="result")
-    return page(title, "profile", hero, [_runs(whole), _stalls(whole), _direct(whole), _data(whole), *prices(whole)], {"profile": document})
+    return page(
+        title, "profile", hero, [_runs(whole), _stalls(whole), _direct(whole), _data(whole), *basis(whole, read)], {"profile": document}
+    )
 
 
 def verdict_of(document: Mapping[str, Any]) -> str:
@@ -183,6 +186,10 @@ def _needs(whole: Figures) -> Html:
         )
         if whole.value(f"needs/{path}") is not None
     ]
-    if not needs:
+    listed = [tag("li", whole.shown(f"needs/{path}", write), f" {words}") for path, words, write in needs]
+    if whole.value("burst_credits_end"):
+        epoch, later = (whole.shown(f"burst_credits_end/{key}", write) for key, write in (("epoch", as_number), ("step_time_s", as_time)))
+        listed.append(tag("li", "The disk reads by burst credits, which run out in epoch ", epoch, "; from then on a step takes ", later))
+    if not listed:
         return tag("p", "Nothing is needed: reading and preparing data keep up with the GPUs, or no amount of one resource alone would do.")
-    return tag("ul", *(tag("li", whole.shown(f"needs/{path}", write), f" {words}") for path, words, write in needs))
+    return tag("ul", *listed)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from sim.analysis.cost import node_price
 from sim.report.page.frame import Part
 from sim.report.page.markup import Child, Figures, Html, details, joined, section, table, tag
-from sim.report.page.words import as_price
+from sim.report.page.words import as_number, as_price
 from sim.report.prices import dated, source_of
 from sim.simulate import Run
 from sim.spec.hardware import Group
@@ -18,23 +18,31 @@ from sim.units import show
 _SHORT = 150
 """Characters of a source that is shown whole."""
 
-_Row = tuple[str, str, object]
+Row = tuple[str, str, object]
 """What it is, its value, and its source: text, or texts by key."""
 
 
 def provenance(run: Run, number: int, figures: Figures) -> Html:
     """Return the inputs of job *number* of *run* with their sources, and the fingerprints of all descriptions."""
-    rows: list[list[Child]] = [[what, value, _source(source)] for what, value, source in _inputs(run, number)]
-    inputs = table([("input", False), ("value", False), ("source", False)], rows, "Inputs and their sources", "sources")
+    return joined(sources(_inputs(run, number), "Inputs and their sources"), fingerprints(figures))
+
+
+def sources(rows: Iterable[Row], caption: str) -> Html:
+    """Return *rows* of inputs as a table under *caption*."""
+    cells: list[list[Child]] = [[what, value, _source(source)] for what, value, source in rows]
+    return table([("input", False), ("value", False), ("source", False)], cells, caption, "sources")
+
+
+def fingerprints(figures: Figures) -> Html:
+    """Return what made a document of these *figures*, and the SHA-256 of each description that was read."""
     prints = [
         tag("li", f"{name}: ", tag("code", _text(figures, f"inputs_sha256/{name}")))
         for name in figures.value("inputs_sha256")
     ]  # fmt: skip
-    made = tag(
-        "p", "Made by stallsim ", _text(figures, "version"), ", seed ", _text(figures, "seed"),
-        ". The same descriptions, version and seed give the same figures. SHA-256 of what was read:", class_="lead",
-    )  # fmt: skip
-    return joined(inputs, made, tag("ul", *prints))
+    seeded = (", seed ", _text(figures, "seed")) if "seed" in figures.value("") else ()
+    same = ". The same descriptions, version and seed give the same figures. SHA-256 of what was read:"
+    made = tag("p", "Made by stallsim ", _text(figures, "version"), *seeded, same, class_="lead")
+    return joined(made, tag("ul", *prints))
 
 
 def prices(figures: Figures) -> list[Part]:
@@ -49,9 +57,7 @@ def prices(figures: Figures) -> list[Part]:
     if not rows:
         return []
     head = [("machine", False), ("market", False), ("a node", True), ("region", False), ("of", False), ("source", False)]
-    lead = (
-        "What a node costs, on which day and where; sources of all other values stand in the files of the catalogue, and on a run's page."
-    )
+    lead = "What a node costs, on which day and where."
     return [Part("prices", "Prices", section("prices", "Prices", table(head, rows, "Prices and their sources", "sources"), lead=lead))]
 
 
@@ -76,16 +82,18 @@ def _key(key: str) -> str:
     return "all else" if key == "*" else key
 
 
-def _inputs(run: Run, number: int) -> Iterator[_Row]:
+def _inputs(run: Run, number: int) -> Iterator[Row]:
     job = run.jobs[number].job
     nodes = {id(node) for node in run.nodes(number)}
     for group in run.hardware.groups:
         if (group.role == "worker" and id(group.node) in nodes) or len(run.hardware.groups) == 1:
-            yield from _machine(group)
-    yield from _workload(job.workload)
+            yield from machine_inputs(group)
+            yield from _price(group)
+    yield from workload_inputs(job.workload)
 
 
-def _machine(group: Group) -> Iterator[_Row]:
+def machine_inputs(group: Group) -> Iterator[Row]:
+    """Yield the main values of a *group* of equal nodes."""
     node = group.node
     gpu, host, nic = node.gpu, node.host, node.nic
     peaks = ", ".join(f"{name} {show(rate, 'compute rate')}" for name, rate in gpu.peak.items())
@@ -100,11 +108,9 @@ def _machine(group: Group) -> Iterator[_Row]:
     if node.storage is not None:
         volume = node.storage.volume
         yield f"volume {volume.name}", f"{show(volume.size, 'binary size')}, {show(volume.bandwidth, 'bandwidth')}", volume.source
-    if group.price is not None:
-        yield from _price(group)
 
 
-def _price(group: Group) -> Iterator[_Row]:
+def _price(group: Group) -> Iterator[Row]:
     price = group.price
     if price is None:
         return
@@ -124,9 +130,10 @@ def _wiring(group: Group) -> str:
     return "; ".join(found)
 
 
-def _workload(workload: Workload) -> Iterator[_Row]:
+def workload_inputs(workload: Workload) -> Iterator[Row]:
+    """Yield the main values of *workload*."""
     model, dataset, stack = workload.model, workload.dataset, workload.training.stack
-    yield f"model {model.name}", f"{model.parameters:,} parameters, {len(model.layers)} layers".replace(",", " "), model.source
+    yield f"model {model.name}", f"{as_number(model.parameters)} parameters, {len(model.layers)} layers", model.source
     size = show(dataset.samples * dataset.sample, "size")
-    yield f"data set {dataset.name}", f"{dataset.samples:,} samples, {size}".replace(",", " "), dataset.source
+    yield f"data set {dataset.name}", f"{as_number(dataset.samples)} samples, {size}", dataset.source
     yield f"stack {stack.name}", f"{stack.strategy}, {stack.backend}", stack.source

@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sim.report.page.bars import named_bars
+from sim.report.page.basis import basis
 from sim.report.page.chart import Axis, Point, axis, chart
 from sim.report.page.frame import Part, page
 from sim.report.page.markup import Child, Figures, Html, bullets, joined, noted, section, table, tag, tiles
-from sim.report.page.provenance import prices
 from sim.report.page.whole_job import parts_bar, parts_key
 from sim.report.page.words import as_money, as_number, as_percent, as_time, unbroken
 from sim.report.whole_job import epochs_text
+from sim.study.descriptions import Descriptions
 
 _BARS = 12
 """Candidates whose time is taken apart; the table has all."""
@@ -20,8 +21,8 @@ _NAMED = 25
 """Candidates that may have their name in the chart: the best ones."""
 
 
-def recommendation_page(document: Mapping[str, Any]) -> str:
-    """Return the page of a recommendation's *document*."""
+def recommendation_page(document: Mapping[str, Any], read: Descriptions | None = None) -> str:
+    """Return the page of a recommendation's *document*, with the inputs that were *read* for it."""
     whole = Figures(document, "recommend")
     rows = [whole.inside(f"candidates/{place}") for place in range(len(document["candidates"]))]
     chosen = next((whole.inside(name) for name in ("best", "nearest") if document[name] is not None), None)
@@ -31,7 +32,7 @@ def recommendation_page(document: Mapping[str, Any]) -> str:
     shown = _tiles(whole, chosen) if chosen else None
     hero = tag("div", head, verdict, shown, noted(title, document["notes"]), class_="hero", id="result")
     parts = [_money(whole, rows), _parts(rows), _table(rows)] if rows else []
-    parts += [*([_left_out(document["left_out"])] if document["left_out"] else []), *prices(whole)]
+    parts += [*([_left_out(document["left_out"])] if document["left_out"] else []), *basis(whole, read)]
     return page(f"What to rent for {document['workload']}", "recommendation", hero, parts, {"recommend": document})
 
 

@@ -5,15 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sim.report.basis import basis_of
 from sim.report.page.bars import bar, named_bars, stall_key, stall_pieces
+from sim.report.page.basis import basis
 from sim.report.page.chart import Point, axis, chart
 from sim.report.page.frame import Part, page
 from sim.report.page.markup import Child, Figures, Html, bullets, section, table, tag
 from sim.report.page.words import as_money, as_number, as_percent, as_rate, as_time, unbroken
+from sim.study.descriptions import Descriptions
 
 
-def scaling_page(document: Mapping[str, Any]) -> str:
-    """Return the page of a scaling table's *document*: its ``runs``, of which some may have several ``jobs`` and some cannot run."""
+def scaling_page(document: Mapping[str, Any], read: Descriptions | None = None) -> str:
+    """Return the page of a scaling table's *document*: its ``runs``, of which some may have several ``jobs`` and some cannot run.
+
+    *read* are the inputs of all.
+    """
     whole = Figures(document, "run")
     places = [
         (f"runs/{place}/jobs/{job}", job) if "jobs" in run else (f"runs/{place}", 0)
@@ -25,12 +31,14 @@ def scaling_page(document: Mapping[str, Any]) -> str:
     failed = [(run["nodes"], run["gpus"], run["infeasible"]) for run in document["runs"] if "infeasible" in run]
     parts = [part for job, found in ran.items() if found for part in _parts(found, job, len(jobs) > 1)]
     parts += [_left_out(failed)] if failed else []
+    rests_on = basis_of([found.value("") for sizes in ran.values() for found in sizes])
+    parts += basis(Figures(rests_on, "basis"), read)
     name = document["runs"][0].get("workload") or "several jobs"
     hardware = next((found.value("hardware") for sizes in ran.values() for found in sizes), document["runs"][0].get("hardware", ""))
     head = tag("h1", f"{name} on {hardware}, at {len(document['runs'])} sizes")
     sizes = next((found for found in ran.values() if found), [])
     hero = tag("div", head, tag("p", unbroken(verdict_of(sizes)), class_="verdict"), class_="hero", id="result")
-    return page(f"{name} on {hardware}, scaling", "scaling", hero, parts, {"run": document})
+    return page(f"{name} on {hardware}, scaling", "scaling", hero, parts, {"run": document, "basis": rests_on})
 
 
 def verdict_of(sizes: Sequence[Figures]) -> str:

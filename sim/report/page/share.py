@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from sim.report.page.bars import named_bars
+from sim.report.page.basis import basis
 from sim.report.page.frame import Part, page
 from sim.report.page.markup import Child, Figures, Html, section, table, tag, tiles
 from sim.report.page.words import as_number, as_plain, as_rate, as_time, counted, unbroken
 from sim.report.share import workers_of
+from sim.study.descriptions import Descriptions
 
 _GAIN = 5e-4
 """Share below which a gain is not worth a word."""
@@ -17,14 +19,14 @@ _NAMED = 0.2
 """Share of the whole time from which on a job's bar holds words."""
 
 
-def share_page(document: Mapping[str, Any]) -> str:
-    """Return the page of a division's *document*."""
+def share_page(document: Mapping[str, Any], read: Descriptions | None = None) -> str:
+    """Return the page of a division's *document*, with the inputs that were *read* for it."""
     whole = Figures(document, "share")
     jobs = len(document["policies"][0]["jobs"])
     title = f"{workers_of(document)} loader workers a node of {document['hardware']} among {counted(jobs, 'job')}"
     verdict = tag("p", unbroken(verdict_of(document)), class_="verdict")
     hero = tag("div", tag("h1", title), verdict, _tiles(whole), class_="hero", id="result")
-    return page(title, "share", hero, [_courses(whole), _table(whole)], {"share": document})
+    return page(title, "share", hero, [_courses(whole), _table(whole), *basis(whole, read)], {"share": document})
 
 
 def verdict_of(document: Mapping[str, Any]) -> str:

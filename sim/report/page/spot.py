@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from sim.report.page.basis import basis
 from sim.report.page.chart import Point, chart, linear_axis
 from sim.report.page.frame import Part, page
 from sim.report.page.markup import Child, Figures, Html, joined, noted, section, table, tag, tiles
-from sim.report.page.provenance import prices
 from sim.report.page.words import as_money, as_number, as_percent, as_plain, as_rate, as_time, counted, unbroken
 from sim.report.spot import policy_in_words, slower
+from sim.study.descriptions import Descriptions
 
 _SPREADS = (("time_s", 3600.0, "hours", as_time), ("cost_usd", 1.0, "USD", as_money))
 _UNLIKE = 1e-3
 """Share of a figure below which its distribution is one value."""
 
 
-def spot_page(document: Mapping[str, Any]) -> str:
-    """Return the page of a spot job's *document*."""
+def spot_page(document: Mapping[str, Any], read: Descriptions | None = None) -> str:
+    """Return the page of a spot job's *document*, with the inputs that were *read* for it."""
     whole = Figures(document, "spot")
     title = f"{document['workload']} on {document['workers']} spot {document['hardware']}"
     set_up = f"{counted(document['gpus'], 'GPU')}, {document['stack']}; {document['trials']} courses drawn"
@@ -26,7 +27,7 @@ def spot_page(document: Mapping[str, Any]) -> str:
         "div", tag("h1", title), tag("p", unbroken(verdict_of(document)), class_="verdict"), tag("p", set_up, class_="set-up"),
         _tiles(whole), noted("Assumed", document["notes"]), class_="hero", id="result",
     )  # fmt: skip
-    parts = [_spread(whole), _course(whole), *prices(whole)]
+    parts = [_spread(whole), _course(whole), *basis(whole, read)]
     return page(title, "spot", hero, parts, {"spot": document})
 
 

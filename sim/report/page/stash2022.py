@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from sim.report.page.basis import basis
 from sim.report.page.chart import Point, axis, chart
 from sim.report.page.frame import Part, page
 from sim.report.page.markup import Child, Figures, Html, bullets, details, joined, section, table, tag, tiles
 from sim.report.page.words import as_money, as_number, as_tenths, as_time, unbroken
+from sim.study.descriptions import Descriptions
 from sim.study.stash2022 import FAMILIES, Family
 
 
@@ -44,8 +46,8 @@ _MEASURES = (
 )  # fmt: skip
 
 
-def study_page(document: Mapping[str, Any]) -> str:
-    """Return the page of the study's *document*."""
+def study_page(document: Mapping[str, Any], read: Descriptions | None = None) -> str:
+    """Return the page of the study's *document*, with the inputs that were *read* for it."""
     whole = Figures(document, "stash2022")
     title = "Stash's characterisation of P2 and P3, simulated"
     machines, models = ({row[key] for row in document["rows"]} for key in ("hardware", "model"))
@@ -57,7 +59,7 @@ def study_page(document: Mapping[str, Any]) -> str:
         _tiles(whole), class_="hero", id="result",
     )  # fmt: skip
     parts = [_findings(whole), *(_map(whole, measure) for measure in _MEASURES), _micro(whole), _costs(whole)]
-    parts += [_left_out(document["left_out"])] if document["left_out"] else []
+    parts += [*([_left_out(document["left_out"])] if document["left_out"] else []), *basis(whole, read)]
     return page(title, "study", hero, parts, {"stash2022": document})
 
 
@@ -163,7 +165,7 @@ def _micro(whole: Figures) -> Part:
         for row in rows
     ]  # fmt: skip
     head = [
-        ("network", False), ("machine", False), ("tensors", True), ("MB", True), ("communication adds", True), ("% of RUN1", True),
+        ("network", False), ("machine", False), ("tensors", True), ("gradients", True), ("communication adds", True), ("% of RUN1", True),
     ]  # fmt: skip
     networks = table(head, cells, "Micro study", "sortable")
     batch = rows[0].value("batch_per_gpu")
@@ -173,7 +175,7 @@ def _micro(whole: Figures) -> Part:
 
 
 def _megabytes(nbytes: float) -> str:
-    return f"{nbytes / 1e6:.1f}"
+    return f"{nbytes / 1e6:.1f} MB"
 
 
 def _scatter(rows: Sequence[Figures], key: str, title: str, scale: float) -> Html:
@@ -182,7 +184,7 @@ def _scatter(rows: Sequence[Figures], key: str, title: str, scale: float) -> Htm
         Point(
             row.value(key) / scale, 1e3 * row.value("communication_s_per_step"), row.value("model"),
             f"{row.value('model')}\n{row.value('hardware')}\n{row.value('gradient_tensors')} tensors, "
-            f"{_megabytes(row.value('gradient_bytes'))} MB\n{as_time(row.value('communication_s_per_step'))} a step",
+            f"{_megabytes(row.value('gradient_bytes'))}\n{as_time(row.value('communication_s_per_step'))} a step",
             (row.marked(key), row.marked("communication_s_per_step")), row.value("nodes") == most, "_" not in row.value("model"),
         )
         for row in rows

@@ -7,13 +7,13 @@ first of them, and says how many there are on a node.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 from sim.report.excerpt import Excerpt
+from sim.report.resources import described
 from sim.simulate import Run
 from sim.units import show
 
@@ -64,7 +64,7 @@ def uses(run: Run, chosen: Excerpt, start: float, end: float) -> dict[str, Use]:
         capacity = run.log.capacity[name]
         ends = [*(time for time, _ in steps[1:]), end]
         shares = [(max(t0, start), min(t1, end), load / capacity) for (t0, load), t1 in zip(steps, ends, strict=True)]
-        words, alike = _described(run, name)
+        words, alike = described(run, name)
         words += f" of {name.partition('.')[0]}" if len(run.cluster) > 1 else ""
         found.append(Use(name, words, capacity, alike, merged([part for part in shares if part[1] > part[0]])))
     return {use.name: use for use in sorted(found, key=lambda use: (-use.mean, use.name)) if use.peak > 0}
@@ -87,30 +87,6 @@ def uses_document(found: dict[str, Use]) -> list[dict[str, Any]]:
         {"name": use.name, "means": use.words, "alike": use.alike, "capacity": use.capacity, "mean": use.mean, "peak": use.peak}
         for use in found.values()
     ]
-
-
-def _described(run: Run, name: str) -> tuple[str, int]:
-    """Return what *name* is in words, and how many of a node it stands for."""
-    slot, _, link = name.partition(".")
-    known = next((found for found in run.cluster if found.name == slot), None)
-    if known is None or not link:
-        return (f"{link.replace('.', ' ')} of the fabric" if slot == "fabric" and link else name), 1
-    plain = {"cores": "CPU cores", "disk": "disk, bandwidth", "disk iops": "disk, I/Os"}
-    if link in plain:
-        return plain[link], 1
-    if link not in known.graph.links:
-        return ("decoding on the GPU" if ".job" in link else link), 1
-    alike = Counter(run.log.links.get(slot, {}).values())[name]
-    return known.graph.links[link].description + _direction(link), max(1, alike)
-
-
-def _direction(link: str) -> str:
-    start, _, end = link.partition(">")
-    return f" ({_plain(start)} to {_plain(end)})" if end else ""
-
-
-def _plain(device: str) -> str:
-    return device.upper() if device.startswith(("gpu", "nic")) else {"net": "network", "nvswitch": "NVSwitch"}.get(device, device)
 
 
 def rough(shares: Sequence[tuple[float, float, float]], most: int) -> list[tuple[float, float, float]]:

@@ -6,17 +6,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sim.report.page.bars import named_bars
+from sim.report.page.basis import basis
 from sim.report.page.frame import Part, page
 from sim.report.page.markup import Child, Figures, Html, joined, noted, section, table, tag, tiles
-from sim.report.page.provenance import prices
 from sim.report.page.words import as_money, as_price, as_time, counted, unbroken
 from sim.report.whatif import LABELS, NAMES, matters
+from sim.study.descriptions import Descriptions
 
 _FILLS = {"twice": "var(--busy)", "infinite": "var(--accent)"}
 
 
-def whatif_page(document: Mapping[str, Any]) -> str:
-    """Return the page of a what-if's *document*."""
+def whatif_page(document: Mapping[str, Any], read: Descriptions | None = None) -> str:
+    """Return the page of a what-if's *document*, with the inputs that were *read* for it."""
     whole = Figures(document, "whatif")
     rows = [whole.inside(f"resources/{place}") for place, row in enumerate(document["resources"]) if matters(row)]
     head = tag("h1", f"{document['workload']} on {document['hardware']}: what if?")
@@ -37,7 +38,7 @@ def whatif_page(document: Mapping[str, Any]) -> str:
         id="result",
     )
     parts = [_ranking(whole, rows, [NAMES[row["resource"]] for row in document["resources"] if not matters(row)])]
-    parts += [*([_worth(rows)] if rows else []), *prices(whole)]
+    parts += [*([_worth(rows)] if rows else []), *basis(whole, read)]
     return page(f"{document['workload']} on {document['hardware']}: what if", "what-if", hero, parts, {"whatif": document})
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple, get_args
 
+from sim.spec.hardware import Hardware
 from sim.training.collectives.parameter_server import Placement
 
 PLACEMENTS: tuple[Placement, ...] = get_args(Placement)
@@ -28,3 +29,6 @@ class BoundTable(NamedTuple):
     compute_time: float
     there: Mapping[Placement, float]
     rows: tuple[BoundRow, ...]
+    machine: Hardware
+    inputs: Mapping[str, str]
+    """SHA-256 of the description."""

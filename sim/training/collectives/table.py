@@ -7,11 +7,11 @@ are those of the whole vector, in all-to-all of what one rank hands out. Nothing
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from sim.spec.hardware import Hardware
-from sim.training.collectives.plan import CollectivePlan, Op
+from sim.training.collectives.plan import DEFAULT, CollectivePlan, Op, Tuning
 
 
 def bus_factor(op: Op, ranks: int) -> float:
@@ -44,6 +44,9 @@ class Table(NamedTuple):
     """Bytes/s between two halves of the cluster, each way; 0 for one node."""
     machine: Hardware | None = None
     """What *hardware* names."""
+    tuning: Tuning = DEFAULT
+    inputs: Mapping[str, str] = {}
+    """SHA-256 of the description."""
 
 
 def rows(plan: CollectivePlan, op: Op, sizes: Sequence[int]) -> tuple[Row, ...]:

@@ -10,7 +10,7 @@ import pytest
 from sim.report.page.stash2022 import study_page
 from sim.report.stash2022 import study_document
 from tests.report.page.browser import browser
-from tests.report.page.reading import Page, assert_figures_are_the_documents, assert_well_made, at
+from tests.report.page.reading import Page, assert_figures_are_the_documents, assert_well_made, assert_words_are_the_figures, at
 from tests.report.page.written import looked_at, read, tip, verdict
 from tests.study.small_study import small_study
 
@@ -26,6 +26,7 @@ def test_figures_are_the_document_s(path: Path) -> None:
     page = read(path)
     assert page.documents()["stash2022"] == json.loads(json.dumps(study_document(small_study())))
     assert assert_figures_are_the_documents(page) > 80
+    assert assert_words_are_the_figures(page) > 50
     assert_well_made(page)
 
 

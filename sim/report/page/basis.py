@@ -1,0 +1,60 @@
+"""On what does a page of many runs rest? What they assume and warn of, every input with its source, prices, and what was read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sim.report.page.frame import Part
+from sim.report.page.markup import Child, Figures, Html, bullets, details, joined, section, tag
+from sim.report.page.provenance import fingerprints, machine_inputs, prices, sources, workload_inputs
+from sim.spec.hardware import Group, Hardware
+from sim.study.descriptions import Descriptions
+
+_OPEN = 1
+"""Descriptions whose inputs are shown at once; of more, each is folded away behind its name."""
+
+
+def basis(figures: Figures, read: Descriptions | None = None) -> list[Part]:
+    """Return the last parts of a page: assumptions and warnings, the inputs of what was *read*, if it is known, and prices.
+
+    *figures* are of a document with ``assumptions``, ``warnings``, ``version`` and ``inputs_sha256``, and perhaps ``prices``.
+    """
+    return [_assumed(figures), _inputs(figures, read), *(prices(figures) if "prices" in figures.value("") else [])]
+
+
+def _assumed(figures: Figures) -> Part:
+    warned = figures.value("warnings")
+    html = joined(
+        bullets(figures.value("assumptions")), tag("h3", "Warnings") if warned else None, bullets(warned) if warned else None
+    )  # fmt: skip
+    return Part("assumed", "Assumptions", section("assumed", "Assumptions", html))
+
+
+def _inputs(figures: Figures, read: Descriptions | None) -> Part:
+    shown: list[Child] = [*_machines(read), *_workloads(read)] if read else []
+    return Part("inputs", "Inputs", section("inputs", "Inputs", *shown, fingerprints(figures)))
+
+
+def _machines(read: Descriptions) -> Iterator[Html]:
+    if len(read.hardware) > _OPEN:
+        yield tag("h3", "Machines")
+    for hardware in read.hardware:
+        rows = [
+            (_whose(group, hardware) + what, value, source) for group in hardware.groups for what, value, source in machine_inputs(group)
+        ]
+        yield _folded(hardware.name, sources(rows, f"Inputs of {hardware.name}"), len(read.hardware))
+
+
+def _whose(group: Group, hardware: Hardware) -> str:
+    return f"{group.role}: " if len(hardware.groups) > 1 else ""
+
+
+def _workloads(read: Descriptions) -> Iterator[Html]:
+    if len(read.workloads) > _OPEN:
+        yield tag("h3", "Workloads")
+    for workload in read.workloads:
+        yield _folded(workload.name, sources(workload_inputs(workload), f"Inputs of {workload.name}"), len(read.workloads))
+
+
+def _folded(name: str, table: Html, alike: int) -> Html:
+    return table if alike <= _OPEN else details(name, table)

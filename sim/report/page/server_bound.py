@@ -1,0 +1,82 @@
+"""How does the bandwidth bound of parameter servers look as a page? What placements need over the size of the model, and what is there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sim.report.page.basis import basis
+from sim.report.page.chart import Point, axis, chart
+from sim.report.page.collective import size_axis
+from sim.report.page.frame import Part, page
+from sim.report.page.markup import Child, Figures, Html, joined, section, table, tag, tiles
+from sim.report.page.words import as_bandwidth, as_memory, as_time, counted, unbroken
+from sim.report.server_bound import MEANINGS
+from sim.study.descriptions import Descriptions
+
+
+def bound_page(document: Mapping[str, Any], read: Descriptions | None = None) -> str:
+    """Return the page of what parameter servers need, by its *document*, with the machine that was *read* for it."""
+    whole = Figures(document, "collective")
+    rows = [whole.inside(f"rows/{place}") for place in range(len(document["rows"]))]
+    title = f"parameter servers on {document['hardware']}"
+    set_up = f"{counted(document['workers'], 'worker node')}; a step computes for {as_time(document['compute_time_s'])}"
+    hero = tag(
+        "div", tag("h1", title), tag("p", unbroken(verdict_of(rows)), class_="verdict"), tag("p", set_up, class_="set-up"),
+        _tiles(whole), class_="hero", id="result",
+    )  # fmt: skip
+    return page(title, "collective", hero, [_needed(whole, rows), _table(rows), *basis(whole, read)], {"collective": document})
+
+
+def verdict_of(rows: Sequence[Figures]) -> str:
+    """Return in a sentence the largest model whose exchange hides behind compute, and by which placement."""
+    hidden = [row for row in rows if any(row.value("hidden").values())]
+    if not hidden:
+        return "No placement hides the exchange of any of these sizes: the ports carry too little."
+    largest = hidden[-1]
+    names = [name for name, fits in largest.value("hidden").items() if fits]
+    every = "any placement" if len(names) == len(MEANINGS) else " or ".join(names)
+    larger = "" if largest is rows[-1] else "; that of a larger one shows"
+    return f"The exchange of a model of {as_memory(largest.value('bytes'))} hides behind compute with {every}{larger}."
+
+
+def _tiles(whole: Figures) -> Html:
+    rows: list[tuple[str, Child, Child]] = [
+        (f"Ports, {name}", whole.shown(f"port_bytes_per_s/{name}", as_bandwidth), meaning) for name, meaning in MEANINGS.items()
+    ]
+    return tiles(rows)
+
+
+def _needed(whole: Figures, rows: Sequence[Figures]) -> Part:
+    points = [
+        Point(
+            float(row.value("bytes")), row.value(f"needed_bytes_per_s/{name}"), name,
+            f"{name}: {meaning}\n{as_memory(row.value('bytes'))}\n{as_bandwidth(row.value(f'needed_bytes_per_s/{name}'))} needed, "
+            f"{as_bandwidth(whole.value(f'port_bytes_per_s/{name}'))} there",
+            (row.marked("bytes"), row.marked(f"needed_bytes_per_s/{name}")), not row.value(f"hidden/{name}"), row is rows[-1],
+        )
+        for name, meaning in MEANINGS.items() for row in rows
+    ]  # fmt: skip
+    lines = [
+        ("front", [(float(row.value("bytes")), row.value(f"needed_bytes_per_s/{name}")) for row in rows])
+        for name in MEANINGS if len(rows) > 1
+    ]  # fmt: skip
+    up = axis("needed, in and out together", [point.y for point in points], as_bandwidth)
+    drawn = chart(points, size_axis(rows), up, "Bandwidth that each placement needs over the size of the model", lines)
+    key = tag("figcaption", tag("span", "Orange", class_="flag"), ": more than the ports carry. Both axes are logarithmic.")
+    lead = "What the busiest host must carry so that the exchange takes no longer than a step computes (arXiv 1805.07891, section 2)."
+    return Part("needed", "Needed", section("needed", "What hosts need", tag("figure", drawn, key), lead=lead))
+
+
+def _table(rows: Sequence[Figures]) -> Part:
+    cells: list[list[Child]] = [[row.shown("bytes", as_memory), *(_cell(row, name) for name in MEANINGS)] for row in rows]
+    head = [("model", True), *((name, True) for name in MEANINGS)]
+    meanings = tag("ul", *(tag("li", tag("b", name), f": {meaning}") for name, meaning in MEANINGS.items()))
+    return Part(
+        "table", "Table", section("table", "All figures", table(head, cells, "Sizes", "sortable"), meanings, lead="Starred: hidden.")
+    )
+
+
+def _cell(row: Figures, name: str) -> Child:
+    needed = row.shown(f"needed_bytes_per_s/{name}", as_bandwidth)
+    return joined(needed, " *") if row.value(f"hidden/{name}") else needed

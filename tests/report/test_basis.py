@@ -1,0 +1,40 @@
+"""Are assumptions of many runs said once? Oracles: lines written by hand, and each run's own document."""
+
+from __future__ import annotations
+
+from sim.documents import document
+from sim.report.basis import basis_of, run_basis, said_once
+from sim.study.scenario import Scenario, answer
+
+
+def test_what_all_say_comes_first_and_bare() -> None:
+    lines = {"a": ["a has no disk", "rest"], "b": ["rest", "b has no disk", "cold"]}
+    assert said_once(lines) == ["each has no disk", "rest", "b: cold"]
+
+
+def test_who_does_not_say_it_is_named_where_they_are_few() -> None:
+    lines = {name: ["warm"] for name in "abcdefg"} | {"h": []}
+    assert said_once(lines) == ["all but h: warm"]
+    assert said_once({"a": ["x"], "b": ["x"], "c": []}) == ["a; b: x"]
+
+
+def test_one_machine_says_its_own_words() -> None:
+    assert said_once({"a": ["a has no disk"]}) == ["a has no disk"]
+    assert said_once({}) == []
+
+
+def test_a_run_rests_on_what_its_document_says() -> None:
+    scenario = Scenario("p3.2xlarge", "alexnet", seed=3)
+    found, whole = answer(scenario), document(scenario)
+    own = run_basis(found.run, found.inputs, ["odd"])
+    assert own == {key: whole[key] for key in own} | {"warnings": ["odd", *whole["warnings"]]}
+
+
+def test_several_machines_have_a_fingerprint_each() -> None:
+    """Oracle: the documents of both; what both read has one entry."""
+    documents = [document(Scenario(name, "alexnet", nodes=nodes)) for name, nodes in (("p3.2xlarge", None), ("p3.8xlarge", 2))]
+    found = basis_of(documents)
+    assert found["inputs_sha256"].keys() == {"workload", "stack", "records", "p3.2xlarge", "p3.8xlarge, 2 nodes"}
+    assert found["inputs_sha256"]["p3.8xlarge, 2 nodes"] == documents[1]["inputs_sha256"]["hardware"]
+    assert found["assumptions"][0] == documents[0]["assumptions"][0] == documents[1]["assumptions"][0]
+    assert any(line.startswith("each comes without a volume") for line in found["assumptions"])
