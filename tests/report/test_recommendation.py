@@ -9,8 +9,12 @@ from sim.analysis.whole_job import Plan, WholeJob
 from sim.report.recommendation import SHOWN, recommendation_document, recommendation_plot, recommendation_text
 from sim.study.recommend import Budget, Candidate, Recommendation
 
+DOCUMENT = {
+    "hardware": "p3.2xlarge", "nodes": 2, "gpus": 2, "step_time_s": 0.1, "expected_error": None, "assumptions": ["all of it"],
+    "warnings": [], "seed": 0, "inputs_sha256": {"hardware": "f00"},
+}  # fmt: skip
 BEST = Candidate(
-    "p3.2xlarge", 2, "spot", {"gpus": 2, "step_time_s": 0.1, "expected_error": None}, 3.0, WholeJob(60.0, 1000.0, 2000.0, 0.0, 5.0, 35.0),
+    "p3.2xlarge", 2, "spot", DOCUMENT, 3.0, WholeJob(60.0, 1000.0, 2000.0, 0.0, 5.0, 35.0),
     7.5, 600.0,
 )  # fmt: skip
 OTHER = replace(BEST, hardware="g4dn.xlarge", nodes=1, market="on_demand", job=BEST.job._replace(later_epochs=9000.0), cost=4.0)

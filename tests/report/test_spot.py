@@ -14,13 +14,17 @@ from sim.study.transient import POLICIES, Outcome
 COURSES = [Outcome(3600.0 * hours, cost, revocations, 50.0 * revocations) for hours, cost, revocations in
            ((3, 1.5, 0), (1, 1.0, 0), (2, 1.2, 1), (5, 2.0, 3), (4, 1.6, 1))]  # fmt: skip
 
+DOCUMENT = {
+    "workload": "w", "stack": "s", "gpus": 2, "assumptions": ["all of it"], "warnings": [], "seed": 0, "version": "1", "inputs_sha256": {},
+}  # fmt: skip
+
 
 def answered(on_demand_cost: float | None = 4.0) -> dict[str, Any]:
     job = SimpleNamespace(
         speeds=(50.0, 100.0), work=1000.0, checkpoint=2.0, restore=1.0, start_up=60.0, replacement=30.0, policy="wait"
     )  # fmt: skip
     found: Any = SimpleNamespace(
-        machine=SimpleNamespace(name="toy", groups=()), document={"workload": "w", "stack": "s", "gpus": 2}, job=job, interval=300.0,
+        machine=SimpleNamespace(name="toy", groups=()), document=DOCUMENT, job=job, interval=300.0,
         outcomes=COURSES, on_demand_time=3600.0, on_demand_cost=on_demand_cost, notes=["a note"],
     )  # fmt: skip
     return spot_document(found)

@@ -29,6 +29,10 @@ PRICES = {"spot": 0.2557 / HOUR, "server": 0.1428 / HOUR, "on_demand": 0.7230 / 
 1716.5), an on-demand worker from the cluster of 2 with one server (3.1656 in 7172.4)."""
 
 
+STRETCH = 210.9
+"""Seconds of 4 000 undisturbed steps: mean of the last four stretches of each of CM-DARE's nine runs with two workers, 36 in all."""
+DISTURBED = {1500.0: 307.8, 2000.0: 368.0, 2500.0: 427.9, 3000.0: 488.5, 3500.0: 519.1}
+"""Seconds of the stretch in which the chief was away, by the same steps as in CHIEF; mean of two runs at 2 500 and at 3 500."""
 CHIEF = {1500.0: 18.98, 2000.0: 87.72, 2500.0: 146.81, 3000.0: 197.01, 3500.0: 253.66}
 """Overheads (s) of a replaced chief that CM-DARE measured, by steps since the last checkpoint when it is back."""
 
@@ -80,9 +84,10 @@ def test_a_chief_that_comes_back_late_costs_what_cm_dare_measured() -> None:
     Its runs (data/processed_data/chief_rejoining of cake-lab/CM-DARE) checkpoint each 4 000 steps. What fits them: two workers, of which
     the chief goes 1 500 steps after a checkpoint; the other goes on at half the speed, until all start from the checkpoint again. Each
     step that it is away longer is then done by one and again by two: 113 s for each 1 000, 2 % below the measured line (115.7). Overheads
-    lie 57 s above the measured ones, alike at all five points; times there are those of evaluations, which look once a minute.
+    lie 57 s above the published ones, alike at all five points, because these are taken from two runs without a revocation that are not
+    undisturbed: their own stretch of the same steps took 307 and 367 s, other stretches 211 s (see the next test).
     """
-    overhead = chief_overheads()
+    overhead = chief_overheads(24_000.0 / 1359.29)
     slope, line = (np.polyfit(list(known), list(known.values()), 1)[0] for known in (overhead, CHIEF))
     assert slope == pytest.approx(line, rel=0.03)
     beside = [overhead[since] - CHIEF[since] for since in CHIEF]
@@ -90,15 +95,25 @@ def test_a_chief_that_comes_back_late_costs_what_cm_dare_measured() -> None:
     assert max(beside) - min(beside) < 16.0
 
 
-@pytest.mark.xfail(strict=True, reason="aim: 15 %; reached: 348, 61, 35, 29 and 23 % above the measured overheads, 51 to 66 s each")
+def test_a_late_chief_makes_its_stretch_as_long_as_cm_dare_s() -> None:
+    """Oracle: the stretches of 4 000 steps of its runs (base*.csv and exp-*.csv there), known to the minute in which an evaluation looks.
+
+    Speed and overhead are both against stretches without a revocation. Reached: 18, 16, 15, 15 and 6 % below, 18 to 40 s.
+    """
+    measured = {since: time - STRETCH for since, time in DISTURBED.items()}
+    overhead = chief_overheads(4000.0 / STRETCH)
+    assert overhead == pytest.approx(measured, abs=60.0) and overhead == pytest.approx(measured, rel=0.20)
+
+
+@pytest.mark.xfail(strict=True, reason="aim: 15 %; reached: 348, 61, 35, 29 and 23 % above the published overheads, 51 to 66 s each")
 def test_overheads_of_a_late_chief_within_fifteen_per_cent() -> None:
-    """Aim: 15 % of each overhead that CM-DARE measured."""
-    assert chief_overheads() == pytest.approx(CHIEF, rel=0.15)
+    """Aim: 15 % of each overhead that CM-DARE published, whose two runs without a revocation are not undisturbed."""
+    assert chief_overheads(24_000.0 / 1359.29) == pytest.approx(CHIEF, rel=0.15)
 
 
-def chief_overheads() -> dict[float, float]:
-    """Return the simulated overheads (s) of the runs of CHIEF, by the same steps."""
-    speed, overhead = 24_000.0 / 1359.29, {}
+def chief_overheads(speed: float) -> dict[float, float]:
+    """Return the simulated overheads (s) of the runs of CHIEF, by the same steps, on two workers of *speed* (steps/s) together."""
+    overhead = {}
     for since in CHIEF:
         away = (since - 1500.0) / (speed / 2)
         job = SpotJob(24_000.0, (speed / 2, speed), Exponential(1.0), "replace", replacement=away)
