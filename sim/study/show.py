@@ -5,7 +5,8 @@ and backward of a batch together; above the GPU's ridge (peak over memory bandwi
 Waterman and Patterson, CACM 2009).
 Side by side, what a job waits for gradients (``stall``: interconnect and network time of a step with synthetic input) stands beside
 depth and gradient volume, the two causes that Stash varies in its micro study (arXiv 2208.14344). Limits: times are those of single
-layers, without optimizer, gradient copies or a host that falls behind.
+layers, without optimizer, gradient copies or a host that falls behind. Where the stack leaves padding out, or has attention in one kernel,
+layers are shown as it runs them.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from sim.spec.workload import Layer, Workload
 from sim.spec.yaml import SpecError
 from sim.study.scenario import Scenario, answer, split_overrides
 from sim.training.exchange_plan import gradient_volume
+from sim.training.sequences import layers_run
 
 _PRODUCTS = ("forward_flop", "backward_flop")
 _ARITHMETIC = ("forward_arithmetic_flop", "backward_arithmetic_flop")
@@ -51,7 +53,7 @@ def layer_document(workload: str, hardware: str | None = None, overrides: Sequen
     alone = layer_table(workload)
     task = (load_model_alone(alone, wanted) if alone else load_workload(workload, wanted)).spec
     gpu = _gpu(hardware, for_hardware) if hardware else None
-    rows = [_row(layer, task, gpu) for layer in task.model.layers]
+    rows = [_row(layer, task, gpu) for layer in layers_run(task)]
     total = _total(rows)
     return {
         "schema": 1,
@@ -124,7 +126,7 @@ def _row(layer: Layer, workload: Workload, gpu: Gpu | None) -> dict[str, Any]:
     }
     row["intensity_flop_per_byte"] = _intensity(row)
     if gpu is not None:
-        times = [layer_time(layer, gpu, training.precision, training.stack, batch, backward).time for backward in (False, True)]
+        times = [layer_time(layer, gpu, training.precision, workload.layer_stack, batch, backward).time for backward in (False, True)]
         row |= dict(zip(_TIMES, times, strict=True))
     return row
 

@@ -27,11 +27,19 @@ def test_totals_are_the_tables() -> None:
     assert document["roofline"] is None and "forward_time_s" not in document["layers"][0]
 
 
-def test_times_are_those_of_a_step() -> None:
-    """Oracle: the step plan's own forward and backward."""
-    document = layer_document("resnet50", "p3.16xlarge", batch=32)
+@pytest.mark.parametrize(
+    ("name", "overrides"),
+    [
+        ("resnet50", []),
+        ("bert-large-seq512", ["training.stack=mlperf-pytorch-bert", "training.stack.score_passes=0"]),
+        ("bert-base-seq384", ["training.stack.composed_traffic=2"]),
+    ],
+)
+def test_times_are_those_of_a_step(name: str, overrides: list[str]) -> None:
+    """Oracle: the step plan's own forward and backward, with padding left out and operators composed of many as well."""
+    document = layer_document(name, "p3.16xlarge", overrides, batch=32)
     gpu = load_part(Gpu, "v100-sxm2-16gb", "hardware/parts/gpus")
-    found = one_pass(asked_of(load_workload("resnet50", ["training.batch=32"]).spec, gpu, 1.0))
+    found = one_pass(asked_of(load_workload(name, ["training.batch=32", *overrides]).spec, gpu, 1.0))
     assert sum(row["forward_time_s"] for row in document["layers"]) == pytest.approx(sum(part.compute for part in found.forward))
     assert sum(row["backward_time_s"] for row in document["layers"]) == pytest.approx(sum(part.compute for part in found.backward))
 
