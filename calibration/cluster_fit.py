@@ -4,7 +4,7 @@ Least squares on the logarithm of step times, each residual in units of its nois
 `calibration.network_parameters` as further residuals: without rows the result is the prior. A smooth Huber loss keeps single odd rows
 from deciding. The rows of one workload share what its description gets wrong, so all workloads weigh the same. Jobs whose compute no
 row tells get one factor on their layer times each, fitted along; so do, with a narrow prior, those measured on one GPU only. The noise
-of a row is at least `LEAST_NOISE`, and more where the rows disagree more than that.
+of a row has a relative part, and one in seconds where the rows show it (`calibration.scatter`).
 
 The covariance of the result is that of the linearised problem (Bishop, Pattern Recognition and Machine Learning, 2006, section
 4.4), so a prediction's interval is ``exp(+-1.96 sqrt(J C J' + noise^2 + (FORM x exposed)^2))`` around it, *exposed* being the share of
@@ -37,12 +37,11 @@ from calibration.network_parameters import (
 )
 from calibration.questions import Question
 from calibration.run_records import RunRecord
+from calibration.scatter import LEAST_NOISE, ROBUST, Scatter, loss, seen, widened
 
 if TYPE_CHECKING:
     import numpy as np
 
-LEAST_NOISE: Final = 0.03
-"""Relative: two runs of the same configurations on DGX-A100 differ by 2.3 to 3.1 % (siasosp23/artifacts, dgx and dgx-ext)."""
 UNKNOWN_COMPUTE: Final = 0.35
 """Prior width of a factor on layer times: kernel times of DeepBench's GPUs against the layer model, 5 to 35 %."""
 PROBE: Final = 0.03
@@ -50,10 +49,10 @@ PROBE: Final = 0.03
 MOST_ROWS: Final = 120
 """Network rows of one cluster that a fit looks at; of more, every k-th."""
 MOST_ROUNDS: Final = 12
+MOST_TURNS: Final = 5
+"""Of constants and scatter by turns; two where no row shows a scatter in seconds."""
 IMMATERIAL: Final = 0.005
 """Change of log step time over one standard deviation of a parameter below which it is left alone."""
-ROBUST: Final = 2.0
-"""Standard deviations from which a residual, of a row or from a prior, counts by its size and no longer by its square."""
 JOB: Final = 0.04
 """Prior width of what one job's layers lose beside other GPUs beyond the cluster's own loss: steps of jobs that exchange next to nothing
 (ResNet-50, Lambda's 2-GPU rows) differ from those on one GPU by -6 to 5 %, mostly by 2."""
@@ -70,6 +69,8 @@ _SLOWER: Final = {"efficiency": -1.0, "total": -1.0, "pair": -1.0, "latency": 1.
 """In which direction a constant of the network makes it slow."""
 UNEXPLAINED: Final = 2.0 * LEAST_NOISE
 """Spread of residuals from which other ways of traffic than the one described are tried."""
+UNTOLD: Final = Scatter(UNEXPLAINED)
+"""What steps are taken to scatter by where no row tells."""
 ENOUGH: Final = 0.95
 """Share of the variance of predictions that the directions simulated for intervals must carry."""
 FORM: Final = 0.25
@@ -91,7 +92,7 @@ class Model:
     parameters: tuple[Parameter, ...] = ()
     values: tuple[float, ...] = ()
     covariance: tuple[tuple[float, ...], ...] = ()
-    noise: float = 2.0 * LEAST_NOISE
+    noise: Scatter = UNTOLD
     """Standard deviation of log step time beyond the parameters' own uncertainty."""
     way: str = AS_DESCRIBED
     """What traffic takes inside a node."""
@@ -152,7 +153,7 @@ def fit_model(compute: ComputeScale, rows: Sequence[Question], asked: Sequence[Q
     """
     rows = _thinned(rows)
     model, doubt = _fitted(prior_model(compute, asked), rows, evaluator)
-    if not rows or model.noise < UNEXPLAINED:
+    if not rows or _typical(model.noise, rows) < UNEXPLAINED:
         return model
     found = [(doubt, model)]
     for way in other_ways(rows):
@@ -176,7 +177,7 @@ def _fitted(prior: Model, rows: Sequence[Question], evaluator: Evaluator) -> tup
     values, noise, inner = _maximum(model, rows, start[moves], moves, widths, evaluator)
     covariance = np.diag(widths**2)
     covariance[np.ix_(moves, moves)] = inner
-    doubt = len(rows) * math.log(noise) + ROBUST**2 * float(np.sum(np.sqrt(1.0 + (values / widths / ROBUST) ** 2) - 1.0))
+    doubt = float(np.sum(np.log(noise.of(np.array([row.step_time for row in rows]))))) + float(np.sum(loss(values / widths)))
     return replace(model, values=tuple(values.tolist()), covariance=tuple(map(tuple, covariance.tolist())), noise=noise), doubt
 
 
@@ -209,35 +210,42 @@ def _start(model: Model, rows: Sequence[Question], widths: np.ndarray, evaluator
 
 def _maximum(
     model: Model, rows: Sequence[Question], moved: np.ndarray, moves: np.ndarray, widths: np.ndarray, evaluator: Evaluator
-) -> tuple[np.ndarray, float, np.ndarray]:
+) -> tuple[np.ndarray, Scatter, np.ndarray]:
     """Return the most probable values, the noise, and the covariance of those that *moves* (indices) lets move, from *moved* on."""
     import numpy as np
     from scipy.optimize import least_squares
 
-    target = np.log([row.step_time for row in rows])
-    weights = np.sqrt(_weights(rows))
+    steps, weights = np.array([row.step_time for row in rows]), np.array(_weights(rows))
     units = np.eye(len(widths))[moves]
-    noise = LEAST_NOISE
+    noise = Scatter()
 
     def misses(moved: np.ndarray) -> np.ndarray:
-        return np.log([found.step for found in evaluator.all([model.case(row, moved @ units) for row in rows])]) - target
+        found = evaluator.all([model.case(row, moved @ units) for row in rows])
+        return np.asarray(np.log([prediction.step for prediction in found]) - np.log(steps))
 
     def residuals(moved: np.ndarray) -> np.ndarray:
-        return np.concatenate([misses(moved) * weights / noise, moved / widths[moves]])
+        return np.concatenate([misses(moved) * np.sqrt(weights) / noise.of(steps), moved / widths[moves]])
 
     def jacobian(moved: np.ndarray) -> np.ndarray:
         there = replace(model, values=tuple((moved @ units).tolist()))
         slope = sensitivities(there, rows, PROBE * units, evaluator) / PROBE
-        return np.vstack([slope * weights[:, None] / noise, np.diag(1.0 / widths[moves])])
+        return np.vstack([slope * (np.sqrt(weights) / noise.of(steps))[:, None], np.diag(1.0 / widths[moves])])
 
-    for _ in range(2):
+    for turn in range(MOST_TURNS):
         settings = {"loss": "soft_l1", "f_scale": ROBUST, "x_scale": widths[moves], "max_nfev": MOST_ROUNDS, "xtol": 1e-3, "ftol": 1e-3}
         moved = least_squares(residuals, moved, jacobian, **settings).x
-        missed = np.abs(misses(moved))
-        noise = max(LEAST_NOISE, 1.4826 * float(np.median(missed)))
+        before, noise = noise, seen(misses(moved), steps, weights)
+        if turn and (noise.seconds == 0.0 or noise == before):
+            break
     slope = jacobian(moved)
-    spread = float(np.sqrt(np.mean(np.minimum(missed, 4 * noise) ** 2)))
-    return moved @ units, max(noise, spread), np.linalg.inv(slope.T @ slope)
+    return moved @ units, widened(noise, misses(moved), steps), np.linalg.inv(slope.T @ slope)
+
+
+def _typical(noise: Scatter, rows: Sequence[Question]) -> float:
+    """Return the root mean square of the standard deviation of log step times over *rows*."""
+    import numpy as np
+
+    return float(np.sqrt(np.mean(noise.of(np.array([row.step_time for row in rows])) ** 2)))
 
 
 def _weights(rows: Sequence[Question]) -> list[float]:
@@ -263,10 +271,11 @@ def predictions(model: Model, asked: Sequence[Question], evaluator: Evaluator) -
 
     found = evaluator.all([model.case(row) for row in asked])
     doubts = np.array([_doubt(model, row, prediction) for row, prediction in zip(asked, found, strict=True)])
+    noise = model.noise.of(np.array([prediction.step for prediction in found]))
     if not model.parameters or not asked:
-        return [(prediction, math.hypot(model.noise, doubt)) for prediction, doubt in zip(found, map(float, doubts), strict=True)]
+        return list(zip(found, map(float, np.hypot(noise, doubts)), strict=True))
     slope = sensitivities(model, asked, _directions(model, asked, evaluator), evaluator)
-    spread = np.sqrt(np.sum(slope**2, axis=1) + model.noise**2 + doubts**2)
+    spread = np.sqrt(np.sum(slope**2, axis=1) + noise**2 + doubts**2)
     return list(zip(found, map(float, spread), strict=True))
 
 

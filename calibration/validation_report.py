@@ -56,7 +56,8 @@ def _parameters(cluster: Cluster) -> dict[str, Any]:
     return {
         "cluster": cluster.name,
         "network_rows": len(cluster.fitted),
-        "noise": model.noise,
+        "noise": model.noise.relative,
+        "noise_s": model.noise.seconds,
         "traffic_in_node": model.way or "as described",
         "factors": _factors(model),
     }
