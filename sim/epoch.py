@@ -21,6 +21,7 @@ import simpy
 from sim.analysis.stalls import Blame, Window, resource_table, stall_table, whole_steps
 from sim.analysis.steady_state import Period, PeriodDetector, State, settled, warm_up
 from sim.cluster.build import Built, Slot, build
+from sim.cluster.clock import Clock
 from sim.cluster.network import Network
 from sim.cluster.storage import Credits, most_iops
 from sim.events import Cause, EventLog
@@ -136,8 +137,8 @@ class EpochRun:
 
     def __init__(self, scene: Scene, hits: Sequence[Mapping[str, float]], starts: Sequence[float]) -> None:
         self.scene = scene
-        self.env = simpy.Environment()
-        self.log = EventLog(lambda: self.env.now, scene.keep_rates)
+        self.env = env = Clock()
+        self.log = EventLog(lambda: env.now, scene.keep_rates)
         self.network = Network(self.env, self.log)
         self.windows: list[Window] = []
         self.exact = True
@@ -173,7 +174,7 @@ class EpochRun:
         """Simulate until the epoch's outcome is known; return it by job."""
         while self._left() > 0:
             self._pause = self.env.event()
-            self.env.run(until=self._pause)
+            self.env.run_to(self._pause)
             if self._left() > 0:
                 self._judge_mean()
                 self.exact = self.exact and self._period is not None and not self.scene.draws

@@ -22,11 +22,13 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from sim.spec.fields import OperatorClass, Precision
 from sim.spec.hardware import Gpu
+from sim.spec.identity import Same, parts
 from sim.spec.precision import MEANING
 from sim.spec.segments import segments
 from sim.spec.workload import Layer, Model, Workload
@@ -100,6 +102,17 @@ def gpu_memory(
     batch = workload.training.batch if batch is None else batch
     if batch < 1 or ranks < 1:
         raise ValueError(f"a batch of {batch} on {ranks} ranks: both must be at least 1")
+    training = workload.training
+    what = training.optimizer.name, workload.input.loader, training.precision, training.activation_checkpointing
+    how = id(workload.model), parts(training.stack), gpu.context_memory, gpu.compute_capability
+    key = (*what, *how)
+    return _needed(Same(key, workload, gpu), batch, ranks > 1, channels, gradient_as_bucket_view)
+
+
+@lru_cache(maxsize=256)
+def _needed(asked: Same, batch: int, beside_others: bool, channels: int | None, gradient_as_bucket_view: bool) -> MemoryUse:
+    """Return what `gpu_memory` does; a check, a report and the points of a sweep ask the same again and again."""
+    workload, gpu = asked.held
     model, training = workload.model, workload.training
     widths = MEANING[training.precision]
     trainable = sum(layer.gradient_bytes(widths.state) for layer in model.layers)
@@ -111,7 +124,7 @@ def gpu_memory(
         optimizer_state=0.0 if training.stack.uses_servers else training.optimizer.states * trainable,
         activations=peak.activations,
         workspace=peak.fresh + peak.scratch + _cublas(gpu),
-        communication_buffers=_communication(workload, channels, gradient_as_bucket_view) if ranks > 1 else 0.0,
+        communication_buffers=_communication(workload, channels, gradient_as_bucket_view) if beside_others else 0.0,
         input=batch * model.input * (1 if workload.input.loader == "synthetic" else _INPUT_BATCHES),
         context=gpu.context_memory,
     )

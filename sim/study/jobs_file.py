@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from sim.check import check_hardware, check_job, check_jobs, require, warn_job
 from sim.simulate import ring_channels_of
+from sim.spec import shelf
 from sim.spec.catalogue import catalogue, locate, read
 from sim.spec.hardware import Hardware
 from sim.spec.library import Loaded, fingerprint, load
@@ -38,6 +39,10 @@ class PlacedJobs(NamedTuple):
 
 def jobs_file(name: str) -> Path | None:
     """Return the file that *name* (path or catalogue name) stands for where it lists several jobs; None for one workload."""
+    return shelf.remembered((jobs_file, name), lambda: _jobs_file(name))
+
+
+def _jobs_file(name: str) -> Path | None:
     folder = FOLDERS[Jobs]
     path = locate(name, folder if name in catalogue(folder) else "workloads")
     value = read(path).value

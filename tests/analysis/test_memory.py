@@ -344,3 +344,37 @@ def test_time_steps_of_a_recurrent_layer_do_not_exist_together() -> None:
     """Its operators read and write 90 bytes a sample over all steps and save 15; the gradients that coexist are a third of those."""
     layers = [{"name": "gru", "op": "rnn", "saved": "15 B", "read": "50 B", "write": "40 B"}]
     assert gpu_memory(workload(layers, 1, batch=3), gpu()).activations == 3 * (15 + 5)
+
+
+def test_what_was_asked_before_changes_no_answer() -> None:
+    """Jobs that differ in one thing each, all asked twice. Oracle: an empty cache."""
+    from sim.analysis.memory import _needed
+
+    plain = workload()
+
+    def trained(**keys: Any) -> Workload:
+        return plain.model_copy(update={"training": plain.training.model_copy(update=keys)})
+
+    stack, small = plain.training.stack, {"layers": plain.model.layers[:5]}
+    jobs = [
+        plain, trained(batch=3), trained(precision="amp_fp16"), trained(activation_checkpointing="blocks"),
+        trained(optimizer=plain.training.optimizer.model_copy(update={"name": "adam"})),
+        trained(stack=stack.model_copy(update={"optimizer": "fused"})),
+        trained(stack=stack.model_copy(update={"strategy": "apex_per_tensor"})),
+        plain.model_copy(update={"input": plain.input.model_copy(update={"loader": "synthetic"})}),
+        plain.model_copy(update={"model": plain.model.model_copy(update=small)}),
+    ]  # fmt: skip
+    chip = gpu()
+    chips = [chip, *(chip.model_copy(update=one) for one in ({"context_memory": 1e9}, {"compute_capability": "9.0"}))]
+    options: list[dict[str, Any]] = [
+        {},
+        {"ranks": 8},
+        {"ranks": 8, "channels": 4},
+        {"ranks": 8, "gradient_as_bucket_view": True},
+        {"batch": 7},
+    ]
+    asked = [(job, one, more) for job in jobs for one in chips for more in options]
+    kept = [gpu_memory(job, one, **more) for job, one, more in asked * 2][len(asked) :]
+    for (job, one, more), found in zip(asked, kept, strict=True):
+        _needed.cache_clear()
+        assert gpu_memory(job, one, **more) == found
