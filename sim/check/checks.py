@@ -17,6 +17,7 @@ from sim.spec.references import IMPLIED
 from sim.spec.schema import FOLDERS
 from sim.spec.workload import Jobs, Model, Workload, batch_norms, known_parameters
 from sim.spec.yaml import Document, Mark, SpecError
+from sim.training.sequences import attentions
 
 Check = Callable[[Spec], Iterator[Problem]]
 
@@ -161,5 +162,10 @@ def _training(workload: Workload) -> Iterator[Problem]:
         )
     if training.stack.length_imbalance != 1.0 and not training.stack.unpadded:
         yield ("training", "stack", "length_imbalance"), "padded sequences are all of one length; leave it out, or write unpadded: true"
+    if training.stack.score_passes is not None and not attentions(model.layers):
+        yield (
+            ("training", "stack", "score_passes"),
+            f"{model.name} has no attention of two products with a softmax between, which one kernel could hold; leave it out",
+        )
     if training.batch > dataset.samples:
         yield ("training", "batch"), f"{training.batch} samples per GPU are more than the data set's {dataset.samples}; write at most that"

@@ -31,7 +31,7 @@ def layers_run(workload: Workload) -> tuple[Layer, ...]:
         return workload.model.layers
     mean, square = (lengths.mean, lengths.square) if stack.unpadded and lengths is not None else (1.0, 1.0)
     found = [_scaled(layer, mean) for layer in workload.model.layers]
-    for first, second in _attentions(workload.model.layers):
+    for first, second in attentions(workload.model.layers):
         for place in range(first, second + 1):
             layer, scores = workload.model.layers[place], workload.model.layers[first].write
             if place in (first, second):
@@ -50,7 +50,7 @@ def length_variation(workload: Workload) -> float:
     return training.stack.length_imbalance * each / math.sqrt(training.batch * training.gradient_accumulation_steps)
 
 
-def _attentions(layers: tuple[Layer, ...]) -> list[tuple[int, int]]:
+def attentions(layers: tuple[Layer, ...]) -> list[tuple[int, int]]:
     """Return the places of the two products of each attention: a softmax stands between them."""
     products = [place for place, layer in enumerate(layers) if layer.op == "attention"]
     return [pair for pair in pairwise(products) if any(layer.op == "softmax" for layer in layers[pair[0] : pair[1]])]

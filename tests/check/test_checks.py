@@ -46,6 +46,8 @@ WORKLOADS = {
     "training.stack.sync_batch_norm=true": "training.stack.sync_batch_norm: toy-net has no BatchNorm layers to synchronise; leave it out",
     "training.stack.unpadded=true": "training.stack.unpadded: how long the sequences of pictures are is not known; write "
     "dataset.lengths={mean: ..., square: ..., source: ...}, shares of the longest, or leave unpadded out",
+    "training.stack.score_passes=4": "training.stack.score_passes: toy-net has no attention of two products with a softmax between, "
+    "which one kernel could hold; leave it out",
     "training.stack.length_imbalance=0": "training.stack.length_imbalance: padded sequences are all of one length; leave it out, "
     "or write unpadded: true",
     "model.layers=[{name: a, op: gemm, gradients: [110]}]": "model.layers: do no work: no layer has FLOP or bytes; "
