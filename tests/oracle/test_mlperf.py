@@ -1,4 +1,4 @@
-"""Is BERT with padding left out as fast as MLPerf's submitters measured, predicted from descriptions alone? Oracle: the committed records."""
+"""Is BERT with padding left out predicted from descriptions alone as MLPerf submitters measured it? Oracle: the committed records."""
 
 from __future__ import annotations
 
