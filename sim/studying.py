@@ -50,6 +50,7 @@ def sweep(
     processes: Processes = None,
     cluster: Annotated[str | None, typer.Option(metavar="dask://HOST:PORT", help="compute on the workers of this dask scheduler")] = None,
     force: Annotated[bool, typer.Option("--force", help="replace an existing file, and what another sweep to it kept")] = False,
+    html: Html = None,
 ) -> None:
     """Run many points and write one table; a sweep that was stopped goes on where it was.
 
@@ -57,10 +58,14 @@ def sweep(
     """
     from sim.documents import row
     from sim.report.figures import check_table, write_table
+    from sim.report.files import write_file
+    from sim.report.page.sweep import sweep_page
+    from sim.report.sweep import sweep_document
+    from sim.study.descriptions import descriptions
     from sim.study.ranges import one_number
     from sim.study.scenario import Scenario
     from sim.study.space import asked_points
-    from sim.study.sweep import swept
+    from sim.study.sweep import at, swept
 
     check_table(output)
     if output.exists() and not force:
@@ -78,10 +83,15 @@ def sweep(
     ) as rows:
         talk.progress("")
         write_table(output, rows)
+        if html is not None:
+            read, varied = descriptions(at(scenario, points[0])), [key for key, _ in points[0]]
+            write_file(html, sweep_page(sweep_document(scenario, rows, varied, len(rows), read.inputs), read))
         failed = [found["problem"] for found in rows if found["problem"]]
     journal.unlink(missing_ok=True)
     problem = f", {len(failed)} of them cannot run: {failed[0]}" if failed else ""
     talk(f"wrote {output}: {len(rows)} point{'s' * (len(rows) > 1)}{problem}")
+    if html is not None:
+        talk(f"wrote {html}")
     if len(failed) == len(rows):
         raise typer.Exit(1)
 
@@ -120,13 +130,18 @@ def diff(
     before: Annotated[Path, typer.Argument(metavar="A", help="document of a run (A.json), or the folder that `run -o` wrote")],
     after: Annotated[Path, typer.Argument(metavar="B", help="of another run")],
     as_json: Json = False,
+    output: Folder = None,
+    html: Html = None,
 ) -> None:
     """Say what changed between two runs, and by which cause."""
     from sim.report.difference import difference, difference_text, read_document
+    from sim.report.page.difference import difference_page
 
     old, new = read_document(before), read_document(after)
     found = difference(old, new)
-    print_json(found) if as_json else typer.echo(difference_text(found, old, new))
+    text = difference_text(found, old, new)
+    write_result(output, html, "diff", (found, text), lambda whole: difference_page(whole, old, new))
+    print_json(found) if as_json else typer.echo(text)
 
 
 study = typer.Typer(help="Regenerate a published study in simulation.", no_args_is_help=True)

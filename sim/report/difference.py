@@ -29,7 +29,7 @@ _LONG = 40
 _NAMES = ("hardware", "workload", "stack", "nodes", "gpus", "batch_per_gpu", "precision", "seed", "version")
 _TWICE = frozenset({"name", "training.stack.name", "training.batch", "training.precision", "groups.0.count"})
 """Values of the descriptions that `_NAMES` have already."""
-_FIGURES = (
+FIGURES = (
     ("step", "step_time_s", ("step_time_s",), "time"),
     ("epoch", "epoch_time_s", ("epoch_time_s",), "time"),
     ("first epoch", "first_epoch_time_s", ("first_epoch", "epoch_time_s"), "time"),
@@ -61,7 +61,7 @@ def read_document(path: Path) -> dict[str, Any]:
 
 
 def _needed(document: Mapping[str, Any]) -> Iterator[Any]:
-    yield from (_at(document, path) for _, key, path, _ in _FIGURES if key not in _OPTIONAL)
+    yield from (_at(document, path) for _, key, path, _ in FIGURES if key not in _OPTIONAL)
     yield from (_at(document, (*epoch, "stalls_s", cause.value)) for cause in STALLS for epoch in ((), ("first_epoch",)))
     yield from (_at(document, key) for key in (("throughput_samples_per_s",), ("first_epoch", "step_time_s")))
 
@@ -83,7 +83,7 @@ def _is_number(value: Any) -> bool:
 def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
     """Return what differs between two documents of runs: inputs, figures, and seconds per step by cause (after - before)."""
     stalls = _stalls(before, after)
-    figures = {key: [_at(document, path) for document in (before, after)] for _, key, path, _ in _FIGURES}
+    figures = {key: [_at(document, path) for document in (before, after)] for _, key, path, _ in FIGURES}
     return {
         "schema": 1,
         "inputs": _inputs(before, after),
@@ -142,7 +142,7 @@ def difference_text(found: Mapping[str, Any], before: Mapping[str, Any], after: 
     """Return the inputs that differ, the table of a difference between *before* and *after*, and what it comes to."""
     rows = [
         [title, _shown(found[key][0], unit), _shown(found[key][1], unit), _change(found[key], unit)]
-        for title, key, _, unit in _FIGURES
+        for title, key, _, unit in FIGURES
         if key in ("step_time_s", "epoch_time_s") or key in found["changed"]
     ]
     rows += [
@@ -151,12 +151,13 @@ def difference_text(found: Mapping[str, Any], before: Mapping[str, Any], after: 
         if max(before["stalls_s"][name], after["stalls_s"][name]) > 0
     ]
     table = aligned([Title("", True), Title("before"), Title("after"), Title("change")], rows)
-    lines = _input_lines(found["inputs"])
-    return "\n".join([*lines, *([""] if lines else []), table, "", *_sentences(found)])
+    lines = input_lines(found["inputs"], SHOWN)
+    return "\n".join([*lines, *([""] if lines else []), table, "", *sentences(found)])
 
 
-def _input_lines(inputs: Mapping[str, list[Any]]) -> list[str]:
-    lines = [_input_line(key, *pair) for key, pair in list(inputs.items())[:SHOWN]]
+def input_lines(inputs: Mapping[str, list[Any]], most: int | None = None) -> list[str]:
+    """Return a line for each of *inputs* of a difference, at *most* so many."""
+    lines = [_input_line(key, *pair) for key, pair in list(inputs.items())[:most]]
     more = len(inputs) - len(lines)
     return [*lines, f"and {more} more inputs (--json lists them)"] if more else lines
 
@@ -169,7 +170,8 @@ def _input_line(key: str, old: Any, new: Any) -> str:
     return f"{key}: {'-' if old is None else old} -> {'-' if new is None else new}"
 
 
-def _sentences(found: Mapping[str, Any]) -> list[str]:
+def sentences(found: Mapping[str, Any]) -> list[str]:
+    """Return what the difference *found* comes to, the step first."""
     inputs, changed = len(found["inputs"]), found["changed"]
     moved = any(found["stalls_s"].values())
     if not changed and not moved:

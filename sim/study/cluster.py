@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import hashlib
+import logging
 import os
 import re
 import shutil
@@ -18,6 +19,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache, lru_cache, partial
 from pathlib import Path
 from queue import Empty, Queue
@@ -38,6 +40,8 @@ _LOOK_EVERY = 1.0
 """Seconds without a result after which it is asked whether workers are left."""
 _PATIENCE = 60.0
 """Seconds without any worker after which a sweep gives up: a cluster that restarts its workers has them back by then."""
+_TALKATIVE = ("distributed", "distributed.client")
+"""Loggers of dask that write to stderr."""
 _COPYING = threading.Lock()
 
 
@@ -80,10 +84,25 @@ def each_on_cluster(
     where they have another version.
     """
     client = _connect(address, notice)
+    with _quietly():
+        try:
+            yield from _gather(client, address, function, items, luggage, notice)
+        finally:
+            client.close()
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Keep off stderr what dask itself says of workers that die and connections that break; what matters of it is said here."""
+    loggers = [logging.getLogger(name) for name in _TALKATIVE]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
     try:
-        yield from _gather(client, address, function, items, luggage, notice)
+        yield
     finally:
-        client.close()
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 def _connect(address: str, notice: Callable[[str], None]) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from sim.spec.hardware import Hardware
@@ -17,13 +17,18 @@ class Descriptions(NamedTuple):
 
     hardware: Sequence[Hardware]
     workloads: Sequence[Workload]
+    inputs: Mapping[str, str] = {}
+    """SHA-256 of each machine's description by its name, and of the workload's."""
 
 
 def descriptions(scenario: Scenario, machines: Sequence[str] = ()) -> Descriptions:
     """Return what *scenario* reads, on *machines* instead of its own if there are any. Raise SpecError for what cannot be read."""
     for_hardware, for_workload = sorted_overrides(scenario)
-    hardware = [load_hardware(name, for_hardware).spec for name in dict.fromkeys(machines or [scenario.hardware])]
+    loaded = [load_hardware(name, for_hardware) for name in dict.fromkeys(machines or [scenario.hardware])]
+    hardware, prints = [machine.spec for machine in loaded], {machine.spec.name: machine.sha256 for machine in loaded}
     if jobs_file(scenario.workload) is None:
-        return Descriptions(hardware, [load_workload(scenario.workload, for_workload).spec])
-    workloads = {job.workload.name: job.workload for job in prepare(scenario).jobs}
-    return Descriptions(hardware, list(workloads.values()))
+        workload = load_workload(scenario.workload, for_workload)
+        return Descriptions(hardware, [workload.spec], prints | {"workload": workload.sha256})
+    question = prepare(scenario)
+    workloads = {job.workload.name: job.workload for job in question.jobs}
+    return Descriptions(hardware, list(workloads.values()), prints | {"workload": question.inputs["workload"]})

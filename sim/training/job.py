@@ -273,7 +273,8 @@ def _site(stage: Stage, index: int, found: RankClass, job: Job, hit_ratio: float
 def _peers(found: RankClass, live: Mapping[str, str]) -> dict[str, float]:
     """Return what a byte from another node's memory takes here: it comes in by any NIC, and as much goes out to the others.
 
-    Links between switches do not count.
+    Cores copy both through their sockets: what the other node's cores do for this one, these do for others. No disk is read, as only
+    what memory holds is asked for. Links between switches, and DRAM, which carries several times what NICs do, do not count.
     """
     nic = found.slot.node.nic
     load = {live[link]: found.members / nic.count for port in range(nic.count) for link in (f"nic{port}>net", f"net>nic{port}")}

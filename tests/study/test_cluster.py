@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import signal
@@ -19,7 +20,7 @@ import pytest
 
 from sim.documents import row
 from sim.spec.yaml import SpecError
-from sim.study.cluster import Luggage, each_on_cluster, pack
+from sim.study.cluster import Luggage, _quietly, each_on_cluster, pack
 from sim.study.scenario import Scenario
 from sim.study.space import axis, grid
 from sim.study.sweep import Done, sweep
@@ -66,7 +67,8 @@ def machines() -> Iterator[Machines]:
 
 
 @pytest.mark.slow
-def test_a_sweep_survives_a_worker(machines: Machines) -> None:
+def test_a_sweep_survives_a_worker(machines: Machines, capfd: pytest.CaptureFixture[str]) -> None:
+    """Oracle: the sweep on one process; nothing is said of the loss on stderr."""
     told: list[Done] = []
 
     def kill_one(done: Done) -> None:
@@ -77,6 +79,15 @@ def test_a_sweep_survives_a_worker(machines: Machines) -> None:
     assert sweep(BASE, POINTS, row, cluster=machines.address, progress=kill_one) == sweep(BASE, POINTS, row, processes=1)
     assert told[-1] == Done(len(POINTS), len(POINTS), 0)
     assert machines.workers[0].wait() == -signal.SIGKILL
+    assert capfd.readouterr().err == ""
+
+
+def test_dask_s_own_warnings_are_kept_back_while_it_works() -> None:
+    loggers = [logging.getLogger(name) for name in ("distributed", "distributed.client")]
+    before = [logger.level for logger in loggers]
+    with _quietly():
+        assert not any(logger.isEnabledFor(logging.ERROR) for logger in loggers)
+    assert [logger.level for logger in loggers] == before
 
 
 _SWEEP = """

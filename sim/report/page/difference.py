@@ -1,0 +1,92 @@
+"""How does the difference of two runs look as a page? What changed in words, both steps beside each other, and the inputs that differ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sim.events import STALLS
+from sim.report.difference import FIGURES, input_lines, sentences
+from sim.report.page.bars import bar, named_bars, stall_key, stall_pieces, swatch
+from sim.report.page.frame import Part, page
+from sim.report.page.markup import Child, Figures, Html, bullets, joined, section, table, tag, tiles
+from sim.report.page.words import as_memory, as_money, as_time, unbroken
+from sim.report.style import MEANINGS
+
+_EPOCHS = {"warm": "", "first": "first_epoch"}
+"""Epochs, and where their figures stand in the document of a run."""
+_WRITE = {"time": as_time, "binary size": as_memory, "": as_money}
+
+
+def difference_page(document: Mapping[str, Any], before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+    """Return the page of the difference *document* of two runs, with the documents of both."""
+    whole, old, new = Figures(document, "diff"), Figures(before, "before"), Figures(after, "after")
+    title = f"{_named(before)}, before and after" if _named(before) == _named(after) else f"{_named(before)} against {_named(after)}"
+    first, *rest = sentences(document)
+    hero = tag(
+        "div", tag("h1", title), tag("p", unbroken(first), class_="verdict"), *(tag("p", unbroken(line), class_="set-up") for line in rest),
+        _tiles(old, new), class_="hero", id="result",
+    )  # fmt: skip
+    parts = [_steps(old, new), _causes(whole, old, new), _figures(whole), _inputs(document)]
+    return page(title, "difference", hero, parts, {"diff": document, "before": before, "after": after})
+
+
+def _named(document: Mapping[str, Any]) -> str:
+    return f"{document['workload']} on {document['hardware']}"
+
+
+def _tiles(old: Figures, new: Figures) -> Html:
+    rows: list[tuple[str, Child, Child]] = [
+        (title, new.shown(path, write), joined("before ", old.shown(path, write)))
+        for title, path, write in (
+            ("Step", "step_time_s", as_time), ("Epoch", "epoch_time_s", as_time), ("First epoch", "first_epoch/epoch_time_s", as_time),
+            ("An epoch costs", "cost_per_epoch_usd", as_money), ("GPU memory", "gpu_memory_bytes/total", as_memory),
+        )
+    ]  # fmt: skip
+    return tiles(rows)
+
+
+def _steps(old: Figures, new: Figures) -> Part:
+    shown: list[Child] = []
+    for epoch, below in _EPOCHS.items():
+        pair = [("before", old.inside(below)), ("after", new.inside(below))]
+        scale = max(found.value("step_time_s") for _, found in pair)
+        drawn: list[tuple[Child, Html, Child]] = [
+            (name, bar(found, stall_pieces(found), "step_time_s", scale), found.shown("step_time_s", as_time)) for name, found in pair
+        ]
+        shown += [tag("h3", f"{epoch} epoch"), tag("figure", named_bars(drawn, f"Seconds of a step by cause, {epoch} epoch"))]
+    return Part("steps", "Steps", section("steps", "Where a step goes", *shown, stall_key(), lead="Seconds of a step by cause."))
+
+
+def _causes(whole: Figures, old: Figures, new: Figures) -> Part:
+    rows: list[list[Child]] = [
+        [
+            joined(swatch(cause.value), cause.value), old.shown(f"stalls_s/{cause.value}", as_time),
+            new.shown(f"stalls_s/{cause.value}", as_time), whole.shown(f"stalls_s/{cause.value}", _signed), MEANINGS[cause],
+        ]
+        for cause in STALLS
+        if max(found.value(f"stalls_s/{cause.value}") for found in (old, new)) > 0
+    ]  # fmt: skip
+    head = [("cause", False), ("before", True), ("after", True), ("change", True), ("what happens meanwhile", False)]
+    lead = "A step is the sum of its causes, so the changes sum to its own."
+    return Part("causes", "Causes", section("causes", "What changed in a warm step", table(head, rows, "Causes"), lead=lead))
+
+
+def _signed(seconds: float) -> str:
+    return "0 s" if not seconds else f"{'+' if seconds > 0 else '-'}{as_time(abs(seconds))}"
+
+
+def _figures(whole: Figures) -> Part:
+    rows: list[list[Child]] = [
+        [title, *(whole.shown(f"{key}/{place}", _WRITE[unit]) for place in (0, 1)), "changed" if key in whole.value("changed") else "same"]
+        for title, key, _, unit in FIGURES
+        if whole.value(key) != [None, None]
+    ]
+    head = [("figure", False), ("before", True), ("after", True), ("", False)]
+    return Part("figures", "Figures", section("figures", "Figures", table(head, rows, "Figures")))
+
+
+def _inputs(document: Mapping[str, Any]) -> Part:
+    lines = input_lines(document["inputs"])
+    shown = bullets(lines) if lines else tag("p", "No input that the documents name differs.")
+    return Part("inputs", "Inputs", section("inputs", "Inputs that differ", shown, lead="Before -> after."))

@@ -1,0 +1,172 @@
+"""How does a sweep look as a page? Which point is best and which field matters in words, speed over each field, and where steps go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from sim.report.page.bars import bar, named_bars, stall_key, stall_pieces
+from sim.report.page.basis import basis
+from sim.report.page.chart import Axis, Point, axis, chart, linear_axis
+from sim.report.page.frame import Part, page
+from sim.report.page.markup import Child, Figures, Html, bullets, details, section, table, tag, tiles
+from sim.report.page.words import as_money, as_number, as_plain, as_rate, as_time, counted, unbroken
+from sim.study.descriptions import Descriptions
+
+_BARS = 40
+"""Points whose steps are drawn."""
+_LINES = 12
+"""Combinations of the other fields up to which those of a field are joined by lines."""
+_ROWS = 500
+"""Points in the table; the file of the sweep has all."""
+_LOGARITHMIC = 8.0
+"""Times that the largest value is the least from which on an axis is logarithmic."""
+_MATTERS = 1.01
+"""Influence below which a field does not matter: half of the noise of repeated measurements (2-4 %)."""
+
+
+def sweep_page(document: Mapping[str, Any], read: Descriptions | None = None) -> str:
+    """Return the page of a sweep's *document*, with the inputs that were *read* for its first point."""
+    whole = Figures(document, "sweep")
+    rows = [whole.inside(f"rows/{place}") for place in range(len(document["rows"]))]
+    title = f"{document['workload']} on {document['hardware']}: {counted(document['points'], 'point')}"
+    set_up = f"varied: {', '.join(document['varied'])}{_fixed(document)}"
+    hero = tag(
+        "div", tag("h1", title), tag("p", unbroken(verdict_of(document)), class_="verdict"), tag("p", set_up, class_="set-up"),
+        _tiles(whole), class_="hero", id="result",
+    )  # fmt: skip
+    parts = [part for place, key in enumerate(document["varied"]) if (part := _over(rows, key, place))]
+    parts += [_steps(rows), _table(rows, document["varied"])] if rows else []
+    parts += [_left_out(document["left_out"])] if document["left_out"] else []
+    parts += basis(whole, read)
+    return page(title, "sweep", hero, parts, {"sweep": document})
+
+
+def verdict_of(document: Mapping[str, Any]) -> str:
+    """Return in words the fastest and the cheapest point, and the field that matters most."""
+    rows = document["rows"]
+    if not rows:
+        return "None of the points can run."
+    fastest = max(rows, key=lambda row: row["throughput_samples_per_s"])
+    said = f"Fastest: {named(fastest)}, {as_rate(fastest['throughput_samples_per_s'])}."
+    priced = [row for row in rows if row["cost_per_epoch_usd"] is not None]
+    cheapest = min(priced, key=lambda row: row["cost_per_epoch_usd"], default=fastest)
+    if cheapest is not fastest:
+        said += f" Cheapest: {named(cheapest)}, {as_money(cheapest['cost_per_epoch_usd'])} an epoch."
+    known = {key: times for key, times in document["influence"].items() if times is not None}
+    most = max(known, key=lambda key: known[key], default=None)
+    if most is None or len(known) < 2:
+        return said
+    return f"{said} {most} matters most." if known[most] > _MATTERS else f"{said} None of the fields matters."
+
+
+def named(row: Mapping[str, Any]) -> str:
+    """Return the varied fields of *row*, by the last word of their keys."""
+    return ", ".join(f"{key.rpartition('.')[2]} {text}" for key, text in row["point"].items())
+
+
+def _fixed(document: Mapping[str, Any]) -> str:
+    shown = f"; {'; '.join(document['given'])}" if document["given"] else ""
+    there = len(document["rows"]) + len(document["left_out"])
+    return shown if there == document["points"] else f"{shown}; {there} points, evenly among all, are shown"
+
+
+def _tiles(whole: Figures) -> Html:
+    rows: list[tuple[str, Child, Child]] = [("Points", whole.shown("points", as_number), None)]
+    for key, times in whole.value("influence").items():
+        if times is not None:
+            rows.append((key, whole.shown(f"influence/{key}", lambda times: f"{times:.2f}x"), "from its worst value to its best"))
+    return tiles(rows)
+
+
+def _over(rows: Sequence[Figures], key: str, place: int) -> Part | None:
+    """Return the chart of speed over the field *key*; None where its values are words, or just one."""
+    known = [row for row in rows if key in row.value("numbers")]
+    values = {row.value(f"numbers/{key}") for row in known}
+    if len(values) < 2 or len(known) < len(rows):
+        return None
+    best = max(known, key=lambda row: row.value("throughput_samples_per_s"))
+    points = [
+        Point(
+            row.value(f"numbers/{key}"), row.value("throughput_samples_per_s"), "", _says(row),
+            (row.marked(f"numbers/{key}"), row.marked("throughput_samples_per_s")), row is best,
+        )
+        for row in known
+    ]  # fmt: skip
+    unit = known[0].value(f"point/{key}").partition(" ")[2]
+    title = f"{key} ({unit})" if unit else key
+    across = _axis(title, values, as_plain)
+    up = _axis("samples per second", [point.y for point in points], as_number)
+    drawn = tag("figure", chart(points, across, up, f"Samples per second over {key}", _lines(known, key)))
+    ident = f"over-{place}"
+    return Part(ident, key.rpartition(".")[2], section(ident, f"Over {key}", drawn, lead=_lead(known, key)))
+
+
+def _lead(rows: Sequence[Figures], key: str) -> str:
+    others = [name for name in rows[0].value("point") if name != key]
+    joined = f"; points alike in {', '.join(others)} are joined" if others and 1 < len(_alike(rows, key)) <= _LINES else ""
+    return f"Samples per second of all GPUs{joined}. Orange: the fastest point."
+
+
+def _alike(rows: Sequence[Figures], key: str) -> list[list[Figures]]:
+    """Return *rows* that differ in nothing but *key* together, in its order."""
+
+    def others(row: Figures) -> tuple[str, ...]:
+        return tuple(text for name, text in row.value("point").items() if name != key)
+
+    groups = [list(group) for _, group in groupby(sorted(rows, key=others), key=others)]
+    return [sorted(group, key=lambda row: float(row.value(f"numbers/{key}"))) for group in groups]
+
+
+def _lines(rows: Sequence[Figures], key: str) -> list[tuple[str, list[tuple[float, float]]]]:
+    groups = _alike(rows, key)
+    if len(groups) > _LINES:
+        return []
+    corners = [[(row.value(f"numbers/{key}"), row.value("throughput_samples_per_s")) for row in group] for group in groups]
+    return [("ideal", line) for line in corners if len(line) > 1]
+
+
+def _axis(title: str, values: Iterable[float], write: Any) -> Axis:
+    found = list(values)
+    logarithmic = min(found) > 0 and max(found) > _LOGARITHMIC * min(found)
+    return axis(title, found, write) if logarithmic else linear_axis(title, found, write)
+
+
+def _says(row: Figures) -> str:
+    fields = "\n".join(f"{key} {text}" for key, text in row.value("point").items())
+    cost = row.value("cost_per_epoch_usd")
+    money = f"\n{as_money(cost)} an epoch" if cost is not None else ""
+    return f"{fields}\n{as_rate(row.value('throughput_samples_per_s'))}\na step takes {as_time(row.value('step_time_s'))}{money}"
+
+
+def _steps(rows: Sequence[Figures]) -> Part:
+    apart = -(-len(rows) // _BARS)
+    chosen = rows[::apart]
+    scale = max(row.value("step_time_s") for row in chosen)
+    drawn: list[tuple[Child, Html, Child]] = [
+        (named(row.value("")), bar(row, stall_pieces(row), "step_time_s", scale), row.shown("step_time_s", as_time)) for row in chosen
+    ]
+    bars = tag("div", named_bars(drawn, "Seconds of a step by cause, at each point"), class_="short long")
+    lead = "Seconds of a warm step by cause." + (f" {len(chosen)} points, evenly among all." if apart > 1 else "")
+    return Part("steps", "Where steps go", section("steps", "Where a step goes", tag("figure", bars), stall_key(), lead=lead))
+
+
+def _table(rows: Sequence[Figures], varied: Sequence[str]) -> Part:
+    cells: list[list[Child]] = [
+        [
+            *(row.value(f"point/{key}") for key in varied), row.shown("step_time_s", as_time),
+            row.shown("throughput_samples_per_s", as_number), row.share("stalls_s/compute", "step_time_s"),
+            row.shown("epoch_time_s", as_time), row.shown("cost_per_epoch_usd", as_money),
+        ]
+        for row in rows[:_ROWS]
+    ]  # fmt: skip
+    head = [*((key, False) for key in varied), *((title, True) for title in ("step", "samples/s", "compute", "epoch", "an epoch costs"))]
+    lead = f"The first {_ROWS} points; the file has all." if len(rows) > _ROWS else "A click on a title sorts."
+    return Part("table", "Table", section("table", "All figures", table(head, cells, "Points", "sortable"), lead=lead))
+
+
+def _left_out(failed: Sequence[Mapping[str, Any]]) -> Part:
+    listed = bullets(f"{named(row)}: {row['problem']}" for row in failed)
+    shown = listed if len(failed) <= _BARS else details(f"{len(failed)} points", listed)
+    return Part("left-out", "Cannot run", section("left-out", "Points that cannot run", shown))

@@ -1,0 +1,78 @@
+"""How does a sweep look as a document? Its points as numbers where they are some, the figures of each, and how much each field matters."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+from sim import __version__
+from sim.events import STALLS
+from sim.study.scenario import Scenario
+
+MOST = 2000
+"""Points that a document holds; of a longer sweep it has as many, evenly among all."""
+_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
+_ALIKE = "inputs are those of the first point; every other differs in its own fields alone; epochs are warm ones"
+_OPTIONS = ("nodes", "gpus", "placement", "batch", "global_batch", "precision", "stack")
+_KEPT = ("step_time_s", "throughput_samples_per_s", "epoch_time_s", "cost_per_epoch_usd")
+
+
+def sweep_document(
+    scenario: Scenario, rows: Iterable[Mapping[str, Any]], varied: Sequence[str], points: int, inputs: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return the JSON document of a sweep of *points* points over the *varied* fields: *rows* as `sim.study.sweep` gives them.
+
+    *inputs* are the SHA-256 of the descriptions that they share.
+    """
+    apart = -(-points // MOST)
+    found = [_row(row, varied) for row in islice(rows, 0, None, apart)]
+    return {
+        "schema": 1,
+        "hardware": scenario.hardware,
+        "workload": scenario.workload,
+        "given": [*_options(scenario), *scenario.overrides],
+        "points": points,
+        "varied": list(varied),
+        "influence": {key: influence(found, key) for key in varied},
+        "rows": [row for row in found if not row["problem"]],
+        "left_out": [row for row in found if row["problem"]],
+        "assumptions": [_ALIKE, *(f"set for all points: {text}" for text in [*_options(scenario), *scenario.overrides])],
+        "warnings": [],
+        "seed": scenario.seed,
+        "version": __version__,
+        "inputs_sha256": dict(inputs),
+    }
+
+
+def _options(scenario: Scenario) -> list[str]:
+    """Return the options of *scenario* that are given, as in ``nodes=2``."""
+    return [f"{name}={value}" for name in _OPTIONS if (value := getattr(scenario, name)) is not None]
+
+
+def _row(row: Mapping[str, Any], varied: Sequence[str]) -> dict[str, Any]:
+    """Return one point: its *varied* fields as written, as numbers where they are some, and its main figures."""
+    written = {key: str(row[key]) for key in varied}
+    numbers = {key: float(match[0]) for key, text in written.items() if (match := _NUMBER.match(text))}
+    figures = {key: row.get(key) for key in _KEPT}
+    stalls = {cause.value: row.get(f"{cause.value}_s") for cause in STALLS}
+    return {"point": written, "numbers": numbers, **figures, "stalls_s": stalls, "problem": row["problem"]}
+
+
+def influence(rows: Sequence[Mapping[str, Any]], key: str) -> float | None:
+    """Return how many times as fast the best value of field *key* is as the worst, in the mean over the other fields.
+
+    None where no value stands at several points, or all points have the same: then nothing else is held equal.
+    """
+    rates: dict[str, list[float]] = defaultdict(list)
+    others: dict[str, set[tuple[str, ...]]] = defaultdict(set)
+    for row in rows:
+        if not row["problem"]:
+            rates[row["point"][key]].append(row["throughput_samples_per_s"])
+            others[row["point"][key]].add(tuple(text for name, text in row["point"].items() if name != key))
+    if len(rates) < 2 or len({frozenset(seen) for seen in others.values()}) > 1:
+        return None
+    means = [sum(values) / len(values) for values in rates.values()]
+    return max(means) / min(means)

@@ -1,0 +1,71 @@
+"""Does the page of a sweep say what its table says? Oracles: the CSV beside the page, maxima by hand."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from sim.cli import main
+from tests.report.page.browser import browser
+from tests.report.page.reading import assert_figures_are_the_documents, assert_well_made, assert_words_are_the_figures
+from tests.report.page.written import looked_at, read, tip, verdict
+
+
+def swept(folder: Path, *varied: str) -> Path:
+    asked = [word for text in varied for word in ("--vary", text)]
+    command = ["sweep", "p3.8xlarge", "alexnet", "--nodes", "2", *asked, "-o", str(folder / "s.csv"), "--html", str(folder / "page.html")]
+    assert main([*command, "--jobs", "1", "-q"]) == 0
+    return folder / "page.html"
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return swept(tmp_path_factory.mktemp("sweep"), "node.nic.bandwidth=10..100 Gbps:3", "batch=64,128")
+
+
+@pytest.fixture(scope="module")
+def rows(path: Path) -> list[dict[str, str]]:
+    with (path.parent / "s.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_figures_are_the_document_s(path: Path) -> None:
+    page = read(path)
+    assert assert_figures_are_the_documents(page) > 40
+    assert assert_words_are_the_figures(page) > 20
+    assert_well_made(page)
+
+
+def test_every_point_is_a_dot_over_every_field(path: Path, rows: list[dict[str, str]]) -> None:
+    dots = read(path).all("circle")
+    assert len(dots) == 2 * len(rows) == 12
+    assert {float(dot.attributes["data-y"]) for dot in dots} == {float(row["throughput_samples_per_s"]) for row in rows}
+    assert {float(dot.attributes["data-x"]) for dot in dots} == {10.0, 55.0, 100.0, 64.0, 128.0}
+
+
+def test_the_verdict_is_the_fastest_point(path: Path, rows: list[dict[str, str]]) -> None:
+    best = max(rows, key=lambda row: float(row["throughput_samples_per_s"]))
+    words = f"Fastest: bandwidth {best['node.nic.bandwidth']}, batch {best['batch']}, "
+    assert verdict(read(path)).startswith(words)
+    assert sum("best" in dot.attributes["class"].split() for dot in read(path).all("circle")) == 2
+
+
+def test_what_is_common_to_all_points_is_said(path: Path) -> None:
+    page = read(path)
+    assert "set for all points: nodes=2" in {item.text for item in page.all("li")}
+    assert {"GPU V100-SXM2-16GB", "model alexnet"} <= {cell.text for cell in page.all("th")}
+
+
+def test_fields_of_words_have_no_chart_and_what_cannot_run_is_listed(tmp_path: Path) -> None:
+    page = read(swept(tmp_path, "stack=torch-1.13-ddp,apex-per-tensor", "batch=64,100000"))
+    titles = {head.text for head in page.all("h2")}
+    assert "Over stack" not in titles and "Points that cannot run" in titles
+    assert len([item for item in page.all("li") if "batch 100000" in item.text]) == 2
+
+
+@pytest.mark.skipif(browser() is None, reason="no Chromium or Chrome on this machine")
+def test_it_works_in_a_browser(path: Path) -> None:
+    with looked_at(path) as tab:
+        assert "samples/s" in tip(tab, "circle")
