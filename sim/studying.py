@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -24,6 +24,11 @@ from sim.options import (
 from sim.report.files import file_due
 from sim.spec.yaml import SpecError
 from sim.terminal import print_json, show_table, talk, write_result
+
+if TYPE_CHECKING:
+    from sim.study.scenario import Scenario
+    from sim.study.space import Point
+    from sim.study.sweep import Rows
 
 studying = typer.Typer()
 
@@ -58,14 +63,10 @@ def sweep(
     """
     from sim.documents import row
     from sim.report.figures import check_table, write_table
-    from sim.report.files import write_file
-    from sim.report.page.sweep import sweep_page
-    from sim.report.sweep import sweep_document
-    from sim.study.descriptions import descriptions
     from sim.study.ranges import one_number
     from sim.study.scenario import Scenario
     from sim.study.space import asked_points
-    from sim.study.sweep import at, swept
+    from sim.study.sweep import swept
 
     check_table(output)
     if output.exists() and not force:
@@ -84,8 +85,7 @@ def sweep(
         talk.progress("")
         write_table(output, rows)
         if html is not None:
-            read, varied = descriptions(at(scenario, points[0])), [key for key, _ in points[0]]
-            write_file(html, sweep_page(sweep_document(scenario, rows, varied, len(rows), read.inputs), read))
+            _sweep_page(html, scenario, points[0], rows)
         failed = [found["problem"] for found in rows if found["problem"]]
     journal.unlink(missing_ok=True)
     problem = f", {len(failed)} of them cannot run: {failed[0]}" if failed else ""
@@ -94,6 +94,17 @@ def sweep(
         talk(f"wrote {html}")
     if len(failed) == len(rows):
         raise typer.Exit(1)
+
+
+def _sweep_page(html: Path, scenario: Scenario, first: Point, rows: Rows) -> None:
+    from sim.report.files import write_file
+    from sim.report.page.sweep import sweep_page
+    from sim.report.sweep import sweep_document
+    from sim.study.descriptions import descriptions
+    from sim.study.sweep import at
+
+    read, varied = descriptions(at(scenario, first)), [key for key, _ in first]
+    write_file(html, sweep_page(sweep_document(scenario, rows, varied, len(rows), read.inputs), read))
 
 
 @studying.command(epilog="Example:  python -m sim share p3.16xlarge four-on-eight-gpus --policy greedy")

@@ -29,11 +29,12 @@ def run_basis(run: Run, inputs: Mapping[str, str], noted: Sequence[str] = ()) ->
 
 
 def basis_of(documents: Sequence[Document]) -> dict[str, Any]:
-    """Return on what runs of one workload rest, by their *documents*: what all assume once, what some do with their names.
+    """Return on what runs rest, by their *documents*: what all assume once, what some do with their names.
 
     ``inputs_sha256`` has an entry for each machine.
     """
-    machines = {named(document): document for document in documents}
+    several = len({document["workload"] for document in documents}) > 1
+    machines = {named(document) + (f", {document['workload']}" if several else ""): document for document in documents}
     prints = next(({**document["inputs_sha256"]} for document in documents), {})
     prints.pop("hardware", None)
     return {

@@ -38,3 +38,10 @@ def test_several_machines_have_a_fingerprint_each() -> None:
     assert found["inputs_sha256"]["p3.8xlarge, 2 nodes"] == documents[1]["inputs_sha256"]["hardware"]
     assert found["assumptions"][0] == documents[0]["assumptions"][0] == documents[1]["assumptions"][0]
     assert any(line.startswith("each comes without a volume") for line in found["assumptions"])
+
+
+def test_jobs_of_one_machine_are_told_apart_by_their_workloads() -> None:
+    documents = [document(Scenario("p3.2xlarge", name)) for name in ("alexnet", "resnet18")]
+    found = basis_of(documents)
+    assert [line for line in found["assumptions"] if line.startswith("p3.2xlarge, resnet18: ")]
+    assert {"p3.2xlarge, alexnet", "p3.2xlarge, resnet18"} <= found["inputs_sha256"].keys()

@@ -20,7 +20,7 @@ def machine(name: str, time: float, cost: float | None, job: dict[str, Any] | No
         "throughput_samples_per_s": 10.0, "epoch_time_s": time, "cost_per_epoch_usd": cost, "price": None,
         "stalls_s": STALLS | {"compute": 0.07, "prep": 0.03}, "expected_error": None, "whole_job": job,
         "first_epoch": {"epoch_time_s": 2 * time, "cost_usd": cost}, "gpu_memory_bytes": {"total": 1e9},
-        "assumptions": ["toy"], "warnings": [], "seed": 0, "inputs_sha256": {"hardware": name, "workload": "w"},
+        "workload": "w", "assumptions": ["toy"], "warnings": [], "seed": 0, "inputs_sha256": {"hardware": name, "workload": "w"},
     }  # fmt: skip
     return Row(name, 1, figures, "")
 

@@ -10,7 +10,7 @@ from sim.report.recommendation import SHOWN, recommendation_document, recommenda
 from sim.study.recommend import Budget, Candidate, Recommendation
 
 DOCUMENT = {
-    "hardware": "p3.2xlarge", "nodes": 2, "gpus": 2, "step_time_s": 0.1, "expected_error": None, "assumptions": ["all of it"],
+    "hardware": "p3.2xlarge", "workload": "w", "nodes": 2, "gpus": 2, "step_time_s": 0.1, "expected_error": None, "assumptions": ["all of it"],
     "warnings": [], "seed": 0, "inputs_sha256": {"hardware": "f00"},
 }  # fmt: skip
 BEST = Candidate(

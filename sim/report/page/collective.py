@@ -8,9 +8,9 @@ from typing import Any
 
 from sim.report.page.basis import basis
 from sim.report.page.chart import Axis, Point, axis, chart, linear_axis
-from sim.report.page.frame import Part, page
+from sim.report.page.frame import Part, outcome, page
 from sim.report.page.markup import Child, Figures, Html, section, table, tag, tiles
-from sim.report.page.words import as_bandwidth, as_memory, as_number, as_time, counted, unbroken
+from sim.report.page.words import as_bandwidth, as_memory, as_number, as_time, counted
 from sim.study.descriptions import Descriptions
 
 _TICKS = 8
@@ -23,10 +23,7 @@ def collective_page(document: Mapping[str, Any], read: Descriptions | None = Non
     rows = [whole.inside(f"rows/{place}") for place in range(len(document["rows"]))]
     title = f"{document['op']} on {document['hardware']}"
     set_up = f"{counted(document['gpus'], 'GPU')} on {counted(document['nodes'], 'node')}; by itself, nothing else runs"
-    hero = tag(
-        "div", tag("h1", title), tag("p", unbroken(verdict_of(rows)), class_="verdict"), tag("p", set_up, class_="set-up"),
-        _tiles(whole, rows), class_="hero", id="result",
-    )  # fmt: skip
+    hero = outcome(title, verdict_of(rows), set_up, _tiles(whole, rows))
     lead = "Bus bandwidth compares with that of a link: bytes over time, times what every rank must send of each byte."
     parts = [
         _over_size(rows, ("bandwidth", "Bandwidth", "Bus bandwidth"), "busbw_bytes_per_s", as_bandwidth, lead),

@@ -9,9 +9,9 @@ from sim.report.comparison import Shown, shown_by
 from sim.report.page.bars import bar, named_bars, stall_key, stall_pieces
 from sim.report.page.basis import basis
 from sim.report.page.chart import Point, axis, chart
-from sim.report.page.frame import Part, page
+from sim.report.page.frame import Part, outcome, page
 from sim.report.page.markup import Child, Figures, Html, bullets, joined, section, table, tag
-from sim.report.page.words import as_memory, as_money, as_number, as_percent, as_plain, as_tenths, as_time, counted, unbroken
+from sim.report.page.words import as_memory, as_money, as_number, as_percent, as_plain, as_tenths, as_time, counted
 from sim.report.whole_job import epochs_text
 from sim.study.descriptions import Descriptions
 
@@ -24,8 +24,7 @@ def comparison_page(document: Mapping[str, Any], read: Descriptions | None = Non
     whole = Figures(document, "compare")
     rows = [whole.inside(f"rows/{place}") for place in range(len(document["rows"]))]
     count = counted(len(rows), "machine")
-    head = tag("h1", f"{document['workload']} on {count}")
-    hero = tag("div", head, tag("p", unbroken(verdict_of(rows)), class_="verdict"), class_="hero", id="result")
+    hero = outcome(f"{document['workload']} on {count}", verdict_of(rows), "")
     parts = [_pareto(rows), _steps(rows), _table(rows)] if rows else []
     parts += [*([_left_out(document["left_out"])] if document["left_out"] else []), *basis(whole, read)]
     return page(f"{document['workload']} on {count}", "comparison", hero, parts, {"compare": document})

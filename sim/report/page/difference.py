@@ -8,7 +8,7 @@ from typing import Any
 from sim.events import STALLS
 from sim.report.difference import FIGURES, input_lines, sentences
 from sim.report.page.bars import bar, named_bars, stall_key, stall_pieces, swatch
-from sim.report.page.frame import Part, page
+from sim.report.page.frame import Part, outcome, page
 from sim.report.page.markup import Child, Figures, Html, bullets, joined, section, table, tag, tiles
 from sim.report.page.words import as_memory, as_money, as_time, unbroken
 from sim.report.style import MEANINGS
@@ -23,10 +23,8 @@ def difference_page(document: Mapping[str, Any], before: Mapping[str, Any], afte
     whole, old, new = Figures(document, "diff"), Figures(before, "before"), Figures(after, "after")
     title = f"{_named(before)}, before and after" if _named(before) == _named(after) else f"{_named(before)} against {_named(after)}"
     first, *rest = sentences(document)
-    hero = tag(
-        "div", tag("h1", title), tag("p", unbroken(first), class_="verdict"), *(tag("p", unbroken(line), class_="set-up") for line in rest),
-        _tiles(old, new), class_="hero", id="result",
-    )  # fmt: skip
+    told = (tag("p", unbroken(line), class_="set-up") for line in rest)
+    hero = outcome(title, first, "", *told, _tiles(old, new))
     parts = [_steps(old, new), _causes(whole, old, new), _figures(whole), _inputs(document)]
     return page(title, "difference", hero, parts, {"diff": document, "before": before, "after": after})
 

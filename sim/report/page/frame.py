@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 from sim import __version__
 from sim.report.page.colours import style_tokens
-from sim.report.page.markup import Html, details, joined, section, tag
+from sim.report.page.markup import Child, Html, details, joined, section, tag
+from sim.report.page.words import unbroken
 
 
 class Part(NamedTuple):
@@ -44,6 +45,12 @@ def page(title: str, kind: str, hero: Html, parts: Sequence[Part], documents: Ma
         tag("script", Html(script)),
     )
     return f"<!doctype html>\n{tag('html', tag('head', head), tag('body', body), lang='en')}\n"
+
+
+def outcome(title: str, verdict: str, set_up: str, *more: Child) -> Html:
+    """Return the head of a page: *title*, the *verdict* in a sentence, the *set_up* if there is one, and *more*: main figures, notes."""
+    below = tag("p", set_up, class_="set-up") if set_up else None
+    return tag("div", tag("h1", title), tag("p", unbroken(verdict), class_="verdict"), below, *more, class_="hero", id="result")
 
 
 def embedded(document: Mapping[str, Any]) -> Html:

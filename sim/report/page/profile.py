@@ -9,9 +9,9 @@ from sim.events import STALLS
 from sim.report.attribution import noticed
 from sim.report.page.bars import Piece, bar, named_bars, stall_key, swatch
 from sim.report.page.basis import basis
-from sim.report.page.frame import Part, page
+from sim.report.page.frame import Part, outcome, page
 from sim.report.page.markup import Child, Figures, Html, joined, section, table, tag, tiles
-from sim.report.page.words import as_bandwidth, as_money, as_number, as_percent, as_time, counted, unbroken
+from sim.report.page.words import as_bandwidth, as_money, as_number, as_percent, as_time, counted
 from sim.report.stash import AGAINST, FORMULAS, RATES, RUNS
 from sim.report.style import MEANINGS
 from sim.study.descriptions import Descriptions
@@ -32,8 +32,7 @@ def profile_page(document: Mapping[str, Any], read: Descriptions | None = None) 
         f"{counted(document['gpus'], 'GPU')} on {counted(document['nodes'], 'node')}, {document['batch_per_gpu']} samples per GPU, "
         f"{document['stack']}, {document['steps_per_epoch']} steps per epoch"
     )
-    verdict = tag("p", unbroken(verdict_of(document)), class_="verdict")
-    hero = tag("div", tag("h1", title), verdict, tag("p", set_up, class_="set-up"), _tiles(whole), class_="hero", id="result")
+    hero = outcome(title, verdict_of(document), set_up, _tiles(whole))
     return page(
         title, "profile", hero, [_runs(whole), _stalls(whole), _direct(whole), _data(whole), *basis(whole, read)], {"profile": document}
     )

@@ -8,10 +8,10 @@ from typing import Any
 from sim.report.page.bars import named_bars
 from sim.report.page.basis import basis
 from sim.report.page.chart import Axis, Point, axis, chart
-from sim.report.page.frame import Part, page
+from sim.report.page.frame import Part, outcome, page
 from sim.report.page.markup import Child, Figures, Html, bullets, joined, noted, section, table, tag, tiles
 from sim.report.page.whole_job import parts_bar, parts_key
-from sim.report.page.words import as_money, as_number, as_percent, as_time, unbroken
+from sim.report.page.words import as_money, as_number, as_percent, as_time
 from sim.report.whole_job import epochs_text
 from sim.study.descriptions import Descriptions
 
@@ -26,14 +26,12 @@ def recommendation_page(document: Mapping[str, Any], read: Descriptions | None =
     whole = Figures(document, "recommend")
     rows = [whole.inside(f"candidates/{place}") for place in range(len(document["candidates"]))]
     chosen = next((whole.inside(name) for name in ("best", "nearest") if document[name] is not None), None)
-    head = tag("h1", f"What to rent for {document['workload']}")
-    verdict = tag("p", unbroken(verdict_of(document)), class_="verdict")
-    title = "How sure, and what would change it" if document["best"] else "To know"
-    shown = _tiles(whole, chosen) if chosen else None
-    hero = tag("div", head, verdict, shown, noted(title, document["notes"]), class_="hero", id="result")
+    about = "How sure, and what would change it" if document["best"] else "To know"
+    shown, title = _tiles(whole, chosen) if chosen else None, f"What to rent for {document['workload']}"
+    hero = outcome(title, verdict_of(document), "", shown, noted(about, document["notes"]))
     parts = [_money(whole, rows), _parts(rows), _table(rows)] if rows else []
     parts += [*([_left_out(document["left_out"])] if document["left_out"] else []), *basis(whole, read)]
-    return page(f"What to rent for {document['workload']}", "recommendation", hero, parts, {"recommend": document})
+    return page(title, "recommendation", hero, parts, {"recommend": document})
 
 
 def verdict_of(document: Mapping[str, Any]) -> str:

@@ -9,9 +9,9 @@ from sim.report.basis import basis_of
 from sim.report.page.bars import bar, named_bars, stall_key, stall_pieces
 from sim.report.page.basis import basis
 from sim.report.page.chart import Point, axis, chart
-from sim.report.page.frame import Part, page
+from sim.report.page.frame import Part, outcome, page
 from sim.report.page.markup import Child, Figures, Html, bullets, section, table, tag
-from sim.report.page.words import as_money, as_number, as_percent, as_rate, as_time, unbroken
+from sim.report.page.words import as_money, as_number, as_percent, as_rate, as_time
 from sim.study.descriptions import Descriptions
 
 
@@ -35,9 +35,8 @@ def scaling_page(document: Mapping[str, Any], read: Descriptions | None = None) 
     parts += basis(Figures(rests_on, "basis"), read)
     name = document["runs"][0].get("workload") or "several jobs"
     hardware = next((found.value("hardware") for sizes in ran.values() for found in sizes), document["runs"][0].get("hardware", ""))
-    head = tag("h1", f"{name} on {hardware}, at {len(document['runs'])} sizes")
     sizes = next((found for found in ran.values() if found), [])
-    hero = tag("div", head, tag("p", unbroken(verdict_of(sizes)), class_="verdict"), class_="hero", id="result")
+    hero = outcome(f"{name} on {hardware}, at {len(document['runs'])} sizes", verdict_of(sizes), "")
     return page(f"{name} on {hardware}, scaling", "scaling", hero, parts, {"run": document, "basis": rests_on})
 
 

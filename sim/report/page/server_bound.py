@@ -8,9 +8,9 @@ from typing import Any
 from sim.report.page.basis import basis
 from sim.report.page.chart import Point, axis, chart
 from sim.report.page.collective import size_axis
-from sim.report.page.frame import Part, page
+from sim.report.page.frame import Part, outcome, page
 from sim.report.page.markup import Child, Figures, Html, joined, section, table, tag, tiles
-from sim.report.page.words import as_bandwidth, as_memory, as_time, counted, unbroken
+from sim.report.page.words import as_bandwidth, as_memory, as_time, counted
 from sim.report.server_bound import MEANINGS
 from sim.study.descriptions import Descriptions
 
@@ -21,10 +21,7 @@ def bound_page(document: Mapping[str, Any], read: Descriptions | None = None) ->
     rows = [whole.inside(f"rows/{place}") for place in range(len(document["rows"]))]
     title = f"parameter servers on {document['hardware']}"
     set_up = f"{counted(document['workers'], 'worker node')}; a step computes for {as_time(document['compute_time_s'])}"
-    hero = tag(
-        "div", tag("h1", title), tag("p", unbroken(verdict_of(rows)), class_="verdict"), tag("p", set_up, class_="set-up"),
-        _tiles(whole), class_="hero", id="result",
-    )  # fmt: skip
+    hero = outcome(title, verdict_of(rows), set_up, _tiles(whole))
     return page(title, "collective", hero, [_needed(whole, rows), _table(rows), *basis(whole, read)], {"collective": document})
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from sim.report.page.bars import named_bars
 from sim.report.page.basis import basis
-from sim.report.page.frame import Part, page
+from sim.report.page.frame import Part, outcome, page
 from sim.report.page.markup import Child, Figures, Html, section, table, tag, tiles
-from sim.report.page.words import as_number, as_plain, as_rate, as_time, counted, unbroken
+from sim.report.page.words import as_number, as_plain, as_rate, as_time, counted
 from sim.report.share import workers_of
 from sim.study.descriptions import Descriptions
 
@@ -24,8 +24,7 @@ def share_page(document: Mapping[str, Any], read: Descriptions | None = None) ->
     whole = Figures(document, "share")
     jobs = len(document["policies"][0]["jobs"])
     title = f"{workers_of(document)} loader workers a node of {document['hardware']} among {counted(jobs, 'job')}"
-    verdict = tag("p", unbroken(verdict_of(document)), class_="verdict")
-    hero = tag("div", tag("h1", title), verdict, _tiles(whole), class_="hero", id="result")
+    hero = outcome(title, verdict_of(document), "", _tiles(whole))
     return page(title, "share", hero, [_courses(whole), _table(whole), *basis(whole, read)], {"share": document})
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from sim.report.page.basis import basis
 from sim.report.page.chart import Point, chart, linear_axis
-from sim.report.page.frame import Part, page
+from sim.report.page.frame import Part, outcome, page
 from sim.report.page.markup import Child, Figures, Html, joined, noted, section, table, tag, tiles
-from sim.report.page.words import as_money, as_number, as_percent, as_plain, as_rate, as_time, counted, unbroken
+from sim.report.page.words import as_money, as_number, as_percent, as_plain, as_rate, as_time, counted
 from sim.report.spot import policy_in_words, slower
 from sim.study.descriptions import Descriptions
 
@@ -23,10 +23,7 @@ def spot_page(document: Mapping[str, Any], read: Descriptions | None = None) -> 
     whole = Figures(document, "spot")
     title = f"{document['workload']} on {document['workers']} spot {document['hardware']}"
     set_up = f"{counted(document['gpus'], 'GPU')}, {document['stack']}; {document['trials']} courses drawn"
-    hero = tag(
-        "div", tag("h1", title), tag("p", unbroken(verdict_of(document)), class_="verdict"), tag("p", set_up, class_="set-up"),
-        _tiles(whole), noted("Assumed", document["notes"]), class_="hero", id="result",
-    )  # fmt: skip
+    hero = outcome(title, verdict_of(document), set_up, _tiles(whole), noted("Assumed", document["notes"]))
     parts = [_spread(whole), _course(whole), *basis(whole, read)]
     return page(title, "spot", hero, parts, {"spot": document})
 

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from sim.report.page.basis import basis
 from sim.report.page.chart import Point, axis, chart
-from sim.report.page.frame import Part, page
+from sim.report.page.frame import Part, outcome, page
 from sim.report.page.markup import Child, Figures, Html, bullets, details, joined, section, table, tag, tiles
-from sim.report.page.words import as_money, as_number, as_tenths, as_time, unbroken
+from sim.report.page.words import as_money, as_number, as_tenths, as_time
 from sim.study.descriptions import Descriptions
 from sim.study.stash2022 import FAMILIES, Family
 
@@ -54,10 +54,7 @@ def study_page(document: Mapping[str, Any], read: Descriptions | None = None) ->
     set_up = (
         f"{len(document['rows'])} cases: {len(models)} models on {len(machines)} machines; {document['stack']}, {document['precision']}"
     )
-    hero = tag(
-        "div", tag("h1", title), tag("p", unbroken(verdict_of(document)), class_="verdict"), tag("p", set_up, class_="set-up"),
-        _tiles(whole), class_="hero", id="result",
-    )  # fmt: skip
+    hero = outcome(title, verdict_of(document), set_up, _tiles(whole))
     parts = [_findings(whole), *(_map(whole, measure) for measure in _MEASURES), _micro(whole), _costs(whole)]
     parts += [*([_left_out(document["left_out"])] if document["left_out"] else []), *basis(whole, read)]
     return page(title, "study", hero, parts, {"stash2022": document})

@@ -9,9 +9,9 @@ from typing import Any
 from sim.report.page.bars import bar, named_bars, stall_key, stall_pieces
 from sim.report.page.basis import basis
 from sim.report.page.chart import Axis, Point, axis, chart, linear_axis
-from sim.report.page.frame import Part, page
+from sim.report.page.frame import Part, outcome, page
 from sim.report.page.markup import Child, Figures, Html, bullets, details, section, table, tag, tiles
-from sim.report.page.words import as_money, as_number, as_plain, as_rate, as_time, counted, unbroken
+from sim.report.page.words import as_money, as_number, as_plain, as_rate, as_time, counted
 from sim.study.descriptions import Descriptions
 
 _BARS = 40
@@ -32,10 +32,7 @@ def sweep_page(document: Mapping[str, Any], read: Descriptions | None = None) ->
     rows = [whole.inside(f"rows/{place}") for place in range(len(document["rows"]))]
     title = f"{document['workload']} on {document['hardware']}: {counted(document['points'], 'point')}"
     set_up = f"varied: {', '.join(document['varied'])}{_fixed(document)}"
-    hero = tag(
-        "div", tag("h1", title), tag("p", unbroken(verdict_of(document)), class_="verdict"), tag("p", set_up, class_="set-up"),
-        _tiles(whole), class_="hero", id="result",
-    )  # fmt: skip
+    hero = outcome(title, verdict_of(document), set_up, _tiles(whole))
     parts = [part for place, key in enumerate(document["varied"]) if (part := _over(rows, key, place))]
     parts += [_steps(rows), _table(rows, document["varied"])] if rows else []
     parts += [_left_out(document["left_out"])] if document["left_out"] else []

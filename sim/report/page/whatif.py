@@ -7,9 +7,9 @@ from typing import Any
 
 from sim.report.page.bars import named_bars
 from sim.report.page.basis import basis
-from sim.report.page.frame import Part, page
+from sim.report.page.frame import Part, outcome, page
 from sim.report.page.markup import Child, Figures, Html, joined, noted, section, table, tag, tiles
-from sim.report.page.words import as_money, as_price, as_time, counted, unbroken
+from sim.report.page.words import as_money, as_price, as_time, counted
 from sim.report.whatif import LABELS, NAMES, matters
 from sim.study.descriptions import Descriptions
 
@@ -20,23 +20,13 @@ def whatif_page(document: Mapping[str, Any], read: Descriptions | None = None) -
     """Return the page of a what-if's *document*, with the inputs that were *read* for it."""
     whole = Figures(document, "whatif")
     rows = [whole.inside(f"resources/{place}") for place, row in enumerate(document["resources"]) if matters(row)]
-    head = tag("h1", f"{document['workload']} on {document['hardware']}: what if?")
     nodes, gpus = document["nodes"], document["gpus"]
     set_up = (
         f"{counted(gpus, 'GPU')} on {counted(nodes, 'node')}, {document['batch_per_gpu']} samples per GPU, "
         f"{document['precision']}, {document['stack']}"
     )
-    verdict = tag("p", unbroken(verdict_of(whole, rows)), class_="verdict")
-    hero = tag(
-        "div",
-        head,
-        verdict,
-        tag("p", set_up, class_="set-up"),
-        _tiles(whole),
-        noted("Beware", document["warnings"]),
-        class_="hero",
-        id="result",
-    )
+    title = f"{document['workload']} on {document['hardware']}: what if?"
+    hero = outcome(title, verdict_of(whole, rows), set_up, _tiles(whole), noted("Beware", document["warnings"]))
     parts = [_ranking(whole, rows, [NAMES[row["resource"]] for row in document["resources"] if not matters(row)])]
     parts += [*([_worth(rows)] if rows else []), *basis(whole, read)]
     return page(f"{document['workload']} on {document['hardware']}: what if", "what-if", hero, parts, {"whatif": document})
