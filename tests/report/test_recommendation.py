@@ -10,8 +10,8 @@ from sim.report.recommendation import SHOWN, recommendation_document, recommenda
 from sim.study.recommend import Budget, Candidate, Recommendation
 
 DOCUMENT = {
-    "hardware": "p3.2xlarge", "workload": "w", "nodes": 2, "gpus": 2, "step_time_s": 0.1, "expected_error": None, "assumptions": ["all of it"],
-    "warnings": [], "seed": 0, "inputs_sha256": {"hardware": "f00"},
+    "hardware": "p3.2xlarge", "workload": "w", "nodes": 2, "gpus": 2, "step_time_s": 0.1, "expected_error": None,
+    "assumptions": ["all of it"], "warnings": [], "seed": 0, "inputs_sha256": {"hardware": "f00"},
 }  # fmt: skip
 BEST = Candidate(
     "p3.2xlarge", 2, "spot", DOCUMENT, 3.0, WholeJob(60.0, 1000.0, 2000.0, 0.0, 5.0, 35.0),
