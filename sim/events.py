@@ -8,9 +8,10 @@ somebody else's work, and `sim.analysis.stalls` blames what that work itself was
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 
@@ -136,6 +137,15 @@ class EventLog:
         if rank in self.waiting_since:
             raise RuntimeError(f"rank {rank} waits for {self.waiting_since[rank][0]} already")
         return _Waiting(self, rank, cause, resource, ident)
+
+    def interrupt(self, pauses: Sequence[tuple[float, float]], cause: Cause) -> list[tuple[float, float]]:
+        """Turn *pauses* (s) in the wait recorded last into waits for *cause*; return what is left of it."""
+        whole, left = self.waits.pop(), []
+        for number, (t0, t1) in enumerate(pairwise([whole.t0, *(time for pause in pauses for time in pause), whole.t1])):
+            if t1 > t0:
+                self.waits.append(Wait(whole.rank, cause, "", -1, t0, t1) if number % 2 else whole._replace(t0=t0, t1=t1))
+                left += [] if number % 2 else [(t0, t1)]
+        return left
 
     def did(
         self,

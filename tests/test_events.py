@@ -87,6 +87,17 @@ def test_work_ends_now_or_when_told(log, clock):
     ]
 
 
+def test_a_wait_is_for_something_else_in_its_pauses(log, clock):
+    """By hand: of 6 s of compute the third and the last second stand still."""
+    with log.waiting(0, Cause.COMPUTE, "gpu 0"):
+        clock.now += 6.0
+    end = clock.now
+    assert log.interrupt([(end - 4, end - 3), (end - 1, end)], Cause.GRADIENT) == [(end - 6, end - 4), (end - 3, end - 1)]
+    assert [(wait.cause, wait.t1 - wait.t0) for wait in log.waits] == [
+        (Cause.COMPUTE, 2.0), (Cause.GRADIENT, 1.0), (Cause.COMPUTE, 2.0), (Cause.GRADIENT, 1.0),
+    ]  # fmt: skip
+
+
 @given(st.lists(st.tuples(st.sampled_from(list(Cause)), st.sampled_from([0.0, 0.5, 1.0]) | st.floats(0.01, 10)), max_size=20))
 def test_waits_one_after_another_tile_the_time(blocks):
     """Conservation: a rank that does nothing but wait has waited for all the time there was, without gap or overlap."""

@@ -3,7 +3,7 @@
 Collectives take multiprocessors and memory bandwidth: compute beside them is slower by the stack's ``overlap_slowdown``. cuDNN's persistent
 kernels of BatchNorm do not end at all before the collective does: their blocks wait for each other, and for those that have no place on the
 GPU (PyTorch issue 80259; NVIDIA/nccl issues 338 and 661, where such a kernel takes 4 to 8 ms in place of 2). Compute goes on until it
-comes to one of them, and stands still. Limits: ranks that wait inside a collective for slower ones are not held up by it yet.
+comes to one of them, and stands still: waiting for the exchange, not computing. Limits: ranks that wait inside a collective for slower ones are not held up by it yet.
 """
 
 from __future__ import annotations
@@ -45,11 +45,15 @@ class LiveGpu:
         self._stands = False
         self._changes = 0
         self._current: Activity | None = None
+        self._since = 0.0
+        self.stood: list[tuple[float, float]] = []
+        """From when to when (s) the present work stood still."""
 
     def compute(self, duration: float) -> Activity:
         """Begin *duration* seconds of work at full speed."""
         if not self.slows and not self._usage:
             return self._network.start_alone(self._name, duration)
+        self.stood, self._since = [], self._network.env.now
         self._current = self._network.start(self._name, duration, self._usage, cap=self._speed(), weight=self._weight)
         return self._current
 
@@ -60,6 +64,8 @@ class LiveGpu:
 
     def communicating(self, active: bool) -> None:
         """Tell whether a collective runs beside the compute from now on."""
+        if self._stands:
+            self.stood.append((self._since, self._network.env.now))
         self._communicating, self._stands = active, False
         self._changes += 1
         if active and self._patience < math.inf:
@@ -71,7 +77,7 @@ class LiveGpu:
     def _stand(self, change: int) -> None:
         """Stand still from now on, unless the collective meant by *change* has ended."""
         if change == self._changes:
-            self._stands = True
+            self._stands, self._since = True, self._network.env.now
             self._changed()
 
     def _changed(self) -> None:

@@ -73,7 +73,9 @@ class Rank:
         if segment.compute > 0:
             with self.log.waiting(self.index, Cause.COMPUTE, self.gpu_name):
                 yield self.gpu.compute(segment.compute * (self._pace.speed if name in _DIFFERS else 1.0)).done
-            self.log.did(self.index, "gpu", name, Cause.COMPUTE, start, self.gpu_name, segment.bucket)
+            stood = self.gpu.stood
+            for begun, end in self.log.interrupt(stood, Cause.GRADIENT) if stood else [(start, None)]:
+                self.log.did(self.index, "gpu", name, Cause.COMPUTE, begun, self.gpu_name, segment.bucket, end=end)
         self._worked += segment.compute
         if segment.bucket >= 0:
             self.exchange.gradient_ready(self.index, segment.bucket, self._pace.lag * self._worked)

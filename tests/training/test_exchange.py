@@ -204,6 +204,23 @@ def test_compute_slows_beside_a_collective():
     assert slowed.stalls[Cause.INTERCONNECT] == 0
 
 
+def test_compute_stands_still_at_persistent_norms_beside_a_collective():
+    """Closed form: of 15 ms of exchange beside backward shows what comes after half a 20th of it, as far as one of its 20 norms is away."""
+    norms = [layer(0, 0, 1, op="norm")] * 20
+    layers = [layer(0.1, 0.2, 1), layer(0, 0, 1, op="conv"), *norms, layer(0.01, 0.02, 2_500_000)]
+    free, held = (run(machine(4, nvlink=1e9), half_precision(layers, {"persistent_norms": held})).jobs[0].warm for held in (False, True))
+    compute = free.stalls[Cause.COMPUTE]
+    assert held.stalls[Cause.COMPUTE] == pytest.approx(compute)
+    shown = held.stalls[Cause.INTERCONNECT] - free.stalls[Cause.INTERCONNECT]
+    assert shown == pytest.approx(15e-3 - 2 / 3 * compute / 20 / 2, rel=0.02)
+    assert sum(held.stalls.values()) == pytest.approx(held.step_time)
+
+
+def half_precision(layers, stack):
+    workload = toy_workload(layers, buffers=1e3, stack=stack)
+    return workload.model_copy(update={"training": workload.training.model_copy(update={"precision": "amp_fp16"})})
+
+
 def test_buffers_are_broadcast_before_backward():
     """Closed form: 1 MB of buffers passes three hops in pieces of 256 KiB, the most of which one is on each hop at once."""
     layers = [layer(0.1, 0.1, 1)]
