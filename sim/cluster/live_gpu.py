@@ -3,7 +3,8 @@
 Collectives take multiprocessors and memory bandwidth: compute beside them is slower by the stack's ``overlap_slowdown``. cuDNN's persistent
 kernels of BatchNorm do not end at all before the collective does: their blocks wait for each other, and for those that have no place on the
 GPU (PyTorch issue 80259; NVIDIA/nccl issues 338 and 661, where such a kernel takes 4 to 8 ms in place of 2). Compute goes on until it
-comes to one of them, and stands still: waiting for the exchange, not computing. Limits: ranks that wait inside a collective for slower ones are not held up by it yet.
+comes to one of them, and stands still: waiting for the exchange, not computing. Limits: ranks that wait inside a collective for slower
+ones are not held up by it yet.
 """
 
 from __future__ import annotations
