@@ -67,9 +67,7 @@ _COMPUTES: Final = (COMPUTE, DISTRIBUTED, JOB_LOSS)
 """Parameters of compute, not of the network."""
 _SLOWER: Final = {"efficiency": -1.0, "total": -1.0, "pair": -1.0, "latency": 1.0}
 """In which direction a constant of the network makes it slow."""
-UNEXPLAINED: Final = 2.0 * LEAST_NOISE
-"""Spread of residuals from which other ways of traffic than the one described are tried."""
-UNTOLD: Final = Scatter(UNEXPLAINED)
+UNTOLD: Final = Scatter(2.0 * LEAST_NOISE)
 """What steps are taken to scatter by where no row tells."""
 ENOUGH: Final = 0.95
 """Share of the variance of predictions that the directions simulated for intervals must carry."""
@@ -148,15 +146,18 @@ def prior_model(compute: ComputeScale, asked: Sequence[Question], way: str = AS_
 def fit_model(compute: ComputeScale, rows: Sequence[Question], asked: Sequence[Question], evaluator: Evaluator) -> Model:
     """Return the model that explains the network *rows* best; *asked* are all runs it will be asked about.
 
-    Where the machine as described leaves much unexplained, the other ways that its traffic may take are fitted as well, and the most
-    probable is kept.
+    The other ways that its traffic may take are fitted as well, unless they could not be more probable even if they explained all with
+    no constant moved, and the most probable is kept.
     """
     rows = _thinned(rows)
     model, doubt = _fitted(prior_model(compute, asked), rows, evaluator)
-    if not rows or _typical(model.noise, rows) < UNEXPLAINED:
+    if not rows:
         return model
     found = [(doubt, model)]
+    least = len(rows) * math.log(LEAST_NOISE)  # of a way that explains all with no constant moved
     for way in other_ways(rows):
+        if least + DOUBT[way] >= min(known for known, _ in found):
+            continue
         other, doubt = _fitted(prior_model(compute, asked, way), rows, evaluator)
         found.append((doubt + DOUBT[way], other))
     return min(found, key=lambda pair: pair[0])[1]

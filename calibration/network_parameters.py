@@ -220,6 +220,7 @@ def _moved_transport(transport: Transport, moves: Mapping[str, float], launch: f
         update={
             "efficiency": tuple((size, share * efficiency) for size, share in transport.efficiency),
             **{name: _scaled(getattr(transport, name), latency) for name in ("hop_latency", "hop_latency_ll")},
+            "channel_cap": _scaled(transport.channel_cap, efficiency),
             "launch": transport.launch * math.exp(launch),
             "total_efficiency": min(1.0, transport.total_efficiency * math.exp(moves.get("total", 0.0))),
         }

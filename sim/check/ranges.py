@@ -40,6 +40,7 @@ RANGES: Final[dict[type[Spec], dict[str, Bounds]]] = {
         "hop_latency": ("0 s", "1 s"),
         "launch": ("0 s", "1 s"),
         "flow_cap": ("1 Mbps", "10 Tbps"),
+        "channel_cap": ("1 MB/s", "10 TB/s"),
         "flows": (1, 1024),
         "total_efficiency": (0.01, 1),
         "cpu_time_per_byte": ("0 s/GB", "1000 s/GB"),
@@ -51,7 +52,7 @@ RANGES: Final[dict[type[Spec], dict[str, Bounds]]] = {
         "memory_bandwidth": ("1 GB/s", "10 TB/s"),
     },
     hw.Host: {"sockets": (1, 64), "physical_cores": (1, 10_000), "vcpus": (1, 10_000), "memory": ("1 GiB", "64 TiB")},
-    hw.Topology: {"host_bridge_bandwidth": ("100 MB/s", "10 TB/s")},
+    hw.Topology: {"host_bridge_bandwidth": ("100 MB/s", "10 TB/s"), "socket_copy_bandwidth": ("100 MB/s", "10 TB/s")},
     hw.NvLink: {"pairs": (1, 100), "switch_links": (0, 100)},
     hw.Nic: {"count": (1, 64), "bandwidth": ("10 Mbps", "10 Tbps"), "nccl_plugin_latency": ("0 s", "1 s")},
     hw.Volume: {

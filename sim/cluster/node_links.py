@@ -15,7 +15,7 @@ from sim.spec.yaml import SpecError
 
 Tier = Literal["interconnect", "network"]
 
-_RESERVED = re.compile(r"(gpu|nic|socket|dram|bridge)\d+|nvswitch|net|.*>.*")
+_RESERVED = re.compile(r"(gpu|nic|socket|dram|bridge)\d+|copies\d+to\d+|nvswitch|net|.*>.*")
 
 
 class TopologyError(SpecError):
@@ -147,7 +147,13 @@ def _socket_links(node: Node) -> list[NodeLink]:
         for other in range(index):
             between = f"socket link {cpu.socket_link.name} {other}-{index}"
             links += _both(f"socket{other}", f"socket{index}", _delivered(cpu.socket_link), "interconnect", between)
+            links += [_copies(node.topology, *way) for way in ((other, index), (index, other)) if node.topology.socket_copy_bandwidth]
     return links
+
+
+def _copies(topology: Topology, src: int, dst: int) -> NodeLink:
+    what = f"copies from socket {src} to the memory of socket {dst}"
+    return NodeLink(f"copies{src}to{dst}", topology.socket_copy_bandwidth or 0.0, "interconnect", what)
 
 
 def _nic_links(node: Node) -> list[NodeLink]:

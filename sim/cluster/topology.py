@@ -1,10 +1,11 @@
 """Which links does a byte cross between two devices of a node? Fixed shortest routes on the node's directed link graph.
 
 Vertices are ``gpu0..``, the switches by name, ``nvswitch``, ``socket0..`` and ``nic0..``; links are named ``gpu0>gpu3``,
-``gpu0>plx0``, ``plx0>socket0``, ``socket0>socket1``, ``nic0>net``. The DRAM of a socket (``dram0``) and, where it is known to be
-narrow, its root complex (``bridge0``) are links too, shared by both directions. Path classes are those of NVIDIA/nccl
-`src/graph/topo.h`: NVL one NVLink hop, NVS through NVSwitch, PIX one PCIe switch, PXB several, PHB a host bridge, SYS the socket
-link. GPUs address each other up to ``topology.peer_to_peer``; beyond it the sender writes to the DRAM of the receiver's socket
+``gpu0>plx0``, ``plx0>socket0``, ``socket0>socket1``, ``nic0>net``. The DRAM of a socket (``dram0``) and, where they are known to be
+narrow, its root complex (``bridge0``) and the way of GPUs' copies to another socket's memory (``copies0to1``) are links too, the
+first two shared by both directions. Path classes are those of NVIDIA/nccl `src/graph/topo.h`: NVL one NVLink hop, NVS through
+NVSwitch, PIX one PCIe switch, PXB several, PHB a host bridge, SYS the socket link.
+GPUs address each other up to ``topology.peer_to_peer``; beyond it the sender writes to the DRAM of the receiver's socket
 and the receiver reads it, as NCCL's shared-memory transport does: two copies in series (`Route.stages`). So do the bytes for a NIC
 that may not address the GPU: one copy, and the card's own. How far the two overlap is the efficiency of ``host_transport``.
 
@@ -206,7 +207,7 @@ class NodeGraph:
         if self._is_peer(path_class) and not self.isolated:
             return Route((self._pcie_path(source, target),), path_class, self.node.peer_transport)
         home = self.socket_of(target)
-        stages = (self._to_memory(source, home), self._from_memory(target, home))
+        stages = (self._to_memory(source, home) + self._copies(source, home), self._from_memory(target, home))
         return Route(stages, path_class, self.node.host_transport, staged=True)
 
     def _is_peer(self, path_class: PathClass) -> bool:
@@ -242,6 +243,11 @@ class NodeGraph:
         if top == other:
             return self._bridge(top)
         return (*self._bridge(top), f"{top}>{other}", *self._bridge(other))
+
+    def _copies(self, device: str, socket: str) -> tuple[str, ...]:
+        """Return what all copies from the socket of *device* to the memory of *socket* share beside the socket link."""
+        name = f"copies{self.socket_of(device).removeprefix('socket')}to{socket.removeprefix('socket')}"
+        return (name,) if name in self.links else ()
 
     def _bridge(self, top: str) -> tuple[str, ...]:
         name = top.replace("socket", "bridge")

@@ -2,7 +2,8 @@
 
 `hardware/validated.json` is written by ``make validated`` from the measured runs that come with `calibration`: relative errors of
 step times predicted from the descriptions alone, as a run predicts them. The nearest group that was measured answers: the same GPU,
-network and stack; then GPU and network; then the network; then everything. More GPUs or nodes than measured extrapolate. Of ranks that
+network and stack; then GPU and network; then the network; then everything. GPUs of a node that cannot address each other, by its
+description, exchange through host memory, which is a network of its own. More GPUs or nodes than measured extrapolate. Of ranks that
 compute on processor cores only runs on the same processor answer: what was measured elsewhere, was measured on GPUs.
 """
 
@@ -11,8 +12,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import permutations
 from typing import Any
 
+from sim.cluster.topology import node_graph
 from sim.simulate import Run
 from sim.spec.catalogue import roots
 from sim.spec.hardware import Node
@@ -34,9 +37,12 @@ def traffic(node: Node, job: Job) -> str:
         return "one GPU"
     if len(job.placement) > 1:
         return f"{node.nic.transport.name} between nodes"
-    if node.nvlink is not None:
+    if node.topology.isolated == "nic":
+        return f"{node.nic.transport.name} inside a node"
+    if node.topology.isolated == "none" and node.nvlink is not None:
         return "NVLink"
-    return "PCIe"
+    graph = node_graph(node)
+    return "host memory" if any(graph.route(*pair).staged for pair in permutations(job.placement[0].gpus, 2)) else "PCIe"
 
 
 def expected_error(run: Run, number: int) -> dict[str, Any] | None:

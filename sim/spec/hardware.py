@@ -113,6 +113,8 @@ class Transport(Spec):
     """Most that one flow can carry, whatever the line rate."""
     flows: Count = 1
     """Flows that one connection opens side by side."""
+    channel_cap: Bandwidth | None = None
+    """Most that the thread block of one channel moves, sending or receiving; it does all it has to in a ring one after another."""
     total_efficiency: Fraction = 1.0
     """Share of the line rate that all flows together can carry."""
     cpu_time_per_byte: TimePerByte = 0.0
@@ -195,6 +197,8 @@ class Topology(Spec):
     what they exchange goes through host memory, or out of a NIC and back in (loopback)."""
     host_bridge_bandwidth: Bandwidth | None = None
     """What one socket's root complex relays in all, where that is known to be less than the sum of its ports."""
+    socket_copy_bandwidth: Bandwidth | None = None
+    """What GPUs of one socket copy to the memory of another in all, where that is known to be less than the socket link carries."""
     source: Source
 
 

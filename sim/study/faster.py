@@ -62,6 +62,7 @@ def _transport(transport: Transport, factor: float) -> Transport:
             "hop_latency_ll": None if transport.hop_latency_ll is None else transport.hop_latency_ll / factor,
             "launch": transport.launch / factor,
             "flow_cap": _times(transport.flow_cap, factor),
+            "channel_cap": _times(transport.channel_cap, factor),
             "total_efficiency": transport.total_efficiency * factor,
         }
     )
@@ -97,6 +98,7 @@ def _pcie(node: Node, factor: float) -> Node:
                 switch.model_copy(update={"link": _link(switch.link, factor)}) if switch.link else switch for switch in of_node.switches
             ),
             "host_bridge_bandwidth": _times(of_node.host_bridge_bandwidth, factor),
+            "socket_copy_bandwidth": _times(of_node.socket_copy_bandwidth, factor),
         }
     )
     cpu = node.host.cpu

@@ -175,6 +175,18 @@ def test_a_narrow_host_bridge_is_crossed_by_all_that_passes_the_socket():
     assert graph.to_nic(0, 0).links.count("bridge0") == 2  # in from the GPU, out to the card
 
 
+def test_what_copies_to_another_socket_share_is_crossed_by_them_alone():
+    """By hand: the sender writes to the receiver's memory, so only that half of a copy crosses, and peers do not copy."""
+    sockets = ({"gpus": (0, 1), "nics": (0,)}, {"gpus": (2,)})
+    topology = {"sockets": sockets, "peer_to_peer": "none", "socket_copy_bandwidth": "3 GB/s"}
+    graph = node_graph(machines.node(3, topology))
+    assert {name: link.capacity for name, link in graph.links.items() if "copies" in name} == {"copies0to1": 3e9, "copies1to0": 3e9}
+    assert graph.route(0, 2).stages == (("gpu0>socket0", "socket0>socket1", "dram1", "copies0to1"), ("dram1", "socket1>gpu2"))
+    assert "copies0to1" not in graph.route(0, 1).links
+    peers = node_graph(machines.node(3, topology | {"peer_to_peer": "sys"}))
+    assert not any("copies" in link for link in peers.route(0, 2).links)
+
+
 @pytest.mark.parametrize(
     ("link", "words"),
     [

@@ -54,6 +54,19 @@ SCENARIOS = (
         nodes=2,
     ),
     Scenario(
+        "p2.16xlarge",
+        "alexnet",
+        (
+            "node.topology.peer_to_peer=none", "node.topology.socket_copy_bandwidth=1 GB/s", "node.host_transport.channel_cap=10 GB/s",
+            "training.stack.strategy=flat", *_SYNTHETIC,
+        ),
+    ),
+    Scenario(
+        "p2.8xlarge",
+        "alexnet",
+        ("node.host_transport.channel_cap=100 MB/s", "training.stack.strategy=flat", *_SYNTHETIC),
+    ),
+    Scenario(
         "p3.2xlarge",
         "alexnet",
         (

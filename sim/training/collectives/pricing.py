@@ -22,7 +22,7 @@ from sim.training.collectives.channels import Hop
 from sim.training.collectives.layout import Layout
 from sim.training.collectives.recurrence import ring_time
 from sim.training.collectives.spans import Priced, Span, heads, held, traffic_of
-from sim.training.collectives.traffic import Cost, Edge, Part, Traffic, latency_of, outward
+from sim.training.collectives.traffic import Cost, Edge, Pace, Part, Traffic, latency_of, outward
 from sim.training.collectives.tree import depth
 
 ROUNDS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}
@@ -44,6 +44,8 @@ def cost(layout: Layout, op: str, algorithm: str, protocol: str, nbytes: float, 
     if algorithm not in PRICES:
         raise SpecError(f"'{algorithm}' is no algorithm; write one of {', '.join(PRICES)}")
     found = PRICES[algorithm](layout, op, protocol, nbytes)
+    if algorithm == "Ring":
+        found = _by_thread_blocks(found, layout, op, nbytes, channels)
     launch = max(part.channels.launch for part in layout.parts)
     load = found.traffic.load(found.chunk, protocol)
     cap = found.volume / found.time
@@ -120,8 +122,29 @@ def _ring(layout: Layout, op: str, protocol: str, nbytes: float) -> Priced:
         hops = [_through_switches(layout, ring, *own, chunk / across.rate) for ring, own in zip(_different(layout), hops, strict=True)]
         slowest.append(across)
     times = [ring_time(*ring, steps) for ring in set(hops)]  # many are alike
-    slow = min(slowest)
-    return Priced(steps * chunk, max(times).total, chunk, slow, traffic, latency_of(layout.rings[0]))
+    return Priced(steps * chunk, max(times).total, chunk, min(slowest), traffic, latency_of(layout.rings[0]))
+
+
+def _by_thread_blocks(found: Priced, layout: Layout, op: str, nbytes: float, channels: int) -> Priced:
+    """Return *found* of a ring, or what the thread blocks of *channels* channels take where that is longer."""
+    slowest = _thread_block(layout)
+    if op not in ROUNDS or slowest is None:
+        return found
+    # NVIDIA/nccl src/device/all_reduce.h: a block sends the first chunk, receives and sends at once the others, and receives the last
+    chunks = ROUNDS[op] * (layout.ranks - 1) + 1
+    time = chunks * nbytes / layout.ranks / channels / slowest.rate
+    return found if time <= found.time else found._replace(time=time, slowest=slowest._replace(rate=found.volume / time))
+
+
+@lru_cache(maxsize=64)
+def _thread_block(layout: Layout) -> Pace | None:
+    """Return what the slowest thread block of a ring moves (bytes/s); None where links alone count."""
+    hops = (hop for ring in _different(layout) for edge in ring for _, hop in edge.hops)
+    caps = [(cap, hop.transport.name) for hop in hops if (cap := hop.transport.channel_cap) is not None]
+    if not caps:
+        return None
+    cap, name = min(caps)
+    return Pace(cap, Cause.INTERCONNECT, f"the thread block of each channel ({name})")
 
 
 _LONGEST = 1024

@@ -159,6 +159,20 @@ def test_each_tree_has_one_of_two_connections_of_many_sockets(flows, faster):
     assert cost(toys, 1e9, "Ring").alone / cost(toys, 1e9, "Tree").alone == pytest.approx(faster, rel=0.01)
 
 
+@pytest.mark.parametrize("gpus", [2, 4, 8])
+@pytest.mark.parametrize("channels", [1, 2, 4])
+def test_thread_blocks_of_channels_move_chunk_after_chunk(gpus, channels):
+    """By hand (NVIDIA/nccl all_reduce.h): of n chunks a block sends one, passes 2n-3 on, and receives one."""
+    rates = {"pcie": 1e12, "wiring": "pcie", "peer_to_peer": "none"}
+    capped = Rig(machine(gpus, host={"channel_cap": "1 GB/s"}, **rates)).plan.cost_of(1e9, "Ring", "Simple", channels)
+    assert capped.alone == pytest.approx((2 * gpus - 1) / gpus / channels)
+    assert "thread block" in capped.bottleneck
+    free, wide = (
+        Rig(machine(gpus, host=host, **rates)).plan.cost_of(1e9, "Ring", "Simple", channels) for host in ({}, {"channel_cap": "5 TB/s"})
+    )
+    assert wide == free
+
+
 def test_trees_beat_rings_at_small_sizes_and_pipeline_at_large_ones():
     """Many nodes: log N against N latencies below 1 MB; above, a tree sends 2 S through a port where a ring sends 2(n-1)/n S."""
     toys = machine(1, 32, nic=12.5e9, network_latency=1e-5, pcie=1e15)
