@@ -20,7 +20,7 @@ latency            0.7    TCP 31 to 105 us (zarzen/nccl-tests, MG-WFBP) and 200 
 launch             0.7    12 to 100 us over the transport classes
 spread             1.0    0.3 % (compute_cv) on machines of NVIDIA's own, 1 to 3 % in the sets of Pollux and Sia
 distributed        0.03   what GPUs lose beside others (clocks, power, hosts): 0 to 5 % from one GPU to two in the sets of Lambda; its
-                          prior is about the usual loss, 1.2 %
+                          prior is about the usual loss, 0.75 %
 =================  =====  ==========================================================================================
 """
 
@@ -75,9 +75,9 @@ EVERYWHERE: Final = ""
 
 DISTRIBUTED: Final = "distributed"
 """Layer times beside other GPUs over those of one GPU by itself, where only the latter were measured, beyond the usual loss."""
-USUAL_LOSS: Final = 0.012
-"""Logarithm by which they are usually longer: median over 24 clusters of how much longer ``network`` rows that wait for the exchange under
-3 % take than predicted from one GPU (Lambda, DLPerf, TensorFlow's page; 22 of them lose, most of NVIDIA's own machines 0.2 to 1.5 %).
+USUAL_LOSS: Final = 0.0075
+"""Logarithm by which they are usually longer: median over 23 clusters of how much longer ``network`` rows that wait for the exchange under
+3 % take than predicted from one GPU (Lambda, DLPerf, TensorFlow's page; 19 of them lose, most of NVIDIA's own machines 0.3 to 1.5 %).
 No prediction row was used."""
 
 
