@@ -242,13 +242,6 @@ def _maximum(
     return moved @ units, widened(noise, misses(moved), steps), np.linalg.inv(slope.T @ slope)
 
 
-def _typical(noise: Scatter, rows: Sequence[Question]) -> float:
-    """Return the root mean square of the standard deviation of log step times over *rows*."""
-    import numpy as np
-
-    return float(np.sqrt(np.mean(noise.of(np.array([row.step_time for row in rows])) ** 2)))
-
-
 def _weights(rows: Sequence[Question]) -> list[float]:
     """Return the weight of each row, one on average, such that all workloads have the same in all."""
     counts = Counter(row.record.workload for row in rows)
