@@ -9,9 +9,10 @@ TORCHVISION ?= torchvision==0.15.2
 VENV := .venv
 BIN := $(VENV)/bin
 ORACLES := $(VENV)/oracles
-INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# What is never imported need not be compiled, and of torch and its kin that is most.
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 
-.PHONY: run test check oracles readme validated bench clean
+.PHONY: run test check style types imports spelling oracles readme validated bench clean
 .DEFAULT_GOAL := run
 
 run: $(VENV)/.run
@@ -20,11 +21,21 @@ run: $(VENV)/.run
 test: check
 	$(BIN)/python -m pytest --benchmark-disable --numprocesses auto --dist loadgroup --no-loadscope-reorder
 
+# Types take as long as the others together, on one core: side by side with them.
 check: $(VENV)/.dev
+	@$(MAKE) --no-print-directory --jobs 2 types style imports spelling
+
+types: $(VENV)/.dev
+	$(BIN)/mypy
+
+style: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+
+imports: $(VENV)/.dev
 	$(BIN)/lint-imports --no-logo
+
+spelling: $(VENV)/.dev
 	$(BIN)/codespell
 
 # Installs the programs that some tests compare with and that `make test` does without, and runs those tests; `make test` finds
@@ -64,8 +75,8 @@ $(VENV)/.oracles: $(VENV)/.dev $(ORACLES)/.installed
 
 $(ORACLES)/.installed: | $(BIN)/python
 	$(BIN)/python -m venv $(ORACLES)
-	$(ORACLES)/bin/python -m pip install --quiet --disable-pip-version-check 'pandas<3' networkx plotly psutil pydot pyyaml
-	$(ORACLES)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps HolisticTraceAnalysis==0.5.0
+	$(ORACLES)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile 'pandas<3' networkx plotly psutil pydot pyyaml
+	$(ORACLES)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps HolisticTraceAnalysis==0.5.0
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml | $(BIN)/python
