@@ -7,8 +7,9 @@ row tells get one factor on their layer times each, fitted along; so do, with a 
 of a row has a relative part, and one in seconds where the rows show it (`calibration.scatter`).
 
 The covariance of the result is that of the linearised problem (Bishop, Pattern Recognition and Machine Learning, 2006, section
-4.4), so a prediction's interval is ``exp(+-1.96 sqrt(J C J' + noise^2 + (FORM x exposed)^2))`` around it, *exposed* being the share of
-the step that waits for the exchange: what no constant mends is wrong in proportion to it.
+4.4), so a prediction's interval is ``exp(+-1.96 sqrt(J C J' + noise^2 + (FORM x exposed)^2 + (SPREAD x straggler)^2))`` around it,
+*exposed* being the share of the step that waits for the exchange, *straggler* of that for the slowest rank: what no constant mends is wrong
+in proportion to them.
 """
 
 from __future__ import annotations
@@ -75,6 +76,11 @@ FORM: Final = 0.25
 """Relative standard deviation of exposed communication beyond what the constants leave open: estimate (the least with which 90 % of the
 truth lies in 95 % intervals, one vote for each of 42 clusters of Pollux, Sia, Lambda, DLPerf, MLPerf and others; chosen without a cluster,
 in turn for each, it is 0.2 to 0.3, and 90 % of the rows of those left out lie inside; errors have longer tails than a normal's)."""
+SPREAD: Final = 1.0
+"""Relative standard deviation of the wait for the slowest rank beyond what the constants leave open. A cluster has one spread, its jobs
+differ: where little is exchanged, as on 2 GPUs of a node, Pollux's ResNet-50 waits 0.3 to 1.6 % of its compute, ResNet-18 on small images
+0.1 % (petuum/adaptdl, placement 2; the rows that calibrate). Estimate (the middle of such factors is known to about itself; that something
+of the kind was missing showed on prediction rows of siasosp23/artifacts, of which 73 to 87 % lay in 95 % intervals)."""
 LAYER_MODEL: Final = 0.15
 """Relative standard deviation of layer times that no run tells: 90 % of images on a chip left out of the fit lie within 26 to 36 %, of
 language models within 26 %, medians 11 to 13 % (`calibration.compute` on calibration/records/single_gpu.csv)."""
@@ -275,11 +281,11 @@ def predictions(model: Model, asked: Sequence[Question], evaluator: Evaluator) -
 
 def _doubt(model: Model, asked: Question, found: Prediction) -> float:
     """Return the relative standard deviation that no parameter carries: of the network's form, of layer times never measured like this."""
-    exposed = max(0.0, found.exposed) / found.step
+    exposed, straggler = max(0.0, found.exposed) / found.step, found.straggler / found.step
     unknown = 0.0 if model.knows_compute(asked) else LAYER_MODEL
     if model.compute.joins_others(asked) and not model.has_own(asked):
         unknown = UNSEEN
-    return math.hypot(FORM * exposed, unknown * (1.0 - exposed))
+    return math.hypot(FORM * exposed, SPREAD * straggler, unknown * (1.0 - exposed))
 
 
 def _directions(model: Model, asked: Sequence[Question], evaluator: Evaluator) -> np.ndarray:

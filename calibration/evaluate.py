@@ -27,11 +27,12 @@ FEW: Final = 24
 
 
 class Prediction(NamedTuple):
-    """Seconds of one step, of which waiting for the exchange (straggler included), and for input."""
+    """Seconds of one step, of which waiting for the exchange (straggler included), and for input; of the first, for the slowest rank."""
 
     step: float
     exposed: float
     input: float
+    straggler: float = 0.0
 
     @property
     def compute(self) -> float:
@@ -54,7 +55,8 @@ def predict(asked: Question, compute_scale: float = 1.0, factors: Factors = ()) 
 
 def _outcome(epoch: Epoch) -> Prediction:
     waits = {cause: epoch.stalls.get(cause, 0.0) for cause in (*SYNC, *INPUT)}
-    return Prediction(epoch.step_time, sum(waits[cause] for cause in SYNC), sum(waits[cause] for cause in INPUT))
+    exposed, missing = (sum(waits[cause] for cause in causes) for causes in (SYNC, INPUT))
+    return Prediction(epoch.step_time, exposed, missing, waits[Cause.STRAGGLER])
 
 
 @dataclass

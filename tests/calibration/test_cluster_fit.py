@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from calibration.cluster_fit import LAYER_MODEL, UNSEEN, fit_model, predictions, prior_model
+from calibration.cluster_fit import FORM, LAYER_MODEL, SPREAD, UNEXPLAINED, UNSEEN, fit_model, predictions, prior_model
 from calibration.compute_scale import ComputeScale, group_keys, measured_scale
 from calibration.evaluate import Evaluator, Prediction, predict
 from calibration.network_parameters import AS_DESCRIBED, LOOPBACK, STAGED, USUAL_LOSS, Parameter, parameters_of, way_taken, with_factors
@@ -130,6 +130,21 @@ def test_intervals_of_predictions_hold_the_truth_in_19_of_20_cases(monkeypatch: 
         truth = (1.0 + slow * unseen.batch / 8) * math.exp(generator.normal(0.0, 0.05))
         held += abs(math.log(found.step / truth)) <= 1.96 * spread
     assert 0.90 <= held / 300 <= 0.99
+
+
+class Late:
+    """Stands for the simulator: a tenth of each step is a wait for the slowest rank."""
+
+    def all(self, cases):
+        return [Prediction(1.0, 0.1, 0.0, straggler=0.1) for _ in cases]
+
+
+def test_waits_for_the_slowest_rank_are_as_unsure_as_they_are_long() -> None:
+    """By hand: in quadrature with the scatter of steps and the form of what is exposed, and nothing else, as no constant moves a step."""
+    row = question(record(placement="1+1", batch_per_gpu=8))
+    model = prior_model(ComputeScale({key: [(8, 1.0)] for key in group_keys(row)}), [row])
+    ((_, spread),) = predictions(model, [row], Late())  # type: ignore[arg-type]
+    assert spread == pytest.approx(math.sqrt(UNEXPLAINED**2 + (FORM * 0.1) ** 2 + (SPREAD * 0.1) ** 2))
 
 
 def _measured(asked: Question, step: float) -> Question:
