@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 from sim.analysis.cost import Market, price
 from sim.analysis.transient import lifetimes_of
@@ -113,49 +113,71 @@ def recommend(
 
     Spot machines live *mean_lifetime* (a time such as ``20 h``) on average, at random; without it, as was measured, if it was.
     """
-    mean = None if mean_lifetime is None else mean_seconds(mean_lifetime)
     if (budget.time is None) == (budget.money is None):
         raise SpecError("--budget-hours or --budget-usd: write one of the two")
     if plan.time is not None and budget.time is not None:
         raise SpecError("--hours and --budget-hours: a job of so many hours takes them; write --budget-usd, or --epochs")
+    mean = None if mean_lifetime is None else mean_seconds(mean_lifetime)
+    there = _gathered(scenario, rows, plan, markets, mean)
+    allowed = sorted(filter(budget.allows, there.candidates), key=budget.prefers)
+    others = sorted((found for found in there.candidates if not budget.allows(found)), key=budget.excess)
+    best, runner_up = (*allowed, None, None)[:2]
+    near = None if best else next(iter(others), None)
+    notes = [nearest_that_runs(scenario, there.left_out)]
+    if any(row.document is not None for row in rows):
+        of_markets = _of_markets(there.candidates, markets, there.unmeasured)
+        notes = [*_notes(plan, budget, allowed, others, mean), *of_markets, *_of_nodes(rows)]
+    return Recommendation(plan, budget, best, runner_up, near, [*allowed, *others], there.left_out, notes, there.machines, markets)
+
+
+class _Gathered(NamedTuple):
+    """What can be rented, what cannot and why, by name, and whose lives on the spot market nobody has measured."""
+
+    candidates: list[Candidate]
+    left_out: dict[str, str]
+    unmeasured: set[str]
+    machines: dict[str, Hardware]
+
+
+def _gathered(scenario: Scenario, rows: Sequence[Row], plan: Plan, markets: Sequence[Market], mean: float | None) -> _Gathered:
+    """Return the candidates that *rows* make on *markets*; spot machines live *mean* seconds, or as was measured if that is None."""
     for_hardware, for_workload = sorted_overrides(scenario)
     workload = load_workload(scenario.workload, for_workload).spec
-    candidates: list[Candidate] = []
-    left_out: dict[str, str] = {}
-    unmeasured: set[str] = set()
-    known: dict[str, Hardware] = {}
+    there = _Gathered([], {}, set(), {})
     for row in rows:
         if row.document is None:
-            left_out.setdefault(row.hardware, row.problem)
+            there.left_out.setdefault(row.hardware, row.problem)
             continue
         machine = load_hardware(row.hardware, for_hardware).spec
-        if machine.hypothetical:
-            left_out[machine.name] = f"{machine.name}: hypothetical, nobody rents it"
-            continue
-        asked = markets
-        if "spot" in markets and price(machine, "spot") is not None and mean is None and lifetimes_of(machine.groups[0].node.gpu) is None:
-            unmeasured.add(machine.name)
-            asked = [market for market in markets if market != "spot"]
-        found = _candidates(row.document, machine, workload, plan, asked, mean)
-        known |= {machine.name: machine} if found else {}
-        if not found and machine.name in unmeasured:
-            left_out[machine.name] = f"{machine.name}: {_UNMEASURED}"
-        elif not found:
-            wanted = " or ".join(market.replace("_", "-") for market in markets)
-            left_out[machine.name] = (
-                f"{machine.name}: no price is known ({wanted}); give one, for example --set price.{markets[0]}='10 USD/h'"
-            )
-        candidates += found
-    left_out = {name: why for name, why in left_out.items() if name not in {found.hardware for found in candidates}}
-    allowed = sorted(filter(budget.allows, candidates), key=budget.prefers)
-    others = sorted((found for found in candidates if not budget.allows(found)), key=budget.excess)
-    best, runner_up = (*allowed, None, None)[:2]
-    ran = any(row.document is not None for row in rows)
-    notes = [nearest_that_runs(scenario, left_out)]
-    if ran:
-        notes = [*_notes(plan, budget, allowed, others, mean), *_of_markets(candidates, markets, unmeasured), *_of_nodes(rows)]
-    near = None if best else next(iter(others), None)
-    return Recommendation(plan, budget, best, runner_up, near, [*allowed, *others], left_out, notes, known, markets)
+        asked = _measured(machine, markets, mean)
+        found = [] if machine.hypothetical else _candidates(row.document, machine, workload, plan, asked, mean)
+        if len(asked) < len(markets) and not machine.hypothetical:
+            there.unmeasured.add(machine.name)
+        if found:
+            there.machines[machine.name] = machine
+            there.candidates.extend(found)
+        else:
+            there.left_out[machine.name] = f"{machine.name}: {_why_not(machine, markets, asked)}"
+    for name in there.machines:  # on other numbers of nodes it may have been left out
+        there.left_out.pop(name, None)
+    return there
+
+
+def _measured(machine: Hardware, markets: Sequence[Market], mean: float | None) -> Sequence[Market]:
+    """Return *markets* without the spot market where *machine* has a price there, but nobody knows how long it would live."""
+    if price(machine, "spot") is None or mean is not None or lifetimes_of(machine.groups[0].node.gpu) is not None:
+        return markets
+    return [market for market in markets if market != "spot"]
+
+
+def _why_not(machine: Hardware, markets: Sequence[Market], asked: Sequence[Market]) -> str:
+    """Return why *machine*, which can run the job, cannot be rented on *markets*, of which only *asked* were possible."""
+    if machine.hypothetical:
+        return "hypothetical, nobody rents it"
+    if len(asked) < len(markets):
+        return _UNMEASURED
+    wanted = " or ".join(market.replace("_", "-") for market in markets)
+    return f"no price is known ({wanted}); give one, for example --set price.{markets[0]}='10 USD/h'"
 
 
 def _candidates(

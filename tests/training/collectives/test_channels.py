@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.cluster.topology import PATH_CLASSES, node_graph
+from sim.cluster.topology import node_graph
 from sim.spec.library import load_hardware
 from sim.training.collectives.channels import Channels, ring_channels
-from sim.training.collectives.tours import shortest_tour, tree_order
 from tests.cluster import machines
 
 EIGHT = tuple(range(8))
@@ -107,30 +106,6 @@ def test_two_islands_use_their_nvlinks_and_stage_between():
     """NVLink where there is some, two staged hops between the islands, as NCCL's relaxed search ends."""
     hops = rings(machines.two_islands, (0, 2, 1, 3)).channels[0].hops
     assert Counter(hop.transport.name for hop in hops) == {"nvlink": 2, "host-staged": 2}
-
-
-@given(st.lists(st.sampled_from(range(8)), min_size=2, max_size=6, unique=True))
-def test_tours_are_the_best_there_are(gpus):
-    """Oracle: all orders tried; the best has the fewest hops of the worst class, then of the next, and so on."""
-    graph = node_graph(machines.p3_16xlarge())
-
-    def classes(order):
-        hops = [graph.route(src, dst) for src, dst in zip(order, (*order[1:], order[0]), strict=True)]
-        count = Counter(len(PATH_CLASSES) if hop.staged else PATH_CLASSES.index(hop.path_class) for hop in hops)
-        return [count[place] for place in range(len(PATH_CLASSES), -1, -1)]
-
-    best = min(classes((gpus[0], *rest)) for rest in permutations(gpus[1:]))
-    assert classes(shortest_tour(graph, gpus)) == best
-
-
-def test_a_tour_through_a_card_stages_nothing_it_need_not():
-    """By hand: 1-0-4-6 is all NVLink, and its end on the far socket costs one hop to the card instead of two staged ones."""
-    assert shortest_tour(node_graph(machines.p3_16xlarge()), (0, 1, 4, 6), 0) == (1, 0, 4, 6)
-
-
-def test_a_walk_of_the_tree_begins_and_ends_under_the_switch_of_its_card():
-    assert tree_order(node_graph(machines.dgx_1v()), EIGHT, 2) == (4, 0, 1, 2, 3, 6, 7, 5)
-    assert tree_order(node_graph(machines.p2_16xlarge()), tuple(range(16)), 0) == (0, 1, 2, 3, *range(8, 16), 4, 5, 6, 7)
 
 
 def test_channels_of_several_nodes_follow_their_cards():

@@ -1,0 +1,100 @@
+"""Does a scenario become the run that was named? Oracles: what it should change, and the sentences of what contradicts itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from sim.analysis.memory import gpu_memory
+from sim.spec.yaml import SpecError
+from sim.study.scenario import Infeasible, Scenario, answer, batch_of, market_of, prepare, sorted_overrides, split_overrides
+
+
+def test_max_fits_and_one_more_does_not() -> None:
+    """Oracle: the refusal of a batch that does not fit."""
+    question = prepare(Scenario("p3.16xlarge", "vgg16", batch="max"))
+    workload = question.jobs[0].workload
+    most, gpu = workload.training.batch, question.hardware.groups[0].node.gpu
+    assert most > 64
+    assert gpu_memory(workload, gpu, ranks=8).total <= gpu.memory
+    with pytest.raises(SpecError, match=f"the largest batch that fits is {most}"):
+        prepare(Scenario("p3.16xlarge", "vgg16", batch=most + 1))
+
+
+def test_max_of_a_model_that_does_not_fit_is_refused() -> None:
+    with pytest.raises(SpecError, match="not even one sample fits"):
+        prepare(Scenario("p3.2xlarge", "gpt2-xl", batch="max", precision="fp32"))
+
+
+@pytest.mark.parametrize("text", ["0", "-3", "many", "3.5", "²", ""])
+def test_anything_else_is_refused(text: str) -> None:
+    with pytest.raises(SpecError, match="1 or more, or max"):
+        batch_of(text)
+
+
+def test_numbers() -> None:
+    assert (batch_of("12"), batch_of("max")) == (12, "max")
+
+
+def test_overrides_go_to_the_description_whose_key_they_begin_with() -> None:
+    texts = ["node.nic.bandwidth=1 Gbps; input.num_workers=3", "training.batch=4", ";groups.0.count=2;"]
+    assert split_overrides(texts) == (["node.nic.bandwidth=1 Gbps", "groups.0.count=2"], ["input.num_workers=3", "training.batch=4"])
+
+
+def test_options_come_before_what_is_set_so_that_this_wins() -> None:
+    scenario = Scenario("p3.2xlarge", "alexnet", ("training.precision=fp32",), precision="amp_fp16", batch=8)
+    question = prepare(scenario)
+    assert [str(text) for text in sorted_overrides(scenario)[1]][-1] == "training.precision=fp32"
+    assert (question.jobs[0].workload.training.precision, question.jobs[0].workload.training.batch) == ("fp32", 8)
+
+
+@pytest.mark.parametrize(
+    ("scenario", "sentence"),
+    [
+        (Scenario("p3.8xlarge", "alexnet", gpus=2, placement="2"), "--gpus and --placement: write one of the two"),
+        (Scenario("p3.8xlarge", "alexnet", batch=8, global_batch=64), "--batch and --global-batch: write one of the two"),
+        (Scenario("p3.8xlarge", "alexnet", nodes=3, placement="1+1"), "the placement is on 2 nodes"),
+        (Scenario("p3.8xlarge", "alexnet", global_batch=6), "does not divide evenly over 4 GPUs; 4 does"),
+        (Scenario("p3.8xlarge", "alexnet", ("nodee.nic=1",)), "unknown key 'nodee'; did you mean 'node'?"),
+        (Scenario("p3.8xlarge", "alexnet", (" ",)), "--set '': write KEY=VALUE"),
+        (Scenario("p3.16xlarge", "four-on-eight-gpus", gpus=2), "--gpus 2: a file of several jobs says this for each job"),
+    ],
+)
+def test_what_contradicts_itself_is_refused_in_a_sentence(scenario: Scenario, sentence: str) -> None:
+    with pytest.raises(SpecError) as raised:
+        prepare(scenario)
+    assert sentence in str(raised.value)
+
+
+def test_too_few_gpus_are_infeasible_and_tell_how_many_were_asked_for() -> None:
+    with pytest.raises(Infeasible) as raised:
+        prepare(Scenario("p3.2xlarge", "gpt2-xl", precision="fp32", nodes=3))
+    assert (raised.value.nodes, raised.value.gpus) == (3, 3) and raised.value.brief
+
+
+def test_a_global_batch_is_divided() -> None:
+    """By hand: 96 samples over 2 nodes of 4 GPUs, 3 micro-batches each."""
+    scenario = Scenario("p3.8xlarge", "alexnet", ("training.gradient_accumulation_steps=3",), nodes=2, global_batch=96)
+    assert prepare(scenario).jobs[0].workload.training.batch == 4
+
+
+def test_a_placement_grows_a_machine_of_one_node() -> None:
+    question = prepare(Scenario("p3.8xlarge", "alexnet", placement="1+2+4"))
+    assert question.hardware.groups[0].count == 3 and question.jobs[0].ranks == 7
+
+
+@pytest.mark.parametrize(("text", "market"), [("on-demand", "on_demand"), ("spot", "spot")])
+def test_markets(text: str, market: str) -> None:
+    assert market_of(text) == market
+
+
+@pytest.mark.parametrize(("text", "hint"), [("spott", "did you mean spot?"), ("x", "write on-demand or spot")])
+def test_no_market(text: str, hint: str) -> None:
+    with pytest.raises(SpecError, match=f"--market {text}: {hint[:12]}"):
+        market_of(text)
+
+
+def test_equal_scenarios_have_equal_fingerprints_and_others_do_not() -> None:
+    base = Scenario("p3.2xlarge", "alexnet")
+    prints = [answer(scenario).inputs for scenario in (base, base, Scenario("p3.2xlarge", "alexnet", batch=8))]
+    assert prints[0] == prints[1]
+    assert prints[0]["workload"] != prints[2]["workload"] and prints[0]["hardware"] == prints[2]["hardware"]

@@ -1,0 +1,56 @@
+"""What does one rank do, step after step? Oracles: the loop's order in the log, and seconds by hand."""
+
+from __future__ import annotations
+
+from itertools import groupby, pairwise
+
+import pytest
+
+from sim.events import Cause
+from tests.harness import layer, machine, run, toy_workload
+
+
+def waits(found, rank=0):
+    return [wait for wait in found.log.waits if wait.rank == rank]
+
+
+def test_a_micro_batch_is_copied_run_forward_and_backward_in_turn() -> None:
+    """By hand: a copy of 1 s, layers of 0.1 and 0.2 s forward, 0.4 and 0.3 s backward; two of them a step."""
+    workload = toy_workload([layer(0.1, 0.3), layer(0.2, 0.4)], prepared=1e10, accumulation=2, samples=8)
+    found = run(machine(1), workload, exact=True)
+    first = [wait for wait in waits(found) if wait.t1 <= found.jobs[0].warm.step_time * (1 + 1e-9)]
+    assert [cause for cause, _ in groupby(wait.cause for wait in first if wait.t1 - wait.t0 > 1e-9)] == 2 * [Cause.COPY, Cause.COMPUTE]
+    assert sum(wait.t1 - wait.t0 for wait in first) == pytest.approx(2 * (1.0 + 1.0))
+    assert found.jobs[0].warm.step_time == pytest.approx(4.0)
+
+
+def test_a_rank_never_does_two_things_and_never_rests() -> None:
+    """Conservation: waits follow one another without gap."""
+    found = run(machine(2), toy_workload([layer(0.1, 0.2, 10**6)], prepared=1e9, samples=40), exact=True)
+    assert all(earlier.t1 == later.t0 for earlier, later in pairwise(waits(found)))
+
+
+def test_gradients_are_exchanged_once_for_all_micro_batches() -> None:
+    """By hand: without no_sync each micro-batch exchanges; with it only the last does."""
+    layers = [layer(0.1, 0.2, 10**7)]
+    counts = []
+    for no_sync in (True, False):
+        workload = toy_workload(layers, accumulation=3, samples=36, stack={"no_sync": no_sync})
+        found = run(machine(2), workload, exact=True)
+        steps = len(found.log.steps[0])
+        exchanged = [work for work in found.log.work if work.stream == "comm" and work.t1 <= found.log.steps[0][-1]]
+        counts.append(len({work.t0 for work in exchanged if work.nbytes > 0}) / steps)
+    assert counts[1] == pytest.approx(3 * counts[0], rel=0.01)
+
+
+def test_every_step_of_a_rank_is_noted_when_it_ends() -> None:
+    found = run(machine(1), toy_workload([layer(0.1, 0.2)], samples=10), exact=True)
+    assert found.log.steps[0][:10] == pytest.approx([0.3 * (count + 1) for count in range(10)])
+    assert found.jobs[0].warm.steps == 10
+
+
+def test_a_host_that_falls_behind_is_waited_for() -> None:
+    """By hand: kernels of nothing behind launches of 10 ms: the step is its launches, blamed on the host."""
+    found = run(machine(1), toy_workload([layer(0.0, 0.0)] * 5, samples=10, stack={"launch_cpu": "10 ms"}))
+    epoch = found.jobs[0].warm
+    assert epoch.stalls[Cause.LAUNCH] > 0.9 * epoch.step_time and epoch.step_time >= 10 * 0.01 * 0.99
