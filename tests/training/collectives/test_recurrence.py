@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.training.collectives import recurrence
-from sim.training.collectives.recurrence import all_reduce_steps, ring_time
+from sim.training.collectives.long_rings import dearest
+from sim.training.collectives.recurrence import _best_of_few, _widths, all_reduce_steps, ring_time
 
 seconds = st.one_of(st.just(0.0), st.floats(1e-9, 1.0))
 hops = st.lists(st.tuples(seconds, seconds), min_size=1, max_size=9)
@@ -42,30 +41,13 @@ def test_a_pattern_stands_for_all_its_repetitions(pattern, nodes):
     assert ring_time(occupancy * nodes, latency * nodes, steps).total == pytest.approx(whole, rel=1e-12)
 
 
-stretches = st.lists(st.tuples(st.lists(st.tuples(seconds, seconds), min_size=1, max_size=4), st.integers(1, 30)), min_size=1, max_size=4)
-
-
-@given(stretches, st.sampled_from([1, 2]))
-def test_few_windows_are_enough_on_rings_of_long_stretches(parts, rounds):
-    """Oracle: all windows. Up to four kinds of nodes one after another, each up to 30 times."""
-    ring = [hop for pattern, count in parts for hop in pattern * count]
-    busy, late = (np.array(values) for values in zip(*ring, strict=True))
-    steps = rounds * (len(ring) - 1)
-    near = recurrence._near_ends(busy, late)
-    if near is not None and steps:
-        whole = recurrence._best(busy, late, (1, steps), steps)
-        assert recurrence._best_near(busy, late, near, steps) == pytest.approx(whole, rel=1e-12)
-
-
-@pytest.mark.parametrize("nodes", [64, 2048])
-def test_a_long_ring_with_one_slow_node(nodes):
-    """Closed form: every step takes the 3 s of the slowest hop, whose latency of 0.5 s counts once; leaving it for another only loses."""
-    quick, slow = [(1.0, 0.1)] * 7 + [(2.0, 0.5)], [(1.5, 0.1)] * 7 + [(3.0, 0.5)]
-    busy, late = zip(*(quick * (nodes - 1) + slow), strict=True)
-    near = recurrence._near_ends(np.array(busy), np.array(late))
-    assert near is not None and len(near) < 100
-    steps = all_reduce_steps(len(busy))
-    assert ring_time(busy, late, steps).total == pytest.approx(3.0 * steps + 0.5, rel=1e-12)
+@given(hops, st.integers(1, 60))
+def test_arrays_say_what_plain_python_says(pattern, steps):
+    """The two ways of comparing windows, each on rings that are long or short."""
+    occupancy, latency = zip(*pattern, strict=True)
+    widths = _widths(len(pattern), steps)
+    few = max(_best_of_few(occupancy, latency, span, steps) for span in widths)
+    assert dearest(occupancy, latency, widths, steps) == pytest.approx(few, rel=1e-12)
 
 
 @given(st.integers(2, 512), st.floats(1, 1e10), st.floats(1e6, 1e12), st.floats(0, 1e-3))
