@@ -9,7 +9,7 @@ from sim.report.page.basis import basis
 from sim.report.page.chart import Point, axis, chart
 from sim.report.page.frame import Part, outcome, page
 from sim.report.page.markup import Child, Figures, Html, bullets, details, joined, section, table, tag, tiles
-from sim.report.page.words import as_money, as_number, as_tenths, as_time
+from sim.report.page.words import as_money, as_number, as_tenths, as_time, counted
 from sim.study.descriptions import Descriptions
 from sim.study.stash2022 import FAMILIES, Family
 
@@ -52,7 +52,8 @@ def study_page(document: Mapping[str, Any], read: Descriptions | None = None) ->
     title = "Stash's characterisation of P2 and P3, simulated"
     machines, models = ({row[key] for row in document["rows"]} for key in ("hardware", "model"))
     set_up = (
-        f"{len(document['rows'])} cases: {len(models)} models on {len(machines)} machines; {document['stack']}, {document['precision']}"
+        f"{counted(len(document['rows']), 'case')}: {counted(len(models), 'model')} on {counted(len(machines), 'machine')}; "
+        f"{document['stack']}, {document['precision']}"
     )
     hero = outcome(title, verdict_of(document), set_up, _tiles(whole))
     parts = [_findings(whole), *(_map(whole, measure) for measure in _MEASURES), _micro(whole), _costs(whole)]
