@@ -38,7 +38,7 @@ from calibration.network_parameters import (
 )
 from calibration.questions import Question
 from calibration.run_records import RunRecord
-from calibration.scatter import LEAST_NOISE, ROBUST, Scatter, loss, seen, widened
+from calibration.scatter import LEAST_NOISE, ROBUST, Look, Scatter, doubt_of, loss, seen, usual, widened
 
 if TYPE_CHECKING:
     import numpy as np
@@ -51,7 +51,9 @@ MOST_ROWS: Final = 120
 """Network rows of one cluster that a fit looks at; of more, every k-th."""
 MOST_ROUNDS: Final = 12
 MOST_TURNS: Final = 5
-"""Of constants and scatter by turns; two where no row shows a scatter in seconds."""
+"""Of constants and scatter by turns, where a scatter in seconds is tried."""
+UNEXPLAINED: Final = 2.0 * LEAST_NOISE
+"""Scatter by a share alone from which one in seconds is tried."""
 IMMATERIAL: Final = 0.005
 """Change of log step time over one standard deviation of a parameter below which it is left alone."""
 JOB: Final = 0.04
@@ -68,7 +70,7 @@ _COMPUTES: Final = (COMPUTE, DISTRIBUTED, JOB_LOSS)
 """Parameters of compute, not of the network."""
 _SLOWER: Final = {"efficiency": -1.0, "total": -1.0, "pair": -1.0, "latency": 1.0}
 """In which direction a constant of the network makes it slow."""
-UNTOLD: Final = Scatter(2.0 * LEAST_NOISE)
+UNTOLD: Final = Scatter(UNEXPLAINED)
 """What steps are taken to scatter by where no row tells."""
 ENOUGH: Final = 0.95
 """Share of the variance of predictions that the directions simulated for intervals must carry."""
@@ -224,28 +226,43 @@ def _maximum(
 
     steps, weights = np.array([row.step_time for row in rows]), np.array(_weights(rows))
     units = np.eye(len(widths))[moves]
-    noise = Scatter()
 
     def misses(moved: np.ndarray) -> np.ndarray:
         found = evaluator.all([model.case(row, moved @ units) for row in rows])
         return np.asarray(np.log([prediction.step for prediction in found]) - np.log(steps))
 
-    def residuals(moved: np.ndarray) -> np.ndarray:
+    def residuals(moved: np.ndarray, noise: Scatter) -> np.ndarray:
         return np.concatenate([misses(moved) * np.sqrt(weights) / noise.of(steps), moved / widths[moves]])
 
-    def jacobian(moved: np.ndarray) -> np.ndarray:
+    def jacobian(moved: np.ndarray, noise: Scatter) -> np.ndarray:
         there = replace(model, values=tuple((moved @ units).tolist()))
         slope = sensitivities(there, rows, PROBE * units, evaluator) / PROBE
         return np.vstack([slope * (np.sqrt(weights) / noise.of(steps))[:, None], np.diag(1.0 / widths[moves])])
 
-    for turn in range(MOST_TURNS):
-        settings = {"loss": "soft_l1", "f_scale": ROBUST, "x_scale": widths[moves], "max_nfev": MOST_ROUNDS, "xtol": 1e-3, "ftol": 1e-3}
-        moved = least_squares(residuals, moved, jacobian, **settings).x
-        before, noise = noise, seen(misses(moved), steps, weights)
-        if turn and (noise.seconds == 0.0 or noise == before):
-            break
-    slope = jacobian(moved)
-    return moved @ units, widened(noise, misses(moved), steps), np.linalg.inv(slope.T @ slope)
+    def settled(look: Look, turns: int) -> tuple[float, np.ndarray, Scatter]:
+        """Return constants and scatter found by turns, after how improbable they are."""
+        here, noise = moved, Scatter()
+        for _ in range(turns):
+            settings = {"loss": "soft_l1", "f_scale": ROBUST, "x_scale": widths[moves], "max_nfev": MOST_ROUNDS, "xtol": 1e-3, "ftol": 1e-3}
+            here = least_squares(residuals, here, jacobian, args=(noise,), **settings).x
+            before, noise = noise, look(misses(here), steps, weights)
+            if noise == before:
+                break
+        return doubt_of(misses(here), steps, weights, noise) + float(np.sum(loss(here / widths[moves]))), here, noise
+
+    found = settled(usual, 2)
+    if _typical(widened(found[2], misses(found[1]), steps), rows) >= UNEXPLAINED:
+        found = min(found, settled(seen, MOST_TURNS), key=lambda one: one[0])
+    _, best, noise = found
+    slope = jacobian(best, noise)
+    return best @ units, widened(noise, misses(best), steps), np.linalg.inv(slope.T @ slope)
+
+
+def _typical(noise: Scatter, rows: Sequence[Question]) -> float:
+    """Return the root mean square of the standard deviation of log step times over *rows*."""
+    import numpy as np
+
+    return float(np.sqrt(np.mean(noise.of(np.array([row.step_time for row in rows])) ** 2)))
 
 
 def _weights(rows: Sequence[Question]) -> list[float]:

@@ -3,13 +3,14 @@
 ``sigma = sqrt(relative^2 + (seconds / step)^2)`` of the logarithm of a step time. The share is clocks and kernels; the time is what a
 network whose bandwidth comes and goes, hosts and other ranks take from a step however short it is: of a step of 0.1 s it may be a fifth,
 of one of a second little, so long steps tell of a network's constants what short ones cannot. The two are those under which the misses
-are most probable, with the loss of `calibration.cluster_fit` in the place of a square; a time is only assumed where that is more probable
-by what one more parameter costs, half the logarithm of the rows (Schwarz, Annals of Statistics 6, 1978).
+are most probable, with a robust loss in the place of a square; a time is only assumed where that is more probable, each with its own most
+probable constants, by what one more parameter costs, half the logarithm of the rows (Schwarz, Annals of Statistics 6, 1978).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
@@ -41,6 +42,10 @@ class Scatter(NamedTuple):
         return np.asarray(np.hypot(self.relative, self.seconds / steps))
 
 
+Look = Callable[["np.ndarray", "np.ndarray", "np.ndarray"], Scatter]
+"""Tells the scatter from misses (log step times), their steps (s) and weights."""
+
+
 def loss(ratio: np.ndarray) -> np.ndarray:
     """Return what misses of *ratio* standard deviations cost: half their square, and beyond `ROBUST` their size."""
     import numpy as np
@@ -56,22 +61,33 @@ def improbability(missed: np.ndarray, steps: np.ndarray, weights: np.ndarray, sc
     return float(np.sum(weights * (np.log(sigma) + loss(missed / sigma))))
 
 
+def usual(missed: np.ndarray, steps: np.ndarray, weights: np.ndarray) -> Scatter:
+    """Return the scatter by a share alone that the median miss tells."""
+    import numpy as np
+
+    return Scatter(max(LEAST_NOISE, _NORMAL * float(np.median(np.abs(missed)))))
+
+
 def seen(missed: np.ndarray, steps: np.ndarray, weights: np.ndarray) -> Scatter:
-    """Return the scatter under which the misses are most probable; rows count by their *weights*, one on average."""
+    """Return the scatter by both parts under which the misses are most probable; rows count by their *weights*, one on average."""
     import numpy as np
 
     lost = np.abs(missed) * steps
-    times = np.geomspace(max(1e-6, float(np.median(lost)) / 30), max(3e-6, float(lost.max())), _GRID)
-    shares = np.geomspace(LEAST_NOISE, _LARGEST, _GRID)
+    return _best(missed, steps, weights, np.geomspace(max(1e-6, float(np.median(lost)) / 30), max(3e-6, float(lost.max())), _GRID).tolist())
 
-    def best_of(times: list[float]) -> tuple[float, Scatter]:
-        tried = [Scatter(share, time) for share in shares.tolist() for time in times]
-        return min((improbability(missed, steps, weights, found), found) for found in tried)
 
-    least, best = best_of(times.tolist())
-    if least + 0.5 * math.log(len(missed)) < best_of([0.0])[0]:
-        return best
-    return Scatter(max(LEAST_NOISE, _NORMAL * float(np.median(np.abs(missed)))))
+def doubt_of(missed: np.ndarray, steps: np.ndarray, weights: np.ndarray, scatter: Scatter) -> float:
+    """Return how improbable misses are by the parts that *scatter* has, the price of its time included."""
+    if scatter.seconds == 0.0:
+        return improbability(missed, steps, weights, _best(missed, steps, weights, [0.0]))
+    return improbability(missed, steps, weights, scatter) + 0.5 * math.log(len(missed))
+
+
+def _best(missed: np.ndarray, steps: np.ndarray, weights: np.ndarray, times: list[float]) -> Scatter:
+    import numpy as np
+
+    tried = [Scatter(share, time) for share in np.geomspace(LEAST_NOISE, _LARGEST, _GRID).tolist() for time in times]
+    return min(tried, key=lambda found: improbability(missed, steps, weights, found))
 
 
 def widened(scatter: Scatter, missed: np.ndarray, steps: np.ndarray) -> Scatter:

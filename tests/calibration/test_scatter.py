@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from calibration.scatter import LEAST_NOISE, ROBUST, Scatter, improbability, loss, seen, widened
+from calibration.scatter import LEAST_NOISE, ROBUST, Scatter, doubt_of, improbability, loss, seen, usual, widened
 
 STEPS = np.geomspace(0.05, 2.0, 200)
 EQUAL = np.ones(len(STEPS))
@@ -31,13 +31,22 @@ def test_a_share_and_a_time_are_found_in_what_was_drawn_from_them(seed: int) -> 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_where_all_steps_scatter_by_the_same_share_no_time_is_assumed(seed: int) -> None:
-    found = seen(drawn(Scatter(0.06), seed), STEPS, EQUAL)
-    assert found.seconds == 0.0 and found.relative == pytest.approx(0.06, rel=0.2)
+    missed = drawn(Scatter(0.06), seed)
+    share = usual(missed, STEPS, EQUAL)
+    assert share.seconds == 0.0 and share.relative == pytest.approx(0.06, rel=0.2)
+    assert doubt_of(missed, STEPS, EQUAL, share) < doubt_of(missed, STEPS, EQUAL, seen(missed, STEPS, EQUAL))
 
 
-def test_few_rows_tell_of_no_time_and_scatter_by_the_least_at_least() -> None:
-    found = seen(np.array([0.001, -0.05]), np.array([1.0, 0.1]), np.ones(2))
-    assert found.seconds == 0.0 and found.relative >= LEAST_NOISE
+@pytest.mark.parametrize("seed", range(5))
+def test_where_short_steps_scatter_more_a_time_is_assumed(seed: int) -> None:
+    missed = drawn(Scatter(0.03, 0.03), seed)
+    assert doubt_of(missed, STEPS, EQUAL, seen(missed, STEPS, EQUAL)) < doubt_of(missed, STEPS, EQUAL, usual(missed, STEPS, EQUAL))
+
+
+def test_rows_scatter_by_the_least_at_least() -> None:
+    missed, steps = np.array([0.001, -0.002]), np.array([1.0, 0.1])
+    assert usual(missed, steps, np.ones(2)) == Scatter(LEAST_NOISE)
+    assert seen(missed, steps, np.ones(2)).relative == pytest.approx(LEAST_NOISE)
 
 
 def test_a_miss_costs_half_its_square_and_a_large_one_its_size() -> None:
