@@ -253,7 +253,11 @@ def lab(
     plan = read_plan(file or scoring.PLAN)
     if only_list:
         return typer.echo("\n".join(f"{role:10}  {point.text}" for point, role in points(plan).items()))
-    lines = run_plan(plan, output, talk, limit)
+    try:
+        lines = run_plan(plan, output, talk, limit)
+    except KeyboardInterrupt:
+        talk(f"stopped, and the network is gone; {output} keeps the points that were measured: the same command goes on")
+        raise typer.Exit(130) from None
     if as_json:
         print_json({"points": lines})
     if any(line["state"] == "failed" for line in lines):

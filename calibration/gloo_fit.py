@@ -18,7 +18,7 @@ import numpy as np
 from calibration.machine_fit import RATE, Fit, Measured, ring, typical
 from calibration.machine_record import Row
 from calibration.network_parameters import WIDTHS
-from calibration.posterior import Unknown, Vector, explain_by, mean_of
+from calibration.posterior import VAGUE, Unknown, Vector, explain_by, mean_of
 from sim.spec.hardware import Transport
 from sim.spec.library import load_part
 from sim.training.collectives.gloo_ring import cut, pass_time
@@ -58,7 +58,7 @@ def _fit(subject: str, rows: Sequence[Row]) -> Fit:
     unknowns = [
         Unknown("launch", prior.launch, WIDTHS["launch"]),
         Unknown("hop_latency", prior.hop_latency, WIDTHS["latency"]),
-        Unknown(RATE, 1.0 / prior.flow_cap, WIDTHS["efficiency, TCP"]),
+        Unknown(RATE, 1.0 / prior.flow_cap, VAGUE if subject == BETWEEN else WIDTHS["efficiency, TCP"]),  # cards are of any speed
     ]
     sizes = np.array([row["bytes"] for row in rows], dtype=float)
     return Fit(subject, "all_reduce", sizes, times, explain_by(model, times, unknowns))

@@ -3,7 +3,9 @@
 Kineto writes one JSON object a process: ``traceEvents`` (Chrome's Trace Event Format, times in microseconds) and ``distributedInfo`` with
 rank and world size. Read are complete events (``ph: X``): ``kernel``, ``gpu_memcpy``, ``gpu_memset`` with stream and correlation id,
 ``cuda_runtime`` and ``cuda_driver`` calls, ``cpu_op``, and ``user_annotation`` (``ProfilerStep#N``, the loader's ``__next__``). What
-`sim.report.trace` adds (several ranks in one file, loader workers, who is to blame inside a collective) is read where it stands.
+`sim.report.trace` adds (several ranks in one file, loader workers, who is to blame inside a collective) is read where it stands. A job that
+trained on CPUs has no kernels: there the outermost operators of each thread are what computes, and ``gloo:`` annotations, which Gloo's
+own threads leave, are its collectives.
 """
 
 from __future__ import annotations
@@ -24,6 +26,11 @@ from sim.spec.yaml import SpecError
 _STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)$")
 _NEXT_BATCH = re.compile(r"^enumerate\(DataLoader\)#.*__next__")
 _NCCL = re.compile(r"^nccl.*Kernel|^gloo:|^parameter server: ")
+CPU = "CPU"
+"""What a rank without a GPU computes on."""
+_GLOO = re.compile(r"^gloo:")
+_OUTSIDE = re.compile(r"^enumerate\(DataLoader\)|^c10d::")
+"""Operators in which a CPU does not compute: it waits for a batch, or hands a collective to Gloo's threads."""
 _DECODE = re.compile(r"nvjpeg|dali", re.IGNORECASE)
 _WAITS_FOR_GPU = re.compile(r"Synchronize|^cudaMemcpy$|^cuMemcpy[A-Za-z]*$")
 """Calls in which the host waits for the GPU, so that it launches nothing (CUDA Runtime API)."""
@@ -126,8 +133,25 @@ def _rank_trace(path: Path, events: Sequence[dict[str, Any]], document: Mapping[
             _sort(found, event, launches)
         except (KeyError, TypeError, ValueError) as error:
             raise SpecError(f"{path}: the event {json.dumps(event)[:120]} lacks what it takes: {error}") from None
+    backend = str((document.get("distributedInfo") or {}).get("backend", ""))
+    if not found.compute and not document.get("deviceProperties") and "nccl" not in backend.replace("cuda:nccl", ""):
+        _compute_on_cpu(found, events)
     _require(found)
     return found
+
+
+def _compute_on_cpu(found: RankTrace, events: Sequence[Mapping[str, Any]]) -> None:
+    """Take the outermost operators of each thread as what the processor computes, and Gloo's annotations as collectives."""
+    ends: dict[Any, float] = {}
+    operators = [(*_times(event), str(event["name"]), event.get("tid")) for event in events if event.get("cat") == "cpu_op"]
+    for start, end, name, thread in sorted(operators, key=lambda one: (one[0], -one[1])):
+        if end <= ends.get(thread, -1.0) or _OUTSIDE.match(name):
+            continue
+        ends[thread] = end
+        found.compute.append(Span(name, start, end, start, start))
+    spans = [(*_times(event), str(event["name"])) for event in events if event.get("cat") == "user_annotation"]
+    found.collectives += [Span(name, start, end, start, start) for start, end, name in spans if _GLOO.match(name)]
+    found.busy, found.gpu = [], CPU
 
 
 def _launches(path: Path, events: Sequence[Mapping[str, Any]]) -> dict[int, tuple[float, float]]:

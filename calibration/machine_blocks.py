@@ -151,8 +151,9 @@ def _bare(measured: Measured, found: Mapping[str, Fit], name: str, node: Block) 
 def nic_block(measured: Measured, found: Mapping[str, Fit]) -> Block:
     """Return the card: as fast as Gloo's ring between machines was, over the share of a line that its payload takes; else a guess."""
     if (fit := found.get(BETWEEN)) is None or not fit[RATE].identified:
-        run = "one machine was alone; profile under torchrun on two" if measured.nodes == 1 else "profile --only all_reduce --again"
-        return {"bandwidth": "10 Gbps", "transport": "tcp", "source": f"estimate (not measured, as {run})"}
+        alone = "not measured, as one machine was alone; profile under torchrun on two"
+        reason = alone if measured.nodes == 1 else "not told by what was measured; profile --only all_reduce --again"
+        return {"bandwidth": "10 Gbps", "transport": "tcp", "source": f"estimate ({reason})"}
     sources = Sources(measured)
     payload = gloo_class().total_efficiency
     carried = interval(fit[RATE], 1e-9, "GB/s", inverse=True)

@@ -91,6 +91,8 @@ def together(paths: Sequence[Path]) -> Measured:
     if not paths:
         raise SpecError("no record is given: write the file that 'calibration profile' wrote")
     records = [read_record(path) for path in paths]
+    for path, record in zip(paths, records, strict=True):
+        _require_whole(path, record)
     first = records[0]
     for path, record in zip(paths, records, strict=True):
         for fact in ("cpu", "vcpus", "device", "gpus"):
@@ -105,6 +107,23 @@ def together(paths: Sequence[Path]) -> Measured:
     disturbed = tuple(f"{path.name}: {told}" for path, record in zip(paths, records, strict=True) if (told := record.disturbed()))
     most = max(records, key=lambda record: int(record.machine.get("nodes", 1)))
     return Measured(first.name, most.machine, first.versions, tuple(path.name for path in paths), _date(records), probes, disturbed)
+
+
+_FACTS: Final = ("cpu", "vcpus", "physical_cores", "sockets", "memory_bytes", "device", "gpus", "ranks", "backend")
+_TIMES: Final = ("times_s", "times_by_rank_s", "whole_s")
+
+
+def _require_whole(path: Path, record: MachineRecord) -> None:
+    """Raise SpecError where *record* lacks a fact of the machine, or a row its repetitions: times above zero."""
+    for fact in _FACTS:
+        if fact not in record.machine:
+            raise SpecError(f"{path}: machine.{fact} is missing; give a record as 'calibration profile' writes it")
+    for name, probe in record.probes.items():
+        for number, row in enumerate(probe.rows):
+            times = next((row[key] for key in _TIMES if key in row), None)
+            flat = [time for own in times for time in (own if isinstance(own, list) else [own])] if isinstance(times, list) else []
+            if not flat or not all(isinstance(time, int | float) and time > 0 for time in flat):
+                raise SpecError(f"{path}: probes.{name}.rows[{number}]: a list of times above zero is due in {' or '.join(_TIMES)}")
 
 
 def _date(records: Iterable[MachineRecord]) -> str:

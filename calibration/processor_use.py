@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,8 +28,8 @@ class Used:
         """Return the present; own are this process, the children it has waited for, and *beside*, seconds that others took for it."""
         own = sum(found.ru_utime + found.ru_stime for found in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)))
         with suppress(OSError):
-            ticks = Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()[1:]
-            return cls(time.monotonic(), busy(list(map(int, ticks))) / os.sysconf("SC_CLK_TCK"), own + beside)
+            everybody = busy_of(Path("/proc/stat").read_text(encoding="ascii"), os.sched_getaffinity(0)) / os.sysconf("SC_CLK_TCK")
+            return cls(time.monotonic(), everybody, own + beside)
         return cls(time.monotonic(), own + beside, own + beside)  # an operating system that does not tell
 
     def others_since(self, before: Used) -> float:
@@ -37,8 +37,14 @@ class Used:
         return max(0.0, self.everybody - before.everybody - (self.own - before.own)) / max(1e-9, self.time - before.time)
 
 
+def busy_of(stat: str, cores: Collection[int]) -> int:
+    """Return the ticks that *cores*, those that this process may use, were busy by the text of /proc/stat (proc(5))."""
+    lines = (line.split() for line in stat.splitlines() if line.startswith("cpu"))
+    return sum(busy(list(map(int, ticks))) for name, *ticks in lines if name[3:].isdigit() and int(name[3:]) in cores)
+
+
 def busy(ticks: list[int]) -> int:
-    """Return of the first line of /proc/stat (proc(5)) the ticks of user, nice, system, and steal."""
+    """Return of one line of /proc/stat the ticks of user, nice, system, and steal."""
     return sum(ticks[:3]) + (ticks[7] if len(ticks) > 7 else 0)
 
 

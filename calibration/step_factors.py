@@ -3,7 +3,7 @@
 A step of one rank is simulated on the description of its kernels and layers; what takes the stack's ``compute_factor`` times as long in it
 is layers, what does not is the optimizer, so two simulations tell both parts. The factor is what makes their sum the measured step; in it
 is what no layer shows by itself: allocation, the framework between layers, caches that other layers emptied. The typical one of all models
-goes into the description where its interval leaves 1 out: few models that scatter say nothing. A model's own steps are compared with the
+goes into the description where three models or more agree on it and its interval leaves 1 out. A model's own steps are compared with the
 factor of the others (`calibration.step_comparison`).
 """
 
@@ -22,6 +22,8 @@ from sim.spec.yaml import SpecError
 
 WHOLE: Final = "steps over their layers"
 FIELD: Final = "compute_factor"
+LEAST_MODELS: Final = 3
+"""Fewer say nothing of how much models differ."""
 
 
 def step_ratios(measured: Measured, written: Written) -> dict[str, list[float]]:
@@ -54,8 +56,8 @@ def step_fit(ratios: Mapping[str, Sequence[float]], but: str | None = None) -> F
 
 
 def tells(fit: Fit) -> bool:
-    """Tell whether *fit* says that steps take another time than their layers: its interval leaves 1 out."""
-    return not fit[FACTOR].low <= 1.0 <= fit[FACTOR].high
+    """Tell whether *fit* says that steps take another time than layers: three models or more agree, and the interval leaves 1 out."""
+    return len(fit.times) >= LEAST_MODELS and not fit[FACTOR].low <= 1.0 <= fit[FACTOR].high
 
 
 def with_factor(stack: Mapping[str, Any], fit: Fit, text: str) -> dict[str, Any]:

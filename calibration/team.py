@@ -169,19 +169,24 @@ class SpawnedTeam:
                 assert isinstance(line, Connection)
                 found[numbers[line]] = self._received(numbers[line], line)
                 if not found[numbers[line]][0]:
-                    raise SpecError(f"rank {numbers[line]} of {self.ranks}: {found[numbers[line]][1]}")
+                    raise SpecError(self._dead() or f"rank {numbers[line]} of {self.ranks}: {found[numbers[line]][1]}")
         return [found[number] for number in range(self.ranks)]
 
     def _received(self, number: int, line: Connection) -> Answer:
         try:
             answer: Answer = line.recv()
         except (EOFError, OSError):
-            child = self._children[number][0]
-            child.join(timeout=1.0)
-            code = child.exitcode
-            how = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with code {code}"
-            raise SpecError(f"rank {number} of {self.ranks} {how}") from None
+            raise SpecError(self._dead(number) or f"rank {number} of {self.ranks} has closed its line") from None
         return answer
+
+    def _dead(self, known: int | None = None) -> str:
+        """Return which rank has ended, and how: what the others say then is only that they miss it. Empty while all live."""
+        for number, (child, _) in enumerate(self._children):
+            child.join(timeout=1.0 if number == known else 0.1)
+            if (code := child.exitcode) is not None:
+                how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+                return f"rank {number} of {self.ranks} {how}"
+        return ""
 
 
 def serve_line(rank: Rank, meeting: str, line: Connection) -> None:
@@ -217,7 +222,7 @@ class TorchrunTeam:
             answers: list[Any] = [None] * self.ranks
             dist.gather_object(attempt(task, self._rank, arguments), answers, dst=0)
         except RuntimeError as error:
-            raise SpecError(f"a rank has gone: {' '.join(str(error).split())[:200]}") from None
+            raise SpecError(f"a rank has gone, and torchrun says which: {' '.join(str(error).split())[:120]}") from None
         return results(answers)
 
     def used(self) -> float:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from calibration.import_trace import Imported, kernel_times
+from calibration.kineto import CPU
 from calibration.run_records import COLUMNS
 from sim.events import STALLS, Cause
 from sim.report.columns import Title, aligned
@@ -54,7 +55,8 @@ def trace_document(found: Imported, record: Record) -> dict[str, Any]:
 def trace_table(found: Imported) -> str:
     """Return the stall table, what the ranks waited for most, and the kernels that took most."""
     count, hosts = gpus(found), nodes(found)
-    lines = [f"{count} GPU{'s' * (count > 1)} on {hosts} node{'s' * (hosts > 1)}, {found.windows[0].steps} steps profiled", ""]
+    what = "CPU rank" if found.traces[0].gpu == CPU else "GPU"
+    lines = [f"{count} {what}{'s' * (count > 1)} on {hosts} node{'s' * (hosts > 1)}, {found.windows[0].steps} steps profiled", ""]
     lines += [f"  step {show(found.step_time, 'time')}", ""]
     for cause in STALLS:
         seconds = found.stalls[cause]

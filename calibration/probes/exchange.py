@@ -28,6 +28,8 @@ PRODUCT: Final = {"cpu": 512, "cuda": 2048}
 """Edge of those products: some milliseconds on a core; on a GPU as many tiles of 128 x 128 as fill more multiprocessors than it has (at
 512 only 16 would work, and the collective's own would not be missed)."""
 _REPETITIONS: Final = 11
+_LEAST: Final = 3
+"""Repetitions of a call that takes seconds, as of 256 MB over a slow network."""
 
 
 def _alone(bench: Bench) -> str:
@@ -73,16 +75,16 @@ def exchange_task(rank: Rank, asked: Row, seconds: float) -> tuple[list[float], 
     count = max(1, asked["bytes"] // 4)
     device = "cuda" if rank.device == "cuda" else "cpu"
     call = _call(asked["op"], asked["ranks"], count, device, members)
-    calls = _agreed_calls(call, device, members, seconds)
+    repetitions, calls = _agreed(call, device, members, seconds)
     times, used = [], time.process_time()
-    for _ in range(_REPETITIONS):
+    for _ in range(repetitions):
         dist.barrier(members)
         start = time.perf_counter()
         for _ in range(calls):
             call()
         synchronize(device)
         times.append((time.perf_counter() - start) / calls)
-    return times, (time.process_time() - used) / _REPETITIONS / calls
+    return times, (time.process_time() - used) / repetitions / calls
 
 
 def _slowest(found: list[dict[str, list[float]]]) -> Row:
@@ -170,8 +172,8 @@ def _call(op: str, ranks: int, count: int, device: str, members: Any) -> Any:
     return lambda: gather(target, part, group=members)
 
 
-def _agreed_calls(call: Any, device: str, members: Any, seconds: float) -> int:
-    """Return how many calls fit into one repetition, as rank 0 sees it."""
+def _agreed(call: Any, device: str, members: Any, seconds: float) -> tuple[int, int]:
+    """Return how many repetitions, and how many calls in each, as rank 0 sees it: 11, or fewer of calls that take seconds."""
     import torch
     import torch.distributed as dist
 
@@ -181,9 +183,16 @@ def _agreed_calls(call: Any, device: str, members: Any, seconds: float) -> int:
     call()
     synchronize(device)
     once = time.perf_counter() - start
-    calls = torch.tensor([min(200, max(1, int(seconds / _REPETITIONS / max(once, 1e-6))))], device=device)
-    dist.broadcast(calls, src=0, group=members)
-    return int(calls.item())
+    wanted = torch.tensor(list(repetitions_and_calls(once, seconds)), device=device)
+    dist.broadcast(wanted, src=0, group=members)
+    repetitions, calls = (int(value) for value in wanted.tolist())
+    return repetitions, calls
+
+
+def repetitions_and_calls(once: float, seconds: float) -> tuple[int, int]:
+    """Return how many repetitions of how many calls of *once* seconds take about *seconds*, or three where one call takes longer."""
+    repetitions = min(_REPETITIONS, max(_LEAST, int(10 * seconds / max(once, 1e-9))))
+    return repetitions, min(200, max(1, int(seconds / repetitions / max(once, 1e-6))))
 
 
 EXCHANGE = Probe("all_reduce", "collectives by size and ranks", exchange_questions, exchange_answer, _alone)

@@ -3,8 +3,9 @@
 `hardware/validated.json` is written by ``make validated`` from the measured runs that come with `calibration`: relative errors of
 step times predicted from the descriptions alone, as a run predicts them. The nearest group that was measured answers: the same GPU,
 network and stack; then GPU and network; then the network; then everything. GPUs of a node that cannot address each other, by its
-description, exchange through host memory, which is a network of its own. More GPUs or nodes than measured extrapolate. Of ranks that
-compute on processor cores only runs on the same processor answer: what was measured elsewhere, was measured on GPUs.
+description, exchange through host memory, which is a network of its own. A GPU or network of which no run was measured extrapolates, as
+do more GPUs or nodes. Of ranks that compute on processor cores only runs on the same processor answer: what was measured elsewhere, was
+measured on GPUs.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ from sim.spec.hardware import Node
 from sim.training.job import Job
 
 SUMMARY = "hardware/validated.json"
+EVERYTHING = "all runs"
+"""The group that every run on GPUs belongs to."""
 
 
 def groups_of(node: Node, job: Job) -> list[str]:
     """Return the groups of runs that *job* on nodes like *node* belongs to, the nearest first."""
     network, gpu, stack = traffic(node, job), node.gpu.name, job.workload.training.stack.name
-    of_gpus = [] if node.gpu.host_cores else [network, "all runs"]
+    of_gpus = [] if node.gpu.host_cores else [network, EVERYTHING]
     return [f"{gpu}, {network}, {stack}", f"{gpu}, {network}", *of_gpus]
 
 
@@ -51,8 +54,8 @@ def expected_error(run: Run, number: int) -> dict[str, Any] | None:
     Of nodes that differ the kind with the largest error answers for all.
     """
     job = run.jobs[number].job
-    kinds = dict.fromkeys(tuple(groups_of(node, job)) for node in run.nodes(number))
-    found = [answer for groups in kinds if (answer := _of_kind(groups, job)) is not None]
+    kinds = {tuple(groups_of(node, job)): node for node in run.nodes(number)}
+    found = [answer for groups, node in kinds.items() if (answer := _of_kind(groups, node, job)) is not None]
     if len(found) < len(kinds):
         return None
     worst = max(found, key=lambda answer: float(answer["p90"]))
@@ -61,29 +64,32 @@ def expected_error(run: Run, number: int) -> dict[str, Any] | None:
     return worst
 
 
-def _of_kind(groups: Sequence[str], job: Job) -> dict[str, Any] | None:
+def _of_kind(groups: Sequence[str], node: Node, job: Job) -> dict[str, Any] | None:
     known = _summary()
     name = next((name for name in groups if name in known), None)
-    return None if name is None else _answer(name, known[name], job)
+    if name is None:
+        return None
+    unlike = [f"no run was on {node.gpu.name} over {traffic(node, job)}" if job.ranks > 1 else f"no run was on {node.gpu.name}"]
+    return _answer(name, known[name], [*_beyond(known[name], job), *(unlike if name in groups[2:] else [])])
 
 
-def _answer(name: str, found: Mapping[str, Any], job: Job) -> dict[str, Any]:
-    beyond = _beyond(found, job)
-    reach = f"extrapolated: {beyond}" if beyond else "interpolated: within the sizes measured"
+def _answer(name: str, found: Mapping[str, Any], beyond: Sequence[str]) -> dict[str, Any]:
+    reach = f"extrapolated: {', '.join(beyond)}" if beyond else "interpolated: within the sizes measured"
+    which = f"all {found['points']} measured runs" if name == EVERYTHING else f"{found['points']} measured runs on {name}"
     step = {"low": found["low"], "high": found["high"]}
     return {
         "median": found["median"],
         "p90": found["p90"],
-        "basis": f"{found['points']} measured runs on {name} ({', '.join(found['sources'])}), predicted from descriptions alone; {reach}",
+        "basis": f"{which} ({', '.join(found['sources'])}), predicted from descriptions alone; {reach}",
         "extrapolates": bool(beyond),
         "measured_over_predicted_95": step,
     }
 
 
-def _beyond(found: Mapping[str, Any], job: Job) -> str:
-    """Return in words what of *job* lies outside the runs measured; empty where nothing does."""
+def _beyond(found: Mapping[str, Any], job: Job) -> list[str]:
+    """Return in words what of *job* lies outside the runs measured."""
     sizes: Sequence[tuple[str, int, int]] = (("nodes", len(job.placement), found["most_nodes"]), ("GPUs", job.ranks, found["most_gpus"]))
-    return ", ".join(f"{here} {what}, measured up to {most}" for what, here, most in sizes if here > most)
+    return [f"{here} {what}, measured up to {most}" for what, here, most in sizes if here > most]
 
 
 @lru_cache(maxsize=1)

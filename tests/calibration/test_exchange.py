@@ -8,7 +8,7 @@ import pytest
 
 from calibration.cli import main
 from calibration.machine_record import read_record
-from calibration.probes.exchange import SIZES, SMALL, exchange_questions
+from calibration.probes.exchange import SIZES, SMALL, exchange_questions, repetitions_and_calls
 from calibration.probes.probe import Bench
 from calibration.team import SpawnedTeam
 
@@ -37,3 +37,9 @@ def test_a_sweep_on_two_ranks(tmp_path: Path) -> None:
     beside = next(row for row in rows if "beside" in row)
     assert set(beside) >= {"exchange_s", "products_s", "beside_s", "times_s"}
     assert all(both >= part for both, part in zip(beside["times_s"], beside["beside_s"], strict=True))
+
+
+@pytest.mark.parametrize(("once", "repetitions", "calls"), [(1e-4, 11, 200), (1e-3, 11, 22), (0.2, 11, 1), (0.5, 5, 1), (11.0, 3, 1)])
+def test_slow_collectives_are_repeated_less(once: float, repetitions: int, calls: int) -> None:
+    """A quarter of a second a question: eleven repetitions while they take ten times that at most, and never fewer than three."""
+    assert repetitions_and_calls(once, 0.25) == (repetitions, calls)

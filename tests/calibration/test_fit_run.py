@@ -91,6 +91,19 @@ def test_what_cannot_be_fitted_is_refused_and_nothing_is_written(tmp_path: Path,
     assert "do not tell gemm fp32: measure it with 'calibration profile --only gemm'" in refused(capsys, str(record), "-o", str(output))
     assert "ends in .yaml" in refused(capsys, str(record), "-o", str(tmp_path / "box.json"))
     assert "cannot be read" in refused(capsys, str(tmp_path / "absent.json"), "-o", str(output))
+    for change, said in (
+        (lambda rows: rows[2].update(times_s=[0.0]), r"probes.gemm.rows[2]: a list of times above zero is due"),
+        (lambda rows: rows[1].pop("times_s"), r"probes.gemm.rows[1]: a list of times above zero is due"),
+        (lambda rows: rows.__setitem__(slice(None), rows[-1:]), "do not tell gemm fp32: measure it with 'calibration profile --only gemm'"),
+    ):
+        broken = cpu_record()
+        change(broken.rows("gemm"))
+        write_record(record, broken)
+        assert said in refused(capsys, str(record), "-o", str(output))
+    broken = cpu_record()
+    del broken.machine["physical_cores"]
+    write_record(record, broken)
+    assert "machine.physical_cores is missing" in refused(capsys, str(record), "-o", str(output))
     record.write_text("{}")
     assert "is no record of a machine" in refused(capsys, str(record), "-o", str(output))
     write_record(record, cpu_record())

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from calibration import fit_run
+from calibration.gloo_fit import BETWEEN, gloo_fits
+from calibration.machine_fit import together
 from calibration.machine_record import read_record
 from calibration.probes.catalogue import PROBES
 from calibration.step_comparison import compare, median_errors
@@ -38,3 +40,13 @@ def test_the_description_is_what_fit_makes_of_the_record_and_readme_tells_its_er
     kernels, layers, _ = (100 * error for error in median_errors(rows))
     [line] = [line for line in README.read_text().splitlines() if "epyc-2-cores" in line and line.startswith("|")]
     assert f"median {kernels:.0f} %" in line and f"{layers:.0f} %" in line
+
+
+def test_the_network_between_two_hosts_is_found() -> None:
+    """Two namespaces of one core each behind token buckets of 500 Mbps, of which TCP's payload is 0.956 (`hardware/parts/transports`)."""
+    measured = together([MACHINES / "two-hosts-500-mbps.json"])
+    assert (measured.nodes, measured.neighbours) == (2, 1)
+    [network] = gloo_fits(measured)
+    told = network["time per unit"]
+    assert network.subject == BETWEEN and 1 / told.high < 0.956 * 62.5e6 < 1 / told.low
+    assert 1 / told.value == pytest.approx(0.956 * 62.5e6, rel=0.1)

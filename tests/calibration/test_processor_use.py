@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from calibration.machine_record import MachineRecord, ProbeRecord
-from calibration.processor_use import DISTURBED, Used, busy, of_processes
+from calibration.processor_use import DISTURBED, Used, busy, busy_of, of_processes
 
 
 def test_others_are_what_is_left() -> None:
@@ -22,6 +22,8 @@ def test_idle_ticks_and_interrupts_are_nobodys() -> None:
     """user, nice, system, idle, iowait, irq, softirq, steal (proc(5)); old kernels end before steal."""
     assert busy([1, 2, 4, 8, 16, 32, 64, 128]) == 1 + 2 + 4 + 128
     assert busy([1, 2, 4, 8]) == 7
+    stat = "cpu  111 0 0 9\ncpu0 1 0 0 9\ncpu1 10 0 0 9\ncpu10 100 0 0 9\nctxt 5\n"
+    assert busy_of(stat, {0, 1, 10}) == 111 and busy_of(stat, {10}) == 100  # of the cores that we may use
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc is Linux's")

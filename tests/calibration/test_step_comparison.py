@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from calibration import fit_run
+from calibration import fit_run, step_factors
 from calibration.layer_factors import PRODUCTS, ratios, traced
 from calibration.machine_fit import Fit, fits, together
 from calibration.machine_record import MachineRecord, ProbeRecord, write_record
@@ -77,7 +77,7 @@ def test_layers_slow_the_device_and_only_its_steps(tmp_path: Path) -> None:
     assert "median error, no step of its own model was fitted" in comparison_table(rows)
 
 
-def test_a_step_over_its_layers_is_the_stacks_factor(tmp_path: Path) -> None:
+def test_a_step_over_its_layers_is_the_stacks_factor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A measured step of 3 s: the layers of the model, times the factor found, and its optimizer take 3 s."""
     record = with_steps(tmp_path, 1.0)
     record.probes["steps"].rows[1]["times_by_rank_s"] = [[3.0, 3.0, 3.0], [3.0, 3.0, 3.0]]
@@ -86,6 +86,9 @@ def test_a_step_over_its_layers_is_the_stacks_factor(tmp_path: Path) -> None:
     [[ratio]] = fitted.ratios.values()
     row = record.rows("steps")[1]
     assert predicted_step(row, fitted.written, stack={"compute_factor": ratio}) == pytest.approx(3.0, rel=1e-6)
+    assert load(Stack, tmp_path / "r-stack.yaml").spec.compute_factor == 1.0  # one model does not say it of all
+    monkeypatch.setattr(step_factors, "LEAST_MODELS", 1)
+    fit_run.fit([tmp_path / "r.json"], tmp_path / "r.yaml")
     stack = load(Stack, tmp_path / "r-stack.yaml").spec
     assert stack.compute_factor == pytest.approx(ratio, rel=1e-3) and "steps without exchange take" in stack.source["compute_factor"]
 
@@ -95,7 +98,7 @@ def test_other_models_factor_is_used_where_it_is_sure(tmp_path: Path) -> None:
     sure = step_fit({"a": [1.3], "b": [1.31], "c": [1.29], "d": [9.0]}, but="d")
     assert sure is not None and sure["factor"].value == pytest.approx(1.3, rel=0.01) and tells(sure)
     assert not tells(step_fit({"a": [0.9], "b": [1.1], "c": [1.2]}))
-    assert step_fit({"a": [2.0]}, but="a") is None
+    assert not tells(step_fit({"a": [1.3], "b": [1.3]})) and step_fit({"a": [2.0]}, but="a") is None
     assert with_factor({"name": "x", "source": {"name": "y"}}, sure, "z")["source"] == {"name": "y", "compute_factor": "z"}
 
 

@@ -27,6 +27,12 @@ def second_dies(rank: Rank) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+def second_dies_while_the_first_waits(rank: Rank) -> int:
+    """The first says that its connection broke; it is the second that is to be named."""
+    second_dies(rank)
+    return total(rank, 1)
+
+
 def second_fails(rank: Rank) -> int:
     if rank.rank == 1:
         raise ValueError("no memory")
@@ -41,6 +47,8 @@ def test_ranks_answer_together_and_a_dead_one_is_named() -> None:
         assert team.ask(total, 10) == [21, 21]
         with pytest.raises(SpecError, match="rank 1 of 2 was killed by signal 9"):
             team.ask(second_dies)
+        with pytest.raises(SpecError, match="rank 1 of 2 was killed by signal 9"):
+            team.ask(second_dies_while_the_first_waits)
         with pytest.raises(SpecError, match="rank 1 of 2: ValueError: no memory"):
             team.ask(second_fails)
         assert team.ask(total, 1) == [3, 3]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sim.cluster.build import place
+from sim.report import expected_error
 from sim.report.document import run_document
 from sim.report.expected_error import traffic
 from sim.report.table import run_text
@@ -25,7 +26,9 @@ def test_what_computes_on_processors_quotes_no_gpu() -> None:
 
 def test_a_gpu_that_nobody_measured_quotes_others() -> None:
     found = answer(Scenario("p3.2xlarge", "resnet18", ("node.gpu.name=my-gpu",)))
-    assert "measured runs on one GPU" in run_document(found.run, found.inputs)["expected_error"]["basis"]
+    error = run_document(found.run, found.inputs)["expected_error"]
+    assert "measured runs on one GPU" in error["basis"] and "extrapolated: no run was on my-gpu" in error["basis"]
+    assert error["extrapolates"]
 
 
 @pytest.mark.parametrize(
@@ -47,3 +50,25 @@ def test_gpus_that_cannot_address_each_other_are_a_group_of_their_own(
     hardware = load(Hardware, locate(machine, "hardware"), overrides).spec
     workload = load(Workload, locate("resnet18", "workloads")).spec
     assert traffic(hardware.groups[0].node, Job(workload, place(hardware, None, gpus))) == said
+
+
+def error_of(hardware: str, monkeypatch: pytest.MonkeyPatch, *overrides: str, **changed: object) -> dict:
+    """Return what a run on *hardware* quotes where only eight V100s and sockets, and everything, were measured."""
+    group = {"points": 9, "median": 0.1, "p90": 0.2, "low": 0.8, "high": 1.2, "most_nodes": 2, "most_gpus": 16, "sources": ["a", "b"]}
+    names = ("V100-SXM2-16GB, NVLink", "NVLink", "V100-SXM2-16GB, tcp between nodes", "all runs")
+    monkeypatch.setattr(expected_error, "_summary", lambda: {name: group | changed for name in names})
+    found = answer(Scenario(hardware, "resnet50", overrides))
+    return run_document(found.run, found.inputs)["expected_error"]
+
+
+def test_the_same_gpu_and_network_interpolate_unless_there_are_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert error_of("p3.16xlarge", monkeypatch)["basis"].endswith("interpolated: within the sizes measured")
+    more = error_of("p3.16xlarge", monkeypatch, most_gpus=4)
+    assert more["extrapolates"] and more["basis"].endswith("extrapolated: 8 GPUs, measured up to 4")
+
+
+def test_another_gpu_and_another_network_extrapolate(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = error_of("hgx-h100", monkeypatch)
+    assert other["basis"].startswith("9 measured runs on NVLink (a, b)") and "no run was on H100-SXM5-80GB over NVLink" in other["basis"]
+    strange = error_of("p2.8xlarge", monkeypatch)
+    assert strange["basis"].startswith("all 9 measured runs (a, b)") and strange["extrapolates"]
