@@ -124,17 +124,15 @@ def leave_out(found: Sequence[Row], by: Callable[[Row], str]) -> list[Prediction
     return predictions
 
 
-def one_point(found: Sequence[Row], factors: Factors) -> list[Prediction]:
-    """Return other batches of each sweep, scaled by the middle batch of it: one measured point of the same GPU, model and stack."""
-    sweeps: dict[tuple[str, ...], list[Row]] = {}
-    for row in found:
-        record = row.record
-        sweeps.setdefault((record.source, record.hardware, record.workload, row.stack, str(record.precision), record.overrides), []).append(
-            row
-        )
+def one_point(found: Sequence[Row]) -> list[Prediction]:
+    """Return other batches of each sweep, scaled by the middle batch of it: one measured point of the same GPU, model and stack.
+
+    The factors are fitted to the middle batches alone, and to what is no sweep: no other batch had a part in them.
+    """
+    sweeps = _sweeps(found)
+    factors = fit([sweep[len(sweep) // 2] for sweep in sweeps])
     predictions: list[Prediction] = []
-    for sweep in sweeps.values():
-        sweep.sort(key=lambda row: row.record.batch_per_gpu or 0)
+    for sweep in sweeps:
         known = sweep[len(sweep) // 2]
         ratio, rate = known.measured / predict(known, factors), known.measured / (known.record.batch_per_gpu or 1)
         predictions += [
@@ -143,6 +141,16 @@ def one_point(found: Sequence[Row], factors: Factors) -> list[Prediction]:
             if row.record.batch_per_gpu != known.record.batch_per_gpu
         ]
     return predictions
+
+
+def _sweeps(found: Sequence[Row]) -> list[list[Row]]:
+    """Return the rows *found* of the same source, GPU, model and stack together, by batch."""
+    sweeps: dict[tuple[str, ...], list[Row]] = {}
+    for row in found:
+        record = row.record
+        key = (record.source, record.hardware, record.workload, row.stack, str(record.precision), record.overrides)
+        sweeps.setdefault(key, []).append(row)
+    return [sorted(sweep, key=lambda row: row.record.batch_per_gpu or 0) for sweep in sweeps.values()]
 
 
 def score(errors: Iterable[float]) -> Score:

@@ -155,17 +155,34 @@ _NEEDS_VALUE: Final = re.compile(
 _NO_KERNEL: Final = re.compile(r"Could not run '([\w:.]+)'|([\w:.]+): attempted to run this operator with Meta tensors")
 
 
-_OTHER_DEVICE: Final = re.compile(r"not compiled with CUDA|No CUDA GPUs|no NVIDIA driver|CUDA error|Expected all tensors to be on the same")
+_REMEDIES: Final = (
+    (
+        re.compile(
+            r"not compiled with CUDA|No CUDA GPUs|no NVIDIA driver|CUDA error|Expected all tensors to be on the same"
+            r"|on device \w+(:\d+)? is not on the expected device meta"
+        ),
+        "tracing needs no GPU: let tensors follow the inputs or the weights, for example x.to(self.weight.device), or "
+        "torch.zeros(3, device=x.device) where the code names a device",
+    ),
+    (
+        re.compile(r"Expected inputs of BF16 type"),
+        "grouped products of experts take 16 bits alone there: make the model in bfloat16, with --arg dtype=bfloat16 for a class of "
+        "transformers, else with .to(torch.bfloat16) in the callable; FLOP and parameters stay as they are",
+    ),
+    (
+        re.compile(r"no fake impl"),
+        "without one its shapes are not known: add it to your code with its register_fake, and its backward with register_autograd, or "
+        "let the callable use torch's own operators in its place",
+    ),
+)
+"""What torch says of a model that cannot be traced as it is, and what its user can do."""
 
 
 def explained(path: str, doing: str, error: BaseException, where: str = "") -> str:
     """Return one sentence that says what failed, *where*, and what to do."""
     message = " ".join(str(error).split())
-    if _OTHER_DEVICE.search(message):
-        return (
-            f"{path}: {doing} failed{where}: {target.told(error)}; tracing needs no GPU: let tensors follow the inputs "
-            "or the weights, for example x.to(self.weight.device)"
-        )
+    if remedy := next((remedy for pattern, remedy in _REMEDIES if pattern.search(message)), ""):
+        return f"{path}: {doing} failed{where}: {target.told(error)}; {remedy}"
     if _NEEDS_VALUE.search(message):
         return (
             f"{path}: {doing} needs the value of a tensor{where}, and on the meta device tensors have shapes only: {target.told(error)}; "

@@ -127,9 +127,10 @@ def _trace(path: str, model: torch.nn.Module, positional: tuple[Any, ...], named
     except (Exception, SystemExit) as failed:
         error, where = failed, ""
     if isinstance(error, UnknownOperator):
+        own = "let the callable use torch's own operators in its place, or " if "::" in str(error) else ""
         raise SpecError(
             f"{path}: one training step runs the operator '{error}'{where}, whose FLOP and bytes are not known; "
-            "add a rule to sim/extract/operators.py"
+            f"{own}add a rule to sim/extract/operators.py"
         )
     raise SpecError(explained(path, "one training step", error, where)) from error
 

@@ -81,15 +81,24 @@ def test_known_gpus_models_and_stacks() -> None:
 
 
 def test_other_batches_from_one_measured_point() -> None:
-    """Aim: 6 % median. Reached 3.4 % of all; CIFAR-10, whose small batches the host bounds and whose large ones throttle a T4, 6 %."""
-    found = one_point(ROWS, fit(ROWS))
-    assert score(prediction.error for prediction in found).median == pytest.approx(0.034, abs=0.01)
+    """Aim: 6 % median. Reached 3.5 % of all; CIFAR-10, whose small batches the host bounds and whose large ones throttle a T4, 4 %."""
+    found = one_point(ROWS)
+    assert score(prediction.error for prediction in found).median == pytest.approx(0.035, abs=0.01)
     small = [prediction for prediction in found if prediction.row.record.workload == "cifar10-resnet18"]
     rest = [prediction for prediction in found if prediction.row.record.workload != "cifar10-resnet18"]
-    assert score(prediction.error for prediction in small).median == pytest.approx(0.058, abs=0.015)
-    assert errors(rest, IMAGES) == pytest.approx((0.034, 0.105), abs=0.015)
-    assert errors(rest, REST) == pytest.approx((0.028, 0.107), abs=0.015)
+    assert score(prediction.error for prediction in small).median == pytest.approx(0.040, abs=0.015)
+    assert errors(rest, IMAGES) == pytest.approx((0.035, 0.105), abs=0.015)
+    assert errors(rest, REST) == pytest.approx((0.033, 0.111), abs=0.015)
     assert all(errors(rest, family)[0] < 0.5 * baseline_median(rest, family) + 0.01 for family in (IMAGES, REST))
+
+
+def test_other_batches_have_no_part_in_their_own_prediction() -> None:
+    """Conservation: measured times of all but the middle batch of each sweep, a hundred times too long, change no prediction."""
+    few = [row for row in ROWS if row.stack in ("torch-0.3", "mxnet-1.6-gluon", "oneflow-0.2")]
+    honest = one_point(few)
+    asked = {id(prediction.row.record) for prediction in honest}
+    spoilt = one_point([replace(row, measured=100 * row.measured) if id(row.record) in asked else row for row in few])
+    assert honest and [found.predicted for found in spoilt] == [found.predicted for found in honest]
 
 
 def test_stacks_of_the_first_tensor_core_kernels_tell_of_each_other() -> None:

@@ -272,3 +272,53 @@ class ThroughNumpy(nn.Linear):
 def through_numpy() -> nn.Module:
     """Name the net above."""
     return ThroughNumpy(5, 5)
+
+
+def named_device() -> nn.Module:
+    """Makes a tensor on a device that the code names."""
+    return Forward(lambda hidden: hidden + torch.ones(5, device="cpu"))
+
+
+class Experts(nn.Module):
+    """Three experts, each for the rows that a router gives it, as one grouped product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(3, 8, 8))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return what the experts make of their rows."""
+        ends = torch.ones(3, dtype=torch.int32, device=inputs.device)
+        result: torch.Tensor = torch._grouped_mm(inputs, self.weight, offs=ends)
+        return result
+
+
+def experts() -> nn.Module:
+    """Name the net above."""
+    return Experts()
+
+
+def own_operator(name: str, shaped: bool) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return an operator that torch does not have, registered once; *shaped* tells torch which shapes it returns."""
+    known = getattr(torch.ops.netsown, name, None)
+    if known is not None:
+        return known  # type: ignore[no-any-return, unused-ignore]
+
+    @torch.library.custom_op(f"netsown::{name}", mutates_args=())
+    def tripled(hidden: torch.Tensor) -> torch.Tensor:
+        return hidden * 3
+
+    if shaped:
+        tripled.register_fake(torch.empty_like)
+        tripled.register_autograd(lambda context, gradient: gradient * 3)
+    return tripled
+
+
+def shapeless() -> nn.Module:
+    """Runs an operator of its own of which torch does not know the shapes."""
+    return Forward(own_operator("doubled", False))
+
+
+def custom() -> nn.Module:
+    """Runs an operator of its own."""
+    return Forward(own_operator("tripled", True))

@@ -11,6 +11,7 @@ import pytest
 from sim.extract import extract
 from sim.spec.workload import Layer, Model
 from tests.extract.conftest import NETS
+from tests.extract.readiness import Ready, assert_same_order, listed, watched
 
 torch = pytest.importorskip("torch", reason="extracting a model needs torch")
 
@@ -25,17 +26,11 @@ def built(name: str) -> Any:
     return getattr(module, name)()
 
 
-def ready_for_real(model: Any, *inputs: Any) -> list[int]:
-    """Return the gradients' elements in the order a backward with real numbers completes them."""
-    order: list[int] = []
-    for parameter in model.parameters():
-        parameter.register_post_accumulate_grad_hook(lambda done: order.append(done.numel()))
+def ready_for_real(model: Any, *inputs: Any) -> list[Ready]:
+    """Return the gradients in the order a backward with real numbers completes them."""
+    order = watched(model)
     model.train()(*inputs).sum().backward()
     return order
-
-
-def ready(model: Model) -> list[int]:
-    return [elements for layer in reversed(model.layers) for elements in layer.gradients]
 
 
 def named(model: Model) -> dict[str, Layer]:
@@ -47,8 +42,8 @@ def test_shared_parameters_are_ready_after_their_last_use(net: Net) -> None:
     torch.manual_seed(0)
     order = ready_for_real(built("Shared"), torch.randint(11, (2, 3)))
     found = extract(net("Shared"), ["tokens=3:int64"], "shared")
-    assert ready(found) == order
-    assert order[-1] == 66 and sum(order) == found.parameters
+    assert_same_order(found, order)
+    assert order[-1] == ("words", 66) and sum(each.elements for each in order) == found.parameters
     assert named(found)["words"].gradients == (66,)
     assert len(named(found)["twice"].gradients) == 2 and named(found)["twice.2"].gradients == ()
 
@@ -56,7 +51,7 @@ def test_shared_parameters_are_ready_after_their_last_use(net: Net) -> None:
 @pytest.mark.parametrize(("name", "shape"), [("convolutions", (3, 16, 16)), ("normed", (3, 8, 8)), ("Attention", (5, 32))])
 def test_ready_order_is_that_of_a_real_backward(net: Net, name: str, shape: tuple[int, ...]) -> None:
     order = ready_for_real(built(name), torch.randn(4, *shape))
-    assert ready(extract(net(name), ["x".join(map(str, shape))], name)) == order
+    assert_same_order(extract(net(name), ["x".join(map(str, shape))], name), order)
 
 
 def counted(name: str, batch: int, shape: tuple[int, ...]) -> tuple[int, int]:
@@ -132,7 +127,7 @@ def test_saved_activations_by_hand(net: Net) -> None:
 
 def test_frozen_parameters_get_no_gradient(net: Net) -> None:
     found = extract(net("Frozen"), ["7"], "frozen")
-    assert (found.parameters, ready(found)) == (56 + 24, [3, 21])
+    assert (found.parameters, listed(found)) == (56 + 24, [("above", 3), ("above", 21)])
     assert named(found)["below"].backward == 0
 
 

@@ -13,6 +13,7 @@ import pytest
 from sim.extract import extract, run_extract
 from sim.spec.library import catalogue, load_part
 from sim.spec.workload import Model
+from tests.extract.readiness import assert_same_order, watched
 
 torch = pytest.importorskip("torch", reason="extracting a model needs torch")
 
@@ -59,12 +60,10 @@ def test_catalogue_flop_equal_torchs_counter(name: str, size: int, backward_too:
 def test_catalogue_order_equals_a_real_backward() -> None:
     """Oracle: post-accumulate hooks of resnet18 run with real numbers on a small image."""
     torchvision = pytest.importorskip("torchvision", reason="the catalogue's image models are torchvision's")
-    model, order = torchvision.models.resnet18().train(), []
-    for parameter in model.parameters():
-        parameter.register_post_accumulate_grad_hook(lambda done: order.append(done.numel()))
+    model = torchvision.models.resnet18().train()
+    order = watched(model)
     model(torch.randn(2, 3, 64, 64)).sum().backward()
-    table = load_part(Model, "resnet18", "workloads/models")
-    assert [elements for layer in reversed(table.layers) for elements in layer.gradients] == order
+    assert_same_order(load_part(Model, "resnet18", "workloads/models"), order)
 
 
 def test_bert_order_equals_a_real_backward() -> None:
@@ -72,15 +71,13 @@ def test_bert_order_equals_a_real_backward() -> None:
     from sim.extract.zoo import BertForPretraining
 
     size = {"width": 8, "depth": 2, "heads": 2, "vocabulary": 50}
-    model, order = BertForPretraining(**size), []
-    for parameter in model.parameters():
-        parameter.register_post_accumulate_grad_hook(lambda done: order.append(done.numel()))
+    model = BertForPretraining(**size)
+    order = watched(model)
     tokens = torch.zeros(2, 6, dtype=torch.long)
     words, following = model(tokens, tokens, tokens, tokens[:, :2])
     (words.sum() + following.sum()).backward()
     inputs = [f"{name}=6:int64" for name in ("input_ids", "token_type_ids", "attention_mask")] + ["masked_positions=2:int64"]
-    table = extract("sim.extract.zoo:BertForPretraining", inputs, "bert", size)
-    assert [elements for layer in reversed(table.layers) for elements in layer.gradients] == order
+    assert_same_order(extract("sim.extract.zoo:BertForPretraining", inputs, "bert", size), order)
 
 
 @pytest.mark.parametrize("name", ["alexnet", "resnet10_noresidue", "bert-base-seq384"])
