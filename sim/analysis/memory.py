@@ -229,15 +229,24 @@ def _cast_weights(model: Model) -> list[float]:
 def _casts(model: Model, trained: Sequence[float], width: float) -> list[float]:
     """Return the bytes of casts, *width* an element, that forward leaves behind, by layer; *trained* are those of trained weights.
 
-    One that shares a table casts that. Where the input needs no gradient, as in a first layer, backward does not need the weight.
+    One that shares a table casts that, or the slice of it that it takes: the whole once, as autocast remembers it, each slice anew.
+    Where the input needs no gradient, as in a first layer, backward does not need the weight.
     """
     tables = {layer.name: layer.gradients[0] for layer in model.layers if layer.rows and not layer.dtypes}
     found = []
     for layer, own in zip(model.layers, trained, strict=True):
-        other = _single(layer) - _single(layer, frozen=False) + tables.pop(layer.shares, 0) if layer.op in _MATRIX else 0.0
+        other = _single(layer) - _single(layer, frozen=False) + _shared_cast(layer, tables) if layer.op in _MATRIX else 0.0
         needed = layer.backward > 1.5 * layer.forward or not layer.forward
         found.append(own + width * other if needed and any(trained) else 0.0)
     return found
+
+
+def _shared_cast(layer: Layer, tables: dict[str, int]) -> float:
+    """Return the elements that a product casts of the table it shares, and take a table that is cast as a whole off *tables*."""
+    taken = math.prod(layer.channels)
+    if layer.shares in tables and taken < tables[layer.shares]:
+        return float(taken)
+    return float(tables.pop(layer.shares, 0))
 
 
 def _live(workload: Workload) -> Iterator[_Live]:

@@ -13,6 +13,7 @@ from contextlib import nullcontext
 from typing import Any, Final
 
 import torch
+from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -39,13 +40,22 @@ class Autocast(TorchFunctionMode):  # type: ignore[misc, unused-ignore]
         super().__init__()
         self._dtype = dtype
         self._weights: dict[int, torch.Tensor] = {}
+        self._depth = 0
+
+    def __enter__(self) -> Any:
+        self._depth += 1
+        return super().__enter__()
 
     def __exit__(self, *raised: Any) -> None:
-        self._weights.clear()
+        self._depth -= 1
+        if not self._depth:
+            self._weights.clear()
         super().__exit__(*raised)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name, given = getattr(func, "__name__", ""), kwargs or {}
+        if func is functional.multi_head_attention_forward:
+            return self._inside(func, args, given)
         if name in _NARROW:
             args, given = self._cast((args, given), self._dtype)
         elif name in _FULL or (
@@ -53,6 +63,21 @@ class Autocast(TorchFunctionMode):  # type: ignore[misc, unused-ignore]
         ):
             args, given = self._cast((args, given), torch.float32)
         return func(*args, **given)
+
+    def _inside(self, func: Any, args: Any, given: Any) -> Any:
+        """Run *func*, a function in Python, with the arguments of torch's functions inside it cast, and its own as they are.
+
+        It would ask whether a mode overrides it, and come back here: it is told that none does. What asks in the same way inside, none of
+        it products or softmax, is not cast.
+        """
+        names = vars(functional)
+        asked = names["has_torch_function"]
+        names["has_torch_function"] = lambda arguments: False
+        try:
+            with self:
+                return func(*args, **given)
+        finally:
+            names["has_torch_function"] = asked
 
     def _cast(self, given: Any, dtype: torch.dtype) -> Any:
         def cast(value: Any) -> Any:

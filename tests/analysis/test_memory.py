@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sim.analysis import memory
 from sim.analysis.memory import MemoryUse, gpu_memory, largest_batch
 from sim.spec.hardware import Gpu
 from sim.spec.workload import Workload
@@ -378,3 +379,18 @@ def test_what_was_asked_before_changes_no_answer() -> None:
     for (job, one, more), found in zip(asked, kept, strict=True):
         _needed.cache_clear()
         assert gpu_memory(job, one, **more) == found
+
+
+def test_products_cast_the_slices_of_a_table_that_they_take() -> None:
+    """A table of 10 x 4, of which two products take 3 and 5 rows: casts of 12 and 20 elements; one that takes all casts 40, once."""
+
+    def casts(*rows: int) -> float:
+        table = {"name": "table", "op": "embedding", "gradients": [40], "rows": 10, "rows_per_sample": 1}
+        sizes = {"op": "gemm", "forward": "8 FLOP", "backward": "16 FLOP", "read": "4 B", "write": "4 B", "shares": "table"}
+        uses = [{**sizes, "name": f"use{number}", "channels": [4, taken]} for number, taken in enumerate(rows)]
+        own = {**sizes, "name": "own", "gradients": [9], "channels": [3, 3], "shares": ""}
+        job = workload([table, own, *uses], 49, precision="amp_fp16")
+        return max(moment.casts for moment in memory._moments(job, 1))
+
+    assert casts(3, 5) == 2 * (9 + 12 + 20)
+    assert casts(10, 10) == 2 * (9 + 40)

@@ -1,9 +1,8 @@
 """Activations, new gradients and casts at their peak, against the storages that torch really makes and frees during a step on meta.
 
-Oracle: ``allocation.py``, which knows nothing of layers; under autocast, with the casts that torch.amp documents. Within 10 % (one model
-16 %), the whole catalogue, in FP32 and under autocast, at a small and a larger batch; what is compared is what the batch, the new gradients
-and the casts need, as weights, old gradients and state are equal by construction. Left out: DLRM, as sparse gradients cannot be added on
-meta.
+Oracle: ``allocation.py``, which knows nothing of layers; under autocast, with the casts that torch.amp documents. Within 10 %, the whole
+catalogue, in FP32 and under autocast, at a small and a larger batch; what is compared is what the batch, the new gradients and the casts
+need, as weights, old gradients and state are equal by construction. Left out: DLRM, as sparse gradients cannot be added on meta.
 """
 
 from __future__ import annotations
@@ -28,10 +27,6 @@ STEP_BY_STEP = ["deepspeech2"]
 """Models whose every time step torch takes apart on meta: compared at a tenth of their clip and ten times the batch, so with as many bytes;
 their table grows to the catalogue's."""
 CLIP = "1x161x400"
-
-MISSED = {("transformer-xl-base", "amp_fp16"): 0.16, ("vit_b_16", "amp_fp16"): 0.13}
-"""Not reached. Transformer-XL: its output takes four slices of one table, each cast and each with a gradient of its own; as predicted it
-is whole ones. ViT: 12 % too much at a batch of 2, cause not found."""
 
 
 class Stepped:
@@ -93,7 +88,7 @@ def predicted(table: Model, name: str, batch: int, precision: str) -> float:
 def test_peak_is_what_torch_allocates(name: str, precision: str) -> None:
     table = compared(name)
     for batch in (20, 80) if name in STEP_BY_STEP else (2, 8):
-        due = pytest.approx(allocated(table, batch, precision != "fp32"), rel=MISSED.get((name, precision), 0.1))
+        due = pytest.approx(allocated(table, batch, precision != "fp32"), rel=0.1)
         assert predicted(table, name, batch, precision) == due, batch
 
 

@@ -1,0 +1,68 @@
+"""In which types do products run under autocast? Oracle: torch.amp's documentation, "CUDA Op-Specific Behavior"."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="playing autocast needs torch")
+
+
+def products(model: Any, *inputs: Any) -> dict[str, set[Any]]:
+    """Return the types of the arguments of the products and softmaxes that a forward under autocast runs, by operator."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    from sim.extract.autocast import Autocast
+    from sim.extract.fused import as_on_cuda
+
+    found: dict[str, set[Any]] = {}
+
+    class Types(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            name = func.overloadpacket.__name__
+            if name in ("mm", "addmm", "bmm", "baddbmm", "_softmax", "_scaled_dot_product_efficient_attention"):
+                tensors = [value for value in args if isinstance(value, torch.Tensor)]
+                found.setdefault(name, set()).update(tensor.dtype for tensor in tensors)
+            return func(*args, **(kwargs or {}))
+
+    with torch.device("meta"), as_on_cuda(), Types(), Autocast():
+        model.to("meta").train()(*inputs)
+    return found
+
+
+@pytest.mark.parametrize("weights", [False, True])
+def test_products_inside_attention_run_in_16_bits(weights: bool) -> None:
+    """Multi-head attention is a function in Python: its products cast, its softmax, where it shows its weights, runs in 32 bits."""
+    attention = torch.nn.MultiheadAttention(8, 2, batch_first=True)
+    tensor = torch.empty(3, 5, 8, device="meta")
+
+    class Asking(torch.nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention = attention
+
+        def forward(self, given: Any) -> Any:
+            return self.attention(given, given, given, need_weights=weights)[0]
+
+    found = products(Asking(), tensor)
+    wide = found.pop("_softmax", set())
+    assert wide == ({torch.float32} if weights else set())
+    assert {"mm", "addmm"} & set(found) and ("bmm" in found or "baddbmm" in found or "_scaled_dot_product_efficient_attention" in found)
+    assert set().union(*found.values()) == {torch.float16}
+
+
+def test_casts_of_weights_outlive_attention_inside() -> None:
+    """A weight is cast once in a forward, inside attention as outside: the same copy is kept for backward."""
+    from sim.extract.autocast import Autocast
+
+    layer, tensor = torch.nn.Linear(8, 8, device="meta"), torch.empty(3, 8, device="meta")
+    mode = Autocast()
+    with mode:
+        layer(tensor)
+        cast = mode._weights[id(layer.weight)]
+        with mode:
+            layer(tensor)
+        layer(tensor)
+        assert mode._weights[id(layer.weight)] is cast
+    assert not mode._weights
