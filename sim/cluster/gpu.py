@@ -159,8 +159,11 @@ def _layout_bytes(layer: Layer, precision: Precision, stack: Stack, peak: Peak, 
 def efficiency_class(layer: Layer, gpu: Gpu, stack: Stack) -> OperatorClass:
     """Return whose efficiency curve a layer follows.
 
-    Winograd serves 3x3 windows of stride 1 alone, so other convolutions have classes of their own, where the GPU gives them; and before
-    Maxwell only from cuDNN 5.1 on, whose kernels of separate transforms run everywhere (NVIDIA, cuDNN 5.1 release notes).
+    Winograd serves 3x3 windows of stride 1 alone, so other convolutions have classes of their own, where the GPU gives them. Before cuDNN
+    5.1, whose kernels of separate transforms run everywhere (NVIDIA, cuDNN 5.1 release notes), it serves Maxwell alone: the kernel there
+    was is Maxwell's machine code, and that runs on its own major compute capability only (NVIDIA, CUDA C Programming Guide, "Binary
+    Compatibility"). That no other was made for Pascal is an estimate: a GTX 1080 under cuDNN 5.0 does VGG-16 at 0.72 of its peak,
+    a Titan X of Maxwell under it at 0.85, one of Pascal under 5.1 at 1.05 (jcjohnson/cnn-benchmarks).
     """
     own: OperatorClass = "gemm" if layer.op == "attention" and "attention" not in gpu.efficiency else layer.op
     if layer.op == "conv" and layer.kernel_size == 1:
@@ -177,7 +180,7 @@ def _winograd(layer: Layer) -> bool:
 
 
 def _has_winograd(gpu: Gpu, stack: Stack) -> bool:
-    return _version(stack.cudnn) >= (5, 1) or _version(gpu.compute_capability) >= (5, 0)
+    return _version(stack.cudnn) >= (5, 1) or (5, 0) <= _version(gpu.compute_capability) < (6, 0)
 
 
 @lru_cache(maxsize=64)

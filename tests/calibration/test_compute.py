@@ -72,8 +72,8 @@ def test_known_gpus_models_and_stacks() -> None:
     Those are 12 of Gavel's (instances and boards unknown, real data), 6 of NVIDIA's whose batch is not in the table, 10 of a T4 at small
     batches, and 35 of an RTX 3090, a GPU without fitted rows, of which half keep channels first; most of its models have no fitted row.
     """
-    reached = {("compute", IMAGES): (0.059, 0.172), ("compute", REST): (0.064, 0.188)}
-    reached |= {("prediction", IMAGES): (0.104, 0.230), ("prediction", REST): (0.069, 0.156)}
+    reached = {("compute", IMAGES): (0.062, 0.180), ("compute", REST): (0.065, 0.187)}
+    reached |= {("prediction", IMAGES): (0.089, 0.191), ("prediction", REST): (0.071, 0.158)}
     for (role, family), figures in reached.items():
         of_role = [row for row in ROWS if row.record.role == role and row.family == family]
         found = score(predicted_time(row.record) / row.measured - 1 for row in of_role)
@@ -81,14 +81,14 @@ def test_known_gpus_models_and_stacks() -> None:
 
 
 def test_other_batches_from_one_measured_point() -> None:
-    """Aim: 6 % median. Reached 3.5 % of all; CIFAR-10, whose small batches the host bounds and whose large ones throttle a T4, 4 %."""
+    """Aim: 6 % median. Reached 3.8 % of all; CIFAR-10, whose small batches the host bounds and whose large ones throttle a T4, 4 %."""
     found = one_point(ROWS)
-    assert score(prediction.error for prediction in found).median == pytest.approx(0.035, abs=0.01)
+    assert score(prediction.error for prediction in found).median == pytest.approx(0.038, abs=0.01)
     small = [prediction for prediction in found if prediction.row.record.workload == "cifar10-resnet18"]
     rest = [prediction for prediction in found if prediction.row.record.workload != "cifar10-resnet18"]
     assert score(prediction.error for prediction in small).median == pytest.approx(0.040, abs=0.015)
-    assert errors(rest, IMAGES) == pytest.approx((0.035, 0.105), abs=0.015)
-    assert errors(rest, REST) == pytest.approx((0.033, 0.111), abs=0.015)
+    assert errors(rest, IMAGES) == pytest.approx((0.042, 0.106), abs=0.015)
+    assert errors(rest, REST) == pytest.approx((0.034, 0.120), abs=0.015)
     assert all(errors(rest, family)[0] < 0.5 * baseline_median(rest, family) + 0.01 for family in (IMAGES, REST))
 
 
@@ -120,10 +120,10 @@ def test_slopes_are_those_of_the_time() -> None:
 
 @pytest.mark.slow
 def test_a_chip_that_was_never_fitted() -> None:
-    """Aims: 10 and 25 % for images in FP32; 18 and 45 % for the rest, whose stack is then often unknown too. Reached: 11, 32, 9, 25."""
+    """Aims: 10 and 25 % for images in FP32; 18 and 45 % for the rest, whose stack is then often unknown too. Reached: 9, 25, 9, 26."""
     found = leave_out(ROWS, lambda row: row.chip)
-    assert errors(found, IMAGES) == pytest.approx((0.114, 0.316), abs=0.02)
-    assert errors(found, REST) == pytest.approx((0.087, 0.247), abs=0.02)
+    assert errors(found, IMAGES) == pytest.approx((0.093, 0.246), abs=0.02)
+    assert errors(found, REST) == pytest.approx((0.092, 0.260), abs=0.02)
     assert all(2 * errors(found, family)[0] < baseline_median(found, family) for family in (IMAGES, REST))
 
 
@@ -131,21 +131,21 @@ def test_a_chip_that_was_never_fitted() -> None:
 def test_a_model_that_was_never_fitted() -> None:
     """Aims as above. Reached: 9 and 24 %; 10 and 31 %, worst ResNet-50, without which few rows tell how tensor cores do convolutions."""
     found = leave_out(ROWS, lambda row: row.record.workload)
-    assert errors(found, IMAGES) == pytest.approx((0.094, 0.240), abs=0.02)
-    assert errors(found, REST) == pytest.approx((0.102, 0.312), abs=0.02)
+    assert errors(found, IMAGES) == pytest.approx((0.094, 0.238), abs=0.02)
+    assert errors(found, REST) == pytest.approx((0.101, 0.309), abs=0.02)
     assert all(2 * errors(found, family)[0] < baseline_median(found, family) for family in (IMAGES, REST))
 
 
 @pytest.mark.slow
 def test_a_stack_that_was_never_fitted() -> None:
-    """Aim without a stack factor: 18 and 45 % for tensor cores and BERT. Reached: 12 and 31 %; images in FP32 14 and 34 %."""
+    """Aim without a stack factor: 18 and 45 % for tensor cores and BERT. Reached: 12 and 30 %; images in FP32 14 and 29 %."""
     found = leave_out(ROWS, lambda row: row.stack)
-    assert errors(found, IMAGES) == pytest.approx((0.138, 0.342), abs=0.02)
-    assert errors(found, REST) == pytest.approx((0.117, 0.313), abs=0.02)
+    assert errors(found, IMAGES) == pytest.approx((0.141, 0.293), abs=0.02)
+    assert errors(found, REST) == pytest.approx((0.116, 0.300), abs=0.02)
 
 
 def test_whole_networks_from_kernels_and_other_networks(v100: list[Row]) -> None:
-    """Forward and backward of three networks on one V100 in FP32 (u39kun), none of them among the fitted: off by 17, 1 and 12 %."""
+    """Forward and backward of three networks on one V100 in FP32 (u39kun), none of them among the fitted: off by 18, 0 and 10 %."""
     nets = {row.record.workload for row in v100}
     factors = fit([row for row in ROWS if row.record.workload not in nets])
     assert all(abs(predict(row, factors) / row.measured - 1) < 0.2 for row in v100)

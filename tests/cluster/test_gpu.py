@@ -167,10 +167,13 @@ def test_a_pointwise_convolution_has_a_class_of_its_own_where_the_gpu_gives_one(
 
 @pytest.mark.parametrize(
     ("capability", "version", "share"),
-    [("3.5", "5.0", 0.6), ("3.5", "5.1", 1.4), ("5.2", "5.0", 1.4), ("10.0", "5.0", 1.4), ("3.7", "10.2", 1.4), ("3.7", "4", 0.6)],
+    [
+        *(("3.5", "5.0", 0.6), ("3.5", "5.1", 1.4), ("5.2", "5.0", 1.4), ("3.7", "10.2", 1.4), ("3.7", "4", 0.6)),
+        *(("6.1", "5.0", 0.6), ("6.1", "5.1", 1.4), ("10.0", "9.1", 1.4)),
+    ],
 )
-def test_winograd_comes_with_maxwell_or_with_cudnn_5_1(capability, version, share):
-    """cuDNN's release notes: 5.0 has fused kernels for Maxwell and later, 5.1 brought separate transforms for all."""
+def test_winograd_is_maxwells_before_cudnn_5_1(capability, version, share):
+    """cuDNN's release notes: 5.0 has fused kernels, taken to be Maxwell's alone; 5.1 brought separate transforms for all."""
     chip = gpu(compute_capability=capability, efficiency={"conv": {"fp32": 1.4}, "direct_conv": {"fp32": 0.6}})
     convolution = layer(kernel_size=3, forward="2 GFLOP")
     found = layer_time(convolution, chip, "fp32", stack(cudnn=version), 10).time
