@@ -25,8 +25,8 @@ def test_errors_are_grouped_and_counted() -> None:
     asked = question(record(placement="2", step_time=1.0))
     row = Scored(asked, 0.5, {"as_described": 1.25}, {})
     found = summary(Validation((Cluster("a", None, None, tuple([row] * 5), ()),), ()))["groups"]  # type: ignore[arg-type]
-    assert set(found) == {"T4, PCIe, torch-1.13-ddp", "T4, PCIe", "PCIe", "all runs"}
-    assert found["PCIe"] | {"sources": []} == {
+    assert set(found) == {"T4, host memory, torch-1.13-ddp", "T4, host memory", "host memory", "all runs"}
+    assert found["host memory"] | {"sources": []} == {
         "points": 5, "median": 0.25, "p90": 0.25, "low": 0.8, "high": 0.8, "most_nodes": 1, "most_gpus": 2, "sources": [],
     }  # fmt: skip
     assert summary(Validation((Cluster("a", None, None, (row,), ()),), ()))["groups"] == {}  # type: ignore[arg-type]
