@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from calibration.aims import aims_table
 from calibration.cli import committed_records
 from calibration.questions import Folders
 from calibration.scores import Scored
@@ -53,8 +54,8 @@ def _figures(rows: Sequence[Scored]) -> dict[str, Any]:
 
 
 def readme_block(found: Validation) -> str:
-    """Return README's block with the scores."""
-    return f"<!-- validated -->\n```\n{validation_table(found)}\n```\n<!-- end -->"
+    """Return README's block with the scores and the aims."""
+    return f"<!-- validated -->\n```\n{validation_table(found)}\n\n{aims_table(found.scored)}\n```\n<!-- end -->"
 
 
 def publish() -> None:
