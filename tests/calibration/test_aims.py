@@ -15,7 +15,7 @@ def of(source: str, workload: str, said: float, rule: float = 2.0, compute: floa
 
 
 def lines(rows: list[Scored]) -> dict[str, str]:
-    return {line[:58].strip(): line[58:] for line in aims_table(rows).splitlines()[1:]}
+    return {line[:66].strip(): line[66:] for line in aims_table(rows).splitlines()[1:]}
 
 
 def test_an_error_beyond_its_aim_is_missed() -> None:
