@@ -204,7 +204,7 @@ def fit(
 
 @app.command(
     "import-trace",
-    epilog="Example:  python -m calibration import-trace rank*.json.gz --record my-runs.csv --hardware my-box.yaml --workload resnet50",
+    epilog="Example:  python -m calibration import-trace rank*.json --record runs.csv --hardware my.yaml --workload resnet50 --batch 64",
 )
 def import_trace(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="traces of PyTorch's profiler, plain or gzip, one for each rank")],
@@ -212,18 +212,21 @@ def import_trace(
     hardware: Annotated[str, typer.Option(metavar="HW", help="of the record: a file or a name of the catalogue")] = "",
     workload: Annotated[str, typer.Option(metavar="WL", help="of the record")] = "",
     stack: Annotated[str, typer.Option(help="of the record; the workload's own by default")] = "",
-    batch: Annotated[int | None, typer.Option(min=1, help="samples per GPU, of the record")] = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="samples per GPU, of the record; needed where the trace does not tell")] = None,
     precision: Annotated[str, typer.Option(help="of the record; the workload's own by default")] = "",
+    hardware_dir: HardwareDir = None,
+    workload_dir: WorkloadDir = None,
     as_json: Json = False,
 ) -> None:
     """Show where the time of a profiled job went, as for a simulated one."""
     from calibration.import_trace import import_traces
+    from calibration.questions import Folders
     from calibration.trace_report import add_record, trace_document, trace_record, trace_table
 
     found = import_traces(files)
     row = trace_record(found, hardware=hardware, workload=workload, stack=stack, batch=batch, precision=precision)
     if record is not None:
-        add_record(record, row)
+        add_record(record, row, Folders(hardware_dir, workload_dir))
         talk(f"added one row to {record}")
     print_json(trace_document(found, row)) if as_json else typer.echo(trace_table(found))
 

@@ -80,8 +80,8 @@ def question(record: RunRecord, folders: Folders = Folders()) -> Question:
     """Return what *record* asks. Raise SpecError, with its file and line, where it names what does not exist or cannot be."""
     try:
         for_hardware, for_workload = _overrides(record)
-        workload = _workload(record.workload, for_workload, folders.workloads)
-        machine = _machine(record.hardware, for_hardware, folders.hardware)
+        workload = workload_named(record.workload, for_workload, folders.workloads)
+        machine = machine_named(record.hardware, for_hardware, folders.hardware)
         pattern = _pattern(record, machine)
         machine = _enlarged(record.hardware, for_hardware, folders.hardware, pattern.count("+") + 1)
         return Question(record, machine, Job(workload, place(machine, None, pattern)))
@@ -90,14 +90,16 @@ def question(record: RunRecord, folders: Folders = Folders()) -> Question:
 
 
 @lru_cache(maxsize=512)
-def _machine(name: str, overrides: tuple[str, ...], folder: Path | None) -> Hardware:
+def machine_named(name: str, overrides: tuple[str, ...] = (), folder: Path | None = None) -> Hardware:
+    """Return the machine that a record's *name* stands for, with *overrides*. Raise SpecError where there is none, or it cannot be."""
     loaded: Loaded[Hardware] = load(Hardware, _file(name, "hardware", (folder, OWN_HARDWARE)), overrides, folder)
     require(check_hardware(loaded.spec, loaded.document))
     return loaded.spec
 
 
 @lru_cache(maxsize=2048)
-def _workload(name: str, overrides: tuple[str, ...], folder: Path | None) -> Workload:
+def workload_named(name: str, overrides: tuple[str, ...] = (), folder: Path | None = None) -> Workload:
+    """Return the workload that a record's *name* stands for, with *overrides*. Raise SpecError where there is none, or it cannot be."""
     loaded: Loaded[Workload] = load(Workload, _file(name, "workloads", (folder,)), overrides, folder)
     require(check_workload(loaded.spec, loaded.document))
     return loaded.spec
@@ -106,7 +108,7 @@ def _workload(name: str, overrides: tuple[str, ...], folder: Path | None) -> Wor
 @lru_cache(maxsize=512)
 def _enlarged(name: str, overrides: tuple[str, ...], folder: Path | None, nodes: int) -> Hardware:
     """Return the machine with at least *nodes* nodes, where it is one group of equal ones."""
-    machine = _machine(name, overrides, folder)
+    machine = machine_named(name, overrides, folder)
     return with_nodes(machine, nodes) if len(machine.groups) == 1 and machine.groups[0].count < nodes else machine
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import difflib
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, cast, get_args
@@ -83,7 +83,7 @@ def read_records(path: Path) -> RecordFile:
     records: list[RunRecord] = []
     for number, cells in _rows(lines):
         try:
-            records.append(_record(str(path), number, header, cells))
+            records.append(record(str(path), number, header, cells))
         except SpecError as error:
             problems.append(str(error))
     if problems:
@@ -135,12 +135,13 @@ def _check_header(path: Path, line: int, header: list[str]) -> list[str]:
     return notes
 
 
-def _record(file: str, line: int, header: list[str], cells: list[str]) -> RunRecord:
+def record(file: str, line: int, header: Sequence[str], cells: Sequence[str]) -> RunRecord:
+    """Return what the *cells* of one row say below *header*. Raise SpecError, with *file* and *line*, where that is no record."""
     where = f"{file}:{line}"
     if len(cells) > len(header):
         raise SpecError(f"{where}: {len(cells)} values for {len(header)} columns; put quotes around a value that holds a comma")
     row = _Row(where, dict(zip(header, cells, strict=False)))
-    record = RunRecord(
+    found = RunRecord(
         file,
         line,
         row.text("hardware", required=True),
@@ -163,8 +164,8 @@ def _record(file: str, line: int, header: list[str], cells: list[str]) -> RunRec
         throughput=row.positive("throughput_samples_per_s"),
         note=row.text("note"),
     )
-    _check_times(where, record)
-    return record
+    _check_times(where, found)
+    return found
 
 
 def _check_times(where: str, record: RunRecord) -> None:

@@ -6,11 +6,12 @@ import csv
 import io
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from calibration.import_trace import Imported, kernel_times
 from calibration.kineto import CPU
-from calibration.run_records import COLUMNS
+from calibration.questions import Folders, question
+from calibration.run_records import COLUMNS, record
 from sim.events import STALLS, Cause
 from sim.report.columns import Title, aligned
 from sim.report.files import write_file
@@ -26,8 +27,8 @@ MUCH_INPUT = 0.01
 _LONGEST_NAME = 90
 
 
-def trace_document(found: Imported, record: Record) -> dict[str, Any]:
-    """Return the JSON document of an imported job, and the *record* it makes."""
+def trace_document(found: Imported, row: Record) -> dict[str, Any]:
+    """Return the JSON document of an imported job, and the *row* it makes."""
     return {
         "schema": 1,
         "files": sorted({trace.file for trace in found.traces}),
@@ -48,7 +49,7 @@ def trace_document(found: Imported, record: Record) -> dict[str, Any]:
             for trace, window, stalls in zip(found.traces, found.windows, found.by_rank, strict=True)
         ],
         "kernels": kernel_times(found),
-        "record": dict(record),
+        "record": dict(row),
     }
 
 
@@ -105,11 +106,14 @@ def trace_record(
     return row
 
 
-def add_record(path: Path, row: Record) -> None:
-    """Add *row* to the measured runs in *path*, which is made if there is none. Raise SpecError where that cannot be."""
-    for column in ("hardware", "workload"):
+def add_record(path: Path, row: Record, folders: Folders) -> None:
+    """Add *row* to the measured runs in *path*, which is made if there is none.
+
+    Raise SpecError, with the file as it was, where that cannot be, ``validate`` could not ask for the row, or it is there already.
+    """
+    for column, option in _NAMED.items():
         if not row[column]:
-            raise SpecError(f"--record {path}: a record names what ran; add --{column}")
+            raise SpecError(f"--record {path}: the trace does not tell the record's {column}; add --{option}")
     before, columns = "", list(COLUMNS)
     if path.exists():
         try:
@@ -122,9 +126,30 @@ def add_record(path: Path, row: Record) -> None:
     needed = [name for name in COLUMNS if row[name] != "" and name not in columns]
     if lacking or needed:
         raise SpecError(f"{path}: its columns are not those of a run record ({', '.join(lacking or needed)}); write to another file")
+    cells = [str(row[name]) for name in columns]
+    _check(path, columns, cells, folders)
+    _check_new(path, before, cells)
     text = io.StringIO()
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    if not before.strip():
-        writer.writeheader()
-    writer.writerow({name: row[name] for name in columns})
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerows([cells] if before.strip() else [columns, cells])
     write_file(path, before + ("\n" if before and not before.endswith("\n") else "") + text.getvalue())
+
+
+_NAMED: Final = {"hardware": "hardware", "workload": "workload", "batch_per_gpu": "batch"}
+"""Columns that a row of a trace cannot do without, and the option of each: a blank batch would be read as the workload's own."""
+
+
+def _check(path: Path, columns: list[str], cells: list[str], folders: Folders) -> None:
+    """Raise SpecError where the row *cells* names what is not there, or cannot have run so."""
+    where = f"--record {path}"
+    try:
+        question(record(where, 0, columns, cells), folders)
+    except SpecError as error:
+        raise SpecError(str(error).replace(f"{where}:0: ", f"{where}: ")) from None
+
+
+def _check_new(path: Path, before: str, cells: list[str]) -> None:
+    """Raise SpecError where a line of *before*, which *path* holds, says the same as *cells*."""
+    for number, line in enumerate(before.splitlines(), 1):
+        if not line.startswith("#") and [cell.strip() for cell in next(csv.reader([line]), [])] == cells:
+            raise SpecError(f"{path}:{number}: is this job already, to the last digit; a trace is added once")

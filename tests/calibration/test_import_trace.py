@@ -253,10 +253,10 @@ def test_the_command_prints_the_stalls_and_adds_records(tmp_path: Path, capsys: 
     assert sum(document["stalls_s"].values()) == pytest.approx(document["step_time_s"])
     assert document["gpus"] == 2 and document["nodes"] == 1 and document["steps"] == 2
     assert [rank["rank"] for rank in document["ranks"]] == [0, 1]
-    assert main(["import-trace", *files, *options]) == 0
+    assert main(["import-trace", *files, *options[:-1], "64"]) == 0
     assert "interconnect" in capsys.readouterr().out
     found = read_records(records).records
-    assert len(found) == 2
+    assert [record.batch_per_gpu for record in found] == [128, 64]
     assert found[0].hardware == "dgx-a100" and found[0].gpus_per_node == 2 and found[0].batch_per_gpu == 128
     assert found[0].step_time == pytest.approx(document["step_time_s"])
     assert found[0].exposed_sync == pytest.approx(document["exposed_sync_s"]) == pytest.approx(0.017)
@@ -278,9 +278,67 @@ def test_a_record_needs_names_and_its_own_columns(tmp_path: Path, capsys: pytest
     assert "add --hardware" in capsys.readouterr().err
     assert not records.exists()
     records.write_text("name,value\na,1\n")
-    assert main(["import-trace", trace, "--record", str(records), "--hardware", "a", "--workload", "b"]) == 2
+    named = ["--hardware", "dgx-a100", "--workload", "resnet50"]
+    assert main(["import-trace", trace, "--record", str(records), *named, "--batch", "8"]) == 2
     assert "its columns are not those of a run record" in capsys.readouterr().err
     assert records.read_text() == "name,value\na,1\n"
+
+
+NAMED = {"--hardware": "dgx-a100", "--workload": "resnet50", "--batch": "128"}
+
+
+def recorded(trace: Path, records: Path, *more: str, **other: str) -> int:
+    """The exit code of recording *trace*, with *other* options in place of NAMED."""
+    options = NAMED | {f"--{name}": value for name, value in other.items()}
+    given = [text for option, value in options.items() if value for text in (option, value)]
+    return main(["import-trace", str(trace), "--record", str(records), *given, *more])
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("hardware", "nosuch", "nosuch is not in the catalogue (hardware/)"),
+        ("workload", "nope", "nope is not in the catalogue (workloads/)"),
+        ("stack", "nostack", "nostack is not in the catalogue (workloads/stacks/)"),
+        ("precision", "fp99", "precision: 'fp99' is unknown"),
+        ("batch", "", "the trace does not tell the record's batch_per_gpu; add --batch"),
+    ],
+)
+def test_a_record_that_nothing_could_be_asked_for_is_not_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, value: str, said: str
+) -> None:
+    """Neither a new file nor a row more: what `validate` would refuse, or read with the workload's own batch."""
+    trace, records = profile(tmp_path), tmp_path / "runs.csv"
+    assert recorded(trace, records, **{option: value}) == 2
+    shown = capsys.readouterr()
+    assert shown.err.startswith(f"--record {records}: ") and said in shown.err and shown.err.count("\n") == 1 and shown.out == ""
+    assert not records.exists()
+    assert recorded(trace, records) == 0
+    before = records.read_text()
+    assert recorded(trace, records, **{option: value}) == 2
+    assert records.read_text() == before
+
+
+def test_a_folder_of_machines_is_searched_as_validate_does(tmp_path: Path) -> None:
+    machines = tmp_path / "machines"
+    machines.mkdir()
+    (machines / "my-box.yaml").write_text("extends: dgx-a100\nname: my-box\n")
+    trace, records = profile(tmp_path), tmp_path / "runs.csv"
+    assert recorded(trace, records, hardware="my-box") == 2
+    assert recorded(trace, records, "--hardware-dir", str(machines), hardware="my-box") == 0
+    assert [record.hardware for record in read_records(records).records] == ["my-box"]
+
+
+def test_the_same_trace_is_added_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace, records = profile(tmp_path), tmp_path / "runs.csv"
+    assert recorded(trace, records) == 0
+    before = records.read_text()
+    capsys.readouterr()
+    assert recorded(trace, records) == 2
+    assert capsys.readouterr().err == f"{records}:2: is this job already, to the last digit; a trace is added once\n"
+    assert records.read_text() == before
+    assert recorded(profile(tmp_path, late=4000.0), records) == 0
+    assert len(read_records(records).records) == 2
 
 
 # --- torch's own profiler --------------------------------------------------------------------------------------------
