@@ -109,6 +109,14 @@ def _disk(model: LabModel, point: Point) -> Disk:
     return Disk(point.disk or math.inf, round(model.sample or math.prod(sizes)), sizes, point.batch, point.workers)
 
 
+def require_torch() -> None:
+    """Raise SpecError where hosts have nothing to train with."""
+    try:
+        import torch  # noqa: F401
+    except ImportError:
+        raise SpecError("lab: torch is not installed: pip install 'stallsim[torch]'") from None
+
+
 def machine() -> dict[str, Any]:
     """Return what this machine and its software are, without names that identify it."""
     import torch

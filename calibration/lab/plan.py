@@ -14,21 +14,26 @@ predicted unless their block says ``role: network``. With ``disk`` and ``workers
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+import importlib.util
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
-from pydantic import BeforeValidator, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
+from calibration.questions import machine_named, workload_named
 from calibration.run_records import Role
-from sim.spec.fields import Bandwidth, Bytes, Count, Seconds, Spec, Whole
+from sim.spec.fields import Bandwidth, Bytes, Count, Key, Seconds, Spec, Whole
 from sim.spec.library import load
-from sim.spec.yaml import SpecError
+from sim.spec.yaml import Document, SpecError
 from sim.units import show
 
 MOST_HOSTS = 16
 """Hosts of one network: more share too little of any machine to say something."""
+WORKLOADS: Final = Path(__file__).parent / "workloads"
+"""Of the committed plan; searched before the catalogue."""
 
 _Several = BeforeValidator(lambda value: value if isinstance(value, list | tuple) else [value])
 
@@ -47,9 +52,9 @@ class LabModel(Spec):
 class Block(Spec):
     """Points: one for each combination of what the lists hold."""
 
-    model: Annotated[tuple[str, ...], _Several]
-    batch: Annotated[tuple[Count, ...], _Several]
-    hosts: Annotated[tuple[Count, ...], _Several]
+    model: Annotated[tuple[str, ...], Field(min_length=1), _Several]
+    batch: Annotated[tuple[Count, ...], Field(min_length=1), _Several]
+    hosts: Annotated[tuple[Count, ...], Field(min_length=1), _Several]
     rate: Annotated[tuple[Bandwidth, ...], _Several] = ()
     """Of each host's cable, in each direction."""
     delay: Annotated[tuple[Seconds, ...], _Several] = (0.0,)
@@ -59,6 +64,16 @@ class Block(Spec):
     workers: Whole = 0
     """Processes of each host's loader; 0 reads in the training process."""
     role: Role | None = None
+
+    @model_validator(mode="after")
+    def _adds_up(self) -> Block:
+        if max(self.hosts) > 1 and not self.rate:
+            raise ValueError("several hosts need a network; write its rate, for example rate: 1 Gbps")
+        if max(self.hosts) > MOST_HOSTS:
+            raise ValueError(f"{max(self.hosts)} hosts are more than the {MOST_HOSTS} that one machine may play")
+        if self.workers and self.disk is None:
+            raise ValueError("workers read from a disk; write its rate, for example disk: 20 MB/s")
+        return self
 
 
 class Plan(Spec):
@@ -74,20 +89,6 @@ class Plan(Spec):
     steps: Count = 4
     """The fewest timed steps."""
     warmup: Whole = 2
-
-    @model_validator(mode="after")
-    def _adds_up(self) -> Plan:
-        for number, block in enumerate(self.points):
-            for name in block.model:
-                if name not in self.models:
-                    raise ValueError(f"points.{number}: there is no model '{name}' in this plan; it has {', '.join(self.models)}")
-            if max(block.hosts) > 1 and not block.rate:
-                raise ValueError(f"points.{number}: several hosts need a network; write its rate, for example rate: 1 Gbps")
-            if max(block.hosts) > MOST_HOSTS:
-                raise ValueError(f"points.{number}: {max(block.hosts)} hosts are more than the {MOST_HOSTS} that one machine may play")
-            if block.workers and block.disk is None:
-                raise ValueError(f"points.{number}: workers read from a disk; write its rate, for example disk: 20 MB/s")
-        return self
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,7 +117,36 @@ def read_plan(path: Path) -> Plan:
     """Return the plan that the file *path* holds. Raise SpecError with all that is wrong with it."""
     if not path.is_file():
         raise SpecError(f"{path}: no such file; a plan is a YAML file, for example calibration/lab/plans/two-cores.yaml")
-    return load(Plan, path).spec
+    loaded = load(Plan, path)
+    if problems := list(_unknown(loaded.spec, loaded.document)):
+        raise SpecError(problems)
+    return loaded.spec
+
+
+def _unknown(plan: Plan, document: Document) -> Iterator[str]:
+    """Yield what is wrong with each thing that *plan* names and does not hold, with its place."""
+    for key, check in _named(plan):
+        try:
+            check()
+        except SpecError as error:
+            yield from (document.place(key) + line for line in str(error).splitlines())
+    for number, block in enumerate(plan.points):
+        for name in block.model:
+            if name not in plan.models:
+                has = ", ".join(plan.models) or "none"
+                yield document.place(("points", number, "model")) + f"there is no model '{name}' in this plan; it has {has}"
+
+
+def _named(plan: Plan) -> Iterator[tuple[Key, Callable[[], object]]]:
+    """Yield each key of *plan* that names something outside it, and what looks that up; importing a model runs the user's code."""
+    from sim.extract import target
+
+    yield ("hardware",), partial(machine_named, plan.hardware)
+    trains = importlib.util.find_spec("torch") is not None  # without it models cannot be imported, and nothing is measured
+    for name, model in plan.models.items():
+        yield ("models", name, "workload"), partial(workload_named, model.workload, (), WORKLOADS)
+        if trains:
+            yield ("models", name, "model"), partial(target.find, model.model)
 
 
 def points(plan: Plan) -> dict[Point, Role]:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from calibration.lab.measure import Measured, machine, measure, overcommitted
+from calibration.lab.measure import Measured, machine, measure, overcommitted, require_torch
 from calibration.lab.network import require_laboratory
 from calibration.lab.plan import Plan, Point, points
 from calibration.lab.records import Line, is_measured, keep, line_of, raw_file, read_lines
@@ -20,8 +20,9 @@ Say = Callable[[str], None]
 def run_plan(plan: Plan, rows: Path, say: Say, limit: float | None = None) -> list[Line]:
     """Measure the points of *plan* that *rows* does not hold yet and return all; after *limit* seconds no new one is begun.
 
-    *say* is told of every point. Raise SpecError where this machine is no laboratory, or a file is in the way.
+    *say* is told of every point. Raise SpecError where this machine is no laboratory, torch is missing, or a file is in the way.
     """
+    require_torch()
     require_laboratory()
     if not rows.parent.is_dir():
         raise SpecError(f"{rows}: there is no folder '{rows.parent}' to write it to")

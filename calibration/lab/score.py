@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from calibration.baselines import Known, closed_form
+from calibration.lab.plan import WORKLOADS
 from calibration.questions import Folders
 from calibration.scores import Scored, weighted_quantile
 from calibration.validation import Validation, validate
 
 COMMITTED: Final = Path(__file__).parents[1] / "records" / "lab.csv"
 PLAN: Final = Path(__file__).parent / "plans" / "two-cores.yaml"
-WORKLOADS: Final = Path(__file__).parent / "workloads"
-"""Of the committed plan."""
 RULES: Final = ("free_communication", "copy_row", "told")
 _HEAD: Final = (
     f"{'':24} {'points':>6}  {'median/p90 %':>13} {'skill':>6}   {'free':>6} {'copy':>6} {'told':>6}\n"

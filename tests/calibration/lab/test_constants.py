@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from calibration.lab.constants import constants
-from calibration.lab.plan import read_plan
+from calibration.lab.plan import WORKLOADS, read_plan
 from calibration.lab.records import raw_file, read_lines
-from calibration.lab.score import COMMITTED, PLAN, WORKLOADS
+from calibration.lab.score import COMMITTED, PLAN
 from sim.spec.library import load
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from pathlib import Path
 
 import pytest
 
+from calibration.cli import main
 from calibration.lab.plan import MOST_HOSTS, Point, points, read_plan
 from calibration.lab.score import PLAN
 from calibration.questions import OWN_HARDWARE
@@ -48,20 +51,56 @@ def test_an_earlier_block_decides_the_role(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("was", "now", "said"),
     [
-        ("model: mlp, batch: [8", "model: mpl, batch: [8", "there is no model 'mpl' in this plan; it has mlp"),
+        (
+            "model: mlp, batch: [8",
+            "model: mpl, batch: [8",
+            r"plan\.yaml:6:6: points\.0\.model: there is no model 'mpl'.*; it has mlp",
+        ),
         ("rate: [100 Mbps", "rate: [100 MB", r"plan\.yaml:6:\d+: .*rate.*a bandwidth is due"),
         ("rate: [100 Mbps", "rate: [100", r"plan\.yaml:6:\d+: .*rate"),
-        ("hosts: [1, 2]", "hosts: [1, 99]", f"99 hosts are more than the {MOST_HOSTS}"),
-        ("rate: [100 Mbps, 1 Gbps], ", "", "several hosts need a network; write its rate"),
-        ("disk: 2 MB/s, workers", "workers", "workers read from a disk"),
+        ("hosts: [1, 2]", "hosts: [1, 99]", rf"plan\.yaml:6:5: points\.0: 99 hosts are more than the {MOST_HOSTS}"),
+        ("rate: [100 Mbps, 1 Gbps], ", "", r"plan\.yaml:6:5: points\.0: several hosts need a network; write its rate"),
+        ("disk: 2 MB/s, workers", "workers", r"plan\.yaml:8:5: points\.2: workers read from a disk"),
         ("batch: [8, 16]", "batchs: [8, 16]", r"plan\.yaml:6:\d+: .*did you mean 'batch'\?"),
         ("role: network", "role: train", "role"),
+        ("hosts: [1, 2]", "hosts: []", r"plan\.yaml:6:\d+: points\.0\.hosts: is empty"),
+        ("hardware: lab-two-cores", "hardware: nosuch", r"plan\.yaml:2:1: hardware: nosuch is not in the catalogue"),
+        ("hardware: lab-two-cores", "hardware: lab-two-core", "in the given folders: lab-two-cores"),
+        ("workload: lab-mlp", "workload: lab-mpl", r"plan\.yaml:4:\d+: models\.mlp\.workload: lab-mpl is not in the catalogue.*lab-mlp"),
     ],
 )
 def test_what_is_wrong_is_said(tmp_path: Path, was: str, now: str, said: str) -> None:
     assert was in GOOD
     with pytest.raises(SpecError, match=said):
         read_plan(plan(tmp_path, GOOD.replace(was, now, 1)))
+
+
+@pytest.mark.parametrize(
+    ("named", "said"),
+    [
+        ("models:nothing", r"plan\.yaml:4:\d+: models\.mlp\.model: models:nothing: there is no module 'models' here"),
+        ("calibration.lab.models:mpl", r"calibration\.lab\.models has no 'mpl'; did you mean 'mlp'\?"),
+    ],
+)
+def test_a_model_that_is_not_there_is_said_before_anything_is_listed(
+    tmp_path: Path, named: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch")
+    path = plan(tmp_path, GOOD.replace("calibration.lab.models:mlp", named))
+    assert main(["lab", str(path), "--list"]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == "" and re.search(said, shown.err) and "internal error" not in shown.err
+
+
+def test_all_that_a_plan_names_wrongly_is_said_at_once(tmp_path: Path) -> None:
+    with pytest.raises(SpecError) as found:
+        read_plan(plan(tmp_path, GOOD.replace("lab-two-cores", "nosuch").replace("model: mlp, batch: 8", "model: mpl, batch: 8")))
+    assert [problem.partition(": ")[0].rpartition("plan.yaml:")[2] for problem in found.value.problems] == ["2:1", "7:6", "8:6"]
+
+
+def test_points_are_listed_without_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert len(points(read_plan(plan(tmp_path, GOOD)))) == 7
 
 
 def test_a_missing_plan_is_said(tmp_path: Path) -> None:

@@ -101,6 +101,27 @@ def test_without_root_one_sentence_and_exit_code_2(
     assert not (tmp_path / "lab.csv").exists()
 
 
+def test_without_torch_one_sentence_and_exit_code_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert main(["lab", str(plan(tmp_path)), "-o", str(tmp_path / "lab.csv")]) == 2
+    assert capsys.readouterr().err == "lab: torch is not installed: pip install 'stallsim[torch]'\n"
+    assert not (tmp_path / "lab.csv").exists()
+
+
+@pytest.mark.parametrize(("was", "now"), [("lab-two-cores", "nosuch"), ("calibration.lab.models:mlp", "models:nothing")])
+def test_what_a_plan_names_wrongly_is_said_before_the_first_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], was: str, now: str
+) -> None:
+    monkeypatch.setattr("calibration.lab.run.measure", lambda *_: pytest.fail("a point was measured"))
+    path = plan(tmp_path)
+    path.write_text(path.read_text().replace(was, now))
+    assert main(["lab", str(path), "-o", str(tmp_path / "lab.csv")]) == 2
+    assert now in capsys.readouterr().err
+    assert [found.name for found in tmp_path.iterdir()] == ["plan.yaml"]
+
+
 @needs_laboratory
 def test_files_in_the_way_are_kept(tmp_path: Path) -> None:
     rows = tmp_path / "lab.csv"

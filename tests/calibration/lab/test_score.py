@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from calibration.evaluate import predict
-from calibration.lab.score import COMMITTED, WORKLOADS, groups, score, score_document, told
+from calibration.lab.plan import WORKLOADS
+from calibration.lab.score import COMMITTED, groups, score, score_document, told
 from calibration.questions import Folders, question
 from calibration.run_records import COLUMNS, read_records
 
