@@ -53,7 +53,7 @@ def profile(wishes: Wishes, talk: Talk) -> MachineRecord | None:
     device = _device(wishes.device, any(probe.needs_torch for probe in probes))
     if wishes.model is not None:
         _check_model(wishes.model)
-    with _ending_by_signal(), _team(wishes, device) as team:
+    with _ending_by_signal(wishes.path), _team(wishes, device) as team:
         if team is None:
             return None
         facts = _facts(team, device)
@@ -182,8 +182,8 @@ class _Ended(SpecError):
 
 
 @contextmanager
-def _ending_by_signal() -> Iterator[None]:
-    """Let a request to end (SIGTERM), or a terminal that closes (SIGHUP), leave by way of what tidies up."""
+def _ending_by_signal(path: Path) -> Iterator[None]:
+    """Let a request to end (SIGTERM), or a terminal that closes (SIGHUP), leave by way of what tidies up and keeps the record at *path*."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise SystemExit(_TOLD_TO_END)
@@ -194,7 +194,9 @@ def _ending_by_signal() -> Iterator[None]:
     except SystemExit as stopped:
         if stopped.code != _TOLD_TO_END:
             raise
-        raise _Ended("told to end (SIGTERM or SIGHUP); under torchrun that is so when another rank has died") from None
+        told = "told to end (SIGTERM or SIGHUP); under torchrun that is so when another rank has died"
+        leads = os.environ.get("RANK", "0") == "0"  # the others of torchrun write no record
+        raise _Ended([told, kept(path)] if leads else told) from None
     finally:
         for number, action in before.items():
             signal.signal(number, action)

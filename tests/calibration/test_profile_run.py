@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -74,6 +75,23 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path, capsys: Capture, monkeyp
     assert main(["profile", "-o", str(path), "--only", "disk"]) == 130
     assert f"stopped; {path} keeps 1 answers, marked partial: the same command goes on" in capsys.readouterr().err
     assert (read_record(path).state, read_record(path).probes["disk"].reason) == ("partial", "interrupted")
+
+
+@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_keeps_what_was_measured_and_says_so(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, stop: signal.Signals
+) -> None:
+    def ended(bench: Bench, asked: Row) -> Row:
+        if asked["way"] == "random":
+            signal.raise_signal(stop)
+        return {"times_s": [1.0]}
+
+    path = tmp_path / "r.json"
+    monkeypatch.setattr(catalogue, "PROBES", (replace(disk.DISK, answer=ended),))
+    said = refused(capsys, "-o", str(path), "--only", "disk")
+    assert "told to end (SIGTERM or SIGHUP)" in said
+    assert f"stopped; {path} keeps 1 answers, marked partial: the same command goes on" in said
+    assert (read_record(path).state, len(read_record(path).rows("disk"))) == ("partial", 1)
 
 
 @pytest.mark.slow
