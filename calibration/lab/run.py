@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from calibration.lab.measure import Measured, machine, measure, overcommitted, require_torch
-from calibration.lab.network import require_laboratory
+from calibration.lab.network import remove_orphans, require_laboratory
 from calibration.lab.plan import Plan, Point, points
 from calibration.lab.records import Line, is_measured, keep, line_of, raw_file, read_lines
 from calibration.processor_use import Used
@@ -24,6 +24,7 @@ def run_plan(plan: Plan, rows: Path, say: Say, limit: float | None = None) -> li
     """
     require_torch()
     require_laboratory()
+    remove_orphans()
     if not rows.parent.is_dir():
         raise SpecError(f"{rows}: there is no folder '{rows.parent}' to write it to")
     wanted = points(plan)

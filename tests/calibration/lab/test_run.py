@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -69,27 +71,56 @@ def test_a_rank_that_dies_fails_its_point_alone(tmp_path: Path) -> None:
     assert left_of(os.getpid()) == []
 
 
-@pytest.mark.slow
-@needs_laboratory
-@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted_it_leaves_nothing(tmp_path: Path, stop: signal.Signals) -> None:
-    """It is stopped once a rank has said that it trains: then its network is there."""
-    trains = tmp_path / "0"
+@contextmanager
+def training(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A laboratory whose point never ends, once a rank has said that it trains: then its network is there."""
+    trains = folder / "0"
     os.mkfifo(trains)
-    command = [sys.executable, "-m", "calibration", "lab", str(plan(tmp_path, f"{STEP_MODELS}:Weight", "[]", 1000000))]
+    command = [sys.executable, "-m", "calibration", "lab", str(plan(folder, f"{STEP_MODELS}:Weight", "[]", 1000000))]
     lab = subprocess.Popen(
-        [*command, "-o", str(tmp_path / "lab.csv")], env=os.environ | {"STEP_MODELS_LOG": str(tmp_path)}, stderr=subprocess.DEVNULL
+        [*command, "-o", str(folder / "lab.csv")], env=os.environ | {"STEP_MODELS_LOG": str(folder)}, stderr=subprocess.DEVNULL
     )
     try:
         with trains.open() as log:
             log.readline()
             assert left_of(lab.pid) != []
-            lab.send_signal(stop)
-            assert lab.wait(timeout=60) == 130
+            yield lab
     finally:
         lab.kill()
+
+
+def processes_of(folder: Path) -> list[str]:
+    """Processes, ranks among them, that the laboratory which logs into *folder* has started."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended since
+            if f"STEP_MODELS_LOG={folder}\0".encode() in (process / "environ").read_bytes():
+                found.append(process.name)
+    return found
+
+
+@pytest.mark.slow
+@needs_laboratory
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_it_leaves_nothing(tmp_path: Path, stop: signal.Signals) -> None:
+    with training(tmp_path) as lab:
+        lab.send_signal(stop)
+        assert lab.wait(timeout=60) == 130
     assert left_of(lab.pid) == []
-    assert subprocess.run(["pgrep", "-f", str(tmp_path)], capture_output=True, check=False).stdout == b""
+    assert processes_of(tmp_path) == []
+
+
+@pytest.mark.slow
+@needs_laboratory
+def test_what_kill_9_leaves_the_next_run_removes(tmp_path: Path) -> None:
+    """Also one whose time is up before its first point."""
+    with training(tmp_path) as lab:
+        lab.kill()
+        lab.wait(timeout=60)
+        assert left_of(lab.pid) != [] and processes_of(tmp_path) != []
+        assert run_plan(read_plan(plan(tmp_path)), tmp_path / "lab.csv", lambda text: None, limit=1e-9) == []
+    assert left_of(lab.pid) == []
+    assert processes_of(tmp_path) == []
 
 
 def test_without_root_one_sentence_and_exit_code_2(
