@@ -13,6 +13,8 @@ from typing import Annotated, Any
 import typer
 
 from sim import __version__
+from sim.report.files import folder_due
+from sim.report.picture import picture_due
 from sim.spec.yaml import SpecError
 from sim.terminal import exit_code, talk
 
@@ -100,19 +102,24 @@ def validate(
         list[str], typer.Option("--fail-if", metavar="COND", help="exit with 1 where it holds, for example 'overall.calibrated.median>0.1'")
     ] = [],  # noqa: B006
     as_json: Json = False,
-    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="DIR", help="also write JSON, table, CSV and plot there")] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="DIR", callback=folder_due, help="also write JSON, table, CSV and plot there"),
+    ] = None,
 ) -> None:
     """Predict measured runs, having calibrated on those that may calibrate, and say how far off the others are."""
+    from calibration.condition import read_condition
     from calibration.questions import Folders
     from calibration.validation import validate as validation
-    from calibration.validation_report import condition, named_files, validation_document, validation_table
+    from calibration.validation_report import named_files, validation_document, validation_table
     from sim.report.files import write_files
 
+    conditions = [read_condition(text) for text in fail_if]
     found = validation(files or committed_records(), Folders(hardware_dir, workload_dir), jobs, talk)
     for note in found.notes:
         talk(note)
     document = validation_document(found)
-    failed = [text for text in fail_if if condition(document, text)]
+    failed = [condition.text for condition in conditions if condition.holds(document)]
     if output is not None:
         write_files(output, named_files(found, json.dumps(document, indent=2) + "\n"))
         talk(f"wrote {output}/validation.json, validation.txt, predictions.csv and validation.png")
@@ -180,17 +187,19 @@ def fit(
         "machine.yaml"
     ),
     hardware: Annotated[str | None, typer.Option(metavar="HW", help="the machine, if known: what is not measured stays as it says")] = None,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="also draw how far each point lies from its fit")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE.png", callback=picture_due, help="also draw how far each point lies from its fit")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Turn records of a machine into a hardware description with 95 % intervals, and say what the records do not tell."""
     from calibration import fit_run
+    from calibration.residuals import residual_picture
     from calibration.step_comparison import compare, comparison_rows, comparison_table
-    from sim.report.files import write_file
 
     measured, found, machine, ratios, written = fit_run.fit(files, output, hardware)
     if plot is not None:
-        write_file(plot, fit_run.residual_png(found))
+        residual_picture(found).save(plot)
     steps, notes = compare(measured, written, ratios)
     if as_json:
         print_json(fit_run.fit_document(measured, found, machine) | {"steps": comparison_rows(steps)})

@@ -110,6 +110,7 @@ def together(paths: Sequence[Path]) -> Measured:
 
 
 _FACTS: Final = ("cpu", "vcpus", "physical_cores", "sockets", "memory_bytes", "device", "gpus", "ranks", "backend")
+_SIZES: Final = ("flop", "bytes", "block_bytes", "batch", "ranks", "together", "shape")
 _TIMES: Final = ("times_s", "times_by_rank_s", "whole_s")
 
 
@@ -124,6 +125,16 @@ def _require_whole(path: Path, record: MachineRecord) -> None:
             flat = [time for own in times for time in (own if isinstance(own, list) else [own])] if isinstance(times, list) else []
             if not flat or not all(isinstance(time, int | float) and time > 0 for time in flat):
                 raise SpecError(f"{path}: probes.{name}.rows[{number}]: a list of times above zero is due in {' or '.join(_TIMES)}")
+            _require_sizes(f"{path}: probes.{name}.rows[{number}]", row)
+
+
+def _require_sizes(where: str, row: Row) -> None:
+    """Raise SpecError where a size at which *row* was measured is not above zero."""
+    for key in (key for key in _SIZES if key in row):
+        listed = isinstance(row[key], list)
+        for place, size in enumerate(row[key] if listed else [row[key]]):
+            if not isinstance(size, int | float) or not 0 < size < np.inf:
+                raise SpecError(f"{where}: {key}{f'[{place}]' if listed else ''}: {size!r} is no size; a number above zero is due")
 
 
 def _date(records: Iterable[MachineRecord]) -> str:

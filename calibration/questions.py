@@ -24,6 +24,8 @@ from sim.training.job import Job
 
 OWN_HARDWARE: Final = Path(__file__).parent / "hardware"
 """Clusters of the committed records, searched before the catalogue."""
+MOST_CONTRADICTION: Final = 0.03
+"""Relative, between a row's step time and its throughput: estimate (rounding of both to two digits is less; another batch is more)."""
 
 
 @dataclass(frozen=True)
@@ -84,9 +86,24 @@ def question(record: RunRecord, folders: Folders = Folders()) -> Question:
         machine = machine_named(record.hardware, for_hardware, folders.hardware)
         pattern = _pattern(record, machine)
         machine = _enlarged(record.hardware, for_hardware, folders.hardware, pattern.count("+") + 1)
-        return Question(record, machine, Job(workload, place(machine, None, pattern)))
+        asked = Question(record, machine, Job(workload, place(machine, None, pattern)))
+        _require_one_speed(asked)
+        return asked
     except SpecError as error:
         raise SpecError("\n".join(f"{record.where}: {line}" for line in str(error).splitlines())) from None
+
+
+def _require_one_speed(asked: Question) -> None:
+    """Raise SpecError where the row's throughput contradicts its step time, by the samples of a step."""
+    record = asked.record
+    if record.step_time is None or record.throughput is None:
+        return
+    due = asked.samples / record.step_time
+    if abs(record.throughput / due - 1.0) > MOST_CONTRADICTION:
+        raise SpecError(
+            f"throughput_samples_per_s: {record.throughput:g} contradicts step_time_s {record.step_time:g}: {asked.samples} samples a step "
+            f"({asked.job.ranks} GPUs) mean {due:.4g} samples/s; correct one of the two, or leave it blank"
+        )
 
 
 @lru_cache(maxsize=512)

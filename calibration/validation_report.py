@@ -17,6 +17,8 @@ COLUMNS: Final = (
     "calibrated_low_s", "calibrated_high_s", "free_communication_s", "closed_form_s", "copy_row_s",
 )  # fmt: skip
 """Of the CSV of predictions."""
+_MARGIN: Final = 1.15
+"""From the outermost points to the ends of the axes, a factor: so that axes around one point have a length."""
 
 
 def validation_document(found: Validation) -> dict[str, Any]:
@@ -133,56 +135,30 @@ def _cells(row: Scored) -> list[object]:
 
 
 def validation_plot(found: Validation) -> bytes:
-    """Return a PNG: predicted over measured step time, one colour per cluster."""
+    """Return a PNG: predicted over measured step time, one colour per cluster; both axes reach equally far."""
     from matplotlib.figure import Figure
+
+    from sim.report.picture import plain_logarithm
 
     figure = Figure(figsize=(6, 6), layout="constrained")
     axes = figure.subplots()
     for cluster in found.clusters:
         rows = cluster.scored
         axes.scatter([row.asked.step_time for row in rows], [row.said["calibrated"] for row in rows], s=8, alpha=0.6, label=cluster.name)
-    ends = [row.asked.step_time for row in found.scored] or [0.1, 1.0]
-    line = [min(ends), max(ends)]
-    axes.plot(line, line, color="black", linewidth=0.8)
+    times = [time for row in found.scored for time in (row.asked.step_time, row.said["calibrated"])] or [0.1, 1.0]
+    ends = [min(times) / _MARGIN, max(times) * _MARGIN]
+    axes.plot(ends, ends, color="black", linewidth=0.8)
     for factor in (1 - EXPOSED, 1 + EXPOSED):
-        axes.plot(line, [factor * end for end in line], color="grey", linewidth=0.6, linestyle="--")
-    axes.set(
-        xscale="log", yscale="log", xlabel="measured step (s)", ylabel="predicted step (s)", title="calibrated predictions, dashed: 10 %"
-    )
-    axes.legend(fontsize=7)
+        axes.plot(ends, [factor * end for end in ends], color="grey", linewidth=0.6, linestyle="--")
+    axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, aspect="equal", title="calibrated predictions, dashed: 10 %")
+    axes.set(xlabel="measured step", ylabel="predicted step")
+    for axis in (axes.xaxis, axes.yaxis):
+        plain_logarithm(axis, "s")
+    if found.clusters:
+        axes.legend(fontsize=7)
     out = io.BytesIO()
     figure.savefig(out, format="png", dpi=120, metadata={"Software": None})
     return out.getvalue()
-
-
-def condition(document: Mapping[str, Any], text: str) -> bool:
-    """Tell whether a condition such as ``overall.calibrated.median>0.1`` holds of *document*. Raise SpecError for an unreadable one."""
-    from sim.spec.yaml import SpecError
-
-    sign = next((sign for sign in (">=", "<=", ">", "<") if sign in text), None)
-    if sign is None:
-        raise SpecError(f"--fail-if {text}: write KEY>NUMBER or KEY<NUMBER, for example overall.calibrated.median>0.1")
-    key, _, limit = text.partition(sign)
-    value = _value(document, key.strip(), text)
-    try:
-        bound = float(limit)
-    except ValueError:
-        raise SpecError(f"--fail-if {text}: '{limit.strip()}' is not a number") from None
-    return {">=": value >= bound, "<=": value <= bound, ">": value > bound, "<": value < bound}[sign]
-
-
-def _value(document: Mapping[str, Any], key: str, text: str) -> float:
-    from sim.spec.yaml import SpecError
-
-    value: Any = document
-    for step in key.split("."):
-        if not isinstance(value, Mapping) or step not in value:
-            known = ", ".join(value) if isinstance(value, Mapping) else "nothing"
-            raise SpecError(f"--fail-if {text}: there is no '{step}'; here stand {known}")
-        value = value[step]
-    if not isinstance(value, int | float):
-        raise SpecError(f"--fail-if {text}: {key} is {'blank: no row was scored' if value is None else 'not a number'}")
-    return float(value)
 
 
 def named_files(found: Validation, document_text: str) -> dict[str, str | bytes]:

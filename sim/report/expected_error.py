@@ -21,6 +21,7 @@ from sim.simulate import Run
 from sim.spec.catalogue import roots
 from sim.spec.hardware import Node
 from sim.training.job import Job
+from sim.units import show
 
 SUMMARY = "hardware/validated.json"
 EVERYTHING = "all runs"
@@ -62,6 +63,14 @@ def expected_error(run: Run, number: int) -> dict[str, Any] | None:
     if len(kinds) > 1:
         worst["basis"] += f"; the largest of the errors of {len(kinds)} kinds of node, which were not measured together"
     return worst
+
+
+def interval_text(error: Mapping[str, Any], step: float) -> str:
+    """Return in words where 95 % of measured steps lay about predictions such as *step* (s), by an `expected_error`."""
+    ends = error["measured_over_predicted_95"]
+    low, high = ends["low"], ends["high"]
+    here = f"{show(low * step, 'time')} to {show(high * step, 'time')}"
+    return f"measured steps lay between {low:.2g} and {high:.2g} times such predictions (95 %): here {here}"
 
 
 def _of_kind(groups: Sequence[str], node: Node, job: Job) -> dict[str, Any] | None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from sim.report.files import write_file
+from sim.report.files import file_due, write_file
 from sim.spec.yaml import SpecError
 
 if TYPE_CHECKING:
@@ -33,16 +34,26 @@ class Picture:
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the picture to *path* (.png or .svg). Raise `SpecError` where that fails."""
-        kinds = {".png": self.png, ".svg": self.svg}
-        if (suffix := Path(path).suffix) not in kinds:
-            raise SpecError(f"{path}: a picture in a file '*{suffix}'; write .png or .svg")
-        write_file(Path(path), kinds[suffix])
+        _require_kind(Path(path))
+        write_file(Path(path), {".png": self.png, ".svg": self.svg}[Path(path).suffix])
 
     def __repr__(self) -> str:
         return f"<a picture: {len(self.png)} bytes of PNG, {len(self.svg)} of SVG>"
 
     def _repr_png_(self) -> bytes:
         return self.png
+
+
+def picture_due(path: Path | None) -> Path | None:
+    """Return *path*, where a picture can be written. Raise SpecError otherwise, before anything is computed for it."""
+    if path is not None:
+        _require_kind(path)
+    return file_due(path)
+
+
+def _require_kind(path: Path) -> None:
+    if path.suffix not in (".png", ".svg"):
+        raise SpecError(f"{path}: a picture in a file '*{path.suffix}'; write .png or .svg")
 
 
 def figure(rows: int, size: tuple[float, float]) -> tuple[Figure, list[Axes]]:
@@ -90,13 +101,42 @@ def name_points(axes: Axes, points: Sequence[Named], size: float = 7) -> None:
             text.remove()
 
 
-def plain_logarithm(axis: Any) -> None:
-    """Let a logarithmic *axis* write 0.5, 1, 2 and 5, not powers of ten."""
-    from matplotlib.ticker import LogLocator, NullFormatter
+def plain_logarithm(axis: Any, unit: str = "") -> None:
+    """Let a logarithmic *axis* write few round numbers, not powers of ten; with a *unit* of SI they have prefixes: 250 ms.
 
-    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    axis.set_major_formatter(lambda value, _: f"{value:g}")
+    Called when no limit of the axis changes any more.
+    """
+    from matplotlib.ticker import EngFormatter, FixedLocator, NullFormatter, NullLocator
+
+    axis.set_major_locator(FixedLocator(log_ticks(*sorted(axis.get_view_interval()))))
+    axis.set_major_formatter(EngFormatter(unit) if unit else lambda value, _: f"{value:g}")
+    axis.set_minor_locator(NullLocator())
     axis.set_minor_formatter(NullFormatter())
+
+
+_MOST_TICKS: Final = 7
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Return round numbers from *low* to *high* (above 0) for a logarithmic axis, the most that can be read beside each other.
+
+    Over a small range they are equal steps, then 1, 2 and 5 of each decade, then decades, then every few of them.
+    """
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    decades = range(first, last + 1)
+    sets = [[digit * 10.0**power for power in decades for digit in digits] for digits in ((1, 2, 5), (1, 3), (1,))]
+    sets += [[10.0**power for power in decades if power % stride == 0] for stride in range(2, len(decades) + 2)]
+    if high < 4 * low:
+        sets = [_steps(low, high), *sets]
+    inside = [[value for value in ticks if low <= value <= high] for ticks in sets]
+    return next(ticks for ticks in inside if len(ticks) <= _MOST_TICKS)
+
+
+def _steps(low: float, high: float) -> list[float]:
+    """Return the multiples between *low* and *high* of the least of 1, 2, 2.5 and 5 times a power of ten that gives few of them."""
+    power = 10.0 ** math.floor(math.log10((high - low) / _MOST_TICKS))
+    step = next(size * power for size in (1, 2, 2.5, 5, 10, 20) if (high - low) / (size * power) < _MOST_TICKS - 1)
+    return [float(f"{number * step:.12g}") for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
 def picture(figure: Figure) -> Picture:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sim.events import STALLS
+from sim.report.expected_error import interval_text
 from sim.report.kinds import gpus_text, tightest
 from sim.report.style import MEANINGS
 from sim.report.whole_job import whole_job_text
@@ -90,8 +91,11 @@ def _error_lines(document: Mapping[str, Any]) -> list[str]:
     found = document["expected_error"]
     if found is None:
         return ["  expected error: unknown, since no run on this kind of machine was measured"]
-    basis = found["basis"].replace("; ", ";\n    ")
-    return [f"  expected error: median {100 * found['median']:.0f} %, one in ten above {100 * found['p90']:.0f} %, from\n    {basis}"]
+    return [
+        f"  expected error: median {100 * found['median']:.0f} %, one in ten above {100 * found['p90']:.0f} %;",
+        f"    {interval_text(found, document['step_time_s'])};",
+        f"    from {found['basis']}".replace("; ", ";\n    "),
+    ]
 
 
 def scaling_text(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from functools import lru_cache
+from itertools import permutations
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +15,8 @@ from sim.units import shorten
 SUFFIX: Final = ".yaml"
 MOST_NAMED: Final = 12
 """A hint names so many files of a folder; of more, it says how to list them."""
+MOST_TURNED: Final = 2
+"""Hyphens of a misspelt name up to which its words are also tried in other orders."""
 
 
 class UnknownName(SpecError):
@@ -81,9 +84,10 @@ def nearest(name: str, folder: str) -> str:
 
 
 def suggestions(name: str, known: list[str], most: int = 3) -> list[str]:
-    """Return up to *most* of *known* that resemble *name*, contain it or start it."""
+    """Return up to *most* of *known* that resemble *name*, its words in any order, contain it or start it."""
     wanted, by_lower = name.lower(), {known_name.lower(): known_name for known_name in known}
-    close = difflib.get_close_matches(wanted, by_lower, n=most, cutoff=0.6)
+    orders = ["-".join(words) for words in permutations(wanted.split("-"))] if wanted.count("-") <= MOST_TURNED else [wanted]
+    close = [lower for order in orders for lower in difflib.get_close_matches(order, by_lower, n=most, cutoff=0.6)]
     inside = [lower for lower in by_lower if (len(wanted) >= 2 and wanted in lower) or (len(lower) >= 3 and wanted.startswith(lower))]
     return [by_lower[lower] for lower in list(dict.fromkeys([*close, *inside]))[:most]]
 

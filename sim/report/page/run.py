@@ -7,6 +7,7 @@ from typing import Any
 
 from sim.analysis.bottleneck import Bottleneck
 from sim.report.excerpt import Excerpt, excerpt
+from sim.report.expected_error import interval_text
 from sim.report.kinds import gpus_text, tightest
 from sim.report.page.bars import Piece, bar, named_bars, stalls, swatch
 from sim.report.page.drawing import Bound, drawings, use_table
@@ -218,11 +219,13 @@ class _Job:
 
     def _assumed(self) -> Html:
         warned = self.figures.value("warnings")
-        basis = (self.figures.value("expected_error") or {}).get("basis")
+        error = self.figures.value("expected_error")
+        lay = interval_text(error, self.figures.value("step_time_s")) if error else ""
         return joined(
             bullets(self.figures.value("assumptions")),
             tag("h3", "Warnings") if warned else None, bullets(warned) if warned else None,
-            tag("h3", "Where the expected error comes from") if basis else None, tag("p", basis) if basis else None,
+            tag("h3", "Where the expected error comes from") if error else None,
+            tag("p", f"{lay[:1].upper()}{lay[1:]}.") if error else None, tag("p", error["basis"]) if error else None,
         )  # fmt: skip
 
 
