@@ -126,7 +126,7 @@ def log_ticks(low: float, high: float) -> list[float]:
     decades = range(first, last + 1)
     sets = [[digit * 10.0**power for power in decades for digit in digits] for digits in ((1, 2, 5), (1, 3), (1,))]
     sets += [[10.0**power for power in decades if power % stride == 0] for stride in range(2, len(decades) + 2)]
-    if high < 4 * low:
+    if high < 5 * low:
         sets = [_steps(low, high), *sets]
     inside = [[value for value in ticks if low <= value <= high] for ticks in sets]
     return next(ticks for ticks in inside if len(ticks) <= _MOST_TICKS)

@@ -94,6 +94,9 @@ def test_what_cannot_be_fitted_is_refused_and_nothing_is_written(tmp_path: Path,
     for change, said in (
         (lambda rows: rows[2].update(times_s=[0.0]), r"probes.gemm.rows[2]: a list of times above zero is due"),
         (lambda rows: rows[1].pop("times_s"), r"probes.gemm.rows[1]: a list of times above zero is due"),
+        (lambda rows: rows[0].update(shape=[64, 0, 64]), r"probes.gemm.rows[0]: shape[1]: 0 is no size; a number above zero is due"),
+        (lambda rows: rows[2].update(flop=0), r"probes.gemm.rows[2]: flop: 0 is no size"),
+        (lambda rows: rows[2].update(flop="many"), r"probes.gemm.rows[2]: flop: 'many' is no size"),
         (lambda rows: rows.__setitem__(slice(None), rows[-1:]), "do not tell gemm fp32: measure it with 'calibration profile --only gemm'"),
     ):
         broken = cpu_record()
@@ -108,6 +111,8 @@ def test_what_cannot_be_fitted_is_refused_and_nothing_is_written(tmp_path: Path,
     assert "is no record of a machine" in refused(capsys, str(record), "-o", str(output))
     write_record(record, cpu_record())
     assert "cannot be written" in refused(capsys, str(record), "-o", str(tmp_path / "absent" / "box.yaml"))
+    told = refused(capsys, str(record), "-o", str(output), "--plot", str(tmp_path / "x.foo"))
+    assert "x.foo: a picture in a file '*.foo'; write .png or .svg" in told
     assert [path.name for path in tmp_path.iterdir()] == ["record.json"]
 
 

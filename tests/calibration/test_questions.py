@@ -49,6 +49,15 @@ def test_throughput_stands_for_the_step() -> None:
     assert question(record(step_time=None, throughput=100.0, placement="2", batch_per_gpu=50)).step_time == pytest.approx(1.0)
 
 
+def test_step_time_and_throughput_agree_within_3_percent() -> None:
+    """100 samples a step of 1 s are 100 samples/s."""
+    columns = {"placement": "2", "batch_per_gpu": 50, "step_time": 1.0}
+    assert question(record(**columns, throughput=102.0)).step_time == 1.0
+    for throughput in (96.0, 104.0, 999.0):
+        with pytest.raises(SpecError, match=r"runs\.csv:2: throughput_samples_per_s: .* contradicts step_time_s 1: .* mean 100 samples/s"):
+            question(record(**columns, throughput=throughput))
+
+
 def test_scaling_compute_scales_kernels_and_launches() -> None:
     before, after = question(record(batch_per_gpu=8)).workload.training, scaled(question(record(batch_per_gpu=8)), 1.5).workload.training
     assert after.compute_factor == 1.5 * before.compute_factor and after.stack.launch_cpu == 1.5 * before.stack.launch_cpu
@@ -65,6 +74,7 @@ def test_own_folders_come_first(tmp_path: Path) -> None:
     ("columns", "problem"),
     [
         ({"hardware": "g4dn.12xlarg"}, "runs.csv:2: g4dn.12xlarg is not in the catalogue (hardware/); did you mean g4dn.12xlarge"),
+        ({"hardware": "h100-dgx"}, "did you mean hgx-h100"),
         ({"workload": "resnet5"}, "did you mean resnet50"),
         ({"stack": "torch-1.12-ddp"}, "torch-1.13-ddp"),
         ({"placement": "5"}, "which has 4 GPUs"),

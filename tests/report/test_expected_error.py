@@ -7,7 +7,7 @@ import pytest
 from sim.cluster.build import place
 from sim.report import expected_error
 from sim.report.document import run_document
-from sim.report.expected_error import traffic
+from sim.report.expected_error import interval_text, traffic
 from sim.report.table import run_text
 from sim.spec.catalogue import locate
 from sim.spec.hardware import Hardware
@@ -29,6 +29,15 @@ def test_a_gpu_that_nobody_measured_quotes_others() -> None:
     error = run_document(found.run, found.inputs)["expected_error"]
     assert "measured runs on one GPU" in error["basis"] and "extrapolated: no run was on my-gpu" in error["basis"]
     assert error["extrapolates"]
+
+
+def test_the_interval_of_a_step_stands_in_words() -> None:
+    """0.9 and 1.5 times 286 ms."""
+    said = interval_text({"measured_over_predicted_95": {"low": 0.9, "high": 1.5}}, 0.286)
+    assert said == "measured steps lay between 0.9 and 1.5 times such predictions (95 %): here 257 ms to 429 ms"
+    found = answer(Scenario("p3.2xlarge", "resnet18"))
+    document = run_document(found.run, found.inputs)
+    assert f"\n    {interval_text(document['expected_error'], document['step_time_s'])};\n    from " in run_text(found.run, document)
 
 
 @pytest.mark.parametrize(

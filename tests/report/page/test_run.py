@@ -11,6 +11,7 @@ import pytest
 from sim.cli import main
 from sim.events import STALLS
 from sim.report.excerpt import excerpt
+from sim.report.expected_error import interval_text
 from tests.report.page.cases import CASES, document, found, html
 from tests.report.page.reading import Page, assert_figures_are_the_documents, assert_well_made, assert_words_are_the_figures, at
 
@@ -37,6 +38,12 @@ def test_it_is_a_well_made_page(case: str) -> None:
         items = {element.text for element in page.all("li")}
         assert {*job["assumptions"], *job["warnings"]} <= items
         assert set(job["inputs_sha256"].values()) <= {element.text for element in page.all("data")}
+
+
+def test_the_interval_of_the_step_stands_beside_the_expected_error() -> None:
+    known = document("exchange")
+    said = interval_text(known["expected_error"], known["step_time_s"])
+    assert f"M{said[1:]}." in {element.text for element in Page(html("exchange")).all("p")}
 
 
 def test_bars_are_as_long_as_their_figures() -> None:
