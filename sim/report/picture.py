@@ -133,9 +133,9 @@ def log_ticks(low: float, high: float) -> list[float]:
 
 
 def _steps(low: float, high: float) -> list[float]:
-    """Return the multiples between *low* and *high* of the least of 1, 2, 2.5 and 5 times a power of ten that gives few of them."""
+    """Return the multiples between *low* and *high* of the least of 1, 2 and 5 times a power of ten that gives few of them."""
     power = 10.0 ** math.floor(math.log10((high - low) / _MOST_TICKS))
-    step = next(size * power for size in (1, 2, 2.5, 5, 10, 20) if (high - low) / (size * power) < _MOST_TICKS - 1)
+    step = next(size * power for size in (2, 5, 10, 20) if (high - low) / (size * power) < _MOST_TICKS - 1)
     return [float(f"{number * step:.12g}") for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
