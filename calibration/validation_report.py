@@ -6,17 +6,24 @@ import csv
 import io
 import math
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from calibration.cluster_fit import Model
 from calibration.scores import EXPOSED, Scored, scores
 from calibration.validation import Cluster, Validation
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 COLUMNS: Final = (
     "source", "hardware", "workload", "stack", "placement", "batch_per_gpu", "step_time_s", "compute_s", "zero_shot_s", "calibrated_s",
     "calibrated_low_s", "calibrated_high_s", "free_communication_s", "closed_form_s", "copy_row_s",
 )  # fmt: skip
 """Of the CSV of predictions."""
+_MARKS: Final = "osD^vP"
+"""Each of ten clusters, which differ by colour."""
+_NAMES: Final = 32
+"""Clusters in a column of names beside the plot."""
 _MARGIN: Final = 1.15
 """From the outermost points to the ends of the axes, a factor: so that axes around one point have a length."""
 
@@ -135,16 +142,26 @@ def _cells(row: Scored) -> list[object]:
 
 
 def validation_plot(found: Validation) -> bytes:
-    """Return a PNG: predicted over measured step time, one colour per cluster; both axes reach equally far."""
+    """Return the PNG of `validation_figure`."""
+    out = io.BytesIO()
+    validation_figure(found).savefig(out, format="png", dpi=120, bbox_inches="tight", metadata={"Software": None})
+    return out.getvalue()
+
+
+def validation_figure(found: Validation) -> Figure:
+    """Return predicted over measured step time, one colour and mark per cluster; both axes reach equally far."""
     from matplotlib.figure import Figure
 
     from sim.report.picture import plain_logarithm
 
-    figure = Figure(figsize=(6, 6), layout="constrained")
+    shown = [cluster for cluster in found.clusters if cluster.scored]
+    columns = -(-len(shown) // _NAMES)
+    figure = Figure(figsize=(6 + 2.2 * columns, 6), layout="constrained")
     axes = figure.subplots()
-    for cluster in found.clusters:
-        rows = cluster.scored
-        axes.scatter([row.asked.step_time for row in rows], [row.said["calibrated"] for row in rows], s=8, alpha=0.6, label=cluster.name)
+    for number, cluster in enumerate(shown):
+        steps = [row.asked.step_time for row in cluster.scored], [row.said["calibrated"] for row in cluster.scored]
+        mark, colour = _MARKS[number // 10 % len(_MARKS)], f"C{number % 10}"
+        axes.scatter(*steps, s=10, alpha=0.6, label=cluster.name, marker=mark, color=colour, linewidths=0)
     times = [time for row in found.scored for time in (row.asked.step_time, row.said["calibrated"])] or [0.1, 1.0]
     ends = [min(times) / _MARGIN, max(times) * _MARGIN]
     axes.plot(ends, ends, color="black", linewidth=0.8)
@@ -154,11 +171,9 @@ def validation_plot(found: Validation) -> bytes:
     axes.set(xlabel="measured step", ylabel="predicted step")
     for axis in (axes.xaxis, axes.yaxis):
         plain_logarithm(axis, "s")
-    if found.clusters:
-        axes.legend(fontsize=7)
-    out = io.BytesIO()
-    figure.savefig(out, format="png", dpi=120, metadata={"Software": None})
-    return out.getvalue()
+    if shown:
+        figure.legend(fontsize=7, ncols=columns, loc="outside right upper", frameon=False)
+    return figure
 
 
 def named_files(found: Validation, document_text: str) -> dict[str, str | bytes]:
