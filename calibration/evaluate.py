@@ -17,6 +17,7 @@ from sim.events import Cause
 from sim.simulate import simulate
 from sim.spec.hardware import Hardware
 from sim.spec.shelf import standing
+from sim.study.pool import replaced_quietly
 from sim.training.job import Job
 
 SYNC: Final = (Cause.INTERCONNECT, Cause.NETWORK, Cause.STRAGGLER)
@@ -89,6 +90,7 @@ class Evaluator:
             return _predict_all(cases, self.folders, self._study)
         from joblib import Parallel, delayed
 
+        replaced_quietly()
         size = max(4, min(32, len(cases) // (2 * processes)))
         chunks = [cases[start : start + size] for start in range(0, len(cases), size)]
         found = Parallel(n_jobs=processes, max_nbytes=None)(delayed(_predict_all)(chunk, self.folders, self._study) for chunk in chunks)

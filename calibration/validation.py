@@ -19,6 +19,7 @@ from calibration.questions import Folders, Question, question
 from calibration.run_records import TOO_MANY_PROBLEMS, RunRecord, read_records
 from calibration.scores import Scored
 from sim.spec.yaml import SpecError
+from sim.study.pool import replaced_quietly
 
 Say = Callable[[str], None]
 
@@ -72,6 +73,7 @@ def _validate_clusters(names: Sequence[str], asked: Sequence[Question], folders:
         return clusters
     from joblib import Parallel, delayed
 
+    replaced_quietly()
     longest_first = sorted(names, key=lambda name: -len(rows[name]))
     tasks = (
         delayed(_validate_cluster)(name, rows[name], near, {row.record: known[row.record] for row in near}, Evaluator(folders, 1))

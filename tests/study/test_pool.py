@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from sim.spec.yaml import SpecError
 from sim.study.pool import each
 
 ITEMS = list(range(40))
+_HELD: list[bytearray] = []
 
 
 def squared(killed: Path, always: bool, item: int) -> int:
@@ -38,3 +40,17 @@ def test_an_item_that_kills_its_process_again_is_refused_after_all_before_it(tmp
     assert found == [item**2 for item in range(17)]
     # once beside others, twice alone; once more where the result before it was not yet handed over when its process died
     assert len((tmp_path / "killed").read_text().splitlines()) in (3, 4)
+
+
+def grown(item: int) -> int:
+    """Hold 40 MB more for each item and take a tenth of a second, so that joblib, which looks every second, finds the process grown."""
+    _HELD.append(bytearray(b"x" * 40_000_000))
+    until = time.perf_counter() + 0.1
+    while time.perf_counter() < until:
+        pass
+    return item
+
+
+def test_a_process_that_has_grown_is_replaced_while_warnings_are_errors() -> None:
+    """joblib warns of it in a thread that must not end; pytest makes errors of warnings."""
+    assert list(each(grown, ITEMS, 2)) == ITEMS
