@@ -10,8 +10,6 @@ import pytest
 from calibration.baselines import Known, closed_form, copy_row, fit_closed_form, free_communication
 from calibration.questions import question
 from calibration.scores import Scored, scores, weighted_quantile
-from calibration.validation_report import condition
-from sim.spec.yaml import SpecError
 from tests.calibration.runs import record
 
 
@@ -75,14 +73,3 @@ def test_the_copy_is_of_the_nearest_row_and_scales_with_compute() -> None:
     wanted = Known(question(record(placement="1+1+1")), 0.5)
     assert copy_row(wanted, [Known(far, 1.0), Known(near, 1.0)]) == pytest.approx(1.0)
     assert copy_row(wanted, []) == free_communication(wanted) == 0.5
-
-
-@pytest.mark.parametrize(("text", "holds"), [("overall.calibrated.median>0.1", True), ("overall.calibrated.median <= 0.1", False)])
-def test_conditions(text: str, holds: bool) -> None:
-    assert condition({"overall": {"calibrated": {"median": 0.2}}}, text) is holds
-
-
-@pytest.mark.parametrize("text", ["overall.calibrated.median", "overall.median>1", "overall.calibrated.median>x", "overall>1"])
-def test_unreadable_conditions_are_refused(text: str) -> None:
-    with pytest.raises(SpecError, match="--fail-if"):
-        condition({"overall": {"calibrated": {"median": 0.2}}}, text)
