@@ -29,16 +29,24 @@ def test_every_row_names_its_source_and_what_exists(rows: list[Question]) -> Non
 
 
 def test_placements_that_calibrate_are_the_agreed_ones(rows: list[Question]) -> None:
-    """petuum/adaptdl: placements 1, 2, 11 and 111; DLPerf and Lambda: one GPU computes, the second node or GPU is the network."""
+    """petuum/adaptdl: placements 1, 2, 11 and 111; DLPerf and Lambda: one GPU computes, the second node or GPU is the network.
+
+    Of one of Lambda's machines 8 GPUs calibrate as well, and are not scored: they tell what copies from socket to socket carry, which two
+    GPUs of one socket cannot (`socket_copy_bandwidth` of the machines whose GPUs do not address each other).
+    """
+    told = 0
     for row in rows:
         counts = [len(part.gpus) for part in row.job.placement]
         fitted = row.record.role != "prediction"
         if row.record.source == "pollux":
             assert fitted == (counts in ([1], [2], [1, 1], [1, 1, 1]))
         if row.record.source == "lambda":
-            assert fitted == (row.job.ranks <= 2)
+            between_sockets = row.record.hardware == "lambda-v1-a100-80gb-sxm" and row.job.ranks == 8
+            told += between_sockets
+            assert fitted == (row.job.ranks <= 2 or between_sockets)
         if row.record.source == "dlperf" and row.record.role == "network":
             assert row.nodes == 2
+    assert told == 6
 
 
 def test_no_run_is_both_fitted_and_predicted(rows: list[Question]) -> None:
