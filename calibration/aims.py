@@ -55,7 +55,7 @@ AIMS: Final = (
     Aim("Sia, BERT, one row on all GPUs known", _rows("sia", workload="bert"), 0.05, 0.12),
     Aim("DLPerf, PyTorch and OneFlow, ResNet-50, one-node BERT", _resnet_or_one_node, 0.04, 0.10, "zero_shot"),
     Aim("DLPerf, PyTorch and OneFlow, ResNet-50, 2 nodes known", _resnet, 0.02, 0.06),
-    Aim("Lambda, 2 GPUs known", _rows("lambda"), 0.025, 0.08),
+    Aim("Lambda, 2 GPUs known, of one machine 8 as well", _rows("lambda"), 0.025, 0.08),
     Aim("MLPerf, 1 to 8 nodes", lambda row: row.asked.record.source == "mlperf" and row.asked.nodes <= 8, 0.05, 0.12),
     Aim("TensorFlow 2017, DGX-1", _rows("tf2017", "dgx-1-p100"), 0.03, 0.08),
     Aim("TensorFlow 2017, K80", _rows("tf2017", "tf2017-gce-k80", "p2.8xlarge"), 0.03, 0.08),

@@ -22,7 +22,7 @@ def test_an_error_beyond_its_aim_is_missed() -> None:
     found = lines([of("pollux", "bert-base-seq384", 1.05), of("pollux", "resnet50", 1.04)])
     assert found["Pollux, BERT"].split() == ["1", "5.0", "/", "5.0", "%", "3", "%", "missed"]
     assert found["Pollux, ResNet-50"].split() == ["1", "4.0", "/", "4.0", "%", "5", "%"]
-    assert "Lambda, 2 GPUs known" not in found and "TensorFlow 2017, K80" not in found
+    assert "Lambda, 2 GPUs known, of one machine 8 as well" not in found and "TensorFlow 2017, K80" not in found
 
 
 def test_the_90th_percentile_counts_where_one_is_aimed_at() -> None:
