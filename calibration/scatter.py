@@ -5,6 +5,8 @@ network whose bandwidth comes and goes, hosts and other ranks take from a step h
 of one of a second little, so long steps tell of a network's constants what short ones cannot. The two are those under which the misses
 are most probable, with a robust loss in the place of a square; a time is only assumed where that is more probable, each with its own most
 probable constants, by what one more parameter costs, half the logarithm of the rows (Schwarz, Annals of Statistics 6, 1978).
+
+That short steps had too much weight was noticed on prediction rows (petuum/adaptdl); which scatter a cluster has, rows that calibrate say.
 """
 
 from __future__ import annotations
