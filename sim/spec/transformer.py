@@ -12,7 +12,7 @@ Limits: no cross-attention, state-space layers, or capacity limits of experts; s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Final, Literal
 
@@ -215,11 +215,25 @@ def decoder_layers(transformer: Transformer, sequence: int) -> tuple[Layer, ...]
         if kind not in kinds:
             kinds[kind] = list(table.block(*kind))
         layers += _named(kinds[kind], f"layers.{number}.")
-    layers += table.end()
     for number in range(transformer.layers, transformer.layers + transformer.prediction_layers):
         kind = transformer.has_experts(number), transformer.window_of(number)
         layers += _named([*table.prediction(), *table.block(*kind), *table.end(tied=True)], f"layers.{number}.")
-    return tuple(layers)
+    return (*layers, *table.end())
+
+
+def parameter_count(transformer: Transformer) -> int:
+    """Return the parameters of *transformer*: the elements of all its layers' tensors."""
+    table = _Table(transformer, 1)
+    total, kinds = _elements([*table.embedding(), *table.end()]), {True: 0, False: 0}
+    for number in range(transformer.layers + transformer.prediction_layers):
+        experts = transformer.has_experts(number)
+        kinds[experts] = kinds[experts] or _elements(table.block(experts, 0))
+        total += kinds[experts]
+    return total + transformer.prediction_layers * _elements([*table.prediction(), *table.end(tied=True)])
+
+
+def _elements(layers: Iterable[Layer]) -> int:
+    return sum(sum(layer.gradients) for layer in layers)
 
 
 def _named(layers: Sequence[Layer], prefix: str) -> list[Layer]:
@@ -263,7 +277,7 @@ class _Table:
             yield from self._feed("feed", shape.inner, saves=shape.norms_per_layer > 1)
         if shape.norms_per_layer == 4:
             yield self._norm("post_ffn_norm", shape.hidden)
-        yield self._residual("feed.residual")
+        yield self._residual("feed.residual", terms=3 if experts and shape.shared_experts else 2)
 
     def end(self, tied: bool = False) -> Iterator[Layer]:
         """Yield the last norm, the head and the loss."""
@@ -287,6 +301,7 @@ class _Table:
             forward_kernels=2,
             backward_kernels=2,
             share="heads",
+            tokens=self.tokens,
         )
 
     def prediction(self) -> Iterator[Layer]:
@@ -390,6 +405,8 @@ class _Table:
         copies = self.stream * shape.experts_per_token
         biased = self._biased("ffn")
         yield self._product("router", shape.hidden, shape.experts, "replicated", bias=biased)
+        if shape.shared_experts:
+            yield from self._feed("shared", shape.shared_expert_ffn or shape.shared_experts * inner, saves=False)
         yield Layer.model_construct(
             name="experts.dispatch",
             op="elementwise",
@@ -403,14 +420,11 @@ class _Table:
         yield self._product("experts.gate_up", shape.hidden, inner * (1 + shape.gated), "expert", bias=biased, rows=rows)
         yield self._activation("experts.activation", inner, rows, "expert")
         yield self._product("experts.down", inner, shape.hidden, "expert", bias=biased, rows=rows)
-        if shape.shared_experts:
-            yield from self._feed("shared", shape.shared_expert_ffn or shape.shared_experts * inner, saves=False)
-        shared = self.stream if shape.shared_experts else 0.0
         yield Layer.model_construct(
             name="experts.combine",
             op="elementwise",
             arithmetic=copies / FLOAT,
-            read=copies + shared,
+            read=copies,
             write=self.stream,
             backward_traffic=copies + self.stream,
             share="expert",
@@ -478,15 +492,15 @@ class _Table:
             share=share,
         )
 
-    def _residual(self, name: str) -> Layer:
-        """Return the sum of a branch and the stream, after dropout; backward adds the two gradients that come to the stream."""
+    def _residual(self, name: str, terms: int = 2) -> Layer:
+        """Return the sum of *terms*, a branch after dropout and the stream; backward adds the two gradients that come to the stream."""
         mask = self.stream / 2 if self.shape.dropout else 0.0
         return Layer.model_construct(
             name=name,
             op="elementwise",
             arithmetic=self.stream / FLOAT,
             backward_arithmetic=self.stream / FLOAT,
-            read=2.0 * self.stream,
+            read=terms * self.stream,
             write=self.stream + mask,
             backward_traffic=3.0 * self.stream + (mask + self.stream if mask else 0.0),
             saved=mask,
