@@ -95,7 +95,10 @@ def _before(layer: Layer, still: bool) -> Layer:
 def _adapter(layer: Layer, rank: int) -> Iterator[Layer]:
     inner, outer = layer.channels
     row = layer.share == "row"
-    for end, sizes, share in (("a", (inner, rank), "row" if row else "replicated"), ("b", (rank, outer), "replicated" if row else "column")):
+    for end, sizes, share in (
+        ("a", (inner, rank), "row" if row else "replicated"),
+        ("b", (rank, outer), "replicated" if row else "column"),
+    ):
         flop = 2.0 * layer.tokens * sizes[0] * sizes[1]
         read, write = 4.0 * layer.tokens * sizes[0], 4.0 * layer.tokens * sizes[1]
         added = write if end == "b" else 0.0  # the product's own output, to which the adapter's is added

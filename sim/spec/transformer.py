@@ -124,20 +124,25 @@ class Transformer(Spec):
     def _contradictions(self) -> Iterator[tuple[bool, str]]:
         """Yield whether sizes contradict each other in some way, and the sentence that says so."""
         size, heads = self.hidden, self.heads
-        yield self.head_dim is None and self.mla is None and size % heads > 0, (
-            f"hidden ({size}) is no multiple of heads ({heads}); write head_dim, or hidden: {-(-size // heads) * heads}"
+        yield (
+            self.head_dim is None and self.mla is None and size % heads > 0,
+            (f"hidden ({size}) is no multiple of heads ({heads}); write head_dim, or hidden: {-(-size // heads) * heads}"),
         )
         yield heads % (self.kv_heads or heads) > 0, f"heads ({heads}) is no multiple of kv_heads ({self.kv_heads}); write kv_heads: {heads}"
         yield self.ffn is None and self.gated and self._dense, f"activation {self.activation} needs ffn; write it, such as ffn: {4 * size}"
         yield self.positions == "learned" and self.max_seq is None, "learned positions need max_seq, the rows of their table; write it"
         yield self.experts > 0 and not self.experts_per_token, "experts need experts_per_token; write it, such as experts_per_token: 2"
-        yield self.experts_per_token > self.experts, (
-            f"experts_per_token ({self.experts_per_token}) is above experts ({self.experts}); write experts: {self.experts_per_token} or more"
+        yield (
+            self.experts_per_token > self.experts,
+            (
+                f"experts_per_token ({self.experts_per_token}) is above experts ({self.experts}); write experts: {self.experts_per_token} or more"
+            ),
         )
         yield self.experts > 0 and not (self.expert_ffn or self.ffn), "experts need expert_ffn or ffn; write the width inside one expert"
         yield self.shared_experts > 0 and not self.experts, "shared_experts without experts; write experts, or shared_experts: 0"
-        yield self.experts > 0 and self.first_dense_layers >= self.layers, (
-            f"first_dense_layers ({self.first_dense_layers}) leaves no layer of {self.layers} with experts; write fewer"
+        yield (
+            self.experts > 0 and self.first_dense_layers >= self.layers,
+            (f"first_dense_layers ({self.first_dense_layers}) leaves no layer of {self.layers} with experts; write fewer"),
         )
         yield self.global_every > 0 and not self.window, "global_every without a window; write window, or global_every: 0"
         yield self.norms_per_layer == 1 and not self.parallel, "one norm a layer is for parallel blocks; write parallel: true"
@@ -486,7 +491,9 @@ class _Table:
             backward_arithmetic=backward * elements,
             read=FLOAT * elements,
             write=FLOAT * elements + statistics,
-            backward_traffic=5.0 * FLOAT * elements,  # torch's kernels read both inputs once for the input's gradient, once for the weights'
+            backward_traffic=5.0
+            * FLOAT
+            * elements,  # torch's kernels read both inputs once for the input's gradient, once for the weights'
             saved=FLOAT * elements + statistics,
             backward_kernels=2,
             share=share,
