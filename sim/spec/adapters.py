@@ -11,9 +11,10 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Final
 
+from sim.spec.decoder import decoder_layers
 from sim.spec.fields import Count, Spec
-from sim.spec.layer import Layer
-from sim.spec.transformer import Transformer, decoder_layers
+from sim.spec.layer import Layer, Share
+from sim.spec.transformer import Transformer
 
 TARGETS: Final = ("attention.qkv", "attention.output", "feed.gate_up", "feed.down")
 """Products of a block with an adapter where none are named."""
@@ -94,11 +95,8 @@ def _before(layer: Layer, still: bool) -> Layer:
 
 def _adapter(layer: Layer, rank: int) -> Iterator[Layer]:
     inner, outer = layer.channels
-    row = layer.share == "row"
-    for end, sizes, share in (
-        ("a", (inner, rank), "row" if row else "replicated"),
-        ("b", (rank, outer), "replicated" if row else "column"),
-    ):
+    shares: tuple[Share, Share] = ("row", "replicated") if layer.share == "row" else ("replicated", "column")
+    for end, sizes, share in zip("ab", ((inner, rank), (rank, outer)), shares, strict=True):
         flop = 2.0 * layer.tokens * sizes[0] * sizes[1]
         read, write = 4.0 * layer.tokens * sizes[0], 4.0 * layer.tokens * sizes[1]
         added = write if end == "b" else 0.0  # the product's own output, to which the adapter's is added

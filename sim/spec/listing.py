@@ -16,9 +16,10 @@ from typing import Any, Final
 from sim import units
 from sim.spec import library
 from sim.spec.catalogue import catalogue, suggestions
+from sim.spec.decoder import parameter_count
 from sim.spec.hardware import Group, Hardware
 from sim.spec.references import Resolver
-from sim.spec.transformer import Transformer, parameter_count
+from sim.spec.transformer import Transformer
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 

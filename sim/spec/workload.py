@@ -7,7 +7,6 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError, model_validator
 
 from sim.spec.adapters import Lora, trained_layers
-
 from sim.spec.fields import (
     Bytes,
     Count,

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from sim.spec.adapters import Lora, trained_layers
+from sim.spec.decoder import attended, decoder_layers, model_flop, parameter_count
 from sim.spec.layer import Layer
-from sim.spec.transformer import Transformer, attended, decoder_layers, model_flop, parameter_count
+from sim.spec.transformer import Transformer
 
 DECODERS = Path(__file__).with_name("decoders.csv")
 GPT = {"layers": 3, "hidden": 512, "heads": 8, "vocab": 1000, "activation": "gelu", "norm": "layernorm", "positions": "learned"}
@@ -68,17 +69,16 @@ def test_the_table_holds_the_parameters_that_are_counted() -> None:
 
 
 def test_saved_bytes_are_korthikantis() -> None:
-    """Of a GPT block with fused attention, in 16 bits: ``s h (18 + 4 f / h)`` (Megatron-LM, theoretical_memory_usage.py), plus statistics."""
+    """Of a GPT block with fused attention, in 16 bits: ``s h (18 + 4 f / h)`` (Megatron-LM theoretical_memory_usage.py), and statistics."""
     tokens, hidden, inner = 256, 512, 4 * 512
     layers = [layer for layer in decoder_layers(shape(**GPT, dropout=0.1), tokens) if layer.name.startswith("layers.1.")]
     statistics = 4 * tokens * 8 + 2 * 8 * tokens  # FP32: a logarithm a head, mean and deviation of two norms
     assert total(tuple(layers), "saved") / 2 == pytest.approx(tokens * hidden * (18 + 4 * inner / hidden) + statistics)
-    # the same block gated, with fewer heads of keys and no dropout: stream, input of q, k, v; q, out; k, v; stream, input; gate, up, product
+    # gated, with fewer heads of keys and no dropout: both norms' inputs, both products' inputs, q and out, k and v, gate, up and product
     fewer = [layer for layer in decoder_layers(shape(**LLAMA), tokens) if layer.name.startswith("layers.1.")]
     statistics = 4 * tokens * 8 + 2 * 4 * tokens
-    assert total(tuple(fewer), "saved") / 2 == pytest.approx(
-        2 * tokens * (2 * hidden + 2 * hidden + 2 * 128 + 2 * hidden + 3 * 1408) + statistics
-    )
+    elements = 2 * hidden + 2 * hidden + 2 * hidden + 2 * 128 + 3 * 1408
+    assert total(tuple(fewer), "saved") / 2 == pytest.approx(2 * tokens * elements + statistics)
 
 
 def test_work_is_that_of_closed_forms() -> None:
@@ -137,9 +137,8 @@ def test_adapters_train_alone() -> None:
     assert cheap == pytest.approx(products * 2 / 3 - first.forward)
     frozen = trained_layers(shape(**LLAMA), 128, None, ("tokens", "layers.0..1"))
     assert all(not layer.backward and not layer.saved for layer in frozen if layer.name.startswith(("tokens", "layers.0", "layers.1.")))
-    assert [layer for layer in frozen if layer.name.startswith("layers.2.")] == [
-        layer for layer in dense if layer.name.startswith("layers.2.")
-    ]
+    after = [[layer for layer in table if layer.name.startswith("layers.2.")] for table in (frozen, dense)]
+    assert after[0] == after[1]
 
 
 def test_shapes_that_contradict_themselves() -> None:
@@ -157,7 +156,7 @@ def test_shapes_that_contradict_themselves() -> None:
     for sentence, fields in cases.items():
         with pytest.raises(ValueError, match=sentence):
             shape(**fields)
-    with pytest.raises(ValueError, match="beyond the 4096 positions"):
+    with pytest.raises(ValueError, match="beyond the model's 4096 positions"):
         decoder_layers(shape(**LLAMA), 4097)
     with pytest.raises(ValueError, match=r"no layer is called layers\.9"):
         trained_layers(shape(**LLAMA), 128, None, ("layers.9",))
