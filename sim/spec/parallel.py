@@ -41,7 +41,7 @@ class Parallel(Spec):
     """Replicas of a sharded model (HSDP): parameters are sharded inside each, gradients all-reduced between them."""
     shard: Shard = "none"
     reshard_after_forward: bool | Count | None = None
-    """FSDP: whether gathered weights are freed after forward; a number reshards to groups of so many ranks. None: yes, without a pipeline."""
+    """FSDP: whether gathered weights are freed after forward; a number reshards to groups of n ranks. None: yes, unless pipelined."""
     schedule: Schedule | None = None
     """None: 1f1b, or interleaved_1f1b where ``virtual_stages`` is above 1."""
     virtual_stages: Count = 1
