@@ -41,6 +41,7 @@ from sim.options import (
     layout_of,
     trace_due,
 )  # fmt: skip
+from sim.pricing import pricing
 from sim.spec.yaml import SpecError
 from sim.studying import studying
 from sim.terminal import exit_code, json_text, print_json, show_table, talk, write_result
@@ -412,6 +413,7 @@ def show(
 
 
 app.add_typer(deciding)
+app.add_typer(pricing)
 app.add_typer(studying)
 
 
