@@ -13,20 +13,30 @@ from sim import __version__
 from sim.deciding import deciding
 from sim.options import (
     Checkpoints,
+    Context,
     Csv,
     Epochs,
     Evaluation,
+    Expert,
     Folder,
     GlobalBatch,
     Hours,
     Html,
     Hw,
     Json,
+    Layout,
     Market,
+    MicroBatches,
+    Pipeline,
     Precision,
+    Replicate,
+    Schedule,
     Sets,
+    Shard,
     Stack,
+    Tensor,
     Wl,
+    layout_of,
     trace_due,
 )  # fmt: skip
 from sim.spec.yaml import SpecError
@@ -73,7 +83,16 @@ def run(
     global_batch: GlobalBatch = None,
     precision: Precision = None,
     stack: Stack = None,
-    sets: Sets = [],  # noqa: B006  typer copies the default
+    tensor: Tensor = None,
+    pipeline: Pipeline = None,
+    context: Context = None,
+    expert: Expert = None,
+    replicate: Replicate = None,
+    shard: Shard = None,
+    micro_batches: MicroBatches = None,
+    schedule: Schedule = None,
+    parallel: Layout = [],  # noqa: B006  typer copies the default
+    sets: Sets = [],  # noqa: B006
     market: Market = "on-demand",
     epochs: Epochs = None,
     hours: Hours = None,
@@ -108,9 +127,16 @@ def run(
     scenario = Scenario(
         hardware, workload, tuple(sets), placement=placement, batch=samples, global_batch=global_batch, precision=precision, stack=stack,
         seed=seed, exact=exact, market=market_of(market), plan=plan_of(epochs, hours, evaluation, checkpoints),
+        layout=layout_of(parallel, tensor, pipeline, context, expert, replicate, shard, micro_batches, schedule),
     )  # fmt: skip
     many_nodes = whole_numbers(nodes, "--nodes") if nodes is not None else []
     many_gpus = whole_numbers(gpus, "--gpus") if gpus is not None else []
+    from sim.study.layout import has_layout
+
+    if has_layout(scenario):
+        from sim.laying_out import show_layouts
+
+        return show_layouts(scenario, many_nodes, many_gpus, (as_json, as_csv, verbose), output, html, trace)
     scenarios = scaling(scenario, many_nodes, many_gpus)
     if trace is not None:
         _write_trace(scenarios, trace)

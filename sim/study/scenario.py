@@ -60,6 +60,8 @@ class Scenario:
     """At whose prices time is paid for."""
     plan: Plan | None = None
     """How long the whole job is, where that is asked for."""
+    layout: tuple[tuple[str, str, str | int], ...] = ()
+    """Fields of ``training`` that lay the model out, with the options that set them: (option, key, value)."""
 
 
 @dataclass(frozen=True)
@@ -117,8 +119,8 @@ def prepare(scenario: Scenario) -> Question:
     Raise SpecError with everything that is wrong, `Infeasible` where only the number of nodes or GPUs is to blame.
     """
     _contradictions(scenario)
-    for_hardware, for_workload = sorted_overrides(scenario)
-    machine = _grown(load_hardware(scenario.hardware, for_hardware), scenario)
+    _, for_workload = sorted_overrides(scenario)
+    machine = loaded_hardware(scenario)
     notes = _alias_notes(scenario, machine.spec)
     if (path := jobs_file(scenario.workload)) is not None:
         _one_for_all(scenario)
@@ -153,6 +155,12 @@ def prepare(scenario: Scenario) -> Question:
         "records": fingerprint([]),
     }
     return Question(machine.spec, [job], inputs, notes)
+
+
+def loaded_hardware(scenario: Scenario) -> Loaded[Hardware]:
+    """Return the hardware that *scenario* names, with its overrides and its number of nodes."""
+    for_hardware, _ = sorted_overrides(scenario)
+    return _grown(load_hardware(scenario.hardware, for_hardware), scenario)
 
 
 def _one_for_all(scenario: Scenario) -> None:
@@ -225,7 +233,8 @@ def sorted_overrides(scenario: Scenario) -> tuple[list[Override], list[Override]
     of_hardware, of_workload = split_overrides(scenario.overrides)
     options = {"stack": scenario.stack, "precision": scenario.precision, "batch": scenario.batch}
     given = [Option(f"--{name}", f"training.{name}", value) for name, value in options.items() if value not in (None, "max")]
-    return list(of_hardware), [*given, *of_workload]
+    laid = [Option(option, f"training.{key}", value) for option, key, value in scenario.layout]
+    return list(of_hardware), [*given, *laid, *of_workload]
 
 
 def split_overrides(texts: Iterable[str]) -> tuple[list[str], list[str]]:
