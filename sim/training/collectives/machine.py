@@ -30,7 +30,7 @@ def machine_of(layout: Layout, version: str) -> Machine:
         plugin_latency=max(machine.plugin_latency for machine in found),
         same_channels=all(machine.same_channels for machine in found),
         nvswitch=all(machine.nvswitch for machine in found),
-        nvls=first.nvls if all(machine.nvls for machine in found) else None,
+        nvls=_bounded(first.nvls, version) if first.nvls and all(machine.nvls for machine in found) else None,
     )
 
 
