@@ -164,8 +164,8 @@ def _prep_bound(run: LayoutRun) -> float:
 
 
 def scaled(scenario: Scenario, nodes: Sequence[int], gpus: Sequence[int]) -> list[Scenario]:
-    """Return *scenario* at each number of nodes, or of GPUs."""
-    return [replace(scenario, nodes=count) for count in nodes] or [replace(scenario, gpus=count) for count in gpus] or [scenario]
+    """Return *scenario* at each number of nodes and of GPUs."""
+    return [replace(scenario, nodes=count, gpus=total) for count in nodes or [scenario.nodes] for total in gpus or [scenario.gpus]]
 
 
 __all__ = ["LayoutAnswer", "has_layout", "layout_answer", "scaled", "shortage", "worker_node"]
