@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sim.training.collectives.layout import Layout
-from sim.training.collectives.nccl_cost import Machine, Pattern
 from sim.training.collectives.nccl_constants import constants_of
+from sim.training.collectives.nccl_cost import Machine, Pattern
 from sim.training.collectives.nccl_search import nccl_machine
 
 
