@@ -12,7 +12,7 @@ ORACLES := $(VENV)/oracles
 # What is never imported need not be compiled, and of torch and its kin that is most.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 
-.PHONY: run test check style types imports spelling oracles readme validated bench clean
+.PHONY: run test check style types imports spelling oracles readme docs validated bench clean
 .DEFAULT_GOAL := run
 
 run: $(VENV)/.run
@@ -48,6 +48,11 @@ oracles: $(VENV)/.oracles
 # Runs the commands that README.md and docs/ show again and writes their output there.
 readme: $(VENV)/.dev
 	$(BIN)/python -m tests.shown
+
+# Builds the documentation as a site in build/site.
+docs: $(VENV)/.dev
+	$(INSTALL) '.[docs]'
+	$(BIN)/python -m mkdocs build --strict --site-dir build/site
 
 # Predicts the committed measurements again and writes how far off that was into docs/trust/validation.md and hardware/validated.json.
 validated: $(VENV)/.dev
