@@ -64,26 +64,25 @@ def _refresh(folder: Path, day: str | None, as_json: bool) -> None:
     texts = [(change.path, rewritten(change, day)) for change in found] if day else []
     for path, text in texts:
         path.write_text(text, encoding="utf-8")
+    old = [tuple(None if price is None else price * HOUR for price in (change.old.on_demand, change.old.spot)) for change in found]
     rows = [
         {
             "name": change.name,
             "on_demand_usd_per_h": change.on_demand,
             "spot_usd_per_h": change.spot,
-            "old_on_demand_usd_per_h": change.old.on_demand * HOUR if change.old.on_demand is not None else None,
-            "old_spot_usd_per_h": change.old.spot * HOUR if change.old.spot is not None else None,
+            "old_on_demand_usd_per_h": before[0],
+            "old_spot_usd_per_h": before[1],
             "old_date": change.old.date,
         }
-        for change in found
+        for change, before in zip(found, old, strict=True)
     ]
     if as_json:
         print_json({"changes": rows})
         return
-    for change, row in zip(found, rows, strict=True):
-        before = row["old_on_demand_usd_per_h"], row["old_spot_usd_per_h"]
-        text = "   ".join(
-            f"{market} {shown(old)} -> {shown(new)}"
-            for market, old, new in zip(("on demand", "spot"), before, (change.on_demand, change.spot), strict=True)
-        )
+    for change, before in zip(found, old, strict=True):
+        new = change.on_demand, change.spot
+        pairs = zip(("on demand", "spot"), before, new, strict=True)
+        text = "   ".join(f"{market} {shown(was)} -> {shown(now)}" for market, was, now in pairs)
         typer.echo(f"{change.name:36} {text} USD/h (was of {change.old.date})")
     talk(
         f"{len(found)} machines differ"

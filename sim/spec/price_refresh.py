@@ -48,7 +48,7 @@ class Change(NamedTuple):
 class _Offer(NamedTuple):
     instance: str
     accelerator: str
-    count: float
+    gpus: float
     price: float | None
     spot: float | None
     region: str
@@ -59,9 +59,7 @@ def changes(folder: Path) -> list[Change]:
     """Return the machines of the catalogue whose prices the CSV files below *folder* would change. Raise SpecError for a wrong folder."""
     files = {cloud: path for cloud in CLOUDS if (path := _file(folder, cloud)) is not None}
     if not files:
-        raise SpecError(
-            f"--refresh {folder}: no <cloud>/vms.csv is below it; give a checkout of SkyPilot's catalogue, such as catalogs/v8"
-        )
+        raise SpecError(f"--refresh {folder}: no <cloud>/vms.csv is below it; give a checkout of SkyPilot's catalogue, such as catalogs/v8")
     offers = {cloud: _read(path) for cloud, path in files.items()}
     found = [change for path in catalogue("hardware").values() if (change := _change(path, offers)) is not None]
     return sorted(found, key=lambda change: change.name)
@@ -135,7 +133,7 @@ def _with_gpus(offer: _Offer, every: Iterable[_Offer], machine: Hardware) -> _Of
     node = machine.groups[0].node
     wanted = "H100-MEGA" if "mega" in machine.name else _ACCELERATORS.get(node.gpu.name, node.gpu.name)
     gpus = [other for other in every if not other.instance and other.accelerator == wanted and other.zone == offer.zone]
-    gpus = [other for other in gpus if other.region == offer.region and other.count == node.gpu_count]
+    gpus = [other for other in gpus if other.region == offer.region and other.gpus == node.gpu_count]
     if offer.accelerator or not gpus:
         return offer if offer.accelerator else offer._replace(price=None, spot=None)
     return offer._replace(price=_sum(offer.price, gpus[0].price), spot=_sum(offer.spot, gpus[0].spot))
