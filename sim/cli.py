@@ -281,8 +281,8 @@ def _bound(
 
 
 @app.command(
-    epilog="Examples:  nvidia-smi topo -m > topo.txt; python -m sim new --from-topo topo.txt -o my-box.yaml --gpu V100-SXM2-16GB\n\n"
-    "python -m sim new workload --from config.json --from ds_config.json -o mine.yaml"
+    epilog="Example:  nvidia-smi topo -m > topo.txt; python -m sim new --from-topo topo.txt -o my-box.yaml --gpu V100-SXM2-16GB\n\n"
+    "Example:  python -m sim new workload --from config.json --from ds_config.json -o mine.yaml"
 )
 def new(
     what: Annotated[Literal["hardware", "workload"], typer.Argument(help="what to describe")] = "hardware",
