@@ -91,7 +91,10 @@ def _stage(layout: Layout, stage: int, workload: Workload, gpu: Gpu) -> StageMem
         trained = sum(layout.elements(unit, experts=experts, trained=True) for unit in held)
         weights += total * _WIDTH[options.weights] / (shards if level == 3 else 1)
         gradients += trained * _WIDTH[options.gradients] / (shards if level >= 2 else 1)
-        states += trained * _state_width(workload, options) / (shards if level >= 1 else 1)
+        states += sum(
+            layout.elements(unit, experts=experts, trained=True) * _state_width(workload, options, layout.units[unit].kind == "block")
+            for unit in held
+        ) / (shards if level >= 1 else 1)
     activations, workspace = _replayed(layout, stage, workload)
     communicators = sum(mesh.group_size(axis) > 1 for axis in _AXES)
     return StageMemory(
@@ -99,9 +102,9 @@ def _stage(layout: Layout, stage: int, workload: Workload, gpu: Gpu) -> StageMem
     )
 
 
-def _state_width(workload: Workload, options: MeshOptions) -> float:
-    """Return the bytes of states and master weights of one element."""
-    return workload.training.optimizer.states * _WIDTH[options.states] + (4.0 if options.master else 0.0)
+def _state_width(workload: Workload, options: MeshOptions, in_block: bool) -> float:
+    """Return the bytes of states and master weights of one element, *in_block* or in embedding and head."""
+    return workload.training.optimizer.state_width(_WIDTH[options.states], in_block) + (4.0 if options.master else 0.0)
 
 
 def _gathered(layout: Layout, held: Sequence[int]) -> float:

@@ -19,6 +19,7 @@ from sim.spec.hardware import Gpu
 from sim.spec.parallel import MeshOptions
 from sim.spec.workload import Layer, Workload
 from sim.training.layouts.prices import Prices
+from sim.training.muon import muon_work
 
 WIDTH: Final = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "int8": 1.0}
 """Bytes of an element."""
@@ -160,10 +161,12 @@ def optimizer_time(workload: Workload, gpu: Gpu, options: MeshOptions, elements:
     optimizer, stack = workload.training.optimizer, workload.training.stack
     if optimizer.name == "none" or not elements:
         return 0.0, 0.0
-    states = 2.0 * optimizer.states * WIDTH[options.states]
+    states = 2.0 * optimizer.state_width(WIDTH[options.states])
     weights = 2.0 * (4.0 if options.master else WIDTH[options.weights]) + (WIDTH[options.weights] if options.master else 0.0)
     moved = elements * (WIDTH[options.gradients] + states + weights)
     fused = stack.optimizer == "fused"
     scale = 1.0 if fused else max(1.0, optimizer.separate_passes / max(optimizer.passes, 1.0))
     kernels = 4.0 if stack.optimizer in ("fused", "foreach") else tensors * optimizer.separate_kernels
-    return (memory_time(moved * scale, gpu) + kernels * gpu.kernel_time) * stack.optimizer_factor, kernels
+    busy = (memory_time(moved * scale, gpu) + kernels * gpu.kernel_time) * stack.optimizer_factor
+    more = muon_work(workload, gpu, min(1.0, elements / workload.model.parameters))
+    return busy + more.time, kernels + more.launches
