@@ -17,10 +17,11 @@ describing = typer.Typer()
 
 @describing.command(
     epilog="Example:  nvidia-smi topo -m > topo.txt; python -m sim new --from-topo topo.txt -o my-box.yaml --gpu V100-SXM2-16GB\n\n"
-    "Example:  python -m sim new workload --from config.json --from ds_config.json -o mine.yaml"
+    "Example:  python -m sim new workload config.json ds_config.json -o mine.yaml"
 )
 def new(
     what: Annotated[Literal["hardware", "workload"], typer.Argument(help="what to describe")] = "hardware",
+    files: Annotated[list[str] | None, typer.Argument(metavar="FILE|DIR|ID", help="workload: as --from")] = None,
     topo: Annotated[
         Path | None, typer.Option("--from-topo", metavar="FILE", help="hardware: output of nvidia-smi topo -m, or NCCL's topology XML")
     ] = None,
@@ -45,8 +46,10 @@ def new(
 ) -> None:
     """Write a hardware description from a machine's links, or a workload from a model's configuration."""
     if what == "workload":
-        _new_workload(sources, output, name, sequence, force)
+        _new_workload([*(files or []), *sources], output, name, sequence, force)
         return
+    if files:
+        raise SpecError(f"sim new {what} {files[0]}: a machine is made --from-topo FILE")
     if topo is None or output is None:
         raise SpecError("sim new: write --from-topo FILE and -o FILE for a machine, or 'sim new workload --from config.json'")
     from sim.study.new_hardware import new_hardware
