@@ -15,6 +15,7 @@ from functools import lru_cache
 from itertools import groupby
 from typing import Literal, NamedTuple
 
+from sim.parallel.mesh import divisors
 from sim.spec.parallel import Parallel
 from sim.spec.segments import block
 from sim.spec.workload import Attention, Layer, Model
@@ -39,6 +40,8 @@ class Piece(NamedTuple):
     layer: Layer
     forward: tuple[Message, ...] = ()
     backward: tuple[Message, ...] = ()
+    counts: bool = False
+    """Whether the host must read how many tokens each expert has before it launches what follows."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +166,7 @@ def _check(model: Model, parallel: Parallel) -> None:
         wrong = next((head.heads for head in heads if head.heads % parallel.tensor), None)
         if wrong is not None:
             raise SpecError(
-                f"training.parallel.tensor: {parallel.tensor} ranks do not divide {wrong} attention heads; use {_divisors(wrong, 8)}"
+                f"training.parallel.tensor: {parallel.tensor} ranks do not divide {wrong} attention heads; use {divisors(wrong, parallel.tensor)}"
             )
     if parallel.context > 1 and not heads:
         raise SpecError(f"training.parallel.context: {model.name} has no attention whose sequence could be split; use context: 1")
@@ -171,11 +174,9 @@ def _check(model: Model, parallel: Parallel) -> None:
     if parallel.expert > 1 and not groups:
         raise SpecError(f"training.parallel.expert: {model.name} has no experts; use expert: 1")
     if groups and groups % parallel.expert:
-        raise SpecError(f"training.parallel.expert: {parallel.expert} ranks do not divide {groups} experts; use {_divisors(groups, 64)}")
-
-
-def _divisors(number: int, most: int) -> str:
-    return " or ".join(str(size) for size in range(1, most + 1) if number % size == 0)
+        raise SpecError(
+            f"training.parallel.expert: {parallel.expert} ranks do not divide {groups} experts; use {divisors(groups, parallel.expert)}"
+        )
 
 
 def _pieces(layers: Sequence[Layer], parallel: Parallel) -> list[Piece]:
@@ -191,7 +192,8 @@ def _pieces(layers: Sequence[Layer], parallel: Parallel) -> list[Piece]:
             _expert_messages(layers, index, parallel, forward, backward)
         if parallel.context > 1 and layer.attention is not None:
             _context_messages(layer.attention, parallel, forward, backward)
-        pieces.append(Piece(shared(layer, parallel), tuple(forward), tuple(backward)))
+        counts = layer.share == "expert" and (index == 0 or layers[index - 1].share != "expert")
+        pieces.append(Piece(shared(layer, parallel), tuple(forward), tuple(backward), counts))
     return pieces
 
 

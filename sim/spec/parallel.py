@@ -117,7 +117,7 @@ class MeshOptions(Spec):
     tensor_overlap: Fraction = 0.0
     """Share of tensor-parallel communication hidden under products."""
     pipeline_overlap: bool = False
-    """Stages send and receive beside compute where the schedule is interleaved."""
+    """Stages compute while they send, but for gpipe and 1f1b, whose frameworks wait for a send with the receive after it."""
     expert_overlap: Fraction = 0.0
     """Share of the experts' dispatch and combine hidden under other work."""
     root: bool = False

@@ -189,14 +189,12 @@ def _compared(name: str, mesh: tuple[int, int], reshard: bool | int | None, root
     _sharded(net, mesh, reshard, root)
     theirs = _of_torch(net, micro_batches, each)
     fields = {"shard": "parameters", "replicate": mesh[0], "reshard_after_forward": reshard}
-    ours = sent(
-        layout(table, mesh[0] * mesh[1], micro_batches=micro_batches, synchronizes_each=each, stack={"root": root}, **fields)
-    )
+    ours = sent(layout(table, mesh[0] * mesh[1], micro_batches=micro_batches, synchronizes_each=each, stack={"root": root}, **fields))
     if ours == theirs:
         return None
     at = next((index for index, pair in enumerate(zip(ours, theirs, strict=False)) if pair[0] != pair[1]), min(len(ours), len(theirs)))
     case = f"{name} on {mesh}, reshard {reshard}, root {root}, {micro_batches} micro-batches{' each' if each else ''}"
-    return f"{case}: operation {at} is {ours[at:at + 2]}, torch's {theirs[at:at + 2]}"
+    return f"{case}: operation {at} is {ours[at : at + 2]}, torch's {theirs[at : at + 2]}"
 
 
 def _cases() -> Iterator[Mapping[str, Any]]:
@@ -207,7 +205,13 @@ def _cases() -> Iterator[Mapping[str, Any]]:
             reshard = (None, False, True)[(index + number) % 3]
             yield plain | {"name": name, "mesh": mesh, "reshard": reshard, "root": (index + number) % 2 == 1}
     for name in ("decoder", "frozen above"):
-        for reshard, root, each in ((None, False, False), (None, True, True), (False, False, True), (False, True, False), (True, False, False)):
+        for reshard, root, each in (
+            (None, False, False),
+            (None, True, True),
+            (False, False, True),
+            (False, True, False),
+            (True, False, False),
+        ):
             yield {"name": name, "mesh": (1, 4), "reshard": reshard, "root": root, "micro_batches": 3, "each": each}
         for mesh in ((1, 4), (1, 8), (2, 4)):  # freed to groups of two
             yield {"name": name, "mesh": mesh, "reshard": 2, "root": mesh == (1, 8), "micro_batches": 2, "each": False}

@@ -36,11 +36,21 @@ class Exposed(NamedTuple):
 
 
 class UnitTime(NamedTuple):
-    """One pass over a unit: GPU seconds, launches of the host, and exposed messages."""
+    """One pass over a unit: bursts of GPU seconds and launches of the host, and exposed messages."""
 
-    compute: float
-    launches: float
-    exposed: tuple[Exposed, ...]
+    bursts: tuple[tuple[float, float], ...]
+    """Between two of them the host waits for the GPU."""
+    exposed: tuple[Exposed, ...] = ()
+
+    @property
+    def compute(self) -> float:
+        """Return the GPU seconds of all bursts."""
+        return sum(seconds for seconds, _ in self.bursts)
+
+    @property
+    def launches(self) -> float:
+        """Return the launches of all bursts."""
+        return sum(launches for _, launches in self.bursts)
 
     @property
     def waits(self) -> float:
@@ -93,18 +103,21 @@ class UnitTimes:
     def _weights(self, piece: Piece) -> UnitTime:
         busy, launches = self._kernels(piece.layer, True)
         share = _of_weights(piece.layer)
-        return UnitTime(busy * share, launches * share, ())
+        return UnitTime(((busy * share, launches * share),))
 
     def _kernels(self, layer: Layer, backward: bool) -> Kernels:
         training = self.workload.training
-        return layer_time(layer, self.gpu, training.precision, self.workload.layer_stack, training.batch, backward)
+        busy, launches = layer_time(layer, self.gpu, training.precision, self.workload.layer_stack, training.batch, backward)
+        return Kernels(busy * training.compute_factor, launches)
 
     def _layer(self, piece: Piece, backward: bool, share: float) -> UnitTime:
         layer = piece.layer
         busy, launches = self._kernels(layer, backward)
-        busy *= share * self.workload.training.compute_factor
+        busy *= share
         messages = piece.backward if backward else piece.forward
-        return UnitTime(busy, launches * share, tuple(self._exposed(message, layer, busy, backward) for message in messages))
+        drained = piece.counts and self.options.expert_counts and not backward
+        bursts = ((busy, launches * share), *([(0.0, 0.0)] if drained else []))
+        return UnitTime(bursts, tuple(self._exposed(message, layer, busy, backward) for message in messages))
 
     def _exposed(self, message: Message, layer: Layer, busy: float, backward: bool) -> Exposed:
         """Return how long compute waits for *message* of a layer that computes *busy* seconds."""
@@ -120,9 +133,9 @@ class UnitTimes:
     def _accumulated(self, unit: Unit) -> UnitTime:
         """Return the passes that add a micro-batch's gradients to those before it: read and written once each."""
         if self.micro_batches == 1:
-            return UnitTime(0.0, 0.0, ())
+            return UnitTime(((0.0, 0.0),))
         moved = 2.0 * WIDTH[self.options.gradients] * (unit.trained + unit.trained_experts)
-        return UnitTime(memory_time(moved, self.gpu), 0.0, ())
+        return UnitTime(((memory_time(moved, self.gpu), 0.0),))
 
 
 def recomputed(checkpointing: str, unit: Unit) -> tuple[Piece, ...]:
@@ -142,14 +155,15 @@ def _of_weights(layer: Layer) -> float:
 
 
 def _joined(times: Iterable[UnitTime]) -> UnitTime:
-    compute = launches = 0.0
+    bursts = [(0.0, 0.0)]
     exposed: dict[tuple[GroupName, Cause, str], float] = defaultdict(float)
     for time in times:
-        compute += time.compute
-        launches += time.launches
+        (seconds, launches), *others = time.bursts
+        bursts[-1] = bursts[-1][0] + seconds, bursts[-1][1] + launches
+        bursts += others
         for each in time.exposed:
             exposed[each.axis, each.cause, each.limit] += each.seconds
-    return UnitTime(compute, launches, tuple(Exposed(axis, seconds, cause, limit) for (axis, cause, limit), seconds in exposed.items()))
+    return UnitTime(tuple(bursts), tuple(Exposed(axis, seconds, cause, limit) for (axis, cause, limit), seconds in exposed.items()))
 
 
 def optimizer_time(workload: Workload, gpu: Gpu, options: MeshOptions, elements: float, tensors: int) -> tuple[float, float]:
