@@ -2,8 +2,9 @@
 
 FSDP (torch ``_fsdp_param_group.py``, torchtitan ``distributed/fsdp.py``): a unit is gathered before it computes, the next one meanwhile;
 after backward its gradients are reduce-scattered, one reduce-scatter in flight; without a pipeline weights are freed after forward and
-gathered again, with one they stay and gradients are reduced after the last backward. Distributed optimizer and data parallelism (Megatron-LM ``distributed_data_parallel.py``): gradients travel in buckets as
-the last micro-batch's backward makes them; a sharded optimizer's weights are gathered before their next use.
+gathered again, with one they stay and gradients are reduced after the last backward. Distributed optimizer and data parallelism
+(Megatron-LM ``distributed_data_parallel.py``): gradients travel in buckets as the last micro-batch's backward makes them; a sharded
+optimizer's weights are gathered before their next use, the next bucket while one is used.
 """
 
 from __future__ import annotations
@@ -200,7 +201,7 @@ class _Sharded(_Lowering):
 
     @property
     def pipelined(self) -> bool:
-        """Whether weights stay after backward and gradients are reduced once, at the end (``perform_reduce_grad`` of torch's pipelining)."""
+        """Whether weights stay after backward and gradients are reduced at the end (``perform_reduce_grad`` of torch's pipelining)."""
         return self.layout.mesh.stages > 1
 
     def _wraps(self, units: Sequence[int]) -> dict[int, Wrap]:
@@ -358,7 +359,8 @@ class _Bucketed(_Lowering):
     def _gather_next(self) -> Iterator[Start]:
         if self.gathers:
             units, starts = self.gathers.popleft()
-            self.under_way |= dict.fromkeys(units, [start.tag for start in starts])
+            tags = [start.tag for start in starts]
+            self.under_way |= {unit: tags for unit in units}
             yield from starts
 
     def after(self) -> Iterator[Instruction]:

@@ -166,7 +166,8 @@ def _check(model: Model, parallel: Parallel) -> None:
         wrong = next((head.heads for head in heads if head.heads % parallel.tensor), None)
         if wrong is not None:
             raise SpecError(
-                f"training.parallel.tensor: {parallel.tensor} ranks do not divide {wrong} attention heads; use {divisors(wrong, parallel.tensor)}"
+                f"training.parallel.tensor: {parallel.tensor} ranks do not divide {wrong} attention heads; "
+                f"use {divisors(wrong, parallel.tensor)}"
             )
     if parallel.context > 1 and not heads:
         raise SpecError(f"training.parallel.context: {model.name} has no attention whose sequence could be split; use context: 1")
