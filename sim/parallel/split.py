@@ -40,8 +40,8 @@ class Piece(NamedTuple):
     layer: Layer
     forward: tuple[Message, ...] = ()
     backward: tuple[Message, ...] = ()
-    counts: bool = False
-    """Whether the host must read how many tokens each expert has before it launches what follows."""
+    counted: bool = False
+    """Whether the host must read how many tokens each expert has before it launches this layer: the one behind the dispatch."""
 
 
 @dataclass(frozen=True)
@@ -193,9 +193,13 @@ def _pieces(layers: Sequence[Layer], parallel: Parallel) -> list[Piece]:
             _expert_messages(layers, index, parallel, forward, backward)
         if parallel.context > 1 and layer.attention is not None:
             _context_messages(layer.attention, parallel, forward, backward)
-        counts = layer.share == "expert" and (index == 0 or layers[index - 1].share != "expert")
-        pieces.append(Piece(shared(layer, parallel), tuple(forward), tuple(backward), counts))
+        pieces.append(Piece(shared(layer, parallel), tuple(forward), tuple(backward), _counted(layers, index)))
     return pieces
+
+
+def _counted(layers: Sequence[Layer], index: int) -> bool:
+    """Tell whether layer *index* is the second of a run of experts."""
+    return [layer.share == "expert" for layer in layers[max(0, index - 2) : index + 1]] in ([True, True], [False, True, True])
 
 
 def _tensor_messages(layer: Layer, parallel: Parallel, inside: bool, forward: list[Message], backward: list[Message]) -> bool:

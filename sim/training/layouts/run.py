@@ -27,7 +27,7 @@ from sim.parallel.mesh import GroupAxis
 from sim.parallel.program import Program, Receive, Send, Start, Tag, Update, Wait, Work
 from sim.spec.hardware import Node
 from sim.training.layouts.prices import Price, Prices
-from sim.training.layouts.times import UnitTimes
+from sim.training.layouts.times import Burst, UnitTimes
 from sim.training.spread import expected_maximum
 
 SimProcess = Generator[simpy.Event, object, None]
@@ -137,20 +137,20 @@ class Scene:
     spread: Spread
 
 
-def play(scene: Scene, steps: int = 0) -> Played:
-    """Simulate *steps* steps (0: as many as it takes for one to repeat) and return the last."""
+def play(scene: Scene, steps: int = 0, keep_rates: bool = False) -> Played:
+    """Simulate *steps* steps (0: as many as it takes for one to repeat) and return the last. *keep_rates* logs the load of links."""
     chosen = steps or (2 if scene.layout.clips or scene.layout.mesh.stages == 1 else 4)
-    return _Simulation(scene, chosen).run()
+    return _Simulation(scene, chosen, keep_rates).run()
 
 
 class _Simulation:
     """All stages while they train."""
 
-    def __init__(self, scene: Scene, steps: int) -> None:
+    def __init__(self, scene: Scene, steps: int, keep_rates: bool) -> None:
         self.scene = scene
         self.steps = steps
         self.env = env = Clock()
-        self.log = EventLog(lambda: env.now)
+        self.log = EventLog(lambda: env.now, keep_rates=keep_rates)
         self.network = Network(env, self.log)
         self.operations: dict[tuple[object, ...], _Operation] = {}
         self.queues: dict[tuple[object, ...], deque[_Operation]] = {}
@@ -289,29 +289,34 @@ class _Stage:
                 self._waited(cause, resource, start, start + seconds)
                 start += seconds
 
-    def _compute(self, bursts: Sequence[tuple[float, float]], name: str, ident: int) -> SimProcess:
-        """Compute *bursts* of so many seconds and launches, no faster than the host launches, which waits for the GPU between them."""
-        start = self.env.now
-        for number, (seconds, launches) in enumerate(bursts):
-            if number:
+    def _compute(self, bursts: Sequence[Burst], name: str, ident: int) -> SimProcess:
+        """Compute *bursts*, no faster than the host launches their kernels."""
+        start, launch = self.env.now, self.simulation.scene.launch_cpu
+        for burst in bursts:
+            if burst.drained:
                 self.host = max(self.host, self.env.now)
-            self.host += launches * self.simulation.scene.launch_cpu
+            yield from self._launched(self.host + min(1.0, burst.launches) * launch)
+            self.host += burst.launches * launch
             begun = self.env.now
-            if seconds > 0:
-                yield self.gpu.compute(seconds).done
+            if burst.compute > 0:
+                yield self.gpu.compute(burst.compute).done
                 self._waited(Cause.COMPUTE, self.gpu_name, begun, self.env.now)
-            if self.host > self.env.now:
-                begun = self.env.now
-                yield self.env.timeout(self.host - begun)
-                self._waited(Cause.LAUNCH, "host", begun, self.env.now)
+            yield from self._launched(self.host)
         self.simulation.log.did(self.index, "gpu", name, Cause.COMPUTE, start, self.gpu_name, ident)
-        seconds = sum(each for each, _ in bursts)
+        seconds = sum(burst.compute for burst in bursts)
         self.worked += seconds
         self.worked_in_step += seconds
 
+    def _launched(self, time: float) -> SimProcess:
+        """Wait until *time*, when the host has launched what comes next."""
+        if time > self.env.now:
+            begun = self.env.now
+            yield self.env.timeout(time - begun)
+            self._waited(Cause.LAUNCH, "host", begun, self.env.now)
+
     def _update(self) -> SimProcess:
         seconds, launches = self.simulation.scene.updates[self.number]
-        yield from self._compute([(seconds, launches)], "optimizer", -1)
+        yield from self._compute([Burst(seconds, launches)], "optimizer", -1)
 
     # --- groups ---------------------------------------------------------------------------------------------------
 

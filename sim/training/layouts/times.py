@@ -35,22 +35,30 @@ class Exposed(NamedTuple):
     limit: str
 
 
-class UnitTime(NamedTuple):
-    """One pass over a unit: bursts of GPU seconds and launches of the host, and exposed messages."""
+class Burst(NamedTuple):
+    """Kernels one after another, which the host launches ahead."""
 
-    bursts: tuple[tuple[float, float], ...]
-    """Between two of them the host waits for the GPU."""
+    compute: float
+    launches: float
+    drained: bool = False
+    """The host has waited for the GPU before it launches them."""
+
+
+class UnitTime(NamedTuple):
+    """One pass over a unit: bursts of kernels, and exposed messages."""
+
+    bursts: tuple[Burst, ...]
     exposed: tuple[Exposed, ...] = ()
 
     @property
     def compute(self) -> float:
         """Return the GPU seconds of all bursts."""
-        return sum(seconds for seconds, _ in self.bursts)
+        return sum(burst.compute for burst in self.bursts)
 
     @property
     def launches(self) -> float:
         """Return the launches of all bursts."""
-        return sum(launches for _, launches in self.bursts)
+        return sum(burst.launches for burst in self.bursts)
 
     @property
     def waits(self) -> float:
@@ -103,7 +111,7 @@ class UnitTimes:
     def _weights(self, piece: Piece) -> UnitTime:
         busy, launches = self._kernels(piece.layer, True)
         share = _of_weights(piece.layer)
-        return UnitTime(((busy * share, launches * share),))
+        return UnitTime((Burst(busy * share, launches * share),))
 
     def _kernels(self, layer: Layer, backward: bool) -> Kernels:
         training = self.workload.training
@@ -115,9 +123,10 @@ class UnitTimes:
         busy, launches = self._kernels(layer, backward)
         busy *= share
         messages = piece.backward if backward else piece.forward
-        drained = piece.counts and self.options.expert_counts and not backward
-        bursts = ((busy, launches * share), *([(0.0, 0.0)] if drained else []))
-        return UnitTime(bursts, tuple(self._exposed(message, layer, busy, backward) for message in messages))
+        drained = piece.counted and self.options.expert_counts and not backward
+        return UnitTime(
+            (Burst(busy, launches * share, drained),), tuple(self._exposed(message, layer, busy, backward) for message in messages)
+        )
 
     def _exposed(self, message: Message, layer: Layer, busy: float, backward: bool) -> Exposed:
         """Return how long compute waits for *message* of a layer that computes *busy* seconds."""
@@ -133,9 +142,9 @@ class UnitTimes:
     def _accumulated(self, unit: Unit) -> UnitTime:
         """Return the passes that add a micro-batch's gradients to those before it: read and written once each."""
         if self.micro_batches == 1:
-            return UnitTime(((0.0, 0.0),))
+            return UnitTime((Burst(0.0, 0.0),))
         moved = 2.0 * WIDTH[self.options.gradients] * (unit.trained + unit.trained_experts)
-        return UnitTime(((memory_time(moved, self.gpu), 0.0),))
+        return UnitTime((Burst(memory_time(moved, self.gpu), 0.0),))
 
 
 def recomputed(checkpointing: str, unit: Unit) -> tuple[Piece, ...]:
@@ -155,12 +164,14 @@ def _of_weights(layer: Layer) -> float:
 
 
 def _joined(times: Iterable[UnitTime]) -> UnitTime:
-    bursts = [(0.0, 0.0)]
+    bursts: list[Burst] = []
     exposed: dict[tuple[GroupName, Cause, str], float] = defaultdict(float)
     for time in times:
-        (seconds, launches), *others = time.bursts
-        bursts[-1] = bursts[-1][0] + seconds, bursts[-1][1] + launches
-        bursts += others
+        for burst in time.bursts:  # a host without its lead is followed kernel by kernel until the next unit
+            if bursts and not burst.drained and not bursts[-1].drained:
+                bursts[-1] = Burst(bursts[-1].compute + burst.compute, bursts[-1].launches + burst.launches)
+            else:
+                bursts.append(burst)
         for each in time.exposed:
             exposed[each.axis, each.cause, each.limit] += each.seconds
     return UnitTime(tuple(bursts), tuple(Exposed(axis, seconds, cause, limit) for (axis, cause, limit), seconds in exposed.items()))
