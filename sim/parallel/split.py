@@ -109,7 +109,7 @@ def units(model: Model) -> list[tuple[str, Kind, tuple[Layer, ...]]]:
 
 
 @lru_cache(maxsize=64)
-def _split(model_id: int, model: _Held, parallel: Parallel) -> tuple[Unit, ...]:
+def _split(model: _Held, parallel: Parallel, regathers: bool) -> tuple[Unit, ...]:
     contents: dict[tuple[object, ...], int] = {}
     made: list[Unit] = []
     for name, kind, layers in units(model.model):
@@ -119,7 +119,7 @@ def _split(model_id: int, model: _Held, parallel: Parallel) -> tuple[Unit, ...]:
             made.append(Unit(name, kind, like.pieces, like.content))
             continue
         contents[key] = len(made)
-        made.append(Unit(name, kind, tuple(_pieces(layers, parallel)), len(made)))
+        made.append(Unit(name, kind, tuple(_pieces(layers, parallel, regathers)), len(made)))
     return tuple(made)
 
 
@@ -140,13 +140,15 @@ def _content(layer: Layer) -> tuple[object, ...]:
     return tuple(value for name, value in layer.__dict__.items() if name not in ("name", "segment", "shares"))
 
 
-def split(model: Model, parallel: Parallel) -> tuple[Unit, ...]:
+def split(model: Model, parallel: Parallel, regathers: bool = True) -> tuple[Unit, ...]:
     """Return the units of *model* as one rank of a tensor, context and expert group holds them.
+
+    With *regathers* backward gathers the inputs of split products again, which are not kept (Megatron-LM); else they are (torch).
 
     Raise SpecError where heads or experts do not divide, for layers without a tensor plan, and for context without attention.
     """
     _check(model, parallel)
-    return _split(id(model), _Held(model), parallel)
+    return _split(_Held(model), parallel, regathers)
 
 
 def _check(model: Model, parallel: Parallel) -> None:
@@ -180,7 +182,7 @@ def _check(model: Model, parallel: Parallel) -> None:
         )
 
 
-def _pieces(layers: Sequence[Layer], parallel: Parallel) -> list[Piece]:
+def _pieces(layers: Sequence[Layer], parallel: Parallel, regathers: bool) -> list[Piece]:
     """Return the shares of the layers of one unit; a unit begins and ends outside of any split."""
     inside = False
     pieces = []
@@ -188,12 +190,12 @@ def _pieces(layers: Sequence[Layer], parallel: Parallel) -> list[Piece]:
         forward: list[Message] = []
         backward: list[Message] = []
         if parallel.tensor > 1:
-            inside = _tensor_messages(layer, parallel, inside, forward, backward)
+            inside = _tensor_messages(layer, parallel, inside, regathers, forward, backward)
         if layer.share == "expert":
             _expert_messages(layers, index, parallel, forward, backward)
         if parallel.context > 1 and layer.attention is not None:
             _context_messages(layer.attention, parallel, forward, backward)
-        pieces.append(Piece(shared(layer, parallel), tuple(forward), tuple(backward), _counted(layers, index)))
+        pieces.append(Piece(shared(layer, parallel, regathers), tuple(forward), tuple(backward), _counted(layers, index)))
     return pieces
 
 
@@ -202,7 +204,9 @@ def _counted(layers: Sequence[Layer], index: int) -> bool:
     return [layer.share == "expert" for layer in layers[max(0, index - 2) : index + 1]] in ([True, True], [False, True, True])
 
 
-def _tensor_messages(layer: Layer, parallel: Parallel, inside: bool, forward: list[Message], backward: list[Message]) -> bool:
+def _tensor_messages(
+    layer: Layer, parallel: Parallel, inside: bool, regathers: bool, forward: list[Message], backward: list[Message]
+) -> bool:
     """Add what the tensor group exchanges for *layer*; return whether the layers after it work on split activations."""
     sequence, context = parallel.sequence_parallel, parallel.context
     if layer.op == "loss":  # maximum, sum and target's logit of each token
@@ -213,7 +217,8 @@ def _tensor_messages(layer: Layer, parallel: Parallel, inside: bool, forward: li
         if sequence:
             forward.append(Message("tensor", "all_gather", entering))
             backward.append(Message("tensor", "reduce_scatter", entering))
-            backward.append(Message("tensor", "all_gather", entering, beside=True))  # the input again, for the weights' gradient
+            if regathers:
+                backward.append(Message("tensor", "all_gather", entering, beside=True))  # the input, for the weights' gradient
         else:
             backward.append(Message("tensor", "all_reduce", entering))
         return True
@@ -288,15 +293,15 @@ def _shares(share: str, tensor: int, sequence: bool, expert: int) -> tuple[float
     return 1.0, 1.0, 1.0, 1.0
 
 
-def shared(layer: Layer, parallel: Parallel) -> Layer:
-    """Return the part of *layer* that one rank computes and holds."""
+def shared(layer: Layer, parallel: Parallel, regathers: bool = True) -> Layer:
+    """Return the part of *layer* that one rank computes and holds; *regathers* as in `split`."""
     if parallel.tensor == parallel.context == parallel.expert == 1 and parallel.expert_imbalance == 1.0:
         return layer
     tensor, context = parallel.tensor, parallel.context
     work, read, write, weights = _shares(layer.share, tensor, parallel.sequence_parallel, parallel.expert)
     load = parallel.expert_imbalance if layer.share == "expert" and parallel.expert > 1 else 1.0
     work, read, write = work * load / context, read * load / context, write * load / context
-    saved = layer.saved * _saved_share(layer, parallel, read, write)
+    saved = layer.saved * _saved_share(layer, parallel, read, write, regathers)
     within = {
         "forward": layer.forward * work,
         "backward": layer.backward * work,
@@ -312,9 +317,9 @@ def shared(layer: Layer, parallel: Parallel) -> Layer:
     return layer.model_copy(update=within | _shape(layer, parallel))
 
 
-def _saved_share(layer: Layer, parallel: Parallel, read: float, write: float) -> float:
-    """Return what part of a layer's saved activations one rank keeps: a gathered input is gathered again, not kept."""
-    if layer.share == "column" and parallel.sequence_parallel:
+def _saved_share(layer: Layer, parallel: Parallel, read: float, write: float, regathers: bool) -> float:
+    """Return what part of a layer's saved activations one rank keeps."""
+    if layer.share == "column" and parallel.sequence_parallel and regathers:
         return read / parallel.tensor
     return min(read, write) if layer.share in ("heads", "sequence", "expert", "row") else read
 
