@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import chain, zip_longest
 
 from sim.parallel.mesh import GroupAxis, Mesh
-from sim.parallel.program import Instruction, Op, Part, Program, Receive, Send, Start, Tag, Update, Wait, Work, fused
+from sim.parallel.program import Free, Instruction, Op, Part, Program, Receive, Send, Start, Tag, Update, Wait, Work, fused
 from sim.parallel.schedule import Action, actions, holder, position
 from sim.parallel.split import Unit
 from sim.spec.parallel import MeshOptions, Schedule
@@ -222,6 +222,8 @@ class _Sharded(_Lowering):
             if following is not None and self.layout.options.forward_prefetch:
                 yield from gathers.started(wraps[following], prefetch=True)
             yield Work("F", unit, unit, action.micro_batch)
+            if self.layout.frees and not self._stays(wraps[unit]) and unit == wraps[unit][-1]:
+                yield Free(wraps[unit])
         self.held |= set(wraps.values())
         if self.layout.frees:
             self.held -= {wrap for wrap in wraps.values() if not self._stays(wrap)}
@@ -233,15 +235,14 @@ class _Sharded(_Lowering):
 
     def backward(self, units: Sequence[int], action: Action, final: bool) -> Iterator[Instruction]:
         wraps, gathers = self._wraps(units), _Gathers(self, action, action.kind)
-        reduces = not self.pipelined and (final or self.layout.synchronizes_each)
+        reduces = final or (self.layout.synchronizes_each and not self.pipelined)
         left = list(dict.fromkeys(wraps.values()))
         """Wraps whose gradients are not reduced yet: autograd tells of the end of a unit only where gradients pass through its input."""
         lowest = next((unit for unit in units if self.layout.units[unit].has_backward), None)
         late = {unit for unit in units if self._of_root(unit) or unit == lowest}
-        if action.kind != "W":  # gradients of weights need no weights
-            for wrap in dict.fromkeys(wraps.values()):
-                if self._of_root(wrap[0]):
-                    yield from gathers.needed(wrap)
+        for wrap in dict.fromkeys(wraps.values()):
+            if self._of_root(wrap[0]) and action.kind != "W":  # gradients of weights need no weights
+                yield from gathers.needed(wrap)
         for unit, following in zip_longest(units[::-1], units[-2::-1]):
             if not self.layout.units[unit].has_backward:
                 break  # frozen from here on; its weights were gathered all the same
@@ -250,21 +251,25 @@ class _Sharded(_Lowering):
                 if following is not None:
                     yield from gathers.started(wraps[following])
             yield Work(action.kind, unit, unit, action.micro_batch)
-            if reduces and unit not in late:
+            if not self.pipelined and unit not in late:
                 left.remove(wraps[unit])
-                yield from self._reduce(wraps[unit], action.micro_batch)
+                yield from self._freed(wraps[unit], action.micro_batch, reduces)
         self.ends_with += gathers.unused()
-        if reduces or final:
-            yield from chain.from_iterable(self._reduce(wrap, action.micro_batch) for wrap in left)
-        if reduces or final:
-            yield from map(Wait, (*self.scatters, *self.ends_with))
-            self.scatters, self.ends_with = [], []
         if self.pipelined and not final:
             self.held |= set(wraps.values())
-        else:
-            self.held -= set(wraps.values())
+            return
+        self.held -= set(wraps.values())
+        for wrap in left:
+            yield from self._freed(wrap, action.micro_batch, reduces)
+        if reduces:
+            yield from map(Wait, (*self.scatters, *self.ends_with))
+            self.scatters, self.ends_with = [], []
 
-    def _reduce(self, wrap: Wrap, micro_batch: int) -> Iterator[Instruction]:
+    def _freed(self, wrap: Wrap, micro_batch: int, reduces: bool) -> Iterator[Instruction]:
+        """Free *wrap* behind its backward, and reduce its gradients."""
+        yield Free(wrap)
+        if not reduces:
+            return
         yield from map(Wait, self.scatters)
         self.scatters = []
         dense, experts = (sum(self.layout.elements(unit, experts=each, trained=True) for unit in wrap) for each in (False, True))

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from sim.spec.workload import Model
+from sim.analysis.layout_memory import memory_by_stage
+from sim.spec.workload import Model, Workload
+from tests.harness import toy_node, toy_workload
 from tests.parallel.layouts import block_model, layout, sent
 
 torch = pytest.importorskip("torch")
@@ -16,6 +18,7 @@ from torch import nn  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 RANKS = 16
+GPU = toy_node(1).gpu
 WIDTH = 16
 _OPS = {"_allgather_base_": "all_gather", "_reduce_scatter_base_": "reduce_scatter", "allreduce_": "all_reduce"}
 
@@ -220,4 +223,56 @@ def _cases() -> Iterator[Mapping[str, Any]]:
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_sends_what_fully_shard_sends() -> None:
     wrong = [text for case in _cases() if (text := _compared(**case))]
+    assert not wrong, "\n".join(wrong)
+
+
+# --- memory --------------------------------------------------------------------------------------------------------------
+
+
+def adam_workload() -> Workload:
+    return toy_workload(optimizer="adam")
+
+
+def _tracked(net: Net, steps: int = 2) -> dict[str, float]:
+    """Return the bytes of each kind at the fullest moment of the second step that torch's tracker sees."""
+    from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
+
+    adam = torch.optim.Adam([parameter for parameter in net.parameters() if parameter.requires_grad], fused=True)
+    tracker = FSDPMemTracker(net, adam)
+    numbers = torch.zeros(1, 2, dtype=torch.long)
+    tracker.track_inputs((numbers,))
+    with tracker:
+        for step in range(steps):
+            net(numbers).float().sum().backward()
+            adam.step()
+            adam.zero_grad()
+            if step == 0:
+                tracker.reset_mod_stats()
+    (peak,) = tracker.get_tracker_snapshot("peak").values()
+    return {getattr(kind, "value", kind): float(size) for kind, size in peak.items()}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_memory_by_kind_is_that_of_torchs_tracker() -> None:
+    """The tables have no activations, the models next to none, so that weights decide which moment is the fullest."""
+    wrong = []
+    for name, ranks, reshard in (("feed", 4, None), ("uneven", 8, None), ("decoder", 2, False), ("one block", 4, None)):
+        torch.manual_seed(0)
+        net = MODELS[name]()
+        table = _table(net)
+        _sharded(net, (1, ranks), reshard, False)
+        theirs = _tracked(net)
+        made = layout(table, ranks, shard="parameters", reshard_after_forward=reshard)
+        (own,) = memory_by_stage(made, adam_workload(), GPU)
+        moving = ("Sharded Grad", "Unsharded Param", "Unsharded Grad", "All Gather", "Reduce Scatter", "Temp")
+        pairs = {
+            "weights": (own.weights, theirs["Sharded Param"]),
+            "states": (own.optimizer_state, theirs["OptState"]),
+            "what comes and goes": (
+                own.gradients + own.gathered + own.workspace,
+                sum(theirs[kind] for kind in moving),
+            ),
+            "all": (own.allocated, theirs["Total"] - theirs["Activation"]),
+        }
+        wrong += [f"{name}: {kind} {mine:.0f}, torch's {his:.0f}" for kind, (mine, his) in pairs.items() if abs(mine / his - 1) > 0.05]
     assert not wrong, "\n".join(wrong)
