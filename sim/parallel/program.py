@@ -16,7 +16,7 @@ Part = Literal["F", "B", "I", "W"]
 """Forward, backward, backward of inputs, backward of weights."""
 Tag = tuple[str, int, int]
 """What an operation is for: (what, unit or chunk of the model, micro-batch)."""
-Op = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv"]
+Op = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
 
 
 class Work(NamedTuple):

@@ -127,9 +127,8 @@ class Prices:
         where = tuple(sorted(by_node)) if self._structured else ()
         key = (tuple((gpus, len(numbers)) for gpus, numbers in alike.items()), where)
         if key not in self._plans:
-            used = [
-                (Slot(names[gpus], self._slot.node, len(numbers), ((0, gpus),), (), tuple(numbers)), gpus) for gpus, numbers in alike.items()
-            ]
+            slots = {gpus: Slot(names[gpus], self._slot.node, len(of), ((0, gpus),), (), tuple(of)) for gpus, of in alike.items()}
+            used = [(slot, gpus) for gpus, slot in slots.items()]
             between = crossed(self.hardware, [sorted(by_node)], 0) if self._structured else NOTHING
             self._plans[key] = plan_collectives(used, self.hardware.fabric, self.tuning, between)
         return self._plans[key], names[tuple(sorted(by_node[node]))]
