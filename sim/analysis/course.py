@@ -45,6 +45,8 @@ class Cause:
     localisation: Uniform
     replaces: float
     silent_for: float = 0.0
+    repair: Uniform | None = None
+    """Until its node is back, where that is not drawn from the quantiles of the run."""
 
 
 @dataclass(frozen=True)
@@ -381,7 +383,7 @@ class _Fleet:
             "detection": self._spans([one.detection for one in causes], cause) + self._spans([one.localisation for one in causes], cause),
             "spare": self._uniform(self.run.spare, "recovery"),
             "communicators": self._uniform(self.run.communicators, "recovery"),
-            "repair": self._repair(),
+            "repair": self._repair(cause),
             "together": self._uniform(self.run.correlated[2], "repair"),
         }
 
@@ -389,9 +391,13 @@ class _Fleet:
         low, high = np.array([span.low for span in spans]), np.array([span.high for span in spans])
         return np.asarray(low[which] + (high - low)[which] * self.random["recovery"].random(self.trials))
 
-    def _repair(self) -> Array:
+    def _repair(self, cause: NDArray[np.intp]) -> Array:
         shares, times = zip(*self.run.repair, strict=True)
-        drawn = np.interp(self.random["repair"].random(self.trials), shares, times)
+        even = self.random["repair"].random(self.trials)
+        drawn = np.interp(even, shares, times)
+        for number, one in enumerate(self.run.causes):
+            if one.repair is not None:
+                drawn = np.where(cause == number, one.repair.low + (one.repair.high - one.repair.low) * even, drawn)
         return np.asarray(drawn) if self.run.repairs else np.full(self.trials, math.inf)
 
     def _restored(self, b: NDArray[np.intp], durable: NDArray[np.bool_], silent: Array) -> Array:
