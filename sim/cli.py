@@ -11,6 +11,7 @@ import typer
 
 from sim import __version__
 from sim.deciding import deciding
+from sim.lasting import lasting
 from sim.options import (
     Checkpoints,
     Context,
@@ -412,6 +413,7 @@ def show(
 
 
 app.add_typer(deciding)
+app.add_typer(lasting)
 app.add_typer(studying)
 
 

@@ -12,8 +12,11 @@ from sim import __version__
 from sim.analysis.course import LOST
 from sim.analysis.energy import KWH
 from sim.report.columns import Title, aligned
+from sim.report.document import run_document
 from sim.report.picture import Picture, figure, picture
-from sim.study.goodput import Goodput
+from sim.spec.yaml import SpecError
+from sim.study.goodput import Goodput, Weeks, steps_of, weeks_of
+from sim.study.scenario import Answer
 from sim.units import show
 
 DAY = 86400.0
@@ -27,6 +30,17 @@ NAMES = {
     "planned": "planned stops",
 }  # fmt: skip
 _INTERVALS = {"interval50": (0.25, 0.75), "interval95": (0.025, 0.975)}
+
+
+def goodput_of(answer: Answer, weeks: Weeks, changes: bool = True) -> dict[str, Any]:
+    """Return the document of *weeks* of the run in *answer*; *changes*: with what other set-ups would do. Raise SpecError."""
+    run = answer.run
+    if len(run.jobs) > 1:
+        raise SpecError(f"{run.hardware.name}: {len(run.jobs)} jobs run; goodput takes one workload")
+    document = run_document(run, answer.inputs, answer.warnings, market=answer.market)
+    steps = steps_of(document, run.hardware, run.jobs[0].job.workload)
+    basis = {key: document[key] for key in ("stack", "stalls_s", "assumptions", "warnings", "inputs_sha256")}
+    return goodput_document(weeks_of(steps, weeks, changes)) | basis
 
 
 def goodput_document(answer: Goodput) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """How long does a job take in weeks, failures and all, and what is lost where? From a run and reliability data to drawn courses.
 
-A step is simulated once (`sim.simulate`); its time, its bytes and its traffic are all that is taken of it. Checkpoints are simulated over
+A step is simulated once; its time, its bytes and its traffic are all that is taken of it. Checkpoints are simulated over
 the links of a node and a store (`sim.cluster.checkpoint`), failures and recoveries are drawn (`sim.analysis.course`), and the closed form
 (`sim.analysis.renewal`) stands beside them: it finds the interval, and says what a faster store or rarer failures are worth.
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from sim.analysis.cost import node_price
 from sim.analysis.course import Cause, Courses, LongRun, Saving, draw
@@ -22,21 +22,18 @@ from sim.analysis.saved_state import saved_state
 from sim.analysis.transient import young_interval
 from sim.analysis.whole_job import START_UP
 from sim.cluster.checkpoint import Checkpoint, Parts, checkpoint
-from sim.events import STALLS
-from sim.simulate import Run
 from sim.spec.catalogue import catalogue
-from sim.spec.hardware import Node
+from sim.spec.hardware import Hardware, Node
 from sim.spec.library import load_part
 from sim.spec.reliability import Reliability, Restart
 from sim.spec.stores import Store
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
-from sim.study.scenario import Answer
 from sim.training.exchange_plan import gradient_volume
 from sim.units import UnitError, parse, show
 
-Mode = Literal["sync", "async", "tiered"]
-MODES: tuple[Mode, ...] = ("sync", "async", "tiered")
+MODES = ("sync", "async", "tiered")
+"""How checkpoints are written: while training waits, beside it, or to memory of peers often and to the store now and then."""
 SPARES = 0.05
 """Spares for each node where the user names none: stas00/ml-engineering @744d01e1 advises 5 to 10 % of the nodes."""
 KEPT = 2
@@ -44,7 +41,7 @@ KEPT = 2
 NOTICED = Uniform(0.0, 30.0)
 """Until a revocation is noticed (s): providers give a notice of 30 s and more, so that the job is told before or when it strikes."""
 _TRIALS_OF_CHANGES = 400
-_FAULTS_OF_CHANGES = 150
+_FAULTS_OF_CHANGES = 80
 """Courses and interruptions of each behind the worth of a change: a part of the job, with the same faults for all changes."""
 
 
@@ -77,23 +74,14 @@ class Steps(NamedTuple):
         return self.workload.model.sequence
 
 
-def steps_of(run: Run, number: int = 0) -> Steps:
-    """Return what weeks of the job *number* of *run* need to know of it."""
-    job = run.jobs[number]
-    group = next(group for group in run.hardware.groups if group.role == "worker" and group.node.gpu_count)
+def steps_of(document: Mapping[str, Any], machine: Hardware, workload: Workload) -> Steps:
+    """Return what weeks need to know of the run of *workload* on *machine*, given its *document* (or its figures)."""
+    group = next(group for group in machine.groups if group.role == "worker" and group.node.gpu_count)
+    step = document["step_time_s"]
     return Steps(
-        run.hardware.name,
-        job.job.workload,
-        run.node(number),
-        len(job.job.placement),
-        job.job.ranks,
-        job.warm.step_time,
-        job.throughput * job.warm.step_time,
-        {cause.value: job.warm.stalls[cause] for cause in STALLS},
-        node_price(group),
-        run.hardware.provider,
-        group.price.region or None if group.price else None,
-    )
+        machine.name, workload, group.node, document["nodes"], document["gpus"], step, document["throughput_samples_per_s"] * step,
+        document["stalls_s"], node_price(group), machine.provider, group.price.region or None if group.price else None,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -122,6 +110,24 @@ class Weeks:
     trials: int = 2000
     region: str | None = None
     seed: int = 0
+
+    def checked(self) -> None:
+        """Raise SpecError for what is wrong whatever the run is, before it is simulated."""
+        given = [option for option, value in (("--days", self.days), ("--tokens", self.tokens), ("--epochs", self.epochs)) if value]
+        if len(given) != 1:
+            raise SpecError(f"{' and '.join(given) or '--days, --tokens or --epochs'}: write one of the three, for example --days 54")
+        if self.mode not in MODES:
+            raise SpecError(f"--checkpoint {self.mode}: write one of {', '.join(MODES)}")
+        reliability_of(self.level)
+        _store(self.store)
+        if self.rate is not None:
+            _quantity(self.rate, "failure rate", "--failure-rate")
+        if self.interval != "auto":
+            _quantity(self.interval, "time", "--checkpoint-interval")
+        if self.mean_lifetime is not None:
+            _quantity(self.mean_lifetime, "time", "--mean-lifetime")
+        if self.region is not None:
+            named_grid(self.region)
 
 
 class Intervals(NamedTuple):
@@ -164,13 +170,6 @@ class Goodput:
     pue: float
     grid: GridIntensity
     notes: Sequence[str]
-
-
-def goodput(answer: Answer, weeks: Weeks, changes: bool = True) -> Goodput:
-    """Return what *weeks* of the run in *answer* come to. Raise SpecError where they make no sense or cannot end."""
-    if len(answer.run.jobs) > 1:
-        raise SpecError(f"lists {len(answer.run.jobs)} jobs; goodput takes one workload")
-    return weeks_of(steps_of(answer.run), weeks, changes)
 
 
 def weeks_of(steps: Steps, weeks: Weeks, changes: bool = True) -> Goodput:
@@ -297,9 +296,6 @@ def _quantity(text: str, dimension: str, option: str) -> float:
 
 def _length(weeks: Weeks, steps: Steps) -> tuple[float, float]:
     """Return the work (s at full speed) and the horizon (s) that are asked for."""
-    given = [option for option, value in (("--days", weeks.days), ("--tokens", weeks.tokens), ("--epochs", weeks.epochs)) if value]
-    if len(given) != 1:
-        raise SpecError(f"{' and '.join(given) or '--days, --tokens or --epochs'}: write one of the three, for example --days 54")
     if weeks.days is not None:
         return math.inf, 86400.0 * weeks.days
     if weeks.tokens is not None:
@@ -314,11 +310,8 @@ def _spares(weeks: Weeks, nodes: int) -> int:
 
 
 def _saving(weeks: Weeks, times: Checkpoint, run: LongRun) -> tuple[Intervals, Saving]:
-    """Return the intervals and the checkpoints of *weeks*. Raise SpecError for an interval that is shorter than a checkpoint."""
-    mode = next((mode for mode in MODES if mode == weeks.mode), None)
-    if mode is None:
-        raise SpecError(f"--checkpoint {weeks.mode}: write one of {', '.join(MODES)}")
-    blocking = times.copied + (times.written if mode == "sync" else 0.0)
+    """Return the intervals and the saving of *weeks*. Raise SpecError for an interval that is shorter than a checkpoint."""
+    blocking = times.copied + (times.written if weeks.mode == "sync" else 0.0)
     persist = times.copied + times.written
     mean = 1 / max(run.rate[1], 1e-12)
     exact = best_interval(mean, blocking, persist)
@@ -329,7 +322,7 @@ def _saving(weeks: Weeks, times: Checkpoint, run: LongRun) -> tuple[Intervals, S
             f"begin before; write {show(persist, 'time')} or more, or a faster --store"
         )
     saving = Saving(used, blocking, persist, times.loaded)
-    if mode == "tiered":
+    if weeks.mode == "tiered":
         often = min(best_interval(mean, times.copied), used)
         kept = max(1, round(used / often))
         saving = replace(saving, memory_interval=used / kept, memory_blocking=times.copied, memory_load=times.copied_back)
