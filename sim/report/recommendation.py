@@ -7,6 +7,7 @@ from typing import Any
 
 from sim.report.basis import basis_of
 from sim.report.columns import Title, aligned
+from sim.report.energy import job_energy
 from sim.report.comparison import scattered
 from sim.report.picture import Named, Picture, name_points, picture
 from sim.report.prices import price_lines, price_rows
@@ -57,6 +58,7 @@ def _candidate(found: Recommendation, candidate: Candidate | None) -> dict[str, 
         "within_budget": found.budget.allows(candidate),
         "step_time_s": candidate.document["step_time_s"],
         "expected_error": candidate.document["expected_error"],
+        **job_energy(candidate.document.get("energy"), candidate.job.total),
     }
 
 

@@ -12,7 +12,7 @@ from sim.report.page.basis import basis
 from sim.report.page.chart import Point, chart, linear_axis
 from sim.report.page.frame import Part, outcome, page
 from sim.report.page.markup import Child, Figures, Html, joined, noted, section, table, tag, tiles
-from sim.report.page.words import as_memory, as_money, as_number, as_percent, as_plain, as_tenths, as_time, counted
+from sim.report.page.words import as_carbon, as_energy, as_memory, as_money, as_number, as_percent, as_plain, as_tenths, as_time, counted
 from sim.study.descriptions import Descriptions
 
 _SHOWN = (
@@ -22,8 +22,8 @@ _SHOWN = (
     ("days", "days", lambda value: f"{value:.2f}"),
     ("interruptions", "interruptions", as_number),
     ("cost_usd", "cost", as_money),
-    ("energy_kwh", "energy", lambda value: f"{value:,.0f} kWh".replace(",", " ")),
-    ("co2_kg", "CO2", lambda value: f"{value:,.0f} kg".replace(",", " ")),
+    ("energy_kwh", "energy", as_energy),
+    ("co2_kg", "CO2", as_carbon),
 )
 
 
@@ -53,7 +53,7 @@ def _tiles(figures: Figures) -> Html:
         ("Interruptions", figures.shown("interruptions", as_number), joined(figures.shown("replaced_nodes", as_number), " nodes replaced")),
         ("Days", figures.shown("days", as_tenths), None),
         ("Cost", figures.shown("cost_usd", as_money), "spares included"),
-        ("Energy", figures.shown("energy_kwh", _kwh), joined(figures.shown("co2_kg", _kg), " CO2")),
+        ("Energy", figures.shown("energy_kwh", as_energy), joined(figures.shown("co2_kg", as_carbon), " CO2")),
         ("Closed form", figures.shown("closed_form/effective_share", _per_cent), "at the middle rate, spares at once"),
     ]
     return tiles(rows)
@@ -61,14 +61,6 @@ def _tiles(figures: Figures) -> Html:
 
 def _per_cent(share: float) -> str:
     return f"{100 * share:.1f} %"
-
-
-def _kwh(value: float) -> str:
-    return f"{value:,.0f} kWh".replace(",", " ")
-
-
-def _kg(value: float) -> str:
-    return f"{value:,.0f} kg".replace(",", " ")
 
 
 def _losses(figures: Figures) -> Part:
