@@ -67,12 +67,12 @@ def goodput(
     html: Html = None,
 ) -> None:
     """Draw weeks of a job, failures and all: what share counts, days and money to the end, where time is lost, energy and CO2."""
-    from sim.documents import reading
+    from sim.documents import reading, weeks_document
     from sim.report.figures import figures_csv
-    from sim.report.goodput import goodput_of, goodput_plot, goodput_text
+    from sim.report.goodput import goodput_plot, goodput_text
     from sim.report.page.goodput import goodput_page
     from sim.study.goodput import Weeks
-    from sim.study.scenario import Scenario, answer
+    from sim.study.scenario import Scenario
     from sim.study.whole_job import token_count
 
     for option, value in (("--days", days), ("--epochs", epochs)):
@@ -87,7 +87,7 @@ def goodput(
         in_place, new_fleet, mean_lifetime, trials, region, seed,
     )  # fmt: skip
     weeks.checked()
-    document = goodput_of(answer(scenario), weeks, changes=not fast)
+    document = weeks_document(scenario, weeks, changes=not fast)
     text, table = goodput_text(document), figures_csv(document["distribution"])
     write_result(output, html, "goodput", (document, text), reading(goodput_page, scenario), goodput_plot, {"goodput.csv": table})
     print_json(document) if as_json else typer.echo(text)

@@ -6,31 +6,29 @@ from collections.abc import Mapping
 from typing import Any
 
 from sim.analysis.energy import KWH, energy_figures, grid_of
-from sim.events import STALLS
-from sim.simulate import Run
+from sim.spec.hardware import Hardware
+from sim.spec.workload import Workload
 from sim.units import show
 
 _SHORT = ("gpu_power_w", "node_power_w", "energy_per_sample_j", "energy_per_token_j", "kwh_per_epoch", "co2_per_epoch_kg")
 """What a row of a table has."""
 
 
-def run_energy(run: Run, number: int = 0) -> dict[str, Any] | None:
-    """Return the energy of job *number* of *run*; None where the TDP of its GPU is unknown.
+def with_energy(document: dict[str, Any], machine: Hardware, workload: Workload) -> dict[str, Any]:
+    """Return the figures of a run's *document* with its energy; null where the TDP of its GPU is unknown.
 
     The grid is that of the region of the price, or the world's mean.
     """
-    job = run.jobs[number]
-    group = next(group for group in run.hardware.groups if group.role == "worker" and group.node.gpu_count)
-    stalls = {cause.value: job.warm.stalls[cause] for cause in STALLS}
-    grid = grid_of(group.price.region if group.price else None, run.hardware.provider)
-    per_step = job.throughput * job.warm.step_time
+    group = next(group for group in machine.groups if group.role == "worker" and group.node.gpu_count)
+    grid = grid_of(group.price.region if group.price else None, machine.provider)
+    per_step = document["throughput_samples_per_s"] * document["step_time_s"]
     figures = energy_figures(
-        run.node(number), len(job.job.placement), job.job.ranks, stalls, per_step, grid, job.job.workload.model.sequence
+        group.node, document["nodes"], document["gpus"], document["stalls_s"], per_step, grid, workload.model.sequence
     )  # fmt: skip
     if figures is None:
-        return None
-    joules = figures["site_power_w"] * job.warm.time
-    return figures | {"kwh_per_epoch": joules / KWH, "co2_per_epoch_kg": joules * grid.intensity}
+        return document | {"energy": None}
+    joules = figures["site_power_w"] * document["epoch_time_s"]
+    return document | {"energy": figures | {"kwh_per_epoch": joules / KWH, "co2_per_epoch_kg": joules * grid.intensity}}
 
 
 def brief_energy(energy: Mapping[str, Any] | None) -> dict[str, Any] | None:

@@ -12,11 +12,10 @@ from sim import __version__
 from sim.analysis.course import LOST
 from sim.analysis.energy import KWH
 from sim.report.columns import Title, aligned
-from sim.report.document import run_document
 from sim.report.picture import Picture, figure, picture
-from sim.spec.yaml import SpecError
+from sim.spec.hardware import Hardware
+from sim.spec.workload import Workload
 from sim.study.goodput import Goodput, Weeks, steps_of, weeks_of
-from sim.study.scenario import Answer
 from sim.units import show
 
 DAY = 86400.0
@@ -32,15 +31,14 @@ NAMES = {
 _INTERVALS = {"interval50": (0.25, 0.75), "interval95": (0.025, 0.975)}
 
 
-def goodput_of(answer: Answer, weeks: Weeks, changes: bool = True) -> dict[str, Any]:
-    """Return the document of *weeks* of the run in *answer*; *changes*: with what other set-ups would do. Raise SpecError."""
-    run = answer.run
-    if len(run.jobs) > 1:
-        raise SpecError(f"{run.hardware.name}: {len(run.jobs)} jobs run; goodput takes one workload")
-    document = run_document(run, answer.inputs, answer.warnings, market=answer.market)
-    steps = steps_of(document, run.hardware, run.jobs[0].job.workload)
-    basis = {key: document[key] for key in ("stack", "stalls_s", "assumptions", "warnings", "inputs_sha256")}
-    return goodput_document(weeks_of(steps, weeks, changes)) | basis
+def goodput_of(document: Mapping[str, Any], machine: Hardware, workload: Workload, weeks: Weeks, changes: bool = True) -> dict[str, Any]:
+    """Return the document of *weeks* of the run of *workload* on *machine* whose *document* is given. Raise SpecError.
+
+    *changes*: with what other set-ups would do.
+    """
+    found = goodput_document(weeks_of(steps_of(document, machine, workload), weeks, changes))
+    found |= {key: document[key] for key in ("stack", "stalls_s", "model_flops_utilization") if key in document}
+    return found | {key: document[key] for key in ("assumptions", "warnings", "inputs_sha256")}
 
 
 def goodput_document(answer: Goodput) -> dict[str, Any]:
