@@ -11,10 +11,12 @@ from numpy.typing import NDArray
 from sim import __version__
 from sim.analysis.course import LOST
 from sim.analysis.energy import KWH
+from sim.analysis.whole_job import Plan
 from sim.report.columns import Title, aligned
 from sim.report.picture import Picture, figure, picture
 from sim.spec.hardware import Hardware
 from sim.spec.workload import Workload
+from sim.spec.yaml import SpecError
 from sim.study.goodput import Goodput, Weeks, steps_of, weeks_of
 from sim.units import show
 
@@ -39,6 +41,14 @@ def goodput_of(document: Mapping[str, Any], machine: Hardware, workload: Workloa
     found = goodput_document(weeks_of(steps_of(document, machine, workload), weeks, changes))
     found |= {key: document[key] for key in ("stack", "stalls_s", "model_flops_utilization") if key in document}
     return found | {key: document[key] for key in ("assumptions", "warnings", "inputs_sha256")}
+
+
+def beside_run(document: Mapping[str, Any], machine: Hardware, workload: Workload, plan: Plan) -> dict[str, Any]:
+    """Return what failures at the middle rate make of the job of *plan* in a run's *document*."""
+    if "jobs" in document:
+        raise SpecError("--with-failures: takes one workload, not several jobs")
+    weeks = Weeks(days=plan.time / DAY) if plan.time is not None else Weeks(tokens=plan.tokens, epochs=plan.epochs)
+    return goodput_of(document, machine, workload, weeks, changes=False)
 
 
 def goodput_document(answer: Goodput) -> dict[str, Any]:

@@ -198,6 +198,18 @@ def weeks_of(steps: Steps, weeks: Weeks, changes: bool = True) -> Goodput:
     )  # fmt: skip
 
 
+def expected_share(steps: Steps, level: str = "middle") -> float:
+    """Return the share of time that failures and checkpoints leave to *steps*, in closed form, at the best interval.
+
+    Checkpoints are written beside training, to the object store; spares are there at once.
+    """
+    weeks = Weeks(days=1.0, level=level)
+    saved = saved_state(steps.workload, steps.gpus)
+    parts = Parts(saved.nbytes / saved.writers, saved.writers, steps.nodes, math.ceil(steps.gpus / steps.nodes), steps.traffic)
+    run = long_run(steps, weeks, reliability_of(level))
+    return closed_form(replace(run, saving=_saving(weeks, checkpoint(steps.node, parts, _store(weeks.store)), run)[1]))
+
+
 # --- from descriptions to a long run ---------------------------------------------------------------------------------
 
 

@@ -22,7 +22,7 @@ USES = {
 """Uses of GPU memory: Paul Tol's muted scheme."""
 PARTS = {
     "start_up": "#99ddff", "first_epoch": "#ee8866", "later_epochs": "#77aadd", "evaluation": "#bbcc33", "checkpoints": "#eedd88",
-    "revocations": "#ffaabb",
+    "revocations": "#ffaabb", "failures": "#44bb99",
 }  # fmt: skip
 """Parts of a whole job: Paul Tol's light scheme."""
 LOST = {
