@@ -29,8 +29,8 @@ DAY = 86400.0
 TRIALS = 20_000
 COURSES = 400
 _SPREAD_OF_SHARES = 0.55
-"""Standard deviation of the logarithm of a cause's share between fleets: StepFun (calibration/records/longrun/causes.csv) beside the fleet of
-41.5 + 19.5 % GPU, 34.1 % network, 4.9 % host that its listing of failures grades S."""
+"""Standard deviation of the logarithm of a cause's share between fleets: StepFun (calibration/records/longrun/causes.csv: 52, 24, 24 % GPU,
+network, host) beside a cluster of H200 with 61, 34, 5 % in paper notes of grade S."""
 
 
 class Counted(NamedTuple):
@@ -274,14 +274,14 @@ def longrun_text(document: Mapping[str, Any]) -> str:
     """Return *document* as Markdown tables."""
     lines = ["| fleet | counted | days | observed | predicted | error | 95 % between | inside |", "|---|---|--:|--:|--:|--:|---|---|"]
     lines += [
-        f"| {row['fleet']} | {row['kind']} | {row['days']:g} | {row['observed']:.0f} | {row['predicted']:.0f} | {100 * row['error']:+.0f} % | "
-        f"{row['low']:.0f} to {row['high']:.0f} | {'yes' if row['inside'] else 'no'} |"
+        f"| {row['fleet']} | {row['kind']} | {row['days']:g} | {row['observed']:.0f} | {row['predicted']:.0f} | "
+        f"{100 * row['error']:+.0f} % | {row['low']:.0f} to {row['high']:.0f} | {'yes' if row['inside'] else 'no'} |"
         for row in document["counts"]
     ]
     lines += ["", "| share of causes | observed | predicted | 95 % between | inside |", "|---|--:|--:|---|---|"]
     lines += [
-        f"| {row['name']} | {100 * row['observed']:.1f} % | {100 * row['predicted']:.1f} % | {100 * row['low']:.1f} to {100 * row['high']:.1f} % | "
-        f"{'yes' if row['inside'] else 'no'} |"
+        f"| {row['name']} | {100 * row['observed']:.1f} % | {100 * row['predicted']:.1f} % | "
+        f"{100 * row['low']:.1f} to {100 * row['high']:.1f} % | {'yes' if row['inside'] else 'no'} |"
         for row in document["causes"]
     ]
     lines += ["", "| effective share, own rate | published | predicted | points |", "|---|--:|--:|--:|"]
@@ -291,7 +291,8 @@ def longrun_text(document: Mapping[str, Any]) -> str:
         for row in document["effective_shares"]
     ]
     lines += ["", "| held-out log-likelihood | rows | ours | plain model |", "|---|--:|--:|--:|"]
-    lines += [f"| {row['what']} | {row['count']} | {row['ours']:.0f} | {row['plain']:.0f} ({row['model']}) |" for row in document["nodes"]]
+    for row in document["nodes"]:
+        lines.append(f"| {row['what']} | {row['count']} | {row['ours']:.0f} | {row['plain']:.0f} ({row['model']}) |")
     lines += [
         "",
         f"Inside the 95 % interval: {100 * document['inside_95']:.0f} % of counts and shares; the interval of a count is "

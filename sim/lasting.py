@@ -46,7 +46,9 @@ def goodput(
     reliability: Annotated[str, typer.Option(metavar="low|middle|high|FILE", help="how often the fleet fails")] = "middle",
     rate: Annotated[str | None, typer.Option("--failure-rate", metavar="RATE", help="of 8 GPUs, such as '0.0038 /d'")] = None,
     mode: Annotated[str, typer.Option("--checkpoint", metavar="sync|async|tiered", help="how checkpoints are written")] = "async",
-    store: Annotated[str, typer.Option(metavar="NAME|FILE|disk", help="where to: hardware/parts/stores, or each node's disk")] = "object-store",
+    store: Annotated[
+        str, typer.Option(metavar="NAME|FILE|disk", help="where to: hardware/parts/stores, or each node's disk")
+    ] = "object-store",
     interval: Annotated[
         str, typer.Option("--checkpoint-interval", metavar="auto|TIME", help="work between checkpoints; auto takes the best")
     ] = "auto",
@@ -58,7 +60,9 @@ def goodput(
     mean_lifetime: Annotated[
         str | None, typer.Option("--mean-lifetime", metavar="TIME", help="spot machines, revoked at random after this time on average")
     ] = None,
-    region: Annotated[str | None, typer.Option(help="of the electricity: us-east-1, europe-north1, FRA; that of the price by default")] = None,
+    region: Annotated[
+        str | None, typer.Option(help="of the electricity: us-east-1, europe-north1, FRA; that of the price by default")
+    ] = None,
     trials: Annotated[int, typer.Option(min=2, help="courses that are drawn")] = 2000,
     fast: Annotated[bool, typer.Option("--fast", help="do not try what other set-ups would do")] = False,
     seed: Annotated[int, typer.Option(min=0, help="of the drawn failures")] = 0,
@@ -83,8 +87,8 @@ def goodput(
         sequence=sequence, layout=layout_of(parallel),
     )  # fmt: skip
     weeks = Weeks(
-        days, token_count(tokens) if tokens is not None else None, epochs, reliability, rate, mode, store, interval, spares, repair, elastic,
-        in_place, new_fleet, mean_lifetime, trials, region, seed,
+        days, token_count(tokens) if tokens is not None else None, epochs, reliability, rate, mode, store, interval, spares, repair,
+        elastic, in_place, new_fleet, mean_lifetime, trials, region, seed,
     )  # fmt: skip
     weeks.checked()
     document = weeks_document(scenario, weeks, changes=not fast)

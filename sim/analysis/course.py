@@ -25,6 +25,8 @@ from sim.analysis.renewal import Uniform
 
 Array = NDArray[np.float64]
 
+AT_ONCE = Uniform(0.0, 0.0)
+"""No time at all."""
 LOST = ("detection", "restart", "rework", "checkpoint", "spare_wait", "degraded", "planned")
 """Where time goes that is no kept work."""
 TOGETHER = 2000
@@ -75,18 +77,18 @@ class LongRun:
     """Of unexpected interruptions of the job (1/s): low, value and high; three equal values: the rate is certain."""
     repair: Sequence[tuple[float, float]] = ((0.0, 0.0), (1.0, 0.0))
     """Share of repairs, and the time they take at most (s)."""
-    spare: Uniform = Uniform(0.0, 0.0)
+    spare: Uniform = AT_ONCE
     restart: float = 0.0
     restart_in_place: float = 0.0
     """Where the node stays."""
-    communicators: Uniform = Uniform(0.0, 0.0)
+    communicators: Uniform = AT_ONCE
     work: float = math.inf
     horizon: float = math.inf
     shape: float = math.inf
     """Of the gamma distribution of the rates of nodes."""
     repeats: tuple[float, float] = (0.0, 1.0)
     """Share of faults that are followed by one more, and the mean delay (s)."""
-    correlated: tuple[float, int, Uniform] = (0.0, 2, Uniform(0.0, 0.0))
+    correlated: tuple[float, int, Uniform] = (0.0, 2, AT_ONCE)
     """Rate of events that take several nodes (1/s), how many, and until these return."""
     new_fleet: tuple[float, float] = (0.0, 1.0)
     """Early faults of the job in all, and the mean time until they come (s)."""
@@ -369,7 +371,8 @@ class _Fleet:
         self._lay_out(b, moment, {"detection": drawn["detection"][b], "spare_wait": wait, "restart": restart})
         self.interruptions[b] += 1
         self.replaced[b] += np.where(several, self.run.correlated[1], replaced)
-        self._tell(b, moment, ["several nodes" if group else self.run.causes[int(one)].name for group, one in zip(several[:1], cause[:1])])
+        first = "several nodes" if several[0] else self.run.causes[int(cause[0])].name
+        self._tell(b, moment, first)
 
     def _draw_recovery(self) -> dict[str, Any]:
         """Draw cause and times of a recovery for every course, so that each keeps its own numbers whatever the others do."""
@@ -484,7 +487,7 @@ class _Fleet:
         self.stages["planned"][c] = stop + drawn["communicators"][c] + self.run.saving.load
         self.now[b] = moment
         self.resume[b] = moment + sum(stage[b] for stage in self.stages.values())
-        self._tell(b, moment, ["planned stop"])
+        self._tell(b, moment, "planned stop")
 
     def _lay_out(self, b: NDArray[np.intp], moment: Array, stages: Mapping[str, Array]) -> None:
         for name, times in self.stages.items():
@@ -492,6 +495,6 @@ class _Fleet:
         self.now[b] = moment
         self.resume[b] = moment + sum(stages.values())
 
-    def _tell(self, b: NDArray[np.intp], moment: Array, names: Sequence[str]) -> None:
+    def _tell(self, b: NDArray[np.intp], moment: Array, name: str) -> None:
         if b.size and b[0] == 0:
-            self.events.append((float(moment[0]), names[0], float(self.resume[0] - moment[0])))
+            self.events.append((float(moment[0]), name, float(self.resume[0] - moment[0])))

@@ -1,4 +1,4 @@
-"""What share of its time does a long run work, in closed form? A renewal process: failures at random, checkpoints at fixed intervals of work.
+"""What share of its time does a long run work, in closed form? Failures at random, checkpoints at fixed intervals of work.
 
 Failures of the job come at rate ``1/M`` in wall-clock time, also during recovery. Work of ``D`` seconds alternates with a blocking save of
 ``b``; a checkpoint is complete ``p >= b`` seconds after its save began. The gap X between two failures is exponential, recovery takes R, so

@@ -104,7 +104,8 @@ def comparison_text(document: dict[str, Any]) -> str:
     rows = document["rows"]
     of_job = _job_titles(rows)
     titles = [
-        Title("", True), Title("hardware", True), Title("nodes"), Title("GPUs"), Title("samples/s"), Title("epoch"), Title("USD/epoch"), Title("kWh/epoch"),
+        Title("", True), Title("hardware", True), Title("nodes"), Title("GPUs"), Title("samples/s"), Title("epoch"), Title("USD/epoch"),
+        Title("kWh/epoch"),
         Title("first"), *map(Title, of_job), Title("memory"), Title("compute"), Title("largest stall", True),
     ]  # fmt: skip
     lines = [f"No machine can run {document['workload']}."]

@@ -58,6 +58,7 @@ def goodput_document(answer: Goodput) -> dict[str, Any]:
     means = {name: None if values is None else float(values.mean()) for name, values in figures.items()}
     elapsed = float(courses.elapsed.mean())
     lost = {name: float(courses.lost[name].mean()) for name in LOST}
+    scheduled = max(1 - lost["spare_wait"] / elapsed, 1e-9)
     return {
         "schema": 1,
         "hardware": steps.hardware,
@@ -68,12 +69,12 @@ def goodput_document(answer: Goodput) -> dict[str, Any]:
         "step_time_s": steps.step_time,
         **means,
         "ettr": means["ettr"],
-        "goodput_parts": {"scheduling": 1 - lost["spare_wait"] / elapsed, "runtime": (means["goodput"] or 0.0) / (1 - lost["spare_wait"] / elapsed)},
+        "goodput_parts": {"scheduling": scheduled, "runtime": (means["goodput"] or 0.0) / scheduled},
         "elapsed_s": elapsed,
         "work_s": float(courses.work.mean()),
         "lost_s": lost,
         **{
-            name: {key: None if values is None else [float(value) for value in np.quantile(values, ends)] for key, values in figures.items()}
+            name: {key: None if values is None else np.quantile(values, ends).tolist() for key, values in figures.items()}
             for name, ends in _INTERVALS.items()
         },
         "median": {key: None if values is None else float(np.median(values)) for key, values in figures.items()},
@@ -86,7 +87,11 @@ def goodput_document(answer: Goodput) -> dict[str, Any]:
             "source": answer.reliability.rate.source,
         },
         "sensitivities": [{"change": one.name, "effective_share": one.share, "closed_form": one.expected} for one in answer.changes],
-        "energy": {"pue": answer.pue, "grid": _grid(answer), "node_power_w": {name: power and power.total for name, power in answer.power.items()}},
+        "energy": {
+            "pue": answer.pue,
+            "grid": _grid(answer),
+            "node_power_w": {name: power and power.total for name, power in answer.power.items()},
+        },
         "timeline": [{"time_s": time, "what": what, "recovery_s": took} for time, what, took in courses.events[:EVENTS]],
         "distribution": _distribution(figures),
         "notes": list(answer.notes),
@@ -168,7 +173,8 @@ def _distribution(figures: Mapping[str, NDArray[np.float64] | None]) -> list[dic
 
 def goodput_text(document: Mapping[str, Any]) -> str:
     """Return *document* in words: the outcome, where time goes, checkpoints, and what would help."""
-    lines = [f"{document['workload']} on {document['hardware']}: {document['gpus']} GPUs, {document['nodes']} nodes and {document['spares']} spares", ""]
+    size = f"{document['gpus']} GPUs, {document['nodes']} nodes and {document['spares']} spares"
+    lines = [f"{document['workload']} on {document['hardware']}: {size}", ""]
     lines += [aligned([Title("", True), Title("mean"), Title("50 % between"), Title("95 % between")], _rows(document)), ""]
     lines.append("  Where the time goes (mean):")
     elapsed = document["elapsed_s"]
@@ -176,7 +182,9 @@ def goodput_text(document: Mapping[str, Any]) -> str:
     lines += [f"    {name:30} {seconds / DAY:8.2f} d  {100 * seconds / elapsed:5.1f} %" for name, seconds in parts.items()]
     lines += ["", *_on_checkpoints(document["checkpoint"])]
     closed = document["closed_form"]
-    lines.append(f"  Closed form at the middle rate: {100 * closed['effective_share']:.1f} %; Meta's formula: {100 * closed['meta_ettr']:.1f} %.")
+    lines.append(
+        f"  Closed form at the middle rate: {100 * closed['effective_share']:.1f} %; Meta's formula: {100 * closed['meta_ettr']:.1f} %."
+    )
     if document["sensitivities"]:
         lines += ["", "  What a change brings (effective share):"]
         lines += [f"    {one['change']:30} {100 * one['effective_share']:6.2f} %" for one in document["sensitivities"]]
@@ -200,12 +208,12 @@ def _rows(document: Mapping[str, Any]) -> list[list[str]]:
 
 
 def _on_checkpoints(saved: Mapping[str, Any]) -> list[str]:
-    interval = saved["interval_s"]
+    times = {name: show(saved[f"{name}_s"], "time") for name in ("blocking", "persist", "load")}
+    every = {name: show(seconds, "time") for name, seconds in saved["interval_s"].items()}
     return [
         f"  Checkpoints of {show(saved['bytes'], 'size')} in {saved['writers']} parts, {saved['mode']} to {saved['store']}: training waits "
-        f"{show(saved['blocking_s'], 'time')}, complete after {show(saved['persist_s'], 'time')}, loaded in {show(saved['load_s'], 'time')};",
-        f"  every {show(interval['used'], 'time')} of work (best {show(interval['exact'], 'time')}, Young {show(interval['young'], 'time')}, "
-        f"Daly {show(interval['daly'], 'time')}).",
+        f"{times['blocking']}, complete after {times['persist']}, loaded in {times['load']};",
+        f"  every {every['used']} of work (best {every['exact']}, Young {every['young']}, Daly {every['daly']}).",
     ]
 
 
@@ -214,9 +222,8 @@ def _of_energy(document: Mapping[str, Any]) -> list[str]:
     if document["energy_kwh"] is None:
         return ["no power is known of this GPU, so no energy"]
     where = "the world's mean, since the region is unknown (--region)" if grid["assumed"] else grid["region"]
-    return [
-        f"CO2 at {1000 * grid['kg_per_kwh']:.0f} g/kWh, {where}, {grid['year']}; PUE {document['energy']['pue']:g}; spares are idle and paid for"
-    ]
+    intensity, pue = f"{1000 * grid['kg_per_kwh']:.0f} g/kWh, {where}, {grid['year']}", document["energy"]["pue"]
+    return [f"CO2 at {intensity}; PUE {pue:g}; spares are idle and paid for"]
 
 
 def goodput_plot(document: Mapping[str, Any]) -> Picture:
@@ -229,7 +236,9 @@ def goodput_plot(document: Mapping[str, Any]) -> Picture:
     axes[0].set_ylabel("% of courses below")
     axes[0].grid(alpha=0.3)
     names = [name for name in LOST if document["lost_s"][name] > 0]
-    axes[1].barh([NAMES[name] for name in names], [100 * document["lost_s"][name] / document["elapsed_s"] for name in names], color="#4477aa")
+    axes[1].barh(
+        [NAMES[name] for name in names], [100 * document["lost_s"][name] / document["elapsed_s"] for name in names], color="#4477aa"
+    )
     axes[1].set_xlabel("% of the time")
     axes[0].set_title(f"{document['workload']} on {document['nodes']} x {document['hardware']}", fontsize=11, loc="left")
     return picture(drawn)

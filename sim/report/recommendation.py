@@ -7,8 +7,8 @@ from typing import Any
 
 from sim.report.basis import basis_of
 from sim.report.columns import Title, aligned
-from sim.report.energy import job_energy
 from sim.report.comparison import scattered
+from sim.report.energy import job_energy
 from sim.report.picture import Named, Picture, name_points, picture
 from sim.report.prices import price_lines, price_rows
 from sim.report.whole_job import epochs_text, parts_text

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sim.events import STALLS
-from sim.report.expected_error import interval_text
 from sim.report.energy import energy_text
+from sim.report.expected_error import interval_text
 from sim.report.kinds import gpus_text, tightest
 from sim.report.style import MEANINGS
 from sim.report.whole_job import whole_job_text

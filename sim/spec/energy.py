@@ -1,4 +1,4 @@
-"""How much power does a machine draw by what it does, and what carbon does a kWh carry? Shares of a GPU's TDP, watts beside the GPUs, grids.
+"""How much power does a machine draw, and what carbon does a kWh carry? Shares of a GPU's TDP, watts beside the GPUs, grids.
 
 `sim.analysis.energy` has the law; one file in ``hardware/parts/power`` describes it, one in ``hardware/parts/grids`` each region.
 """

@@ -139,5 +139,7 @@ class Reliability(Spec):
             raise ValueError(f"the shares of the causes add up to {total:.3g}; write shares that add up to 1")
         levels, times = [step.share for step in self.repair], [step.time for step in self.repair]
         if len(levels) < 2 or levels != sorted(levels) or times != sorted(times) or levels[0] != 0 or levels[-1] != 1:
-            raise ValueError("repair lists times by quantile, growing from 0 to 1; write for example [{share: 0, time: 1 min}, {share: 0.5, time: 20 h}, {share: 1, time: 90 d}]")
+            raise ValueError(
+                "repair lists times by quantile, growing from 0 to 1; write for example [{share: 0, time: 1 min}, {share: 1, time: 90 d}]"
+            )
         return self

@@ -343,7 +343,7 @@ def _saving(weeks: Weeks, times: Checkpoint, run: LongRun) -> tuple[Intervals, S
 
 def _fits(nbytes: float, parts: Parts, node: Node, store: Store | None, weeks: Weeks) -> None:
     """Raise SpecError where a checkpoint does not fit into its store, or its copy into host memory."""
-    room = (store.size if store else node.storage.volume.size * node.storage.volume.count * parts.writing_nodes if node.storage else 0.0)
+    room = store.size if store else node.storage.volume.size * node.storage.volume.count * parts.writing_nodes if node.storage else 0.0
     if room and KEPT * nbytes > room:
         raise SpecError(
             f"--store {weeks.store}: a checkpoint has {show(nbytes, 'size')}, and {KEPT} at once do not fit into {show(room, 'size')}; "
@@ -352,7 +352,8 @@ def _fits(nbytes: float, parts: Parts, node: Node, store: Store | None, weeks: W
     on_node = parts.nbytes * parts.per_node
     if weeks.mode != "sync" and on_node > node.host.memory:
         raise SpecError(
-            f"--checkpoint {weeks.mode}: the copy of {show(on_node, 'size')} does not fit into the host's {show(node.host.memory, 'size')}; "
+            f"--checkpoint {weeks.mode}: the copy of {show(on_node, 'size')} does not fit into the host's "
+            f"{show(node.host.memory, 'size')}; "
             "write --checkpoint sync"
         )
 
@@ -366,8 +367,8 @@ def _has_spares(run: LongRun, weeks: Weeks) -> None:
         return
     died = sorted(rehearsed.died.tolist())[rehearsed.died.size // 2]
     raise SpecError(
-        f"--spares {run.spares} --no-repair: nodes that fail do not come back, and half of the jobs die within {died / 86400:.3g} d for want "
-        "of spares; write more --spares, or leave --no-repair out"
+        f"--spares {run.spares} --no-repair: nodes that fail do not come back, and half of the jobs die within {died / 86400:.3g} d "
+        "for want of spares; write more --spares, or leave --no-repair out"
     )
 
 

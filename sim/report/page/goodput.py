@@ -41,8 +41,8 @@ def _verdict(document: Mapping[str, Any]) -> str:
     most = max(LOST, key=lambda name: document["lost_s"][name])
     lost = 100 * document["lost_s"][most] / document["elapsed_s"]
     return (
-        f"{100 * document['effective_share']:.1f} % of the time is work that counts; {document['interruptions']:.0f} interruptions are expected "
-        f"in {document['days']:.1f} days, and most is lost to {NAMES[most]} ({lost:.1f} %)."
+        f"{100 * document['effective_share']:.1f} % of the time is work that counts; {document['interruptions']:.0f} interruptions "
+        f"are expected in {document['days']:.1f} days, and most is lost to {NAMES[most]} ({lost:.1f} %)."
     )
 
 
@@ -67,7 +67,8 @@ def _losses(figures: Figures) -> Part:
     pieces = [Piece("work_s", "later_epochs", "kept work", "work that counts")]
     pieces += [Piece(f"lost_s/{name}", name, name.replace("_", " "), NAMES[name]) for name in LOST]
     rows: list[list[Child]] = [
-        [joined(swatch(piece.colour), piece.says), figures.shown(piece.path, as_time), figures.share(piece.path, "elapsed_s", 2)] for piece in pieces
+        [joined(swatch(piece.colour), piece.says), figures.shown(piece.path, as_time), figures.share(piece.path, "elapsed_s", 2)]
+        for piece in pieces
     ]
     whole = named_bars([("the mean course", bar(figures, pieces, "elapsed_s", figures.value("elapsed_s")), "")], "Where the time goes")
     lost = sum(figures.document["lost_s"].values())
@@ -75,7 +76,11 @@ def _losses(figures: Figures) -> Part:
     more = named_bars(only, "What is lost") if only else None
     titles = [("", False), ("time", True), ("share", True)]
     lead = "Means over all drawn courses; they add up to the time from start to end. MFU is inside the kept work and is counted once."
-    return Part("lost", "Where time goes", section("lost", "Where the time goes", whole, more, table(titles, rows, "Time of the mean course"), lead=lead))
+    return Part(
+        "lost",
+        "Where time goes",
+        section("lost", "Where the time goes", whole, more, table(titles, rows, "Time of the mean course"), lead=lead),
+    )
 
 
 def _timeline(figures: Figures) -> Part:
@@ -84,7 +89,8 @@ def _timeline(figures: Figures) -> Part:
         return Part("timeline", "", Html(""))
     points = [
         Point(
-            event["time_s"] / DAY, event["recovery_s"] / 60, "", f"{event['what']}\nafter {event['time_s'] / DAY:.2f} d: {as_time(event['recovery_s'])}",
+            event["time_s"] / DAY, event["recovery_s"] / 60, "",
+            f"{event['what']}\nafter {event['time_s'] / DAY:.2f} d: {as_time(event['recovery_s'])}",
             (figures.marked(f"timeline/{place}/time_s"), figures.marked(f"timeline/{place}/recovery_s")),
         )
         for place, event in enumerate(events)
@@ -142,7 +148,11 @@ def _checkpoints(figures: Figures) -> Part:
     ]
     saved = figures.value("checkpoint")
     lead = f"{saved['mode']}, to {saved['store']}; simulated over the links of a node and the store, beside the training's own traffic."
-    return Part("checkpoints", "Checkpoints", section("checkpoints", "Checkpoints", table([("", False), ("", True)], rows, "A checkpoint", "narrow"), lead=lead))
+    return Part(
+        "checkpoints",
+        "Checkpoints",
+        section("checkpoints", "Checkpoints", table([("", False), ("", True)], rows, "A checkpoint", "narrow"), lead=lead),
+    )
 
 
 def _changes(figures: Figures) -> Part:
@@ -150,7 +160,13 @@ def _changes(figures: Figures) -> Part:
     if not changes:
         return Part("changes", "", Html(""))
     rows: list[list[Child]] = [
-        [change["change"], *(figures.shown(f"sensitivities/{place}/{key}", lambda share: f"{100 * share:.2f} %") for key in ("effective_share", "closed_form"))]
+        [
+            change["change"],
+            *(
+                figures.shown(f"sensitivities/{place}/{key}", lambda share: f"{100 * share:.2f} %")
+                for key in ("effective_share", "closed_form")
+            ),
+        ]
         for place, change in enumerate(changes)
     ]
     found = table([("one change at a time", False), ("effective share", True), ("closed form", True)], rows, "What a change brings")

@@ -10,8 +10,8 @@ from sim.report.excerpt import Excerpt, excerpt
 from sim.report.expected_error import interval_text
 from sim.report.kinds import gpus_text, tightest
 from sim.report.page.bars import Piece, bar, named_bars, stalls, swatch
-from sim.report.page.energy import energy
 from sim.report.page.drawing import Bound, drawings, use_table
+from sim.report.page.energy import energy
 from sim.report.page.frame import Part, page
 from sim.report.page.markup import Child, Figures, Html, bullets, details, joined, noted, section, table, tag, tiles
 from sim.report.page.provenance import provenance
@@ -24,8 +24,8 @@ from sim.report.whatif import NAMES
 from sim.simulate import Run
 
 _TITLES = {
-    "time": "Where the time goes", "job": "The whole job", "steps": "Step by step", "machine": "The machine", "memory": "GPU memory", "energy": "Energy",
-    "help": "What would help", "assumed": "Assumptions", "inputs": "Inputs",
+    "time": "Where the time goes", "job": "The whole job", "steps": "Step by step", "machine": "The machine", "memory": "GPU memory",
+    "energy": "Energy", "help": "What would help", "assumed": "Assumptions", "inputs": "Inputs",
 }  # fmt: skip
 _KNOWN = 1e-4
 """Half-width of an interval, as a share of the step, below which it is not worth a word."""
@@ -121,8 +121,9 @@ class _Job:
     def parts(self) -> list[Part]:
         """Return all parts of the job."""
         made = {
-            "time": self._time(), "job": self._job(), "steps": self._steps(), "machine": self._machine(), "memory": self._memory(), "energy": energy(self.figures),
-            "help": self._help(), "assumed": self._assumed(), "inputs": provenance(self.run, self.number, self.figures),
+            "time": self._time(), "job": self._job(), "steps": self._steps(), "machine": self._machine(), "memory": self._memory(),
+            "energy": energy(self.figures), "help": self._help(), "assumed": self._assumed(),
+            "inputs": provenance(self.run, self.number, self.figures),
         }  # fmt: skip
         leads = {
             "time": "Every moment of a rank's step, by what it does or waits for; mean over ranks.",
