@@ -70,7 +70,7 @@ class Likelihood(NamedTuple):
     """Log-likelihood of held-out data under ours and under the *plain* model."""
 
     what: str
-    count: int
+    rows: int
     ours: float
     plain: float
     model: str
@@ -255,7 +255,7 @@ def _stepwise(times: NDArray[np.float64], fitted: NDArray[np.float64]) -> float:
 def longrun_document(seed: int = 0) -> dict[str, Any]:
     """Return the document of all scores."""
     counts, causes, shares, nodes = score_counts(seed), score_causes(seed=seed), score_shares(seed), score_nodes()
-    judged = [*counts, *causes]
+    judged = [*(one.inside for one in counts), *(one.inside for one in causes)]
     measured = [one for one in shares if not one.bound]
     return {
         "schema": 1,
@@ -263,7 +263,7 @@ def longrun_document(seed: int = 0) -> dict[str, Any]:
         "causes": [{**one._asdict(), "inside": one.inside} for one in causes],
         "effective_shares": [{**one._asdict(), "inside": one.inside, "error": one.predicted - one.observed} for one in shares],
         "nodes": [one._asdict() for one in nodes],
-        "inside_95": sum(one.inside for one in judged) / len(judged),
+        "inside_95": sum(judged) / len(judged),
         "median_width": float(np.median([one.high / max(one.low, 1e-9) for one in counts])),
         "shares_within_3_points": sum(abs(one.predicted - one.observed) <= 0.03 for one in measured) / len(measured),
         "bounds_kept": all(one.inside for one in shares if one.bound),
@@ -292,7 +292,7 @@ def longrun_text(document: Mapping[str, Any]) -> str:
     ]
     lines += ["", "| held-out log-likelihood | rows | ours | plain model |", "|---|--:|--:|--:|"]
     for row in document["nodes"]:
-        lines.append(f"| {row['what']} | {row['count']} | {row['ours']:.0f} | {row['plain']:.0f} ({row['model']}) |")
+        lines.append(f"| {row['what']} | {row['rows']} | {row['ours']:.0f} | {row['plain']:.0f} ({row['model']}) |")
     lines += [
         "",
         f"Inside the 95 % interval: {100 * document['inside_95']:.0f} % of counts and shares; the interval of a count is "

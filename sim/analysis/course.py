@@ -147,10 +147,17 @@ def draw(run: LongRun, trials: int, seed: int = 0) -> Courses:
     def joined(pick: Callable[[Courses], Array]) -> Array:
         return np.asarray(np.concatenate([pick(one) for one in drawn])[back])
 
+    elapsed, work, interruptions, stops, replaced, died = (
+        joined(attrgetter(name)) for name in ("elapsed", "work", "interruptions", "stops", "replaced", "died")
+    )
     return Courses(
-        *(joined(attrgetter(name)) for name in ("elapsed", "work", "interruptions", "stops", "replaced")),
+        elapsed,
+        work,
+        interruptions,
+        stops,
+        replaced,
         {name: joined(lambda one, name=name: one.lost[name]) for name in LOST},  # type: ignore[misc]
-        joined(attrgetter("died")),
+        died,
         drawn[len(drawn) // 2].events,
     )
 
@@ -415,15 +422,16 @@ class _Fleet:
     ) -> Array:
         """Take spares for the nodes that leave; return the wait for them (s), and note where a job dies."""
         repair = drawn["repair"][b]
-        wait = np.zeros(b.size)
+        single = replaced & ~several
+        back = detected + repair
         if self.run.spares:
             slot, ready = self._next_spare(b, detected)
-            single = replaced & ~several
-            wait = np.where(single, np.maximum(ready - detected, 0.0), 0.0)
-            taken = single & np.isfinite(ready)
-            self.pool[b[taken], slot[taken]] = np.maximum(detected, ready)[taken] + repair[taken]
+            taken = single & (np.maximum(ready, detected) <= back)  # else its own node is back first
+            wait = np.where(taken, np.maximum(ready - detected, 0.0), repair)
+            self.pool[b[taken], slot[taken]] = back[taken]
         else:
-            wait = np.where(replaced & ~several, repair, 0.0)
+            wait = repair
+        wait = np.where(single, wait, 0.0)
         wait = self._several(b, several, detected, drawn, wait)
         dead = ~np.isfinite(wait)
         self._die(b[dead], detected[dead])
