@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Generator
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -14,6 +15,7 @@ from sim.analysis.course import LOST, Cause, Courses, LongRun, Saving, draw
 from sim.analysis.renewal import Uniform, best_interval, effective_share, laplace_of_sum
 
 DAY, HOUR = 86400.0, 3600.0
+Events = Generator[simpy.Event, object, None]
 RATE = 1 / (2 * HOUR)
 CAUSES = [
     Cause("gpu", 0.7, Uniform(2.0, 300.0), Uniform(0.0, 120.0), 1.0),
@@ -59,7 +61,8 @@ def test_drawn_is_the_closed_form_within_its_interval() -> None:
 
 def test_time_is_conserved_whatever_happens() -> None:
     for change in (
-        {}, {"horizon": math.inf, "work": 4 * DAY}, {"spares": 0}, {"spares": 1, "elastic": 0.1}, {"repairs": False}, {"new_fleet": (60.0, 10 * DAY)},
+        {}, {"horizon": math.inf, "work": 4 * DAY}, {"spares": 0}, {"spares": 1, "elastic": 0.1}, {"repairs": False},
+        {"new_fleet": (60.0, 10 * DAY)},
         {"saving": Saving(1200.0, 0.5, 60.0, 60.0, 30.0, 0.05, 5.0)},
     ):  # fmt: skip
         found = draw(replace(replace(FULL, horizon=6 * DAY), **change), 60, seed=1)  # type: ignore[arg-type]
@@ -68,81 +71,73 @@ def test_time_is_conserved_whatever_happens() -> None:
         assert (found.share <= 1).all()
 
 
-def nodes_and_spares(run: LongRun, random: np.random.Generator) -> float:
-    """The effective share of one course of *run*: processes of SimPy for faults, saves, repairs; stages of fixed length; one cause."""
-    env, saving, cause = simpy.Environment(), run.saving, run.causes[0]
-    pool = simpy.Store(env)
-    for spare in range(run.spares):
-        pool.put(spare)
-    kept = progress = 0.0
-    missing: list[int] = []
+class Simulated:
+    """One course of *run* in SimPy: processes for faults, saves, repairs and recoveries; one cause, stages of fixed length."""
 
-    def repair() -> Iterator[simpy.Event]:
-        shares, times = zip(*run.repair, strict=True)
-        yield env.timeout(cause.detection.low + float(np.interp(random.random(), shares, times)))
-        yield pool.put(0)
+    def __init__(self, run: LongRun, random: np.random.Generator) -> None:
+        self.run, self.random, self.env = run, random, simpy.Environment()
+        self.pool = simpy.Store(self.env)
+        for spare in range(run.spares):
+            self.pool.put(spare)
+        self.kept = self.progress = 0.0
+        self.missing = 0
+        self.job = self.env.process(self.training())
+        self.env.process(self.faults())
+        self.env.run(run.horizon)
 
-    def persisted(work: float) -> Iterator[simpy.Event]:
-        nonlocal kept
-        try:
-            yield env.timeout(saving.persist)
-            kept = max(kept, work)
-        except simpy.Interrupt:
-            pass
+    def repair(self) -> Events:
+        shares, times = zip(*self.run.repair, strict=True)
+        yield self.env.timeout(self.run.causes[0].detection.low + float(np.interp(self.random.random(), shares, times)))
+        yield self.pool.put(0)
 
-    def training() -> Iterator[simpy.Event]:
-        nonlocal progress
+    def persisted(self, work: float) -> Events:
+        with suppress(simpy.Interrupt):
+            yield self.env.timeout(self.run.saving.persist)
+            self.kept = max(self.kept, work)
+
+    def training(self) -> Events:
         writes: list[simpy.Process] = []
         try:
             while True:
-                start = env.now
+                start = self.env.now
                 try:
-                    yield env.timeout(saving.interval)
+                    yield self.env.timeout(self.run.saving.interval)
                 finally:
-                    progress += env.now - start
-                writes = [write for write in writes if write.is_alive]
-                writes.append(env.process(persisted(progress)))
-                yield env.timeout(saving.blocking)
+                    self.progress += self.env.now - start
+                writes = [*(write for write in writes if write.is_alive), self.env.process(self.persisted(self.progress))]
+                yield self.env.timeout(self.run.saving.blocking)
         except simpy.Interrupt:
             for write in writes:
                 if write.is_alive:
                     write.interrupt()
 
-    def recovering() -> Iterator[simpy.Event]:
+    def recovering(self) -> Events:
+        with suppress(simpy.Interrupt):
+            yield self.env.timeout(self.run.causes[0].detection.low)
+            while self.missing:
+                yield from self.one_spare()
+            yield self.env.timeout(self.run.restart + self.run.saving.load)
+            self.job = self.env.process(self.training())
+
+    def one_spare(self) -> Events:
+        request = self.pool.get()
         try:
-            yield env.timeout(cause.detection.low)
-            while missing:
-                request = pool.get()
-                try:
-                    yield request
-                except simpy.Interrupt:
-                    if request.triggered:
-                        missing.pop()
-                    request.cancel()
-                    raise
-                missing.pop()
-            yield env.timeout(run.restart + saving.load)
-        except simpy.Interrupt:
-            return
-        state["job"] = env.process(training())
+            yield request
+        finally:
+            self.missing -= request.triggered
+            request.cancel()
 
-    def faults() -> Iterator[simpy.Event]:
-        nonlocal progress
+    def faults(self) -> Events:
         while True:
-            yield env.timeout(random.exponential(1 / run.rate[1]))
-            if state["job"].is_alive:
-                state["job"].interrupt()
-            yield env.timeout(0.0)
-            progress = kept
-            missing.append(0)
-            env.process(repair())
-            state["job"] = env.process(recovering())
-            yield env.timeout(0.0)
-
-    state = {"job": env.process(training())}
-    env.process(faults())
-    env.run(run.horizon)
-    return progress / run.horizon
+            yield self.env.timeout(self.random.exponential(1 / self.run.rate[1]))
+            if self.job.is_alive:
+                self.job.interrupt()
+            yield self.env.timeout(0.0)
+            self.progress = self.kept
+            self.missing += 1
+            self.env.process(self.repair())
+            self.job = self.env.process(self.recovering())
+            yield self.env.timeout(0.0)
 
 
 def test_numpy_draws_what_simpy_simulates() -> None:
@@ -153,7 +148,7 @@ def test_numpy_draws_what_simpy_simulates() -> None:
             PLAIN, causes=cause, spares=spares, communicators=Uniform(0.0, 0.0), restart_in_place=0.0, horizon=15 * DAY,
             saving=Saving(600.0, 5.0, 40.0, 20.0), repair=((0.0, HOUR), (0.8, 12 * HOUR), (1.0, 30 * HOUR)),
         )  # fmt: skip
-        simulated = [nodes_and_spares(run, np.random.default_rng([7, number])) for number in range(50)]
+        simulated = [Simulated(run, np.random.default_rng([7, number])).progress / run.horizon for number in range(50)]
         drawn = draw(run, 800, seed=5)
         error = np.std(simulated) / math.sqrt(50) + drawn.share.std() / math.sqrt(800)
         assert abs(np.mean(simulated) - drawn.share.mean()) < 3 * error + tolerance, (spares, np.mean(simulated), drawn.share.mean())
@@ -186,10 +181,11 @@ def test_more_spares_rarer_failures_and_faster_storage_never_lower_the_share() -
     def share(factor: float = 1.0, spares: int = 4, speed: float = 1.0) -> float:
         mean = 1 / (RATE * factor)
         saving = Saving(best_interval(mean, 30.0 / speed, 90.0 / speed), 30.0 / speed, 90.0 / speed, 120.0 / speed)
+        low, middle, high = FULL.rate
         run = replace(
-            FULL, saving=saving, spares=spares, rate=tuple(factor * rate for rate in FULL.rate), correlated=(factor * FULL.correlated[0], *FULL.correlated[1:]),
-            slow=(factor * FULL.slow[0], *FULL.slow[1:]), horizon=8 * DAY,
-        )  # type: ignore[arg-type]  # fmt: skip
+            FULL, saving=saving, spares=spares, rate=(factor * low, factor * middle, factor * high), horizon=8 * DAY,
+            correlated=(factor * FULL.correlated[0], *FULL.correlated[1:]), slow=(factor * FULL.slow[0], *FULL.slow[1:]),
+        )  # fmt: skip
         return float(draw(run, 250, seed=11).share.mean())
 
     for values in (

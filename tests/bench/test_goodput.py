@@ -6,7 +6,7 @@ from typing import Any
 
 from sim.analysis.course import Cause, LongRun, Saving, draw
 from sim.analysis.renewal import Uniform
-from sim.study.goodput import restart_time, reliability_of
+from sim.study.goodput import reliability_of, restart_time
 from tests.bench.test_scale import measured_only
 
 DAY = 86400.0
