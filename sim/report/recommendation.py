@@ -68,6 +68,8 @@ def recommendation_text(document: dict[str, Any]) -> str:
     lines = [_answer(document, chosen)]
     if chosen:
         lines.append(f"  {parts_text(chosen['parts_s'])}")
+        if chosen.get("energy_kwh") is not None:
+            lines.append(f"  {chosen['energy_kwh']:.3g} kWh and {chosen['co2_kg']:.3g} kg CO2")
     else:
         lines += [f"  {name}: {problem.removeprefix(f'{name}: ')}" for name, problem in document["left_out"].items()]
     lines += [f"  - {note}" for note in document["notes"]]

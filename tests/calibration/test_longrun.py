@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from calibration.energy import energy_document, energy_text
@@ -21,6 +23,12 @@ def test_counts_shares_and_effective_shares() -> None:
     assert abs(shares["byterobust"]["error"]) < 0.03
     assert all(row["ours"] > row["plain"] for row in found["nodes"])
     assert "| llama3 | unexpected | 54 | 419 |" in longrun_text(found)
+
+
+def test_the_page_of_trust_shows_what_the_commands_print() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "trust" / "longrun.md").read_text(encoding="utf-8")
+    assert longrun_text(longrun_document()) in page
+    assert energy_text(energy_document()) in page
 
 
 def test_the_default_rate_is_the_pool_s_and_llama_is_not_in_it() -> None:
