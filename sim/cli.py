@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sim import __version__
 from sim.deciding import deciding
 from sim.describing import describing
+from sim.lasting import lasting
 from sim.options import (
     Checkpoints,
     Context,
@@ -38,6 +39,7 @@ from sim.options import (
     Stack,
     Tensor,
     TokenBudget,
+    WithFailures,
     Wl,
     layout_of,
     trace_due,
@@ -46,6 +48,9 @@ from sim.pricing import pricing
 from sim.spec.yaml import SpecError
 from sim.studying import studying
 from sim.terminal import exit_code, json_text, print_json, show_table, talk, write_result
+
+if TYPE_CHECKING:
+    from sim.study.scenario import Scenario
 
 app = typer.Typer(
     name="stallsim",
@@ -104,6 +109,7 @@ def run(
     tokens: TokenBudget = None,
     evaluation: Evaluation = 0.0,
     checkpoints: Checkpoints = True,
+    with_failures: WithFailures = False,
     seed: Annotated[int, typer.Option(help="of what is drawn where the workload says training.noise.draw: true")] = 0,
     exact: Annotated[bool, typer.Option("--exact", help="simulate every step instead of skipping whole periods")] = False,
     fast: Annotated[bool, typer.Option("--fast", help="do not try what would help, nor which estimates decide the answer")] = False,
@@ -140,16 +146,29 @@ def run(
     from sim.study.layout import has_layout
 
     if has_layout(scenario):
+        if with_failures:
+            raise SpecError("--with-failures: of a layout, python -m sim goodput tells it with the same options")
         from sim.laying_out import show_layouts
 
         return show_layouts(scenario, many_nodes, many_gpus, (as_json, as_csv, verbose), output, html, trace)
+    if with_failures:
+        _require_weeks(scenario, len(many_nodes) > 1 or len(many_gpus) > 1)
     scenarios = scaling(scenario, many_nodes, many_gpus)
     if trace is not None:
         _write_trace(scenarios, trace)
-    _show_runs(scenarios, (as_json, as_csv, verbose), output, html, thorough=not fast)
+    _show_runs(scenarios, (as_json, as_csv, verbose), output, html, not fast, with_failures)
 
 
-def _show_runs(scenarios: Sequence[Any], shown: tuple[bool, bool, bool], output: Path | None, html: Path | None, thorough: bool) -> None:
+def _require_weeks(scenario: Scenario, several: bool) -> None:
+    if several:
+        raise SpecError("--with-failures: write one number of nodes or GPUs")
+    if scenario.plan is None:
+        raise SpecError("--with-failures: say how long the job is with --epochs, --hours or --tokens")
+
+
+def _show_runs(
+    scenarios: Sequence[Any], shown: tuple[bool, bool, bool], output: Path | None, html: Path | None, thorough: bool, with_failures: bool
+) -> None:
     as_json, as_csv, verbose = shown
     from sim.report.document import infeasible_document, run_document
     from sim.report.files import write_file
@@ -169,6 +188,11 @@ def _show_runs(scenarios: Sequence[Any], shown: tuple[bool, bool, bool], output:
     runs = [point.run for point in found if point.run is not None]
     if len(scenarios) == 1:
         whole, text = documents[0], "\n\n".join(run_text(runs[0], row, number, verbose) for number, row in enumerate(rows))
+        if with_failures:
+            from sim.report.goodput import beside_run, goodput_text
+
+            whole["with_failures"] = beside_run(whole, runs[0].hardware, runs[0].jobs[0].job.workload, scenarios[0].plan)
+            text += "\n\n" + goodput_text(whole["with_failures"])
     else:
         whole, text = {"schema": 1, "runs": documents}, scaling_text(rows)
     if html is not None or output is not None:
@@ -377,6 +401,7 @@ def show(
 app.add_typer(describing)
 app.add_typer(deciding)
 app.add_typer(pricing)
+app.add_typer(lasting)
 app.add_typer(studying)
 
 

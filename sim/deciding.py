@@ -28,6 +28,7 @@ from sim.options import (
     Sets,
     Stack,
     Where,
+    WithFailures,
     Wl,
     layout_of,
 )  # fmt: skip
@@ -140,6 +141,7 @@ def recommend(
     nodes: Nodes = "1..4:4",
     on_demand: Annotated[bool, typer.Option("--on-demand", help="leave the spot market out")] = False,
     mean_lifetime: MeanLifetime = None,
+    with_failures: WithFailures = False,
     batch: Batch = None,
     global_batch: GlobalBatch = None,
     precision: Precision = None,
@@ -177,7 +179,7 @@ def recommend(
     rows = compared(scenario, names, document, nodes=counts, processes=processes, progress=talk.counting("machines"))
     talk.progress("")
     markets = MARKETS[:1] if on_demand else MARKETS
-    found = recommendation_document(workload, recommended(scenario, rows, plan, budget, markets, mean_lifetime))
+    found = recommendation_document(workload, recommended(scenario, rows, plan, budget, markets, mean_lifetime, with_failures))
     text, table = recommendation_text(found), figures_csv(found["candidates"])
     page = reading(recommendation_page, scenario, [row.hardware for row in rows if row.document])
     write_result(output, html, "recommend", (found, text), page, recommendation_plot, {"recommend.csv": table})

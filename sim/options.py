@@ -30,6 +30,7 @@ MeanLifetime = Annotated[
     typer.Option("--mean-lifetime", metavar="TIME", help="revocations at random with this mean, instead of measured lives"),
 ]
 Processes = Annotated[int | None, typer.Option("--jobs", min=1, help="processes; all cores by default")]
+WithFailures = Annotated[bool, typer.Option("--with-failures", help="machines fail now and then, as `goodput` draws it")]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON document, and nothing else, on stdout")]
 Csv = Annotated[bool, typer.Option("--csv", help="print CSV on stdout")]
 Html = Annotated[Path | None, typer.Option(metavar="FILE", callback=file_due, help="also write the result as one page that opens offline")]

@@ -11,6 +11,7 @@ from sim.analysis.cost import Market, job_price
 from sim.events import LAYOUT_STALLS, Cause
 from sim.mesh import LayoutRun
 from sim.parallel.split import Unit
+from sim.report.energy import with_energy
 from sim.report.inputs import values_of
 from sim.report.prices import dated, source_of
 from sim.report.style import MEANINGS
@@ -52,7 +53,7 @@ def layout_document(answer: LayoutAnswer) -> dict[str, Any]:
     fullest = max(run.memory, key=lambda stage: stage.total)
     cost = None if price is None else price * epoch
     own = run.hardware.groups[0].price
-    return {
+    document = {
         "schema": SCHEMA,
         "hardware": run.hardware.name,
         "workload": workload.name,
@@ -103,6 +104,7 @@ def layout_document(answer: LayoutAnswer) -> dict[str, Any]:
         "inputs_sha256": dict(answer.inputs),
         "inputs": values_of(run.hardware, workload),
     }
+    return with_energy(document, run.hardware, workload)
 
 
 def _layout_values(run: LayoutRun) -> dict[str, Any]:
