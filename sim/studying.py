@@ -83,11 +83,13 @@ def sweep(
         scenario, points, row, journal, processes, lambda done: progress(done.points, done.of), cluster, talk, alone=not force
     ) as rows:
         talk.progress("")
+        if output.exists() and not force:  # made while this sweep ran
+            raise SpecError(f"{output}: exists; --force replaces it")
         write_table(output, rows)
         if html is not None:
             _sweep_page(html, scenario, points[0], rows)
         failed = [found["problem"] for found in rows if found["problem"]]
-    journal.unlink(missing_ok=True)
+        rows.forget()
     problem = f", {len(failed)} of them cannot run: {failed[0]}" if failed else ""
     talk(f"wrote {output}: {len(rows)} point{'s' * (len(rows) > 1)}{problem}")
     if html is not None:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+import time
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from glob import escape
 from pathlib import Path
+from platform import node
 from tempfile import TemporaryFile
+from typing import Final
 
 from sim.spec.yaml import SpecError
 
@@ -30,7 +35,8 @@ def write_file(path: Path, content: str | bytes) -> None:
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Give a temporary file to write, which becomes *path* when the block ends well. Raise SpecError where it cannot be written."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    _remove_leftovers(path)
+    temporary = path.with_name(f".{path.name}.{_HOST}.{os.getpid()}.part")
     try:
         yield temporary
         temporary.replace(path)
@@ -39,6 +45,29 @@ def replacing(path: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             temporary.unlink()
+
+
+_HOST: Final = f"{zlib.crc32(node().encode()):08x}"
+_DAY: Final = 86_400.0
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Remove what a process that was killed while it wrote *path* left: of this host when the process is gone, of others after a day."""
+    for left in path.parent.glob(f".{escape(path.name)}.*.part"):
+        *_, host, process, _ = left.name.split(".")
+        with suppress(OSError):
+            if (host == _HOST and not _runs(process)) or time.time() - left.stat().st_mtime > _DAY:
+                left.unlink()
+
+
+def _runs(process: str) -> bool:
+    try:
+        os.kill(int(process), 0)
+    except (ProcessLookupError, ValueError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def file_due(path: Path | None) -> Path | None:

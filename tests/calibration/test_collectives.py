@@ -115,9 +115,9 @@ def test_percentile_interpolates():
     ("column", "value", "says"),
     [
         ("op", "all_gater", "op 'all_gater'"),
-        ("network", "smoke", "networks are nvlink, pcie"),
-        ("bytes", "many", "are numbers"),
-        ("time_s", "0", "time_s above zero"),
+        ("network", "smoke", "write one of nvlink, pcie"),
+        ("bytes", "many", "bytes: 'many' is not a whole number"),
+        ("time_s", "0", "time_s: '0' is not a number above 0"),
         ("role", "guess", "write fit or score"),
     ],
 )

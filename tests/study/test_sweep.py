@@ -193,7 +193,7 @@ def test_a_sweep_killed_with_its_processes_at_work_ends_with_the_same_file(tmp_p
 def test_journal_lines_are_json(tmp_path: Path) -> None:
     journal = tmp_path / "sweep.journal"
     sweep(BASE, POINTS[:1], Counting(), journal=journal)
-    assert set(json.loads(journal.read_text())) == {"key", "figures"}
+    assert set(json.loads(journal.read_text())) == {"key", "figures", "sum"}
 
 
 def test_pool_refuses_no_processes() -> None:
