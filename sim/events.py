@@ -26,6 +26,7 @@ class Cause(StrEnum):
     NETWORK = "network"
     STRAGGLER = "straggler"
     LAUNCH = "launch"
+    PIPELINE = "pipeline"
     INPUT = "input"
     GRADIENT = "gradient"
 
@@ -33,8 +34,11 @@ class Cause(StrEnum):
 FULL = " (full)"
 """Ends the name of a resource that held its work back, where otherwise only the work's own pace did."""
 
-STALLS: tuple[Cause, ...] = tuple(cause for cause in Cause if cause not in (Cause.INPUT, Cause.GRADIENT))
-"""The keys of every stall table, in this order."""
+STALLS: tuple[Cause, ...] = tuple(cause for cause in Cause if cause not in (Cause.PIPELINE, Cause.INPUT, Cause.GRADIENT))
+"""The keys of the stall table of a data-parallel run, in this order."""
+
+LAYOUT_STALLS: tuple[Cause, ...] = (*STALLS, Cause.PIPELINE)
+"""The same of a run with a layout: waiting for other stages of a pipeline is a cause of its own."""
 
 
 class Rank(NamedTuple):

@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 
 from sim.spec.fields import Bytes, Count, Factor, Fraction, Seconds, Source, Spec, Whole
 from sim.spec.hardware import Transport
+from sim.spec.parallel import MeshOptions
 from sim.spec.servers import Servers
 
 Strategy = Literal["ddp", "apex", "apex_per_tensor", "flat", "horovod", "parameter_server", "parameter_server_async"]
@@ -157,6 +158,8 @@ class Stack(Spec):
     """What NCCL_PROTO says: ``LL``, ``LL128``, ``Simple``, a list of them, or ``^LL``."""
     channels: Count | None = None
     """What NCCL_MAX_NCHANNELS says."""
+    mesh: MeshOptions | None = None
+    """How the stack runs layouts other than plain data parallelism; None: not at all."""
     source: Source
 
     @model_validator(mode="after")

@@ -23,10 +23,32 @@ from sim.spec.fields import (
     Whole,
     Work,
 )
+from sim.spec.parallel import Parallel
 from sim.spec.stack import Stack
+
+Share = Literal["", "column", "row", "vocabulary", "heads", "sequence", "expert", "replicated"]
+"""How a tensor-parallel group shares a layer, in torch's words where it has them. column: weights, work and output are split, the input is
+complete. row: weights, work and input are split, the output is a partial sum. vocabulary: an embedding's table is split by rows.
+heads: everything is split, nothing is sent. sequence: split by tokens under sequence parallelism, else repeated. expert: weights are split
+over the expert group, work and traffic with the tokens. replicated: every rank does it all. Empty: nobody said how."""
 
 WIDTHS: Final[Mapping[Dtype, float]] = {"fp64": 8, "fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1, "complex64": 8}
 """Bytes of an element."""
+
+
+class Attention(Spec):
+    """Shape of one fused attention call, per sample."""
+
+    heads: Count
+    kv_heads: Count
+    head_dim: Count
+    value_dim: Count | None = None
+    """Size of a value head where it differs (multi-head latent attention)."""
+    queries: Count
+    keys: Count
+    causal: bool = True
+    window: Whole = 0
+    """Tokens that each token looks back on; 0: all."""
 
 
 class Layer(Spec):
@@ -70,6 +92,13 @@ class Layer(Spec):
     """Elements of each parameter tensor that this layer is the first to use and that gets no gradient."""
     shares: str = ""
     """The earlier layer whose parameter this one uses too."""
+    share: Share = ""
+    tokens: Whole = 0
+    """Rows of a matrix product per sample; with ``channels`` its shape. 0: not known."""
+    groups: Whole = 0
+    """Experts among which the rows of a grouped product are spread; 0 for a plain product."""
+    attention: Attention | None = None
+    """Shape of fused attention."""
     segment: Whole = 0
     """Number of the activation-checkpointed segment of the model's code that the layer is in; 0 for none."""
 
@@ -267,8 +296,11 @@ class Training(Spec):
     optimizer: Optimizer = Optimizer()
     stack: Stack
     gradient_accumulation_steps: Count = 1
-    activation_checkpointing: Literal["model", "none", "blocks"] = "model"
-    """What backward recomputes instead of keeping it: what the model's code says, nothing, or every numbered block."""
+    parallel: Parallel = Parallel()
+    """Layout of the model over the GPUs; the default is plain data parallelism."""
+    activation_checkpointing: Literal["model", "none", "blocks", "selective"] = "model"
+    """What backward recomputes instead of keeping it: what the model's code says, nothing, every numbered block, or (in layouts) attention
+    only."""
     compute_factor: Factor = 1.0
     """Measured compute time over the model's, where the user knows it."""
     noise: Noise = Noise()

@@ -1,0 +1,240 @@
+"""How does a job with a layout run? From hardware and workload to a step: mesh, programs, prices, simulation, memory.
+
+Plain data parallelism goes through `sim.simulate`; what shards, splits, pipelines or routes goes through here. Limits: one group of equal
+nodes; tokens are read ahead, so that loading is not simulated; exchanges inside a unit are priced uncontended.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from sim.analysis.layout_memory import StageMemory, Verdict, memory_by_stage
+from sim.cluster.build import with_nodes
+from sim.events import LAYOUT_STALLS, Cause
+from sim.parallel.lower import Layout, program
+from sim.parallel.mesh import Mesh, mesh_of
+from sim.parallel.schedule import check
+from sim.parallel.split import split, stages
+from sim.spec.hardware import Gpu, Hardware, Node
+from sim.spec.parallel import MeshOptions, Parallel, Schedule
+from sim.spec.precision import MEANING
+from sim.spec.workload import Workload
+from sim.spec.yaml import SpecError
+from sim.training.job import tuning_of
+from sim.training.layouts.prices import Prices
+from sim.training.layouts.run import GROUPS, Played, Scene, play, spread_of
+from sim.training.layouts.times import WIDTH, UnitTimes, optimizer_time
+
+_VERDICTS: tuple[Verdict, ...] = ("fits", "thrashes", "does_not_fit")
+
+
+@dataclass(frozen=True, eq=False)
+class LayoutRun:
+    """One simulated step of a job with a layout."""
+
+    hardware: Hardware
+    workload: Workload
+    layout: Layout
+    played: Played
+    memory: tuple[StageMemory, ...]
+
+    @property
+    def mesh(self) -> Mesh:
+        """Return the mesh of ranks."""
+        return self.layout.mesh
+
+    @property
+    def node(self) -> Node:
+        """Return the node that all ranks stand on."""
+        return worker_node(self.hardware)
+
+    @property
+    def gpus(self) -> int:
+        """Return the number of GPUs."""
+        return self.mesh.gpus
+
+    @property
+    def nodes(self) -> int:
+        """Return the number of nodes."""
+        return math.ceil(self.mesh.gpus / self.mesh.gpus_per_node)
+
+    @property
+    def step_time(self) -> float:
+        """Return the seconds of one optimizer step."""
+        return self.played.time
+
+    @property
+    def replicas(self) -> int:
+        """Return how many groups of GPUs see different samples."""
+        return self.mesh.data
+
+    @property
+    def global_batch(self) -> int:
+        """Return the samples of one optimizer step."""
+        return self.workload.training.batch * self.mesh.data * self.layout.micro_batches
+
+    @property
+    def throughput(self) -> float:
+        """Return samples per second."""
+        return self.global_batch / self.step_time
+
+    @cached_property
+    def stalls(self) -> dict[Cause, float]:
+        """Return seconds of a step by cause, mean over ranks; sums to the step."""
+        return {cause: sum(stage.stalls[cause] for stage in self.played.stages) / self.mesh.stages for cause in LAYOUT_STALLS}
+
+    @cached_property
+    def exposed(self) -> dict[str, float]:
+        """Return seconds of a step that compute waits for each kind of group, mean over ranks."""
+        return {group: sum(stage.exposed[group] for stage in self.played.stages) / self.mesh.stages for group in GROUPS}
+
+    @property
+    def memory_peak_bytes(self) -> float:
+        """Return what torch's allocator holds at most on any rank."""
+        return max(stage.allocated for stage in self.memory)
+
+    @property
+    def memory_verdict(self) -> Verdict:
+        """Return whether every rank fits."""
+        return max((stage.verdict(self.node.gpu) for stage in self.memory), key=_VERDICTS.index)
+
+    @cached_property
+    def model_flop(self) -> float:
+        """Return the FLOP that one optimizer step asks for, causal attention counted by half, recomputation not at all."""
+        return self.global_batch * sum(layer.forward + layer.backward for layer in self.workload.model.layers)
+
+    @property
+    def model_flops_utilization(self) -> float | None:
+        """Return ``model_flop`` over what the GPUs could do in 16 bits; None where they have no units for it."""
+        peak = self.node.gpu.peak.get("bf16") or self.node.gpu.peak.get("fp16")
+        return self.model_flop / (self.step_time * self.gpus * peak) if peak else None
+
+
+def worker_node(hardware: Hardware) -> Node:
+    """Return the node of the only group of workers. Raise SpecError where there are several kinds."""
+    groups = [group for group in hardware.groups if group.role == "worker" and group.node.gpu_count]
+    if len({id(group.node) for group in groups}) != 1:
+        raise SpecError(
+            f"training.parallel: {hardware.name} has {len(groups)} groups of workers; a layout runs on one group of equal nodes"
+        )
+    return groups[0].node
+
+
+def prepare(hardware: Hardware, workload: Workload, gpus_per_node: int | None = None, nodes: int | None = None) -> Layout:
+    """Return the layout of *workload* on *hardware*, checked. Raise SpecError where it cannot be."""
+    node = worker_node(hardware)
+    count = sum(group.count for group in hardware.groups if group.role == "worker") if nodes is None else nodes
+    training = workload.training
+    parallel, options = training.parallel, mesh_options(workload)
+    mesh = mesh_of(parallel, [gpus_per_node or node.gpu_count] * count, options.order)
+    schedule: Schedule = parallel.schedule or ("interleaved_1f1b" if parallel.virtual_stages > 1 else "1f1b")
+    micro_batches = training.gradient_accumulation_steps
+    check(schedule, parallel.pipeline, parallel.chunks, micro_batches)
+    held = split(workload.model, parallel)
+    chunks = stages([unit.kind for unit in held], parallel, options.first_stage_less, options.last_stage_less)
+    activation = MEANING[training.precision].activation
+    shares = parallel.context * (parallel.tensor if parallel.sequence_parallel else 1)
+    inner = next((unit for unit in held if unit.kind == "block"), held[0])
+    crossing = _crossing(workload) / shares * training.batch * activation / 4.0 if parallel.pipeline > 1 else inner.boundary
+    return Layout(
+        mesh=mesh,
+        options=options,
+        units=held,
+        chunks=chunks,
+        schedule=schedule,
+        micro_batches=micro_batches,
+        gathered=min(activation, WIDTH[options.weights]),
+        reduced=WIDTH[options.reduction],
+        boundary=crossing,
+        clips=training.stack.gradient_clipping,
+        tied=_tied(workload, options),
+        synchronizes_each=not training.stack.no_sync,
+    )
+
+
+def mesh_options(workload: Workload) -> MeshOptions:
+    """Return what the workload's stack does about layouts. Raise SpecError where it runs none."""
+    stack = workload.training.stack
+    if stack.mesh is None:
+        raise SpecError(
+            f"training.stack: {stack.name} runs plain data parallelism only; for a layout use --stack torchtitan-2.x or megatron-core"
+        )
+    if stack.uses_servers:
+        raise SpecError(f"training.stack: {stack.name} exchanges through parameter servers, which do not go with training.parallel")
+    return stack.mesh
+
+
+def _crossing(workload: Workload) -> float:
+    """Return the bytes per sample (elements of 4) that enter a block of the model."""
+    from sim.parallel.split import units
+
+    return next((layers[0].read for _, kind, layers in units(workload.model) if kind == "block"), 0.0)
+
+
+def _tied(workload: Workload, options: MeshOptions) -> float:
+    """Return the bytes of a gradient that the first and the last stage share: of an embedding that the head uses again."""
+    model = workload.model
+    shared = {layer.shares for layer in model.layers if layer.shares}
+    table = next((layer for layer in model.layers if layer.name in shared and layer.rows), None)
+    return sum(table.gradients) / workload.training.parallel.tensor * WIDTH[options.gradients] if table else 0.0
+
+
+def run_layout(hardware: Hardware, workload: Workload, gpus_per_node: int | None = None, steps: int = 0) -> LayoutRun:
+    """Simulate one step of *workload* on *hardware*, whose nodes lend *gpus_per_node* GPUs each (default: all)."""
+    layout = prepare(hardware, workload, gpus_per_node)
+    node = worker_node(hardware)
+    played = play(scene_of(hardware, workload, layout), steps)
+    return LayoutRun(hardware, workload, layout, played, memory_by_stage(layout, workload, node.gpu))
+
+
+def scene_of(hardware: Hardware, workload: Workload, layout: Layout) -> Scene:
+    """Return everything that the simulation of *layout* is made of."""
+    node, mesh, stack = worker_node(hardware), layout.mesh, workload.training.stack
+    prices = Prices(hardware, mesh, tuning_of(stack))
+    times: dict[object, UnitTimes] = {}
+    of_stage = []
+    for stage in range(mesh.stages):
+        key = prices.nodes_of(stage) if hardware.fabric.leaf_spine else mesh.place(mesh.rank(pipeline=stage))[1]
+        if key not in times:
+            times[key] = UnitTimes(workload, node.gpu, layout.units, prices, stage, layout.options, layout.micro_batches)
+        of_stage.append(times[key])
+    updates = tuple(_update(workload, node.gpu, layout, stage) for stage in range(mesh.stages))
+    cv = math.hypot(node.gpu.persistent_cv, node.gpu.compute_cv)
+    noise = workload.training.noise
+    if noise.compute_cv is not None or noise.persistent_cv is not None:
+        cv = math.hypot(noise.persistent_cv or 0.0, noise.compute_cv or 0.0)
+    return Scene(
+        layout=layout,
+        programs=tuple(program(layout, stage) for stage in range(mesh.stages)),
+        times=of_stage,
+        updates=updates,
+        prices=prices,
+        node=node,
+        launch_cpu=0.0 if stack.cuda_graphs else stack.launch_cpu / node.host.cpu.speed,
+        overlap_slowdown=stack.overlap_slowdown,
+        spread=spread_of(cv, mesh.parallel.tensor, mesh.gpus // mesh.stages, mesh.gpus),
+    )
+
+
+def _update(workload: Workload, gpu: Gpu, layout: Layout, stage: int) -> tuple[float, float]:
+    """Return GPU seconds and launches of the optimizer on one rank of *stage*."""
+    mesh, level = layout.mesh, layout.mesh.parallel.shard
+    dense, experts = (sum(layout.elements(unit, experts=each, trained=True) for unit in layout.units_of(stage)) for each in (False, True))
+    if level != "none":
+        dense, experts = dense / mesh.group_size("shard"), experts / mesh.group_size("expert_data")
+    tensors = sum(len(piece.layer.gradients) for unit in layout.units_of(stage) for piece in layout.units[unit].pieces)
+    return optimizer_time(workload, gpu, layout.options, dense + experts, tensors)
+
+
+def predict(hardware: Hardware, workload: Workload, nodes: int, gpus_per_node: int | None = None) -> LayoutRun:
+    """Simulate *workload* on *nodes* nodes like those of *hardware*."""
+    return run_layout(with_nodes(hardware, nodes), workload, gpus_per_node)
+
+
+def with_parallel(workload: Workload, parallel: Parallel, **training: object) -> Workload:
+    """Return *workload* in another layout, with other fields of its ``training`` as well."""
+    changed: Mapping[str, object] = {"parallel": parallel, **training}
+    return workload.model_copy(update={"training": workload.training.model_copy(update=dict(changed))})

@@ -1,0 +1,146 @@
+"""Which ranks form a group, and where do they stand? A mesh of tensor, context, data and pipeline ranks on equal nodes.
+
+Ranks are numbered by axis order (Megatron-LM's ``tp-cp-dp-pp`` unless said otherwise) and fill nodes in turn. Gradients are reduced over
+data and context ranks together, since both hold the same weights; experts take their ranks from the same pool, the nearest first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from sim.spec.parallel import MEGATRON_ORDER, Axis, Parallel
+from sim.spec.yaml import SpecError
+
+GroupAxis = Literal["tensor", "context", "shard", "reshard", "replicate", "expert", "expert_data", "pipeline", "everyone"]
+"""shard: ranks that hold the shards of one model copy; reshard: the part of them that keeps weights after forward; replicate: ranks with
+equal shards; expert: ranks among which the experts of a layer are spread; expert_data: ranks that hold the same experts."""
+
+Place = tuple[int, int]
+"""Node number and GPU number on it."""
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """The mesh of one job: *gpus* ranks, *gpus_per_node* on each node."""
+
+    parallel: Parallel
+    gpus: int
+    gpus_per_node: int
+    order: tuple[Axis, ...] = MEGATRON_ORDER
+
+    @cached_property
+    def sizes(self) -> dict[Axis, int]:
+        """Return the ranks along each axis."""
+        own = self.parallel
+        data = self.gpus // own.model_ranks
+        return {"tensor": own.tensor, "context": own.context, "data": data, "pipeline": own.pipeline, "expert": own.expert}
+
+    @property
+    def data(self) -> int:
+        """Return the number of data-parallel ranks: groups of GPUs that see different samples."""
+        return self.sizes["data"]
+
+    @property
+    def stages(self) -> int:
+        """Return the number of pipeline stages."""
+        return self.parallel.pipeline
+
+    @property
+    def pool(self) -> int:
+        """Return the ranks that hold the same weights but for sharding: data times context."""
+        return self.data * self.parallel.context
+
+    def group_size(self, axis: GroupAxis) -> int:
+        """Return how many ranks a group of *axis* has."""
+        own = self.parallel
+        sizes: dict[GroupAxis, int] = {
+            "tensor": own.tensor,
+            "context": own.context,
+            "shard": self.pool // own.replicate,
+            "reshard": own.reshard_after_forward if type(own.reshard_after_forward) is int else 1,
+            "replicate": own.replicate,
+            "expert": own.expert,
+            "expert_data": self.pool // own.expert,
+            "pipeline": own.pipeline,
+            "everyone": self.gpus,
+        }
+        return sizes[axis]
+
+    @cached_property
+    def _strides(self) -> dict[Axis, int]:
+        strides: dict[Axis, int] = {}
+        stride = 1
+        for axis in self.order:
+            strides[axis] = stride
+            stride *= self.sizes[axis]
+        return strides
+
+    def rank(self, tensor: int = 0, context: int = 0, data: int = 0, pipeline: int = 0) -> int:
+        """Return the number of the rank at these coordinates."""
+        strides = self._strides
+        return tensor * strides["tensor"] + context * strides["context"] + data * strides["data"] + pipeline * strides["pipeline"]
+
+    def coordinate(self, rank: int, axis: Axis) -> int:
+        """Return where *rank* is along *axis*."""
+        return rank // self._strides[axis] % self.sizes[axis]
+
+    def place(self, rank: int) -> Place:
+        """Return the node and the GPU of *rank*."""
+        return divmod(rank, self.gpus_per_node)
+
+    def group(self, rank: int, axis: GroupAxis) -> tuple[int, ...]:
+        """Return the ranks of the group of *axis* that *rank* is in, in order."""
+        if axis == "everyone":
+            return tuple(range(self.gpus))
+        if axis in ("tensor", "context", "pipeline"):
+            return self._along(rank, axis)
+        members = self._pool(rank)
+        place = members.index(rank)
+        size = self.group_size(axis)
+        if axis in ("shard", "reshard", "expert"):  # neighbours
+            first = place - place % size
+            return members[first : first + size]
+        return members[place % (len(members) // size) :: len(members) // size]
+
+    def _along(self, rank: int, axis: Axis) -> tuple[int, ...]:
+        stride, size = self._strides[axis], self.sizes[axis]
+        first = rank - self.coordinate(rank, axis) * stride
+        return tuple(range(first, first + size * stride, stride))
+
+    def _pool(self, rank: int) -> tuple[int, ...]:
+        """Return the data and context ranks that share everything else with *rank*."""
+        return tuple(sorted(other for peer in self._along(rank, "data") for other in self._along(peer, "context")))
+
+    def stage_of(self, rank: int) -> int:
+        """Return the pipeline stage of *rank*."""
+        return self.coordinate(rank, "pipeline")
+
+    def on_node(self, node: int) -> range:
+        """Return the ranks of *node*."""
+        return range(node * self.gpus_per_node, min((node + 1) * self.gpus_per_node, self.gpus))
+
+
+def mesh_of(parallel: Parallel, placement: Sequence[int], order: tuple[Axis, ...]) -> Mesh:
+    """Return the mesh of *parallel* over nodes that lend so many GPUs each (*placement*).
+
+    Raise SpecError where the axes do not multiply to the GPUs, and where nodes lend unlike numbers of them.
+    """
+    gpus = sum(placement)
+    if len(set(placement)) > 1:
+        raise SpecError(f"training.parallel: a layout needs nodes that lend equally many GPUs, not {'+'.join(map(str, placement))}")
+    if gpus % parallel.model_ranks:
+        axes = f"tensor {parallel.tensor} x context {parallel.context} x pipeline {parallel.pipeline}"
+        below = gpus // parallel.model_ranks * parallel.model_ranks
+        near = f"{below} or {below + parallel.model_ranks}" if below else f"{parallel.model_ranks}"
+        raise SpecError(
+            f"training.parallel: {axes} = {parallel.model_ranks} ranks do not divide {gpus} GPUs; use {near} GPUs, or other axes"
+        )
+    pool = gpus // (parallel.tensor * parallel.pipeline)
+    kept = parallel.reshard_after_forward if type(parallel.reshard_after_forward) is int else 1
+    for name, size in (("expert", parallel.expert), ("replicate", parallel.replicate), ("reshard_after_forward", kept)):
+        if pool % size:
+            raise SpecError(f"training.parallel.{name}: {size} does not divide the {pool} data and context ranks; use a divisor of {pool}")
+    return Mesh(parallel, gpus, placement[0], parallel.order or order)

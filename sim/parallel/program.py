@@ -1,0 +1,86 @@
+"""What does a rank do in one step? A list of instructions in the order in which its compute stream meets them.
+
+A program names layers, messages and groups, never seconds: `sim.training.layouts` prices it. ``Start`` enters an operation into the queue
+of its communicator, which plays operations one after another; ``Wait`` holds the compute stream until one has ended. Ranks of one
+pipeline stage run the same program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal, NamedTuple
+
+from sim.parallel.mesh import GroupAxis
+
+Part = Literal["F", "B", "I", "W"]
+"""Forward, backward, backward of inputs, backward of weights."""
+Tag = tuple[str, int, int]
+"""What an operation is for: (what, unit or chunk of the model, micro-batch)."""
+Op = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
+
+
+class Work(NamedTuple):
+    """Compute units *first* to *last* (numbers of the model's units, both included) for one micro-batch."""
+
+    part: Part
+    first: int
+    last: int
+    micro_batch: int
+
+
+class Update(NamedTuple):
+    """Run the optimizer on this rank's share of the weights."""
+
+
+class Start(NamedTuple):
+    """Enter *op* on *nbytes* (a gather's output, a reduction's input) among the ranks of *axis* into *communicator*'s queue."""
+
+    tag: Tag
+    op: Op
+    axis: GroupAxis
+    nbytes: float
+    communicator: str
+
+
+class Wait(NamedTuple):
+    """Hold compute until the operation *tag* has ended."""
+
+    tag: Tag
+
+
+class Send(NamedTuple):
+    """Hand *nbytes* to the rank at the same place in stage *stage*; compute goes on."""
+
+    tag: Tag
+    stage: int
+    nbytes: float
+
+
+class Receive(NamedTuple):
+    """Hold compute until what *tag* names has come from stage *stage*."""
+
+    tag: Tag
+    stage: int
+
+
+Instruction = Work | Update | Start | Wait | Send | Receive
+Program = tuple[Instruction, ...]
+
+
+def fused(instructions: Iterable[Instruction]) -> Program:
+    """Join work on neighbouring units with nothing between it."""
+    joined: list[Instruction] = []
+    for instruction in instructions:
+        before = joined[-1] if joined else None
+        if isinstance(instruction, Work) and isinstance(before, Work) and _follows(before, instruction):
+            first, last = min(before.first, instruction.first), max(before.last, instruction.last)
+            joined[-1] = Work(before.part, first, last, before.micro_batch)
+        else:
+            joined.append(instruction)
+    return tuple(joined)
+
+
+def _follows(before: Work, after: Work) -> bool:
+    if (before.part, before.micro_batch) != (after.part, after.micro_batch):
+        return False
+    return after.first == before.last + 1 if after.part == "F" else after.last == before.first - 1

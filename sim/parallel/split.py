@@ -1,0 +1,370 @@
+"""Which part of the model does one rank hold, and what must it exchange for it? Units, stages, and shares of layers.
+
+A *unit* is a numbered block of the model, or what comes before the first or after the last one: what FSDP wraps, activation checkpointing
+recomputes and pipelines place. A layer's ``share`` says how a tensor group splits it (`sim.spec.workload.Share`); the messages follow from
+where the split begins and ends (Megatron-LM, arXiv 2205.05198: with sequence parallelism an all-gather in and a reduce-scatter out, else
+one all-reduce out; the mirror image in backward).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import groupby
+from typing import Literal, NamedTuple
+
+from sim.spec.parallel import Parallel
+from sim.spec.segments import block
+from sim.spec.workload import Attention, Layer, Model
+from sim.spec.yaml import SpecError
+
+Kind = Literal["first", "block", "last"]
+_SPLIT = frozenset({"column", "heads"})
+
+
+class Message(NamedTuple):
+    """One exchange of a rank per sample, in bytes for elements of 4; *beside* names the layer's own work that it overlaps."""
+
+    axis: Literal["tensor", "context", "expert"]
+    op: Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
+    nbytes: float
+    beside: bool = False
+
+
+class Piece(NamedTuple):
+    """One rank's share of a layer, and what it exchanges before or after it."""
+
+    layer: Layer
+    forward: tuple[Message, ...] = ()
+    backward: tuple[Message, ...] = ()
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A block of the model, or its head or tail, as one rank holds it. Units with equal *content* take equal time."""
+
+    name: str
+    kind: Kind
+    pieces: tuple[Piece, ...]
+    content: int
+    """Number of the first unit that asks the same of a rank."""
+
+    @property
+    def elements(self) -> float:
+        """Return the parameters of one rank before sharding that are not experts."""
+        return float(sum(sum(piece.layer.gradients) + sum(piece.layer.frozen) for piece in self.pieces if piece.layer.share != "expert"))
+
+    @property
+    def expert_elements(self) -> float:
+        """Return the parameters of one rank's experts before sharding."""
+        return float(sum(sum(piece.layer.gradients) + sum(piece.layer.frozen) for piece in self.pieces if piece.layer.share == "expert"))
+
+    @property
+    def trained(self) -> float:
+        """Return the parameters of one rank before sharding that are not experts and get gradients."""
+        return float(sum(sum(piece.layer.gradients) for piece in self.pieces if piece.layer.share != "expert"))
+
+    @property
+    def trained_experts(self) -> float:
+        """Return the parameters of one rank's experts before sharding that get gradients."""
+        return float(sum(sum(piece.layer.gradients) for piece in self.pieces if piece.layer.share == "expert"))
+
+    @property
+    def boundary(self) -> float:
+        """Return the bytes per sample (elements of 4) that enter the unit."""
+        return self.pieces[0].layer.read if self.pieces else 0.0
+
+
+def units(model: Model) -> list[tuple[str, Kind, tuple[Layer, ...]]]:
+    """Return the units of *model* in order: (name, kind, layers). Layers between two numbered blocks belong to the later one."""
+    runs = [(name, tuple(members)) for name, members in groupby(model.layers, key=lambda layer: block(layer.name))]
+    numbered = [index for index, (name, _) in enumerate(runs) if re.search(r"\.\d+$", name)]
+    if not numbered:
+        return [(model.name, "block", model.layers)]
+    found: list[tuple[str, Kind, tuple[Layer, ...]]] = []
+    waiting: tuple[Layer, ...] = ()
+    for index, (name, layers) in enumerate(runs):
+        if index not in set(numbered):
+            waiting += layers
+            continue
+        if not found and waiting:
+            found.append((waiting[0].name, "first", waiting))
+            waiting = ()
+        found.append((name, "block", waiting + layers))
+        waiting = ()
+    return [*found, (waiting[0].name, "last", waiting)] if waiting else found
+
+
+@lru_cache(maxsize=64)
+def _split(model_id: int, model: _Held, parallel: Parallel) -> tuple[Unit, ...]:
+    contents: dict[tuple[object, ...], int] = {}
+    made: list[Unit] = []
+    for name, kind, layers in units(model.model):
+        key = (kind, *(_content(layer) for layer in layers))
+        if key in contents:
+            like = made[contents[key]]
+            made.append(Unit(name, kind, like.pieces, like.content))
+            continue
+        contents[key] = len(made)
+        made.append(Unit(name, kind, tuple(_pieces(layers, parallel)), len(made)))
+    return tuple(made)
+
+
+class _Held:
+    """A model as part of a key: equal to itself alone."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Held) and self.model is other.model
+
+    def __hash__(self) -> int:
+        return id(self.model)
+
+
+def _content(layer: Layer) -> tuple[object, ...]:
+    return tuple(value for name, value in layer.__dict__.items() if name not in ("name", "segment", "shares"))
+
+
+def split(model: Model, parallel: Parallel) -> tuple[Unit, ...]:
+    """Return the units of *model* as one rank of a tensor, context and expert group holds them.
+
+    Raise SpecError where heads or experts do not divide, for layers without a tensor plan, and for context without attention.
+    """
+    _check(model, parallel)
+    return _split(id(model), _Held(model), parallel)
+
+
+def _check(model: Model, parallel: Parallel) -> None:
+    heads = [layer.attention for layer in model.layers if layer.attention is not None]
+    if parallel.tensor > 1:
+        bare = next((layer.name for layer in model.layers if not layer.share and (layer.gradients or layer.forward)), None)
+        if bare is not None:
+            raise SpecError(
+                f"training.parallel.tensor: layer {bare} of {model.name} has no tensor plan; write its share (column, row, ...) "
+                "in the model file, or use tensor: 1"
+            )
+        wrong = next((head.heads for head in heads if head.heads % parallel.tensor), None)
+        if wrong is not None:
+            raise SpecError(
+                f"training.parallel.tensor: {parallel.tensor} ranks do not divide {wrong} attention heads; use {_divisors(wrong, 8)}"
+            )
+    if parallel.context > 1 and not heads:
+        raise SpecError(f"training.parallel.context: {model.name} has no attention whose sequence could be split; use context: 1")
+    groups = max((layer.groups for layer in model.layers), default=0)
+    if parallel.expert > 1 and not groups:
+        raise SpecError(f"training.parallel.expert: {model.name} has no experts; use expert: 1")
+    if groups and groups % parallel.expert:
+        raise SpecError(f"training.parallel.expert: {parallel.expert} ranks do not divide {groups} experts; use {_divisors(groups, 64)}")
+
+
+def _divisors(number: int, most: int) -> str:
+    return " or ".join(str(size) for size in range(1, most + 1) if number % size == 0)
+
+
+def _pieces(layers: Sequence[Layer], parallel: Parallel) -> list[Piece]:
+    """Return the shares of the layers of one unit; a unit begins and ends outside of any split."""
+    inside = False
+    pieces = []
+    for index, layer in enumerate(layers):
+        forward: list[Message] = []
+        backward: list[Message] = []
+        if parallel.tensor > 1:
+            inside = _tensor_messages(layer, parallel, inside, forward, backward)
+        if layer.share == "expert":
+            _expert_messages(layers, index, parallel, forward, backward)
+        if parallel.context > 1 and layer.attention is not None:
+            _context_messages(layer.attention, parallel, forward, backward)
+        pieces.append(Piece(shared(layer, parallel), tuple(forward), tuple(backward)))
+    return pieces
+
+
+def _tensor_messages(layer: Layer, parallel: Parallel, inside: bool, forward: list[Message], backward: list[Message]) -> bool:
+    """Add what the tensor group exchanges for *layer*; return whether the layers after it work on split activations."""
+    sequence, context = parallel.sequence_parallel, parallel.context
+    if layer.op == "loss":  # maximum, sum and target's logit of each token
+        forward += [Message("tensor", "all_reduce", 4.0 * max(layer.tokens, 1) / context)] * 3
+        return False
+    if layer.share in _SPLIT and not inside:
+        entering = layer.read / context
+        if sequence:
+            forward.append(Message("tensor", "all_gather", entering))
+            backward.append(Message("tensor", "reduce_scatter", entering))
+            backward.append(Message("tensor", "all_gather", entering, beside=True))  # the input again, for the weights' gradient
+        else:
+            backward.append(Message("tensor", "all_reduce", entering))
+        return True
+    if layer.share in ("row", "vocabulary"):
+        leaving = layer.write / context
+        if sequence:
+            forward.append(Message("tensor", "reduce_scatter", leaving))
+            backward.append(Message("tensor", "all_gather", leaving))
+        else:
+            forward.append(Message("tensor", "all_reduce", leaving))
+        return False
+    return inside
+
+
+def _expert_messages(layers: Sequence[Layer], index: int, parallel: Parallel, forward: list[Message], backward: list[Message]) -> None:
+    """Add dispatch before the first and combine after the last layer of a run of experts; without expert ranks tensor ranks split them."""
+    begins = index == 0 or layers[index - 1].share != "expert"
+    ends = index + 1 == len(layers) or layers[index + 1].share != "expert"
+    tokens = parallel.context * (parallel.tensor if parallel.sequence_parallel or parallel.expert == 1 else 1)
+    if parallel.expert > 1:
+        for there, nbytes in ((begins, layers[index].write), (ends, layers[index].read)):
+            if there:
+                message = Message("expert", "all_to_all", nbytes / tokens * parallel.expert_imbalance)
+                forward.append(message)
+                backward.append(message)
+    elif parallel.tensor > 1 and parallel.sequence_parallel:
+        if begins:
+            forward.append(Message("tensor", "all_gather", layers[index].read / parallel.context))
+            backward.append(Message("tensor", "reduce_scatter", layers[index].read / parallel.context))
+        if ends:
+            forward.append(Message("tensor", "reduce_scatter", layers[index].write / parallel.context))
+            backward.append(Message("tensor", "all_gather", layers[index].write / parallel.context))
+    elif parallel.tensor > 1:
+        if begins:
+            backward.append(Message("tensor", "all_reduce", layers[index].read / parallel.context))
+        if ends:
+            forward.append(Message("tensor", "all_reduce", layers[index].write / parallel.context))
+
+
+def _context_messages(attention: Attention, parallel: Parallel, forward: list[Message], backward: list[Message]) -> None:
+    """Add the exchange of keys and values: round a ring beside the attention of each piece, or gathered before it."""
+    width = 4.0 * (attention.head_dim + (attention.value_dim or attention.head_dim))
+    local = attention.keys / parallel.context * max(1.0, attention.kv_heads / parallel.tensor) * width
+    if parallel.context_exchange == "ring":
+        forward.append(Message("context", "all_gather", local * parallel.context, beside=True))  # as many steps round the ring
+        backward.append(Message("context", "all_gather", 2.0 * local * parallel.context, beside=True))
+    else:
+        gathered = Message("context", "all_gather", local * parallel.context)
+        forward.append(gathered)
+        backward += [gathered, gathered._replace(op="reduce_scatter")]
+
+
+@lru_cache(maxsize=8192)
+def _shares(share: str, tensor: int, sequence: bool, expert: int) -> tuple[float, float, float, float]:
+    """Return what part of its work, input, output and weights one rank of a tensor (and expert) group has of a layer."""
+    one = 1.0 / tensor
+    if share == "column":
+        return one, 1.0, one, one
+    if share == "row":
+        return one, one, 1.0, one
+    if share == "vocabulary":
+        return one, one, 1.0, one
+    if share == "heads":
+        return one, one, one, one
+    if share == "sequence":
+        return (one, one, one, 1.0) if sequence else (1.0, 1.0, 1.0, 1.0)
+    if share == "expert":
+        if expert == 1:
+            return one, one, one, one
+        of_tokens = one if sequence else 1.0  # every rank sends the tokens it has
+        return of_tokens, of_tokens, of_tokens, 1.0 / expert
+    return 1.0, 1.0, 1.0, 1.0
+
+
+def shared(layer: Layer, parallel: Parallel) -> Layer:
+    """Return the part of *layer* that one rank computes and holds."""
+    if parallel.tensor == parallel.context == parallel.expert == 1 and parallel.expert_imbalance == 1.0:
+        return layer
+    tensor, context = parallel.tensor, parallel.context
+    work, read, write, weights = _shares(layer.share, tensor, parallel.sequence_parallel, parallel.expert)
+    load = parallel.expert_imbalance if layer.share == "expert" and parallel.expert > 1 else 1.0
+    work, read, write = work * load / context, read * load / context, write * load / context
+    saved = layer.saved * _saved_share(layer, parallel, read, write)
+    within = {
+        "forward": layer.forward * work,
+        "backward": layer.backward * work,
+        "arithmetic": layer.arithmetic * work,
+        "backward_arithmetic": layer.backward_arithmetic * work,
+        "read": layer.read * read,
+        "write": layer.write * write,
+        "backward_traffic": layer.backward_traffic * (layer.read * read + layer.write * write) / max(layer.read + layer.write, 1.0),
+        "saved": saved,
+        "gradients": _parts(layer.gradients, weights),
+        "frozen": _parts(layer.frozen, weights),
+    }
+    return layer.model_copy(update=within | _shape(layer, parallel))
+
+
+def _saved_share(layer: Layer, parallel: Parallel, read: float, write: float) -> float:
+    """Return what part of a layer's saved activations one rank keeps: a gathered input is gathered again, not kept."""
+    if layer.share == "column" and parallel.sequence_parallel:
+        return read / parallel.tensor
+    return min(read, write) if layer.share in ("heads", "sequence", "expert", "row") else read
+
+
+def _parts(elements: Sequence[int], share: float) -> tuple[int, ...]:
+    return tuple(max(1, round(count * share)) for count in elements) if share != 1.0 else tuple(elements)
+
+
+def _shape(layer: Layer, parallel: Parallel) -> dict[str, object]:
+    """Return the shape of one rank's product or attention."""
+    tensor, context = parallel.tensor, parallel.context
+    found: dict[str, object] = {}
+    if layer.rows and layer.share == "vocabulary":
+        found["rows"] = max(1, round(layer.rows / tensor))
+        elements = max(1, round(layer.gradients[0] / layer.rows)) * round(layer.rows / tensor) if layer.gradients else 0
+        found["gradients"] = (elements, *layer.gradients[1:]) if layer.gradients else ()
+    if layer.tokens:
+        tokens = layer.tokens / context
+        if layer.share == "expert":
+            tokens *= parallel.expert_imbalance / (tensor if parallel.sequence_parallel and parallel.expert > 1 else 1)
+            found["groups"] = max(1, layer.groups // parallel.expert)
+        elif layer.share == "sequence" and parallel.sequence_parallel:
+            tokens /= tensor
+        found["tokens"] = max(1, round(tokens))
+    if len(layer.channels) == 2 and layer.share in ("column", "row") and tensor > 1:
+        k, n = layer.channels
+        found["channels"] = (k, max(1, n // tensor)) if layer.share == "column" else (max(1, k // tensor), n)
+    if layer.attention is not None:
+        own = layer.attention
+        heads, kv_heads = max(1, own.heads // tensor), max(1, own.kv_heads // tensor)
+        found["attention"] = own.model_copy(update={"heads": heads, "kv_heads": kv_heads, "queries": max(1, own.queries // context)})
+    return found
+
+
+def stages(kinds: Sequence[Kind], parallel: Parallel, first_less: int = 0, last_less: int = 0) -> tuple[tuple[int, ...], ...]:
+    """Return the units of each chunk in the order of the model, by number; the head and tail belong to the first and last chunk.
+
+    Blocks are spread evenly, remainders to the early chunks; the first and last chunk hold *first_less* and *last_less* blocks less. Raise
+    SpecError for more chunks than blocks, and for ``layers_per_stage`` that do not sum to the blocks.
+    """
+    chunks = parallel.pipeline * parallel.chunks
+    numbers = [index for index, kind in enumerate(kinds) if kind == "block"]
+    counts = list(parallel.layers_per_stage) or _even(len(numbers), chunks, first_less, last_less)
+    if len(counts) != chunks or sum(counts) != len(numbers):
+        raise SpecError(
+            f"training.parallel.layers_per_stage: {'+'.join(map(str, counts))} gives {len(counts)} chunks {sum(counts)} blocks; "
+            f"{chunks} chunks and {len(numbers)} blocks need {'+'.join(map(str, _even(len(numbers), chunks, 0, 0)))}"
+        )
+    cut: list[tuple[int, ...]] = []
+    done = 0
+    for count in counts:
+        cut.append(tuple(numbers[done : done + count]))
+        done += count
+    first = tuple(index for index, kind in enumerate(kinds) if kind == "first")
+    last = tuple(index for index, kind in enumerate(kinds) if kind == "last")
+    cut[0] = (*first, *cut[0])
+    cut[-1] = (*cut[-1], *last)
+    return tuple(cut)
+
+
+def _even(blocks: int, chunks: int, first_less: int, last_less: int) -> list[int]:
+    if chunks > blocks:
+        raise SpecError(
+            f"training.parallel.pipeline: {chunks} chunks of layers, but the model has {blocks} blocks; use at most {blocks} stages x "
+            "virtual stages"
+        )
+    if chunks == 1:
+        return [blocks]
+    total = blocks + first_less + last_less
+    counts = [total // chunks + (index < total % chunks) for index in range(chunks)]
+    counts[0] -= first_less
+    counts[-1] -= last_less
+    return counts if min(counts) >= 0 else _even(blocks, chunks, 0, 0)

@@ -1,0 +1,127 @@
+"""How is one model spread over many GPUs? The layout of a job: axes of the mesh, sharding, and the pipeline's schedule.
+
+The names are those of torch.distributed and Megatron-LM. A job on ``gpus`` GPUs has ``gpus / (tensor * pipeline * context)`` data-parallel
+ranks; ``expert`` divides those ranks further for the weights of experts only. The default is plain data parallelism.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from pydantic import Field, model_validator
+
+from sim.spec.fields import Count, Fraction, Source, Spec, Whole
+
+Schedule = Literal["gpipe", "1f1b", "interleaved_1f1b", "zb_h1", "zbv", "dualpipev"]
+Shard = Literal["none", "optimizer", "gradients", "parameters"]
+Axis = Literal["tensor", "context", "expert", "data", "pipeline"]
+
+MEGATRON_ORDER: Final[tuple[Axis, ...]] = ("tensor", "context", "data", "pipeline")
+"""Axes from the fastest-varying rank number to the slowest (Megatron-LM's ``tp-cp-ep-dp-pp``; experts split the data axis)."""
+SPLIT_STAGES: Final = ("zbv", "dualpipev")
+"""Schedules that place two chunks on each rank in the shape of a V."""
+
+
+class Parallel(Spec):
+    """The layout of one job. ``shard`` is ZeRO's stage: optimizer 1, gradients 2, parameters 3 (FSDP)."""
+
+    tensor: Count = 1
+    """Ranks that split each layer's weights (tensor parallelism)."""
+    sequence: bool | None = None
+    """Sequence parallelism: norms and residuals are split over the tensor group. None: on where ``tensor`` is above 1."""
+    pipeline: Count = 1
+    """Stages."""
+    context: Count = 1
+    """Ranks that split each sequence, attention included (context parallelism)."""
+    context_exchange: Literal["ring", "all_gather"] = "ring"
+    """How keys and values reach the other ranks of a context group."""
+    expert: Count = 1
+    """Ranks that split the experts of a layer; taken from the data (and context) ranks."""
+    replicate: Count = 1
+    """Replicas of a sharded model (HSDP): parameters are sharded inside each, gradients all-reduced between them."""
+    shard: Shard = "none"
+    reshard_after_forward: bool | Count | None = None
+    """FSDP: whether gathered weights are freed after forward; a number reshards to groups of n ranks. None: yes, unless pipelined."""
+    schedule: Schedule | None = None
+    """None: 1f1b, or interleaved_1f1b where ``virtual_stages`` is above 1."""
+    virtual_stages: Count = 1
+    """Chunks of layers on each rank of the pipeline."""
+    layers_per_stage: tuple[Whole, ...] = ()
+    """Blocks of each stage (or chunk, in the order of the model); empty: even, as the stack spreads them."""
+    order: tuple[Axis, ...] = ()
+    """Axes from the fastest-varying rank number to the slowest; empty: the stack's."""
+    expert_imbalance: float = Field(default=1.0, ge=1.0)
+    """Tokens of the most loaded rank of an expert group over the mean."""
+
+    @model_validator(mode="after")
+    def _agrees(self) -> Parallel:
+        if self.schedule == "interleaved_1f1b" and self.virtual_stages == 1 and self.pipeline > 1:
+            raise ValueError("schedule interleaved_1f1b needs virtual_stages of 2 or more; write virtual_stages: 2, or schedule: 1f1b")
+        if self.schedule in SPLIT_STAGES and self.virtual_stages not in (1, 2):
+            raise ValueError(f"schedule {self.schedule} has 2 virtual stages; write virtual_stages: 2")
+        if self.schedule in ("gpipe", "1f1b", "zb_h1") and self.virtual_stages > 1:
+            raise ValueError(f"schedule {self.schedule} has one chunk per stage; write schedule: interleaved_1f1b, or virtual_stages: 1")
+        if self.virtual_stages > 1 and self.pipeline == 1:
+            raise ValueError("virtual_stages without a pipeline; write pipeline: 2 or more, or virtual_stages: 1")
+        if self.order and sorted(self.order) != sorted(MEGATRON_ORDER):
+            raise ValueError(f"order names each of {', '.join(MEGATRON_ORDER)} once, from the fastest-varying to the slowest")
+        if self.replicate > 1 and self.shard == "none":
+            raise ValueError("replicate is for sharded models (HSDP); write shard: parameters, or replicate: 1")
+        return self
+
+    @property
+    def trivial(self) -> bool:
+        """Whether this is plain data parallelism."""
+        return self == Parallel()
+
+    @property
+    def sequence_parallel(self) -> bool:
+        """Whether norms and residuals are split over the tensor group."""
+        return self.tensor > 1 and self.sequence is not False
+
+    @property
+    def chunks(self) -> int:
+        """Chunks of layers on each rank of the pipeline."""
+        return 2 if self.schedule in SPLIT_STAGES and self.pipeline > 1 else self.virtual_stages
+
+    @property
+    def model_ranks(self) -> int:
+        """GPUs that hold one copy of the model apart from sharding: tensor x context x pipeline."""
+        return self.tensor * self.context * self.pipeline
+
+
+class MeshOptions(Spec):
+    """What a framework does about layouts: data types, overlap and buckets. Without this block a stack runs plain data parallelism only."""
+
+    framework: Literal["fsdp2", "fsdp1", "megatron", "nanotron", "deepspeed"]
+    weights: Literal["fp32", "bf16", "fp16"] = "fp32"
+    """Type of the parameters that the optimizer updates (FSDP's sharded parameters), or of the working copy where ``master`` is true."""
+    master: bool = False
+    """FP32 master weights are kept beside ``weights``."""
+    gradients: Literal["fp32", "bf16", "fp16"] = "fp32"
+    """Type in which gradients are accumulated."""
+    reduction: Literal["fp32", "bf16", "fp16"] = "fp32"
+    """Type in which gradients travel."""
+    states: Literal["fp32", "bf16", "int8"] = "fp32"
+    """Type of the optimizer's states."""
+    overlap_gradients: bool = True
+    """Gradients are reduced beside backward (of the last micro-batch)."""
+    overlap_parameters: bool = True
+    """Sharded optimizers gather updated parameters beside the next forward."""
+    bucket_elements: Whole = 0
+    """Elements of a gradient bucket where no unit of layers is one; 0: Megatron's max(40 M, 1 M x data ranks)."""
+    forward_prefetch: bool = True
+    """The gather of the next unit is issued before the current one computes."""
+    separate_reduce_scatter: bool = False
+    """Reduce-scatters have a communicator of their own and overlap gathers."""
+    tensor_overlap: Fraction = 0.0
+    """Share of tensor-parallel communication hidden under products."""
+    pipeline_overlap: bool = False
+    """Stages send and receive beside compute where the schedule is interleaved."""
+    expert_overlap: Fraction = 0.0
+    """Share of the experts' dispatch and combine hidden under other work."""
+    order: tuple[Axis, ...] = MEGATRON_ORDER
+    first_stage_less: Whole = 0
+    last_stage_less: Whole = 0
+    """Blocks that the first and the last stage hold less, in place of the embedding and of the head."""
+    source: Source

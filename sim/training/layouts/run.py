@@ -1,0 +1,410 @@
+"""How does one step of a layout go? Each stage's program played against the clock: compute, communicators, messages between stages.
+
+Ranks of one stage are equal and simulated once. A rank has a compute stream that runs its program, a host that launches ahead of it, and
+one queue for each NCCL communicator, which plays operations one after another and begins each when its members have come. Steps repeat, so
+the last of a few stands for all. The slowest of n ranks is late by the expected maximum of their spread (`sim.training.spread`): a tensor
+group waits for its own at every message, data-parallel ranks for theirs where they reduce gradients.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict, deque
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import simpy
+
+from sim.cluster.clock import Clock
+from sim.cluster.live_gpu import LiveGpu
+from sim.cluster.network import Activity, Network
+from sim.events import LAYOUT_STALLS, Cause, EventLog
+from sim.events import Rank as LoggedRank
+from sim.events import Wait as Waited
+from sim.parallel.lower import Layout
+from sim.parallel.mesh import GroupAxis
+from sim.parallel.program import Program, Receive, Send, Start, Tag, Update, Wait, Work
+from sim.spec.hardware import Node
+from sim.training.layouts.prices import Price, Prices
+from sim.training.layouts.times import UnitTimes
+from sim.training.spread import expected_maximum
+
+SimProcess = Generator[simpy.Event, object, None]
+GROUPS: Final = ("data", "shard", "tensor", "pipeline", "context", "expert")
+"""Keys of ``exposed_by_group_s``."""
+_WORDS: Final[Mapping[str, str]] = {
+    "gather F": "weight gathers",
+    "gather B": "weight gathers",
+    "gather I": "weight gathers",
+    "gather W": "weight gathers",
+    "weights": "weight gathers",
+    "scatter": "gradient reduction",
+    "reduce": "gradient reduction",
+    "norm": "gradient norm",
+    "tied": "gradient of the tied embedding",
+    "activations": "activations between stages",
+    "gradients": "gradients between stages",
+}
+_NAMES: Final = {"F": "forward", "B": "backward", "I": "backward of inputs", "W": "backward of weights"}
+_PARTIAL: Final = {"tensor": "tensor-parallel messages", "context": "context-parallel messages", "expert": "expert dispatch and combine"}
+
+
+def words(tag: Tag) -> str:
+    """Return what an operation is for, in words."""
+    return _WORDS.get(tag[0].removesuffix(" experts").removesuffix(" replicas"), tag[0])
+
+
+@dataclass(eq=False)
+class _Operation:
+    """One operation of a group class, or a message between stages: begins when *missing* members have come."""
+
+    tag: Tag
+    price: Price
+    done: simpy.Event
+    missing: int
+    come: simpy.Event
+    arrived: float = math.nan
+    """When the last member came."""
+    ready: float = math.nan
+    """When the slowest rank of the members has come."""
+    begin: float = math.nan
+    pieces: list[tuple[Cause, str, float, float]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How much later than the mean the slowest of n ranks is, per second of compute."""
+
+    tensor: float
+    """Of a tensor group."""
+    data: float
+    """Of all ranks of a stage, beyond that of a tensor group."""
+    all: float
+    """Of all ranks, beyond that of a stage."""
+
+
+def spread_of(cv: float, tensor: int, stage: int, ranks: int) -> Spread:
+    """Return the spread of ranks with coefficient of variation *cv* in groups of these sizes."""
+    of_tensor, of_stage, of_all = (expected_maximum(size) * cv for size in (tensor, stage, ranks))
+    return Spread(of_tensor, of_stage - of_tensor, of_all - of_stage)
+
+
+@dataclass(frozen=True)
+class StageStep:
+    """One steady step of the ranks of one stage."""
+
+    time: float
+    stalls: Mapping[Cause, float]
+    """Seconds by cause; sums to ``time``."""
+    resources: Mapping[tuple[Cause, str], float]
+    exposed: Mapping[str, float]
+    """Seconds of compute lost to messages of each kind of group."""
+    begin: float
+    end: float
+
+
+@dataclass(frozen=True)
+class Played:
+    """What the simulation of a layout tells."""
+
+    stages: tuple[StageStep, ...]
+    log: EventLog
+
+    @property
+    def time(self) -> float:
+        """Return the seconds of a step."""
+        return max(stage.time for stage in self.stages)
+
+
+@dataclass(frozen=True, eq=False)
+class Scene:
+    """Everything a simulation of a layout is made of."""
+
+    layout: Layout
+    programs: Sequence[Program]
+    times: Sequence[UnitTimes]
+    updates: Sequence[tuple[float, float]]
+    """GPU seconds and launches of each stage's optimizer."""
+    prices: Prices
+    node: Node
+    launch_cpu: float
+    overlap_slowdown: float
+    spread: Spread
+
+
+def play(scene: Scene, steps: int = 0) -> Played:
+    """Simulate *steps* steps (0: as many as it takes for one to repeat) and return the last."""
+    chosen = steps or (2 if scene.layout.clips or scene.layout.mesh.stages == 1 else 4)
+    return _Simulation(scene, chosen).run()
+
+
+class _Simulation:
+    """All stages while they train."""
+
+    def __init__(self, scene: Scene, steps: int) -> None:
+        self.scene = scene
+        self.steps = steps
+        self.env = env = Clock()
+        self.log = EventLog(lambda: env.now)
+        self.network = Network(env, self.log)
+        self.operations: dict[tuple[object, ...], _Operation] = {}
+        self.queues: dict[tuple[object, ...], deque[_Operation]] = {}
+        self.expected: dict[Tag, int] = defaultdict(int)
+        for program in scene.programs:
+            for instruction in program:
+                if isinstance(instruction, Start) and instruction.axis in ("everyone", "pipeline"):
+                    self.expected[instruction.tag] += 1
+        self.stages = [_Stage(self, number) for number in range(len(scene.programs))]
+
+    def run(self) -> Played:
+        processes = [self.env.process(stage.train()) for stage in self.stages]
+        self.env.run_to(simpy.AllOf(self.env, processes))
+        return Played(tuple(stage.last_step() for stage in self.stages), self.log)
+
+    def link(self, price: Price) -> None:
+        """Make sure that the network has every link that *price* loads."""
+        for name in price.load:
+            if name not in self.network.capacity:
+                self.network.add_link(name, self.scene.prices.capacity[name])
+
+    def operation(self, key: tuple[object, ...], tag: Tag, price: Price, members: int) -> _Operation:
+        """Return the operation called *key*, new where nobody has named it yet."""
+        if key not in self.operations:
+            self.link(price)
+            self.operations[key] = _Operation(tag, price, self.env.event(), members, self.env.event())
+        return self.operations[key]
+
+    def play(self, operation: _Operation, stages: Sequence[_Stage]) -> SimProcess:
+        """Let *operation* happen on the network, beside the compute of *stages*."""
+        price, env = operation.price, self.env
+        operation.begin = env.now
+        for stage in stages:
+            stage.communicates(1)
+        text = f"{words(operation.tag)}: {price.limit}"
+        yield env.timeout(price.launch)
+        activity = self.network.start(operation.tag[0], price.volume, price.load, cap=price.cap)
+        yield activity.done
+        operation.pieces = [(price.cause, text, operation.begin, env.now)]
+        if len(activity.history) > 1 or (activity.history and activity.history[0][1]):
+            operation.pieces = list(self._pieces(operation, activity))
+        for stage in stages:
+            stage.communicates(-1)
+        self.log.did(stages[0].index, "comm", words(operation.tag), price.cause, operation.begin, text, -1, price.volume)
+        operation.done.succeed()
+
+    def _pieces(self, operation: _Operation, activity: Activity) -> Generator[tuple[Cause, str, float, float], None, None]:
+        """Yield what held *operation* back, moment by moment."""
+        price, start = operation.price, operation.begin
+        ends = [*(begin for begin, _ in activity.history[1:]), self.env.now]
+        for (_, link), end in zip(activity.history, ends, strict=True):
+            cause, limit = self.scene.prices.descriptions.get(link, (price.cause, price.limit))
+            yield cause, f"{words(operation.tag)}: {limit}", start, end
+            start = end
+
+
+class _Stage:
+    """The ranks of one stage: a program, a host, a GPU, and a queue for each communicator."""
+
+    def __init__(self, simulation: _Simulation, number: int) -> None:
+        self.simulation = simulation
+        self.number = number
+        self.env = simulation.env
+        scene = simulation.scene
+        mesh = scene.layout.mesh
+        place = mesh.place(mesh.rank(pipeline=number))
+        self.index = len(simulation.log.ranks)
+        gpus = tuple(mesh.place(rank)[1] for rank in mesh.on_node(place[0]) if mesh.stage_of(rank) == number)
+        simulation.log.ranks.append(LoggedRank(0, self.index, mesh.gpus // mesh.stages, f"stage {number}", gpus))
+        self.gpu = LiveGpu(simulation.network, f"stage {number}", scene.overlap_slowdown, None)
+        self.gpu_name = f"{scene.node.gpu.name} compute"
+        self.times = scene.times[number]
+        self.step = 0
+        self.host = 0.0
+        """When the host will have launched everything so far."""
+        self.worked = 0.0
+        """Seconds of compute since the ranks of the stage last met."""
+        self.worked_in_step = 0.0
+        self.playing = 0
+        self.ends: list[float] = [0.0]
+        self.exposed: list[dict[str, float]] = []
+
+    def communicates(self, change: int) -> None:
+        """Note that one operation more or less runs beside the compute."""
+        before, self.playing = self.playing, self.playing + change
+        if self.gpu.slows and bool(before) != bool(self.playing):
+            self.gpu.communicating(bool(self.playing))
+
+    def train(self) -> SimProcess:
+        program = self.simulation.scene.programs[self.number]
+        for step in range(self.simulation.steps):
+            self.step = step
+            self.exposed.append(dict.fromkeys(GROUPS, 0.0))
+            self.worked_in_step = 0.0
+            for instruction in program:
+                match instruction:
+                    case Work():
+                        yield from self._work(instruction)
+                    case Start():
+                        self._start(instruction)
+                    case Wait():
+                        yield from self._wait(instruction.tag)
+                    case Send():
+                        self._send(instruction)
+                    case Receive():
+                        yield from self._receive(instruction)
+                    case Update():
+                        yield from self._update()
+            self.host = max(self.host, self.env.now)  # results of the step are read back
+            self.ends.append(self.env.now)
+
+    # --- compute --------------------------------------------------------------------------------------------------
+
+    def _work(self, work: Work) -> SimProcess:
+        time = self.times.span(work.first, work.last, work.part)
+        yield from self._compute(time.compute, time.launches, _NAMES[work.part], work.micro_batch)
+        late = self.simulation.scene.spread.tensor * time.compute
+        pieces = [(Cause.STRAGGLER, "slowest rank of the tensor group", late)] if late else []
+        for each in time.exposed:
+            if each.seconds > 0:
+                pieces.append((each.cause, f"{_PARTIAL[each.axis]}: {each.limit}", each.seconds))
+                self.exposed[-1][each.axis] += each.seconds
+        if pieces:
+            start = self.env.now
+            yield self.env.timeout(sum(seconds for *_, seconds in pieces))
+            for cause, resource, seconds in pieces:
+                self._waited(cause, resource, start, start + seconds)
+                start += seconds
+
+    def _compute(self, seconds: float, launches: float, name: str, ident: int) -> SimProcess:
+        """Compute for *seconds*, no faster than the host launches."""
+        start = self.env.now
+        self.host += launches * self.simulation.scene.launch_cpu
+        if seconds > 0:
+            yield self.gpu.compute(seconds).done
+            self._waited(Cause.COMPUTE, self.gpu_name, start, self.env.now)
+        if self.host > self.env.now:
+            begun = self.env.now
+            yield self.env.timeout(self.host - begun)
+            self._waited(Cause.LAUNCH, "host", begun, self.env.now)
+        self.simulation.log.did(self.index, "gpu", name, Cause.COMPUTE, start, self.gpu_name, ident)
+        self.worked += seconds
+        self.worked_in_step += seconds
+
+    def _update(self) -> SimProcess:
+        seconds, launches = self.simulation.scene.updates[self.number]
+        yield from self._compute(seconds, launches, "optimizer", -1)
+
+    # --- groups ---------------------------------------------------------------------------------------------------
+
+    def _start(self, start: Start) -> None:
+        """Enter an operation into its communicator's queue; it begins when the slowest rank has come and those before it are over."""
+        simulation = self.simulation
+        shared = start.axis in ("everyone", "pipeline")
+        price = simulation.scene.prices.price(0 if shared else self.number, start.axis, start.op, start.nbytes)
+        key = (self.step, start.tag) if shared else (self.step, self.number, start.tag)
+        operation = simulation.operation(key, start.tag, price, simulation.expected[start.tag] if shared else 1)
+        delay = self._late(start.axis)
+        operation.arrived = self.env.now
+        operation.missing -= 1
+        place = ("everyone", start.communicator) if shared else (self.number, start.communicator)
+        if operation.missing == 0:
+            ready = self.env.timeout(delay)
+            ready.callbacks.append(lambda _: self._come(operation))
+            queue = simulation.queues.setdefault(place, deque())
+            queue.append(operation)
+            if len(queue) == 1:
+                self.env.process(self._serve(queue, simulation.stages if shared else [self]))
+
+    def _come(self, operation: _Operation) -> None:
+        operation.ready = self.env.now
+        operation.come.succeed()
+
+    def _late(self, axis: GroupAxis) -> float:
+        """Return how much later than the mean the slowest rank of a meeting comes."""
+        spread = self.simulation.scene.spread
+        if axis == "everyone":
+            return spread.all * self.worked_in_step
+        worked, self.worked = self.worked, 0.0
+        return spread.data * worked
+
+    def _serve(self, queue: deque[_Operation], stages: Sequence[_Stage]) -> SimProcess:
+        """Play the operations of one communicator, one after another."""
+        while queue:
+            if not queue[0].come.triggered:
+                yield queue[0].come
+            yield from self.simulation.play(queue[0], stages)
+            queue.popleft()
+
+    def _wait(self, tag: Tag) -> SimProcess:
+        operations = self.simulation.operations
+        operation = operations.get((self.step, self.number, tag)) or operations[self.step, tag]
+        if operation.done.triggered:
+            return
+        start = self.env.now
+        yield operation.done
+        self._blame(operation, start, Cause.STRAGGLER, "slowest data-parallel rank")
+        group = "data" if tag[0].startswith("reduce") or "replicas" in tag[0] or tag[0] in ("norm", "tied") else "shard"
+        self.exposed[-1][group] += self.env.now - start
+
+    def _blame(self, operation: _Operation, start: float, late: Cause, why: str) -> None:
+        """Write down why compute waited for *operation* from *start* until now."""
+        came = min(max(start, operation.arrived), self.env.now)
+        if came > start:  # another stage was still at work
+            self._waited(Cause.PIPELINE, "other stages", start, came)
+        ready = min(max(came, operation.ready), self.env.now)
+        if ready > came:
+            self._waited(late, why, came, ready)
+        begin = min(max(ready, operation.begin), self.env.now)
+        if begin > ready:  # behind others in its queue
+            self._waited(operation.price.cause, f"{words(operation.tag)}: behind other operations", ready, begin)
+        for cause, resource, t0, t1 in operation.pieces:
+            if min(t1, self.env.now) > max(t0, begin):
+                self._waited(cause, resource, max(t0, begin), min(t1, self.env.now))
+
+    # --- stages ---------------------------------------------------------------------------------------------------
+
+    def _message(self, tag: Tag, source: int, target: int, nbytes: float) -> _Operation:
+        price = self.simulation.scene.prices.send(source, target, nbytes)
+        members = 1 if self.simulation.scene.layout.options.pipeline_overlap else 2
+        return self.simulation.operation((self.step, "message", tag), tag, price, members)
+
+    def _meet(self, operation: _Operation, source: int, target: int) -> None:
+        operation.missing -= 1
+        if operation.missing == 0:
+            operation.arrived = operation.ready = self.env.now
+            ends = [self.simulation.stages[source], self.simulation.stages[target]]
+            self.env.process(self.simulation.play(operation, ends))
+
+    def _send(self, send: Send) -> None:
+        self._meet(self._message(send.tag, self.number, send.stage, send.nbytes), self.number, send.stage)
+
+    def _receive(self, receive: Receive) -> SimProcess:
+        nbytes = self.simulation.scene.layout.boundary
+        operation = self._message(receive.tag, receive.stage, self.number, nbytes)
+        if not self.simulation.scene.layout.options.pipeline_overlap:
+            self._meet(operation, receive.stage, self.number)
+        if operation.done.triggered:
+            return
+        start = self.env.now
+        yield operation.done
+        self._blame(operation, start, Cause.PIPELINE, "other stages")
+        self.exposed[-1]["pipeline"] += self.env.now - start
+
+    # --- outcome --------------------------------------------------------------------------------------------------
+
+    def _waited(self, cause: Cause, resource: str, start: float, end: float) -> None:
+        if end > start:
+            self.simulation.log.waits.append(Waited(self.index, cause, resource, -1, start, end))
+
+    def last_step(self) -> StageStep:
+        """Return the last step by cause and resource."""
+        begin, end = self.ends[-2:]
+        resources: dict[tuple[Cause, str], float] = defaultdict(float)
+        for wait in self.simulation.log.waits:
+            if wait.rank == self.index and wait.t0 >= begin:
+                resources[wait.cause, wait.resource] += wait.t1 - wait.t0
+        stalls = dict.fromkeys(LAYOUT_STALLS, 0.0)
+        for (cause, _), seconds in resources.items():
+            stalls[cause] += seconds
+        return StageStep(end - begin, stalls, dict(resources), self.exposed[-1], begin, end)

@@ -1,0 +1,169 @@
+"""How long does a unit of the model take one rank? GPU time, launches, and the exchanges inside it that nothing hides.
+
+Tensor-, context- and expert-parallel messages lie inside a unit: compute waits for them on the spot, less what the stack overlaps. They are
+priced uncontended; traffic of other groups at the same moment is not counted against them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, NamedTuple
+
+from sim.cluster.gpu import Kernels, element_bytes, layer_time, memory_time
+from sim.events import Cause
+from sim.parallel.program import Part
+from sim.parallel.split import Message, Piece, Unit
+from sim.spec.hardware import Gpu
+from sim.spec.parallel import MeshOptions
+from sim.spec.workload import Layer, Workload
+from sim.training.layouts.prices import Prices
+
+WIDTH: Final = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "int8": 1.0}
+"""Bytes of an element."""
+_PRODUCTS: Final = frozenset({"gemm", "conv", "attention", "rnn"})
+GroupName = Literal["tensor", "context", "expert"]
+
+
+class Exposed(NamedTuple):
+    """Seconds that a unit waits for messages of one group axis."""
+
+    axis: GroupName
+    seconds: float
+    cause: Cause
+    limit: str
+
+
+class UnitTime(NamedTuple):
+    """One pass over a unit: GPU seconds, launches of the host, and exposed messages."""
+
+    compute: float
+    launches: float
+    exposed: tuple[Exposed, ...]
+
+    @property
+    def waits(self) -> float:
+        """Return the seconds of all exposed messages."""
+        return sum(each.seconds for each in self.exposed)
+
+
+@dataclass(eq=False)
+class UnitTimes:
+    """Times of the units of one stage's ranks, worked out once for units that ask the same."""
+
+    workload: Workload
+    gpu: Gpu
+    units: Sequence[Unit]
+    prices: Prices
+    stage: int
+    options: MeshOptions
+    micro_batches: int
+    _known: dict[tuple[int, Part], UnitTime] = field(default_factory=dict)
+
+    def __call__(self, number: int, part: Part) -> UnitTime:
+        """Return the time of unit *number* of the model for one micro-batch."""
+        unit = self.units[number]
+        key = (unit.content, part)
+        if key not in self._known:
+            self._known[key] = self._work_out(unit, part)
+        return self._known[key]
+
+    def span(self, first: int, last: int, part: Part) -> UnitTime:
+        """Return the time of units *first* to *last*, one after another."""
+        return _joined(self(number, part) for number in range(first, last + 1))
+
+    def _work_out(self, unit: Unit, part: Part) -> UnitTime:
+        if part == "F":
+            return _joined(self._layer(piece, False, 1.0) for piece in unit.pieces)
+        whole = [*self._recomputed(unit), *(self._layer(piece, True, 1.0) for piece in reversed(unit.pieces))]
+        if part == "B":
+            return _joined([*whole, self._accumulated(unit)])
+        weights = _joined([*(self._weights(piece) for piece in unit.pieces), self._accumulated(unit)])
+        if part == "W":
+            return weights
+        inputs = [*self._recomputed(unit), *(self._layer(piece, True, 1.0 - _of_weights(piece.layer)) for piece in reversed(unit.pieces))]
+        return _joined(inputs)
+
+    def _recomputed(self, unit: Unit) -> list[UnitTime]:
+        """Return what backward runs forward again."""
+        again = recomputed(self.workload.training.activation_checkpointing, unit)
+        return [self._layer(piece, False, 1.0) for piece in again]
+
+    def _weights(self, piece: Piece) -> UnitTime:
+        busy, launches = self._kernels(piece.layer, True)
+        share = _of_weights(piece.layer)
+        return UnitTime(busy * share, launches * share, ())
+
+    def _kernels(self, layer: Layer, backward: bool) -> Kernels:
+        training = self.workload.training
+        return layer_time(layer, self.gpu, training.precision, self.workload.layer_stack, training.batch, backward)
+
+    def _layer(self, piece: Piece, backward: bool, share: float) -> UnitTime:
+        layer = piece.layer
+        busy, launches = self._kernels(layer, backward)
+        busy *= share * self.workload.training.compute_factor
+        messages = piece.backward if backward else piece.forward
+        return UnitTime(busy, launches * share, tuple(self._exposed(message, layer, busy, backward) for message in messages))
+
+    def _exposed(self, message: Message, layer: Layer, busy: float, backward: bool) -> Exposed:
+        """Return how long compute waits for *message* of a layer that computes *busy* seconds."""
+        training = self.workload.training
+        nbytes = message.nbytes * training.batch * element_bytes(layer.op, training.precision) / 4.0
+        price = self.prices.price(self.stage, message.axis, message.op, nbytes)
+        seconds = price.alone
+        if message.beside:
+            seconds = max(0.0, seconds - (0.5 * busy if message.axis == "tensor" and backward else busy))
+        hidden = {"tensor": self.options.tensor_overlap, "expert": self.options.expert_overlap, "context": 0.0}[message.axis]
+        return Exposed(message.axis, seconds * (1.0 - hidden), price.cause, price.limit)
+
+    def _accumulated(self, unit: Unit) -> UnitTime:
+        """Return the passes that add a micro-batch's gradients to those before it: read and written once each."""
+        if self.micro_batches == 1:
+            return UnitTime(0.0, 0.0, ())
+        moved = 2.0 * WIDTH[self.options.gradients] * (unit.trained + unit.trained_experts)
+        return UnitTime(memory_time(moved, self.gpu), 0.0, ())
+
+
+def recomputed(checkpointing: str, unit: Unit) -> tuple[Piece, ...]:
+    """Return the pieces of *unit* that backward runs forward again: all of a block, or attention alone."""
+    if unit.kind != "block" or checkpointing == "none":
+        return ()
+    if checkpointing == "blocks":
+        return unit.pieces
+    if checkpointing == "selective":
+        return tuple(piece for piece in unit.pieces if piece.layer.op == "attention")
+    return tuple(piece for piece in unit.pieces if piece.layer.segment)
+
+
+def _of_weights(layer: Layer) -> float:
+    """Return the part of a layer's backward that makes gradients of weights: half of a product that has some."""
+    return 0.5 if layer.gradients and layer.op in _PRODUCTS else 0.0
+
+
+def _joined(times: Iterable[UnitTime]) -> UnitTime:
+    compute = launches = 0.0
+    exposed: dict[tuple[GroupName, Cause, str], float] = defaultdict(float)
+    for time in times:
+        compute += time.compute
+        launches += time.launches
+        for each in time.exposed:
+            exposed[each.axis, each.cause, each.limit] += each.seconds
+    return UnitTime(compute, launches, tuple(Exposed(axis, seconds, cause, limit) for (axis, cause, limit), seconds in exposed.items()))
+
+
+def optimizer_time(workload: Workload, gpu: Gpu, options: MeshOptions, elements: float, tensors: int) -> tuple[float, float]:
+    """Return GPU seconds and launches of one optimizer step over *elements* of this rank in *tensors* tensors.
+
+    Gradients are read, master weights and states read and written, working weights written (torch.optim's fused rule).
+    """
+    optimizer, stack = workload.training.optimizer, workload.training.stack
+    if optimizer.name == "none" or not elements:
+        return 0.0, 0.0
+    states = 2.0 * optimizer.states * WIDTH[options.states]
+    weights = 2.0 * (4.0 if options.master else WIDTH[options.weights]) + (WIDTH[options.weights] if options.master else 0.0)
+    moved = elements * (WIDTH[options.gradients] + states + weights)
+    fused = stack.optimizer == "fused"
+    scale = 1.0 if fused else max(1.0, optimizer.separate_passes / max(optimizer.passes, 1.0))
+    kernels = 4.0 if stack.optimizer in ("fused", "foreach") else tensors * optimizer.separate_kernels
+    return (memory_time(moved * scale, gpu) + kernels * gpu.kernel_time) * stack.optimizer_factor, kernels
