@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, NotRequired, Required
+from typing import Annotated, Any, Final, Literal, NotRequired
 
 from pydantic import ConfigDict, Field, with_config
 from typing_extensions import TypedDict
@@ -117,7 +117,8 @@ def check_rows(path: Path, record: MachineRecord) -> None:
     """Raise SpecError where a row of *record*, read from *path*, is not what its probe writes, so that no fit can read it."""
     for name, probe in record.probes.items():
         for number, row in enumerate(probe.rows):
-            typed(_ROWS.get(name, _Measured), row, f"{path}: probes.{name}.rows[{number}]")
+            for kind in (_Measured, *_ROWS.get(name, ())):
+                typed(kind, row, f"{path}: probes.{name}.rows[{number}]")
 
 
 # --- the types of a record -------------------------------------------------------------------------------------------
@@ -187,36 +188,36 @@ class _Measured(TypedDict, total=False):
     shape: list[_Size]
 
 
-class _Launch(_Measured):
-    clock: Required[str]
-    times_s: Required[_Times]
+class _Launch(TypedDict):
+    clock: str
+    times_s: _Times
 
 
-class _Pass(_Measured):
-    bytes: Required[_Size]
+class _Pass(TypedDict):
+    bytes: _Size
 
 
-class _Product(_Measured):
-    precision: Required[str]
-    flop: Required[_Size]
-    shape: Required[list[_Size]]
+class _Product(TypedDict):
+    precision: str
+    flop: _Size
+    shape: list[_Size]
 
 
 _Convolution = TypedDict("_Convolution", {"class": str, "precision": str, "flop": _Size, "times_s": _Times})
 
 
-class _Copy(_Measured):
-    host: Required[str]
-    way: Required[str]
-    bytes: Required[_Size]
-    together: Required[_Count]
+class _Copy(TypedDict):
+    host: str
+    way: str
+    bytes: _Size
+    together: _Count
 
 
-class _Exchange(_Measured):
-    op: Required[Literal["all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "all_to_all"]]
-    ranks: Required[_Count]
-    bytes: Required[_Size]
-    times_s: Required[_Times]
+class _Exchange(TypedDict):
+    op: Literal["all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "all_to_all"]
+    ranks: _Count
+    bytes: _Size
+    times_s: _Times
     cpu_s: NotRequired[_Number]
     beside_s: NotRequired[_Times]
     products_s: NotRequired[_Times]
@@ -228,36 +229,36 @@ class _Layer(TypedDict):
     backward_s: list[_Number]
 
 
-class _Layers(_Measured):
-    model: Required[str]
-    inputs: Required[list[str]]
-    arguments: Required[list[str]]
-    batch: Required[_Size]
-    layers: Required[list[_Layer]]
+class _Layers(TypedDict):
+    model: str
+    inputs: list[str]
+    arguments: list[str]
+    batch: _Size
+    layers: list[_Layer]
 
 
-class _Steps(_Measured):
-    model: Required[str]
-    exchange: Required[bool]
-    times_by_rank_s: Required[_ByRank]
+class _Steps(TypedDict):
+    model: str
+    exchange: bool
+    times_by_rank_s: _ByRank
     cpu_s: NotRequired[list[_Number]]
 
 
-class _Read(_Measured):
-    way: Required[str]
-    block_bytes: Required[_Size]
-    threads: Required[_Count]
-    times_s: Required[_Times]
+class _Read(TypedDict):
+    way: str
+    block_bytes: _Size
+    threads: _Count
+    times_s: _Times
 
 
-class _Loading(_Measured):
-    stage: Required[str]
-    workers: Required[Annotated[int, Field(ge=0)]]
-    times_s: Required[_Times]
+class _Loading(TypedDict):
+    stage: str
+    workers: Annotated[int, Field(ge=0)]
+    times_s: _Times
 
 
 _ROWS: Final[Mapping[str, Any]] = {
-    "launch": _Launch, "memory": _Pass, "gemm": _Product, "convolution": _Convolution, "host_copy": _Copy, "all_reduce": _Exchange,
-    "collectives": _Exchange, "layers": _Layers, "steps": _Steps, "disk": _Read, "loading": _Loading,
+    "launch": (_Launch,), "memory": (_Pass,), "gemm": (_Product,), "convolution": (_Convolution,), "host_copy": (_Copy,),
+    "all_reduce": (_Exchange,), "collectives": (_Exchange,), "layers": (_Layers,), "steps": (_Steps,), "disk": (_Read,), "loading": (_Loading,),
 }  # fmt: skip
 """What a row of each probe holds, so that a fit can read it; keys beside these are kept and left unread."""

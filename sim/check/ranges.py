@@ -29,6 +29,7 @@ RANGES: Final[dict[type[Spec], dict[str, Bounds]]] = {
         "memory": ("1 GB", "10 TB"),
         "memory_bandwidth": ("1 GB/s", "100 TB/s"),
         "memory_efficiency": (0.01, 1),
+        "tensor_core_rate": (0.01, 1),
         "peak": ("1 GFLOP/s", "100 PFLOP/s"),
         "kernel_time": ("0 s", "10 ms"),
         "context_memory": ("0 B", "100 GB"),
@@ -85,6 +86,7 @@ RANGES: Final[dict[type[Spec], dict[str, Bounds]]] = {
     },
     Torus: {"dimensions": (1, 100_000), "link_bandwidth": _TRUNK},
     wl.Layer: {
+        **dict.fromkeys(("forward", "backward", "arithmetic", "backward_arithmetic"), ("0 FLOP", "10 PFLOP")),
         "kernel_size": (0, 1024),
         "rows": (0, 1e13),
         "rows_per_sample": (0, 1e9),

@@ -5,9 +5,10 @@ Every block of numbers carries a ``source``; a number without a public source sa
 
 from __future__ import annotations
 
-from typing import Literal
+import re
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from sim.spec.fabric import Dragonfly, LeafSpine, Torus
 from sim.spec.fields import (
@@ -29,6 +30,7 @@ from sim.spec.fields import (
     TimePerByte,
     Whole,
 )
+from sim.units import shorten
 
 Peak = Literal["fp32", "tf32", "fp16", "bf16", "fp8"]
 
@@ -53,12 +55,19 @@ class Bridge(Spec):
     source: Source
 
 
+def _capability(text: str) -> str:
+    if not re.fullmatch(r"(0|[1-9][0-9]?)\.[0-9]", text):
+        raise ValueError(f'found {shorten(text)}; write NVIDIA\'s two numbers in quotes, such as "8.0"')
+    return text
+
+
 class Gpu(Spec):
     """One CUDA device (``hardware/parts/gpus``). ``peak`` is dense, without sparsity; tensor figures accumulate in FP32."""
 
     name: str
     architecture: str
-    compute_capability: str
+    compute_capability: Annotated[str, AfterValidator(_capability)]
+    """NVIDIA's, in quotes: ``"8.0"``; ``"0.0"`` for a processor."""
     memory: Bytes
     memory_bandwidth: Bandwidth
     memory_efficiency: Fraction

@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, BinaryIO, Final, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -37,7 +37,7 @@ def read_bytes(path: Path, most: int = MAX_BYTES) -> bytes:
         raise SpecError(f"{path}: is a folder; expected a file")
     try:
         with path.open("rb") as file:
-            content = file.read(most + 1)
+            content = _at_most(file, most + 1)
     except OSError as error:
         raise SpecError(f"{path}: cannot be read: {error.strerror or error}") from None
     except ValueError as error:
@@ -47,6 +47,14 @@ def read_bytes(path: Path, most: int = MAX_BYTES) -> bytes:
     if len(content) > most:
         raise SpecError(f"{path}: is larger than {most // 2**20} MiB, the largest file of this kind that is read")
     return content
+
+
+def _at_most(file: BinaryIO, most: int) -> bytes:
+    """Return what *file* holds, up to *most* bytes, without room for more than it has."""
+    found = bytearray()
+    while len(found) < most and (chunk := file.read(min(_CHUNK, most - len(found)))):
+        found += chunk
+    return bytes(found)
 
 
 def _unpacked(path: Path, content: bytes, most: int) -> bytes:
@@ -162,7 +170,8 @@ def typed(kind: type[Typed], value: Any, where: str, hint: str = "") -> Typed:
     Raise SpecError with the first field that does not fit, after *where*, the file and the place in it.
     """
     try:
-        return _adapter(kind).validate_python(value, strict=True)
+        found: Typed = _adapter(kind).validate_python(value, strict=True)
+        return found
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(str(part) for part in first["loc"])
@@ -172,7 +181,7 @@ def typed(kind: type[Typed], value: Any, where: str, hint: str = "") -> Typed:
 
 
 @cache
-def _adapter(kind: type[Typed]) -> TypeAdapter[Typed]:
+def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 

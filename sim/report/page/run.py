@@ -12,7 +12,7 @@ from sim.report.kinds import gpus_text, tightest
 from sim.report.page.bars import Piece, bar, named_bars, stalls, swatch
 from sim.report.page.drawing import Bound, drawings, use_table
 from sim.report.page.frame import Part, page
-from sim.report.page.markup import Child, Figures, Html, bullets, details, joined, noted, section, table, tag, tiles
+from sim.report.page.markup import Child, Figures, Html, bullets, details, joined, noted, section, step, table, tag, tiles
 from sim.report.page.provenance import provenance
 from sim.report.page.timeline import STEPS, shown_span, timeline
 from sim.report.page.use import Use, uses, uses_document
@@ -191,22 +191,22 @@ class _Job:
         rows: list[tuple[Child, Html, Child]] = [(NAMES[name], self._step_bar(name, now), self._saved(name)) for name in ranked]
         chart = tag("div", named_bars(rows, "Step time with one resource infinitely fast"), class_="short")
         cells: list[list[Child]] = [
-            [NAMES[name], self.figures.shown(f"freed_step_time_s/{name}", as_time), self._saved(name)] for name in ranked
+            [NAMES[name], self.figures.shown(f"freed_step_time_s/{step(name)}", as_time), self._saved(name)] for name in ranked
         ]
         head = [("infinitely fast", False), ("step", True), ("saves", True)]
         return joined(tag("figure", chart), details("As a table", table(head, cells, "What would help", "narrow")))
 
     def _step_bar(self, name: str, now: float) -> Html:
-        value = self.figures.value(f"freed_step_time_s/{name}")
+        value = self.figures.value(f"freed_step_time_s/{step(name)}")
         mark = tag(
             "div", class_="mark piece", style=f"width:{100 * value / now:.4f}%;background:var(--busy)", data_value=repr(value),
-            data_at=self.figures.place(f"freed_step_time_s/{name}"),
+            data_at=self.figures.place(f"freed_step_time_s/{step(name)}"),
             data_tip=f"{NAMES[name]} infinitely fast\na step takes {as_time(value)}",
         )  # fmt: skip
         return tag("div", tag("div", mark, class_="stack"), class_="room")
 
     def _saved(self, name: str) -> Html:
-        freed, now = self.figures.value(f"freed_step_time_s/{name}"), self.figures.value("step_time_s")
+        freed, now = self.figures.value(f"freed_step_time_s/{step(name)}"), self.figures.value("step_time_s")
         return Html(f"-{100 * (1 - freed / now):.1f} %") if freed < now else Html("nothing")
 
     def _help_lead(self) -> str:

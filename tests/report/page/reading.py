@@ -71,7 +71,7 @@ def at(documents: dict[str, Any], place: str) -> Any:
     """The figure at *place* of one of *documents*."""
     found: Any = documents
     for part in place.split("/"):
-        found = found[int(part)] if isinstance(found, list) else found[part]
+        found = found[int(part)] if isinstance(found, list) else found[part.replace("~1", "/").replace("~0", "~")]
     return found
 
 
