@@ -9,6 +9,7 @@ import typer
 from sim.options import (
     Batch,
     Checkpoints,
+    Count,
     Csv,
     Epochs,
     Evaluation,
@@ -42,7 +43,7 @@ def profile(
         str | None,
         typer.Option(metavar="HW", help="machine of half the GPUs, taken twice; 'none' leaves it out; the catalogue's by default"),
     ] = None,
-    nodes: Nodes = None,
+    nodes: Count = None,
     batch: Batch = None,
     precision: Precision = None,
     stack: Stack = None,
@@ -157,6 +158,7 @@ def recommend(
     from sim.report.recommendation import recommendation_document, recommendation_plot, recommendation_text
     from sim.study.compare import compare as compared
     from sim.study.compare import machines
+    from sim.study.one_batch import usual_global_batch
     from sim.study.ranges import whole_numbers
     from sim.study.recommend import MARKETS, Budget
     from sim.study.recommend import recommend as recommended
@@ -167,13 +169,17 @@ def recommend(
     budget = Budget(_positive(budget_hours, "--budget-hours", 3600.0), _positive(budget_usd, "--budget-usd"))
     if (budget.time is None) == (budget.money is None):
         raise SpecError("--budget-hours or --budget-usd: write one of the two, for example --budget-hours 12")
-    scenario = Scenario("", workload, tuple(sets), batch=batch, global_batch=global_batch, precision=precision, stack=stack)
+    if batch is not None and global_batch is not None:
+        raise SpecError("--batch and --global-batch: write one of the two")
+    scenario = Scenario("", workload, tuple(sets), batch=batch, precision=precision, stack=stack)
     counts = whole_numbers(nodes, "--nodes") if nodes is not None else []
     names = machines(hardware, [*where, "nodes=1"] if not hardware else where)
-    rows = compared(scenario, names, document, nodes=counts, processes=processes, progress=talk.counting("machines"))
+    together = None if batch is not None else global_batch or usual_global_batch(scenario)
+    progress = talk.counting("machines")
+    rows = compared(scenario, names, document, nodes=counts, global_batch=together, processes=processes, progress=progress)
     talk.progress("")
     markets = MARKETS[:1] if on_demand else MARKETS
-    found = recommendation_document(workload, recommended(scenario, rows, plan, budget, markets, mean_lifetime))
+    found = recommendation_document(workload, recommended(scenario, rows, plan, budget, markets, mean_lifetime, together), hardware)
     text, table = recommendation_text(found), figures_csv(found["candidates"])
     page = reading(recommendation_page, scenario, [row.hardware for row in rows if row.document])
     write_result(output, html, "recommend", (found, text), page, recommendation_plot, {"recommend.csv": table})
@@ -233,7 +239,7 @@ def _positive(value: float | None, option: str, factor: float = 1.0) -> float | 
 def whatif(
     hardware: Hw,
     workload: Wl,
-    nodes: Nodes = None,
+    nodes: Count = None,
     gpus: Annotated[int | None, typer.Option(min=1, help="GPUs in all")] = None,
     placement: Annotated[str | None, typer.Option(metavar="1+2", help="GPUs on each node in turn")] = None,
     batch: Batch = None,

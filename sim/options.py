@@ -15,6 +15,7 @@ Sets = Annotated[
     list[str], typer.Option("--set", metavar="K=V", help="override any field, for example node.nic.bandwidth='100 Gbps'; repeatable")
 ]
 Where = Annotated[list[str], typer.Option("--where", metavar="COND", help="machines of the catalogue, for example gpus=8; repeatable")]
+Count = Annotated[str | None, typer.Option("--nodes", metavar="N", help="number of nodes (machines)")]
 Nodes = Annotated[str | None, typer.Option(metavar="N|A..B", help="nodes of the only group; 1..8 tries 1, 2, 4 and 8; 1..4:4 four numbers")]
 Batch = Annotated[int | None, typer.Option(min=1, help="samples per GPU")]
 GlobalBatch = Annotated[int | None, typer.Option(min=1, help="samples of all GPUs together (strong scaling)")]

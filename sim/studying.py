@@ -9,12 +9,12 @@ import typer
 
 from sim.options import (
     Batch,
+    Count,
     Csv,
     Folder,
     Html,
     Hw,
     Json,
-    Nodes,
     Precision,
     Processes,
     Sets,
@@ -46,7 +46,7 @@ def sweep(
         typer.Option(metavar="K=VALUES", help="10..400 Gbps:7, 64..512, 1..64:log4 or a,b,c; of any field, nodes, gpus, batch..."),
     ] = [],  # noqa: B006
     sobol: Annotated[int | None, typer.Option(metavar="N", help="N points of a Sobol sequence instead of the whole grid")] = None,
-    nodes: Nodes = None,
+    nodes: Count = None,
     batch: Batch = None,
     precision: Precision = None,
     stack: Stack = None,

@@ -119,7 +119,7 @@ _DATE: Final = re.compile(r"\d{4}(-(0[1-9]|1[0-2])(-(0[1-9]|[12]\d|3[01]))?)?")
 
 def _dates(hardware: Hardware) -> Iterator[Problem]:
     for index, group in enumerate(hardware.groups):
-        if group.price and not _DATE.fullmatch(group.price.date):
+        if group.price and group.price.date and not _DATE.fullmatch(group.price.date):
             yield ("groups", index, "price", "date"), f"'{group.price.date}' is not a date; write for example 2026-07-20 or 2026-07"
 
 

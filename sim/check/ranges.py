@@ -103,7 +103,7 @@ RANGES: Final[dict[type[Spec], dict[str, Bounds]]] = {
         "dali_gpu_prep": ("0 s", "1 h"),
         "dali_gpu_time": ("0 s", "1 h"),
     },
-    wl.Input: {"num_workers": (0, 4096), "prefetch_factor": (1, 10_000), "num_threads": (1, 4096), "worker_start": ("0 s", "1 h")},
+    wl.Input: {"num_workers": (0, 512), "prefetch_factor": (1, 10_000), "num_threads": (1, 4096), "worker_start": ("0 s", "1 h")},
     wl.Training: {"batch": (1, 10_000_000), "gradient_accumulation_steps": (1, 100_000), "compute_factor": (0.001, 1000)},
     Servers: {
         "count": (1, 10_000),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sim.report.basis import basis_of
@@ -18,8 +18,8 @@ SHOWN = 10
 """Candidates in the table; JSON has them all."""
 
 
-def recommendation_document(workload: str, found: Recommendation) -> dict[str, Any]:
-    """Return the JSON document of a recommendation; ``best`` is null where nothing meets the budget."""
+def recommendation_document(workload: str, found: Recommendation, named: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the JSON document of a recommendation among the *named* machines; ``best`` is null where nothing meets the budget."""
     return {
         "schema": 1,
         "workload": workload,
@@ -36,6 +36,7 @@ def recommendation_document(workload: str, found: Recommendation) -> dict[str, A
         "notes": list(found.notes),
         "candidates": [_candidate(found, candidate) for candidate in found.ranked],
         "left_out": dict(found.left_out),
+        "named": list(named),
         "prices": [row for machine in found.machines.values() for row in price_rows(machine, found.markets)],
         **basis_of([candidate.document for candidate in found.ranked]),
     }
@@ -78,7 +79,21 @@ def recommendation_text(document: dict[str, Any]) -> str:
     ]  # fmt: skip
     more = len(document["candidates"]) - len(rows)
     table = ["", aligned(titles, rows), "", "* within the budget", *([f"and {more} more (--json lists them)"] if more else [])]
-    return "\n".join([*lines, *(table if rows else [])])
+    return "\n".join([*lines, *(table if rows else []), *(_left_out(document) if chosen else [])])
+
+
+def _left_out(document: Mapping[str, Any]) -> list[str]:
+    """Return why each machine that was named is no candidate; of others only how many there are."""
+    left_out = document["left_out"]
+    if not left_out:
+        return []
+    if document["named"]:
+        return ["", "Left out:", *(f"  - {name}: {problem.removeprefix(f'{name}: ')}" for name, problem in left_out.items())]
+    count = len(left_out)
+    return [
+        "",
+        f"{count} machine{'s' * (count > 1)} left out: no price is known, or the job does not run there (--json says which and why)",
+    ]
 
 
 def _paid(document: Mapping[str, Any], chosen: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:

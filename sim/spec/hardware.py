@@ -316,11 +316,12 @@ class Prices(Spec):
 
     on_demand: Price | None = None
     spot: Price | None = None
-    date: str
+    date: str = ""
+    """Day or month of the prices; empty where it is not known."""
     spot_date: str = ""
     """Of the spot price, where it is not that of ``date``."""
     region: str = ""
-    source: Source
+    source: Source = "as given, without a source"
 
 
 class Group(Spec):

@@ -108,10 +108,12 @@ def recommend(
     budget: Budget,
     markets: Sequence[Market] = MARKETS,
     mean_lifetime: str | None = None,
+    global_batch: int | None = None,
 ) -> Recommendation:
     """Return what to rent for a job of *plan*, given the *rows* that `sim.study.compare` makes of the workload.
 
     Spot machines live *mean_lifetime* (a time such as ``20 h``) on average, at random; without it, as was measured, if it was.
+    *global_batch* is that of all *rows*; None where each GPU has the same batch instead, so that more GPUs take larger steps.
     """
     if (budget.time is None) == (budget.money is None):
         raise SpecError("--budget-hours or --budget-usd: write one of the two")
@@ -126,7 +128,8 @@ def recommend(
     notes = [nearest_that_runs(scenario, there.left_out)]
     if any(row.document is not None for row in rows):
         of_markets = _of_markets(there.candidates, markets, there.unmeasured)
-        notes = [*_notes(plan, budget, allowed, others, mean), *of_markets, *_of_nodes(rows)]
+        notes = [*_notes(plan, budget, allowed, others, mean), *of_markets, *_of_nodes(rows), _of_batches(rows, global_batch)]
+    notes = [note for note in notes if note]
     return Recommendation(plan, budget, best, runner_up, near, [*allowed, *others], there.left_out, notes, there.machines, markets)
 
 
@@ -177,7 +180,10 @@ def _why_not(machine: Hardware, markets: Sequence[Market], asked: Sequence[Marke
     if len(asked) < len(markets):
         return _UNMEASURED
     wanted = " or ".join(market.replace("_", "-") for market in markets)
-    return f"no price is known ({wanted}); give one, for example --set price.{markets[0]}='10 USD/h'"
+    return (
+        f"no {wanted} price is known; --set price.{markets[0]}='10 USD/h' gives every machine that price, "
+        f"a file with 'extends: {machine.name}' and a price this one alone"
+    )
 
 
 def _candidates(
@@ -282,6 +288,22 @@ def _of_nodes(rows: Sequence[Row]) -> list[str]:
         return []
     listed = " and ".join(filter(None, (", ".join(map(str, counts[:-1])), str(counts[-1]))))
     return [f"tried with {listed} node{'s' * (counts != [1])}; --nodes tries other numbers"]
+
+
+def _of_batches(rows: Sequence[Row], global_batch: int | None) -> str:
+    """Return at which global batch the candidates train, for an epoch is worth less the larger it is."""
+    if global_batch is not None:
+        return (
+            f"all candidates train at a global batch of {global_batch:,} (fewer GPUs accumulate gradients); "
+            "--global-batch N sets another, --batch N the batch of each GPU instead"
+        )
+    batches = sorted({row.document["batch_per_gpu"] * row.document["gpus"] for row in rows if row.document is not None})
+    if len(batches) < 2:
+        return ""
+    return (
+        f"global batches range from {batches[0]:,} to {batches[-1]:,}, and as many epochs may not train as well at each; "
+        "--global-batch N compares at one"
+    )
 
 
 def _named(found: Candidate) -> str:
