@@ -136,7 +136,8 @@ def cannot_run(failed: Mapping[str, Any]) -> str:
     """Return why a machine cannot run the workload, with its name and number of nodes where several were tried."""
     problem = str(failed["problem"])
     where = failed["hardware"] + (f", {failed['nodes']} nodes" if (failed["nodes"] or 1) > 1 else "")
-    return problem if problem.startswith(f"{where}:") else f"{where}: {problem.removeprefix(failed['hardware'] + ': ')}"
+    named = problem.startswith((f"{where}:", f"{where} "))
+    return problem if named else f"{where}: {problem.removeprefix(failed['hardware'] + ': ')}"
 
 
 def _cells(row: dict[str, Any], of_job: Sequence[str]) -> list[str]:

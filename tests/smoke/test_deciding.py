@@ -61,11 +61,11 @@ def test_recommend_tries_one_to_four_nodes(capsys: pytest.CaptureFixture[str]) -
     assert main(["recommend", "resnet18", "p3.8xlarge", "--budget-hours", "2", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert {row["nodes"] for row in document["candidates"]} == {1, 2, 3, 4}
-    assert document["notes"][-1].startswith("tried with 1, 2, 3 and 4 nodes")
+    assert any(note.startswith("tried with 1, 2, 3 and 4 nodes") for note in document["notes"])
 
 
 def test_whole_jobs_are_the_same_in_every_command(capsys: pytest.CaptureFixture[str]) -> None:
-    given = ["--epochs", "7", "--evaluation", "0.04", "--json"]
+    given = ["--epochs", "7", "--evaluation", "0.04", "--batch", "64", "--json"]
     assert main(["run", "p3.8xlarge", "resnet18", "--fast", *given]) == 0
     job = json.loads(capsys.readouterr().out)["whole_job"]
     assert main(["compare", "resnet18", "p3.8xlarge", *given]) == 0
@@ -128,7 +128,7 @@ def test_diff(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "said"),
     [
         (["profile", "p3.16xlarge", "resnet18", "--twin", "p3.800xlarge"], "p3.800xlarge"),
-        (["profile", "p3.16xlarge", "resnet18", "--nodes", "1..4"], "one number is due"),
+        (["profile", "p3.16xlarge", "resnet18", "--nodes", "1..4"], "expected one number, such as --nodes 4"),
         (["profile", "p3.16xlarge", "resnet18-and-vgg16"], "resnet18-and-vgg16: lists several jobs; the Stash procedure profiles one"),
         (["profile", "p3.16xlarge", "resnet18", "--twin", "p2.8xlarge"], "--twin p2.8xlarge: has K80, p3.16xlarge V100-SXM2-16GB"),
         (["compare", "resnet18", "--where", "gpus=3"], "no machine of the catalogue"),

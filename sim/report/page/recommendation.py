@@ -19,7 +19,7 @@ from sim.study.descriptions import Descriptions
 _BARS = 12
 """Candidates whose time is taken apart; the table has all."""
 _LONG = 5.0
-"""Times the shortest from which a candidate's bar would squeeze all others; the table has it."""
+"""Times the first from which a candidate's bar would squeeze all others; the table has it."""
 _NAMED = 25
 """Candidates that may have their name in the chart: the best ones."""
 
@@ -131,14 +131,14 @@ def _plain(value: float) -> str:
 
 
 def _parts(rows: Sequence[Figures]) -> Part:
-    near = _LONG * min(row.value("total_time_s") for row in rows)
+    near = _LONG * rows[0].value("total_time_s")
     shown = [row for row in rows if row.value("total_time_s") <= near][:_BARS]
     scale = max(row.value("total_time_s") for row in shown)
     drawn: list[tuple[Child, Html, Child]] = [
         (_name_of(row), parts_bar(row, "total_time_s", scale), row.shown("total_time_s", as_time)) for row in shown
     ]
     lead = "The whole job: machines start, epochs run, results are evaluated and saved, and spot machines are taken away."
-    lead += f" The first {len(shown)} candidates that take at most {_LONG:g} times the shortest." if len(rows) > len(shown) else ""
+    lead += f" The first {len(shown)} candidates that take at most {_LONG:g} times as long as the first." if len(rows) > len(shown) else ""
     bars = tag("figure", named_bars(drawn, "Seconds of the whole job, by candidate"), class_="long")
     return Part("parts", "Where time goes", section("parts", "Where the time goes", bars, parts_key(list(shown)), lead=lead))
 
