@@ -13,20 +13,32 @@ from sim import __version__
 from sim.deciding import deciding
 from sim.options import (
     Checkpoints,
+    Context,
     Csv,
     Epochs,
     Evaluation,
+    Expert,
     Folder,
     GlobalBatch,
     Hours,
     Html,
     Hw,
     Json,
+    Layout,
     Market,
+    MicroBatches,
+    Pipeline,
     Precision,
+    Replicate,
+    SampleTokens,
+    Schedule,
     Sets,
+    Shard,
     Stack,
+    Tensor,
+    TokenBudget,
     Wl,
+    layout_of,
     trace_due,
 )  # fmt: skip
 from sim.spec.yaml import SpecError
@@ -71,12 +83,23 @@ def run(
     placement: Annotated[str | None, typer.Option(metavar="1+2", help="GPUs on each node in turn")] = None,
     batch: Annotated[str | None, typer.Option(metavar="N|max", help="samples per GPU; max: as many as fit into its memory")] = None,
     global_batch: GlobalBatch = None,
+    sequence: SampleTokens = None,
     precision: Precision = None,
     stack: Stack = None,
-    sets: Sets = [],  # noqa: B006  typer copies the default
+    tensor: Tensor = None,
+    pipeline: Pipeline = None,
+    context: Context = None,
+    expert: Expert = None,
+    replicate: Replicate = None,
+    shard: Shard = None,
+    micro_batches: MicroBatches = None,
+    schedule: Schedule = None,
+    parallel: Layout = [],  # noqa: B006  typer copies the default
+    sets: Sets = [],  # noqa: B006
     market: Market = "on-demand",
     epochs: Epochs = None,
     hours: Hours = None,
+    tokens: TokenBudget = None,
     evaluation: Evaluation = 0.0,
     checkpoints: Checkpoints = True,
     seed: Annotated[int, typer.Option(help="of what is drawn where the workload says training.noise.draw: true")] = 0,
@@ -107,10 +130,17 @@ def run(
     samples = batch_of(batch) if batch is not None else None
     scenario = Scenario(
         hardware, workload, tuple(sets), placement=placement, batch=samples, global_batch=global_batch, precision=precision, stack=stack,
-        seed=seed, exact=exact, market=market_of(market), plan=plan_of(epochs, hours, evaluation, checkpoints),
+        seed=seed, exact=exact, market=market_of(market), plan=plan_of(epochs, hours, evaluation, checkpoints, tokens),
+        sequence=sequence, layout=layout_of(parallel, tensor, pipeline, context, expert, replicate, shard, micro_batches, schedule),
     )  # fmt: skip
     many_nodes = whole_numbers(nodes, "--nodes") if nodes is not None else []
     many_gpus = whole_numbers(gpus, "--gpus") if gpus is not None else []
+    from sim.study.layout import has_layout
+
+    if has_layout(scenario):
+        from sim.laying_out import show_layouts
+
+        return show_layouts(scenario, many_nodes, many_gpus, (as_json, as_csv, verbose), output, html, trace)
     scenarios = scaling(scenario, many_nodes, many_gpus)
     if trace is not None:
         _write_trace(scenarios, trace)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from sim.report.files import file_due, folder_due
+from sim.spec.yaml import SpecError
 
 Hw = Annotated[str, typer.Argument(metavar="HW", help="hardware: a YAML file or a catalogue name such as p3.16xlarge")]
 Wl = Annotated[str, typer.Argument(metavar="WL", help="workload: a YAML file or a catalogue name such as vgg16")]
@@ -36,10 +38,68 @@ Folder = Annotated[
     Path | None,
     typer.Option("-o", "--output", metavar="DIR", callback=folder_due, help="also write the table, JSON, CSV, page and plots there"),
 ]
+SampleTokens = Annotated[
+    int | None, typer.Option("--sequence", min=1, metavar="N", help="tokens of a sample, of models described by their transformer")
+]
+TokenBudget = Annotated[str | None, typer.Option("--tokens", metavar="N", help="tokens of the whole job, such as 300B: its time and cost")]
 Epochs = Annotated[float | None, typer.Option(help="epochs of the whole job: its time and cost from start-up to the end")]
 Hours = Annotated[float | None, typer.Option(help="hours of the whole job: the epochs it does in them, and its cost")]
 Evaluation = Annotated[float, typer.Option(help="samples evaluated after each epoch of the job, as a share of the training samples")]
 Checkpoints = Annotated[bool, typer.Option(help="whether the job writes a checkpoint after each epoch")]
+
+Layout = Annotated[
+    list[str],
+    typer.Option(
+        "--parallel",
+        metavar="K=N,...",
+        help="layout of the model: tp, pp, cp, ep, replicate, shard, schedule, virtual_stages ...; for example tp=8,pp=4",
+    ),
+]
+Tensor = Annotated[int | None, typer.Option("--tp", min=1, help="tensor-parallel ranks")]
+Pipeline = Annotated[int | None, typer.Option("--pp", min=1, help="pipeline stages")]
+Context = Annotated[int | None, typer.Option("--cp", min=1, help="context-parallel ranks")]
+Expert = Annotated[int | None, typer.Option("--ep", min=1, help="expert-parallel ranks")]
+Replicate = Annotated[int | None, typer.Option(min=1, help="replicas of a sharded model (HSDP)")]
+Shard = Annotated[
+    str | None, typer.Option(metavar="none|optimizer|gradients|parameters", help="what data-parallel ranks shard (ZeRO, FSDP)")
+]
+MicroBatches = Annotated[int | None, typer.Option("--micro-batches", min=1, help="micro-batches of a step (gradient accumulation)")]
+Schedule = Annotated[str | None, typer.Option(help="gpipe, 1f1b, interleaved_1f1b, zb_h1, zbv or dualpipev")]
+
+_SHORT = {"tp": "tensor", "pp": "pipeline", "cp": "context", "ep": "expert", "sp": "sequence", "vp": "virtual_stages"}
+
+
+def layout_of(
+    parallel: Sequence[str],
+    tensor: int | None = None,
+    pipeline: int | None = None,
+    context: int | None = None,
+    expert: int | None = None,
+    replicate: int | None = None,
+    shard: str | None = None,
+    micro_batches: int | None = None,
+    schedule: str | None = None,
+) -> tuple[tuple[str, str, str | int], ...]:
+    """Return the fields of ``training`` that layout options set: (option, key, value). Raise SpecError for what is no KEY=VALUE."""
+    given: list[tuple[str, str, str | int]] = []
+    for text in parallel:
+        for part in filter(None, map(str.strip, text.split(","))):
+            name, equals, value = (piece.strip() for piece in part.partition("="))
+            if not equals or not name or not value:
+                raise SpecError(f"--parallel {text}: write names and values, for example tp=8,pp=4,shard=optimizer")
+            key = "gradient_accumulation_steps" if name == "micro_batches" else f"parallel.{_SHORT.get(name, name)}"
+            given.append((f"--parallel {name}", key, int(value) if value.isdigit() else value))
+    named: list[tuple[str, str, str | int | None]] = [
+        ("--tp", "parallel.tensor", tensor),
+        ("--pp", "parallel.pipeline", pipeline),
+        ("--cp", "parallel.context", context),
+        ("--ep", "parallel.expert", expert),
+        ("--replicate", "parallel.replicate", replicate),
+        ("--shard", "parallel.shard", shard),
+        ("--micro-batches", "gradient_accumulation_steps", micro_batches),
+        ("--schedule", "parallel.schedule", schedule),
+    ]
+    return (*given, *((option, key, value) for option, key, value in named if value is not None))
 
 
 def trace_due(path: Path | None) -> Path | None:

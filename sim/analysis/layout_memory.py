@@ -28,7 +28,7 @@ _WIDTH: Final = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "int8": 1.0}
 ROUNDING: Final = 1.03
 """Reserved over allocated bytes: estimate (blocks of 2 MiB and 20 MiB, c10/cuda/CUDACachingAllocator.cpp; expandable segments)."""
 THRASHING: Final = 0.875
-"""Share of the GPU's memory from which on the allocator frees and retries: runs of nanotron on 80 GB slow down 3 to 7 times from 70 GB on."""
+"""Share of the memory from which on the allocator frees and retries: nanotron on 80 GB slows down 3 to 7 times from 70 GB on."""
 COMMUNICATOR: Final = 0.3 * 2.0**30
 """Bytes of one NCCL communicator: estimate (1 to 3 GB for a process with several, NVIDIA/Megatron-Bridge performance guide)."""
 

@@ -13,7 +13,10 @@ from pydantic import BaseModel
 
 from sim.simulate import Run
 from sim.spec.fields import Dimension
+from sim.spec.hardware import Hardware
+from sim.spec.parallel import Parallel
 from sim.spec.schema import UNFOLDED
+from sim.spec.workload import Workload
 from sim.units import show
 
 DIGITS = 12
@@ -23,10 +26,15 @@ _WORDS = frozenset({"source", "description", "note", "aliases", "command", "laye
 
 def inputs(run: Run, number: int = 0) -> dict[str, dict[str, Any]]:
     """Return what the hardware and the workload of job *number* of *run* say, as values or text with a unit, by dotted key."""
-    hardware = dict(_values(run.hardware))
-    if len(run.hardware.groups) == 1:
+    return values_of(run.hardware, run.jobs[number].job.workload)
+
+
+def values_of(described: Hardware, workload: Workload) -> dict[str, dict[str, Any]]:
+    """Return what a hardware and a workload description say, as values or text with a unit, by dotted key."""
+    hardware = dict(_values(described))
+    if len(described.groups) == 1:
         hardware = {_unfolded(key): value for key, value in hardware.items()}
-    return {"hardware": hardware, "workload": dict(_values(run.jobs[number].job.workload))}
+    return {"hardware": hardware, "workload": dict(_values(workload))}
 
 
 def _unfolded(key: str) -> str:
@@ -41,6 +49,8 @@ def _values(spec: BaseModel, before: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _leaves(key: str, value: Any, dimension: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Parallel) and value.trivial:
+        return
     if isinstance(value, BaseModel):
         yield from _values(value, f"{key}.")
     elif isinstance(value, Mapping):

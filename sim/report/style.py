@@ -13,6 +13,7 @@ COLOURS: dict[Cause, str] = {
     Cause.NETWORK: "#66ccee",
     Cause.STRAGGLER: "#bbbbbb",
     Cause.LAUNCH: "#775522",
+    Cause.PIPELINE: "#dddd88",
 }
 """Paul Tol's bright scheme, which stays distinct for colour-blind readers, and brown for launch."""
 
@@ -25,5 +26,6 @@ MEANINGS: dict[Cause, str] = {
     Cause.NETWORK: "gradient exchange between nodes",
     Cause.STRAGGLER: "waiting for the slowest rank",
     Cause.LAUNCH: "host launching kernels",
+    Cause.PIPELINE: "pipeline bubble: waiting for other stages",
 }
 """What a rank does, or waits for, meanwhile."""

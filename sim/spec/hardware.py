@@ -21,6 +21,7 @@ from sim.spec.fields import (
     Fraction,
     Frequency,
     OperatorClass,
+    Peak,
     Power,
     Price,
     Rate,
@@ -30,9 +31,8 @@ from sim.spec.fields import (
     TimePerByte,
     Whole,
 )
+from sim.spec.kernels import Kernels
 from sim.units import shorten
-
-Peak = Literal["fp32", "tf32", "fp16", "bf16", "fp8"]
 
 
 class Link(Spec):
@@ -85,6 +85,8 @@ class Gpu(Spec):
     and recurrent layers; on tensor cores matrix products and attention."""
     kernel_time: Seconds
     """Least time of one kernel on the device."""
+    kernels: Kernels | None = None
+    """What kernels of known shape reach, for layers that say theirs; else ``efficiency`` serves."""
     bridge: Bridge | None = None
     """The NVLink bridge that joins two boards, for machines whose topology says ``bridged``."""
     context_memory: Bytes

@@ -60,6 +60,10 @@ class Scenario:
     """At whose prices time is paid for."""
     plan: Plan | None = None
     """How long the whole job is, where that is asked for."""
+    layout: tuple[tuple[str, str, str | int], ...] = ()
+    sequence: int | None = None
+    """Tokens of a sample, of a model with ``transformer``."""
+    """Fields of ``training`` that lay the model out, with the options that set them: (option, key, value)."""
 
 
 @dataclass(frozen=True)
@@ -117,8 +121,8 @@ def prepare(scenario: Scenario) -> Question:
     Raise SpecError with everything that is wrong, `Infeasible` where only the number of nodes or GPUs is to blame.
     """
     _contradictions(scenario)
-    for_hardware, for_workload = sorted_overrides(scenario)
-    machine = _grown(load_hardware(scenario.hardware, for_hardware), scenario)
+    _, for_workload = sorted_overrides(scenario)
+    machine = loaded_hardware(scenario)
     notes = _alias_notes(scenario, machine.spec)
     if (path := jobs_file(scenario.workload)) is not None:
         _one_for_all(scenario)
@@ -155,6 +159,12 @@ def prepare(scenario: Scenario) -> Question:
     return Question(machine.spec, [job], inputs, notes)
 
 
+def loaded_hardware(scenario: Scenario) -> Loaded[Hardware]:
+    """Return the hardware that *scenario* names, with its overrides and its number of nodes."""
+    for_hardware, _ = sorted_overrides(scenario)
+    return _grown(load_hardware(scenario.hardware, for_hardware), scenario)
+
+
 def _one_for_all(scenario: Scenario) -> None:
     """Refuse options that say for one job what a file of several says for each."""
     given = {
@@ -164,8 +174,10 @@ def _one_for_all(scenario: Scenario) -> None:
         "--global-batch": scenario.global_batch,
         "--precision": scenario.precision,
         "--stack": scenario.stack,
+        "--sequence": scenario.sequence,
         "--epochs": scenario.plan and scenario.plan.epochs,
         "--hours": scenario.plan and scenario.plan.time and scenario.plan.time / 3600,
+        "--tokens": scenario.plan and scenario.plan.tokens,
     }
     for option, value in given.items():
         if value is not None:
@@ -225,7 +237,9 @@ def sorted_overrides(scenario: Scenario) -> tuple[list[Override], list[Override]
     of_hardware, of_workload = split_overrides(scenario.overrides)
     options = {"stack": scenario.stack, "precision": scenario.precision, "batch": scenario.batch}
     given = [Option(f"--{name}", f"training.{name}", value) for name, value in options.items() if value not in (None, "max")]
-    return list(of_hardware), [*given, *of_workload]
+    given += [Option("--sequence", "model.sequence", scenario.sequence)] if scenario.sequence is not None else []
+    laid = [Option(option, f"training.{key}", value) for option, key, value in scenario.layout]
+    return list(of_hardware), [*given, *laid, *of_workload]
 
 
 def split_overrides(texts: Iterable[str]) -> tuple[list[str], list[str]]:

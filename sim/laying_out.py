@@ -1,0 +1,84 @@
+"""How are runs with a layout printed? One run or a table of several, as text, JSON, CSV, page and trace."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+
+from sim.spec.yaml import SpecError
+from sim.study.scenario import Infeasible, Scenario
+from sim.terminal import json_text, print_json, talk
+
+
+def show_layouts(
+    scenario: Scenario,
+    nodes: Sequence[int],
+    gpus: Sequence[int],
+    shown: tuple[bool, bool, bool],
+    output: Path | None,
+    html: Path | None,
+    trace: Path | None,
+) -> None:
+    """Simulate *scenario* at each number of *nodes* or *gpus* and print the outcome."""
+    from sim.report.document import infeasible_document
+    from sim.report.figures import figures_csv
+    from sim.report.files import write_file, write_files
+    from sim.report.layout import layout_document, layout_scaling_text, layout_text
+    from sim.study.layout import LayoutAnswer, layout_answer, scaled
+
+    as_json, as_csv, verbose = shown
+    scenarios = scaled(scenario, nodes, gpus)
+    if trace is not None and len(scenarios) > 1:
+        raise SpecError("--trace: a trace shows one run; write one number of nodes or GPUs")
+    found: list[LayoutAnswer] = []
+    documents = []
+    for number, each in enumerate(scenarios):
+        talk.progress(f"run {number + 1} of {len(scenarios)}" if len(scenarios) > 1 else "")
+        try:
+            found.append(layout_answer(each))
+            documents.append(layout_document(found[-1]))
+        except Infeasible as error:
+            if len(scenarios) == 1:
+                raise
+            documents.append(infeasible_document(each.hardware, each.workload, error.nodes, error.gpus, str(error), error.brief))
+    talk.progress("")
+    one = len(scenarios) == 1
+    whole = documents[0] if one else {"schema": 1, "runs": documents}
+    text = layout_text(found[0].run, documents[0], verbose) if one else layout_scaling_text(documents)
+    table = figures_csv([_flat(document) for document in documents])
+    if html is not None or output is not None:
+        from sim.report.page.layout import layout_page
+
+        page = layout_page(found[0].run if one else None, whole)
+        if html is not None:
+            write_file(html, page)
+            talk(f"wrote {html}")
+        if output is not None:
+            files: dict[str, str | bytes] = {"run.json": json_text(whole), "report.txt": text + "\n", "report.html": page, "run.csv": table}
+            write_files(output, files)
+            talk(f"wrote {', '.join(str(output / name) for name in files)}")
+    if trace is not None:
+        from sim.report.layout_trace import write_layout_trace
+
+        talk(f"wrote {write_layout_trace(found[0].run, trace)}")
+    if as_json:
+        print_json(whole)
+    else:
+        typer.echo(table.rstrip("\n") if as_csv else text)
+    if not found:
+        raise typer.Exit(1)
+
+
+def _flat(document: dict[str, object]) -> dict[str, object]:
+    """Return the figures of *document* in one row: nested blocks by dotted key, lists and texts left out."""
+    row: dict[str, object] = {}
+    for key, value in document.items():
+        if key in ("inputs", "inputs_sha256", "assumptions", "warnings", "memory_by_stage", "first_epoch", "price"):
+            continue
+        if isinstance(value, dict):
+            row |= {f"{key}.{name}": inner for name, inner in value.items()}
+        else:
+            row[key] = value
+    return row

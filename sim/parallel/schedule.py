@@ -1,0 +1,270 @@
+"""In which order does each rank of a pipeline run its chunks? Six schedules, and whether a set of them can end.
+
+Orders equal what torch.distributed.pipelining (2.13) runs. ``gpipe`` (Huang et al. 2019), ``1f1b`` and ``interleaved_1f1b`` (Narayanan et
+al. 2021, arXiv 2104.04473), ``zb_h1`` and ``zbv`` (Qi et al. 2024, arXiv 2401.10241; ``zb_h1`` is torch's ScheduleInterleavedZeroBubble
+with one chunk), ``dualpipev`` (github.com/deepseek-ai/DualPipe; a pair that it overlaps is F, then B).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Final, Literal, NamedTuple
+
+from sim.spec.parallel import SPLIT_STAGES, Schedule
+from sim.spec.yaml import SpecError
+
+Kind = Literal["F", "B", "I", "W"]
+_WORDS: Final[dict[Kind, str]] = {"F": "forward", "B": "backward", "I": "input gradient", "W": "weight gradient"}
+
+
+class Action(NamedTuple):
+    """One pass of one micro-batch: forward, backward, or its halves (gradient of the input, gradient of the weights)."""
+
+    kind: Kind
+    chunk: int
+    """Local index of the chunk on its rank, in the order of the model."""
+    micro_batch: int
+
+
+def actions(schedule: Schedule, stages: int, chunks: int, micro_batches: int, stage: int) -> tuple[Action, ...]:
+    """Return what the rank of *stage* runs in one step, in order; raise SpecError for what `check` refuses."""
+    check(schedule, stages, chunks, micro_batches)
+    if not 0 <= stage < stages:
+        raise ValueError(f"stage {stage} of a pipeline of {stages}")
+    if schedule == "zbv":
+        return _zbv(stages, micro_batches, stage)
+    if schedule == "dualpipev":
+        return _dualpipev(stages, micro_batches, stage)
+    hops, group = stages - 1 - stage, _group(stages, micro_batches)
+    warm_up = {
+        "gpipe": micro_batches,
+        "1f1b": hops,
+        "interleaved_1f1b": (chunks - 1) * group + 2 * hops,
+        "zb_h1": hops,
+    }[schedule]
+    return tuple(_looped(chunks, micro_batches, group, warm_up, stage if schedule == "zb_h1" else None))
+
+
+def position(schedule: Schedule, stages: int, stage: int, chunk: int) -> int:
+    """Return which chunk of the model, counted from its input, a local *chunk* is: looped round the stages, or there and back (V)."""
+    if schedule in SPLIT_STAGES and chunk == 1:
+        return 2 * stages - 1 - stage
+    return chunk * stages + stage
+
+
+def holder(schedule: Schedule, stages: int, chunks: int, global_chunk: int) -> tuple[int, int]:
+    """Return the (stage, local chunk) that holds *global_chunk*: the inverse of `position`."""
+    if not 0 <= global_chunk < stages * chunks:
+        raise ValueError(f"chunk {global_chunk} of a model of {stages * chunks}")
+    chunk, place = divmod(global_chunk, stages)
+    return (stages - 1 - place if schedule in SPLIT_STAGES and chunk == 1 else place), chunk
+
+
+def check(schedule: Schedule, stages: int, chunks: int, micro_batches: int) -> None:
+    """Raise SpecError with one sentence where *schedule* cannot run so many micro-batches on such a pipeline."""
+    if min(stages, chunks, micro_batches) < 1:
+        raise SpecError(f"a pipeline of {stages} stages, {chunks} chunks each, with {micro_batches} micro-batches; write 1 or more of each")
+    if schedule in SPLIT_STAGES and chunks != 2:
+        advice = "write virtual_stages: 2" if stages > 1 else "write pipeline: 2 or more, or schedule: 1f1b"
+        raise SpecError(f"schedule {schedule} has 2 chunks on each stage, not {chunks}; {advice}")
+    if schedule in ("gpipe", "1f1b", "zb_h1") and chunks > 1:
+        raise SpecError(
+            f"schedule {schedule} has 1 chunk on each stage, not {chunks}; write virtual_stages: 1, or schedule: interleaved_1f1b"
+        )
+    if schedule == "dualpipev" and micro_batches < 2 * stages:
+        raise SpecError(
+            f"schedule dualpipev on {stages} stages needs at least {2 * stages} micro-batches, not {micro_batches}; "
+            f"write micro_batches: {2 * stages}, or schedule: zbv"
+        )
+    if schedule == "interleaved_1f1b" and not _divides(stages, micro_batches):
+        raise SpecError(
+            f"schedule interleaved_1f1b on {stages} stages cannot run {micro_batches} micro-batches in equal groups of {stages} or more; "
+            f"write micro_batches: {_nearest(stages, micro_batches)}"
+        )
+
+
+def in_flight(program: Iterable[Action]) -> list[tuple[int, ...]]:
+    """Return, after each action, how many micro-batches each local chunk holds: forward is done, backward (of weights too) is not."""
+    program = tuple(program)
+    held = [0] * (1 + max((action.chunk for action in program), default=-1))
+    timeline = []
+    for action in program:
+        held[action.chunk] += {"F": 1, "B": -1, "I": 0, "W": -1}[action.kind]
+        timeline.append(tuple(held))
+    return timeline
+
+
+def deadlock(schedule: Schedule, programs: Sequence[Sequence[Action]]) -> list[str] | None:
+    """Return None where the *programs* of all stages end, else the cycle of waits in words, one wait a line.
+
+    Sends are buffered. A forward waits for that of the chunk before; a backward for its forward and for the backward of the chunk after.
+    """
+    chunks = 1 + max((action.chunk for action in chain(*programs)), default=0)
+    run = _Run(schedule, chunks, programs)
+    run.advance()
+    return run.cycle()
+
+
+def _group(stages: int, micro_batches: int) -> int:
+    """Return how many micro-batches pass one chunk before the next chunk begins: torch's rule, Megatron-LM's for multiples of *stages*."""
+    return micro_batches // max(1, micro_batches // stages)
+
+
+def _divides(stages: int, micro_batches: int) -> bool:
+    return micro_batches % _group(stages, micro_batches) == 0
+
+
+def _nearest(stages: int, micro_batches: int) -> str:
+    below = next(fewer for fewer in range(micro_batches - 1, 0, -1) if _divides(stages, fewer))
+    above = next(more for more in range(micro_batches + 1, micro_batches + stages + 1) if _divides(stages, more))
+    return f"{below} or {above}"
+
+
+def _looped(chunks: int, micro_batches: int, group: int, warm_up: int, lag: int | None) -> Iterator[Action]:
+    """Yield *warm_up* forwards, then a forward and a backward by turns, then the backwards that remain.
+
+    With *lag*, backwards are split and the gradient of the weights follows so many backwards later.
+    """
+    order = [(step // group % chunks, step // (group * chunks) * group + step % group) for step in range(chunks * micro_batches)]
+    forwards = [Action("F", chunk, micro_batch) for chunk, micro_batch in order]
+    yield from forwards[:warm_up]
+    for step, (chunk, micro_batch) in enumerate(order):
+        yield from forwards[warm_up + step : warm_up + step + 1]
+        yield Action("B" if lag is None else "I", chunks - 1 - chunk, micro_batch)
+        if lag is not None and step >= lag:
+            yield from _weights(order, chunks, step - lag, step - lag + 1)
+    if lag is not None:
+        yield from _weights(order, chunks, max(0, len(order) - lag), len(order))
+
+
+def _weights(order: Sequence[tuple[int, int]], chunks: int, begin: int, end: int) -> Iterator[Action]:
+    return (Action("W", chunks - 1 - chunk, micro_batch) for chunk, micro_batch in order[begin:end])
+
+
+def _zbv(stages: int, micro_batches: int, stage: int) -> tuple[Action, ...]:
+    """A pipeline too short for its micro-batches runs the order of 2 stages - 1 and leaves out those that do not exist."""
+    many, hops = max(2 * stages - 1, micro_batches), stages - 1 - stage
+    fed = many - (2 * stages - 1 - stage)
+    """Forwards of the first chunk that the warm-up leaves."""
+    steps = [
+        *["F0"] * (2 * hops + 1),
+        *["F1", "F0"] * stage,
+        *["F1", "I1", "W1"] * (hops + 1),
+        *["F0", "I0", "W0", "F1", "I1", "W1"] * fed,
+        *["I0", "W0", "F1", "I1", "W1"] * (many - stages - fed),
+        *["I0", "I1"] * stage,
+        *["I0", "W0"] * (hops + 1),
+        *["W1"] * stage,
+        *["W0"] * stage,
+    ]
+    return tuple(action for action in _numbered(steps) if action.micro_batch < micro_batches)
+
+
+def _dualpipev(stages: int, micro_batches: int, stage: int) -> tuple[Action, ...]:
+    hops, turns = stages - 1 - stage, stage + 1
+    steps = [
+        *["F0"] * (2 * hops),
+        *["F0", "F1"] * turns,
+        *["I1", "W", "F1"] * hops,
+        *["F0", "B1", "F1", "B0"] * (micro_batches - 2 * stages + turns),
+        *["B1", "F1", "B0"] * hops,
+        # of the last backwards on both chunks, the second half leaves its weights for the drain
+        *(f"{'B' if index < turns else 'I'}{1 - index % 2}" for index in range(2 * turns)),
+        *["W", "I0"] * hops,
+        *["W"] * turns,
+    ]
+    return tuple(_numbered(steps))
+
+
+def _numbered(steps: Iterable[str]) -> Iterator[Action]:
+    """Number the micro-batches of *steps* ("F0": forward of chunk 0), each kind upwards; W takes the oldest I that waits (of its chunk)."""
+    forwards: Counter[int] = Counter()
+    backwards: Counter[int] = Counter()
+    pending: list[Action] = []
+    for step in steps:
+        if step[0] == "W":
+            oldest = next(action for action in pending if step in ("W", f"W{action.chunk}"))
+            pending.remove(oldest)
+            yield oldest._replace(kind="W")
+            continue
+        kind: Kind = "F" if step[0] == "F" else "B" if step[0] == "B" else "I"
+        count, chunk = forwards if kind == "F" else backwards, int(step[1])
+        action = Action(kind, chunk, count[chunk])
+        count[chunk] += 1
+        if kind == "I":
+            pending.append(action)
+        yield action
+
+
+class _Token(NamedTuple):
+    """A pass of a chunk of the model. What B and I leave, a gradient of the input, is kept under B."""
+
+    kind: Kind
+    chunk: int
+    micro_batch: int
+
+    def __str__(self) -> str:
+        return f"{_WORDS[self.kind]} of chunk {self.chunk}, micro-batch {self.micro_batch}"
+
+
+class _Run:
+    """An untimed run of all stages: each advances until what its next action needs is missing."""
+
+    def __init__(self, schedule: Schedule, chunks: int, programs: Sequence[Sequence[Action]]) -> None:
+        self.schedule: Schedule = schedule
+        self.chunks = chunks
+        self.programs = programs
+        self.places = [0] * len(programs)
+        self.done: set[_Token] = set()
+
+    def advance(self) -> None:
+        """Run every stage as far as it goes."""
+        moved = True
+        while moved:
+            moved = any([self._run(stage) for stage in range(len(self.programs))])
+
+    def _run(self, stage: int) -> bool:
+        begin = self.places[stage]
+        for action in self.programs[stage][begin:]:
+            if self._missing(stage, action) is not None:
+                break
+            self.done.add(self._left(stage, action))
+            self.places[stage] += 1
+        return self.places[stage] > begin
+
+    def _token(self, stage: int, action: Action) -> _Token:
+        return _Token(action.kind, position(self.schedule, len(self.programs), stage, action.chunk), action.micro_batch)
+
+    def _left(self, stage: int, action: Action) -> _Token:
+        token = self._token(stage, action)
+        return token._replace(kind="B") if token.kind == "I" else token
+
+    def _missing(self, stage: int, action: Action) -> _Token | None:
+        """Return the first thing that *action* needs and nobody has run yet."""
+        token = self._token(stage, action)
+        if action.kind == "F":
+            needs = [token._replace(chunk=token.chunk - 1)] if token.chunk > 0 else []
+        elif action.kind == "W":
+            needs = [token._replace(kind="B")]
+        else:
+            last = token.chunk == len(self.programs) * self.chunks - 1
+            needs = [token._replace(kind="F"), *([] if last else [token._replace(kind="B", chunk=token.chunk + 1)])]
+        return next((need for need in needs if need not in self.done), None)
+
+    def cycle(self) -> list[str] | None:
+        """Follow waits from the first stage that cannot go on until a stage recurs, or nobody will run what is missing."""
+        stage = next((stage for stage, program in enumerate(self.programs) if self.places[stage] < len(program)), None)
+        waits: dict[int, str] = {}
+        while stage is not None and stage not in waits:
+            action = self.programs[stage][self.places[stage]]
+            need = self._missing(stage, action)
+            assert need is not None
+            owner, _ = holder(self.schedule, len(self.programs), self.chunks, need.chunk)
+            line = f"stage {stage} waits at {self._token(stage, action)} for the {need}"
+            if need not in (self._left(owner, other) for other in self.programs[owner]):
+                return [f"{line}, which stage {owner} does not run"]
+            waits[stage] = f"{line}, which stage {owner} runs later"
+            stage = owner
+        return list(waits.values())[list(waits).index(stage) :] if stage is not None else None

@@ -1,0 +1,276 @@
+"""What does a run with a layout say? Its JSON document, its text, and the verdict: which axis waits, and for what."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sim import __version__
+from sim.analysis.cost import Market, job_price
+from sim.events import LAYOUT_STALLS, Cause
+from sim.mesh import LayoutRun
+from sim.parallel.split import Unit
+from sim.report.inputs import values_of
+from sim.report.prices import dated, source_of
+from sim.report.style import MEANINGS
+from sim.report.table import BAR, bar
+from sim.simulate import steps_per_epoch
+from sim.study.layout import LayoutAnswer
+from sim.training.layouts.times import recomputed
+from sim.units import show
+
+SCHEMA = 1
+NOTEWORTHY = 0.02
+"""Share of the step below which a wait is not worth a sentence."""
+LAYOUT_MEANINGS: Mapping[Cause, str] = MEANINGS | {
+    Cause.COMPUTE: "GPU kernels and optimizer",
+    Cause.INTERCONNECT: "messages inside the node",
+    Cause.NETWORK: "messages between nodes",
+}
+"""What a rank of a layout does, or waits for, meanwhile."""
+_AXES = {
+    "data": "data-parallel gradient reduction",
+    "shard": "gathering and scattering shards",
+    "tensor": "tensor-parallel messages",
+    "pipeline": "the pipeline",
+    "context": "context-parallel messages",
+    "expert": "expert dispatch and combine",
+}
+
+
+def layout_document(answer: LayoutAnswer) -> dict[str, Any]:
+    """Return the document of one run with a layout: keys of a data-parallel run, and those that only layouts have."""
+    run, workload = answer.run, answer.run.workload
+    training, mesh = workload.training, run.mesh
+    tokens = _tokens(run)
+    price = _price(run, answer.market)
+    steps = steps_per_epoch(workload, run.replicas)
+    epoch = steps * run.step_time
+    stalls = {cause.value: run.stalls[cause] for cause in LAYOUT_STALLS}
+    fullest = max(run.memory, key=lambda stage: stage.total)
+    cost = None if price is None else price * epoch
+    own = run.hardware.groups[0].price
+    return {
+        "schema": SCHEMA,
+        "hardware": run.hardware.name,
+        "workload": workload.name,
+        "stack": training.stack.name,
+        "nodes": run.nodes,
+        "gpus": run.gpus,
+        "batch_per_gpu": training.batch,
+        "precision": training.precision,
+        "parallel": {**_layout_values(run), "data": mesh.data},
+        "replicas": run.replicas,
+        "micro_batches": run.layout.micro_batches,
+        "global_batch": run.global_batch,
+        "activation_checkpointing": training.activation_checkpointing,
+        "step_time_s": run.step_time,
+        "throughput_samples_per_s": run.throughput,
+        "tokens_per_s": None if tokens is None else tokens / run.step_time,
+        "tokens_per_s_per_gpu": None if tokens is None else tokens / run.step_time / run.gpus,
+        "model_flops_utilization": run.model_flops_utilization,
+        "hardware_flops_utilization": _hardware_utilization(run),
+        "epoch_time_s": epoch,
+        "cost_per_epoch_usd": cost,
+        "cost_per_token_usd": None if price is None or not tokens else price * run.step_time / tokens,
+        "price": {
+            "market": answer.market,
+            "usd_per_h": None if price is None else 3600 * price,
+            "date": None if own is None else dated(own, answer.market),
+            "region": (own.region or None) if own else None,
+            "source": None if own is None else source_of(own, answer.market),
+        },
+        "stalls_s": stalls,
+        "exposed_by_group_s": dict(run.exposed),
+        "first_epoch": {"step_time_s": run.step_time, "epoch_time_s": epoch, "stalls_s": stalls, "cost_usd": cost},
+        "gpu_memory_bytes": fullest.by_use(),
+        "memory_by_stage": [
+            {"stage": stage.stage, "peak_bytes": stage.allocated, **stage.by_use(), "verdict": stage.verdict(run.node.gpu)}
+            for stage in run.memory
+        ],
+        "memory_verdict": run.memory_verdict,
+        "verdict": verdict(run),
+        "expected_error": None,
+        "whole_job": None,
+        "collective": None,
+        "step_time_half_width_s": None,
+        "assumptions": _assumptions(run),
+        "warnings": list(answer.warnings),
+        "seed": 0,
+        "version": __version__,
+        "inputs_sha256": dict(answer.inputs),
+        "inputs": values_of(run.hardware, workload),
+    }
+
+
+def _layout_values(run: LayoutRun) -> dict[str, Any]:
+    own = run.mesh.parallel
+    values = own.model_dump(mode="json")
+    return {**values, "sequence": own.sequence_parallel, "schedule": run.layout.schedule if own.pipeline > 1 else None}
+
+
+def _tokens(run: LayoutRun) -> float | None:
+    """Return the tokens of one step; None for models that have no sequence."""
+    sequence = getattr(run.workload.model, "sequence", None)
+    return None if sequence is None else float(sequence) * run.global_batch
+
+
+def _price(run: LayoutRun, market: Market) -> float | None:
+    """Return USD/s of all nodes."""
+    each = {node: run.mesh.gpus_per_node for node in range(run.nodes)}
+    return job_price(run.hardware, each, each, market)
+
+
+def _hardware_utilization(run: LayoutRun) -> float | None:
+    """Return the utilization with what checkpointing computes again."""
+    if run.model_flops_utilization is None:
+        return None
+    model = run.workload.model
+    units = [Unit(unit.name, unit.kind, unit.pieces, unit.content) for unit in run.layout.units]
+    share = sum(sum(piece.layer.forward for piece in recomputed(run.workload.training.activation_checkpointing, unit)) for unit in units)
+    done = sum(sum(piece.layer.forward + piece.layer.backward for piece in unit.pieces) for unit in units)
+    return run.model_flops_utilization * (1.0 + share / done) if done and model.layers else run.model_flops_utilization
+
+
+def waits(run: LayoutRun) -> list[tuple[Cause, str, float]]:
+    """Return what ranks wait for, mean over ranks, longest first: (cause, resource, seconds of a step)."""
+    sums: dict[tuple[Cause, str], float] = defaultdict(float)
+    for stage in run.played.stages:
+        for (cause, resource), seconds in stage.resources.items():
+            sums[cause, resource] += seconds / run.mesh.stages
+    return sorted(((cause, resource, seconds) for (cause, resource), seconds in sums.items()), key=lambda row: -row[2])
+
+
+def verdict(run: LayoutRun) -> str:
+    """Return in one or two sentences where the step goes: compute, and the largest wait with its axis and link."""
+    step = run.step_time
+    busy = run.stalls[Cause.COMPUTE] / step
+    longest = next(((cause, resource, seconds) for cause, resource, seconds in waits(run) if cause != Cause.COMPUTE), None)
+    if longest is None or longest[2] < NOTEWORTHY * step:
+        return f"Compute-bound: GPUs are busy {100 * busy:.0f}% of each step."
+    cause, resource, seconds = longest
+    if cause == Cause.PIPELINE:
+        return f"GPUs are busy {100 * busy:.0f}% of each step. {_bubble(run, seconds)}"
+    return f"GPUs are busy {100 * busy:.0f}% of each step; the longest wait is {100 * seconds / step:.0f}%, for {resource}."
+
+
+def _bubble(run: LayoutRun, seconds: float) -> str:
+    stages, each = run.mesh.stages, run.layout.micro_batches * run.mesh.parallel.chunks
+    slots = stages - 1 + each
+    return (
+        f"The pipeline bubble takes {100 * seconds / run.step_time:.0f}% ({stages - 1} of {slots} slots with {stages} stages and "
+        f"{run.layout.micro_batches} micro-batches); more micro-batches or virtual stages shrink it."
+    )
+
+
+def _assumptions(run: LayoutRun) -> list[str]:
+    training = run.workload.training
+    found = [
+        f"software stack {training.stack.name}, {training.precision}, activation checkpointing {training.activation_checkpointing}",
+        "samples are read ahead: loading is not simulated in layouts",
+        "model FLOPS utilization counts causal attention by half, recomputation not at all, against the dense 16-bit peak",
+    ]
+    if run.mesh.parallel.expert > 1 and run.mesh.parallel.expert_imbalance == 1.0:
+        found.append("tokens are spread evenly over experts (--set training.parallel.expert_imbalance=1.2)")
+    return found
+
+
+def layout_name(document: Mapping[str, Any]) -> str:
+    """Return a layout in a few words, such as ``tensor 8, pipeline 4 (1f1b), data 2 (parameters sharded)``."""
+    own = document["parallel"]
+    parts = []
+    if own["tensor"] > 1:
+        parts.append(f"tensor {own['tensor']}{' + sequence' if own['sequence'] else ''}")
+    if own["context"] > 1:
+        parts.append(f"context {own['context']}")
+    if own["pipeline"] > 1:
+        virtual = f" x {own['virtual_stages']}" if own["virtual_stages"] > 1 else ""
+        parts.append(f"pipeline {own['pipeline']}{virtual} ({own['schedule']})")
+    if own["expert"] > 1:
+        parts.append(f"expert {own['expert']}")
+    sharding = {"none": "", "optimizer": " (optimizer sharded)", "gradients": " (gradients sharded)", "parameters": " (fully sharded)"}
+    parts.append(f"data {own['data']}{sharding[own['shard']]}")
+    if own["replicate"] > 1:
+        parts.append(f"{own['replicate']} replicas")
+    return ", ".join(parts)
+
+
+def layout_text(run: LayoutRun, document: Mapping[str, Any], verbose: bool = False) -> str:
+    """Return what a person reads in a terminal; *verbose* adds every resource that was waited for."""
+    gpu, step = run.node.gpu, document["step_time_s"]
+    nodes = f"{document['nodes']} node{'s' * (document['nodes'] > 1)}"
+    lines = [
+        f"{document['workload']} on {document['hardware']}: {document['gpus']} x {gpu.name}, {nodes}, {document['precision']}, "
+        f"{document['stack']}",
+        f"  layout: {layout_name(document)}; micro-batch {document['batch_per_gpu']}, {document['micro_batches']} of them, "
+        f"global batch {document['global_batch']}",
+        "",
+        f"  step {show(step, 'time')}   {_rates(document)}",
+        "",
+    ]
+    for cause in LAYOUT_STALLS:
+        seconds = document["stalls_s"][cause.value]
+        if seconds > 1e-12:
+            share = f"{show(seconds, 'time'):>10} {100 * seconds / step:5.1f}%"
+            lines.append(f"  {cause.value:12} {share}  {bar(seconds / step):{BAR}}  {LAYOUT_MEANINGS[cause]}")
+    lines += ["", f"  {document['verdict']}"]
+    exposed = [(name, seconds) for name, seconds in document["exposed_by_group_s"].items() if seconds > 1e-9]
+    if exposed:
+        shown = ", ".join(f"{_AXES[name]} {show(seconds, 'time')}" for name, seconds in sorted(exposed, key=lambda row: -row[1]))
+        lines.append(f"  Exposed: {shown}")
+    lines += ["", *_memory_lines(document, gpu.memory)]
+    if document["cost_per_token_usd"] is not None:
+        lines.append(f"  cost: {1e6 * document['cost_per_token_usd']:.3g} USD per million tokens")
+    lines.append("  expected error: unknown, since no run like it was scored")
+    if verbose:
+        lines += ["", "  waited for, in a step:"]
+        lines += [f"    {show(seconds, 'time'):>10}  {cause.value:12}  {resource}" for cause, resource, seconds in waits(run)]
+    lines += ["", "  Assumed:", *(f"    - {text}" for text in document["assumptions"])]
+    if document["warnings"]:
+        lines += ["  Warnings:", *(f"    - {text}" for text in document["warnings"])]
+    return "\n".join(lines)
+
+
+def _rates(document: Mapping[str, Any]) -> str:
+    if document["tokens_per_s"] is None:
+        return f"{document['throughput_samples_per_s']:,.0f} samples/s"
+    parts = [f"{document['tokens_per_s']:,.0f} tokens/s", f"{document['tokens_per_s_per_gpu']:,.0f} tokens/s/GPU"]
+    if document["model_flops_utilization"] is not None:
+        parts.append(f"MFU {100 * document['model_flops_utilization']:.1f}%")
+    if (document["hardware_flops_utilization"] or 0.0) > 1.01 * (document["model_flops_utilization"] or 0.0):
+        parts.append(f"HFU {100 * document['hardware_flops_utilization']:.1f}%")
+    return "   ".join(parts)
+
+
+def _memory_lines(document: Mapping[str, Any], memory: float) -> list[str]:
+    stages = document["memory_by_stage"]
+    words = {"fits": "fits", "thrashes": "nearly full", "does_not_fit": "does not fit"}
+    lines = [f"  GPU memory of {memory / 2**30:.0f} GiB: {words[document['memory_verdict']]}"]
+    many = len(stages) > 6
+    for stage in [*stages[:3], *stages[-2:]] if many else stages:
+        uses = ", ".join(
+            f"{name.replace('_', ' ')} {stage[name] / 2**30:.1f}"
+            for name in ("weights", "gradients", "optimizer_state", "activations", "gathered")
+            if stage[name] > 0.05 * 2**30
+        )
+        name = f"stage {stage['stage']:<3}" if len(stages) > 1 else "each GPU "
+        lines.append(f"    {name} {stage['total'] / 2**30:6.1f} GiB  ({uses})")
+    return lines
+
+
+def layout_scaling_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return a table of runs with other numbers of nodes; a row that cannot run says why."""
+    lines = [f"{'nodes':>6} {'GPUs':>6} {'step':>10} {'tokens/s':>14} {'per GPU':>10} {'MFU':>7}  largest wait"]
+    for row in rows:
+        if "infeasible" in row:
+            lines.append(f"{row['nodes']:>6} {row['gpus']:>6}  {row['infeasible_briefly']}")
+            continue
+        wait = max((name for name in row["stalls_s"] if name != "compute"), key=lambda name: row["stalls_s"][name])
+        total = row["tokens_per_s"] or row["throughput_samples_per_s"]
+        used = row["model_flops_utilization"]
+        lines.append(
+            f"{row['nodes']:>6} {row['gpus']:>6} {show(row['step_time_s'], 'time'):>10} {total:>14,.0f} {total / row['gpus']:>10,.0f} "
+            f"{'-' if used is None else f'{100 * used:.1f}%':>7}  {wait} {100 * row['stalls_s'][wait] / row['step_time_s']:.0f}%"
+        )
+    return "\n".join(lines)

@@ -1,0 +1,149 @@
+"""How does a run with a layout look as a page? Where a step goes, stages against time, memory of each stage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from sim.events import LAYOUT_STALLS, Cause, Work
+from sim.mesh import LayoutRun
+from sim.report.layout import LAYOUT_MEANINGS, layout_name
+from sim.report.page.bars import Piece, bar, named_bars, swatch
+from sim.report.page.basis import basis
+from sim.report.page.chart import Point, axis, chart, linear_axis
+from sim.report.page.colours import USES, fill
+from sim.report.page.frame import Part, outcome, page
+from sim.report.page.markup import Child, Figures, Html, joined, noted, section, table, tag, tiles
+from sim.report.page.timeline import Span
+from sim.report.page.words import as_memory, as_number, as_percent, as_time, counted
+from sim.units import show
+
+MOST_STAGES: Final = 32
+"""Stages that have a lane of their own."""
+_SHADES: Final = {"forward": "#77aadd", "backward": "#4477aa", "backward of inputs": "#4477aa", "backward of weights": "#225588"}
+_SHOWN_USES: Final = ("weights", "gradients", "optimizer_state", "activations", "gathered", "workspace", "communication_buffers", "context")
+
+
+def layout_page(run: LayoutRun | None, document: Mapping[str, Any]) -> str:
+    """Return the page of one *run* whose JSON is *document*, or of a scaling table (no single run)."""
+    if run is None:
+        return _scaling_page(document)
+    figures = Figures(document, "run")
+    machine = f"{document['gpus']} x {run.node.gpu.name} on {counted(document['nodes'], 'node')}"
+    hero = outcome(
+        f"{document['workload']} on {document['hardware']}",
+        document["verdict"],
+        f"{machine}; {layout_name(document)}; {document['precision']}, {document['stack']}",
+        _tiles(figures),
+        noted("Warnings", document["warnings"]),
+    )
+    parts = [_time(figures), _stages(run), _memory(figures, run.node.gpu.memory), *basis(figures)]
+    return page(f"{document['workload']} on {document['hardware']}", "run", hero, parts, {"run": document})
+
+
+def _tiles(figures: Figures) -> Html:
+    rows: list[tuple[str, Child, Child]] = [("Step", figures.shown("step_time_s", as_time), None)]
+    if figures.value("tokens_per_s") is not None:
+        each = joined(figures.shown("tokens_per_s_per_gpu", as_number), " per GPU")
+        rows.append(("Tokens per second", figures.shown("tokens_per_s", as_number), each))
+    else:
+        rows.append(("Samples per second", figures.shown("throughput_samples_per_s", as_number), None))
+    if figures.value("model_flops_utilization") is not None:
+        rows.append(("Model FLOPS utilization", figures.shown("model_flops_utilization", as_percent), "of the dense 16-bit peak"))
+    rows.append(("GPU memory", figures.shown("gpu_memory_bytes/total", as_memory), figures.value("memory_verdict").replace("_", " ")))
+    rows.append(("Global batch", figures.shown("global_batch", as_number), f"{figures.value('micro_batches')} micro-batches"))
+    return tiles(rows)
+
+
+def _time(figures: Figures) -> Part:
+    causes = [cause for cause in LAYOUT_STALLS if figures.value(f"stalls_s/{cause.value}") > 0]
+    pieces = [Piece(f"stalls_s/{cause.value}", cause.value, cause.value, LAYOUT_MEANINGS[cause]) for cause in causes]
+    step = figures.shown("step_time_s", as_time)
+    drawn = named_bars([("step", bar(figures, pieces, "step_time_s", figures.value("step_time_s")), step)], "Step")
+    key = tag("ul", *(tag("li", swatch(cause.value), cause.value) for cause in causes), class_="key")
+    rows: list[list[Child]] = []
+    for cause in causes:
+        place = f"stalls_s/{cause.value}"
+        rows.append([cause.value, figures.shown(place, as_time), figures.share(place, "step_time_s"), LAYOUT_MEANINGS[cause]])
+    head = [("cause", False), ("time", True), ("share", True), ("meaning", False)]
+    return Part("time", "Where the time goes", section("time", "Where the time goes", drawn, key, table(head, rows)))
+
+
+def _stages(run: LayoutRun) -> Part:
+    """Return a lane for each stage: forward, backward and optimizer against time, waits in between."""
+    stages = run.played.stages
+    begin, end = min(stage.begin for stage in stages), max(stage.end for stage in stages)
+    span = Span(begin, end, [end])
+    shown = range(min(len(stages), MOST_STAGES))
+    names = [tag("div", f"stage {stage}" if len(stages) > 1 else "each rank", class_="lane-name") for stage in shown]
+    lanes = [tag("div", *_lane(run, stage, span), class_="lane") for stage in shown]
+    head = tag("div", tag("div", class_="axis"), *names, class_="lane-names")
+    canvas = tag(
+        "div", tag("div", class_="axis", aria_hidden="true"), *lanes, class_="canvas marks", data_span=repr(end - begin), tabindex="0",
+        role="group", aria_label="Stages against time",
+    )  # fmt: skip
+    figure = tag("figure", tag("div", head, tag("div", canvas, class_="scroller"), class_="lanes"), class_="timeline")
+    shades = (tag("li", tag("i", class_="swatch", style=f"background:{_SHADES[name]}"), name) for name in ("forward", "backward"))
+    key = tag("ul", *shades, class_="key")
+    lead = f"One step of {as_time(end - begin)}: light blue is forward, dark blue backward; colored gaps are waits by cause."
+    return Part("stages", "Stages against time", section("stages", "Stages against time", figure, key, lead=lead))
+
+
+def _lane(run: LayoutRun, stage: int, span: Span) -> list[Html]:
+    marks = []
+    for work in run.played.log.work:
+        if work.rank == stage and work.stream == "gpu" and work.t1 > span.start and work.t0 < span.end:
+            marks.append(_work(work, span))
+    for wait in run.played.log.waits:
+        if wait.rank == stage and wait.cause != Cause.COMPUTE and wait.t1 > span.start and wait.t0 < span.end:
+            says = f"waits: {wait.resource}\n{as_time(wait.t1 - wait.t0)}"
+            style = f"{span.place(wait.t0, wait.t1)};{fill(wait.cause.value)};opacity:0.55"
+            marks.append(tag("div", class_="mark", style=style, data_tip=says))
+    return marks
+
+
+def _work(work: Work, span: Span) -> Html:
+    number = f"\nmicro-batch {work.ident}" if work.ident >= 0 else ""
+    says = f"{work.name}{number}\n{as_time(work.t1 - work.t0)}"
+    return tag("div", class_="mark", style=f"{span.place(work.t0, work.t1)};background:{_SHADES.get(work.name, '#99aa77')}", data_tip=says)
+
+
+def _memory(figures: Figures, memory: float) -> Part:
+    stages: Sequence[Mapping[str, Any]] = figures.value("memory_by_stage")
+    rows = []
+    for place, stage in enumerate(stages[:MOST_STAGES]):
+        own = figures.inside(f"memory_by_stage/{place}")
+        pieces = [Piece(use, use, use.replace("_", " "), show(stage[use], "size")) for use in _SHOWN_USES]
+        name = f"stage {stage['stage']}" if len(stages) > 1 else "each GPU"
+        rows.append((name, bar(own, pieces, "total", max(memory, stage["total"])), own.shown("total", as_memory)))
+    key = tag("ul", *(tag("li", swatch(use), use.replace("_", " ")) for use in _SHOWN_USES if use in USES), class_="key")
+    lead = f"At the fullest moment of a step; a full bar is the GPU's {as_memory(memory)}."
+    return Part("memory", "GPU memory", section("memory", "GPU memory", named_bars(rows, "GPU memory by stage"), key, lead=lead))
+
+
+def _scaling_page(document: Mapping[str, Any]) -> str:
+    whole = Figures(document, "run")
+    ran = [place for place, row in enumerate(document["runs"]) if "infeasible" not in row]
+    sizes = [whole.inside(f"runs/{place}") for place in ran]
+    first = document["runs"][ran[0]] if ran else document["runs"][0]
+    key = "tokens_per_s" if ran and first["tokens_per_s"] is not None else "throughput_samples_per_s"
+    columns = {"gpus": as_number, "step_time_s": as_time, key: as_number, "model_flops_utilization": as_percent}
+    rows: list[list[Child]] = [[size.shown(name, write) for name, write in columns.items()] for size in sizes]
+    head = [("GPUs", True), ("step", True), (key.replace("_", " "), True), ("MFU", True)]
+    parts = [Part("table", "Table", section("table", "All runs", table(head, rows)))]
+    if len(sizes) > 1:
+        points = [_point(size, key) for size in sizes]
+        across = axis("GPUs", [size.value("gpus") for size in sizes], as_number)
+        up = linear_axis(key.replace("_", " "), [size.value(key) for size in sizes], as_number)
+        drawn = chart(points, across, up, "Throughput over GPUs")
+        parts.insert(0, Part("speed", "Throughput", section("speed", "Throughput", drawn)))
+    failed = [f"{row['gpus']} GPUs: {row['infeasible']}" for row in document["runs"] if "infeasible" in row]
+    verdict = f"{counted(len(sizes), 'layout')} simulated, {len(failed)} cannot run."
+    hero = outcome(f"{first['workload']} on {first['hardware']}", verdict, "", noted("Cannot run", failed))
+    return page(f"{first['workload']} on {first['hardware']}", "run", hero, parts, {"run": document})
+
+
+def _point(size: Figures, key: str) -> Point:
+    name = f"{size.value('gpus')} GPUs"
+    says = f"{name}\n{as_number(size.value(key))} {key.replace('_', ' ')}"
+    return Point(size.value("gpus"), size.value(key), name, says, (size.marked("gpus"), size.marked(key)), named=True)

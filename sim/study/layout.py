@@ -1,0 +1,171 @@
+"""How does a job with a layout run? A scenario in, a simulated step out; what does not fit is refused with what would.
+
+`layout_answer` is None for plain data parallelism, which `sim.study.scenario` answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from sim.analysis.cost import Market
+from sim.analysis.layout_memory import StageMemory
+from sim.check import check_run
+from sim.cluster.build import place
+from sim.mesh import LayoutRun, run_layout, worker_node
+from sim.spec.hardware import Gpu
+from sim.spec.library import Loaded, fingerprint, load_workload
+from sim.spec.workload import Workload
+from sim.spec.yaml import SpecError
+from sim.study.jobs_file import jobs_file
+from sim.study.scenario import Infeasible, Scenario, loaded_hardware, sorted_overrides
+from sim.units import show
+
+
+@dataclass(frozen=True)
+class LayoutAnswer:
+    """A simulated step of a layout, and the fingerprints (SHA-256) of what went in."""
+
+    run: LayoutRun
+    inputs: Mapping[str, str]
+    warnings: Sequence[str] = ()
+    market: Market = "on_demand"
+
+
+def has_layout(scenario: Scenario) -> bool:
+    """Tell whether *scenario* asks for more than plain data parallelism. Raise SpecError where its workload cannot be read."""
+    if jobs_file(scenario.workload) is not None:
+        return False
+    _, of_workload = sorted_overrides(scenario)
+    return not load_workload(scenario.workload, of_workload).spec.training.parallel.trivial
+
+
+def layout_answer(scenario: Scenario) -> LayoutAnswer:
+    """Load, check and simulate *scenario*. Raise SpecError with what is wrong, Infeasible where memory is short."""
+    machine = loaded_hardware(scenario)
+    _, of_workload = sorted_overrides(scenario)
+    loaded = load_workload(scenario.workload, of_workload)
+    check_run(machine, loaded)
+    if scenario.batch == "max":
+        raise SpecError("--batch max: is for plain data parallelism; give the samples of a micro-batch, for example --batch 1")
+    placement = place(machine.spec, scenario.gpus, scenario.placement)
+    each = {len(part.gpus) for part in placement}
+    if len(each) > 1:
+        raise SpecError(f"--placement {scenario.placement}: a layout needs nodes that lend equally many GPUs")
+    workload = _sized(loaded.spec, scenario, sum(len(part.gpus) for part in placement))
+    run = run_layout(machine.spec, workload, each.pop())
+    if run.memory_verdict == "does_not_fit":
+        raise Infeasible([shortage(run)], run.nodes, run.gpus, "does not fit into GPU memory")
+    return LayoutAnswer(run, _inputs(machine.sha256, loaded), tuple(_warnings(run)), scenario.market)
+
+
+def _inputs(hardware: str, loaded: Loaded[Workload]) -> dict[str, str]:
+    stack = fingerprint(loaded.document.value["training"]["stack"])
+    return {"hardware": hardware, "workload": loaded.sha256, "stack": stack, "records": fingerprint([])}
+
+
+def _sized(workload: Workload, scenario: Scenario, gpus: int) -> Workload:
+    """Return *workload* with as many micro-batches as the global batch needs. Raise SpecError where it does not divide."""
+    if scenario.global_batch is None:
+        return workload
+    training = workload.training
+    replicas = gpus // training.parallel.model_ranks
+    steps, rest = divmod(scenario.global_batch, max(1, replicas * training.batch))
+    if rest or not steps:
+        one = replicas * training.batch
+        raise SpecError(
+            f"--global-batch {scenario.global_batch}: {replicas} data-parallel ranks x {training.batch} samples do not divide it; "
+            f"{one * max(1, steps)} or {one * (steps + 1)} does"
+        )
+    return workload.model_copy(update={"training": training.model_copy(update={"gradient_accumulation_steps": steps})})
+
+
+def shortage(run: LayoutRun) -> str:
+    """Return what a layout needs more than its GPUs have, and what would help."""
+    gpu = run.node.gpu
+    fullest = max(run.memory, key=lambda stage: stage.total)
+    uses = {name: value for name, value in fullest.by_use().items() if name not in ("allocated", "reserved", "total")}
+    largest = sorted(uses, key=lambda name: -uses[name])[:2]
+    where = f"stage {fullest.stage}" if len(run.memory) > 1 else "each GPU"
+    named = " and ".join(f"{_gib(uses[name])} of {name.replace('_', ' ')}" for name in largest)
+    return (
+        f"{run.workload.name} does not fit: {where} needs {_gib(_needed(fullest))}, {gpu.name} has {_gib(gpu.memory)}; "
+        f"most is {named}; {_remedy(run, gpu)}"
+    )
+
+
+def _needed(stage: StageMemory) -> float:
+    return stage.reserved + stage.communication_buffers + stage.context
+
+
+def _gib(nbytes: float) -> str:
+    return f"{nbytes / 2**30:.1f} GiB"
+
+
+def _remedy(run: LayoutRun, gpu: Gpu) -> str:
+    """Return the first change of the layout that makes it fit, by simulation of memory alone."""
+    from sim.analysis.layout_memory import memory_by_stage
+    from sim.mesh import prepare
+
+    for text, workload in _changes(run.workload, run.node.gpu_count):
+        try:
+            layout = prepare(run.hardware, workload, run.mesh.gpus_per_node)
+        except SpecError:
+            continue
+        if all(stage.verdict(gpu) != "does_not_fit" for stage in memory_by_stage(layout, workload, gpu)):
+            return f"{text} would fit"
+    return "it needs more GPUs, or GPUs with more memory"
+
+
+def _changes(workload: Workload, gpus: int) -> list[tuple[str, Workload]]:
+    training = workload.training
+    found: list[tuple[str, Workload]] = []
+
+    def changed(text: str, **fields: object) -> None:
+        found.append((text, workload.model_copy(update={"training": training.model_copy(update=fields)})))
+
+    checkpoint = {"activation_checkpointing": "blocks"}
+    changed("--set training.activation_checkpointing=blocks", **checkpoint)
+    if training.batch > 1:
+        steps = training.gradient_accumulation_steps * training.batch
+        changed(f"--batch 1 --micro-batches {steps}", batch=1, gradient_accumulation_steps=steps)
+    sharded = training.parallel.model_copy(update={"shard": "parameters"})
+    changed("--shard parameters", parallel=sharded)
+    changed("--shard parameters --set training.activation_checkpointing=blocks", parallel=sharded, **checkpoint)
+    tensor = training.parallel.tensor * 2
+    while tensor <= gpus:
+        wider = sharded.model_copy(update={"tensor": tensor})
+        changed(f"--tp {tensor} --shard parameters --set training.activation_checkpointing=blocks", parallel=wider, **checkpoint)
+        tensor *= 2
+    return found
+
+
+def _warnings(run: LayoutRun) -> list[str]:
+    found = []
+    if run.memory_verdict == "thrashes":
+        fullest = max(run.memory, key=lambda stage: stage.allocated)
+        found.append(
+            f"GPU memory is nearly full ({_gib(fullest.allocated)} of {_gib(run.node.gpu.memory)}): the allocator frees and retries, and "
+            "steps may take several times longer; use a smaller micro-batch or activation checkpointing"
+        )
+    if run.workload.training.parallel.schedule in ("zb_h1", "zbv", "dualpipev"):
+        found.append(f"schedule {run.layout.schedule} is not validated: no measured run in the records uses it")
+    prep = _prep_bound(run)
+    if prep > run.step_time:
+        found.append(f"the loader is not simulated in layouts, but preparing a step's samples takes {show(prep, 'time')} of all CPU cores")
+    return found
+
+
+def _prep_bound(run: LayoutRun) -> float:
+    """Return the seconds that all cores of the nodes need to prepare one step's samples."""
+    host = run.node.host
+    cores = host.physical_cores * run.nodes
+    return run.global_batch * run.workload.dataset.prep / (cores * host.cpu.speed) if run.workload.input.loader != "synthetic" else 0.0
+
+
+def scaled(scenario: Scenario, nodes: Sequence[int], gpus: Sequence[int]) -> list[Scenario]:
+    """Return *scenario* at each number of nodes, or of GPUs."""
+    return [replace(scenario, nodes=count) for count in nodes] or [replace(scenario, gpus=count) for count in gpus] or [scenario]
+
+
+__all__ = ["LayoutAnswer", "has_layout", "layout_answer", "scaled", "shortage", "worker_node"]
