@@ -54,7 +54,7 @@ def sweep(
     stack: Stack = None,
     parallel: Layout = [],  # noqa: B006
     sets: Sets = [],  # noqa: B006
-    seed: Annotated[int, typer.Option(help="of the Sobol sequence and of every run")] = 0,
+    seed: Annotated[int, typer.Option(help="random seed of the Sobol sequence and of every run")] = 0,
     processes: Processes = None,
     cluster: Annotated[str | None, typer.Option(metavar="dask://HOST:PORT", help="compute on the workers of this dask scheduler")] = None,
     force: Annotated[bool, typer.Option("--force", help="replace an existing file, and what another sweep to it kept")] = False,
@@ -119,7 +119,7 @@ def share(
     jobs: Annotated[str, typer.Argument(metavar="JOBS", help="a file of several jobs, or its name in workloads/jobs/")],
     policy: Annotated[list[str], typer.Option(help="even, proportional or greedy, beside even; all without any")] = [],  # noqa: B006
     workers: Annotated[int | None, typer.Option(min=1, help="loader workers of a node; as many as it has cores by default")] = None,
-    nodes: Annotated[int | None, typer.Option(min=1, help="nodes of the only group")] = None,
+    nodes: Annotated[int | None, typer.Option(min=1, help="number of nodes (machines)")] = None,
     sets: Sets = [],  # noqa: B006
     as_json: Json = False,
     as_csv: Csv = False,

@@ -37,7 +37,7 @@ MEANINGS = [
     ("36 USD/h", "price", 0.01),
     ("300 W", "power", 300.0),
     ("0.45 s/GB", "time per byte", 0.45e-9),
-    ("84 %", "fraction", 0.84),
+    ("84%", "fraction", 0.84),
     ("0.84", "fraction", 0.84),
     (0.84, "fraction", 0.84),
     (1, "fraction", 1.0),
@@ -55,7 +55,7 @@ def test_a_quantity_means_its_definition(text: object, dimension: str, meaning: 
 
 def test_short_decimals_stay_what_they_are() -> None:
     assert units.parse("10 us", "time") == 1e-5
-    assert units.parse("84 %", "fraction") == 0.84
+    assert units.parse("84%", "fraction") == 0.84
     assert units.parse("0.3 ms", "time") == 0.0003
 
 
@@ -113,7 +113,7 @@ SHOWN = [
     (24.48 / 3600, "price", "24.5 USD/h"),
     (123456789.0, "rate", "123456789 /s"),
     (-3e9, "size", "-3 GB"),
-    (0.5, "fraction", "50 %"),
+    (0.5, "fraction", "50%"),
 ]
 
 

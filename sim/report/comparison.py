@@ -155,14 +155,14 @@ def _cells(row: dict[str, Any], of_job: Sequence[str]) -> list[str]:
         show(row["first_epoch_time_s"], "time"),
         *(_job_cells(row["whole_job"], of_job[0]) if of_job else ()),
         f"{row['gpu_memory_bytes'] / 2**30:.1f} GiB",
-        f"{100 * row['stalls_s']['compute'] / row['step_time_s']:.0f} %",
-        f"{worst} {100 * stalls[worst] / row['step_time_s']:.0f} %",
+        f"{100 * row['stalls_s']['compute'] / row['step_time_s']:.0f}%",
+        f"{worst} {100 * stalls[worst] / row['step_time_s']:.0f}%",
         _error(row["expected_error"]),
     ]
 
 
 def _error(known: Mapping[str, Any] | None) -> str:
-    return f"{100 * known['median']:.0f}-{100 * known['p90']:.0f} %" if known else "?"
+    return f"{100 * known['median']:.0f}-{100 * known['p90']:.0f}%" if known else "?"
 
 
 def too_close(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -175,9 +175,9 @@ def too_close(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         (least, best), (second, other) = sorted(known, key=lambda pair: pair[0])[:2]
         error = max((row["expected_error"] or {}).get("median", 0.0) for row in (best, other))
         if second / least - 1.0 < error:
-            apart = f"{100 * (second / least - 1):.1f} %"
+            apart = f"{100 * (second / least - 1):.1f}%"
             found.append(
-                f"{_at(best)} is only {apart} {what}er than {_at(other)}: less than such predictions are off by ({100 * error:.0f} %)."
+                f"{_at(best)} is only {apart} {what}er than {_at(other)}: less than such predictions are off by ({100 * error:.0f}%)."
             )
     return found
 

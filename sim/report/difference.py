@@ -252,12 +252,12 @@ def _job_sentence(times: Sequence[float | None], costs: Sequence[float | None]) 
     if time is None or then is None:
         return []
     how = "takes as long" if _agree(time, then) else f"is {_by(time, then)}"
-    money = "" if cost is None or later is None else f" and costs {abs(later - cost):.2f} USD {'more' if later > cost else 'less'}"
+    money = "" if cost is None or later is None else f" and costs ${abs(later - cost):,.2f} {'more' if later > cost else 'less'}"
     return [f"The whole job {how}{money}."]
 
 
 def _by(old: float, new: float) -> str:
-    return f"{show(abs(new - old), 'time')} {'longer' if new > old else 'shorter'} ({100 * (new / old - 1):+.1f} %)"
+    return f"{show(abs(new - old), 'time')} {'longer' if new > old else 'shorter'} ({100 * (new / old - 1):+.1f}%)"
 
 
 def _cost_sentence(pair: Sequence[float | None], same_time: bool) -> str:
@@ -265,8 +265,8 @@ def _cost_sentence(pair: Sequence[float | None], same_time: bool) -> str:
     if old is None or new is None:
         return f"What an epoch costs is known only {'before' if new is None else 'after'}."
     way = "more" if new > old else "less"
-    share = f" ({100 * (new / old - 1):+.1f} %)" if old else ""
-    return f"An epoch costs {abs(new - old):.2f} USD {way}{share}{', by the price alone' if same_time else ''}."
+    share = f" ({100 * (new / old - 1):+.1f}%)" if old else ""
+    return f"An epoch costs ${abs(new - old):,.2f} {way}{share}{', by the price alone' if same_time else ''}."
 
 
 def _causes(changes: Mapping[str, float]) -> str:

@@ -73,7 +73,7 @@ def _runs(process: str) -> bool:
 def file_due(path: Path | None) -> Path | None:
     """Return *path*, where a file can be written. Raise SpecError otherwise, before anything is computed for it."""
     if path is not None and path.is_dir():
-        raise SpecError(f"{path}: is a folder; a file is due here, such as {path / 'result.html'}")
+        raise SpecError(f"{path}: is a folder; expected a file, such as {path / 'result.html'}")
     if path is not None:
         _folder_of(path, path.parent)
     return path
@@ -82,7 +82,7 @@ def file_due(path: Path | None) -> Path | None:
 def folder_due(path: Path | None) -> Path | None:
     """Return *path*, a folder that files can be written into, or that can be made. Raise SpecError otherwise."""
     if path is not None and path.exists() and not path.is_dir():
-        raise SpecError(f"{path}: is a file; a folder is due here")
+        raise SpecError(f"{path}: is a file; expected a folder")
     if path is not None:
         _folder_of(path, next(parent for parent in (path, *path.absolute().parents) if parent.exists()))
     return path

@@ -104,14 +104,14 @@ def _paid(document: Mapping[str, Any], chosen: Mapping[str, Any] | None) -> list
 def _answer(document: dict[str, Any], chosen: dict[str, Any] | None) -> str:
     workload, budget = document["workload"], document["budget"]
     if chosen is None:
-        return f"No machine that can be rented is known to run {workload}."
-    taken = f"{show(chosen['total_time_s'], 'time')} and {chosen['total_cost_usd']:.2f} USD"
+        return f"No rentable machine in the catalogue can run {workload}."
+    taken = f"{show(chosen['total_time_s'], 'time')} and ${chosen['total_cost_usd']:,.2f}"
     length = f"{epochs_text(chosen['epochs'])} of {workload}"
     if document["best"]:
         return f"Rent {_named(chosen)}: {length} in {taken}."
-    limit = show(budget["time_s"], "time") if budget["time_s"] is not None else f"{budget['money_usd']:.2f} USD"
+    limit = show(budget["time_s"], "time") if budget["time_s"] is not None else f"${budget['money_usd']:,.2f}"
     over = chosen["total_time_s"] / budget["time_s"] if budget["time_s"] is not None else chosen["total_cost_usd"] / budget["money_usd"]
-    above = f"{over:.1f} times that" if over >= 2 else f"{100 * (over - 1):.2g} % above"
+    above = f"{over:.1f} times that" if over >= 2 else f"{100 * (over - 1):.2g}% above"
     return f"Nothing meets {limit} for {workload}; nearest, {above}: {_named(chosen)}, {length} in {taken}."
 
 

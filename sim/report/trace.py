@@ -43,7 +43,7 @@ def write_trace(run: Run, path: Path, steps: int = 3) -> str:
     Raise SpecError where that fails.
     """
     if steps < 1:
-        raise SpecError(f"a trace of {steps} steps: 1 or more are due")
+        raise SpecError(f"a trace of {steps} steps: write 1 or more")
     chosen = excerpt(run, steps)
     if path.suffix in (".json", ".gz"):
         write_file(path, _encoded(trace_document(run, chosen), path.name))

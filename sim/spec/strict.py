@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, BinaryIO, Final, TypeVar
+from typing import Any, BinaryIO, Final, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -170,7 +170,8 @@ def typed(kind: type[Typed], value: Any, where: str, hint: str = "") -> Typed:
     Raise SpecError with the first field that does not fit, after *where*, the file and the place in it.
     """
     try:
-        found: Typed = _adapter(kind).validate_python(value, strict=True)
+        adapter: TypeAdapter[Typed] = _adapter(cast(Any, kind))
+        found = adapter.validate_python(value, strict=True)
         return found
     except ValidationError as error:
         first = error.errors(include_url=False)[0]

@@ -96,7 +96,7 @@ def compare(
 def _require_sense(scenario: Scenario, hardware: Sequence[str]) -> None:
     for_hardware, for_workload = sorted_overrides(scenario)
     if jobs_file(scenario.workload) is not None:
-        raise SpecError(f"{scenario.workload}: lists several jobs; one workload is due here")
+        raise SpecError(f"{scenario.workload}: lists several jobs; expected one workload")
     load_workload(scenario.workload, for_workload)
     problem = None
     for name in hardware if for_hardware else ():

@@ -237,16 +237,16 @@ def _notes(plan: Plan, budget: Budget, allowed: Sequence[Candidate], others: Seq
         notes.append(_of_spot(best, mean))
     if plan.time is None:
         spare, limit = 1.0 / budget.excess(best), "time" if budget.time is not None else "money"
-        notes.append(f"it stays within the {limit} budget while the job takes up to {100 * (spare - 1):.0f} % longer than predicted")
+        notes.append(f"headroom: {'only ' if spare < 1.1 else ''}{100 * (spare - 1):.0f}% before the {limit} budget is exceeded")
     if runner_up is not None:
         ratio = budget.prefers(runner_up)[0] / budget.prefers(best)[0]
         what = "price" if budget.time is not None else "predicted time"
-        notes.append(f"{_named(runner_up)} would be chosen if its {what} fell by {100 * (1 - 1 / ratio):.2g} %")
+        notes.append(f"{_named(runner_up)} would be chosen if its {what} fell by {100 * (1 - 1 / ratio):.2g}%")
     notes += _bargain(budget, best, allowed)
     better = [found for found in others if budget.prefers(found) < budget.prefers(best)]
     if better:
         near = min(better, key=budget.excess)
-        notes.append(f"{_named(near)} would win with a budget {100 * (budget.excess(near) - 1):.0f} % larger")
+        notes.append(f"{_named(near)} would win with a budget {100 * (budget.excess(near) - 1):.0f}% larger")
     return notes
 
 
@@ -259,10 +259,10 @@ def _bargain(budget: Budget, best: Candidate, allowed: Sequence[Candidate]) -> l
     if saved < MUCH:
         return []
     what = ("time", "money") if budget.time is not None else ("money", "time")
-    return [f"{_named(found)} takes {100 * saved:.0f} % less {what[0]} for {100 * more:.2g} % more {what[1]}"]
+    return [f"{_named(found)} takes {100 * saved:.0f}% less {what[0]} for {100 * more:.2g}% more {what[1]}"]
 
 
-_UNMEASURED = "nobody measured how long its spot machines live; --mean-lifetime '20 h', for example, makes it a candidate there"
+_UNMEASURED = "no interruption data for its spot machines; add --mean-lifetime 20h to consider it"
 
 
 def _of_markets(candidates: Sequence[Candidate], markets: Sequence[Market], unmeasured: Set[str]) -> list[str]:
@@ -277,8 +277,8 @@ def _without_price(candidates: Sequence[Candidate], markets: Sequence[Market], u
     if "spot" not in markets or not others:
         return []
     if len(others) <= len(priced):
-        return [f"no spot price is known of {', '.join(sorted(others))}"]
-    return [f"spot prices are known of {', '.join(sorted(priced))} only" if priced else "no spot price is known of any of them"]
+        return [f"no spot price is known for {', '.join(sorted(others))}"]
+    return [f"spot prices are known only for {', '.join(sorted(priced))}" if priced else "no spot price is known for any of them"]
 
 
 def _of_nodes(rows: Sequence[Row]) -> list[str]:
@@ -325,10 +325,10 @@ def _of_spot(best: Candidate, mean: float | None) -> str:
 def _sureness(plan: Plan, budget: Budget, best: Candidate) -> str:
     known = best.document.get("expected_error")
     if not known:
-        return "no measurement of this kind of machine backs the prediction"
+        return "no measured run of this kind of machine backs the prediction"
+    median, p90 = f"{100 * known['median']:.0f}%", f"{100 * known['p90']:.0f}%"
     holds = budget.excess(best) * (1.0 + known["p90"]) <= 1.0
-    verdict = "the budget is met even so" if holds else "the budget may be missed by that"
+    verdict = f"even at {p90} this choice stays within the budget" if holds else f"at {p90} this choice would exceed the budget"
     if plan.time is not None:
-        verdict = "the epochs may be off by as much"
-    median, p90 = 100 * known["median"], 100 * known["p90"]
-    return f"such predictions were off by {median:.0f} % in the median, {p90:.0f} % at the 90th percentile; {verdict}"
+        verdict = "the number of epochs may be off by as much"
+    return f"similar predictions missed by {median} (median) to {p90} (p90); {verdict}"

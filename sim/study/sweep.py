@@ -76,7 +76,7 @@ def _option(key: str, value: str) -> Any:
     try:
         return kind(value)
     except ValueError:
-        raise SpecError(f"--vary {key}={value}: a whole number is due") from None
+        raise SpecError(f"--vary {key}={value}: expected a whole number") from None
 
 
 def sweep(scenario: Scenario, points: Sequence[Point], run: Runner, **options: Any) -> list[dict[str, Any]]:

@@ -63,7 +63,7 @@ def test_the_catalogue_holds_what_the_fit_finds():
 
 
 def test_nvlink_meets_the_aims_without_its_own_rows():
-    """20 % median from 1 MB on, 40 % below: reached on every NVLink system, none of which its constants have seen."""
+    """20% median from 1 MB on, 40% below: reached on every NVLink system, none of which its constants have seen."""
     rows = [row for row in table() if row["network"] == "nvlink"]
     assert len(rows) >= 9
     assert all(float(row["zero_shot_median"]) < (0.4 if row["band"] == "< 1 MB" else 0.2) for row in rows)

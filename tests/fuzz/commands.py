@@ -31,7 +31,7 @@ COMMANDS = (
     ("whatif", "p3.2xlarge", "alexnet"), ("run",), ("runn",), (), ("study",), ("calibrate",), ("profile", "p3.2xlarge", "alexnet"),
 )  # fmt: skip
 ODD_VALUES = (
-    "0", "1", "-1", "0.5", "1e-9", "1e9", "nan", "abc", "", "null", "[]", "{}", "true", "0 s", "1 us", "1 d", "1 B", "1 PB", "1 Mbps", "1 Pbps", "0 %",
+    "0", "1", "-1", "0.5", "1e-9", "1e9", "nan", "abc", "", "null", "[]", "{}", "true", "0 s", "1 us", "1 d", "1 B", "1 PB", "1 Mbps", "1 Pbps", "0%",
     "1 FLOP/s", "100 PFLOP/s", "-3.5", "99.9", "0.0", "1000000", "v100-sxm2-16gb", "[1, 2]", "{fp32: 1 TFLOP/s}",
 )  # fmt: skip
 """Values of a field that its type may or may not take."""

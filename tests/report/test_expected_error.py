@@ -34,7 +34,7 @@ def test_a_gpu_that_nobody_measured_quotes_others() -> None:
 def test_the_interval_of_a_step_stands_in_words() -> None:
     """0.9 and 1.5 times 286 ms."""
     said = interval_text({"measured_over_predicted_95": {"low": 0.9, "high": 1.5}}, 0.286)
-    assert said == "measured steps lay between 0.9 and 1.5 times such predictions (95 %): here 257 ms to 429 ms"
+    assert said == "measured steps lay between 0.9 and 1.5 times such predictions (95%): here 257 ms to 429 ms"
     found = answer(Scenario("p3.2xlarge", "resnet18"))
     document = run_document(found.run, found.inputs)
     assert f"\n    {interval_text(document['expected_error'], document['step_time_s'])};\n    from " in run_text(found.run, document)

@@ -74,7 +74,7 @@ def test_report_says_how_far_it_may_be_off(capsys: Capture) -> None:
     assert main([*MAIN_JOB, "--fast"]) == 0
     text = capsys.readouterr().out
     known = document(capsys, *MAIN_JOB, "--fast")["expected_error"]
-    assert f"expected error: median {100 * known['median']:.0f} %, one in ten above {100 * known['p90']:.0f} %" in text
+    assert f"expected error: median {100 * known['median']:.0f}%, one in ten above {100 * known['p90']:.0f}%" in text
     assert known["basis"].split("; ")[0] in text
 
 
@@ -82,7 +82,7 @@ def test_jobs_share_the_page_cache(capsys: Capture, tmp_path: Path) -> None:
     """Closed form: two sets of 141 GB in 0.85 x 250 GiB leave c = 0.81 cached, of which half LRU hit 0.49 and half never evict 0.81."""
     jobs = tmp_path / "two.yaml"
     other = "{extends: resnet18, dataset: {extends: imagenet-1k, name: another}}"
-    for second, cached in (("resnet18", "100 %"), (other, "65 %")):
+    for second, cached in (("resnet18", "100%"), (other, "65%")):
         jobs.write_text(f"jobs:\n  - {{workload: resnet18, placement: '4'}}\n  - {{workload: {second}, placement: '4'}}\n")
         found = document(capsys, "run", "p3.16xlarge", str(jobs), "--fast", "--set", "node.host.memory=250 GiB")
         for job in found["jobs"]:

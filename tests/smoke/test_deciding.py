@@ -175,7 +175,7 @@ def test_spot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert document["on_demand"]["time_s"] < time["low_95"] <= time["p50"] <= time["p90"] <= time["high_95"]
     assert document["saving"] == pytest.approx(1 - cost["mean"] / document["on_demand"]["cost_usd"])
     assert main(SPOT) == 0
-    assert f"Spot saves {100 * document['saving']:.0f} % of the money" in capsys.readouterr().out
+    assert f"Spot saves {100 * document['saving']:.0f}% of the money" in capsys.readouterr().out
 
 
 def test_spot_through_servers_goes_on_with_fewer(capsys: pytest.CaptureFixture[str]) -> None:

@@ -175,7 +175,7 @@ def test_a_little_more_money_may_save_much_time(rows: list[Row]) -> None:
     if cheapest[1] > 0.8 * found.best.cost:
         assert not said
     else:
-        assert said[0].startswith(f"{cheapest[2]} (") and f"takes {100 * (1 - cheapest[1] / found.best.cost):.0f} % less money" in said[0]
+        assert said[0].startswith(f"{cheapest[2]} (") and f"takes {100 * (1 - cheapest[1] / found.best.cost):.0f}% less money" in said[0]
 
 
 def test_it_says_whose_spot_prices_are_not_known() -> None:
@@ -223,7 +223,7 @@ def test_a_price_that_a_message_suggests_is_taken() -> None:
 
 
 def test_all_candidates_of_one_job_take_the_same_optimizer_steps() -> None:
-    """Oracle: samples per optimizer step, GPUs times batch times passes; what does not divide within 5 % is refused."""
+    """Oracle: samples per optimizer step, GPUs times batch times passes; what does not divide within 5% is refused."""
     wrong = []
     for name in ("p3.2xlarge", "p3.8xlarge", "p3.16xlarge"):
         for nodes in (1, 2, 3, 7, 8):

@@ -105,7 +105,7 @@ def _steps(rows: Sequence[Figures]) -> Part:
         for row in rows[:_BARS]
     ]
     bars = tag("div", named_bars(drawn, "Shares of a step by cause, on each machine"), class_="short long")
-    lead = "Shares of a warm step; how long it takes stands behind." + (f" The first {_BARS} machines." if len(rows) > _BARS else "")
+    lead = "Share of step time by cause; step time at right." + (f" The first {_BARS} machines." if len(rows) > _BARS else "")
     return Part("steps", "Where steps go", section("steps", "Where a step goes", tag("figure", bars), stall_key(), lead=lead))
 
 
@@ -127,7 +127,7 @@ def _table(rows: Sequence[Figures]) -> Part:
             done = row.shown("whole_job/time_s", as_time) if job["given"] == "epochs" else row.shown("whole_job/epochs", as_tenths)
             line += [done, row.shown("whole_job/cost_usd", as_money)]
     found = table([("hardware", False), *((title, True) for title in titles)], cells, "Machines", "sortable")
-    star = joined("A star is on the front that nothing beats in both time and cost. A click on a title sorts.")
+    star = joined("* Pareto-optimal: nothing is both faster and cheaper. Click a header to sort.")
     return Part("table", "Table", section("table", "All figures", found, lead=star))
 
 

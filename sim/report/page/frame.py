@@ -68,6 +68,6 @@ def _header(kind: str, parts: Sequence[Part]) -> Html:
 def _document(document: Mapping[str, Any]) -> Html:
     text = tag("pre", json.dumps(document, indent=2), tabindex="0", aria_label="JSON document")
     return section(
-        "document", "The whole document", details("JSON, as --json prints it", text),
+        "document", "Raw data (JSON)", details("JSON, as --json prints it", text),
         lead="Every figure above is taken from here; programs read the same with --json.",
     )  # fmt: skip

@@ -88,7 +88,7 @@ class Figures:
     def share(self, path: str, of: str, digits: int = 1) -> Html:
         """Return the figure at *path* in per cent of the one at *of*."""
         share = self.value(path) / self.value(of)
-        return tag("data", f"{100 * share:.{digits}f} %", value=repr(share), data_at=self.place(path), data_over=self.place(of))
+        return tag("data", f"{100 * share:.{digits}f}%", value=repr(share), data_at=self.place(path), data_over=self.place(of))
 
 
 def table(head: list[tuple[str, bool]], rows: list[list[Child]], caption: str = "", class_: str = "") -> Html:

@@ -44,7 +44,7 @@ def verdict_of(document: Mapping[str, Any]) -> str:
         return f"Rent {_named(best)}: {_taken(best)} for {epochs_text(best['epochs'])}."
     if near:
         return f"Nothing meets {_limit(document)}. Nearest is {_named(near)}: {_taken(near)} for {epochs_text(near['epochs'])}."
-    return f"No machine that can be rented is known to run {document['workload']}."
+    return f"No rentable machine in the catalogue can run {document['workload']}."
 
 
 def _named(candidate: Mapping[str, Any]) -> str:
@@ -166,7 +166,7 @@ def _table(rows: Sequence[Figures]) -> Part:
         ("expected error", True),
     ]  # fmt: skip
     found = table(head, cells, "Candidates", "sortable")
-    lead = "In order of preference; a star is within the budget. A click on a title sorts."
+    lead = "In order of preference. * within the budget. Click a header to sort."
     return Part("table", "Candidates", section("table", "All candidates", found, lead=lead))
 
 

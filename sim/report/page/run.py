@@ -73,7 +73,13 @@ class _Job:
         head = tag("h1", f"{name}{found.value('workload')} on {found.value('hardware')}")
         verdict = tag("p", unbroken(found.value("verdict")), class_="verdict")
         return tag(
-            "div", head, verdict, tag("p", set_up, class_="set-up"), self._tiles(), noted("Beware", found.value("warnings")), class_="hero"
+            "div",
+            head,
+            verdict,
+            tag("p", set_up, class_="set-up"),
+            self._tiles(),
+            noted("Warnings", found.value("warnings")),
+            class_="hero",
         )
 
     def _tiles(self) -> Html:
@@ -121,7 +127,7 @@ class _Job:
             "job": "From the start of the machines to the last checkpoint.",
             "steps": "What one rank, its streams and its loader do, and how full each link is meanwhile.",
             "machine": self._exchange(),
-            "memory": "At the moment of a step that needs most.",
+            "memory": "Peak GPU memory of a step.",
             "help": self._help_lead(),
         }
         return [self._part(ident, html, leads.get(ident)) for ident, html in made.items() if html]
@@ -207,7 +213,7 @@ class _Job:
 
     def _saved(self, name: str) -> Html:
         freed, now = self.figures.value(f"freed_step_time_s/{step(name)}"), self.figures.value("step_time_s")
-        return Html(f"-{100 * (1 - freed / now):.1f} %") if freed < now else Html("nothing")
+        return Html(f"-{100 * (1 - freed / now):.1f}%") if freed < now else Html("nothing")
 
     def _help_lead(self) -> str:
         if not self.figures.value("freed_step_time_s"):

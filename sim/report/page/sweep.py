@@ -23,7 +23,7 @@ _ROWS = 500
 _LOGARITHMIC = 8.0
 """Times that the largest value is the least from which on an axis is logarithmic."""
 _MATTERS = 1.01
-"""Influence below which a field does not matter: half of the noise of repeated measurements (2-4 %)."""
+"""Influence below which a field does not matter: half of the noise of repeated measurements (2-4%)."""
 
 
 def sweep_page(document: Mapping[str, Any], read: Descriptions | None = None) -> str:
@@ -55,7 +55,11 @@ def verdict_of(document: Mapping[str, Any]) -> str:
     most = max(known, key=lambda key: known[key], default=None)
     if most is None or len(known) < 2:
         return said
-    return f"{said} {most} matters most." if known[most] > _MATTERS else f"{said} None of the fields matters."
+    return (
+        f"{said} {most.rpartition('.')[2].replace('_', ' ').capitalize()} has the largest effect."
+        if known[most] > _MATTERS
+        else f"{said} No field has a noticeable effect."
+    )
 
 
 def named(row: Mapping[str, Any]) -> str:
@@ -102,7 +106,7 @@ def _over(rows: Sequence[Figures], key: str, place: int) -> Part | None:
 
 def _lead(rows: Sequence[Figures], key: str) -> str:
     others = [name for name in rows[0].value("point") if name != key]
-    joined = f"; points alike in {', '.join(others)} are joined" if others and 1 < len(_alike(rows, key)) <= _LINES else ""
+    joined = f". Each line is one value of {', '.join(others)}" if others and 1 < len(_alike(rows, key)) <= _LINES else ""
     return f"Samples per second of all GPUs{joined}. Orange: the fastest point."
 
 

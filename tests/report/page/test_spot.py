@@ -28,7 +28,7 @@ def test_the_verdict_compares_with_on_demand(path: Path) -> None:
     saved = 1 - found["spot"]["cost_usd"]["mean"] / found["on_demand"]["cost_usd"]
     longer = found["spot"]["time_s"]["mean"] / found["on_demand"]["time_s"] - 1
     assert saved > 0 and longer > 0
-    assert verdict(read(path)) == f"Spot saves {100 * saved:.0f} % of the money and takes {100 * longer:.0f} % longer."
+    assert verdict(read(path)) == f"Spot saves {100 * saved:.0f}% of the money and takes {100 * longer:.0f}% longer."
 
 
 def test_points_rise_to_all_courses(path: Path) -> None:

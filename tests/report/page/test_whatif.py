@@ -44,7 +44,7 @@ def test_the_verdict_is_the_first_resource(written: Path) -> None:
     document = json.loads((written.parent / "whatif.json").read_text())
     first = document["resources"][0]
     verdict = Page(written.read_text(encoding="utf-8")).all("p", class_="verdict")[0].text.replace("\u00a0", " ")
-    gain = f"{first['twice']['throughput_gain_percent']:.0f} %"
+    gain = f"{first['twice']['throughput_gain_percent']:.0f}%"
     assert verdict.startswith(f"{first['resource'].capitalize()} first: twice as fast, it brings {gain} more throughput")
     assert f"{first['twice']['break_even_price_usd_per_h']:.2f} USD/h" in verdict
 

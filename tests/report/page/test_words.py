@@ -8,7 +8,7 @@ from sim.report.page.words import as_money, as_number, as_plain, as_price, as_ra
 
 
 def test_numbers_stay_with_their_units() -> None:
-    assert unbroken("at 3 117 samples/s, 61 % of 302 ms") == "at 3\u00a0117\u00a0samples/s, 61\u00a0% of 302\u00a0ms"
+    assert unbroken("at 3 117 samples/s, 61% of 302 ms") == "at 3\u00a0117\u00a0samples/s, 61\u00a0% of 302\u00a0ms"
     assert unbroken("1 GiB in 2 h") == "1\u00a0GiB in 2\u00a0h"
     assert unbroken("Rent 4 x p3.2xlarge") == "Rent 4\u00a0x\u00a0p3.2xlarge"
     assert unbroken("2 nodes and 8 GPUs") == "2 nodes and 8 GPUs"
