@@ -72,6 +72,7 @@ def exit_code(app: Callable[..., Any], arguments: Sequence[str] | None) -> int:
     try:
         app(args=words, standalone_mode=True)
     except SystemExit as stopped:
+        _show_example(stopped.__context__)
         return stopped.code if isinstance(stopped.code, int) else 1
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader, such as head, has seen enough
@@ -82,9 +83,26 @@ def exit_code(app: Callable[..., Any], arguments: Sequence[str] | None) -> int:
             raise
         unforeseen = f"internal error: {type(error).__name__}: {error}; --debug shows where"
         talk.progress("")
-        typer.echo(str(error) if isinstance(error, SpecError) else unforeseen, err=True)
+        typer.echo(named_as_called(str(error)) if isinstance(error, SpecError) else unforeseen, err=True)
         return 2
     return 0
+
+
+def _show_example(error: BaseException | None) -> None:
+    """Print the example of the command that an *error* of usage is about."""
+    command = getattr(getattr(error, "ctx", None), "command", None)
+    if (example := getattr(command, "epilog", None)) and hasattr(error, "format_message"):
+        typer.echo(f"\n{named_as_called(example)}", err=True)
+
+
+def program() -> str:
+    """Return the program as it was called: ``stallsim`` or ``python -m sim``."""
+    return "stallsim" if Path(sys.argv[0]).name == "stallsim" else "python -m sim"
+
+
+def named_as_called(text: str) -> str:
+    """Return *text* with the program in it as it was called."""
+    return text.replace("python -m sim ", f"{program()} ")
 
 
 def show_table(document: object, text: str, table: str, as_json: bool, as_csv: bool) -> None:
