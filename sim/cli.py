@@ -397,7 +397,7 @@ def extract(
     talk(f"wrote {output}: {len(model.layers)} layers, {model.parameters:,} parameters")
     if target.startswith("transformers:") and not arguments:
         talk(
-            "the class was made of its default configuration; set the sizes of your model with --arg, for example --arg num_hidden_layers=24"
+            "the class was built with its default configuration; set the sizes of your model with --arg, such as --arg num_hidden_layers=24"
         )
 
 

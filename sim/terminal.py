@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
+from sim.report.files import MADE_BY
 from sim.spec.yaml import SpecError
+from sim.units import show
 
 if TYPE_CHECKING:
     from sim.report.picture import Picture
@@ -35,8 +39,22 @@ class Talk:
             typer.echo(text, err=True)
 
     def counting(self, what: str) -> Callable[[int, int], None]:
-        """Return what shows how many of all *what* are done."""
-        return lambda done, of: self.progress(f"{done} of {of} {what}")
+        """Return what shows how many of all *what* are done, and about how long the others take: a line a minute without a terminal."""
+        started = said = time.monotonic()
+        first: int | None = None
+
+        def show_done(done: int, of: int) -> None:
+            nonlocal said, first
+            now = time.monotonic()
+            first = done - 1 if first is None else first
+            left = (now - started) / (done - first) * (of - done)
+            text = f"{done} of {of} {what}" + (f", about {show(left, 'time', 2)} left" if left >= 1 and now - started > 2 else "")
+            self.progress(text)
+            if not self.quiet and not sys.stderr.isatty() and now - said >= 60:
+                said = now
+                typer.echo(text, err=True)
+
+        return show_done
 
     def progress(self, text: str) -> None:
         """Show *text* in place of what was shown before, on a terminal only; an empty one clears the line."""
@@ -69,6 +87,7 @@ def exit_code(app: Callable[..., Any], arguments: Sequence[str] | None) -> int:
     """Run *app* on *arguments* (None: the process's own) and return the exit code; errors are one sentence on stderr."""
     words, given = without_anywhere(sys.argv[1:] if arguments is None else arguments)
     talk.quiet = "quiet" in given
+    MADE_BY.set(shlex.join([*program().split(), *words]))
     try:
         app(args=words, standalone_mode=True)
     except SystemExit as stopped:

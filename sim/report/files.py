@@ -7,6 +7,7 @@ import time
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from glob import escape
 from pathlib import Path
 from platform import node
@@ -14,6 +15,9 @@ from tempfile import TemporaryFile
 from typing import Final
 
 from sim.spec.yaml import SpecError
+
+MADE_BY: Final[ContextVar[str]] = ContextVar("made_by", default="")
+"""The command that runs now, for what it writes to say; empty where no command does."""
 
 
 def write_files(folder: Path, contents: Mapping[str, str | bytes]) -> None:

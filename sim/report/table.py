@@ -94,7 +94,7 @@ def _error_lines(document: Mapping[str, Any]) -> list[str]:
     return [
         f"  expected error: median {100 * found['median']:.0f}%, one in ten above {100 * found['p90']:.0f}%;",
         f"    {interval_text(found, document['step_time_s'])};",
-        f"    from {found['basis']}".replace("; ", ";\n    "),
+        f"    {found['basis']}".replace("; ", ";\n    "),
     ]
 
 

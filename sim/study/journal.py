@@ -86,7 +86,8 @@ class Journal:
             self._file.flush()
         except OSError as error:
             raise SpecError(
-                f"{self._path}: cannot be written: {error.strerror}; the points so far ({len(self._place)}) are kept; run the same command again"
+                f"{self._path}: cannot be written: {error.strerror}; "
+                f"the points so far ({len(self._place)}) are kept; run the same command again"
             ) from None
 
 

@@ -138,7 +138,7 @@ def test_diff(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["compare", "resnet81", "p3.2xlarge"], "did you mean resnet18"),
         (["compare", "resnet18", "p3.2xlarge", "g5.xlarge", "--set", "node.nic.bandwith=1 Gbps"], "did you mean 'bandwidth'"),
         (["compare", "resnet18", "p3.2xlarge", "--precision", "fp31"], "write one of fp32"),
-        (["compare", "resnet18-and-vgg16", "p3.16xlarge"], "one workload is due"),
+        (["compare", "resnet18-and-vgg16", "p3.16xlarge"], "expected one workload"),
         (["recommend", "resnet18", "p3.16xlrge", "--budget-hours", "1"], "did you mean p3.16xlarge"),
         (["recommend", "resnet18"], "write one of the two"),
         (["recommend", "resnet18", "--budget-hours", "-1"], "write more than 0"),

@@ -95,7 +95,9 @@ def test_what_is_suggested_can_be_typed(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_quick_ones_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(ROOT)
-    quick = [line for line in suggested() if line.startswith(tuple(f"sim {start}" for start in _QUICK)) and " -o" not in line and "X" not in line]
+    quick = [
+        line for line in suggested() if line.startswith(tuple(f"sim {start}" for start in _QUICK)) and " -o" not in line and "X" not in line
+    ]
     assert len(quick) >= 4
     wrong = []
     for line in sorted(quick):

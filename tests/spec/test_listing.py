@@ -127,7 +127,7 @@ MESSAGES = {
     "gpus=many": "--where gpus=many: 'many' is not a number",
     "gpu>v": "--where gpu>v: gpu is text; write gpu=v or gpu!=v",
     "price<10": "--where price<10: '10' has no unit; write for example '24.48 USD/h' (units: USD/h, USD/s)",
-    "price<3 GB": "--where price<3 GB: 'GB' is a unit of size, a price is due; write for example '24.48 USD/h' (units: USD/h, USD/s)",
+    "price<3 GB": "--where price<3 GB: 'GB' is a unit of size, expected a price; write for example '24.48 USD/h' (units: USD/h, USD/s)",
 }
 
 

@@ -103,7 +103,7 @@ def _money(whole: Figures, rows: Sequence[Figures]) -> Part:
     caption = tag(
         "figcaption",
         orange,
-        f"{dashed}Both axes are logarithmic; spot and on-demand markets are points of their own. Bars: nine in ten such predictions missed by less.",
+        f"{dashed}Logarithmic axes; spot and on-demand are points of their own. Bars: nine in ten such predictions missed by less.",
     )
     lead = f"Each point is a machine, a number of nodes and a market: what {whole.value('workload')} takes there, and what it costs."
     return Part("money", "Time and money", section("money", "Time and money", tag("figure", drawn, caption), lead=lead))

@@ -120,7 +120,8 @@ class _Job:
         """Return all parts of the job."""
         made = {
             "time": self._time(), "job": self._job(), "steps": self._steps(), "machine": self._machine(), "memory": self._memory(),
-            "help": self._help(), "assumed": self._assumed(), "inputs": provenance(self.run, self.number, self.figures),
+            "help": self._help(), "assumed": self._assumed(),
+            "inputs": details("All inputs, sources and hashes", provenance(self.run, self.number, self.figures)),
         }  # fmt: skip
         leads = {
             "time": "Every moment of a rank's step, by what it does or waits for; mean over ranks.",
