@@ -259,6 +259,7 @@ class _Loading(TypedDict):
 
 _ROWS: Final[Mapping[str, Any]] = {
     "launch": (_Launch,), "memory": (_Pass,), "gemm": (_Product,), "convolution": (_Convolution,), "host_copy": (_Copy,),
-    "all_reduce": (_Exchange,), "collectives": (_Exchange,), "layers": (_Layers,), "steps": (_Steps,), "disk": (_Read,), "loading": (_Loading,),
+    "all_reduce": (_Exchange,), "collectives": (_Exchange,), "layers": (_Layers,), "steps": (_Steps,), "disk": (_Read,),
+    "loading": (_Loading,),
 }  # fmt: skip
 """What a row of each probe holds, so that a fit can read it; keys beside these are kept and left unread."""

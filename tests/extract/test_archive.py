@@ -81,7 +81,7 @@ def test_example_inputs_are_tensors_and_nothing_else(tmp_path: Path) -> None:
     with zipfile.ZipFile(good) as source, zipfile.ZipFile(bad, "w") as target:
         for member in source.namelist():
             target.writestr(member, evil.getvalue() if "sample_inputs" in member else source.read(member))
-    with pytest.raises(SpecError, match="is not a program that torch.export.save wrote"):
+    with pytest.raises(SpecError, match=r"is not a program that torch\.export\.save wrote"):
         extract(str(bad), [], "net")
     assert not proof.exists()
     pickle.loads(pickle.dumps(Touch(proof)))

@@ -39,7 +39,7 @@ class Finding(NamedTuple):
 
 
 class TooLong(BaseException):
-    """An input took more than its seconds."""
+    """An input took more than its seconds of processor time."""
 
 
 def attack(numbers: range, seed: int = 0) -> list[Finding]:
@@ -68,7 +68,7 @@ def attack(numbers: range, seed: int = 0) -> list[Finding]:
 
 def _ends(step: object) -> str:
     """Return how *step* ended; empty where it gave a result or a sentence."""
-    signal.setitimer(signal.ITIMER_REAL, SECONDS)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
     try:
         step()  # type: ignore[operator]
     except SpecError as error:
@@ -81,7 +81,7 @@ def _ends(step: object) -> str:
     except BaseException:
         return "".join(traceback.format_exc().splitlines(keepends=True)[-7:])
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
     return ""
 
 
@@ -103,14 +103,14 @@ def _limits() -> Iterator[None]:
         raise TooLong
 
     used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE") if sys.platform == "linux" else 0
-    before, old = resource.getrlimit(resource.RLIMIT_AS), signal.signal(signal.SIGALRM, late)
+    before, old = resource.getrlimit(resource.RLIMIT_AS), signal.signal(signal.SIGPROF, late)
     if used:
         resource.setrlimit(resource.RLIMIT_AS, (used + 2 * MEMORY, before[1]))  # twice: what was freed is not always given back
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_AS, before)
-        signal.signal(signal.SIGALRM, old)
+        signal.signal(signal.SIGPROF, old)
 
 
 @contextlib.contextmanager

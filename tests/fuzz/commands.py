@@ -12,26 +12,35 @@ from sim.spec.library import load_hardware, load_workload
 from sim.spec.yaml import spelled
 
 VALUES = (
-    "", " ", "0", "1", "2", "8", "-1", "1e9", "nan", "inf", "1..4", "4..1", "1..", "1..1000000", "1..4:0", "1..4:log2", "x", "H100", "p3.8xlarge",
+    "", " ", "0", "1", "2", "8", "-1", "1e9", "nan", "inf", "1..4", "4..1", "1..", "1..1000000", "1..4:0", "1..4:log2", "x",
+    "H100", "p3.8xlarge",
     "alexnet", "vgg", "fp16", "amp_bf16", "spot", "gpus=8", "gpus>x", "node.nic.bandwidth=25 Gbps", "node.gpu.compute_capability=abc",
-    "node.gpu.tensor_core_rate=0", "training.batch=-3", "a=b", "=", "10 USD/h", "1 GiB", "1MiB..1GiB:2000000", "1B..1KiB", "torch-1.13-ddp", "1+2",
-    "{folder}", "{folder}/empty.yaml", "{folder}/absent.yaml", "{folder}/job.yaml", "{folder}/out.csv", "{folder}/out.html", "\u2028", "..", "/", "--",
+    "node.gpu.tensor_core_rate=0", "training.batch=-3", "a=b", "=", "10 USD/h", "1 GiB", "1MiB..1GiB:2000000", "1B..1KiB",
+    "torch-1.13-ddp", "1+2",
+    "{folder}", "{folder}/empty.yaml", "{folder}/absent.yaml", "{folder}/job.yaml", "{folder}/out.csv", "{folder}/out.html",
+    "\u2028", "..", "/", "--",
     "9" * 50, "\ud800", "dask://localhost:1", "batch=8,16", "batch=1..10000000000", "node.nic.bandwidth=1..9 Gbps:3", "20h",
 )  # fmt: skip
 OPTIONS = (
-    "--nodes", "--gpus", "--batch", "--global-batch", "--precision", "--stack", "--placement", "--set", "--seed", "--json", "--csv", "-o", "--html",
-    "--trace", "--market", "--epochs", "--hours", "--evaluation", "--no-checkpoints", "--exact", "--fast", "-v", "--where", "--vary", "--sobol", "--jobs",
-    "--cluster", "--force", "--policy", "--workers", "--bytes", "--op", "--hardware", "--layers", "--budget-usd", "--budget-hours", "--on-demand",
+    "--nodes", "--gpus", "--batch", "--global-batch", "--precision", "--stack", "--placement", "--set", "--seed", "--json",
+    "--csv", "-o", "--html",
+    "--trace", "--market", "--epochs", "--hours", "--evaluation", "--no-checkpoints", "--exact", "--fast", "-v", "--where",
+    "--vary", "--sobol", "--jobs",
+    "--cluster", "--force", "--policy", "--workers", "--bytes", "--op", "--hardware", "--layers", "--budget-usd", "--budget-hours",
+    "--on-demand",
     "--mean-lifetime", "--help", "--quiet", "--version", "--absent", "--topo", "--from", "--input", "--arg",
 )  # fmt: skip
 COMMANDS = (
     ("run", "p3.2xlarge", "alexnet", "--fast"), ("list", "hardware"), ("list", "workloads"), ("show", "alexnet"), ("check",), ("schema",),
-    ("new", "hardware"), ("collective", "p3.8xlarge", "--op", "all_reduce", "--bytes", "1MiB"), ("diff",), ("compare", "alexnet", "p3.2xlarge"),
-    ("recommend", "alexnet", "p3.2xlarge"), ("spot", "p3.2xlarge", "alexnet"), ("sweep", "p3.2xlarge", "alexnet"), ("extract", "a:b"), ("share",),
+    ("new", "hardware"), ("collective", "p3.8xlarge", "--op", "all_reduce", "--bytes", "1MiB"), ("diff",),
+    ("compare", "alexnet", "p3.2xlarge"),
+    ("recommend", "alexnet", "p3.2xlarge"), ("spot", "p3.2xlarge", "alexnet"), ("sweep", "p3.2xlarge", "alexnet"),
+    ("extract", "a:b"), ("share",),
     ("whatif", "p3.2xlarge", "alexnet"), ("run",), ("runn",), (), ("study",), ("calibrate",), ("profile", "p3.2xlarge", "alexnet"),
 )  # fmt: skip
 ODD_VALUES = (
-    "0", "1", "-1", "0.5", "1e-9", "1e9", "nan", "abc", "", "null", "[]", "{}", "true", "0 s", "1 us", "1 d", "1 B", "1 PB", "1 Mbps", "1 Pbps", "0%",
+    "0", "1", "-1", "0.5", "1e-9", "1e9", "nan", "abc", "", "null", "[]", "{}", "true", "0 s", "1 us", "1 d", "1 B", "1 PB",
+    "1 Mbps", "1 Pbps", "0%",
     "1 FLOP/s", "100 PFLOP/s", "-3.5", "99.9", "0.0", "1000000", "v100-sxm2-16gb", "[1, 2]", "{fp32: 1 TFLOP/s}",
 )  # fmt: skip
 """Values of a field that its type may or may not take."""

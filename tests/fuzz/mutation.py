@@ -15,8 +15,10 @@ ODD: tuple[Any, ...] = (
 )  # fmt: skip
 """Values that are seldom meant."""
 TOKENS = (
-    b"NaN", b"Infinity", b"-Infinity", b"1e999", b"null", b"[]", b"{}", b"[" * 50, b"{\"a\":" * 50, b"\xff\xfe", b"\0", b"\xef\xbb\xbf", b'"', b"'",
-    b"\n", b"\r\n", b",", b":", b"-", b"#", b"<!DOCTYPE x>", b"&amp;", b"]]>", b"=HYPERLINK(1)", b"-5", b"0", b"9" * 400, b"!!python/object:os.system",
+    b"NaN", b"Infinity", b"-Infinity", b"1e999", b"null", b"[]", b"{}", b"[" * 50, b"{\"a\":" * 50, b"\xff\xfe", b"\0",
+    b"\xef\xbb\xbf", b'"', b"'",
+    b"\n", b"\r\n", b",", b":", b"-", b"#", b"<!DOCTYPE x>", b"&amp;", b"]]>", b"=HYPERLINK(1)", b"-5", b"0", b"9" * 400,
+    b"!!python/object:os.system",
     b"&a [*a]", b"  ", b"\t", b"1e9", b"12:30", b"yes", b"\x1f\x8b",
 )  # fmt: skip
 

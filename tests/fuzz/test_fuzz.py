@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+from pathlib import Path
 from random import Random
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,16 +22,12 @@ from tests.fuzz.mutation import mutated
 from tests.fuzz.readers import readers
 
 
-def test_every_reader_takes_its_own_file() -> None:
+def test_every_reader_takes_its_own_file(tmp_path: Path) -> None:
     """Without it a seed that is refused would hide every mutation behind one sentence."""
-    import tempfile
-    from pathlib import Path
-
-    with tempfile.TemporaryDirectory() as place:
-        for reader in readers().values():
-            path = Path(place) / reader.file
-            path.write_bytes(reader.content)
-            reader.read(path)
+    for reader in readers().values():
+        path = tmp_path / reader.file
+        path.write_bytes(reader.content)
+        reader.read(path)
 
 
 def test_some_hundred_inputs_end_in_a_result_or_a_sentence() -> None:

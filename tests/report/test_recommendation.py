@@ -36,7 +36,7 @@ def test_the_document_has_every_candidate_whole() -> None:
 
 def test_the_answer_comes_first() -> None:
     text = recommendation_text(recommendation_document("w", found(BEST, (BEST, OTHER))))
-    assert text.startswith("Rent 2 x p3.2xlarge (spot): 3 epochs of w in 51.7 min and 7.50 USD.")
+    assert text.startswith("Rent 2 x p3.2xlarge (spot): 3 epochs of w in 51.7 min and $7.50.")
     assert "how sure it is" in text and text.count("\n*") == 2 and "\n* within the budget" in text
 
 
@@ -49,7 +49,7 @@ def test_a_missed_budget_tells_by_how_much() -> None:
 
 def test_where_nothing_runs_the_reasons_are_told() -> None:
     text = recommendation_text(recommendation_document("w", found(None, ())))
-    assert text.startswith("No machine") and "dgx-2: no price is known (spot)" in text
+    assert text.startswith("No rentable machine") and "dgx-2: no price is known (spot)" in text
 
 
 def test_a_long_table_is_cut_and_says_so() -> None:

@@ -175,7 +175,7 @@ def test_refusals(capsys: Capture, arguments: list[str], says: str) -> None:
 
 def test_check_and_list_and_schema(capsys: Capture, tmp_path: Path) -> None:
     assert main(["check", "p3.16xlarge", "vgg16"]) == 0
-    assert "2 files, 0 problems" in capsys.readouterr().out
+    assert "2 files OK" in capsys.readouterr().out
     assert main(["list", "hardware", "--where", "provider=aws", "--where", "gpus=8"]) == 0
     assert "p3.16xlarge" in capsys.readouterr().out
     assert main(["schema", "-o", str(tmp_path)]) == 0
@@ -197,7 +197,7 @@ def test_a_filter_without_match_says_so(capsys: Capture) -> None:
     assert main(["list", "--where", "gpu=V1"]) == 1
     assert "no row meets gpu=V1; did you mean V100-PCIe-16GB" in capsys.readouterr().err
     assert main(["list", "--where", "gpus=9"]) == 1
-    assert "no row meets gpus=9; gpus goes from 1 to 1 152" in capsys.readouterr().err
+    assert "no row meets gpus=9; gpus goes from 1 to 1,152" in capsys.readouterr().err
 
 
 def test_check_suggests_a_name(capsys: Capture) -> None:

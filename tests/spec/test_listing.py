@@ -69,7 +69,7 @@ def test_cells_are_written_for_people(shelves: Path) -> None:
     rows = {row["name"]: row for row in listing.hardware_rows()[0]}
     shown = [column.shown(rows["priceless"][column.name]) for column in HARDWARE]
     assert shown == ["priceless", "nobody", "1", "2", "Toy-GPU", "16 GiB", "100 Gbps", "-", "-", "-", "-", "-"]
-    assert WORKLOADS[2].shown(1_234_567) == "1 234 567"
+    assert WORKLOADS[2].shown(1_234_567) == "1,234,567"
 
 
 FILTERS = {

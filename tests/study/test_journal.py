@@ -32,7 +32,7 @@ def line(key: str, figures: object) -> bytes:
 
 
 def test_lines_that_are_no_points_are_passed_over(tmp_path: Path) -> None:
-    """Cut off in the middle, something else, another encoding, nested too deep, an edited figure; the last one lacks only its end of line."""
+    """Cut off, something else, another encoding, nested too deep, an edited figure; the last one lacks only its end of line."""
     path = tmp_path / "j"
     deep = line("f", "X").replace(b'"X"', b"[" * 100_000 + b"]" * 100_000)
     edited = line("g", {"x": 1.0}).replace(b"1.0", b"9.0")

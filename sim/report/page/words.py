@@ -9,9 +9,7 @@ from sim.units import show
 
 def unbroken(text: str) -> str:
     """Return *text* with numbers and their units, and counts of machines, kept on one line."""
-    return re.sub(
-        r"(?<=\d) x (?=\w)", "\u00a0x\u00a0", re.sub(r"(?<=\d) (?=\d{3}|%|samples|[mu]?s\b|min\b|h\b|USD|[KMGT]i?B)", "\u00a0", text)
-    )
+    return re.sub(r"(?<=\d) x (?=\w)", "\u00a0x\u00a0", re.sub(r"(?<=\d) (?=samples|[mµu]?s\b|min\b|h\b|[KMGT]i?B)", "\u00a0", text))
 
 
 def counted(count: int, what: str) -> str:

@@ -50,7 +50,7 @@ def test_without_a_price_or_a_revocation_it_still_tells(path: Path) -> None:
     assert "no on-demand price is known" in verdict(Page(spot_page(unpriced)))
     calm = found | {"distribution": [quantile | {"time_s": 9.0, "cost_usd": 1.0} for quantile in found["distribution"]]}
     page = Page(spot_page(calm))
-    assert not page.all("circle") and any("no revocation" in text.text for text in page.all("p"))
+    assert not page.all("circle") and any("none is interrupted" in text.text for text in page.all("p"))
 
 
 @pytest.mark.skipif(browser() is None, reason="no Chromium or Chrome on this machine")
