@@ -72,7 +72,7 @@ def check_target(target: str) -> None:
     """Raise SpecError where *target* cannot name a callable, or names a file that is not there: before torch is imported."""
     module_name, colon, name = target.rpartition(":")
     if not colon or not module_name or not name:
-        hub = "; hub models are not downloaded: name their class, such as transformers:LlamaForCausalLM, with --arg K=V from config.json"
+        hub = f"; a decoder of the Hugging Face hub is read by 'python -m sim new workload {target}'"
         example = f"for example torchvision.models:vgg16{hub if '/' in target else ''}"
         raise SpecError(f"{target}: write module:callable or file.py:callable, {example}")
     if module_name.endswith(".py") and not Path(module_name).is_file():

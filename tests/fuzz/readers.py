@@ -26,6 +26,7 @@ from sim.report.page.difference import difference_page
 from sim.spec.library import load_hardware, load_model_alone, load_workload
 from sim.spec.topo_import import read_topology
 from sim.study.journal import Journal
+from sim.study.new_workload import new_workload
 from sim.study.scenario import Scenario
 from sim.study.whole_job import plan_of
 from tests.calibration.machine_records import cpu_record
@@ -61,6 +62,7 @@ def readers() -> Mapping[str, Reader]:
         "plan": Reader("plan.yaml", (ROOT / "calibration/lab/plans/two-cores.yaml").read_bytes(), read_plan),
         "journal": Reader("t.csv.journal", _journal(), _kept),
         "document": Reader("run.json", _run_document(), _compared),
+        "configuration": Reader("config.json", json.dumps(_CONFIGURATION).encode(), _made),
         "archive": Reader("net.pt2", _archive(), check_archive),
     }
 
@@ -147,6 +149,17 @@ def _compared(path: Path) -> None:
         json.dumps(found, allow_nan=False)
         difference_text(found, old, new)
         difference_page(found, old, new)
+
+
+_CONFIGURATION: Mapping[str, Any] = {
+    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 1000, "max_position_embeddings": 512, "hidden_act": "silu",
+    "rms_norm_eps": 1e-6, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
+}  # fmt: skip
+
+
+def _made(path: Path) -> None:
+    new_workload([str(path)], path.with_name("made.yaml"), overwrite=True)
 
 
 _PLAIN: Mapping[str, Any] = json.loads(_run_document())
