@@ -85,10 +85,10 @@ def _common(
 def run(
     hardware: Hw,
     workload: Wl,
-    nodes: Annotated[str | None, typer.Option(metavar="N|A..B", help="nodes of the only group; a range gives a scaling table")] = None,
-    gpus: Annotated[str | None, typer.Option(metavar="N|A..B", help="GPUs in all; a range gives a scaling table")] = None,
+    nodes: Annotated[str | None, typer.Option(metavar="N|A..B", help="number of nodes (machines); a range gives a scaling table")] = None,
+    gpus: Annotated[str | None, typer.Option(metavar="N|A..B", help="total number of GPUs; a range gives a scaling table")] = None,
     placement: Annotated[str | None, typer.Option(metavar="1+2", help="GPUs on each node in turn")] = None,
-    batch: Annotated[str | None, typer.Option(metavar="N|max", help="samples per GPU; max: as many as fit into its memory")] = None,
+    batch: Annotated[str | None, typer.Option(metavar="N|max", help="samples per GPU; max: the largest batch that fits")] = None,
     global_batch: GlobalBatch = None,
     sequence: SampleTokens = None,
     precision: Precision = None,
@@ -110,9 +110,9 @@ def run(
     evaluation: Evaluation = 0.0,
     checkpoints: Checkpoints = True,
     with_failures: WithFailures = False,
-    seed: Annotated[int, typer.Option(help="of what is drawn where the workload says training.noise.draw: true")] = 0,
+    seed: Annotated[int, typer.Option(help="random seed, used only with training.noise.draw: true")] = 0,
     exact: Annotated[bool, typer.Option("--exact", help="simulate every step instead of skipping whole periods")] = False,
-    fast: Annotated[bool, typer.Option("--fast", help="do not try what would help, nor which estimates decide the answer")] = False,
+    fast: Annotated[bool, typer.Option("--fast", help="skip the what-if and sensitivity analysis")] = False,
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="show every resource that was waited for")] = False,
     as_json: Json = False,
     as_csv: Csv = False,
@@ -246,7 +246,7 @@ def collective(
     sizes: Annotated[
         str, typer.Option("--bytes", metavar="SIZE|A..B[:n]", help="one size, or a range (doubling without n)")
     ] = "1MiB..1GiB",
-    nodes: Annotated[int | None, typer.Option(min=1, help="nodes of the only group")] = None,
+    nodes: Annotated[int | None, typer.Option(min=1, help="number of nodes (machines)")] = None,
     gpus: Annotated[int | None, typer.Option(min=1, help="GPUs in all")] = None,
     placement: Annotated[str | None, typer.Option(metavar="1+2", help="GPUs on each node in turn")] = None,
     compute_time: Annotated[str | None, typer.Option(metavar="TIME", help="of a step; hides a parameter_server: 100 ms")] = None,
@@ -322,11 +322,16 @@ def check(
                 typer.echo(f"{verdict.file}: {estimate}")
     problems = sum(len(verdict.problems) for verdict in verdicts)
     estimates = sum(len(verdict.estimates) for verdict in verdicts)
-    typer.echo(
-        f"{sum(bool(verdict.file) for verdict in verdicts)} files, {problems} problems, {estimates} values are estimates (-v lists them)"
-    )
+    told = [f"{_counted(sum(bool(verdict.file) for verdict in verdicts), 'file')} {'checked' if problems else 'OK'}"]
+    told += [_counted(problems, "problem")] if problems else []
+    told += [f"{_counted(estimates, 'estimated value')}{'' if verbose else ' (-v lists them)'}"] if estimates else []
+    typer.echo(", ".join(told))
     if problems:
         raise typer.Exit(2)
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"
 
 
 @app.command("list", epilog="Example:  python -m sim list hardware --where provider=aws --where gpus=8")

@@ -27,7 +27,7 @@ def document(scenario: Scenario) -> dict[str, Any]:
 def _one_job(scenario: Scenario) -> Answer:
     found = answer(scenario)
     if len(found.run.jobs) > 1:
-        raise SpecError(f"{scenario.workload}: lists {len(found.run.jobs)} jobs; one workload is due here")
+        raise SpecError(f"{scenario.workload}: lists {len(found.run.jobs)} jobs; expected one workload")
     return found
 
 

@@ -69,11 +69,11 @@ def expected_error(run: Run, number: int) -> dict[str, Any] | None:
 
 
 def interval_text(error: Mapping[str, Any], step: float) -> str:
-    """Return in words where 95 % of measured steps lay about predictions such as *step* (s), by an `expected_error`."""
+    """Return in words where 95% of measured steps lay about predictions such as *step* (s), by an `expected_error`."""
     ends = error["measured_over_predicted_95"]
     low, high = ends["low"], ends["high"]
     here = f"{show(low * step, 'time')} to {show(high * step, 'time')}"
-    return f"measured steps lay between {low:.2g} and {high:.2g} times such predictions (95 %): here {here}"
+    return f"95% of measured steps were {low:.2g} to {high:.2g} times the prediction: here {here}"
 
 
 def _of_kind(groups: Sequence[str], node: Node, job: Job) -> dict[str, Any] | None:
@@ -86,13 +86,13 @@ def _of_kind(groups: Sequence[str], node: Node, job: Job) -> dict[str, Any] | No
 
 
 def _answer(name: str, found: Mapping[str, Any], beyond: Sequence[str]) -> dict[str, Any]:
-    reach = f"extrapolated: {', '.join(beyond)}" if beyond else "interpolated: within the sizes measured"
+    reach = f"extrapolated: {', '.join(beyond)}" if beyond else "within the sizes measured"
     which = f"all {found['points']} measured runs" if name == EVERYTHING else f"{found['points']} measured runs on {name}"
     step = {"low": found["low"], "high": found["high"]}
     return {
         "median": found["median"],
         "p90": found["p90"],
-        "basis": f"{which} ({', '.join(found['sources'])}), predicted from descriptions alone; {reach}",
+        "basis": f"based on {which} ({', '.join(found['sources'])}); {reach}",
         "extrapolates": bool(beyond),
         "measured_over_predicted_95": step,
     }

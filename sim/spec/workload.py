@@ -198,7 +198,7 @@ class Input(Spec):
     source: Source = Field(
         default={
             "*": "torch and DALI defaults",
-            "compute_cv": "estimate (steps and ranks spread by 1 to 3 % in traces of petuum/adaptdl and siasosp23/artifacts; the middle)",
+            "compute_cv": "estimate (steps and ranks spread by 1 to 3% in traces of petuum/adaptdl and siasosp23/artifacts; the middle)",
         }
     )
 
