@@ -10,7 +10,7 @@ import pytest
 from calibration.ddp_steps import StepsWanted, gathered, run_rank, spawn
 from sim.spec.yaml import SpecError
 
-torch = pytest.importorskip("torch", reason="training steps need torch")
+pytestmark = pytest.mark.needs("torch")
 
 MODELS = str(Path(__file__).with_name("step_models.py"))
 WANTED = StepsWanted(f"{MODELS}:Weight", ("4",), batch=3, steps=2, warmup=2)

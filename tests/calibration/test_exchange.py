@@ -12,7 +12,7 @@ from calibration.probes.exchange import SIZES, SMALL, exchange_questions, repeti
 from calibration.probes.probe import Bench
 from calibration.team import SpawnedTeam
 
-pytest.importorskip("torch")
+pytestmark = pytest.mark.needs("torch")
 
 
 def test_two_ranks_and_all_are_asked_from_8_bytes_to_256_megabytes(tmp_path: Path) -> None:

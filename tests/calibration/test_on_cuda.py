@@ -25,8 +25,9 @@ from calibration.profiling import Asked, Progress, measure
 from calibration.team import Rank, SpawnedTeam
 from sim.spec.yaml import SpecError
 from tests.calibration.fake_cuda import FakeCuda, install
+from tests.late import torch
 
-torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.needs("torch")
 Patch = pytest.MonkeyPatch
 
 

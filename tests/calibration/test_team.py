@@ -10,7 +10,7 @@ import pytest
 from calibration.team import Rank, SpawnedTeam, attempt, results
 from sim.spec.yaml import SpecError
 
-pytest.importorskip("torch", reason="ranks meet in a process group of torch")
+pytestmark = pytest.mark.needs("torch")
 
 
 def total(rank: Rank, value: int) -> int:

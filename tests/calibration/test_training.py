@@ -10,7 +10,7 @@ from calibration.cli import main
 from calibration.machine_record import read_record
 from calibration.probes.stash import stalls
 
-torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.needs("torch")
 
 
 def test_layers_of_a_small_network(tmp_path: Path) -> None:

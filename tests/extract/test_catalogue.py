@@ -16,8 +16,9 @@ import pytest
 
 from sim.spec.library import catalogue, load_part
 from sim.spec.workload import Model
+from tests.late import torch
 
-torch = pytest.importorskip("torch", reason="comparing with torch needs torch")
+pytestmark = pytest.mark.needs("torch")
 
 QUICK = ["resnet18", "vgg16", "bert-base-seq128", "gpt2", "ncf", "transformer-multi30k", "cifar10-resnet18", "ssd300"]
 UNCOUNTED = {"gnmt": (2 * 32 * 32 * 1024, 2 * 32 * 32 * 1024)}

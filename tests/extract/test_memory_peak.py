@@ -17,8 +17,9 @@ import pytest
 from sim.analysis import memory
 from sim.spec.library import catalogue, load_part, load_workload
 from sim.spec.workload import Model
+from tests.late import torch
 
-torch = pytest.importorskip("torch", reason="counting torch's storages needs torch")
+pytestmark = pytest.mark.needs("torch")
 
 QUICK = ["alexnet", "resnet18", "vgg11", "cifar10-resnet18", "ncf", "recoder-ml20m", "gnmt", "transformer-multi30k"]
 SLOW = sorted(set(catalogue("workloads/models")) - {*QUICK, "dlrm-criteo"})

@@ -14,8 +14,9 @@ from sim.extract import extract, run_extract
 from sim.spec.library import catalogue, load_part
 from sim.spec.workload import Model
 from tests.extract.readiness import assert_same_order, watched
+from tests.late import torch
 
-torch = pytest.importorskip("torch", reason="extracting a model needs torch")
+pytestmark = pytest.mark.needs("torch")
 
 MODELS = catalogue("workloads/models")
 

@@ -19,7 +19,7 @@ from calibration.run_records import read_records
 from sim.spec.yaml import SpecError
 from tests.calibration.lab.laboratory import left_of, needs_laboratory
 
-torch = pytest.importorskip("torch", reason="the laboratory trains with torch")
+pytestmark = pytest.mark.needs("torch")
 
 STEP_MODELS = str(Path(__file__).parents[1] / "step_models.py")
 RATE = 100e6 / 8
