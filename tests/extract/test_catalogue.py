@@ -16,11 +16,8 @@ import pytest
 
 from sim.spec.library import load_part
 from sim.spec.workload import Model
-<<<<<<< HEAD
-from tests.late import torch
-=======
 from tests.extract.tables import traced_models
->>>>>>> main
+from tests.late import torch
 
 pytestmark = pytest.mark.needs("torch")
 
