@@ -118,7 +118,7 @@ def test_slopes_are_those_of_the_time() -> None:
         assert slope == pytest.approx(np.array(moved), abs=0.01)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_chip_that_was_never_fitted() -> None:
     """Aims: 10 and 25 % for images in FP32; 18 and 45 % for the rest, whose stack is then often unknown too. Reached: 9, 25, 9, 26."""
     found = leave_out(ROWS, lambda row: row.chip)
@@ -127,7 +127,7 @@ def test_a_chip_that_was_never_fitted() -> None:
     assert all(2 * errors(found, family)[0] < baseline_median(found, family) for family in (IMAGES, REST))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_model_that_was_never_fitted() -> None:
     """Aims as above. Reached: 9 and 24 %; 10 and 31 %, worst ResNet-50, without which few rows tell how tensor cores do convolutions."""
     found = leave_out(ROWS, lambda row: row.record.workload)
@@ -136,7 +136,7 @@ def test_a_model_that_was_never_fitted() -> None:
     assert all(2 * errors(found, family)[0] < baseline_median(found, family) for family in (IMAGES, REST))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_stack_that_was_never_fitted() -> None:
     """Aim without a stack factor: 18 and 45 % for tensor cores and BERT. Reached: 12 and 30 %; images in FP32 14 and 29 %."""
     found = leave_out(ROWS, lambda row: row.stack)

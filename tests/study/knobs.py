@@ -6,7 +6,7 @@ it, of a scenario's descriptions and compares what the run says: its document, o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache, partial
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 
@@ -191,15 +191,40 @@ def _leaves(annotation: Any) -> Iterator[Any]:
         yield from _leaves(argument)
 
 
-def moves(knob: Knob, scenario: Scenario) -> bool:
-    """Tell whether turning *knob* changes what the run of *scenario* says."""
+def moves(knobs: Sequence[Knob], scenario: Scenario) -> bool:
+    """Tell whether turning *knobs* together changes what the run of *scenario* says."""
     question = _question(scenario)
-    return any(_says(*turned) != _base(scenario) for turned in _turned(question, knob))
+    there = [knob for knob in knobs if knob in _written(scenario)]
+    return bool(there) and any(_says(*turned) != _base(scenario) for turned in _turned(question, there))
+
+
+def writes(scenario: Scenario, knob: Knob) -> bool:
+    """Tell whether *scenario* sets a field of that name itself."""
+    return any(knob.field in text.partition("=")[0].split(".") for text in scenario.overrides)
 
 
 @cache
 def _question(scenario: Scenario) -> Question:
     return prepare(scenario)
+
+
+@cache
+def _written(scenario: Scenario) -> frozenset[Knob]:
+    """Return the fields that the descriptions of *scenario* give a value other than None, zero or an empty one."""
+    question = _question(scenario)
+    return frozenset(_knobs_in(question.hardware)) | frozenset(_knobs_in(question.jobs[0].workload))
+
+
+def _knobs_in(value: Any) -> Iterator[Knob]:
+    if isinstance(value, Spec):
+        for name in type(value).model_fields:
+            inner = getattr(value, name)
+            if inner:
+                yield Knob(type(value).__name__, name)
+                yield from _knobs_in(inner)
+    elif isinstance(value, tuple | dict):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _knobs_in(inner)
 
 
 @cache
@@ -220,10 +245,12 @@ def _says(hardware: Hardware, job: Job) -> Any:
         return str(error)
 
 
-def _turned(question: Question, knob: Knob) -> Iterator[tuple[Hardware, Job]]:
+def _turned(question: Question, knobs: Sequence[Knob]) -> Iterator[tuple[Hardware, Job]]:
     [job] = question.jobs
     for factor in FACTORS:
-        hardware, workload = _turn(question.hardware, knob, factor), _turn(job.workload, knob, factor)
+        hardware, workload = question.hardware, job.workload
+        for knob in knobs:
+            hardware, workload = _turn(hardware, knob, factor), _turn(workload, knob, factor)
         if hardware != question.hardware or workload != job.workload:
             yield hardware, Job(workload, job.placement)
 

@@ -60,7 +60,7 @@ def test_two_hosts_train_and_are_recorded_once(tmp_path: Path) -> None:
     assert said[-1] == "1 points, 1 of them measured before"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @needs_laboratory
 def test_a_rank_that_dies_fails_its_point_alone(tmp_path: Path) -> None:
     rows = tmp_path / "lab.csv"
@@ -99,7 +99,7 @@ def processes_of(folder: Path) -> list[str]:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @needs_laboratory
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_it_leaves_nothing(tmp_path: Path, stop: signal.Signals) -> None:
@@ -110,7 +110,7 @@ def test_interrupted_it_leaves_nothing(tmp_path: Path, stop: signal.Signals) -> 
     assert processes_of(tmp_path) == []
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @needs_laboratory
 def test_what_kill_9_leaves_the_next_run_removes(tmp_path: Path) -> None:
     """Also one whose time is up before its first point."""
