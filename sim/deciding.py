@@ -162,15 +162,14 @@ def recommend(
     from sim.study.compare import compare as compared
     from sim.study.compare import machines
     from sim.study.ranges import whole_numbers
-    from sim.study.recommend import MARKETS, Budget
+    from sim.study.recommend import MARKETS, Budget, require_one_budget
     from sim.study.recommend import recommend as recommended
     from sim.study.scenario import Scenario
     from sim.study.whole_job import plan_due
 
     plan = plan_due(epochs, hours, evaluation, checkpoints)
     budget = Budget(_positive(budget_hours, "--budget-hours", 3600.0), _positive(budget_usd, "--budget-usd"))
-    if (budget.time is None) == (budget.money is None):
-        raise SpecError("--budget-hours or --budget-usd: write one of the two, for example --budget-hours 12")
+    require_one_budget(plan, budget)
     scenario = Scenario("", workload, tuple(sets), batch=batch, global_batch=global_batch, precision=precision, stack=stack)
     counts = whole_numbers(nodes, "--nodes") if nodes is not None else []
     names = machines(hardware, [*where, "nodes=1"] if not hardware else where)
