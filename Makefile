@@ -25,9 +25,9 @@ test: check
 
 # What takes too long for every push: validation, refits, the largest models against torch, processes that are killed.
 nightly: $(VENV)/.dev
-	$(PYTEST) -m nightly --timeout 1800
+	$(PYTEST) -m nightly
 
-# Runs the golden documents' scenarios again and writes their figures to tests/golden/documents/. For changes that are meant to move figures.
+# Runs the golden documents' scenarios again and writes their figures to tests/golden/documents/: for changes that mean to move figures.
 golden: $(VENV)/.dev
 	$(BIN)/python -m tests.golden.documents
 

@@ -19,6 +19,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
     for item in items:
+        if item.get_closest_marker("nightly") is not None:
+            item.add_marker(pytest.mark.timeout(1800))
         slow = item.get_closest_marker("slow") is not None
         item.add_marker(pytest.mark.xdist_group(item.nodeid if item.get_closest_marker("apart") else f"{item.path}{slow}"))
 

@@ -63,7 +63,7 @@ def _sha256(texts: Iterable[str]) -> str:
 
 def main() -> int:
     """Compare every model with torch; write the hashes if all are equal. Return pytest's exit code."""
-    code = int(pytest.main([*(str(HERE / name) for name in TESTS), "-q", "--numprocesses", "auto", "--timeout", "1800"]))
+    code = int(pytest.main([*(str(HERE / name) for name in TESTS), "-q", "--numprocesses", "auto"]))
     if code == 0:
         COMPARED.write_text(json.dumps(now(), indent=1) + "\n", encoding="utf-8")
     return code

@@ -78,7 +78,7 @@ def test_a_sweep_survives_a_worker(machines: Machines, capfd: pytest.CaptureFixt
 
     assert sweep(BASE, POINTS, row, cluster=machines.address, progress=kill_one) == sweep(BASE, POINTS, row, processes=1)
     assert told[-1] == Done(len(POINTS), len(POINTS), 0)
-    assert machines.workers[0].wait() == -signal.SIGKILL
+    assert machines.workers[0].wait(240) == -signal.SIGKILL
     assert capfd.readouterr().err == ""
 
 
@@ -112,7 +112,7 @@ def test_a_sweep_that_was_killed_goes_on(machines: Machines, tmp_path: Path) -> 
     with killed.stdout:
         assert [killed.stdout.readline() for _ in range(2)] == ["1\n", "2\n"]
         killed.kill()
-        killed.wait()
+        killed.wait(240)
     told: list[Done] = []
     found = sweep(BASE, POINTS, row, journal=journal, cluster=machines.address, progress=told.append)
     assert found == sweep(BASE, POINTS, row, processes=1)

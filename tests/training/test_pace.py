@@ -43,7 +43,6 @@ def same_law(one: Any, other: Any) -> bool:
     return bool(ks_2samp(one, other).pvalue > 0.01)
 
 
-
 @pytest.mark.parametrize("count", [1, 2, 8, 300])
 @pytest.mark.parametrize("spread", [0.0, 0.5, 2.0])
 def test_one_draw_is_distributed_as_the_maximum_of_n(count: int, spread: float) -> None:
