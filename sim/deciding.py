@@ -166,15 +166,14 @@ def recommend(
     from sim.study.compare import machines
     from sim.study.one_batch import usual_global_batch
     from sim.study.ranges import whole_numbers
-    from sim.study.recommend import MARKETS, Budget
+    from sim.study.recommend import MARKETS, Budget, require_one_budget
     from sim.study.recommend import recommend as recommended
     from sim.study.scenario import Scenario
     from sim.study.whole_job import plan_due
 
     plan = plan_due(epochs, hours, evaluation, checkpoints)
     budget = Budget(_positive(budget_hours, "--budget-hours", 3600.0), _positive(budget_usd, "--budget-usd"))
-    if (budget.time is None) == (budget.money is None):
-        raise SpecError("--budget-hours or --budget-usd: write one of the two, for example --budget-hours 12")
+    require_one_budget(plan, budget)
     if batch is not None and global_batch is not None:
         raise SpecError("--batch and --global-batch: write one of the two")
     scenario = Scenario("", workload, tuple(sets), batch=batch, precision=precision, stack=stack)

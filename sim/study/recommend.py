@@ -119,10 +119,7 @@ def recommend(
     Spot machines live *mean_lifetime* (a time such as ``20 h``) on average, at random; without it, as was measured, if it was.
     *global_batch* is that of all *rows*; None where each GPU has the same batch instead, so that more GPUs take larger steps.
     """
-    if (budget.time is None) == (budget.money is None):
-        raise SpecError("--budget-hours or --budget-usd: write one of the two")
-    if plan.time is not None and budget.time is not None:
-        raise SpecError("--hours and --budget-hours: a job of so many hours takes them; write --budget-usd, or --epochs")
+    require_one_budget(plan, budget)
     mean = None if mean_lifetime is None else mean_seconds(mean_lifetime)
     there = _gathered(scenario, rows, plan, markets, mean, with_failures)
     allowed = sorted(filter(budget.allows, there.candidates), key=budget.prefers)
@@ -135,6 +132,14 @@ def recommend(
         notes = [*_notes(plan, budget, allowed, others, mean), *of_markets, *_of_nodes(rows), _of_batches(rows, global_batch)]
     notes = [note for note in notes if note]
     return Recommendation(plan, budget, best, runner_up, near, [*allowed, *others], there.left_out, notes, there.machines, markets)
+
+
+def require_one_budget(plan: Plan, budget: Budget) -> None:
+    """Raise SpecError unless *budget* is of time or of money, and of money where *plan* is of time."""
+    if (budget.time is None) == (budget.money is None):
+        raise SpecError("--budget-hours or --budget-usd: write one of the two, for example --budget-hours 12")
+    if plan.time is not None and budget.time is not None:
+        raise SpecError("--hours and --budget-hours: a job of so many hours takes them; write --budget-usd, or --epochs")
 
 
 class _Gathered(NamedTuple):
