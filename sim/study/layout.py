@@ -12,7 +12,7 @@ from sim.analysis.cost import Market
 from sim.analysis.layout_memory import StageMemory
 from sim.check import check_run
 from sim.cluster.build import place
-from sim.mesh import LayoutRun, run_layout
+from sim.mesh import LayoutRun, mesh_options, run_layout
 from sim.spec.hardware import Gpu
 from sim.spec.library import Loaded, fingerprint, load_workload
 from sim.spec.workload import Workload
@@ -45,6 +45,7 @@ def layout_answer(scenario: Scenario) -> LayoutAnswer:
     machine = loaded_hardware(scenario)
     _, of_workload = sorted_overrides(scenario)
     loaded = load_workload(scenario.workload, of_workload)
+    mesh_options(loaded.spec)
     check_run(machine, loaded)
     if scenario.batch == "max":
         raise SpecError("--batch max: is for plain data parallelism; give the samples of a micro-batch, for example --batch 1")
