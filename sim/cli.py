@@ -42,6 +42,7 @@ from sim.options import (
     layout_of,
     trace_due,
 )  # fmt: skip
+from sim.pricing import pricing
 from sim.spec.yaml import SpecError
 from sim.studying import studying
 from sim.terminal import exit_code, json_text, print_json, show_table, talk, write_result
@@ -375,6 +376,7 @@ def show(
 
 app.add_typer(describing)
 app.add_typer(deciding)
+app.add_typer(pricing)
 app.add_typer(studying)
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from calibration.cli import committed_records
-from calibration.published import BLOCK, ROOT, validated_block, summary
+from calibration.published import BLOCK, ROOT, summary, validated_block
 from calibration.questions import Folders, question
 from calibration.scores import Scored
 from calibration.validation import Cluster, Validation, validate
