@@ -327,7 +327,8 @@ def _kept_in_fp32(model: Model, precision: Precision) -> frozenset[OperatorClass
     buffers (running statistics) together mean BatchNorm.
     """
     if MEANING[precision].weight <= MEANING[precision].activation:
-        return frozenset()
+        # training loops of decoders widen the logits themselves (torchtitan, Megatron-LM and Hugging Face alike: logits.float())
+        return frozenset({"loss"}) if model.transformer is not None else frozenset()
     batch_norm = model.buffers > 0 and any(layer.op in _CONVOLUTIONS for layer in model.layers)
     return _FP32_UNDER_AUTOCAST if batch_norm else _FP32_UNDER_AUTOCAST | {"norm"}
 

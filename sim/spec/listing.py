@@ -16,8 +16,10 @@ from typing import Any, Final
 from sim import units
 from sim.spec import library
 from sim.spec.catalogue import catalogue, suggestions
+from sim.spec.decoder import parameter_count
 from sim.spec.hardware import Group, Hardware
 from sim.spec.references import Resolver
+from sim.spec.transformer import Transformer
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 
@@ -236,12 +238,21 @@ def _workload_row(path: Path) -> Row:
     return {
         "name": _text(value, "name"),
         "model": _text(value, "model", "name"),
-        "parameters": _whole(value, "model", "parameters"),
+        "parameters": _whole(value, "model", "parameters") or decoder_parameters(value.get("model")),
         "dataset": _text(value, "dataset", "name"),
         "batch": _whole(value, "training", "batch"),
         "precision": _text(value, "training", "precision") or "fp32",
         "stack": _text(value, "training", "stack", "name"),
     }
+
+
+def decoder_parameters(model: Any) -> int | None:
+    """Return the parameters of a *model*, plain data, that is described by its ``transformer``; None without one that is valid."""
+    shape = _at(model, "transformer")
+    try:
+        return parameter_count(Transformer.model_validate(shape)) if shape is not None else None
+    except ValueError:  # whoever loads it is told
+        return None
 
 
 def _at(value: Any, *names: str) -> Any:

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from sim.spec import library
 from sim.spec.catalogue import read
 from sim.spec.hardware import Cpu, Gpu, Link, Transport, Volume
-from sim.spec.listing import Column, Row, rows_of
+from sim.spec.listing import Column, Row, decoder_parameters, rows_of
 from sim.spec.schema import FOLDERS
 from sim.spec.stack import Stack
 from sim.spec.workload import Dataset, Jobs, Model
@@ -76,7 +76,10 @@ def _read_head(shelf: Shelf, path: Path) -> Row:
     """Read what stands before a model's layers: enough to list it."""
     value = read(path, "layers").value
     found = value if isinstance(value, dict) else {}
-    return {column.name: found.get(column.name) for column in shelf.columns}
+    row = {column.name: found.get(column.name) for column in shelf.columns}
+    if "parameters" in row:
+        row["parameters"] = row["parameters"] or decoder_parameters(found)
+    return row
 
 
 def _read_jobs(shelf: Shelf, path: Path) -> Row:

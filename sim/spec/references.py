@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from pydantic import BaseModel
 
-from sim.spec import catalogue, schema, shelf, yaml
+from sim.spec import catalogue, defaults, schema, shelf, yaml
 from sim.spec.catalogue import UnknownName
 from sim.spec.fields import Key
 from sim.spec.hardware import Group, Hardware, Node
@@ -87,7 +87,7 @@ class Resolver:
 
     def finish(self, document: Document, kind: Kind) -> Document:
         """Return *document* with every reference followed."""
-        piece = self.follow(Piece(document.value, document.root), kind)
+        piece = self._completed(self.follow(Piece(document.value, document.root), kind), kind)
         return Document(piece.value, piece.mark, document.implied)
 
     def follow(self, piece: Piece, kind: Kind, chain: Chain = ()) -> Piece:
@@ -107,12 +107,21 @@ class Resolver:
     def _each(self, piece: Piece, kind: Kind, chain: Chain) -> Piece:
         """Follow the references of a block, or of every block of a list."""
         if not isinstance(piece.value, list):
-            return self.follow(self.named(piece, kind, chain), kind, chain)
+            return self._completed(self.follow(self.named(piece, kind, chain), kind, chain), kind, chain)
         for index in range(len(piece.value)):
             below = child(piece, index)
             followed = self._each(below, kind, chain)
             piece = put(piece, index, followed) if followed is not below else piece
         return piece
+
+    def _completed(self, piece: Piece, kind: Kind, chain: Chain = ()) -> Piece:
+        """Return the workload *piece* with what it leaves to the defaults; another *kind* as it is."""
+        if kind is not Workload or not isinstance(piece.value, dict):
+            return piece
+        added = defaults.completed(piece.value)
+        if _holds(piece.value, added):
+            return piece
+        return self.follow(_merged(Piece(added, Mark("defaults")), piece), Workload, chain)
 
     def named(self, piece: Piece, kind: Kind, chain: Chain = ()) -> Piece:
         """Return the part that *piece* names or extends; *piece* itself where it does neither."""
@@ -219,6 +228,13 @@ class Resolver:
                 path = self._locate(reference, Node, chain)
                 return put(group, "price", self._from_hardware(path, "price", reference, (*chain, path)))
         return group
+
+
+def _holds(own: Any, added: Any) -> bool:
+    """Tell whether *own* says something for every key of *added*, in its blocks too."""
+    if not isinstance(own, dict) or not isinstance(added, dict):
+        return True
+    return all(name in own and _holds(own[name], inner) for name, inner in added.items())
 
 
 def _unfolded(part: Piece, own: Piece | None) -> Piece:

@@ -2,145 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final, Literal
+from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 
+from sim.spec.adapters import Lora, trained_layers
 from sim.spec.fields import (
     Bytes,
     Count,
     Counts,
-    Dtype,
     Factor,
     Fraction,
     Numbers,
-    OperatorClass,
     Precision,
     Seconds,
     Source,
     Spec,
     Whole,
-    Work,
 )
+from sim.spec.layer import WIDTHS as WIDTHS
+from sim.spec.layer import Attention as Attention
+from sim.spec.layer import Layer as Layer
+from sim.spec.layer import Share as Share
 from sim.spec.parallel import Parallel
 from sim.spec.stack import Stack
+from sim.spec.transformer import Transformer
 
-Share = Literal["", "column", "row", "vocabulary", "heads", "sequence", "expert", "replicated"]
-"""How a tensor-parallel group shares a layer, in torch's words where it has them. column: weights, work and output are split, the input is
-complete. row: weights, work and input are split, the output is a partial sum. vocabulary: an embedding's table is split by rows.
-heads: everything is split, nothing is sent. sequence: split by tokens under sequence parallelism, else repeated. expert: weights are split
-over the expert group, work and traffic with the tokens. replicated: every rank does it all. Empty: nobody said how."""
-
-WIDTHS: Final[Mapping[Dtype, float]] = {"fp64": 8, "fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1, "complex64": 8}
-"""Bytes of an element."""
-
-
-class Attention(Spec):
-    """Shape of one fused attention call, per sample."""
-
-    heads: Count
-    kv_heads: Count
-    head_dim: Count
-    value_dim: Count | None = None
-    """Size of a value head where it differs (multi-head latent attention)."""
-    queries: Count
-    keys: Count
-    causal: bool = True
-    window: Whole = 0
-    """Tokens that each token looks back on; 0: all."""
-
-
-class Layer(Spec):
-    """One operator call of the model, per sample unless said otherwise; bytes are for 4-byte elements."""
-
-    name: str
-    op: OperatorClass
-    gradients: tuple[Count, ...] = ()
-    """Elements of each gradient tensor that becomes ready with this layer's backward, in the order they become ready."""
-    dtypes: tuple[Dtype, ...] = ()
-    """Type that the model's code gives each gradient tensor, then each frozen one; one serves all. What is fp32 goes by the precision."""
-    forward: Work = 0.0
-    """FLOP of products: convolutions, matrix products, attention."""
-    backward: Work = 0.0
-    arithmetic: Work = 0.0
-    """FLOP of everything else, in a layer without products."""
-    backward_arithmetic: Work = 0.0
-    read: Bytes = 0.0
-    """Activation bytes the forward reads."""
-    write: Bytes = 0.0
-    """Activation bytes the forward writes."""
-    backward_traffic: Bytes = 0.0
-    """Activation bytes the backward reads and writes."""
-    saved: Bytes = 0.0
-    """Activation bytes kept from forward for backward."""
-    forward_kernels: Whole = 1
-    backward_kernels: Whole = 1
-    kernel_size: Whole = 0
-    """Edge of a convolution's window (3 for 3x3, 7 for 1x7); 0 elsewhere."""
-    stride: Count = 1
-    """Step of a convolution's window; Winograd serves 1 only."""
-    channels: tuple[Count, ...] = ()
-    """Input and output channels that a convolution (per group) or a matrix product combines; empty elsewhere."""
-    rows: Whole = 0
-    """Rows of an embedding's table, its first gradient tensor; 0 elsewhere."""
-    rows_per_sample: Whole = 0
-    """Rows of the table that one sample looks up."""
-    sparse: bool = False
-    """torch makes the gradient of this embedding's table sparse: only the rows that were looked up."""
-    frozen: tuple[Count, ...] = ()
-    """Elements of each parameter tensor that this layer is the first to use and that gets no gradient."""
-    shares: str = ""
-    """The earlier layer whose parameter this one uses too."""
-    share: Share = ""
-    tokens: Whole = 0
-    """Rows of a matrix product per sample; with ``channels`` its shape. 0: not known."""
-    groups: Whole = 0
-    """Experts among which the rows of a grouped product are spread; 0 for a plain product."""
-    attention: Attention | None = None
-    """Shape of fused attention."""
-    segment: Whole = 0
-    """Number of the activation-checkpointed segment of the model's code that the layer is in; 0 for none."""
-
-    def widths(self, width: float) -> tuple[float, ...]:
-        """Return the bytes of an element of each gradient tensor, then of each frozen one, where one of FP32 takes *width*."""
-        count = len(self.gradients) + len(self.frozen)
-        single: tuple[Dtype, ...] = ("fp32",)
-        types = self.dtypes if len(self.dtypes) > 1 else (self.dtypes or single) * count
-        return tuple(width if dtype == "fp32" else WIDTHS[dtype] for dtype in types)
-
-    def gradient_bytes(self, width: float) -> float:
-        """Return the bytes of the gradient tensors, or of as many weights, where an element of FP32 takes *width*."""
-        if not self.dtypes:
-            return width * sum(self.gradients)
-        return sum(elements * each for elements, each in zip(self.gradients, self.widths(width), strict=False))
-
-    def frozen_bytes(self, width: float) -> float:
-        """Return the bytes of the frozen weights where an element of FP32 takes *width*."""
-        if not self.dtypes:
-            return width * sum(self.frozen)
-        return sum(elements * each for elements, each in zip(self.frozen, self.widths(width)[len(self.gradients) :], strict=True))
-
-    @model_validator(mode="after")
-    def _typed(self) -> Layer:
-        count = len(self.gradients) + len(self.frozen)
-        if len(self.dtypes) not in (0, 1, count):
-            raise ValueError(
-                f"{len(self.dtypes)} dtypes for {count} gradient and frozen tensors; write one for each, one for all, or none for fp32"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _tabled(self) -> Layer:
-        if self.rows and (not self.gradients or self.gradients[0] % self.rows):
-            raise ValueError(f"rows ({self.rows}) do not divide the layer's first gradient tensor; write the rows of the embedding's table")
-        if self.rows_per_sample and not self.rows:
-            raise ValueError("rows_per_sample without rows; write the rows of the embedding's table as well")
-        return self
+TOKEN_INPUT = 16.0
+"""Bytes of a token and of its label on the GPU, as int64."""
 
 
 class Model(Spec):
-    """A layer table in forward order; backward runs it in reverse. Written by ``sim extract``."""
+    """A layer table in forward order; backward runs it in reverse. Written by ``sim extract``, or made from a ``transformer``.
+
+    With ``transformer`` and ``sequence`` the table, its parameters and its input follow.
+    """
 
     name: str
     command: str = ""
@@ -155,8 +51,39 @@ class Model(Spec):
     """Non-trainable state, such as BatchNorm statistics."""
     autocast_saved: Bytes = 0.0
     """Bytes a sample that backward keeps, all layers together, where autocast runs products in 16 bits; 0 where that is not known."""
+    transformer: Transformer | None = None
+    """Shape of a decoder, which the layers follow from."""
+    sequence: Count | None = None
+    """Tokens of a sample, with ``transformer``."""
+    lora: Lora | None = None
+    """Low-rank adapters that train in place of the decoder's weights."""
+    frozen: tuple[str, ...] = ()
+    """Layers of the decoder that do not train: names such as ``tokens`` or ``layers.3``, or ranges such as ``layers.0..15``."""
     layers: tuple[Layer, ...] = Field(min_length=1)
     source: Source
+
+    @model_validator(mode="before")
+    @classmethod
+    def _derived(cls, said: Any) -> Any:
+        """Add the table where *said* describes a decoder."""
+        if not isinstance(said, dict) or said.get("transformer") is None:
+            return said
+        if "layers" in said:
+            raise ValueError("layers and transformer say the same; write one of the two")
+        stand_in = {"parameters": 1, "input": "0 B", "layers": (Layer(name="tokens", op="embedding"),)}
+        try:
+            shape, sequence, lora, frozen = _Decoder.model_validate({name: said.get(name) for name in _Decoder.model_fields}).parts
+        except ValidationError:  # the fields' own validation says what is wrong with them
+            return stand_in | said
+        layers = trained_layers(shape, sequence, lora, frozen)
+        made = {"parameters": sum(sum(layer.gradients) + sum(layer.frozen) for layer in layers), "input": f"{sequence * TOKEN_INPUT:.0f} B"}
+        return made | said | {"layers": layers}
+
+    @model_validator(mode="after")
+    def _described(self) -> Model:
+        if self.transformer is None and (self.lora or self.frozen or self.sequence):
+            raise ValueError("sequence, lora and frozen change the layers of a transformer; write transformer, or leave them out")
+        return self
 
     @model_validator(mode="after")
     def _counted(self) -> Model:
@@ -167,6 +94,23 @@ class Model(Spec):
                 f"write parameters: {known_parameters(self)}"
             )
         return self
+
+
+class _Decoder(Spec):
+    """What a decoder's table follows from."""
+
+    transformer: Transformer
+    sequence: Count | None
+    lora: Lora | None
+    frozen: tuple[str, ...] | None
+
+    @property
+    def parts(self) -> tuple[Transformer, int, Lora | None, tuple[str, ...]]:
+        """The shape, the sequence, the adapters and the frozen layers; raise ValueError without a sequence."""
+        if self.sequence is None:
+            most = self.transformer.max_seq
+            raise ValueError(f"a transformer needs sequence, the tokens of a sample; write it, such as sequence: {min(most or 2048, 4096)}")
+        return self.transformer, self.sequence, self.lora, self.frozen or ()
 
 
 def known_parameters(model: Model) -> int:
@@ -221,7 +165,24 @@ class Dataset(Spec):
     """Of sequences that are shorter than the model's; None where all are of one length, or nobody knows."""
     files: Literal["per_sample", "packed"] = "per_sample"
     """per_sample: every sample is a file of its own, read at random; packed: large sequential records."""
+    sequence: Count | None = None
+    """Tokens of one sample, of text in one stream of tokens; its counts, sizes and times follow the sequence of the model."""
     source: Source
+
+    def of_sequence(self, tokens: int) -> Dataset:
+        """Return this stream of tokens cut into samples of *tokens* tokens."""
+        if self.sequence in (None, tokens):
+            return self
+        longer = tokens / self.sequence
+        return self.model_copy(
+            update={
+                "samples": max(1, self.samples * self.sequence // tokens),
+                "sample": self.sample * longer,
+                "prepared": self.prepared * longer,
+                "prep": self.prep * longer,
+                "sequence": tokens,
+            }
+        )
 
 
 class Input(Spec):
@@ -317,6 +278,13 @@ class Workload(Spec):
     dataset: Dataset
     input: Input = Input()
     training: Training
+
+    @model_validator(mode="after")
+    def _cut(self) -> Workload:
+        """Cut a stream of tokens into the model's samples."""
+        if self.model.sequence is not None:
+            object.__setattr__(self, "dataset", self.dataset.of_sequence(self.model.sequence))
+        return self
 
     @property
     def layer_stack(self) -> Stack:

@@ -1,0 +1,132 @@
+"""Which weights of a decoder train? Frozen layers, and low-rank adapters beside frozen weights (LoRA, Hu et al., arXiv 2106.09685).
+
+A frozen product has no product for its weight's gradient and need not save its input; what lies before the first layer that trains
+has no backward at all. An adapter of a fused product is fused too: one pair of factors, as in NVIDIA's Megatron-Bridge.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Final
+
+from sim.spec.decoder import decoder_layers
+from sim.spec.fields import Count, Spec
+from sim.spec.layer import Layer, Share
+from sim.spec.transformer import Transformer
+
+TARGETS: Final = ("attention.qkv", "attention.output", "feed.gate_up", "feed.down")
+"""Products of a block with an adapter where none are named."""
+_RANGE: Final = re.compile(r"(.*\.)(\d+)\.\.(\d+)")
+
+
+class Lora(Spec):
+    """Adapters of *rank*. They train, and nothing else does."""
+
+    rank: Count
+    targets: tuple[str, ...] = TARGETS
+    """Ends of the names of the products that have adapters."""
+
+
+@lru_cache(maxsize=64)
+def trained_layers(transformer: Transformer, sequence: int, lora: Lora | None, frozen: tuple[str, ...]) -> tuple[Layer, ...]:
+    """Return the layers of *transformer* with adapters, and with the *frozen* ones untrained.
+
+    Raise ValueError for a name that fits no layer, and for a sequence that is too long.
+    """
+    layers = decoder_layers(transformer, sequence)
+    if lora is not None:
+        layers = with_lora(layers, lora.rank, lora.targets)
+    if frozen:
+        names = [name for text in frozen for name in _names(text)]
+        for name in names:
+            if not any(_inside(layer.name, name) for layer in layers):
+                raise ValueError(f"frozen: no layer is called {name}; names are such as tokens, layers.0 or layers.0.attention")
+        layers = with_frozen(layers, [any(_inside(layer.name, name) for name in names) for layer in layers])
+    return layers
+
+
+def with_lora(layers: Sequence[Layer], rank: int, targets: Sequence[str] = TARGETS) -> tuple[Layer, ...]:
+    """Return *layers*, all frozen, with a pair of factors of *rank* beside each product that ends in one of *targets*.
+
+    Raise ValueError where no product does.
+    """
+    wide: list[Layer] = []
+    for layer in layers:
+        wide.append(layer)
+        if layer.op == "gemm" and layer.channels and not layer.groups and any(_ends(layer.name, target) for target in targets):
+            wide += _adapter(layer, rank)
+    if len(wide) == len(layers):
+        raise ValueError(f"lora: no product is called {', '.join(targets)}; write some of {', '.join(TARGETS)}")
+    return with_frozen(wide, [".lora_" not in layer.name for layer in wide])
+
+
+def with_frozen(layers: Sequence[Layer], frozen: Sequence[bool]) -> tuple[Layer, ...]:
+    """Return *layers* without the gradients of those that are *frozen*, and without backward before the first that trains."""
+    shared = {layer.name for layer, still in zip(layers, frozen, strict=True) if still}
+    trains = [
+        (not still and (bool(layer.gradients) or (bool(layer.shares) and layer.shares not in shared)))
+        for layer, still in zip(layers, frozen, strict=True)
+    ]
+    first = trains.index(True) if True in trains else len(layers)
+    return tuple(
+        _before(layer, still) if number < first else _frozen(layer) if still else layer
+        for number, (layer, still) in enumerate(zip(layers, frozen, strict=True))
+    )
+
+
+def _frozen(layer: Layer) -> Layer:
+    """Return *layer* with weights that have no gradient; gradients still pass through it."""
+    update: dict[str, object] = {"gradients": (), "frozen": layer.frozen + layer.gradients}
+    if layer.op == "gemm":
+        alone = layer.read + layer.write
+        update |= {"backward": layer.forward, "backward_traffic": alone, "backward_kernels": 1, "saved": 0.0}
+    if layer.op == "embedding":
+        update |= {"rows": 0, "rows_per_sample": 0}
+    return layer.model_copy(update=update)
+
+
+def _before(layer: Layer, still: bool) -> Layer:
+    """Return *layer* where no gradient comes to it."""
+    passive = {"backward": 0.0, "backward_arithmetic": 0.0, "backward_traffic": 0.0, "backward_kernels": 0, "saved": 0.0}
+    return (_frozen(layer) if still else layer).model_copy(update=passive)
+
+
+def _adapter(layer: Layer, rank: int) -> Iterator[Layer]:
+    inner, outer = layer.channels
+    shares: tuple[Share, Share] = ("row", "replicated") if layer.share == "row" else ("replicated", "column")
+    for end, sizes, share in zip("ab", ((inner, rank), (rank, outer)), shares, strict=True):
+        flop = 2.0 * layer.tokens * sizes[0] * sizes[1]
+        read, write = 4.0 * layer.tokens * sizes[0], 4.0 * layer.tokens * sizes[1]
+        added = write if end == "b" else 0.0  # the product's own output, to which the adapter's is added
+        yield Layer.model_construct(
+            name=f"{layer.name}.lora_{end}",
+            op="gemm",
+            gradients=(sizes[0] * sizes[1],),
+            forward=flop,
+            backward=2.0 * flop,
+            read=read + added,
+            write=write,
+            backward_traffic=2.0 * (read + added + write),
+            saved=read,
+            forward_kernels=2 if added else 1,
+            backward_kernels=2,
+            channels=sizes,
+            share=share,
+            tokens=layer.tokens,
+        )
+
+
+def _names(text: str) -> list[str]:
+    """Return the names that *text* stands for: itself, or each of a range such as ``layers.0..15``."""
+    match = _RANGE.fullmatch(text)
+    return [f"{match[1]}{number}" for number in range(int(match[2]), int(match[3]) + 1)] if match else [text]
+
+
+def _inside(name: str, part: str) -> bool:
+    return name == part or name.startswith(part + ".")
+
+
+def _ends(name: str, target: str) -> bool:
+    return name == target or name.endswith("." + target)

@@ -1,0 +1,393 @@
+"""What are the layers of a decoder of this shape? The table of one sample of so many tokens, from a dozen numbers.
+
+The table holds fused operators, as Megatron-LM with Transformer Engine and compiled torch have them: q, k and v are one product, gate and
+up are one product; norms, rotary positions, activations, residuals and attention have a kernel each. Eager stacks run more kernels and
+passes; they say so in ``kernels_per_operator`` and ``elementwise_traffic``. Bytes are for 4-byte elements (see ``Layer``).
+
+Causal attention counts half the square, forward and backward; a window counts the keys inside it. Backward of fused attention runs five
+products to forward's two, since it computes the scores again (Dao et al., arXiv 2205.14135). `model_flop` leaves the fifth out.
+Saved bytes are those of Korthikanti et al. (arXiv 2205.05198, section 4) with fused attention; one-byte masks of dropout count in 16 bits.
+Limits: no cross-attention, state-space layers, or capacity limits of experts; shares of rotary dimensions and ALiBi cost nothing extra.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from typing import Any, Final, Literal
+
+from sim.spec.layer import Attention, Layer, Share
+from sim.spec.transformer import Transformer
+
+FLOAT: Final = 4.0
+"""Bytes of an element in a layer table."""
+_LABELS: Final = 8.0
+"""Bytes of a token's number, and of its label, as int64."""
+_ARITHMETIC: Final[dict[str, tuple[float, float]]] = {
+    "layernorm": (8.0, 14.0),
+    "nonparametric": (8.0, 12.0),
+    "rmsnorm": (5.0, 12.0),
+    "gelu": (20.0, 44.0),
+    "geglu": (21.0, 46.0),
+    "relu": (1.0, 1.0),
+    "reglu": (2.0, 3.0),
+    "relu2": (2.0, 3.0),
+    "silu": (5.0, 9.0),
+    "swiglu": (6.0, 11.0),
+}
+"""FLOP of an element, forward and backward, as ``sim extract`` counts them."""
+_DISPATCH_KERNELS: Final = (6, 2)
+"""Kernels of softmax, top-k, counts, sort and permutation, and of their backward: estimate (Megatron-LM transformer/moe/router.py and
+token_dispatcher.py with fused permutation)."""
+
+
+def attended(sequence: int, window: int = 0) -> float:
+    """Return the pairs of query and key that causal attention over *sequence* tokens works on: half the square, less what a window cuts."""
+    span = min(window, sequence) if window else sequence
+    return span * sequence - span**2 / 2
+
+
+def model_flop(layers: Sequence[Layer]) -> float:
+    """Return the FLOP of products that training one sample asks for: recomputation left out, the causal half of attention counted.
+
+    For weights that all train this is three times forward: ``6 P_matmul + 6 L s h`` a token.
+    """
+    return sum(layer.forward + (2.0 * layer.forward if layer.op == "attention" and layer.backward else layer.backward) for layer in layers)
+
+
+@lru_cache(maxsize=128)
+def decoder_layers(transformer: Transformer, sequence: int) -> tuple[Layer, ...]:
+    """Return the layer table of *transformer* for samples of *sequence* tokens, in forward order.
+
+    Blocks of one kind share their numbers. Raise ValueError where the sequence is longer than ``max_seq``.
+    """
+    if transformer.max_seq is not None and sequence > transformer.max_seq:
+        raise ValueError(
+            f"sequence ({sequence}) is beyond the model's {transformer.max_seq} positions; write sequence: {transformer.max_seq} or less"
+        )
+    table = _Table(transformer, sequence)
+    layers = list(table.embedding())
+    kinds: dict[tuple[bool, int], list[Layer]] = {}
+    for number in range(transformer.layers):
+        kind = transformer.has_experts(number), transformer.window_of(number)
+        if kind not in kinds:
+            kinds[kind] = list(table.block(*kind))
+        layers += _named(kinds[kind], f"layers.{number}.")
+    for number in range(transformer.layers, transformer.layers + transformer.prediction_layers):
+        kind = transformer.has_experts(number), transformer.window_of(number)
+        layers += _named([*table.prediction(), *table.block(*kind), *table.end(tied=True)], f"layers.{number}.")
+    return (*layers, *table.end())
+
+
+def parameter_count(transformer: Transformer) -> int:
+    """Return the parameters of *transformer*: the elements of all its layers' tensors."""
+    table = _Table(transformer, 1)
+    total, kinds = _elements([*table.embedding(), *table.end()]), {True: 0, False: 0}
+    for number in range(transformer.layers + transformer.prediction_layers):
+        experts = transformer.has_experts(number)
+        kinds[experts] = kinds[experts] or _elements(table.block(experts, 0))
+        total += kinds[experts]
+    return total + transformer.prediction_layers * _elements([*table.prediction(), *table.end(tied=True)])
+
+
+def _elements(layers: Iterable[Layer]) -> int:
+    return sum(sum(layer.gradients) for layer in layers)
+
+
+def _named(layers: Sequence[Layer], prefix: str) -> list[Layer]:
+    return [layer.model_copy(update={"name": prefix + layer.name}) for layer in layers]
+
+
+class _Table:
+    """The rows of one decoder and one length of sequence."""
+
+    def __init__(self, shape: Transformer, sequence: int) -> None:
+        self.shape, self.tokens = shape, sequence
+        self.stream = FLOAT * sequence * shape.hidden
+        """Bytes of the residual stream."""
+
+    def embedding(self) -> Iterator[Layer]:
+        """Yield what turns tokens into the residual stream."""
+        shape = self.shape
+        yield self._lookup("tokens", shape.vocab, "vocabulary")
+        if shape.positions == "learned":
+            yield self._lookup("positions", shape.max_seq or self.tokens, "sequence")
+        if shape.embedding_norm:
+            yield self._norm("embedding_norm", shape.hidden)
+
+    def block(self, experts: bool, window: int) -> Iterator[Layer]:
+        """Yield one block, its names without a number."""
+        shape = self.shape
+        yield self._norm("attention_norm", shape.hidden)
+        yield from self._latent_projections() if shape.mla is not None else self._projections()
+        yield self._core(window)
+        width = shape.heads * shape.value_size
+        yield self._product("attention.output", width, shape.hidden, "row", bias=self._biased("output"), saves=False)
+        if shape.norms_per_layer == 4:
+            yield self._norm("post_attention_norm", shape.hidden)
+        yield self._residual("attention.residual")
+        if shape.norms_per_layer > 1:
+            yield self._norm("ffn_norm", shape.hidden)
+        if experts:
+            yield from self._routed()
+        else:
+            # in a parallel block with one norm the fused q, k, v product saves this input already
+            yield from self._feed("feed", shape.inner, saves=shape.norms_per_layer > 1)
+        if shape.norms_per_layer == 4:
+            yield self._norm("post_ffn_norm", shape.hidden)
+        yield self._residual("feed.residual", terms=3 if experts and shape.shared_experts else 2)
+
+    def end(self, tied: bool = False) -> Iterator[Layer]:
+        """Yield the last norm, the head and the loss."""
+        shape = self.shape
+        yield self._norm("norm", shape.hidden)
+        head = self._product("head", shape.hidden, shape.vocab, "column", bias=shape.head_bias)
+        if shape.tied or tied:
+            shared = "tokens" if shape.tied else "head"
+            head = head.model_copy(update={"gradients": head.gradients[:-1], "shares": shared})
+        yield head
+        logits = FLOAT * self.tokens * shape.vocab
+        yield Layer.model_construct(
+            name="loss",
+            op="loss",
+            arithmetic=5.0 * self.tokens * shape.vocab,
+            backward_arithmetic=3.0 * self.tokens * shape.vocab,
+            read=logits,
+            write=logits,
+            backward_traffic=4.0 * logits,  # zeros and one element a row, then softmax: two reads and a write
+            saved=logits,
+            forward_kernels=2,
+            backward_kernels=2,
+            share="heads",
+            tokens=self.tokens,
+        )
+
+    def prediction(self) -> Iterator[Layer]:
+        """Yield what joins the stream with the embedding of the token after the next (DeepSeek-V3, arXiv 2412.19437, equation 21)."""
+        shape = self.shape
+        yield self._norm("hidden_norm", shape.hidden)
+        yield self._norm("embedding_norm", shape.hidden)
+        yield self._product("projection", 2 * shape.hidden, shape.hidden, "replicated")
+
+    # --- attention -----------------------------------------------------------------------------------------------------
+
+    def _projections(self) -> Iterator[Layer]:
+        shape = self.shape
+        queries, keys = shape.heads * shape.head_size, shape.groups * shape.head_size
+        yield self._product("attention.qkv", shape.hidden, queries + 2 * keys, "column", bias=self._biased("qkv"))
+        if shape.qk_norm != "none":
+            weights = {"head": (shape.head_size,) * 2, "all": (queries, keys), "weightless": ()}[shape.qk_norm]
+            norm = self._norm("attention.qk_norm", queries + keys, "heads")
+            yield norm.model_copy(update={"gradients": weights, "forward_kernels": 2, "backward_kernels": 2 * norm.backward_kernels})
+        if shape.positions == "rope":
+            yield self._rope(queries + keys)
+
+    def _latent_projections(self) -> Iterator[Layer]:
+        shape, mla = self.shape, self.shape.mla
+        assert mla is not None
+        queries = shape.heads * shape.head_size
+        if mla.q_rank:
+            yield self._product("attention.q_down", shape.hidden, mla.q_rank, "replicated")
+            yield self._norm("attention.q_norm", mla.q_rank, "replicated")
+            yield self._product("attention.q_up", mla.q_rank, queries, "column")
+        else:
+            yield self._product("attention.q", shape.hidden, queries, "column")
+        # the input of the first product serves this one too
+        yield self._product("attention.kv_down", shape.hidden, mla.kv_rank + mla.rope_dim, "replicated", saves=False)
+        yield self._norm("attention.kv_norm", mla.kv_rank, "replicated")
+        yield self._product("attention.kv_up", mla.kv_rank, shape.heads * (mla.nope_dim + mla.value_dim), "column")
+        # rotary parts join the others: q and k of all heads are written anew
+        yield self._rope(2 * queries)
+
+    def _rope(self, width: int) -> Layer:
+        """Return the rotation of queries and keys, *width* elements a token together."""
+        moved = FLOAT * self.tokens * width
+        return Layer.model_construct(
+            name="attention.rope",
+            op="elementwise",
+            arithmetic=3.0 * self.tokens * width,
+            backward_arithmetic=3.0 * self.tokens * width,
+            read=moved,
+            write=moved,
+            backward_traffic=2.0 * moved,
+            forward_kernels=2,
+            backward_kernels=2,
+            share="heads",
+        )
+
+    def _core(self, window: int) -> Layer:
+        shape, tokens = self.shape, self.tokens
+        queries, keys, values = shape.heads * shape.head_size, shape.groups * shape.head_size, shape.groups * shape.value_size
+        results = shape.heads * shape.value_size
+        pairs = 2.0 * shape.heads * attended(tokens, window)
+        inputs, output = FLOAT * tokens * (queries + keys + values), FLOAT * tokens * results
+        statistics = 2 * FLOAT * tokens * shape.heads  # the logarithm of each row's sum stays FP32 in 16 bits
+        return Layer.model_construct(
+            name="attention.core",
+            op="attention",
+            gradients=(shape.heads,) if shape.sinks else (),
+            forward=pairs * (shape.head_size + shape.value_size),
+            backward=pairs * (3 * shape.head_size + 2 * shape.value_size),
+            read=inputs,
+            write=output + statistics,
+            backward_traffic=2.0 * (inputs + output + statistics),
+            saved=inputs + output + statistics,
+            backward_kernels=2,
+            share="heads",
+            attention=Attention(
+                heads=shape.heads,
+                kv_heads=shape.groups,
+                head_dim=shape.head_size,
+                value_dim=shape.value_size if shape.value_size != shape.head_size else None,
+                queries=tokens,
+                keys=tokens,
+                window=window if window < tokens else 0,
+            ),
+        )
+
+    # --- feed-forward --------------------------------------------------------------------------------------------------
+
+    def _feed(self, name: str, inner: int, saves: bool = True) -> Iterator[Layer]:
+        """Yield a plain feed-forward block of *inner* elements; *saves* tells whether its input is not saved elsewhere."""
+        shape = self.shape
+        biased = self._biased("ffn")
+        yield self._product(f"{name}.gate_up", shape.hidden, inner * (1 + shape.gated), "column", bias=biased, saves=saves)
+        yield self._activation(f"{name}.activation", inner, self.tokens, "heads")
+        yield self._product(f"{name}.down", inner, shape.hidden, "row", bias=biased)
+
+    def _routed(self) -> Iterator[Layer]:
+        """Yield the router, the experts and the shared experts of one block. Weights of tokens are applied inside the activation."""
+        shape = self.shape
+        inner = shape.expert_ffn or shape.inner
+        rows = self.tokens * shape.experts_per_token
+        copies = self.stream * shape.experts_per_token
+        biased = self._biased("ffn")
+        yield self._product("router", shape.hidden, shape.experts, "replicated", bias=biased)
+        if shape.shared_experts:
+            yield from self._feed("shared", shape.shared_expert_ffn or shape.shared_experts * inner, saves=False)
+        yield Layer.model_construct(
+            name="experts.dispatch",
+            op="elementwise",
+            read=self.stream,
+            write=copies,
+            backward_traffic=copies + self.stream,
+            forward_kernels=_DISPATCH_KERNELS[0],
+            backward_kernels=_DISPATCH_KERNELS[1],
+            share="expert",
+        )
+        yield self._product("experts.gate_up", shape.hidden, inner * (1 + shape.gated), "expert", bias=biased, rows=rows)
+        yield self._activation("experts.activation", inner, rows, "expert")
+        yield self._product("experts.down", inner, shape.hidden, "expert", bias=biased, rows=rows)
+        yield Layer.model_construct(
+            name="experts.combine",
+            op="elementwise",
+            arithmetic=copies / FLOAT,
+            read=copies,
+            write=self.stream,
+            backward_traffic=copies + self.stream,
+            share="expert",
+        )
+
+    def _activation(self, name: str, inner: int, rows: int, share: Share) -> Layer:
+        gate, elements = 1 + self.shape.gated, float(rows * inner)
+        forward, backward = _ARITHMETIC[self.shape.activation]
+        return Layer.model_construct(
+            name=name,
+            op="elementwise",
+            arithmetic=forward * elements,
+            backward_arithmetic=backward * elements,
+            read=FLOAT * gate * elements,
+            write=FLOAT * elements,
+            backward_traffic=FLOAT * (2 * gate + 1) * elements,
+            saved=FLOAT * gate * elements,
+            share=share,
+        )
+
+    # --- one row each ----------------------------------------------------------------------------------------------------
+
+    def _biased(self, place: Literal["qkv", "output", "ffn"]) -> bool:
+        """Return whether the products at *place* have a bias."""
+        return self.shape.bias in {"qkv": ("all", "qkv", "qkv_output"), "output": ("all", "qkv_output"), "ffn": ("all", "ffn")}[place]
+
+    def _lookup(self, name: str, rows: int, share: Share) -> Layer:
+        """Return an embedding's look-up. Positions are added to the stream that is there, and dropout follows the last of both."""
+        numbers = _LABELS * self.tokens
+        first = name == "tokens"
+        mask = 0.0 if first or not self.shape.dropout else self.stream / 2
+        traffic = self.stream + numbers
+        return Layer.model_construct(
+            name=name,
+            op="embedding",
+            gradients=(rows * self.shape.hidden,),
+            backward_arithmetic=self.stream / FLOAT,
+            read=traffic + (0.0 if first else self.stream),
+            write=self.stream + mask,
+            backward_traffic=traffic + mask,
+            saved=mask,
+            backward_kernels=6,  # as ``sim extract`` counts embedding_dense_backward
+            rows=rows,
+            rows_per_sample=self.tokens,
+            share=share,
+        )
+
+    def _norm(self, name: str, width: int, share: Share = "sequence") -> Layer:
+        kind = self.shape.norm
+        biased = kind == "layernorm" if self.shape.norm_bias is None else self.shape.norm_bias
+        elements = float(self.tokens * width)
+        statistics = 2 * FLOAT * self.tokens * (2 if kind != "rmsnorm" else 1)  # FP32 in 16 bits
+        forward, backward = _ARITHMETIC[kind]
+        return Layer.model_construct(
+            name=name,
+            op="norm",
+            gradients=() if kind == "nonparametric" else (width,) * (1 + biased),
+            arithmetic=forward * elements,
+            backward_arithmetic=backward * elements,
+            read=FLOAT * elements,
+            write=FLOAT * elements + statistics,
+            backward_traffic=5.0 * FLOAT * elements,  # read for the input's gradient, and again for the weights'
+            saved=FLOAT * elements + statistics,
+            backward_kernels=2,
+            share=share,
+        )
+
+    def _residual(self, name: str, terms: int = 2) -> Layer:
+        """Return the sum of *terms*, a branch after dropout and the stream; backward adds the two gradients that come to the stream."""
+        mask = self.stream / 2 if self.shape.dropout else 0.0
+        return Layer.model_construct(
+            name=name,
+            op="elementwise",
+            arithmetic=self.stream / FLOAT,
+            backward_arithmetic=self.stream / FLOAT,
+            read=terms * self.stream,
+            write=self.stream + mask,
+            backward_traffic=3.0 * self.stream + (mask + self.stream if mask else 0.0),
+            saved=mask,
+            backward_kernels=2 if mask else 1,
+            share="sequence",
+        )
+
+    def _product(self, name: str, inner: int, outer: int, share: Share, *, bias: bool = False, saves: bool = True, rows: int = 0) -> Layer:
+        """Return the product of *rows* (the tokens by default; of experts all that are routed) of *inner* elements by a weight."""
+        routed = share == "expert"
+        experts = self.shape.experts if routed else 1
+        count = rows or self.tokens
+        flop = 2.0 * count * inner * outer
+        read, write = FLOAT * count * inner, FLOAT * count * outer
+        weight = experts * inner * outer
+        fields: dict[str, Any] = {"groups": experts} if routed else {}
+        return Layer.model_construct(
+            name=name,
+            op="gemm",
+            gradients=(experts * outer, weight) if bias else (weight,),
+            forward=flop,
+            backward=2.0 * flop,
+            read=read,
+            write=write,
+            backward_traffic=2.0 * (read + write) + (write if bias else 0.0),
+            saved=read if saves else 0.0,
+            backward_kernels=3 if bias else 2,
+            channels=(inner, outer),
+            share=share,
+            tokens=count,
+            **fields,
+        )

@@ -1,0 +1,57 @@
+"""What does a workload mean where it says nothing? The stack of every workload; data, batch and precision of a decoder.
+
+A decoder (a model with ``transformer``) is trained on a stream of tokens in one memory-mapped file, one sequence a GPU, in bfloat16
+with Adam. The stack is torch's DistributedDataParallel, or torchtitan where the layout is another than plain data parallelism.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from sim.spec.parallel import Parallel
+
+REPLICATED_STACK: Final = "torch-2.x-ddp"
+PARALLEL_STACK: Final = "torchtitan-2.x"
+TOKENS: Final = "tokens"
+"""The data set of decoders."""
+LOADER: Final[Mapping[str, Any]] = {
+    "num_workers": 1,
+    "source": "estimate (slices of one memory-mapped file; one worker collates them, as the data loaders of torchtitan and nanoGPT)",
+}
+DECODER_TRAINING: Final[Mapping[str, Any]] = {
+    "batch": 1,
+    "precision": "bf16",
+    "optimizer": {"name": "adam"},
+    "source": "estimate (one sequence a GPU and micro-batch, all in bfloat16)",
+}
+
+
+def completed(workload: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is missing in *workload*, plain data with its model's references followed: blocks by key, and keys of ``training``."""
+    model, training = workload.get("model"), workload.get("training")
+    decoder = isinstance(model, Mapping) and model.get("transformer") is not None
+    if training is None and not decoder:
+        return {}
+    known = training if isinstance(training, Mapping) else {}
+    stack = _named(known.get("stack"), stack_of(known), "strategy")
+    if not decoder:
+        return {"training": {"stack": stack}}
+    dataset = _named(workload.get("dataset"), TOKENS, "sample")
+    return {"training": {**DECODER_TRAINING, "stack": stack}, "dataset": dataset, "input": dict(LOADER)}
+
+
+def _named(written: Any, name: str, needed: str) -> Any:
+    """Return the part *name*, or a block that extends it where what is *written* only changes some of it: without the key *needed*."""
+    return {"extends": name} if isinstance(written, Mapping) and needed not in written else name
+
+
+def stack_of(training: Mapping[str, Any]) -> str:
+    """Return the stack of a workload with *training* that names none."""
+    try:
+        trivial = Parallel.model_validate(training.get("parallel") or {}).trivial
+    except ValidationError:  # told of when the whole is validated
+        return REPLICATED_STACK
+    return REPLICATED_STACK if trivial else PARALLEL_STACK

@@ -1,0 +1,125 @@
+"""What does one operator call of a model cost? A row of its layer table, per sample, whatever the hardware.
+
+Written by ``sim extract`` from torch models, and by ``sim.spec.transformer`` from a decoder's shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Literal
+
+from pydantic import model_validator
+
+from sim.spec.fields import Bytes, Count, Dtype, OperatorClass, Spec, Whole, Work
+
+Share = Literal["", "column", "row", "vocabulary", "heads", "sequence", "expert", "replicated"]
+"""How a tensor-parallel group shares a layer, in torch's words where it has them. column: weights, work and output are split, the input is
+complete. row: weights, work and input are split, the output is a partial sum. vocabulary: an embedding's table is split by rows.
+heads: everything is split, nothing is sent. sequence: split by tokens under sequence parallelism, else repeated. expert: weights are split
+over the expert group, work and traffic with the tokens. replicated: every rank does it all. Empty: nobody said how."""
+
+WIDTHS: Final[Mapping[Dtype, float]] = {"fp64": 8, "fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1, "complex64": 8}
+"""Bytes of an element."""
+
+
+class Attention(Spec):
+    """Shape of one fused attention call, per sample."""
+
+    heads: Count
+    kv_heads: Count
+    head_dim: Count
+    value_dim: Count | None = None
+    """Size of a value head where it differs (multi-head latent attention)."""
+    queries: Count
+    keys: Count
+    causal: bool = True
+    window: Whole = 0
+    """Tokens that each token looks back on; 0: all."""
+
+
+class Layer(Spec):
+    """One operator call of the model, per sample unless said otherwise; bytes are for 4-byte elements."""
+
+    name: str
+    op: OperatorClass
+    gradients: tuple[Count, ...] = ()
+    """Elements of each gradient tensor that becomes ready with this layer's backward, in the order they become ready."""
+    dtypes: tuple[Dtype, ...] = ()
+    """Type that the model's code gives each gradient tensor, then each frozen one; one serves all. What is fp32 goes by the precision."""
+    forward: Work = 0.0
+    """FLOP of products: convolutions, matrix products, attention."""
+    backward: Work = 0.0
+    arithmetic: Work = 0.0
+    """FLOP of everything else, in a layer without products."""
+    backward_arithmetic: Work = 0.0
+    read: Bytes = 0.0
+    """Activation bytes the forward reads."""
+    write: Bytes = 0.0
+    """Activation bytes the forward writes."""
+    backward_traffic: Bytes = 0.0
+    """Activation bytes the backward reads and writes."""
+    saved: Bytes = 0.0
+    """Activation bytes kept from forward for backward."""
+    forward_kernels: Whole = 1
+    backward_kernels: Whole = 1
+    kernel_size: Whole = 0
+    """Edge of a convolution's window (3 for 3x3, 7 for 1x7); 0 elsewhere."""
+    stride: Count = 1
+    """Step of a convolution's window; Winograd serves 1 only."""
+    channels: tuple[Count, ...] = ()
+    """Input and output channels that a convolution (per group) or a matrix product combines; empty elsewhere."""
+    rows: Whole = 0
+    """Rows of an embedding's table, its first gradient tensor; 0 elsewhere."""
+    rows_per_sample: Whole = 0
+    """Rows of the table that one sample looks up."""
+    sparse: bool = False
+    """torch makes the gradient of this embedding's table sparse: only the rows that were looked up."""
+    frozen: tuple[Count, ...] = ()
+    """Elements of each parameter tensor that this layer is the first to use and that gets no gradient."""
+    shares: str = ""
+    """The earlier layer whose parameter this one uses too."""
+    share: Share = ""
+    tokens: Whole = 0
+    """Rows of a matrix product per sample; with ``channels`` its shape. 0: not known."""
+    groups: Whole = 0
+    """Experts among which the rows of a grouped product are spread; 0 for a plain product."""
+    attention: Attention | None = None
+    """Shape of fused attention."""
+    segment: Whole = 0
+    """Number of the activation-checkpointed segment of the model's code that the layer is in; 0 for none."""
+
+    def widths(self, width: float) -> tuple[float, ...]:
+        """Return the bytes of an element of each gradient tensor, then of each frozen one, where one of FP32 takes *width*."""
+        count = len(self.gradients) + len(self.frozen)
+        single: tuple[Dtype, ...] = ("fp32",)
+        types = self.dtypes if len(self.dtypes) > 1 else (self.dtypes or single) * count
+        return tuple(width if dtype == "fp32" else WIDTHS[dtype] for dtype in types)
+
+    def gradient_bytes(self, width: float) -> float:
+        """Return the bytes of the gradient tensors, or of as many weights, where an element of FP32 takes *width*."""
+        if not self.dtypes:
+            return width * sum(self.gradients)
+        return sum(elements * each for elements, each in zip(self.gradients, self.widths(width), strict=False))
+
+    def frozen_bytes(self, width: float) -> float:
+        """Return the bytes of the frozen weights where an element of FP32 takes *width*."""
+        if not self.dtypes:
+            return width * sum(self.frozen)
+        return sum(elements * each for elements, each in zip(self.frozen, self.widths(width)[len(self.gradients) :], strict=True))
+
+    @model_validator(mode="after")
+    def _typed(self) -> Layer:
+        count = len(self.gradients) + len(self.frozen)
+        if len(self.dtypes) not in (0, 1, count):
+            raise ValueError(
+                f"{len(self.dtypes)} dtypes for {count} gradient and frozen tensors; write one for each, one for all, or none for fp32"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _tabled(self) -> Layer:
+        if self.rows and (not self.gradients or self.gradients[0] % self.rows):
+            raise ValueError(f"rows ({self.rows}) do not divide the layer's first gradient tensor; write the rows of the embedding's table")
+        if self.rows_per_sample and not self.rows:
+            raise ValueError("rows_per_sample without rows; write the rows of the embedding's table as well")
+        return self
