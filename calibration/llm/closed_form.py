@@ -25,15 +25,18 @@ PRIORS: Final[Mapping[str, tuple[float, float]]] = {
     "attention.forward": (0.62, 0.15), "attention.backward": (0.50, 0.15), "scores": (9.0, 0.4),
     "memory": (0.80, 0.1), "wide": (17.0, 0.3), "inner": (1.0, 0.2), "head": (26.0, 0.3), "cast": (5.0, 0.4),
     "fabric": (0.75, 0.15), "network": (0.70, 0.2), "hop.fabric": (2e-6, 0.4), "hop.network": (8e-6, 0.5), "launch.collective": (25e-6, 0.5),
-    "kernel": (4e-6, 0.3), "host": (4.5e-4, 0.5), "update": (34.0, 0.3), "dispatch": (0.45, 0.4), "moe.traffic": (14.0, 0.4),
+    "kernel": (4e-6, 0.3), "host": (4.5e-4, 0.5), "update": (34.0, 0.3), "accumulate": (6.0, 0.4), "host.eager": (1.2e-3, 0.5),
+    "attention.eager": (0.65, 0.2), "dispatch": (0.45, 0.4), "moe.traffic": (14.0, 0.4),
     "sync.experts": (1e-4, 0.6), "contention": (1.06, 0.05), "step": (4e-3, 1.0),
     "exposed.tensor": (0.85, 0.2), "exposed.tensor.overlap": (0.45, 0.4), "exposed.data": (0.5, 0.5), "exposed.stages": (0.7, 0.5),
     "exposed.context": (0.3, 0.5), "power.fp8": (1.0, 0.1), "ramp": (1.0, 0.1),
 }  # fmt: skip
 """Physical constants: shares of peaks, bytes per element, seconds. Priors: datasheet-level estimates of facts/llm_mechanisms and NCCL."""
 FAMILIES: Final = ("megatron", "megatron-2021", "nanotron", "fsdp1", "fsdp2", "jax", "llmc")
-FAMILY_PRIORS: Final[Mapping[str, tuple[float, float]]] = {"elementwise": (1.0, 0.25), "compute": (1.0, 0.08), "host": (1.0, 0.4), "data": (1.0, 0.5)}
-"""Factors of one software family on element-wise bytes, all compute, host time and exposed data-parallel traffic; shrunk to 1."""
+EAGER: Final = ("nanotron", "fsdp1", "fsdp2")
+"""Families whose blocks torch runs operator by operator, with FlashAttention 2 or its like."""
+FAMILY_PRIORS: Final[Mapping[str, tuple[float, float]]] = {"elementwise": (1.0, 0.25), "compute": (1.0, 0.08), "data": (1.0, 0.5)}
+"""Factors of one software family on element-wise bytes, all compute and exposed data-parallel traffic; shrunk to 1."""
 
 
 def priors() -> dict[str, tuple[float, float]]:
@@ -141,7 +144,9 @@ class _Work:
         flop = 2.0 * self.tokens * span * heads * (shape.head_size + shape.value_size)
         if case.flash:
             share = self.at["attention.backward" if backward else "attention.forward"]
-            share *= 1.0 if self.chip.generation not in ("ampere", "volta") else 1.25
+            old = self.chip.generation in ("ampere", "volta")
+            share *= 1.0 if old or case.family not in EAGER else self.at["attention.eager"]
+            share *= 1.25 if old else 1.0
             share *= min(1.0, shape.head_size / 128 + 0.25)
             return (2.5 if backward else 1.0) * flop / (self.chip.peak["16bit"] * share) + 2 * self.at["kernel"]
         scores = self.tokens * case.seq * heads * 2.0 * self.at["scores"] / self.bandwidth
@@ -287,7 +292,6 @@ def predict(case: Case, at: Constants) -> Prediction:
 def _micro_batch(case: Case, at: Constants, work: _Work, wires: _Wires, weights: Weights) -> tuple[float, float, dict[str, float]]:
     """Return the seconds of a middle stage's forward and backward of one micro-batch, and parts of a step."""
     shape, layers = case.shape, weights.layers
-    products = attention = plain = traffic_forward = 0.0
     core_forward = core_backward = 0.0
     projections, dense = work.attention_products(), work.dense() if not shape.experts or shape.first_dense_layers or shape.moe_every > 1 else 0.0
     routed = work.experts() if shape.experts else 0.0
@@ -314,6 +318,8 @@ def _micro_batch(case: Case, at: Constants, work: _Work, wires: _Wires, weights:
     host = _host(case, at, layers) / layers
     attention = tensor / 2 + context / 3 + experts * share / 2
     one_forward = max(compute_forward, host) + attention
+    if not case.lora:
+        compute_backward += at["accumulate"] * weights.total / layers / work.bandwidth
     one_backward = max(compute_backward + recomputed, 1.5 * host) + tensor / 2 + 2 * context / 3 + experts * share / 2
     if case.zero == 3:
         one_forward, one_backward = _sharded(case, at, wires, weights, one_forward, one_backward)
@@ -327,7 +333,6 @@ def _micro_batch(case: Case, at: Constants, work: _Work, wires: _Wires, weights:
         "context": steps * context,
         "experts": steps * experts * share,
     }
-    del traffic_forward
     return layers * one_forward, layers * one_backward, parts
 
 
@@ -352,7 +357,8 @@ def _layer_traffic(case: Case, at: Constants, wires: _Wires, core_forward: float
 
 def _host(case: Case, at: Constants, layers: int) -> float:
     """Return the seconds that the host needs to launch one micro-batch's forward of a stage."""
-    per_layer = at["host"] * at[f"host:{case.family}"] * (2.0 if case.shape.experts else 1.0)
+    eager = case.family in EAGER and not case.compiled
+    per_layer = at["host.eager" if eager else "host"] * (2.0 if case.shape.experts else 1.0)
     return layers * per_layer * (0.3 if case.tuned or case.graphs else 1.0)
 
 
