@@ -167,7 +167,7 @@ def _case(row: Row) -> Case:
         gpus=gpus,
         data=data,
         tensor=tensor,
-        sequence_parallel=tensor > 1 and not row.text["sp"].lower().startswith("no"),
+        sequence_parallel=tensor > 1 and _sequence_parallel(row, practice),
         pipeline=pipeline,
         virtual=virtual,
         context=context,
@@ -210,6 +210,11 @@ def _needed(row: Row, name: str) -> int:
         return value
     what = f"is {row.unread[name]!r}, no number" if name in row.unread else "is blank"
     raise _Undescribed(f"{name} {what}")
+
+
+def _sequence_parallel(row: Row, practice: Mapping[str, Any]) -> bool:
+    text = row.text["sp"].lower()
+    return not text.startswith("no") if text else bool(practice.get("sequence_parallel", True))
 
 
 def _zero(row: Row) -> int:

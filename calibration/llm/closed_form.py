@@ -21,20 +21,22 @@ PRIORS: Final[Mapping[str, tuple[float, float]]] = {
     # name: value before any fit, standard deviation of its logarithm
     "product.volta": (0.70, 0.15), "product.ampere": (0.80, 0.1), "product.hopper": (0.70, 0.1), "product.blackwell": (0.72, 0.1),
     "product.cdna3": (0.50, 0.15), "product.cdna4": (0.50, 0.2), "product.ada": (0.60, 0.2),
-    "product.fp8": (0.85, 0.15), "product.fp4": (0.65, 0.2), "depth": (160.0, 0.5),
+    "product.fp8": (0.85, 0.15), "product.fp4": (0.65, 0.2), "depth": (160.0, 0.5), "unaligned": (1.15, 0.08), "unaligned.head": (1.6, 0.3),
     "attention.forward": (0.62, 0.15), "attention.backward": (0.50, 0.15), "scores": (9.0, 0.4),
     "memory": (0.80, 0.1), "wide": (17.0, 0.3), "inner": (1.0, 0.2), "head": (26.0, 0.3), "cast": (5.0, 0.4),
     "fabric": (0.75, 0.15), "network": (0.70, 0.2), "hop.fabric": (2e-6, 0.4), "hop.network": (8e-6, 0.5), "launch.collective": (25e-6, 0.5),
     "kernel": (4e-6, 0.3), "host": (4.5e-4, 0.5), "update": (34.0, 0.3), "accumulate": (6.0, 0.4), "host.eager": (1.2e-3, 0.5),
-    "attention.eager": (0.65, 0.2), "dispatch": (0.45, 0.4), "moe.traffic": (14.0, 0.4),
+    "attention.eager": (0.65, 0.2), "elementwise.eager": (1.8, 0.3), "dispatch": (0.45, 0.4), "moe.traffic": (14.0, 0.4),
     "sync.experts": (1e-4, 0.6), "contention": (1.06, 0.05), "step": (4e-3, 1.0),
     "exposed.tensor": (0.85, 0.2), "exposed.tensor.overlap": (0.45, 0.4), "exposed.data": (0.5, 0.5), "exposed.stages": (0.7, 0.5),
     "exposed.context": (0.3, 0.5), "power.fp8": (1.0, 0.1), "ramp": (1.0, 0.1),
 }  # fmt: skip
 """Physical constants: shares of peaks, bytes per element, seconds. Priors: datasheet-level estimates of facts/llm_mechanisms and NCCL."""
-FAMILIES: Final = ("megatron", "megatron-2021", "nanotron", "fsdp1", "fsdp2", "jax", "llmc")
+FAMILIES: Final = ("megatron", "megatron-2021", "deepspeed", "nanotron", "fsdp1", "fsdp2", "jax", "llmc")
 EAGER: Final = ("nanotron", "fsdp1", "fsdp2")
 """Families whose blocks torch runs operator by operator, with FlashAttention 2 or its like."""
+GATHERS_BESIDE: Final = ("megatron", "fsdp1", "fsdp2", "jax", "llmc")
+"""Families that gather updated parameters beside the next forward; others do before it (nanotron optim/zero.py, DeepSpeed stage 1)."""
 FAMILY_PRIORS: Final[Mapping[str, tuple[float, float]]] = {"elementwise": (1.0, 0.25), "compute": (1.0, 0.08), "data": (1.0, 0.5)}
 """Factors of one software family on element-wise bytes, all compute and exposed data-parallel traffic; shrunk to 1."""
 
@@ -72,7 +74,8 @@ class _Work:
         self.chip = case.chip
         self.tokens = case.micro_batch * case.seq / case.context
         self.held = self.tokens / (case.tensor if case.sequence_parallel else 1)
-        self.elementwise = at[f"elementwise:{case.family}"]
+        eager = case.family in EAGER and not case.compiled
+        self.elementwise = at[f"elementwise:{case.family}"] * (at["elementwise.eager"] if eager else 1.0)
         self.rate16 = self.chip.peak["16bit"] * at.get(f"product.{self.chip.generation}", 0.6)
         self.rate = self.rate16
         if case.products != "16bit":
@@ -89,6 +92,8 @@ class _Work:
         full = 0.5 * (math.ceil(waves) + max(waves, 1.0)) / waves
         padded = math.ceil(rows / 128) * 128 / rows
         depth = 1 + self.at["depth"] / inner
+        if inner % 64 or columns % 64:
+            depth *= self.at["unaligned"]
         flop = 2.0 * rows * inner * columns * groups
         moved = 2.0 * (rows * inner + inner * columns + rows * columns) * groups / self.bandwidth
         return max(flop * depth * max(full, padded) / rate, moved) + self.at["kernel"]
@@ -150,7 +155,8 @@ class _Work:
             share *= min(1.0, shape.head_size / 128 + 0.25)
             return (2.5 if backward else 1.0) * flop / (self.chip.peak["16bit"] * share) + 2 * self.at["kernel"]
         scores = self.tokens * case.seq * heads * 2.0 * self.at["scores"] / self.bandwidth
-        return (2.0 if backward else 1.0) * (2 * flop / (self.rate16 * 0.6)) + scores * (1.0 if backward else 0.8)
+        slow = self.at["unaligned.head"] if shape.head_size % 8 else 1.0
+        return slow * (2.0 if backward else 1.0) * (2 * flop / (self.rate16 * 0.6)) + scores * (1.0 if backward else 0.8)
 
     def element_wise(self, experts: bool) -> float:
         """Return the seconds of norms, residuals, rotary positions, activation and casts of one layer, forward."""
@@ -413,9 +419,11 @@ def _data_traffic(case: Case, at: Constants, wires: _Wires, weights: Weights, ba
     if case.expert > 1:
         scatter += wires.gather(width * weights.experts, max(1, ranks * case.tensor // case.expert), case.expert)
         gather += wires.gather(2.0 * weights.experts, max(1, ranks * case.tensor // case.expert), case.expert)
+    late = 0.0 if case.family in GATHERS_BESIDE else gather
+    gather -= late
     hidden = min(1.0, backward / case.virtual / max(scatter + gather, 1e-9)) if case.virtual else 1.0
     exposed = at["exposed.data"] * at[f"data:{case.family}"]
-    return (scatter + gather) * (1 - (1 - min(1.0, exposed)) * hidden)
+    return late + (scatter + gather) * (1 - (1 - min(1.0, exposed)) * hidden)
 
 
 def _update(case: Case, at: Constants, work: _Work, weights: Weights) -> float:
