@@ -69,6 +69,19 @@ def collectives(
     typer.echo(json.dumps({"schema": 1, "rows": rows}, indent=2) if as_json else error_text(rows))
 
 
+@app.command(epilog="Example:  python -m calibration kernels --left-out")
+def kernels(
+    left_out: Annotated[bool, typer.Option("--left-out", help="score each GPU also by products fitted to the others (minutes)")] = False,
+    as_json: Json = False,
+) -> None:
+    """Predict single kernels that others timed, by GPU and kind, and show the errors."""
+    from calibration.kernels import records as kernel_records
+    from calibration.kernels import report
+
+    lines = report.scored(kernel_records.read(), left_out)
+    typer.echo(json.dumps({"schema": 1, "rows": lines}, indent=2) if as_json else report.text(lines))
+
+
 @app.command(epilog="Example:  python -m calibration records my-runs.csv")
 def records(
     file: Annotated[Path, typer.Argument(metavar="FILE.csv", help="measured runs, one a row")],

@@ -30,11 +30,13 @@ from sim.options import (
     Pipeline,
     Precision,
     Replicate,
+    SampleTokens,
     Schedule,
     Sets,
     Shard,
     Stack,
     Tensor,
+    TokenBudget,
     Wl,
     layout_of,
     trace_due,
@@ -81,6 +83,7 @@ def run(
     placement: Annotated[str | None, typer.Option(metavar="1+2", help="GPUs on each node in turn")] = None,
     batch: Annotated[str | None, typer.Option(metavar="N|max", help="samples per GPU; max: as many as fit into its memory")] = None,
     global_batch: GlobalBatch = None,
+    sequence: SampleTokens = None,
     precision: Precision = None,
     stack: Stack = None,
     tensor: Tensor = None,
@@ -96,6 +99,7 @@ def run(
     market: Market = "on-demand",
     epochs: Epochs = None,
     hours: Hours = None,
+    tokens: TokenBudget = None,
     evaluation: Evaluation = 0.0,
     checkpoints: Checkpoints = True,
     seed: Annotated[int, typer.Option(help="of what is drawn where the workload says training.noise.draw: true")] = 0,
@@ -126,8 +130,8 @@ def run(
     samples = batch_of(batch) if batch is not None else None
     scenario = Scenario(
         hardware, workload, tuple(sets), placement=placement, batch=samples, global_batch=global_batch, precision=precision, stack=stack,
-        seed=seed, exact=exact, market=market_of(market), plan=plan_of(epochs, hours, evaluation, checkpoints),
-        layout=layout_of(parallel, tensor, pipeline, context, expert, replicate, shard, micro_batches, schedule),
+        seed=seed, exact=exact, market=market_of(market), plan=plan_of(epochs, hours, evaluation, checkpoints, tokens),
+        sequence=sequence, layout=layout_of(parallel, tensor, pipeline, context, expert, replicate, shard, micro_batches, schedule),
     )  # fmt: skip
     many_nodes = whole_numbers(nodes, "--nodes") if nodes is not None else []
     many_gpus = whole_numbers(gpus, "--gpus") if gpus is not None else []

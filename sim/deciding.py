@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -18,6 +19,7 @@ from sim.options import (
     Html,
     Hw,
     Json,
+    Layout,
     Market,
     MeanLifetime,
     Nodes,
@@ -27,6 +29,7 @@ from sim.options import (
     Stack,
     Where,
     Wl,
+    layout_of,
 )  # fmt: skip
 from sim.spec.yaml import SpecError
 from sim.terminal import print_json, show_table, talk, write_result
@@ -79,6 +82,7 @@ def compare(
     global_batch: GlobalBatch = None,
     precision: Precision = None,
     stack: Stack = None,
+    parallel: Layout = [],  # noqa: B006
     sets: Sets = [],  # noqa: B006
     market: Market = "on-demand",
     epochs: Epochs = None,
@@ -106,7 +110,7 @@ def compare(
 
     scenario = Scenario(
         "", workload, tuple(sets), batch=batch, global_batch=global_batch, precision=precision, stack=stack, market=market_of(market),
-        plan=plan_of(epochs, hours, evaluation, checkpoints),
+        plan=plan_of(epochs, hours, evaluation, checkpoints), layout=layout_of(parallel),
     )  # fmt: skip
     names = machines(hardware, where)
     counts = whole_numbers(nodes, "--nodes") if nodes is not None else []
@@ -240,6 +244,7 @@ def whatif(
     global_batch: GlobalBatch = None,
     precision: Precision = None,
     stack: Stack = None,
+    parallel: Layout = [],  # noqa: B006
     sets: Sets = [],  # noqa: B006
     as_json: Json = False,
     as_csv: Csv = False,
@@ -249,8 +254,12 @@ def whatif(
     """Rank what to improve: the step with twice and infinitely much of each resource, and what an upgrade may cost."""
     from sim.documents import reading
     from sim.report.figures import figures_csv
+    from sim.report.layout_whatif import layout_whatif_document, layout_whatif_text
+    from sim.report.page.layout import layout_page
     from sim.report.page.whatif import whatif_page
     from sim.report.whatif import whatif_document, whatif_plot, whatif_text
+    from sim.study.layout import has_layout
+    from sim.study.layout_whatif import layout_whatif
     from sim.study.ranges import one_number
     from sim.study.scenario import Scenario
     from sim.study.whatif import whatif as asked
@@ -266,7 +275,16 @@ def whatif(
         global_batch,
         precision=precision,
         stack=stack,
+        layout=layout_of(parallel),
     )
+    if has_layout(scenario):
+        laid = layout_whatif(scenario, talk.counting("resources"))
+        talk.progress("")
+        document = layout_whatif_document(laid)
+        said, rows = layout_whatif_text(document), figures_csv(document["resources"])
+        page = partial(layout_page, laid.answer.run)
+        write_result(output, html, "whatif", (document, said), page, None, {"whatif.csv": rows})
+        return show_table(document, said, rows, as_json, as_csv)
     found = whatif_document(asked(scenario, progress=talk.counting("resources")))
     talk.progress("")
     text, table = whatif_text(found), figures_csv(found["resources"])

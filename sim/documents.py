@@ -6,14 +6,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sim.report.document import run_document, run_figures
+from sim.report.layout import layout_document
 from sim.report.rows import run_row
 from sim.spec.yaml import SpecError
 from sim.study.descriptions import Descriptions, descriptions
+from sim.study.layout import has_layout, layout_answer
 from sim.study.scenario import Answer, Scenario, answer
 
 
 def document(scenario: Scenario) -> dict[str, Any]:
     """Return the document of the only job of *scenario*. Raise SpecError with all that is wrong, or for a file of several jobs."""
+    if has_layout(scenario):
+        return layout_document(layout_answer(scenario))
     found = _one_job(scenario)
     return run_document(found.run, found.inputs, found.warnings, market=found.market, plan=found.plan)
 
@@ -27,6 +31,8 @@ def _one_job(scenario: Scenario) -> Answer:
 
 def row(scenario: Scenario) -> dict[str, Any]:
     """Return the flat row of the only job of *scenario*, units in its keys."""
+    if has_layout(scenario):
+        return run_row(layout_document(layout_answer(scenario)))
     return run_row(run_figures(_one_job(scenario).run))
 
 

@@ -37,6 +37,10 @@ Folder = Annotated[
     Path | None,
     typer.Option("-o", "--output", metavar="DIR", callback=folder_due, help="also write the table, JSON, CSV, page and plots there"),
 ]
+SampleTokens = Annotated[
+    int | None, typer.Option("--sequence", min=1, metavar="N", help="tokens of a sample, of models described by their transformer")
+]
+TokenBudget = Annotated[str | None, typer.Option("--tokens", metavar="N", help="tokens of the whole job, such as 300B: its time and cost")]
 Epochs = Annotated[float | None, typer.Option(help="epochs of the whole job: its time and cost from start-up to the end")]
 Hours = Annotated[float | None, typer.Option(help="hours of the whole job: the epochs it does in them, and its cost")]
 Evaluation = Annotated[float, typer.Option(help="samples evaluated after each epoch of the job, as a share of the training samples")]

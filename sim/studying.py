@@ -14,12 +14,14 @@ from sim.options import (
     Html,
     Hw,
     Json,
+    Layout,
     Nodes,
     Precision,
     Processes,
     Sets,
     Stack,
     Wl,
+    layout_of,
 )  # fmt: skip
 from sim.report.files import file_due
 from sim.spec.yaml import SpecError
@@ -50,6 +52,7 @@ def sweep(
     batch: Batch = None,
     precision: Precision = None,
     stack: Stack = None,
+    parallel: Layout = [],  # noqa: B006
     sets: Sets = [],  # noqa: B006
     seed: Annotated[int, typer.Option(help="of the Sobol sequence and of every run")] = 0,
     processes: Processes = None,
@@ -75,8 +78,9 @@ def sweep(
         raise SpecError("--jobs and --cluster: write one of the two; how many workers a cluster has is decided there")
     points = asked_points(vary, sobol, seed)
     scenario = Scenario(
-        hardware, workload, tuple(sets), nodes=one_number(nodes, "--nodes"), batch=batch, precision=precision, stack=stack, seed=seed
-    )
+        hardware, workload, tuple(sets), nodes=one_number(nodes, "--nodes"), batch=batch, precision=precision, stack=stack, seed=seed,
+        layout=layout_of(parallel),
+    )  # fmt: skip
     journal = output.with_name(output.name + ".journal")
     progress = talk.counting("points")
     with swept(

@@ -30,6 +30,8 @@ class Plan(NamedTuple):
     """Whether each epoch ends with one."""
     start_up: float = START_UP
     time: float | None = None
+    tokens: float | None = None
+    """Tokens to train on, in place of both, until the data set and the model's sequence tell how many epochs that is."""
 
 
 class Pace(NamedTuple):

@@ -10,8 +10,8 @@ from sim.check.checks import check_hardware, check_workload, placed, require
 from sim.check.servers import check_servers
 from sim.check.topology import Problem
 from sim.spec import shelf
-from sim.spec.fields import Precision
-from sim.spec.hardware import Gpu, Group, Hardware, Peak
+from sim.spec.fields import Peak, Precision
+from sim.spec.hardware import Gpu, Group, Hardware
 from sim.spec.library import Loaded
 from sim.spec.precision import MEANING
 from sim.spec.workload import Workload

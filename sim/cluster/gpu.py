@@ -6,6 +6,7 @@ tensor cores want channels last, so with channels first cuDNN transposes what a 
 (cuDNN's nchwToNhwcKernel), and TensorFlow does around BatchNorm unless cuDNN's persistent kernels are asked for; autocast converts
 weights and their gradients between 16 and 32 bits. Tensor cores take multiples of 8 channels (NVIDIA, Deep Learning Performance Guide):
 cuDNN pads convolutions to them; before cuBLAS 11 matrix products of other shapes run on vector units, unless the software pads them too.
+Layers that say their shape, on GPUs that say what kernels of known shape reach, go by `sim.cluster.kernels` instead.
 Limits: kernels of one layer run one after another; nothing overlaps inside the GPU but collectives, which slow compute by the stack's
 ``overlap_slowdown``.
 """
@@ -17,8 +18,9 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
-from sim.spec.fields import Curve, OperatorClass, Precision, at
-from sim.spec.hardware import Gpu, Peak
+from sim.cluster import kernels as kernels_of
+from sim.spec.fields import Curve, OperatorClass, Peak, Precision, at
+from sim.spec.hardware import Gpu
 from sim.spec.precision import MEANING
 from sim.spec.stack import Stack
 from sim.spec.workload import Layer
@@ -79,18 +81,65 @@ def layer_work(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack, batch
     else:
         flop, traffic, kernels = layer.forward, layer.read + layer.write, layer.forward_kernels
     peak = _peak(layer, gpu, precision, stack)
+    shaped = _shaped(layer, gpu, peak)
     fused = stack.elementwise_traffic if layer.op in FUSIBLE else 1.0
     beside = _beside_products(layer) if backward else 0.0
     moved = (traffic - beside) * batch * _element_scale(layer, precision) * fused + _weight_bytes(layer, precision, stack, backward)
+    if shaped:
+        moved = 0.0 if layer.op in PRODUCTS else kernels_of.pass_time(moved, gpu) * gpu.memory_bandwidth * gpu.memory_efficiency
     converted = (_layout_bytes(layer, precision, stack, peak, backward) + beside * _element_scale(layer, precision)) * batch
-    converted += _cast_bytes(layer, precision, backward)
+    converted += _cast_bytes(layer, precision, backward) + (_fp8_cast_bytes(layer, batch, backward) if shaped and peak == "fp8" else 0.0)
     hooks, passes = _gradient_upkeep(stack) if backward else (0.0, 0.0)
     converted += passes * layer.gradient_bytes(MEANING[precision].gradient)
-    products, least = _compute_time(layer, flop * batch, batch, gpu, stack, peak, backward)
+    if shaped:
+        products, least = _shaped_time(layer, gpu, stack, peak, batch, backward), 0.0
+    else:
+        products, least = _compute_time(layer, flop * batch, batch, gpu, stack, peak, backward)
     launched = kernels * LIBRARY_LAUNCH if layer.op == "rnn" else kernels
     upkeep = hooks * len(layer.gradients)
     started, launched = (count * stack.kernels_per_operator + upkeep for count in (kernels, launched))
     return LayerWork(products, least, peak, moved, converted, started, launched)
+
+
+def _shaped(layer: Layer, gpu: Gpu, peak: Peak) -> bool:
+    """Return whether the times of *layer* go by its shape: it says one, and the GPU says what kernels of known shape reach."""
+    kernels = kernels_of.described(gpu, peak)
+    if kernels is None:
+        return False
+    return (
+        bool(kernels.attention)
+        if layer.attention is not None
+        else layer.tokens > 0 and (layer.op not in PRODUCTS or len(layer.channels) == 2)
+    )
+
+
+def _shaped_time(layer: Layer, gpu: Gpu, stack: Stack, peak: Peak, batch: int, backward: bool) -> float:
+    """Return the seconds of a layer's products by their shape; backward of a matrix product is two, for each gradient that is wanted."""
+    if layer.attention is not None:
+        return kernels_of.attention_time(gpu, peak, layer.attention, batch, backward, stack.attention_kernel)
+    if layer.op not in PRODUCTS or not layer.forward:
+        return 0.0
+    k, n = layer.channels
+    groups = max(layer.groups, 1)
+    rows = layer.tokens * batch / groups
+    scale = layer.forward / (2.0 * layer.tokens * k * n)  # 1, unless a layer is cut otherwise than its shape says
+    if not backward:
+        return scale * kernels_of.product_time(gpu, peak, rows, n, k, groups)
+    products = layer.backward / layer.forward
+    inputs, weights = (1.0, 1.0) if products > 1.5 else (0.0, products) if layer.gradients else (products, 0.0)
+    time = inputs * kernels_of.product_time(gpu, peak, rows, k, n, groups) if inputs else 0.0
+    return scale * (time + (weights * kernels_of.product_time(gpu, peak, k, n, rows, groups) if weights else 0.0))
+
+
+def _fp8_cast_bytes(layer: Layer, batch: int, backward: bool) -> float:
+    """Return the bytes of bringing a product's operands to 8 bits: activations, in backward their gradients, and weights once a batch.
+
+    Each is read in the width it has and written plain and transposed, as products of FP8 want rows of both operands along k
+    (NVIDIA/TransformerEngine, delayed scaling: one read).
+    """
+    k, n = layer.channels
+    activations = layer.tokens * batch * (n if backward else k) * (2.0 + 1.0 + 1.0)
+    return activations if backward else activations + (4.0 + 1.0 + 1.0) * (sum(layer.gradients) + sum(layer.frozen))
 
 
 def _gradient_upkeep(stack: Stack) -> tuple[float, float]:
@@ -199,7 +248,12 @@ def _kernel_size(layer: Layer, batch: int) -> float:
 def _peak(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack) -> Peak:
     """Return the peak that a layer's kernels work at: the best that its stack allows, the GPU has, and its shape suits."""
     curves = gpu.efficiency.get(efficiency_class(layer, gpu, stack), {})
-    peaks = [peak for peak in peaks_for(layer.op, precision, stack) if peak in gpu.peak and (peak == "fp32" or _aligned(layer, gpu, stack))]
+    usable = peaks_for(layer.op, precision, stack)
+    if layer.attention is not None:
+        usable = tuple(peak for peak in usable if peak != "fp8")  # fused attention stays in 16 bits unless asked otherwise
+    peaks = [peak for peak in usable if peak in gpu.peak and (peak == "fp32" or _aligned(layer, gpu, stack))]
+    if gpu.kernels is not None and (layer.attention is not None or layer.tokens):
+        return next((peak for peak in peaks if peak in gpu.kernels.product_share), peaks[0])
     # where the class was measured on none of them, its share of another peak says more than nothing
     return next((peak for peak in peaks if _LIKE.get(peak, peak) in curves or peak in curves), peaks[0])
 

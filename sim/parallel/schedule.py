@@ -70,7 +70,9 @@ def check(schedule: Schedule, stages: int, chunks: int, micro_batches: int) -> N
         advice = "write virtual_stages: 2" if stages > 1 else "write pipeline: 2 or more, or schedule: 1f1b"
         raise SpecError(f"schedule {schedule} has 2 chunks on each stage, not {chunks}; {advice}")
     if schedule in ("gpipe", "1f1b", "zb_h1") and chunks > 1:
-        raise SpecError(f"schedule {schedule} has one chunk on each stage, not {chunks}; write schedule: interleaved_1f1b, or virtual_stages: 1")
+        raise SpecError(
+            f"schedule {schedule} has one chunk on each stage, not {chunks}; write schedule: interleaved_1f1b, or virtual_stages: 1"
+        )
     if schedule == "dualpipev" and micro_batches < 2 * stages:
         raise SpecError(
             f"schedule dualpipev on {stages} stages needs {2 * stages} micro-batches or more, not {micro_batches}; "

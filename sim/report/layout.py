@@ -23,11 +23,12 @@ from sim.units import show
 SCHEMA = 1
 NOTEWORTHY = 0.02
 """Share of the step below which a wait is not worth a sentence."""
-_MEANINGS: Mapping[Cause, str] = MEANINGS | {
+LAYOUT_MEANINGS: Mapping[Cause, str] = MEANINGS | {
     Cause.COMPUTE: "GPU kernels and optimizer",
     Cause.INTERCONNECT: "messages inside the node",
     Cause.NETWORK: "messages between nodes",
 }
+"""What a rank of a layout does, or waits for, meanwhile."""
 _AXES = {
     "data": "data-parallel gradient reduction",
     "shard": "gathering and scattering shards",
@@ -91,8 +92,12 @@ def layout_document(answer: LayoutAnswer) -> dict[str, Any]:
         "memory_verdict": run.memory_verdict,
         "verdict": verdict(run),
         "expected_error": None,
+        "whole_job": None,
+        "collective": None,
+        "step_time_half_width_s": None,
         "assumptions": _assumptions(run),
         "warnings": list(answer.warnings),
+        "seed": 0,
         "version": __version__,
         "inputs_sha256": dict(answer.inputs),
         "inputs": values_of(run.hardware, workload),
@@ -208,7 +213,7 @@ def layout_text(run: LayoutRun, document: Mapping[str, Any], verbose: bool = Fal
         seconds = document["stalls_s"][cause.value]
         if seconds > 1e-12:
             share = f"{show(seconds, 'time'):>10} {100 * seconds / step:5.1f}%"
-            lines.append(f"  {cause.value:12} {share}  {bar(seconds / step):{BAR}}  {_MEANINGS[cause]}")
+            lines.append(f"  {cause.value:12} {share}  {bar(seconds / step):{BAR}}  {LAYOUT_MEANINGS[cause]}")
     lines += ["", f"  {document['verdict']}"]
     exposed = [(name, seconds) for name, seconds in document["exposed_by_group_s"].items() if seconds > 1e-9]
     if exposed:

@@ -14,7 +14,8 @@ def whole_job_document(plan: Plan, found: Course, usd_per_h: float | None) -> di
     """Return the figures of the whole job of *plan* at a price (None: unknown)."""
     time = found.parts.total
     return {
-        "given": "epochs" if plan.time is None else "time",
+        "given": "tokens" if plan.tokens else "epochs" if plan.time is None else "time",
+        **({"tokens": plan.tokens} if plan.tokens else {}),
         "epochs": found.epochs,
         "time_s": time,
         "cost_usd": None if usd_per_h is None else usd_per_h * time / 3600,
@@ -25,7 +26,8 @@ def whole_job_document(plan: Plan, found: Course, usd_per_h: float | None) -> di
 def whole_job_text(job: Mapping[str, Any]) -> str:
     """Return the line that tells the *job* of a document: epochs, time, money, parts."""
     cost = "" if job["cost_usd"] is None else f", {job['cost_usd']:.2f} USD"
-    return f"whole job, {epochs_text(job['epochs'])}: {show(job['time_s'], 'time')}{cost} ({parts_text(job['parts_s'])})"
+    length = f"{job['tokens'] / 1e9:g} billion tokens" if "tokens" in job else epochs_text(job["epochs"])
+    return f"whole job, {length}: {show(job['time_s'], 'time')}{cost} ({parts_text(job['parts_s'])})"
 
 
 def epochs_text(epochs: float) -> str:

@@ -36,6 +36,8 @@ OperatorClass = Literal[
 ]
 
 
+Peak = Literal["fp32", "tf32", "fp16", "bf16", "fp8"]
+"""Units of a GPU, by what they multiply."""
 Dtype = Literal["fp64", "fp32", "fp16", "bf16", "fp8", "int8", "complex64"]
 
 

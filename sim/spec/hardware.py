@@ -20,6 +20,7 @@ from sim.spec.fields import (
     Fraction,
     Frequency,
     OperatorClass,
+    Peak,
     Power,
     Price,
     Rate,
@@ -29,8 +30,7 @@ from sim.spec.fields import (
     TimePerByte,
     Whole,
 )
-
-Peak = Literal["fp32", "tf32", "fp16", "bf16", "fp8"]
+from sim.spec.kernels import Kernels
 
 
 class Link(Spec):
@@ -76,6 +76,8 @@ class Gpu(Spec):
     and recurrent layers; on tensor cores matrix products and attention."""
     kernel_time: Seconds
     """Least time of one kernel on the device."""
+    kernels: Kernels | None = None
+    """What kernels of known shape reach, for layers that say theirs; else ``efficiency`` serves."""
     bridge: Bridge | None = None
     """The NVLink bridge that joins two boards, for machines whose topology says ``bridged``."""
     context_memory: Bytes

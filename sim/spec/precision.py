@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from sim.spec.fields import Precision
-from sim.spec.hardware import Peak
+from sim.spec.fields import Peak, Precision
 
 
 class Meaning(NamedTuple):

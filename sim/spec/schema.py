@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from sim.spec.fields import Key
 from sim.spec.hardware import Cpu, Gpu, Hardware, Link, Node, Transport, Volume
+from sim.spec.kernels import Kernels
 from sim.spec.lifetimes import Lifetimes
 from sim.spec.stack import Stack
 from sim.spec.workload import Dataset, Jobs, Model, Workload
@@ -20,6 +21,7 @@ FOLDERS: Final[dict[type[BaseModel], str]] = {
     Workload: "workloads",
     Node: "hardware",
     Gpu: "hardware/parts/gpus",
+    Kernels: "hardware/parts/kernels",
     Link: "hardware/parts/links",
     Cpu: "hardware/parts/cpus",
     Transport: "hardware/parts/transports",

@@ -133,12 +133,15 @@ def _gpu(node: Node, factor: float) -> Node:
         operators: {peak: tuple((time / factor, share) for time, share in curve) for peak, curve in curves.items()}
         for operators, curves in gpu.efficiency.items()
     }
-    update = {
+    update: dict[str, object] = {
         "peak": {name: peak * factor for name, peak in gpu.peak.items()},
         "efficiency": curves,
         "memory_bandwidth": gpu.memory_bandwidth * factor,
         "kernel_time": gpu.kernel_time / factor,
     }
+    if gpu.kernels is not None:
+        beside = {"split_time": gpu.kernels.split_time / factor, "exponentials": gpu.kernels.exponentials * factor}
+        update["kernels"] = gpu.kernels.model_copy(update=beside)
     return node.model_copy(update={"gpu": gpu.model_copy(update=update)})
 
 

@@ -61,6 +61,8 @@ class Scenario:
     plan: Plan | None = None
     """How long the whole job is, where that is asked for."""
     layout: tuple[tuple[str, str, str | int], ...] = ()
+    sequence: int | None = None
+    """Tokens of a sample, of a model with ``transformer``."""
     """Fields of ``training`` that lay the model out, with the options that set them: (option, key, value)."""
 
 
@@ -172,8 +174,10 @@ def _one_for_all(scenario: Scenario) -> None:
         "--global-batch": scenario.global_batch,
         "--precision": scenario.precision,
         "--stack": scenario.stack,
+        "--sequence": scenario.sequence,
         "--epochs": scenario.plan and scenario.plan.epochs,
         "--hours": scenario.plan and scenario.plan.time and scenario.plan.time / 3600,
+        "--tokens": scenario.plan and scenario.plan.tokens,
     }
     for option, value in given.items():
         if value is not None:
@@ -233,6 +237,7 @@ def sorted_overrides(scenario: Scenario) -> tuple[list[Override], list[Override]
     of_hardware, of_workload = split_overrides(scenario.overrides)
     options = {"stack": scenario.stack, "precision": scenario.precision, "batch": scenario.batch}
     given = [Option(f"--{name}", f"training.{name}", value) for name, value in options.items() if value not in (None, "max")]
+    given += [Option("--sequence", "model.sequence", scenario.sequence)] if scenario.sequence is not None else []
     laid = [Option(option, f"training.{key}", value) for option, key, value in scenario.layout]
     return list(of_hardware), [*given, *laid, *of_workload]
 

@@ -6,15 +6,18 @@ and ``--no-checkpoints`` and goes through here; `sim.analysis.whole_job` has the
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from sim.analysis.whole_job import Pace, Plan, WholeJob, epochs_in, whole_job
 from sim.cluster.storage import most_bandwidth
 from sim.spec.hardware import Hardware
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
+
+_TOKENS: Final = re.compile(r"(\d{1,15}(?:\.\d{1,12})?)([KMBTkmbt])?")
 
 
 class Course(NamedTuple):
@@ -24,8 +27,14 @@ class Course(NamedTuple):
     parts: WholeJob
 
 
-def plan_of(epochs: float | None, hours: float | None, evaluation: float = 0.0, checkpoints: bool = True) -> Plan | None:
+def plan_of(
+    epochs: float | None, hours: float | None, evaluation: float = 0.0, checkpoints: bool = True, tokens: str | None = None
+) -> Plan | None:
     """Return what the options of a command ask for; None where they ask for no whole job. Raise SpecError for what makes no sense."""
+    if tokens is not None:
+        if epochs is not None or hours is not None:
+            raise SpecError("--tokens, --epochs and --hours: write one of the three")
+        return plan_due(None, None, evaluation, checkpoints)._replace(epochs=None, tokens=token_count(tokens))
     if epochs is None and hours is None:
         if evaluation or not checkpoints:
             raise SpecError("--evaluation and --no-checkpoints are of a whole job: write --epochs or --hours as well")
@@ -47,9 +56,34 @@ def plan_due(epochs: float | None, hours: float | None, evaluation: float = 0.0,
     return Plan(1.0 if epochs is None else epochs, evaluation, checkpoints)
 
 
+def token_count(text: str) -> float:
+    """Return the tokens that *text* says, such as ``300B`` or ``1.5T``. Raise SpecError for anything else."""
+    match = _TOKENS.fullmatch(text)
+    if match is None or not float(match[1]):
+        raise SpecError(f"--tokens {text}: write a number of tokens above 0, such as 300B or 15.6T (K, M, B, T: thousands to trillions)")
+    return float(match[1]) * 1000.0 ** " KMBT".index((match[2] or " ").upper())
+
+
+def _in_epochs(plan: Plan, document: Mapping[str, Any], workload: Workload) -> Plan:
+    """Return *plan* with its tokens as epochs of the data set. Raise SpecError where they do not make a step."""
+    if plan.tokens is None:
+        return plan
+    sequence, training = workload.model.sequence, workload.training
+    if sequence is None:
+        raise SpecError(
+            f"--tokens: {workload.model.name} has no sequence of tokens; write --epochs, or take a model with transformer"
+        )
+    samples = document["gpus"] * training.batch * training.gradient_accumulation_steps
+    if plan.tokens < samples * sequence:
+        raise SpecError(
+            f"--tokens {plan.tokens:g}: one step takes {samples * sequence:,} ({samples} samples of {sequence:,}); write that many or more"
+        )
+    return plan._replace(epochs=plan.tokens / (workload.dataset.samples * sequence))
+
+
 def course(plan: Plan, document: Mapping[str, Any], machine: Hardware, workload: Workload) -> Course:
     """Return the job of *plan* on *machine*, given the *document* of its run of *workload*."""
-    pace = _pace(document, machine, workload)
+    pace, plan = _pace(document, machine, workload), _in_epochs(plan, document, workload)
     return Course(epochs_in(plan, pace), whole_job(plan, pace))
 
 

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from sim.spec.library import catalogue, load_part
+from sim.spec.library import load_part
 from sim.spec.workload import Model
+from tests.extract.tables import traced_models
 
 torch = pytest.importorskip("torch", reason="comparing with torch needs torch")
 
@@ -23,7 +24,7 @@ QUICK = ["resnet18", "vgg16", "bert-base-seq128", "gpt2", "ncf", "transformer-mu
 UNCOUNTED = {"gnmt": (2 * 32 * 32 * 1024, 2 * 32 * 32 * 1024)}
 """FLOP of matrix by vector, which the counter does not know, forward and backward: GNMT's scores of 32 target by 32 source states of width
 1024. Backward one gradient is such a product, the other an outer product, which is elementwise."""
-SLOW = sorted(set(catalogue("workloads/models")) - set(QUICK))
+SLOW = sorted(set(traced_models()) - set(QUICK))
 LENGTHS = {"deepspeech2": ("1x161x{}", 400, (20, 40))}
 """Inputs whose every time step torch takes apart on meta: their FLOP, which grow by as much with each step, are counted at two short
 lengths instead of at the table's."""

@@ -15,13 +15,14 @@ from typing import Any
 import pytest
 
 from sim.analysis import memory
-from sim.spec.library import catalogue, load_part, load_workload
+from sim.spec.library import load_part, load_workload
 from sim.spec.workload import Model
+from tests.extract.tables import traced_models
 
 torch = pytest.importorskip("torch", reason="counting torch's storages needs torch")
 
 QUICK = ["alexnet", "resnet18", "vgg11", "cifar10-resnet18", "ncf", "recoder-ml20m", "gnmt", "transformer-multi30k"]
-SLOW = sorted(set(catalogue("workloads/models")) - {*QUICK, "dlrm-criteo"})
+SLOW = sorted(set(traced_models()) - {*QUICK, "dlrm-criteo"})
 
 STEP_BY_STEP = ["deepspeech2"]
 """Models whose every time step torch takes apart on meta: compared at a tenth of their clip and ten times the batch, so with as many bytes;

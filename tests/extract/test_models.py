@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from sim.extract import extract, run_extract
-from sim.spec.library import catalogue, load_part
+from sim.spec.library import load_part
 from sim.spec.workload import Model
 from tests.extract.readiness import assert_same_order, watched
+from tests.extract.tables import traced_models
 
 torch = pytest.importorskip("torch", reason="extracting a model needs torch")
 
-MODELS = catalogue("workloads/models")
+MODELS = traced_models()
 
 
 def counted(model: Any, batch: int, shape: tuple[int, ...]) -> tuple[int, int]:

@@ -17,10 +17,11 @@ from pydantic import BaseModel
 
 from sim.spec.fields import Spec
 from sim.spec.hardware import Cpu, Gpu, Hardware, Link, Node, Socket, Switch, Transport, Volume
+from sim.spec.kernels import Kernels
 from sim.spec.library import catalogue, load_hardware, load_part
 
 MACHINES = sorted(catalogue("hardware"))
-KINDS: dict[str, type[Spec]] = {"gpus": Gpu, "links": Link, "cpus": Cpu, "volumes": Volume, "transports": Transport}
+KINDS: dict[str, type[Spec]] = {"gpus": Gpu, "links": Link, "cpus": Cpu, "volumes": Volume, "transports": Transport, "kernels": Kernels}
 PARTS = [(folder, name) for folder in KINDS for name in sorted(catalogue(f"hardware/parts/{folder}"))]
 
 PROMISED = """

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from sim.events import LAYOUT_STALLS, Cause, Work
 from sim.mesh import LayoutRun
-from sim.report.layout import layout_name
+from sim.report.layout import LAYOUT_MEANINGS, layout_name
 from sim.report.page.bars import Piece, bar, named_bars, swatch
 from sim.report.page.basis import basis
 from sim.report.page.chart import Point, axis, chart, linear_axis
@@ -16,7 +16,6 @@ from sim.report.page.frame import Part, outcome, page
 from sim.report.page.markup import Child, Figures, Html, joined, noted, section, table, tag, tiles
 from sim.report.page.timeline import Span
 from sim.report.page.words import as_memory, as_number, as_percent, as_time, counted
-from sim.report.style import MEANINGS
 from sim.units import show
 
 MOST_STAGES: Final = 32
@@ -58,14 +57,14 @@ def _tiles(figures: Figures) -> Html:
 
 def _time(figures: Figures) -> Part:
     causes = [cause for cause in LAYOUT_STALLS if figures.value(f"stalls_s/{cause.value}") > 0]
-    pieces = [Piece(f"stalls_s/{cause.value}", cause.value, cause.value, MEANINGS[cause]) for cause in causes]
+    pieces = [Piece(f"stalls_s/{cause.value}", cause.value, cause.value, LAYOUT_MEANINGS[cause]) for cause in causes]
     step = figures.shown("step_time_s", as_time)
     drawn = named_bars([("step", bar(figures, pieces, "step_time_s", figures.value("step_time_s")), step)], "Step")
     key = tag("ul", *(tag("li", swatch(cause.value), cause.value) for cause in causes), class_="key")
     rows: list[list[Child]] = []
     for cause in causes:
         place = f"stalls_s/{cause.value}"
-        rows.append([cause.value, figures.shown(place, as_time), figures.share(place, "step_time_s"), MEANINGS[cause]])
+        rows.append([cause.value, figures.shown(place, as_time), figures.share(place, "step_time_s"), LAYOUT_MEANINGS[cause]])
     head = [("cause", False), ("time", True), ("share", True), ("meaning", False)]
     return Part("time", "Where the time goes", section("time", "Where the time goes", drawn, key, table(head, rows)))
 

@@ -344,8 +344,10 @@ class _Stage:
         start = self.env.now
         yield operation.done
         self._blame(operation, start, Cause.STRAGGLER, "slowest data-parallel rank")
+        came = min(max(start, operation.arrived), self.env.now)
         group = "data" if tag[0].startswith("reduce") or "replicas" in tag[0] or tag[0] in ("norm", "tied") else "shard"
-        self.exposed[-1][group] += self.env.now - start
+        self.exposed[-1]["pipeline"] += came - start  # another stage was still at work
+        self.exposed[-1][group] += self.env.now - came
 
     def _blame(self, operation: _Operation, start: float, late: Cause, why: str) -> None:
         """Write down why compute waited for *operation* from *start* until now."""

@@ -1,0 +1,141 @@
+"""Which constants describe measured kernels best? Least absolute log errors, constants shared by all GPUs before those of one.
+
+Constants of the model are physical and nearly the same everywhere: they are fitted to all GPUs together, then for each architecture, held
+near the common ones (`HELD` per squared log step). What a GPU alone decides is the share of its peak, which its power limits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from calibration.kernels.records import Row, predicted
+from sim.spec.hardware import Gpu
+from sim.spec.kernels import Kernels
+
+HELD: Final = 0.02
+"""Loss of a constant that is e times the common one."""
+STEP: Final = 0.2
+"""First step of a search, in logs."""
+PRODUCTS: Final = (
+    "tile_edge",
+    "pipeline_fill",
+    "wave_loss",
+    "sharpness",
+    "memory_share",
+    "feeders",
+    "split_traffic",
+    "split_time",
+)
+PASSES: Final = ("pass_share", "pass_half_size")
+FORWARD: Final = ("forward", "fill", "exponential_passes", "sharpness")
+BACKWARD: Final = ("backward", "backward_fill", "backward_passes")
+_AT_MOST_ONE: Final = frozenset({"wave_loss", "memory_share", "pass_share"})
+
+
+def with_kernels(gpu: Gpu, changes: Mapping[str, Any]) -> Gpu:
+    """Return *gpu* with other constants of its kernels."""
+    assert gpu.kernels is not None
+    return gpu.model_copy(update={"kernels": gpu.kernels.model_copy(update=dict(changes))})
+
+
+def errors(rows: Sequence[Row], gpus: Mapping[str, Gpu]) -> np.ndarray[Any, Any]:
+    """Return the log of predicted over measured time of each row."""
+    return np.array([math.log(predicted(row, gpus[row.gpu]) / row.time) for row in rows])
+
+
+def loss(found: np.ndarray[Any, Any]) -> float:
+    """Return the mean absolute error, and a twentieth of the mean square for outliers' sake."""
+    return float(np.mean(np.abs(found)) + 0.05 * np.mean(found**2))
+
+
+def settle(name: str, value: float) -> float:
+    """Return *value* where the constant may have it."""
+    return min(1.0, value) if name in _AT_MOST_ONE else max(1.0, value) if name == "sharpness" else value
+
+
+def minimize(function: Any, start: Sequence[float], steps: int) -> np.ndarray[Any, Any]:
+    """Return the logs of positive values where *function* of them is least, from *start* on."""
+    from scipy.optimize import minimize as search
+
+    first = np.log(start)
+    corners = np.vstack([first, first + STEP * np.eye(len(first))])
+    options = {"maxfev": steps, "xatol": 1e-3, "fatol": 1e-5, "adaptive": True, "initial_simplex": corners}
+    return np.asarray(search(function, first, method="Nelder-Mead", options=options).x)
+
+
+def fit_products(
+    rows: Sequence[Row], gpus: Mapping[str, Gpu], start: Mapping[str, float], held: bool, steps: int = 400
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Return the constants of products that *gpus* share, and each GPU's share of its peak; *held* keeps them near *start*."""
+    names = [name for name in gpus if any(row.gpu == name for row in rows)]
+    peak = rows[0].peak
+    shares = [_kernels(gpus[name]).product_share[peak] for name in names]
+    logs = np.log([start[name] for name in PRODUCTS])
+
+    def read(point: np.ndarray[Any, Any]) -> tuple[dict[str, float], dict[str, float]]:
+        values = np.exp(point)
+        shared = {name: settle(name, float(value)) for name, value in zip(PRODUCTS, values, strict=False)}
+        return shared, {name: min(1.0, float(value)) for name, value in zip(names, values[len(PRODUCTS) :], strict=True)}
+
+    def cost(point: np.ndarray[Any, Any]) -> float:
+        shared, own = read(point)
+        tried = {name: with_kernels(gpus[name], shared | {"product_share": {peak: own[name]}}) for name in names}
+        each = [loss(errors([row for row in rows if row.gpu == name], tried)) for name in names]
+        far = float(np.sum((point[: len(PRODUCTS)] - logs) ** 2))
+        return float(np.mean(each)) + (HELD * far if held else 0.0)
+
+    return read(minimize(cost, [*(start[name] for name in PRODUCTS), *shares], steps))
+
+
+def fit_attention(
+    rows: Sequence[Row], gpus: Mapping[str, Gpu], start: Mapping[str, float], names: Sequence[str], steps: int = 250
+) -> dict[str, float]:
+    """Return the constants *names* of the kernel that *rows* ran, those of *start* else."""
+
+    def read(point: np.ndarray[Any, Any]) -> dict[str, float]:
+        return dict(start) | {name: settle(name, float(value)) for name, value in zip(names, np.exp(point), strict=True)}
+
+    def cost(point: np.ndarray[Any, Any]) -> float:
+        values = read(point)
+        tried = {name: _with_rate(gpus[name], rows[0].kernel, values) for name in {row.gpu for row in rows}}
+        return loss(errors(rows, tried))
+
+    return read(minimize(cost, [start[name] for name in names], steps))
+
+
+def fit_share(rows: Sequence[Row], gpus: Mapping[str, Gpu], steps: int = 60) -> float:
+    """Return the share of the peak that fits *rows* of one GPU best, all other constants being as they are."""
+    peak = rows[0].peak
+    name = rows[0].gpu
+
+    def cost(point: np.ndarray[Any, Any]) -> float:
+        share = min(1.0, float(np.exp(point[0])))
+        return loss(errors(rows, {name: with_kernels(gpus[name], {"product_share": {peak: share}})}))
+
+    return min(1.0, float(np.exp(minimize(cost, [0.8], steps)[0])))
+
+
+def fit_passes(rows: Sequence[Row], gpus: Mapping[str, Gpu], steps: int = 80) -> dict[str, float]:
+    """Return the constants of passes over memory."""
+
+    def read(point: np.ndarray[Any, Any]) -> dict[str, float]:
+        return {name: settle(name, float(value)) for name, value in zip(PASSES, np.exp(point), strict=True)}
+
+    def cost(point: np.ndarray[Any, Any]) -> float:
+        return loss(errors(rows, {name: with_kernels(gpus[name], read(point)) for name in {row.gpu for row in rows}}))
+
+    return read(minimize(cost, [0.85, 1e6], steps))
+
+
+def _kernels(gpu: Gpu) -> Kernels:
+    assert gpu.kernels is not None
+    return gpu.kernels
+
+
+def _with_rate(gpu: Gpu, kernel: str, values: Mapping[str, float]) -> Gpu:
+    rates = tuple(rate.model_copy(update=dict(values)) if rate.kernel == kernel else rate for rate in _kernels(gpu).attention)
+    return with_kernels(gpu, {"attention": rates})

@@ -1,0 +1,126 @@
+"""Which kernels did others time? ``records/kernels.csv``, and what the simulator says of each row.
+
+Rows in FP8 of ai-dynamo's tables hold the scale and cast of the activations beside the product, so these are added: a read of 16 bits,
+a write of 8, in kernels of their own; their causal attention is inference's, which reads keys and values and writes them to a cache.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from sim.cluster import kernels
+from sim.spec.catalogue import UnknownName
+from sim.spec.fields import Peak
+from sim.spec.hardware import Gpu
+from sim.spec.library import load_part
+from sim.spec.workload import Attention
+
+RECORDS: Final = Path(__file__).parent.parent / "records" / "kernels.csv"
+PREFILL: Final = "ai-dynamo"
+"""How the source of rows begins whose FP8 products include a cast, and whose causal attention keys and values written to a cache."""
+CASTS: Final = {"fp8": (4, 6.0), "fp8_block128": (1, 3.0)}
+"""Kernels that these rows launch beside the product, and the bytes these move for each element: with one scale a tensor the maximum first.
+Both follow from the rows: estimate (least error among 0 to 5 kernels and 3 to 16 bytes)."""
+_PEAKS: Final[dict[str, Peak]] = {"bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "fp8_block128": "fp8"}
+
+
+class Row(NamedTuple):
+    """One measured kernel."""
+
+    gpu: str
+    op: str
+    kernel: str
+    precision: str
+    backward: bool
+    product: kernels.Shape | None
+    attention: Attention | None
+    batch: int
+    nbytes: float
+    time: float
+    source: str
+
+    @property
+    def peak(self) -> Peak:
+        """Return the units that it ran on."""
+        return _PEAKS[self.precision]
+
+    @property
+    def large(self) -> bool:
+        """Whether it is of the size that training has: products above 40 GFLOP, attention over 2048 keys, passes over 32 MB."""
+        if self.product:
+            return self.product.flop >= 4e10
+        return self.attention.keys >= 2048 if self.attention else self.nbytes >= 32e6
+
+
+def read(path: Path = RECORDS) -> list[Row]:
+    """Return the measured kernels of *path*."""
+    with path.open(encoding="utf-8", newline="") as lines:
+        return [_row(cells) for cells in csv.DictReader(line for line in lines if not line.startswith("#"))]
+
+
+def _row(cells: dict[str, str]) -> Row:
+    def number(name: str) -> int:
+        return int(cells[name] or 0)
+
+    product = kernels.Shape(number("m"), number("n"), number("k"), number("groups") or 1) if cells["op"] == "gemm" else None
+    shape = None
+    if cells["op"] == "attention":
+        shape = Attention(
+            heads=number("heads"),
+            kv_heads=number("kv_heads") or number("heads"),
+            head_dim=number("head_dim"),
+            value_dim=number("value_dim") or None,
+            queries=number("queries"),
+            keys=number("keys") or number("queries"),
+            causal=cells["causal"] == "yes",
+            window=number("window"),
+        )
+    return Row(
+        cells["gpu"],
+        cells["op"],
+        cells["kernel"],
+        cells["precision"],
+        cells["direction"] == "backward",
+        product,
+        shape,
+        number("batch") or 1,
+        float(number("bytes")),
+        float(cells["time_us"]) * 1e-6,
+        cells["source"],
+    )
+
+
+@lru_cache(maxsize=64)
+def part(name: str) -> Gpu | None:
+    """Return the GPU of the catalogue that is called *name*; None where there is none."""
+    try:
+        return load_part(Gpu, name.lower(), "hardware/parts/gpus")
+    except UnknownName:
+        return None
+
+
+def predicted(row: Row, gpu: Gpu) -> float:
+    """Return the seconds of *row* on *gpu*, in a short burst, launch floor included."""
+    if row.product:
+        m, n, k, groups = row.product
+        time = kernels.product_time(gpu, row.peak, m, n, k, groups, burst=True)
+        if row.source.startswith(PREFILL) and row.precision in CASTS:
+            launches, nbytes = CASTS[row.precision]
+            time += launches * gpu.kernel_time + kernels.pass_time(nbytes * m * k, gpu)
+    elif row.attention:
+        time = kernels.attention_time(gpu, row.peak, row.attention, row.batch, row.backward, row.kernel, burst=True)
+        if row.source.startswith(PREFILL) and row.attention.causal:
+            cached = 8.0 * row.batch * row.attention.keys * row.attention.kv_heads * row.attention.head_dim
+            time += kernels.pass_time(cached, gpu) + gpu.kernel_time
+    else:
+        time = kernels.pass_time(row.nbytes, gpu)
+    return time + gpu.kernel_time
+
+
+def covered(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows whose GPU has a description of its kernels, for the units they ran on."""
+    return [row for row in rows if (gpu := part(row.gpu)) is not None and kernels.described(gpu, row.peak)]

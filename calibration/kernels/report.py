@@ -1,0 +1,120 @@
+"""How far are kernel times from measured ones? By GPU and kind of kernel, as the catalogue has it, and with the GPU left out of the fit.
+
+Left out: the constants of products are fitted to the other GPUs alone. The share of the peak comes from boards of the same architecture, by
+the law ``rate ~ power ** 0.6`` that measured Blackwell boards follow, or is the mean of all others where there is none; likewise the share
+of bandwidth. Attention takes the constants that another GPU's rows of the same kernel gave; kernels timed on one GPU cannot be left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from calibration.kernels import fit
+from calibration.kernels.records import Row, covered, part
+from sim.spec.hardware import Gpu
+from sim.spec.kernels import Kernels
+
+POWER: Final = 0.6
+"""Exponent of a board's power with which the rate of large products goes: Blackwell does 1751, 1857, 2137 TFLOP/s at 1000, 1100, 1400 W."""
+NOT_FITTED: Final = frozenset({"best_of_search", "tilelang", "aiter", "flash4"})
+"""Kernels whose rows say nothing to the fit; FlashAttention 4's but for two of its backward."""
+
+
+def kind(row: Row) -> str:
+    """Return what *row* is listed under: operator, kernel, precision, direction."""
+    words = [row.op, row.kernel, row.precision]
+    return " ".join([*words, "backward"] if row.backward else words)
+
+
+def fitted(row: Row) -> bool:
+    """Return whether constants of its own GPU were fitted to rows like *row*."""
+    if row.gpu == "H800-SXM5-80GB":
+        return row.peak == "fp8"
+    return row.kernel not in NOT_FITTED and _of(row).measured
+
+
+def _of(row: Row) -> Kernels:
+    gpu = part(row.gpu)
+    assert gpu is not None
+    assert gpu.kernels is not None
+    return gpu.kernels
+
+
+def scored(rows: Sequence[Row], left_out: bool = False, steps: int = 150) -> list[dict[str, Any]]:
+    """Return one line for each GPU and kind of kernel: rows, median and 90th percentile of the relative error, and the median bias."""
+    usable = covered(rows)
+    gpus = {row.gpu: gpu for row in usable if (gpu := part(row.gpu)) is not None}
+    lines = []
+    without = {name: alone(name, usable, gpus, steps) for name in gpus if _is_fitted(name, usable)} if left_out else {}
+    for name in sorted(gpus):
+        for group in sorted({kind(row) for row in usable if row.gpu == name}):
+            chosen = [row for row in usable if row.gpu == name and kind(row) == group]
+            line: dict[str, Any] = {"gpu": name, "kernel": group, "rows": len(chosen), "fitted": fitted(chosen[0])}
+            line |= _errors(chosen, gpus)
+            large = [row for row in chosen if row.large]
+            line |= {f"large_{key}": value for key, value in (_errors(large, gpus) if large else {}).items()}
+            if name in without and chosen[0].product and chosen[0].peak == "bf16":
+                line |= {f"left_out_{key}": value for key, value in _errors(chosen, without).items()}
+                line |= {f"left_out_large_{key}": value for key, value in (_errors(large, without) if large else {}).items()}
+            lines.append(line)
+    return lines
+
+
+def _errors(rows: Sequence[Row], gpus: Mapping[str, Gpu]) -> dict[str, float]:
+    found = np.expm1(np.abs(fit.errors(rows, gpus)))
+    signed = np.expm1(np.median(fit.errors(rows, gpus)))
+    return {"median": float(np.median(found)), "p90": float(np.quantile(found, 0.9)), "bias": float(signed)}
+
+
+def _is_fitted(name: str, rows: Sequence[Row]) -> bool:
+    return any(row.gpu == name and _product_of_fit(row) for row in rows)
+
+
+def _product_of_fit(row: Row) -> bool:
+    return row.product is not None and row.kernel == "cublas" and row.precision == "bf16" and row.source.startswith("ai-dynamo")
+
+
+def alone(name: str, rows: Sequence[Row], gpus: Mapping[str, Gpu], steps: int) -> Gpu:
+    """Return the GPU *name* with the constants of products that the rows of the others alone give."""
+    chosen = [row for row in rows if _product_of_fit(row) and row.gpu != name]
+    others = {row.gpu: gpus[row.gpu] for row in chosen}
+    start = {key: getattr(_kernels(gpus[name]), key) for key in fit.PRODUCTS}
+    start["memory_share"] = float(np.mean([_kernels(gpu).memory_share for gpu in others.values()]))
+    shared, shares = fit.fit_products(chosen, others, start, held=False, steps=steps)
+    mates = {other: gpu for other, gpu in others.items() if gpu.architecture == gpus[name].architecture}
+    if mates:
+        shared["memory_share"] = float(np.mean([_kernels(gpu).memory_share for gpu in mates.values()]))
+    return fit.with_kernels(gpus[name], shared | {"product_share": {"bf16": _share(gpus[name], mates or others, shares, law=bool(mates))}})
+
+
+def _share(gpu: Gpu, others: Mapping[str, Gpu], shares: Mapping[str, float], law: bool) -> float:
+    """Return the share of its peak that a GPU without rows would be given."""
+    if not law:
+        return float(np.mean([shares[name] for name in others]))
+    assert gpu.power is not None
+    rates = [shares[name] * other.peak["bf16"] / (other.power or gpu.power) ** POWER for name, other in others.items()]
+    return float(min(max(shares.values()), np.mean(rates) * gpu.power**POWER / gpu.peak["bf16"]))
+
+
+def _kernels(gpu: Gpu) -> Kernels:
+    assert gpu.kernels is not None
+    return gpu.kernels
+
+
+def text(lines: Sequence[Mapping[str, Any]]) -> str:
+    """Return *lines* as a table for a terminal."""
+    left_out = any("left_out_median" in line for line in lines)
+    head = f"{'GPU':16} {'kernel':38} {'rows':>5} {'fitted':>6}  median   p90   bias   large: median   p90"
+    out = [head + ("   left out: median   p90   large: median   p90" if left_out else "")]
+    for line in lines:
+        cells = f"{line['gpu']:16} {line['kernel']:38} {line['rows']:5} {'yes' if line['fitted'] else 'no':>6}"
+        cells += f" {line['median']:6.1%} {line['p90']:6.1%} {line['bias']:+6.1%}"
+        cells += f"         {line['large_median']:6.1%} {line['large_p90']:6.1%}" if "large_median" in line else ""
+        if "left_out_median" in line:
+            cells += f"             {line['left_out_median']:6.1%} {line['left_out_p90']:6.1%}"
+            cells += f"          {line['left_out_large_median']:6.1%} {line['left_out_large_p90']:6.1%}"
+        out.append(cells)
+    return "\n".join(out)

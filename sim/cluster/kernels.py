@@ -1,0 +1,210 @@
+"""How long does a kernel of known shape take? Matrix products, fused attention and element-wise passes, pure.
+
+A product is cut into tiles, one thread block each, and the blocks run on the multiprocessors in waves. A block takes
+``(k + fill) * 2 * tile_m * tile_n`` FLOP over the multiprocessor's rate, which small tiles do not reach: each element that they load
+serves fewer products. Memory is read meanwhile, by as many multiprocessors as have a block; the library takes the fastest tile and split
+along k (cuBLAS and CUTLASS do; NVIDIA, "Matrix Multiplication Background User's Guide"). Fused attention walks over the keys that a block
+of queries sees, products and exponentials beside each other (Dao 2023; Shah and others 2024).
+Limits: one kernel at a time; rows spread evenly over experts; what the operands' layout costs is in the shares. The floor of a kernel,
+``Gpu.kernel_time``, comes on top.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from math import ceil
+from typing import Final, NamedTuple
+
+from sim.spec.fields import Peak
+from sim.spec.hardware import Gpu
+from sim.spec.kernels import AttentionRate, Kernels
+from sim.spec.workload import Attention
+
+TILES: Final = tuple((m, n) for m in (16, 32, 64, 128, 256) for n in (32, 64, 128, 256) if m * n >= 1024)
+"""Rows and columns of the tiles that libraries choose from."""
+SPLITS: Final = (1, 2, 4, 8, 16)
+"""Into how many parts they cut a product along k."""
+STEP: Final = 128
+"""Bytes of k that one step of a block's main loop takes."""
+BLOCK: Final = 128
+"""Queries that one thread block of fused attention holds, and keys it takes at a time."""
+ELEMENT: Final[dict[Peak, float]] = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
+"""Bytes of an operand's element."""
+BACKWARD_PRODUCTS: Final = 2.5
+"""Products of attention's backward over those of its forward: scores again, and the gradients of values, scores, queries and keys."""
+
+
+class Speeds(NamedTuple):
+    """What a product meets on one GPU: FLOP/s of a multiprocessor, bytes/s of memory, and the constants of `Kernels`."""
+
+    units: int
+    rate: float
+    memory: float
+    edge: float
+    fill: float
+    wave_loss: float
+    sharpness: float
+    feeders: float
+    split_traffic: float
+    split_time: float
+    element: float
+    result: float
+
+
+class Shape(NamedTuple):
+    """*groups* products of (m, k) with (k, n)."""
+
+    m: float
+    n: int
+    k: float
+    groups: int = 1
+
+    @property
+    def flop(self) -> float:
+        """Return the floating-point operations."""
+        return 2.0 * self.m * self.n * self.k * self.groups
+
+
+def described(gpu: Gpu, peak: Peak) -> Kernels | None:
+    """Return the description of the GPU's kernels where it has one with a share of *peak*."""
+    return gpu.kernels if gpu.kernels is not None and peak in gpu.kernels.product_share else None
+
+
+def product_time(gpu: Gpu, peak: Peak, m: float, n: int, k: float, groups: int = 1, count: int = 1, burst: bool = False) -> float:
+    """Return the seconds of *count* launches, each *groups* products of (m, k) with (k, n); *burst*: before power limits the clock.
+
+    Raise ValueError where the GPU's kernels are not described for *peak*.
+    """
+    kernels = described(gpu, peak)
+    if kernels is None:
+        raise ValueError(f"{gpu.name} has no kernels block with a product_share of {peak}")
+    if min(m, n, k, groups) <= 0:
+        return 0.0
+    return count * _product_time(_speeds(gpu, kernels, peak, burst), Shape(m, n, k, groups))
+
+
+def _speeds(gpu: Gpu, kernels: Kernels, peak: Peak, burst: bool) -> Speeds:
+    rate = gpu.peak[peak] * kernels.product_share[peak] * (1.0 if burst else kernels.sustained)
+    return Speeds(
+        kernels.sm_count,
+        rate / kernels.sm_count,
+        gpu.memory_bandwidth * kernels.memory_share,
+        kernels.tile_edge,
+        kernels.pipeline_fill,
+        kernels.wave_loss,
+        kernels.sharpness,
+        kernels.feeders,
+        kernels.split_traffic,
+        kernels.split_time,
+        ELEMENT[peak],
+        max(2.0, ELEMENT[peak]),
+    )
+
+
+@lru_cache(maxsize=65536)
+def _product_time(on: Speeds, shape: Shape) -> float:
+    return min(_candidate(on, shape, tile, split) for tile in TILES for split in _splits(on, shape, tile))
+
+
+def _splits(on: Speeds, shape: Shape, tile: tuple[int, int]) -> Iterator[int]:
+    """Yield the splits along k worth trying: only where blocks without would leave multiprocessors idle."""
+    tiles = _tiles(shape, tile)
+    yield from (split for split in SPLITS if split == 1 or (tiles * split < 4 * on.units and tiles < on.units))
+
+
+def _tiles(shape: Shape, tile: tuple[int, int]) -> int:
+    return ceil(shape.m / tile[0]) * ceil(shape.n / tile[1]) * shape.groups
+
+
+def _candidate(on: Speeds, shape: Shape, tile: tuple[int, int], split: int) -> float:
+    """Return the seconds with one choice of *tile* and *split*."""
+    blocks = _tiles(shape, tile) * split
+    step = STEP / on.element
+    depth = ceil(shape.k / split / step) * step + on.fill
+    reuse = 1.0 / (1.0 + on.edge * (1.0 / tile[0] + 1.0 / tile[1]))
+    compute = waves(blocks / on.units, on.wave_loss) * depth * 2.0 * tile[0] * tile[1] / (on.rate * reuse)
+    results = shape.m * shape.n * shape.groups
+    moved = shape.groups * shape.k * (shape.m + shape.n) * on.element + results * on.result
+    if split > 1:
+        moved += on.split_traffic * 8.0 * results * split
+    memory = moved / (on.memory * min(1.0, blocks / (on.units * on.feeders)))
+    return both(compute, memory, on.sharpness) + (on.split_time if split > 1 else 0.0)
+
+
+def waves(filled: float, loss: float) -> float:
+    """Return the waves that *filled* multiprocessors' worth of blocks take; *loss* of a last wave's idle share is lost."""
+    return 1.0 if filled <= 1.0 else filled + loss * (ceil(filled) - filled)
+
+
+def both(one: float, other: float, sharpness: float) -> float:
+    """Return the seconds of two things that go on beside each other: the longer at high *sharpness*, their sum at 1."""
+    longer = max(one, other)
+    return longer * (1.0 + (min(one, other) / longer) ** sharpness) ** (1.0 / sharpness) if longer > 0 else 0.0
+
+
+def attention_rate(gpu: Gpu, kernel: str) -> AttentionRate | None:
+    """Return what the GPU's fused attention *kernel* reaches, or the fastest it has where it lacks that; None: nothing is described."""
+    rates = gpu.kernels.attention if gpu.kernels else ()
+    return next((rate for rate in rates if rate.kernel == kernel), rates[0] if rates else None)
+
+
+def attention_time(
+    gpu: Gpu, peak: Peak, shape: Attention, batch: float, backward: bool = False, kernel: str = "", burst: bool = False
+) -> float:
+    """Return the seconds of one fused attention call over *batch* samples, or of its backward, by the *kernel* named.
+
+    Raise ValueError where the GPU's kernels are not described for *peak*, or have no attention.
+    """
+    kernels, rate = described(gpu, peak), attention_rate(gpu, kernel)
+    if kernels is None or rate is None:
+        raise ValueError(f"{gpu.name} has no kernels block with attention and a product_share of {peak}")
+    share, fill = (rate.backward, rate.backward_fill) if backward else (rate.forward, rate.fill)
+    width = sum(ceil(size / rate.head_step) * rate.head_step for size in (shape.head_dim, shape.value_dim or shape.head_dim))
+    blocks = ceil(shape.queries / BLOCK) * shape.heads * batch
+    keys = visible_keys(shape)
+    speed = gpu.peak[peak] * kernels.product_share[peak] * share * (1.0 if burst else kernels.sustained)
+    products = (BACKWARD_PRODUCTS if backward else 1.0) * 2.0 * BLOCK * width
+    exponentials = BLOCK * (rate.backward_passes if backward else rate.exponential_passes)
+    of_key = both(products / speed, exponentials / kernels.exponentials, rate.sharpness)
+    work = waves(blocks / kernels.sm_count, kernels.wave_loss) * kernels.sm_count * (keys + fill) * of_key
+    longest = (_reach(shape, ceil(shape.keys / BLOCK) * BLOCK) + fill) * of_key * kernels.sm_count
+    memory = _attention_bytes(shape, batch, ELEMENT[peak], backward) / (gpu.memory_bandwidth * kernels.memory_share)
+    return both(max(work, longest), memory, kernels.sharpness)
+
+
+def visible_keys(shape: Attention) -> float:
+    """Return the keys that a block of queries walks over in the mean, in multiples of the block: those its mask shows."""
+    blocks = ceil(shape.queries / BLOCK)
+    every = ceil(shape.keys / BLOCK) * BLOCK
+    if not shape.causal:
+        reach = (2 * ceil(shape.window / BLOCK) + 1) * BLOCK if shape.window else every
+        return float(min(every, reach))
+    offset = max(0, shape.keys - shape.queries)  # queries are the last of the keys
+    reach = _reach(shape, every)
+    first = offset + BLOCK
+    ramp = min(blocks, max(0, (reach - first) // BLOCK + 1))
+    return (ramp * (first + (ramp - 1) * BLOCK / 2.0) + (blocks - ramp) * reach) / blocks
+
+
+def _reach(shape: Attention, every: int) -> int:
+    """Return the most keys that a block of queries walks over, of *every* key."""
+    return min(every, (ceil(shape.window / BLOCK) + 1) * BLOCK) if shape.window else every
+
+
+def _attention_bytes(shape: Attention, batch: float, element: float, backward: bool) -> float:
+    """Return the bytes of queries, keys, values and the result; backward reads all, and the result's gradient, and writes three more."""
+    value_dim = shape.value_dim or shape.head_dim
+    queries = shape.queries * shape.heads * (shape.head_dim + value_dim)
+    keys = shape.keys * shape.kv_heads * (shape.head_dim + value_dim)
+    return batch * element * (queries + keys) * (2.5 if backward else 1.0)
+
+
+def pass_time(nbytes: float, gpu: Gpu) -> float:
+    """Return the seconds that an element-wise kernel takes to move *nbytes*: large passes reach the share of bandwidth, small ones less.
+
+    Raise ValueError where the GPU's kernels are not described.
+    """
+    if gpu.kernels is None:
+        raise ValueError(f"{gpu.name} has no kernels block")
+    return (nbytes + gpu.kernels.pass_half_size) / (gpu.memory_bandwidth * gpu.kernels.pass_share) if nbytes > 0 else 0.0

@@ -1,0 +1,109 @@
+"""What does a notebook user hold of a run with a layout? A `LayoutResult`: figures, stalls and memory as DataFrames, a page, a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sim.mesh import LayoutRun
+from sim.options import layout_of
+from sim.report.files import write_file
+from sim.report.layout import layout_document, layout_text, waits
+from sim.report.layout_trace import write_layout_trace
+from sim.study.layout import LayoutAnswer, layout_answer
+from sim.study.scenario import Scenario
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+Name = str | PathLike[str]
+
+
+def lay_out(
+    hardware: Name,
+    workload: Name,
+    parallel: Mapping[str, object],
+    *,
+    overrides: Mapping[str, object] | None = None,
+    nodes: int | None = None,
+    gpus: int | None = None,
+    batch: int | None = None,
+    micro_batches: int | None = None,
+    global_batch: int | None = None,
+    precision: str | None = None,
+    stack: str | None = None,
+) -> LayoutResult:
+    """Simulate one step of *workload* on *hardware* in the layout *parallel* and return the result.
+
+    *parallel* has the keys of ``training.parallel``, or their short forms: ``{"tp": 8, "pp": 4, "shard": "optimizer"}``. *batch* counts
+    samples per micro-batch. Raise `SpecError` with what is wrong, also where GPU memory is short.
+    """
+    given = ",".join(f"{key}={value}" for key, value in parallel.items())
+    scenario = Scenario(
+        str(hardware), str(workload), tuple(f"{key}={value}" for key, value in (overrides or {}).items()), nodes=nodes, gpus=gpus,
+        batch=batch, global_batch=global_batch, precision=precision, stack=stack,
+        layout=layout_of([given] if given else [], micro_batches=micro_batches),
+    )  # fmt: skip
+    return LayoutResult(layout_answer(scenario))
+
+
+@dataclass(frozen=True)
+class LayoutResult:
+    """One simulated step of a layout; a notebook shows its text."""
+
+    answer: LayoutAnswer
+
+    @property
+    def run(self) -> LayoutRun:
+        """Return the run itself: mesh, programs, event log."""
+        return self.answer.run
+
+    @cached_property
+    def document(self) -> dict[str, Any]:
+        """Return what ``sim run --json`` prints."""
+        return layout_document(self.answer)
+
+    @property
+    def step_time(self) -> float:
+        """Return the seconds of an optimizer step."""
+        return self.run.step_time
+
+    @property
+    def throughput(self) -> float:
+        """Return samples per second of all ranks."""
+        return self.run.throughput
+
+    @property
+    def stalls(self) -> DataFrame:
+        """Return where a step goes, mean over ranks, largest first: ``cause``, ``resource``, ``time_s`` and its ``share``."""
+        import pandas
+
+        rows = [
+            {"cause": cause.value, "resource": resource, "time_s": seconds, "share": seconds / self.step_time}
+            for cause, resource, seconds in waits(self.run)
+        ]
+        return pandas.DataFrame(rows)
+
+    @property
+    def memory(self) -> DataFrame:
+        """Return the bytes of one rank of each stage by use, a row a stage."""
+        import pandas
+
+        return pandas.DataFrame(self.document["memory_by_stage"])
+
+    def trace(self, path: Name) -> str:
+        """Write a Chrome trace of one step to *path* (.json, .json.gz, or a folder); return what was written."""
+        return write_layout_trace(self.run, Path(path))
+
+    def page(self, path: Name) -> None:
+        """Write the result to *path* as one page that any browser opens, offline."""
+        from sim.report.page.layout import layout_page
+
+        write_file(Path(path), layout_page(self.run, self.document))
+
+    def __repr__(self) -> str:
+        return layout_text(self.run, self.document)

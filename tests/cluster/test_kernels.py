@@ -1,0 +1,158 @@
+"""Oracles: one wave worked by hand, roofline bounds, keys under a mask counted one by one, and measured kernels of five GPUs."""
+
+from __future__ import annotations
+
+from math import ceil
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from calibration.kernels import fit, records
+from sim.cluster import kernels
+from sim.cluster.gpu import layer_time, layer_work
+from sim.spec.hardware import Gpu
+from sim.spec.stack import Stack
+from sim.spec.workload import Attention, Layer
+
+PLAIN = {
+    "name": "plain", "sm_count": 100, "product_share": {"bf16": 0.8, "fp8": 0.8}, "sustained": 0.5, "tile_edge": 1e-6, "pipeline_fill": 0,
+    "wave_loss": 1, "sharpness": 50, "memory_share": 0.5, "feeders": 1, "split_traffic": 1, "split_time": "1 s", "pass_share": 0.5,
+    "pass_half_size": "1 MB", "exponentials": 1e30, "source": "test",
+    "attention": [{"kernel": "flash2", "forward": 0.5, "backward": 0.25, "fill": 0, "backward_fill": 0, "exponential_passes": 1,
+                   "backward_passes": 1, "sharpness": 50, "source": "test"}],
+}  # fmt: skip
+
+
+def gpu(**changes):
+    """100 multiprocessors, 100 TFLOP/s and 1000 GB/s, of which products reach 0.8 and 0.5; nothing is lost but what tiles cut off."""
+    return Gpu.model_validate({
+        "name": "g", "architecture": "a", "compute_capability": "9.0", "memory": "16 GiB", "memory_bandwidth": "1000 GB/s",
+        "memory_efficiency": 0.8, "peak": {"fp32": "1 TFLOP/s", "bf16": "100 TFLOP/s", "fp8": "200 TFLOP/s"},
+        "efficiency": {"gemm": {"bf16": 0.5}}, "kernel_time": "0 us", "context_memory": "1 GiB", "source": "test",
+        "kernels": PLAIN | changes,
+    })  # fmt: skip
+
+
+def stack(**keys):
+    described = {"name": "s", "strategy": "ddp", "gradient_copy_passes": 4, "optimizer": "fused", "launch_cpu": "5 us", "source": "test"}
+    return Stack.model_validate(described | keys)
+
+
+def test_products_of_one_wave_take_the_time_of_one_tile():
+    # 10 x 10 tiles of 256 x 256, the largest there are, on 100 multiprocessors of 0.8 TFLOP/s each
+    expected = 2 * 256 * 256 * 8192 / 0.8e12
+    assert kernels.product_time(gpu(), "bf16", 2560, 2560, 8192, burst=True) == pytest.approx(expected, rel=1e-6)
+    assert kernels.product_time(gpu(), "bf16", 2560, 2560, 8192) == pytest.approx(2 * expected, rel=1e-6)  # half is sustained
+    assert kernels.product_time(gpu(), "bf16", 2560, 2560, 8192, count=3) == pytest.approx(6 * expected, rel=1e-6)
+    # one row more is a row of tiles more, the smallest of 32 rows: a second wave of 16 x 64, or less with smaller tiles
+    more = kernels.product_time(gpu(), "bf16", 2561, 2560, 8192, burst=True)
+    assert expected < more <= 2 * expected
+
+
+def test_products_of_few_rows_take_the_time_of_reading_the_matrix():
+    # 16 x 16384 x 16384: 512 MiB at half of 1000 GB/s; 512 tiles of 32 columns keep every multiprocessor reading
+    nbytes = 2 * (16 * 16384 + 16384 * 16384 + 16 * 16384)
+    assert kernels.product_time(gpu(), "bf16", 16, 16384, 16384) == pytest.approx(nbytes / 500e9, rel=1e-3)
+
+
+sizes = st.integers(1, 20000)
+
+
+@settings(max_examples=100, deadline=None)
+@given(sizes, sizes, sizes, st.integers(1, 64))
+def test_products_stay_above_both_roofs_and_grow_with_every_side(m, n, k, groups):
+    on = records.part("H100-SXM5-80GB")
+    time = kernels.product_time(on, "bf16", m, n, k, groups, burst=True)
+    flop, nbytes = 2.0 * m * n * k * groups, 2.0 * groups * (m * k + k * n + m * n)
+    assert time >= flop / (on.peak["bf16"] * on.kernels.product_share["bf16"])
+    assert time >= nbytes / (on.memory_bandwidth * on.kernels.memory_share)
+    assert time <= groups * kernels.product_time(on, "bf16", m, n, k, burst=True) * (1 + 1e-9)
+    for larger in ((2 * m, n, k), (m, 2 * n, k), (m, n, 2 * k)):
+        assert kernels.product_time(on, "bf16", *larger, groups, burst=True) >= time * 0.99 or min(m, n, k) < 256
+
+
+def test_a_block_of_queries_walks_over_the_keys_that_its_mask_shows():
+    block = kernels.BLOCK
+    wrong = []
+    for queries, keys, causal, window in ((1024, 1024, True, 0), (1000, 1000, True, 0), (512, 2048, True, 0), (4096, 4096, True, 512),
+                                          (1024, 1024, False, 0), (300, 700, False, 0), (256, 256, True, 1024)):  # fmt: skip
+        shape = Attention(heads=1, kv_heads=1, head_dim=64, queries=queries, keys=keys, causal=causal, window=window)
+        count = 0
+        for first in range(0, queries, block):
+            seen = np.zeros(ceil(keys / block), dtype=bool)
+            for query in range(first, first + block):
+                last = keys - queries + query if causal else keys - 1
+                lowest = max(0, last - window) if window and causal else 0
+                seen[lowest // block : last // block + 1] = True
+            count += int(seen.sum()) * block
+        if kernels.visible_keys(shape) != count / ceil(queries / block):
+            wrong.append((shape, kernels.visible_keys(shape), count / ceil(queries / block)))
+    assert not wrong
+
+
+def test_attention_takes_its_flop_at_its_share_and_half_of_it_under_a_causal_mask():
+    shape = Attention(heads=100, kv_heads=100, head_dim=128, queries=12800, keys=12800, causal=False)
+    flop = 4 * 100 * 12800.0**2 * 128
+    assert kernels.attention_time(gpu(), "bf16", shape, 1, burst=True) == pytest.approx(flop / (100e12 * 0.8 * 0.5), rel=1e-6)
+    assert kernels.attention_time(gpu(), "bf16", shape, 1, backward=True, burst=True) == pytest.approx(
+        2.5 * flop / (100e12 * 0.8 * 0.25), rel=1e-6
+    )
+    causal = shape.model_copy(update={"causal": True})
+    ratio = kernels.attention_time(gpu(), "bf16", causal, 2) / kernels.attention_time(gpu(), "bf16", shape, 2)
+    assert ratio == pytest.approx(0.5 * (1 + 1 / 100))  # and half of the blocks on the diagonal
+
+
+def test_a_layer_that_says_its_shape_takes_the_time_of_its_products():
+    on = gpu()
+    flop = 2 * 2048 * 4096 * 1024
+    layer = Layer.model_validate({
+        "name": "l", "op": "gemm", "forward": f"{flop} FLOP", "backward": f"{2 * flop} FLOP", "gradients": [4096 * 1024],
+        "channels": [1024, 4096], "tokens": 2048,
+    })  # fmt: skip
+    product = {name: kernels.product_time(on, "bf16", *shape) for name, shape in (
+        ("forward", (4 * 2048, 4096, 1024)), ("inputs", (4 * 2048, 1024, 4096)), ("weights", (1024, 4096, 4 * 2048)))}  # fmt: skip
+    assert layer_work(layer, on, "bf16", stack(), 4).products == pytest.approx(product["forward"])
+    assert layer_work(layer, on, "bf16", stack(), 4, backward=True).products == pytest.approx(product["inputs"] + product["weights"])
+    frozen = layer.model_copy(update={"gradients": (), "frozen": (4096 * 1024,), "backward": layer.forward})
+    assert layer_work(frozen, on, "bf16", stack(), 4, backward=True).products == pytest.approx(product["inputs"])
+    experts = layer.model_copy(update={"groups": 8})
+    assert layer_work(experts, on, "bf16", stack(), 4).products == pytest.approx(kernels.product_time(on, "bf16", 1024, 4096, 1024, 8))
+    assert layer_work(layer, on, "fp8", stack(), 4).converted > layer_work(layer, on, "bf16", stack(), 4).converted  # operands are cast
+
+
+def test_layers_without_a_shape_and_gpus_without_kernels_go_by_efficiency():
+    with_kernels, without = gpu(), gpu().model_copy(update={"kernels": None})
+    plain = Layer.model_validate({
+        "name": "l", "op": "gemm", "forward": "1 GFLOP", "backward": "2 GFLOP", "gradients": [1000], "channels": [10, 100], "read": "1 MB",
+    })  # fmt: skip
+    shaped = plain.model_copy(update={"tokens": 512, "channels": (1000, 1000)})
+    for backward in (False, True):
+        assert layer_time(plain, with_kernels, "bf16", stack(), 8, backward) == layer_time(plain, without, "bf16", stack(), 8, backward)
+        assert layer_time(shaped, with_kernels, "fp32", stack(), 8, backward) == layer_time(shaped, without, "fp32", stack(), 8, backward)
+        assert layer_time(shaped, with_kernels, "bf16", stack(), 8, backward) != layer_time(shaped, without, "bf16", stack(), 8, backward)
+
+
+def test_measured_kernels_are_met():
+    """What the module says of its accuracy: medians over the rows of one GPU and kind, large kernels."""
+    rows = records.covered(records.read())
+    wrong = []
+    for op, kernel, precision, most in (("gemm", "cublas", "bf16", 0.09), ("attention", "flash2", "bf16", 0.11),
+                                        ("attention", "flash3", "bf16", 0.06)):  # fmt: skip
+        for name in {row.gpu for row in rows}:
+            chosen = [row for row in rows if (row.gpu, row.op, row.kernel, row.precision) == (name, op, kernel, precision) and row.large]
+            if len(chosen) >= 10:
+                found = float(np.median(np.abs(fit.errors(chosen, {name: records.part(name)}))))
+                wrong += [(name, op, kernel, found)] if found > most else []
+    assert not wrong
+
+
+def test_what_is_not_described_is_refused():
+    bare = gpu().model_copy(update={"kernels": None})
+    shape = Attention(heads=1, kv_heads=1, head_dim=64, queries=8, keys=8)
+    for call in (lambda: kernels.product_time(bare, "bf16", 1, 1, 1), lambda: kernels.attention_time(gpu(attention=[]), "bf16", shape, 1),
+                 lambda: kernels.pass_time(1.0, bare), lambda: kernels.product_time(gpu(), "fp32", 1, 1, 1)):  # fmt: skip
+        with pytest.raises(ValueError, match="kernels block"):
+            call()
+    assert kernels.product_time(gpu(), "bf16", 0, 5, 5) == 0
