@@ -25,9 +25,9 @@ PRIORS: Final[Mapping[str, tuple[float, float]]] = {
     "attention.forward": (0.62, 0.15), "attention.backward": (0.50, 0.15), "scores": (9.0, 0.4),
     "memory": (0.80, 0.1), "wide": (17.0, 0.3), "inner": (1.0, 0.2), "head": (26.0, 0.3), "cast": (5.0, 0.4),
     "fabric": (0.75, 0.15), "network": (0.70, 0.2), "hop.fabric": (2e-6, 0.4), "hop.network": (8e-6, 0.5), "launch.collective": (25e-6, 0.5),
-    "kernel": (4e-6, 0.3), "host": (4.5e-4, 0.5), "update": (34.0, 0.3), "accumulate": (6.0, 0.4), "host.eager": (1.2e-3, 0.5),
+    "kernel": (4e-6, 0.3), "host": (5e-4, 0.3), "update": (34.0, 0.3), "accumulate": (6.0, 0.4), "host.eager": (1.2e-3, 0.5),
     "attention.eager": (0.65, 0.2), "elementwise.eager": (1.8, 0.3), "dispatch": (0.45, 0.4), "moe.traffic": (14.0, 0.4),
-    "sync.experts": (1e-4, 0.6), "contention": (1.06, 0.05), "step": (4e-3, 1.0),
+    "experts": (1.2, 0.2), "sync.experts": (1e-4, 0.6), "contention": (1.06, 0.05), "step": (5e-3, 0.5),
     "exposed.tensor": (0.85, 0.2), "exposed.tensor.overlap": (0.45, 0.4), "exposed.data": (0.5, 0.5), "exposed.stages": (0.7, 0.5),
     "exposed.context": (0.3, 0.5), "power.fp8": (1.0, 0.1), "ramp": (1.0, 0.1),
 }  # fmt: skip
@@ -134,6 +134,7 @@ class _Work:
         inner_here = inner if case.expert > 1 else inner / case.tensor
         gates = 2 if shape.gated else 1
         total = self.product(rows, shape.hidden, inner_here * gates, local) + self.product(rows, inner_here, shape.hidden, local)
+        total *= self.at["experts"]
         shared = float(shape.shared_expert_ffn or shape.shared_experts * inner)
         if shared:
             total += self.product(self.tokens, shape.hidden, shared * gates / case.tensor)
