@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -19,7 +19,7 @@ from calibration.llm.table import Row
 from sim.spec.transformer import Transformer
 
 RECORDS: Final = Path(__file__).parent.parent / "records" / "llm"
-Recompute = Literal["none", "full", "attention", "operators"]
+Recompute = Literal["none", "full", "attention", "operators", "modules"]
 Products = Literal["16bit", "fp8", "fp4"]
 
 
@@ -84,6 +84,8 @@ class Case:
     graphs: bool
     compiled: bool
     fp32_gradients: bool
+    memory_reading: str
+    """allocated, as torch counts, or nvidia-smi."""
     assumed: tuple[str, ...]
 
     @property
@@ -113,14 +115,31 @@ class Case:
         return math.ceil(self.gpus / min(self.domain, 8))
 
 
+NOT_STATED: Final = "what is recomputed, for the run would not fit otherwise"
+
+
 def describe(row: Row) -> Case | str:
     """Return the run of *row*, or in one sentence why it cannot be described."""
     try:
-        return _case(row)
+        return _fitting(_case(row))
     except _Undescribed as error:
         return str(error)
     except ValidationError as error:
         return "; ".join(issue["msg"].removeprefix("Value error, ") for issue in error.errors())
+
+
+def _fitting(case: Case) -> Case:
+    """Return *case*; where nobody says what is recomputed and it ran, with as little recomputed as lets it fit: modules, then blocks."""
+    from calibration.llm.closed_form import memory, verdict
+
+    if case.row.status != "ok" or case.row.text["activation_checkpointing"] or not case.assumed or case.recompute != "none":
+        return case
+    kinds: tuple[Recompute, ...] = ("modules", "full")
+    for kind in kinds:
+        if verdict(case, memory(case)) != "does_not_fit":
+            break
+        case = replace(case, recompute=kind, assumed=(*[text for text in case.assumed if text != NOT_STATED], NOT_STATED))
+    return case
 
 
 class _Undescribed(Exception):
@@ -190,6 +209,7 @@ def _case(row: Row) -> Case:
         graphs="graphs" in notes.lower() and "no graphs" not in notes.lower() or row.text["gpu"].startswith("GB"),
         compiled=row.text["compile"].lower().startswith("y"),
         fp32_gradients=bool(practice.get("fp32_gradients", True)),
+        memory_reading=str(practice.get("memory", "allocated")),
         assumed=tuple(assumed),
     )
 

@@ -259,6 +259,10 @@ def stage_weights(case: Case) -> Weights:
 def layers_of_stage(case: Case) -> int:
     """Return the blocks of the fullest stage: even, or with embedding and head counted as a block each where that comes out even."""
     layers, stages = case.shape.layers, case.pipeline
+    if case.family == "nanotron" and stages > 1:
+        # parallel/pipeline_parallel splits by cost: the head counts as many blocks as it has FLOP, the embedding none
+        attention, dense, _ = layer_parameters(case)
+        return max(1, min(layers - stages + 1, round((layers + case.shape.vocab * case.shape.hidden / (attention + dense)) / stages)))
     if layers % stages and (layers + 2) % stages == 0:
         return (layers + 2) // stages
     return math.ceil(layers / stages)
@@ -317,7 +321,7 @@ def _micro_batch(case: Case, at: Constants, work: _Work, wires: _Wires, weights:
     compute_forward = factor * (products + core_forward + plain)
     compute_backward = factor * ((1.0 if case.lora else 2.0) * products + core_backward + 1.6 * plain)
     tensor, context, experts = _layer_traffic(case, at, wires, core_forward, core_backward)
-    recomputed = {"none": 0.0, "full": compute_forward + tensor / 2, "attention": core_forward if not case.flash else 0.0}.get(
+    recomputed = {"none": 0.0, "full": compute_forward + tensor / 2, "attention": core_forward if not case.flash else 0.0, "modules": plain}.get(
         case.recompute, factor * (0.5 * products + plain)
     )
     if case.recomputed_layers:

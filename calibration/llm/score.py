@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any, Final
 
-from calibration.llm.case import Case
+from calibration.llm.case import NOT_STATED, Case
 from calibration.llm.closed_form import Prediction
 from calibration.llm.constants import POINTS_NEEDED
 
@@ -186,8 +186,9 @@ def memory_scores(rows: Sequence[tuple[Case, Prediction]]) -> dict[str, Any]:
     found: dict[str, list[float]] = defaultdict(list)
     fitted = refused = edge = recalled = alarms = roomy = 0
     for case, said in rows:
-        fitted += 1
-        refused += said.verdict == "does_not_fit"
+        if NOT_STATED not in case.assumed:
+            fitted += 1
+            refused += said.verdict == "does_not_fit"
         if case.row.memory is None:
             continue
         found[case.row.source].append(said.memory / case.row.memory - 1.0)
