@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -279,11 +280,27 @@ def _bound(
     show_table(document, text, rows, *shown)
 
 
-@app.command(epilog="Example:  nvidia-smi topo -m > topo.txt; python -m sim new --from-topo topo.txt -o my-box.yaml --gpu V100-SXM2-16GB")
+@app.command(
+    epilog="Examples:  nvidia-smi topo -m > topo.txt; python -m sim new --from-topo topo.txt -o my-box.yaml --gpu V100-SXM2-16GB\n\n"
+    "python -m sim new workload --from config.json --from ds_config.json -o mine.yaml"
+)
 def new(
-    topo: Annotated[Path, typer.Option("--from-topo", metavar="FILE", help="output of nvidia-smi topo -m, or NCCL's topology XML")],
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="where the hardware YAML goes")],
-    name: Annotated[str | None, typer.Option(help="name of the machine; the file's by default")] = None,
+    what: Annotated[Literal["hardware", "workload"], typer.Argument(help="what to describe")] = "hardware",
+    topo: Annotated[
+        Path | None, typer.Option("--from-topo", metavar="FILE", help="hardware: output of nvidia-smi topo -m, or NCCL's topology XML")
+    ] = None,
+    sources: Annotated[
+        list[str],
+        typer.Option(
+            "--from",
+            metavar="FILE|DIR|ID",
+            help="workload: config.json, its folder or hub id, arguments of Megatron-LM, torchtitan TOML, DeepSpeed JSON, Accelerate YAML; "
+            "repeatable; without it questions are asked",
+        ),
+    ] = [],  # noqa: B006  typer copies the default
+    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="where the YAML goes")] = None,
+    name: Annotated[str | None, typer.Option(help="name of the machine or workload; the file's by default")] = None,
+    sequence: SampleTokens = None,
     gpu: Annotated[str | None, typer.Option(help="GPU of the catalogue, where the file does not tell")] = None,
     cpu: Annotated[str | None, typer.Option(help="processor of the catalogue")] = None,
     nic_bandwidth: Annotated[str | None, typer.Option(metavar="RATE", help="of one NIC, for example '200 Gbps'")] = None,
@@ -291,11 +308,29 @@ def new(
     memory: Annotated[str | None, typer.Option(metavar="SIZE", help="DRAM of the machine, for example '1 TiB'")] = None,
     force: Annotated[bool, typer.Option("--force", help="replace an existing file")] = False,
 ) -> None:
-    """Write a hardware description from what a machine says about its links."""
+    """Write a hardware description from a machine's links, or a workload from a model's configuration."""
+    if what == "workload":
+        _new_workload(sources, output, name, sequence, force)
+        return
+    if topo is None or output is None:
+        raise SpecError("sim new: write --from-topo FILE and -o FILE for a machine, or 'sim new workload --from config.json'")
     from sim.study.new_hardware import new_hardware
 
     made = new_hardware(topo, output, name, gpu, cpu=cpu, nic_bandwidth=nic_bandwidth, transport=transport, memory=memory, overwrite=force)
     talk(f"wrote {output}: {made.note}")
+
+
+def _new_workload(sources: list[str], output: Path | None, name: str | None, sequence: int | None, force: bool) -> None:
+    from sim.study.new_workload import asked, new_workload, write
+
+    if sources:
+        made = new_workload(sources, output, name, sequence, overwrite=force)
+    elif sys.stdin.isatty():
+        told = asked(lambda question, default: str(typer.prompt(question, default=default, show_default=bool(default))))
+        made = write(told, name or typer.prompt("name", default=told.model or "my-model"), output, sequence, "answers", overwrite=force)
+    else:
+        raise SpecError("sim new workload: write --from config.json, a folder, a hub id or launch files; on a terminal it asks questions")
+    talk(f"wrote {made.path}: {made.note}")
 
 
 @app.command(epilog="Example:  python -m sim check hardware/p3.16xlarge.yaml my-model.yaml")

@@ -132,7 +132,10 @@ def prepare(hardware: Hardware, workload: Workload, gpus_per_node: int | None = 
     mesh = mesh_of(parallel, [gpus_per_node or node.gpu_count] * count, options.order)
     schedule: Schedule = parallel.schedule or ("interleaved_1f1b" if parallel.virtual_stages > 1 else "1f1b")
     micro_batches = training.gradient_accumulation_steps
-    check(schedule, parallel.pipeline, parallel.chunks, micro_batches)
+    try:
+        check(schedule, parallel.pipeline, parallel.chunks, micro_batches)
+    except SpecError as error:
+        raise SpecError([f"training.parallel: {problem}" for problem in error.problems]) from None
     held = split(workload.model, parallel)
     chunks = stages([unit.kind for unit in held], parallel, options.first_stage_less, options.last_stage_less)
     activation = MEANING[training.precision].activation

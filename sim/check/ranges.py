@@ -54,7 +54,7 @@ RANGES: Final[dict[type[Spec], dict[str, Bounds]]] = {
     hw.Host: {"sockets": (1, 64), "physical_cores": (1, 10_000), "vcpus": (1, 10_000), "memory": ("1 GiB", "64 TiB")},
     hw.Topology: {"host_bridge_bandwidth": ("100 MB/s", "10 TB/s"), "socket_copy_bandwidth": ("100 MB/s", "10 TB/s")},
     hw.NvLink: {"pairs": (1, 100), "switch_links": (0, 100)},
-    hw.Nic: {"count": (1, 64), "bandwidth": ("10 Mbps", "10 Tbps"), "nccl_plugin_latency": ("0 s", "1 s")},
+    hw.Nic: {"count": (1, 128), "bandwidth": ("10 Mbps", "10 Tbps"), "nccl_plugin_latency": ("0 s", "1 s")},
     hw.Volume: {
         "size": ("1 GB", "100 PB"),
         "bandwidth": ("1 MB/s", "10 TB/s"),

@@ -2,14 +2,17 @@
 
 FSDP (torch ``_fsdp_param_group.py``, torchtitan ``distributed/fsdp.py``): a unit is gathered before it computes, the next one meanwhile;
 after backward its gradients are reduce-scattered, one reduce-scatter in flight; without a pipeline weights are freed after forward and
-gathered again. Distributed optimizer and data parallelism (Megatron-LM ``distributed_data_parallel.py``): gradients travel in buckets as
+gathered again, with one they stay and gradients are reduced after the last backward. Distributed optimizer and data parallelism (Megatron-LM ``distributed_data_parallel.py``): gradients travel in buckets as
 the last micro-batch's backward makes them; a sharded optimizer's weights are gathered before their next use.
 """
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, zip_longest
 
 from sim.parallel.mesh import GroupAxis, Mesh
 from sim.parallel.program import Instruction, Op, Part, Program, Receive, Send, Start, Tag, Update, Wait, Work, fused
@@ -17,6 +20,8 @@ from sim.parallel.schedule import Action, actions, holder, position
 from sim.parallel.split import Unit
 from sim.spec.parallel import MeshOptions, Schedule
 
+Wrap = tuple[int, ...]
+"""Units that one call of ``fully_shard`` covers."""
 MEGATRON_BUCKET = 40e6
 """Least elements of a gradient bucket in Megatron-LM; a million for each data rank where that is more (param_and_grad_buffer.py)."""
 
@@ -49,6 +54,11 @@ class Layout:
     def sharded_parameters(self) -> bool:
         """Whether weights are sharded (FSDP, ZeRO-3)."""
         return self.mesh.parallel.shard == "parameters" and self.mesh.group_size("shard") > 1
+
+    @property
+    def rooted(self) -> bool:
+        """Whether the ends of the model belong to FSDP's root: the stack wraps no more than blocks, or both ends use one table."""
+        return self.options.root or bool(self.tied and self.mesh.stages == 1)
 
     @property
     def frees(self) -> bool:
@@ -156,82 +166,150 @@ class _Lowering:
         """Add up the gradient of a table that the first and the last stage both hold."""
         ends = {0, holder(self.layout.schedule, self.layout.mesh.stages, self.layout.mesh.parallel.chunks, self.many - 1)[0]}
         if self.layout.tied and len(ends) > 1 and self.stage in ends:
-            yield Start(("tied", 0, 0), "all_reduce", "pipeline", self.layout.tied, "embedding")
+            yield Start(("tied", 0, 0), "all_reduce", "ends", self.layout.tied, "ends")
             yield Wait(("tied", 0, 0))
 
     def reductions(self, tag: Tag, dense: float, experts: float, op: Op) -> Iterator[Start]:
         """Reduce the gradients of so many elements: among shards, then among replicas; experts among the ranks that hold the same."""
         mesh, width = self.layout.mesh, self.layout.reduced
         what, unit, micro_batch = tag
+        first = None
         if dense and mesh.group_size("shard") > 1:
             queue = "reduce" if self.layout.options.separate_reduce_scatter else "shard"
+            first = tag
             yield Start(tag, op, "shard", dense * width, queue)
         if dense and mesh.group_size("replicate") > 1:
             share = mesh.group_size("shard") if op == "reduce_scatter" else 1
-            yield Start((f"{what} replicas", unit, micro_batch), "all_reduce", "replicate", dense * width / share, "replicate")
+            among = (f"{what} replicas", unit, micro_batch)
+            yield Start(among, "all_reduce", "replicate", dense * width / share, "replicate", after=first)
         if experts and mesh.group_size("expert_data") > 1:
             yield Start((f"{what} experts", unit, micro_batch), op, "expert_data", experts * width, "expert_data")
 
 
 class _Sharded(_Lowering):
-    """FSDP: weights are gathered unit by unit."""
+    """FSDP: weights are gathered wrap by wrap. A wrap is what one call of ``fully_shard`` covers: a unit, or the root with both ends."""
 
     def __init__(self, layout: Layout, stage: int) -> None:
         super().__init__(layout, stage)
-        self.held: set[int] = set()
-        """Units whose weights are gathered."""
-        self.queued: list[Tag] = []
-        self.in_flight: list[Tag] = []
+        self.held: set[Wrap] = set()
+        """Wraps whose weights are gathered."""
+        self.scatters: list[Tag] = []
+        """Reduce-scatters that the next one waits for: one is in flight at a time."""
+        self.ends_with: list[Tag] = []
+        """Operations that end with this backward."""
+
+    @property
+    def pipelined(self) -> bool:
+        """Whether weights stay after backward and gradients are reduced once, at the end (``perform_reduce_grad`` of torch's pipelining)."""
+        return self.layout.mesh.stages > 1
+
+    def _wraps(self, units: Sequence[int]) -> dict[int, Wrap]:
+        """Return the wrap of each unit of a chunk, the root first."""
+        ends = tuple(unit for unit in units if self._of_root(unit))
+        return dict.fromkeys(ends, ends) | {unit: (unit,) for unit in units if unit not in ends}
+
+    def _of_root(self, unit: int) -> bool:
+        return self.layout.rooted and self.layout.units[unit].kind != "block"
 
     def forward(self, units: Sequence[int], action: Action) -> Iterator[Instruction]:
-        yield from self._pass(units, action, "F")
+        wraps, gathers = self._wraps(units), _Gathers(self, action, "F")
+        for wrap in dict.fromkeys(wraps.values()):
+            if self._of_root(wrap[0]):  # before anything computes
+                yield from gathers.needed(wrap)
+        for unit, following in zip_longest(units, units[1:]):
+            yield from gathers.needed(wraps[unit])
+            if following is not None and self.layout.options.forward_prefetch:
+                yield from gathers.started(wraps[following], prefetch=True)
+            yield Work("F", unit, unit, action.micro_batch)
+        self.held |= set(wraps.values())
         if self.layout.frees:
-            keeps = {units[-1]} if self.layout.units[units[-1]].kind == "last" else set()
-            self.held -= set(units) - keeps
+            self.held -= {wrap for wrap in wraps.values() if not self._stays(wrap)}
+
+    def _stays(self, wrap: Wrap) -> bool:
+        """Tell whether forward leaves *wrap* gathered, since backward begins with it; not where all are to be freed."""
+        last = self._of_root(wrap[0]) or self.layout.units[wrap[-1]].kind == "last"
+        return last and self.layout.mesh.parallel.reshard_after_forward is not True
 
     def backward(self, units: Sequence[int], action: Action, final: bool) -> Iterator[Instruction]:
-        reduces = action.kind != "I" and (final or self.layout.synchronizes_each)
-        yield from self._pass(units[::-1], action, action.kind, reduces)
-        if final or (self.layout.frees and action.kind != "I"):
-            self.held -= set(units)
+        wraps, gathers = self._wraps(units), _Gathers(self, action, action.kind)
+        reduces = not self.pipelined and (final or self.layout.synchronizes_each)
+        left = list(dict.fromkeys(wraps.values()))
+        """Wraps whose gradients are not reduced yet: autograd tells of the end of a unit only where gradients pass through its input."""
+        lowest = next((unit for unit in units if self.layout.units[unit].has_backward), None)
+        late = {unit for unit in units if self._of_root(unit) or unit == lowest}
+        if action.kind != "W":  # gradients of weights need no weights
+            for wrap in dict.fromkeys(wraps.values()):
+                if self._of_root(wrap[0]):
+                    yield from gathers.needed(wrap)
+        for unit, following in zip_longest(units[::-1], units[-2::-1]):
+            if not self.layout.units[unit].has_backward:
+                break  # frozen from here on; its weights were gathered all the same
+            if action.kind != "W":
+                yield from gathers.needed(wraps[unit])
+                if following is not None:
+                    yield from gathers.started(wraps[following])
+            yield Work(action.kind, unit, unit, action.micro_batch)
+            if reduces and unit not in late:
+                left.remove(wraps[unit])
+                yield from self._reduce(wraps[unit], action.micro_batch)
+        self.ends_with += gathers.unused()
+        if reduces or final:
+            yield from chain.from_iterable(self._reduce(wrap, action.micro_batch) for wrap in left)
+        if reduces or final:
+            yield from map(Wait, (*self.scatters, *self.ends_with))
+            self.scatters, self.ends_with = [], []
+        if self.pipelined and not final:
+            self.held |= set(wraps.values())
+        else:
+            self.held -= set(wraps.values())
 
-    def _pass(self, units: Sequence[int], action: Action, part: Part, reduces: bool = False) -> Iterator[Instruction]:
-        regathered = part != "F" and type(self.layout.mesh.parallel.reshard_after_forward) is int
-        axis: GroupAxis = "reshard" if regathered and self.layout.mesh.group_size("reshard") > 1 else "shard"
-        tags: dict[int, list[Tag]] = {}
-        missing = [unit for unit in units if unit not in self.held]
-        for index, unit in enumerate(units):
-            ahead = units[index : index + 2] if self.layout.options.forward_prefetch or part != "F" else [unit]
-            for wanted in ahead:
-                if wanted in missing and wanted not in tags:
-                    tags[wanted] = []
-                    for start in self._gather(wanted, action, part, axis):
-                        tags[wanted].append(start.tag)
-                        yield start
-            yield from (Wait(tag) for tag in tags.get(unit, ()))
-            self.held.add(unit)
-            yield Work(part, unit, unit, action.micro_batch)
-            if reduces:
-                yield from (Wait(tag) for tag in self.in_flight)
-                self.in_flight = []
-                yield from self._reduce(unit, action.micro_batch)
-
-    def _gather(self, unit: int, action: Action, part: Part, axis: GroupAxis) -> Iterator[Start]:
-        layout, direction = self.layout, f"gather {part}"
-        if dense := layout.elements(unit, experts=False):
-            yield Start((direction, unit, action.micro_batch), "all_gather", axis, dense * layout.gathered, "shard")
-        if (experts := layout.elements(unit, experts=True)) and layout.mesh.group_size("expert_data") > 1:
-            tag = (f"{direction} experts", unit, action.micro_batch)
-            yield Start(tag, "all_gather", "expert_data", experts * layout.gathered, "expert_data")
-
-    def _reduce(self, unit: int, micro_batch: int) -> Iterator[Instruction]:
-        dense, experts = (self.layout.elements(unit, experts=each, trained=True) for each in (False, True))
-        for start in self.reductions(("scatter", unit, micro_batch), dense, experts, "reduce_scatter"):
-            self.in_flight.append(start.tag)
+    def _reduce(self, wrap: Wrap, micro_batch: int) -> Iterator[Instruction]:
+        yield from map(Wait, self.scatters)
+        self.scatters = []
+        dense, experts = (sum(self.layout.elements(unit, experts=each, trained=True) for unit in wrap) for each in (False, True))
+        for start in self.reductions(("scatter", wrap[0], micro_batch), dense, experts, "reduce_scatter"):
+            (self.scatters if start.op == "reduce_scatter" else self.ends_with).append(start.tag)
             yield start
 
-    def finish(self) -> Iterator[Instruction]:
-        yield from (Wait(tag) for tag in self.in_flight)
+
+class _Gathers:
+    """The gathers of one pass over a chunk: each wrap that is not held is gathered once."""
+
+    def __init__(self, lowering: _Sharded, action: Action, part: Part) -> None:
+        self.layout = lowering.layout
+        self.held = lowering.held.copy()
+        self.direction, self.micro_batch = f"gather {part}", action.micro_batch
+        regathered = part != "F" and self.layout.mesh.group_size("reshard") > 1
+        self.axis: GroupAxis = "reshard" if regathered else "shard"
+        self.open: dict[Wrap, list[Tag]] = {}
+
+    def started(self, wrap: Wrap, prefetch: bool = False) -> Iterator[Start]:
+        """Gather *wrap* unless it is gathered already."""
+        if wrap in self.held:
+            return
+        self.held.add(wrap)
+        starts = list(self._starts(wrap, prefetch))
+        self.open[wrap] = [start.tag for start in starts]
+        yield from starts
+
+    def needed(self, wrap: Wrap) -> Iterator[Instruction]:
+        """Wait for *wrap* to be gathered."""
+        yield from self.started(wrap)
+        yield from map(Wait, self.open.pop(wrap, ()))
+
+    def unused(self) -> list[Tag]:
+        """Return the gathers that nothing has waited for."""
+        return list(chain.from_iterable(self.open.values()))
+
+    def _starts(self, wrap: Wrap, prefetch: bool) -> Iterator[Start]:
+        layout, mesh = self.layout, self.layout.mesh
+        dense, experts = (sum(layout.elements(unit, experts=each) for unit in wrap) for each in (False, True))
+        if dense:
+            tag = (self.direction, wrap[0], self.micro_batch)
+            yield Start(tag, "all_gather", self.axis, dense * layout.gathered, self.axis, prefetch=prefetch)
+        if experts and mesh.group_size("expert_data") > 1:
+            tag = (f"{self.direction} experts", wrap[0], self.micro_batch)
+            yield Start(tag, "all_gather", "expert_data", experts * layout.gathered, "expert_data", prefetch=prefetch)
 
 
 class _Bucketed(_Lowering):
@@ -240,48 +318,27 @@ class _Bucketed(_Lowering):
     def __init__(self, layout: Layout, stage: int) -> None:
         super().__init__(layout, stage)
         self.sharded = layout.mesh.parallel.shard in ("optimizer", "gradients", "parameters")
-        self.gather_of: dict[int, list[Tag]] = {}
+        locals_ = range(layout.mesh.parallel.chunks)
+        chunks = sorted(layout.chunk_of(stage, each) for each in locals_)
+        self.buckets = {chunk: list(self._cut(layout.chunks[chunk])) for chunk in chunks}
+        """Units of each bucket of a chunk, in the order in which backward fills them."""
+        self.gathers = deque(self._gathers()) if self.sharded and layout.options.overlap_parameters else deque()
+        """Buckets of weights that are still to be gathered, in the order in which forward wants them."""
+        self.under_way: dict[int, list[Tag]] = {}
         self.late: list[Start] = []
 
     @property
     def bucket(self) -> float:
-        """Return the elements at which a bucket closes: on stages after the first Megatron-LM sends all at once."""
+        """Return the elements at which a bucket closes. Megatron-LM sends all at once on stages after the first, and without overlap."""
         options = self.layout.options
-        if options.framework == "megatron" and self.stage > 0:
-            return float("inf")
+        if options.framework == "megatron" and (self.stage > 0 or not options.overlap_gradients):
+            return math.inf
         return options.bucket_elements or max(MEGATRON_BUCKET, 1e6 * self.layout.mesh.pool)
 
-    def before(self) -> Iterator[Instruction]:
-        """Gather what the optimizers of the last step updated, in the order in which forward wants it."""
-        if self.sharded and self.layout.options.overlap_parameters:
-            for tags, starts in self._gathers():
-                for unit in tags:
-                    self.gather_of[unit] = [start.tag for start in starts]
-                yield from starts
-
-    def after(self) -> Iterator[Instruction]:
-        if self.sharded and not self.layout.options.overlap_parameters:
-            starts = [start for _, group in self._gathers() for start in group]
-            yield from starts
-            yield from (Wait(start.tag) for start in starts)
-
-    def _gathers(self) -> Iterator[tuple[list[int], list[Start]]]:
-        """Yield the units of each bucket of weights with the operations that gather them."""
-        layout = self.layout
-        for units in self._buckets(layout.units_of(self.stage)):
-            dense, experts = (sum(layout.elements(unit, experts=each, trained=True) for unit in units) for each in (False, True))
-            starts = []
-            if dense and layout.mesh.group_size("shard") > 1:
-                starts.append(Start(("weights", units[0], 0), "all_gather", "shard", dense * layout.gathered, "shard"))
-            if experts and layout.mesh.group_size("expert_data") > 1:
-                tag = ("weights experts", units[0], 0)
-                starts.append(Start(tag, "all_gather", "expert_data", experts * layout.gathered, "expert_data"))
-            yield units, starts
-
-    def _buckets(self, units: Sequence[int]) -> Iterator[list[int]]:
+    def _cut(self, units: Sequence[int]) -> Iterator[list[int]]:
         bucket: list[int] = []
         size = 0.0
-        for unit in units:
+        for unit in reversed(units):
             bucket.append(unit)
             size += self.layout.elements(unit, experts=False, trained=True) + self.layout.elements(unit, experts=True, trained=True)
             if size >= self.bucket:
@@ -290,11 +347,47 @@ class _Bucketed(_Lowering):
         if bucket:
             yield bucket
 
+    def _elements(self, units: Sequence[int]) -> tuple[float, float]:
+        dense, experts = (sum(self.layout.elements(unit, experts=each, trained=True) for unit in units) for each in (False, True))
+        return dense, experts
+
+    def before(self) -> Iterator[Instruction]:
+        """Gather the first bucket of what the last step's optimizers updated; each one's use starts the next (``overlap_param_gather``)."""
+        yield from self._gather_next()
+
+    def _gather_next(self) -> Iterator[Start]:
+        if self.gathers:
+            units, starts = self.gathers.popleft()
+            self.under_way |= dict.fromkeys(units, [start.tag for start in starts])
+            yield from starts
+
+    def after(self) -> Iterator[Instruction]:
+        if self.sharded and not self.layout.options.overlap_parameters:
+            starts = [start for _, group in self._gathers() for start in group]
+            yield from starts
+            yield from (Wait(start.tag) for start in starts)
+
+    def _gathers(self) -> Iterator[tuple[list[int], list[Start]]]:
+        """Yield the units of each bucket of weights with the operations that gather them, in the order of forward."""
+        layout = self.layout
+        for units in chain.from_iterable(reversed(buckets) for buckets in self.buckets.values()):
+            dense, experts = self._elements(units)
+            starts = []
+            if dense and layout.mesh.group_size("shard") > 1:
+                starts.append(Start(("weights", units[0], 0), "all_gather", "shard", dense * layout.gathered, "shard"))
+            if experts and layout.mesh.group_size("expert_data") > 1:
+                tag = ("weights experts", units[0], 0)
+                starts.append(Start(tag, "all_gather", "expert_data", experts * layout.gathered, "expert_data"))
+            yield units, starts
+
     def forward(self, units: Sequence[int], action: Action) -> Iterator[Instruction]:
         for unit in units:
-            for tag in self.gather_of.pop(unit, ()):
-                self.gather_of = {other: [each for each in tags if each != tag] for other, tags in self.gather_of.items()}
-                yield Wait(tag)
+            while any(unit in group for group, _ in self.gathers):  # a chunk whose turn comes before that of its bucket
+                yield from self._gather_next()
+            if tags := self.under_way.pop(unit, None):
+                self.under_way = {other: each for other, each in self.under_way.items() if each is not tags}
+                yield from map(Wait, tags)
+                yield from self._gather_next()
             yield Work("F", unit, unit, action.micro_batch)
 
     def backward(self, units: Sequence[int], action: Action, final: bool) -> Iterator[Instruction]:
@@ -303,11 +396,10 @@ class _Bucketed(_Lowering):
         if action.kind == "I" or not (final or each):
             yield from (Work(action.kind, unit, unit, action.micro_batch) for unit in reversed(units))
             return
-        for bucket in self._buckets(units[::-1]):
+        for bucket in self.buckets[layout.chunk_of(self.stage, action.chunk)]:
             yield from (Work(action.kind, unit, unit, action.micro_batch) for unit in bucket)
-            dense, experts = (sum(layout.elements(unit, experts=kind, trained=True) for unit in bucket) for kind in (False, True))
             op: Op = "reduce_scatter" if self.sharded else "all_reduce"
-            starts = list(self.reductions(("reduce", bucket[0], action.micro_batch), dense, experts, op))
+            starts = list(self.reductions(("reduce", bucket[0], action.micro_batch), *self._elements(bucket), op))
             if layout.options.overlap_gradients:
                 self.open += [start.tag for start in starts]
                 yield from starts

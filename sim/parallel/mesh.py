@@ -1,7 +1,8 @@
 """Which ranks form a group, and where do they stand? A mesh of tensor, context, data and pipeline ranks on equal nodes.
 
 Ranks are numbered by axis order (Megatron-LM's ``tp-cp-dp-pp`` unless said otherwise) and fill nodes in turn. Gradients are reduced over
-data and context ranks together, since both hold the same weights; experts take their ranks from the same pool, the nearest first.
+data and context ranks together, since both hold the same weights. Experts are not split by tensor ranks: an expert group takes its ranks
+from tensor, context and data ranks, the nearest first (expert tensor parallelism 1 in Megatron-LM's and torchtitan's words).
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from typing import Literal
 from sim.spec.parallel import MEGATRON_ORDER, Axis, Parallel
 from sim.spec.yaml import SpecError
 
-GroupAxis = Literal["tensor", "context", "shard", "reshard", "replicate", "expert", "expert_data", "pipeline", "everyone"]
+GroupAxis = Literal["tensor", "context", "shard", "reshard", "replicate", "expert", "expert_data", "pipeline", "ends", "everyone"]
 """shard: ranks that hold the shards of one model copy; reshard: the part of them that keeps weights after forward; replicate: ranks with
-equal shards; expert: ranks among which the experts of a layer are spread; expert_data: ranks that hold the same experts."""
+equal shards; expert: ranks among which the experts of a layer are spread; expert_data: ranks that hold the same experts; ends: the first
+and the last stage."""
 
 Place = tuple[int, int]
 """Node number and GPU number on it."""
@@ -63,8 +65,9 @@ class Mesh:
             "reshard": own.reshard_after_forward if type(own.reshard_after_forward) is int else 1,
             "replicate": own.replicate,
             "expert": own.expert,
-            "expert_data": self.pool // own.expert,
+            "expert_data": (self.pool * own.tensor if own.expert > 1 else self.pool) // own.expert,
             "pipeline": own.pipeline,
+            "ends": min(2, own.pipeline),
             "everyone": self.gpus,
         }
         return sizes[axis]
@@ -97,7 +100,10 @@ class Mesh:
             return tuple(range(self.gpus))
         if axis in ("tensor", "context", "pipeline"):
             return self._along(rank, axis)
-        members = self._pool(rank)
+        if axis == "ends":
+            along = self._along(rank, "pipeline")
+            return tuple(dict.fromkeys((along[0], along[-1]))) if rank in (along[0], along[-1]) else (rank,)
+        members = self._expert_pool(rank) if axis in ("expert", "expert_data") else self._pool(rank)
         place = members.index(rank)
         size = self.group_size(axis)
         if axis in ("shard", "reshard", "expert"):  # neighbours
@@ -114,6 +120,12 @@ class Mesh:
         """Return the data and context ranks that share everything else with *rank*."""
         return tuple(sorted(other for peer in self._along(rank, "data") for other in self._along(peer, "context")))
 
+    def _expert_pool(self, rank: int) -> tuple[int, ...]:
+        """Return the ranks that hold the experts of a layer together, each as often as the others."""
+        if self.parallel.expert == 1:
+            return self._pool(rank)
+        return tuple(sorted(other for peer in self._pool(rank) for other in self._along(peer, "tensor")))
+
     def stage_of(self, rank: int) -> int:
         """Return the pipeline stage of *rank*."""
         return self.coordinate(rank, "pipeline")
@@ -121,6 +133,13 @@ class Mesh:
     def on_node(self, node: int) -> range:
         """Return the ranks of *node*."""
         return range(node * self.gpus_per_node, min((node + 1) * self.gpus_per_node, self.gpus))
+
+
+def divisors(number: int, near: int) -> str:
+    """Return the divisors of *number* next to *near* below and above, as a choice in words."""
+    every = [size for size in range(1, number + 1) if number % size == 0]
+    below, above = [size for size in every if size <= near], [size for size in every if size > near]
+    return " or ".join(str(size) for size in (*below[-1:], *above[:1]))
 
 
 def mesh_of(parallel: Parallel, placement: Sequence[int], order: tuple[Axis, ...]) -> Mesh:
@@ -140,7 +159,11 @@ def mesh_of(parallel: Parallel, placement: Sequence[int], order: tuple[Axis, ...
         )
     pool = gpus // (parallel.tensor * parallel.pipeline)
     kept = parallel.reshard_after_forward if type(parallel.reshard_after_forward) is int else 1
-    for name, size in (("expert", parallel.expert), ("replicate", parallel.replicate), ("reshard_after_forward", kept)):
-        if pool % size:
-            raise SpecError(f"training.parallel.{name}: {size} does not divide the {pool} data and context ranks; use a divisor of {pool}")
+    for name, size, of, ranks in (
+        ("expert", parallel.expert, pool * parallel.tensor, "tensor, context and data ranks"),
+        ("replicate", parallel.replicate, pool, "data and context ranks"),
+        ("reshard_after_forward", kept, pool // parallel.replicate, "ranks of a shard group"),
+    ):
+        if of % size:
+            raise SpecError(f"training.parallel.{name}: {size} does not divide the {of} {ranks}; use {divisors(of, size)}")
     return Mesh(parallel, gpus, placement[0], parallel.order or order)

@@ -40,6 +40,10 @@ class Start(NamedTuple):
     axis: GroupAxis
     nbytes: float
     communicator: str
+    after: Tag | None = None
+    """The operation of this rank whose end it waits for."""
+    prefetch: bool = False
+    """The host issues it behind the next work (FSDP's implicit prefetch): no sooner than it has launched that."""
 
 
 class Wait(NamedTuple):
@@ -49,7 +53,7 @@ class Wait(NamedTuple):
 
 
 class Send(NamedTuple):
-    """Hand *nbytes* to the rank at the same place in stage *stage*; compute goes on."""
+    """Hand *nbytes* to the rank at the same place in stage *stage*; the next work waits for it where stages do not overlap messages."""
 
     tag: Tag
     stage: int

@@ -1,8 +1,8 @@
 """In which order does each rank of a pipeline run its chunks? Six schedules, and whether a set of them can end.
 
-Orders equal those of torch.distributed.pipelining (2.13) without its idle slots. ``gpipe`` (Huang et al. 2019), ``1f1b`` and
-``interleaved_1f1b`` (Narayanan et al. 2021, arXiv 2104.04473), ``zb_h1`` and ``zbv`` (Qi et al. 2024, arXiv 2401.10241; ``zb_h1`` is torch's
-ScheduleInterleavedZeroBubble with one chunk), ``dualpipev`` (github.com/deepseek-ai/DualPipe), in which an overlapped pair is F, then B.
+Orders equal what torch.distributed.pipelining (2.13) runs. ``gpipe`` (Huang et al. 2019), ``1f1b`` and ``interleaved_1f1b`` (Narayanan et
+al. 2021, arXiv 2104.04473), ``zb_h1`` and ``zbv`` (Qi et al. 2024, arXiv 2401.10241; ``zb_h1`` is torch's ScheduleInterleavedZeroBubble
+with one chunk), ``dualpipev`` (github.com/deepseek-ai/DualPipe; a pair that it overlaps is F, then B).
 """
 
 from __future__ import annotations
@@ -71,18 +71,17 @@ def check(schedule: Schedule, stages: int, chunks: int, micro_batches: int) -> N
         raise SpecError(f"schedule {schedule} has 2 chunks on each stage, not {chunks}; {advice}")
     if schedule in ("gpipe", "1f1b", "zb_h1") and chunks > 1:
         raise SpecError(
-            f"schedule {schedule} has one chunk on each stage, not {chunks}; write schedule: interleaved_1f1b, or virtual_stages: 1"
+            f"schedule {schedule} has 1 chunk on each stage, not {chunks}; write virtual_stages: 1, or schedule: interleaved_1f1b"
         )
     if schedule == "dualpipev" and micro_batches < 2 * stages:
         raise SpecError(
-            f"schedule dualpipev on {stages} stages needs {2 * stages} micro-batches or more, not {micro_batches}; "
+            f"schedule dualpipev on {stages} stages needs at least {2 * stages} micro-batches, not {micro_batches}; "
             f"write micro_batches: {2 * stages}, or schedule: zbv"
         )
     if schedule == "interleaved_1f1b" and not _divides(stages, micro_batches):
-        near = _nearest(stages, micro_batches)
         raise SpecError(
-            f"schedule interleaved_1f1b on {stages} stages cannot divide {micro_batches} micro-batches into equal groups of at least {stages}; "
-            f"write micro_batches: {near}"
+            f"schedule interleaved_1f1b on {stages} stages cannot run {micro_batches} micro-batches in equal groups of {stages} or more; "
+            f"write micro_batches: {_nearest(stages, micro_batches)}"
         )
 
 
@@ -109,7 +108,7 @@ def deadlock(schedule: Schedule, programs: Sequence[Sequence[Action]]) -> list[s
 
 
 def _group(stages: int, micro_batches: int) -> int:
-    """Return how many micro-batches pass one chunk before the next chunk begins: rounds of at least *stages*, all equal."""
+    """Return how many micro-batches pass one chunk before the next chunk begins: torch's rule, Megatron-LM's for multiples of *stages*."""
     return micro_batches // max(1, micro_batches // stages)
 
 
@@ -180,7 +179,7 @@ def _dualpipev(stages: int, micro_batches: int, stage: int) -> tuple[Action, ...
 
 
 def _numbered(steps: Iterable[str]) -> Iterator[Action]:
-    """Number the micro-batches of *steps* ("F0" is a forward of chunk 0): each counts up; W takes the oldest I that waits (of its chunk)."""
+    """Number the micro-batches of *steps* ("F0": forward of chunk 0), each kind upwards; W takes the oldest I that waits (of its chunk)."""
     forwards: Counter[int] = Counter()
     backwards: Counter[int] = Counter()
     pending: list[Action] = []
@@ -200,7 +199,7 @@ def _numbered(steps: Iterable[str]) -> Iterator[Action]:
 
 
 class _Token(NamedTuple):
-    """What an action waits for and leaves: a pass of a chunk of the model. I and B leave the same gradient of the input."""
+    """A pass of a chunk of the model. What B and I leave, a gradient of the input, is kept under B."""
 
     kind: Kind
     chunk: int
@@ -231,13 +230,16 @@ class _Run:
         for action in self.programs[stage][begin:]:
             if self._missing(stage, action) is not None:
                 break
-            token = self._token(stage, action)
-            self.done.add(token if token.kind != "I" else token._replace(kind="B"))
+            self.done.add(self._left(stage, action))
             self.places[stage] += 1
         return self.places[stage] > begin
 
     def _token(self, stage: int, action: Action) -> _Token:
         return _Token(action.kind, position(self.schedule, len(self.programs), stage, action.chunk), action.micro_batch)
+
+    def _left(self, stage: int, action: Action) -> _Token:
+        token = self._token(stage, action)
+        return token._replace(kind="B") if token.kind == "I" else token
 
     def _missing(self, stage: int, action: Action) -> _Token | None:
         """Return the first thing that *action* needs and nobody has run yet."""
@@ -261,12 +263,8 @@ class _Run:
             assert need is not None
             owner, _ = holder(self.schedule, len(self.programs), self.chunks, need.chunk)
             line = f"stage {stage} waits at {self._token(stage, action)} for the {need}"
-            if not self._still_runs(owner, need):
+            if need not in (self._left(owner, other) for other in self.programs[owner]):
                 return [f"{line}, which stage {owner} does not run"]
             waits[stage] = f"{line}, which stage {owner} runs later"
             stage = owner
         return list(waits.values())[list(waits).index(stage) :] if stage is not None else None
-
-    def _still_runs(self, stage: int, need: _Token) -> bool:
-        kinds = ("B", "I") if need.kind == "B" else (need.kind,)
-        return any(self._token(stage, action) in [need._replace(kind=kind) for kind in kinds] for action in self.programs[stage])

@@ -52,6 +52,14 @@ class Unit:
     """Number of the first unit that asks the same of a rank."""
 
     @property
+    def has_backward(self) -> bool:
+        """Whether gradients come to it: not before the first layer that trains."""
+        return any(
+            layer.gradients or layer.backward or layer.backward_arithmetic or layer.backward_traffic
+            for layer in (piece.layer for piece in self.pieces)
+        )
+
+    @property
     def elements(self) -> float:
         """Return the parameters of one rank before sharding that are not experts."""
         return float(sum(sum(piece.layer.gradients) + sum(piece.layer.frozen) for piece in self.pieces if piece.layer.share != "expert"))
@@ -141,6 +149,11 @@ def split(model: Model, parallel: Parallel) -> tuple[Unit, ...]:
 def _check(model: Model, parallel: Parallel) -> None:
     heads = [layer.attention for layer in model.layers if layer.attention is not None]
     if parallel.tensor > 1:
+        if parallel.expert > 1 and not parallel.sequence_parallel:
+            raise SpecError(
+                "training.parallel.sequence: experts beside tensor ranks need sequence parallelism (Megatron-LM); "
+                "write sequence: true, or expert: 1"
+            )
         bare = next((layer.name for layer in model.layers if not layer.share and (layer.gradients or layer.forward)), None)
         if bare is not None:
             raise SpecError(

@@ -50,8 +50,10 @@ def _named(written: Any, name: str, needed: str) -> Any:
 
 def stack_of(training: Mapping[str, Any]) -> str:
     """Return the stack of a workload with *training* that names none."""
+    parallel = training.get("parallel") or {}
+    laid = {key: value for key, value in parallel.items() if key != "micro_batches"} if isinstance(parallel, Mapping) else parallel
     try:
-        trivial = Parallel.model_validate(training.get("parallel") or {}).trivial
+        trivial = Parallel.model_validate(laid).trivial
     except ValidationError:  # told of when the whole is validated
         return REPLICATED_STACK
     return REPLICATED_STACK if trivial else PARALLEL_STACK

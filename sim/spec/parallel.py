@@ -1,7 +1,7 @@
 """How is one model spread over many GPUs? The layout of a job: axes of the mesh, sharding, and the pipeline's schedule.
 
 The names are those of torch.distributed and Megatron-LM. A job on ``gpus`` GPUs has ``gpus / (tensor * pipeline * context)`` data-parallel
-ranks; ``expert`` divides those ranks further for the weights of experts only. The default is plain data parallelism.
+ranks; ``expert`` regroups the ranks of a stage for the weights of experts only. The default is plain data parallelism.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Parallel(Spec):
     context_exchange: Literal["ring", "all_gather"] = "ring"
     """How keys and values reach the other ranks of a context group."""
     expert: Count = 1
-    """Ranks that split the experts of a layer; taken from the data (and context) ranks."""
+    """Ranks that split the experts of a layer; taken from the tensor, context and data ranks."""
     replicate: Count = 1
     """Replicas of a sharded model (HSDP): parameters are sharded inside each, gradients all-reduced between them."""
     shard: Shard = "none"
@@ -120,6 +120,10 @@ class MeshOptions(Spec):
     """Stages send and receive beside compute where the schedule is interleaved."""
     expert_overlap: Fraction = 0.0
     """Share of the experts' dispatch and combine hidden under other work."""
+    root: bool = False
+    """FSDP wraps no more than the blocks; embedding, last norm and head belong to the root, which is gathered first and reduced last."""
+    expert_counts: bool = True
+    """The host waits for the number of tokens of each expert before it launches the experts; not where their capacity is fixed."""
     order: tuple[Axis, ...] = MEGATRON_ORDER
     first_stage_less: Whole = 0
     last_stage_less: Whole = 0

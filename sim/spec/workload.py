@@ -267,6 +267,18 @@ class Training(Spec):
     noise: Noise = Noise()
     source: Source = "the user's choice"
 
+    @model_validator(mode="before")
+    @classmethod
+    def _micro_batches(cls, value: object) -> object:
+        """Take ``parallel.micro_batches`` for gradient_accumulation_steps, whose name in layouts it is."""
+        parallel = value.get("parallel") if isinstance(value, dict) else None
+        if not isinstance(value, dict) or not isinstance(parallel, dict) or "micro_batches" not in parallel:
+            return value
+        if "gradient_accumulation_steps" in value:
+            raise ValueError("gradient_accumulation_steps and parallel.micro_batches are the same; write one of the two")
+        rest = {key: inner for key, inner in parallel.items() if key != "micro_batches"}
+        return {**value, "parallel": rest, "gradient_accumulation_steps": parallel["micro_batches"]}
+
 
 class Workload(Spec):
     """One model on one data set with one training set-up."""

@@ -70,9 +70,7 @@ def _in_epochs(plan: Plan, document: Mapping[str, Any], workload: Workload) -> P
         return plan
     sequence, training = workload.model.sequence, workload.training
     if sequence is None:
-        raise SpecError(
-            f"--tokens: {workload.model.name} has no sequence of tokens; write --epochs, or take a model with transformer"
-        )
+        raise SpecError(f"--tokens: {workload.model.name} has no sequence of tokens; write --epochs, or take a model with transformer")
     samples = document["gpus"] * training.batch * training.gradient_accumulation_steps
     if plan.tokens < samples * sequence:
         raise SpecError(

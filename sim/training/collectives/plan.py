@@ -229,6 +229,6 @@ def plan_collectives(
         raise SpecError(f"{tuning.channels} channels: NCCL has 1 to {NCCL_2_30.max_channels}; write one of those")
     nodes = sum(slot.count for slot, _ in used)
     parts = [Part(slot, gpus, ring_channels(slot.graph, gpus, nodes)) for slot, gpus in used]
-    fewest = min([len(part.channels.channels) for part in parts] + ([tuning.channels] if tuning.channels else []))
+    fewest = min([len(part.channels.channels) for part in parts] + [tuning.channels or NCCL_2_30.max_channels])
     cut = tuple(part._replace(channels=part.channels.first(fewest)) for part in parts)
     return CollectivePlan(Layout(cut, fabric or Fabric(), crossed), tuning)

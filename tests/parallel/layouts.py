@@ -1,0 +1,68 @@
+"""Layouts of small models, made by hand: which programs they run can be told without hardware."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from sim.parallel.lower import Layout, program
+from sim.parallel.mesh import Mesh, mesh_of
+from sim.parallel.program import Program, Start
+from sim.parallel.split import split, stages
+from sim.spec.parallel import MeshOptions, Parallel, Schedule
+from sim.spec.workload import Layer, Model
+
+
+def parallel(**fields: Any) -> Parallel:
+    return Parallel.model_validate(fields)
+
+
+def options(**fields: Any) -> MeshOptions:
+    return MeshOptions.model_validate({"framework": "fsdp2", "source": "test"} | fields)
+
+
+def model(layers: Iterable[Layer], name: str = "toy") -> Model:
+    layers = tuple(layers)
+    parameters = max(1, sum(sum(layer.gradients) + sum(layer.frozen) for layer in layers))
+    return Model(name=name, parameters=parameters, input="1 B", layers=layers, source="test")
+
+
+def block_model(sizes: Mapping[str, Sequence[int]], frozen: Sequence[str] = ()) -> Model:
+    """Return a model with a layer for each name; those in *frozen* have no gradients, and those before the first other no backward."""
+    first = next((index for index, name in enumerate(sizes) if name not in frozen), 0)
+    rows = []
+    for index, (name, elements) in enumerate(sizes.items()):
+        passed = {} if index < first else {"backward": "1 FLOP"}
+        rows.append(Layer.model_validate({"name": name, "op": "gemm", "frozen" if name in frozen else "gradients": elements} | passed))
+    return model(rows)
+
+
+def layout(
+    model: Model,
+    gpus: int,
+    *,
+    micro_batches: int = 1,
+    synchronizes_each: bool = False,
+    gathered: float = 2.0,
+    reduced: float = 4.0,
+    stack: Mapping[str, Any] | None = None,
+    tied: float = 0.0,
+    clips: bool = False,
+    **fields: Any,
+) -> Layout:
+    """Return the layout with these fields of ``parallel`` on one node of *gpus* GPUs."""
+    own, chosen = parallel(**fields), options(**(stack or {}))
+    mesh: Mesh = mesh_of(own, [gpus], chosen.order)
+    schedule: Schedule = own.schedule or ("interleaved_1f1b" if own.virtual_stages > 1 else "1f1b")
+    held = split(model, own)
+    chunks = stages([unit.kind for unit in held], own)
+    return Layout(
+        mesh=mesh, options=chosen, units=held, chunks=chunks, schedule=schedule, micro_batches=micro_batches, gathered=gathered,
+        reduced=reduced, boundary=1.0, clips=clips, tied=tied, synchronizes_each=synchronizes_each,
+    )  # fmt: skip
+
+
+def sent(layout: Layout, stage: int = 0) -> list[tuple[str, int, float]]:
+    """Return the operations of one rank in their order: what, among how many ranks, bytes."""
+    made: Program = program(layout, stage)
+    return [(each.op, layout.mesh.group_size(each.axis), each.nbytes) for each in made if isinstance(each, Start)]

@@ -1,0 +1,219 @@
+"""Oracle: torch's own ``fully_shard`` under a fake process group sends the same operations in the same order, of the same bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from sim.spec.workload import Model
+from tests.parallel.layouts import block_model, layout, sent
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
+RANKS = 16
+WIDTH = 16
+_OPS = {"_allgather_base_": "all_gather", "_reduce_scatter_base_": "reduce_scatter", "allreduce_": "all_reduce"}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _group() -> Iterator[None]:
+    import torch.distributed as dist
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=RANKS)
+    yield
+    dist.destroy_process_group()
+
+
+class Recorder(TorchDispatchMode):
+    """Writes down each collective: what, among how many ranks, and bytes of a gather's output or a reduction's input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, int, float]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func._overloadpacket.__name__ if func.namespace == "c10d" else ""
+        if name in _OPS:
+            tensors = args[0] if name == "allreduce_" else args[:2]
+            largest = max(tensors, key=lambda tensor: tensor.numel())
+            group = next(torch.distributed.ProcessGroup.unbox(each) for each in args if _is_group(each))
+            self.seen.append((_OPS[name], group.size(), float(largest.numel() * largest.element_size())))
+        return func(*args, **(kwargs or {}))
+
+
+def _is_group(value: Any) -> bool:
+    try:
+        return torch.distributed.ProcessGroup.unbox(value) is not None
+    except (RuntimeError, TypeError):
+        return False
+
+
+# --- models: an embedding, numbered blocks, a norm and a head ---------------------------------------------------------
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(WIDTH)
+        self.qkv = nn.Linear(WIDTH, 3 * WIDTH, bias=False)
+        self.output = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Any) -> Any:
+        q, k, v = self.qkv(self.norm(x)).chunk(3, -1)
+        return x + self.output(nn.functional.scaled_dot_product_attention(q, k, v))
+
+
+class Feed(nn.Module):
+    def __init__(self, inner: int = 4 * WIDTH) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(WIDTH, inner), nn.Linear(inner, WIDTH, bias=False)
+
+    def forward(self, x: Any) -> Any:
+        return x + self.down(nn.functional.gelu(self.up(x)))
+
+
+class Adapted(nn.Module):
+    """A frozen product and the factors beside it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base = nn.Linear(WIDTH, WIDTH, bias=False).requires_grad_(False)
+        self.a, self.b = nn.Linear(WIDTH, RANKS, bias=False), nn.Linear(RANKS, WIDTH, bias=False)
+
+    def forward(self, x: Any) -> Any:
+        return x + self.base(x) + self.b(self.a(x))
+
+
+class Net(nn.Module):
+    def __init__(self, blocks: Sequence[nn.Module], tied: bool = False) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(32, WIDTH)
+        self.layers = nn.ModuleList(blocks)
+        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 32, bias=False)
+        if tied:
+            self.head.weight = self.tokens.weight
+
+    def forward(self, x: Any) -> Any:
+        x = self.tokens(x)
+        for block in self.layers:
+            x = block(x)
+        return self.head(self.norm(x))
+
+
+def _plain(*parts: type[nn.Module] | nn.Module) -> Net:
+    return Net([part() if isinstance(part, type) else part for part in parts])
+
+
+def _frozen_below(count: int) -> Net:
+    net = _plain(Feed, Attention, Feed, Attention)
+    for part in (net.tokens, *net.layers[:count]):
+        part.requires_grad_(False)
+    return net
+
+
+def _adapted() -> Net:
+    net = _plain(Adapted, Adapted, Adapted)
+    for part in (net.tokens, net.norm, net.head):
+        part.requires_grad_(False)
+    return net
+
+
+MODELS = {
+    "feed": lambda: _plain(Feed, Feed, Feed),
+    "decoder": lambda: _plain(Attention, Feed, Attention, Feed),
+    "uneven": lambda: _plain(Feed(2 * WIDTH), Feed(16 * WIDTH), Attention),
+    "one block": lambda: _plain(Attention),
+    "adapters": _adapted,
+    "frozen below": lambda: _frozen_below(2),
+    "frozen above": lambda: _frozen_from_above(),
+}
+MESHES: list[tuple[int, int]] = [(1, 2), (1, 4), (1, 8), (2, 2), (2, 4), (4, 4)]
+
+
+def _frozen_from_above() -> Net:
+    net = _plain(Feed, Attention, Feed)
+    net.layers[1].requires_grad_(False)
+    net.head.requires_grad_(False)
+    return net
+
+
+def _table(net: Net) -> Model:
+    """Return the layer table of *net*: a row for each module that holds parameters."""
+    sizes, frozen = {}, []
+    for name, module in net.named_modules():
+        if own := list(module.parameters(recurse=False)):
+            sizes[name] = [parameter.numel() for parameter in own]
+            if not own[0].requires_grad:
+                frozen.append(name)
+    return block_model(sizes, frozen)
+
+
+def _sharded(net: Net, mesh: tuple[int, int], reshard: bool | int | None, root: bool) -> None:
+    """Wrap *net* with ``fully_shard`` as torchtitan does, or its blocks and the *root* alone."""
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    replicate, shard = mesh
+    ranks = torch.arange(replicate * shard)
+    names = ("replicate", "shard")
+    device = DeviceMesh("cpu", ranks.reshape(mesh), mesh_dim_names=names) if replicate > 1 else DeviceMesh("cpu", ranks)
+    keys: dict[str, Any] = {"mesh": device, "mp_policy": MixedPrecisionPolicy(torch.bfloat16, torch.float32)}
+    wanted = True if reshard is None else reshard
+    if not root:
+        fully_shard(net.tokens, reshard_after_forward=wanted, **keys)
+    for block in net.layers:
+        fully_shard(block, reshard_after_forward=wanted, **keys)
+    if not root:
+        fully_shard([net.norm, net.head], reshard_after_forward=reshard is True, **keys)
+    fully_shard(net, reshard_after_forward=reshard is True, **keys)
+
+
+def _of_torch(net: Net, micro_batches: int, each: bool) -> list[tuple[str, int, float]]:
+    with Recorder() as recorder:
+        for number in range(micro_batches):
+            net.set_requires_gradient_sync(each or number == micro_batches - 1)
+            net(torch.zeros(1, 2, dtype=torch.long)).float().sum().backward()
+    return recorder.seen
+
+
+def _compared(name: str, mesh: tuple[int, int], reshard: bool | int | None, root: bool, micro_batches: int, each: bool) -> str | None:
+    torch.manual_seed(0)
+    net = MODELS[name]()
+    table = _table(net)
+    _sharded(net, mesh, reshard, root)
+    theirs = _of_torch(net, micro_batches, each)
+    fields = {"shard": "parameters", "replicate": mesh[0], "reshard_after_forward": reshard}
+    ours = sent(
+        layout(table, mesh[0] * mesh[1], micro_batches=micro_batches, synchronizes_each=each, stack={"root": root}, **fields)
+    )
+    if ours == theirs:
+        return None
+    at = next((index for index, pair in enumerate(zip(ours, theirs, strict=False)) if pair[0] != pair[1]), min(len(ours), len(theirs)))
+    case = f"{name} on {mesh}, reshard {reshard}, root {root}, {micro_batches} micro-batches{' each' if each else ''}"
+    return f"{case}: operation {at} is {ours[at:at + 2]}, torch's {theirs[at:at + 2]}"
+
+
+def _cases() -> Iterator[Mapping[str, Any]]:
+    """Yield every model on every mesh, freed after forward or not, wrapped as torchtitan does or not; then gradient accumulation."""
+    plain: dict[str, Any] = {"micro_batches": 1, "each": False}
+    for number, name in enumerate(MODELS):
+        for index, mesh in enumerate(MESHES):
+            reshard = (None, False, True)[(index + number) % 3]
+            yield plain | {"name": name, "mesh": mesh, "reshard": reshard, "root": (index + number) % 2 == 1}
+    for name in ("decoder", "frozen above"):
+        for reshard, root, each in ((None, False, False), (None, True, True), (False, False, True), (False, True, False), (True, False, False)):
+            yield {"name": name, "mesh": (1, 4), "reshard": reshard, "root": root, "micro_batches": 3, "each": each}
+        for mesh in ((1, 4), (1, 8), (2, 4)):  # freed to groups of two
+            yield {"name": name, "mesh": mesh, "reshard": 2, "root": mesh == (1, 8), "micro_batches": 2, "each": False}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_sends_what_fully_shard_sends() -> None:
+    wrong = [text for case in _cases() if (text := _compared(**case))]
+    assert not wrong, "\n".join(wrong)
