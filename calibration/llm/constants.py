@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from calibration.llm.case import RECORDS, Case
 from calibration.llm.closed_form import defaults
+from sim.report import layout_error
 
 FILE: Final = RECORDS / "constants.json"
 QUANTILES: Final = 11
@@ -24,7 +25,7 @@ POINTS_NEEDED: Final = 10
 
 def kind_of(case: Case) -> str:
     """Return the kind of layout that shares its errors: data, tensor, pipeline or expert, the last that applies."""
-    return "expert" if case.expert > 1 else "pipeline" if case.pipeline > 1 else "tensor" if case.tensor * case.context > 1 else "data"
+    return layout_error.kind_of(case.tensor, case.context, case.pipeline, case.expert)
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 ROWS_THAT_COUNT: Final = 60.0
 NOISE: Final = 0.08
 """Deviation of a row's logarithm that is taken for noise: repeats and what a table does not tell (estimate)."""
-SHRINKING: Final = 0.35
-"""Factor on the priors' deviations, of 1, 0.6, 0.35 and 0.2 a middle one: sources left out have p90 30.4 to 32.5 % and median 12.0 to 11.4 %."""
 ROUNDS: Final = 3
 STEP: Final = 0.02
 
@@ -59,7 +57,7 @@ def fit(cases: Sequence[Case]) -> tuple[dict[str, float], dict[str, dict[str, fl
     known = priors()
     names = list(known)
     prior = np.log([known[name][0] for name in names])
-    deviation = SHRINKING * np.array([known[name][1] for name in names])
+    deviation = np.array([known[name][1] for name in names])
     counts = Counter(case.row.source for case in rows)
     base = np.array([min(1.0, ROWS_THAT_COUNT / counts[case.row.source]) for case in rows])
     theta = prior.copy()

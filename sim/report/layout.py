@@ -12,9 +12,10 @@ from sim.events import LAYOUT_STALLS, Cause
 from sim.mesh import LayoutRun
 from sim.parallel.split import Unit
 from sim.report.inputs import values_of
+from sim.report.layout_error import expected_layout_error
 from sim.report.prices import dated, source_of
 from sim.report.style import MEANINGS
-from sim.report.table import BAR, bar
+from sim.report.table import BAR, bar, error_lines
 from sim.simulate import steps_per_epoch
 from sim.study.layout import LayoutAnswer
 from sim.training.layouts.times import recomputed
@@ -91,7 +92,7 @@ def layout_document(answer: LayoutAnswer) -> dict[str, Any]:
         ],
         "memory_verdict": run.memory_verdict,
         "verdict": verdict(run),
-        "expected_error": None,
+        "expected_error": expected_layout_error(run),
         "whole_job": None,
         "collective": None,
         "step_time_half_width_s": None,
@@ -222,7 +223,7 @@ def layout_text(run: LayoutRun, document: Mapping[str, Any], verbose: bool = Fal
     lines += ["", *_memory_lines(document, gpu.memory)]
     if document["cost_per_token_usd"] is not None:
         lines.append(f"  cost: {1e6 * document['cost_per_token_usd']:.3g} USD per million tokens")
-    lines.append("  expected error: unknown, since no run like it was scored")
+    lines += error_lines(document)
     if verbose:
         lines += ["", "  waited for, in a step:"]
         lines += [f"    {show(seconds, 'time'):>10}  {cause.value:12}  {resource}" for cause, resource, seconds in waits(run)]
