@@ -19,7 +19,7 @@ from calibration.llm.table import Row
 from sim.spec.transformer import Transformer
 
 RECORDS: Final = Path(__file__).parent.parent / "records" / "llm"
-Recompute = Literal["none", "full", "attention", "operators", "modules"]
+Recompute = Literal["none", "full", "attention", "operators"]
 Products = Literal["16bit", "fp8", "fp4"]
 
 
@@ -115,31 +115,31 @@ class Case:
         return math.ceil(self.gpus / min(self.domain, 8))
 
 
-NOT_STATED: Final = "what is recomputed, for the run would not fit otherwise"
+NOT_STATED: Final = "what is recomputed or offloaded: the run would not fit as described"
 
 
 def describe(row: Row) -> Case | str:
     """Return the run of *row*, or in one sentence why it cannot be described."""
     try:
-        return _fitting(_case(row))
+        return _marked(_case(row))
     except _Undescribed as error:
         return str(error)
     except ValidationError as error:
         return "; ".join(issue["msg"].removeprefix("Value error, ") for issue in error.errors())
 
 
-def _fitting(case: Case) -> Case:
-    """Return *case*; where nobody says what is recomputed and it ran, with as little recomputed as lets it fit: modules, then blocks."""
+def _marked(case: Case) -> Case:
+    """Return *case*; with a note where nobody says what is recomputed and it ran, though it would not fit.
+
+    Step times of such rows fit better with nothing recomputed than with blocks: their sources offload or recompute what is cheap.
+    """
     from calibration.llm.closed_form import memory, verdict
 
     if case.row.status != "ok" or case.row.text["activation_checkpointing"] or not case.assumed or case.recompute != "none":
         return case
-    kinds: tuple[Recompute, ...] = ("modules", "full")
-    for kind in kinds:
-        if verdict(case, memory(case)) != "does_not_fit":
-            break
-        case = replace(case, recompute=kind, assumed=(*[text for text in case.assumed if text != NOT_STATED], NOT_STATED))
-    return case
+    if verdict(case, memory(case)) != "does_not_fit":
+        return case
+    return replace(case, assumed=(*case.assumed, NOT_STATED))
 
 
 class _Undescribed(Exception):

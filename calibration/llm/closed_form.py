@@ -321,7 +321,7 @@ def _micro_batch(case: Case, at: Constants, work: _Work, wires: _Wires, weights:
     compute_forward = factor * (products + core_forward + plain)
     compute_backward = factor * ((1.0 if case.lora else 2.0) * products + core_backward + 1.6 * plain)
     tensor, context, experts = _layer_traffic(case, at, wires, core_forward, core_backward)
-    recomputed = {"none": 0.0, "full": compute_forward + tensor / 2, "attention": core_forward if not case.flash else 0.0, "modules": plain}.get(
+    recomputed = {"none": 0.0, "full": compute_forward + tensor / 2, "attention": core_forward if not case.flash else 0.0}.get(
         case.recompute, factor * (0.5 * products + plain)
     )
     if case.recomputed_layers:

@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from statistics import median, pvariance
 from typing import Any, Final
 
 from calibration.llm.case import RECORDS, Case
@@ -49,6 +50,17 @@ class Fitted:
             return 0.5, 2.0
         votes = sorted((value, 1 / len(quantiles)) for quantiles in used for value in quantiles)
         return math.exp(_weighted(votes, 0.02)), math.exp(_weighted(votes, 0.98))
+
+
+    @property
+    def learning(self) -> float:
+        """Return how much of one known row's miss belongs to its source: the variance between sources over that of a row."""
+        sources = [[value for kind in kinds.values() for value in kind[1:-1]] for kinds in self.errors.values()]
+        if len(sources) < 3:
+            return 0.5
+        between = pvariance([median(values) for values in sources])
+        within = median(pvariance(values) for values in sources)
+        return between / (between + within)
 
 
 def _weighted(votes: Sequence[tuple[float, float]], share: float) -> float:

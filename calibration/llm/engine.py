@@ -1,7 +1,6 @@
 """What does the simulator say of a measured run? A `Case` as hardware and workload, and one simulated step (`sim.mesh.predict`).
 
-What a case knows becomes a workload document: the shape, the layout, the stack of its source. Limits: selective recomputation of operators
-and modules is none or attention only; FP4 is FP8; a GPU whose machine is in no description, or a layout that the engine refuses, raises
+What a case knows becomes a workload document: the shape, the layout, the stack of its source. Limits: operators that are recomputed are attention alone; FP4 is FP8; a GPU whose machine is in no description, or a layout that the engine refuses, raises
 `SpecError`.
 """
 
@@ -20,7 +19,7 @@ from sim.spec.library import load, load_hardware
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 
-_RECOMPUTE: Final = {"none": "none", "full": "blocks", "attention": "selective", "operators": "selective", "modules": "none"}
+_RECOMPUTE: Final = {"none": "none", "full": "blocks", "attention": "selective", "operators": "selective"}
 _SHARD: Final = {0: "none", 1: "optimizer", 2: "gradients", 3: "parameters"}
 _PRECISION: Final = {"16bit": "bf16", "fp8": "fp8", "fp4": "fp8"}
 
@@ -83,8 +82,6 @@ def predict(case: Case, at: Constants) -> Prediction:
     del at
     hardware = hardware_of(case)
     here = hardware.groups[0].node.gpu_count
-    each = min(here, case.gpus)
-    if case.gpus % each:
-        raise SpecError(f"{case.gpus} GPUs are no whole number of nodes of {here}")
+    each = next(count for count in range(min(here, case.gpus), 0, -1) if case.gpus % count == 0)
     run = simulated(hardware, workload_of(case), math.ceil(case.gpus / each), each)
     return Prediction(run.step_time, run.memory_peak_bytes, run.memory_verdict)

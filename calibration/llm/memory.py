@@ -26,8 +26,6 @@ FRAGMENTS: Final = 1.08
 OPERATORS: Final = 0.43
 """Share of a block's activations that torchtitan's selective checkpointing keeps: block input, attention's output, every second product's
 output (distributed/activation_checkpoint.py), of a gated block of Llama's proportions."""
-MODULES: Final = 0.55
-"""Share kept where norms, activations and latent projections are recomputed (Megatron's recompute_modules): estimate from the terms above."""
 EAGER: Final = ("nanotron", "fsdp1", "fsdp2")
 
 
@@ -91,7 +89,7 @@ def _activations(case: Case, weights: Weights) -> float:
     layer = _layer(case)
     stream = case.micro_batch * case.seq / case.context / (case.tensor if case.sequence_parallel else 1)
     boundary = 2.0 * case.shape.hidden * stream
-    kept = {"none": layer, "attention": layer, "full": boundary, "operators": OPERATORS * layer, "modules": MODULES * layer}[case.recompute]
+    kept = {"none": layer, "attention": layer, "full": boundary, "operators": OPERATORS * layer}[case.recompute]
     if case.recompute == "full" and case.recomputed_layers:
         share = min(1.0, case.recomputed_layers / weights.layers)
         kept = share * boundary + (1 - share) * layer

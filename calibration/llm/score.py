@@ -39,6 +39,8 @@ class Scored:
     said: Mapping[str, float]
     low: float
     high: float
+    learning: float = 1.0
+    """Share of one known row's miss that others of its source are moved by."""
 
     @property
     def measured(self) -> float:
@@ -106,10 +108,10 @@ def voted(rows: Sequence[Scored], name: str) -> dict[str, Any]:
 
 
 def one_row_known(rows: Sequence[Scored]) -> dict[str, Any]:
-    """Return median and 90th percentile of errors where one row scales the others of its source, in the mean over every choice of it."""
+    """Return median and 90th percentile of errors where one known row moves the others of its source, in the mean over every choice of it."""
     medians, high = [], []
     for known in rows if len(rows) > 1 else ():
-        ratio = known.measured / known.said["predicted"]
+        ratio = (known.measured / known.said["predicted"]) ** known.learning
         rest = [abs(ratio * row.said["predicted"] / row.measured - 1.0) for row in rows if row is not known]
         medians.append(median(rest))
         high.append(quantile(rest, 0.9))

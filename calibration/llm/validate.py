@@ -108,7 +108,7 @@ def _scored(case: Case, prediction: Prediction, known: Fitted) -> Scored:
         "zero_shot": closed_form.predict(case, closed_form.defaults()).step_time,
         **rule_times(case, known.rules),
     }
-    return Scored(case, prediction, said, low * prediction.step_time, high * prediction.step_time)
+    return Scored(case, prediction, said, low * prediction.step_time, high * prediction.step_time, known.learning)
 
 
 def llm_document(found: LlmValidation) -> dict[str, Any]:
