@@ -112,7 +112,8 @@ def validate(
     workload_dir: WorkloadDir = None,
     jobs: Annotated[int, typer.Option("-j", "--jobs", min=0, help="processes; 0 takes one for each core")] = 0,
     memory: Annotated[
-        Path | None, typer.Option("--memory", metavar="FAILED.csv", help="runs of transformers that ran out of memory, to be told from the others")
+        Path | None,
+        typer.Option("--memory", metavar="FAILED.csv", help="runs of transformers that ran out of memory, to be told from the others"),
     ] = None,
     no_leave_out: Annotated[bool, typer.Option("--no-leave-out", help="use constants that were fitted on the source of FILE too")] = False,
     fail_if: Annotated[

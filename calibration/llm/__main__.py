@@ -56,6 +56,7 @@ def fit_all(cases: Sequence[Case]) -> None:
             for name in names
         },
         "errors": errors,
+        "families": {name: sorted({case.family for case in cases if case.row.source == name}) for name in names},
     }
     FILE.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     sys.stdout.write(f"{len(cases)} runs of {len(names)} sources: wrote {FILE.name}\n")

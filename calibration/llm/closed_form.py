@@ -109,7 +109,9 @@ class _Work:
         queries = shape.heads * shape.head_size
         if shape.mla is not None:
             latent = shape.mla
-            down = self.product(rows, hidden, latent.kv_rank + latent.rope_dim) + (self.product(rows, hidden, latent.q_rank) if latent.q_rank else 0)
+            down = self.product(rows, hidden, latent.kv_rank + latent.rope_dim) + (
+                self.product(rows, hidden, latent.q_rank) if latent.q_rank else 0
+            )
             up = self.product(rows, latent.q_rank or hidden, queries / tensor)
             up += self.product(rows, latent.kv_rank, shape.heads * (latent.nope_dim + latent.value_dim) / tensor)
             return down + up + self.product(rows, shape.heads * latent.value_dim / tensor, hidden)
@@ -164,7 +166,9 @@ class _Work:
         shape, case = self.case.shape, self.case
         inner = float(shape.expert_ffn or shape.inner) * shape.experts_per_token if experts else float(shape.inner)
         rows = self.tokens / case.tensor
-        total = self.wide(self.at["wide"], self.held, shape.hidden) + self.wide(3 * self.at["inner"], rows, inner * (1.5 if shape.gated else 1.0))
+        total = self.wide(self.at["wide"], self.held, shape.hidden) + self.wide(
+            3 * self.at["inner"], rows, inner * (1.5 if shape.gated else 1.0)
+        )
         if experts:
             total += self.at["moe.traffic"] * 2 * self.held * shape.experts_per_token * shape.hidden / self.bandwidth
         if case.products != "16bit":
@@ -226,11 +230,17 @@ def layer_parameters(case: Case) -> tuple[float, float, float]:
     shape = case.shape
     if shape.mla is not None:
         latent = shape.mla
-        queries = latent.q_rank * (shape.hidden + shape.heads * shape.head_size) if latent.q_rank else shape.hidden * shape.heads * shape.head_size
+        queries = (
+            latent.q_rank * (shape.hidden + shape.heads * shape.head_size)
+            if latent.q_rank
+            else shape.hidden * shape.heads * shape.head_size
+        )
         keys = shape.hidden * (latent.kv_rank + latent.rope_dim) + latent.kv_rank * shape.heads * (latent.nope_dim + latent.value_dim)
         attention = queries + keys + shape.heads * latent.value_dim * shape.hidden
     else:
-        attention = shape.hidden * (shape.heads * (shape.head_size + shape.value_size) + shape.groups * (shape.head_size + shape.value_size))
+        attention = shape.hidden * (
+            shape.heads * (shape.head_size + shape.value_size) + shape.groups * (shape.head_size + shape.value_size)
+        )
     matrices = 3 if shape.gated else 2
     dense = float(matrices * shape.hidden * shape.inner)
     inner = float(shape.expert_ffn or shape.inner)
@@ -245,7 +255,9 @@ def stage_weights(case: Case) -> Weights:
     layers = layers_of_stage(case)
     with_experts = sum(shape.has_experts(layer) for layer in range(shape.layers)) * layers / shape.layers
     inner = float(shape.expert_ffn or shape.inner)
-    shared = (3 if shape.gated else 2) * shape.hidden * float(shape.shared_expert_ffn or shape.shared_experts * inner) if shape.experts else 0.0
+    shared = (
+        (3 if shape.gated else 2) * shape.hidden * float(shape.shared_expert_ffn or shape.shared_experts * inner) if shape.experts else 0.0
+    )
     plain = layers * attention + (layers - with_experts) * dense + with_experts * shared
     tables = 1 if shape.tied or case.pipeline > 1 else 2
     return Weights(
@@ -274,7 +286,9 @@ def total_parameters(case: Case) -> float:
     attention, dense, experts = layer_parameters(case)
     with_experts = sum(shape.has_experts(layer) for layer in range(shape.layers))
     inner = float(shape.expert_ffn or shape.inner)
-    shared = (3 if shape.gated else 2) * shape.hidden * float(shape.shared_expert_ffn or shape.shared_experts * inner) if shape.experts else 0.0
+    shared = (
+        (3 if shape.gated else 2) * shape.hidden * float(shape.shared_expert_ffn or shape.shared_experts * inner) if shape.experts else 0.0
+    )
     blocks = shape.layers * attention + (shape.layers - with_experts) * dense + with_experts * (experts + shared)
     return blocks + (1 if shape.tied else 2) * float(shape.vocab) * shape.hidden
 
@@ -304,7 +318,10 @@ def _micro_batch(case: Case, at: Constants, work: _Work, wires: _Wires, weights:
     """Return the seconds of a middle stage's forward and backward of one micro-batch, and parts of a step."""
     shape, layers = case.shape, weights.layers
     core_forward = core_backward = 0.0
-    projections, dense = work.attention_products(), work.dense() if not shape.experts or shape.first_dense_layers or shape.moe_every > 1 else 0.0
+    projections, dense = (
+        work.attention_products(),
+        work.dense() if not shape.experts or shape.first_dense_layers or shape.moe_every > 1 else 0.0,
+    )
     routed = work.experts() if shape.experts else 0.0
     for layer in {shape.layers - 1, shape.layers - 2, 0} if shape.window or shape.moe_every > 1 else {shape.layers - 1}:
         core_forward = max(core_forward, work.core(layer, backward=False))

@@ -38,11 +38,20 @@ class Fitted:
     errors: Mapping[str, Mapping[str, Sequence[float]]]
     """Quantiles of logarithms of measured over predicted time, by source and kind of layout; of other sources than the scored one."""
 
+    families: frozenset[str] = frozenset()
+    """Software families of those sources."""
+
     def interval(self, case: Case) -> tuple[float, float]:
         """Return the factors on a predicted step between which 95 % of measured steps of such rows lie.
 
-        Sources of the same kind of layout, one vote each; where fewer than three have it, all kinds.
+        Sources of the same kind of layout, one vote each; where fewer than three have it, all kinds. Software that none of them ran
+        extrapolates, and widens the interval.
         """
+        low, high = self._interval(case)
+        wider = 1.0 if case.family in self.families else layout_error.WIDER
+        return low**wider, high**wider
+
+    def _interval(self, case: Case) -> tuple[float, float]:
         kind = kind_of(case)
         alike = [quantiles for kinds in self.errors.values() if (quantiles := kinds.get(kind))]
         used = alike if len(alike) >= 3 else [quantiles for kinds in self.errors.values() for quantiles in kinds.values()]
@@ -50,7 +59,6 @@ class Fitted:
             return 0.5, 2.0
         votes = sorted((value, 1 / len(quantiles)) for quantiles in used for value in quantiles)
         return math.exp(_weighted(votes, 0.02)), math.exp(_weighted(votes, 0.98))
-
 
     @property
     def learning(self) -> float:
@@ -78,7 +86,8 @@ def fitted(source: str, leave_out: bool = True) -> Fitted:
     own = known["without"].get(source) if leave_out else None
     chosen = own or known["all"]
     errors = {name: kinds for name, kinds in known["errors"].items() if not (leave_out and name == source)}
-    return Fitted({**defaults(), **chosen["constants"]}, chosen["rules"], errors)
+    families = frozenset(family for name in errors for family in known["families"].get(name, ()))
+    return Fitted({**defaults(), **chosen["constants"]}, chosen["rules"], errors, families)
 
 
 def sources() -> list[str]:
@@ -89,6 +98,6 @@ def sources() -> list[str]:
 @lru_cache(maxsize=1)
 def _file() -> dict[str, Any]:
     if not FILE.is_file():
-        return {"all": {"constants": {}, "rules": {}}, "without": {}, "errors": {}}
+        return {"all": {"constants": {}, "rules": {}}, "without": {}, "errors": {}, "families": {}}
     found: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
     return found

@@ -82,9 +82,7 @@ def _residuals(rows: Sequence[Case], names: Sequence[str], theta: NDArray[np.flo
     return np.array([math.log(predict(case, at).step_time / (case.measured or 1.0)) for case in rows])
 
 
-def _jacobian(
-    rows: Sequence[Case], names: Sequence[str], theta: NDArray[np.float64], residual: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def _jacobian(rows: Sequence[Case], names: Sequence[str], theta: NDArray[np.float64], residual: NDArray[np.float64]) -> NDArray[np.float64]:
     import numpy as np
 
     columns = []

@@ -200,7 +200,13 @@ def memory_scores(rows: Sequence[tuple[Case, Prediction]]) -> dict[str, Any]:
         roomy += not at_edge
         alarms += not at_edge and said.verdict == "thrashes"
     sources = [
-        {"source": source, "points": len(of), "median": median(map(abs, of)), "p90": quantile([abs(x) for x in of], 0.9), "bias": median(of)}
+        {
+            "source": source,
+            "points": len(of),
+            "median": median(map(abs, of)),
+            "p90": quantile([abs(x) for x in of], 0.9),
+            "bias": median(of),
+        }
         for source, of in sorted(found.items())
     ]
     return {

@@ -29,7 +29,9 @@ NEEDED: Final = (
     "precision", "dp", "tp", "pp", "cp", "zero_stage", "micro_batch", "global_batch", "activation_checkpointing", "step_time_s",
 )  # fmt: skip
 """Columns without which a table cannot be scored."""
-TELLING: Final = frozenset({"model", "seq_len", "gpu", "tp", "pp", "cp", "ep", "dp", "zero_stage", "micro_batch", "global_batch", "ffn_hidden"})
+TELLING: Final = frozenset(
+    {"model", "seq_len", "gpu", "tp", "pp", "cp", "ep", "dp", "zero_stage", "micro_batch", "global_batch", "ffn_hidden"}
+)
 """Columns of which most are in every table of transformer runs, and none in other records."""
 
 

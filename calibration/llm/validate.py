@@ -196,10 +196,16 @@ def llm_table(found: LlmValidation) -> str:
 def _memory_lines(document: Mapping[str, Any]) -> list[str]:
     memory, failed = document["memory"], document["feasibility"]
     lines = ["", "peak memory" + " " * 23 + "  rows            median/p90   bias"]
-    lines += [f"{one['source'][-34:]:34} {one['points']:5} {'':8}  {_pair(one):>12} {_percent(one['bias']):>6}" for one in memory["sources"]]
-    lines.append(f"runs that fitted called does_not_fit: {_percent(memory['fitted']['called_does_not_fit'])} of {memory['fitted']['points']}")
+    lines += [
+        f"{one['source'][-34:]:34} {one['points']:5} {'':8}  {_pair(one):>12} {_percent(one['bias']):>6}" for one in memory["sources"]
+    ]
+    lines.append(
+        f"runs that fitted called does_not_fit: {_percent(memory['fitted']['called_does_not_fit'])} of {memory['fitted']['points']}"
+    )
     edge = memory["thrashes"]
-    lines.append(f"at the memory's edge: {edge['points']}, recalled {_percent(edge['recalled'])}, false alarms {_percent(edge['false_alarms'])}")
+    lines.append(
+        f"at the memory's edge: {edge['points']}, recalled {_percent(edge['recalled'])}, false alarms {_percent(edge['false_alarms'])}"
+    )
     if failed["failed"]:
         lines.append(f"runs that failed called does_not_fit: {_percent(failed['called_does_not_fit'])} of {failed['failed']}")
     return lines
