@@ -113,7 +113,7 @@ def validate(
     jobs: Annotated[int, typer.Option("-j", "--jobs", min=0, help="processes; 0 takes one for each core")] = 0,
     memory: Annotated[
         Path | None,
-        typer.Option("--memory", metavar="FAILED.csv", help="runs of transformers that ran out of memory, to be told from the others"),
+        typer.Option("--memory", metavar="FAILED.csv", help="runs of transformers that ran out of memory, to be told apart"),
     ] = None,
     no_leave_out: Annotated[bool, typer.Option("--no-leave-out", help="use constants that were fitted on the source of FILE too")] = False,
     fail_if: Annotated[
@@ -152,7 +152,7 @@ def validate(
 
 
 def _of_transformers(files: Sequence[Path], memory: Path | None, no_leave_out: bool) -> bool:
-    """Return whether *files* are tables of transformer runs. Raise SpecError where only some are, or options belong to such tables alone."""
+    """Return whether *files* are tables of transformer runs. Raise SpecError where only some are, or an option is for such tables."""
     from calibration.llm.table import is_llm_table
 
     tables = [is_llm_table(path) for path in files]

@@ -206,7 +206,7 @@ def _case(row: Row) -> Case:
         tuned=bool(practice.get("tuned")),
         tensor_overlap=bool(practice.get("tensor_overlap")) or "async TP" in notes,
         expert_overlap="EP overlap on" in notes,
-        graphs="graphs" in notes.lower() and "no graphs" not in notes.lower() or row.text["gpu"].startswith("GB"),
+        graphs=("graphs" in notes.lower() and "no graphs" not in notes.lower()) or row.text["gpu"].startswith("GB"),
         compiled=row.text["compile"].lower().startswith("y"),
         fp32_gradients=bool(practice.get("fp32_gradients", True)),
         memory_reading=str(practice.get("memory", "allocated")),
@@ -401,6 +401,35 @@ _SHAPE_COLUMNS: Final = {
 def _shape(row: Row, assumed: list[str]) -> tuple[str, Transformer]:
     if "mamba" in row.text["class"].lower() or re.search(r"nemotron.?(h\b|3.?(super|nano|ultra))", row.text["model"], re.IGNORECASE):
         raise _Undescribed("layers of state-space models (Mamba) are not described; decoders of attention and feed-forward blocks are")
+    family, values = _sizes(row, assumed)
+    missing = [name for name in ("layers", "hidden", "heads", "vocab") if not values.get(name)]
+    if missing:
+        raise _Undescribed(f"{row.text['model']!r}: {', '.join(missing)} neither in the row nor known by the model's name")
+    if values.get("positions") == "learned":
+        values["max_seq"] = max(int(values.get("max_seq") or 0), _count(row, "seq_len"))
+    if "activation" not in values:
+        four = values.get("ffn") == 4 * values["hidden"]
+        if family == "dense":
+            values["activation"] = "gelu" if four else "swiglu"
+        elif family == "llama-like":
+            values["activation"] = "swiglu"
+    if values.get("experts") and "expert_ffn" not in values and "ffn" in values:
+        values["expert_ffn"] = values["ffn"]
+    return family, Transformer(**values)
+
+
+def _heads(row: Row, hidden: int, assumed: list[str]) -> int:
+    """Return a number of heads of about 128 elements that the tensor-parallel group divides."""
+    tensor = _axis(row, "tp")
+    fitting = [heads for heads in range(tensor, hidden // 32 + 1, tensor) if hidden % heads == 0]
+    if not fitting:
+        raise _Undescribed(f"heads is blank, and no number of heads divides hidden {hidden} over tp {tensor}")
+    assumed.append("heads of about 128 elements")
+    return min(fitting, key=lambda heads: abs(math.log(hidden / heads / 128)))
+
+
+def _sizes(row: Row, assumed: list[str]) -> tuple[str, dict[str, Any]]:
+    """Return the family and the sizes of the model of *row*: those that its name tells, under those that its columns hold."""
     named = dict(_named(row.text["model"]))
     family = named.pop("family", "dense")
     sizes = {key: int(row.number[column]) for column, key in _SHAPE_COLUMNS.items() if row.number.get(column, 0) > 0}
@@ -416,30 +445,7 @@ def _shape(row: Row, assumed: list[str]) -> tuple[str, Transformer]:
         values["layers"] = _layers(row, values, assumed)
     if values.get("hidden") and not values.get("heads"):
         values["heads"] = _heads(row, int(values["hidden"]), assumed)
-    missing = [name for name in ("layers", "hidden", "heads", "vocab") if not values.get(name)]
-    if missing:
-        raise _Undescribed(f"{row.text['model']!r}: {', '.join(missing)} neither in the row nor known by the model's name")
-    if values.get("positions") == "learned":
-        values["max_seq"] = max(int(values.get("max_seq") or 0), _count(row, "seq_len"))
-    if "activation" not in values:
-        four = values.get("ffn") == 4 * values["hidden"]
-        if family == "dense":
-            values["activation"] = "gelu" if four else "swiglu"
-        elif family == "llama-like":
-            values["activation"] = "swiglu"
-    if experts and "expert_ffn" not in values and "ffn" in values:
-        values["expert_ffn"] = values["ffn"]
-    return family, Transformer(**values)
-
-
-def _heads(row: Row, hidden: int, assumed: list[str]) -> int:
-    """Return a number of heads of about 128 elements that the tensor-parallel group divides."""
-    tensor = _axis(row, "tp")
-    fitting = [heads for heads in range(tensor, hidden // 32 + 1, tensor) if hidden % heads == 0]
-    if not fitting:
-        raise _Undescribed(f"heads is blank, and no number of heads divides hidden {hidden} over tp {tensor}")
-    assumed.append("heads of about 128 elements")
-    return min(fitting, key=lambda heads: abs(math.log(hidden / heads / 128)))
+    return family, values
 
 
 def _layers(row: Row, values: Mapping[str, Any], assumed: list[str]) -> int:

@@ -1,4 +1,4 @@
-"""How long does a step take, by closed formulas? Products by shape, attention, element-wise bytes, exposed communication, bubble, optimizer.
+"""How long does a step take, by closed formulas? Products by shape, attention, bytes, exposed communication, bubble and optimizer.
 
 Calculon's way (arXiv 2305.04232) with fewer inputs: every kind of work is bytes or FLOP over a rate, ranks of one stage are alike, and
 communication is exposed as far as there is nothing to hide it under. The rates are in `Constants`; all are of hardware or of a software
@@ -21,9 +21,9 @@ PRIORS: Final[Mapping[str, tuple[float, float]]] = {
     # name: value before any fit, standard deviation of its logarithm
     "product.volta": (0.70, 0.15), "product.ampere": (0.80, 0.1), "product.hopper": (0.70, 0.1), "product.blackwell": (0.72, 0.1),
     "product.cdna3": (0.50, 0.15), "product.cdna4": (0.50, 0.2), "product.ada": (0.60, 0.2),
-    "product.fp8": (0.85, 0.15), "product.fp4": (0.65, 0.2), "depth": (160.0, 0.5), "unaligned": (1.15, 0.08), "unaligned.head": (1.6, 0.3),
-    "attention.forward": (0.62, 0.15), "attention.backward": (0.50, 0.15), "scores": (9.0, 0.4),
-    "memory": (0.80, 0.1), "wide": (17.0, 0.3), "inner": (1.0, 0.2), "head": (26.0, 0.3), "cast": (5.0, 0.4),
+    "product.fp8": (0.85, 0.15), "product.fp4": (0.65, 0.2), "depth": (160.0, 0.5), "unaligned": (1.15, 0.08),
+    "unaligned.head": (1.6, 0.3), "attention.forward": (0.62, 0.15), "attention.backward": (0.50, 0.15),
+    "scores": (9.0, 0.4), "memory": (0.80, 0.1), "wide": (17.0, 0.3), "inner": (1.0, 0.2), "head": (26.0, 0.3), "cast": (5.0, 0.4),
     "fabric": (0.75, 0.15), "network": (0.70, 0.2), "hop.fabric": (2e-6, 0.4), "hop.network": (8e-6, 0.5), "launch.collective": (25e-6, 0.5),
     "kernel": (4e-6, 0.3), "host": (5e-4, 0.3), "update": (34.0, 0.3), "accumulate": (6.0, 0.4), "host.eager": (1.2e-3, 0.5),
     "attention.eager": (0.65, 0.2), "elementwise.eager": (1.8, 0.3), "dispatch": (0.45, 0.4), "moe.traffic": (14.0, 0.4),

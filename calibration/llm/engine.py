@@ -1,7 +1,7 @@
 """What does the simulator say of a measured run? A `Case` as hardware and workload, and one simulated step (`sim.mesh.predict`).
 
-What a case knows becomes a workload document: the shape, the layout, the stack of its source. Limits: operators that are recomputed are attention alone; FP4 is FP8; a GPU whose machine is in no description, or a layout that the engine refuses, raises
-`SpecError`.
+What a case knows becomes a workload document: the shape, the layout, the stack of its source. Limits: of operators that are recomputed only
+attention is; FP4 is FP8; a GPU without a described machine, or a layout that the engine refuses, raises `SpecError`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which constants fit the measured runs? Gauss-Newton on logarithms of step time, shrunk to the priors, each source left out in turn.
 
-A source weighs as much as its rows, up to `ROWS_THAT_COUNT`; large errors count less (a Cauchy-like weight), so that runs that stumble do not
-drag a rate along. The Jacobian of all rows serves every fold: a fold solves the linearised problem without the rows of its source.
+A source weighs as much as its rows, up to `ROWS_THAT_COUNT`; large errors count less (a Cauchy-like weight): runs that stumble do not
+drag a rate along. One Jacobian serves all folds: a fold solves the linearised problem without the rows of its source.
 """
 
 from __future__ import annotations
@@ -118,7 +118,8 @@ def accepted(cases: Sequence[Case], without: Mapping[str, Mapping[str, float]]) 
     """Return whether constants fitted without each source predict its rows better than the priors do, one vote a source."""
     from statistics import median
 
-    before, after = [], []
+    before: list[float] = []
+    after: list[float] = []
     for source in without:
         rows = [case for case in cases if case.row.source == source and usable(case)]
         for constants, into in ((defaults(), before), (without[source], after)):

@@ -1,8 +1,8 @@
 """How good are predictions of measured training runs? Errors of time and memory, intervals, ranking inside sweeps, and feasibility.
 
 A source is a repository; it has one vote, and sources with fewer than ten rows are pooled. Signed errors are predicted over measured, less
-one. A *sweep* is rows of equal source, set, model, GPUs, sequence, global batch and precision, five or more; its *regret* is how much longer
-than the measured best the run takes that is predicted best.
+one. A *sweep* is five or more rows of equal source, set, model, GPUs, sequence, global batch and precision; its *regret* is how much longer
+the run that is predicted best takes than the measured best.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def voted(rows: Sequence[Scored], name: str) -> dict[str, Any]:
 
 
 def one_row_known(rows: Sequence[Scored]) -> dict[str, Any]:
-    """Return median and 90th percentile of errors where one known row moves the others of its source, in the mean over every choice of it."""
+    """Return median and 90th percentile of errors where one known row moves the others of its source: means over every choice of it."""
     medians, high = [], []
     for known in rows if len(rows) > 1 else ():
         ratio = (known.measured / known.said["predicted"]) ** known.learning

@@ -59,6 +59,7 @@ class LlmValidation:
     failed: tuple[tuple[Case, Prediction], ...]
     not_described: tuple[Undescribed, ...]
     rows: int
+    described: int
     unread: tuple[str, ...] = field(default=())
 
 
@@ -81,15 +82,30 @@ def validate_tables(
     if not count:
         raise SpecError(f"{files[0]}: no run in it; write one a line under the header")
     known = {source: fitted(source, leave_out) for source in {case.row.source for case in described}}
-    said = [(case, predictor(case, known[case.row.source].constants)) for case in described]
+    said = _predicted(files[0], described, known, predictor, undescribed)
     scored = [_scored(case, prediction, known[case.row.source]) for case, prediction in said if scorable(case)]
     failed: list[Case] = []
     if memory is not None:
         for row in read_table(memory):
             _describe(memory, row, failed, undescribed, unread)
-    refused = [(case, predictor(case, fitted(case.row.source, leave_out).constants)) for case in failed]
+    known |= {source: fitted(source, leave_out) for source in {case.row.source for case in failed} - set(known)}
+    refused = _predicted(memory or files[0], failed, known, predictor, undescribed)
     fits = [(case, prediction) for case, prediction in said if case.row.status in ("ok", "suspect")]
-    return LlmValidation(tuple(scored), tuple(fits), tuple(refused), tuple(undescribed), count, tuple(unread))
+    return LlmValidation(tuple(scored), tuple(fits), tuple(refused), tuple(undescribed), count, len(said), tuple(unread))
+
+
+def _predicted(
+    path: Path, cases: Sequence[Case], known: Mapping[str, Fitted], predictor: Predictor, undescribed: list[Undescribed]
+) -> list[tuple[Case, Prediction]]:
+    """Return *cases* with what *predictor* says; those that it refuses go to *undescribed*."""
+    found = []
+    for case in cases:
+        try:
+            found.append((case, predictor(case, known[case.row.source].constants)))
+        except (SpecError, ValueError, ArithmeticError) as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            undescribed.append(Undescribed(path.name, case.row.line, case.row.text["model"], reason))
+    return found
 
 
 def _describe(path: Path, row: Row, described: list[Case], undescribed: list[Undescribed], unread: list[str]) -> None:
@@ -115,7 +131,7 @@ def llm_document(found: LlmValidation) -> dict[str, Any]:
     """Return the JSON document of *found*."""
     rows = found.scored
     of_source = pooled(rows)
-    sources = [
+    sources: list[dict[str, Any]] = [
         {
             "source": source,
             "rows_of": sorted({row.case.row.source for row in of}),
@@ -137,7 +153,7 @@ def llm_document(found: LlmValidation) -> dict[str, Any]:
         "schema": 1,
         "kind": "llm",
         "rows": found.rows,
-        "described": found.rows - len([one for one in found.not_described]),
+        "described": found.described,
         "scored": len(rows),
         "overall": overall,
         "sources": sources,
@@ -168,25 +184,28 @@ def llm_table(found: LlmValidation) -> str:
     lines = [
         f"{document['scored']} of {document['rows']} rows scored; {len(found.not_described)} not described; errors of step time in percent",
         "",
-        f"{'source':34} {'rows':>5} {'assumed':>8}  {'median/p90':>12} {'bias':>6} {'one known':>12} {'cover':>6} {'skill':>6}  {'MFU':>6} {'6PD':>6}",
+        f"{'source':34} {'rows':>5} {'assumed':>8}  {'median/p90':>12} {'bias':>6} {'one known':>12} {'cover':>6} {'skill':>6}  "
+        f"{'MFU':>6} {'6PD':>6}",
     ]
     for source in document["sources"]:
         mine = source["predicted"]
         lines.append(
-            f"{source['source'][-34:]:34} {mine['points']:5} {_percent(source['assumed']):>8}  {_pair(mine):>12} {_percent(mine['bias']):>6} "
-            f"{_pair(source['one_row_known']):>12} {_percent(source['coverage']):>6} {_number(source['skill']):>6}  "
+            f"{source['source'][-34:]:34} {mine['points']:5} {_percent(source['assumed']):>8}  {_pair(mine):>12} "
+            f"{_percent(mine['bias']):>6} {_pair(source['one_row_known']):>12} {_percent(source['coverage']):>6} {_number(source['skill']):>6}  "
             f"{_percent(source['constant_mfu']['median']):>6} {_percent(source['six_pd']['median']):>6}"
         )
     overall = document["overall"]
+    mine = overall["predicted"]
     lines.append(
-        f"{'one vote a source':34} {document['scored']:5} {'':8}  {_pair(overall['predicted']):>12} {_percent(overall['predicted']['bias']):>6} "
+        f"{'one vote a source':34} {document['scored']:5} {'':8}  {_pair(mine):>12} {_percent(mine['bias']):>6} "
         f"{_pair(overall['one_row_known']):>12} {_percent(overall['coverage']):>6} {'':6}  "
         f"{_percent(overall['constant_mfu']['median']):>6} {_percent(overall['six_pd']['median']):>6}"
     )
     for kind, of in document["groups"].items():
         lines += ["", f"{kind:34} {'rows':>5} {'':8}  {'median/p90':>12} {'bias':>6} {'':12} {'cover':>6}"]
         lines += [
-            f"{one['name'][:34]:34} {one['points']:5} {'':8}  {_pair(one):>12} {_percent(one['bias']):>6} {'':12} {_percent(one['coverage']):>6}"
+            f"{one['name'][:34]:34} {one['points']:5} {'':8}  {_pair(one):>12} {_percent(one['bias']):>6} "
+            f"{'':12} {_percent(one['coverage']):>6}"
             for one in of
         ]
     lines += _memory_lines(document) + _ranking_lines(document) + _missing_lines(found)
@@ -245,8 +264,8 @@ def _number(value: float | None) -> str:
 
 
 COLUMNS: Final = (
-    "source", "line", "set", "model", "gpu", "gpus", "precision", "axes", "step_time_s", "predicted_s", "low95_s", "high95_s", "zero_shot_s",
-    "constant_mfu_s", "six_pd_s", "memory_GiB", "predicted_memory_GiB", "memory_verdict", "assumed",
+    "source", "line", "set", "model", "gpu", "gpus", "precision", "axes", "step_time_s", "predicted_s", "low95_s", "high95_s",
+    "zero_shot_s", "constant_mfu_s", "six_pd_s", "memory_GiB", "predicted_memory_GiB", "memory_verdict", "assumed",
 )  # fmt: skip
 
 

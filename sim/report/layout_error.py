@@ -1,8 +1,8 @@
 """How far off may a run with a layout be? The errors that predictions of measured training runs showed, of rows like it.
 
-``hardware/validated_llm.json`` is written by ``python -m calibration.llm`` from the measured runs that come with `calibration`: steps simulated
-from the descriptions alone, nothing fitted on them. The nearest group answers: the same kind of layout, family of model and GPU; then layout
-and GPU; then the layout; then all. A GPU, or more GPUs, than were measured extrapolates, and widens the errors by `WIDER`.
+``hardware/validated_llm.json`` is written by ``python -m calibration.llm --expected N`` from measured runs that come with `calibration`:
+steps simulated from the descriptions alone. The nearest group answers: the same kind of layout, family of model and GPU; then layout and
+GPU; then the layout; then all. A GPU, or more GPUs, than were measured extrapolates, and widens the errors by `WIDER`.
 """
 
 from __future__ import annotations
@@ -57,11 +57,12 @@ def expected_layout_error(run: LayoutRun) -> dict[str, Any] | None:
 
 def _answer(name: str, found: Mapping[str, Any], beyond: list[str]) -> dict[str, Any]:
     wider = WIDER if beyond else 1.0
+    rests = f"{found['points']} measured training runs like it ({name}: {', '.join(found['sources'])}), predicted from descriptions alone"
     reach = f"extrapolated: {'; '.join(beyond)}" if beyond else "interpolated: within the sizes measured"
     return {
         "median": round(wider * found["median"], 4),
         "p90": round(wider * found["p90"], 4),
-        "basis": f"{found['points']} measured training runs like it ({name}: {', '.join(found['sources'])}), predicted from descriptions alone; {reach}",
+        "basis": f"{rests}; {reach}",
         "extrapolates": bool(beyond),
         "measured_over_predicted_95": {"low": round(found["low"] ** wider, 4), "high": round(found["high"] ** wider, 4)},
     }
