@@ -12,7 +12,7 @@ ORACLES := $(VENV)/oracles
 # What is never imported need not be compiled, and of torch and its kin that is most.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 
-.PHONY: run test check style types imports spelling oracles readme validated bench clean
+.PHONY: run test check style types imports spelling oracles readme docs validated bench clean
 .DEFAULT_GOAL := run
 
 run: $(VENV)/.run
@@ -45,15 +45,20 @@ oracles: $(VENV)/.oracles
 	$(BIN)/python -m pytest -rs --benchmark-disable tests/oracle tests/report/test_trace.py tests/report/test_figures.py \
 	  tests/spec/test_json_schema.py $(if $(TORCH),tests/extract/test_sources.py tests/extract/test_unusual.py)
 
-# Runs the commands shown in README.md again and writes their output into it.
+# Runs the commands that README.md and docs/ show again and writes their output there.
 readme: $(VENV)/.dev
-	$(BIN)/python -m tests.readme
+	$(BIN)/python -m tests.shown
 
-# Predicts the committed measurements again and writes how far off that was into README.md and hardware/validated.json.
+# Builds the documentation as a site in build/site.
+docs: $(VENV)/.dev
+	$(INSTALL) '.[docs]'
+	$(BIN)/python -m mkdocs build --strict --site-dir build/site
+
+# Predicts the committed measurements again and writes how far off that was into docs/trust/validation.md and hardware/validated.json.
 validated: $(VENV)/.dev
 	$(BIN)/python -m calibration.published
 
-# Prints how fast the program is on this machine and writes the medians into README.md.
+# Prints how fast the program is on this machine and writes the medians into docs/trust/speed.md.
 bench: $(VENV)/.dev
 	$(BIN)/python -m tests.bench.table
 

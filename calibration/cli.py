@@ -116,6 +116,9 @@ def validate(
         typer.Option("--memory", metavar="FAILED.csv", help="runs of transformers that ran out of memory, to be told apart"),
     ] = None,
     no_leave_out: Annotated[bool, typer.Option("--no-leave-out", help="use constants that were fitted on the source of FILE too")] = False,
+    predictor: Annotated[
+        str, typer.Option(metavar="closed-form|simulator", help="of transformer runs: formulas in a second, or each step simulated")
+    ] = "closed-form",
     fail_if: Annotated[
         list[str], typer.Option("--fail-if", metavar="COND", help="exit with 1 where it holds, for example 'overall.calibrated.median>0.1'")
     ] = [],  # noqa: B006
@@ -134,7 +137,7 @@ def validate(
 
     conditions = [read_condition(text) for text in fail_if]
     if _of_transformers(files, memory, no_leave_out):
-        _validate_llm(files, memory, not no_leave_out, conditions, as_json, output)
+        _validate_llm(files, memory, not no_leave_out, predictor, conditions, as_json, output)
         return
     found = validation(files or committed_records(), Folders(hardware_dir, workload_dir), jobs, talk)
     for note in found.notes:
@@ -164,13 +167,19 @@ def _of_transformers(files: Sequence[Path], memory: Path | None, no_leave_out: b
 
 
 def _validate_llm(
-    files: Sequence[Path], memory: Path | None, leave_out: bool, conditions: Sequence[Any], as_json: bool, output: Path | None
+    files: Sequence[Path],
+    memory: Path | None,
+    leave_out: bool,
+    predictor: str,
+    conditions: Sequence[Any],
+    as_json: bool,
+    output: Path | None,
 ) -> None:
     """Predict the transformer runs in *files*, and say how far off the predictions are."""
-    from calibration.llm.validate import llm_document, llm_table, named_files, validate_tables
+    from calibration.llm.validate import llm_document, llm_table, named_files, predictor_named, validate_tables
     from sim.report.files import write_files
 
-    found = validate_tables(files, memory, leave_out)
+    found = validate_tables(files, memory, leave_out, predictor_named(predictor))
     document = llm_document(found)
     failed = [condition.text for condition in conditions if condition.holds(document)]
     if output is not None:

@@ -1,7 +1,7 @@
-"""What do the committed measurements say about the simulator? Writes the table of README.md and the errors that every run quotes.
+"""What do the committed measurements say about the simulator? Writes the table of docs/trust/validation.md and the errors that every run quotes.
 
 ``make validated`` runs it. Errors that runs quote are those of predictions from descriptions alone, for nothing else is what a run
-does; README's table shows also what a calibration gains.
+does; that table shows also what a calibration gains.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def _figures(rows: Sequence[Scored]) -> dict[str, Any]:
     }
 
 
-def readme_block(found: Validation) -> str:
-    """Return README's block with the scores and the aims."""
+def validated_block(found: Validation) -> str:
+    """Return the page's block with the scores and the aims."""
     return f"<!-- validated -->\n```\n{validation_table(found)}\n\n{aims_table(found.scored)}\n```\n<!-- end -->"
 
 
@@ -62,9 +62,9 @@ def publish() -> None:
     """Validate the committed records and write what they say where it is read."""
     found = validate(committed_records(), Folders(), say=print)
     write_file(ROOT / SUMMARY, json.dumps(summary(found), indent=1) + "\n")
-    readme = ROOT / "README.md"
-    text = readme.read_text(encoding="utf-8")
-    write_file(readme, BLOCK.sub(lambda _: readme_block(found), text))
+    page = ROOT / "docs" / "trust" / "validation.md"
+    text = page.read_text(encoding="utf-8")
+    write_file(page, BLOCK.sub(lambda _: validated_block(found), text))
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ from calibration.llm.score import (
 from calibration.llm.table import Row, read_table
 from sim.spec.yaml import SpecError
 
+PREDICTORS: Final = ("closed-form", "simulator")
 Predictor = Callable[[Case, Constants], Prediction]
 PUBLISHED: Final[Mapping[str, str]] = {
     "calculon": "3.65 % mean, 8.87 % most, of step time: Megatron on A100, 22B to 1T (Isaev and others, SC23, arXiv 2305.04232)",
@@ -92,6 +93,17 @@ def validate_tables(
     refused = _predicted(memory or files[0], failed, known, predictor, undescribed)
     fits = [(case, prediction) for case, prediction in said if case.row.status in ("ok", "suspect")]
     return LlmValidation(tuple(scored), tuple(fits), tuple(refused), tuple(undescribed), count, len(said), tuple(unread))
+
+
+def predictor_named(name: str) -> Predictor:
+    """Return the predictor *name*. Raise SpecError where there is none of that name."""
+    if name not in PREDICTORS:
+        raise SpecError(f"--predictor {name}: write {' or '.join(PREDICTORS)}")
+    if name == "closed-form":
+        return closed_form.predict
+    from calibration.llm import engine
+
+    return engine.predict
 
 
 def _predicted(
@@ -191,8 +203,8 @@ def llm_table(found: LlmValidation) -> str:
         mine = source["predicted"]
         lines.append(
             f"{source['source'][-34:]:34} {mine['points']:5} {_percent(source['assumed']):>8}  {_pair(mine):>12} "
-            f"{_percent(mine['bias']):>6} {_pair(source['one_row_known']):>12} {_percent(source['coverage']):>6} {_number(source['skill']):>6}  "
-            f"{_percent(source['constant_mfu']['median']):>6} {_percent(source['six_pd']['median']):>6}"
+            f"{_percent(mine['bias']):>6} {_pair(source['one_row_known']):>12} {_percent(source['coverage']):>6} "
+            f"{_number(source['skill']):>6}  {_percent(source['constant_mfu']['median']):>6} {_percent(source['six_pd']['median']):>6}"
         )
     overall = document["overall"]
     mine = overall["predicted"]

@@ -16,6 +16,7 @@ from sim.report.layout_error import expected_layout_error
 from sim.report.prices import dated, source_of
 from sim.report.style import MEANINGS
 from sim.report.table import BAR, bar, error_lines
+from sim.report.verdict import kernels_assumed
 from sim.simulate import steps_per_epoch
 from sim.study.layout import LayoutAnswer
 from sim.training.layouts.times import recomputed
@@ -171,6 +172,7 @@ def _assumptions(run: LayoutRun) -> list[str]:
         f"software stack {training.stack.name}, {training.precision}, activation checkpointing {training.activation_checkpointing}",
         "samples are read ahead: loading is not simulated in layouts",
         "model FLOPS utilization counts causal attention by half, recomputation not at all, against the dense 16-bit peak",
+        *kernels_assumed((run.node,), run.workload),
     ]
     if run.mesh.parallel.expert > 1 and run.mesh.parallel.expert_imbalance == 1.0:
         found.append("tokens are spread evenly over experts (--set training.parallel.expert_imbalance=1.2)")

@@ -99,7 +99,7 @@ def _pace(document: Mapping[str, Any], machine: Hardware, workload: Workload) ->
 
 def checkpoint_bytes(workload: Workload) -> float:
     """Return the bytes of weights and optimizer state."""
-    return 4.0 * workload.model.parameters * (1 + workload.training.optimizer.states)
+    return workload.model.parameters * (4.0 + workload.training.optimizer.state_width(4.0))
 
 
 def checkpoint_time(workload: Workload, machine: Hardware) -> float:

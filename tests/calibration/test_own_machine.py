@@ -16,7 +16,7 @@ from calibration.step_comparison import compare, median_errors
 
 MACHINES = Path(fit_run.__file__).parent / "records" / "machines"
 RECORD = MACHINES / "epyc-2-cores.json"
-README = Path(__file__).resolve().parents[2] / "README.md"
+README = Path(__file__).resolve().parents[2] / "docs" / "trust" / "validation.md"
 
 
 def test_the_record_is_whole_and_says_no_more_than_it_should() -> None:
