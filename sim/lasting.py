@@ -14,6 +14,7 @@ from sim.options import (
     Hw,
     Json,
     Layout,
+    Market,
     Precision,
     SampleTokens,
     Sets,
@@ -60,6 +61,7 @@ def goodput(
     mean_lifetime: Annotated[
         str | None, typer.Option("--mean-lifetime", metavar="TIME", help="spot machines, revoked at random after this time on average")
     ] = None,
+    market: Market = "on-demand",
     region: Annotated[
         str | None, typer.Option(help="of the electricity: us-east-1, europe-north1, FRA; that of the price by default")
     ] = None,
@@ -76,7 +78,7 @@ def goodput(
     from sim.report.goodput import goodput_plot, goodput_text
     from sim.report.page.goodput import goodput_page
     from sim.study.goodput import Weeks
-    from sim.study.scenario import Scenario
+    from sim.study.scenario import Scenario, market_of
     from sim.study.whole_job import token_count
 
     for option, value in (("--days", days), ("--epochs", epochs)):
@@ -84,7 +86,7 @@ def goodput(
             raise SpecError(f"{option} {value:g}: write more than 0")
     scenario = Scenario(
         hardware, workload, tuple(sets), nodes, gpus, batch=batch, global_batch=global_batch, precision=precision, stack=stack,
-        sequence=sequence, layout=layout_of(parallel),
+        market=market_of(market), sequence=sequence, layout=layout_of(parallel),
     )  # fmt: skip
     weeks = Weeks(
         days, token_count(tokens) if tokens is not None else None, epochs, reliability, rate, mode, store, interval, spares, repair,

@@ -11,7 +11,7 @@ from sim.analysis.cost import Market, job_price
 from sim.events import LAYOUT_STALLS, Cause
 from sim.mesh import LayoutRun
 from sim.parallel.split import Unit
-from sim.report.energy import with_energy
+from sim.report.energy import energy_text, with_energy
 from sim.report.inputs import values_of
 from sim.report.prices import dated, source_of
 from sim.report.style import MEANINGS
@@ -224,6 +224,8 @@ def layout_text(run: LayoutRun, document: Mapping[str, Any], verbose: bool = Fal
     lines += ["", *_memory_lines(document, gpu.memory)]
     if document["cost_per_token_usd"] is not None:
         lines.append(f"  cost: {1e6 * document['cost_per_token_usd']:.3g} USD per million tokens")
+    if document["energy"] is not None:
+        lines.append(f"  {energy_text(document['energy'])}")
     lines.append("  expected error: unknown, since no run like it was scored")
     if verbose:
         lines += ["", "  waited for, in a step:"]

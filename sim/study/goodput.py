@@ -14,12 +14,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from sim.analysis.cost import node_price
+from sim.analysis.cost import Market, node_price
 from sim.analysis.course import Cause, Courses, LongRun, Saving, draw
 from sim.analysis.energy import GridIntensity, NodePower, grid_of, named_grid, node_power, power_model, shares_of
 from sim.analysis.renewal import Uniform, best_interval, daly_interval, effective_share, laplace_of_sum, meta_ettr
 from sim.analysis.saved_state import saved_state
-from sim.analysis.transient import young_interval
+from sim.analysis.transient import lifetimes_of, survival, young_interval
 from sim.analysis.whole_job import START_UP
 from sim.cluster.checkpoint import Checkpoint, Parts, checkpoint
 from sim.spec.catalogue import catalogue
@@ -62,6 +62,7 @@ class Steps(NamedTuple):
     """Of one node."""
     provider: str = ""
     region: str | None = None
+    market: Market = "on_demand"
 
     @property
     def traffic(self) -> float:
@@ -78,9 +79,10 @@ def steps_of(document: Mapping[str, Any], machine: Hardware, workload: Workload)
     """Return what weeks need to know of the run of *workload* on *machine*, given its *document* (or its figures)."""
     group = next(group for group in machine.groups if group.role == "worker" and group.node.gpu_count)
     step = document["step_time_s"]
+    market = document["price"]["market"]
     return Steps(
         machine.name, workload, group.node, document["nodes"], document["gpus"], step, document["throughput_samples_per_s"] * step,
-        document["stalls_s"], node_price(group), machine.provider, group.price.region or None if group.price else None,
+        document["stalls_s"], node_price(group, market), machine.provider, (group.price.region or None) if group.price else None, market,
     )  # fmt: skip
 
 
@@ -229,13 +231,13 @@ def long_run(steps: Steps, weeks: Weeks, reliability: Reliability) -> LongRun:
     work, horizon = _length(weeks, steps)
     planned, slow = reliability.planned, reliability.slow
     restart = reliability.in_place if weeks.in_place else reliability.requeue
-    rates, revoked = _rates(weeks, reliability, nodes * size), _revocations(weeks, nodes)
+    rates, revoked = _rates(weeks, reliability, nodes * size), _revocations(weeks, steps)
     early = reliability.new_fleet.share * steps.node.gpu_count * nodes if weeks.new_fleet else 0.0
     return LongRun(
         nodes,
         _spares(weeks, nodes),
         Saving(math.inf, 0.0, 0.0, 0.0),
-        _causes(weeks, reliability, nodes * size, nodes),
+        _causes(weeks, reliability, nodes * size, revoked),
         (rates[0] + revoked, rates[1] + revoked, rates[2] + revoked),
         [(step.share, step.time) for step in reliability.repair],
         Uniform(*reliability.spare),
@@ -273,13 +275,12 @@ def _rates(weeks: Weeks, reliability: Reliability, nodes: float) -> tuple[float,
     return (nodes * low, nodes * value, nodes * high)
 
 
-def _causes(weeks: Weeks, reliability: Reliability, of_eight: float, nodes: int) -> list[Cause]:
+def _causes(weeks: Weeks, reliability: Reliability, of_eight: float, revoked: float) -> list[Cause]:
     """Return the causes of interruptions; revocations of spot machines are one more."""
     causes = [
         Cause(cause.name, cause.share, Uniform(*cause.detection), Uniform(*cause.localisation), cause.replaces, cause.silent_for)
         for cause in reliability.causes
     ]
-    revoked = _revocations(weeks, nodes)
     if not revoked:
         return causes
     failing = _rates(weeks, reliability, of_eight)[1]
@@ -291,9 +292,21 @@ def _causes(weeks: Weeks, reliability: Reliability, of_eight: float, nodes: int)
     ]
 
 
-def _revocations(weeks: Weeks, nodes: int) -> float:
-    """Return the rate of revocations of the job (1/s)."""
-    return 0.0 if weeks.mean_lifetime is None else nodes / _quantity(weeks.mean_lifetime, "time", "--mean-lifetime")
+def _revocations(weeks: Weeks, steps: Steps) -> float:
+    """Return the rate of revocations of the job (1/s): on the spot market, at random, with the mean of measured lives or that given.
+
+    Raise SpecError where nobody measured the lives of machines with this GPU.
+    """
+    if weeks.mean_lifetime is not None:
+        return steps.nodes / _quantity(weeks.mean_lifetime, "time", "--mean-lifetime")
+    if steps.market != "spot":
+        return 0.0
+    lives = lifetimes_of(steps.node.gpu)
+    if lives is None:
+        raise SpecError(
+            f"--market spot: nobody measured how long spot machines with a {steps.node.gpu.name} live; write --mean-lifetime '20 h'"
+        )
+    return steps.nodes / survival(lives).mean
 
 
 def _quantity(text: str, dimension: str, option: str) -> float:
@@ -456,6 +469,9 @@ def _notes(steps: Steps, weeks: Weeks, reliability: Reliability) -> list[str]:
     ]
     if weeks.spares is None:
         notes.append(f"{_spares(weeks, steps.nodes)} spare nodes, 5 % of the nodes (--spares)")
-    if weeks.mean_lifetime is not None:
-        notes.append(f"spot machines are revoked after {weeks.mean_lifetime} on average, as one more cause of failures")
+    if revoked := _revocations(weeks, steps):
+        after = show(steps.nodes / revoked, "time")
+        notes.append(
+            f"spot machines are revoked at random, after {after} on average: one more cause of failures; `spot` draws measured lives"
+        )
     return notes
