@@ -223,7 +223,7 @@ def fit(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Turn records of a machine into a hardware description with 95 % intervals, and say what the records do not tell."""
+    """Turn records of a machine into a hardware description with 95% intervals, and say what the records do not tell."""
     from calibration import fit_run
     from calibration.residuals import residual_picture
     from calibration.step_comparison import compare, comparison_rows, comparison_table

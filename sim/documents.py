@@ -11,7 +11,7 @@ from sim.report.layout import layout_document
 from sim.report.rows import run_row
 from sim.spec.yaml import SpecError
 from sim.study.descriptions import Descriptions, descriptions
-from sim.study.goodput import Weeks
+from sim.study.weeks import Weeks
 from sim.study.layout import has_layout, layout_answer
 from sim.study.scenario import Answer, Scenario, answer
 
@@ -27,7 +27,7 @@ def document(scenario: Scenario) -> dict[str, Any]:
 def _one_job(scenario: Scenario) -> Answer:
     found = answer(scenario)
     if len(found.run.jobs) > 1:
-        raise SpecError(f"{scenario.workload}: lists {len(found.run.jobs)} jobs; one workload is due here")
+        raise SpecError(f"{scenario.workload}: lists {len(found.run.jobs)} jobs; expected one workload")
     return found
 
 

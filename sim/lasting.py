@@ -77,8 +77,8 @@ def goodput(
     from sim.report.figures import figures_csv
     from sim.report.goodput import goodput_plot, goodput_text
     from sim.report.page.goodput import goodput_page
-    from sim.study.goodput import Weeks
     from sim.study.scenario import Scenario, market_of
+    from sim.study.weeks import Weeks
     from sim.study.whole_job import token_count
 
     for option, value in (("--days", days), ("--epochs", epochs)):

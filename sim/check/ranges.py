@@ -32,6 +32,7 @@ RANGES: Final[dict[type[Spec], dict[str, Bounds]]] = {
         "memory": ("1 GB", "10 TB"),
         "memory_bandwidth": ("1 GB/s", "100 TB/s"),
         "memory_efficiency": (0.01, 1),
+        "tensor_core_rate": (0.01, 1),
         "peak": ("1 GFLOP/s", "100 PFLOP/s"),
         "kernel_time": ("0 s", "10 ms"),
         "context_memory": ("0 B", "100 GB"),
@@ -88,6 +89,7 @@ RANGES: Final[dict[type[Spec], dict[str, Bounds]]] = {
     },
     Torus: {"dimensions": (1, 100_000), "link_bandwidth": _TRUNK},
     wl.Layer: {
+        **dict.fromkeys(("forward", "backward", "arithmetic", "backward_arithmetic"), ("0 FLOP", "10 PFLOP")),
         "kernel_size": (0, 1024),
         "rows": (0, 1e13),
         "rows_per_sample": (0, 1e9),
@@ -104,7 +106,7 @@ RANGES: Final[dict[type[Spec], dict[str, Bounds]]] = {
         "dali_gpu_prep": ("0 s", "1 h"),
         "dali_gpu_time": ("0 s", "1 h"),
     },
-    wl.Input: {"num_workers": (0, 4096), "prefetch_factor": (1, 10_000), "num_threads": (1, 4096), "worker_start": ("0 s", "1 h")},
+    wl.Input: {"num_workers": (0, 512), "prefetch_factor": (1, 10_000), "num_threads": (1, 4096), "worker_start": ("0 s", "1 h")},
     wl.Training: {"batch": (1, 10_000_000), "gradient_accumulation_steps": (1, 100_000), "compute_factor": (0.001, 1000)},
     Servers: {
         "count": (1, 10_000),

@@ -118,7 +118,7 @@ def run_figures(run: Run, number: int = 0, market: Market = "on_demand") -> dict
 
 
 def freed(run: Run, number: int, bottleneck: Bottleneck | None) -> dict[str, Any]:
-    """Return the verdict on a job, its step time (s) with each resource it waits for infinitely fast, and the 95 % interval if drawn."""
+    """Return the verdict on a job, its step time (s) with each resource it waits for infinitely fast, and the 95% interval if drawn."""
     return {
         "step_time_half_width_s": run.jobs[number].warm.interval,
         "verdict": verdict(run, number, bottleneck),
@@ -141,7 +141,7 @@ def _rate(run: Run, price: float | None, market: Market) -> dict[str, Any]:
 
 def _market(market: Market) -> list[str]:
     """Return what spot prices leave out."""
-    return ["spot prices, and no revocation (python -m sim spot draws them)"] if market == "spot" else []
+    return ["spot prices without interruptions (python -m sim spot simulates them)"] if market == "spot" else []
 
 
 def _no_price(run: Run, number: int, market: Market) -> list[str]:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sim.report.energy import energy_columns
+from sim.report.figures import safe_cells
 
 _PLAIN = (
     "hardware", "workload", "stack", "nodes", "gpus", "batch_per_gpu", "precision", "step_time_s", "throughput_samples_per_s",
@@ -37,7 +38,7 @@ def run_csv(documents: Sequence[Mapping[str, Any]]) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, max(map(list, rows), key=len), lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows(map(safe_cells, rows))
     return text.getvalue()
 
 

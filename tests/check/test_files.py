@@ -98,5 +98,12 @@ def test_the_shipped_catalogue_is_right(monkeypatch: pytest.MonkeyPatch) -> None
 
 FOLDERS = sorted(
     {str(Path(name).parent) for name in FILES}
-    | {"hardware/parts/lifetimes", "hardware/parts/reliability", "hardware/parts/stores", "hardware/parts/power", "hardware/parts/grids"}
+    | {
+        "hardware/parts/kernels",
+        "hardware/parts/lifetimes",
+        "hardware/parts/reliability",
+        "hardware/parts/stores",
+        "hardware/parts/power",
+        "hardware/parts/grids",
+    }
 )

@@ -13,10 +13,11 @@ from sim.analysis.course import draw
 from sim.documents import document, weeks_document
 from sim.spec.library import load_hardware, load_workload
 from sim.spec.yaml import SpecError
-from sim.study.goodput import Goodput, Steps, Weeks, closed_form, expected_share, reliability_of, steps_of, weeks_of
+from sim.study.goodput import Goodput, closed_form, expected_share, weeks_of
 from sim.study.scenario import Scenario
 from sim.study.spot import Wanted, spot
 from sim.study.transient import spread
+from sim.study.weeks import Steps, Weeks, reliability_of, steps_of
 
 DAY = 86400.0
 SCENARIO = Scenario("hgx-h100", "gpt2-xl", nodes=16, batch=4, precision="amp_bf16")
