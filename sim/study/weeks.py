@@ -103,6 +103,9 @@ class Weeks:
 
     def checked(self) -> None:
         """Raise SpecError for what is wrong whatever the run is, before it is simulated."""
+        for option, value in (("--days", self.days), ("--epochs", self.epochs)):
+            if value is not None and not 0 < value < math.inf:
+                raise SpecError(f"{option} {value:g}: write more than 0")
         given = [option for option, value in (("--days", self.days), ("--tokens", self.tokens), ("--epochs", self.epochs)) if value]
         if len(given) != 1:
             raise SpecError(f"{' and '.join(given) or '--days, --tokens or --epochs'}: write one of the three, for example --days 54")
