@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim import __version__
-from sim.analysis.long_run import LOST
 from sim.analysis.energy import KWH
+from sim.analysis.long_run import LOST
 from sim.analysis.whole_job import Plan
 from sim.report.columns import Title, aligned
 from sim.report.picture import Picture, figure, picture
