@@ -18,11 +18,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.analysis.course import Cause, LongRun, Saving, draw
+from sim.analysis.course import draw
+from sim.analysis.long_run import Cause, LongRun, Saving
 from sim.analysis.renewal import Uniform, best_interval
 from sim.spec.library import load_part
 from sim.spec.reliability import Reliability
-from sim.study.goodput import SPARES, restart_time
+from sim.study.weeks import SPARES, restart_time
 
 FOLDER = Path(__file__).parent / "records" / "longrun"
 DAY = 86400.0

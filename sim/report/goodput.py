@@ -9,15 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim import __version__
-from sim.analysis.course import LOST
 from sim.analysis.energy import KWH
+from sim.analysis.long_run import LOST
 from sim.analysis.whole_job import Plan
 from sim.report.columns import Title, aligned
 from sim.report.picture import Picture, figure, picture
 from sim.spec.hardware import Hardware
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
-from sim.study.goodput import Goodput, Weeks, steps_of, weeks_of
+from sim.study.goodput import Goodput, weeks_of
+from sim.study.weeks import Weeks, steps_of
 from sim.units import show
 
 DAY = 86400.0

@@ -12,7 +12,7 @@ from sim.analysis.whole_job import Pace, epochs_in, whole_job
 from sim.events import LAYOUT_STALLS, Cause
 from sim.mesh import LayoutRun
 from sim.parallel.split import Unit
-from sim.report.energy import with_energy
+from sim.report.energy import energy_text, with_energy
 from sim.report.inputs import values_of
 from sim.report.layout_error import expected_layout_error
 from sim.report.prices import dated, source_of
@@ -245,6 +245,8 @@ def layout_text(run: LayoutRun, document: Mapping[str, Any], verbose: bool = Fal
     lines += ["", *_memory_lines(document, gpu.memory)]
     if document["cost_per_token_usd"] is not None:
         lines.append(f"  cost: ${1e6 * document['cost_per_token_usd']:.3g} per million tokens")
+    if document["energy"] is not None:
+        lines.append(f"  {energy_text(document['energy'])}")
     if document["whole_job"] is not None:
         lines.append(f"  {whole_job_text(document['whole_job'])}")
     lines += error_lines(document)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sim.analysis.course import LOST
+from sim.analysis.long_run import LOST
 from sim.report.goodput import DAY, NAMES
 from sim.report.page.bars import Piece, bar, named_bars, swatch
 from sim.report.page.basis import basis
