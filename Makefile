@@ -15,14 +15,28 @@ KEPT := $(VENV)/constraints.txt
 # What is never imported need not be compiled, and of torch and its kin that is most.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 
-.PHONY: run test check style types imports spelling oracles readme docs validated fuzz bench clean
+.PHONY: run test nightly golden compared check style types imports spelling oracles readme docs validated fuzz bench clean
 .DEFAULT_GOAL := run
 
 run: $(VENV)/.run
 	$(BIN)/python -m sim run hardware/p3.16xlarge.yaml workloads/vgg16.yaml
 
+PYTEST = $(BIN)/python -m pytest --benchmark-disable --numprocesses auto --dist loadgroup --no-loadscope-reorder
+
 test: check
-	$(BIN)/python -m pytest --benchmark-disable --numprocesses auto --dist loadgroup --no-loadscope-reorder
+	$(PYTEST) -m 'not nightly'
+
+# What takes too long for every push: validation, refits, the largest models against torch, processes that are killed.
+nightly: $(VENV)/.dev
+	$(PYTEST) -m nightly
+
+# Runs the golden documents' scenarios again and writes their figures to tests/golden/documents/: for changes that mean to move figures.
+golden: $(VENV)/.dev
+	$(BIN)/python -m tests.golden.documents
+
+# Compares every catalogue model with torch and writes to tests/extract/compared.json what was compared.
+compared: $(VENV)/.dev
+	$(BIN)/python -m tests.extract.compared
 
 # Types take as long as the others together, on one core: side by side with them.
 check: $(VENV)/.dev

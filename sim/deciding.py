@@ -29,6 +29,7 @@ from sim.options import (
     Sets,
     Stack,
     Where,
+    WithFailures,
     Wl,
     layout_of,
 )  # fmt: skip
@@ -141,6 +142,7 @@ def recommend(
     nodes: Nodes = "1..4:4",
     on_demand: Annotated[bool, typer.Option("--on-demand", help="consider on-demand prices only")] = False,
     mean_lifetime: MeanLifetime = None,
+    with_failures: WithFailures = False,
     batch: Batch = None,
     global_batch: GlobalBatch = None,
     precision: Precision = None,
@@ -164,15 +166,14 @@ def recommend(
     from sim.study.compare import machines
     from sim.study.one_batch import usual_global_batch
     from sim.study.ranges import whole_numbers
-    from sim.study.recommend import MARKETS, Budget
+    from sim.study.recommend import MARKETS, Budget, require_one_budget
     from sim.study.recommend import recommend as recommended
     from sim.study.scenario import Scenario
     from sim.study.whole_job import plan_due
 
     plan = plan_due(epochs, hours, evaluation, checkpoints)
     budget = Budget(_positive(budget_hours, "--budget-hours", 3600.0), _positive(budget_usd, "--budget-usd"))
-    if (budget.time is None) == (budget.money is None):
-        raise SpecError("--budget-hours or --budget-usd: write one of the two, for example --budget-hours 12")
+    require_one_budget(plan, budget)
     if batch is not None and global_batch is not None:
         raise SpecError("--batch and --global-batch: write one of the two")
     scenario = Scenario("", workload, tuple(sets), batch=batch, precision=precision, stack=stack)
@@ -183,7 +184,8 @@ def recommend(
     rows = compared(scenario, names, document, nodes=counts, global_batch=together, processes=processes, progress=progress)
     talk.progress("")
     markets = MARKETS[:1] if on_demand else MARKETS
-    found = recommendation_document(workload, recommended(scenario, rows, plan, budget, markets, mean_lifetime, together), hardware)
+    chosen = recommended(scenario, rows, plan, budget, markets, mean_lifetime, with_failures, together)
+    found = recommendation_document(workload, chosen, hardware)
     text, table = recommendation_text(found), figures_csv(found["candidates"])
     page = reading(recommendation_page, scenario, [row.hardware for row in rows if row.document])
     write_result(output, html, "recommend", (found, text), page, recommendation_plot, {"recommend.csv": table})

@@ -30,6 +30,7 @@ MeanLifetime = Annotated[
     str | None,
     typer.Option("--mean-lifetime", metavar="TIME", help="mean time to interruption of a spot machine, instead of measured data"),
 ]
+WithFailures = Annotated[bool, typer.Option("--with-failures", help="machines fail now and then, as `goodput` draws it")]
 Processes = Annotated[int | None, typer.Option("--jobs", min=1, help="number of processes; all cores by default")]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON document, and nothing else, on stdout")]
 Csv = Annotated[bool, typer.Option("--csv", help="print CSV on stdout")]

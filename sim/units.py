@@ -36,6 +36,8 @@ UNITS: Final[dict[str, dict[str, float]]] = {
     "price": {"USD/h": 1 / _HOUR, "USD/s": 1.0},
     "money": {"USD": 1.0},
     "power": _scaled("W"),
+    "failure rate": {"/d": 1 / (24 * _HOUR), "/h": 1 / _HOUR, "/y": 1 / (365 * 24 * _HOUR)},
+    "carbon intensity": {"g/kWh": 1e-3 / 3.6e6, "kg/kWh": 1 / 3.6e6},
     "time per byte": {"s/B": 1.0, "s/MB": 1e-6, "s/GB": 1e-9},
     "fraction": {"%": 0.01},
 }
@@ -52,6 +54,8 @@ _EXAMPLE: Final = {
     "price": "24.48 USD/h",
     "money": "100 USD",
     "power": "300 W",
+    "failure rate": "0.0032 /d",
+    "carbon intensity": "380 g/kWh",
     "time per byte": "0.45 s/GB",
     "fraction": "0.84",
 }
@@ -149,6 +153,8 @@ _SHOWN: Final[dict[str, list[tuple[float, str]]]] = {
     "price": [(1 / _HOUR, "USD/h")],
     "money": [(1.0, "USD")],
     "power": [(1.0, "W"), (1e3, "kW"), (1e6, "MW")],
+    "failure rate": [(1 / (365 * 24 * _HOUR), "/y"), (1 / (24 * _HOUR), "/d")],
+    "carbon intensity": [(1e-3 / 3.6e6, "g/kWh")],
     "time per byte": [(1e-9, "s/GB")],
     "fraction": [(0.01, "%")],
 }

@@ -12,11 +12,14 @@ from typing import Annotated, Any, Final, get_args, get_origin
 
 from sim import units
 from sim.spec import hardware as hw
+from sim.spec import reliability
 from sim.spec import workload as wl
+from sim.spec.energy import GpuPower, PowerModel
 from sim.spec.fabric import Dragonfly, LeafSpine, Pods, Torus
 from sim.spec.fields import Dimension, Key, Spec, blocks
 from sim.spec.servers import Servers
 from sim.spec.stack import Compression, Fusion, Stack
+from sim.spec.stores import Store
 
 Bounds = tuple[str | float, str | float]
 """Least and most, both included: quantities as they are written, or plain numbers."""
@@ -131,6 +134,16 @@ RANGES: Final[dict[type[Spec], dict[str, Bounds]]] = {
         "control_latency": ("0 s", "1 s"),
         "request_time": ("0 s", "1 s"),
     },
+    reliability.Quantile: {"time": ("0 s", "10000 d")},
+    reliability.NewFleet: {"within": ("1 h", "1000 d")},
+    reliability.Repeats: {"after": ("1 s", "100 d")},
+    reliability.FaultCause: {"detection": ("0 s", "100 d"), "localisation": ("0 s", "100 d")},
+    reliability.Correlated: {"repair": ("0 s", "100 d"), "nodes": (2, 100_000)},
+    reliability.SlowNodes: {"factor": (1, 100), "duration": ("0 s", "100 d")},
+    reliability.Reliability: {"spread_of_nodes": (0.01, 1e6), "gpus_per_node": (1, 1024)},
+    Store: {"bandwidth": ("1 MB/s", "1 PB/s"), "per_writer": ("1 MB/s", "1 TB/s"), "size": ("1 GB", "1000 PB")},
+    GpuPower: {"compute": (0.05, 2), "waiting": (0.01, 2), "idle": (0.01, 1)},
+    PowerModel: {"pue": (1, 5), "pue_interval": (1, 5), "host_gpus": (1, 1024)},
     Compression: {"density": (1e-9, 1), "rank": (1, 100_000)},
 }
 """Bounds of single fields. Every other quantity has those of its dimension."""
@@ -146,6 +159,8 @@ DIMENSIONS: Final[dict[str, Bounds]] = {
     "price": ("0 USD/h", "1000 USD/h"),
     "money": ("0 USD", "1000000000 USD"),
     "power": ("0 W", "1 MW"),
+    "failure rate": ("0 /d", "100 /d"),
+    "carbon intensity": ("0 g/kWh", "3000 g/kWh"),
     "time per byte": ("0 s/GB", "1000 s/GB"),
     "fraction": (0, 1000),
 }

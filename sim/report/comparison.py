@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sim.report.basis import basis_of
 from sim.report.columns import Title, aligned
+from sim.report.energy import brief_energy
 from sim.report.picture import Named, Picture, figure, name_points, picture, plain_logarithm
 from sim.report.prices import price_lines
 from sim.spec.yaml import SpecError
@@ -94,6 +95,7 @@ def _figures(document: dict[str, Any]) -> dict[str, Any]:
     return {key: document[key] for key in _KEPT} | {
         "first_epoch_time_s": first["epoch_time_s"],
         "first_cost_usd": first["cost_usd"],
+        "energy": brief_energy(document.get("energy")),
         "gpu_memory_bytes": document["gpu_memory_bytes"]["total"],
     }
 
@@ -104,6 +106,7 @@ def comparison_text(document: dict[str, Any]) -> str:
     of_job = _job_titles(rows)
     titles = [
         Title("", True), Title("hardware", True), Title("nodes"), Title("GPUs"), Title("samples/s"), Title("epoch"), Title("USD/epoch"),
+        Title("kWh/epoch"),
         Title("first"), *map(Title, of_job), Title("memory"), Title("compute"), Title("largest stall", True), Title("error"),
     ]  # fmt: skip
     lines = [f"No machine can run {document['workload']}."]
@@ -152,6 +155,7 @@ def _cells(row: dict[str, Any], of_job: Sequence[str]) -> list[str]:
         f"{row['throughput_samples_per_s']:.0f}",
         show(row["epoch_time_s"], "time"),
         "-" if cost is None else f"{cost:.2f}",
+        "-" if row["energy"] is None else f"{row['energy']['kwh_per_epoch']:.3g}",
         show(row["first_epoch_time_s"], "time"),
         *(_job_cells(row["whole_job"], of_job[0]) if of_job else ()),
         f"{row['gpu_memory_bytes'] / 2**30:.1f} GiB",

@@ -13,6 +13,7 @@ from sim.analysis.memory import gpu_memory
 from sim.analysis.whole_job import Plan
 from sim.epoch import Epoch
 from sim.events import STALLS
+from sim.report.energy import with_energy
 from sim.report.expected_error import expected_error
 from sim.report.inputs import inputs as values_of
 from sim.report.kinds import tightest
@@ -88,7 +89,7 @@ def run_figures(run: Run, number: int = 0, market: Market = "on_demand") -> dict
     job, plan = run.jobs[number], run.rings[number]
     workload = job.job.workload
     price = _price(run, number, market)
-    return {
+    figures = {
         "schema": SCHEMA,
         "hardware": run.hardware.name,
         "workload": workload.name,
@@ -113,6 +114,7 @@ def run_figures(run: Run, number: int = 0, market: Market = "on_demand") -> dict
             workload, tightest(run, number), ranks=job.job.ranks, channels=plan.channels if plan else None
         ).by_use(),
     }
+    return with_energy(figures, run.hardware, workload)
 
 
 def freed(run: Run, number: int, bottleneck: Bottleneck | None) -> dict[str, Any]:

@@ -20,10 +20,13 @@ from sim.cluster.topology import node_graph
 from sim.simulate import Run
 from sim.spec.catalogue import roots
 from sim.spec.hardware import Node
+from sim.spec.workload import Model
 from sim.training.job import Job
 from sim.units import show
 
 SUMMARY = "hardware/validated.json"
+SIMILAR = 1.5
+"""How many times as large as the largest measured model a model may be that is called like those measured: estimate."""
 EVERYTHING = "all runs"
 """The group that every run on GPUs belongs to."""
 
@@ -96,9 +99,33 @@ def _answer(name: str, found: Mapping[str, Any], beyond: Sequence[str]) -> dict[
 
 
 def _beyond(found: Mapping[str, Any], job: Job) -> list[str]:
-    """Return in words what of *job* lies outside the runs measured."""
+    """Return in words what of *job* lies outside the runs measured: sizes, the model's family, its parameters."""
     sizes: Sequence[tuple[str, int, int]] = (("nodes", len(job.placement), found["most_nodes"]), ("GPUs", job.ranks, found["most_gpus"]))
-    return [f"{here} {what}, measured up to {most}" for what, here, most in sizes if here > most]
+    beyond = [f"{here} {what}, measured up to {most}" for what, here, most in sizes if here > most]
+    model = job.workload.model
+    if (family := family_of(model)) not in found["families"]:
+        beyond.append(f"no run was of {family}")
+    if model.parameters > SIMILAR * found["most_parameters"]:
+        beyond.append(f"{_billions(model.parameters)} parameters, measured up to {_billions(found['most_parameters'])}")
+    return beyond
+
+
+def _billions(parameters: float) -> str:
+    return f"{parameters / 1e9:.2g} B" if parameters >= 1e8 else f"{parameters / 1e6:.0f} M"
+
+
+def family_of(model: Model) -> str:
+    """Return which kind of model this is: kinds differ in the operators that take their time."""
+    ops = {layer.op for layer in model.layers}
+    if model.transformer is not None:
+        return "a decoder"
+    if "rnn" in ops:
+        return "a recurrent model"
+    if "attention" in ops or ("softmax" in ops and "conv" not in ops):
+        return "a transformer"
+    if ops & {"conv", "pointwise_conv", "direct_conv", "depthwise_conv"}:
+        return "a convolutional network"
+    return "a recommender or perceptron"
 
 
 @lru_cache(maxsize=1)

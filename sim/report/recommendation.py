@@ -8,6 +8,7 @@ from typing import Any
 from sim.report.basis import basis_of
 from sim.report.columns import Title, aligned
 from sim.report.comparison import scattered
+from sim.report.energy import job_energy
 from sim.report.picture import Named, Picture, name_points, picture
 from sim.report.prices import price_lines, price_rows
 from sim.report.whole_job import epochs_text, parts_text
@@ -58,6 +59,7 @@ def _candidate(found: Recommendation, candidate: Candidate | None) -> dict[str, 
         "within_budget": found.budget.allows(candidate),
         "step_time_s": candidate.document["step_time_s"],
         "expected_error": candidate.document["expected_error"],
+        **job_energy(candidate.document.get("energy"), candidate.job.total),
     }
 
 
@@ -67,6 +69,8 @@ def recommendation_text(document: dict[str, Any]) -> str:
     lines = [_answer(document, chosen)]
     if chosen:
         lines.append(f"  {parts_text(chosen['parts_s'])}")
+        if chosen.get("energy_kwh") is not None:
+            lines.append(f"  {chosen['energy_kwh']:.3g} kWh and {chosen['co2_kg']:.3g} kg CO2")
     else:
         lines += [f"  {name}: {problem.removeprefix(f'{name}: ')}" for name, problem in document["left_out"].items()]
     lines += [f"  - {note}" for note in document["notes"]]

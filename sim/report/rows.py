@@ -10,6 +10,7 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sim.report.energy import energy_columns
 from sim.report.figures import safe_cells
 
 _PLAIN = (
@@ -27,6 +28,7 @@ def run_row(document: Mapping[str, Any]) -> dict[str, Any]:
     row |= {f"first_{name}_s": seconds for name, seconds in first["stalls_s"].items()}
     job = document.get("whole_job") or {}
     row |= {f"job_{name}": job[name] for name in ("epochs", "time_s", "cost_usd") if job}
+    row |= energy_columns(document.get("energy"))
     return row | {"gpu_memory_bytes": document["gpu_memory_bytes"]["total"]}
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sim.events import STALLS
+from sim.report.energy import energy_text
 from sim.report.expected_error import interval_text
 from sim.report.kinds import gpus_text, tightest
 from sim.report.style import MEANINGS
@@ -41,6 +42,8 @@ def run_text(run: Run, document: Mapping[str, Any], number: int = 0, verbose: bo
     lines[-1] += f";  first: {_epoch(first['epoch_time_s'], first['cost_usd'])}"
     if document["whole_job"] is not None:
         lines.append(f"  {whole_job_text(document['whole_job'])}")
+    if document.get("energy") is not None:
+        lines.append(f"  {energy_text(document['energy'])}")
     memory = document["gpu_memory_bytes"]
     lines.append(f"  GPU memory: {memory['total'] / 2**30:.1f} of {tightest(run, number).memory / 2**30:.0f} GiB{_of_which(run, number)}")
     lines += [*_exchange_lines(document), *_error_lines(document)]

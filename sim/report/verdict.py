@@ -204,6 +204,7 @@ def assumptions(run: Run, number: int = 0) -> list[str]:
     job = run.jobs[number]
     workload = job.job.workload
     found = [stack_assumed(workload), *volume_assumed(run.hardware, run.nodes(number), workload)]
+    found += kernels_assumed(run.nodes(number), workload)
     if workload.input.loader != "synthetic":
         found.append(f"warm epochs find {100 * job.hit_ratio:.0f}% of the data set in the page cache")
     if workload.training.stack.unpadded and (lengths := workload.dataset.lengths) is not None:
@@ -218,6 +219,16 @@ def stack_assumed(workload: Workload) -> str:
     """Return on what software *workload* trains, in which precision and at which batch."""
     training = workload.training
     return f"software stack {training.stack.name}, {training.precision}, {training.batch} samples per GPU"
+
+
+def kernels_assumed(nodes: Sequence[Node], workload: Workload) -> list[str]:
+    """Return which GPUs of *nodes* take times by shape that nobody measured on them; nothing where no layer says its shape."""
+    if not any(layer.tokens or layer.attention for layer in workload.model.layers):
+        return []
+    bare = {node.gpu.name: node.gpu.kernels for node in nodes if node.gpu.kernels is not None and not node.gpu.kernels.measured}
+    return [
+        f"no kernel was measured on {name}: its rates follow from other {kernels.name} GPUs and its power" for name, kernels in bare.items()
+    ]
 
 
 def volume_assumed(hardware: Hardware, nodes: Sequence[Node], workload: Workload) -> list[str]:

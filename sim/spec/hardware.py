@@ -65,6 +65,8 @@ class Gpu(Spec):
     """One CUDA device (``hardware/parts/gpus``). ``peak`` is dense, without sparsity; tensor figures accumulate in FP32."""
 
     name: str
+    aliases: tuple[str, ...] = ()
+    """What others call it, in tables of runs."""
     architecture: str
     compute_capability: Annotated[str, AfterValidator(_capability)]
     """NVIDIA's, in quotes: ``"8.0"``; ``"0.0"`` for a processor."""

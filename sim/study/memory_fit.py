@@ -47,7 +47,16 @@ def _remedy(gpu: Gpu, workload: Workload, ranks: int, channels: int | None) -> s
         smaller = workload.model_copy(update={"training": training})
         if (full or "precision" not in changes) and gpu_memory(smaller, gpu, ranks=ranks, channels=channels).total <= gpu.memory:
             return f"; batch {workload.training.batch} fits with {options}"
-    return ""
+    return _sharding(gpu, workload, ranks, channels)
+
+
+def _sharding(gpu: Gpu, workload: Workload, ranks: int, channels: int | None) -> str:
+    """Return that sharding a decoder over its *ranks* would do; nothing where it is too large even for that."""
+    use = gpu_memory(workload, gpu, ranks=ranks, channels=channels)
+    whole = use.weights + use.gradients + use.optimizer_state + use.communication_buffers
+    if workload.model.transformer is None or ranks < 2 or use.total - whole * (1.0 - 1.0 / ranks) > gpu.memory:
+        return ""
+    return f"; --shard parameters spreads weights, gradients and optimizer state over the {ranks} GPUs"
 
 
 def most_that_fits(gpus: Sequence[Gpu], workload: Workload, ranks: int, channels: int | None = None) -> int:

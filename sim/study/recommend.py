@@ -26,6 +26,7 @@ from sim.spec.library import load_hardware, load_workload
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.compare import Row
+from sim.study.goodput import expected_share, steps_of
 from sim.study.nearest import nearest_that_runs
 from sim.study.scenario import Scenario, sorted_overrides
 from sim.study.spot import expected, mean_seconds
@@ -108,19 +109,19 @@ def recommend(
     budget: Budget,
     markets: Sequence[Market] = MARKETS,
     mean_lifetime: str | None = None,
+    with_failures: bool = False,
     global_batch: int | None = None,
 ) -> Recommendation:
     """Return what to rent for a job of *plan*, given the *rows* that `sim.study.compare` makes of the workload.
 
+    *with_failures*: machines on demand fail as well, at the middle rate, and their time and cost are means over that.
+
     Spot machines live *mean_lifetime* (a time such as ``20 h``) on average, at random; without it, as was measured, if it was.
     *global_batch* is that of all *rows*; None where each GPU has the same batch instead, so that more GPUs take larger steps.
     """
-    if (budget.time is None) == (budget.money is None):
-        raise SpecError("--budget-hours or --budget-usd: write one of the two")
-    if plan.time is not None and budget.time is not None:
-        raise SpecError("--hours and --budget-hours: a job of so many hours takes them; write --budget-usd, or --epochs")
+    require_one_budget(plan, budget)
     mean = None if mean_lifetime is None else mean_seconds(mean_lifetime)
-    there = _gathered(scenario, rows, plan, markets, mean)
+    there = _gathered(scenario, rows, plan, markets, mean, with_failures)
     allowed = sorted(filter(budget.allows, there.candidates), key=budget.prefers)
     others = sorted((found for found in there.candidates if not budget.allows(found)), key=budget.excess)
     best, runner_up = (*allowed, None, None)[:2]
@@ -133,6 +134,14 @@ def recommend(
     return Recommendation(plan, budget, best, runner_up, near, [*allowed, *others], there.left_out, notes, there.machines, markets)
 
 
+def require_one_budget(plan: Plan, budget: Budget) -> None:
+    """Raise SpecError unless *budget* is of time or of money, and of money where *plan* is of time."""
+    if (budget.time is None) == (budget.money is None):
+        raise SpecError("--budget-hours or --budget-usd: write one of the two, for example --budget-hours 12")
+    if plan.time is not None and budget.time is not None:
+        raise SpecError("--hours and --budget-hours: a job of so many hours takes them; write --budget-usd, or --epochs")
+
+
 class _Gathered(NamedTuple):
     """What can be rented, what cannot and why, by name, and whose lives on the spot market nobody has measured."""
 
@@ -142,7 +151,9 @@ class _Gathered(NamedTuple):
     machines: dict[str, Hardware]
 
 
-def _gathered(scenario: Scenario, rows: Sequence[Row], plan: Plan, markets: Sequence[Market], mean: float | None) -> _Gathered:
+def _gathered(
+    scenario: Scenario, rows: Sequence[Row], plan: Plan, markets: Sequence[Market], mean: float | None, with_failures: bool
+) -> _Gathered:
     """Return the candidates that *rows* make on *markets*; spot machines live *mean* seconds, or as was measured if that is None."""
     for_hardware, for_workload = sorted_overrides(scenario)
     workload = load_workload(scenario.workload, for_workload).spec
@@ -154,6 +165,8 @@ def _gathered(scenario: Scenario, rows: Sequence[Row], plan: Plan, markets: Sequ
         machine = load_hardware(row.hardware, for_hardware).spec
         asked = _measured(machine, markets, mean)
         found = [] if machine.hypothetical else _candidates(row.document, machine, workload, plan, asked, mean)
+        if with_failures:
+            found = [_failing(candidate, machine, workload) for candidate in found]
         if len(asked) < len(markets) and not machine.hypothetical:
             there.unmeasured.add(machine.name)
         if found:
@@ -204,6 +217,15 @@ def _candidates(
         if candidate.cost < inf:  # a job that revocations keep from its end is no way to run it
             found.append(candidate)
     return found
+
+
+def _failing(candidate: Candidate, machine: Hardware, workload: Workload) -> Candidate:
+    """Return what becomes of *candidate* where machines on demand fail now and then; those on the spot market are revoked anyway."""
+    if candidate.market == "spot":
+        return candidate
+    share = expected_share(steps_of(candidate.document, machine, workload))
+    longer = candidate.job.total * (1 / share - 1)
+    return replace(candidate, job=candidate.job._replace(failures=longer), cost=candidate.cost / share)
 
 
 def _revoked(candidate: Candidate, plan: Plan, machine: Hardware, workload: Workload, rate: float, mean: float | None) -> Candidate:

@@ -114,6 +114,7 @@ class Straight:
         return [Prediction(1.0 + wait, wait, 0.0) for wait in exposed]
 
 
+@pytest.mark.nightly
 def test_intervals_of_predictions_hold_the_truth_in_19_of_20_cases(monkeypatch: pytest.MonkeyPatch) -> None:
     """Closed form in place of the simulator, 300 seeds: efficiency drawn from its prior, rows and the row foretold scatter by 5%."""
     monkeypatch.setattr("calibration.cluster_fit.FORM", 0.0)  # the form is right

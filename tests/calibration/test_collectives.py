@@ -47,13 +47,13 @@ def test_the_table_of_errors_comes_out_again():
     assert_as_committed(score_all(systems=["p3dn-tcp", "h20-2-nodes"]))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_whole_table_of_errors_comes_out_again():
     assert_as_committed(score_all())
     assert {row["system"] for row in table()} == {record.system for record in read_collectives()}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_catalogue_holds_what_the_fit_finds():
     """The constants of hardware/parts/transports are the fit over all rows, rounded."""
     known = committed()

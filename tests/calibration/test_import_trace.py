@@ -439,7 +439,7 @@ def test_torch_s_own_trace_is_read(tmp_path: Path) -> None:
     """Oracle: torch.profiler. Without a GPU operators compute; with kernels added by hand, these do, steps and loader waits are torch's."""
     pytest.importorskip("torch")
     path = tmp_path / "cpu.json"
-    profiled = subprocess.run([sys.executable, "-c", PROFILED, str(path)], capture_output=True, text=True, check=False)
+    profiled = subprocess.run([sys.executable, "-c", PROFILED, str(path)], capture_output=True, text=True, check=False, timeout=240)
     if profiled.returncode < 0:
         pytest.skip(f"torch's profiler died of signal {-profiled.returncode}")
     assert profiled.returncode == 0, profiled.stderr

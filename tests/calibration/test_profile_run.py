@@ -94,7 +94,7 @@ def test_a_signal_keeps_what_was_measured_and_says_so(
     assert (read_record(path).state, len(read_record(path).rows("disk"))) == ("partial", 1)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_ranks_of_torchrun_measure_together(tmp_path: Path) -> None:
     """Rank 0 alone writes and tells; the record says how many there were."""
     pytest.importorskip("torch")

@@ -25,7 +25,7 @@ from sim.spec.library import load, load_hardware, load_part
 from sim.spec.stack import Stack
 from tests.calibration.machine_records import cpu_record, gpu_record
 
-pytest.importorskip("torch", reason="layer tables are traced with torch")
+pytestmark = pytest.mark.needs("torch")
 ASKED = {"model": "calibration.probes.small_nets:deep", "inputs": ["3x32x32"], "arguments": [], "batch": 64}
 
 

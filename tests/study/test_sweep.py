@@ -177,7 +177,7 @@ def test_a_sweep_killed_with_its_processes_at_work_ends_with_the_same_file(tmp_p
     with killed.stdout:
         assert [killed.stdout.readline() for _ in range(3)] == ["1\n", "2\n", "3\n"]
         killed.kill()
-        assert killed.wait() == -signal.SIGKILL
+        assert killed.wait(240) == -signal.SIGKILL
     kept = sum(line.startswith(b"{") and line.endswith(b"}\n") for line in journal.read_bytes().splitlines(keepends=True))
     assert 3 <= kept < len(KILLED)
     copy = tmp_path / "copy.journal"

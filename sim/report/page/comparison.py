@@ -11,7 +11,7 @@ from sim.report.page.basis import basis
 from sim.report.page.chart import Point, axis, chart
 from sim.report.page.frame import Part, outcome, page
 from sim.report.page.markup import Child, Figures, Html, bullets, joined, section, table, tag
-from sim.report.page.words import as_memory, as_money, as_number, as_percent, as_plain, as_tenths, as_time, counted
+from sim.report.page.words import as_energy, as_memory, as_money, as_number, as_percent, as_plain, as_tenths, as_time, counted
 from sim.report.whole_job import epochs_text
 from sim.study.descriptions import Descriptions
 
@@ -114,13 +114,14 @@ def _table(rows: Sequence[Figures]) -> Part:
         [
             joined(named(row), tag("span", " *", class_="flag", title="on the front")) if row.value("pareto") else named(row),
             row.shown("gpus", as_number), row.shown("step_time_s", as_time), row.shown("throughput_samples_per_s", as_number),
-            row.shown("epoch_time_s", as_time), row.shown("cost_per_epoch_usd", as_money), row.shown("first_epoch_time_s", as_time),
+            row.shown("epoch_time_s", as_time), row.shown("cost_per_epoch_usd", as_money),
+            row.shown("energy/kwh_per_epoch", as_energy) if row.value("energy") else "-", row.shown("first_epoch_time_s", as_time),
             row.shown("gpu_memory_bytes", as_memory), row.share("stalls_s/compute", "step_time_s"),
             row.shown("expected_error/median", as_percent) if row.value("expected_error") else "-",
         ]
         for row in rows
     ]  # fmt: skip
-    titles = ["GPUs", "step", "samples/s", "epoch", "an epoch costs", "first epoch", "GPU memory", "compute", "expected error"]
+    titles = ["GPUs", "step", "samples/s", "epoch", "an epoch costs", "energy", "first epoch", "GPU memory", "compute", "expected error"]
     if job := row_job(rows):
         titles += ["whole job" if job["given"] == "epochs" else "epochs done", "whole job costs"]
         for row, line in zip(rows, cells, strict=True):

@@ -11,7 +11,7 @@ from sim.report.page.chart import Axis, Point, axis, chart
 from sim.report.page.frame import Part, outcome, page
 from sim.report.page.markup import Child, Figures, Html, bullets, joined, noted, section, table, tag, tiles
 from sim.report.page.whole_job import parts_bar, parts_key
-from sim.report.page.words import as_money, as_number, as_percent, as_time
+from sim.report.page.words import as_carbon, as_energy, as_money, as_number, as_percent, as_time
 from sim.report.whole_job import epochs_text
 from sim.study.compare import front
 from sim.study.descriptions import Descriptions
@@ -73,6 +73,7 @@ def _tiles(whole: Figures, chosen: Figures) -> Html:
         ("Budget", whole.shown(f"budget/{path}", write), f"{as_percent(used)} of it is {'used' if used <= 1 else 'needed'}"),
         ("GPUs", chosen.shown("gpus", as_number), joined("on ", chosen.shown("nodes", as_number), f" x {chosen.value('hardware')}")),
         ("Step", chosen.shown("step_time_s", as_time), _saved(chosen)),
+        ("Energy", chosen.shown("energy_kwh", as_energy), joined(chosen.shown("co2_kg", as_carbon), " CO2")),
         ("Expected error", chosen.shown("expected_error/median", as_percent) if error else "unknown", _error(chosen, error)),
     ]
     return tiles(rows)

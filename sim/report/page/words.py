@@ -65,3 +65,13 @@ def as_tenths(value: float) -> str:
 def as_plain(value: float) -> str:
     """Return *value* with as many digits as it needs."""
     return f"{value:g}"
+
+
+def as_energy(kwh: float) -> str:
+    """Return *kwh* in words."""
+    return f"{kwh:,.0f} kWh".replace(",", " ") if kwh >= 100 else f"{kwh:.3g} kWh"
+
+
+def as_carbon(kilograms: float) -> str:
+    """Return *kilograms* of CO2 in words."""
+    return f"{kilograms:,.0f} kg".replace(",", " ") if kilograms >= 100 else f"{kilograms:.3g} kg"

@@ -92,12 +92,24 @@ def assert_figures_are_the_documents(page: Page) -> int:
     return len(places) + 2 * len(points)
 
 
-_UNITS = {"%": 0.01, "epoch": 1.0, "epochs": 1.0, "USD": 1.0, "USD/h": 1.0, "samples/s": 1.0, "x": 1.0, "": 1.0}
+_UNITS = {
+    "%": 0.01,
+    "epoch": 1.0,
+    "epochs": 1.0,
+    "USD": 1.0,
+    "USD/h": 1.0,
+    "samples/s": 1.0,
+    "x": 1.0,
+    "kWh": 1.0,
+    "kg": 1.0,
+    "J": 1.0,
+    "": 1.0,
+}
 
 
 def unit_of(text: str) -> float:
     """The SI value of one unit of *text*."""
-    for dimension in ("time", "size", "bandwidth"):
+    for dimension in ("time", "size", "bandwidth", "power"):
         with contextlib.suppress(UnitError):
             return parse(f"1 {text}", dimension)
     return _UNITS[text]
