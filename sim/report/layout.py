@@ -238,7 +238,7 @@ def layout_text(run: LayoutRun, document: Mapping[str, Any], verbose: bool = Fal
         lines.append(f"  Exposed: {shown}")
     lines += ["", *_memory_lines(document, gpu.memory)]
     if document["cost_per_token_usd"] is not None:
-        lines.append(f"  cost: {1e6 * document['cost_per_token_usd']:.3g} USD per million tokens")
+        lines.append(f"  cost: ${1e6 * document['cost_per_token_usd']:.3g} per million tokens")
     if document["whole_job"] is not None:
         lines.append(f"  {whole_job_text(document['whole_job'])}")
     lines.append("  expected error: unknown, since no run like it was scored")

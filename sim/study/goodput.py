@@ -35,7 +35,7 @@ from sim.units import UnitError, parse, show
 MODES = ("sync", "async", "tiered")
 """How checkpoints are written: while training waits, beside it, or to memory of peers often and to the store now and then."""
 SPARES = 0.05
-"""Spares for each node where the user names none: stas00/ml-engineering @744d01e1 advises 5 to 10 % of the nodes."""
+"""Spares for each node where the user names none: stas00/ml-engineering @744d01e1 advises 5 to 10% of the nodes."""
 KEPT = 2
 """Checkpoints that a store holds at once: the last complete one and the one that is written."""
 NOTICED = Uniform(0.0, 30.0)
@@ -449,13 +449,13 @@ def _notes(steps: Steps, weeks: Weeks, reliability: Reliability) -> list[str]:
     rate = reliability.rate
     notes = [
         f"failure rate of level {reliability.name}: {1000 * 86400 * rate.value:.2f} interruptions per 1000 nodes of "
-        f"{reliability.gpus_per_node} GPUs and day, 95 % of fleets between {1000 * 86400 * rate.low:.1f} and {1000 * 86400 * rate.high:.1f}"
+        f"{reliability.gpus_per_node} GPUs and day, 95% of fleets between {1000 * 86400 * rate.low:.1f} and {1000 * 86400 * rate.high:.1f}"
         if weeks.rate is None
         else f"failure rate as given, {weeks.rate} for each node",
         f"checkpoints {weeks.mode} to {weeks.store}",
     ]
     if weeks.spares is None:
-        notes.append(f"{_spares(weeks, steps.nodes)} spare nodes, 5 % of the nodes (--spares)")
+        notes.append(f"{_spares(weeks, steps.nodes)} spare nodes, 5% of the nodes (--spares)")
     if weeks.mean_lifetime is not None:
         notes.append(f"spot machines are revoked after {weeks.mean_lifetime} on average, as one more cause of failures")
     return notes
