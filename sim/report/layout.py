@@ -14,9 +14,10 @@ from sim.mesh import LayoutRun
 from sim.parallel.split import Unit
 from sim.report.energy import with_energy
 from sim.report.inputs import values_of
+from sim.report.layout_error import expected_layout_error
 from sim.report.prices import dated, source_of
 from sim.report.style import MEANINGS
-from sim.report.table import BAR, bar
+from sim.report.table import BAR, bar, error_lines
 from sim.report.verdict import kernels_assumed
 from sim.report.whole_job import whole_job_document, whole_job_text
 from sim.simulate import steps_per_epoch
@@ -96,7 +97,7 @@ def layout_document(answer: LayoutAnswer) -> dict[str, Any]:
         ],
         "memory_verdict": run.memory_verdict,
         "verdict": verdict(run),
-        "expected_error": None,
+        "expected_error": expected_layout_error(run),
         "whole_job": _whole_job(answer, epoch, stalls["compute"], price),
         "collective": None,
         "step_time_half_width_s": None,
@@ -241,7 +242,7 @@ def layout_text(run: LayoutRun, document: Mapping[str, Any], verbose: bool = Fal
         lines.append(f"  cost: ${1e6 * document['cost_per_token_usd']:.3g} per million tokens")
     if document["whole_job"] is not None:
         lines.append(f"  {whole_job_text(document['whole_job'])}")
-    lines.append("  expected error: unknown, since no run like it was scored")
+    lines += error_lines(document)
     if verbose:
         lines += ["", "  waited for, in a step:"]
         lines += [f"    {show(seconds, 'time'):>10}  {cause.value:12}  {resource}" for cause, resource, seconds in waits(run)]
