@@ -6,13 +6,16 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 # Newer torchvision wheels do not import beside a CPU torch; of this one the model definitions work (Python 3.11).
 TORCHVISION ?= torchvision==0.15.2
+# Inputs of `make fuzz`.
+INPUTS ?= 100000
 VENV := .venv
 BIN := $(VENV)/bin
 ORACLES := $(VENV)/oracles
+KEPT := $(VENV)/constraints.txt
 # What is never imported need not be compiled, and of torch and its kin that is most.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 
-.PHONY: run test nightly golden compared check style types imports spelling oracles readme docs validated bench clean
+.PHONY: run test nightly golden compared check style types imports spelling oracles readme docs validated fuzz bench clean
 .DEFAULT_GOAL := run
 
 run: $(VENV)/.run
@@ -72,6 +75,10 @@ docs: $(VENV)/.dev
 validated: $(VENV)/.dev
 	$(BIN)/python -m calibration.published
 
+# Reads INPUTS mutated files of every kind and command lines, and fails where one ends in anything but a result or a sentence.
+fuzz: $(VENV)/.dev
+	$(BIN)/python -m tests.fuzz --inputs $(INPUTS)
+
 # Prints how fast the program is on this machine and writes the medians into docs/trust/speed.md.
 bench: $(VENV)/.dev
 	$(BIN)/python -m tests.bench.table
@@ -88,8 +95,12 @@ $(VENV)/.run: pyproject.toml | $(BIN)/python
 	$(INSTALL) --editable .
 	@touch $@
 
+# timm asks for the torch that torchvision was built with: left to itself pip would put that in the place of ours.
 $(VENV)/.oracles: $(VENV)/.dev $(ORACLES)/.installed
-	$(INSTALL) jsonschema pyarrow $(if $(TORCH),timm transformers)
+	$(BIN)/python -m pip freeze --exclude-editable > $(KEPT)
+	$(INSTALL) jsonschema pyarrow
+	$(if $(TORCH),$(INSTALL) --constraint $(KEPT) transformers huggingface_hub safetensors pyyaml)
+	$(if $(TORCH),$(INSTALL) --no-deps timm)
 	@touch $@
 
 $(ORACLES)/.installed: | $(BIN)/python

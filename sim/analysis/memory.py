@@ -115,18 +115,28 @@ def _needed(asked: Same, batch: int, beside_others: bool, channels: int | None, 
     workload, gpu = asked.held
     model, training = workload.model, workload.training
     widths = MEANING[training.precision]
-    trainable = sum(layer.gradient_bytes(widths.state) for layer in model.layers)
     peak = _peak(workload, batch)
     kept_casts = 0.0 if widths.autocast else widths.cast * _cast_elements(model)
     return MemoryUse(
         weights=_weights(model, widths.weight) + kept_casts + peak.casts + model.buffers,
         gradients=sum(_dense(layer, widths.gradient, batch) for layer in model.layers),
-        optimizer_state=0.0 if training.stack.uses_servers else training.optimizer.states * trainable,
+        optimizer_state=0.0 if training.stack.uses_servers else _states(workload),
         activations=peak.activations,
         workspace=peak.fresh + peak.scratch + _cublas(gpu),
         communication_buffers=_communication(workload, channels, gradient_as_bucket_view) if beside_others else 0.0,
         input=batch * model.input * (1 if workload.input.loader == "synthetic" else _INPUT_BATCHES),
         context=gpu.context_memory,
+    )
+
+
+def _states(workload: Workload) -> float:
+    """Return the bytes of the optimizer's states; matrices inside blocks and other tensors may have different ones."""
+    optimizer, width = workload.training.optimizer, MEANING[workload.training.precision].state
+    full = optimizer.states * width
+    return math.fsum(
+        layer.gradient_bytes(width) * (optimizer.state_width(width, matrix=layer.op == "gemm" and layer.name != "head") / width)
+        for layer in workload.model.layers
+        if layer.gradients and (full or optimizer.name == "adafactor")
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, Final, Literal, NamedTuple
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -24,6 +25,8 @@ from sim.spec.layer import WIDTHS as WIDTHS
 from sim.spec.layer import Attention as Attention
 from sim.spec.layer import Layer as Layer
 from sim.spec.layer import Share as Share
+from sim.spec.lengths import Lengths as Lengths
+from sim.spec.lengths import Padding, with_lengths
 from sim.spec.parallel import Parallel
 from sim.spec.stack import Stack
 from sim.spec.transformer import Transformer
@@ -59,6 +62,11 @@ class Model(Spec):
     """Low-rank adapters that train in place of the decoder's weights."""
     frozen: tuple[str, ...] = ()
     """Layers of the decoder that do not train: names such as ``tokens`` or ``layers.3``, or ranges such as ``layers.0..15``."""
+    lengths: Lengths | None = None
+    """How long the decoder's sequences (packed: the documents in them) are, as shares of ``sequence``."""
+    padding: Padding = "padded"
+    """padded: filled up to ``sequence``, all of it is computed. unpadded: tokens only. packed: documents fill a sequence, attention stays
+    inside each. Tokens per second count places, filled or not."""
     layers: tuple[Layer, ...] = Field(min_length=1)
     source: Source
 
@@ -72,17 +80,17 @@ class Model(Spec):
             raise ValueError("layers and transformer say the same; write one of the two")
         stand_in = {"parameters": 1, "input": "0 B", "layers": (Layer(name="tokens", op="embedding"),)}
         try:
-            shape, sequence, lora, frozen = _Decoder.model_validate({name: said.get(name) for name in _Decoder.model_fields}).parts
+            decoder = _Decoder.model_validate({name: said[name] for name in _Decoder.model_fields if said.get(name) is not None})
         except ValidationError:  # the fields' own validation says what is wrong with them
             return stand_in | said
-        layers = trained_layers(shape, sequence, lora, frozen)
+        layers, sequence = decoder.layers, decoder.sequence or 0
         made = {"parameters": sum(sum(layer.gradients) + sum(layer.frozen) for layer in layers), "input": f"{sequence * TOKEN_INPUT:.0f} B"}
         return made | said | {"layers": layers}
 
     @model_validator(mode="after")
     def _described(self) -> Model:
-        if self.transformer is None and (self.lora or self.frozen or self.sequence):
-            raise ValueError("sequence, lora and frozen change the layers of a transformer; write transformer, or leave them out")
+        if self.transformer is None and (self.lora or self.frozen or self.sequence or self.lengths):
+            raise ValueError("sequence, lora, frozen and lengths change the layers of a transformer; write transformer, or leave them out")
         return self
 
     @model_validator(mode="after")
@@ -100,17 +108,24 @@ class _Decoder(Spec):
     """What a decoder's table follows from."""
 
     transformer: Transformer
-    sequence: Count | None
-    lora: Lora | None
-    frozen: tuple[str, ...] | None
+    sequence: Count | None = None
+    lora: Lora | None = None
+    frozen: tuple[str, ...] = ()
+    lengths: Lengths | None = None
+    padding: Padding = "padded"
 
     @property
-    def parts(self) -> tuple[Transformer, int, Lora | None, tuple[str, ...]]:
-        """The shape, the sequence, the adapters and the frozen layers; raise ValueError without a sequence."""
+    def layers(self) -> tuple[Layer, ...]:
+        """The table; raise ValueError without a sequence, or without the lengths that it takes."""
         if self.sequence is None:
             most = self.transformer.max_seq
             raise ValueError(f"a transformer needs sequence, the tokens of a sample; write it, such as sequence: {min(most or 2048, 4096)}")
-        return self.transformer, self.sequence, self.lora, self.frozen or ()
+        layers = trained_layers(self.transformer, self.sequence, self.lora, self.frozen)
+        if self.padding == "padded":
+            return layers
+        if self.lengths is None:
+            raise ValueError(f"padding {self.padding} needs lengths; write lengths: {{mean: ..., square: ..., source: ...}}")
+        return with_lengths(layers, self.padding, self.lengths.mean, self.lengths.square)
 
 
 def known_parameters(model: Model) -> int:
@@ -123,25 +138,6 @@ def batch_norms(model: Model) -> list[int]:
     if not model.buffers or not any(layer.op in ("conv", "pointwise_conv", "depthwise_conv") for layer in model.layers):
         return []
     return [index for index, layer in enumerate(model.layers) if layer.op == "norm" and layer.gradients]
-
-
-class Lengths(Spec):
-    """How long the sequences of a data set are, as shares of the longest, for which the model's layer table is written."""
-
-    mean: Fraction
-    """Mean length."""
-    square: Fraction
-    """Mean of the squared length, which attention's products go with."""
-    source: Source
-
-    @model_validator(mode="after")
-    def _possible(self) -> Lengths:
-        if not 0 < self.mean**2 <= self.square <= self.mean:
-            raise ValueError(
-                f"lengths between 0 and 1 with a mean of {self.mean:g} have a mean square of {self.mean**2:.3g} to {self.mean:g}, "
-                f"not {self.square:g}; write shares of the longest sequence"
-            )
-        return self
 
 
 class Dataset(Spec):
@@ -202,7 +198,7 @@ class Input(Spec):
     source: Source = Field(
         default={
             "*": "torch and DALI defaults",
-            "compute_cv": "estimate (steps and ranks spread by 1 to 3 % in traces of petuum/adaptdl and siasosp23/artifacts; the middle)",
+            "compute_cv": "estimate (steps and ranks spread by 1 to 3% in traces of petuum/adaptdl and siasosp23/artifacts; the middle)",
         }
     )
 
@@ -213,29 +209,65 @@ class Input(Spec):
 
 
 class Optimizer(Spec):
-    """The update rule; ``passes`` counts memory passes per parameter byte. ``none``: gradients only, as some benchmarks stop there."""
+    """The update rule; ``passes`` counts memory passes per parameter byte. ``none``: gradients only, as some benchmarks stop there.
 
-    name: Literal["none", "sgd", "momentum", "adam", "lamb"] = "momentum"
+    adam is AdamW too. adam8bit keeps both states in 8 bits and a scale for 256 elements (Dettmers et al., arXiv 2110.02861; bitsandbytes).
+    adafactor keeps sums of rows and columns (Shazeer and Stern, arXiv 1804.04235). muon orthogonalises the momentum of matrices inside
+    blocks (kellerjordan.github.io/posts/muon; distributed: Liu et al., arXiv 2502.16982); the rest is Adam's.
+    """
+
+    name: Literal["none", "sgd", "momentum", "adam", "lamb", "adam8bit", "adafactor", "muon"] = "momentum"
 
     @property
     def passes(self) -> float:
         """Memory passes per parameter byte: reads and writes of weight, gradient and state."""
-        return {"none": 0.0, "sgd": 3.0, "momentum": 5.0, "adam": 7.0, "lamb": 10.0}[self.name]
+        return _RULES[self.name].passes
 
     @property
     def separate_passes(self) -> float:
         """The same where each operation is a kernel of its own, with weight decay (``torch/optim`` sgd.py, adamw.py)."""
-        return {"none": 0.0, "sgd": 6.0, "momentum": 11.0, "adam": 22.0, "lamb": 28.0}[self.name]
+        return _RULES[self.name].separate_passes
 
     @property
     def separate_kernels(self) -> float:
         """Kernels of that rule on each parameter tensor."""
-        return {"none": 0.0, "sgd": 2.0, "momentum": 4.0, "adam": 9.0, "lamb": 14.0}[self.name]
+        return _RULES[self.name].separate_kernels
 
     @property
     def states(self) -> int:
-        """State tensors kept per parameter."""
-        return {"none": 0, "sgd": 0, "momentum": 1, "adam": 2, "lamb": 2}[self.name]
+        """State tensors of the parameter's shape."""
+        return _RULES[self.name].states
+
+    def state_width(self, width: float, matrix: bool = True) -> float:
+        """Return the bytes of states of one parameter where a full state's element takes *width*; *matrix*: of a product inside a block."""
+        if self.name == "adam8bit":
+            return 2.0 * (1.0 + 4.0 / 256)
+        if self.name == "adafactor":
+            return 2.0 * width / _ADAFACTOR_EDGE
+        return width * (self.states if matrix or self.name != "muon" else 2)
+
+
+class _Rule(NamedTuple):
+    """What one update costs: memory passes fused and in separate kernels, kernels a tensor, and full-size states."""
+
+    passes: float
+    separate_passes: float
+    separate_kernels: float
+    states: int
+
+
+_RULES: Final[Mapping[str, _Rule]] = {
+    "none": _Rule(0.0, 0.0, 0.0, 0),
+    "sgd": _Rule(3.0, 6.0, 2.0, 0),
+    "momentum": _Rule(5.0, 11.0, 4.0, 1),
+    "adam": _Rule(7.0, 22.0, 9.0, 2),
+    "lamb": _Rule(10.0, 28.0, 14.0, 2),
+    "adam8bit": _Rule(4.0, 4.0, 1.0, 2),  # weight and gradient in full, two states of a quarter each way, in one kernel
+    "adafactor": _Rule(6.0, 14.0, 14.0, 0),  # estimate (transformers/optimization.py: square, two means, outer product, scale, clip)
+    "muon": _Rule(8.0, 12.0, 34.0, 1),  # estimate (momentum 4, Newton-Schulz 5 x 5 kernels, update 5)
+}
+_ADAFACTOR_EDGE: Final = 4096
+"""Rows or columns of a matrix, over which sums are kept: estimate (hidden size of models of 7 B parameters)."""
 
 
 class Noise(Spec):

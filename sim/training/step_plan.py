@@ -24,6 +24,7 @@ from sim.spec.workload import Layer, Workload, batch_norms
 from sim.training.cuts import Cut, Program, programs
 from sim.training.exchange_plan import BucketPlan, gradient_bytes, gradient_volume
 from sim.training.layer_times import layer_times, same_gpu, same_layers
+from sim.training.muon import muon_work
 from sim.training.operations import Operation
 
 _OPTIMIZER_KERNELS = {"foreach": 0.05, "fused": 0.01}
@@ -214,7 +215,8 @@ def optimizer_work(workload: Workload, gpu: Gpu, ranks: int = 1) -> Kernels:
     kernels = max(1.0, tensors * _OPTIMIZER_KERNELS.get(stack.optimizer, optimizer.separate_kernels))
     passes = optimizer.passes if stack.optimizer == "fused" else optimizer.separate_passes
     busy = memory_time(updated * passes, gpu) + kernels * gpu.kernel_time
-    return Kernels(busy * stack.optimizer_factor, kernels * stack.optimizer_factor)
+    more = muon_work(workload, gpu)
+    return Kernels(busy * stack.optimizer_factor + more.time, kernels * stack.optimizer_factor + more.launches)
 
 
 def gradient_checks(workload: Workload) -> float:

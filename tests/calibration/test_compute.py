@@ -86,7 +86,7 @@ def test_known_gpus_models_and_stacks() -> None:
 
 
 def test_other_batches_from_one_measured_point() -> None:
-    """Aim: 6 % median. Reached 3.8 % of all; CIFAR-10, whose small batches the host bounds and whose large ones throttle a T4, 4 %."""
+    """Aim: 6% median. Reached 3.8% of all; CIFAR-10, whose small batches the host bounds and whose large ones throttle a T4, 4%."""
     found = one_point(all_rows())
     assert score(prediction.error for prediction in found).median == pytest.approx(0.038, abs=0.01)
     small = [prediction for prediction in found if prediction.row.record.workload == "cifar10-resnet18"]
@@ -125,7 +125,7 @@ def test_slopes_are_those_of_the_time() -> None:
 
 @pytest.mark.nightly
 def test_a_chip_that_was_never_fitted() -> None:
-    """Aims: 10 and 25 % for images in FP32; 18 and 45 % for the rest, whose stack is then often unknown too. Reached: 9, 25, 9, 26."""
+    """Aims: 10 and 25% for images in FP32; 18 and 45% for the rest, whose stack is then often unknown too. Reached: 9, 25, 9, 26."""
     found = leave_out(all_rows(), lambda row: row.chip)
     assert errors(found, IMAGES) == pytest.approx((0.093, 0.246), abs=0.02)
     assert errors(found, REST) == pytest.approx((0.092, 0.260), abs=0.02)
@@ -134,7 +134,7 @@ def test_a_chip_that_was_never_fitted() -> None:
 
 @pytest.mark.nightly
 def test_a_model_that_was_never_fitted() -> None:
-    """Aims as above. Reached: 9 and 24 %; 10 and 31 %, worst ResNet-50, without which few rows tell how tensor cores do convolutions."""
+    """Aims as above. Reached: 9 and 24%; 10 and 31%, worst ResNet-50, without which few rows tell how tensor cores do convolutions."""
     found = leave_out(all_rows(), lambda row: row.record.workload)
     assert errors(found, IMAGES) == pytest.approx((0.094, 0.238), abs=0.02)
     assert errors(found, REST) == pytest.approx((0.101, 0.309), abs=0.02)
@@ -143,14 +143,14 @@ def test_a_model_that_was_never_fitted() -> None:
 
 @pytest.mark.nightly
 def test_a_stack_that_was_never_fitted() -> None:
-    """Aim without a stack factor: 18 and 45 % for tensor cores and BERT. Reached: 12 and 30 %; images in FP32 14 and 29 %."""
+    """Aim without a stack factor: 18 and 45% for tensor cores and BERT. Reached: 12 and 30%; images in FP32 14 and 29%."""
     found = leave_out(all_rows(), lambda row: row.stack)
     assert errors(found, IMAGES) == pytest.approx((0.141, 0.293), abs=0.02)
     assert errors(found, REST) == pytest.approx((0.116, 0.300), abs=0.02)
 
 
 def test_whole_networks_from_kernels_and_other_networks(v100: list[Row]) -> None:
-    """Forward and backward of three networks on one V100 in FP32 (u39kun), none of them among the fitted: off by 18, 0 and 10 %."""
+    """Forward and backward of three networks on one V100 in FP32 (u39kun), none of them among the fitted: off by 18, 0 and 10%."""
     nets = {row.record.workload for row in v100}
     factors = fit([row for row in all_rows() if row.record.workload not in nets])
     assert all(abs(predict(row, factors) / row.measured - 1) < 0.2 for row in v100)

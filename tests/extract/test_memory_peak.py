@@ -1,6 +1,6 @@
 """Activations, new gradients and casts at their peak, against the storages that torch really makes and frees during a step on meta.
 
-Oracle: ``allocation.py``, which knows nothing of layers; under autocast, with the casts that torch.amp documents. Within 10 %, the whole
+Oracle: ``allocation.py``, which knows nothing of layers; under autocast, with the casts that torch.amp documents. Within 10%, the whole
 catalogue, in FP32 and under autocast, at a small and a larger batch; what is compared is what the batch, the new gradients and the casts
 need, as weights, old gradients and state are equal by construction. Left out: DLRM, as sparse gradients cannot be added on meta.
 """

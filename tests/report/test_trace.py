@@ -220,7 +220,7 @@ def test_compressed_and_per_rank_files_hold_the_same(tmp_path: Path) -> None:
 def test_what_cannot_be_traced_is_said(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"trace\.txt: write FILE\.json"):
         write_trace(traced("exchange"), tmp_path / "trace.txt")
-    with pytest.raises(SpecError, match="0 steps: 1 or more"):
+    with pytest.raises(SpecError, match="0 steps: write 1 or more"):
         write_trace(traced("exchange"), tmp_path / "trace.json", 0)
     assert list(tmp_path.iterdir()) == []
 

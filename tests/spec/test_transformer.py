@@ -12,7 +12,9 @@ import pytest
 from sim.spec.adapters import Lora, trained_layers
 from sim.spec.decoder import attended, decoder_layers, model_flop, parameter_count
 from sim.spec.layer import Layer
+from sim.spec.lengths import with_lengths
 from sim.spec.transformer import Transformer
+from sim.spec.workload import Model
 
 DECODERS = Path(__file__).with_name("decoders.csv")
 GPT = {"layers": 3, "hidden": 512, "heads": 8, "vocab": 1000, "activation": "gelu", "norm": "layernorm", "positions": "learned"}
@@ -139,6 +141,23 @@ def test_adapters_train_alone() -> None:
     assert all(not layer.backward and not layer.saved for layer in frozen if layer.name.startswith(("tokens", "layers.0", "layers.1.")))
     after = [[layer for layer in table if layer.name.startswith("layers.2.")] for table in (frozen, dense)]
     assert after[0] == after[1]
+
+
+def test_sequences_of_unequal_length() -> None:
+    """Two documents of 1/4 and 3/4 in each sequence: attention works on 1/16 + 9/16 of the square; unpadded, on their mean."""
+    dense = decoder_layers(shape(**LLAMA), 512)
+    mean, square = (1 / 4 + 3 / 4) / 2, (1 / 16 + 9 / 16) / 2
+    packed, loose = with_lengths(dense, "packed", mean, square), with_lengths(dense, "unpadded", mean, square)
+    core = attended(512) * 2 * 512 * 2
+    assert [total(layers, "forward", "layers.0.attention.core") for layers in (packed, loose)] == [core * 10 / 16, core * 10 / 32]
+    rest = total(dense, "forward", ".qkv", ".output", ".gate_up", ".down", "head")
+    assert [total(layers, "forward", ".qkv", ".output", ".gate_up", ".down", "head") for layers in (packed, loose)] == [rest, rest / 2]
+    assert total(packed, "saved") == total(dense, "saved") == 2 * total(loose, "saved")
+    described = {"name": "x", "transformer": LLAMA, "sequence": 512, "padding": "packed", "source": "a test"}
+    lengths = {"mean": mean, "square": square, "source": "a test"}
+    assert Model.model_validate({**described, "lengths": lengths}).layers == packed
+    with pytest.raises(ValueError, match="padding packed needs lengths"):
+        Model.model_validate(described)
 
 
 def test_shapes_that_contradict_themselves() -> None:

@@ -1,4 +1,4 @@
-"""Does every number that a user can write move something? Oracle: the same run with that number 30 % more, 30 % less, or halved.
+"""Does every number that a user can write move something? Oracle: the same run with that number 30% more, 30% less, or halved.
 
 A number that moves nothing is a promise that the program does not keep: wire it, delete it, or give the reason here.
 """

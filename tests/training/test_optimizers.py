@@ -1,0 +1,46 @@
+"""Optimizers of decoders: bytes of their states by their papers, and Muon's products by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from sim.analysis.memory import gpu_memory
+from sim.spec.library import load_hardware, load_workload
+from sim.spec.workload import Optimizer
+from sim.training.muon import matrices, muon_work, newton_schulz_flop
+from sim.training.step_plan import optimizer_work
+
+GPU = load_hardware("hgx-h100").spec.groups[0].node.gpu
+
+
+def test_states_of_a_decoder() -> None:
+    """In bfloat16: Adam two copies; 8 bits two bytes and two scales of 4 B for 256; Muon one copy, but two of embedding and vectors."""
+    wrong = []
+    for name, expected in {
+        "adam": lambda blocks, rest: 4.0 * (blocks + rest),
+        "adam8bit": lambda blocks, rest: 2.0 * (1 + 4 / 256) * (blocks + rest),
+        "muon": lambda blocks, rest: 2.0 * blocks + 4.0 * rest,
+        "sgd": lambda blocks, rest: 0.0,
+    }.items():
+        workload = load_workload("llama-3.2-1b", [f"training.optimizer.name={name}"]).spec
+        blocks = sum(count * inner * outer for (inner, outer), count in matrices(workload.model).items())
+        due = expected(blocks, workload.model.parameters - blocks)
+        if gpu_memory(workload, GPU).optimizer_state != pytest.approx(due, rel=1e-9, abs=1):
+            wrong.append((name, gpu_memory(workload, GPU).optimizer_state, due))
+    assert not wrong
+    assert 0 < Optimizer(name="adafactor").state_width(4.0) < 0.01
+
+
+def test_muon_multiplies_matrices() -> None:
+    """Ten matrices of m x m take ``10 x 5 x 6 m^3`` FLOP; half of them, half the time; a GPU is at its peak at best."""
+    assert newton_schulz_flop(64, 64) == 5 * 6 * 64**3
+    assert newton_schulz_flop(64, 256) == newton_schulz_flop(256, 64) == 5 * (4 * 64**2 * 256 + 2 * 64**3)
+    muon = load_workload("llama-3.2-1b", ["training.optimizer.name=muon"]).spec
+    adam = load_workload("llama-3.2-1b").spec
+    flop = sum(count * newton_schulz_flop(*shape) for shape, count in matrices(muon.model).items())
+    assert sum(matrices(muon.model).values()) == 16 * 4
+    found = muon_work(muon, GPU)
+    assert flop / GPU.peak["bf16"] < found.time < 5 * flop / GPU.peak["bf16"]
+    assert muon_work(muon, GPU, 0.5).time == pytest.approx(found.time / 2)
+    assert muon_work(adam, GPU).time == 0
+    assert optimizer_work(muon, GPU).time > found.time
