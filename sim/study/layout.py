@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from sim.analysis.cost import Market
 from sim.analysis.layout_memory import StageMemory
+from sim.analysis.whole_job import Plan
 from sim.check import check_run
 from sim.cluster.build import place
 from sim.mesh import LayoutRun, mesh_options, run_layout
@@ -30,6 +31,8 @@ class LayoutAnswer:
     inputs: Mapping[str, str]
     warnings: Sequence[str] = ()
     market: Market = "on_demand"
+    plan: Plan | None = None
+    """The whole job, where one is asked for."""
 
 
 def has_layout(scenario: Scenario) -> bool:
@@ -57,7 +60,7 @@ def layout_answer(scenario: Scenario) -> LayoutAnswer:
     run = run_layout(machine.spec, workload, each.pop())
     if run.memory_verdict == "does_not_fit":
         raise Infeasible([shortage(run)], run.nodes, run.gpus, "does not fit into GPU memory")
-    return LayoutAnswer(run, _inputs(machine.sha256, loaded), tuple(_warnings(run)), scenario.market)
+    return LayoutAnswer(run, _inputs(machine.sha256, loaded), tuple(_warnings(run)), scenario.market, scenario.plan)
 
 
 def _inputs(hardware: str, loaded: Loaded[Workload]) -> dict[str, str]:
