@@ -56,7 +56,6 @@ def layout_document(answer: LayoutAnswer) -> dict[str, Any]:
     stalls = {cause.value: run.stalls[cause] for cause in LAYOUT_STALLS}
     fullest = max(run.memory, key=lambda stage: stage.total)
     cost = None if price is None else price * epoch
-    own = run.hardware.groups[0].price
     document = {
         "schema": SCHEMA,
         "hardware": run.hardware.name,
@@ -80,13 +79,7 @@ def layout_document(answer: LayoutAnswer) -> dict[str, Any]:
         "epoch_time_s": epoch,
         "cost_per_epoch_usd": cost,
         "cost_per_token_usd": None if price is None or not tokens else price * run.step_time / tokens,
-        "price": {
-            "market": answer.market,
-            "usd_per_h": None if price is None else 3600 * price,
-            "date": None if own is None else dated(own, answer.market),
-            "region": (own.region or None) if own else None,
-            "source": None if own is None else source_of(own, answer.market),
-        },
+        "price": _rate(answer, price),
         "stalls_s": stalls,
         "exposed_by_group_s": dict(run.exposed),
         "first_epoch": {"step_time_s": run.step_time, "epoch_time_s": epoch, "stalls_s": stalls, "cost_usd": cost},
@@ -119,6 +112,18 @@ def _whole_job(answer: LayoutAnswer, epoch: float, compute: float, price: float 
     plan = in_epochs(answer.plan, run.global_batch, workload)
     pace = Pace(epoch, epoch, compute / run.step_time, checkpoint_time(workload, run.hardware) / run.nodes)
     return whole_job_document(plan, Course(epochs_in(plan, pace), whole_job(plan, pace)), None if price is None else 3600 * price)
+
+
+def _rate(answer: LayoutAnswer, price: float | None) -> dict[str, Any]:
+    """Return at what rate the nodes are paid, and of which day and region the prices are."""
+    own = answer.run.hardware.groups[0].price
+    return {
+        "market": answer.market,
+        "usd_per_h": None if price is None else 3600 * price,
+        "date": None if own is None else dated(own, answer.market),
+        "region": (own.region or None) if own else None,
+        "source": None if own is None else source_of(own, answer.market),
+    }
 
 
 def _layout_values(run: LayoutRun) -> dict[str, Any]:
