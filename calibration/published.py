@@ -1,4 +1,4 @@
-"""What do the committed measurements say about the simulator? Writes the table of docs/trust/validation.md and the errors that every run quotes.
+"""What do the committed measurements say about the simulator? Writes the table in docs/trust and the errors that every run quotes.
 
 ``make validated`` runs it. Errors that runs quote are those of predictions from descriptions alone, for nothing else is what a run
 does; that table shows also what a calibration gains.
@@ -19,7 +19,7 @@ from calibration.questions import Folders
 from calibration.scores import Scored
 from calibration.validation import Validation, validate
 from calibration.validation_report import validation_table
-from sim.report.expected_error import SUMMARY, groups_of
+from sim.report.expected_error import SUMMARY, family_of, groups_of
 from sim.report.files import write_file
 
 ROOT: Final = Path(__file__).resolve().parents[1]
@@ -49,6 +49,8 @@ def _figures(rows: Sequence[Scored]) -> dict[str, Any]:
         **{name: round(float(value), 3) for name, value in rounded.items()},
         "most_nodes": max(row.asked.nodes for row in rows),
         "most_gpus": max(row.asked.job.ranks for row in rows),
+        "most_parameters": max(row.asked.job.workload.model.parameters for row in rows),
+        "families": sorted({family_of(row.asked.job.workload.model) for row in rows}),
         "sources": sorted({row.asked.record.source for row in rows}),
     }
 

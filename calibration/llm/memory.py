@@ -1,7 +1,7 @@
 """How much memory does the fullest rank of a run need? Weights, gradients, states and kept activations (arXiv 2205.05198), in bytes.
 
-Kept for backward, per token and layer, of 16-bit elements: both norms' inputs and outputs, queries, keys, values, attention's output and
-both sides of the activation. Sequence parallelism splits the first four; software that runs operator by operator keeps the gate's activation as
+Kept for backward, per token and layer, of 16-bit elements: both norms' inputs and outputs, queries, keys, values, attention's output, both
+sides of the activation. Sequence parallelism splits the first four; software that runs operator by operator keeps the gate's activation as
 well, and nanotron the gathered inputs of products. FP8 products keep 8-bit inputs; products of frozen weights keep none. The last stage
 keeps logits. Limits: one stage's fullest moment; fragmentation only where a table reads nvidia-smi.
 """
