@@ -8,12 +8,10 @@ keeps logits. Limits: one stage's fullest moment; fragmentation only where a tab
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from calibration.llm.case import Case
-
-if TYPE_CHECKING:
-    from calibration.llm.closed_form import Weights
+from calibration.llm.weights import Weights
 
 WORKSPACE: Final = 0.8 * 2.0**30
 """Bytes beside tensors: estimate (cuBLAS workspaces and buffers of collectives inside the allocator)."""
