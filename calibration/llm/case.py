@@ -151,18 +151,7 @@ def _case(row: Row) -> Case:
         raise NoCase("neither gpus nor nodes is a number; write gpus")
     if practice["place"].startswith("assumed"):
         assumed.append("what the table lacks: " + practice["place"])
-    if gpus > 1 and not any(row.text_or_number(name) for name in ("dp", "tp", "pp", "cp")):
-        raise NoCase("dp, tp, pp and cp are blank: the layout is not known")
-    tensor, pipeline, context = axis(row, "tp"), axis(row, "pp"), axis(row, "cp")
-    model_ranks = tensor * pipeline * context
-    if gpus % model_ranks:
-        raise NoCase(f"tp {tensor} x pp {pipeline} x cp {context} does not divide {gpus} GPUs")
-    data = gpus // model_ranks
-    layers = shape.layers
-    if pipeline > layers:
-        raise NoCase(f"pp {pipeline} is more than {layers} layers")
-    if tensor > 1 and shape.heads % tensor:
-        raise NoCase(f"tp {tensor} does not divide {shape.heads} heads")
+    tensor, pipeline, context, data = _axes(row, shape, gpus)
     micro, micro_batches = _batches(row, data, assumed)
     recompute, recomputed = _recompute(row, practice)
     products, scaling = _precision(row, chip, assumed)
@@ -207,6 +196,22 @@ def _case(row: Row) -> Case:
         memory_reading=str(practice.get("memory", "allocated")),
         assumed=tuple(assumed),
     )
+
+
+def _axes(row: Row, shape: Transformer, gpus: int) -> tuple[int, int, int, int]:
+    """Return the ranks that split tensors, stages, sequences and data. Raise NoCase where they do not multiply out."""
+    if gpus > 1 and not any(row.text_or_number(name) for name in ("dp", "tp", "pp", "cp")):
+        raise NoCase("dp, tp, pp and cp are blank: the layout is not known")
+    tensor, pipeline, context = axis(row, "tp"), axis(row, "pp"), axis(row, "cp")
+    model_ranks = tensor * pipeline * context
+    if gpus % model_ranks:
+        raise NoCase(f"tp {tensor} x pp {pipeline} x cp {context} does not divide {gpus} GPUs")
+    data = gpus // model_ranks
+    if pipeline > shape.layers:
+        raise NoCase(f"pp {pipeline} is more than {shape.layers} layers")
+    if tensor > 1 and shape.heads % tensor:
+        raise NoCase(f"tp {tensor} does not divide {shape.heads} heads")
+    return tensor, pipeline, context, data
 
 
 def _needed(row: Row, name: str) -> int:
