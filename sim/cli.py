@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sim import __version__
 from sim.deciding import deciding
 from sim.describing import describing
+from sim.lasting import lasting
 from sim.options import (
     Checkpoints,
     Context,
@@ -38,6 +39,7 @@ from sim.options import (
     Stack,
     Tensor,
     TokenBudget,
+    WithFailures,
     Wl,
     layout_of,
     trace_due,
@@ -46,6 +48,9 @@ from sim.pricing import pricing
 from sim.spec.yaml import SpecError
 from sim.studying import studying
 from sim.terminal import exit_code, json_text, print_json, show_table, talk, write_result
+
+if TYPE_CHECKING:
+    from sim.study.scenario import Scenario
 
 app = typer.Typer(
     name="stallsim",
@@ -80,10 +85,10 @@ def _common(
 def run(
     hardware: Hw,
     workload: Wl,
-    nodes: Annotated[str | None, typer.Option(metavar="N|A..B", help="nodes of the only group; a range gives a scaling table")] = None,
-    gpus: Annotated[str | None, typer.Option(metavar="N|A..B", help="GPUs in all; a range gives a scaling table")] = None,
+    nodes: Annotated[str | None, typer.Option(metavar="N|A..B", help="number of nodes (machines); a range gives a scaling table")] = None,
+    gpus: Annotated[str | None, typer.Option(metavar="N|A..B", help="total number of GPUs; a range gives a scaling table")] = None,
     placement: Annotated[str | None, typer.Option(metavar="1+2", help="GPUs on each node in turn")] = None,
-    batch: Annotated[str | None, typer.Option(metavar="N|max", help="samples per GPU; max: as many as fit into its memory")] = None,
+    batch: Annotated[str | None, typer.Option(metavar="N|max", help="samples per GPU; max: the largest batch that fits")] = None,
     global_batch: GlobalBatch = None,
     sequence: SampleTokens = None,
     precision: Precision = None,
@@ -104,9 +109,10 @@ def run(
     tokens: TokenBudget = None,
     evaluation: Evaluation = 0.0,
     checkpoints: Checkpoints = True,
-    seed: Annotated[int, typer.Option(help="of what is drawn where the workload says training.noise.draw: true")] = 0,
+    with_failures: WithFailures = False,
+    seed: Annotated[int, typer.Option(help="random seed, used only with training.noise.draw: true")] = 0,
     exact: Annotated[bool, typer.Option("--exact", help="simulate every step instead of skipping whole periods")] = False,
-    fast: Annotated[bool, typer.Option("--fast", help="do not try what would help, nor which estimates decide the answer")] = False,
+    fast: Annotated[bool, typer.Option("--fast", help="skip the what-if and sensitivity analysis")] = False,
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="show every resource that was waited for")] = False,
     as_json: Json = False,
     as_csv: Csv = False,
@@ -140,16 +146,29 @@ def run(
     from sim.study.layout import has_layout
 
     if has_layout(scenario):
+        if with_failures:
+            raise SpecError("--with-failures: of a layout, python -m sim goodput tells it with the same options")
         from sim.laying_out import show_layouts
 
         return show_layouts(scenario, many_nodes, many_gpus, (as_json, as_csv, verbose), output, html, trace)
+    if with_failures:
+        _require_weeks(scenario, len(many_nodes) > 1 or len(many_gpus) > 1)
     scenarios = scaling(scenario, many_nodes, many_gpus)
     if trace is not None:
         _write_trace(scenarios, trace)
-    _show_runs(scenarios, (as_json, as_csv, verbose), output, html, thorough=not fast)
+    _show_runs(scenarios, (as_json, as_csv, verbose), output, html, not fast, with_failures)
 
 
-def _show_runs(scenarios: Sequence[Any], shown: tuple[bool, bool, bool], output: Path | None, html: Path | None, thorough: bool) -> None:
+def _require_weeks(scenario: Scenario, several: bool) -> None:
+    if several:
+        raise SpecError("--with-failures: write one number of nodes or GPUs")
+    if scenario.plan is None:
+        raise SpecError("--with-failures: say how long the job is with --epochs, --hours or --tokens")
+
+
+def _show_runs(
+    scenarios: Sequence[Any], shown: tuple[bool, bool, bool], output: Path | None, html: Path | None, thorough: bool, with_failures: bool
+) -> None:
     as_json, as_csv, verbose = shown
     from sim.report.document import infeasible_document, run_document
     from sim.report.files import write_file
@@ -169,6 +188,11 @@ def _show_runs(scenarios: Sequence[Any], shown: tuple[bool, bool, bool], output:
     runs = [point.run for point in found if point.run is not None]
     if len(scenarios) == 1:
         whole, text = documents[0], "\n\n".join(run_text(runs[0], row, number, verbose) for number, row in enumerate(rows))
+        if with_failures:
+            from sim.report.goodput import beside_run, goodput_text
+
+            whole["with_failures"] = beside_run(whole, runs[0].hardware, runs[0].jobs[0].job.workload, scenarios[0].plan)
+            text += "\n\n" + goodput_text(whole["with_failures"])
     else:
         whole, text = {"schema": 1, "runs": documents}, scaling_text(rows)
     if html is not None or output is not None:
@@ -222,7 +246,7 @@ def collective(
     sizes: Annotated[
         str, typer.Option("--bytes", metavar="SIZE|A..B[:n]", help="one size, or a range (doubling without n)")
     ] = "1MiB..1GiB",
-    nodes: Annotated[int | None, typer.Option(min=1, help="nodes of the only group")] = None,
+    nodes: Annotated[int | None, typer.Option(min=1, help="number of nodes (machines)")] = None,
     gpus: Annotated[int | None, typer.Option(min=1, help="GPUs in all")] = None,
     placement: Annotated[str | None, typer.Option(metavar="1+2", help="GPUs on each node in turn")] = None,
     compute_time: Annotated[str | None, typer.Option(metavar="TIME", help="of a step; hides a parameter_server: 100 ms")] = None,
@@ -298,11 +322,16 @@ def check(
                 typer.echo(f"{verdict.file}: {estimate}")
     problems = sum(len(verdict.problems) for verdict in verdicts)
     estimates = sum(len(verdict.estimates) for verdict in verdicts)
-    typer.echo(
-        f"{sum(bool(verdict.file) for verdict in verdicts)} files, {problems} problems, {estimates} values are estimates (-v lists them)"
-    )
+    told = [f"{_counted(sum(bool(verdict.file) for verdict in verdicts), 'file')} {'checked' if problems else 'OK'}"]
+    told += [_counted(problems, "problem")] if problems else []
+    told += [f"{_counted(estimates, 'estimated value')}{'' if verbose else ' (-v lists them)'}"] if estimates else []
+    typer.echo(", ".join(told))
     if problems:
         raise typer.Exit(2)
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"
 
 
 @app.command("list", epilog="Example:  python -m sim list hardware --where provider=aws --where gpus=8")
@@ -377,6 +406,7 @@ def show(
 app.add_typer(describing)
 app.add_typer(deciding)
 app.add_typer(pricing)
+app.add_typer(lasting)
 app.add_typer(studying)
 
 

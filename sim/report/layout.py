@@ -8,17 +8,21 @@ from typing import Any
 
 from sim import __version__
 from sim.analysis.cost import Market, job_price
+from sim.analysis.whole_job import Pace, epochs_in, whole_job
 from sim.events import LAYOUT_STALLS, Cause
 from sim.mesh import LayoutRun
 from sim.parallel.split import Unit
+from sim.report.energy import with_energy
 from sim.report.inputs import values_of
 from sim.report.layout_error import expected_layout_error
 from sim.report.prices import dated, source_of
 from sim.report.style import MEANINGS
 from sim.report.table import BAR, bar, error_lines
 from sim.report.verdict import kernels_assumed
+from sim.report.whole_job import whole_job_document, whole_job_text
 from sim.simulate import steps_per_epoch
 from sim.study.layout import LayoutAnswer
+from sim.study.whole_job import Course, checkpoint_time, in_epochs
 from sim.training.layouts.times import recomputed
 from sim.units import show
 
@@ -53,7 +57,7 @@ def layout_document(answer: LayoutAnswer) -> dict[str, Any]:
     fullest = max(run.memory, key=lambda stage: stage.total)
     cost = None if price is None else price * epoch
     own = run.hardware.groups[0].price
-    return {
+    document = {
         "schema": SCHEMA,
         "hardware": run.hardware.name,
         "workload": workload.name,
@@ -94,7 +98,7 @@ def layout_document(answer: LayoutAnswer) -> dict[str, Any]:
         "memory_verdict": run.memory_verdict,
         "verdict": verdict(run),
         "expected_error": expected_layout_error(run),
-        "whole_job": None,
+        "whole_job": _whole_job(answer, epoch, stalls["compute"], price),
         "collective": None,
         "step_time_half_width_s": None,
         "assumptions": _assumptions(run),
@@ -104,6 +108,17 @@ def layout_document(answer: LayoutAnswer) -> dict[str, Any]:
         "inputs_sha256": dict(answer.inputs),
         "inputs": values_of(run.hardware, workload),
     }
+    return with_energy(document, run.hardware, workload)
+
+
+def _whole_job(answer: LayoutAnswer, epoch: float, compute: float, price: float | None) -> dict[str, Any] | None:
+    """Return the figures of the whole job, where one is asked for: all epochs alike, and each node writes its part of a checkpoint."""
+    if answer.plan is None:
+        return None
+    run, workload = answer.run, answer.run.workload
+    plan = in_epochs(answer.plan, run.global_batch, workload)
+    pace = Pace(epoch, epoch, compute / run.step_time, checkpoint_time(workload, run.hardware) / run.nodes)
+    return whole_job_document(plan, Course(epochs_in(plan, pace), whole_job(plan, pace)), None if price is None else 3600 * price)
 
 
 def _layout_values(run: LayoutRun) -> dict[str, Any]:
@@ -224,7 +239,9 @@ def layout_text(run: LayoutRun, document: Mapping[str, Any], verbose: bool = Fal
         lines.append(f"  Exposed: {shown}")
     lines += ["", *_memory_lines(document, gpu.memory)]
     if document["cost_per_token_usd"] is not None:
-        lines.append(f"  cost: {1e6 * document['cost_per_token_usd']:.3g} USD per million tokens")
+        lines.append(f"  cost: ${1e6 * document['cost_per_token_usd']:.3g} per million tokens")
+    if document["whole_job"] is not None:
+        lines.append(f"  {whole_job_text(document['whole_job'])}")
     lines += error_lines(document)
     if verbose:
         lines += ["", "  waited for, in a step:"]

@@ -49,8 +49,8 @@ def plan_due(epochs: float | None, hours: float | None, evaluation: float = 0.0,
     for option, value in (("--epochs", epochs), ("--hours", hours)):
         if value is not None and not 0 < value < inf:
             raise SpecError(f"{option} {value:g}: write more than 0")
-    if not 0 <= evaluation < inf:
-        raise SpecError(f"--evaluation {evaluation:g}: write a share of the training samples, such as 0.04")
+    if not 0 <= evaluation <= 1:
+        raise SpecError(f"--evaluation {evaluation:g}: write a share of the training samples, 0 to 1, such as 0.04")
     if hours is not None:
         return Plan(None, evaluation, checkpoints, time=3600.0 * hours)
     return Plan(1.0 if epochs is None else epochs, evaluation, checkpoints)
@@ -64,14 +64,13 @@ def token_count(text: str) -> float:
     return float(match[1]) * 1000.0 ** " KMBT".index((match[2] or " ").upper())
 
 
-def _in_epochs(plan: Plan, document: Mapping[str, Any], workload: Workload) -> Plan:
-    """Return *plan* with its tokens as epochs of the data set. Raise SpecError where they do not make a step."""
+def in_epochs(plan: Plan, samples: int, workload: Workload) -> Plan:
+    """Return *plan* with its tokens as epochs of the data set. Raise SpecError where they do not make a step of *samples*."""
     if plan.tokens is None:
         return plan
-    sequence, training = workload.model.sequence, workload.training
+    sequence = workload.model.sequence
     if sequence is None:
         raise SpecError(f"--tokens: {workload.model.name} has no sequence of tokens; write --epochs, or take a model with transformer")
-    samples = document["gpus"] * training.batch * training.gradient_accumulation_steps
     if plan.tokens < samples * sequence:
         raise SpecError(
             f"--tokens {plan.tokens:g}: one step takes {samples * sequence:,} ({samples} samples of {sequence:,}); write that many or more"
@@ -81,7 +80,8 @@ def _in_epochs(plan: Plan, document: Mapping[str, Any], workload: Workload) -> P
 
 def course(plan: Plan, document: Mapping[str, Any], machine: Hardware, workload: Workload) -> Course:
     """Return the job of *plan* on *machine*, given the *document* of its run of *workload*."""
-    pace, plan = _pace(document, machine, workload), _in_epochs(plan, document, workload)
+    samples = document["gpus"] * workload.training.batch * workload.training.gradient_accumulation_steps
+    pace, plan = _pace(document, machine, workload), in_epochs(plan, samples, workload)
     return Course(epochs_in(plan, pace), whole_job(plan, pace))
 
 

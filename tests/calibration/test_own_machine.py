@@ -39,7 +39,7 @@ def test_the_description_is_what_fit_makes_of_the_record_and_readme_tells_its_er
     assert len(rows) == 6 and not any(row.disturbed for row in rows)
     kernels, layers, _ = (100 * error for error in median_errors(rows))
     [line] = [line for line in README.read_text().splitlines() if "epyc-2-cores" in line and line.startswith("|")]
-    assert f"median {kernels:.0f} %" in line and f"{layers:.0f} %" in line
+    assert f"median {kernels:.0f}%" in line and f"{layers:.0f}%" in line
 
 
 def test_the_network_between_two_hosts_is_found() -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from calibration.cli import committed_records
-from calibration.published import BLOCK, ROOT, validated_block, summary
+from calibration.published import BLOCK, ROOT, summary, validated_block
 from calibration.questions import Folders, question
 from calibration.scores import Scored
 from calibration.validation import Cluster, Validation, validate
@@ -42,7 +42,7 @@ def test_a_run_quotes_the_nearest_group_and_says_when_it_extrapolates() -> None:
     assert not said["extrapolates"] and "V100-SXM2-16GB, infiniband between nodes, torch-1.6-ddp" in said["basis"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_published_figures_are_those_of_validation() -> None:
     found = validate(committed_records(), Folders())
     shown = BLOCK.search((ROOT / "docs" / "trust" / "validation.md").read_text(encoding="utf-8"))
