@@ -25,7 +25,8 @@ from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.training.job import tuning_of
 from sim.training.layouts.prices import Prices
-from sim.training.layouts.run import GROUPS, Played, Scene, play, spread_of
+from sim.training.layouts.run import play
+from sim.training.layouts.scene import GROUPS, Played, Scene, spread_of
 from sim.training.layouts.times import WIDTH, UnitTimes, optimizer_time
 
 _VERDICTS: tuple[Verdict, ...] = ("fits", "thrashes", "does_not_fit")

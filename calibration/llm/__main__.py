@@ -11,12 +11,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from calibration.llm.case import RECORDS, Case, describe
+from calibration.llm.case import Case, describe
 from calibration.llm.closed_form import defaults, predict
 from calibration.llm.constants import FILE, QUANTILES, kind_of
 from calibration.llm.fit import fit, thinned
 from calibration.llm.rules import efficiencies
 from calibration.llm.score import quantile, scorable
+from calibration.llm.shapes import RECORDS
 from calibration.llm.table import read_table
 from sim.report.layout_error import family_of, group_names
 from sim.spec.yaml import SpecError

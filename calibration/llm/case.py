@@ -10,15 +10,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, Final, Literal
 
 from pydantic import ValidationError
 
+from calibration.llm.shapes import RECORDS, NoCase, axis, count, records_yaml, shape_of
 from calibration.llm.table import Row
 from sim.spec.transformer import Transformer
 
-RECORDS: Final = Path(__file__).parent.parent / "records" / "llm"
 Recompute = Literal["none", "full", "attention", "operators"]
 Products = Literal["16bit", "fp8", "fp4"]
 
@@ -122,7 +121,7 @@ def describe(row: Row) -> Case | str:
     """Return the run of *row*, or in one sentence why it cannot be described."""
     try:
         return _marked(_case(row))
-    except _Undescribed as error:
+    except NoCase as error:
         return str(error)
     except ValidationError as error:
         return "; ".join(issue["msg"].removeprefix("Value error, ") for issue in error.errors())
@@ -142,32 +141,17 @@ def _marked(case: Case) -> Case:
     return replace(case, assumed=(*case.assumed, NOT_STATED))
 
 
-class _Undescribed(Exception):
-    """Why a row is no case."""
-
-
 def _case(row: Row) -> Case:
     assumed: list[str] = []
     practice = practice_of(row)
     chip = _chip(row)
-    family, shape = _shape(row, assumed)
-    gpus = _count(row, "gpus") or int(_count(row, "nodes") * min(chip.domain, 8))
+    family, shape = shape_of(row, assumed)
+    gpus = count(row, "gpus") or int(count(row, "nodes") * min(chip.domain, 8))
     if not gpus:
-        raise _Undescribed("neither gpus nor nodes is a number; write gpus")
+        raise NoCase("neither gpus nor nodes is a number; write gpus")
     if practice["place"].startswith("assumed"):
         assumed.append("what the table lacks: " + practice["place"])
-    if gpus > 1 and not any(row.text_or_number(name) for name in ("dp", "tp", "pp", "cp")):
-        raise _Undescribed("dp, tp, pp and cp are blank: the layout is not known")
-    tensor, pipeline, context = _axis(row, "tp"), _axis(row, "pp"), _axis(row, "cp")
-    model_ranks = tensor * pipeline * context
-    if gpus % model_ranks:
-        raise _Undescribed(f"tp {tensor} x pp {pipeline} x cp {context} does not divide {gpus} GPUs")
-    data = gpus // model_ranks
-    layers = shape.layers
-    if pipeline > layers:
-        raise _Undescribed(f"pp {pipeline} is more than {layers} layers")
-    if tensor > 1 and shape.heads % tensor:
-        raise _Undescribed(f"tp {tensor} does not divide {shape.heads} heads")
+    tensor, pipeline, context, data = _axes(row, shape, gpus)
     micro, micro_batches = _batches(row, data, assumed)
     recompute, recomputed = _recompute(row, practice)
     products, scaling = _precision(row, chip, assumed)
@@ -190,7 +174,7 @@ def _case(row: Row) -> Case:
         pipeline=pipeline,
         virtual=virtual,
         context=context,
-        expert=min(_axis(row, "ep"), shape.experts) if shape.experts else 1,
+        expert=min(axis(row, "ep"), shape.experts) if shape.experts else 1,
         zero=_zero(row),
         seq=_needed(row, "seq_len"),
         micro_batch=micro,
@@ -214,22 +198,28 @@ def _case(row: Row) -> Case:
     )
 
 
-def _count(row: Row, name: str) -> int:
-    return int(row.number.get(name, 0))
-
-
-def _axis(row: Row, name: str) -> int:
-    if name in row.unread:
-        raise _Undescribed(f"{name} is {row.unread[name]!r}, no number")
-    return max(1, _count(row, name))
+def _axes(row: Row, shape: Transformer, gpus: int) -> tuple[int, int, int, int]:
+    """Return the ranks that split tensors, stages, sequences and data. Raise NoCase where they do not multiply out."""
+    if gpus > 1 and not any(row.text_or_number(name) for name in ("dp", "tp", "pp", "cp")):
+        raise NoCase("dp, tp, pp and cp are blank: the layout is not known")
+    tensor, pipeline, context = axis(row, "tp"), axis(row, "pp"), axis(row, "cp")
+    model_ranks = tensor * pipeline * context
+    if gpus % model_ranks:
+        raise NoCase(f"tp {tensor} x pp {pipeline} x cp {context} does not divide {gpus} GPUs")
+    data = gpus // model_ranks
+    if pipeline > shape.layers:
+        raise NoCase(f"pp {pipeline} is more than {shape.layers} layers")
+    if tensor > 1 and shape.heads % tensor:
+        raise NoCase(f"tp {tensor} does not divide {shape.heads} heads")
+    return tensor, pipeline, context, data
 
 
 def _needed(row: Row, name: str) -> int:
-    value = _count(row, name)
+    value = count(row, name)
     if value:
         return value
     what = f"is {row.unread[name]!r}, no number" if name in row.unread else "is blank"
-    raise _Undescribed(f"{name} {what}")
+    raise NoCase(f"{name} {what}")
 
 
 def _sequence_parallel(row: Row, practice: Mapping[str, Any]) -> bool:
@@ -238,31 +228,31 @@ def _sequence_parallel(row: Row, practice: Mapping[str, Any]) -> bool:
 
 
 def _zero(row: Row) -> int:
-    stage = min(3, _count(row, "zero_stage"))
+    stage = min(3, count(row, "zero_stage"))
     sharded = re.search(r"FSDP=(\d+)", row.text["notes"])
     return 3 if sharded and int(sharded.group(1)) > 1 else stage
 
 
 def _batches(row: Row, data: int, assumed: list[str]) -> tuple[int, int]:
-    batch, micro = row.number.get("global_batch", 0.0), _count(row, "micro_batch")
+    batch, micro = row.number.get("global_batch", 0.0), count(row, "micro_batch")
     if not batch:
         accumulated = row.number.get("grad_accum", 0.0)
         if not (micro and accumulated):
-            raise _Undescribed("global_batch is blank or no number")
+            raise NoCase("global_batch is blank or no number")
         batch = micro * accumulated * data
     if not micro:
         micro = 1
         assumed.append("micro_batch 1")
     micro = max(1, min(micro, round(batch / data)))
     if micro * data > batch:
-        raise _Undescribed(f"a global batch of {batch:g} gives {data} data-parallel ranks less than one sequence each")
+        raise NoCase(f"a global batch of {batch:g} gives {data} data-parallel ranks less than one sequence each")
     return micro, max(1, round(batch / (data * micro)))
 
 
 def _virtual(row: Row, practice: Mapping[str, Any], shape: Transformer, pipeline: int, assumed: list[str]) -> int:
     if pipeline == 1:
         return 1
-    stated = _count(row, "virtual_pp")
+    stated = count(row, "virtual_pp")
     if stated:
         return stated if stated * pipeline <= shape.layers else 1
     chosen = int(practice.get("virtual_stages", 1))
@@ -294,10 +284,10 @@ def _precision(row: Row, chip: Chip, assumed: list[str]) -> tuple[Products, str]
         return "fp4", "blocks"
     if "fp8" in text:
         if chip.generation in ("ampere", "volta"):
-            raise _Undescribed(f"{chip.name} has no fp8")
+            raise NoCase(f"{chip.name} has no fp8")
         return "fp8", "blocks" if "mx" in text or "block" in text else "current" if "cs" in text or "current" in text else "delayed"
     if text.startswith(("fp32", "tf32", "int8")):
-        raise _Undescribed(f"precision {text} is not described; bf16, fp16, fp8, mxfp8 and nvfp4 are")
+        raise NoCase(f"precision {text} is not described; bf16, fp16, fp8, mxfp8 and nvfp4 are")
     return "16bit", ""
 
 
@@ -364,97 +354,13 @@ def _chip(row: Row) -> Chip:
     name = row.text["gpu"]
     chip = _chips().get(_plain(name))
     if chip is None:
-        raise _Undescribed(f"no description of the GPU {name!r}" if name else "gpu is blank")
+        raise NoCase(f"no description of the GPU {name!r}" if name else "gpu is blank")
     return chip
-
-
-@lru_cache(maxsize=4)
-def _yaml(name: str) -> list[dict[str, Any]]:
-    import yaml
-
-    loaded: list[dict[str, Any]] = yaml.safe_load((RECORDS / name).read_text(encoding="utf-8"))
-    return loaded
 
 
 def practice_of(row: Row) -> Mapping[str, Any]:
     """Return what the scripts of the source of *row* set: the first entry of ``practice.yaml`` that matches."""
-    for entry in _yaml("practice.yaml"):
+    for entry in records_yaml("practice.yaml"):
         if all(re.search(pattern, row.text[column], re.IGNORECASE) for column, pattern in entry["match"].items()):
             return entry
     raise AssertionError("practice.yaml ends with an entry that matches all")
-
-
-@lru_cache(maxsize=512)
-def _named(model: str) -> dict[str, Any]:
-    for entry in _yaml("families.yaml"):
-        if re.search(entry["match"], model.lower().replace("_", " ")):
-            return {key: value for key, value in entry.items() if key not in ("match", "source")}
-    return {}
-
-
-_SHAPE_COLUMNS: Final = {
-    "layers": "layers", "hidden": "hidden", "heads": "heads", "kv_heads": "kv_heads", "ffn_hidden": "ffn", "vocab": "vocab",
-    "experts": "experts", "topk": "experts_per_token",
-}  # fmt: skip
-
-
-def _shape(row: Row, assumed: list[str]) -> tuple[str, Transformer]:
-    if "mamba" in row.text["class"].lower() or re.search(r"nemotron.?(h\b|3.?(super|nano|ultra))", row.text["model"], re.IGNORECASE):
-        raise _Undescribed("layers of state-space models (Mamba) are not described; decoders of attention and feed-forward blocks are")
-    family, values = _sizes(row, assumed)
-    missing = [name for name in ("layers", "hidden", "heads", "vocab") if not values.get(name)]
-    if missing:
-        raise _Undescribed(f"{row.text['model']!r}: {', '.join(missing)} neither in the row nor known by the model's name")
-    if values.get("positions") == "learned":
-        values["max_seq"] = max(int(values.get("max_seq") or 0), _count(row, "seq_len"))
-    if "activation" not in values:
-        four = values.get("ffn") == 4 * values["hidden"]
-        if family == "dense":
-            values["activation"] = "gelu" if four else "swiglu"
-        elif family == "llama-like":
-            values["activation"] = "swiglu"
-    if values.get("experts") and "expert_ffn" not in values and "ffn" in values:
-        values["expert_ffn"] = values["ffn"]
-    return family, Transformer(**values)
-
-
-def _heads(row: Row, hidden: int, assumed: list[str]) -> int:
-    """Return a number of heads of about 128 elements that the tensor-parallel group divides."""
-    tensor = _axis(row, "tp")
-    fitting = [heads for heads in range(tensor, hidden // 32 + 1, tensor) if hidden % heads == 0]
-    if not fitting:
-        raise _Undescribed(f"heads is blank, and no number of heads divides hidden {hidden} over tp {tensor}")
-    assumed.append("heads of about 128 elements")
-    return min(fitting, key=lambda heads: abs(math.log(hidden / heads / 128)))
-
-
-def _sizes(row: Row, assumed: list[str]) -> tuple[str, dict[str, Any]]:
-    """Return the family and the sizes of the model of *row*: those that its name tells, under those that its columns hold."""
-    named = dict(_named(row.text["model"]))
-    family = named.pop("family", "dense")
-    sizes = {key: int(row.number[column]) for column, key in _SHAPE_COLUMNS.items() if row.number.get(column, 0) > 0}
-    experts = sizes.get("experts") or named.get("experts")
-    if experts and "ffn" in sizes and sizes["ffn"] < 4 * sizes.get("hidden", named.get("hidden", 0)) and "mla" not in named:
-        sizes["expert_ffn"] = sizes.pop("ffn")
-    if "mla" in named:
-        sizes.pop("kv_heads", None)
-    elif named.get("hidden") not in (None, sizes.get("hidden", named.get("hidden"))):
-        named.pop("head_dim", None)
-    values = {**named, **sizes}
-    if "layers" not in values and "hidden" in values:
-        values["layers"] = _layers(row, values, assumed)
-    if values.get("hidden") and not values.get("heads"):
-        values["heads"] = _heads(row, int(values["hidden"]), assumed)
-    return family, values
-
-
-def _layers(row: Row, values: Mapping[str, Any], assumed: list[str]) -> int:
-    """Return how many layers give the size in the model's name, a multiple of the stages."""
-    size = re.search(r"(\d+(?:\.\d+)?)\s*b", row.text["model"], re.IGNORECASE)
-    if not size:
-        raise _Undescribed("layers is blank, and the model's name tells no size")
-    hidden = int(values["hidden"])
-    blocks = (float(size.group(1)) * 1e9 - hidden * float(values.get("vocab", 0))) / (12.0 * hidden**2)
-    stages = _axis(row, "pp")
-    assumed.append("layers, from the size in the model's name")
-    return max(stages, round(blocks / stages) * stages)

@@ -14,8 +14,9 @@ from functools import lru_cache
 from statistics import median, pvariance
 from typing import Any, Final
 
-from calibration.llm.case import RECORDS, Case
+from calibration.llm.case import Case
 from calibration.llm.closed_form import defaults
+from calibration.llm.shapes import RECORDS
 from sim.report import layout_error
 
 FILE: Final = RECORDS / "constants.json"

@@ -1,19 +1,17 @@
 """How much memory does the fullest rank of a run need? Weights, gradients, states and kept activations (arXiv 2205.05198), in bytes.
 
-Kept for backward, per token and layer, of 16-bit elements: both norms' inputs and outputs, queries, keys, values, attention's output and
-both sides of the activation. Sequence parallelism splits the first four; software that runs operator by operator keeps the gate's activation as
+Kept for backward, per token and layer, of 16-bit elements: both norms' inputs and outputs, queries, keys, values, attention's output, both
+sides of the activation. Sequence parallelism splits the first four; software that runs operator by operator keeps the gate's activation as
 well, and nanotron the gathered inputs of products. FP8 products keep 8-bit inputs; products of frozen weights keep none. The last stage
 keeps logits. Limits: one stage's fullest moment; fragmentation only where a table reads nvidia-smi.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from calibration.llm.case import Case
-
-if TYPE_CHECKING:
-    from calibration.llm.closed_form import Weights
+from calibration.llm.weights import Weights
 
 WORKSPACE: Final = 0.8 * 2.0**30
 """Bytes beside tensors: estimate (cuBLAS workspaces and buffers of collectives inside the allocator)."""

@@ -12,7 +12,7 @@ from statistics import median
 from typing import Final
 
 from calibration.llm.case import Case
-from calibration.llm.closed_form import layer_parameters, total_parameters
+from calibration.llm.weights import layer_parameters, total_parameters
 
 NAMES: Final = ("constant_mfu", "six_pd")
 

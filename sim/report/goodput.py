@@ -176,19 +176,19 @@ def goodput_text(document: Mapping[str, Any]) -> str:
     """Return *document* in words: the outcome, where time goes, checkpoints, and what would help."""
     size = f"{document['gpus']} GPUs, {document['nodes']} nodes and {document['spares']} spares"
     lines = [f"{document['workload']} on {document['hardware']}: {size}", ""]
-    lines += [aligned([Title("", True), Title("mean"), Title("50 % between"), Title("95 % between")], _rows(document)), ""]
+    lines += [aligned([Title("", True), Title("mean"), Title("50% between"), Title("95% between")], _rows(document)), ""]
     lines.append("  Where the time goes (mean):")
     elapsed = document["elapsed_s"]
     parts = {"kept work": document["work_s"], **{NAMES[name]: seconds for name, seconds in document["lost_s"].items()}}
-    lines += [f"    {name:30} {seconds / DAY:8.2f} d  {100 * seconds / elapsed:5.1f} %" for name, seconds in parts.items()]
+    lines += [f"    {name:30} {seconds / DAY:8.2f} d  {100 * seconds / elapsed:5.1f}%" for name, seconds in parts.items()]
     lines += ["", *_on_checkpoints(document["checkpoint"])]
     closed = document["closed_form"]
     lines.append(
-        f"  Closed form at the middle rate: {100 * closed['effective_share']:.1f} %; Meta's formula: {100 * closed['meta_ettr']:.1f} %."
+        f"  Closed form at the middle rate: {100 * closed['effective_share']:.1f}%; Meta's formula: {100 * closed['meta_ettr']:.1f}%."
     )
     if document["sensitivities"]:
         lines += ["", "  What a change brings (effective share):"]
-        lines += [f"    {one['change']:30} {100 * one['effective_share']:6.2f} %" for one in document["sensitivities"]]
+        lines += [f"    {one['change']:30} {100 * one['effective_share']:6.2f}%" for one in document["sensitivities"]]
     return "\n".join([*lines, "", *(f"  - {note}" for note in [*document["notes"], *_of_energy(document)])])
 
 

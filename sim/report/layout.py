@@ -79,7 +79,7 @@ def layout_document(answer: LayoutAnswer) -> dict[str, Any]:
         "epoch_time_s": epoch,
         "cost_per_epoch_usd": cost,
         "cost_per_token_usd": None if price is None or not tokens else price * run.step_time / tokens,
-        "price": _paid(answer, price),
+        "price": _price_block(answer, price),
         "stalls_s": stalls,
         "exposed_by_group_s": dict(run.exposed),
         "first_epoch": {"step_time_s": run.step_time, "epoch_time_s": epoch, "stalls_s": stalls, "cost_usd": cost},
@@ -114,8 +114,8 @@ def _whole_job(answer: LayoutAnswer, epoch: float, compute: float, price: float 
     return whole_job_document(plan, Course(epochs_in(plan, pace), whole_job(plan, pace)), None if price is None else 3600 * price)
 
 
-def _paid(answer: LayoutAnswer, price: float | None) -> dict[str, Any]:
-    """Return at what *price* (USD/s) the job pays, on which market, of which day and region."""
+def _price_block(answer: LayoutAnswer, price: float | None) -> dict[str, Any]:
+    """Return *price* (USD/s of all nodes) with its market, date, region and source."""
     own = answer.run.hardware.groups[0].price
     return {
         "market": answer.market,

@@ -257,13 +257,13 @@ def _notes(steps: Steps, weeks: Weeks, reliability: Reliability) -> list[str]:
     rate = reliability.rate
     notes = [
         f"failure rate of level {reliability.name}: {1000 * 86400 * rate.value:.2f} interruptions per 1000 nodes of "
-        f"{reliability.gpus_per_node} GPUs and day, 95 % of fleets between {1000 * 86400 * rate.low:.1f} and {1000 * 86400 * rate.high:.1f}"
+        f"{reliability.gpus_per_node} GPUs and day, 95% of fleets between {1000 * 86400 * rate.low:.1f} and {1000 * 86400 * rate.high:.1f}"
         if weeks.rate is None
         else f"failure rate as given, {weeks.rate} for each node",
         f"checkpoints {weeks.mode} to {weeks.store}",
     ]
     if weeks.spares is None:
-        notes.append(f"{spares_of(weeks, steps.nodes)} spare nodes, 5 % of the nodes (--spares)")
+        notes.append(f"{spares_of(weeks, steps.nodes)} spare nodes, 5% of the nodes (--spares)")
     if revoked := revocations(weeks, steps):
         after = show(steps.nodes / revoked, "time")
         notes.append(

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from calibration.llm import closed_form
-from calibration.llm.case import RECORDS, Case, describe
+from calibration.llm.case import Case, describe
+from calibration.llm.shapes import RECORDS
 from calibration.llm.table import is_llm_table, read_table, repository
+from calibration.llm.weights import stage_weights, total_parameters
 from sim.spec.yaml import SpecError
 from tests.calibration.llm.tables import table
 
@@ -32,15 +33,15 @@ def test_published_parameter_totals(tmp_path: Path) -> None:
     wrong = []
     for model, total in published.items():
         case = one(tmp_path, model=model, gpus="1024", dp="1024", nodes="128", global_batch="1024", **blank)
-        counted = closed_form.total_parameters(case)
+        counted = total_parameters(case)
         if abs(counted / total - 1) > 0.01:
             wrong.append(f"{model}: {counted:.4g}, published {total:.4g}")
     assert not wrong
 
 
 def test_a_rank_holds_its_share_of_the_weights(tmp_path: Path) -> None:
-    alone = closed_form.stage_weights(one(tmp_path)).total
-    split = closed_form.stage_weights(one(tmp_path, tp="4", pp="2", dp="1")).total
+    alone = stage_weights(one(tmp_path)).total
+    split = stage_weights(one(tmp_path, tp="4", pp="2", dp="1")).total
     tables = 128256 * 4096  # the head of the last stage is the embedding of the first
     assert split == pytest.approx((alone - 2 * tables) / 8 + tables / 4, rel=1e-3)
 

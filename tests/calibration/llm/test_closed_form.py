@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from calibration.llm.case import Case
-from calibration.llm.closed_form import defaults, memory, predict, stage_weights
+from calibration.llm.closed_form import defaults, memory, predict
 from calibration.llm.fit import fit
 from calibration.llm.rules import model_flop
+from calibration.llm.weights import stage_weights
 from tests.calibration.llm.test_case import one
 
 

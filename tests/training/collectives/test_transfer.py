@@ -19,7 +19,7 @@ latencies = st.sampled_from([0.0, 1e-5, 1e-4])
 def around(counts):
     """NVLinks of a ring of GPUs, *counts* between one and the next."""
     n = len(counts)
-    return {f"{min(k, (k + 1) % n)}-{max(k, (k + 1) % n)}": count for k, count in enumerate(counts)}
+    return {f"{min(k, (k + 1)% n)}-{max(k, (k + 1)% n)}": count for k, count in enumerate(counts)}
 
 
 @given(n=st.integers(2, 16), nbytes=sizes, latency=latencies, wiring=st.sampled_from(["nvswitch", "pcie"]))
