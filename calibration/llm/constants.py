@@ -43,7 +43,7 @@ class Fitted:
     """Software families of those sources."""
 
     def interval(self, case: Case) -> tuple[float, float]:
-        """Return the factors on a predicted step between which 95 % of measured steps of such rows lie.
+        """Return the factors on a predicted step between which 95% of measured steps of such rows lie.
 
         Sources of the same kind of layout, one vote each; where fewer than three have it, all kinds. Software that none of them ran
         extrapolates, and widens the interval.

@@ -32,7 +32,7 @@ GROUPS: Final[Mapping[str, Callable[[Case], str]]] = {
 
 @dataclass(frozen=True)
 class Scored:
-    """One row: what was measured, what is predicted, and the 95 % interval of the measured step (s)."""
+    """One row: what was measured, what is predicted, and the 95% interval of the measured step (s)."""
 
     case: Case
     prediction: Prediction

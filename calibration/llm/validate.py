@@ -35,8 +35,8 @@ from sim.spec.yaml import SpecError
 PREDICTORS: Final = ("closed-form", "simulator")
 Predictor = Callable[[Case, Constants], Prediction]
 PUBLISHED: Final[Mapping[str, str]] = {
-    "calculon": "3.65 % mean, 8.87 % most, of step time: Megatron on A100, 22B to 1T (Isaev and others, SC23, arXiv 2305.04232)",
-    "vtrain": "8.37 % mean on one node, 14.73 % on 512 A100 (Bang and others, MICRO 2024, arXiv 2312.12391)",
+    "calculon": "3.65% mean, 8.87% most, of step time: Megatron on A100, 22B to 1T (Isaev and others, SC23, arXiv 2305.04232)",
+    "vtrain": "8.37% mean on one node, 14.73% on 512 A100 (Bang and others, MICRO 2024, arXiv 2312.12391)",
 }
 """Errors that others publish for such predictions, of runs that they chose themselves; general knowledge of the papers."""
 

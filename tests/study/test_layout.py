@@ -147,7 +147,7 @@ def test_plain_data_parallelism_takes_what_simulate_says() -> None:
         made = run_layout(_nodes(nodes), loaded)
         ours, theirs = made.throughput, plain.jobs[0].throughput
         if abs(ours / theirs - 1) > 0.05:
-            wrong.append(f"{name} on {nodes} nodes: {ours:.4f} samples/s, simulate {theirs:.4f} ({100 * (ours / theirs - 1):+.1f} %)")
+            wrong.append(f"{name} on {nodes} nodes: {ours:.4f} samples/s, simulate {theirs:.4f} ({100 * (ours / theirs - 1):+.1f}%)")
     assert not wrong, "\n".join(wrong)
 
 
