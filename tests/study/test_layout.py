@@ -138,7 +138,7 @@ def test_a_schedule_that_never_ends_is_refused_with_its_cycle(monkeypatch: pytes
 
 
 def test_plain_data_parallelism_takes_what_simulate_says() -> None:
-    """One engine, two programs: the trivial mesh with DDP's buckets, within 5%; gpt2, whose host launches too slowly, is 4.5% slower here."""
+    """One engine, two programs: the trivial mesh with DDP's buckets, within 5%; gpt2 is 4.5% slower here, cause unknown."""
     wrong = []
     for name, nodes, precision in ((LLAMA, 1, "bf16"), (LLAMA, 2, "bf16"), ("gpt2", 1, "bf16"), ("gpt2", 2, "bf16")):
         given = Scenario("hgx-h100", name, nodes=nodes, stack=TITAN, precision=precision, batch=1)
