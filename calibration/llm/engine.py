@@ -1,7 +1,7 @@
 """What does the simulator say of a measured run? A `Case` as hardware and workload, and one simulated step (`sim.mesh.predict`).
 
-What a case knows becomes a workload document: the shape, the layout, the stack of its source. Limits: of operators that are recomputed only
-attention is; FP4 is FP8; a GPU without a described machine, or a layout that the engine refuses, raises `SpecError`.
+What a case knows becomes a workload document: the shape, the layout, the stack of its source. Limits: FP4 is FP8; a GPU without a
+described machine, or a layout that the engine refuses, raises `SpecError`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sim.spec.library import load, load_hardware
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 
-_RECOMPUTE: Final = {"none": "none", "full": "blocks", "attention": "selective", "operators": "selective"}
+_RECOMPUTE: Final = {"none": "none", "full": "blocks", "attention": "selective", "operators": "operators"}
 _SHARD: Final = {0: "none", 1: "optimizer", 2: "gradients", 3: "parameters"}
 _PRECISION: Final = {"16bit": "bf16", "fp8": "fp8", "fp4": "fp8"}
 

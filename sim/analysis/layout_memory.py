@@ -13,6 +13,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Final, Literal, NamedTuple
 
+from sim.parallel.checkpointing import kept_outputs
 from sim.parallel.lower import Layout, program
 from sim.parallel.mesh import GroupAxis
 from sim.parallel.program import Free, Start, Tag, Wait, Work
@@ -202,8 +203,10 @@ class _Replay:
         workload = self.workload
         kept = [_bytes(piece.layer, piece.layer.saved, workload) for piece in unit.pieces]
         scratch = [_bytes(piece.layer, piece.layer.read + piece.layer.write, workload) for piece in unit.pieces]
-        checkpointed = unit.kind == "block" and workload.training.activation_checkpointing == "blocks"
+        mode = workload.training.activation_checkpointing
+        checkpointed = unit.kind == "block" and mode in ("blocks", "operators")
         entering = _bytes(unit.pieces[0].layer, unit.boundary, workload) if checkpointed else 0.0
+        entering += sum(_bytes(layer, layer.write * share, workload) for layer, share in kept_outputs(mode, unit))
         total = sum(kept)
         if forward:
             done = 0.0

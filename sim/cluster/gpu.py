@@ -21,6 +21,7 @@ from typing import NamedTuple
 from sim.cluster import kernels as kernels_of
 from sim.spec.fields import Curve, OperatorClass, Peak, Precision, at
 from sim.spec.hardware import Gpu
+from sim.spec.layer import Attention
 from sim.spec.precision import MEANING
 from sim.spec.stack import Stack
 from sim.spec.workload import Layer
@@ -89,11 +90,12 @@ def layer_work(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack, batch
         moved = 0.0 if layer.op in PRODUCTS else kernels_of.pass_time(moved, gpu) * gpu.memory_bandwidth * gpu.memory_efficiency
     converted = (_layout_bytes(layer, precision, stack, peak, backward) + beside * _element_scale(layer, precision)) * batch
     converted += _cast_bytes(layer, precision, backward) + (
-        _fp8_cast_bytes(layer, batch, backward) if shaped and peak == "fp8" and layer.channels else 0.0
+        stack.cast_traffic * _fp8_cast_bytes(layer, batch, backward) if shaped and peak == "fp8" and layer.channels else 0.0
     )
     hooks, passes = _gradient_upkeep(stack) if backward else (0.0, 0.0)
     converted += passes * layer.gradient_bytes(MEANING[precision].gradient)
     if shaped:
+        converted += _score_bytes(layer, stack, precision, batch)
         products, least = _shaped_time(layer, gpu, stack, peak, batch, backward), 0.0
     else:
         products, least = _compute_time(layer, flop * batch, batch, gpu, stack, peak, backward)
@@ -115,9 +117,26 @@ def _shaped(layer: Layer, gpu: Gpu, peak: Peak) -> bool:
     )
 
 
+def _composed_attention(shape: Attention, gpu: Gpu, peak: Peak, batch: int) -> float:
+    """Return the seconds of attention's two products where each is a kernel of its own, the masked half of the square included."""
+    groups = shape.heads * batch
+    scores = kernels_of.product_time(gpu, peak, shape.queries, shape.keys, shape.head_dim, groups)
+    return scores + kernels_of.product_time(gpu, peak, shape.queries, shape.value_dim or shape.head_dim, shape.keys, groups)
+
+
+def _score_bytes(layer: Layer, stack: Stack, precision: Precision, batch: int) -> float:
+    """Return the bytes that softmax, mask and dropout move over attention's scores in one pass of a layer, in kernels of their own."""
+    if layer.attention is None or not stack.score_passes:
+        return 0.0
+    scores = layer.attention.heads * layer.attention.queries * layer.attention.keys * batch
+    return 0.5 * stack.score_passes * scores * MEANING[precision].activation
+
+
 def _shaped_time(layer: Layer, gpu: Gpu, stack: Stack, peak: Peak, batch: int, backward: bool) -> float:
     """Return the seconds of a layer's products by their shape; backward of a matrix product is two, for each gradient that is wanted."""
     if layer.attention is not None:
+        if stack.score_passes:
+            return _composed_attention(layer.attention, gpu, peak, batch) * (2.0 if backward else 1.0)
         return kernels_of.attention_time(gpu, peak, layer.attention, batch, backward, stack.attention_kernel)
     if layer.op not in PRODUCTS or not layer.forward:
         return 0.0

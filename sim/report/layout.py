@@ -11,7 +11,7 @@ from sim.analysis.cost import Market, job_price
 from sim.analysis.whole_job import Pace, epochs_in, whole_job
 from sim.events import LAYOUT_STALLS, Cause
 from sim.mesh import LayoutRun
-from sim.parallel.split import Unit
+from sim.parallel.checkpointing import recomputed
 from sim.report.energy import energy_text, with_energy
 from sim.report.inputs import values_of
 from sim.report.layout_error import expected_layout_error
@@ -23,7 +23,6 @@ from sim.report.whole_job import whole_job_document, whole_job_text
 from sim.simulate import steps_per_epoch
 from sim.study.layout import LayoutAnswer
 from sim.study.whole_job import Course, checkpoint_time, in_epochs
-from sim.training.layouts.times import recomputed
 from sim.units import show
 
 SCHEMA = 1
@@ -148,9 +147,8 @@ def _hardware_utilization(run: LayoutRun) -> float | None:
     """Return the utilization with what checkpointing computes again."""
     if run.model_flops_utilization is None:
         return None
-    model = run.workload.model
-    units = [Unit(unit.name, unit.kind, unit.pieces, unit.content) for unit in run.layout.units]
-    share = sum(sum(piece.layer.forward for piece in recomputed(run.workload.training.activation_checkpointing, unit)) for unit in units)
+    model, mode, units = run.workload.model, run.workload.training.activation_checkpointing, run.layout.units
+    share = sum(sum(piece.layer.forward * part for piece, part in recomputed(mode, unit)) for unit in units)
     done = sum(sum(piece.layer.forward + piece.layer.backward for piece in unit.pieces) for unit in units)
     return run.model_flops_utilization * (1.0 + share / done) if done and model.layers else run.model_flops_utilization
 

@@ -259,7 +259,7 @@ def torchtitan(said: Mapping[str, Any], place: str) -> Told:
     told.training = {
         "batch": training.get("local_batch_size", training.get("batch_size", 8)),
         "precision": "fp8" if "float8" in str(model.get("converters", "")) else "bf16",
-        "activation_checkpointing": {"none": "none", "full": "blocks", "selective": "selective"}.get(str(mode), "selective"),
+        "activation_checkpointing": {"none": "none", "full": "blocks", "selective": "operators"}.get(str(mode), "operators"),
         "stack": "torchtitan-2.x",
     }
     wanted = training.get("global_batch_size", -1)

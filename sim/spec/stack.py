@@ -128,6 +128,8 @@ class Stack(Spec):
     score_passes: float | None = Field(default=None, ge=0)
     """Memory passes over attention's scores in a step where one kernel holds both products, softmax and dropout; None: as many as the
     layer table has, in kernels of their own."""
+    cast_traffic: Factor = 1.0
+    """Bytes of casts to 8 bits over those of kernels of their own: below 1 where norms and activations write 8 bits themselves."""
     attention_kernel: Literal["", "flash2", "flash3", "flash4", "cudnn"] = ""
     """Which fused attention runs where layers say its shape; empty, or one that the GPU lacks: the first that its ``kernels`` list."""
     unpadded: bool = False

@@ -294,9 +294,9 @@ class Training(Spec):
     gradient_accumulation_steps: Count = 1
     parallel: Parallel = Parallel()
     """Layout of the model over the GPUs; the default is plain data parallelism."""
-    activation_checkpointing: Literal["model", "none", "blocks", "selective"] = "model"
-    """What backward recomputes instead of keeping it: what the model's code says, nothing, every numbered block, or (in layouts) attention
-    only."""
+    activation_checkpointing: Literal["model", "none", "blocks", "selective", "operators"] = "model"
+    """What backward recomputes: what the model's code says, nothing, or every numbered block; in layouts also attention
+    alone (selective), or all but attention and every second matrix product (operators, torchtitan's selective mode)."""
     compute_factor: Factor = 1.0
     """Measured compute time over the model's, where the user knows it."""
     noise: Noise = Noise()

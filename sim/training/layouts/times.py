@@ -13,6 +13,7 @@ from typing import Final, Literal, NamedTuple
 
 from sim.cluster.gpu import Kernels, element_bytes, layer_time, memory_time
 from sim.events import Cause
+from sim.parallel.checkpointing import recomputed
 from sim.parallel.program import Part
 from sim.parallel.split import Message, Piece, Unit
 from sim.spec.hardware import Gpu
@@ -107,7 +108,7 @@ class UnitTimes:
     def _recomputed(self, unit: Unit) -> list[UnitTime]:
         """Return what backward runs forward again."""
         again = recomputed(self.workload.training.activation_checkpointing, unit)
-        return [self._layer(piece, False, 1.0) for piece in again]
+        return [self._layer(piece, False, share) for piece, share in again]
 
     def _weights(self, piece: Piece) -> UnitTime:
         busy, launches = self._kernels(piece.layer, True)
@@ -116,7 +117,9 @@ class UnitTimes:
 
     def _kernels(self, layer: Layer, backward: bool) -> Kernels:
         training = self.workload.training
-        busy, launches = layer_time(layer, self.gpu, training.precision, self.workload.layer_stack, training.batch, backward)
+        # gradients of micro-batches are added up by the products themselves, which `_accumulated` counts
+        stack = self.workload.layer_stack.model_copy(update={"accumulates_gradients": False})
+        busy, launches = layer_time(layer, self.gpu, training.precision, stack, training.batch, backward)
         return Kernels(busy * training.compute_factor, launches)
 
     def _layer(self, piece: Piece, backward: bool, share: float) -> UnitTime:
@@ -146,17 +149,6 @@ class UnitTimes:
             return UnitTime((Burst(0.0, 0.0),))
         moved = 2.0 * WIDTH[self.options.gradients] * (unit.trained + unit.trained_experts)
         return UnitTime((Burst(memory_time(moved, self.gpu), 0.0),))
-
-
-def recomputed(checkpointing: str, unit: Unit) -> tuple[Piece, ...]:
-    """Return the pieces of *unit* that backward runs forward again: all of a block, or attention alone."""
-    if unit.kind != "block" or checkpointing == "none":
-        return ()
-    if checkpointing == "blocks":
-        return unit.pieces
-    if checkpointing == "selective":
-        return tuple(piece for piece in unit.pieces if piece.layer.op == "attention")
-    return tuple(piece for piece in unit.pieces if piece.layer.segment)
 
 
 def _of_weights(layer: Layer) -> float:
