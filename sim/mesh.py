@@ -24,7 +24,7 @@ from sim.spec.precision import MEANING
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.training.job import tuning_of
-from sim.training.layouts.prices import Prices
+from sim.training.layouts.prices import PriceBook, Prices
 from sim.training.layouts.run import GROUPS, Played, Scene, play, spread_of
 from sim.training.layouts.times import WIDTH, UnitTimes, optimizer_time
 
@@ -185,18 +185,23 @@ def _tied(workload: Workload, options: MeshOptions) -> float:
     return sum(table.gradients) / workload.training.parallel.tensor * WIDTH[options.gradients] if table else 0.0
 
 
-def run_layout(hardware: Hardware, workload: Workload, gpus_per_node: int | None = None, steps: int = 0) -> LayoutRun:
-    """Simulate one step of *workload* on *hardware*, whose nodes lend *gpus_per_node* GPUs each (default: all)."""
+def run_layout(
+    hardware: Hardware, workload: Workload, gpus_per_node: int | None = None, steps: int = 0, book: PriceBook | None = None
+) -> LayoutRun:
+    """Simulate one step of *workload* on *hardware*, whose nodes lend *gpus_per_node* GPUs each (default: all).
+
+    Layouts of one cluster and stack may share a *book* of prices.
+    """
     layout = prepare(hardware, workload, gpus_per_node)
     node = worker_node(hardware)
-    played = play(scene_of(hardware, workload, layout), steps)
+    played = play(scene_of(hardware, workload, layout, book), steps)
     return LayoutRun(hardware, workload, layout, played, memory_by_stage(layout, workload, node.gpu))
 
 
-def scene_of(hardware: Hardware, workload: Workload, layout: Layout) -> Scene:
+def scene_of(hardware: Hardware, workload: Workload, layout: Layout, book: PriceBook | None = None) -> Scene:
     """Return everything that the simulation of *layout* is made of."""
     node, mesh, stack = worker_node(hardware), layout.mesh, workload.training.stack
-    prices = Prices(hardware, mesh, tuning_of(stack))
+    prices = Prices(hardware, mesh, tuning_of(stack)) if book is None else Prices(hardware, mesh, tuning_of(stack), book=book)
     times: dict[object, UnitTimes] = {}
     of_stage = []
     for stage in range(mesh.stages):

@@ -61,6 +61,7 @@ class UnitTimes:
     options: MeshOptions
     micro_batches: int
     _known: dict[tuple[int, Part], UnitTime] = field(default_factory=dict)
+    _spans: dict[tuple[int, int, Part], UnitTime] = field(default_factory=dict)
 
     def __call__(self, number: int, part: Part) -> UnitTime:
         """Return the time of unit *number* of the model for one micro-batch."""
@@ -72,7 +73,10 @@ class UnitTimes:
 
     def span(self, first: int, last: int, part: Part) -> UnitTime:
         """Return the time of units *first* to *last*, one after another."""
-        return _joined(self(number, part) for number in range(first, last + 1))
+        key = (first, last, part)
+        if key not in self._spans:
+            self._spans[key] = _joined(self(number, part) for number in range(first, last + 1))
+        return self._spans[key]
 
     def _work_out(self, unit: Unit, part: Part) -> UnitTime:
         if part == "F":
@@ -111,7 +115,7 @@ class UnitTimes:
         """Return how long compute waits for *message* of a layer that computes *busy* seconds."""
         training = self.workload.training
         nbytes = message.nbytes * training.batch * element_bytes(layer.op, training.precision) / 4.0
-        price = self.prices.price(self.stage, message.axis, message.op, nbytes)
+        price = self.prices.outlined(self.stage, message.axis, message.op, nbytes)
         seconds = price.alone
         if message.beside:
             seconds = max(0.0, seconds - (0.5 * busy if message.axis == "tensor" and backward else busy))
