@@ -31,6 +31,8 @@ from sim.training.layouts.times import UnitTimes
 from sim.training.spread import expected_maximum
 
 SimProcess = Generator[simpy.Event, object, None]
+SHARED: Final[tuple[GroupAxis, ...]] = ("everyone", "ends", "pipeline")
+"""Axes across stages: all stages that start an operation of one of them take part in the same one."""
 GROUPS: Final = ("data", "shard", "tensor", "pipeline", "context", "expert")
 """Keys of ``exposed_by_group_s``."""
 _WORDS: Final[Mapping[str, str]] = {
@@ -150,10 +152,11 @@ class _Simulation:
         self.network = Network(env, self.log)
         self.operations: dict[tuple[object, ...], _Operation] = {}
         self.queues: dict[tuple[object, ...], deque[_Operation]] = {}
+        self.linked: set[int] = set()
         self.expected: dict[Tag, int] = defaultdict(int)
         for program in scene.programs:
             for instruction in program:
-                if isinstance(instruction, Start) and instruction.axis in ("everyone", "pipeline"):
+                if isinstance(instruction, Start) and instruction.axis in SHARED:
                     self.expected[instruction.tag] += 1
         self.stages = [_Stage(self, number) for number in range(len(scene.programs))]
 
@@ -164,6 +167,9 @@ class _Simulation:
 
     def link(self, price: Price) -> None:
         """Make sure that the network has every link that *price* loads."""
+        if id(price) in self.linked:
+            return
+        self.linked.add(id(price))  # prices live as long as the scene
         for name in price.load:
             if name not in self.network.capacity:
                 self.network.add_link(name, self.scene.prices.capacity[name])
@@ -300,7 +306,7 @@ class _Stage:
     def _start(self, start: Start) -> None:
         """Enter an operation into its communicator's queue; it begins when the slowest rank has come and those before it are over."""
         simulation = self.simulation
-        shared = start.axis in ("everyone", "pipeline")
+        shared = start.axis in SHARED
         price = simulation.scene.prices.price(0 if shared else self.number, start.axis, start.op, start.nbytes)
         key = (self.step, start.tag) if shared else (self.step, self.number, start.tag)
         operation = simulation.operation(key, start.tag, price, simulation.expected[start.tag] if shared else 1)
