@@ -172,9 +172,7 @@ def mesh_options(workload: Workload) -> MeshOptions:
 
 def _crossing(workload: Workload) -> float:
     """Return the bytes per sample (elements of 4) that enter a block of the model."""
-    from sim.parallel.split import units
-
-    return next((layers[0].read for _, kind, layers in units(workload.model) if kind == "block"), 0.0)
+    return next((unit.boundary for unit in split(workload.model, Parallel()) if unit.kind == "block"), 0.0)
 
 
 def _tied(workload: Workload, options: MeshOptions) -> float:
@@ -208,6 +206,8 @@ def scene_of(hardware: Hardware, workload: Workload, layout: Layout, book: Price
         key = prices.nodes_of(stage) if hardware.fabric.leaf_spine else mesh.place(mesh.rank(pipeline=stage))[1]
         if key not in times:
             times[key] = UnitTimes(workload, node.gpu, layout.units, prices, stage, layout.options, layout.micro_batches)
+            if book is not None:
+                times[key].share(book)
         of_stage.append(times[key])
     updates = tuple(_update(workload, node.gpu, layout, stage) for stage in range(mesh.stages))
     cv = math.hypot(node.gpu.persistent_cv, node.gpu.compute_cv)

@@ -11,13 +11,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from typing import Final, Literal
 
 from sim.parallel.lower import Layout
 from sim.parallel.mesh import GroupAxis
+from sim.parallel.schedule import actions
 from sim.parallel.split import Unit
 from sim.spec.hardware import Gpu
-from sim.spec.parallel import MeshOptions
+from sim.spec.parallel import MeshOptions, Schedule
 from sim.spec.precision import MEANING
 from sim.spec.workload import Layer, Workload
 
@@ -119,18 +121,35 @@ def _gathered(layout: Layout, held: Sequence[int]) -> float:
 
 def _replayed(layout: Layout, stage: int, workload: Workload) -> tuple[float, float]:
     """Return the activations kept at the fullest moment of a step, and the scratch of that moment."""
-    chunks = range(layout.mesh.parallel.chunks)
-    local = {chunk: [layout.units[unit] for unit in layout.chunks[layout.chunk_of(stage, chunk)]] for chunk in chunks}
-    kept = {chunk: sum(_kept(unit, workload) for unit in units) for chunk, units in local.items()}
-    scratch = {chunk: max((_scratch(unit, workload) for unit in units), default=0.0) for chunk, units in local.items()}
-    current, fullest = 0.0, (0.0, 0.0)
-    for action in layout.stage_actions(stage):
-        if action.kind == "F":
-            current += kept[action.chunk]
-        fullest = max(fullest, (current, scratch[action.chunk]), key=sum)
-        if action.kind in ("B", "W"):  # where backward is split, products keep their inputs for the weights' half
-            current -= kept[action.chunk]
+    own = layout.mesh.parallel
+    numbers = [layout.chunks[layout.chunk_of(stage, chunk)] for chunk in range(own.chunks)]
+    alike = {layout.units[unit].content: layout.units[unit] for units in numbers for unit in units}
+    of_unit = {content: (_kept(unit, workload), _scratch(unit, workload)) for content, unit in alike.items()}
+    contents = [[layout.units[unit].content for unit in units] for units in numbers]
+    kept = [sum(of_unit[content][0] for content in each) for each in contents]
+    scratch = [max((of_unit[content][1] for content in each), default=0.0) for each in contents]
+    fullest = (0.0, 0.0)
+    for counts, chunk in _held(layout.schedule, layout.mesh.stages, own.chunks, layout.micro_batches, stage):
+        current = sum(count * size for count, size in zip(counts, kept, strict=True))
+        fullest = max(fullest, (current, scratch[chunk]), key=sum)
     return fullest
+
+
+@lru_cache(maxsize=4096)
+def _held(schedule: Schedule, stages: int, chunks: int, micro_batches: int, stage: int) -> tuple[tuple[tuple[int, ...], int], ...]:
+    """Return the different states of a step: micro-batches of each chunk whose activations are held, and the chunk that is at work.
+
+    Where backward is split, products keep their inputs for the weights' half.
+    """
+    states: dict[tuple[tuple[int, ...], int], None] = {}
+    held = [0] * chunks
+    for action in actions(schedule, stages, chunks, micro_batches, stage):
+        if action.kind == "F":
+            held[action.chunk] += 1
+        states[tuple(held), action.chunk] = None
+        if action.kind in ("B", "W"):
+            held[action.chunk] -= 1
+    return tuple(states)
 
 
 def _bytes(layer: Layer, amount: float, workload: Workload) -> float:

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sim.cluster.build import Slot
 from sim.cluster.fabric import NOTHING, crossed
@@ -59,6 +59,8 @@ class PriceBook:
 
     plans: dict[tuple[object, ...], CollectivePlan] = field(default_factory=dict)
     outlines: dict[tuple[object, ...], _Outline] = field(default_factory=dict)
+    times: dict[tuple[object, ...], Any] = field(default_factory=dict)
+    """Of `sim.training.layouts.times`: times of units by what they ask of a rank, for each way in which layers are split."""
 
 
 @dataclass(eq=False)

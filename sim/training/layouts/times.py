@@ -18,7 +18,7 @@ from sim.parallel.split import Message, Piece, Unit
 from sim.spec.hardware import Gpu
 from sim.spec.parallel import MeshOptions
 from sim.spec.workload import Layer, Workload
-from sim.training.layouts.prices import Prices
+from sim.training.layouts.prices import PriceBook, Prices
 from sim.training.muon import muon_work
 
 WIDTH: Final = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "int8": 1.0}
@@ -62,6 +62,16 @@ class UnitTimes:
     micro_batches: int
     _known: dict[tuple[int, Part], UnitTime] = field(default_factory=dict)
     _spans: dict[tuple[int, int, Part], UnitTime] = field(default_factory=dict)
+
+    def share(self, book: PriceBook) -> None:
+        """Take and leave times in *book*, which other layouts of the same model, data types and hardware use as well."""
+        training, parallel = self.workload.training, self.prices.mesh.parallel
+        axes: tuple[GroupName, ...] = ("tensor", "context", "expert")
+        lying = tuple(self.prices.lying(self.stage, axis) for axis in axes if self.prices.mesh.group_size(axis) > 1)
+        split = (parallel.tensor, parallel.sequence_parallel, parallel.context, parallel.context_exchange, parallel.expert)
+        recomputed = (training.activation_checkpointing, self.micro_batches > 1, training.compute_factor)
+        key = (id(self.workload.model), id(training.stack), training.batch, training.precision, *recomputed, *split, *lying)
+        self._known = book.times.setdefault((*key, parallel.expert_imbalance), self._known)
 
     def __call__(self, number: int, part: Part) -> UnitTime:
         """Return the time of unit *number* of the model for one micro-batch."""
