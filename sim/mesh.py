@@ -199,15 +199,13 @@ def run_layout(
 def scene_of(hardware: Hardware, workload: Workload, layout: Layout, book: PriceBook | None = None) -> Scene:
     """Return everything that the simulation of *layout* is made of."""
     node, mesh, stack = worker_node(hardware), layout.mesh, workload.training.stack
-    prices = Prices(hardware, mesh, tuning_of(stack)) if book is None else Prices(hardware, mesh, tuning_of(stack), book=book)
+    prices = _prices(hardware, workload, layout, book)
     times: dict[object, UnitTimes] = {}
     of_stage = []
     for stage in range(mesh.stages):
         key = prices.nodes_of(stage) if hardware.fabric.leaf_spine else mesh.place(mesh.rank(pipeline=stage))[1]
         if key not in times:
-            times[key] = UnitTimes(workload, node.gpu, layout.units, prices, stage, layout.options, layout.micro_batches)
-            if book is not None:
-                times[key].share(book)
+            times[key] = _times(node.gpu, workload, layout, prices, stage, book)
         of_stage.append(times[key])
     updates = tuple(_update(workload, node.gpu, layout, stage) for stage in range(mesh.stages))
     cv = math.hypot(node.gpu.persistent_cv, node.gpu.compute_cv)
@@ -225,6 +223,28 @@ def scene_of(hardware: Hardware, workload: Workload, layout: Layout, book: Price
         overlap_slowdown=stack.overlap_slowdown,
         spread=spread_of(cv, mesh.parallel.tensor, mesh.gpus // mesh.stages, mesh.gpus),
     )
+
+
+def times_of(hardware: Hardware, workload: Workload, layout: Layout, book: PriceBook) -> list[UnitTimes]:
+    """Return the times of units on stages that lie differently in their nodes, which layouts with the same *book* share.
+
+    Stages of a fabric with structure may differ in messages between nodes as well.
+    """
+    gpu, mesh, prices = worker_node(hardware).gpu, layout.mesh, _prices(hardware, workload, layout, book)
+    places = {mesh.place(mesh.rank(pipeline=stage))[1]: stage for stage in reversed(range(mesh.stages))}
+    return [_times(gpu, workload, layout, prices, stage, book) for stage in places.values()]
+
+
+def _prices(hardware: Hardware, workload: Workload, layout: Layout, book: PriceBook | None) -> Prices:
+    tuning = tuning_of(workload.training.stack)
+    return Prices(hardware, layout.mesh, tuning) if book is None else Prices(hardware, layout.mesh, tuning, book=book)
+
+
+def _times(gpu: Gpu, workload: Workload, layout: Layout, prices: Prices, stage: int, book: PriceBook | None) -> UnitTimes:
+    times = UnitTimes(workload, gpu, layout.units, prices, stage, layout.options, layout.micro_batches)
+    if book is not None:
+        times.share(book)
+    return times
 
 
 def _update(workload: Workload, gpu: Gpu, layout: Layout, stage: int) -> tuple[float, float]:

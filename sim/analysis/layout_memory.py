@@ -104,6 +104,12 @@ def _stage(layout: Layout, stage: int, workload: Workload, gpu: Gpu) -> StageMem
     )
 
 
+def widths(workload: Workload, options: MeshOptions) -> tuple[float, float, float]:
+    """Return the bytes of an element's weight, gradient, and states (of any element at least)."""
+    states = min(_state_width(workload, options, in_block) for in_block in (False, True))
+    return _WIDTH[options.weights], _WIDTH[options.gradients], states
+
+
 def _state_width(workload: Workload, options: MeshOptions, in_block: bool) -> float:
     """Return the bytes of states and master weights of one element, *in_block* or in embedding and head."""
     return workload.training.optimizer.state_width(_WIDTH[options.states], in_block) + (4.0 if options.master else 0.0)
@@ -124,7 +130,7 @@ def _replayed(layout: Layout, stage: int, workload: Workload) -> tuple[float, fl
     own = layout.mesh.parallel
     numbers = [layout.chunks[layout.chunk_of(stage, chunk)] for chunk in range(own.chunks)]
     alike = {layout.units[unit].content: layout.units[unit] for units in numbers for unit in units}
-    of_unit = {content: (_kept(unit, workload), _scratch(unit, workload)) for content, unit in alike.items()}
+    of_unit = {content: (kept_bytes(unit, workload), _scratch(unit, workload)) for content, unit in alike.items()}
     contents = [[layout.units[unit].content for unit in units] for units in numbers]
     kept = [sum(of_unit[content][0] for content in each) for each in contents]
     scratch = [max((of_unit[content][1] for content in each), default=0.0) for each in contents]
@@ -157,8 +163,8 @@ def _bytes(layer: Layer, amount: float, workload: Workload) -> float:
     return amount * width / 4.0 * workload.training.batch
 
 
-def _kept(unit: Unit, workload: Workload) -> float:
-    """Return what the forward of *unit* keeps for its backward."""
+def kept_bytes(unit: Unit, workload: Workload) -> float:
+    """Return the bytes that the forward of *unit* keeps for the backward of one micro-batch."""
     checkpointing = workload.training.activation_checkpointing
     if unit.kind == "block" and checkpointing == "blocks":
         return _bytes(unit.pieces[0].layer, unit.boundary, workload)
