@@ -43,6 +43,7 @@ from sim.options import (
     trace_due,
 )  # fmt: skip
 from sim.spec.yaml import SpecError
+from sim.planning import planning
 from sim.studying import studying
 from sim.terminal import exit_code, json_text, print_json, show_table, talk, write_result
 
@@ -447,6 +448,7 @@ def show(
 
 
 app.add_typer(deciding)
+app.add_typer(planning)
 app.add_typer(studying)
 
 
