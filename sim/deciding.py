@@ -27,6 +27,7 @@ from sim.options import (
     Processes,
     Sets,
     Stack,
+    TokenBudget,
     Where,
     Wl,
     layout_of,
@@ -134,6 +135,7 @@ def recommend(
     budget_usd: Annotated[float | None, typer.Option(help="money the job may cost: the fastest that does is recommended")] = None,
     epochs: Epochs = None,
     hours: Hours = None,
+    tokens: TokenBudget = None,
     evaluation: Evaluation = 0.0,
     checkpoints: Checkpoints = True,
     where: Where = [],  # noqa: B006
@@ -157,17 +159,20 @@ def recommend(
     """
     from sim.documents import document, reading
     from sim.report.figures import figures_csv
+    from sim.report.layout import layout_document
     from sim.report.page.recommendation import recommendation_page
-    from sim.report.recommendation import recommendation_document, recommendation_plot, recommendation_text
+    from sim.report.recommendation import layout_note, recommendation_document, recommendation_plot, recommendation_text
     from sim.study.compare import compare as compared
     from sim.study.compare import machines
     from sim.study.ranges import whole_numbers
     from sim.study.recommend import MARKETS, Budget
     from sim.study.recommend import recommend as recommended
     from sim.study.scenario import Scenario
-    from sim.study.whole_job import plan_due
+    from sim.study.plan.machines import needs_layout, planned_rows, shared_batch
+    from sim.study.whole_job import plan_due, plan_of
 
-    plan = plan_due(epochs, hours, evaluation, checkpoints)
+    plan = plan_due(epochs, hours, evaluation, checkpoints) if tokens is None else plan_of(epochs, hours, evaluation, checkpoints, tokens)
+    assert plan is not None
     budget = Budget(_positive(budget_hours, "--budget-hours", 3600.0), _positive(budget_usd, "--budget-usd"))
     if (budget.time is None) == (budget.money is None):
         raise SpecError("--budget-hours or --budget-usd: write one of the two, for example --budget-hours 12")
@@ -175,9 +180,14 @@ def recommend(
     counts = whole_numbers(nodes, "--nodes") if nodes is not None else []
     names = machines(hardware, [*where, "nodes=1"] if not hardware else where)
     rows = compared(scenario, names, document, nodes=counts, processes=processes, progress=talk.counting("machines"))
+    laid = needs_layout(scenario, rows)
+    if laid:
+        rows = planned_rows(scenario, names, counts, layout_document, talk.counting("machines planned"))
     talk.progress("")
     markets = MARKETS[:1] if on_demand else MARKETS
     found = recommendation_document(workload, recommended(scenario, rows, plan, budget, markets, mean_lifetime))
+    if laid:
+        found["notes"].append(layout_note(shared_batch(scenario, names, counts)))
     text, table = recommendation_text(found), figures_csv(found["candidates"])
     page = reading(recommendation_page, scenario, [row.hardware for row in rows if row.document])
     write_result(output, html, "recommend", (found, text), page, recommendation_plot, {"recommend.csv": table})

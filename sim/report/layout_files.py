@@ -22,11 +22,11 @@ def run_command(plan: Plan, outcome: Outcome) -> str:
     said = [f"{name}={size}" for name, size in layout.items() if size > 1]
     said += [f"shard={own.shard}"] if own.shard != "none" else []
     said += [f"schedule={own.schedule}"] if own.schedule and own.schedule != "1f1b" and own.virtual_stages == 1 else []
-    said += ["sequence=false"] if own.sequence is False else []
+    said += ["sequence=false"] if own.sequence is False and (own.tensor > 1 or not said) else []
     words = ["python", "-m", "sim", "run", scenario.hardware, scenario.workload, "--nodes", str(setting.nodes)]
     if setting.gpus_per_node != worker_node(setting.hardware).gpu_count:
         words += ["--gpus", str(setting.nodes * setting.gpus_per_node)]
-    words += ["--stack", candidate.stack, "--parallel", ",".join(said) or "sequence=false"]
+    words += ["--stack", candidate.stack, "--parallel", ",".join(said)]
     words += ["--batch", str(candidate.batch), "--micro-batches", str(candidate.micro_batches)]
     words += ["--precision", candidate.precision]
     words += ["--sequence", str(scenario.sequence)] if scenario.sequence is not None else []

@@ -196,7 +196,7 @@ def _warnings(plan: Plan) -> list[str]:
     if not plan.tally.complete:
         texts.append(f"not proven: {plan.tally.excluded:,} layouts that may be better were not simulated (--simulate)")
     if plan.question.limits.objective == "cost" and not plan.rated:
-        texts.append("no price is known of this hardware: cost counts node-seconds; write --set price.on_demand='98 USD/h'")
+        texts.append("no price is known of this hardware: cost counts node-seconds; write --set \"price={on_demand: 98 USD/h, date: '2026-01-01', source: quote}\"")
     return texts
 
 
@@ -247,6 +247,6 @@ def _turn_text(turn: Mapping[str, Any]) -> str:
         return f"{turn['change']}: {turn['problem']}"
     if turn["same"]:
         return f"{turn['change']}: the same layout wins, at {show(turn['step_time_s'], 'time')} a step"
-    of_plan = "" if turn["plan_step_time_s"] is None else f" against {show(turn['plan_step_time_s'], 'time')} at least"
+    of_plan = ", since the plan's does not fit" if turn["plan_step_time_s"] is None else f" against {show(turn['plan_step_time_s'], 'time')} at least"
     flips = "" if turn["flips_at"] is None else f"; they are equal at {100 * turn['flips_at']:.0f}% of the NICs' speed"
     return f"{turn['change']}: {turn['best']} [{turn['stack']}] wins, {show(turn['step_time_s'], 'time')} a step{of_plan}{flips}"

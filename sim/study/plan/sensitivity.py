@@ -10,11 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from sim.mesh import prepare, scene_of
+from sim.analysis.layout_memory import memory_by_stage
+from sim.mesh import prepare, scene_of, worker_node
 from sim.study.faster import faster
 from sim.study.plan.floor import Setting
 from sim.study.plan.question import Plan, Question, prepare_plan
-from sim.study.plan.search import Outcome, Way, search
+from sim.study.plan.search import Outcome, Way, needed_bytes, search
 from sim.study.plan.space import Candidate
 from sim.spec.yaml import SpecError
 from sim.training.layouts.bound import least_time
@@ -78,7 +79,7 @@ def _turn(made: Plan, best: Outcome, change: str, question: Question) -> Turn:
     if winner is None:
         return Turn(change, None, False, None, problem="no layout fits")
     like = _like(best.way.candidate, ways)
-    of_plan = None if like is None else _least(like)
+    of_plan = None if like is None or not _fits(like) else _least(like)
     same = like is not None and _alike(like.candidate, winner.way.candidate)
     flips = None
     if change.startswith("NICs") and like is not None and not same:
@@ -108,6 +109,13 @@ def _of_nodes(ways: Sequence[tuple[Setting, Sequence[Candidate]]], way: Way) -> 
     return next(
         setting for setting, _ in ways if setting.nodes == way.setting.nodes and setting.workload.training.stack.name == way.candidate.stack
     )
+
+
+def _fits(way: Way) -> bool:
+    setting, workload = way.setting, way.setting.laid(way.candidate)
+    gpu = worker_node(setting.hardware).gpu
+    memory = memory_by_stage(prepare(setting.hardware, workload, setting.gpus_per_node), workload, gpu)
+    return all(needed_bytes(stage) <= gpu.memory for stage in memory)
 
 
 def _least(way: Way) -> float:
