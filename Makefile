@@ -6,20 +6,37 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 # Newer torchvision wheels do not import beside a CPU torch; of this one the model definitions work (Python 3.11).
 TORCHVISION ?= torchvision==0.15.2
+# Inputs of `make fuzz`.
+INPUTS ?= 100000
 VENV := .venv
 BIN := $(VENV)/bin
 ORACLES := $(VENV)/oracles
+KEPT := $(VENV)/constraints.txt
 # What is never imported need not be compiled, and of torch and its kin that is most.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 
-.PHONY: run test check style types imports spelling oracles readme validated bench clean
+.PHONY: run test nightly golden compared check style types imports spelling oracles readme docs validated fuzz bench clean
 .DEFAULT_GOAL := run
 
 run: $(VENV)/.run
 	$(BIN)/python -m sim run hardware/p3.16xlarge.yaml workloads/vgg16.yaml
 
+PYTEST = $(BIN)/python -m pytest --benchmark-disable --numprocesses auto --dist loadgroup --no-loadscope-reorder
+
 test: check
-	$(BIN)/python -m pytest --benchmark-disable --numprocesses auto --dist loadgroup --no-loadscope-reorder
+	$(PYTEST) -m 'not nightly'
+
+# What takes too long for every push: validation, refits, the largest models against torch, processes that are killed.
+nightly: $(VENV)/.dev
+	$(PYTEST) -m nightly
+
+# Runs the golden documents' scenarios again and writes their figures to tests/golden/documents/: for changes that mean to move figures.
+golden: $(VENV)/.dev
+	$(BIN)/python -m tests.golden.documents
+
+# Compares every catalogue model with torch and writes to tests/extract/compared.json what was compared.
+compared: $(VENV)/.dev
+	$(BIN)/python -m tests.extract.compared
 
 # Types take as long as the others together, on one core: side by side with them.
 check: $(VENV)/.dev
@@ -45,15 +62,24 @@ oracles: $(VENV)/.oracles
 	$(BIN)/python -m pytest -rs --benchmark-disable tests/oracle tests/report/test_trace.py tests/report/test_figures.py \
 	  tests/spec/test_json_schema.py $(if $(TORCH),tests/extract/test_sources.py tests/extract/test_unusual.py)
 
-# Runs the commands shown in README.md again and writes their output into it.
+# Runs the commands that README.md and docs/ show again and writes their output there.
 readme: $(VENV)/.dev
-	$(BIN)/python -m tests.readme
+	$(BIN)/python -m tests.shown
 
-# Predicts the committed measurements again and writes how far off that was into README.md and hardware/validated.json.
+# Builds the documentation as a site in build/site.
+docs: $(VENV)/.dev
+	$(INSTALL) '.[docs]'
+	$(BIN)/python -m mkdocs build --strict --site-dir build/site
+
+# Predicts the committed measurements again and writes how far off that was into docs/trust/validation.md and hardware/validated.json.
 validated: $(VENV)/.dev
 	$(BIN)/python -m calibration.published
 
-# Prints how fast the program is on this machine and writes the medians into README.md.
+# Reads INPUTS mutated files of every kind and command lines, and fails where one ends in anything but a result or a sentence.
+fuzz: $(VENV)/.dev
+	$(BIN)/python -m tests.fuzz --inputs $(INPUTS)
+
+# Prints how fast the program is on this machine and writes the medians into docs/trust/speed.md.
 bench: $(VENV)/.dev
 	$(BIN)/python -m tests.bench.table
 
@@ -69,8 +95,12 @@ $(VENV)/.run: pyproject.toml | $(BIN)/python
 	$(INSTALL) --editable .
 	@touch $@
 
+# timm asks for the torch that torchvision was built with: left to itself pip would put that in the place of ours.
 $(VENV)/.oracles: $(VENV)/.dev $(ORACLES)/.installed
-	$(INSTALL) jsonschema pyarrow $(if $(TORCH),timm transformers)
+	$(BIN)/python -m pip freeze --exclude-editable > $(KEPT)
+	$(INSTALL) jsonschema pyarrow
+	$(if $(TORCH),$(INSTALL) --constraint $(KEPT) transformers huggingface_hub safetensors pyyaml)
+	$(if $(TORCH),$(INSTALL) --no-deps timm)
 	@touch $@
 
 $(ORACLES)/.installed: | $(BIN)/python

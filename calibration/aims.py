@@ -79,8 +79,8 @@ def aims_table(rows: Sequence[Scored]) -> str:
 
 def _errors(aim: Aim, count: int, found: Mapping[str, Any]) -> str:
     met = found["median"] <= aim.median and (aim.p90 is None or found["p90"] <= aim.p90)
-    both = f"{_percent(found['median'])} / {_percent(found['p90'])} %"
-    wanted = f"{100 * aim.median:g}{'' if aim.p90 is None else f' / {100 * aim.p90:g}'} %"
+    both = f"{_percent(found['median'])} / {_percent(found['p90'])}%"
+    wanted = f"{100 * aim.median:g}{'' if aim.p90 is None else f' / {100 * aim.p90:g}'}%"
     return _line(f"{aim.name}{', zero-shot' if aim.column == 'zero_shot' else ''}", count, both, wanted, met)
 
 
@@ -97,14 +97,14 @@ def _whole(rows: Sequence[Scored]) -> Iterator[str]:
         )
     skill, points = found["exposed"]["skill"], found["exposed"]["points"]
     if points:
-        yield _line("skill, rows with at least 10 % exposed", points, f"{skill:.2f}", f"{LEAST_SKILL:g}", skill >= LEAST_SKILL)
+        yield _line("skill, rows with at least 10% exposed", points, f"{skill:.2f}", f"{LEAST_SKILL:g}", skill >= LEAST_SKILL)
     sources = {row.asked.record.source for row in rows}
     skills = {name: scores([row for row in rows if row.asked.record.source == name])["calibrated"]["skill"] or 0.0 for name in sources}
     worst = min(skills, key=lambda name: skills[name])
     yield _line(f"skill of the worst source ({worst})", len(rows), f"{skills[worst]:.2f}", "above 0", skills[worst] > 0.0)
     low, high = COVERED
     inside = low <= found["coverage"] <= high
-    yield _line("rows inside their 95 % interval", len(rows), f"{_percent(found['coverage'])} %", f"{100 * low:g}-{100 * high:g} %", inside)
+    yield _line("rows inside their 95% interval", len(rows), f"{_percent(found['coverage'])}%", f"{100 * low:g}-{100 * high:g}%", inside)
 
 
 def _line(name: str, rows: int, reached: str, wanted: str, met: bool) -> str:

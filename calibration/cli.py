@@ -82,6 +82,24 @@ def kernels(
     typer.echo(json.dumps({"schema": 1, "rows": lines}, indent=2) if as_json else report.text(lines))
 
 
+@app.command(epilog="Example:  python -m calibration longrun --json")
+def longrun(as_json: Json = False) -> None:
+    """Predict published counts of failures, their causes and effective shares of long runs, each from other fleets, and show the errors."""
+    from calibration.longrun import longrun_document, longrun_text
+
+    document = longrun_document()
+    typer.echo(json.dumps(document, indent=2) if as_json else longrun_text(document))
+
+
+@app.command(epilog="Example:  python -m calibration energy")
+def energy(as_json: Json = False) -> None:
+    """Predict measured power of nodes and GPUs, and what power limits cost, and show the errors."""
+    from calibration.energy import energy_document, energy_text
+
+    document = energy_document()
+    typer.echo(json.dumps(document, indent=2) if as_json else energy_text(document))
+
+
 @app.command(epilog="Example:  python -m calibration records my-runs.csv")
 def records(
     file: Annotated[Path, typer.Argument(metavar="FILE.csv", help="measured runs, one a row")],
@@ -205,7 +223,7 @@ def fit(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Turn records of a machine into a hardware description with 95 % intervals, and say what the records do not tell."""
+    """Turn records of a machine into a hardware description with 95% intervals, and say what the records do not tell."""
     from calibration import fit_run
     from calibration.residuals import residual_picture
     from calibration.step_comparison import compare, comparison_rows, comparison_table

@@ -13,16 +13,18 @@ Left out: rows of other libraries (Baidu's ring, OSU), logs without a network (i
 
 from __future__ import annotations
 
-import csv
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple, get_args
 
 from sim.cluster.build import place, slots, with_nodes
 from sim.spec.library import load_hardware
+from sim.spec.strict import csv_lines, csv_number, csv_rows
 from sim.spec.yaml import SpecError
 from sim.training.collectives.plan import CollectivePlan, Op, Tuning, plan_collectives
 from sim.training.job import job_slots
+from sim.units import shorten
 
 HERE = Path(__file__).parent
 RECORDS = HERE / "records" / "collectives.csv"
@@ -64,24 +66,32 @@ class CollectiveRecord(NamedTuple):
 
 def read_collectives(path: Path = RECORDS) -> list[CollectiveRecord]:
     """Return the rows of *path*. Raise SpecError with the line of what is wrong."""
-    with path.open(newline="") as lines:
-        reader = csv.DictReader(lines)
-        if tuple(reader.fieldnames or ()) != COLUMNS:
-            raise SpecError(f"{path}:1: the columns {', '.join(COLUMNS)} are due")
-        return [_record(path, number, row) for number, row in enumerate(reader, start=2)]
+    lines = csv_lines(path)
+    rows = list(csv_rows(lines, str(path)))
+    if not rows or tuple(rows[0][1]) != COLUMNS:
+        raise SpecError(f"{path}:{lines[0][0] if lines else 1}: expected the columns {', '.join(COLUMNS)}")
+    return [_record(path, number, cells) for number, cells in rows[1:]]
 
 
-def _record(path: Path, line: int, row: dict[str, str]) -> CollectiveRecord:
+def _record(path: Path, line: int, cells: Sequence[str]) -> CollectiveRecord:
+    if len(cells) != len(COLUMNS):
+        raise SpecError(f"{path}:{line}: {len(cells)} values for {len(COLUMNS)} columns; put quotes around a value that holds a comma")
+    row = dict(zip(COLUMNS, cells, strict=True))
     op = next((known for known in get_args(Op) if known == row["op"]), None)
-    if op is None or row["network"] not in NETWORKS:
-        raise SpecError(f"{path}:{line}: op '{row['op']}' or network '{row['network']}' is unknown; networks are {', '.join(NETWORKS)}")
-    try:
-        nodes, gpus, own = (int(row[column]) for column in ("nodes", "gpus_per_node", "gpus_per_process"))
-        nbytes, time = float(row["bytes"]), float(row["time_s"])
-    except ValueError as error:
-        raise SpecError(f"{path}:{line}: nodes, gpus_per_node, gpus_per_process, bytes and time_s are numbers: {error}") from None
-    if min(nodes, gpus, own, nbytes) < 1 or not time > 0:
-        raise SpecError(f"{path}:{line}: nodes, gpus_per_node, gpus_per_process and bytes are 1 or more, time_s above zero")
+    if op is None:
+        raise SpecError(f"{path}:{line}: op {shorten(row['op'])}: write one of {', '.join(get_args(Op))}")
+    if row["network"] not in NETWORKS:
+        raise SpecError(f"{path}:{line}: network {shorten(row['network'])}: write one of {', '.join(NETWORKS)}")
+
+    def count(column: str) -> int:
+        wanted = "a whole number of 1 or more"
+        return int(csv_number(row[column], f"{path}:{line}: {column}", wanted, lambda value: 1 <= value < 2**63 and value == int(value)))
+
+    def above_zero(column: str) -> float:
+        return csv_number(row[column], f"{path}:{line}: {column}", "a number above 0", lambda value: value > 0)
+
+    nodes, gpus, own = (count(column) for column in ("nodes", "gpus_per_node", "gpus_per_process"))
+    nbytes, time = float(count("bytes")), above_zero("time_s")
     if row["role"] not in ("fit", "score"):
         raise SpecError(f"{path}:{line}: role '{row['role']}': write fit or score")
     tuning = Tuning(row["nccl"], row["algorithm"] or None, row["protocol"] or None)

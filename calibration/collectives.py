@@ -40,7 +40,7 @@ PRIORS: Mapping[str, Mapping[str, float]] = {
 """Constants that are fitted, and where the fit begins. Latencies: NCCL's tuner's for Simple (NVIDIA/nccl tuning.cc; EFA what its
 plug-in reports, aws-ofi-nccl), of which LL has about a fifth there; TCP the geometric mean of 270 us, the middle of petuum/adaptdl's ring
 steps in pods, and 113 us, what HKBU-HPML/MG-WFBP's lines over sockets leave a hop between nodes (100 us of 16 GPUs, 128 of 8); the
-second was taken in after p3dn's errors by the first alone, 43 % below 1 MB, had been seen. Launch over
+second was taken in after p3dn's errors by the first alone, 43% below 1 MB, had been seen. Launch over
 NVLink: two A100 take 10 us in all (NVIDIA/nccl-tests issue 123). A card of 400 Gbps carries 46 to 48 GB/s (NVIDIA/nccl-tests issue
 290). Sixteen TCP flows are two threads (NVIDIA/nccl net_socket.cc) at 0.3 core-seconds a GB, as the class ``tcp`` has it."""
 ALIKE: Mapping[str, tuple[str, float]] = {"roce": ("infiniband", 1.0), "efa-rdma-2": ("efa", 75 / 150), "efa-rdma-3": ("efa", 35 / 150)}
@@ -327,4 +327,4 @@ _HOW = (("zero_shot", 9), ("calibrated", 11))
 
 
 def _percent(fraction: str) -> str:
-    return f"{100 * float(fraction):.0f} %" if fraction else "-"
+    return f"{100 * float(fraction):.0f}%" if fraction else "-"

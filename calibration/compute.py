@@ -17,7 +17,7 @@ import numpy as np
 from calibration.compute_model import FIRST_KERNELS, LOCAL, Row, Vector, keys_of, names, time_of, timed
 
 NOISE: Final = 0.07
-"""Error of a row that no model can be blamed for: repeated runs, clocks, drivers (DLPerf's and Lambda's containers differ by 5 to 10 %)."""
+"""Error of a row that no model can be blamed for: repeated runs, clocks, drivers (DLPerf's and Lambda's containers differ by 5 to 10%)."""
 PLAUSIBLE: Final = {
     "all": {"vector": 0.05, "tensor": 0.2, "gemm": 0.2, "memory": 0.1},
     "measured": {"vector": 0.08, "tensor": 0.1, "gemm": 0.1, "memory": 0.1},

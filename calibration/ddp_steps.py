@@ -184,7 +184,7 @@ def _model(wanted: StepsWanted) -> Any:
     except Exception as error:
         raise SpecError(f"{wanted.model}: calling it failed: {target.told(error)}") from error
     if not isinstance(model, torch.nn.Module) or not any(parameter.requires_grad for parameter in model.parameters()):
-        raise SpecError(f"{wanted.model}: returned {type(model).__name__}; a torch.nn.Module with parameters to train is due")
+        raise SpecError(f"{wanted.model}: returned {type(model).__name__}; expected a torch.nn.Module with parameters to train")
     return model.train()
 
 

@@ -170,13 +170,13 @@ def _write(machine: Machine, hardware: Path, stack: Path) -> None:
 
 def fit_table(found: Mapping[str, Fit]) -> str:
     """Return every parameter with its interval, a line each."""
-    lines = [f"{'':34} {'value':>12}   {'95 % interval':27} {'points':>6} {'scatter':>8}"]
+    lines = [f"{'':34} {'value':>12}   {'95% interval':27} {'points':>6} {'scatter':>8}"]
     for fit in found.values():
         for estimate in fit.found.estimates:
             value, low, high, unit = _shown(fit, estimate)
             told = f"{low:11.4g} to {high:<11.4g}" if estimate.identified else "not identified: its prior    "
             name = f"{fit.subject}, {unit}"
-            lines.append(f"{name:34} {value:12.4g}   {told:27} {len(fit.times):6} {100 * fit.found.noise:6.1f} %")
+            lines.append(f"{name:34} {value:12.4g}   {told:27} {len(fit.times):6} {100 * fit.found.noise:6.1f}%")
     return "\n".join(lines)
 
 

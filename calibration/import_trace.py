@@ -73,6 +73,9 @@ def import_traces(files: Iterable[Path | str]) -> Imported:
 def _analysed(traces: Sequence[RankTrace], log: EventLog, windows: Sequence[Window]) -> Imported:
     total = sum(trace.size for trace in traces)
     mean: dict[tuple[Cause, str], float] = defaultdict(float)
+    for trace, own in zip(traces, windows, strict=True):
+        if own.end <= own.start:
+            raise SpecError(f"{trace.file}: the profiled steps of rank {trace.rank} take no time; export the trace again")
     by_rank = []
     for number, rows in enumerate(blame(log, windows)):
         table = dict.fromkeys(STALLS, 0.0)

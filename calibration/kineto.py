@@ -10,20 +10,22 @@ own threads leave, are its collectives.
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
-import zlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple, NotRequired
+
+from pydantic import Field
+from typing_extensions import TypedDict
 
 from sim.events import Cause, Work
+from sim.spec.strict import check_density, decoded, finite, no_constant, read_bytes, typed, whole
 from sim.spec.yaml import SpecError
 
-_STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)$")
+_STEP = re.compile(r"ProfilerStep\s*#\s*(\d{1,12})$")
 _NEXT_BATCH = re.compile(r"^enumerate\(DataLoader\)#.*__next__")
 _NCCL = re.compile(r"^nccl.*Kernel|^gloo:|^parameter server: ")
 CPU = "CPU"
@@ -76,65 +78,204 @@ class RankTrace:
     loader: list[Work] = field(default_factory=list)
 
 
+MAX_BYTES: Final = 512 * 2**20
+"""Of an unpacked trace: about a million events, some hundred steps of a large model."""
+MAX_EVENTS: Final = 2_000_000
+_DENSITY: Final = 8
+"""Bytes of text for each value, at least: a trace of PyTorch's profiler has about 20."""
+_LATEST: Final = 1e17
+"""Microseconds: 3 000 years."""
+_LONGEST: Final = 1e13
+"""Microseconds: 115 days."""
+
+_Count = Annotated[int, Field(ge=1, le=1_000_000)]
+_Rank = Annotated[int, Field(ge=0, lt=1_000_000)]
+
+
+class _Distributed(TypedDict):
+    rank: _Rank
+    world_size: _Count
+
+
+class _Device(TypedDict):
+    name: NotRequired[str]
+
+
+class _Simulated(TypedDict):
+    """One rank of a trace that stallsim wrote."""
+
+    pid: int
+    rank: _Rank
+    stands_for: NotRequired[_Count]
+    world_size: NotRequired[_Count]
+    job: NotRequired[int]
+    node: NotRequired[str]
+    nodes: NotRequired[_Count]
+    hardware: NotRequired[str]
+    workload: NotRequired[str]
+    stack: NotRequired[str]
+    batch_per_gpu: NotRequired[_Count]
+    precision: NotRequired[str]
+
+
+class _Ranks(TypedDict):
+    ranks: Annotated[list[_Simulated], Field(min_length=1)]
+
+
 def read_trace(path: Path) -> list[RankTrace]:
     """Return the ranks whose profile *path* (plain or gzip) holds. Raise SpecError where it is no trace, or lacks what it takes."""
-    document = _document(path)
-    events = [event for event in document["traceEvents"] if isinstance(event, dict) and event.get("ph") == "X"]
+    document, events = _document(path)
     if "stallsim" not in document:
         return [_rank_trace(path, events, document, _rank_of(path, document))]
-    simulated = document["stallsim"].get("ranks") if isinstance(document["stallsim"], dict) else None
-    if not isinstance(simulated, list) or not all(isinstance(known, dict) and {"pid", "rank"} <= known.keys() for known in simulated):
-        raise SpecError(f"{path}: is no trace that stallsim wrote: stallsim.ranks is to list its ranks")
+    try:
+        simulated = typed(_Ranks, document["stallsim"], "stallsim")["ranks"]
+    except SpecError as error:
+        raise SpecError(f"{path}: is no trace that stallsim wrote: {error}") from None
     by_pid: dict[Any, list[dict[str, Any]]] = defaultdict(list)
     for event in events:
-        by_pid[event.get("pid")].append(event)
-    return [_rank_trace(path, by_pid[known["pid"]], document, known) for known in simulated]
+        by_pid[str(event.get("pid"))].append(event)
+    return [_rank_trace(path, by_pid[str(known["pid"])], document, dict(known)) for known in simulated]
 
 
-def _document(path: Path) -> dict[str, Any]:
+# --- the file --------------------------------------------------------------------------------------------------------
+
+_HINT: Final = "export the trace again"
+_JSON: Final = json.JSONDecoder(parse_float=finite, parse_int=whole, parse_constant=no_constant)
+_SPACE: Final = re.compile(r"[ \t\n\r]*")
+
+
+def _document(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return the trace at *path* without its events, and its complete events; they are read one by one, so that others take no memory."""
+    text = decoded(read_bytes(path, MAX_BYTES), str(path), _HINT)
+    check_density(text, str(path), max(4_000_000, len(text) // _DENSITY))
     try:
-        content = path.read_bytes()
-        text = gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
-        document = json.loads(text)
-    except OSError as error:
-        raise SpecError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except (EOFError, zlib.error):
-        raise SpecError(f"{path}: the gzip file is cut short; export the trace again") from None
-    except UnicodeDecodeError as error:
-        raise SpecError(f"{path}: is no JSON text (byte {error.start})") from None
+        return _members(path, text)
+    except RecursionError:
+        raise SpecError(f"{path}: is nested too deep for a trace of PyTorch's profiler") from None
     except json.JSONDecodeError as error:
-        raise SpecError(
-            f"{path}:{error.lineno}:{error.colno}: the JSON is cut short or broken ({error.msg}); export the trace again"
-        ) from None
-    if not isinstance(document, dict) or not isinstance(document.get("traceEvents"), list):
-        raise SpecError(f"{path}: is no trace of PyTorch's profiler: a JSON object with a list 'traceEvents' is due")
-    return document
+        place = f"{path}:{error.lineno}:{error.colno}"
+        raise SpecError(f"{place}: the JSON is cut short or broken ({error.msg}); {_HINT}") from None
+    except SpecError:
+        raise
+    except ValueError as error:
+        raise SpecError(f"{path}: {error}; {_HINT}") from None
+
+
+def _members(path: Path, text: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    found: dict[str, Any] = {}
+    events: list[dict[str, Any]] | None = None
+    place = _after_space(text, 0)
+    no_trace = f"{path}: is no trace of PyTorch's profiler: expected a JSON object with a list 'traceEvents'"
+    if text[place : place + 1] != "{":
+        _JSON.decode(text)
+        raise SpecError(no_trace)
+    place = _after_space(text, place + 1)
+    while text[place : place + 1] != "}":
+        key, place = _JSON.raw_decode(text, place)
+        place = _after(text, place, ":")
+        if not isinstance(key, str) or key in found or (key == "traceEvents" and events is not None):
+            raise json.JSONDecodeError("Expecting a property name that did not appear before", text, place)
+        if key == "traceEvents" and text[place : place + 1] == "[":
+            events, place = _events(path, text, place)
+        else:
+            found[key], place = _JSON.raw_decode(text, place)
+        place = _after_space(text, place)
+        if text[place : place + 1] != "}":
+            place = _after(text, place, ",")
+    if _after_space(text, place + 1) != len(text):
+        raise json.JSONDecodeError("Extra data", text, place + 1)
+    if events is None:
+        raise SpecError(no_trace)
+    return found, events
+
+
+def _events(path: Path, text: str, place: int) -> tuple[list[dict[str, Any]], int]:
+    """Return the complete events of the list that begins at *place*, and the place behind it."""
+    found: list[dict[str, Any]] = []
+    place = _after_space(text, place + 1)
+    while text[place : place + 1] != "]":
+        event, place = _JSON.raw_decode(text, place)
+        if isinstance(event, dict) and event.get("ph") == "X":
+            _check_event(path, event)
+            found.append(event)
+            if len(found) > MAX_EVENTS:
+                raise SpecError(f"{path}: holds more than {MAX_EVENTS:,} events; profile fewer steps")
+        place = _after_space(text, place)
+        if text[place : place + 1] != "]":
+            place = _after(text, place, ",")
+    return found, place + 1
+
+
+def _after_space(text: str, place: int) -> int:
+    match = _SPACE.match(text, place)
+    return match.end() if match else place
+
+
+def _after(text: str, place: int, mark: str) -> int:
+    """Return where the next value begins after *mark*. Raise JSONDecodeError where another character is there."""
+    place = _after_space(text, place)
+    if text[place : place + 1] != mark:
+        raise json.JSONDecodeError(f"Expecting '{mark}' delimiter", text, place)
+    return _after_space(text, place + 1)
+
+
+def _check_event(path: Path, event: dict[str, Any]) -> None:
+    """Raise SpecError where a time of *event* is no time, or its name or arguments are of another type."""
+    start, duration, arguments = event.get("ts"), event.get("dur", 0.0), event.get("args")
+    if not _is_time(start, -_LATEST, _LATEST):
+        raise _odd(path, event, "ts: expected a time in microseconds")
+    if not _is_time(duration, 0.0, _LONGEST):
+        raise _odd(path, event, "dur: expected a time of 0 or more microseconds")
+    if not isinstance(event.get("name"), str):
+        raise _odd(path, event, "name: expected text")
+    if arguments is not None and not isinstance(arguments, dict):
+        raise _odd(path, event, "args: expected an object")
+    event["args"] = arguments or {}
+    if not isinstance(event.get("cat", ""), str) or isinstance(event.get("tid"), dict | list):
+        raise _odd(path, event, "cat and tid: expected text and a number")
+
+
+def _is_time(value: Any, least: float, most: float) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most
+
+
+def _odd(path: Path, event: Mapping[str, Any], message: str) -> SpecError:
+    return SpecError(f"{path}: the event {json.dumps(event)[:120]} lacks what it takes: {message}")
+
+
+# --- one rank --------------------------------------------------------------------------------------------------------
 
 
 def _rank_of(path: Path, document: Mapping[str, Any]) -> dict[str, Any]:
     known = document.get("distributedInfo") or {}
     if not known:
         return {"rank": None}
-    if not isinstance(known.get("rank"), int) or not isinstance(known.get("world_size"), int):
-        raise SpecError(f"{path}: distributedInfo names no rank and world_size; profile after torch.distributed.init_process_group")
-    return {"rank": known["rank"], "world_size": known["world_size"]}
+    try:
+        return dict(typed(_Distributed, known, "distributedInfo"))
+    except SpecError as error:
+        raise SpecError(
+            f"{path}: distributedInfo names no rank and world_size ({error}); profile after torch.distributed.init_process_group"
+        ) from None
 
 
 def _rank_trace(path: Path, events: Sequence[dict[str, Any]], document: Mapping[str, Any], known: Mapping[str, Any]) -> RankTrace:
-    devices = document.get("deviceProperties") or [{}]
+    devices = typed(list[_Device], document.get("deviceProperties") or [], f"{path}: deviceProperties")
+    shared = document.get("distributedInfo") or {}
+    host = typed(str, document.get("host_name", ""), f"{path}: host_name")
     rank = known["rank"]
+    world = known.get("world_size") or (_rank_of(path, document)["world_size"] if shared else 1)
     found = RankTrace(
-        str(path), 0 if rank is None else rank, known.get("world_size") or (document.get("distributedInfo") or {}).get("world_size", 1),
-        known.get("node") or document.get("host_name", ""), devices[0].get("name", "GPU"), known.get("stands_for", 1), known,
+        str(path), 0 if rank is None else rank, world, known.get("node") or host, devices[0].get("name", "GPU") if devices else "GPU",
+        known.get("stands_for", 1), known,
     )  # fmt: skip
-    launches = _launches(path, events)
+    launches = _launches(events)
     for event in events:
         try:
             _sort(found, event, launches)
         except (KeyError, TypeError, ValueError) as error:
-            raise SpecError(f"{path}: the event {json.dumps(event)[:120]} lacks what it takes: {error}") from None
-    backend = str((document.get("distributedInfo") or {}).get("backend", ""))
-    if not found.compute and not document.get("deviceProperties") and "nccl" not in backend.replace("cuda:nccl", ""):
+            raise _odd(path, event, str(error)) from None
+    backend = str(shared.get("backend", ""))
+    if not found.compute and not devices and "nccl" not in backend.replace("cuda:nccl", ""):
         _compute_on_cpu(found, events)
     _require(found)
     return found
@@ -154,14 +295,10 @@ def _compute_on_cpu(found: RankTrace, events: Sequence[Mapping[str, Any]]) -> No
     found.busy, found.gpu = [], CPU
 
 
-def _launches(path: Path, events: Sequence[Mapping[str, Any]]) -> dict[int, tuple[float, float]]:
+def _launches(events: Sequence[Mapping[str, Any]]) -> dict[str, tuple[float, float]]:
     """Return when the host began and ended each launch (s), by correlation id."""
-    found = {}
-    for event in events:
-        if event.get("cat") in _CALLS and "correlation" in event.get("args", {}):
-            start, end = _times(event)
-            found[event["args"]["correlation"]] = (start, end)
-    return found
+    calls = (event for event in events if event.get("cat") in _CALLS and "correlation" in event["args"])
+    return {str(event["args"]["correlation"]): _times(event) for event in calls}
 
 
 def _times(event: Mapping[str, Any]) -> tuple[float, float]:
@@ -169,28 +306,35 @@ def _times(event: Mapping[str, Any]) -> tuple[float, float]:
     return start, start + float(event.get("dur", 0.0)) * 1e-6
 
 
-def _sort(found: RankTrace, event: Mapping[str, Any], launches: Mapping[int, tuple[float, float]]) -> None:
+def _sort(found: RankTrace, event: Mapping[str, Any], launches: Mapping[str, tuple[float, float]]) -> None:
     """Put *event* where it belongs in *found*."""
-    category, name, arguments = event.get("cat", ""), str(event["name"]), event.get("args", {})
+    category, name, arguments = event.get("cat", ""), event["name"], event["args"]
     start, end = _times(event)
     if category in _GPU:
-        launched = launches.get(arguments.get("correlation"), (start, start))
-        span = Span(name, start, end, *launched, arguments.get("bucket", -1), arguments.get("resource", ""))
+        launched = launches.get(str(arguments.get("correlation")), (start, start))
+        span = Span(name, start, end, *launched, _number(arguments, "bucket"), str(arguments.get("resource", "")))
         _sort_gpu(found, category, span)
     elif category == "user_annotation" and (step := _STEP.match(name)):
         found.steps[int(step[1])] = Span(name, start, end)
     elif category == "user_annotation" and _NEXT_BATCH.match(name):
-        found.inputs.append(Span(name, start, end, ident=arguments.get("batch", -1)))
+        found.inputs.append(Span(name, start, end, ident=_number(arguments, "batch")))
     elif category in _CALLS and _WAITS_FOR_GPU.search(name):
         found.blocked.append(Span(name, start, end))
     elif category in _CALLS or category == "cpu_op":
         found.busy.append(Span(name, start, end))
     elif category == "loader" or (category == "gpu_user_annotation" and "cause" in arguments):
-        stream = arguments.get("stream_name", "comm")
-        batch = arguments.get("batch", -1)
+        stream = str(arguments.get("stream_name", "comm"))
+        batch = _number(arguments, "batch")
         (found.bounds if stream == "comm" else found.loader).append(
-            Work(0, stream, name, Cause(arguments["cause"]), arguments["resource"], batch, 0.0, start, end)
+            Work(0, stream, name, Cause(arguments["cause"]), str(arguments["resource"]), batch, 0.0, start, end)
         )
+
+
+def _number(arguments: Mapping[str, Any], name: str) -> int:
+    value = arguments.get(name, -1)
+    if not isinstance(value, int):
+        raise TypeError(f"args.{name}: expected a whole number")
+    return value
 
 
 def _sort_gpu(found: RankTrace, category: str, span: Span) -> None:

@@ -28,7 +28,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from calibration.machine_record import MachineRecord, Row, read_record
+from calibration.machine_record import MachineRecord, Row, check_rows, read_record
 from calibration.posterior import Estimate, Posterior, Unknown, Vector, explain, mean_of
 from sim.spec.yaml import SpecError
 
@@ -109,32 +109,21 @@ def together(paths: Sequence[Path]) -> Measured:
     return Measured(first.name, most.machine, first.versions, tuple(path.name for path in paths), _date(records), probes, disturbed)
 
 
+_TIMES: Final = ("times_s", "times_by_rank_s")
 _FACTS: Final = ("cpu", "vcpus", "physical_cores", "sockets", "memory_bytes", "device", "gpus", "ranks", "backend")
-_SIZES: Final = ("flop", "bytes", "block_bytes", "batch", "ranks", "together", "shape")
-_TIMES: Final = ("times_s", "times_by_rank_s", "whole_s")
 
 
 def _require_whole(path: Path, record: MachineRecord) -> None:
-    """Raise SpecError where *record* lacks a fact of the machine, or a row its repetitions: times above zero."""
+    """Raise SpecError where *record* lacks a fact of the machine, or a row its repetitions."""
     for fact in _FACTS:
         if fact not in record.machine:
             raise SpecError(f"{path}: machine.{fact} is missing; give a record as 'calibration profile' writes it")
+    check_rows(path, record)
     for name, probe in record.probes.items():
         for number, row in enumerate(probe.rows):
-            times = next((row[key] for key in _TIMES if key in row), None)
-            flat = [time for own in times for time in (own if isinstance(own, list) else [own])] if isinstance(times, list) else []
-            if not flat or not all(isinstance(time, int | float) and time > 0 for time in flat):
-                raise SpecError(f"{path}: probes.{name}.rows[{number}]: a list of times above zero is due in {' or '.join(_TIMES)}")
-            _require_sizes(f"{path}: probes.{name}.rows[{number}]", row)
-
-
-def _require_sizes(where: str, row: Row) -> None:
-    """Raise SpecError where a size at which *row* was measured is not above zero."""
-    for key in (key for key in _SIZES if key in row):
-        listed = isinstance(row[key], list)
-        for place, size in enumerate(row[key] if listed else [row[key]]):
-            if not isinstance(size, int | float) or not 0 < size < np.inf:
-                raise SpecError(f"{where}: {key}{f'[{place}]' if listed else ''}: {size!r} is no size; a number above zero is due")
+            expected = ("whole_s",) if name == "layers" else _TIMES
+            if not any(key in row for key in expected):
+                raise SpecError(f"{path}: probes.{name}.rows[{number}]: expected a list of times above zero in {' or '.join(expected)}")
 
 
 def _date(records: Iterable[MachineRecord]) -> str:
@@ -231,7 +220,7 @@ def _loading(measured: Measured) -> Fit | None:
 def _overlap(measured: Measured) -> Fit | None:
     """Return how many times longer kernels take while an all-reduce runs beside them."""
     rows = [row for row in measured.rows("all_reduce") if "beside" in row]
-    ratios = [beside / alone for row in rows for beside, alone in zip(row["beside_s"], row["products_s"], strict=True)]
+    ratios = [beside / alone for row in rows for beside, alone in zip(row["beside_s"], row["products_s"], strict=False)]
     if not ratios:
         return None
     return Fit("products beside an exchange", "all_reduce", np.ones(len(ratios)), np.array(ratios), mean_of(FACTOR, ratios))

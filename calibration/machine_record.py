@@ -8,12 +8,17 @@ holds what was asked beside what was measured.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal, get_args
+from typing import Annotated, Any, Final, Literal, NotRequired
+
+from pydantic import ConfigDict, Field, with_config
+from typing_extensions import TypedDict
 
 from calibration.processor_use import DISTURBED
 from sim.report.files import write_file
+from sim.spec.strict import read_json, typed
 from sim.spec.yaml import SpecError
 
 SCHEMA: Final = 1
@@ -94,14 +99,7 @@ def write_record(path: Path, record: MachineRecord) -> None:
 
 def read_record(path: Path) -> MachineRecord:
     """Return the record at *path*. Raise SpecError where it cannot be read, is cut off, or is of another schema."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SpecError(f"{path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise SpecError(f"{path}: is not text; give a record that 'calibration profile' wrote") from None
-    except json.JSONDecodeError as error:
-        raise SpecError(f"{path}:{error.lineno}:{error.colno}: is not whole JSON ({error.msg}); measure again with profile") from None
+    found = read_json(path, "give a record that 'calibration profile' wrote")
     if not isinstance(found, dict) or found.get("kind") != KIND:
         raise SpecError(f"{path}: is no record of a machine; give a file that 'calibration profile' wrote")
     if found.get("schema") != SCHEMA:
@@ -110,17 +108,158 @@ def read_record(path: Path) -> MachineRecord:
 
 
 def _record(path: Path, found: dict[str, Any]) -> MachineRecord:
-    try:
-        probes = {name: ProbeRecord(**probe) for name, probe in found["probes"].items()}
-        record = MachineRecord(found["name"], found["machine"], found["versions"], found["state"], probes)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise SpecError(f"{path}: a record of schema {SCHEMA} is due, but {_told(error)}") from None
-    for name, probe in probes.items():
-        rows = probe.rows if isinstance(probe.rows, list) else [None]
-        if probe.state not in get_args(State) or not all(isinstance(row, dict) for row in rows):
-            raise SpecError(f"{path}: probes.{name}: a state of {', '.join(get_args(State))} and a list of rows are due")
-    return record
+    document = typed(_Document, found, str(path))
+    probes = {name: ProbeRecord(**probe) for name, probe in found["probes"].items()}
+    return MachineRecord(document["name"], found["machine"], document["versions"], document["state"], probes)
 
 
-def _told(error: Exception) -> str:
-    return f"the key {error} is missing" if isinstance(error, KeyError) else f"a key does not fit: {error}"
+def check_rows(path: Path, record: MachineRecord) -> None:
+    """Raise SpecError where a row of *record*, read from *path*, is not what its probe writes, so that no fit can read it."""
+    for name, probe in record.probes.items():
+        for number, row in enumerate(probe.rows):
+            for kind in (_Measured, *_ROWS.get(name, ())):
+                typed(kind, row, f"{path}: probes.{name}.rows[{number}]")
+
+
+# --- the types of a record -------------------------------------------------------------------------------------------
+
+_Size = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_Count = Annotated[int, Field(ge=1, le=10_000_000)]
+_Time = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_Times = Annotated[list[_Time], Field(min_length=1)]
+_ByRank = Annotated[list[_Times], Field(min_length=1)]
+
+
+class _Gpu(TypedDict):
+    name: str
+    memory_bytes: _Size
+    compute_capability: NotRequired[str]
+
+
+class _Machine(TypedDict, total=False):
+    cpu: str
+    vendor: str
+    clock_hz: _Size
+    sockets: _Count
+    physical_cores: _Count
+    vcpus: _Count
+    memory_bytes: _Size
+    device: Literal["cpu", "cuda"]
+    gpus: list[_Gpu]
+    ranks: _Count
+    nodes: _Count
+    backend: str
+
+
+@with_config(ConfigDict(extra="forbid"))
+class _Probe(TypedDict):
+    state: State
+    date: str
+    reason: NotRequired[str]
+    duration_s: NotRequired[_Number]
+    others_cores: NotRequired[_Number]
+    rows: NotRequired[list[dict[str, Any]]]
+
+
+class _Document(TypedDict):
+    name: str
+    state: Literal["complete", "partial"]
+    machine: _Machine
+    versions: dict[str, str]
+    probes: dict[str, _Probe]
+
+
+class _Measured(TypedDict, total=False):
+    """What any row may hold."""
+
+    times_s: _Times
+    times_by_rank_s: _ByRank
+    whole_s: _Times
+    flop: _Size
+    bytes: _Size
+    block_bytes: _Size
+    batch: _Size
+    ranks: _Count
+    nodes: _Count
+    together: _Count
+    workers: Annotated[int, Field(ge=0)]
+    threads: _Count
+    shape: list[_Size]
+
+
+class _Launch(TypedDict):
+    clock: str
+    times_s: _Times
+
+
+class _Pass(TypedDict):
+    bytes: _Size
+
+
+class _Product(TypedDict):
+    precision: str
+    flop: _Size
+    shape: list[_Size]
+
+
+_Convolution = TypedDict("_Convolution", {"class": str, "precision": str, "flop": _Size, "times_s": _Times})
+
+
+class _Copy(TypedDict):
+    host: str
+    way: str
+    bytes: _Size
+    together: _Count
+
+
+class _Exchange(TypedDict):
+    op: Literal["all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "all_to_all"]
+    ranks: _Count
+    bytes: _Size
+    times_s: _Times
+    cpu_s: NotRequired[_Number]
+    beside_s: NotRequired[_Times]
+    products_s: NotRequired[_Times]
+
+
+class _Layer(TypedDict):
+    type: str
+    forward_s: list[_Number]
+    backward_s: list[_Number]
+
+
+class _Layers(TypedDict):
+    model: str
+    inputs: list[str]
+    arguments: list[str]
+    batch: _Size
+    layers: list[_Layer]
+
+
+class _Steps(TypedDict):
+    model: str
+    exchange: bool
+    times_by_rank_s: _ByRank
+    cpu_s: NotRequired[list[_Number]]
+
+
+class _Read(TypedDict):
+    way: str
+    block_bytes: _Size
+    threads: _Count
+    times_s: _Times
+
+
+class _Loading(TypedDict):
+    stage: str
+    workers: Annotated[int, Field(ge=0)]
+    times_s: _Times
+
+
+_ROWS: Final[Mapping[str, Any]] = {
+    "launch": (_Launch,), "memory": (_Pass,), "gemm": (_Product,), "convolution": (_Convolution,), "host_copy": (_Copy,),
+    "all_reduce": (_Exchange,), "collectives": (_Exchange,), "layers": (_Layers,), "steps": (_Steps,), "disk": (_Read,),
+    "loading": (_Loading,),
+}  # fmt: skip
+"""What a row of each probe holds, so that a fit can read it; keys beside these are kept and left unread."""

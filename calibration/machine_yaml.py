@@ -72,9 +72,9 @@ class Sources:
 
 
 def interval(found: Estimate, scale: float, unit: str, inverse: bool = False) -> str:
-    """Return value and 95 % interval in *unit*, of the parameter or of 1 over it."""
+    """Return value and 95% interval in *unit*, of the parameter or of 1 over it."""
     value, low, high = (1 / x for x in (found.value, found.high, found.low)) if inverse else (found.value, found.low, found.high)
-    return f"{value * scale:.4g} {unit} (95 % {low * scale:.4g} to {high * scale:.4g})"
+    return f"{value * scale:.4g} {unit} (95% {low * scale:.4g} to {high * scale:.4g})"
 
 
 def rate_text(found: Estimate, unit: str = "GB/s") -> str:
@@ -212,7 +212,7 @@ def curve_sources(found: Mapping[str, Fit]) -> Iterable[str]:
     """Yield what each class and precision was found to do."""
     for subject, fit in found.items():
         if fit.probe in ("gemm", "convolution"):
-            yield f"{subject} {interval(fit[RATE], 1e-9, 'GFLOP/s', inverse=True)}, scatter {100 * fit.found.noise:.0f} %"
+            yield f"{subject} {interval(fit[RATE], 1e-9, 'GFLOP/s', inverse=True)}, scatter {100 * fit.found.noise:.0f}%"
 
 
 def slowdown_beside(measured: Measured) -> float:

@@ -137,7 +137,7 @@ def transport_blocks(measured: Measured, fit: Fit, hardware: Hardware) -> dict[s
 
 
 def _text(measured: Measured, told: Mapping[Key, Any]) -> str:
-    found = "; ".join(f"{name(key)} times {one.value:.3g} (95 % {one.low:.3g} to {one.high:.3g})" for key, one in told.items())
+    found = "; ".join(f"{name(key)} times {one.value:.3g} (95% {one.low:.3g} to {one.high:.3g})" for key, one in told.items())
     return f"{', '.join(measured.files)}, probe all_reduce, {measured.date}: {found} of the class" if found else ""
 
 

@@ -9,7 +9,7 @@ about 0. Its width is how far systems of one class differ in public tables:
 =================  =====  ==========================================================================================
 parameter          width  from
 =================  =====  ==========================================================================================
-efficiency         0.25   NVLink and PCIe: residual spread of DeepBench and nccl-tests machines (4 to 20 %, outliers 2x)
+efficiency         0.25   NVLink and PCIe: residual spread of DeepBench and nccl-tests machines (4 to 20%, outliers 2x)
 efficiency, host   0.8    host-staged copies: 1.0 to 1.7 GB/s per edge on the PCIe clusters of Sia and Pollux, 1 to 13 at Lambda
 efficiency, copies 0.4    the same where runs between nodes are asked about, whose NICs such copies may feed: 1.0 to 1.7 GB/s
 efficiency, NIC    0.35   InfiniBand lines of HKBU-HPML/MG-WFBP and RoCE reach 0.66 to 0.97 of the line
@@ -18,9 +18,9 @@ total              0.35   7 of 12.5 GB/s through one card (siasosp23/artifacts, 
 pair               0.3    0.41 against 0.61 GB/s per edge on 2 and 3 nodes (petuum/adaptdl), none on Sia's
 latency            0.7    TCP 31 to 105 us (zarzen/nccl-tests, MG-WFBP) and 200 to 350 us (petuum/adaptdl)
 launch             0.7    12 to 100 us over the transport classes
-spread             1.0    0.3 % (compute_cv) on machines of NVIDIA's own, 1 to 3 % in the sets of Pollux and Sia
-distributed        0.03   what GPUs lose beside others (clocks, power, hosts): 0 to 5 % from one GPU to two in the sets of Lambda; its
-                          prior is about the usual loss, 0.75 %
+spread             1.0    0.3% (compute_cv) on machines of NVIDIA's own, 1 to 3% in the sets of Pollux and Sia
+distributed        0.03   what GPUs lose beside others (clocks, power, hosts): 0 to 5% from one GPU to two in the sets of Lambda; its
+                          prior is about the usual loss, 0.75%
 =================  =====  ==========================================================================================
 """
 
@@ -77,7 +77,7 @@ DISTRIBUTED: Final = "distributed"
 """Layer times beside other GPUs over those of one GPU by itself, where only the latter were measured, beyond the usual loss."""
 USUAL_LOSS: Final = 0.0075
 """Logarithm by which they are usually longer: median over 23 clusters of how much longer ``network`` rows that wait for the exchange under
-3 % take than predicted from one GPU (Lambda, DLPerf, TensorFlow's page; 19 of them lose, most of NVIDIA's own machines 0.3 to 1.5 %).
+3% take than predicted from one GPU (Lambda, DLPerf, TensorFlow's page; 19 of them lose, most of NVIDIA's own machines 0.3 to 1.5%).
 No prediction row was used."""
 
 

@@ -1,4 +1,4 @@
-"""Which parameters explain measured times, and how sure are they? The most probable ones, with 95 % intervals.
+"""Which parameters explain measured times, and how sure are they? The most probable ones, with 95% intervals.
 
 A time is a sum of parts, ``t = sum_k design[k] * exp(x_k)``: a fixed cost and one for each FLOP, byte or step. Measured times scatter about
 it by a factor whose logarithm is normal, with one spread for all points, which is not known. Each ``x_k`` has a normal prior. The maximum
@@ -54,7 +54,7 @@ class Estimate:
     name: str
     value: float
     low: float
-    """Ends of the 95 % interval."""
+    """Ends of the 95% interval."""
     high: float
     identified: bool
     """Whether the data, and not the prior alone, say so."""
@@ -96,7 +96,7 @@ def explain(design: Vector, times: Vector, unknowns: Sequence[Unknown]) -> Poste
 def explain_by(model: Model, times: Vector, unknowns: Sequence[Unknown]) -> Posterior:
     """Return the parameters of any *model* that explain *times* (s); for the rest see `explain`."""
     if not len(times) or not np.all(times > 0):
-        raise SpecError("there is nothing to fit: times above zero are due")
+        raise SpecError("there is nothing to fit: expected times above zero")
     usual, widths = np.log([one.usual for one in unknowns]), np.array([one.width for one in unknowns])
     logs, found, noise, weights = np.log(times), np.array(usual), 0.1, np.ones(len(times))
     for _ in range(_TURNS):
@@ -161,7 +161,7 @@ def _estimate(unknown: Unknown, mean: float, spread: float, freedom: float) -> E
 
 
 def student(freedom: float) -> float:
-    """Return the half width of a 95 % interval in standard deviations: 1.96, and more where the spread is known from few points."""
+    """Return the half width of a 95% interval in standard deviations: 1.96, and more where the spread is known from few points."""
     from scipy.stats import norm, t
 
     reach: Any = norm.ppf(0.5 + LEVEL / 2) if math.isinf(freedom) else t.ppf(0.5 + LEVEL / 2, freedom)

@@ -243,7 +243,7 @@ def summary(path: Path, found: MachineRecord) -> str:
     for name, probe in found.probes.items():
         line = f"  {name:12} {probe.state:8} {len(probe.rows):4} answers  {probe.duration_s:6.1f} s  {probe.reason}"
         lines.append(line.rstrip())
-    told = [f"{name} {1e3 * stall.time:.1f} ms a step ({100 * stall.share:.0f} %)" for name, stall in stalls(found.rows("stash")).items()]
+    told = [f"{name} {1e3 * stall.time:.1f} ms a step ({100 * stall.share:.0f}%)" for name, stall in stalls(found.rows("stash")).items()]
     lines += [f"  {found.disturbed()}"] if found.disturbed() else []
     return "\n".join([*lines, *([f"  stalls as Stash measures them: {', '.join(told)}"] if told else [])])
 

@@ -1,7 +1,7 @@
-"""What do the committed measurements say about the simulator? Writes the table of README.md and the errors that every run quotes.
+"""What do the committed measurements say about the simulator? Writes the table in docs/trust and the errors that every run quotes.
 
 ``make validated`` runs it. Errors that runs quote are those of predictions from descriptions alone, for nothing else is what a run
-does; README's table shows also what a calibration gains.
+does; that table shows also what a calibration gains.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from calibration.questions import Folders
 from calibration.scores import Scored
 from calibration.validation import Validation, validate
 from calibration.validation_report import validation_table
-from sim.report.expected_error import SUMMARY, groups_of
+from sim.report.expected_error import SUMMARY, family_of, groups_of
 from sim.report.files import write_file
 
 ROOT: Final = Path(__file__).resolve().parents[1]
@@ -49,12 +49,14 @@ def _figures(rows: Sequence[Scored]) -> dict[str, Any]:
         **{name: round(float(value), 3) for name, value in rounded.items()},
         "most_nodes": max(row.asked.nodes for row in rows),
         "most_gpus": max(row.asked.job.ranks for row in rows),
+        "most_parameters": max(row.asked.job.workload.model.parameters for row in rows),
+        "families": sorted({family_of(row.asked.job.workload.model) for row in rows}),
         "sources": sorted({row.asked.record.source for row in rows}),
     }
 
 
-def readme_block(found: Validation) -> str:
-    """Return README's block with the scores and the aims."""
+def validated_block(found: Validation) -> str:
+    """Return the page's block with the scores and the aims."""
     return f"<!-- validated -->\n```\n{validation_table(found)}\n\n{aims_table(found.scored)}\n```\n<!-- end -->"
 
 
@@ -62,9 +64,9 @@ def publish() -> None:
     """Validate the committed records and write what they say where it is read."""
     found = validate(committed_records(), Folders(), say=print)
     write_file(ROOT / SUMMARY, json.dumps(summary(found), indent=1) + "\n")
-    readme = ROOT / "README.md"
-    text = readme.read_text(encoding="utf-8")
-    write_file(readme, BLOCK.sub(lambda _: readme_block(found), text))
+    page = ROOT / "docs" / "trust" / "validation.md"
+    text = page.read_text(encoding="utf-8")
+    write_file(page, BLOCK.sub(lambda _: validated_block(found), text))
 
 
 if __name__ == "__main__":

@@ -6,15 +6,14 @@ what it may be used for. Blank means the workload's own value; a column wins ove
 
 from __future__ import annotations
 
-import csv
 import difflib
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, cast, get_args
 
 from sim.spec.fields import Precision
+from sim.spec.strict import csv_lines, csv_number, csv_rows
 from sim.spec.yaml import SpecError
 
 Role = Literal["compute", "network", "prediction"]
@@ -74,14 +73,14 @@ class RecordFile:
 
 def read_records(path: Path) -> RecordFile:
     """Return the records of the CSV file *path*. Raise SpecError with everything that is wrong."""
-    lines = _lines(path)
+    lines = csv_lines(path)
     if not lines:
         raise SpecError(f"{path}: is empty; the first line names the columns: {','.join(COLUMNS)}")
-    header = [name.strip().lstrip("\ufeff") for name in next(csv.reader([lines[0][1]]))]
+    _, header = next(csv_rows(lines[:1], str(path)))
     notes = _check_header(path, lines[0][0], header)
     problems: list[str] = []
     records: list[RunRecord] = []
-    for number, cells in _rows(lines):
+    for number, cells in csv_rows(lines[1:], str(path)):
         try:
             records.append(record(str(path), number, header, cells))
         except SpecError as error:
@@ -94,31 +93,11 @@ def read_records(path: Path) -> RecordFile:
     return RecordFile(tuple(records), tuple(notes))
 
 
-def _lines(path: Path) -> list[tuple[int, str]]:
-    """Return the numbered lines of *path* that are neither blank nor comments."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise SpecError(f"{path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise SpecError(f"{path}: is not UTF-8 text (byte {error.start})") from None
-    return [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip() and not line.startswith("#")]
-
-
-def _rows(lines: list[tuple[int, str]]) -> Iterable[tuple[int, list[str]]]:
-    """Return the cells of each line below the header; a quoted cell may run over several lines."""
-    reader = csv.reader(line + "\n" for _, line in lines[1:])
-    read = 0
-    for cells in reader:
-        yield lines[1 + read][0], [cell.strip() for cell in cells]
-        read = reader.line_num
-
-
 def _check_header(path: Path, line: int, header: list[str]) -> list[str]:
     """Return notes on columns that are left unread. Raise SpecError for missing, doubled and misspelt ones."""
     twice = sorted({name for name in header if header.count(name) > 1})
     if twice:
-        raise SpecError(f"{path}:{line}: column '{twice[0]}' stands twice")
+        raise SpecError(f"{path}:{line}: column '{twice[0]}' appears twice")
     missing = [name for name in REQUIRED if name not in header]
     notes: list[str] = []
     for name in header:
@@ -131,7 +110,7 @@ def _check_header(path: Path, line: int, header: list[str]) -> list[str]:
     if missing:
         raise SpecError(f"{path}:{line}: column '{missing[0]}' is missing; the columns are {', '.join(COLUMNS)}")
     if "step_time_s" not in header and "throughput_samples_per_s" not in header:
-        raise SpecError(f"{path}:{line}: step_time_s or throughput_samples_per_s is due; the file has neither column")
+        raise SpecError(f"{path}:{line}: expected a column step_time_s or throughput_samples_per_s")
     return notes
 
 
@@ -170,7 +149,7 @@ def record(file: str, line: int, header: Sequence[str], cells: Sequence[str]) ->
 
 def _check_times(where: str, record: RunRecord) -> None:
     if record.step_time is None and record.throughput is None:
-        raise SpecError(f"{where}: neither step_time_s nor throughput_samples_per_s is given; one is due")
+        raise SpecError(f"{where}: give step_time_s or throughput_samples_per_s")
     if record.exposed_sync is not None and record.step_time is not None and record.exposed_sync >= record.step_time:
         raise SpecError(f"{where}: exposed_sync_s {record.exposed_sync:g} is not less than the whole step of {record.step_time:g} s")
 
@@ -197,23 +176,17 @@ class _Row:
         return value or None
 
     def number(self, column: str) -> float | None:
-        return self._read(column, float, "a number of 0 or more, such as 0.25", lambda value: value >= 0)
+        return self._read(column, "a number of 0 or more, such as 0.25", lambda value: value >= 0)
 
     def positive(self, column: str) -> float | None:
-        return self._read(column, float, "a number above 0, such as 0.25", lambda value: value > 0)
+        return self._read(column, "a number above 0, such as 0.25", lambda value: value > 0)
 
     def count(self, column: str) -> int | None:
-        value = self._read(column, float, "a whole number of 1 or more", lambda value: value >= 1 and value == int(value))
+        value = self._read(column, "a whole number of 1 or more", lambda value: value >= 1 and value == int(value))
         return None if value is None else int(value)
 
-    def _read(self, column: str, kind: Callable[[str], float], wanted: str, valid: Callable[[float], bool]) -> float | None:
+    def _read(self, column: str, wanted: str, valid: Callable[[float], bool]) -> float | None:
         text = self.cells.get(column, "")
         if not text:
             return None
-        try:
-            value = kind(text)
-        except ValueError:
-            value = math.nan
-        if not math.isfinite(value) or not valid(value):
-            raise SpecError(f"{self.where}: {column}: '{text}' is not {wanted}")
-        return value
+        return csv_number(text, f"{self.where}: {column}", wanted, valid)

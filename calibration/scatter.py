@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 LEAST_NOISE: Final = 0.03
-"""Relative: two runs of the same configurations on DGX-A100 differ by 2.3 to 3.1 % (siasosp23/artifacts, dgx and dgx-ext)."""
+"""Relative: two runs of the same configurations on DGX-A100 differ by 2.3 to 3.1% (siasosp23/artifacts, dgx and dgx-ext)."""
 ROBUST: Final = 2.0
 """Standard deviations from which a residual, of a row or from a prior, counts by its size and no longer by its square."""
 _LARGEST: Final = 0.3

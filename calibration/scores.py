@@ -46,7 +46,7 @@ class Scored:
         return self.said[name] / self.asked.step_time - 1.0
 
     def inside(self, name: str) -> bool:
-        """Tell whether the measured step lies in the 95 % interval of what *name* says."""
+        """Tell whether the measured step lies in the 95% interval of what *name* says."""
         import math
 
         return abs(math.log(self.said[name] / self.asked.step_time)) <= 1.96 * self.spread[name]

@@ -1,6 +1,6 @@
 """What do parameter servers cost, fitted on measured clusters? Two constants of the processor: per update, and per byte.
 
-Rows of role ``network`` fit both, by least squares of the logarithm of throughput (soft L1, as single rows are off by 20 %); rows of
+Rows of role ``network`` fit both, by least squares of the logarithm of throughput (soft L1, as single rows are off by 20%); rows of
 role ``compute``, one worker with its server, give each model's compute on each GPU anew for every trial, so that the exchange of one
 worker is not counted twice. Rows of role ``prediction`` are only predicted. Models must differ in bytes per variable, or the two
 constants cannot be told apart: `spread` says by how much they do.
@@ -63,7 +63,7 @@ def fit_servers(files: Sequence[Path]) -> ServerFit:
     fitted = [found for found in asked if found.record.role == "network"]
     if spread(fitted) < 1.5:
         raise SpecError(
-            f"{files[0]}: rows of role 'network' are due of two models or more whose mean bytes per variable differ by half or more; "
+            f"{files[0]}: expected rows of role 'network' of two or more models, with mean bytes per variable that differ by half or more; "
             "the cost of an update and that of a byte cannot be told apart otherwise"
         )
     costs = _fit(fitted, asked)
@@ -125,7 +125,7 @@ def server_table(found: ServerFit) -> str:
     for row in found.rows:
         lines.append(
             f"{row.asked.record.hardware:14} {row.asked.record.workload:20} {_servers(row):7} {row.asked.job.ranks:7} "
-            f"{row.measured:9.2f} {row.predicted:9.2f} {100 * row.error:6.1f} %  {row.asked.record.role}"
+            f"{row.measured:9.2f} {row.predicted:9.2f} {100 * row.error:6.1f}%  {row.asked.record.role}"
         )
     lines.append("")
     for hardware in dict.fromkeys(row.asked.record.hardware for row in found.rows):
@@ -134,7 +134,7 @@ def server_table(found: ServerFit) -> str:
                 row for row in found.rows if (row.asked.record.hardware, row.asked.record.role) == (hardware, role)
             )
             if count:
-                lines.append(f"{hardware:14} {role:12} {count:3} rows: median {100 * middle:.1f} %, 90th percentile {100 * high:.1f} %")
+                lines.append(f"{hardware:14} {role:12} {count:3} rows: median {100 * middle:.1f}%, 90th percentile {100 * high:.1f}%")
     return "\n".join([*lines, "", *_second_servers(found)])
 
 
@@ -149,8 +149,8 @@ def _second_servers(found: ServerFit) -> list[str]:
             held = _busiest_share(two[0])
             measured, predicted = two[0].measured / one[0].measured - 1, two[0].predicted / one[0].predicted - 1
             lines.append(
-                f"{hardware:14} {workload:20} {most} workers: a second server adds {100 * measured:.1f} %, "
-                f"predicted {100 * predicted:.1f} %; dealt in turn, variables leave {100 * held:.1f} % of the bytes to one of the two"
+                f"{hardware:14} {workload:20} {most} workers: a second server adds {100 * measured:.1f}%, "
+                f"predicted {100 * predicted:.1f}%; dealt in turn, variables leave {100 * held:.1f}% of the bytes to one of the two"
             )
     return lines
 

@@ -74,10 +74,10 @@ def comparison_table(rows: Sequence[Comparison]) -> str:
     lines = [f"{'step':28} {'batch':>5} {'ranks':>5} {'measured':>11}" + "".join(f"{way:>21}" for way in _WAYS)]
     for row in rows:
         name = row.model + ("" if row.exchange else ", no exchange")
-        told = "".join(f"{1e3 * time:9.1f} ms {100 * (time / row.measured - 1):+6.1f} %" for time in _times(row))
+        told = "".join(f"{1e3 * time:9.1f} ms {100 * (time / row.measured - 1):+6.1f}%" for time in _times(row))
         lines.append(f"{name:28} {row.batch:5} {row.ranks:5} {1e3 * row.measured:8.1f} ms{told}" + "  disturbed" * row.disturbed)
     last = "median error, no step of its own model was fitted"
-    return "\n".join([*lines, f"{last:51}" + "".join(f"{100 * middle:19.1f} %" for middle in median_errors(rows))])
+    return "\n".join([*lines, f"{last:51}" + "".join(f"{100 * middle:19.1f}%" for middle in median_errors(rows))])
 
 
 def _times(row: Comparison) -> tuple[float, float, float]:

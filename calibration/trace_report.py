@@ -63,7 +63,7 @@ def trace_table(found: Imported) -> str:
         seconds = found.stalls[cause]
         if seconds > 1e-12:
             share = seconds / found.step_time
-            lines.append(f"  {cause.value:12} {show(seconds, 'time'):>10} {100 * share:5.1f} %  {bar(share):{BAR}}  {MEANINGS[cause]}")
+            lines.append(f"  {cause.value:12} {show(seconds, 'time'):>10} {100 * share:5.1f}%  {bar(share):{BAR}}  {MEANINGS[cause]}")
     titles = [Title("kernels, collectives and copies", left=True), Title("calls a step"), Title("time a step")]
     rows = [[row["name"][:_LONGEST_NAME], f"{row['calls_per_step']:.4g}", show(row["time_s"], "time")] for row in kernel_times(found, 8)]
     return "\n".join([*lines, "", *(f"  {line}" for line in aligned(titles, rows).splitlines())])
@@ -101,7 +101,7 @@ def trace_record(
         "step_time_s": found.step_time,
         "exposed_sync_s": found.exposed_sync,
         "role": "prediction" if waits else "compute",
-        "note": f"{found.windows[0].steps} profiled steps" + (f"; {100 * fed / found.step_time:.0f} % of a step waits for data" * waits),
+        "note": f"{found.windows[0].steps} profiled steps" + (f"; {100 * fed / found.step_time:.0f}% of a step waits for data" * waits),
     }
     return row
 

@@ -60,7 +60,7 @@ def _whole_sources(found: Validation) -> list[dict[str, Any]]:
 
 
 def _parameters(cluster: Cluster) -> dict[str, Any]:
-    """Return what was fitted: factors on the description's constants, with 95 % intervals."""
+    """Return what was fitted: factors on the description's constants, with 95% intervals."""
     model = cluster.calibrated
     return {
         "cluster": cluster.name,
@@ -85,8 +85,8 @@ def validation_table(found: Validation) -> str:
     head = (
         f"{'':38} {'rows':>5}  {'zero-shot':>13}  {'calibrated':>13} {'skill':>6}  {'free':>6} {'closed':>6} {'copy':>6}"
         f"  {'exposed rows':>12} {'calibrated':>13} {'skill':>6}  {'within':>6}\n"
-        f"{'':38} {'':>5}  {'median/p90 %':>13}  {'median/p90 %':>13} {'':>6}  {'median %':^20}  {'':>12} {'median/p90 %':>13} {'':>6}"
-        f"  {'95 %':>6}"
+        f"{'':38} {'':>5}  {'median/p90%':>13}  {'median/p90%':>13} {'':>6}  {'median %':^20}  {'':>12} {'median/p90%':>13} {'':>6}"
+        f"  {'95%':>6}"
     )
     lines = [head]
     for entry in (entry for cluster in found.clusters for entry in _sources(cluster) if entry["role"] == "prediction"):
@@ -121,7 +121,7 @@ def _number(value: float | None) -> str:
 
 
 def predictions_csv(found: Validation) -> str:
-    """Return every scored row with what was measured and what each model and rule says, and the 95 % interval."""
+    """Return every scored row with what was measured and what each model and rule says, and the 95% interval."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -167,7 +167,7 @@ def validation_figure(found: Validation) -> Figure:
     axes.plot(ends, ends, color="black", linewidth=0.8)
     for factor in (1 - EXPOSED, 1 + EXPOSED):
         axes.plot(ends, [factor * end for end in ends], color="grey", linewidth=0.6, linestyle="--")
-    axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, aspect="equal", title="calibrated predictions, dashed: 10 %")
+    axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, aspect="equal", title="calibrated predictions, dashed: 10%")
     axes.set(xlabel="measured step", ylabel="predicted step")
     for axis in (axes.xaxis, axes.yaxis):
         plain_logarithm(axis, "s")

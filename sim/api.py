@@ -296,7 +296,7 @@ def _texts(overrides: Mapping[str, object] | None) -> tuple[str, ...]:
 
 def _line(document: Mapping[str, Any]) -> str:
     """Return in a line what one job does, how fast, and what bounds it."""
-    rate = f"{document['throughput_samples_per_s']:,.0f}".replace(",", " ")
+    rate = f"{document['throughput_samples_per_s']:,.0f}"
     gpus = f"{document['gpus']} GPU{'s' * (document['gpus'] > 1)}"
     speed = f"step {show(document['step_time_s'], 'time')}, {rate} samples/s"
     return f"<{document['workload']} on {document['hardware']}, {gpus}: {speed}. {document['verdict']}>"
@@ -308,12 +308,12 @@ def _section(document: Mapping[str, Any]) -> str:
     head = f"{document['workload']} on {document['hardware']}, {document['gpus']} GPUs, {document['stack']}"
     rows = [
         f"<tr><td>{cause.value}</td><td style='text-align:right'>{show(seconds, 'time')}</td>"
-        f"<td style='text-align:right'>{100 * seconds / step:.1f} %</td><td><div title='{MEANINGS[cause]}' style='height:0.8em;"
+        f"<td style='text-align:right'>{100 * seconds / step:.1f}%</td><td><div title='{MEANINGS[cause]}' style='height:0.8em;"
         f"width:{16 * seconds / step:.2f}em;background:{COLOURS[cause]}'></div></td></tr>"
         for cause in STALLS
         if (seconds := document["stalls_s"][cause.value]) > 1e-12
     ]
-    rate = f"{document['throughput_samples_per_s']:,.0f}".replace(",", " ")
+    rate = f"{document['throughput_samples_per_s']:,.0f}"
     return (
         f"<h4>{escape(head)}</h4><p>step {show(step, 'time')}, {rate} samples/s. {escape(document['verdict'])}</p>"
         f"<table><thead><tr><th>cause</th><th>time</th><th>share</th><th></th></tr></thead><tbody>{''.join(rows)}</tbody></table>"

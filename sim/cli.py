@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sim import __version__
 from sim.deciding import deciding
+from sim.describing import describing
+from sim.lasting import lasting
 from sim.options import (
     Checkpoints,
     Context,
@@ -38,14 +39,19 @@ from sim.options import (
     Stack,
     Tensor,
     TokenBudget,
+    WithFailures,
     Wl,
     layout_of,
     trace_due,
 )  # fmt: skip
+from sim.pricing import pricing
 from sim.spec.yaml import SpecError
 from sim.planning import planning
 from sim.studying import studying
 from sim.terminal import exit_code, json_text, print_json, show_table, talk, write_result
+
+if TYPE_CHECKING:
+    from sim.study.scenario import Scenario
 
 app = typer.Typer(
     name="stallsim",
@@ -80,10 +86,10 @@ def _common(
 def run(
     hardware: Hw,
     workload: Wl,
-    nodes: Annotated[str | None, typer.Option(metavar="N|A..B", help="nodes of the only group; a range gives a scaling table")] = None,
-    gpus: Annotated[str | None, typer.Option(metavar="N|A..B", help="GPUs in all; a range gives a scaling table")] = None,
+    nodes: Annotated[str | None, typer.Option(metavar="N|A..B", help="number of nodes (machines); a range gives a scaling table")] = None,
+    gpus: Annotated[str | None, typer.Option(metavar="N|A..B", help="total number of GPUs; a range gives a scaling table")] = None,
     placement: Annotated[str | None, typer.Option(metavar="1+2", help="GPUs on each node in turn")] = None,
-    batch: Annotated[str | None, typer.Option(metavar="N|max", help="samples per GPU; max: as many as fit into its memory")] = None,
+    batch: Annotated[str | None, typer.Option(metavar="N|max", help="samples per GPU; max: the largest batch that fits")] = None,
     global_batch: GlobalBatch = None,
     sequence: SampleTokens = None,
     precision: Precision = None,
@@ -104,9 +110,10 @@ def run(
     tokens: TokenBudget = None,
     evaluation: Evaluation = 0.0,
     checkpoints: Checkpoints = True,
-    seed: Annotated[int, typer.Option(help="of what is drawn where the workload says training.noise.draw: true")] = 0,
+    with_failures: WithFailures = False,
+    seed: Annotated[int, typer.Option(help="random seed, used only with training.noise.draw: true")] = 0,
     exact: Annotated[bool, typer.Option("--exact", help="simulate every step instead of skipping whole periods")] = False,
-    fast: Annotated[bool, typer.Option("--fast", help="do not try what would help, nor which estimates decide the answer")] = False,
+    fast: Annotated[bool, typer.Option("--fast", help="skip the what-if and sensitivity analysis")] = False,
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="show every resource that was waited for")] = False,
     as_json: Json = False,
     as_csv: Csv = False,
@@ -140,16 +147,29 @@ def run(
     from sim.study.layout import has_layout
 
     if has_layout(scenario):
+        if with_failures:
+            raise SpecError("--with-failures: of a layout, python -m sim goodput tells it with the same options")
         from sim.laying_out import show_layouts
 
         return show_layouts(scenario, many_nodes, many_gpus, (as_json, as_csv, verbose), output, html, trace)
+    if with_failures:
+        _require_weeks(scenario, len(many_nodes) > 1 or len(many_gpus) > 1)
     scenarios = scaling(scenario, many_nodes, many_gpus)
     if trace is not None:
         _write_trace(scenarios, trace)
-    _show_runs(scenarios, (as_json, as_csv, verbose), output, html, thorough=not fast)
+    _show_runs(scenarios, (as_json, as_csv, verbose), output, html, not fast, with_failures)
 
 
-def _show_runs(scenarios: Sequence[Any], shown: tuple[bool, bool, bool], output: Path | None, html: Path | None, thorough: bool) -> None:
+def _require_weeks(scenario: Scenario, several: bool) -> None:
+    if several:
+        raise SpecError("--with-failures: write one number of nodes or GPUs")
+    if scenario.plan is None:
+        raise SpecError("--with-failures: say how long the job is with --epochs, --hours or --tokens")
+
+
+def _show_runs(
+    scenarios: Sequence[Any], shown: tuple[bool, bool, bool], output: Path | None, html: Path | None, thorough: bool, with_failures: bool
+) -> None:
     as_json, as_csv, verbose = shown
     from sim.report.document import infeasible_document, run_document
     from sim.report.files import write_file
@@ -169,6 +189,11 @@ def _show_runs(scenarios: Sequence[Any], shown: tuple[bool, bool, bool], output:
     runs = [point.run for point in found if point.run is not None]
     if len(scenarios) == 1:
         whole, text = documents[0], "\n\n".join(run_text(runs[0], row, number, verbose) for number, row in enumerate(rows))
+        if with_failures:
+            from sim.report.goodput import beside_run, goodput_text
+
+            whole["with_failures"] = beside_run(whole, runs[0].hardware, runs[0].jobs[0].job.workload, scenarios[0].plan)
+            text += "\n\n" + goodput_text(whole["with_failures"])
     else:
         whole, text = {"schema": 1, "runs": documents}, scaling_text(rows)
     if html is not None or output is not None:
@@ -222,7 +247,7 @@ def collective(
     sizes: Annotated[
         str, typer.Option("--bytes", metavar="SIZE|A..B[:n]", help="one size, or a range (doubling without n)")
     ] = "1MiB..1GiB",
-    nodes: Annotated[int | None, typer.Option(min=1, help="nodes of the only group")] = None,
+    nodes: Annotated[int | None, typer.Option(min=1, help="number of nodes (machines)")] = None,
     gpus: Annotated[int | None, typer.Option(min=1, help="GPUs in all")] = None,
     placement: Annotated[str | None, typer.Option(metavar="1+2", help="GPUs on each node in turn")] = None,
     compute_time: Annotated[str | None, typer.Option(metavar="TIME", help="of a step; hides a parameter_server: 100 ms")] = None,
@@ -281,59 +306,6 @@ def _bound(
     show_table(document, text, rows, *shown)
 
 
-@app.command(
-    epilog="Example:  nvidia-smi topo -m > topo.txt; python -m sim new --from-topo topo.txt -o my-box.yaml --gpu V100-SXM2-16GB\n\n"
-    "Example:  python -m sim new workload --from config.json --from ds_config.json -o mine.yaml"
-)
-def new(
-    what: Annotated[Literal["hardware", "workload"], typer.Argument(help="what to describe")] = "hardware",
-    topo: Annotated[
-        Path | None, typer.Option("--from-topo", metavar="FILE", help="hardware: output of nvidia-smi topo -m, or NCCL's topology XML")
-    ] = None,
-    sources: Annotated[
-        list[str],
-        typer.Option(
-            "--from",
-            metavar="FILE|DIR|ID",
-            help="workload: config.json, its folder or hub id, arguments of Megatron-LM, torchtitan TOML, DeepSpeed JSON, Accelerate YAML; "
-            "repeatable; without it questions are asked",
-        ),
-    ] = [],  # noqa: B006  typer copies the default
-    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="where the YAML goes")] = None,
-    name: Annotated[str | None, typer.Option(help="name of the machine or workload; the file's by default")] = None,
-    sequence: SampleTokens = None,
-    gpu: Annotated[str | None, typer.Option(help="GPU of the catalogue, where the file does not tell")] = None,
-    cpu: Annotated[str | None, typer.Option(help="processor of the catalogue")] = None,
-    nic_bandwidth: Annotated[str | None, typer.Option(metavar="RATE", help="of one NIC, for example '200 Gbps'")] = None,
-    transport: Annotated[str | None, typer.Option(help="transport class of the NIC: tcp, infiniband, roce, efa")] = None,
-    memory: Annotated[str | None, typer.Option(metavar="SIZE", help="DRAM of the machine, for example '1 TiB'")] = None,
-    force: Annotated[bool, typer.Option("--force", help="replace an existing file")] = False,
-) -> None:
-    """Write a hardware description from a machine's links, or a workload from a model's configuration."""
-    if what == "workload":
-        _new_workload(sources, output, name, sequence, force)
-        return
-    if topo is None or output is None:
-        raise SpecError("sim new: write --from-topo FILE and -o FILE for a machine, or 'sim new workload --from config.json'")
-    from sim.study.new_hardware import new_hardware
-
-    made = new_hardware(topo, output, name, gpu, cpu=cpu, nic_bandwidth=nic_bandwidth, transport=transport, memory=memory, overwrite=force)
-    talk(f"wrote {output}: {made.note}")
-
-
-def _new_workload(sources: list[str], output: Path | None, name: str | None, sequence: int | None, force: bool) -> None:
-    from sim.study.new_workload import asked, new_workload, write
-
-    if sources:
-        made = new_workload(sources, output, name, sequence, overwrite=force)
-    elif sys.stdin.isatty():
-        told = asked(lambda question, default: str(typer.prompt(question, default=default, show_default=bool(default))))
-        made = write(told, name or typer.prompt("name", default=told.model or "my-model"), output, sequence, "answers", overwrite=force)
-    else:
-        raise SpecError("sim new workload: write --from config.json, a folder, a hub id or launch files; on a terminal it asks questions")
-    talk(f"wrote {made.path}: {made.note}")
-
-
 @app.command(epilog="Example:  python -m sim check hardware/p3.16xlarge.yaml my-model.yaml")
 def check(
     files: Annotated[list[str], typer.Argument(metavar="FILE", help="files or catalogue names; none checks the whole catalogue")] = [],  # noqa: B006
@@ -351,11 +323,16 @@ def check(
                 typer.echo(f"{verdict.file}: {estimate}")
     problems = sum(len(verdict.problems) for verdict in verdicts)
     estimates = sum(len(verdict.estimates) for verdict in verdicts)
-    typer.echo(
-        f"{sum(bool(verdict.file) for verdict in verdicts)} files, {problems} problems, {estimates} values are estimates (-v lists them)"
-    )
+    told = [f"{_counted(sum(bool(verdict.file) for verdict in verdicts), 'file')} {'checked' if problems else 'OK'}"]
+    told += [_counted(problems, "problem")] if problems else []
+    told += [f"{_counted(estimates, 'estimated value')}{'' if verbose else ' (-v lists them)'}"] if estimates else []
+    typer.echo(", ".join(told))
     if problems:
         raise typer.Exit(2)
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"
 
 
 @app.command("list", epilog="Example:  python -m sim list hardware --where provider=aws --where gpus=8")
@@ -396,26 +373,6 @@ def schema(
         talk(f"wrote {len(json_schemas())} schemas to {output}")
 
 
-@app.command(epilog="Example:  python -m sim extract torchvision.models:vgg16 --input 3x224x224 -o workloads/models/vgg16.yaml")
-def extract(
-    target: Annotated[
-        str, typer.Argument(metavar="MODULE:CALLABLE", help="what returns the torch model (its code is run), or a .pt2 file")
-    ],
-    inputs: Annotated[list[str], typer.Option("--input", metavar="SHAPE", help="3x224x224, or input_ids=384:int64; once per input")] = [],  # noqa: B006
-    example: Annotated[str | None, typer.Option(metavar="MODULE:FUNCTION", help="takes the batch and returns the inputs")] = None,
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="where the layer table goes")] = Path("model.yaml"),
-    name: Annotated[str | None, typer.Option(help="name of the model; the file's by default")] = None,
-    arguments: Annotated[list[str], typer.Option("--arg", metavar="K=V", help="argument of the callable; repeatable")] = [],  # noqa: B006
-) -> None:
-    """Write the layer table of a torch model, traced on the meta device: no weights, no GPU."""
-    from sim.extract import run_extract
-
-    if example and inputs:
-        raise SpecError("--input and --example: write one of the two")
-    model = run_extract(target, [f"@{example}"] if example else inputs, output, name, arguments)
-    talk(f"wrote {output}: {len(model.layers)} layers, {model.parameters} parameters")
-
-
 @app.command(epilog="Example:  python -m sim show vgg16 --hardware p3.16xlarge")
 def show(
     workloads: Annotated[list[str], typer.Argument(metavar="WL...", help="one workload: its layers; several: layers against gradients")],
@@ -447,8 +404,11 @@ def show(
         talk(f"wrote {output}/show.json, show.txt, show.png and show.svg")
 
 
+app.add_typer(describing)
 app.add_typer(deciding)
 app.add_typer(planning)
+app.add_typer(pricing)
+app.add_typer(lasting)
 app.add_typer(studying)
 
 

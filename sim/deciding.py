@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Annotated
 
@@ -10,6 +11,7 @@ import typer
 from sim.options import (
     Batch,
     Checkpoints,
+    Count,
     Csv,
     Epochs,
     Evaluation,
@@ -29,6 +31,7 @@ from sim.options import (
     Stack,
     TokenBudget,
     Where,
+    WithFailures,
     Wl,
     layout_of,
 )  # fmt: skip
@@ -46,7 +49,7 @@ def profile(
         str | None,
         typer.Option(metavar="HW", help="machine of half the GPUs, taken twice; 'none' leaves it out; the catalogue's by default"),
     ] = None,
-    nodes: Nodes = None,
+    nodes: Count = None,
     batch: Batch = None,
     precision: Precision = None,
     stack: Stack = None,
@@ -56,7 +59,7 @@ def profile(
     output: Folder = None,
     html: Html = None,
 ) -> None:
-    """Do what Stash does on a rented machine, in simulation: RUN0 to RUN3, its stalls and costs, beside the direct attribution."""
+    """Simulate the Stash profiler: runs RUN0 to RUN3, their stalls and costs, next to the direct attribution."""
     from sim.documents import reading
     from sim.report.figures import figures_csv
     from sim.report.page.profile import profile_page
@@ -76,7 +79,7 @@ def profile(
 @deciding.command(epilog="Example:  python -m sim compare resnet50 p3.2xlarge p3.16xlarge p4d.24xlarge --precision amp_fp16")
 def compare(
     workload: Wl,
-    hardware: Annotated[list[str], typer.Argument(metavar="HW...", help="machines; the whole catalogue without any")] = [],  # noqa: B006
+    hardware: Annotated[list[str], typer.Argument(metavar="HW...", help="machines to compare; all of the catalogue by default")] = [],  # noqa: B006
     where: Where = [],  # noqa: B006
     nodes: Nodes = None,
     batch: Batch = None,
@@ -130,9 +133,9 @@ def compare(
 @deciding.command(epilog="Example:  python -m sim recommend resnet50 --budget-hours 12 --epochs 90 --nodes 1..8:8")
 def recommend(
     workload: Wl,
-    hardware: Annotated[list[str], typer.Argument(metavar="HW...", help="machines; the whole catalogue without any")] = [],  # noqa: B006
-    budget_hours: Annotated[float | None, typer.Option(help="hours the job may take: the cheapest that does is recommended")] = None,
-    budget_usd: Annotated[float | None, typer.Option(help="money the job may cost: the fastest that does is recommended")] = None,
+    hardware: Annotated[list[str], typer.Argument(metavar="HW...", help="machines to compare; all of the catalogue by default")] = [],  # noqa: B006
+    budget_hours: Annotated[float | None, typer.Option(help="time budget: recommends the cheapest machine that meets it")] = None,
+    budget_usd: Annotated[float | None, typer.Option(help="money budget: recommends the fastest machine within it")] = None,
     epochs: Epochs = None,
     hours: Hours = None,
     tokens: TokenBudget = None,
@@ -140,8 +143,9 @@ def recommend(
     checkpoints: Checkpoints = True,
     where: Where = [],  # noqa: B006
     nodes: Nodes = "1..4:4",
-    on_demand: Annotated[bool, typer.Option("--on-demand", help="leave the spot market out")] = False,
+    on_demand: Annotated[bool, typer.Option("--on-demand", help="consider on-demand prices only")] = False,
     mean_lifetime: MeanLifetime = None,
+    with_failures: WithFailures = False,
     batch: Batch = None,
     global_batch: GlobalBatch = None,
     precision: Precision = None,
@@ -152,10 +156,10 @@ def recommend(
     output: Folder = None,
     html: Html = None,
 ) -> None:
-    """Recommend what to rent for a time or a money budget: the whole job, of one epoch unless --epochs or --hours say more.
+    """Recommend what to rent for a time or money budget. The job is one epoch unless --epochs or --hours is given.
 
-    Spot prices are known of few machines (`python -m sim list hardware`); the lives of spot machines of K80, P100 and V100 only,
-    and others are recommended on demand alone, unless --mean-lifetime says how long they live.
+    Spot machines count only where their price (`python -m sim list hardware`) and interruption data (K80, P100, V100) are known;
+    --mean-lifetime stands in for the data. All candidates train at one global batch unless --batch is given.
     """
     from sim.documents import document, reading
     from sim.report.figures import figures_csv
@@ -164,8 +168,9 @@ def recommend(
     from sim.report.recommendation import layout_note, recommendation_document, recommendation_plot, recommendation_text
     from sim.study.compare import compare as compared
     from sim.study.compare import machines
+    from sim.study.one_batch import usual_global_batch
     from sim.study.ranges import whole_numbers
-    from sim.study.recommend import MARKETS, Budget
+    from sim.study.recommend import MARKETS, Budget, require_one_budget
     from sim.study.recommend import recommend as recommended
     from sim.study.scenario import Scenario
     from sim.study.plan.machines import needs_layout, planned_rows, shared_batch
@@ -174,20 +179,25 @@ def recommend(
     plan = plan_due(epochs, hours, evaluation, checkpoints) if tokens is None else plan_of(epochs, hours, evaluation, checkpoints, tokens)
     assert plan is not None
     budget = Budget(_positive(budget_hours, "--budget-hours", 3600.0), _positive(budget_usd, "--budget-usd"))
-    if (budget.time is None) == (budget.money is None):
-        raise SpecError("--budget-hours or --budget-usd: write one of the two, for example --budget-hours 12")
-    scenario = Scenario("", workload, tuple(sets), batch=batch, global_batch=global_batch, precision=precision, stack=stack)
+    require_one_budget(plan, budget)
+    if batch is not None and global_batch is not None:
+        raise SpecError("--batch and --global-batch: write one of the two")
+    scenario = Scenario("", workload, tuple(sets), batch=batch, precision=precision, stack=stack)
     counts = whole_numbers(nodes, "--nodes") if nodes is not None else []
     names = machines(hardware, [*where, "nodes=1"] if not hardware else where)
-    rows = compared(scenario, names, document, nodes=counts, processes=processes, progress=talk.counting("machines"))
+    together = None if batch is not None else global_batch or usual_global_batch(scenario)
+    progress = talk.counting("machines")
+    rows = compared(scenario, names, document, nodes=counts, global_batch=together, processes=processes, progress=progress)
     laid = needs_layout(scenario, rows)
     if laid:
-        rows = planned_rows(scenario, names, counts, layout_document, talk.counting("machines planned"))
+        together = shared_batch(replace(scenario, global_batch=together), names, counts)
+        rows = planned_rows(replace(scenario, global_batch=together), names, counts, layout_document, talk.counting("machines planned"))
     talk.progress("")
     markets = MARKETS[:1] if on_demand else MARKETS
-    found = recommendation_document(workload, recommended(scenario, rows, plan, budget, markets, mean_lifetime))
-    if laid:
-        found["notes"].append(layout_note(shared_batch(scenario, names, counts)))
+    chosen = recommended(scenario, rows, plan, budget, markets, mean_lifetime, with_failures, together)
+    found = recommendation_document(workload, chosen, hardware)
+    if laid and together is not None:
+        found["notes"].append(layout_note(together))
     text, table = recommendation_text(found), figures_csv(found["candidates"])
     page = reading(recommendation_page, scenario, [row.hardware for row in rows if row.document])
     write_result(output, html, "recommend", (found, text), page, recommendation_plot, {"recommend.csv": table})
@@ -202,24 +212,24 @@ def spot(
     workload: Wl,
     epochs: Annotated[float | None, typer.Option(help="epochs of the job")] = None,
     steps: Annotated[float | None, typer.Option(help="steps of the job; of asynchronous workers, all their steps together")] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="machines that are rented on the spot market")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="number of spot machines")] = None,
     interval: Annotated[
         str, typer.Option("--checkpoint-interval", metavar="auto|none|TIME", help="work between checkpoints; auto searches for the best")
     ] = "auto",
     policy: Annotated[str | None, typer.Option(help="after a revocation: wait; shrink; replace: go on until another joins")] = None,
     mean_lifetime: MeanLifetime = None,
-    trials: Annotated[int, typer.Option(min=2, help="courses that are drawn")] = 1000,
+    trials: Annotated[int, typer.Option(min=2, help="number of simulated runs")] = 1000,
     batch: Batch = None,
     precision: Precision = None,
     stack: Stack = None,
     sets: Sets = [],  # noqa: B006
-    seed: Annotated[int, typer.Option(min=0, help="of the drawn lives")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="random seed of the interruptions")] = 0,
     processes: Processes = None,
     as_json: Json = False,
     output: Folder = None,
     html: Html = None,
 ) -> None:
-    """Draw how long a job takes on spot machines, which may be revoked, and what it costs, beside on demand."""
+    """Simulate a job on spot machines, with interruptions: the spread of its time and cost, against on-demand."""
     from sim.documents import document, reading
     from sim.report.figures import figures_csv
     from sim.report.page.spot import spot_page
@@ -247,8 +257,8 @@ def _positive(value: float | None, option: str, factor: float = 1.0) -> float | 
 def whatif(
     hardware: Hw,
     workload: Wl,
-    nodes: Nodes = None,
-    gpus: Annotated[int | None, typer.Option(min=1, help="GPUs in all")] = None,
+    nodes: Count = None,
+    gpus: Annotated[int | None, typer.Option(min=1, help="total number of GPUs")] = None,
     placement: Annotated[str | None, typer.Option(metavar="1+2", help="GPUs on each node in turn")] = None,
     batch: Batch = None,
     global_batch: GlobalBatch = None,
@@ -261,7 +271,7 @@ def whatif(
     output: Folder = None,
     html: Html = None,
 ) -> None:
-    """Rank what to improve: the step with twice and infinitely much of each resource, and what an upgrade may cost."""
+    """Rank upgrades: the step with each resource 2x and infinitely fast, and what an upgrade is worth."""
     from sim.documents import reading
     from sim.report.figures import figures_csv
     from sim.report.layout_whatif import layout_whatif_document, layout_whatif_text

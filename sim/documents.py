@@ -6,10 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sim.report.document import run_document, run_figures
+from sim.report.goodput import goodput_of
 from sim.report.layout import layout_document
 from sim.report.rows import run_row
 from sim.spec.yaml import SpecError
 from sim.study.descriptions import Descriptions, descriptions
+from sim.study.goodput import Weeks
 from sim.study.layout import has_layout, layout_answer
 from sim.study.scenario import Answer, Scenario, answer
 
@@ -25,8 +27,18 @@ def document(scenario: Scenario) -> dict[str, Any]:
 def _one_job(scenario: Scenario) -> Answer:
     found = answer(scenario)
     if len(found.run.jobs) > 1:
-        raise SpecError(f"{scenario.workload}: lists {len(found.run.jobs)} jobs; one workload is due here")
+        raise SpecError(f"{scenario.workload}: lists {len(found.run.jobs)} jobs; expected one workload")
     return found
+
+
+def weeks_document(scenario: Scenario, weeks: Weeks, changes: bool = True) -> dict[str, Any]:
+    """Return the document of *weeks* of *scenario*; *changes*: with what other set-ups would do. Raise SpecError."""
+    if has_layout(scenario):
+        laid_out = layout_answer(scenario)
+        return goodput_of(layout_document(laid_out), laid_out.run.hardware, laid_out.run.workload, weeks, changes)
+    found = _one_job(scenario)
+    described = run_document(found.run, found.inputs, found.warnings, market=found.market)
+    return goodput_of(described, found.run.hardware, found.run.jobs[0].job.workload, weeks, changes)
 
 
 def row(scenario: Scenario) -> dict[str, Any]:

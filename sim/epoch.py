@@ -39,7 +39,7 @@ that of an epoch, over which they drift on, by a ten-thousandth at most (Stash's
 MOST_DRAWN_STEPS = 500
 """Steps drawn in a regime before their mean stands for the rest, however wide its interval."""
 ENOUGH = 0.005
-"""Half-width of the 95 % interval, as a share of the step, at which no more steps are drawn."""
+"""Half-width of the 95% interval, as a share of the step, at which no more steps are drawn."""
 LEAST_DRAWN_STEPS = 100
 """Steps drawn at least: the interval needs several in each of its twenty batches."""
 _LOOK_EVERY = 20
@@ -63,7 +63,7 @@ class Epoch:
     """Whether the windows are exact periods or every step, not a mean."""
     log: EventLog = field(repr=False)
     interval: float | None = None
-    """Half-width (s) of the 95 % interval of ``step_time`` where it is a mean over enough steps, drawn or without a period."""
+    """Half-width (s) of the 95% interval of ``step_time`` where it is a mean over enough steps, drawn or without a period."""
     drawn: int = 0
     """Steps that were drawn one by one; the others are extrapolated."""
 

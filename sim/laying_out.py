@@ -26,10 +26,11 @@ def show_layouts(
     from sim.report.figures import figures_csv
     from sim.report.files import write_file, write_files
     from sim.report.layout import layout_document, layout_scaling_text, layout_text
-    from sim.study.layout import LayoutAnswer, layout_answer, scaled
+    from sim.study.layout import LayoutAnswer, layout_answer
+    from sim.study.scaling import scaling
 
     as_json, as_csv, verbose = shown
-    scenarios = scaled(scenario, nodes, gpus)
+    scenarios = scaling(scenario, nodes, gpus)
     if trace is not None and len(scenarios) > 1:
         raise SpecError("--trace: a trace shows one run; write one number of nodes or GPUs")
     found: list[LayoutAnswer] = []

@@ -136,7 +136,7 @@ def prepare(hardware: Hardware, workload: Workload, gpus_per_node: int | None = 
         check(schedule, parallel.pipeline, parallel.chunks, micro_batches)
     except SpecError as error:
         raise SpecError([f"training.parallel: {problem}" for problem in error.problems]) from None
-    held = split(workload.model, parallel)
+    held = split(workload.model, parallel, options.gathers_again)
     chunks = stages([unit.kind for unit in held], parallel, options.first_stage_less, options.last_stage_less)
     activation = MEANING[training.precision].activation
     shares = parallel.context * (parallel.tensor if parallel.sequence_parallel else 1)

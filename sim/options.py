@@ -17,34 +17,40 @@ Sets = Annotated[
     list[str], typer.Option("--set", metavar="K=V", help="override any field, for example node.nic.bandwidth='100 Gbps'; repeatable")
 ]
 Where = Annotated[list[str], typer.Option("--where", metavar="COND", help="machines of the catalogue, for example gpus=8; repeatable")]
-Nodes = Annotated[str | None, typer.Option(metavar="N|A..B", help="nodes of the only group; 1..8 tries 1, 2, 4 and 8; 1..4:4 four numbers")]
+Count = Annotated[str | None, typer.Option("--nodes", metavar="N", help="number of nodes (machines)")]
+Nodes = Annotated[
+    str | None, typer.Option(metavar="N|A..B", help="number of nodes (machines); 1..8 tries 1, 2, 4 and 8; 1..4:4 tries 1, 2, 3 and 4")
+]
 Batch = Annotated[int | None, typer.Option(min=1, help="samples per GPU")]
-GlobalBatch = Annotated[int | None, typer.Option(min=1, help="samples of all GPUs together (strong scaling)")]
+GlobalBatch = Annotated[int | None, typer.Option(min=1, help="samples per step of all GPUs together (strong scaling)")]
 Precision = Annotated[str | None, typer.Option(help="fp32, tf32, amp_fp16, amp_bf16, fp16, bf16 or fp8")]
 Stack = Annotated[str | None, typer.Option(help="software stack: a file or a name in workloads/stacks/")]
-Market = Annotated[
-    str, typer.Option(metavar="on-demand|spot", help="whose prices time is paid at; spot prices are known of few (sim list hardware)")
-]
+Market = Annotated[str, typer.Option(metavar="on-demand|spot", help="which price to use: on-demand or spot")]
 MeanLifetime = Annotated[
     str | None,
-    typer.Option("--mean-lifetime", metavar="TIME", help="revocations at random with this mean, instead of measured lives"),
+    typer.Option("--mean-lifetime", metavar="TIME", help="mean time to interruption of a spot machine, instead of measured data"),
 ]
-Processes = Annotated[int | None, typer.Option("--jobs", min=1, help="processes; all cores by default")]
+WithFailures = Annotated[bool, typer.Option("--with-failures", help="machines fail now and then, as `goodput` draws it")]
+Processes = Annotated[int | None, typer.Option("--jobs", min=1, help="number of processes; all cores by default")]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON document, and nothing else, on stdout")]
 Csv = Annotated[bool, typer.Option("--csv", help="print CSV on stdout")]
-Html = Annotated[Path | None, typer.Option(metavar="FILE", callback=file_due, help="also write the result as one page that opens offline")]
+Html = Annotated[
+    Path | None, typer.Option(metavar="FILE", callback=file_due, help="also write the result as one HTML page that opens offline")
+]
 Folder = Annotated[
     Path | None,
-    typer.Option("-o", "--output", metavar="DIR", callback=folder_due, help="also write the table, JSON, CSV, page and plots there"),
+    typer.Option(
+        "-o", "--output", metavar="DIR", callback=folder_due, help="also write the table, JSON, CSV, HTML page and plots to this folder"
+    ),
 ]
 SampleTokens = Annotated[
     int | None, typer.Option("--sequence", min=1, metavar="N", help="tokens of a sample, of models described by their transformer")
 ]
 TokenBudget = Annotated[str | None, typer.Option("--tokens", metavar="N", help="tokens of the whole job, such as 300B: its time and cost")]
-Epochs = Annotated[float | None, typer.Option(help="epochs of the whole job: its time and cost from start-up to the end")]
-Hours = Annotated[float | None, typer.Option(help="hours of the whole job: the epochs it does in them, and its cost")]
-Evaluation = Annotated[float, typer.Option(help="samples evaluated after each epoch of the job, as a share of the training samples")]
-Checkpoints = Annotated[bool, typer.Option(help="whether the job writes a checkpoint after each epoch")]
+Epochs = Annotated[float | None, typer.Option(help="epochs to train: shows time and cost of the whole job")]
+Hours = Annotated[float | None, typer.Option(help="hours to train: shows how many epochs fit, and the cost")]
+Evaluation = Annotated[float, typer.Option(help="samples evaluated after each epoch, relative to the training samples (0 to 1)")]
+Checkpoints = Annotated[bool, typer.Option(help="write a checkpoint after each epoch")]
 
 Layout = Annotated[
     list[str],

@@ -102,7 +102,7 @@ def simulate(
     Raise SpecError where the jobs do not fit the hardware.
     """
     if executor not in EXECUTORS:
-        raise ValueError(f"executor '{executor}': one of {', '.join(EXECUTORS)} is due")
+        raise ValueError(f"executor '{executor}': write one of {', '.join(EXECUTORS)}")
     fold = fold and executor == "phase"
     cluster, rings = _planned(hardware, jobs, fold)
     warm_hits = [_hit_ratios(jobs, job_slots(number, cluster)) for number in range(len(jobs))]

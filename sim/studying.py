@@ -9,13 +9,13 @@ import typer
 
 from sim.options import (
     Batch,
+    Count,
     Csv,
     Folder,
     Html,
     Hw,
     Json,
     Layout,
-    Nodes,
     Precision,
     Processes,
     Sets,
@@ -48,13 +48,13 @@ def sweep(
         typer.Option(metavar="K=VALUES", help="10..400 Gbps:7, 64..512, 1..64:log4 or a,b,c; of any field, nodes, gpus, batch..."),
     ] = [],  # noqa: B006
     sobol: Annotated[int | None, typer.Option(metavar="N", help="N points of a Sobol sequence instead of the whole grid")] = None,
-    nodes: Nodes = None,
+    nodes: Count = None,
     batch: Batch = None,
     precision: Precision = None,
     stack: Stack = None,
     parallel: Layout = [],  # noqa: B006
     sets: Sets = [],  # noqa: B006
-    seed: Annotated[int, typer.Option(help="of the Sobol sequence and of every run")] = 0,
+    seed: Annotated[int, typer.Option(help="random seed of the Sobol sequence and of every run")] = 0,
     processes: Processes = None,
     cluster: Annotated[str | None, typer.Option(metavar="dask://HOST:PORT", help="compute on the workers of this dask scheduler")] = None,
     force: Annotated[bool, typer.Option("--force", help="replace an existing file, and what another sweep to it kept")] = False,
@@ -87,11 +87,13 @@ def sweep(
         scenario, points, row, journal, processes, lambda done: progress(done.points, done.of), cluster, talk, alone=not force
     ) as rows:
         talk.progress("")
+        if output.exists() and not force:  # made while this sweep ran
+            raise SpecError(f"{output}: exists; --force replaces it")
         write_table(output, rows)
         if html is not None:
             _sweep_page(html, scenario, points[0], rows)
         failed = [found["problem"] for found in rows if found["problem"]]
-    journal.unlink(missing_ok=True)
+        rows.forget()
     problem = f", {len(failed)} of them cannot run: {failed[0]}" if failed else ""
     talk(f"wrote {output}: {len(rows)} point{'s' * (len(rows) > 1)}{problem}")
     if html is not None:
@@ -117,7 +119,7 @@ def share(
     jobs: Annotated[str, typer.Argument(metavar="JOBS", help="a file of several jobs, or its name in workloads/jobs/")],
     policy: Annotated[list[str], typer.Option(help="even, proportional or greedy, beside even; all without any")] = [],  # noqa: B006
     workers: Annotated[int | None, typer.Option(min=1, help="loader workers of a node; as many as it has cores by default")] = None,
-    nodes: Annotated[int | None, typer.Option(min=1, help="nodes of the only group")] = None,
+    nodes: Annotated[int | None, typer.Option(min=1, help="number of nodes (machines)")] = None,
     sets: Sets = [],  # noqa: B006
     as_json: Json = False,
     as_csv: Csv = False,

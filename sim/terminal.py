@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
+from sim.report.files import MADE_BY
 from sim.spec.yaml import SpecError
+from sim.units import show
 
 if TYPE_CHECKING:
     from sim.report.picture import Picture
@@ -35,8 +39,22 @@ class Talk:
             typer.echo(text, err=True)
 
     def counting(self, what: str) -> Callable[[int, int], None]:
-        """Return what shows how many of all *what* are done."""
-        return lambda done, of: self.progress(f"{done} of {of} {what}")
+        """Return what shows how many of all *what* are done, and about how long the others take: a line a minute without a terminal."""
+        started = said = time.monotonic()
+        first: int | None = None
+
+        def show_done(done: int, of: int) -> None:
+            nonlocal said, first
+            now = time.monotonic()
+            first = done - 1 if first is None else first
+            left = (now - started) / (done - first) * (of - done)
+            text = f"{done} of {of} {what}" + (f", about {show(left, 'time', 2)} left" if left >= 1 and now - started > 2 else "")
+            self.progress(text)
+            if not self.quiet and not sys.stderr.isatty() and now - said >= 60:
+                said = now
+                typer.echo(text, err=True)
+
+        return show_done
 
     def progress(self, text: str) -> None:
         """Show *text* in place of what was shown before, on a terminal only; an empty one clears the line."""
@@ -69,9 +87,11 @@ def exit_code(app: Callable[..., Any], arguments: Sequence[str] | None) -> int:
     """Run *app* on *arguments* (None: the process's own) and return the exit code; errors are one sentence on stderr."""
     words, given = without_anywhere(sys.argv[1:] if arguments is None else arguments)
     talk.quiet = "quiet" in given
+    MADE_BY.set(shlex.join([*program().split(), *words]))
     try:
         app(args=words, standalone_mode=True)
     except SystemExit as stopped:
+        _show_example(stopped.__context__)
         return stopped.code if isinstance(stopped.code, int) else 1
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader, such as head, has seen enough
@@ -82,9 +102,26 @@ def exit_code(app: Callable[..., Any], arguments: Sequence[str] | None) -> int:
             raise
         unforeseen = f"internal error: {type(error).__name__}: {error}; --debug shows where"
         talk.progress("")
-        typer.echo(str(error) if isinstance(error, SpecError) else unforeseen, err=True)
+        typer.echo(named_as_called(str(error)) if isinstance(error, SpecError) else unforeseen, err=True)
         return 2
     return 0
+
+
+def _show_example(error: BaseException | None) -> None:
+    """Print the example of the command that an *error* of usage is about."""
+    command = getattr(getattr(error, "ctx", None), "command", None)
+    if (example := getattr(command, "epilog", None)) and hasattr(error, "format_message"):
+        typer.echo(f"\n{named_as_called(example)}", err=True)
+
+
+def program() -> str:
+    """Return the program as it was called: ``stallsim`` or ``python -m sim``."""
+    return "stallsim" if Path(sys.argv[0]).name == "stallsim" else "python -m sim"
+
+
+def named_as_called(text: str) -> str:
+    """Return *text* with the program in it as it was called."""
+    return text.replace("python -m sim ", f"{program()} ")
 
 
 def show_table(document: object, text: str, table: str, as_json: bool, as_csv: bool) -> None:

@@ -26,7 +26,7 @@ def _scaled(unit: str, factor: float = 1.0, prefixes: dict[str, float] = _DECIMA
 _BYTES: Final = _scaled("B") | _scaled("B", prefixes=_BINARY)
 
 UNITS: Final[dict[str, dict[str, float]]] = {
-    "time": {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "min": 60.0, "h": _HOUR, "d": 24 * _HOUR},
+    "time": {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ns": 1e-9, "min": 60.0, "h": _HOUR, "d": 24 * _HOUR},
     "size": _BYTES,
     "bandwidth": {unit + "/s": scale for unit, scale in _BYTES.items()} | _scaled("bps", 1 / 8) | _scaled("bit/s", 1 / 8),
     "work": _scaled("FLOP"),
@@ -36,6 +36,8 @@ UNITS: Final[dict[str, dict[str, float]]] = {
     "price": {"USD/h": 1 / _HOUR, "USD/s": 1.0},
     "money": {"USD": 1.0},
     "power": _scaled("W"),
+    "failure rate": {"/d": 1 / (24 * _HOUR), "/h": 1 / _HOUR, "/y": 1 / (365 * 24 * _HOUR)},
+    "carbon intensity": {"g/kWh": 1e-3 / 3.6e6, "kg/kWh": 1 / 3.6e6},
     "time per byte": {"s/B": 1.0, "s/MB": 1e-6, "s/GB": 1e-9},
     "fraction": {"%": 0.01},
 }
@@ -52,12 +54,14 @@ _EXAMPLE: Final = {
     "price": "24.48 USD/h",
     "money": "100 USD",
     "power": "300 W",
+    "failure rate": "0.0032 /d",
+    "carbon intensity": "380 g/kWh",
     "time per byte": "0.45 s/GB",
     "fraction": "0.84",
 }
 
 _NUMBER: Final = r"[+-]?(?:[0-9]+(?:_[0-9]+)*\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
-_QUANTITY: Final = re.compile(rf"\s*({_NUMBER})\s*([A-Za-z%/][A-Za-z0-9%/]*|1/s)?\s*")
+_QUANTITY: Final = re.compile(rf"\s*({_NUMBER})\s*([A-Za-zµμ%/][A-Za-z0-9%/]*|1/s)?\s*")
 
 _COMMON: Final = {
     "size": "B, KB, MB, GB, TB, KiB, MiB, GiB, TiB",
@@ -81,7 +85,7 @@ def accepted(dimension: str) -> str:
 
 def example(dimension: str) -> str:
     """Return a quantity of *dimension* and the units it may have."""
-    shown = _COMMON.get(dimension) or ", ".join(UNITS[dimension])
+    shown = _COMMON.get(dimension) or ", ".join(unit for unit in UNITS[dimension] if unit.isascii())
     return f"'{_EXAMPLE[dimension]}' (units: {shown})"
 
 
@@ -93,7 +97,7 @@ def parse(value: object, dimension: str) -> float:
     if isinstance(value, str):
         return _parse_text(value, dimension)
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise UnitError(f"a {dimension} is due, not {shorten(value)}; {accepted(dimension)}")
+        raise UnitError(f"expected a {dimension}, not {shorten(value)}; {accepted(dimension)}")
     if dimension != "fraction":
         raise UnitError(f"the number {shorten(value)} has no unit; {accepted(dimension)}")
     try:
@@ -116,7 +120,7 @@ def _parse_text(text: str, dimension: str) -> float:
     if scale is None:
         owner = next((name for name, units in UNITS.items() if unit in units), None)
         reason = f"'{unit}' is a unit of {owner}" if owner else f"unknown unit {shorten(unit)}"
-        raise UnitError(f"{reason}, a {dimension} is due; {accepted(dimension)}")
+        raise UnitError(f"{reason}, expected a {dimension}; {accepted(dimension)}")
     # Dividing by a whole number keeps 10 us at 1e-05; 1e-6 itself is no float, and 10 times it is 9.999...e-06.
     return _finite(float(number) * scale if scale >= 1 else float(number) / round(1 / scale), text)
 
@@ -137,7 +141,7 @@ def shorten(value: object, length: int = 40) -> str:
 
 
 _SHOWN: Final[dict[str, list[tuple[float, str]]]] = {
-    "time": [(1e-9, "ns"), (1e-6, "us"), (1e-3, "ms"), (1.0, "s"), (60.0, "min"), (_HOUR, "h")],
+    "time": [(1e-9, "ns"), (1e-6, "µs"), (1e-3, "ms"), (1.0, "s"), (60.0, "min"), (_HOUR, "h")],
     "size": [(1.0, "B"), (1e3, "KB"), (1e6, "MB"), (1e9, "GB"), (1e12, "TB")],
     "binary size": [(1.0, "B"), (2.0**10, "KiB"), (2.0**20, "MiB"), (2.0**30, "GiB"), (2.0**40, "TiB")],
     "bandwidth": [(1.0, "B/s"), (1e3, "KB/s"), (1e6, "MB/s"), (1e9, "GB/s"), (1e12, "TB/s")],
@@ -149,6 +153,8 @@ _SHOWN: Final[dict[str, list[tuple[float, str]]]] = {
     "price": [(1 / _HOUR, "USD/h")],
     "money": [(1.0, "USD")],
     "power": [(1.0, "W"), (1e3, "kW"), (1e6, "MW")],
+    "failure rate": [(1 / (365 * 24 * _HOUR), "/y"), (1 / (24 * _HOUR), "/d")],
+    "carbon intensity": [(1e-3 / 3.6e6, "g/kWh")],
     "time per byte": [(1e-9, "s/GB")],
     "fraction": [(0.01, "%")],
 }
@@ -164,7 +170,7 @@ def show(value: float, dimension: str, digits: int = 3) -> str:
             scale, unit = candidate_scale, candidate
     if value == 0 and dimension == "time":
         scale, unit = 1.0, "s"
-    return f"{_rounded(value / scale, digits)} {unit}"
+    return f"{_rounded(value / scale, digits)}{'' if unit == '%' else ' '}{unit}"
 
 
 def _rounded(number: float, digits: int) -> str:

@@ -1,10 +1,8 @@
-"""What holds for every test: reproducible property tests, slow tests last, and one process for all that need torch."""
+"""What holds for every test: reproducible property tests, what is missing skips, and which process takes which tests."""
 
 from __future__ import annotations
 
 import os
-from functools import cache
-from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -15,16 +13,21 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run tests marked slow after all others, otherwise in file order; of several processes one takes all tests of a file.
+    """Run tests marked slow before all others, so that no process ends with them alone; one process takes all tests of a file.
 
-    Torch takes long to import and much memory: whatever needs it is one group, so that only one process has it.
+    Tests of a file share what its fixtures and caches make. Tests marked ``apart`` share nothing: each may run in another process.
     """
-    items.sort(key=lambda item: item.get_closest_marker("slow") is not None)
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
     for item in items:
+        if item.get_closest_marker("nightly") is not None:
+            item.add_marker(pytest.mark.timeout(1800))
         slow = item.get_closest_marker("slow") is not None
-        item.add_marker(pytest.mark.xdist_group("torch" if _needs_torch(item.path) else f"{item.path.name}{slow}"))
+        item.add_marker(pytest.mark.xdist_group(item.nodeid if item.get_closest_marker("apart") else f"{item.path}{slow}"))
 
 
-@cache
-def _needs_torch(path: Path) -> bool:
-    return path.parent.name == "extract" or 'importorskip("torch' in path.read_text()
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a test whose ``needs`` mark names a package that is not installed."""
+    for mark in item.iter_markers("needs"):
+        for package in mark.args:
+            pytest.importorskip(package)

@@ -100,7 +100,7 @@ def test_mistakes_are_sentences() -> None:
 
 def test_importing_it_imports_nothing_heavy() -> None:
     code = "import sys, sim.api; print(*(name for name in ('pandas', 'matplotlib', 'scipy', 'torch', 'networkx') if name in sys.modules))"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == ""
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=240).stdout.strip() == ""
 
 
 def test_a_sweep_is_single_runs_side_by_side() -> None:

@@ -267,7 +267,7 @@ def test_unequal_nodes_meet_at_the_slowest():
 
 
 def test_the_slowest_of_many_ranks_sets_the_step():
-    """Closed form: with a coefficient of variation of 5 % and 8 ranks, compute up to the exchange is longer by 1.4236 x 5 %."""
+    """Closed form: with a coefficient of variation of 5% and 8 ranks, compute up to the exchange is longer by 1.4236 x 5%."""
     epoch = run(machine(8), toy_workload([layer(0.1, 0.2, 1)], noise=0.05)).jobs[0].warm
     assert epoch.stalls[Cause.STRAGGLER] == pytest.approx(0.3 * 0.05 * 1.42360, rel=1e-3)
     assert epoch.stalls[Cause.COMPUTE] == pytest.approx(0.3)

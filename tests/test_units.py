@@ -37,7 +37,7 @@ MEANINGS = [
     ("36 USD/h", "price", 0.01),
     ("300 W", "power", 300.0),
     ("0.45 s/GB", "time per byte", 0.45e-9),
-    ("84 %", "fraction", 0.84),
+    ("84%", "fraction", 0.84),
     ("0.84", "fraction", 0.84),
     (0.84, "fraction", 0.84),
     (1, "fraction", 1.0),
@@ -55,7 +55,7 @@ def test_a_quantity_means_its_definition(text: object, dimension: str, meaning: 
 
 def test_short_decimals_stay_what_they_are() -> None:
     assert units.parse("10 us", "time") == 1e-5
-    assert units.parse("84 %", "fraction") == 0.84
+    assert units.parse("84%", "fraction") == 0.84
     assert units.parse("0.3 ms", "time") == 0.0003
 
 
@@ -64,8 +64,8 @@ BANDWIDTHS = "write for example '25 Gbps' (units: Mbps, Gbps are bits, MB/s, GB/
 COMPLAINTS = [
     (3, "bandwidth", f"the number 3 has no unit; {BANDWIDTHS}"),
     ("3", "bandwidth", f"'3' has no unit; {BANDWIDTHS}"),
-    ("3 GB", "bandwidth", f"'GB' is a unit of size, a bandwidth is due; {BANDWIDTHS}"),
-    ("3 gbps", "bandwidth", f"unknown unit 'gbps', a bandwidth is due; {BANDWIDTHS}"),
+    ("3 GB", "bandwidth", f"'GB' is a unit of size, expected a bandwidth; {BANDWIDTHS}"),
+    ("3 gbps", "bandwidth", f"unknown unit 'gbps', expected a bandwidth; {BANDWIDTHS}"),
     ("GB", "size", f"'GB' is not a size; {SIZES}"),
     ("", "size", f"'' is not a size; {SIZES}"),
     ("1,5 GB", "size", f"'1,5 GB' is not a size; {SIZES}"),
@@ -73,9 +73,9 @@ COMPLAINTS = [
     ("1__0 GB", "size", f"'1__0 GB' is not a size; {SIZES}"),
     ("nan GB", "size", f"'nan GB' is not a size; {SIZES}"),
     ("1e999 GB", "size", "'1e999 GB' is not a finite number"),
-    (True, "size", f"a size is due, not True; {SIZES}"),
-    (None, "size", f"a size is due, not None; {SIZES}"),
-    ([16, "GiB"], "size", f"a size is due, not [16, 'GiB']; {SIZES}"),
+    (True, "size", f"expected a size, not True; {SIZES}"),
+    (None, "size", f"expected a size, not None; {SIZES}"),
+    ([16, "GiB"], "size", f"expected a size, not [16, 'GiB']; {SIZES}"),
     (math.nan, "fraction", "nan is not a finite number"),
     (10**400, "fraction", "1000000000000000000000000000000000000... is too large for a fraction"),
     (10**5000, "fraction", "an enormous number is too large for a fraction"),
@@ -107,13 +107,13 @@ SHOWN = [
     (0.0, "time", "0 s"),
     (0.99996, "time", "1 s"),
     (1e-12, "time", "0.001 ns"),
-    (4.2e-4, "time", "420 us"),
+    (4.2e-4, "time", "420 µs"),
     (5400.0, "time", "1.5 h"),
     (1e7, "time", "2778 h"),
     (24.48 / 3600, "price", "24.5 USD/h"),
     (123456789.0, "rate", "123456789 /s"),
     (-3e9, "size", "-3 GB"),
-    (0.5, "fraction", "50 %"),
+    (0.5, "fraction", "50%"),
 ]
 
 

@@ -28,6 +28,18 @@ Both follow from the rows: estimate (least error among 0 to 5 kernels and 3 to 1
 _PEAKS: Final[dict[str, Peak]] = {"bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "fp8_block128": "fp8"}
 
 
+class Experts(NamedTuple):
+    """A layer of experts: gated feed-forward networks, *chosen* of them for each token, spread evenly over ranks."""
+
+    tokens: int
+    hidden: int
+    ffn: int
+    experts: int
+    chosen: int
+    tensor: int
+    expert: int
+
+
 class Row(NamedTuple):
     """One measured kernel."""
 
@@ -38,6 +50,7 @@ class Row(NamedTuple):
     backward: bool
     product: kernels.Shape | None
     attention: Attention | None
+    experts: Experts | None
     batch: int
     nbytes: float
     time: float
@@ -50,9 +63,11 @@ class Row(NamedTuple):
 
     @property
     def large(self) -> bool:
-        """Whether it is of the size that training has: products above 40 GFLOP, attention over 2048 keys, passes over 32 MB."""
+        """Whether it is of the size that training has: products of 40 GFLOP, 64 rows an expert, 2048 keys, passes of 32 MB."""
         if self.product:
             return self.product.flop >= 4e10
+        if self.experts:
+            return self.experts.tokens * self.experts.chosen >= 64 * self.experts.experts
         return self.attention.keys >= 2048 if self.attention else self.nbytes >= 32e6
 
 
@@ -79,6 +94,9 @@ def _row(cells: dict[str, str]) -> Row:
             causal=cells["causal"] == "yes",
             window=number("window"),
         )
+    experts = None
+    if cells["op"] == "experts":
+        experts = Experts(*(number(name) for name in ("m", "k", "n", "groups", "chosen", "tensor", "expert")))
     return Row(
         cells["gpu"],
         cells["op"],
@@ -87,6 +105,7 @@ def _row(cells: dict[str, str]) -> Row:
         cells["direction"] == "backward",
         product,
         shape,
+        experts,
         number("batch") or 1,
         float(number("bytes")),
         float(cells["time_us"]) * 1e-6,
@@ -116,9 +135,22 @@ def predicted(row: Row, gpu: Gpu) -> float:
         if row.source.startswith(PREFILL) and row.attention.causal:
             cached = 8.0 * row.batch * row.attention.keys * row.attention.kv_heads * row.attention.head_dim
             time += kernels.pass_time(cached, gpu) + gpu.kernel_time
+    elif row.experts:
+        time = experts_time(row.experts, gpu, row.peak)
     else:
         time = kernels.pass_time(row.nbytes, gpu)
     return time + gpu.kernel_time
+
+
+def experts_time(layer: Experts, gpu: Gpu, peak: Peak) -> float:
+    """Return the seconds of a layer of experts in a burst: two grouped products, the gate, and moving tokens to experts and back."""
+    rows = layer.tokens * layer.chosen / layer.expert
+    active = max(1, round(min(layer.experts / layer.expert, rows)))
+    ffn = layer.ffn // layer.tensor
+    both = ((rows / active, 2 * ffn, layer.hidden), (rows / active, layer.hidden, ffn))
+    products = sum(kernels.product_time(gpu, peak, m, n, k, active, burst=True) for m, n, k in both)
+    passes = kernels.pass_time(2.0 * 3 * ffn * rows, gpu) + kernels.pass_time(2.0 * layer.hidden * (rows + layer.tokens), gpu)
+    return products + passes + 4 * gpu.kernel_time
 
 
 def covered(rows: Sequence[Row]) -> list[Row]:

@@ -19,7 +19,7 @@ from sim.spec.kernels import Kernels
 
 POWER: Final = 0.6
 """Exponent of a board's power with which the rate of large products goes: Blackwell does 1751, 1857, 2137 TFLOP/s at 1000, 1100, 1400 W."""
-NOT_FITTED: Final = frozenset({"best_of_search", "tilelang", "aiter", "flash4"})
+NOT_FITTED: Final = frozenset({"best_of_search", "tilelang", "aiter", "flash4", "trtllm"})
 """Kernels whose rows say nothing to the fit; FlashAttention 4's but for two of its backward."""
 
 

@@ -13,12 +13,16 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field
+from typing_extensions import TypedDict
 
 from calibration.lab.measure import Measured
 from calibration.lab.plan import Plan, Point
 from calibration.run_records import COLUMNS, Role
 from sim.report.files import write_file
+from sim.spec.strict import decoded, parse_json, read_bytes, typed
 from sim.spec.yaml import SpecError
 
 SCHEMA: Final = 1
@@ -37,14 +41,53 @@ def read_lines(path: Path) -> list[Line]:
     """Return the points kept in *path*; none where there is no such file. Raise SpecError where it holds something else."""
     if not path.exists():
         return []
-    try:
-        found = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except (ValueError, OSError) as error:
-        raise SpecError(f"{path}: cannot be read as laboratory points, one JSON document a line: {error}") from None
-    for number, line in enumerate(found, 1):
-        if not isinstance(line, dict) or line.get("schema") != SCHEMA:
+    text = decoded(read_bytes(path), str(path))
+    found: list[Line] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        entry = parse_json(line, f"{path}:{number}", "expected laboratory points, one JSON document a line")
+        if not isinstance(entry, dict) or entry.get("schema") != SCHEMA:
             raise SpecError(f"{path}:{number}: is no point of schema {SCHEMA}; move the file away, or name another with -o")
+        typed(_Measured if entry.get("state") == "measured" else _Line, entry, f"{path}:{number}")
+        found.append(entry)
     return found
+
+
+_Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_Count = Annotated[int, Field(ge=0, le=1_000_000)]
+
+
+class _Point(TypedDict):
+    model: str
+    batch: _Count
+    hosts: _Count
+    rate_bytes_per_s: _Number | None
+    delay_s: _Number | None
+    disk_bytes_per_s: _Number | None
+    workers: _Count
+
+
+class _Line(TypedDict):
+    state: Literal["measured", "failed"]
+    point: _Point
+    definition: dict[str, Any]
+    role: Role
+
+
+class _Rank(TypedDict):
+    times_s: Annotated[list[_Number], Field(min_length=1)]
+
+
+class _Measured(_Line):
+    torch: str
+    kernel: str
+    date: str
+    others_cores: _Number
+    step_time_s: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    delayed_by: str
+    hosts_per_core: _Number
+    ranks: Annotated[list[_Rank], Field(min_length=1)]
 
 
 def line_of(plan: Plan, point: Point, role: Role, machine: Mapping[str, Any], outcome: Measured | SpecError, others: float = 0.0) -> Line:

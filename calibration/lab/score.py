@@ -21,7 +21,7 @@ COMMITTED: Final = Path(__file__).parents[1] / "records" / "lab.csv"
 PLAN: Final = Path(__file__).parent / "plans" / "two-cores.yaml"
 RULES: Final = ("free_communication", "copy_row", "told")
 _HEAD: Final = (
-    f"{'':24} {'points':>6}  {'median/p90 %':>13} {'skill':>6}   {'free':>6} {'copy':>6} {'told':>6}\n"
+    f"{'':24} {'points':>6}  {'median/p90%':>13} {'skill':>6}   {'free':>6} {'copy':>6} {'told':>6}\n"
     f"{'':24} {'':>6}  {'':>13} {'':>6}   {'of the rules, median %':^20}"
 )
 

@@ -18,7 +18,7 @@ RESOURCES: tuple[Resource, ...] = ("disk", "cpu", "decode", "copy", "nvlink", "n
 """Narrower ones first: of two that save the same, the first is named (copies run over PCIe, but only they)."""
 
 SAME = 0.005
-"""Savings that differ by less of the step are the same: a fifth of the least noise of repeated measurements (2-4 %)."""
+"""Savings that differ by less of the step are the same: a fifth of the least noise of repeated measurements (2-4%)."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Bottleneck:
 
 
 def foremost(step_time: float, freed: Mapping[Resource, float], scale: float | None = None) -> Resource | None:
-    """Return the resource in *freed* that saves most of *step_time*; of equal savings (to 0.5 % of *scale*) the first of `RESOURCES`."""
+    """Return the resource in *freed* that saves most of *step_time*; of equal savings (to 0.5% of *scale*) the first of `RESOURCES`."""
     best: Resource | None = None
     most = 0.0
     for resource in RESOURCES:

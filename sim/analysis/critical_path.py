@@ -14,7 +14,7 @@ What is not on the path is hidden. Where a GPU decodes beside training, half of 
 runs of `sim.study.whatif` see: of two equally long cycles one is found, so that on the edge of overlap the price of more is too high. A
 collective is its slowest part's: NVLink or PCIe inside one that the NICs bound, and the cores that copy for Gloo, have no seconds, the
 network up to a quarter too many where most is latency. Launches are logged where compute does not hide them: while they bound it,
-compute on the path is theirs. Horovod and MXNet fuse gradients by when they come, so that 1 % more may jump. Of workers that do not
+compute on the path is theirs. Horovod and MXNet fuse gradients by when they come, so that 1% more may jump. Of workers that do not
 wait for each other the path is the first one's, who meets the others at their servers in the mean. Loaders that now meet a full resource
 and now do not, and collectives that slow compute or share links with copies, gain by their neighbours' work too.
 """

@@ -35,14 +35,14 @@ class RunTimes(NamedTuple):
 
 
 class Stall(NamedTuple):
-    """*time* (s per epoch), and the same as a share (1 = 100 %) of the run it is measured against."""
+    """*time* (s per epoch), and the same as a share (1 = 100%) of the run it is measured against."""
 
     time: float
     share: float
 
 
 def interconnect(times: RunTimes) -> Stall:
-    """Return what exchanging gradients inside the machine adds: never above 100 %."""
+    """Return what exchanging gradients inside the machine adds: never above 100%."""
     return _stall(times.synthetic - times.one_gpu, times.synthetic)
 
 
@@ -62,7 +62,7 @@ def fetch(times: RunTimes, literal: bool = False) -> Stall:
 
 
 def network(times: RunTimes) -> Stall | None:
-    """Return what two nodes lose against one with as many GPUs, without bound (a slowdown of 5 is 400 %); None without a twin."""
+    """Return what two nodes lose against one with as many GPUs, without bound (a slowdown of 5 is 400%); None without a twin."""
     return None if times.twin is None else _stall(times.twin - times.synthetic, times.synthetic)
 
 

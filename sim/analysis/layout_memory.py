@@ -1,25 +1,24 @@
-"""How much GPU memory does each stage of a layout need at its fullest? The program's actions replayed, with what each allocates and frees.
+"""How much GPU memory does each stage of a layout need at its fullest? Its program replayed: what each instruction allocates and frees.
 
 Weights, gradients and states follow the stack's data types and the sharding (ZeRO, arXiv 1910.02054); a forward keeps its activations until
 the backward of the same chunk and micro-batch, so that a pipeline's first stage holds as many as its schedule has in flight; a checkpointed
-block keeps its input alone. FSDP holds two gathered units and one unit's unreduced gradients.
+block keeps its input alone. FSDP gathers into a buffer, copies weights out of it, and scatters gradients out of another; one of each is in
+flight beside the unit that computes.
 Limits: no fragmentation beyond a share for the allocator's rounding; NCCL's buffers are an estimate.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import lru_cache
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
-from sim.parallel.lower import Layout
+from sim.parallel.lower import Layout, program
 from sim.parallel.mesh import GroupAxis
-from sim.parallel.schedule import actions
+from sim.parallel.program import Free, Start, Tag, Wait, Work
 from sim.parallel.split import Unit
 from sim.spec.hardware import Gpu
-from sim.spec.parallel import MeshOptions, Schedule
+from sim.spec.parallel import MeshOptions
 from sim.spec.precision import MEANING
 from sim.spec.workload import Layer, Workload
 
@@ -97,10 +96,19 @@ def _stage(layout: Layout, stage: int, workload: Workload, gpu: Gpu) -> StageMem
             layout.elements(unit, experts=experts, trained=True) * _state_width(workload, options, layout.units[unit].kind == "block")
             for unit in held
         ) / (shards if level >= 1 else 1)
-    activations, workspace = _replayed(layout, stage, workload)
+    replay = _Replay(layout, stage, workload, 0.0 if layout.sharded_parameters and layout.micro_batches == 1 else gradients)
+    fullest = replay.fullest()
     communicators = sum(mesh.group_size(axis) > 1 for axis in _AXES)
     return StageMemory(
-        stage, weights, gradients, states, activations, _gathered(layout, held), workspace, communicators * COMMUNICATOR, gpu.context_memory
+        stage=stage,
+        weights=weights,
+        gradients=fullest.gradients,
+        optimizer_state=states,
+        activations=fullest.activations,
+        gathered=fullest.gathered,
+        workspace=fullest.workspace,
+        communication_buffers=communicators * COMMUNICATOR,
+        context=gpu.context_memory,
     )
 
 
@@ -115,65 +123,160 @@ def _state_width(workload: Workload, options: MeshOptions, in_block: bool) -> fl
     return workload.training.optimizer.state_width(_WIDTH[options.states], in_block) + (4.0 if options.master else 0.0)
 
 
-def _gathered(layout: Layout, held: Sequence[int]) -> float:
-    """Return the bytes of gathered weights and unreduced gradients: of FSDP's units, none elsewhere."""
-    if not layout.sharded_parameters:
-        return 0.0
-    elements = [layout.elements(unit, experts=False) + layout.elements(unit, experts=True) for unit in held]
-    largest = max(elements)
-    kept = sum(elements) if not layout.frees else largest + max([*sorted(elements)[-2:-1], largest])
-    return kept * layout.gathered + largest * (layout.reduced + layout.gathered)
+class _Moment(NamedTuple):
+    """Bytes that come and go within a step."""
+
+    gradients: float
+    activations: float
+    gathered: float
+    workspace: float
 
 
-def _replayed(layout: Layout, stage: int, workload: Workload) -> tuple[float, float]:
-    """Return the activations kept at the fullest moment of a step, and the scratch of that moment."""
-    own = layout.mesh.parallel
-    numbers = [layout.chunks[layout.chunk_of(stage, chunk)] for chunk in range(own.chunks)]
-    alike = {layout.units[unit].content: layout.units[unit] for units in numbers for unit in units}
-    of_unit = {content: (kept_bytes(unit, workload), _scratch(unit, workload)) for content, unit in alike.items()}
-    contents = [[layout.units[unit].content for unit in units] for units in numbers]
-    kept = [sum(of_unit[content][0] for content in each) for each in contents]
-    scratch = [max((of_unit[content][1] for content in each), default=0.0) for each in contents]
-    fullest = (0.0, 0.0)
-    for counts, chunk in _held(layout.schedule, layout.mesh.stages, own.chunks, layout.micro_batches, stage):
-        current = sum(count * size for count, size in zip(counts, kept, strict=True))
-        fullest = max(fullest, (current, scratch[chunk]), key=sum)
-    return fullest
+class _Pass(NamedTuple):
+    """One pass over a unit, in bytes beyond those before it: what remains, and the fullest moment."""
+
+    net: float
+    peak: float
 
 
-@lru_cache(maxsize=4096)
-def _held(schedule: Schedule, stages: int, chunks: int, micro_batches: int, stage: int) -> tuple[tuple[tuple[int, ...], int], ...]:
-    """Return the different states of a step: micro-batches of each chunk whose activations are held, and the chunk that is at work.
+class _Replay:
+    """A stage's program played without time: what each instruction allocates and frees."""
 
-    Where backward is split, products keep their inputs for the weights' half.
-    """
-    states: dict[tuple[tuple[int, ...], int], None] = {}
-    held = [0] * chunks
-    for action in actions(schedule, stages, chunks, micro_batches, stage):
-        if action.kind == "F":
-            held[action.chunk] += 1
-        states[tuple(held), action.chunk] = None
-        if action.kind in ("B", "W"):
-            held[action.chunk] -= 1
-    return tuple(states)
+    def __init__(self, layout: Layout, stage: int, workload: Workload, gradients: float) -> None:
+        self.layout, self.workload = layout, workload
+        self.program = program(layout, stage)
+        self.grows = layout.sharded_parameters and not gradients
+        """Whether gradients of shards are allocated when they are first reduced."""
+        self.gradients = gradients
+        self.activations = 0.0
+        self.weights: dict[int, float] = {}
+        """Gathered weights of each unit."""
+        self.gathers: dict[Tag, float] = {}
+        """Output buffers of gathers."""
+        self.copied: Tag | None = None
+        """The gather of this forward that is freed behind the next one's copy, or with the end of forward."""
+        self.unreduced: dict[int, float] = {}
+        """Gradients of each unit before they are scattered."""
+        self.scatters: dict[Tag, float] = {}
+        """Input buffers of reduce-scatters."""
+        self.passes: dict[tuple[int, bool], _Pass] = {}
+        self.best = _Moment(gradients, 0.0, 0.0, 0.0)
+
+    def fullest(self) -> _Moment:
+        """Return the fullest moment of the step."""
+        for instruction in self.program:
+            match instruction:
+                case Start(tag=(what, unit, _)) if what.startswith("gather"):
+                    self.gathers[instruction.tag] = instruction.nbytes
+                    self._note()
+                case Start(tag=(what, unit, _), op="reduce_scatter") if what.startswith("scatter"):
+                    self._scatter(instruction)
+                case Wait(tag=tag):
+                    self._arrived(tag)
+                case Free(units=units):
+                    for unit in units:
+                        self._free(unit)
+                case Work():
+                    numbers = range(instruction.first, instruction.last + 1)
+                    for number in numbers if instruction.part == "F" else reversed(numbers):
+                        self._work(number, instruction.part)
+        return self.best
+
+    def _note(self, workspace: float = 0.0) -> None:
+        buffers = sum(self.gathers.values()) + sum(self.scatters.values())
+        gathered = buffers + sum(self.weights.values()) + sum(self.unreduced.values())
+        self.best = max(self.best, _Moment(self.gradients, self.activations, gathered, workspace), key=sum)
+
+    def _work(self, number: int, part: str) -> None:
+        unit = self.layout.units[number]
+        key = unit.content, part == "F"
+        if key not in self.passes:
+            self.passes[key] = self._pass(unit, part == "F")
+        own = self.passes[key]
+        if part != "F":
+            self._forward_ends()
+        self._note(own.peak)
+        if part != "I":  # where backward is split, products keep their inputs for the weights' half
+            self.activations = max(0.0, self.activations + own.net)
+        if part in ("B", "W") and self.layout.sharded_parameters:
+            width = self.layout.gathered if self.layout.micro_batches == 1 or self.layout.synchronizes_each else self.layout.reduced
+            self.unreduced[number] = self._trained(number) * width
+            self._note()
+
+    def _pass(self, unit: Unit, forward: bool) -> _Pass:
+        """Return what the pieces of *unit* keep and free one after another."""
+        workload = self.workload
+        kept = [_bytes(piece.layer, piece.layer.saved, workload) for piece in unit.pieces]
+        scratch = [_bytes(piece.layer, piece.layer.read + piece.layer.write, workload) for piece in unit.pieces]
+        checkpointed = unit.kind == "block" and workload.training.activation_checkpointing == "blocks"
+        entering = _bytes(unit.pieces[0].layer, unit.boundary, workload) if checkpointed else 0.0
+        total = sum(kept)
+        if forward:
+            done = 0.0
+            peaks = []
+            for own, beside in zip(kept, scratch, strict=True):
+                peaks.append(done + beside)
+                done += 0.0 if checkpointed else own
+            return _Pass(entering if checkpointed else total, max(peaks, default=0.0))
+        left, made = (total if checkpointed else 0.0), 0.0
+        peaks = []
+        for piece, own, beside in zip(reversed(unit.pieces), reversed(kept), reversed(scratch), strict=True):
+            made += sum(piece.layer.gradients) * self.layout.gathered if self.layout.sharded_parameters else 0.0
+            peaks.append(left + made + beside)
+            left -= own
+        return _Pass(-(entering if checkpointed else total), max(peaks, default=0.0))
+
+    # --- weights that are gathered and freed ---------------------------------------------------------------------
+
+    def _elements(self, number: int) -> float:
+        return self.layout.elements(number, experts=False) + self.layout.elements(number, experts=True)
+
+    def _trained(self, number: int) -> float:
+        return self.layout.elements(number, experts=False, trained=True) + self.layout.elements(number, experts=True, trained=True)
+
+    def _wrap(self, number: int) -> list[int]:
+        """Return the units that are gathered with unit *number*."""
+        units = self.layout.units
+        ends = self.layout.rooted and units[number].kind != "block"
+        return [each for each in range(len(units)) if units[each].kind != "block"] if ends else [number]
+
+    def _arrived(self, tag: Tag) -> None:
+        """Copy gathered weights out of their buffer, or free that of a reduce-scatter."""
+        if tag in self.gathers and not tag[0].endswith("experts"):
+            for number in self._wrap(tag[1]):
+                self.weights[number] = self._elements(number) * self.layout.gathered
+            self._note()
+            if tag[0] == "gather F":  # freed behind the next copy
+                tag, self.copied = self.copied or ("", 0, 0), tag
+        self.gathers.pop(tag, None)
+        self.scatters.pop(tag, None)
+
+    def _free(self, number: int) -> None:
+        self.weights.pop(number, None)
+
+    def _forward_ends(self) -> None:
+        if self.copied is not None:
+            self.gathers.pop(self.copied, None)
+            self.copied = None
+
+    def _scatter(self, start: Start) -> None:
+        self.scatters[start.tag] = start.nbytes
+        shards = self.layout.mesh.group_size(start.axis)
+        self._note()
+        for number in self._wrap(start.tag[1]):
+            self.unreduced.pop(number, None)
+        if self.grows:
+            self.gradients += start.nbytes / shards * _WIDTH[self.layout.options.gradients] / self.layout.reduced
+            self._note()
+
+
+def kept_bytes(unit: Unit, workload: Workload) -> float:
+    """Return the bytes that the forward of *unit* keeps for the backward of one micro-batch."""
+    if unit.kind == "block" and workload.training.activation_checkpointing == "blocks":
+        return _bytes(unit.pieces[0].layer, unit.boundary, workload)
+    return sum(_bytes(piece.layer, piece.layer.saved, workload) for piece in unit.pieces)
 
 
 def _bytes(layer: Layer, amount: float, workload: Workload) -> float:
     width = 4.0 if layer.op in ("softmax", "loss") else MEANING[workload.training.precision].activation
     return amount * width / 4.0 * workload.training.batch
-
-
-def kept_bytes(unit: Unit, workload: Workload) -> float:
-    """Return the bytes that the forward of *unit* keeps for the backward of one micro-batch."""
-    checkpointing = workload.training.activation_checkpointing
-    if unit.kind == "block" and checkpointing == "blocks":
-        return _bytes(unit.pieces[0].layer, unit.boundary, workload)
-    return sum(_bytes(piece.layer, piece.layer.saved, workload) for piece in unit.pieces)
-
-
-def _scratch(unit: Unit, workload: Workload) -> float:
-    """Return what backward needs beside: a layer's gradients, and activations that a checkpointed block makes again."""
-    again = 0.0
-    if unit.kind == "block" and workload.training.activation_checkpointing == "blocks":
-        again = sum(_bytes(piece.layer, piece.layer.saved, workload) for piece in unit.pieces)
-    return again + max((_bytes(piece.layer, piece.layer.read + piece.layer.write, workload) for piece in unit.pieces), default=0.0)

@@ -20,7 +20,7 @@ _RESOLUTION = 1e-9
 _BATCH = 5
 _BATCHES = 20
 _STUDENT = 2.093
-"""97.5 % quantile of Student's t with 19 degrees of freedom, for 20 batches."""
+"""97.5% quantile of Student's t with 19 degrees of freedom, for 20 batches."""
 
 
 class Period(NamedTuple):
@@ -100,7 +100,7 @@ class PeriodDetector:
 
 
 class Settled(NamedTuple):
-    """From step *first* on, steps take *mean* seconds, within *half_width* of it at 95 %."""
+    """From step *first* on, steps take *mean* seconds, within *half_width* of it at 95%."""
 
     first: int
     mean: float

@@ -58,6 +58,8 @@ class WholeJob(NamedTuple):
     checkpoints: float
     revocations: float = 0.0
     """What spot machines take longer on average: work done twice, waiting for replacements."""
+    failures: float = 0.0
+    """What failures take longer on average, where they are asked for: work done again, recovery, frequent checkpoints."""
 
     @property
     def total(self) -> float:

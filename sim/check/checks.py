@@ -119,7 +119,7 @@ _DATE: Final = re.compile(r"\d{4}(-(0[1-9]|1[0-2])(-(0[1-9]|[12]\d|3[01]))?)?")
 
 def _dates(hardware: Hardware) -> Iterator[Problem]:
     for index, group in enumerate(hardware.groups):
-        if group.price and not _DATE.fullmatch(group.price.date):
+        if group.price and group.price.date and not _DATE.fullmatch(group.price.date):
             yield ("groups", index, "price", "date"), f"'{group.price.date}' is not a date; write for example 2026-07-20 or 2026-07"
 
 
@@ -132,7 +132,7 @@ def _narrow(model: Model) -> str:
 def _training(workload: Workload) -> Iterator[Problem]:
     model, dataset, training = workload.model, workload.dataset, workload.training
     if not any(layer.forward or layer.read or layer.write for layer in model.layers):
-        yield ("model", "layers"), "do no work: no layer has FLOP or bytes; write them, or have 'sim extract' write the table"
+        yield ("model", "layers"), "do no work: no layer has FLOP or bytes; write them, or have 'python -m sim extract' write the table"
     if not any(layer.gradients for layer in model.layers):
         yield ("model", "layers"), "have no gradients, so there is nothing to train; write the elements of each gradient tensor"
     elif (known := known_parameters(model)) != model.parameters:

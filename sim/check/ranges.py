@@ -12,11 +12,14 @@ from typing import Annotated, Any, Final, get_args, get_origin
 
 from sim import units
 from sim.spec import hardware as hw
+from sim.spec import reliability
 from sim.spec import workload as wl
+from sim.spec.energy import GpuPower, PowerModel
 from sim.spec.fabric import Dragonfly, LeafSpine, Pods, Torus
 from sim.spec.fields import Dimension, Key, Spec, blocks
 from sim.spec.servers import Servers
 from sim.spec.stack import Compression, Fusion, Stack
+from sim.spec.stores import Store
 
 Bounds = tuple[str | float, str | float]
 """Least and most, both included: quantities as they are written, or plain numbers."""
@@ -29,6 +32,7 @@ RANGES: Final[dict[type[Spec], dict[str, Bounds]]] = {
         "memory": ("1 GB", "10 TB"),
         "memory_bandwidth": ("1 GB/s", "100 TB/s"),
         "memory_efficiency": (0.01, 1),
+        "tensor_core_rate": (0.01, 1),
         "peak": ("1 GFLOP/s", "100 PFLOP/s"),
         "kernel_time": ("0 s", "10 ms"),
         "context_memory": ("0 B", "100 GB"),
@@ -85,6 +89,7 @@ RANGES: Final[dict[type[Spec], dict[str, Bounds]]] = {
     },
     Torus: {"dimensions": (1, 100_000), "link_bandwidth": _TRUNK},
     wl.Layer: {
+        **dict.fromkeys(("forward", "backward", "arithmetic", "backward_arithmetic"), ("0 FLOP", "10 PFLOP")),
         "kernel_size": (0, 1024),
         "rows": (0, 1e13),
         "rows_per_sample": (0, 1e9),
@@ -101,7 +106,7 @@ RANGES: Final[dict[type[Spec], dict[str, Bounds]]] = {
         "dali_gpu_prep": ("0 s", "1 h"),
         "dali_gpu_time": ("0 s", "1 h"),
     },
-    wl.Input: {"num_workers": (0, 4096), "prefetch_factor": (1, 10_000), "num_threads": (1, 4096), "worker_start": ("0 s", "1 h")},
+    wl.Input: {"num_workers": (0, 512), "prefetch_factor": (1, 10_000), "num_threads": (1, 4096), "worker_start": ("0 s", "1 h")},
     wl.Training: {"batch": (1, 10_000_000), "gradient_accumulation_steps": (1, 100_000), "compute_factor": (0.001, 1000)},
     Servers: {
         "count": (1, 10_000),
@@ -129,6 +134,16 @@ RANGES: Final[dict[type[Spec], dict[str, Bounds]]] = {
         "control_latency": ("0 s", "1 s"),
         "request_time": ("0 s", "1 s"),
     },
+    reliability.Quantile: {"time": ("0 s", "10000 d")},
+    reliability.NewFleet: {"within": ("1 h", "1000 d")},
+    reliability.Repeats: {"after": ("1 s", "100 d")},
+    reliability.FaultCause: {"detection": ("0 s", "100 d"), "localisation": ("0 s", "100 d")},
+    reliability.Correlated: {"repair": ("0 s", "100 d"), "nodes": (2, 100_000)},
+    reliability.SlowNodes: {"factor": (1, 100), "duration": ("0 s", "100 d")},
+    reliability.Reliability: {"spread_of_nodes": (0.01, 1e6), "gpus_per_node": (1, 1024)},
+    Store: {"bandwidth": ("1 MB/s", "1 PB/s"), "per_writer": ("1 MB/s", "1 TB/s"), "size": ("1 GB", "1000 PB")},
+    GpuPower: {"compute": (0.05, 2), "waiting": (0.01, 2), "idle": (0.01, 1)},
+    PowerModel: {"pue": (1, 5), "pue_interval": (1, 5), "host_gpus": (1, 1024)},
     Compression: {"density": (1e-9, 1), "rank": (1, 100_000)},
 }
 """Bounds of single fields. Every other quantity has those of its dimension."""
@@ -144,6 +159,8 @@ DIMENSIONS: Final[dict[str, Bounds]] = {
     "price": ("0 USD/h", "1000 USD/h"),
     "money": ("0 USD", "1000000000 USD"),
     "power": ("0 W", "1 MW"),
+    "failure rate": ("0 /d", "100 /d"),
+    "carbon intensity": ("0 g/kWh", "3000 g/kWh"),
     "time per byte": ("0 s/GB", "1000 s/GB"),
     "fraction": (0, 1000),
 }

@@ -62,7 +62,7 @@ def with_nodes(hardware: Hardware, nodes: int) -> Hardware:
         raise SpecError(f"--nodes {nodes}: write 1 or more")
     workers = [group for group in hardware.groups if group.role == "worker"]
     if len(workers) != 1:
-        raise SpecError(f"--nodes {nodes}: {hardware.name} has {len(workers)} groups of workers; a single one is due")
+        raise SpecError(f"--nodes {nodes}: {hardware.name} has {len(workers)} groups of workers; --nodes needs a single one")
     groups = tuple(group.model_copy(update={"count": nodes}) if group.role == "worker" else group for group in hardware.groups)
     return hardware.model_copy(update={"groups": groups})
 

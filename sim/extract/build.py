@@ -23,9 +23,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
 from sim.extract import target
+from sim.extract.archive import check_archive, without_pickles
 from sim.spec.yaml import SpecError
-
-EXPORTED: Final = ".pt2"
 
 
 def build(path: str, make: Any, arguments: Mapping[str, Any]) -> torch.nn.Module:
@@ -39,7 +38,7 @@ def build(path: str, make: Any, arguments: Mapping[str, Any]) -> torch.nn.Module
     except (Exception, SystemExit) as error:
         raise SpecError(explained(path, "calling it", error)) from error
     if not isinstance(model, torch.nn.Module):
-        raise SpecError(f"{path}: returned {type(model).__name__}; a torch.nn.Module is due")
+        raise SpecError(f"{path}: returned {type(model).__name__}; expected a torch.nn.Module")
     if (scripted := next((name for name, part in model.named_modules() if isinstance(part, torch.jit.ScriptModule)), None)) is not None:
         raise SpecError(
             f"{path}: {f'its part {scripted}' if scripted else 'the model'} is a TorchScript module, which hides its layers; "
@@ -106,10 +105,10 @@ def unpadded() -> AbstractContextManager[Any]:
 
 def exported(path: str) -> tuple[torch.nn.Module, Any]:
     """Return the model in the file *path* that ``torch.export.save`` wrote, and a function that makes its inputs for a batch."""
-    if not Path(path).is_file():
-        raise SpecError(f"{path}: no such file")
+    check_archive(Path(path))
     try:
-        program = torch.export.load(path)
+        with without_pickles():
+            program = torch.export.load(path)
     except Exception as error:
         raise SpecError(f"{path}: is not a program that torch.export.save wrote with this torch: {target.told(error)}") from error
     if program.example_inputs is None:

@@ -17,8 +17,9 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 from sim.extract import layers, table, target
+from sim.extract.archive import EXPORTED
 from sim.extract.autocast import kept
-from sim.extract.build import EXPORTED, build, explained, exported, unpadded
+from sim.extract.build import build, explained, exported, unpadded
 from sim.extract.operators import UnknownOperator
 from sim.extract.trace import Failed, Trace, element_bytes, loss_of, trace
 from sim.spec.workload import Model

@@ -115,11 +115,15 @@ def _heading(model: Model) -> Iterator[str]:
     yield "forward and backward count products (convolutions, matrix products, attention), arithmetic what layers without them compute."
 
 
+def _counted(parameters: int) -> str:
+    return f"{parameters / 1e6:,.1f} M" if parameters >= 100_000 else f"{parameters:,}"
+
+
 def _total(title: str, layers: Sequence[Layer]) -> str:
     tensors = [elements for layer in layers for elements in layer.gradients]
     forward, backward = sum(layer.forward for layer in layers), sum(layer.backward for layer in layers)
-    parts = [f"{sum(tensors):,} gradient elements in {len(tensors)} tensors"] if tensors else []
+    parts = [f"{_counted(sum(tensors))} trainable parameters in {len(tensors)} tensors"] if tensors else []
     parts += [f"{units.show(forward, 'work')} forward, {units.show(backward, 'work')} backward"] if forward else []
     saved = sum(layer.saved for layer in layers)
-    parts += [f"saves {units.show(saved, 'size')}"] if saved else []
+    parts += [f"stores {units.show(saved, 'size')} of activations"] if saved else []
     return f"{title}: {'; '.join(parts)}" if parts else title

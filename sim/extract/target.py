@@ -68,11 +68,21 @@ def parse_arguments(arguments: Sequence[str]) -> dict[str, Any]:
     return result
 
 
-def find(target: str) -> Callable[..., Any]:
-    """Return the callable that *target* names; importing it runs its module's code."""
+def check_target(target: str) -> None:
+    """Raise SpecError where *target* cannot name a callable, or names a file that is not there: before torch is imported."""
     module_name, colon, name = target.rpartition(":")
     if not colon or not module_name or not name:
-        raise SpecError(f"{target}: write module:callable or file.py:callable, for example torchvision.models:vgg16")
+        hub = f"; a decoder of the Hugging Face hub is read by 'python -m sim new workload {target}'"
+        example = f"for example torchvision.models:vgg16{hub if '/' in target else ''}"
+        raise SpecError(f"{target}: write module:callable or file.py:callable, {example}")
+    if module_name.endswith(".py") and not Path(module_name).is_file():
+        raise SpecError(f"{target}: {module_name}: {'is a folder' if Path(module_name).is_dir() else 'no such file'}")
+
+
+def find(target: str) -> Callable[..., Any]:
+    """Return the callable that *target* names; importing it runs its module's code."""
+    check_target(target)
+    module_name, _, name = target.rpartition(":")
     found: Any = _module(target, module_name)
     for part in name.split("."):
         if not hasattr(found, part):
@@ -80,7 +90,7 @@ def find(target: str) -> Callable[..., Any]:
             raise SpecError(f"{target}: {module_name} has no '{part}'" + (f"; did you mean '{near[0]}'?" if near else ""))
         found = getattr(found, part)
     if not callable(found):
-        raise SpecError(f"{target}: a function or class that returns the model is due, not {type(found).__name__}")
+        raise SpecError(f"{target}: expected a function or class that returns the model, not {type(found).__name__}")
     result: Callable[..., Any] = found
     return result
 
@@ -166,7 +176,7 @@ def check_inputs(forward: Callable[..., Any], shapes: Sequence[Shape]) -> None:
     """Raise SpecError if *forward* needs an input that *shapes* do not give, does not take one that they give, or one stands twice."""
     named = [shape.name for shape in shapes if shape.name]
     if twice := next((name for name in named if named.count(name) > 1), None):
-        raise SpecError(f"--input {twice}: stands twice")
+        raise SpecError(f"--input {twice}: appears twice")
     signature = inspect.signature(forward)
     positional = [None for shape in shapes if not shape.name]
     try:

@@ -2,8 +2,9 @@
 
 FSDP (torch ``_fsdp_param_group.py``, torchtitan ``distributed/fsdp.py``): a unit is gathered before it computes, the next one meanwhile;
 after backward its gradients are reduce-scattered, one reduce-scatter in flight; without a pipeline weights are freed after forward and
-gathered again, with one they stay and gradients are reduced after the last backward. Distributed optimizer and data parallelism (Megatron-LM ``distributed_data_parallel.py``): gradients travel in buckets as
-the last micro-batch's backward makes them; a sharded optimizer's weights are gathered before their next use.
+gathered again, with one they stay and gradients are reduced after the last backward. Distributed optimizer and data parallelism
+(Megatron-LM ``distributed_data_parallel.py``): gradients travel in buckets as the last micro-batch's backward makes them; a sharded
+optimizer's weights are gathered before their next use, the next bucket while one is used.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from itertools import chain, zip_longest
 
 from sim.parallel.mesh import GroupAxis, Mesh
-from sim.parallel.program import Instruction, Op, Part, Program, Receive, Send, Start, Tag, Update, Wait, Work, fused
+from sim.parallel.program import Free, Instruction, Op, Part, Program, Receive, Send, Start, Tag, Update, Wait, Work, fused
 from sim.parallel.schedule import Action, actions, holder, position
 from sim.parallel.split import Unit
 from sim.spec.parallel import MeshOptions, Schedule
@@ -200,7 +201,7 @@ class _Sharded(_Lowering):
 
     @property
     def pipelined(self) -> bool:
-        """Whether weights stay after backward and gradients are reduced once, at the end (``perform_reduce_grad`` of torch's pipelining)."""
+        """Whether weights stay after backward and gradients are reduced at the end (``perform_reduce_grad`` of torch's pipelining)."""
         return self.layout.mesh.stages > 1
 
     def _wraps(self, units: Sequence[int]) -> dict[int, Wrap]:
@@ -221,6 +222,8 @@ class _Sharded(_Lowering):
             if following is not None and self.layout.options.forward_prefetch:
                 yield from gathers.started(wraps[following], prefetch=True)
             yield Work("F", unit, unit, action.micro_batch)
+            if self.layout.frees and not self._stays(wraps[unit]) and unit == wraps[unit][-1]:
+                yield Free(wraps[unit])
         self.held |= set(wraps.values())
         if self.layout.frees:
             self.held -= {wrap for wrap in wraps.values() if not self._stays(wrap)}
@@ -232,15 +235,14 @@ class _Sharded(_Lowering):
 
     def backward(self, units: Sequence[int], action: Action, final: bool) -> Iterator[Instruction]:
         wraps, gathers = self._wraps(units), _Gathers(self, action, action.kind)
-        reduces = not self.pipelined and (final or self.layout.synchronizes_each)
+        reduces = final or (self.layout.synchronizes_each and not self.pipelined)
         left = list(dict.fromkeys(wraps.values()))
         """Wraps whose gradients are not reduced yet: autograd tells of the end of a unit only where gradients pass through its input."""
         lowest = next((unit for unit in units if self.layout.units[unit].has_backward), None)
         late = {unit for unit in units if self._of_root(unit) or unit == lowest}
-        if action.kind != "W":  # gradients of weights need no weights
-            for wrap in dict.fromkeys(wraps.values()):
-                if self._of_root(wrap[0]):
-                    yield from gathers.needed(wrap)
+        for wrap in dict.fromkeys(wraps.values()):
+            if self._of_root(wrap[0]) and action.kind != "W":  # gradients of weights need no weights
+                yield from gathers.needed(wrap)
         for unit, following in zip_longest(units[::-1], units[-2::-1]):
             if not self.layout.units[unit].has_backward:
                 break  # frozen from here on; its weights were gathered all the same
@@ -249,21 +251,25 @@ class _Sharded(_Lowering):
                 if following is not None:
                     yield from gathers.started(wraps[following])
             yield Work(action.kind, unit, unit, action.micro_batch)
-            if reduces and unit not in late:
+            if not self.pipelined and unit not in late:
                 left.remove(wraps[unit])
-                yield from self._reduce(wraps[unit], action.micro_batch)
+                yield from self._freed(wraps[unit], action.micro_batch, reduces)
         self.ends_with += gathers.unused()
-        if reduces or final:
-            yield from chain.from_iterable(self._reduce(wrap, action.micro_batch) for wrap in left)
-        if reduces or final:
-            yield from map(Wait, (*self.scatters, *self.ends_with))
-            self.scatters, self.ends_with = [], []
         if self.pipelined and not final:
             self.held |= set(wraps.values())
-        else:
-            self.held -= set(wraps.values())
+            return
+        self.held -= set(wraps.values())
+        for wrap in left:
+            yield from self._freed(wrap, action.micro_batch, reduces)
+        if reduces:
+            yield from map(Wait, (*self.scatters, *self.ends_with))
+            self.scatters, self.ends_with = [], []
 
-    def _reduce(self, wrap: Wrap, micro_batch: int) -> Iterator[Instruction]:
+    def _freed(self, wrap: Wrap, micro_batch: int, reduces: bool) -> Iterator[Instruction]:
+        """Free *wrap* behind its backward, and reduce its gradients."""
+        yield Free(wrap)
+        if not reduces:
+            return
         yield from map(Wait, self.scatters)
         self.scatters = []
         dense, experts = (sum(self.layout.elements(unit, experts=each, trained=True) for unit in wrap) for each in (False, True))
@@ -358,7 +364,8 @@ class _Bucketed(_Lowering):
     def _gather_next(self) -> Iterator[Start]:
         if self.gathers:
             units, starts = self.gathers.popleft()
-            self.under_way |= dict.fromkeys(units, [start.tag for start in starts])
+            tags = [start.tag for start in starts]
+            self.under_way |= {unit: tags for unit in units}
             yield from starts
 
     def after(self) -> Iterator[Instruction]:

@@ -52,6 +52,12 @@ class Wait(NamedTuple):
     tag: Tag
 
 
+class Free(NamedTuple):
+    """Free the gathered weights of *units*."""
+
+    units: tuple[int, ...]
+
+
 class Send(NamedTuple):
     """Hand *nbytes* to the rank at the same place in stage *stage*; the next work waits for it where stages do not overlap messages."""
 
@@ -67,7 +73,7 @@ class Receive(NamedTuple):
     stage: int
 
 
-Instruction = Work | Update | Start | Wait | Send | Receive
+Instruction = Work | Update | Start | Wait | Free | Send | Receive
 Program = tuple[Instruction, ...]
 
 

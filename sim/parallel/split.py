@@ -15,6 +15,7 @@ from functools import cached_property, lru_cache
 from itertools import groupby
 from typing import Final, Literal, NamedTuple
 
+from sim.parallel.mesh import divisors
 from sim.spec.parallel import Parallel
 from sim.spec.segments import block
 from sim.spec.workload import Attention, Layer, Model
@@ -39,6 +40,8 @@ class Piece(NamedTuple):
     layer: Layer
     forward: tuple[Message, ...] = ()
     backward: tuple[Message, ...] = ()
+    counted: bool = False
+    """Whether the host must read how many tokens each expert has before it launches this layer: the one behind the dispatch."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +113,7 @@ _SPLITTING: Final = ("tensor", "sequence", "context", "context_exchange", "exper
 
 
 @lru_cache(maxsize=256)
-def _split(model_id: int, model: _Held, parallel: Parallel) -> tuple[Unit, ...]:
+def _split(model: _Held, parallel: Parallel, regathers: bool) -> tuple[Unit, ...]:
     _check(model.model, parallel)
     contents: dict[tuple[object, ...], int] = {}
     made: list[Unit] = []
@@ -121,7 +124,7 @@ def _split(model_id: int, model: _Held, parallel: Parallel) -> tuple[Unit, ...]:
             made.append(Unit(name, kind, like.pieces, like.content))
             continue
         contents[key] = len(made)
-        made.append(Unit(name, kind, tuple(_pieces(layers, parallel)), len(made)))
+        made.append(Unit(name, kind, tuple(_pieces(layers, parallel, regathers)), len(made)))
     return tuple(made)
 
 
@@ -142,13 +145,15 @@ def _content(layer: Layer) -> tuple[object, ...]:
     return tuple(value for name, value in layer.__dict__.items() if name not in ("name", "segment", "shares"))
 
 
-def split(model: Model, parallel: Parallel) -> tuple[Unit, ...]:
+def split(model: Model, parallel: Parallel, regathers: bool = True) -> tuple[Unit, ...]:
     """Return the units of *model* as one rank of a tensor, context and expert group holds them.
+
+    With *regathers* backward gathers the inputs of split products again, which are not kept (Megatron-LM); else they are (torch).
 
     Raise SpecError where heads or experts do not divide, for layers without a tensor plan, and for context without attention.
     """
     own = {name: getattr(parallel, name) for name in _SPLITTING}
-    return _split(id(model), _Held(model), Parallel(**own))
+    return _split(_Held(model), Parallel(**own), regathers)
 
 
 def _check(model: Model, parallel: Parallel) -> None:
@@ -168,7 +173,8 @@ def _check(model: Model, parallel: Parallel) -> None:
         wrong = next((head.heads for head in heads if head.heads % parallel.tensor), None)
         if wrong is not None:
             raise SpecError(
-                f"training.parallel.tensor: {parallel.tensor} ranks do not divide {wrong} attention heads; use {_divisors(wrong, 8)}"
+                f"training.parallel.tensor: {parallel.tensor} ranks do not divide {wrong} attention heads; "
+                f"use {divisors(wrong, parallel.tensor)}"
             )
     if parallel.context > 1 and not heads:
         raise SpecError(f"training.parallel.context: {model.name} has no attention whose sequence could be split; use context: 1")
@@ -176,14 +182,12 @@ def _check(model: Model, parallel: Parallel) -> None:
     if parallel.expert > 1 and not groups:
         raise SpecError(f"training.parallel.expert: {model.name} has no experts; use expert: 1")
     if groups and groups % parallel.expert:
-        raise SpecError(f"training.parallel.expert: {parallel.expert} ranks do not divide {groups} experts; use {_divisors(groups, 64)}")
+        raise SpecError(
+            f"training.parallel.expert: {parallel.expert} ranks do not divide {groups} experts; use {divisors(groups, parallel.expert)}"
+        )
 
 
-def _divisors(number: int, most: int) -> str:
-    return " or ".join(str(size) for size in range(1, most + 1) if number % size == 0)
-
-
-def _pieces(layers: Sequence[Layer], parallel: Parallel) -> list[Piece]:
+def _pieces(layers: Sequence[Layer], parallel: Parallel, regathers: bool) -> list[Piece]:
     """Return the shares of the layers of one unit; a unit begins and ends outside of any split."""
     inside = False
     pieces = []
@@ -191,16 +195,23 @@ def _pieces(layers: Sequence[Layer], parallel: Parallel) -> list[Piece]:
         forward: list[Message] = []
         backward: list[Message] = []
         if parallel.tensor > 1:
-            inside = _tensor_messages(layer, parallel, inside, forward, backward)
+            inside = _tensor_messages(layer, parallel, inside, regathers, forward, backward)
         if layer.share == "expert":
             _expert_messages(layers, index, parallel, forward, backward)
         if parallel.context > 1 and layer.attention is not None:
             _context_messages(layer.attention, parallel, forward, backward)
-        pieces.append(Piece(shared(layer, parallel), tuple(forward), tuple(backward)))
+        pieces.append(Piece(shared(layer, parallel, regathers), tuple(forward), tuple(backward), _counted(layers, index)))
     return pieces
 
 
-def _tensor_messages(layer: Layer, parallel: Parallel, inside: bool, forward: list[Message], backward: list[Message]) -> bool:
+def _counted(layers: Sequence[Layer], index: int) -> bool:
+    """Tell whether layer *index* is the second of a run of experts."""
+    return [layer.share == "expert" for layer in layers[max(0, index - 2) : index + 1]] in ([True, True], [False, True, True])
+
+
+def _tensor_messages(
+    layer: Layer, parallel: Parallel, inside: bool, regathers: bool, forward: list[Message], backward: list[Message]
+) -> bool:
     """Add what the tensor group exchanges for *layer*; return whether the layers after it work on split activations."""
     sequence, context = parallel.sequence_parallel, parallel.context
     if layer.op == "loss":  # maximum, sum and target's logit of each token
@@ -211,7 +222,8 @@ def _tensor_messages(layer: Layer, parallel: Parallel, inside: bool, forward: li
         if sequence:
             forward.append(Message("tensor", "all_gather", entering))
             backward.append(Message("tensor", "reduce_scatter", entering))
-            backward.append(Message("tensor", "all_gather", entering, beside=True))  # the input again, for the weights' gradient
+            if regathers:
+                backward.append(Message("tensor", "all_gather", entering, beside=True))  # the input, for the weights' gradient
         else:
             backward.append(Message("tensor", "all_reduce", entering))
         return True
@@ -286,15 +298,15 @@ def _shares(share: str, tensor: int, sequence: bool, expert: int) -> tuple[float
     return 1.0, 1.0, 1.0, 1.0
 
 
-def shared(layer: Layer, parallel: Parallel) -> Layer:
-    """Return the part of *layer* that one rank computes and holds."""
+def shared(layer: Layer, parallel: Parallel, regathers: bool = True) -> Layer:
+    """Return the part of *layer* that one rank computes and holds; *regathers* as in `split`."""
     if parallel.tensor == parallel.context == parallel.expert == 1 and parallel.expert_imbalance == 1.0:
         return layer
     tensor, context = parallel.tensor, parallel.context
     work, read, write, weights = _shares(layer.share, tensor, parallel.sequence_parallel, parallel.expert)
     load = parallel.expert_imbalance if layer.share == "expert" and parallel.expert > 1 else 1.0
     work, read, write = work * load / context, read * load / context, write * load / context
-    saved = layer.saved * _saved_share(layer, parallel, read, write)
+    saved = layer.saved * _saved_share(layer, parallel, read, write, regathers)
     within = {
         "forward": layer.forward * work,
         "backward": layer.backward * work,
@@ -310,9 +322,9 @@ def shared(layer: Layer, parallel: Parallel) -> Layer:
     return layer.model_copy(update=within | _shape(layer, parallel))
 
 
-def _saved_share(layer: Layer, parallel: Parallel, read: float, write: float) -> float:
-    """Return what part of a layer's saved activations one rank keeps: a gathered input is gathered again, not kept."""
-    if layer.share == "column" and parallel.sequence_parallel:
+def _saved_share(layer: Layer, parallel: Parallel, read: float, write: float, regathers: bool) -> float:
+    """Return what part of a layer's saved activations one rank keeps."""
+    if layer.share == "column" and parallel.sequence_parallel and regathers:
         return read / parallel.tensor
     return min(read, write) if layer.share in ("heads", "sequence", "expert", "row") else read
 

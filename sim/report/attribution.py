@@ -48,7 +48,7 @@ def _why(found: Profile, stall: str, gap: Gap) -> str:
     before, after = RUNS[stall]
     if gap.kind == "as well":
         cached = found.real.jobs[0].hit_ratio
-        cache = f", whose page cache has {100 * cached:.0f} % of the reads" if stall == "fetch" else ""
+        cache = f", whose page cache has {100 * cached:.0f}% of the reads" if stall == "fetch" else ""
         return f"{before}{cache}, waits for {stall} as well: subtraction does not see that part"
     change = "" if gap.cause == Cause.COMPUTE else f"{_time(gap.before)} in {before}, {_time(gap.after)} in {after}"
     if gap.kind == "hidden":
@@ -72,9 +72,9 @@ def _reason(found: Profile, stall: str, cause: Cause) -> str:
         }.get(cause, "")
     jitter = job.workload.input.jitter
     if stall == "prep" and cause == Cause.STRAGGLER and jitter and job.workload.training.noise.compute_cv is None:
-        return f"steps on real data spread by {100 * jitter:.0f} % more (input.compute_cv)"
+        return f"steps on real data spread by {100 * jitter:.0f}% more (input.compute_cv)"
     if stall == "prep" and cause == Cause.FETCH:
-        return f"the page cache has {100 * found.real.jobs[0].hit_ratio:.0f} % of the reads, and RUN3 is not warm"
+        return f"the page cache has {100 * found.real.jobs[0].hit_ratio:.0f}% of the reads, and RUN3 is not warm"
     return ""
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sim.report.basis import basis_of
 from sim.report.columns import Title, aligned
+from sim.report.energy import brief_energy
 from sim.report.picture import Named, Picture, figure, name_points, picture, plain_logarithm
 from sim.report.prices import price_lines
 from sim.spec.yaml import SpecError
@@ -23,6 +24,7 @@ SORTS = {"time": "epoch_time_s", "cost": "cost_per_epoch_usd", "name": "hardware
 
 
 _JOB, _EPOCHS = "whole job", "epochs done"
+_ERROR = "error: half of such predictions missed by less than the first figure, nine in ten by less than the second; ? not measured"
 _FRONT = "* nothing else is both faster and cheaper"
 
 
@@ -93,6 +95,7 @@ def _figures(document: dict[str, Any]) -> dict[str, Any]:
     return {key: document[key] for key in _KEPT} | {
         "first_epoch_time_s": first["epoch_time_s"],
         "first_cost_usd": first["cost_usd"],
+        "energy": brief_energy(document.get("energy")),
         "gpu_memory_bytes": document["gpu_memory_bytes"]["total"],
     }
 
@@ -103,7 +106,8 @@ def comparison_text(document: dict[str, Any]) -> str:
     of_job = _job_titles(rows)
     titles = [
         Title("", True), Title("hardware", True), Title("nodes"), Title("GPUs"), Title("samples/s"), Title("epoch"), Title("USD/epoch"),
-        Title("first"), *map(Title, of_job), Title("memory"), Title("compute"), Title("largest stall", True),
+        Title("kWh/epoch"),
+        Title("first"), *map(Title, of_job), Title("memory"), Title("compute"), Title("largest stall", True), Title("error"),
     ]  # fmt: skip
     lines = [f"No machine can run {document['workload']}."]
     if rows:
@@ -114,10 +118,12 @@ def comparison_text(document: dict[str, Any]) -> str:
             aligned(titles, [_cells(row, of_job) for row in rows]),
             "",
             _FRONT,
+            *([_ERROR] if any(row["expected_error"] for row in rows) else []),
+            *too_close(rows),
             *price_lines(document["prices"]),
         ]
     if document["left_out"]:
-        lines += [*(["", "Cannot run it:"] if rows else []), *(f"  - {_problem(failed)}" for failed in document["left_out"])]
+        lines += [*(["", "Cannot run it:"] if rows else []), *(f"  - {cannot_run(failed)}" for failed in document["left_out"])]
     return "\n".join([*lines, *(["", f"{document['note'][:1].upper()}{document['note'][1:]}."] if document["note"] else [])])
 
 
@@ -129,11 +135,12 @@ def _job_titles(rows: Sequence[Mapping[str, Any]]) -> Sequence[str]:
     return (_JOB if jobs[0]["given"] == "epochs" else _EPOCHS), "USD"
 
 
-def _problem(failed: dict[str, Any]) -> str:
+def cannot_run(failed: Mapping[str, Any]) -> str:
     """Return why a machine cannot run the workload, with its name and number of nodes where several were tried."""
     problem = str(failed["problem"])
     where = failed["hardware"] + (f", {failed['nodes']} nodes" if (failed["nodes"] or 1) > 1 else "")
-    return problem if problem.startswith(f"{where}:") else f"{where}: {problem.removeprefix(failed['hardware'] + ': ')}"
+    named = problem.startswith((f"{where}:", f"{where} "))
+    return problem if named else f"{where}: {problem.removeprefix(failed['hardware'] + ': ')}"
 
 
 def _cells(row: dict[str, Any], of_job: Sequence[str]) -> list[str]:
@@ -148,12 +155,39 @@ def _cells(row: dict[str, Any], of_job: Sequence[str]) -> list[str]:
         f"{row['throughput_samples_per_s']:.0f}",
         show(row["epoch_time_s"], "time"),
         "-" if cost is None else f"{cost:.2f}",
+        "-" if row["energy"] is None else f"{row['energy']['kwh_per_epoch']:.3g}",
         show(row["first_epoch_time_s"], "time"),
         *(_job_cells(row["whole_job"], of_job[0]) if of_job else ()),
         f"{row['gpu_memory_bytes'] / 2**30:.1f} GiB",
-        f"{100 * row['stalls_s']['compute'] / row['step_time_s']:.0f} %",
-        f"{worst} {100 * stalls[worst] / row['step_time_s']:.0f} %",
+        f"{100 * row['stalls_s']['compute'] / row['step_time_s']:.0f}%",
+        f"{worst} {100 * stalls[worst] / row['step_time_s']:.0f}%",
+        _error(row["expected_error"]),
     ]
+
+
+def _error(known: Mapping[str, Any] | None) -> str:
+    return f"{100 * known['median']:.0f}-{100 * known['p90']:.0f}%" if known else "?"
+
+
+def too_close(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return which two machines are fastest, or cheapest, by less than the error of such predictions, in sentences."""
+    found = []
+    for place, what in enumerate(("fast", "cheap")):
+        known = [(value, row) for row in rows if (value := _time_and_cost(row)[place]) is not None and 0 < value < inf]
+        if len(known) < 2:
+            continue
+        (least, best), (second, other) = sorted(known, key=lambda pair: pair[0])[:2]
+        error = max((row["expected_error"] or {}).get("median", 0.0) for row in (best, other))
+        if second / least - 1.0 < error:
+            apart = f"{100 * (second / least - 1):.1f}%"
+            found.append(
+                f"{_at(best)} is only {apart} {what}er than {_at(other)}: less than such predictions are off by ({100 * error:.0f}%)."
+            )
+    return found
+
+
+def _at(row: Mapping[str, Any]) -> str:
+    return str(row["hardware"]) if row["nodes"] == 1 else f"{row['hardware']} on {row['nodes']} nodes"
 
 
 def _job_cells(job: Mapping[str, Any], title: str) -> tuple[str, str]:
@@ -193,11 +227,22 @@ def comparison_plot(document: dict[str, Any]) -> Picture:
         for row in document["rows"] if (x := time.of(row)) is not None and (y := cost.of(row)) is not None
     ]  # fmt: skip
     drawn, axes = scattered(document["workload"], points, time.title, cost.title)
+    _error_bars(axes, [(time.of(row), cost.of(row), row["expected_error"]) for row in document["rows"]])
     if best := sorted(point[:2] for point in points if point.bold):
         axes.plot(*zip(*best, strict=True), color="#ee6677", label="nothing is both faster and cheaper")
         axes.legend(frameon=False, fontsize=8)
     name_points(axes, points)
     return picture(drawn)
+
+
+def _error_bars(axes: Axes, rows: Sequence[tuple[float | None, float | None, Mapping[str, Any] | None]]) -> None:
+    """Draw how far nine in ten of such predictions were off: of time, and of cost with it."""
+    for x, y, known in rows:
+        if x is not None and y is not None and known:
+            off = min(known["p90"], 0.95)
+            axes.errorbar(
+                x, y, xerr=[[x * off], [x * off]], yerr=[[y * off], [y * off]], color="#4477aa", alpha=0.35, linewidth=1, zorder=2
+            )
 
 
 def scattered(title: str, points: Sequence[Named], across: str, up: str) -> tuple[Figure, Axes]:

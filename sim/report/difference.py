@@ -7,13 +7,16 @@ less than a millionth are the same: that much is rounding.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, NotRequired
+
+from pydantic import Field
+from typing_extensions import TypedDict
 
 from sim.events import STALLS
 from sim.report.columns import Title, aligned
+from sim.spec.strict import read_json, typed
 from sim.spec.yaml import SpecError
 from sim.units import show
 
@@ -42,28 +45,63 @@ FIGURES = (
 _OPTIONAL = frozenset({"cost_per_epoch_usd", "whole_job_time_s", "whole_job_cost_usd"})
 
 
+_Number = Annotated[float, Field(ge=0, le=1e30, allow_inf_nan=False)]
+_Positive = Annotated[float, Field(gt=0, le=1e30, allow_inf_nan=False)]
+
+
+class _Epoch(TypedDict):
+    step_time_s: _Positive
+    epoch_time_s: _Number
+    stalls_s: dict[str, _Number]
+
+
+class _Memory(TypedDict):
+    total: _Number
+
+
+class _Job(TypedDict):
+    time_s: _Number
+    epochs: _Number
+    given: NotRequired[str]
+    cost_usd: NotRequired[_Number | None]
+
+
+class _Price(TypedDict):
+    market: NotRequired[str | None]
+
+
+class _Run(_Epoch):
+    """What a document needs so that two can be compared; more is kept and left unread."""
+
+    hardware: str
+    workload: str
+    throughput_samples_per_s: _Number
+    first_epoch: _Epoch
+    gpu_memory_bytes: _Memory
+    cost_per_epoch_usd: NotRequired[_Number | None]
+    whole_job: NotRequired[_Job | None]
+    price: NotRequired[_Price | None]
+    inputs: NotRequired[dict[Literal["hardware", "workload"], dict[str, Any]] | None]
+    inputs_sha256: NotRequired[dict[str, str] | None]
+
+
 def read_document(path: Path) -> dict[str, Any]:
     """Return the document of one run that ``sim run --json`` wrote to *path*, or ``-o`` into it. Raise SpecError where it is none."""
     if path.is_dir():
         if not (path / "run.json").exists():
-            raise SpecError(f"{path}: has no run.json; write one with: sim run HW WL -o {path}")
+            raise SpecError(f"{path}: has no run.json; write one with: python -m sim run HW WL -o {path}")
         path /= "run.json"
-    hint = f"write one with: sim run HW WL --json > {path.name if path.suffix == '.json' else 'run.json'}"
+    hint = f"write one with: python -m sim run HW WL --json > {path.name if path.suffix == '.json' else 'run.json'}"
+    found = read_json(path, hint)
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SpecError(f"{path}: cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise SpecError(f"{path}: is no JSON document ({error}); {hint}") from None
-    if not isinstance(found, dict) or not all(_is_number(value) for value in _needed(found)):
-        raise SpecError(f"{path}: is no document of a single run; {hint}")
-    return found
-
-
-def _needed(document: Mapping[str, Any]) -> Iterator[Any]:
-    yield from (_at(document, path) for _, key, path, _ in FIGURES if key not in _OPTIONAL)
-    yield from (_at(document, (*epoch, "stalls_s", cause.value)) for cause in STALLS for epoch in ((), ("first_epoch",)))
-    yield from (_at(document, key) for key in (("throughput_samples_per_s",), ("first_epoch", "step_time_s")))
+        typed(_Run, found, str(path))
+        for stalls in (found["stalls_s"], found["first_epoch"]["stalls_s"]):
+            if missing := [cause.value for cause in STALLS if cause.value not in stalls]:
+                raise SpecError(f"stalls_s.{missing[0]} is missing")
+        whole: dict[str, Any] = found
+        return whole
+    except SpecError as error:
+        raise SpecError(f"{path}: is no document of a single run ({str(error).removeprefix(f'{path}: ')}); {hint}") from None
 
 
 def _at(document: Mapping[str, Any], path: Sequence[str]) -> Any:
@@ -214,12 +252,12 @@ def _job_sentence(times: Sequence[float | None], costs: Sequence[float | None]) 
     if time is None or then is None:
         return []
     how = "takes as long" if _agree(time, then) else f"is {_by(time, then)}"
-    money = "" if cost is None or later is None else f" and costs {abs(later - cost):.2f} USD {'more' if later > cost else 'less'}"
+    money = "" if cost is None or later is None else f" and costs ${abs(later - cost):,.2f} {'more' if later > cost else 'less'}"
     return [f"The whole job {how}{money}."]
 
 
 def _by(old: float, new: float) -> str:
-    return f"{show(abs(new - old), 'time')} {'longer' if new > old else 'shorter'} ({100 * (new / old - 1):+.1f} %)"
+    return f"{show(abs(new - old), 'time')} {'longer' if new > old else 'shorter'} ({100 * (new / old - 1):+.1f}%)"
 
 
 def _cost_sentence(pair: Sequence[float | None], same_time: bool) -> str:
@@ -227,8 +265,8 @@ def _cost_sentence(pair: Sequence[float | None], same_time: bool) -> str:
     if old is None or new is None:
         return f"What an epoch costs is known only {'before' if new is None else 'after'}."
     way = "more" if new > old else "less"
-    share = f" ({100 * (new / old - 1):+.1f} %)" if old else ""
-    return f"An epoch costs {abs(new - old):.2f} USD {way}{share}{', by the price alone' if same_time else ''}."
+    share = f" ({100 * (new / old - 1):+.1f}%)" if old else ""
+    return f"An epoch costs ${abs(new - old):,.2f} {way}{share}{', by the price alone' if same_time else ''}."
 
 
 def _causes(changes: Mapping[str, float]) -> str:

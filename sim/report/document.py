@@ -13,6 +13,7 @@ from sim.analysis.memory import gpu_memory
 from sim.analysis.whole_job import Plan
 from sim.epoch import Epoch
 from sim.events import STALLS
+from sim.report.energy import with_energy
 from sim.report.expected_error import expected_error
 from sim.report.inputs import inputs as values_of
 from sim.report.kinds import tightest
@@ -88,7 +89,7 @@ def run_figures(run: Run, number: int = 0, market: Market = "on_demand") -> dict
     job, plan = run.jobs[number], run.rings[number]
     workload = job.job.workload
     price = _price(run, number, market)
-    return {
+    figures = {
         "schema": SCHEMA,
         "hardware": run.hardware.name,
         "workload": workload.name,
@@ -113,10 +114,11 @@ def run_figures(run: Run, number: int = 0, market: Market = "on_demand") -> dict
             workload, tightest(run, number), ranks=job.job.ranks, channels=plan.channels if plan else None
         ).by_use(),
     }
+    return with_energy(figures, run.hardware, workload)
 
 
 def freed(run: Run, number: int, bottleneck: Bottleneck | None) -> dict[str, Any]:
-    """Return the verdict on a job, its step time (s) with each resource it waits for infinitely fast, and the 95 % interval if drawn."""
+    """Return the verdict on a job, its step time (s) with each resource it waits for infinitely fast, and the 95% interval if drawn."""
     return {
         "step_time_half_width_s": run.jobs[number].warm.interval,
         "verdict": verdict(run, number, bottleneck),
@@ -139,7 +141,7 @@ def _rate(run: Run, price: float | None, market: Market) -> dict[str, Any]:
 
 def _market(market: Market) -> list[str]:
     """Return what spot prices leave out."""
-    return ["spot prices, and no revocation (python -m sim spot draws them)"] if market == "spot" else []
+    return ["spot prices without interruptions (python -m sim spot simulates them)"] if market == "spot" else []
 
 
 def _no_price(run: Run, number: int, market: Market) -> list[str]:

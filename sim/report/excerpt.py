@@ -60,7 +60,7 @@ def excerpt(run: Run, steps: int = 3) -> Excerpt:
     window = max(warm.windows, key=lambda found: found.steps * found.repeats)
     repeats = warm.exact and window.repeats > 1 and window.steps <= max(steps, LONGEST_PERIOD)
     loop = _Loop(window.start, window.end, math.ceil(steps / window.steps) if repeats else 0)
-    note = f"{loop.copies * window.steps} steps: the period of {window.steps} that the warm epoch repeats"
+    note = f"{loop.copies * window.steps} steady-state steps"
     if not repeats:
         note = "the last steps simulated of a warm epoch; their mean need not be the epoch's"
     batches = [job.job.workload.training.gradient_accumulation_steps for job in run.jobs]

@@ -20,10 +20,13 @@ from sim.cluster.topology import node_graph
 from sim.simulate import Run
 from sim.spec.catalogue import roots
 from sim.spec.hardware import Node
+from sim.spec.workload import Model
 from sim.training.job import Job
 from sim.units import show
 
 SUMMARY = "hardware/validated.json"
+SIMILAR = 1.5
+"""How many times as large as the largest measured model a model may be that is called like those measured: estimate."""
 EVERYTHING = "all runs"
 """The group that every run on GPUs belongs to."""
 
@@ -66,11 +69,11 @@ def expected_error(run: Run, number: int) -> dict[str, Any] | None:
 
 
 def interval_text(error: Mapping[str, Any], step: float) -> str:
-    """Return in words where 95 % of measured steps lay about predictions such as *step* (s), by an `expected_error`."""
+    """Return in words where 95% of measured steps lay about predictions such as *step* (s), by an `expected_error`."""
     ends = error["measured_over_predicted_95"]
     low, high = ends["low"], ends["high"]
     here = f"{show(low * step, 'time')} to {show(high * step, 'time')}"
-    return f"measured steps lay between {low:.2g} and {high:.2g} times such predictions (95 %): here {here}"
+    return f"95% of measured steps were {low:.2g} to {high:.2g} times the prediction: here {here}"
 
 
 def _of_kind(groups: Sequence[str], node: Node, job: Job) -> dict[str, Any] | None:
@@ -83,22 +86,46 @@ def _of_kind(groups: Sequence[str], node: Node, job: Job) -> dict[str, Any] | No
 
 
 def _answer(name: str, found: Mapping[str, Any], beyond: Sequence[str]) -> dict[str, Any]:
-    reach = f"extrapolated: {', '.join(beyond)}" if beyond else "interpolated: within the sizes measured"
+    reach = f"extrapolated: {', '.join(beyond)}" if beyond else "within the sizes measured"
     which = f"all {found['points']} measured runs" if name == EVERYTHING else f"{found['points']} measured runs on {name}"
     step = {"low": found["low"], "high": found["high"]}
     return {
         "median": found["median"],
         "p90": found["p90"],
-        "basis": f"{which} ({', '.join(found['sources'])}), predicted from descriptions alone; {reach}",
+        "basis": f"based on {which} ({', '.join(found['sources'])}); {reach}",
         "extrapolates": bool(beyond),
         "measured_over_predicted_95": step,
     }
 
 
 def _beyond(found: Mapping[str, Any], job: Job) -> list[str]:
-    """Return in words what of *job* lies outside the runs measured."""
+    """Return in words what of *job* lies outside the runs measured: sizes, the model's family, its parameters."""
     sizes: Sequence[tuple[str, int, int]] = (("nodes", len(job.placement), found["most_nodes"]), ("GPUs", job.ranks, found["most_gpus"]))
-    return [f"{here} {what}, measured up to {most}" for what, here, most in sizes if here > most]
+    beyond = [f"{here} {what}, measured up to {most}" for what, here, most in sizes if here > most]
+    model = job.workload.model
+    if (family := family_of(model)) not in found["families"]:
+        beyond.append(f"no run was of {family}")
+    if model.parameters > SIMILAR * found["most_parameters"]:
+        beyond.append(f"{_billions(model.parameters)} parameters, measured up to {_billions(found['most_parameters'])}")
+    return beyond
+
+
+def _billions(parameters: float) -> str:
+    return f"{parameters / 1e9:.2g} B" if parameters >= 1e8 else f"{parameters / 1e6:.0f} M"
+
+
+def family_of(model: Model) -> str:
+    """Return which kind of model this is: kinds differ in the operators that take their time."""
+    ops = {layer.op for layer in model.layers}
+    if model.transformer is not None:
+        return "a decoder"
+    if "rnn" in ops:
+        return "a recurrent model"
+    if "attention" in ops or ("softmax" in ops and "conv" not in ops):
+        return "a transformer"
+    if ops & {"conv", "pointwise_conv", "direct_conv", "depthwise_conv"}:
+        return "a convolutional network"
+    return "a recommender or perceptron"
 
 
 @lru_cache(maxsize=1)

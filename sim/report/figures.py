@@ -63,7 +63,20 @@ def write_table(path: Path, rows: Rows) -> None:
 def _write_csv(file: TextIO, rows: Rows) -> None:
     writer = csv.DictWriter(file, list(_columns(rows)), lineterminator="\n", restval="")
     writer.writeheader()
-    writer.writerows(map(flat, rows))
+    writer.writerows(safe_cells(flat(row)) for row in rows)
+
+
+def safe_cells(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return *row* with an apostrophe before text that a spreadsheet would run: it starts with = + - @, a tab or a return."""
+    return {key: f"'{value}" if isinstance(value, str) and _is_formula(value) else value for key, value in row.items()}
+
+
+def _is_formula(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return len(text) > 1 and text[0] in "=+-@\t\r"
+    return False
 
 
 ROW_GROUP = 5000

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import os
+import time
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from glob import escape
 from pathlib import Path
+from platform import node
 from tempfile import TemporaryFile
+from typing import Final
 
 from sim.spec.yaml import SpecError
+
+MADE_BY: Final[ContextVar[str]] = ContextVar("made_by", default="")
+"""The command that runs now, for what it writes to say; empty where no command does."""
 
 
 def write_files(folder: Path, contents: Mapping[str, str | bytes]) -> None:
@@ -30,7 +39,8 @@ def write_file(path: Path, content: str | bytes) -> None:
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Give a temporary file to write, which becomes *path* when the block ends well. Raise SpecError where it cannot be written."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    _remove_leftovers(path)
+    temporary = path.with_name(f".{path.name}.{_HOST}.{os.getpid()}.part")
     try:
         yield temporary
         temporary.replace(path)
@@ -41,10 +51,33 @@ def replacing(path: Path) -> Iterator[Path]:
             temporary.unlink()
 
 
+_HOST: Final = f"{zlib.crc32(node().encode()):08x}"
+_DAY: Final = 86_400.0
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Remove what a process that was killed while it wrote *path* left: of this host when the process is gone, of others after a day."""
+    for left in path.parent.glob(f".{escape(path.name)}.*.part"):
+        *_, host, process, _ = left.name.split(".")
+        with suppress(OSError):
+            if (host == _HOST and not _runs(process)) or time.time() - left.stat().st_mtime > _DAY:
+                left.unlink()
+
+
+def _runs(process: str) -> bool:
+    try:
+        os.kill(int(process), 0)
+    except (ProcessLookupError, ValueError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
 def file_due(path: Path | None) -> Path | None:
     """Return *path*, where a file can be written. Raise SpecError otherwise, before anything is computed for it."""
     if path is not None and path.is_dir():
-        raise SpecError(f"{path}: is a folder; a file is due here, such as {path / 'result.html'}")
+        raise SpecError(f"{path}: is a folder; expected a file, such as {path / 'result.html'}")
     if path is not None:
         _folder_of(path, path.parent)
     return path
@@ -53,7 +86,7 @@ def file_due(path: Path | None) -> Path | None:
 def folder_due(path: Path | None) -> Path | None:
     """Return *path*, a folder that files can be written into, or that can be made. Raise SpecError otherwise."""
     if path is not None and path.exists() and not path.is_dir():
-        raise SpecError(f"{path}: is a file; a folder is due here")
+        raise SpecError(f"{path}: is a file; expected a folder")
     if path is not None:
         _folder_of(path, next(parent for parent in (path, *path.absolute().parents) if parent.exists()))
     return path

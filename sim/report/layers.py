@@ -42,7 +42,7 @@ def _heading(document: Mapping[str, Any]) -> list[str]:
         bound = sum(_time(row) for row in document["layers"] if row["intensity_flop_per_byte"] >= roof["ridge_flop_per_byte"])
         lines += [
             f"{document['gpu']}, {document['batch_per_gpu']} samples, {document['precision']}: {show(sum(times), 'time')} forward and "
-            f"backward; {100 * bound / (sum(times) or 1.0):.0f} % of it above the ridge of {roof['ridge_flop_per_byte']:.0f} FLOP/B "
+            f"backward; {100 * bound / (sum(times) or 1.0):.0f}% of it above the ridge of {roof['ridge_flop_per_byte']:.0f} FLOP/B "
             f"({peak}, {bandwidth})"
         ]
         if above := len(_above_peak(document)):
@@ -69,8 +69,8 @@ def _line(row: Mapping[str, Any], whole: Mapping[str, float], document: Mapping[
     name = row["name"] if len(row["name"]) <= _NAME else "..." + row["name"][3 - _NAME :]
     flop = (row["forward_flop"] + row["backward_flop"]) / whole["flop"]
     kind = row["op"] if "op" in row else f"{row['layers']} layer{'s' * (row['layers'] > 1)}"
-    line = f"  {name:{_NAME}} {kind:>15} {100 * row['parameters'] / whole['parameters']:>10.1f} % {100 * flop:>5.1f} %"
-    line += f" {100 * row['saved_bytes'] / whole['saved_bytes']:>5.1f} % {row['intensity_flop_per_byte']:>7.1f}"
+    line = f"  {name:{_NAME}} {kind:>15} {100 * row['parameters'] / whole['parameters']:>10.1f}% {100 * flop:>5.1f}%"
+    line += f" {100 * row['saved_bytes'] / whole['saved_bytes']:>5.1f}% {row['intensity_flop_per_byte']:>7.1f}"
     if document["roofline"]:
         line += f" {show(_time(row), 'time'):>10}  {bar(_time(row) / whole['time'], _BAR)}"
     return line.rstrip()
@@ -135,7 +135,7 @@ def against_text(document: Mapping[str, Any]) -> str:
             f"{number:>4} {row['workload']:24} {row['weight_layers']:>13} {row['gradient_tensors']:>8} "
             f"{show(row['gradient_bytes'], 'size'):>10} "
             f"{row['batch_per_gpu']:>6} {show(row['step_time_s'], 'time'):>10} {show(row['stall_s'], 'time'):>10} "
-            f"{100 * row['stall_share']:5.1f} %  {bar(row['stall_share'], _BAR)}".rstrip()
+            f"{100 * row['stall_share']:5.1f}%  {bar(row['stall_share'], _BAR)}".rstrip()
         )
     return "\n".join(lines)
 

@@ -11,10 +11,12 @@ from sim.analysis.cost import Market, job_price
 from sim.events import LAYOUT_STALLS, Cause
 from sim.mesh import LayoutRun
 from sim.parallel.split import Unit
+from sim.report.energy import with_energy
 from sim.report.inputs import values_of
 from sim.report.prices import dated, source_of
 from sim.report.style import MEANINGS
 from sim.report.table import BAR, bar
+from sim.report.verdict import kernels_assumed
 from sim.simulate import steps_per_epoch
 from sim.study.layout import LayoutAnswer
 from sim.training.layouts.times import recomputed
@@ -51,7 +53,7 @@ def layout_document(answer: LayoutAnswer) -> dict[str, Any]:
     fullest = max(run.memory, key=lambda stage: stage.total)
     cost = None if price is None else price * epoch
     own = run.hardware.groups[0].price
-    return {
+    document = {
         "schema": SCHEMA,
         "hardware": run.hardware.name,
         "workload": workload.name,
@@ -102,6 +104,7 @@ def layout_document(answer: LayoutAnswer) -> dict[str, Any]:
         "inputs_sha256": dict(answer.inputs),
         "inputs": values_of(run.hardware, workload),
     }
+    return with_energy(document, run.hardware, workload)
 
 
 def _layout_values(run: LayoutRun) -> dict[str, Any]:
@@ -170,6 +173,7 @@ def _assumptions(run: LayoutRun) -> list[str]:
         f"software stack {training.stack.name}, {training.precision}, activation checkpointing {training.activation_checkpointing}",
         "samples are read ahead: loading is not simulated in layouts",
         "model FLOPS utilization counts causal attention by half, recomputation not at all, against the dense 16-bit peak",
+        *kernels_assumed((run.node,), run.workload),
     ]
     if run.mesh.parallel.expert > 1 and run.mesh.parallel.expert_imbalance == 1.0:
         found.append("tokens are spread evenly over experts (--set training.parallel.expert_imbalance=1.2)")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sim.report.layout import layout_name
 from sim.report.basis import basis_of
 from sim.report.columns import Title, aligned
 from sim.report.comparison import scattered
+from sim.report.energy import job_energy
 from sim.report.picture import Named, Picture, name_points, picture
 from sim.report.prices import price_lines, price_rows
 from sim.report.whole_job import epochs_text, parts_text
@@ -19,8 +20,8 @@ SHOWN = 10
 """Candidates in the table; JSON has them all."""
 
 
-def recommendation_document(workload: str, found: Recommendation) -> dict[str, Any]:
-    """Return the JSON document of a recommendation; ``best`` is null where nothing meets the budget."""
+def recommendation_document(workload: str, found: Recommendation, named: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the JSON document of a recommendation among the *named* machines; ``best`` is null where nothing meets the budget."""
     return {
         "schema": 1,
         "workload": workload,
@@ -37,6 +38,7 @@ def recommendation_document(workload: str, found: Recommendation) -> dict[str, A
         "notes": list(found.notes),
         "candidates": [_candidate(found, candidate) for candidate in found.ranked],
         "left_out": dict(found.left_out),
+        "named": list(named),
         "prices": [row for machine in found.machines.values() for row in price_rows(machine, found.markets)],
         **basis_of([candidate.document for candidate in found.ranked]),
     }
@@ -59,6 +61,7 @@ def _candidate(found: Recommendation, candidate: Candidate | None) -> dict[str, 
         "step_time_s": candidate.document["step_time_s"],
         "expected_error": candidate.document["expected_error"],
         "layout": _layout(candidate.document),
+        **job_energy(candidate.document.get("energy"), candidate.job.total),
     }
 
 
@@ -83,6 +86,8 @@ def recommendation_text(document: dict[str, Any]) -> str:
     if chosen:
         lines.append(f"  {parts_text(chosen['parts_s'])}")
         lines += [f"  in the layout {chosen['layout']}"] if chosen["layout"] else []
+        if chosen.get("energy_kwh") is not None:
+            lines.append(f"  {chosen['energy_kwh']:.3g} kWh and {chosen['co2_kg']:.3g} kg CO2")
     else:
         lines += [f"  {name}: {problem.removeprefix(f'{name}: ')}" for name, problem in document["left_out"].items()]
     lines += [f"  - {note}" for note in document["notes"]]
@@ -95,7 +100,21 @@ def recommendation_text(document: dict[str, Any]) -> str:
     ]  # fmt: skip
     more = len(document["candidates"]) - len(rows)
     table = ["", aligned(titles, rows), "", "* within the budget", *([f"and {more} more (--json lists them)"] if more else [])]
-    return "\n".join([*lines, *(table if rows else [])])
+    return "\n".join([*lines, *(table if rows else []), *(_left_out(document) if chosen else [])])
+
+
+def _left_out(document: Mapping[str, Any]) -> list[str]:
+    """Return why each machine that was named is no candidate; of others only how many there are."""
+    left_out = document["left_out"]
+    if not left_out:
+        return []
+    if document["named"]:
+        return ["", "Left out:", *(f"  - {name}: {problem.removeprefix(f'{name}: ')}" for name, problem in left_out.items())]
+    count = len(left_out)
+    return [
+        "",
+        f"{count} machine{'s' * (count > 1)} left out: no price is known, or the job does not run there (--json says which and why)",
+    ]
 
 
 def _paid(document: Mapping[str, Any], chosen: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
@@ -106,14 +125,14 @@ def _paid(document: Mapping[str, Any], chosen: Mapping[str, Any] | None) -> list
 def _answer(document: dict[str, Any], chosen: dict[str, Any] | None) -> str:
     workload, budget = document["workload"], document["budget"]
     if chosen is None:
-        return f"No machine that can be rented is known to run {workload}."
-    taken = f"{show(chosen['total_time_s'], 'time')} and {chosen['total_cost_usd']:.2f} USD"
+        return f"No rentable machine in the catalogue can run {workload}."
+    taken = f"{show(chosen['total_time_s'], 'time')} and ${chosen['total_cost_usd']:,.2f}"
     length = f"{epochs_text(chosen['epochs'])} of {workload}"
     if document["best"]:
         return f"Rent {_named(chosen)}: {length} in {taken}."
-    limit = show(budget["time_s"], "time") if budget["time_s"] is not None else f"{budget['money_usd']:.2f} USD"
+    limit = show(budget["time_s"], "time") if budget["time_s"] is not None else f"${budget['money_usd']:,.2f}"
     over = chosen["total_time_s"] / budget["time_s"] if budget["time_s"] is not None else chosen["total_cost_usd"] / budget["money_usd"]
-    above = f"{over:.1f} times that" if over >= 2 else f"{100 * (over - 1):.2g} % above"
+    above = f"{over:.1f} times that" if over >= 2 else f"{100 * (over - 1):.2g}% above"
     return f"Nothing meets {limit} for {workload}; nearest, {above}: {_named(chosen)}, {length} in {taken}."
 
 

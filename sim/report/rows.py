@@ -10,6 +10,9 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sim.report.energy import energy_columns
+from sim.report.figures import safe_cells
+
 _PLAIN = (
     "hardware", "workload", "stack", "nodes", "gpus", "batch_per_gpu", "precision", "step_time_s", "throughput_samples_per_s",
     "epoch_time_s", "cost_per_epoch_usd",
@@ -25,6 +28,7 @@ def run_row(document: Mapping[str, Any]) -> dict[str, Any]:
     row |= {f"first_{name}_s": seconds for name, seconds in first["stalls_s"].items()}
     job = document.get("whole_job") or {}
     row |= {f"job_{name}": job[name] for name in ("epochs", "time_s", "cost_usd") if job}
+    row |= energy_columns(document.get("energy"))
     return row | {"gpu_memory_bytes": document["gpu_memory_bytes"]["total"]}
 
 
@@ -34,7 +38,7 @@ def run_csv(documents: Sequence[Mapping[str, Any]]) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, max(map(list, rows), key=len), lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows(map(safe_cells, rows))
     return text.getvalue()
 
 

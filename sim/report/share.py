@@ -86,7 +86,7 @@ def _line(name: str, job: dict[str, Any], longest: int) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{round(100 * share, 1) + 0.0:+.1f} %"  # + 0.0: never -0.0
+    return f"{round(100 * share, 1) + 0.0:+.1f}%"  # + 0.0: never -0.0
 
 
 def _notes() -> Sequence[str]:

@@ -14,7 +14,7 @@ from sim.study.transient import Outcome, Spread, spread, undisturbed
 from sim.units import show
 
 QUANTILES = 40
-"""Steps of the distribution that the document tells: the middle 95 % lie between the first and the last but one."""
+"""Steps of the distribution that the document tells: the middle 95% lie between the first and the last but one."""
 
 
 def spot_document(found: SpotAnswer) -> dict[str, Any]:
@@ -81,17 +81,17 @@ def spot_text(document: dict[str, Any]) -> str:
         ["spot, mean", show(time["mean"], "time"), f"{cost['mean']:.2f}"],
         ["  half of the jobs within", show(time["p50"], "time"), f"{cost['p50']:.2f}"],
         ["  nine of ten within", show(time["p90"], "time"), f"{cost['p90']:.2f}"],
-        ["  95 % between", _range(time, "time"), _range(cost)],
+        ["  95% between", _range(time, "time"), _range(cost)],
         ["on demand", show(on_demand["time_s"], "time"), "-" if on_demand["cost_usd"] is None else f"{on_demand['cost_usd']:.2f}"],
     ]
     lines = [head, "", aligned([Title("", True), Title("time"), Title("USD")], rows), ""]
     if document["saving"] is not None:
         word = "saves" if document["saving"] >= 0 else "costs more by"
         lines.append(
-            f"  Spot {word} {100 * abs(document['saving']):.0f} % of the money and takes {slower(time['mean'], on_demand['time_s'])}."
+            f"  Spot {word} {100 * abs(document['saving']):.0f}% of the money and takes {slower(time['mean'], on_demand['time_s'])}."
         )
     lost = show(spot["lost_s"], "time")
-    lines.append(f"  {spot['revocations']:.2g} revocations are expected; {lost} of work are done twice. {policy_in_words(document)}")
+    lines.append(f"  {spot['revocations']:.2g} interruptions are expected; {lost} of work is repeated. {policy_in_words(document)}")
     each = show(checkpoint["write_s"], "time")
     lines.append(f"  Checkpoint every {show(checkpoint['interval_s'], 'time')} ({checkpoint['count']} in all, {each} each).")
     return "\n".join([*lines, *(f"  - {note}" for note in [*document["notes"], *price_lines(document["prices"])])])
@@ -104,7 +104,7 @@ def _range(figures: dict[str, float], dimension: str = "") -> str:
 
 def slower(time: float, other: float) -> str:
     """Return in words how *time* compares with *other*."""
-    return f"{100 * (time / other - 1):.0f} % longer" if time >= other else f"{100 * (1 - time / other):.0f} % less time"
+    return f"{100 * (time / other - 1):.0f}% longer" if time >= other else f"{100 * (1 - time / other):.0f}% less time"
 
 
 def policy_in_words(document: Mapping[str, Any]) -> str:

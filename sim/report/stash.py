@@ -154,7 +154,7 @@ def profile_text(found: Profile, document: dict[str, Any]) -> str:
         if (run := document["runs"][key]) is not None
     ]
     stalls = [
-        [name, show(stall["time_s_per_epoch"], "time"), f"{stall['percent']:.1f} % of {AGAINST[name]}", _made_of(document, name)]
+        [name, show(stall["time_s_per_epoch"], "time"), f"{stall['percent']:.1f}% of {AGAINST[name]}", _made_of(document, name)]
         for name, stall in document["stash"].items()
         if stall is not None
     ]
@@ -188,7 +188,7 @@ def _made_of(document: dict[str, Any], name: str) -> str:
 
 def _rates(document: dict[str, Any]) -> list[str]:
     rates = document["rates_samples_per_s"]
-    shown = [[name, f"{value:,.0f}".replace(",", " "), RATES[name]] for name, value in rates.items() if value is not None]
+    shown = [[name, f"{value:,.0f}", RATES[name]] for name, value in rates.items() if value is not None]
     return [aligned([Title("rate", True), Title("samples/s"), Title("", True)], shown), ""]
 
 
@@ -201,7 +201,7 @@ def _needs(found: Profile) -> list[str]:
     if needs.disk_bandwidth is not None:
         lines.append(f"to hide the cold epoch's reads: a disk of {show(needs.disk_bandwidth, 'bandwidth')} on each node")
     if needs.cached_fraction is not None:
-        lines.append(f"to hide later reads: {100 * needs.cached_fraction:.0f} % of the data set in each node's page cache")
+        lines.append(f"to hide later reads: {100 * needs.cached_fraction:.0f}% of the data set in each node's page cache")
     return lines
 
 

@@ -195,7 +195,7 @@ def _micro(study: Study) -> str:
             str(row.tensors),
             f"{row.gradient_bytes / 1e6:.1f}",
             show(row.communication, "time"),
-            f"{100 * row.interconnect:.1f} %",
+            f"{100 * row.interconnect:.1f}%",
             show(apart[row.case.model].communication, "time"),
             f"{row.network or 0:.1f}",
         ]

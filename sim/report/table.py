@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sim.events import STALLS
+from sim.report.energy import energy_text
 from sim.report.expected_error import interval_text
 from sim.report.kinds import gpus_text, tightest
 from sim.report.style import MEANINGS
@@ -26,21 +27,23 @@ def run_text(run: Run, document: Mapping[str, Any], number: int = 0, verbose: bo
         f"{document['stack']}"
     )
     step, first = document["step_time_s"], document["first_epoch"]
-    lines = [head, "", f"  step {show(step, 'time')}   {document['throughput_samples_per_s']:,.0f} samples/s".replace(",", " "), ""]
+    lines = [head, "", f"  step {show(step, 'time')}   {document['throughput_samples_per_s']:,.0f} samples/s", ""]
     lines += [f"  {'':12} {'warm epoch':>18}  {'':{BAR}}  {'first epoch':>12}"]
     for cause in STALLS:
         seconds, cold = document["stalls_s"][cause.value], first["stalls_s"][cause.value]
         if max(seconds, cold) <= 1e-12:
             continue
         lines.append(
-            f"  {cause.value:12} {show(seconds, 'time'):>10} {100 * seconds / step:5.1f} %  {bar(seconds / step):{BAR}}  "
-            f"{100 * cold / first['step_time_s']:10.1f} %  {MEANINGS[cause]}"
+            f"  {cause.value:12} {show(seconds, 'time'):>10} {100 * seconds / step:5.1f}%  {bar(seconds / step):{BAR}}  "
+            f"{100 * cold / first['step_time_s']:10.1f}%  {MEANINGS[cause]}"
         )
     lines += ["", f"  {document['verdict']}", ""]
     lines.append(f"  epoch: {_epoch(document['epoch_time_s'], document['cost_per_epoch_usd'])}")
     lines[-1] += f";  first: {_epoch(first['epoch_time_s'], first['cost_usd'])}"
     if document["whole_job"] is not None:
         lines.append(f"  {whole_job_text(document['whole_job'])}")
+    if document.get("energy") is not None:
+        lines.append(f"  {energy_text(document['energy'])}")
     memory = document["gpu_memory_bytes"]
     lines.append(f"  GPU memory: {memory['total'] / 2**30:.1f} of {tightest(run, number).memory / 2**30:.0f} GiB{_of_which(run, number)}")
     lines += [*_exchange_lines(document), *_error_lines(document)]
@@ -71,7 +74,7 @@ def bar(share: float, width: int = BAR) -> str:
 
 
 def _epoch(seconds: float, cost: float | None) -> str:
-    return show(seconds, "time") + ("" if cost is None else f", {cost:.2f} USD")
+    return show(seconds, "time") + ("" if cost is None else f", ${cost:,.2f}")
 
 
 def _exchange_lines(document: Mapping[str, Any]) -> list[str]:
@@ -92,9 +95,9 @@ def _error_lines(document: Mapping[str, Any]) -> list[str]:
     if found is None:
         return ["  expected error: unknown, since no run on this kind of machine was measured"]
     return [
-        f"  expected error: median {100 * found['median']:.0f} %, one in ten above {100 * found['p90']:.0f} %;",
+        f"  expected error: median {100 * found['median']:.0f}%, one in ten above {100 * found['p90']:.0f}%;",
         f"    {interval_text(found, document['step_time_s'])};",
-        f"    from {found['basis']}".replace("; ", ";\n    "),
+        f"    {found['basis']}".replace("; ", ";\n    "),
     ]
 
 
@@ -127,7 +130,7 @@ def _scaling_row(row: Mapping[str, Any], base: float, whole: bool) -> str:
     job = _job_cells(row["whole_job"]) if whole else ""
     return (
         f"{row['nodes']:>6} {row['gpus']:>6} {show(row['step_time_s'], 'time'):>10} {row['throughput_samples_per_s']:>12.0f} "
-        f"{efficiency:>9.1f} % {cost:>10}{job}  {stall} {100 * row['stalls_s'][stall] / row['step_time_s']:.0f} %"
+        f"{efficiency:>9.1f}% {cost:>10}{job}  {stall} {100 * row['stalls_s'][stall] / row['step_time_s']:.0f}%"
     )
 
 

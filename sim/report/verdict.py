@@ -20,7 +20,7 @@ from sim.training.collectives.plan import CORES_COPY, OF_BROADCAST
 from sim.units import show
 
 NOTEWORTHY = 0.04
-"""Share of the step below which a stall is not worth a sentence: the noise of repeated measurements is 2-4 %."""
+"""Share of the step below which a stall is not worth a sentence: the noise of repeated measurements is 2-4%."""
 
 _LONG_START = 0.25
 """Share of a warm epoch that its first batch may take before the reader is told."""
@@ -65,9 +65,9 @@ def verdict(run: Run, number: int = 0, bottleneck: Bottleneck | None = None) -> 
     if bottleneck is None:
         return _direct(job)
     if _broadcast_first(bottleneck):
-        return f"{_broadcast(job)} would save {100 * bottleneck.saved_broadcast:.0f} % of the step."
+        return f"{_broadcast(job)} would save {100 * bottleneck.saved_broadcast:.0f}% of the step."
     first = bottleneck.first
-    compute_bound = _compute_bound(job, f"nothing else, made infinitely fast, would save {100 * NOTEWORTHY:.0f} % of it")
+    compute_bound = _compute_bound(job, f"Removing any other bottleneck would save less than {100 * NOTEWORTHY:.0f}%")
     if first is None:
         return compute_bound
     if bottleneck.saved(first) >= NOTEWORTHY:
@@ -75,8 +75,8 @@ def verdict(run: Run, number: int = 0, bottleneck: Bottleneck | None = None) -> 
     if bottleneck.saved_by_both > 2 * NOTEWORTHY and (second := bottleneck.second):
         one, other = (_subject(resource) for resource in (first, second))
         return (
-            f"{one[0].upper()}{one[1:]} and {other} bound the step together: freeing either alone saves under {100 * NOTEWORTHY:.0f} %, "
-            f"both {100 * bottleneck.saved_by_both:.0f} %."
+            f"{one[0].upper()}{one[1:]} and {other} bound the step together: freeing either alone saves under {100 * NOTEWORTHY:.0f}%, "
+            f"both {100 * bottleneck.saved_by_both:.0f}%."
         )
     if job.warm.stalls[Cause.COMPUTE] < 0.5 * job.warm.step_time:
         return _direct(job)
@@ -119,14 +119,14 @@ def _broadcast(job: JobRun) -> str:
 
 def share(seconds: float, job: JobRun) -> str:
     """Return *seconds* as a percentage of the warm step."""
-    return f"{100 * seconds / job.warm.step_time:.0f} %"
+    return f"{100 * seconds / job.warm.step_time:.0f}%"
 
 
 def _direct(job: JobRun) -> str:
     """Return the sentence of the largest direct stall."""
     stalls, worst = job.warm.stalls, _worst_stall(job)
     if stalls[worst] < NOTEWORTHY * job.warm.step_time:
-        return _compute_bound(job, f"no stall reaches {100 * NOTEWORTHY:.0f} %")
+        return _compute_bound(job, f"No stall reaches {100 * NOTEWORTHY:.0f}%")
     if (waited := sum(row.seconds for row in _broadcasts(job))) > 0.5 * stalls[worst] and worst in (Cause.INTERCONNECT, Cause.NETWORK):
         return f"{_broadcast(job)} saves up to {share(waited, job)} of the step."
     return f"{_sentence(_RESOURCES[worst], job)} ({share(stalls[worst], job)} of the step)."
@@ -138,7 +138,7 @@ def _worst_stall(job: JobRun) -> Cause:
 
 
 def _compute_bound(job: JobRun, rest: str) -> str:
-    return f"Compute-bound: the GPUs work {share(job.warm.stalls[Cause.COMPUTE], job)} of the step; {rest}."
+    return f"Compute-bound: GPUs are busy {share(job.warm.stalls[Cause.COMPUTE], job)} of each step. {rest}."
 
 
 def _subject(resource: Resource) -> str:
@@ -153,7 +153,7 @@ def _the(link: str) -> str:
 
 def _gain(job: JobRun, bottleneck: Bottleneck, first: Resource) -> str:
     """Return what freeing *first* saves, and what limits the job then."""
-    saved = f"freeing it would save {100 * bottleneck.saved(first):.0f} % of the step"
+    saved = f"freeing it would save {100 * bottleneck.saved(first):.0f}% of the step"
     if bottleneck.following is None or (first, bottleneck.following) == ("cpu", "gpu"):  # the sentence has said it
         return saved
     return f"{saved}, then {_LIMITS[bottleneck.following]} at {_rate(job, bottleneck.freed[first])}"
@@ -161,7 +161,7 @@ def _gain(job: JobRun, bottleneck: Bottleneck, first: Resource) -> str:
 
 def _rate(job: JobRun, step_time: float) -> str:
     """Return the throughput of *job* at another step time (s)."""
-    return f"{job.throughput * job.warm.step_time / step_time:,.0f} samples/s".replace(",", " ")
+    return f"{job.throughput * job.warm.step_time / step_time:,.0f} samples/s"
 
 
 def _sentence(resource: Resource, job: JobRun, bottleneck: Bottleneck | None = None) -> str:
@@ -170,7 +170,7 @@ def _sentence(resource: Resource, job: JobRun, bottleneck: Bottleneck | None = N
     if resource in ("cpu", "decode"):
         return _prep(resource, where, job, bottleneck)
     if resource == "disk":
-        return f"Disk fetch: the disk, with {100 * job.hit_ratio:.0f} % of the reads cached, feeds {_rate(job, job.warm.step_time)}"
+        return f"Disk fetch: the disk, with {100 * job.hit_ratio:.0f}% of the reads cached, feeds {_rate(job, job.warm.step_time)}"
     copy = f"The copy to the GPU ({show(job.job.workload.training.batch * job.job.workload.dataset.prepared, 'size')} a step)"
     if resource == "copy":
         return f"{copy} is not overlapped"
@@ -204,10 +204,11 @@ def assumptions(run: Run, number: int = 0) -> list[str]:
     job = run.jobs[number]
     workload = job.job.workload
     found = [stack_assumed(workload), *volume_assumed(run.hardware, run.nodes(number), workload)]
+    found += kernels_assumed(run.nodes(number), workload)
     if workload.input.loader != "synthetic":
-        found.append(f"warm epochs find {100 * job.hit_ratio:.0f} % of the data set in the page cache")
+        found.append(f"warm epochs find {100 * job.hit_ratio:.0f}% of the data set in the page cache")
     if workload.training.stack.unpadded and (lengths := workload.dataset.lengths) is not None:
-        found.append(f"no padding is computed: sequences of {workload.dataset.name} are {100 * lengths.mean:.0f} % as long as the longest")
+        found.append(f"no padding is computed: sequences of {workload.dataset.name} are {100 * lengths.mean:.0f}% as long as the longest")
     if (servers := workload.training.stack.servers) is not None:
         found.append(_servers(servers, workload.training.stack.asynchronous))
     found.append("the host waits for the GPU at the end of each step")
@@ -218,6 +219,16 @@ def stack_assumed(workload: Workload) -> str:
     """Return on what software *workload* trains, in which precision and at which batch."""
     training = workload.training
     return f"software stack {training.stack.name}, {training.precision}, {training.batch} samples per GPU"
+
+
+def kernels_assumed(nodes: Sequence[Node], workload: Workload) -> list[str]:
+    """Return which GPUs of *nodes* take times by shape that nobody measured on them; nothing where no layer says its shape."""
+    if not any(layer.tokens or layer.attention for layer in workload.model.layers):
+        return []
+    bare = {node.gpu.name: node.gpu.kernels for node in nodes if node.gpu.kernels is not None and not node.gpu.kernels.measured}
+    return [
+        f"no kernel was measured on {name}: its rates follow from other {kernels.name} GPUs and its power" for name, kernels in bare.items()
+    ]
 
 
 def volume_assumed(hardware: Hardware, nodes: Sequence[Node], workload: Workload) -> list[str]:
@@ -239,7 +250,7 @@ def volume_assumed(hardware: Hardware, nodes: Sequence[Node], workload: Workload
 def _servers(servers: Servers, asynchronous: bool) -> str:
     shared = "whole variables dealt in turn" if servers.sharding == "variables" else f"chunks of {show(servers.chunk, 'binary size')}"
     place = "hosts of role server" if servers.placement == "group" else "worker nodes"
-    pace = "each worker by itself, meeting the others at random moments" if asynchronous else "all workers in step"
+    pace = "workers run independently" if asynchronous else "workers run in step"
     return f"{servers.count} parameter server{'s' * (servers.count > 1)} on {place}, {shared}; {pace}; the servers run the optimizer"
 
 
@@ -271,4 +282,4 @@ def _within(epoch: Epoch) -> str:
     if epoch.interval is None:
         return "too few for an interval"
     percent = 100 * epoch.interval / epoch.step_time
-    return f"the step time is known to {f'+-{percent:.2g}' if percent >= 0.01 else 'better than 0.01'} % (95 %)"
+    return f"the step time is known to {f'+-{percent:.2g}' if percent >= 0.01 else 'better than 0.01'}% (95%)"

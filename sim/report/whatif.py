@@ -20,7 +20,7 @@ _SEEN = 1e-3
 """Share of the throughput below which a gain is not worth a line of the table."""
 NAMES = {
     "disk": "disk", "cpu": "CPU", "decode": "decoding on the GPU", "copy": "copy to the GPU", "nvlink": "NVLink", "network": "network",
-    "pcie": "PCIe", "launch": "kernel launches", "spread": "spread of ranks", "gpu": "GPUs",
+    "pcie": "PCIe", "launch": "kernel launches", "spread": "step-time variation between ranks (halved)", "gpu": "GPUs",
 }  # fmt: skip
 """Resources in words."""
 LABELS = {"twice": "twice as fast", "infinite": "infinitely fast"}
@@ -95,8 +95,8 @@ def _crowd(run: Run, resource: Resource, crowded: Crowded) -> str:
 def _edge(upgrade: Upgrade, now: float) -> str:
     longer, shorter = 100 * (upgrade.less / now - 1), 100 * (1 - upgrade.more / now)
     return (
-        f"{NAMES[upgrade.resource]}: near the edge of what overlap hides: 5 % slower, the step takes {longer:.1f} % longer; 5 % faster, "
-        f"it takes {shorter:.1f} % less; a small error of the description turns the answer"
+        f"{NAMES[upgrade.resource]}: near the edge of what overlap hides: 5% slower, the step takes {longer:.1f}% longer; 5% faster, "
+        f"it takes {shorter:.1f}% less; a small error of the description turns the answer"
     )
 
 
@@ -109,13 +109,13 @@ def whatif_text(document: dict[str, Any]) -> str:
     idle = [NAMES[row["resource"]] for row in document["resources"] if not matters(row)]
     titles = [
         Title("", True), Title("2x step"), Title("gain"), Title("USD/epoch"), Title("breaks even at"), Title("infinite"),
-        Title("on path"), Title("1 % more saves"), Title("one more saves"), Title("enough at"),
+        Title("on critical path"), Title("saved per +1%"), Title("saved per extra unit"), Title("enough at"),
     ]  # fmt: skip
     lines = [_head(document), "", aligned(titles, [_cells(row) for row in shown]), ""]
     if idle:
-        lines.append(f"  No gain, however much: {', '.join(idle)}.")
-    lines.append("  On path: seconds of a step that nothing hides; 1 % more saves about a 101st of them, unless another path is as long.")
-    lines.append("  Enough: beyond it, more of the resource gains under 1 %. Each resource alone, all else as it is; warm epochs.")
+        lines.append(f"  No effect even if infinitely fast: {', '.join(idle)}.")
+    lines.append("  On critical path: time per step that is not overlapped. Speeding it up by 1% saves about 1% of it.")
+    lines.append("  Enough at: beyond this factor further upgrades gain <1%. Each resource is changed alone, in a warm epoch.")
     lines += [f"  {line}." for line in price_lines(document["prices"])]
     if document["warnings"]:
         lines += ["  Warnings:", *(f"    - {warning}" for warning in document["warnings"])]
@@ -124,7 +124,7 @@ def whatif_text(document: dict[str, Any]) -> str:
 
 def _head(document: dict[str, Any]) -> str:
     cost, nodes, gpus = document["cost_per_epoch_usd"], document["nodes"], document["gpus"]
-    money = "" if cost is None else f", {cost:.2f} USD at {document['price_usd_per_h']:.2f} USD/h"
+    money = "" if cost is None else f", ${cost:,.2f} at ${document['price_usd_per_h']:.2f}/h"
     return (
         f"{document['workload']} on {document['hardware']}, {nodes} node{'s' * (nodes > 1)}, {gpus} GPU{'s' * (gpus > 1)}, "
         f"{document['batch_per_gpu']} samples per GPU: step {show(document['step_time_s'], 'time')}, "
@@ -143,10 +143,10 @@ def _cells(row: dict[str, Any]) -> list[str]:
     return [
         NAMES[row["resource"]],
         show(twice["step_time_s"], "time"),
-        f"{twice['throughput_gain_percent']:+.1f} %",
+        f"{twice['throughput_gain_percent']:+.1f}%",
         "-" if cost is None else f"{cost:.2f}",
-        f"{twice['break_even_price_rise_percent']:+.1f} %" if rate is None else f"{rate:.2f} USD/h",
-        f"{row['infinite']['throughput_gain_percent']:+.1f} %",
+        f"{twice['break_even_price_rise_percent']:+.1f}%" if rate is None else f"${rate:.2f}/h",
+        f"{row['infinite']['throughput_gain_percent']:+.1f}%",
         show(row["critical_path_s"], "time") if row["critical_path_s"] > 0 else "-",
         show(row["shadow_price_s_per_percent"], "time") if row["shadow_price_s_per_percent"] > 0 else "-",
         "-" if not each or each < 0 else f"{show(each, 'time')} per {row['unit']}",

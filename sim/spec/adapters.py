@@ -108,7 +108,7 @@ def _adapter(layer: Layer, rank: int) -> Iterator[Layer]:
             backward=2.0 * flop,
             read=read + added,
             write=write,
-            backward_traffic=2.0 * (read + added + write),
+            backward_traffic=2.0 * (read + write),
             saved=read,
             forward_kernels=2 if added else 1,
             backward_kernels=2,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from functools import lru_cache
 from itertools import permutations
 from pathlib import Path
@@ -76,11 +77,32 @@ def nearest(name: str, folder: str) -> str:
     if other and name in catalogue(other):
         return f"; it is in {other}/"
     known = list(catalogue(folder))
+    if folder == "hardware" and (gpu := _gpu_like(name)):
+        have = f"'python -m sim list hardware --where gpu={gpu}' lists the machines that have it"
+        return f"; it is a GPU: {have}{''.join(f', such as {near}' for near in suggestions(name, known, most=1))}"
+    if folder == "workloads/stacks" and (layout := _LAYOUTS.get(re.sub(r"[^a-z]", "", name.lower()))):
+        return f"; it is a layout, not a stack: use {layout}, with any stack that has NCCL"
     if near := suggestions(name, known):
         return f"; did you mean {' or '.join(near)}?"
     if len(known) <= MOST_NAMED:
         return f"; known are {', '.join(known) or 'none'}"
     return f"; 'python -m sim list {folder.rpartition('/')[2]}' shows the {len(known)} known"
+
+
+_LAYOUTS: Final = {
+    **dict.fromkeys(("fsdp", "fullysharded", "zero"), "--shard parameters"),
+    **dict.fromkeys(("tp", "tensorparallel", "megatron", "megatronlm"), "--tp N"),
+    **dict.fromkeys(("pp", "pipeline", "pipelineparallel"), "--pp N"),
+    **dict.fromkeys(("cp", "contextparallel"), "--cp N"),
+    **dict.fromkeys(("ep", "expertparallel"), "--ep N"),
+}
+"""Options for what is a way to divide a model, by the names that people look for among stacks."""
+
+
+def _gpu_like(name: str) -> str:
+    """Return *name* as GPUs are called, where it is the first word of one of the catalogue; empty elsewhere."""
+    word = re.sub(r"^(nvidia|tesla|geforce)[-_ ]?", "", name.lower()).strip()
+    return word.upper() if word and any(word in (known, known.partition("-")[0]) for known in catalogue("hardware/parts/gpus")) else ""
 
 
 def suggestions(name: str, known: list[str], most: int = 3) -> list[str]:
@@ -114,8 +136,17 @@ def _file_at(name: str, folder: str, written_in: Path | None) -> Path:
     except (OSError, ValueError):
         folder_there = False
     if folder_there:
-        raise UnknownName(f"{_shown(name)} is a folder; write the path of a YAML file or a catalogue name")
+        raise UnknownName(f"{_shown(name)} is a folder; write the path of a YAML file{_inside(path)} or a catalogue name")
     raise UnknownName(f"{_shown(name)}: no such file{nearest(Path(name).stem, folder)}")
+
+
+def _inside(folder: Path) -> str:
+    """Return the first YAML file of *folder* as an example; nothing where there is none, or it may not be read."""
+    try:
+        first = min(folder.glob("*.yaml"), default=None)
+    except OSError:
+        first = None
+    return f" in it, such as {first}," if first else ""
 
 
 def _is_file(path: Path) -> bool:

@@ -21,8 +21,6 @@ from sim.spec.transformer import Transformer
 
 FLOAT: Final = 4.0
 """Bytes of an element in a layer table."""
-Padding = Literal["padded", "unpadded", "packed"]
-_WITH_TOKENS: Final = ("forward", "backward", "arithmetic", "backward_arithmetic", "read", "write", "backward_traffic", "saved")
 _LABELS: Final = 8.0
 """Bytes of a token's number, and of its label, as int64."""
 _ARITHMETIC: Final[dict[str, tuple[float, float]]] = {
@@ -94,27 +92,6 @@ def parameter_count(transformer: Transformer) -> int:
 
 def _elements(layers: Iterable[Layer]) -> int:
     return sum(sum(layer.gradients) for layer in layers)
-
-
-@lru_cache(maxsize=64)
-def with_lengths(layers: tuple[Layer, ...], padding: Padding, mean: float, square: float) -> tuple[Layer, ...]:
-    """Return *layers* for sequences of unequal length: *mean* and mean *square* are shares of the sequence that the table is for.
-
-    Unpadded samples have their tokens only, so work goes with the mean, that of attention with the square. Packed samples are full, and
-    attention works on each document alone: documents of lengths l that fill a sequence have ``E[l^2] / E[l]`` of its square.
-    """
-    tokens = mean if padding == "unpadded" else 1.0
-    pairs = square if padding == "unpadded" else square / mean
-    return tuple(_shorter(layer, tokens, pairs) for layer in layers) if padding != "padded" else layers
-
-
-def _shorter(layer: Layer, tokens: float, pairs: float) -> Layer:
-    update = {name: getattr(layer, name) * tokens for name in _WITH_TOKENS}
-    if layer.op == "attention":
-        update |= {"forward": layer.forward * pairs, "backward": layer.backward * pairs}
-    if layer.tokens:
-        update["tokens"] = max(1, round(layer.tokens * tokens))
-    return layer.model_copy(update=update)
 
 
 def _named(layers: Sequence[Layer], prefix: str) -> list[Layer]:

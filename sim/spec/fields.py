@@ -117,6 +117,8 @@ TimePerByte = Annotated[float, *_quantity("time per byte", _not_negative, "zero 
 Frequency = Annotated[float, *_quantity("frequency", _above_zero, "above zero")]
 Rate = Annotated[float, *_quantity("rate", _above_zero, "above zero")]
 Price = Annotated[float, *_quantity("price", _not_negative, "zero or more")]
+FailureRate = Annotated[float, *_quantity("failure rate", _not_negative, "zero or more")]
+CarbonIntensity = Annotated[float, *_quantity("carbon intensity", _not_negative, "zero or more")]
 Power = Annotated[float, *_quantity("power", _above_zero, "above zero")]
 Fraction = Annotated[float, *_quantity("fraction", lambda value: 0 <= value <= 1, "between 0 and 1")]
 Factor = Annotated[float, *_quantity("fraction", _above_zero, "above zero")]

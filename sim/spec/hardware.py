@@ -5,9 +5,10 @@ Every block of numbers carries a ``source``; a number without a public source sa
 
 from __future__ import annotations
 
-from typing import Literal
+import re
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from sim.spec.fabric import Dragonfly, LeafSpine, Torus
 from sim.spec.fields import (
@@ -31,6 +32,7 @@ from sim.spec.fields import (
     Whole,
 )
 from sim.spec.kernels import Kernels
+from sim.units import shorten
 
 
 class Link(Spec):
@@ -53,12 +55,21 @@ class Bridge(Spec):
     source: Source
 
 
+def _capability(text: str) -> str:
+    if not re.fullmatch(r"(0|[1-9][0-9]?)\.[0-9]", text):
+        raise ValueError(f'found {shorten(text)}; write NVIDIA\'s two numbers in quotes, such as "8.0"')
+    return text
+
+
 class Gpu(Spec):
     """One CUDA device (``hardware/parts/gpus``). ``peak`` is dense, without sparsity; tensor figures accumulate in FP32."""
 
     name: str
+    aliases: tuple[str, ...] = ()
+    """What others call it, in tables of runs."""
     architecture: str
-    compute_capability: str
+    compute_capability: Annotated[str, AfterValidator(_capability)]
+    """NVIDIA's, in quotes: ``"8.0"``; ``"0.0"`` for a processor."""
     memory: Bytes
     memory_bandwidth: Bandwidth
     memory_efficiency: Fraction
@@ -309,11 +320,12 @@ class Prices(Spec):
 
     on_demand: Price | None = None
     spot: Price | None = None
-    date: str
+    date: str = ""
+    """Day or month of the prices; empty where it is not known."""
     spot_date: str = ""
     """Of the spot price, where it is not that of ``date``."""
     region: str = ""
-    source: Source
+    source: Source = "as given, without a source"
 
 
 class Group(Spec):

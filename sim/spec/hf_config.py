@@ -297,7 +297,7 @@ def transformer_of(said: Mapping[str, Any], place: str) -> Shape:
         config.due(*_NAMES[name])
     shape: Shape = {name: config.size(*keys) for name, keys in _NAMES.items()}
     written = config.get("hidden_act", "activation_function", "hidden_activation", default=family.activation)
-    if written not in _ACTIVATIONS:
+    if not isinstance(written, str) or written not in _ACTIVATIONS:
         raise SpecError(f"{place}: activation {written} is not known; known are {', '.join(_ACTIVATIONS)}")
     plain = _ACTIVATIONS[written]
     shape |= {

@@ -19,6 +19,8 @@ from sim.spec.yaml import SpecError
 Schema = dict[str, Any]
 
 _DRAFT: Final = "http://json-schema.org/draft-07/schema#"
+_DEFAULTED: Final = {"Workload": ("dataset", "training"), "Training": ("batch", "stack"), "Model": ("parameters", "input", "layers")}
+"""Keys that `sim.spec.defaults` or a model's ``transformer`` give where they are left out."""
 _PARTIAL: Final = "Partial"
 """Ends the names of definitions in which nothing is required."""
 
@@ -63,6 +65,7 @@ def _schema(name: str) -> Schema:
     referable = {model.__name__: folder for model, folder in schema.FOLDERS.items()}
     result: Schema = {}
     for model, content in definitions.items():
+        content = _without_defaulted(model, content)
         extendable = model in referable
         result[model] = _linked(_with_extends(content) if extendable else content, referable, "")
         result[model + _PARTIAL] = _linked(_with_extends(_optional(content)) if extendable else _optional(content), referable, _PARTIAL)
@@ -77,6 +80,14 @@ def _unfolded(content: Schema) -> Schema:
     return content | {"properties": properties, "required": required, "oneOf": [{"required": ["groups"]}, {"required": ["node"]}]}
 
 
+def _without_defaulted(model: str, content: Schema) -> Schema:
+    """Return *content*, the schema of the block *model*, without what may be left out; of a model either layers or a transformer."""
+    left = [name for name in content.get("required", []) if name not in _DEFAULTED.get(model, ())]
+    whole = [name for name in content.get("required", []) if name not in left]
+    either = {"anyOf": [{"required": whole}, {"required": ["transformer", "sequence"]}]} if model == "Model" else {}
+    return content | {"required": left} | either if whole else content
+
+
 def _with_extends(content: Schema) -> Schema:
     extends = {"type": "string", "description": "the name or path of a description to take; own keys win, null drops a key"}
     return content | {"properties": {"extends": extends, **content.get("properties", {})}}
@@ -84,7 +95,7 @@ def _with_extends(content: Schema) -> Schema:
 
 def _optional(content: Schema) -> Schema:
     """Return *content* with nothing required, and null allowed wherever a value is, since null drops a key."""
-    dropped = copy.deepcopy({key: value for key, value in content.items() if key not in ("required", "oneOf")})
+    dropped = copy.deepcopy({key: value for key, value in content.items() if key not in ("required", "oneOf", "anyOf")})
     dropped["properties"] = {name: {"anyOf": [value, {"type": "null"}]} for name, value in dropped.get("properties", {}).items()}
     return dropped
 

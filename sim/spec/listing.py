@@ -43,7 +43,7 @@ class Column:
         if value is None:
             return "-"
         if self.dimension in ("", "number") or isinstance(value, str):
-            return f"{value:,}".replace(",", " ") if isinstance(value, int) else str(value)
+            return f"{value:,}" if isinstance(value, int) else str(value)
         return units.show(value, self.dimension, self.digits)
 
 

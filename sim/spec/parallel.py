@@ -117,11 +117,13 @@ class MeshOptions(Spec):
     tensor_overlap: Fraction = 0.0
     """Share of tensor-parallel communication hidden under products."""
     pipeline_overlap: bool = False
-    """Stages send and receive beside compute where the schedule is interleaved."""
+    """Stages compute while they send, but for gpipe and 1f1b, whose frameworks wait for a send with the receive after it."""
     expert_overlap: Fraction = 0.0
     """Share of the experts' dispatch and combine hidden under other work."""
     root: bool = False
     """FSDP wraps no more than the blocks; embedding, last norm and head belong to the root, which is gathered first and reduced last."""
+    regathers: bool | None = None
+    """Sequence parallelism gathers the inputs of split products again in backward rather than keep them. None: megatron and nanotron do."""
     expert_counts: bool = True
     """The host waits for the number of tokens of each expert before it launches the experts; not where their capacity is fixed."""
     order: tuple[Axis, ...] = MEGATRON_ORDER
@@ -129,3 +131,8 @@ class MeshOptions(Spec):
     last_stage_less: Whole = 0
     """Blocks that the first and the last stage hold less, in place of the embedding and of the head."""
     source: Source
+
+    @property
+    def gathers_again(self) -> bool:
+        """Whether backward gathers the inputs of split products again."""
+        return self.framework in ("megatron", "nanotron") if self.regathers is None else self.regathers

@@ -9,11 +9,14 @@ from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
+from sim.spec.energy import Grid, PowerModel
 from sim.spec.fields import Key
 from sim.spec.hardware import Cpu, Gpu, Hardware, Link, Node, Transport, Volume
 from sim.spec.kernels import Kernels
 from sim.spec.lifetimes import Lifetimes
+from sim.spec.reliability import Reliability
 from sim.spec.stack import Stack
+from sim.spec.stores import Store
 from sim.spec.workload import Dataset, Jobs, Model, Workload
 
 FOLDERS: Final[dict[type[BaseModel], str]] = {
@@ -27,6 +30,10 @@ FOLDERS: Final[dict[type[BaseModel], str]] = {
     Transport: "hardware/parts/transports",
     Volume: "hardware/parts/volumes",
     Lifetimes: "hardware/parts/lifetimes",
+    Reliability: "hardware/parts/reliability",
+    Store: "hardware/parts/stores",
+    PowerModel: "hardware/parts/power",
+    Grid: "hardware/parts/grids",
     Model: "workloads/models",
     Dataset: "workloads/datasets",
     Stack: "workloads/stacks",

@@ -40,7 +40,7 @@ def read_topology(path: Path) -> Wiring:
     return parse_topology(text, str(path))
 
 
-_DUE: Final = "the output of 'nvidia-smi topo -m' or the file of NCCL_TOPO_DUMP_FILE is due"
+_DUE: Final = "expected the output of 'nvidia-smi topo -m' or the file of NCCL_TOPO_DUMP_FILE"
 
 
 def parse_topology(text: str, file: str = "<text>") -> Wiring:

@@ -111,7 +111,7 @@ def _columns(tokens: Sequence[_Token], file: str) -> list[_Token]:
         if token.is_class:
             raise _wrong(file, token.line, "the line of column names is missing (GPU0 GPU1 ...); paste the whole output")
         if token.text in (column.text for column in found):
-            raise _wrong(file, token.line, f"column {shorten(token.text)} stands twice; paste the output of one machine")
+            raise _wrong(file, token.line, f"column {shorten(token.text)} appears twice; paste the output of one machine")
         found.append(token)
         if len(found) > MOST_DEVICES:
             raise _wrong(file, token.line, f"more than {MOST_DEVICES} columns; a machine has fewer GPUs and NICs")
@@ -178,7 +178,7 @@ def _check_square(rows: Sequence[_Row], columns: Sequence[_Token], file: str) ->
     for index, row in enumerate(rows):
         if row.cells[index].symbol != "X":
             cell = row.cells[index]
-            raise _wrong(file, cell.line, f"row {row.label.text}, column {row.label.text}: {cell.text} stands where X is due")
+            raise _wrong(file, cell.line, f"row {row.label.text}, column {row.label.text}: found {cell.text}, expected X")
     for one, other in pairs(len(rows)):
         there, back = rows[one].cells[other], rows[other].cells[one]
         if "X" in (there.symbol, back.symbol):

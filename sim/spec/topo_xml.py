@@ -120,7 +120,7 @@ def _check_hosts(reading: _Reading, system: Element, cpus: Sequence[Element]) ->
     twice = next((cpu for cpu in reversed(cpus) if numbers[cpu.attributes.get("numaid", "")] > 1), None)
     if twice is not None:
         raise reading.wrong(
-            twice, f"NUMA node {shorten(twice.attributes.get('numaid', ''))} stands twice; each <cpu> has a numaid of its own"
+            twice, f"NUMA node {shorten(twice.attributes.get('numaid', ''))} appears twice; each <cpu> has a numaid of its own"
         )
 
 
@@ -229,7 +229,7 @@ def _number_gpus(reading: _Reading) -> None:
     known = [number for number in numbers if number is not None]
     twice = next((index for index, number in enumerate(numbers) if number is not None and number in numbers[:index]), None)
     if twice is not None:
-        raise reading.wrong(reading.gpus[twice][0], f"GPU dev={numbers[twice]} stands twice; give the file of one machine")
+        raise reading.wrong(reading.gpus[twice][0], f"GPU dev={numbers[twice]} appears twice; give the file of one machine")
     order = range(len(numbers))
     if len(known) == len(numbers):
         reading.gpus = [reading.gpus[index] for index in sorted(order, key=known.__getitem__)]

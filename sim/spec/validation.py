@@ -46,7 +46,7 @@ def require_kind(kind: type[BaseModel], document: Document) -> None:
     """Raise SpecError where *document* describes something else than a *kind*."""
     if other := _other_kind(kind, document):
         advice = _ADVICE.get((other, kind.__name__.lower()), "").format(file=document.root.file)
-        raise SpecError(f"{document.root}: looks like a {other} description; a {kind.__name__.lower()} description is due{advice}")
+        raise SpecError(f"{document.root}: this is a {other} file; expected a {kind.__name__.lower()} file{advice}")
 
 
 def _with_known(kind: type[BaseModel], value: Any) -> Any:

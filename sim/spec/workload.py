@@ -8,7 +8,6 @@ from typing import Any, Final, Literal, NamedTuple
 from pydantic import Field, ValidationError, model_validator
 
 from sim.spec.adapters import Lora, trained_layers
-from sim.spec.decoder import Padding, with_lengths
 from sim.spec.fields import (
     Bytes,
     Count,
@@ -26,31 +25,14 @@ from sim.spec.layer import WIDTHS as WIDTHS
 from sim.spec.layer import Attention as Attention
 from sim.spec.layer import Layer as Layer
 from sim.spec.layer import Share as Share
+from sim.spec.lengths import Lengths as Lengths
+from sim.spec.lengths import Padding, with_lengths
 from sim.spec.parallel import Parallel
 from sim.spec.stack import Stack
 from sim.spec.transformer import Transformer
 
 TOKEN_INPUT = 16.0
 """Bytes of a token and of its label on the GPU, as int64."""
-
-
-class Lengths(Spec):
-    """How long the sequences of a data set are, as shares of the longest, for which the model's layer table is written."""
-
-    mean: Fraction
-    """Mean length."""
-    square: Fraction
-    """Mean of the squared length, which attention's products go with."""
-    source: Source
-
-    @model_validator(mode="after")
-    def _possible(self) -> Lengths:
-        if not 0 < self.mean**2 <= self.square <= self.mean:
-            raise ValueError(
-                f"lengths between 0 and 1 with a mean of {self.mean:g} have a mean square of {self.mean**2:.3g} to {self.mean:g}, "
-                f"not {self.square:g}; write shares of the longest sequence"
-            )
-        return self
 
 
 class Model(Spec):
@@ -216,7 +198,7 @@ class Input(Spec):
     source: Source = Field(
         default={
             "*": "torch and DALI defaults",
-            "compute_cv": "estimate (steps and ranks spread by 1 to 3 % in traces of petuum/adaptdl and siasosp23/artifacts; the middle)",
+            "compute_cv": "estimate (steps and ranks spread by 1 to 3% in traces of petuum/adaptdl and siasosp23/artifacts; the middle)",
         }
     )
 

@@ -123,7 +123,7 @@ def _text(path: Path) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise SpecError(f"{path}: not a text file (byte {error.start} is not UTF-8); a YAML description is due") from None
+        raise SpecError(f"{path}: not a text file (byte {error.start} is not UTF-8); expected a YAML file") from None
 
 
 def parse(text: str, file: str = "<text>", located: bool = True) -> Document:
@@ -140,9 +140,9 @@ def parse(text: str, file: str = "<text>", located: bool = True) -> Document:
         if isinstance(error, SpecError):
             raise
         reason = getattr(error, "reason", None) or "not UTF-8"
-        raise SpecError(f"{builder.start(text, error)}: not plain text ({reason}); a YAML description is due") from None
+        raise SpecError(f"{builder.start(text, error)}: not plain text ({reason}); expected a YAML file") from None
     if not builder.root_taken and not builder.problems:
-        raise SpecError(f"{file}: empty; a description is due")
+        raise SpecError(f"{file}: file is empty; write a description, for example the line 'extends: p3.8xlarge' or 'extends: resnet50'")
     if builder.problems:
         raise SpecError(builder.problems)
     return Document(builder.value, builder.root)
@@ -252,7 +252,7 @@ class _Builder:
         if type(frame.value) is list:
             frame.name = len(frame.value)
         elif frame.key is None and type(event) is not yaml.ScalarEvent:
-            raise self._stop(self.at(event.start_mark), "a list, block or alias stands where a key is due; a key is plain text")
+            raise self._stop(self.at(event.start_mark), "found a list, block or alias; expected a key, which is plain text")
         return frame
 
     def _name(self, frame: _Frame, event: Any, place: Mark) -> None:
@@ -264,9 +264,9 @@ class _Builder:
         elif name == "<<" and not event.style:
             self._problem(place, "'<<' is not supported; use 'extends: NAME'")
         elif name in frame.value:
-            self._problem(place, f"stands twice, first at line {frame.places[name].line}; a key may stand once")
+            self._problem(place, f"appears twice, first at line {frame.places[name].line}; write a key once")
         elif not name:
-            self._problem(place, "an empty key; a name is due")
+            self._problem(place, "an empty key; expected a name")
         else:
             return
         frame.name = _DROPPED

@@ -109,7 +109,7 @@ def _most_blamed(job: JobRun, freed: Mapping[Resource, float]) -> Resource | Non
 
 
 def _waited_for(job: JobRun) -> set[Resource]:
-    """Return the resources that *job* may gain by: those it waits for 1 % of the step or more, and its GPUs.
+    """Return the resources that *job* may gain by: those it waits for 1% of the step or more, and its GPUs.
 
     What nobody waits for gains nothing when it is freed; a run less for each.
     """

@@ -53,6 +53,10 @@ def collective_table(
     return Table(machine.name, known, len(placed), ranks, rows(plan, known, sizes), bisection, machine, tuning, inputs)
 
 
+MOST_SIZES = 1_000
+"""Sizes of one table."""
+
+
 def sizes_of(text: str) -> list[int]:
     """Return the sizes that *text* means: ``25MiB``, or ``1MiB..1GiB`` doubling, or ``1MiB..1GiB:6`` evenly in the logarithm."""
     span, _, count = text.partition(":")
@@ -67,6 +71,8 @@ def sizes_of(text: str) -> list[int]:
         return doubled if doubled[-1] == high else [*doubled, high]
     if not count.isdigit() or int(count) < 2:
         raise SpecError(f"--bytes {text}: write 2 or more sizes after ':'")
+    if len(count) > 20 or int(count) > MOST_SIZES:
+        raise SpecError(f"--bytes {text}: {int(count[:20]):,} sizes, the most are {MOST_SIZES:,}; did you mean {span}:20?")
     return [round(low * (high / low) ** (step / (int(count) - 1))) for step in range(int(count))]
 
 

@@ -16,6 +16,7 @@ from sim.spec.library import load_hardware, load_workload
 from sim.spec.listing import HARDWARE, hardware_rows, select
 from sim.spec.yaml import SpecError
 from sim.study.jobs_file import jobs_file
+from sim.study.one_batch import at_global_batch
 from sim.study.pool import each
 from sim.study.scenario import Scenario, sorted_overrides
 
@@ -72,17 +73,20 @@ def compare(
     documents: Documents,
     *,
     nodes: Sequence[int] = (),
+    global_batch: int | None = None,
     processes: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Row]:
     """Return a row for each of *hardware* and each number of *nodes*, in that order; *progress* hears how many of all are done.
+
+    With *global_batch* each trains on so many samples per optimizer step (`sim.study.one_batch`).
 
     Raise SpecError where the question itself is wrong, whatever the machine: the workload, an option, or a key that none of them has.
     """
     _require_sense(scenario, hardware)
     points = [replace(scenario, hardware=name, nodes=count) for name in hardware for count in (nodes or (None,))]
     rows = []
-    for row in each(partial(_row, documents), points, processes):
+    for row in each(partial(_row, documents, global_batch), points, processes):
         rows.append(row)
         if progress is not None:
             progress(len(rows), len(points))
@@ -92,7 +96,7 @@ def compare(
 def _require_sense(scenario: Scenario, hardware: Sequence[str]) -> None:
     for_hardware, for_workload = sorted_overrides(scenario)
     if jobs_file(scenario.workload) is not None:
-        raise SpecError(f"{scenario.workload}: lists several jobs; one workload is due here")
+        raise SpecError(f"{scenario.workload}: lists several jobs; expected one workload")
     load_workload(scenario.workload, for_workload)
     problem = None
     for name in hardware if for_hardware else ():
@@ -105,9 +109,10 @@ def _require_sense(scenario: Scenario, hardware: Sequence[str]) -> None:
         raise problem
 
 
-def _row(documents: Documents, scenario: Scenario) -> Row:
+def _row(documents: Documents, global_batch: int | None, scenario: Scenario) -> Row:
     try:
-        return Row(scenario.hardware, scenario.nodes, documents(scenario))
+        asked = scenario if global_batch is None else at_global_batch(scenario, global_batch)
+        return Row(scenario.hardware, scenario.nodes, documents(asked))
     except SpecError as error:
         return Row(scenario.hardware, scenario.nodes, None, str(error))
 

@@ -1,18 +1,24 @@
 """Which points of a sweep are there already? A file that grows by one JSON line a point, so that a sweep that was killed goes on.
 
-``{"key": ..., "figures": {...}}``: the key tells one question from any other, the figures are the row's. Each line has left this
-process before the next point counts; one that a kill cut off is no point. Only the places of the lines are held in memory: figures are read
-from the file whenever they are asked for. Without a file, figures are held in memory instead.
+``{"key": ..., "figures": {...}, "sum": ...}``: the key tells one question from any other, the figures are the row's, and the sum tells
+whether the line is as it was written. Each line has left this process before the next point counts; a line that a kill cut off, or that
+was changed, is no point. Only the places of the lines are held in memory: figures are read from the file whenever they are needed. While
+one sweep has the file open no other may. Without a file, figures are held in memory instead.
 """
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import json
+import os
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO
+from typing import IO, Any
 
+from sim.spec.strict import decoded, parse_json
 from sim.spec.yaml import SpecError
 
 Figures = Mapping[str, Any]
@@ -26,25 +32,27 @@ class Journal:
         self._path = path
         self._held: dict[str, Figures] = {}
         self._place: dict[str, int] = {}
-        self._file: BinaryIO | None = None
+        self._file: IO[bytes] | None = None
 
     def __enter__(self) -> Journal:
         if self._path is not None:
-            try:
-                self._file = self._path.open("a+b")
-            except OSError as error:
-                raise SpecError(f"{self._path}, where points are kept until all are there: cannot be written: {error.strerror}") from None
+            self._file = _locked(self._path)
             self._place = dict(_places(self._file))
             if self._file.tell():
-                self._file.write(b"\n")  # ends a line that a kill may have cut off
+                self._write(b"\n")  # ends a line that a kill may have cut off
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._path is not None and self._file is not None:
-            empty = not self._place
-            self._file.close()
-            if empty:  # nothing came of it
-                self._path.unlink()
+            if not self._place:  # nothing came of it
+                self._path.unlink(missing_ok=True)
+            with suppress(OSError):  # what a full disk did not take has been said
+                self._file.close()
+
+    def remove(self) -> None:
+        """Remove the file, for its points are needed no more; until the journal is closed no other sweep finds it."""
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
 
     def others(self, keys: Collection[str]) -> int:
         """Return how many points are kept that are none of *keys*."""
@@ -57,28 +65,91 @@ class Journal:
         if self._file is None:
             return self._held[key]
         self._file.seek(self._place[key])
-        figures: Figures = json.loads(self._file.readline())["figures"]
-        return figures
+        entry = _entry(self._file.readline())
+        if entry is None or entry[0] != key:
+            raise SpecError(f"{self._path}: was changed by another program while the sweep ran; run the same command again")
+        return entry[1]
 
     def note(self, key: str, figures: Figures) -> None:
-        """Keep the *figures* of the point *key*."""
+        """Keep the *figures* of the point *key*. Raise SpecError where the file cannot take them."""
         if self._file is None:
             self._held[key] = figures
             return
-        self._place[key] = self._file.seek(0, 2)
-        self._file.write(json.dumps({"key": key, "figures": figures}).encode() + b"\n")
-        self._file.flush()
+        place = self._file.seek(0, os.SEEK_END)
+        self._write(_line(key, figures))
+        self._place[key] = place
+
+    def _write(self, line: bytes) -> None:
+        assert self._file is not None
+        try:
+            self._file.write(line)
+            self._file.flush()
+        except OSError as error:
+            raise SpecError(
+                f"{self._path}: cannot be written: {error.strerror}; "
+                f"the points so far ({len(self._place)}) are kept; run the same command again"
+            ) from None
 
 
-def _places(file: BinaryIO) -> Iterator[tuple[str, int]]:
+def _locked(path: Path) -> IO[bytes]:
+    """Return *path*, open, that no other process has. Raise SpecError where one does, or where it cannot be written."""
+    while True:
+        try:
+            file = path.open("a+b")
+        except OSError as error:
+            raise SpecError(f"{path}, where points are kept until all are there: cannot be written: {error.strerror}") from None
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            output = path.with_suffix("") if path.suffix == ".journal" else path
+            raise SpecError(f"{output}: another sweep is writing this file now; wait until it ends, or write to another with -o") from None
+        except OSError:
+            return file  # a file system without locks
+        if _is_at(file, path):
+            return file
+        file.close()  # the sweep that held it ended and removed it
+
+
+def _is_at(file: IO[bytes], path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+_LONGEST = 2**20
+"""Bytes of a line; a row of figures has a few thousand."""
+_SUM = b', "sum": "'
+
+
+def _line(key: str, figures: Figures) -> bytes:
+    text = json.dumps({"key": key, "figures": figures}, allow_nan=False).encode()[:-1]
+    return text + _SUM + _sum(text) + b'"}\n'
+
+
+def _sum(text: bytes) -> bytes:
+    return hashlib.sha256(text).hexdigest()[:16].encode()
+
+
+def _entry(line: bytes) -> tuple[str, Figures] | None:
+    """Return key and figures of a *line* that is as it was written; None of any other."""
+    text, mark, rest = line.rpartition(_SUM)
+    if not mark or rest.rstrip() != _sum(text) + b'"}':
+        return None
+    try:
+        entry = parse_json(decoded(text + b"}", "line"), "line")
+    except SpecError:
+        return None
+    key, figures = (entry.get("key"), entry.get("figures")) if isinstance(entry, dict) else (None, None)
+    return (key, figures) if isinstance(key, str) and isinstance(figures, dict) else None
+
+
+def _places(file: IO[bytes]) -> Iterator[tuple[str, int]]:
     """Yield key and place of each whole line of *file*, which is left at its end."""
     file.seek(0)
     place = 0
-    for line in file:
-        try:
-            entry = json.loads(line)
-            if isinstance(entry["figures"], dict):
-                yield entry["key"], place
-        except (ValueError, TypeError, KeyError):
-            pass
+    while line := file.readline(_LONGEST):
+        if (entry := _entry(line)) is not None:
+            yield entry[0], place
         place += len(line)

@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from sim.analysis.cost import Market
 from sim.analysis.layout_memory import StageMemory
 from sim.check import check_run
 from sim.cluster.build import place
-from sim.mesh import LayoutRun, run_layout, worker_node
+from sim.mesh import LayoutRun, run_layout
 from sim.spec.hardware import Gpu
 from sim.spec.library import Loaded, fingerprint, load_workload
 from sim.spec.workload import Workload
@@ -161,11 +161,3 @@ def _prep_bound(run: LayoutRun) -> float:
     host = run.node.host
     cores = host.physical_cores * run.nodes
     return run.global_batch * run.workload.dataset.prep / (cores * host.cpu.speed) if run.workload.input.loader != "synthetic" else 0.0
-
-
-def scaled(scenario: Scenario, nodes: Sequence[int], gpus: Sequence[int]) -> list[Scenario]:
-    """Return *scenario* at each number of nodes, or of GPUs."""
-    return [replace(scenario, nodes=count) for count in nodes] or [replace(scenario, gpus=count) for count in gpus] or [scenario]
-
-
-__all__ = ["LayoutAnswer", "has_layout", "layout_answer", "scaled", "shortage", "worker_node"]

@@ -17,9 +17,14 @@ def memory_problem(gpu: Gpu, workload: Workload, ranks: int, channels: int | Non
     if needed <= gpu.memory:
         return None
     most = largest_batch(workload, gpu, ranks=ranks, channels=channels)
-    would = f"the largest batch that fits is {most}" if most else "not even one sample fits"
+    if most:
+        would = f"the largest batch that fits is {most}"
+    else:
+        single = workload.model_copy(update={"training": workload.training.model_copy(update={"batch": 1})})
+        least = show(gpu_memory(single, gpu, ranks=ranks, channels=channels).total, "binary size")
+        would = f"even batch 1 needs {least}"
     return (
-        f"a batch of {workload.training.batch} per GPU needs {show(needed, 'binary size')} of GPU memory, "
+        f"batch {workload.training.batch} per GPU needs {show(needed, 'binary size')} of GPU memory, "
         f"{gpu.name} has {show(gpu.memory, 'binary size')}; {would}{_remedy(gpu, workload, ranks, channels)}"
     )
 
@@ -41,8 +46,17 @@ def _remedy(gpu: Gpu, workload: Workload, ranks: int, channels: int | None) -> s
         training = workload.training.model_copy(update=changes)
         smaller = workload.model_copy(update={"training": training})
         if (full or "precision" not in changes) and gpu_memory(smaller, gpu, ranks=ranks, channels=channels).total <= gpu.memory:
-            return f"; this one would with {options}"
-    return ""
+            return f"; batch {workload.training.batch} fits with {options}"
+    return _sharding(gpu, workload, ranks, channels)
+
+
+def _sharding(gpu: Gpu, workload: Workload, ranks: int, channels: int | None) -> str:
+    """Return that sharding a decoder over its *ranks* would do; nothing where it is too large even for that."""
+    use = gpu_memory(workload, gpu, ranks=ranks, channels=channels)
+    whole = use.weights + use.gradients + use.optimizer_state + use.communication_buffers
+    if workload.model.transformer is None or ranks < 2 or use.total - whole * (1.0 - 1.0 / ranks) > gpu.memory:
+        return ""
+    return f"; --shard parameters spreads weights, gradients and optimizer state over the {ranks} GPUs"
 
 
 def most_that_fits(gpus: Sequence[Gpu], workload: Workload, ranks: int, channels: int | None = None) -> int:

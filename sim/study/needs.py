@@ -2,7 +2,7 @@
 
 DS-Analyzer (arXiv 2007.06775) answers this by its rates, ``min(fetch, prep, ingestion)``, which takes reading and decoding to overlap
 perfectly. A torch worker reads a batch and then decodes it, so more disk is needed than that where processors are short, too.
-Bisection on runs: a stall is gone when the step is within 1 % of what it is without it, as step time falls with every resource.
+Bisection on runs: a stall is gone when the step is within 1% of what it is without it, as step time falls with every resource.
 
 Limits: each need assumes that the other resources stay as they are; `cores` means faster preparation, with loader workers to use it.
 """
@@ -20,7 +20,7 @@ from sim.spec.hardware import Hardware, Node, Storage
 from sim.spec.workload import Dataset
 
 GONE = 1.01
-"""A step this many times as long as without a stall counts as free of it: half the noise of repeated measurements (2-4 %)."""
+"""A step this many times as long as without a stall counts as free of it: half the noise of repeated measurements (2-4%)."""
 _MOST = 1e4
 """How much more of a resource is tried."""
 _PRECISION = 1.01

@@ -21,6 +21,7 @@ from sim.spec.decoder import parameter_count
 from sim.spec.hf_config import transformer_of
 from sim.spec.launch_files import Told
 from sim.spec.library import load_part, load_workload
+from sim.spec.strict import parse_json
 from sim.spec.transformer import Transformer
 from sim.spec.workload import Model, Workload
 from sim.spec.yaml import SpecError
@@ -148,12 +149,9 @@ def _configuration(said: Mapping[str, Any], place: str) -> Told:
 
 
 def _json(text: str, place: str) -> Mapping[str, Any]:
-    try:
-        said = json.loads(text)
-    except ValueError as error:
-        raise SpecError(f"{place}: is no JSON: {error}") from None
+    said = parse_json(text, place, "expected a config.json or a DeepSpeed JSON")
     if not isinstance(said, dict):
-        raise SpecError(f"{place}: holds no block of keys; a config.json is due")
+        raise SpecError(f"{place}: holds no block of keys; expected a config.json")
     return said
 
 
@@ -168,7 +166,7 @@ def _text_of(path: Path) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise SpecError(f"{path}: not a text file; a config.json is due") from None
+        raise SpecError(f"{path}: not a text file; expected a config.json") from None
 
 
 def _from_hub(name: str) -> str:

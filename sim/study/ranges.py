@@ -5,19 +5,31 @@ from __future__ import annotations
 import re
 
 from sim.spec.yaml import SpecError
+from sim.units import shorten
 
 _RANGE = re.compile(r"\s*(\d+)\s*(?:\.\.\s*(\d+)\s*(?::\s*(\d+))?)?\s*")
+
+
+MOST_VALUES = 1_000
+"""Values of one range; each is a run."""
+MOST = {"--nodes": 100_000, "--gpus": 1_000_000}
+"""The largest number of an option: an order of magnitude above any cluster."""
 
 
 def whole_numbers(text: str, option: str) -> list[int]:
     """Return the positive whole numbers that *text* (``4``, ``1..16``, ``1..16:4``) means; *option* names it in messages."""
     match = _RANGE.fullmatch(text)
     text = text or repr("")
+    if len(text) > 100:
+        raise SpecError(f"{option} {shorten(text)}: write a number such as 4")
     if match is None:
         raise SpecError(f"{option} {text}: write a number such as 4, or a range such as 1..16 (doubling) or 1..16:6 (6 values)")
     low, high, count = (int(part) if part else None for part in match.groups())
     if not low:
         raise SpecError(f"{option} {text}: write 1 or more")
+    most = MOST.get(option, 10**9)
+    if max(low, high or low) > most:
+        raise SpecError(f"{option} {text}: the largest number is {most:,}; {_meant(max(low, high or low), most)}")
     if high is None:
         return [low]
     if high < low:
@@ -26,6 +38,10 @@ def whole_numbers(text: str, option: str) -> list[int]:
         return [*_doublings(low, high), high]
     if count < 1:
         raise SpecError(f"{option} {text}: write 1 or more values after ':'")
+    if min(count, high - low + 1) > MOST_VALUES:
+        raise SpecError(
+            f"{option} {text}: {min(count, high - low + 1):,} runs, the most are {MOST_VALUES:,}; did you mean {low}..{high}:10?"
+        )
     step = (high - low) / max(count - 1, 1)
     return list(dict.fromkeys(round(low + index * step) for index in range(count)))
 
@@ -34,8 +50,14 @@ def one_number(text: str | None, option: str) -> int | None:
     """Return the one whole number that *text* means, if there is any; *option* names it in messages."""
     found = whole_numbers(text, option) if text is not None else [None]
     if len(found) != 1:
-        raise SpecError(f"{option} {text}: one number is due here")
+        raise SpecError(f"{option} {text}: expected one number, such as {option} {found[-1]}")
     return found[0]
+
+
+def _meant(number: int, most: int) -> str:
+    while number > most or number > 1000:
+        number //= 10
+    return f"did you mean {number}?"
 
 
 def _doublings(low: int, high: int) -> list[int]:

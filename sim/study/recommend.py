@@ -26,6 +26,7 @@ from sim.spec.library import load_hardware, load_workload
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.compare import Row
+from sim.study.goodput import expected_share, steps_of
 from sim.study.nearest import nearest_that_runs
 from sim.study.scenario import Scenario, sorted_overrides
 from sim.study.spot import expected, mean_seconds
@@ -108,17 +109,19 @@ def recommend(
     budget: Budget,
     markets: Sequence[Market] = MARKETS,
     mean_lifetime: str | None = None,
+    with_failures: bool = False,
+    global_batch: int | None = None,
 ) -> Recommendation:
     """Return what to rent for a job of *plan*, given the *rows* that `sim.study.compare` makes of the workload.
 
+    *with_failures*: machines on demand fail as well, at the middle rate, and their time and cost are means over that.
+
     Spot machines live *mean_lifetime* (a time such as ``20 h``) on average, at random; without it, as was measured, if it was.
+    *global_batch* is that of all *rows*; None where each GPU has the same batch instead, so that more GPUs take larger steps.
     """
-    if (budget.time is None) == (budget.money is None):
-        raise SpecError("--budget-hours or --budget-usd: write one of the two")
-    if plan.time is not None and budget.time is not None:
-        raise SpecError("--hours and --budget-hours: a job of so many hours takes them; write --budget-usd, or --epochs")
+    require_one_budget(plan, budget)
     mean = None if mean_lifetime is None else mean_seconds(mean_lifetime)
-    there = _gathered(scenario, rows, plan, markets, mean)
+    there = _gathered(scenario, rows, plan, markets, mean, with_failures)
     allowed = sorted(filter(budget.allows, there.candidates), key=budget.prefers)
     others = sorted((found for found in there.candidates if not budget.allows(found)), key=budget.excess)
     best, runner_up = (*allowed, None, None)[:2]
@@ -126,8 +129,17 @@ def recommend(
     notes = [nearest_that_runs(scenario, there.left_out)]
     if any(row.document is not None for row in rows):
         of_markets = _of_markets(there.candidates, markets, there.unmeasured)
-        notes = [*_notes(plan, budget, allowed, others, mean), *of_markets, *_of_nodes(rows)]
+        notes = [*_notes(plan, budget, allowed, others, mean), *of_markets, *_of_nodes(rows), _of_batches(rows, global_batch)]
+    notes = [note for note in notes if note]
     return Recommendation(plan, budget, best, runner_up, near, [*allowed, *others], there.left_out, notes, there.machines, markets)
+
+
+def require_one_budget(plan: Plan, budget: Budget) -> None:
+    """Raise SpecError unless *budget* is of time or of money, and of money where *plan* is of time."""
+    if (budget.time is None) == (budget.money is None):
+        raise SpecError("--budget-hours or --budget-usd: write one of the two, for example --budget-hours 12")
+    if plan.time is not None and budget.time is not None:
+        raise SpecError("--hours and --budget-hours: a job of so many hours takes them; write --budget-usd, or --epochs")
 
 
 class _Gathered(NamedTuple):
@@ -139,7 +151,9 @@ class _Gathered(NamedTuple):
     machines: dict[str, Hardware]
 
 
-def _gathered(scenario: Scenario, rows: Sequence[Row], plan: Plan, markets: Sequence[Market], mean: float | None) -> _Gathered:
+def _gathered(
+    scenario: Scenario, rows: Sequence[Row], plan: Plan, markets: Sequence[Market], mean: float | None, with_failures: bool
+) -> _Gathered:
     """Return the candidates that *rows* make on *markets*; spot machines live *mean* seconds, or as was measured if that is None."""
     for_hardware, for_workload = sorted_overrides(scenario)
     workload = load_workload(scenario.workload, for_workload).spec
@@ -151,6 +165,8 @@ def _gathered(scenario: Scenario, rows: Sequence[Row], plan: Plan, markets: Sequ
         machine = load_hardware(row.hardware, for_hardware).spec
         asked = _measured(machine, markets, mean)
         found = [] if machine.hypothetical else _candidates(row.document, machine, workload, plan, asked, mean)
+        if with_failures:
+            found = [_failing(candidate, machine, workload) for candidate in found]
         if len(asked) < len(markets) and not machine.hypothetical:
             there.unmeasured.add(machine.name)
         if found:
@@ -177,7 +193,10 @@ def _why_not(machine: Hardware, markets: Sequence[Market], asked: Sequence[Marke
     if len(asked) < len(markets):
         return _UNMEASURED
     wanted = " or ".join(market.replace("_", "-") for market in markets)
-    return f"no price is known ({wanted}); give one, for example --set price.{markets[0]}='10 USD/h'"
+    return (
+        f"no {wanted} price is known; --set price.{markets[0]}='10 USD/h' gives every machine that price, "
+        f"a file with 'extends: {machine.name}' and a price this one alone"
+    )
 
 
 def _candidates(
@@ -198,6 +217,15 @@ def _candidates(
         if candidate.cost < inf:  # a job that revocations keep from its end is no way to run it
             found.append(candidate)
     return found
+
+
+def _failing(candidate: Candidate, machine: Hardware, workload: Workload) -> Candidate:
+    """Return what becomes of *candidate* where machines on demand fail now and then; those on the spot market are revoked anyway."""
+    if candidate.market == "spot":
+        return candidate
+    share = expected_share(steps_of(candidate.document, machine, workload))
+    longer = candidate.job.total * (1 / share - 1)
+    return replace(candidate, job=candidate.job._replace(failures=longer), cost=candidate.cost / share)
 
 
 def _revoked(candidate: Candidate, plan: Plan, machine: Hardware, workload: Workload, rate: float, mean: float | None) -> Candidate:
@@ -231,16 +259,16 @@ def _notes(plan: Plan, budget: Budget, allowed: Sequence[Candidate], others: Seq
         notes.append(_of_spot(best, mean))
     if plan.time is None:
         spare, limit = 1.0 / budget.excess(best), "time" if budget.time is not None else "money"
-        notes.append(f"it stays within the {limit} budget while the job takes up to {100 * (spare - 1):.0f} % longer than predicted")
+        notes.append(f"headroom: {'only ' if spare < 1.1 else ''}{100 * (spare - 1):.0f}% before the {limit} budget is exceeded")
     if runner_up is not None:
         ratio = budget.prefers(runner_up)[0] / budget.prefers(best)[0]
         what = "price" if budget.time is not None else "predicted time"
-        notes.append(f"{_named(runner_up)} would be chosen if its {what} fell by {100 * (1 - 1 / ratio):.2g} %")
+        notes.append(f"{_named(runner_up)} would be chosen if its {what} fell by {100 * (1 - 1 / ratio):.2g}%")
     notes += _bargain(budget, best, allowed)
     better = [found for found in others if budget.prefers(found) < budget.prefers(best)]
     if better:
         near = min(better, key=budget.excess)
-        notes.append(f"{_named(near)} would win with a budget {100 * (budget.excess(near) - 1):.0f} % larger")
+        notes.append(f"{_named(near)} would win with a budget {100 * (budget.excess(near) - 1):.0f}% larger")
     return notes
 
 
@@ -253,10 +281,10 @@ def _bargain(budget: Budget, best: Candidate, allowed: Sequence[Candidate]) -> l
     if saved < MUCH:
         return []
     what = ("time", "money") if budget.time is not None else ("money", "time")
-    return [f"{_named(found)} takes {100 * saved:.0f} % less {what[0]} for {100 * more:.2g} % more {what[1]}"]
+    return [f"{_named(found)} takes {100 * saved:.0f}% less {what[0]} for {100 * more:.2g}% more {what[1]}"]
 
 
-_UNMEASURED = "nobody measured how long its spot machines live; --mean-lifetime '20 h', for example, makes it a candidate there"
+_UNMEASURED = "no interruption data for its spot machines; add --mean-lifetime 20h to consider it"
 
 
 def _of_markets(candidates: Sequence[Candidate], markets: Sequence[Market], unmeasured: Set[str]) -> list[str]:
@@ -271,8 +299,8 @@ def _without_price(candidates: Sequence[Candidate], markets: Sequence[Market], u
     if "spot" not in markets or not others:
         return []
     if len(others) <= len(priced):
-        return [f"no spot price is known of {', '.join(sorted(others))}"]
-    return [f"spot prices are known of {', '.join(sorted(priced))} only" if priced else "no spot price is known of any of them"]
+        return [f"no spot price is known for {', '.join(sorted(others))}"]
+    return [f"spot prices are known only for {', '.join(sorted(priced))}" if priced else "no spot price is known for any of them"]
 
 
 def _of_nodes(rows: Sequence[Row]) -> list[str]:
@@ -282,6 +310,22 @@ def _of_nodes(rows: Sequence[Row]) -> list[str]:
         return []
     listed = " and ".join(filter(None, (", ".join(map(str, counts[:-1])), str(counts[-1]))))
     return [f"tried with {listed} node{'s' * (counts != [1])}; --nodes tries other numbers"]
+
+
+def _of_batches(rows: Sequence[Row], global_batch: int | None) -> str:
+    """Return at which global batch the candidates train, for an epoch is worth less the larger it is."""
+    if global_batch is not None:
+        return (
+            f"all candidates train at a global batch of {global_batch:,} (fewer GPUs accumulate gradients); "
+            "--global-batch N sets another, --batch N the batch of each GPU instead"
+        )
+    batches = sorted({row.document["batch_per_gpu"] * row.document["gpus"] for row in rows if row.document is not None})
+    if len(batches) < 2:
+        return ""
+    return (
+        f"global batches range from {batches[0]:,} to {batches[-1]:,}, and as many epochs may not train as well at each; "
+        "--global-batch N compares at one"
+    )
 
 
 def _named(found: Candidate) -> str:
@@ -303,10 +347,10 @@ def _of_spot(best: Candidate, mean: float | None) -> str:
 def _sureness(plan: Plan, budget: Budget, best: Candidate) -> str:
     known = best.document.get("expected_error")
     if not known:
-        return "no measurement of this kind of machine backs the prediction"
+        return "no measured run of this kind of machine backs the prediction"
+    median, p90 = f"{100 * known['median']:.0f}%", f"{100 * known['p90']:.0f}%"
     holds = budget.excess(best) * (1.0 + known["p90"]) <= 1.0
-    verdict = "the budget is met even so" if holds else "the budget may be missed by that"
+    verdict = f"even at {p90} this choice stays within the budget" if holds else f"at {p90} this choice would exceed the budget"
     if plan.time is not None:
-        verdict = "the epochs may be off by as much"
-    median, p90 = 100 * known["median"], 100 * known["p90"]
-    return f"such predictions were off by {median:.0f} % in the median, {p90:.0f} % at the 90th percentile; {verdict}"
+        verdict = "the number of epochs may be off by as much"
+    return f"similar predictions missed by {median} (median) to {p90} (p90); {verdict}"

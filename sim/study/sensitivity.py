@@ -1,6 +1,6 @@
-"""Which guesses decide the answer? Every estimate of a run's descriptions, changed by 30 % either way, one at a time.
+"""Which guesses decide the answer? Every estimate of a run's descriptions, changed by 30% either way, one at a time.
 
-An estimate is a number without a public source. One that moves the step by more than 5 % should be measured before the answer is
+An estimate is a number without a public source. One that moves the step by more than 5% should be measured before the answer is
 believed; all others may stay guesses.
 """
 
@@ -27,7 +27,7 @@ _WITHOUT_EFFECT = ("power", "context_memory", "clock", "nccl_bandwidth", "nccl_p
 
 
 class Sensitivity(NamedTuple):
-    """Moving the estimate at *key* by 30 % moves the warm step by *share* of itself."""
+    """Moving the estimate at *key* by 30% moves the warm step by *share* of itself."""
 
     key: str
     reason: str
@@ -49,8 +49,7 @@ def sensitivities(hardware: Hardware, job: Job) -> list[Sensitivity]:
 def estimate_warnings(hardware: Hardware, job: Job) -> list[str]:
     """Return a sentence for each estimate that matters to *job* on *hardware*."""
     return [
-        f"{row.key} is an estimate; 30 % more or less would move the step by {100 * row.share:.0f} %"
-        for row in sensitivities(hardware, job)
+        f"{row.key} is an estimate; 30% more or less would move the step by {100 * row.share:.0f}%" for row in sensitivities(hardware, job)
     ]
 
 

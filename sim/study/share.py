@@ -175,7 +175,7 @@ def share(
     chosen = [_policy(name) for name in policies]
     path = jobs_file(jobs)
     if path is None:
-        raise SpecError(f"{jobs}: lists no jobs; 'sim share' divides a machine among those of a jobs file, such as resnet18-and-vgg16")
+        raise SpecError(f"{jobs}: lists no jobs; 'python -m sim share' takes a jobs file, such as resnet18-and-vgg16")
     scenario = Scenario(hardware, jobs, tuple(overrides), nodes=nodes)
     question = prepare(scenario)
     machine, placed = question.hardware, tuple(question.jobs)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sim.spec.yaml import SpecError
+from sim.units import shorten
 
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?"
 _SPAN = re.compile(rf"\s*({_NUMBER})\s*(\S*?)\s*\.\.\s*({_NUMBER})\s*([^:]*?)\s*(?::\s*(log)?\s*(\d+))?\s*", re.IGNORECASE)
@@ -63,6 +64,9 @@ def _range(key: str, text: str, low: str, early: str, high: str, unit: str, log:
         raise SpecError(f"--vary {text}: write 2 or more values after ':'")
     if (log or count is None) and ends[0] <= 0:
         raise SpecError(f"--vary {text}: steps by a factor start above 0")
+    if not all(map(math.isfinite, ends)) or len(count or "") > 20:
+        raise SpecError(f"--vary {shorten(text)}: a number is too large")
+    _check_count(int(count or 0), f"--vary {text}", f"{low}..{high}{' ' if unit else ''}{unit}:10")
     whole = not unit and all(end.is_integer() for end in ends)
     if count is None:
         numbers = [ends[0] * 2.0**step for step in range(math.ceil(math.log2(ends[1] / ends[0])))] + [ends[1]]
@@ -95,10 +99,23 @@ Point = tuple[tuple[str, str], ...]
 """Field and value of each axis."""
 
 
+MOST_POINTS = 100_000
+"""Points of one sweep: a night on 16 cores at half a second each."""
+
+
+def _check_count(points: int, text: str, hint: str) -> None:
+    """Raise SpecError where *points* are more than a sweep may have, before any is made."""
+    if points > MOST_POINTS:
+        raise SpecError(f"{text}: {points:,} points, the most are {MOST_POINTS:,}; did you mean {hint}?")
+
+
 def grid(axes: Sequence[Axis]) -> list[Point]:
     """Return every combination of the values of *axes*, the last axis varying fastest."""
     _once(axes)
     keys = [axis.key for axis in axes]
+    _check_count(
+        math.prod(len(axis.values) for axis in axes), "--vary " + " --vary ".join(keys), "--sobol 1024 (points spread over all axes)"
+    )
     return [tuple(zip(keys, values, strict=True)) for values in itertools.product(*(axis.values for axis in axes))]
 
 
@@ -107,6 +124,7 @@ def sobol(axes: Sequence[Axis], points: int, seed: int) -> list[Point]:
     _once(axes)
     if points < 1:
         raise SpecError(f"--sobol {points}: write 1 or more points")
+    _check_count(points, f"--sobol {points}", "--sobol 1024")
     from scipy.stats import qmc
 
     shares = qmc.Sobol(len(axes), rng=seed).random_base2(max(0, math.ceil(math.log2(points))))[:points]

@@ -136,13 +136,13 @@ def _lives(machine: Hardware, group: Group, wanted: Wanted) -> tuple[Lives, Life
         return Exponential(mean_seconds(wanted.mean_lifetime)), known, ["revocations come at random, with the mean given"]
     if known is None:
         raise SpecError(
-            f"{machine.name}: nobody measured how long spot machines with a {group.node.gpu.name} live; give a mean, for example "
-            "--mean-lifetime '20 h'"
+            f"{machine.name}: no interruption data for spot machines with a {group.node.gpu.name}; add a mean, for example "
+            "--mean-lifetime 20h"
         )
     watched = len(known.revoked) + known.survived
-    notes = [f"lives of {watched} machines with a {known.name.upper()} on {known.provider}, {known.date}"]
+    notes = [f"interruptions from {watched} {known.name.upper()} VMs on {known.provider.upper()} ({known.date})"]
     if machine.provider != known.provider:
-        notes.append(f"nothing is known of lives on {machine.provider or 'this provider'}; --mean-lifetime replaces them")
+        notes.append(f"no interruption data for {(machine.provider or 'this provider').upper()}; --mean-lifetime replaces these")
     return survival(known), known, notes
 
 

@@ -167,7 +167,7 @@ def read_for(study: Study) -> Descriptions:
 
 
 STALLED = 0.8
-"""Least peak that passes for the abstract's "up to 90 % of DNN training time"."""
+"""Least peak that passes for the abstract's "up to 90% of DNN training time"."""
 SLOWED = 5.0
 """The abstract's "up to 5x slowdown"."""
 _MOST = 512

@@ -1,6 +1,6 @@
 """Which of Stash's published findings reappear in the simulated study, and at which figures? Every word of a verdict is computed.
 
-The abstract (arXiv 2208.14344) gives directions and two headline figures: up to 90 % of training time lost to the interconnect, up to
+The abstract (arXiv 2208.14344) gives directions and two headline figures: up to 90% of training time lost to the interconnect, up to
 5 times slower over the network. A headline reappears where the peak of the same models, batches and machines lies in its band; else
 its direction may. Limits: nobody outside knows which model and batch gave the headlines.
 """
@@ -18,7 +18,7 @@ from sim.study.stash2022 import SLICES, SLOWED, STALLED, Crossing, Row, Study
 Verdict = Literal["yes", "in direction", "no"]
 STALL_BAND = (STALLED, 0.95)
 SLOWDOWN_BAND = (4.0, 6.0)
-"""Of a peak that passes for "up to 90 %", and for "up to 5x"."""
+"""Of a peak that passes for "up to 90%", and for "up to 5x"."""
 ALIKE = 1.02
 """Gradient bytes, and of tensors a tenth, within which two networks are alike."""
 _ALIKE_TENSORS = 1.1
@@ -63,11 +63,11 @@ def _interconnect(study: Study) -> Finding:
     peak = worst.interconnect
     return Finding(
         "A1",
-        "the interconnect inside a machine adds up to 90 % of training time",
+        "the interconnect inside a machine adds up to 90% of training time",
         _verdict(STALL_BAND, peak, peak > 0.5),
         (
-            f"peak {100 * peak:.1f} %: {name(worst)}; without supposed slices {100 * real.interconnect:.1f} %: {name(real)}",
-            f"{100 * STALLED:.0f} % on {worst.case.machine} takes {_batches(study.stalled, 'or fewer')}",
+            f"peak {100 * peak:.1f}%: {name(worst)}; without supposed slices {100 * real.interconnect:.1f}%: {name(real)}",
+            f"{100 * STALLED:.0f}% on {worst.case.machine} takes {_batches(study.stalled, 'or fewer')}",
         ),
         {"peak_percent": 100 * peak, "peak_without_slices_percent": 100 * real.interconnect},
     )
@@ -122,8 +122,8 @@ def _price(study: Study) -> Finding:
     if far:
         dear, cheap = far
         lines.append(
-            f"most: {name(dear)} ({3600 * dear.price:.2f} USD/h) takes {dear.times.warm / cheap.times.warm:.1f} times as long as "
-            f"{cheap.case.machine} ({3600 * cheap.price:.2f} USD/h)"
+            f"most: {name(dear)} (${3600 * dear.price:.2f}/h) takes {dear.times.warm / cheap.times.warm:.1f} times as long as "
+            f"{cheap.case.machine} (${3600 * cheap.price:.2f}/h)"
         )
     lines.append(f"by the epoch a machine of one GPU is cheapest in {single} of {len(cases)} cases")
     return Finding(
@@ -276,12 +276,12 @@ def _budget(study: Study) -> list[str]:
         return []
     saved = sorted(savings)
     return [
-        f"an epoch that may take twice as long as on the fastest machine costs {100 * saved[len(saved) // 2]:.0f} % less in the median, "
-        f"{100 * saved[-1]:.0f} % at most; over 1 % less in {sum(saving > 0.01 for saving in saved)} of {len(saved)} cases"
+        f"an epoch that may take twice as long as on the fastest machine costs {100 * saved[len(saved) // 2]:.0f}% less in the median, "
+        f"{100 * saved[-1]:.0f}% at most; over 1% less in {sum(saving > 0.01 for saving in saved)} of {len(saved)} cases"
     ]
 
 
 def _spread(what: str, rows: Sequence[Row], share: Callable[[Row], float]) -> str:
     ordered = sorted(rows, key=share)
     least, middle, most = ordered[0], ordered[len(ordered) // 2], ordered[-1]
-    return f"{what}: {100 * share(least):.0f} to {100 * share(most):.0f} %, median {100 * share(middle):.0f} %; most: {name(most)}"
+    return f"{what}: {100 * share(least):.0f} to {100 * share(most):.0f}%, median {100 * share(middle):.0f}%; most: {name(most)}"

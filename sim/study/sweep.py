@@ -49,6 +49,10 @@ class Rows:
     def __len__(self) -> int:
         return len(self._points)
 
+    def forget(self) -> None:
+        """Remove the file that keeps the points: what they were computed for is written."""
+        self._figures.remove()
+
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return ({**dict(point), **self._figures[key]} for point, key in zip(self._points, self._keys, strict=True))
 
@@ -72,7 +76,7 @@ def _option(key: str, value: str) -> Any:
     try:
         return kind(value)
     except ValueError:
-        raise SpecError(f"--vary {key}={value}: a whole number is due") from None
+        raise SpecError(f"--vary {key}={value}: expected a whole number") from None
 
 
 def sweep(scenario: Scenario, points: Sequence[Point], run: Runner, **options: Any) -> list[dict[str, Any]]:
@@ -97,8 +101,8 @@ def swept(
 
     With a *journal* file, points of an interrupted sweep of the same question are taken from there, and new ones added to it; one that
     holds points of another question is refused where this sweep is to be *alone* there.
-    Up to *processes* processes of this machine compute them, or the workers of the dask scheduler at the address *cluster*, of whose
-    troubles *notice* hears. Raise SpecError where the first point is bad input.
+    Up to *processes* processes of this machine compute them, or the workers of the dask scheduler at the address *cluster*; *notice*
+    hears of their troubles. Raise SpecError where the first point is bad input, or where another sweep has the *journal* open.
     """
     _check_keys(points)
     with read_files() as read, _as_varied(points[0]), suppress(Infeasible):

@@ -234,7 +234,7 @@ def best_interval(job: SpotJob, trials: int, seed: int = 0) -> float:
 
 
 class Spread(NamedTuple):
-    """A drawn distribution: mean, quantiles, the middle 95 % of outcomes, and the standard error of the mean."""
+    """A drawn distribution: mean, quantiles, the middle 95% of outcomes, and the standard error of the mean."""
 
     mean: float
     p50: float

@@ -3,14 +3,14 @@
 Every figure is a run of its own (`sim.study.faster`), so hidden work is seen: the step is no sum of stalls. With ``T(k)`` the warm
 step with *k* times of one resource and all else as it is::
 
-    shadow price = T(1) - T(1.01)             s of a step for 1 % more: zero where overlap hides the resource
-    enough       = least k with T(k) <= 1.01 T(infinite), by bisection: beyond it, more gains under 1 % more
+    shadow price = T(1) - T(1.01)             s of a step for 1% more: zero where overlap hides the resource
+    enough       = least k with T(k) <= 1.01 T(infinite), by bisection: beyond it, more gains under 1% more
     break-even   = epoch(1) / epoch(k) - 1    the rise of the price at which an epoch costs what it did
     on the path  = the resource's s of a step on the critical path of the run as it is (`sim.analysis.critical_path`)
 
-One run alone gives a first-order price by that path: on the path / 101 for 1 % more. Seconds that several resources make shorter (a copy is
+One run alone gives a first-order price by that path: on the path / 101 for 1% more. Seconds that several resources make shorter (a copy is
 one of PCIe) are on the path of each; the runs are exact, and a check.
-On the knife-edge of overlap the two one-sided derivatives differ: 5 % less of the resource delays the step and 5 % more does not help.
+On the knife-edge of overlap the two one-sided derivatives differ: 5% less of the resource delays the step and 5% more does not help.
 Limits: warm epochs; one resource at a time; a price is that of all nodes; whether an upgrade can be bought is not asked.
 """
 
@@ -81,16 +81,16 @@ class Upgrade:
     twice: Outcome
     infinite: Outcome
     shadow_price: float
-    """Seconds of a step that 1 % more saves."""
+    """Seconds of a step that 1% more saves."""
     on_path: float
     """Seconds of a step, as it is, on the critical path that the resource would make shorter: 101 shadow prices, to first order."""
     unit: Unit | None
     enough: float | None
-    """Times of the resource beyond which more gains under 1 % more: 1 where there is enough; None where more always gains."""
+    """Times of the resource beyond which more gains under 1% more: 1 where there is enough; None where more always gains."""
     less: float
-    """Step time (s) with the resource 5 % slower."""
+    """Step time (s) with the resource 5% slower."""
     more: float
-    """Step time (s) with the resource 5 % faster."""
+    """Step time (s) with the resource 5% faster."""
     crowded: Crowded | None = None
     """Why infinitely much gains less than twice; None where it gains as much."""
 
@@ -223,7 +223,7 @@ def _enough(trials: _Trials, resource: Resource, now: float, infinite: float) ->
 
 
 def _unit(trials: _Trials, resource: Resource, percent: float) -> Unit | None:
-    """Return the natural unit of *resource*, whose 1 % saves *percent* seconds of a step; None where it has none, or nodes differ in it."""
+    """Return the natural unit of *resource*, whose 1% saves *percent* seconds of a step; None where it has none, or nodes differ in it."""
     found = {_unit_of(trials, resource, percent, node) for node in trials.run.nodes()}
     return found.pop() if len(found) == 1 else None
 
@@ -244,7 +244,7 @@ def _unit_of(trials: _Trials, resource: Resource, percent: float, node: Node) ->
 
 
 def _wider(node: Node) -> Node:
-    """Return *node* with 1 % more bandwidth of its NICs, at the latencies they have."""
+    """Return *node* with 1% more bandwidth of its NICs, at the latencies they have."""
     transport = node.nic.transport
     transport = transport.model_copy(update={"total_efficiency": PERCENT * transport.total_efficiency})
     return node.model_copy(update={"nic": node.nic.model_copy(update={"transport": transport})})

@@ -49,8 +49,8 @@ def plan_due(epochs: float | None, hours: float | None, evaluation: float = 0.0,
     for option, value in (("--epochs", epochs), ("--hours", hours)):
         if value is not None and not 0 < value < inf:
             raise SpecError(f"{option} {value:g}: write more than 0")
-    if not 0 <= evaluation < inf:
-        raise SpecError(f"--evaluation {evaluation:g}: write a share of the training samples, such as 0.04")
+    if not 0 <= evaluation <= 1:
+        raise SpecError(f"--evaluation {evaluation:g}: write a share of the training samples, 0 to 1, such as 0.04")
     if hours is not None:
         return Plan(None, evaluation, checkpoints, time=3600.0 * hours)
     return Plan(1.0 if epochs is None else epochs, evaluation, checkpoints)

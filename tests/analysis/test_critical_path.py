@@ -1,4 +1,4 @@
-"""Which work holds up a step? Oracles: logs written by hand, the length of the window, and runs with 1 % more of a resource."""
+"""Which work holds up a step? Oracles: logs written by hand, the length of the window, and runs with 1% more of a resource."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.study.scenes import scene
 
 PERCENT = 1.01
 LITTLE = 1.001
-"""For a machine where 1 % is already past the point at which another path is as long."""
+"""For a machine where 1% is already past the point at which another path is as long."""
 
 
 def log(*entries: Wait | Work, ranks: int = 1) -> EventLog:
@@ -128,7 +128,7 @@ def test_the_path_is_as_long_as_its_window(
 
 
 def prices(hardware: Hardware, job: Job, more: float = PERCENT) -> dict[Resource, tuple[float, float]]:
-    """Return by resource what 1 % more saves of a step, in per cent: by the path of one run, and by runs with so many times as much."""
+    """Return by resource what 1% more saves of a step, in per cent: by the path of one run, and by runs with so many times as much."""
     warm = simulate(hardware, [job], cold=False).jobs[0].warm
     seconds: dict[Resource, float] = defaultdict(float)
     for row in critical_path(warm.log, warm.windows):
@@ -144,7 +144,7 @@ def prices(hardware: Hardware, job: Job, more: float = PERCENT) -> dict[Resource
 
 
 def agree(found: dict[Resource, tuple[float, float]]) -> None:
-    """The path's price is that of the runs within 1 %, or within 0.01 % of the step: a hundredth of what bounds all of it."""
+    """The path's price is that of the runs within 1%, or within 0.01% of the step: a hundredth of what bounds all of it."""
     for resource, (by_path, by_run) in found.items():
         assert by_path == pytest.approx(by_run, rel=0.01, abs=0.01), resource
 
@@ -182,7 +182,7 @@ def test_machines_of_the_catalogue_have_the_price_that_runs_give(
 
 
 def test_a_gpu_that_decodes_beside_training_has_the_price_that_runs_give_up_to_the_edge() -> None:
-    """The stated limit: half of the shared time is the other's, and 1 % more compute moves what decodes beside it."""
+    """The stated limit: half of the shared time is the other's, and 1% more compute moves what decodes beside it."""
     question = prepare(Scenario("p3.8xlarge", "resnet18", ("input.loader=dali_gpu",)))
     job = question.jobs[0].averaged
     found = prices(question.hardware, job, LITTLE)

@@ -20,7 +20,7 @@ def test_stalls_are_the_differences_of_the_runs(t0: float, t1: float, t2: float,
     lost = network(known)
     assert lost is not None
     assert lost.share == pytest.approx(max(0.0, (twin - t1) / t1), rel=1e-9)
-    assert interconnect(known).share < 1.0  # "up to 90 %": bounded by its own basis
+    assert interconnect(known).share < 1.0  # "up to 90%": bounded by its own basis
 
 
 @given(times, times, times, times)

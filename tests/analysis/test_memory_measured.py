@@ -8,13 +8,12 @@ whole model in FP16 beside FP32 masters of weights and gradients, and FP32 state
 
 from __future__ import annotations
 
-import pytest
-
 from calibration.compute_model import RECORDS, described
 from calibration.run_records import read_records
 from sim.analysis.memory import gpu_memory, largest_batch
 from sim.spec.hardware import Gpu
 from sim.spec.library import load_part, load_workload
+from tests.for_each import for_each
 
 RAN = [
     # workload, GPU, precision, optimizer, largest batch
@@ -89,7 +88,7 @@ RAN = [
 ]
 
 
-@pytest.mark.parametrize(("name", "gpu", "precision", "optimizer", "batch"), RAN)
+@for_each(RAN)
 def test_what_ran_fits(name: str, gpu: str, precision: str, optimizer: str, batch: int) -> None:
     masters = 12 if precision == "apex_O2" else 0
     kind = "fp16" if masters else precision

@@ -92,7 +92,7 @@ def test_a_warm_up_is_cut_where_it_ends() -> None:
 
 
 def test_the_interval_covers_the_mean_as_often_as_it_says() -> None:
-    """300 samples of 200 normal steps each: 95 %, known to about 1.3 % from so many."""
+    """300 samples of 200 normal steps each: 95%, known to about 1.3% from so many."""
     chance = random.Random(7)
     found = [settled([chance.gauss(1.0, 0.1) for _ in range(200)]) for _ in range(300)]
     covered = sum(abs(interval.mean - 1.0) <= interval.half_width for interval in found)

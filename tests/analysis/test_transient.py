@@ -59,7 +59,7 @@ def test_drawn_lives_have_the_distribution_they_are_drawn_from() -> None:
     ("name", "share", "early", "watched"), [("k80", 0.69, 0.078, 64), ("p100", 0.80, 0.0, 40), ("v100", 0.90, 0.042, 48)]
 )
 def test_survival_as_transient_dl_tells_it(name: str, share: float, early: float, watched: int) -> None:
-    """Measured: survive a day 69, 80 and 90 %; revoked within 2 h 7.8, 0 and 4.2 %."""
+    """Measured: survive a day 69, 80 and 90%; revoked within 2 h 7.8, 0 and 4.2%."""
     found = lifetimes(name)
     assert len(found.revoked) + found.survived == watched
     assert survival(found).at(23.99 * HOUR) == pytest.approx(share, abs=0.01)

@@ -1,4 +1,4 @@
-"""How fast is the program here? Runs the benches, prints their medians, and writes them into README.md between two marks.
+"""How fast is the program here? Runs the benches, prints their medians, and writes them into docs/trust/speed.md between two marks.
 
 A bench says in ``extra_info`` what it measures: *label*; *count* and *unit* where a rate tells more than a time; *value* where it
 measured something other than the time of this process; *aim* where there is a figure to reach, or a peer's. Times are CPU times: what
@@ -21,7 +21,7 @@ from typing import Any
 from sim.units import show
 
 ROOT = Path(__file__).resolve().parents[2]
-README = ROOT / "README.md"
+PAGE = ROOT / "docs" / "trust" / "speed.md"
 TABLE = re.compile(r"(?<=<!-- bench -->\n).*?(?=<!-- end bench -->)", re.DOTALL)
 
 
@@ -68,4 +68,4 @@ def this_machine() -> str:
 
 
 if __name__ == "__main__":
-    README.write_text(TABLE.sub(lambda _: table(measured(), this_machine()), README.read_text(encoding="utf-8")), encoding="utf-8")
+    PAGE.write_text(TABLE.sub(lambda _: table(measured(), this_machine()), PAGE.read_text(encoding="utf-8")), encoding="utf-8")

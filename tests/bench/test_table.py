@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.bench.table import README, TABLE, figure, table
+from tests.bench.table import PAGE, TABLE, figure, table
 
 
 def bench(median: float, **said: object) -> dict[str, object]:
@@ -18,4 +18,4 @@ def test_a_figure_is_a_time_a_rate_or_a_value() -> None:
 def test_the_table_stands_between_its_marks() -> None:
     lines = ["| median CPU time, 2 cores | reached | aim, or a peer's |", "|---|---|---|", "| it | 2 s |  |", "| it | 3 s | 5 s |"]
     assert table([bench(2.0), bench(3.0, aim="5 s")], "2 cores") == "\n".join(lines) + "\n"
-    assert TABLE.search(README.read_text(encoding="utf-8"))
+    assert TABLE.search(PAGE.read_text(encoding="utf-8"))

@@ -100,7 +100,7 @@ def _each(meter: Meter, time: float) -> list[float]:
 
 
 def _scattered(time: float) -> list[float]:
-    """Steps whose median distance from their median is that of a normal scatter of 2 %; one of them was disturbed."""
+    """Steps whose median distance from their median is that of a normal scatter of 2%; one of them was disturbed."""
     near = 0.02 / 1.4826
     return [time * (1.0 + near * place) for place in (-2.0, -1.0, -1.0, 0.0, 1.0, 1.0, 40.0)]
 
@@ -128,7 +128,7 @@ def _beside(meter: Meter) -> Row:
 
 
 def gpu_record(count: int = 1, noise: float = 0.0, seed: int = 0) -> MachineRecord:
-    """Return the record of a machine with V100s: no exchange, copies of 12 GB/s, memory at 80 % of its data sheet."""
+    """Return the record of a machine with V100s: no exchange, copies of 12 GB/s, memory at 80% of its data sheet."""
     record = cpu_record(noise, seed, device="cuda", gpus=[V100] * count, ranks=count, backend="nccl" if count > 1 else "none")
     meter = Meter(noise, seed)
     del record.probes["all_reduce"]

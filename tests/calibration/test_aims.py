@@ -31,12 +31,12 @@ def test_the_90th_percentile_counts_where_one_is_aimed_at() -> None:
 
 
 def test_skill_coverage_and_exposed_communication_over_pcie() -> None:
-    """Said 10 % and the best rule 40 % off; half of the step is exposed, of which 10 % of the step are 20 %."""
+    """Said 10% and the best rule 40% off; half of the step is exposed, of which 10% of the step are 20%."""
     found = lines([of("lambda", "resnet50", 1.1, 1.4, compute=0.5)])
-    assert found["skill, rows with at least 10 % exposed"].split() == ["1", "0.75", "0.5"]
+    assert found["skill, rows with at least 10% exposed"].split() == ["1", "0.75", "0.5"]
     assert found["skill of the worst source (lambda)"].split() == ["1", "0.75", "above", "0"]
     assert found["Lambda without NVLink, error of exposed communication"].split() == ["1", "0.20", "0.5", "of", "free"]
-    assert found["rows inside their 95 % interval"].split() == ["1", "100.0", "%", "90-99", "%", "missed"]
+    assert found["rows inside their 95% interval"].split() == ["1", "100.0", "%", "90-99", "%", "missed"]
     found = lines([of("lambda", "resnet50", 1.3, 1.2, compute=0.9)])
     assert found["skill of the worst source (lambda)"].endswith("above 0  missed")
 

@@ -76,7 +76,7 @@ def test_compute_of_one_gpu_is_met_and_interpolated() -> None:
 
 
 def test_what_gpus_lose_beside_others_is_fitted_where_one_was_measured_by_itself() -> None:
-    """The simulator made rows on one GPU, and rows on several with layer times 5 % longer: these, and no run on one GPU, are slower."""
+    """The simulator made rows on one GPU, and rows on several with layer times 5% longer: these, and no run on one GPU, are slower."""
     evaluator = Evaluator(processes=1)
     alone = simulated([record(placement="1", batch_per_gpu=batch, role="compute") for batch in (8, 32)])
     together = simulated([record(placement=where, batch_per_gpu=32, role="network") for where in ("2", "4", "1+1") * 3], compute_scale=1.05)
@@ -90,7 +90,7 @@ def test_what_gpus_lose_beside_others_is_fitted_where_one_was_measured_by_itself
 
 
 def test_a_job_may_lose_more_than_the_others_of_its_cluster() -> None:
-    """The simulator made rows of two jobs on several GPUs, one with layer times 12 % longer: the other is left nearly alone."""
+    """The simulator made rows of two jobs on several GPUs, one with layer times 12% longer: the other is left nearly alone."""
     evaluator = Evaluator(processes=1)
     alone = simulated([record(workload=name, placement="1", batch_per_gpu=32, role="compute") for name in ("resnet50", "vgg16")])
     places = ("2", "4", "1+1") * 2
@@ -114,8 +114,9 @@ class Straight:
         return [Prediction(1.0 + wait, wait, 0.0) for wait in exposed]
 
 
+@pytest.mark.nightly
 def test_intervals_of_predictions_hold_the_truth_in_19_of_20_cases(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Closed form in place of the simulator, 300 seeds: efficiency drawn from its prior, rows and the row foretold scatter by 5 %."""
+    """Closed form in place of the simulator, 300 seeds: efficiency drawn from its prior, rows and the row foretold scatter by 5%."""
     monkeypatch.setattr("calibration.cluster_fit.FORM", 0.0)  # the form is right
     rows = [question(record(placement="1+1+1", batch_per_gpu=batch, role="network")) for batch in (2, 4, 8, 16) * 3]
     unseen = question(record(placement="1+1+1", batch_per_gpu=48))

@@ -40,7 +40,7 @@ def test_a_number_of_no_rows_is_blank() -> None:
         ("overall.calibrated>0.1", "overall.calibrated is not a number; go on with one of points, median"),
         ("sources>0.1", "sources is not a number"),
         ("overall.calibrated.median=0.1", "write KEY>NUMBER or KEY<NUMBER"),
-        ("overall.calibrated.median>10 %", "'10 %' is not a number"),
+        ("overall.calibrated.median>10%", "'10%' is not a number"),
         ("overall.calibrated.median>nan", "'nan' is not a number"),
     ],
 )

@@ -83,7 +83,7 @@ os._exit(0)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_job_of_two_ranks_over_gloo_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Oracle: torch.profiler under DistributedDataParallel: one bucket a step, stalls that sum to its steps."""
     pytest.importorskip("torch")

@@ -10,7 +10,7 @@ import pytest
 from calibration.ddp_steps import StepsWanted, gathered, run_rank, spawn
 from sim.spec.yaml import SpecError
 
-torch = pytest.importorskip("torch", reason="training steps need torch")
+pytestmark = pytest.mark.needs("torch")
 
 MODELS = str(Path(__file__).with_name("step_models.py"))
 WANTED = StepsWanted(f"{MODELS}:Weight", ("4",), batch=3, steps=2, warmup=2)
@@ -41,6 +41,7 @@ def test_ranks_start_alike_and_average_their_gradients(tmp_path: Path) -> None:
         assert batches == ["3"] * 4
 
 
+@pytest.mark.nightly
 def test_without_exchange_each_rank_trains_alone(tmp_path: Path) -> None:
     spawn(replace(WANTED, exchange=False), 2, before=lambda rank: ["env"], environment={"STEP_MODELS_LOG": str(tmp_path)})
     for rank in range(2):
@@ -63,6 +64,7 @@ def test_a_cpu_that_is_asked_for_is_used_beside_a_gpu(monkeypatch: pytest.Monkey
     assert len(run_rank(replace(WANTED, device="cpu", exchange=False)).times) == 2
 
 
+@pytest.mark.nightly
 def test_a_killed_rank_ends_all(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="rank 1 was killed by signal 9"):
         spawn(replace(WANTED, arguments=("dies=1",)), 2)

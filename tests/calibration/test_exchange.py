@@ -12,7 +12,7 @@ from calibration.probes.exchange import SIZES, SMALL, exchange_questions, repeti
 from calibration.probes.probe import Bench
 from calibration.team import SpawnedTeam
 
-pytest.importorskip("torch")
+pytestmark = pytest.mark.needs("torch")
 
 
 def test_two_ranks_and_all_are_asked_from_8_bytes_to_256_megabytes(tmp_path: Path) -> None:
@@ -25,7 +25,7 @@ def test_two_ranks_and_all_are_asked_from_8_bytes_to_256_megabytes(tmp_path: Pat
     assert sum("beside" in row for row in asked) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_sweep_on_two_ranks(tmp_path: Path) -> None:
     """Every question is answered; products beside an exchange end no later than both together."""
     path = tmp_path / "r.json"

@@ -13,8 +13,7 @@ from calibration.probes.pictures import EDGE, HEIGHT, WIDTH, Encoded, Files, cro
 from calibration.probes.probe import Bench
 from calibration.team import SpawnedTeam
 
-pytest.importorskip("PIL")
-pytest.importorskip("torch")
+pytestmark = pytest.mark.needs("PIL", "torch")
 
 
 def bench(folder: Path) -> Bench:

@@ -33,9 +33,9 @@ def test_without_noise_the_constants_come_out(tmp_path: Path, record: object) ->
                 assert estimate.value == pytest.approx(truth, rel=0.03), (subject, estimate.name)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_intervals_hold_the_truth_in_19_of_20_seeds(tmp_path: Path) -> None:
-    """Each parameter alone, where its data decide it: 95 % intervals, 300 records, between 90 and 99 %."""
+    """Each parameter alone, where its data decide it: 95% intervals, 300 records, between 90 and 99%."""
     held: Counter = Counter()
     seen: Counter = Counter()
     for seed in range(SEEDS):

@@ -36,14 +36,17 @@ def test_numbers_keep_five_digits() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (record_text(RECORD)[:-30], ":12:78: is not whole JSON"),
+        (record_text(RECORD)[:-30], ":12:78: the JSON is cut short or broken"),
         ("[]", "is no record of a machine"),
         ('{"schema": 1}', "is no record of a machine"),
         (record_text(RECORD).replace('"schema": 1', '"schema": 2'), "schema 2, and this version reads schema 1"),
-        (record_text(RECORD).replace('"versions"', '"version"'), "the key 'versions' is missing"),
-        (record_text(RECORD).replace('"state": "done"', '"state": "fine"'), "probes.gemm: a state of done, partial, skipped, failed"),
-        (record_text(RECORD).replace('"reason": ""', '"reasons": ""'), "a key does not fit"),
-        (json.dumps(json.loads(record_text(RECORD)) | {"probes": []}), "a key does not fit"),
+        (record_text(RECORD).replace('"versions"', '"version"'), "versions: is missing"),
+        (
+            record_text(RECORD).replace('"state": "done"', '"state": "fine"'),
+            "probes.gemm.state: expected 'done', 'partial', 'skipped' or 'failed', not 'fine'",
+        ),
+        (record_text(RECORD).replace('"reason": ""', '"reasons": ""'), "probes.gemm.reasons: "),
+        (json.dumps(json.loads(record_text(RECORD)) | {"probes": []}), "probes: expected a dictionary"),
     ],
 )
 def test_what_is_no_record_is_refused(tmp_path: Path, text: str, said: str) -> None:

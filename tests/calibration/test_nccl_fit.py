@@ -54,6 +54,7 @@ def test_a_machine_as_described_stays_so(tmp_path: Path) -> None:
     assert all(estimate.value == pytest.approx(1.0, rel=1e-2) for estimate in found["nccl"].found.estimates)
 
 
+@pytest.mark.nightly
 def test_factors_between_machines_come_out(tmp_path: Path) -> None:
     """One GPU of each of two machines, and all sixteen, over sockets a third slower than their class, whose steps take twice as long."""
     truth = {("nic", "efficiency"): 0.67, ("nic", "latency"): 2.0}

@@ -21,7 +21,7 @@ SOURCES = ("lambda", "tf2017", "dlperf")
 """Those with rows on one GPU and ``network`` rows on several."""
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_usual_loss_beside_others_is_the_median_of_clusters() -> None:
     """Steps that hardly wait for the exchange, over what one GPU by itself takes, against the prior's centre."""
     records = [row for path in committed_records() for row in read_records(path).records if row.source in SOURCES]

@@ -25,8 +25,9 @@ from calibration.profiling import Asked, Progress, measure
 from calibration.team import Rank, SpawnedTeam
 from sim.spec.yaml import SpecError
 from tests.calibration.fake_cuda import FakeCuda, install
+from tests.late import torch
 
-torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.needs("torch")
 Patch = pytest.MonkeyPatch
 
 
@@ -55,7 +56,7 @@ def test_launches_cost_the_host_and_the_device_apart(tmp_path: Path, monkeypatch
     """Kernels of 2 us that take the host 6 us: both stand in the record."""
     cuda = install(monkeypatch, FakeCuda(launch=6e-6))
     one = type("One", (), {"add_": lambda self, value: cuda.kernel(2e-6)})()
-    monkeypatch.setattr(torch, "ones", lambda *shape, **options: one)
+    monkeypatch.setattr("torch.ones", lambda *shape, **options: one)
     monkeypatch.setattr("calibration.probes.passes.time", type("Clock", (), {"perf_counter": staticmethod(cuda.perf_counter)}))
     answers = {asked["clock"]: LAUNCH.answer(bench(tmp_path), asked)["times_s"] for asked in LAUNCH.questions(bench(tmp_path))}
     assert answers["device"] == pytest.approx([2e-6] * len(answers["device"]), rel=0.01)
@@ -91,7 +92,7 @@ def test_each_rank_binds_its_own_gpu_before_it_joins(monkeypatch: Patch) -> None
     monkeypatch.setattr(
         torch.distributed, "init_process_group", lambda *names, **how: joined.update(how, backend=names[0], gpu=cuda.current)
     )
-    monkeypatch.setattr(torch, "set_num_threads", lambda threads: None)
+    monkeypatch.setattr("torch.set_num_threads", lambda threads: None)
     monkeypatch.setenv("LOCAL_RANK", "2")
     team.join(Rank(6, 8, "cuda", 1, nodes=2), "env://")
     assert (joined["backend"], joined["gpu"]) == ("cpu:gloo,cuda:nccl", 2)

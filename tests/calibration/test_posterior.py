@@ -1,4 +1,4 @@
-"""Do 95 % intervals hold the truth in 19 of 20 cases? Oracle: times drawn from known parameters and noise, in hundreds of seeds."""
+"""Do 95% intervals hold the truth in 19 of 20 cases? Oracle: times drawn from known parameters and noise, in hundreds of seeds."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def test_a_signal_keeps_what_was_measured_and_says_so(
     assert (read_record(path).state, len(read_record(path).rows("disk"))) == ("partial", 1)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_ranks_of_torchrun_measure_together(tmp_path: Path) -> None:
     """Rank 0 alone writes and tells; the record says how many there were."""
     pytest.importorskip("torch")
@@ -107,7 +107,8 @@ def test_ranks_of_torchrun_measure_together(tmp_path: Path) -> None:
     assert done.stdout.count(", complete") == 1
 
 
-def test_wrong_wishes_are_refused(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_wishes_are_refused(tmp_path: Path, capsys: Capture) -> None:
+    pytest.importorskip("torch")
     path = str(tmp_path / "r.json")
     assert "there is no such probe; choose from" in refused(capsys, "-o", path, "--only", "gem")
     assert "write cpu or cuda" in refused(capsys, "-o", path, "--device", "tpu")
@@ -116,8 +117,12 @@ def test_wrong_wishes_are_refused(tmp_path: Path, capsys: Capture, monkeypatch: 
     assert "write [NAME=]SHAPE[:TYPE]" in refused(capsys, "-o", path, "--model", "math:sqrt", "--input", "3,5")
     assert "no such folder" in refused(capsys, "-o", path, "--only", "disk", "--folder", str(tmp_path / "absent"))
     assert "cannot be written" in refused(capsys, "-o", str(tmp_path / "absent" / "r.json"), "--only", "disk", "--folder", str(tmp_path))
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_needs_torch_says_so(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
-    assert "torch is not installed" in refused(capsys, "-o", path, "--only", "gemm")
+    assert "torch is not installed" in refused(capsys, "-o", str(tmp_path / "r.json"), "--only", "gemm")
     assert not list(tmp_path.iterdir())
 
 

@@ -1,4 +1,4 @@
-"""Is what README and every run say about errors what validation finds? Oracle: validation run again."""
+"""Is what the docs and every run say about errors what validation finds? Oracle: validation run again."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from calibration.cli import committed_records
-from calibration.published import BLOCK, ROOT, readme_block, summary
+from calibration.published import BLOCK, ROOT, summary, validated_block
 from calibration.questions import Folders, question
 from calibration.scores import Scored
 from calibration.validation import Cluster, Validation, validate
@@ -42,12 +42,12 @@ def test_a_run_quotes_the_nearest_group_and_says_when_it_extrapolates() -> None:
     assert not said["extrapolates"] and "V100-SXM2-16GB, infiniband between nodes, torch-1.6-ddp" in said["basis"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_published_figures_are_those_of_validation() -> None:
     found = validate(committed_records(), Folders())
-    shown = BLOCK.search((ROOT / "README.md").read_text(encoding="utf-8"))
+    shown = BLOCK.search((ROOT / "docs" / "trust" / "validation.md").read_text(encoding="utf-8"))
     assert shown is not None
-    before, after = ([float(figure) for figure in FIGURE.findall(text)] for text in (shown[0], readme_block(found)))
+    before, after = ([float(figure) for figure in FIGURE.findall(text)] for text in (shown[0], validated_block(found)))
     assert before == pytest.approx(after, abs=0.1), "run `make validated`"
     groups = json.loads((ROOT / SUMMARY).read_text(encoding="utf-8"))["groups"]
     fresh = summary(found)["groups"]

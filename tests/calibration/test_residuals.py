@@ -38,7 +38,7 @@ def test_no_points_are_no_picture() -> None:
 
 
 def test_close_fits_have_ticks_on_both_sides_of_one(tmp_path: Path) -> None:
-    """Products that lie within 1 % of their fit, alone."""
+    """Products that lie within 1% of their fit, alone."""
     gemm = {name: fit for name, fit in found(tmp_path, cpu_record(0.001)).items() if fit.probe == "gemm"}
     numbers = [float(text) for text in texts(residual_picture(gemm).svg) if text and text.replace(".", "").isdigit()]
     assert min(numbers) < 1.0 < max(numbers) and len(numbers) >= 3

@@ -31,15 +31,15 @@ def rows(fitted: ServerFit, gpu: str, role: str, workload: str = "", servers: in
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_p100_rows_of_models_that_were_not_fitted(fitted: ServerFit) -> None:
-    """Aim: 8 % median, 25 % at the 90th percentile. Reached: 6.2 and 14.0."""
+    """Aim: 8% median, 25% at the 90th percentile. Reached: 6.2 and 14.0."""
     median, high, count = errors(rows(fitted, "p100", "prediction"))
     assert count == 32
     assert median < 0.07 and high < 0.15
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_k80_workers_add_up(fitted: ServerFit) -> None:
     """Measured: 7.3 to 8.0 times one worker's speed at eight, which was fitted on no K80."""
     median, high, count = errors(rows(fitted, "k80", "prediction"))
@@ -47,9 +47,9 @@ def test_k80_workers_add_up(fitted: ServerFit) -> None:
     assert median < 0.04 and high < 0.08
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_second_server_does_not_help_shake_shake_big(fitted: ServerFit) -> None:
-    """Measured at 8 workers: 6.50 steps/s with one server, 6.52 with two, as all kernels are dealt to one; ResNet-15 gains 67 %."""
+    """Measured at 8 workers: 6.50 steps/s with one server, 6.52 with two, as all kernels are dealt to one; ResNet-15 gains 67%."""
     one, two = (
         next(row for row in rows(fitted, "p100", "network", "shake-shake-big", count) if row.asked.job.ranks == 8) for count in (1, 2)
     )
@@ -59,16 +59,16 @@ def test_a_second_server_does_not_help_shake_shake_big(fitted: ServerFit) -> Non
     assert two.predicted / one.predicted == pytest.approx(two.measured / one.measured, rel=0.05)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_table_says_why_a_second_server_does_not_help(fitted: ServerFit) -> None:
     """By hand: every convolution of Shake-Shake makes as many variables as two servers divide, so that one has all kernels."""
     (line,) = (line for line in server_table(fitted).splitlines() if "shake-shake-big" in line and "a second server" in line)
-    assert "8 workers: a second server adds 0.3 %, predicted" in line and line.endswith("leave 99.9 % of the bytes to one of the two")
+    assert "8 workers: a second server adds 0.3%, predicted" in line and line.endswith("leave 99.9% of the bytes to one of the two")
     (line,) = (line for line in server_table(fitted).splitlines() if "resnet15-cifar" in line and "a second server" in line)
-    assert "adds 66.9 %" in line and line.endswith("54.7 % of the bytes to one of the two")
+    assert "adds 66.9%" in line and line.endswith("54.7% of the bytes to one of the two")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_stack_carries_the_fitted_costs(fitted: ServerFit) -> None:
     servers = load_part(Stack, "tf-parameter-server", "workloads/stacks").servers
     assert servers is not None
@@ -90,7 +90,7 @@ def test_a_stack_without_servers_is_refused(tmp_path: Path, capsys: pytest.Captu
     assert capsys.readouterr().err == f"{path}:2: the stack has no parameter servers; leave the row out, or name another stack\n"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_command_prints_one_document(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["servers", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -98,7 +98,7 @@ def test_the_command_prints_one_document(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_errors_by_hand() -> None:
-    """Of 0, 10, ..., 100 % the median is 50 and the 90th percentile 90."""
+    """Of 0, 10, ..., 100% the median is 50 and the 90th percentile 90."""
     assert errors([]) == (0.0, 0.0, 0)
 
     class Row:

@@ -25,7 +25,7 @@ from sim.spec.library import load, load_hardware, load_part
 from sim.spec.stack import Stack
 from tests.calibration.machine_records import cpu_record, gpu_record
 
-pytest.importorskip("torch", reason="layer tables are traced with torch")
+pytestmark = pytest.mark.needs("torch")
 ASKED = {"model": "calibration.probes.small_nets:deep", "inputs": ["3x32x32"], "arguments": [], "batch": 64}
 
 
@@ -94,7 +94,7 @@ def test_a_step_over_its_layers_is_the_stacks_factor(tmp_path: Path, monkeypatch
 
 
 def test_other_models_factor_is_used_where_it_is_sure(tmp_path: Path) -> None:
-    """Three models agree on 1.3 but for 1 %: the fourth is predicted with it. Models that scatter about 1 say nothing."""
+    """Three models agree on 1.3 but for 1%: the fourth is predicted with it. Models that scatter about 1 say nothing."""
     sure = step_fit({"a": [1.3], "b": [1.31], "c": [1.29], "d": [9.0]}, but="d")
     assert sure is not None and sure["factor"].value == pytest.approx(1.3, rel=0.01) and tells(sure)
     assert not tells(step_fit({"a": [0.9], "b": [1.1], "c": [1.2]}))

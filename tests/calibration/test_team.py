@@ -10,7 +10,7 @@ import pytest
 from calibration.team import Rank, SpawnedTeam, attempt, results
 from sim.spec.yaml import SpecError
 
-pytest.importorskip("torch", reason="ranks meet in a process group of torch")
+pytestmark = pytest.mark.needs("torch")
 
 
 def total(rank: Rank, value: int) -> int:
@@ -39,7 +39,7 @@ def second_fails(rank: Rank) -> int:
     return 1
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_ranks_answer_together_and_a_dead_one_is_named() -> None:
     """Sum of value + rank over two ranks: 2 value + 1; a team that lost a rank starts anew."""
     team = SpawnedTeam(2, "cpu", 1)

@@ -10,7 +10,7 @@ from calibration.cli import main
 from calibration.machine_record import read_record
 from calibration.probes.stash import stalls
 
-torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.needs("torch")
 
 
 def test_layers_of_a_small_network(tmp_path: Path) -> None:
@@ -26,7 +26,7 @@ def test_layers_of_a_small_network(tmp_path: Path) -> None:
         assert all(time > 0 for layer in row["layers"] if layer["type"] in ("Linear", "Conv2d") for time in layer["backward_s"])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_steps_and_the_four_runs_on_two_ranks(tmp_path: Path) -> None:
     path = tmp_path / "r.json"
     model = ["--model", "calibration.probes.small_nets:deep", "--arg", "blocks=1", "--input", "3x224x224", "--batch", "2"]

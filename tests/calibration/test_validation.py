@@ -67,6 +67,7 @@ def test_a_condition_decides_the_exit_code(runs: Path, capsys: pytest.CaptureFix
     assert "failed: overall.calibrated.median<0.5" in capsys.readouterr().err
 
 
+@pytest.mark.nightly
 def test_the_answer_does_not_depend_on_the_number_of_processes(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     answers = []
     for count in ("1", "2"):

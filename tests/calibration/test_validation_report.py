@@ -11,7 +11,7 @@ from calibration.validation_report import validation_figure, validation_plot
 
 
 def validation(clusters: int, first: float, last: float, points: int) -> Any:
-    """What a plot reads of a validation: steps from *first* to *last* (s), predicted 5 % too long."""
+    """What a plot reads of a validation: steps from *first* to *last* (s), predicted 5% too long."""
     steps = [first * (last / first) ** (number / max(1, points - 1)) for number in range(points)]
     rows = [SimpleNamespace(asked=SimpleNamespace(step_time=step), said={"calibrated": 1.05 * step}) for step in steps]
     found = [SimpleNamespace(name=f"a-cluster-of-number-{number}", scored=rows) for number in range(clusters)]

@@ -48,7 +48,7 @@ def test_workloads_have_bounds_too() -> None:
     loaded = load_workload("toy-job", ["dataset.prep=5 h", "model.layers.0.forward=99 EFLOP", "training.stack.launch_cpu=10 s"])
     assert check_workload(loaded.spec, loaded.document) == [
         "--set dataset.prep=5 h: 5 h is implausible; write 0 s to 1 h",
-        "--set model.layers.0.forward=99 EFLOP: 99000000 TFLOP is implausible; write 0 FLOP to 1 EFLOP",
+        "--set model.layers.0.forward=99 EFLOP: 99000000 TFLOP is implausible; write 0 FLOP to 10 PFLOP",
         "--set training.stack.launch_cpu=10 s: 10 s is implausible; write 0 s to 100 ms",
     ]
 

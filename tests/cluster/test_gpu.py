@@ -13,7 +13,7 @@ from sim.spec.workload import Layer
 
 
 def gpu(**keys):
-    """10 TFLOP/s in FP32 and 80 in FP16, half of it reached by convolutions; 100 GB/s of memory, 80 % of it reached; 10 us a kernel."""
+    """10 TFLOP/s in FP32 and 80 in FP16, half of it reached by convolutions; 100 GB/s of memory, 80% of it reached; 10 us a kernel."""
     described = {
         "name": "g", "architecture": "a", "compute_capability": "7.0", "memory": "16 GiB", "memory_bandwidth": "100 GB/s",
         "memory_efficiency": 0.8, "peak": {"fp32": "10 TFLOP/s", "fp16": "80 TFLOP/s"},
@@ -285,7 +285,7 @@ def test_units_that_a_gpu_lacks_give_way_to_fp32():
 
 
 def test_an_operator_without_kernels_for_the_units_runs_on_the_next_wider_ones():
-    """No FP16 figure for matrix products: 80 % of the FP32 peak. FP8 is for matrix products; convolutions run in BF16 beside them."""
+    """No FP16 figure for matrix products: 80% of the FP32 peak. FP8 is for matrix products; convolutions run in BF16 beside them."""
     assert seconds_per_petaflop("gemm", "fp16") == pytest.approx(1e15 / 8e12)
     peaks = {"fp32": "10 TFLOP/s", "bf16": "80 TFLOP/s", "fp8": "160 TFLOP/s"}
     efficiency = {"gemm": {"fp32": 0.9, "bf16": 0.5, "fp8": 0.4}, "conv": {"fp32": 1.4, "bf16": 0.5}}

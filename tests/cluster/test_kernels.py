@@ -135,11 +135,11 @@ def test_layers_without_a_shape_and_gpus_without_kernels_go_by_efficiency():
 
 
 def test_measured_kernels_are_met():
-    """What the module says of its accuracy: medians over the rows of one GPU and kind, large kernels."""
+    """Medians over the rows of one GPU and kind, large kernels; layers of experts are predicted, for nothing was fitted to them."""
     rows = records.covered(records.read())
     wrong = []
     for op, kernel, precision, most in (("gemm", "cublas", "bf16", 0.09), ("attention", "flash2", "bf16", 0.11),
-                                        ("attention", "flash3", "bf16", 0.06)):  # fmt: skip
+                                        ("attention", "flash3", "bf16", 0.06), ("experts", "trtllm", "bf16", 0.25)):  # fmt: skip
         for name in {row.gpu for row in rows}:
             chosen = [row for row in rows if (row.gpu, row.op, row.kernel, row.precision) == (name, op, kernel, precision) and row.large]
             if len(chosen) >= 10:

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="playing autocast needs torch")
+from tests.late import torch
+
+pytestmark = pytest.mark.needs("torch")
 
 
 def products(model: Any, *inputs: Any) -> dict[str, set[Any]]:

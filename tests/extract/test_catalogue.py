@@ -16,9 +16,11 @@ import pytest
 
 from sim.spec.library import load_part
 from sim.spec.workload import Model
+from tests.extract.compared import cases
 from tests.extract.tables import traced_models
+from tests.late import torch
 
-torch = pytest.importorskip("torch", reason="comparing with torch needs torch")
+pytestmark = pytest.mark.needs("torch")
 
 QUICK = ["resnet18", "vgg16", "bert-base-seq128", "gpt2", "ncf", "transformer-multi30k", "cifar10-resnet18", "ssd300"]
 UNCOUNTED = {"gnmt": (2 * 32 * 32 * 1024, 2 * 32 * 32 * 1024)}
@@ -69,7 +71,7 @@ def _one_more(model: Any, inputs: list[str]) -> tuple[int, int]:
     return three[0] - two[0], three[1] - two[1]
 
 
-@pytest.mark.parametrize("name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
+@pytest.mark.parametrize("name", [*QUICK, *cases(SLOW)])
 def test_parameters_gradients_and_flop_are_torchs(name: str) -> None:
     from sim.extract import target
     from sim.extract.build import build

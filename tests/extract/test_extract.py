@@ -12,8 +12,9 @@ from sim.extract import extract
 from sim.spec.workload import Layer, Model
 from tests.extract.conftest import NETS
 from tests.extract.readiness import Ready, assert_same_order, listed, watched
+from tests.late import torch
 
-torch = pytest.importorskip("torch", reason="extracting a model needs torch")
+pytestmark = pytest.mark.needs("torch")
 
 Net = Callable[[str], str]
 

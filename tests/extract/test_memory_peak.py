@@ -1,6 +1,6 @@
 """Activations, new gradients and casts at their peak, against the storages that torch really makes and frees during a step on meta.
 
-Oracle: ``allocation.py``, which knows nothing of layers; under autocast, with the casts that torch.amp documents. Within 10 %, the whole
+Oracle: ``allocation.py``, which knows nothing of layers; under autocast, with the casts that torch.amp documents. Within 10%, the whole
 catalogue, in FP32 and under autocast, at a small and a larger batch; what is compared is what the batch, the new gradients and the casts
 need, as weights, old gradients and state are equal by construction. Left out: DLRM, as sparse gradients cannot be added on meta.
 """
@@ -17,9 +17,11 @@ import pytest
 from sim.analysis import memory
 from sim.spec.library import load_part, load_workload
 from sim.spec.workload import Model
+from tests.extract.compared import cases
 from tests.extract.tables import traced_models
+from tests.late import torch
 
-torch = pytest.importorskip("torch", reason="counting torch's storages needs torch")
+pytestmark = pytest.mark.needs("torch")
 
 QUICK = ["alexnet", "resnet18", "vgg11", "cifar10-resnet18", "ncf", "recoder-ml20m", "gnmt", "transformer-multi30k"]
 SLOW = sorted(set(traced_models()) - {*QUICK, "dlrm-criteo"})
@@ -85,7 +87,7 @@ def predicted(table: Model, name: str, batch: int, precision: str) -> float:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "amp_fp16"])
-@pytest.mark.parametrize("name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
+@pytest.mark.parametrize("name", [*QUICK, *cases(SLOW)])
 def test_peak_is_what_torch_allocates(name: str, precision: str) -> None:
     table = compared(name)
     for batch in (20, 80) if name in STEP_BY_STEP else (2, 8):

@@ -15,8 +15,9 @@ from sim.spec.library import load_part
 from sim.spec.workload import Model
 from tests.extract.readiness import assert_same_order, watched
 from tests.extract.tables import traced_models
+from tests.late import torch
 
-torch = pytest.importorskip("torch", reason="extracting a model needs torch")
+pytestmark = pytest.mark.needs("torch")
 
 MODELS = traced_models()
 
@@ -119,13 +120,14 @@ print(next(line.split()[1] for line in pathlib.Path("/proc/self/status").read_te
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["gpt2-xl", "llama-7b"])
+@pytest.mark.parametrize("name", [pytest.param("gpt2-xl", marks=pytest.mark.nightly), "llama-7b"])
 def test_the_largest_models_take_less_than_4_gb(name: str, tmp_path: Path) -> None:
     """Peak memory of the whole process, as the system counts it; what it writes is the catalogue's table."""
     if not Path("/proc/self/status").exists():
         pytest.skip("/proc tells the peak memory of a process on Linux only")
     words = shlex.split(load_part(Model, name, "workloads/models").command)[3:-1]
-    done = subprocess.run([sys.executable, "-c", PEAK, *words, str(tmp_path / "it.yaml"), "--name", name], capture_output=True, text=True)
+    command = [sys.executable, "-c", PEAK, *words, str(tmp_path / "it.yaml"), "--name", name]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) * 1024 < 4e9
     written, due = (load_part(Model, str(path), "workloads/models") for path in (tmp_path / "it.yaml", MODELS[name]))

@@ -11,8 +11,9 @@ from sim.extract import extract
 from sim.spec.library import load_part
 from sim.spec.workload import Layer, Model
 from sim.spec.yaml import SpecError
+from tests.late import torch
 
-torch = pytest.importorskip("torch", reason="extracting a model needs torch")
+pytestmark = pytest.mark.needs("torch")
 
 
 def exported(path: Path, dynamic: bool) -> Path:

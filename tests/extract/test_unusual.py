@@ -16,8 +16,9 @@ import pytest
 from sim.extract import extract
 from sim.spec.workload import Model
 from sim.spec.yaml import SpecError
+from tests.late import torch
 
-torch = pytest.importorskip("torch", reason="extracting a model needs torch")
+pytestmark = pytest.mark.needs("torch")
 
 UNUSUAL = Path(__file__).with_name("unusual.py")
 

@@ -5,8 +5,8 @@ Xeon Gold 5118; ``--workers`` is per node and divided by the ranks. The GPU's ra
 worker's rate from the row with 8 GPUs and 8 workers; no other row is used.
 
 One row resists: 1 GPU with 8 workers ran at 306 images/s although 8 workers deliver 1 070 elsewhere and the GPU takes 349. 4 GPUs with
-48 workers ran at 306.6 images/s per GPU, within 0.1 % the same rate. A slow disk, a cold page cache, NUMA-bound workers and the
-first steps of a run were tried: each contradicts another row of the table. A GPU running 12 % slower in those two runs fits both, but
+48 workers ran at 306.6 images/s per GPU, within 0.1% the same rate. A slow disk, a cold page cache, NUMA-bound workers and the
+first steps of a run were tried: each contradicts another row of the table. A GPU running 12% slower in those two runs fits both, but
 nothing in the source says so, so the simulator does not either.
 """
 
@@ -53,7 +53,7 @@ def errors() -> dict[tuple[int, int, int, float], float]:
 
 
 def test_zero_shot_gpu_rate_is_near(errors: dict[tuple[int, int, int, float], float]) -> None:
-    """Without any of these rows: DeepBench's kernels alone predict the GPU's rate within 10 %."""
+    """Without any of these rows: DeepBench's kernels alone predict the GPU's rate within 10%."""
     assert throughput(GPU_ROW)[0] == pytest.approx(GPU_ROW[3], rel=0.10)
 
 
@@ -63,7 +63,7 @@ def test_calibration_rows_are_met(errors: dict[tuple[int, int, int, float], floa
 
 
 def test_predicted_rows(errors: dict[tuple[int, int, int, float], float]) -> None:
-    """The rows that were not used: 4 % in the median; 10 % at worst but for the row named above."""
+    """The rows that were not used: 4% in the median; 10% at worst but for the row named above."""
     predicted = {row: abs(error) for row, error in errors.items() if row not in (GPU_ROW, WORKER_ROW)}
     assert statistics.median(predicted.values()) < 0.04
     assert max(error for row, error in predicted.items() if row != ODD_ROW) < 0.10

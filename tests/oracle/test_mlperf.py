@@ -13,7 +13,7 @@ from calibration.run_records import read_records
 def test_bert_large_without_padding() -> None:
     """No factor of these stacks was fitted to these runs: lengths, fused attention and imbalance are counted from sources.
 
-    The bounds are what is reached, 3.9 % in the median and 16.0 % at most.
+    The bounds are what is reached, 3.9% in the median and 16.0% at most.
     """
     records = [row for path in committed_records() for row in read_records(path).records]
     asked = [question(row) for row in records if row.source == "mlperf" and row.workload == "bert-large-seq512"]

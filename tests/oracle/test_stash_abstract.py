@@ -48,9 +48,9 @@ def largest_interconnect_share() -> tuple[float, str, str]:
     )
 
 
-@pytest.mark.xfail(strict=True, reason="77.7 % reached: AlexNet, 32 images per GPU, on the p3.8xlarge slice of two islands")
+@pytest.mark.xfail(strict=True, reason="77.7% reached: AlexNet, 32 images per GPU, on the p3.8xlarge slice of two islands")
 def test_a1_interconnect_overhead_peaks_at_80_to_95_percent() -> None:
-    """A1: "up to 90 % of DNN training time", so a peak of 80 to 95 % is the aim."""
+    """A1: "up to 90% of DNN training time", so a peak of 80 to 95% is the aim."""
     assert 0.80 < largest_interconnect_share()[0] < 0.95
 
 

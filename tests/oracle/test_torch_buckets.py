@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,14 +11,19 @@ from hypothesis import strategies as st
 from sim.training.buckets import assign_buckets
 from sim.training.exchange_plan import plan_exchange
 from tests.harness import layer, toy_workload
+from tests.late import Late
 
-distributed = pytest.importorskip("torch.distributed", reason="torch is not installed")
-if not hasattr(distributed, "_compute_bucket_assignment_by_size"):
-    pytest.skip("this torch has no _compute_bucket_assignment_by_size", allow_module_level=True)
-
+pytestmark = pytest.mark.needs("torch")
+distributed: Any = Late("torch.distributed")
 sizes = st.lists(st.integers(1, 2000), min_size=1, max_size=60)
 caps = st.lists(st.integers(1, 10_000), min_size=1, max_size=3)
 two_caps = st.lists(st.integers(1, 10_000), min_size=1, max_size=2)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _its_assignment() -> None:
+    if not hasattr(distributed, "_compute_bucket_assignment_by_size"):
+        pytest.skip("this torch has no _compute_bucket_assignment_by_size")
 
 
 @given(sizes, caps)

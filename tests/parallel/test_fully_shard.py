@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from sim.spec.workload import Model
+from sim.analysis.layout_memory import memory_by_stage
+from sim.spec.workload import Model, Workload
+from tests.harness import toy_node, toy_workload
 from tests.parallel.layouts import block_model, layout, sent
 
 torch = pytest.importorskip("torch")
@@ -16,6 +18,7 @@ from torch import nn  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 RANKS = 16
+GPU = toy_node(1).gpu
 WIDTH = 16
 _OPS = {"_allgather_base_": "all_gather", "_reduce_scatter_base_": "reduce_scatter", "allreduce_": "all_reduce"}
 
@@ -189,14 +192,12 @@ def _compared(name: str, mesh: tuple[int, int], reshard: bool | int | None, root
     _sharded(net, mesh, reshard, root)
     theirs = _of_torch(net, micro_batches, each)
     fields = {"shard": "parameters", "replicate": mesh[0], "reshard_after_forward": reshard}
-    ours = sent(
-        layout(table, mesh[0] * mesh[1], micro_batches=micro_batches, synchronizes_each=each, stack={"root": root}, **fields)
-    )
+    ours = sent(layout(table, mesh[0] * mesh[1], micro_batches=micro_batches, synchronizes_each=each, stack={"root": root}, **fields))
     if ours == theirs:
         return None
     at = next((index for index, pair in enumerate(zip(ours, theirs, strict=False)) if pair[0] != pair[1]), min(len(ours), len(theirs)))
     case = f"{name} on {mesh}, reshard {reshard}, root {root}, {micro_batches} micro-batches{' each' if each else ''}"
-    return f"{case}: operation {at} is {ours[at:at + 2]}, torch's {theirs[at:at + 2]}"
+    return f"{case}: operation {at} is {ours[at : at + 2]}, torch's {theirs[at : at + 2]}"
 
 
 def _cases() -> Iterator[Mapping[str, Any]]:
@@ -207,7 +208,13 @@ def _cases() -> Iterator[Mapping[str, Any]]:
             reshard = (None, False, True)[(index + number) % 3]
             yield plain | {"name": name, "mesh": mesh, "reshard": reshard, "root": (index + number) % 2 == 1}
     for name in ("decoder", "frozen above"):
-        for reshard, root, each in ((None, False, False), (None, True, True), (False, False, True), (False, True, False), (True, False, False)):
+        for reshard, root, each in (
+            (None, False, False),
+            (None, True, True),
+            (False, False, True),
+            (False, True, False),
+            (True, False, False),
+        ):
             yield {"name": name, "mesh": (1, 4), "reshard": reshard, "root": root, "micro_batches": 3, "each": each}
         for mesh in ((1, 4), (1, 8), (2, 4)):  # freed to groups of two
             yield {"name": name, "mesh": mesh, "reshard": 2, "root": mesh == (1, 8), "micro_batches": 2, "each": False}
@@ -216,4 +223,56 @@ def _cases() -> Iterator[Mapping[str, Any]]:
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_sends_what_fully_shard_sends() -> None:
     wrong = [text for case in _cases() if (text := _compared(**case))]
+    assert not wrong, "\n".join(wrong)
+
+
+# --- memory --------------------------------------------------------------------------------------------------------------
+
+
+def adam_workload() -> Workload:
+    return toy_workload(optimizer="adam")
+
+
+def _tracked(net: Net, steps: int = 2) -> dict[str, float]:
+    """Return the bytes of each kind at the fullest moment of the second step that torch's tracker sees."""
+    from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
+
+    adam = torch.optim.Adam([parameter for parameter in net.parameters() if parameter.requires_grad], fused=True)
+    tracker = FSDPMemTracker(net, adam)
+    numbers = torch.zeros(1, 2, dtype=torch.long)
+    tracker.track_inputs((numbers,))
+    with tracker:
+        for step in range(steps):
+            net(numbers).float().sum().backward()
+            adam.step()
+            adam.zero_grad()
+            if step == 0:
+                tracker.reset_mod_stats()
+    (peak,) = tracker.get_tracker_snapshot("peak").values()
+    return {getattr(kind, "value", kind): float(size) for kind, size in peak.items()}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_memory_by_kind_is_that_of_torchs_tracker() -> None:
+    """The tables have no activations, the models next to none, so that weights decide which moment is the fullest."""
+    wrong = []
+    for name, ranks, reshard in (("feed", 4, None), ("uneven", 8, None), ("decoder", 2, False), ("one block", 4, None)):
+        torch.manual_seed(0)
+        net = MODELS[name]()
+        table = _table(net)
+        _sharded(net, (1, ranks), reshard, False)
+        theirs = _tracked(net)
+        made = layout(table, ranks, shard="parameters", reshard_after_forward=reshard)
+        (own,) = memory_by_stage(made, adam_workload(), GPU)
+        moving = ("Sharded Grad", "Unsharded Param", "Unsharded Grad", "All Gather", "Reduce Scatter", "Temp")
+        pairs = {
+            "weights": (own.weights, theirs["Sharded Param"]),
+            "states": (own.optimizer_state, theirs["OptState"]),
+            "what comes and goes": (
+                own.gradients + own.gathered + own.workspace,
+                sum(theirs[kind] for kind in moving),
+            ),
+            "all": (own.allocated, theirs["Total"] - theirs["Activation"]),
+        }
+        wrong += [f"{name}: {kind} {mine:.0f}, torch's {his:.0f}" for kind, (mine, his) in pairs.items() if abs(mine / his - 1) > 0.05]
     assert not wrong, "\n".join(wrong)

@@ -56,7 +56,7 @@ def test_the_text_has_a_line_a_machine_and_the_reasons() -> None:
     assert text.count("0.9 GiB") == len(PRICED)
     lines = text.splitlines()
     assert sum(line.lstrip("* ").startswith(("a ", "b ", "c ")) for line in lines) == 3
-    assert next(line for line in lines if " a " in line).startswith("*") and "prep 30 %" in text
+    assert next(line for line in lines if " a " in line).startswith("*") and "prep 30%" in text
     assert "does not fit" in text
 
 

@@ -77,7 +77,7 @@ def test_whole_jobs_of_other_lengths(before: dict[str, Any]) -> None:
     assert found["inputs"] == {"epochs": [2.0, 10.0]}
     assert found["changed"] == ["whole_job_time_s", "whole_job_cost_usd"]
     longer = long["whole_job"]["cost_usd"] - short["whole_job"]["cost_usd"]
-    assert f"and costs {longer:.2f} USD more." in said(short, long)
+    assert f"and costs ${longer:.2f} more." in said(short, long)
     assert difference(document(replace(BEFORE, plan=plan_of(None, 2.0))), short)["inputs"] == {"epochs": [None, 2.0], "hours": [2.0, None]}
     assert difference(before, short)["changed"] == ["whole_job_time_s", "whole_job_cost_usd"]  # asked for in one of them
 

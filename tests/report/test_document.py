@@ -31,7 +31,7 @@ def test_costs_are_the_market_s(market: str, capsys: pytest.CaptureFixture[str])
     }
     assert document["cost_per_epoch_usd"] == pytest.approx(2 * rate * document["epoch_time_s"])
     assert document["first_epoch"]["cost_usd"] == pytest.approx(2 * rate * document["first_epoch"]["epoch_time_s"])
-    assert any("no revocation" in text for text in document["assumptions"]) == (market == "spot")
+    assert any("without interruptions" in text for text in document["assumptions"]) == (market == "spot")
 
 
 def test_a_machine_without_a_spot_price_says_how_to_give_one() -> None:

@@ -34,10 +34,10 @@ def test_a_gpu_that_nobody_measured_quotes_others() -> None:
 def test_the_interval_of_a_step_stands_in_words() -> None:
     """0.9 and 1.5 times 286 ms."""
     said = interval_text({"measured_over_predicted_95": {"low": 0.9, "high": 1.5}}, 0.286)
-    assert said == "measured steps lay between 0.9 and 1.5 times such predictions (95 %): here 257 ms to 429 ms"
+    assert said == "95% of measured steps were 0.9 to 1.5 times the prediction: here 257 ms to 429 ms"
     found = answer(Scenario("p3.2xlarge", "resnet18"))
     document = run_document(found.run, found.inputs)
-    assert f"\n    {interval_text(document['expected_error'], document['step_time_s'])};\n    from " in run_text(found.run, document)
+    assert f"\n    {interval_text(document['expected_error'], document['step_time_s'])};\n    based on " in run_text(found.run, document)
 
 
 @pytest.mark.parametrize(
@@ -71,13 +71,16 @@ def error_of(hardware: str, monkeypatch: pytest.MonkeyPatch, *overrides: str, **
 
 
 def test_the_same_gpu_and_network_interpolate_unless_there_are_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert error_of("p3.16xlarge", monkeypatch)["basis"].endswith("interpolated: within the sizes measured")
+    assert error_of("p3.16xlarge", monkeypatch)["basis"].endswith("; within the sizes measured")
     more = error_of("p3.16xlarge", monkeypatch, most_gpus=4)
     assert more["extrapolates"] and more["basis"].endswith("extrapolated: 8 GPUs, measured up to 4")
 
 
 def test_another_gpu_and_another_network_extrapolate(monkeypatch: pytest.MonkeyPatch) -> None:
     other = error_of("hgx-h100", monkeypatch)
-    assert other["basis"].startswith("9 measured runs on NVLink (a, b)") and "no run was on H100-SXM5-80GB over NVLink" in other["basis"]
+    assert (
+        other["basis"].startswith("based on 9 measured runs on NVLink (a, b)")
+        and "no run was on H100-SXM5-80GB over NVLink" in other["basis"]
+    )
     strange = error_of("p2.8xlarge", monkeypatch)
-    assert strange["basis"].startswith("all 9 measured runs (a, b)") and strange["extrapolates"]
+    assert strange["basis"].startswith("based on all 9 measured runs (a, b)") and strange["extrapolates"]

@@ -49,10 +49,10 @@ def test_places_are_judged_before_anything_is_computed(tmp_path: Path) -> None:
         assert folder_due(path) == path
     assert file_due(None) is None and folder_due(None) is None
     wrong = {
-        (file_due, "folder"): "folder: is a folder; a file is due here, such as",
+        (file_due, "folder"): "folder: is a folder; expected a file, such as",
         (file_due, "a/x.html"): "a; make it first",
         (file_due, "file/x.html"): "file is a file",
-        (folder_due, "file"): "file: is a file; a folder is due here",
+        (folder_due, "file"): "file: is a file; expected a folder",
         (folder_due, "file/b"): "file is a file",
     }
     for (due, name), words in wrong.items():

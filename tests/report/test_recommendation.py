@@ -36,20 +36,20 @@ def test_the_document_has_every_candidate_whole() -> None:
 
 def test_the_answer_comes_first() -> None:
     text = recommendation_text(recommendation_document("w", found(BEST, (BEST, OTHER))))
-    assert text.startswith("Rent 2 x p3.2xlarge (spot): 3 epochs of w in 51.7 min and 7.50 USD.")
+    assert text.startswith("Rent 2 x p3.2xlarge (spot): 3 epochs of w in 51.7 min and $7.50.")
     assert "how sure it is" in text and text.count("\n*") == 2 and "\n* within the budget" in text
 
 
 def test_a_missed_budget_tells_by_how_much() -> None:
-    """By hand: 3100 s are 3.3 % more than 3000; 7.5 USD are 7.5 times 1 USD."""
-    for budget, words in ((Budget(time=3000.0), "nearest, 3.3 % above: 2 x p3.2xlarge"), (Budget(money=1.0), "nearest, 7.5 times that")):
+    """By hand: 3100 s are 3.3% more than 3000; 7.5 USD are 7.5 times 1 USD."""
+    for budget, words in ((Budget(time=3000.0), "nearest, 3.3% above: 2 x p3.2xlarge"), (Budget(money=1.0), "nearest, 7.5 times that")):
         text = recommendation_text(recommendation_document("w", found(None, (BEST,), budget)))
         assert text.startswith("Nothing meets") and words in text
 
 
 def test_where_nothing_runs_the_reasons_are_told() -> None:
     text = recommendation_text(recommendation_document("w", found(None, ())))
-    assert text.startswith("No machine") and "dgx-2: no price is known (spot)" in text
+    assert text.startswith("No rentable machine") and "dgx-2: no price is known (spot)" in text
 
 
 def test_a_long_table_is_cut_and_says_so() -> None:

@@ -25,7 +25,7 @@ def test_every_cause_that_a_step_has_is_a_line() -> None:
     for cause, seconds in own["stalls_s"].items():
         line = next((line for line in text.splitlines() if line.startswith(f"  {cause} ")), "")
         assert bool(line) == (max(seconds, own["first_epoch"]["stalls_s"][cause]) > 1e-12)
-        assert not line or f"{100 * seconds / own['step_time_s']:.1f} %" in line
+        assert not line or f"{100 * seconds / own['step_time_s']:.1f}%" in line
     assert own["verdict"] in text and all(note in text for note in (*own["assumptions"], *own["warnings"]))
 
 
@@ -44,11 +44,11 @@ def size(gpus: int, rate: float, **more: Any) -> dict[str, Any]:
 
 
 def test_efficiency_is_against_the_first_size_of_each_job() -> None:
-    """By hand: 150 samples/s of 2 GPUs against 100 of one are 75 %; each job has its own beginning."""
+    """By hand: 150 samples/s of 2 GPUs against 100 of one are 75%; each job has its own beginning."""
     text = scaling_text([size(1, 100.0), size(2, 150.0, warnings=["beware"])])
-    assert "100.0 %" in text.splitlines()[1] and "75.0 %" in text.splitlines()[2] and "network 20 %" in text and "- beware" in text
+    assert "100.0%" in text.splitlines()[1] and "75.0%" in text.splitlines()[2] and "network 20%" in text and "- beware" in text
     jobs = scaling_text([size(1, 100.0, job=0), size(1, 10.0, job=1), size(2, 20.0, job=1)])
-    assert jobs.count("100.0 %") == 3
+    assert jobs.count("100.0%") == 3
 
 
 def test_sizes_that_cannot_run_say_why() -> None:

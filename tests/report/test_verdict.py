@@ -10,7 +10,7 @@ from tests.harness import cluster, layer, machine, run, toy_node, toy_workload, 
 from tests.study.scenes import scene
 
 SENTENCES = {
-    "disk": "Disk fetch: the disk, with 0 % of the reads cached, feeds 1 samples/s",
+    "disk": "Disk fetch: the disk, with 0% of the reads cached, feeds 1 samples/s",
     "cpu": "CPU prep: 2 workers deliver 1 samples/s, the GPUs could take 3 samples/s",
     "decode": "Prep: decoding on the GPUs beside training allows 1 samples/s",
     "copy": "The copy to the GPU (2 GB a step) is not overlapped",
@@ -56,7 +56,7 @@ def test_the_broadcast_of_buffers_has_a_remedy_of_its_own() -> None:
         assert bottleneck.freed["nvlink"] == pytest.approx(0.4 + backward, rel=1e-6)
         hidden = (
             "Before each forward the buffers (BatchNorm statistics) are broadcast from GPU to GPU: 150 ms a step, nvlink latency over 4 "
-            "GPUs; leaving that out (--set training.stack.broadcast_buffers=false) would save 13 % of the step."
+            "GPUs; leaving that out (--set training.stack.broadcast_buffers=false) would save 13% of the step."
         )
         sentence = verdict(found, 0, bottleneck)
         assert sentence.startswith("Gradient exchange waits on nvlink latency") if exposed else sentence == hidden
@@ -79,7 +79,7 @@ def test_drawn_steps_tell_how_well_their_mean_is_known() -> None:
     assert warm.interval is not None
     [text] = warnings(found)
     assert text.startswith(f"steps are drawn at random (seed 7): {min(warm.drawn, warm.steps)} of {warm.steps} in the warm epoch")
-    assert text.endswith(f"known to +-{100 * warm.interval / warm.step_time:.2g} % (95 %)")
+    assert text.endswith(f"known to +-{100 * warm.interval / warm.step_time:.2g}% (95%)")
 
 
 def test_every_kind_of_node_is_asked_for_its_volume() -> None:

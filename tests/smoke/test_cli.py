@@ -74,7 +74,7 @@ def test_report_says_how_far_it_may_be_off(capsys: Capture) -> None:
     assert main([*MAIN_JOB, "--fast"]) == 0
     text = capsys.readouterr().out
     known = document(capsys, *MAIN_JOB, "--fast")["expected_error"]
-    assert f"expected error: median {100 * known['median']:.0f} %, one in ten above {100 * known['p90']:.0f} %" in text
+    assert f"expected error: median {100 * known['median']:.0f}%, one in ten above {100 * known['p90']:.0f}%" in text
     assert known["basis"].split("; ")[0] in text
 
 
@@ -82,7 +82,7 @@ def test_jobs_share_the_page_cache(capsys: Capture, tmp_path: Path) -> None:
     """Closed form: two sets of 141 GB in 0.85 x 250 GiB leave c = 0.81 cached, of which half LRU hit 0.49 and half never evict 0.81."""
     jobs = tmp_path / "two.yaml"
     other = "{extends: resnet18, dataset: {extends: imagenet-1k, name: another}}"
-    for second, cached in (("resnet18", "100 %"), (other, "65 %")):
+    for second, cached in (("resnet18", "100%"), (other, "65%")):
         jobs.write_text(f"jobs:\n  - {{workload: resnet18, placement: '4'}}\n  - {{workload: {second}, placement: '4'}}\n")
         found = document(capsys, "run", "p3.16xlarge", str(jobs), "--fast", "--set", "node.host.memory=250 GiB")
         for job in found["jobs"]:
@@ -175,7 +175,7 @@ def test_refusals(capsys: Capture, arguments: list[str], says: str) -> None:
 
 def test_check_and_list_and_schema(capsys: Capture, tmp_path: Path) -> None:
     assert main(["check", "p3.16xlarge", "vgg16"]) == 0
-    assert "2 files, 0 problems" in capsys.readouterr().out
+    assert "2 files OK" in capsys.readouterr().out
     assert main(["list", "hardware", "--where", "provider=aws", "--where", "gpus=8"]) == 0
     assert "p3.16xlarge" in capsys.readouterr().out
     assert main(["schema", "-o", str(tmp_path)]) == 0
@@ -197,7 +197,7 @@ def test_a_filter_without_match_says_so(capsys: Capture) -> None:
     assert main(["list", "--where", "gpu=V1"]) == 1
     assert "no row meets gpu=V1; did you mean V100-PCIe-16GB" in capsys.readouterr().err
     assert main(["list", "--where", "gpus=9"]) == 1
-    assert "no row meets gpus=9; gpus goes from 1 to 1 152" in capsys.readouterr().err
+    assert "no row meets gpus=9; gpus goes from 1 to 1,152" in capsys.readouterr().err
 
 
 def test_check_suggests_a_name(capsys: Capture) -> None:

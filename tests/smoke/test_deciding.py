@@ -61,11 +61,11 @@ def test_recommend_tries_one_to_four_nodes(capsys: pytest.CaptureFixture[str]) -
     assert main(["recommend", "resnet18", "p3.8xlarge", "--budget-hours", "2", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert {row["nodes"] for row in document["candidates"]} == {1, 2, 3, 4}
-    assert document["notes"][-1].startswith("tried with 1, 2, 3 and 4 nodes")
+    assert any(note.startswith("tried with 1, 2, 3 and 4 nodes") for note in document["notes"])
 
 
 def test_whole_jobs_are_the_same_in_every_command(capsys: pytest.CaptureFixture[str]) -> None:
-    given = ["--epochs", "7", "--evaluation", "0.04", "--json"]
+    given = ["--epochs", "7", "--evaluation", "0.04", "--batch", "64", "--json"]
     assert main(["run", "p3.8xlarge", "resnet18", "--fast", *given]) == 0
     job = json.loads(capsys.readouterr().out)["whole_job"]
     assert main(["compare", "resnet18", "p3.8xlarge", *given]) == 0
@@ -77,7 +77,7 @@ def test_whole_jobs_are_the_same_in_every_command(capsys: pytest.CaptureFixture[
 
 def test_whole_jobs_in_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "p3.8xlarge", "resnet18", "--fast", "--hours", "2"]) == 0
-    assert "whole job, " in (said := capsys.readouterr().out) and ": 2 h, 24.48 USD (start up 1.25 min" in said
+    assert "whole job, " in (said := capsys.readouterr().out) and ": 2 h, $24.48 (start up 1.25 min" in said
     assert main(["run", "p3.8xlarge", "resnet18", "--nodes", "1..2", "--epochs", "2"]) == 0
     assert "whole job        USD   epochs" in capsys.readouterr().out
     assert main(["compare", "resnet18", "p3.8xlarge", "--hours", "2"]) == 0
@@ -128,7 +128,7 @@ def test_diff(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "said"),
     [
         (["profile", "p3.16xlarge", "resnet18", "--twin", "p3.800xlarge"], "p3.800xlarge"),
-        (["profile", "p3.16xlarge", "resnet18", "--nodes", "1..4"], "one number is due"),
+        (["profile", "p3.16xlarge", "resnet18", "--nodes", "1..4"], "expected one number, such as --nodes 4"),
         (["profile", "p3.16xlarge", "resnet18-and-vgg16"], "resnet18-and-vgg16: lists several jobs; the Stash procedure profiles one"),
         (["profile", "p3.16xlarge", "resnet18", "--twin", "p2.8xlarge"], "--twin p2.8xlarge: has K80, p3.16xlarge V100-SXM2-16GB"),
         (["compare", "resnet18", "--where", "gpus=3"], "no machine of the catalogue"),
@@ -138,7 +138,7 @@ def test_diff(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["compare", "resnet81", "p3.2xlarge"], "did you mean resnet18"),
         (["compare", "resnet18", "p3.2xlarge", "g5.xlarge", "--set", "node.nic.bandwith=1 Gbps"], "did you mean 'bandwidth'"),
         (["compare", "resnet18", "p3.2xlarge", "--precision", "fp31"], "write one of fp32"),
-        (["compare", "resnet18-and-vgg16", "p3.16xlarge"], "one workload is due"),
+        (["compare", "resnet18-and-vgg16", "p3.16xlarge"], "expected one workload"),
         (["recommend", "resnet18", "p3.16xlrge", "--budget-hours", "1"], "did you mean p3.16xlarge"),
         (["recommend", "resnet18"], "write one of the two"),
         (["recommend", "resnet18", "--budget-hours", "-1"], "write more than 0"),
@@ -175,7 +175,7 @@ def test_spot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert document["on_demand"]["time_s"] < time["low_95"] <= time["p50"] <= time["p90"] <= time["high_95"]
     assert document["saving"] == pytest.approx(1 - cost["mean"] / document["on_demand"]["cost_usd"])
     assert main(SPOT) == 0
-    assert f"Spot saves {100 * document['saving']:.0f} % of the money" in capsys.readouterr().out
+    assert f"Spot saves {100 * document['saving']:.0f}% of the money" in capsys.readouterr().out
 
 
 def test_spot_through_servers_goes_on_with_fewer(capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,7 +22,7 @@ print(peak, *sorted(sys.modules), file=sys.stderr)
 
 def footprint_of(*words: str) -> list[str]:
     """The peak memory (KiB; 0 where nothing tells) of ``sim`` with *words*, and the modules that it imported."""
-    return subprocess.run([sys.executable, "-c", SCRIPT, *words], check=True, capture_output=True, text=True).stderr.split()
+    return subprocess.run([sys.executable, "-c", SCRIPT, *words], check=True, capture_output=True, text=True, timeout=240).stderr.split()
 
 
 def peak(footprint: list[str]) -> int:

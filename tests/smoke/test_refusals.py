@@ -70,7 +70,7 @@ FILES = {
     "binary": (b"\x00\xff\xfe", "not a text file"),
     "not YAML": (b"name: [", ":1:8: not valid YAML"),
     "a list": (b"- 1\n", "write a block of keys"),
-    "empty": (b"", "empty; a description is due"),
+    "empty": (b"", "file is empty; write a description"),
     "another kind": (b"extends: vgg16\n", "vgg16 is not in the catalogue (hardware/); it is in workloads/"),
     "a key twice": (b"extends: p3.16xlarge\nname: a\nname: b\n", ":3:1: name: "),
     "a misspelt key": (b"extends: p3.16xlarge\nnode: {gpu_cont: 4}\n", ":2:8: node.gpu_cont: unknown key; did you mean 'gpu_count'?"),

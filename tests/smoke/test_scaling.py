@@ -24,7 +24,7 @@ def test_a_point_that_does_not_fit_marks_its_row(capsys: Capture) -> None:
     _, small, large, *_ = capsys.readouterr().out.splitlines()
     assert small.split(maxsplit=2) == ["1", "4", "does not fit: needs 16.9 GiB of 16 GiB"]
     assert large.split()[:2] == ["1", "8"]
-    assert "100.0 %" in large
+    assert "100.0%" in large
 
 
 def test_documents_and_rows_of_a_point_that_does_not_fit(capsys: Capture) -> None:
@@ -113,7 +113,7 @@ def test_tables_keep_jobs_apart(capsys: Capture) -> None:
     head, *rows = scaling_text([*jobs, *jobs]).splitlines()
     assert head.split()[0] == "job"
     assert [row.split()[0] for row in rows[:4]] == ["0", "1", "0", "1"]
-    assert all("100.0 %" in row for row in rows[:4])  # each job against its own first row
+    assert all("100.0%" in row for row in rows[:4])  # each job against its own first row
     assert main([*PAIR, "--csv"]) == 0
     assert [(row["job"], row["workload"]) for row in csv.DictReader(io.StringIO(capsys.readouterr().out))] == [
         ("0", "resnet18"),

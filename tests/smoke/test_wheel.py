@@ -17,16 +17,20 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_wheel_runs_elsewhere(tmp_path: Path) -> None:
     pytest.importorskip("hatchling", reason="hatchling builds the wheel; it is in the dev extra")
     subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)], cwd=ROOT, check=True, capture_output=True
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        timeout=240,
     )
     (wheel,) = tmp_path.glob("stallsim-*.whl")
     site = tmp_path / "site"
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", str(site), str(wheel)]
-    subprocess.run(pip, check=True, capture_output=True)
+    subprocess.run(pip, check=True, capture_output=True, timeout=240)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     environment = os.environ | {"PYTHONPATH": str(site)}
     command = [sys.executable, str(site / "bin" / "stallsim"), "run", "p3.16xlarge", "vgg16", "--json", "--html", "page.html"]
-    ran = subprocess.run(command, cwd=elsewhere, env=environment, check=True, capture_output=True, text=True)
+    ran = subprocess.run(command, cwd=elsewhere, env=environment, check=True, capture_output=True, text=True, timeout=240)
     assert json.loads(ran.stdout)["hardware"] == "p3.16xlarge"
     assert "Where the time goes" in (elsewhere / "page.html").read_text(encoding="utf-8")

@@ -29,14 +29,14 @@ def test_quantities_are_read_in_si() -> None:
     assert read(fields.Bytes, "16 GiB") == 16 * 2**30
     assert read(fields.Bandwidth, "25 Gbps") == 3.125e9
     assert read(fields.Price, "36 USD/h") == pytest.approx(0.01)
-    assert read(fields.Fraction, "84 %") == pytest.approx(0.84)
+    assert read(fields.Fraction, "84%") == pytest.approx(0.84)
 
 
 MESSAGES = [
     (fields.Bytes, "-3 GiB", "'-3 GiB' is out of range; write a size zero or more"),
     (fields.Bandwidth, "0 Gbps", "'0 Gbps' is out of range; write a bandwidth above zero"),
     (fields.Fraction, 1.2, "1.2 is out of range; write a fraction between 0 and 1"),
-    (fields.Fraction, "120 %", "'120 %' is out of range; write a fraction between 0 and 1"),
+    (fields.Fraction, "120%", "'120%' is out of range; write a fraction between 0 and 1"),
     (fields.Seconds, 3, "the number 3 has no unit; write for example '30 us' (units: s, ms, us, ns, min, h, d)"),
     (fields.Count, 0, "0 is too small; write a whole number, 1 or more"),
     (fields.Whole, -1, "-1 is too small; write a whole number, zero or more"),
@@ -77,7 +77,7 @@ def test_a_source_may_be_a_text_or_a_text_per_key() -> None:
 
 def test_sizes_of_curve_points_may_carry_units() -> None:
     assert read(fields.Curve, [["1 MB", 0.1], [1e9, 0.5]]) == ((1e6, 0.1), (1e9, 0.5))
-    assert read(fields.Curve, [["1 GFLOP", "50 %"]]) == ((1e9, 0.5),)
+    assert read(fields.Curve, [["1 GFLOP", "50%"]]) == ((1e9, 0.5),)
     assert read(fields.Curve, 0.7) == ((1.0, 0.7),)
 
 

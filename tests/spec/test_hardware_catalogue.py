@@ -19,6 +19,7 @@ from sim.spec.fields import Spec
 from sim.spec.hardware import Cpu, Gpu, Hardware, Link, Node, Socket, Switch, Transport, Volume
 from sim.spec.kernels import Kernels
 from sim.spec.library import catalogue, load_hardware, load_part
+from tests.for_each import for_each
 
 MACHINES = sorted(catalogue("hardware"))
 KINDS: dict[str, type[Spec]] = {"gpus": Gpu, "links": Link, "cpus": Cpu, "volumes": Volume, "transports": Transport, "kernels": Kernels}
@@ -71,22 +72,19 @@ def test_promised_machines_are_there() -> None:
     assert set(MACHINES) >= set(PROMISED.split())
 
 
-@pytest.mark.parametrize("name", MACHINES)
+@for_each(MACHINES)
 def test_machine_is_named_like_its_file_in_lower_case(name: str) -> None:
     assert machine(name).name == name == name.lower()
 
 
-@pytest.mark.parametrize(("folder", "name"), PARTS)
+@for_each(PARTS)
 def test_part_is_named_like_its_file(folder: str, name: str) -> None:
     assert part(folder, name).name.lower() == name
 
 
-def everything() -> list[Any]:
-    return [*(pytest.param(machine(name), id=name) for name in MACHINES), *(pytest.param(part(*key), id="/".join(key)) for key in PARTS)]
-
-
-@pytest.mark.parametrize("described", everything())
-def test_every_source_names_something_public_or_the_reason_of_an_estimate(described: BaseModel) -> None:
+@for_each([*(("", name) for name in MACHINES), *PARTS])
+def test_every_source_names_something_public_or_the_reason_of_an_estimate(folder: str, name: str) -> None:
+    described = part(folder, name) if folder else machine(name)
     for place, block in blocks(described):
         source = getattr(block, "source", None) or "estimate (none due)"
         for key, text in (source if isinstance(source, dict) else {"*": source}).items():
@@ -106,7 +104,7 @@ PORTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", MACHINES)
+@for_each(MACHINES)
 def test_no_gpu_has_more_nvlinks_than_ports(name: str) -> None:
     for group in machine(name).groups:
         ports = next((count for board, count in PORTS.items() if group.node.gpu.name.startswith(board)), 0)
@@ -117,7 +115,7 @@ def test_no_gpu_has_more_nvlinks_than_ports(name: str) -> None:
         assert max(used.values(), default=0) <= ports
 
 
-@pytest.mark.parametrize("name", MACHINES)
+@for_each(MACHINES)
 def test_pairs_name_two_gpus_of_the_node_once(name: str) -> None:
     for group in machine(name).groups:
         pairs = nvlinks(group.node)
@@ -125,7 +123,7 @@ def test_pairs_name_two_gpus_of_the_node_once(name: str) -> None:
         assert len(pairs) == len(group.node.topology.nvlink.pairs if group.node.topology.nvlink else {}), "a pair is given in both orders"
 
 
-@pytest.mark.parametrize("name", MACHINES)
+@for_each(MACHINES)
 def test_every_gpu_and_nic_hangs_off_exactly_one_port(name: str) -> None:
     for group in machine(name).groups:
         holders: list[Socket | Switch] = [*group.node.topology.sockets, *group.node.topology.switches]
@@ -133,7 +131,7 @@ def test_every_gpu_and_nic_hangs_off_exactly_one_port(name: str) -> None:
         assert sorted(nic for holder in holders for nic in holder.nics) == list(range(group.node.nic.count))
 
 
-@pytest.mark.parametrize("name", MACHINES)
+@for_each(MACHINES)
 def test_switches_lead_to_sockets_of_the_host(name: str) -> None:
     for group in machine(name).groups:
         topology = group.node.topology
@@ -215,7 +213,7 @@ AWS = {
 }
 
 
-@pytest.mark.parametrize("name", AWS)
+@for_each(AWS)
 def test_instance_is_what_the_provider_says(name: str) -> None:
     host, nic, storage = node(name).host, node(name).nic, node(name).storage
     assert storage is not None and storage.bandwidth is not None
@@ -239,14 +237,14 @@ PRICES = {
 }
 
 
-@pytest.mark.parametrize("name", PRICES)
+@for_each(PRICES)
 def test_price_is_the_published_one(name: str) -> None:
     price = machine(name).groups[0].price
     assert price is not None and price.on_demand is not None
     assert price.on_demand * 3600 == pytest.approx(PRICES[name])
 
 
-@pytest.mark.parametrize("name", MACHINES)
+@for_each(MACHINES)
 def test_spot_costs_less_and_own_machines_cost_nothing_known(name: str) -> None:
     provider, price = machine(name).provider, machine(name).groups[0].price
     assert (price is not None) == (provider != "")
@@ -274,7 +272,7 @@ def test_the_name_of_the_paper_finds_the_machine_it_means() -> None:
     assert found.name == "p3dn.24xlarge" and "p3.24xlarge" in found.note
 
 
-@pytest.mark.parametrize("name", MACHINES)
+@for_each(MACHINES)
 def test_cloud_volumes_are_assumed_and_own_ones_are_not(name: str) -> None:
     storage = node(name).storage
     assert storage is not None
@@ -294,7 +292,7 @@ def test_local_disks_replace_the_assumed_volume_as_the_notes_say() -> None:
 CORES = {"grace": 72, "epyc-genoa": 96, "epyc-turin": 128}
 
 
-@pytest.mark.parametrize("name", MACHINES)
+@for_each(MACHINES)
 def test_threads_and_memory_fit_the_processors(name: str) -> None:
     for group in machine(name).groups:
         host = group.node.host

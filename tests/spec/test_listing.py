@@ -69,7 +69,7 @@ def test_cells_are_written_for_people(shelves: Path) -> None:
     rows = {row["name"]: row for row in listing.hardware_rows()[0]}
     shown = [column.shown(rows["priceless"][column.name]) for column in HARDWARE]
     assert shown == ["priceless", "nobody", "1", "2", "Toy-GPU", "16 GiB", "100 Gbps", "-", "-", "-", "-", "-"]
-    assert WORKLOADS[2].shown(1_234_567) == "1 234 567"
+    assert WORKLOADS[2].shown(1_234_567) == "1,234,567"
 
 
 FILTERS = {
@@ -127,7 +127,7 @@ MESSAGES = {
     "gpus=many": "--where gpus=many: 'many' is not a number",
     "gpu>v": "--where gpu>v: gpu is text; write gpu=v or gpu!=v",
     "price<10": "--where price<10: '10' has no unit; write for example '24.48 USD/h' (units: USD/h, USD/s)",
-    "price<3 GB": "--where price<3 GB: 'GB' is a unit of size, a price is due; write for example '24.48 USD/h' (units: USD/h, USD/s)",
+    "price<3 GB": "--where price<3 GB: 'GB' is a unit of size, expected a price; write for example '24.48 USD/h' (units: USD/h, USD/s)",
 }
 
 

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from sim.spec.adapters import Lora, trained_layers
-from sim.spec.decoder import attended, decoder_layers, model_flop, parameter_count, with_lengths
+from sim.spec.decoder import attended, decoder_layers, model_flop, parameter_count
 from sim.spec.layer import Layer
+from sim.spec.lengths import with_lengths
 from sim.spec.transformer import Transformer
 from sim.spec.workload import Model
 

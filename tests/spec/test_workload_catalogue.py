@@ -10,6 +10,7 @@ from sim.spec.stack import Stack
 from sim.spec.workload import Dataset, Model
 from sim.spec.yaml import SpecError
 from tests.extract.tables import traced_models
+from tests.for_each import for_each
 
 MODELS = catalogue("workloads/models")
 WORKLOADS = catalogue("workloads")
@@ -104,7 +105,7 @@ def tensors(found: Model) -> list[int]:
     return [elements for layer in found.layers for elements in layer.gradients]
 
 
-@pytest.mark.parametrize("name", STASH)
+@for_each(STASH)
 def test_gradient_tensors_are_those_that_stash_exchanged(name: str) -> None:
     parameters, count, largest = STASH[name]
     found = tensors(model(name))
@@ -123,13 +124,13 @@ def test_down_sampling_without_residuals_gets_no_gradient(depth: str) -> None:
     assert (found.parameters, len(tensors(found)), sum(tensors(found))) == (parameters, count - 9, parameters - dropped)
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+@for_each(PUBLISHED)
 def test_parameters_are_the_published_ones(name: str) -> None:
     found = model(name)
     assert found.parameters == PUBLISHED[name] == sum(tensors(found))
 
 
-@pytest.mark.parametrize("name", APPROXIMATE)
+@for_each(APPROXIMATE)
 def test_parameters_are_about_the_published_ones(name: str) -> None:
     found = model(name)
     assert found.parameters == sum(tensors(found)) == pytest.approx(APPROXIMATE[name] * 1e6, rel=0.006)
@@ -151,7 +152,7 @@ def test_forward_flop_of_bert_large_by_hand() -> None:
     assert sum(layer.forward for layer in model("bert-large-seq384").layers) == 2 * products
 
 
-@pytest.mark.parametrize("name", sorted(MODELS.keys() - DECODERS))
+@for_each(sorted(MODELS.keys() - DECODERS))
 def test_model(name: str) -> None:
     """Every table: reads back to the same bytes, says its command, backward is twice forward but for the first layer and dead ends."""
     found, path = model(name), MODELS[name]
@@ -169,7 +170,7 @@ def test_model(name: str) -> None:
     assert len({layer.name for layer in found.layers}) == len(found.layers)
 
 
-@pytest.mark.parametrize("name", sorted(WORKLOADS.keys() - DECODERS))
+@for_each(sorted(WORKLOADS.keys() - DECODERS))
 def test_workload(name: str) -> None:
     """Every workload resolves, says who chose its batch, feeds the model what it takes, and fits a GPU of 16 GB, or the one it names."""
     found = load_workload(name).spec
@@ -214,7 +215,7 @@ def test_every_model_has_a_workload_and_stashs_names_resolve() -> None:
         load_workload("resnet51")
 
 
-@pytest.mark.parametrize("name", catalogue("workloads/datasets"))
+@for_each(catalogue("workloads/datasets"))
 def test_dataset(name: str) -> None:
     """Every number of a dataset has its source."""
     found = load_part(Dataset, name, "workloads/datasets")
@@ -223,7 +224,7 @@ def test_dataset(name: str) -> None:
     assert numbers <= found.source.keys()
 
 
-@pytest.mark.parametrize("name", catalogue("workloads/stacks"))
+@for_each(catalogue("workloads/stacks"))
 def test_stack(name: str) -> None:
     """Every stack resolves under its own name, with a source for each factor that is not the default of the schema."""
     found = load_part(Stack, name, "workloads/stacks")

@@ -42,10 +42,10 @@ def test_aliases_stand_for_their_values() -> None:
 
 
 EACH = [
-    ("", "f: empty; a description is due"),
-    ("# only a comment", "f: empty; a description is due"),
-    ("a: 1\na: 2", "f:2:1: a: stands twice, first at line 1; a key may stand once"),
-    ("a: {b: 1, b: {c: 2}}", "f:1:11: a.b: stands twice, first at line 1; a key may stand once"),
+    ("", "f: file is empty; write a description, for example the line 'extends: p3.8xlarge' or 'extends: resnet50'"),
+    ("# only a comment", "f: file is empty; write a description, for example the line 'extends: p3.8xlarge' or 'extends: resnet50'"),
+    ("a: 1\na: 2", "f:2:1: a: appears twice, first at line 1; write a key once"),
+    ("a: {b: 1, b: {c: 2}}", "f:1:11: a.b: appears twice, first at line 1; write a key once"),
     ("a: [1, 12:30]", "f:1:8: a.1: '12:30' means different things to different readers of YAML; write it out in full, or put it in quotes"),
     ("a:\n\tb: 1", "f:2:1: not valid YAML: found character that cannot start any token; indent with spaces, YAML allows no tabs"),
     ("a: [1, 2", "f:1:9: not valid YAML: did not find expected ',' or ']'"),
@@ -57,15 +57,15 @@ EACH = [
     ("a: !x 3", "f:1:4: a: the tag '!x' is not supported; write the value without it"),
     ("&a [*a]", "f:1:5: *a stands inside itself"),
     ("a: *b", "f:1:4: no anchor &b stands before this alias"),
-    ("[1]: 2", "f:1:1: a list, block or alias stands where a key is due; a key is plain text"),
-    ("? {a: 1}\n: 2", "f:1:3: a list, block or alias stands where a key is due; a key is plain text"),
-    ("a: &x y\n*x : 1", "f:2:1: a list, block or alias stands where a key is due; a key is plain text"),
+    ("[1]: 2", "f:1:1: found a list, block or alias; expected a key, which is plain text"),
+    ("? {a: 1}\n: 2", "f:1:3: found a list, block or alias; expected a key, which is plain text"),
+    ("a: &x y\n*x : 1", "f:2:1: found a list, block or alias; expected a key, which is plain text"),
     ("!!str a: 1", "f:1:1: a: a key is plain text, without tag or anchor"),
     ("<<: {a: 1}", "f:1:1: <<: '<<' is not supported; use 'extends: NAME'"),
-    ("? \n: 4", "f:1:2: an empty key; a name is due"),
+    ("? \n: 4", "f:1:2: an empty key; expected a name"),
     ("a: 1\n---\nb: 2", "f:2:1: a second document starts here ('---'); a file holds one"),
-    ("a: 1\nb\0: 2", "f:2:2: not plain text (control characters are not allowed); a YAML description is due"),
-    ("a: \ud800", "f:1:1: not plain text (surrogates not allowed); a YAML description is due"),
+    ("a: 1\nb\0: 2", "f:2:2: not plain text (control characters are not allowed); expected a YAML file"),
+    ("a: \ud800", "f:1:1: not plain text (surrogates not allowed); expected a YAML file"),
     ("[" * 100, "f:1:42: nested deeper than 40 levels"),
     ("- " * 100 + "x", "f:1:83: nested deeper than 40 levels"),
 ]  # fmt: skip
@@ -117,7 +117,7 @@ def test_files_that_hold_no_text(tmp_path: Path) -> None:
     binary.write_bytes(b"\x89PNG\r\n")
     large.write_bytes(b"#" * (yaml.MAX_BYTES + 1))
     expected = {
-        binary: f"{binary}: not a text file (byte 0 is not UTF-8); a YAML description is due",
+        binary: f"{binary}: not a text file (byte 0 is not UTF-8); expected a YAML file",
         large: f"{large}: larger than 8388608 bytes; a description is smaller",
         absent: f"{absent}: cannot be read: No such file or directory",
         tmp_path: f"{tmp_path}: cannot be read: Is a directory",

@@ -6,25 +6,37 @@ it, of a scenario's descriptions and compares what the run says: its document, o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache, partial
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 from sim.check import check_hardware, check_job, check_workload, require, warn_job
+from sim.cluster.build import Placement
+from sim.mesh import run_layout
 from sim.report.document import run_document
+from sim.report.layout import layout_document
 from sim.simulate import ring_channels_of, simulate
 from sim.spec.fields import Spec
 from sim.spec.hardware import Hardware
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
+from sim.study.layout import LayoutAnswer, has_layout, layout_answer
 from sim.study.memory_fit import memory_problem
-from sim.study.scenario import Question, Scenario, prepare
+from sim.study.scenario import Scenario, prepare
 from sim.training.job import Job
 
 _SMALL = ("dataset.samples=20000", "training.batch=16")
 _DISK = ("node.host.memory=8 GiB", "dataset.samples=100000", "node.storage.volume.burst_credits=5000", "node.storage.volume.io_size=64 KiB")
 _SYNTHETIC = ("input.loader=synthetic", *_SMALL)
 _SERVERS = "training.stack.servers"
+_TP = ("--tp", "parallel.tensor", 4)
+_PP = ("--pp", "parallel.pipeline", 2)
+_EP = ("--ep", "parallel.expert", 8)
+_CP = ("--cp", "parallel.context", 2)
+_FSDP = ("--shard", "parallel.shard", "parameters")
+_ZERO = ("--shard", "parallel.shard", "optimizer")
+_REPLICATE = ("--replicate", "parallel.replicate", 2)
+_BLOCKS = ("training.batch=1", "training.activation_checkpointing=blocks")
 _TOP_K = ("method=top_k", "density=0.1", "source=test")
 _POWER_SGD = ("method=power_sgd", "rank=40", "source=test")
 SCENARIOS = (
@@ -147,6 +159,15 @@ SCENARIOS = (
             "model.layers.20.segment=4", "model.layers.21.segment=5", *_SYNTHETIC,
         ),
     ),
+    Scenario("hgx-h100", "llama-2-7b", ("training.gradient_accumulation_steps=8",), nodes=2, stack="torchtitan-2.x", layout=(_TP, _PP)),
+    Scenario("hgx-h100", "llama-3.1-8b", ("training.batch=1",), nodes=2, stack="torchtitan-2.x", layout=(_FSDP, _REPLICATE)),
+    Scenario("hgx-h100", "mixtral-8x7b", _BLOCKS, nodes=4, stack="megatron-core", layout=(_TP, _EP, _ZERO)),
+    Scenario("hgx-h100", "deepseek-v2-lite", _BLOCKS, nodes=4, stack="torchtitan-2.x", layout=(_EP, _FSDP)),
+    Scenario("hgx-h100", "gemma-2-2b", _BLOCKS, stack="torchtitan-2.x", layout=(_FSDP,)),
+    Scenario(
+        "hgx-h100", "llama-3.1-8b", ("training.gradient_accumulation_steps=8", *_BLOCKS), nodes=2, stack="megatron-core",
+        layout=(_CP, _PP, ("--parallel vp", "parallel.virtual_stages", 2), _ZERO),
+    ),
 )  # fmt: skip
 """Few samples where that changes nothing but the run's cost."""
 
@@ -191,41 +212,90 @@ def _leaves(annotation: Any) -> Iterator[Any]:
         yield from _leaves(argument)
 
 
-def moves(knob: Knob, scenario: Scenario) -> bool:
-    """Tell whether turning *knob* changes what the run of *scenario* says."""
-    question = _question(scenario)
-    return any(_says(*turned) != _base(scenario) for turned in _turned(question, knob))
+def moves(knobs: Sequence[Knob], scenario: Scenario) -> bool:
+    """Tell whether turning *knobs* together changes what the run of *scenario* says."""
+    there = [knob for knob in knobs if knob in _written(scenario)]
+    return bool(there) and any(_says(turned) != _base(scenario) for turned in _turned(_described(scenario), there))
+
+
+def writes(scenario: Scenario, knob: Knob) -> bool:
+    """Tell whether *scenario* sets a field of that name itself."""
+    return any(knob.field in text.partition("=")[0].split(".") for text in scenario.overrides)
+
+
+class _Described(NamedTuple):
+    """What a run is made of. Without a placement the model is laid out over *gpus* of each node."""
+
+    hardware: Hardware
+    workload: Workload
+    placement: tuple[Placement, ...] | None
+    gpus: int
 
 
 @cache
-def _question(scenario: Scenario) -> Question:
-    return prepare(scenario)
+def _described(scenario: Scenario) -> _Described:
+    if has_layout(scenario):
+        run = layout_answer(scenario).run
+        return _Described(run.hardware, run.workload, None, run.gpus // run.nodes)
+    question = prepare(scenario)
+    [job] = question.jobs
+    return _Described(question.hardware, job.workload, job.placement, 0)
+
+
+@cache
+def _written(scenario: Scenario) -> frozenset[Knob]:
+    """Return the fields that the descriptions of *scenario* give a value other than None, zero or an empty one."""
+    described = _described(scenario)
+    return frozenset(_knobs_in(described.hardware)) | frozenset(_knobs_in(described.workload))
+
+
+def _knobs_in(value: Any) -> Iterator[Knob]:
+    if isinstance(value, Spec):
+        for name in type(value).model_fields:
+            inner = getattr(value, name)
+            if inner:
+                yield Knob(type(value).__name__, name)
+                yield from _knobs_in(inner)
+    elif isinstance(value, tuple | dict):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _knobs_in(inner)
 
 
 @cache
 def _base(scenario: Scenario) -> Any:
-    question = _question(scenario)
-    return _says(question.hardware, question.jobs[0])
+    return _says(_described(scenario))
 
 
-def _says(hardware: Hardware, job: Job) -> Any:
-    workload = job.workload
+def _says(described: _Described) -> Any:
     try:
-        fits = partial(memory_problem, ranks=job.ranks, channels=ring_channels_of(hardware, job))
-        require([*check_hardware(hardware), *check_workload(workload), *check_job(hardware, workload, fit=fits)])
-        said = run_document(simulate(hardware, [job]), {}, warn_job(hardware, workload))
-        del said["inputs"]  # repeats every number
-        return said
+        said = _layout_says(described) if described.placement is None else _job_says(described, described.placement)
     except SpecError as error:
         return str(error)
+    del said["inputs"]  # repeats every number
+    return said
 
 
-def _turned(question: Question, knob: Knob) -> Iterator[tuple[Hardware, Job]]:
-    [job] = question.jobs
+def _layout_says(described: _Described) -> dict[str, Any]:
+    hardware, workload = described.hardware, described.workload
+    require([*check_hardware(hardware), *check_workload(workload)])
+    return layout_document(LayoutAnswer(run_layout(hardware, workload, described.gpus), {}))
+
+
+def _job_says(described: _Described, placement: tuple[Placement, ...]) -> dict[str, Any]:
+    hardware, workload = described.hardware, described.workload
+    job = Job(workload, placement)
+    fits = partial(memory_problem, ranks=job.ranks, channels=ring_channels_of(hardware, job))
+    require([*check_hardware(hardware), *check_workload(workload), *check_job(hardware, workload, fit=fits)])
+    return run_document(simulate(hardware, [job]), {}, warn_job(hardware, workload))
+
+
+def _turned(described: _Described, knobs: Sequence[Knob]) -> Iterator[_Described]:
     for factor in FACTORS:
-        hardware, workload = _turn(question.hardware, knob, factor), _turn(job.workload, knob, factor)
-        if hardware != question.hardware or workload != job.workload:
-            yield hardware, Job(workload, job.placement)
+        hardware, workload = described.hardware, described.workload
+        for knob in knobs:
+            hardware, workload = _turn(hardware, knob, factor), _turn(workload, knob, factor)
+        if hardware != described.hardware or workload != described.workload:
+            yield described._replace(hardware=hardware, workload=workload)
 
 
 def _turn(value: Any, knob: Knob, factor: float, found: bool = False) -> Any:

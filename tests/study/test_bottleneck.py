@@ -28,7 +28,7 @@ def test_the_only_slow_resource_is_the_bottleneck(name: str) -> None:
     assert bottleneck.freed[bottleneck.first] == pytest.approx(COMPUTE, rel=1e-3)
     assert all(step > COMPUTE * 1.1 for other, step in bottleneck.freed.items() if other not in (name, "pcie", "gpu"))
     sentence = verdict(found, 0, bottleneck)
-    assert f"freeing it would save {100 * (1 - COMPUTE / bottleneck.step_time):.0f} % of the step" in sentence
+    assert f"freeing it would save {100 * (1 - COMPUTE / bottleneck.step_time):.0f}% of the step" in sentence
     assert "the GPUs" in sentence
 
 
@@ -37,7 +37,7 @@ def test_without_stalls_the_gpus_are_the_bottleneck() -> None:
     [bottleneck] = bottlenecks(run(machine(1), toy_workload()))
     assert (bottleneck.first, set(bottleneck.freed)) == (None, {"gpu"})
     assert bottleneck.freed["gpu"] < 1e-4 * COMPUTE
-    assert verdict(run(machine(1), toy_workload()), 0, bottleneck).startswith("Compute-bound: the GPUs work 100 % of the step")
+    assert verdict(run(machine(1), toy_workload()), 0, bottleneck).startswith("Compute-bound: the GPUs work 100% of the step")
 
 
 def test_two_equal_resources_bound_the_step_together() -> None:
@@ -49,7 +49,7 @@ def test_two_equal_resources_bound_the_step_together() -> None:
     assert bottleneck.freed["disk"] == pytest.approx(1.0, rel=1e-3)
     assert bottleneck.freed["cpu"] == pytest.approx(1.0, rel=1e-3)
     assert bottleneck.saved_by_both == pytest.approx(0.7, rel=1e-2)
-    assert "bound the step together: freeing either alone saves under 4 %, both 70 %" in verdict(found, 0, bottleneck)
+    assert "bound the step together: freeing either alone saves under 4%, both 70%" in verdict(found, 0, bottleneck)
 
 
 def test_jobs_that_never_meet_are_tried_by_themselves() -> None:
@@ -92,7 +92,7 @@ def test_what_is_next_at_once_is_named() -> None:
     [bottleneck] = bottlenecks(found)
     assert (bottleneck.first, bottleneck.following) == ("cpu", "disk")
     assert "saves" not in (sentence := verdict(found, 0, bottleneck))
-    assert sentence.endswith("would save 33 % of the step, then the disk limits at 1 samples/s.")
+    assert sentence.endswith("would save 33% of the step, then the disk limits at 1 samples/s.")
 
 
 def test_two_p3_8xlarge_wait_for_their_cores_before_the_network() -> None:

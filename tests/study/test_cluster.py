@@ -78,7 +78,7 @@ def test_a_sweep_survives_a_worker(machines: Machines, capfd: pytest.CaptureFixt
 
     assert sweep(BASE, POINTS, row, cluster=machines.address, progress=kill_one) == sweep(BASE, POINTS, row, processes=1)
     assert told[-1] == Done(len(POINTS), len(POINTS), 0)
-    assert machines.workers[0].wait() == -signal.SIGKILL
+    assert machines.workers[0].wait(240) == -signal.SIGKILL
     assert capfd.readouterr().err == ""
 
 
@@ -101,7 +101,7 @@ sweep(BASE, POINTS, row, journal=Path(sys.argv[2]), cluster=sys.argv[1], progres
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_sweep_that_was_killed_goes_on(machines: Machines, tmp_path: Path) -> None:
     journal = tmp_path / "sweep.csv.journal"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -112,7 +112,7 @@ def test_a_sweep_that_was_killed_goes_on(machines: Machines, tmp_path: Path) -> 
     with killed.stdout:
         assert [killed.stdout.readline() for _ in range(2)] == ["1\n", "2\n"]
         killed.kill()
-        killed.wait()
+        killed.wait(240)
     told: list[Done] = []
     found = sweep(BASE, POINTS, row, journal=journal, cluster=machines.address, progress=told.append)
     assert found == sweep(BASE, POINTS, row, processes=1)
@@ -135,7 +135,7 @@ def test_own_files_travel_and_messages_name_them(machines: Machines, tmp_path: P
     assert sweep(BASE, points, row, cluster=machines.address) == here
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_another_version_or_catalogue_is_refused(machines: Machines) -> None:
     luggage = pack([Path(__file__).parents[2] / "hardware" / "p3.2xlarge.yaml"])
     assert luggage.files == ()
@@ -161,7 +161,7 @@ def test_a_sweep_that_cannot_begin_leaves_no_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_cluster_that_loses_its_workers_is_waited_for(machines: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both die after the first point. Another comes when the user hears of it; the next time none does."""
     monkeypatch.setattr("sim.study.cluster._LOOK_EVERY", 0.1)

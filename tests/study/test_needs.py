@@ -11,7 +11,7 @@ from tests.harness import cluster, layer, machine, run, toy_node, toy_workload, 
 
 @pytest.mark.parametrize("knee", [1.5, 7.0, 300.0])
 def test_the_least_factor_is_found_to_a_hundredth(knee: float) -> None:
-    """Closed form: 1/factor down to a floor is within 1 % of the floor from 1/1.01 of the knee on."""
+    """Closed form: 1/factor down to a floor is within 1% of the floor from 1/1.01 of the knee on."""
     found = least(lambda factor: max(1.0, knee / factor), 1.0)
     assert found == pytest.approx(knee / GONE, rel=0.011)
 

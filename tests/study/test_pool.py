@@ -32,6 +32,7 @@ def test_items_of_a_killed_process_are_computed_again(tmp_path: Path) -> None:
     assert (tmp_path / "killed").exists()
 
 
+@pytest.mark.nightly
 def test_an_item_that_kills_its_process_again_is_refused_after_all_before_it(tmp_path: Path) -> None:
     found = []
     with pytest.raises(SpecError, match=r"^18 of 40: the process that computes it was killed again and again"):
@@ -51,6 +52,7 @@ def grown(item: int) -> int:
     return item
 
 
+@pytest.mark.nightly
 def test_a_process_that_has_grown_is_replaced_while_warnings_are_errors() -> None:
     """joblib warns of it in a thread that must not end; pytest makes errors of warnings."""
     assert list(each(grown, ITEMS, 2)) == ITEMS

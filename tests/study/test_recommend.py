@@ -14,6 +14,7 @@ from sim.spec.library import load_hardware, load_part, load_workload
 from sim.spec.lifetimes import Lifetimes
 from sim.spec.yaml import SpecError
 from sim.study.compare import Row, compare
+from sim.study.one_batch import at_global_batch, usual_global_batch
 from sim.study.ranges import whole_numbers
 from sim.study.recommend import Budget, recommend
 from sim.study.scenario import Scenario
@@ -174,7 +175,7 @@ def test_a_little_more_money_may_save_much_time(rows: list[Row]) -> None:
     if cheapest[1] > 0.8 * found.best.cost:
         assert not said
     else:
-        assert said[0].startswith(f"{cheapest[2]} (") and f"takes {100 * (1 - cheapest[1] / found.best.cost):.0f} % less money" in said[0]
+        assert said[0].startswith(f"{cheapest[2]} (") and f"takes {100 * (1 - cheapest[1] / found.best.cost):.0f}% less money" in said[0]
 
 
 def test_it_says_whose_spot_prices_are_not_known() -> None:
@@ -205,6 +206,34 @@ def test_spot_machines_of_unknown_lives_are_no_candidates_unless_a_mean_is_given
 def test_what_nobody_rents_is_left_out_with_the_reason(rows: list[Row]) -> None:
     found = recommend(ASKED, rows, Plan(EPOCHS), Budget(time=3600.0))
     assert "hypothetical" in found.left_out["p3.8xlarge-two-islands"]
-    assert "no price" in found.left_out["dgx-1-v100"]
+    assert "no on-demand or spot price is known" in found.left_out["dgx-1-v100"]
     with pytest.raises(SpecError, match="one of the two"):
         recommend(ASKED, rows, Plan(1), Budget())
+
+
+def test_a_price_that_a_message_suggests_is_taken() -> None:
+    """The hint of a machine without a price, typed as it is written, makes the machine a candidate."""
+    unpriced = replace(ASKED, hardware="", batch=32)
+    found = recommend(unpriced, compare(unpriced, ["dgx-1-v100"], document), Plan(1, checkpoints=False), Budget(money=1e6))
+    said = found.left_out["dgx-1-v100"]
+    key, _, value = said.partition("--set ")[2].partition(" gives")[0].partition("=")
+    priced = replace(unpriced, overrides=(f"{key}={value.strip(chr(39))}",))
+    again = recommend(priced, compare(priced, ["dgx-1-v100"], document), Plan(1, checkpoints=False), Budget(money=1e6))
+    assert again.best is not None and again.best.hardware == "dgx-1-v100"
+
+
+def test_all_candidates_of_one_job_take_the_same_optimizer_steps() -> None:
+    """Oracle: samples per optimizer step, GPUs times batch times passes; what does not divide within 5% is refused."""
+    wrong = []
+    for name in ("p3.2xlarge", "p3.8xlarge", "p3.16xlarge"):
+        for nodes in (1, 2, 3, 7, 8):
+            asked = at_global_batch(replace(ASKED, hardware=name, nodes=nodes), 2048)
+            found = document(asked)
+            passes = int(asked.overrides[-1].partition("=")[2])
+            total = found["gpus"] * found["batch_per_gpu"] * passes
+            if abs(total / 2048 - 1) > 0.05 or found["batch_per_gpu"] > load_workload("resnet18").spec.training.batch:
+                wrong.append((name, nodes, total))
+    assert not wrong
+    with pytest.raises(SpecError, match="a global batch of 8 does not divide over 24 GPUs; --global-batch sets another"):
+        at_global_batch(replace(ASKED, hardware="p3.16xlarge", nodes=3), 8)
+    assert usual_global_batch(ASKED) == 8 * load_workload("resnet18").spec.training.batch

@@ -88,7 +88,7 @@ jobs:
 
 @pytest.mark.slow
 def test_dividing_by_need_beats_an_even_division(tmp_path):
-    """Direction: A-Dloader's abstract has throughput +28.9 % and makespan -10 % against even allocation for its own mix of jobs."""
+    """Direction: A-Dloader's abstract has throughput +28.9% and makespan -10% against even allocation for its own mix of jobs."""
     (tmp_path / "mix.yaml").write_text(MIX)
     found = share("p3.16xlarge", str(tmp_path / "mix.yaml"), ["greedy"])
     document = share_document(found)

@@ -118,5 +118,5 @@ def test_a_layer_table_alone_is_shown_as_that_of_its_workload(tmp_path: Path) ->
     path.write_bytes(catalogue("workloads/models")["resnet18"].read_bytes())
     alone, due = (layer_document(name, "p3.2xlarge", ["training.precision=amp_fp16"], batch=16) for name in (str(path), "resnet18"))
     assert (alone["layers"], alone["roofline"]) == (due["layers"], due["roofline"])
-    with pytest.raises(SpecError, match=r"looks like a model description; .*write one that names this layer table, such as"):
+    with pytest.raises(SpecError, match=r"this is a model file; .*write one that names this layer table, such as"):
         against_gradients(["vgg11", str(path)], "p3.2xlarge")

@@ -41,7 +41,7 @@ def cluster(workers: int, factor: float) -> SpotAnswer:
 def test_clusters_of_transient_dl(
     factor: float, workers: int, time: float, cost: float, on_demand_time: float, on_demand_cost: float
 ) -> None:
-    """Aim: 15 %. Reached with 2, 4, 8 workers: spot time +1, +2, +10 %, cost -7, +3, +9 %; on-demand time -2, +1, +8 %, cost -1, +2, +10 %.
+    """Aim: 15%. Reached with 2, 4, 8 workers: spot time +1, +2, +10%, cost -7, +3, +9%; on-demand time -2, +1, +8%, cost -1, +2, +10%.
 
     Eight workers queue more at the simulated server than they did.
     """

@@ -47,7 +47,7 @@ def test_figures_are_those_of_the_profile(study: Study) -> None:
 
 
 def test_a1_what_peaks_is_a_slice(study: Study) -> None:
-    """Abstract: up to 90 % of training time. 79 % is reached at Stash's least batch, which is not called a success."""
+    """Abstract: up to 90% of training time. 79% is reached at Stash's least batch, which is not called a success."""
     found = by_check(study)["A1"]
     peak = found.figures["peak_percent"]
     assert peak is not None
@@ -163,7 +163,7 @@ def test_a_time_budget_saves_what_the_cheapest_within_it_saves(study: Study) -> 
         fastest = next(found for found in rows if found.times.warm == first)
         savings.append(1 - min(found.cost for found in rows if found.times.warm <= 2 * first) / fastest.cost)
     said = next(line for line in observations(study) if line.startswith("an epoch that may take twice as long"))
-    assert f"{100 * max(savings):.0f} % at most" in said and f"of {len(savings)} cases" in said
+    assert f"{100 * max(savings):.0f}% at most" in said and f"of {len(savings)} cases" in said
 
 
 def test_the_report_says_what_was_computed(study: Study) -> None:
@@ -175,7 +175,7 @@ def test_the_report_says_what_was_computed(study: Study) -> None:
     assert len(document["rows"]) == len(study.rows) == 10
     quiet = replace(study, rows=tuple(replace(found, times=found.times._replace(synthetic=found.times.one_gpu)) for found in study.rows))
     changed = findings_text(findings(quiet))
-    assert "up to 90 % of training time: NO" in changed
+    assert "up to 90% of training time: NO" in changed
     assert "sub-optimally: NO" in changed
     moved = replace(study, stalled=(Crossing("alexnet", "toy", None),))
     assert "at no batch that fits: alexnet" in study_text(moved)

@@ -51,7 +51,7 @@ def tdl(workers: int, lives: Survival | None = None) -> SpotJob:
 
 @pytest.mark.parametrize(("workers", "duration", "cost"), [(2, 7764.5, 1.4108), (4, 3764.9, 1.1567), (8, 1840.5, 1.1145)])
 def test_spot_clusters_of_transient_dl(workers: int, duration: float, cost: float) -> None:
-    """Aim: 15 %. Reached: durations 0, -1 and -2 %, costs -8, -2 and -5 %. (Its table charges 2 workers until the end, revoked or not.)"""
+    """Aim: 15%. Reached: durations 0, -1 and -2%, costs -8, -2 and -5%. (Its table charges 2 workers until the end, revoked or not.)"""
     found = courses(tdl(workers), math.inf, 2000, seed=1)
     assert spread(found, lambda outcome: outcome.time).mean == pytest.approx(duration, rel=0.04)
     assert spread(found, lambda outcome: outcome.cost).mean == pytest.approx(cost, rel=0.10)
@@ -72,7 +72,7 @@ def test_on_demand_clusters_of_transient_dl(workers: int, duration: float, cost:
 
 
 def test_eight_spot_workers_save_what_transient_dl_says() -> None:
-    """Measured: 1.1145 against 3.0126 USD, 63 % less (its README: up to 62.9 %)."""
+    """Measured: 1.1145 against 3.0126 USD, 63% less (its README: up to 62.9%)."""
     spot = spread(courses(tdl(8), math.inf, 2000), lambda outcome: outcome.cost).mean
     on_demand = course(tdl(8, immortal()), math.inf, np.random.default_rng(0)).cost
     assert 1 - spot / on_demand == pytest.approx(0.63, abs=0.02)
@@ -83,7 +83,7 @@ def test_a_chief_that_comes_back_late_costs_what_cm_dare_measured() -> None:
 
     Its runs (data/processed_data/chief_rejoining of cake-lab/CM-DARE) checkpoint each 4 000 steps. What fits them: two workers, of which
     the chief goes 1 500 steps after a checkpoint; the other goes on at half the speed, until all start from the checkpoint again. Each
-    step that it is away longer is then done by one and again by two: 113 s for each 1 000, 2 % below the measured line (115.7). Overheads
+    step that it is away longer is then done by one and again by two: 113 s for each 1 000, 2% below the measured line (115.7). Overheads
     lie 57 s above the published ones, alike at all five points, because these are taken from two runs without a revocation that are not
     undisturbed: their own stretch of the same steps took 307 and 367 s, other stretches 211 s (see the next test).
     """
@@ -98,16 +98,16 @@ def test_a_chief_that_comes_back_late_costs_what_cm_dare_measured() -> None:
 def test_a_late_chief_makes_its_stretch_as_long_as_cm_dare_s() -> None:
     """Oracle: the stretches of 4 000 steps of its runs (base*.csv and exp-*.csv there), known to the minute in which an evaluation looks.
 
-    Speed and overhead are both against stretches without a revocation. Reached: 18, 16, 15, 15 and 6 % below, 18 to 40 s.
+    Speed and overhead are both against stretches without a revocation. Reached: 18, 16, 15, 15 and 6% below, 18 to 40 s.
     """
     measured = {since: time - STRETCH for since, time in DISTURBED.items()}
     overhead = chief_overheads(4000.0 / STRETCH)
     assert overhead == pytest.approx(measured, abs=60.0) and overhead == pytest.approx(measured, rel=0.20)
 
 
-@pytest.mark.xfail(strict=True, reason="aim: 15 %; reached: 348, 61, 35, 29 and 23 % above the published overheads, 51 to 66 s each")
+@pytest.mark.xfail(strict=True, reason="aim: 15%; reached: 348, 61, 35, 29 and 23% above the published overheads, 51 to 66 s each")
 def test_overheads_of_a_late_chief_within_fifteen_per_cent() -> None:
-    """Aim: 15 % of each overhead that CM-DARE published, whose two runs without a revocation are not undisturbed."""
+    """Aim: 15% of each overhead that CM-DARE published, whose two runs without a revocation are not undisturbed."""
     assert chief_overheads(24_000.0 / 1359.29) == pytest.approx(CHIEF, rel=0.15)
 
 
@@ -133,7 +133,7 @@ def test_waiting_with_one_worker_is_what_daly_says() -> None:
 
 
 def test_the_best_interval_is_close_to_youngs() -> None:
-    """The optimum is flat: half or double the interval costs 1 % here, so a third is all that a search of 150 courses can find."""
+    """The optimum is flat: half or double the interval costs 1% here, so a third is all that a search of 150 courses can find."""
     between = 4 * HOUR
     job = SpotJob(60_000.0, (2.0, 4.0), Exponential(2 * between), "wait", replacement=70.0, checkpoint=60.0, restore=10.0)
     assert best_interval(job, 150) / 4.0 == pytest.approx(young_interval(60.0, between), rel=0.35)

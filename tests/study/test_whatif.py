@@ -47,7 +47,7 @@ def test_a_slow_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     assert disk.infinite.step_time == pytest.approx(COMPUTE, rel=1e-6)
     assert disk.shadow_price == pytest.approx(1 - 1 / 1.01, rel=1e-4)
     assert disk.on_path == pytest.approx(101 * disk.shadow_price, rel=1e-4)
-    assert disk.enough == pytest.approx(1 / (1.01 * COMPUTE), rel=0.011)  # bisected to 1 %
+    assert disk.enough == pytest.approx(1 / (1.01 * COMPUTE), rel=0.011)  # bisected to 1%
     assert disk.unit is not None
     assert disk.unit.name == "MB/s"
     assert disk.unit.amount == pytest.approx(1.0)
@@ -59,7 +59,7 @@ def test_a_slow_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_knife_edge_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Closed form: reading and decoding take 1 s each beside one another: 5 % less of either delays the step, 5 % more saves nothing."""
+    """Closed form: reading and decoding take 1 s each beside one another: 5% less of either delays the step, 5% more saves nothing."""
     workload = toy_workload(loader="dali_cpu", sample=1e6, prep=1.0, inputs={"num_threads": 1})
     found = asked(monkeypatch, machine(1, disk=volume(bandwidth=1e6)), workload)
     edges = {upgrade.resource for upgrade in found.upgrades if upgrade.on_edge(found.now.step_time)}
@@ -67,7 +67,7 @@ def test_the_knife_edge_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert by_name(found)["disk"].bound(found.now.step_time) == pytest.approx((1.0, 0.0), abs=1e-3)
     warnings = whatif_document(found)["warnings"]
     assert len(warnings) == 2
-    assert "5 % slower, the step takes 5.0 % longer; 5 % faster, it takes 0.0 % less" in warnings[0]
+    assert "5% slower, the step takes 5.0% longer; 5% faster, it takes 0.0% less" in warnings[0]
 
 
 @pytest.mark.parametrize("factor", [0.5, 2.0, 7.0])
@@ -172,7 +172,7 @@ def test_infinitely_much_that_gains_less_than_twice_says_what_it_crowds() -> Non
 
 
 def test_what_gains_nothing_has_no_line() -> None:
-    """Oracle: a network infinitely fast makes this step no shorter, but 0.3 % longer."""
+    """Oracle: a network infinitely fast makes this step no shorter, but 0.3% longer."""
     document = whatif_document(whatif(Scenario("p3.8xlarge", "alexnet", nodes=2)))
     network = next(row for row in document["resources"] if row["resource"] == "network")
     assert network["infinite"]["throughput_gain_percent"] < -0.1 and abs(network["twice"]["throughput_gain_percent"]) < 0.1

@@ -324,7 +324,7 @@ def test_a_blocking_operation_waits_for_the_bucket_before_it():
 
 
 def test_compression_trades_bytes_for_work():
-    """Directional: a hundredth of the elements as values and places, from 4 ranks, is 4 % of an all-reduce's bytes over each hop."""
+    """Directional: a hundredth of the elements as values and places, from 4 ranks, is 4% of an all-reduce's bytes over each hop."""
     layers = [layer(0.01, 0.02, 2_000_000)]
     flat = {"strategy": "flat", "overlap": False}
     whole, sparse = (run(machine(4, nvlink=1e9), toy_workload(layers, stack=flat | keys)).jobs[0].warm for keys in ({}, TOP_K))

@@ -133,7 +133,7 @@ def test_no_workers_build_between_steps():
 def test_reading_slower_gains_at_most_the_gaps_that_the_host_leaves(launch):
     """Bound: GPU decode that comes later may fall where the GPU waits for the host, and fill that gap; it gains nothing else.
 
-    So the cold epoch of this job, which has to read, is 0.8 % faster than the warm one; without gaps it is not.
+    So the cold epoch of this job, which has to read, is 0.8% faster than the warm one; without gaps it is not.
     """
     [job] = answer(Scenario("p3.2xlarge", "resnet18", ("input.loader=dali_gpu", f"training.stack.launch_cpu={launch}"))).run.jobs
     gained = job.warm.step_time - job.first.step_time
@@ -159,7 +159,7 @@ def test_servers_read_from_each_others_memory(loader, nic):
 
 
 def test_a_partitioned_cache_gains_what_coordl_gained():
-    """Direction: up to 15 times against DALI on servers whose disks rotate (arXiv 2007.06775v1, abstract); here 15 MB/s, 65 % each."""
+    """Direction: up to 15 times against DALI on servers whose disks rotate (arXiv 2007.06775v1, abstract); here 15 MB/s, 65% each."""
     workload = toy_workload([layer(1e-4, 2e-4, 10)], loader="pytorch", batch=32, samples=6400, sample=1e5, inputs={"num_workers": 8})
     times = {}
     for policy in ("linux", "never_evict", "partitioned"):

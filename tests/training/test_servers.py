@@ -152,7 +152,7 @@ def speed(nodes: int, count: int = 1) -> float:
 
 
 def test_few_workers_add_up_and_many_saturate_the_server() -> None:
-    """Throughput is below both n times one worker's and the server's own rate, and comes within 1 % of the latter."""
+    """Throughput is below both n times one worker's and the server's own rate, and comes within 1% of the latter."""
     update = (50 * 0.275e-3 + 2 * BYTES * 1.43e-9) / 0.9 / 2.5
     for nodes in (1, 2, 4, 8, 64, 1000):
         assert speed(nodes) <= min(nodes * speed(1), 1 / update) * (1 + 1e-9)

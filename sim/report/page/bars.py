@@ -45,7 +45,7 @@ def bar(figures: Figures, pieces: Sequence[Piece], whole: str, scale: float) -> 
                 style=style,
                 data_at=figures.place(piece.path),
                 data_value=repr(value),
-                data_tip=f"{piece.name}\n{piece.says}\n{100 * share:.1f} % of the whole",
+                data_tip=f"{piece.name}\n{piece.says}\n{100 * share:.1f}% of the whole",
             )
         )
     return tag("div", *marks, class_="stack")

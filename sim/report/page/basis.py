@@ -32,7 +32,7 @@ def _assumed(figures: Figures) -> Part:
 
 def _inputs(figures: Figures, read: Descriptions | None) -> Part:
     shown: list[Child] = [*_machines(read), *_workloads(read)] if read else []
-    return Part("inputs", "Inputs", section("inputs", "Inputs", *shown, fingerprints(figures)))
+    return Part("inputs", "Inputs", section("inputs", "Inputs", details("All inputs, sources and hashes", *shown, fingerprints(figures))))
 
 
 def _machines(read: Descriptions) -> Iterator[Html]:

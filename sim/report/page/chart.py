@@ -28,7 +28,11 @@ class Point:
     at: tuple[tuple[str, float], tuple[str, float]]
     best: bool = False
     named: bool = False
-    """Whether its name stands beside it, where there is room."""
+    """Whether its name is written beside it, where there is room."""
+    first: bool = False
+    """Whether its name has room before those of others."""
+    off: float = 0.0
+    """Share by which the figure across may be wrong, for an error bar; 0 for none."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,14 @@ def linear_axis(title: str, values: Sequence[float], write: Callable[[float], st
     return Axis(title, 0.0 if 0.0 <= low < 0.5 * high else low - room, high + room, write, linear=True)
 
 
+def _error(point: Point, across: Axis, up: Axis) -> Html:
+    """Return the error bar of *point*, as far as the axis reaches."""
+    ends = (max(across.low, point.x * (1 - point.off)), min(across.high, point.x * (1 + point.off)))
+    left, right = (across.place(end, LEFT, WIDTH - RIGHT) for end in ends)
+    y = up.place(point.y, HEIGHT - BOTTOM, TOP)
+    return tag("path", d=f"M{left:.1f},{y - 4:.1f}v8m0,-4H{right:.1f}m0,-4v8", class_="error")
+
+
 def chart(
     points: Sequence[Point], across: Axis, up: Axis, label: str, lines: Sequence[tuple[str, Sequence[tuple[float, float]]]] = ()
 ) -> Html:
@@ -94,6 +106,7 @@ def chart(
         tag("polyline", points=" ".join(f"{px:.1f},{py:.1f}" for px, py in (place(*corner) for corner in line)), class_=look)
         for look, line in lines
     ]
+    drawn += [_error(point, across, up) for point in points if point.off > 0]
     dots = []
     taken: list[_Room] = []
     for point in sorted(points, key=lambda point: point.best):  # the best ones lie on top
@@ -114,7 +127,7 @@ def chart(
                 data_y_at=point.at[1][0],
             )
         )
-    first = sorted((point for point in points if point.named), key=lambda point: not point.best)
+    first = sorted((point for point in points if point.named), key=lambda point: (not point.best, not point.first))
     written: list[_Room] = []
     names = [found for point in first if (found := _name(point, *place(point.x, point.y), taken, written)) is not None]
     svg = tag("svg", *_grid(across, up), *drawn, *dots, *names, viewBox=f"0 0 {WIDTH:g} {HEIGHT:g}", role="group", aria_label=label)

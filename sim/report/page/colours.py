@@ -22,16 +22,21 @@ USES = {
 """Uses of GPU memory: Paul Tol's muted scheme."""
 PARTS = {
     "start_up": "#99ddff", "first_epoch": "#ee8866", "later_epochs": "#77aadd", "evaluation": "#bbcc33", "checkpoints": "#eedd88",
-    "revocations": "#ffaabb",
+    "revocations": "#ffaabb", "failures": "#44bb99",
 }  # fmt: skip
 """Parts of a whole job: Paul Tol's light scheme."""
+LOST = {
+    "detection": "#ee8866", "restart": "#ffaabb", "rework": "#eedd88", "checkpoint": "#99ddff", "spare_wait": "#aaaa00",
+    "degraded": "#bbcc33", "planned": "#dddddd",
+}  # fmt: skip
+"""Where the time of weeks is lost: Paul Tol's light scheme."""
 DARK_USES = {"weights": "#8578dd", "activations": "#33a05f", "context": "#bb4d85"}
 
 
 def style_tokens() -> str:
     """Return the style sheet's tokens: light, dark where the system or the reader wants it, and light again on paper."""
     causes = {cause.value: colour for cause, colour in COLOURS.items()}
-    light, dark = _tokens(LIGHT, causes | USES | PARTS), _tokens(DARK, causes | DARK_CAUSES | USES | PARTS | DARK_USES)
+    light, dark = _tokens(LIGHT, causes | USES | PARTS | LOST), _tokens(DARK, causes | DARK_CAUSES | USES | PARTS | LOST | DARK_USES)
     return (
         f":root{{color-scheme:light;{light}}}"
         f"@media (prefers-color-scheme:dark){{:root:not([data-theme=light]){{color-scheme:dark;{dark}}}}}"

@@ -53,7 +53,7 @@ def use_table(uses: Sequence[Use], figures: Figures) -> Html:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
+    return f"{100 * share:.1f}%"
 
 
 @dataclass(frozen=True)

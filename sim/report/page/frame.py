@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from importlib.resources import files
 from typing import Any, NamedTuple
 
 from sim import __version__
+from sim.report.files import MADE_BY
 from sim.report.page.colours import style_tokens
 from sim.report.page.markup import Child, Html, details, joined, section, tag
 from sim.report.page.words import unbroken
@@ -37,14 +39,20 @@ def page(title: str, kind: str, hero: Html, parts: Sequence[Part], documents: Ma
     body = joined(
         tag("a", "Skip to the result", href="#result", class_="skip"),
         _header(kind, parts),
-        tag("main", hero, *(part.html for part in parts), _document(documents[name]), id="main"),
-        tag("footer", tag("p", f"stallsim {__version__}. Predicted, not measured.")),
+        tag("main", hero, *(part.html for part in parts), _document(name, documents[name]), id="main"),
+        tag("footer", tag("p", f"stallsim {__version__}{_made()}. Predicted, not measured.")),
         tag("div", id="tip", role="tooltip", hidden=True),
         tag("div", id="said", class_="unseen", aria_live="polite"),
         *(tag("script", embedded(document), type="application/json", id=f"json-{key}") for key, document in documents.items()),
         tag("script", Html(script)),
     )
     return f"<!doctype html>\n{tag('html', tag('head', head), tag('body', body), lang='en')}\n"
+
+
+def _made() -> str:
+    """Return the day and the command that make a page; empty where no command does."""
+    command = MADE_BY.get()
+    return f", {datetime.now(UTC).date().isoformat()}: {command}" if command else ""
 
 
 def outcome(title: str, verdict: str, set_up: str, *more: Child) -> Html:
@@ -65,9 +73,10 @@ def _header(kind: str, parts: Sequence[Part]) -> Html:
     return tag("header", tag("div", brand, tag("nav", tag("ul", *links), aria_label="Parts of this page"), theme, class_="bar"))
 
 
-def _document(document: Mapping[str, Any]) -> Html:
+def _document(name: str, document: Mapping[str, Any]) -> Html:
     text = tag("pre", json.dumps(document, indent=2), tabindex="0", aria_label="JSON document")
     return section(
-        "document", "The whole document", details("JSON, as --json prints it", text),
+        "document", "Raw data (JSON)", tag("button", "Download JSON", type="button", data_download=name),
+        details("JSON, as --json prints it", text),
         lead="Every figure above is taken from here; programs read the same with --json.",
     )  # fmt: skip

@@ -46,6 +46,11 @@ def _attribute(key: str, value: str | float | bool | None) -> str:
     return f" {name}" if value is True else f' {name}="{escape(value if isinstance(value, str) else f"{value:g}")}"'
 
 
+def step(key: str) -> str:
+    """Return *key* for a path, the way JSON Pointer (RFC 6901) writes it: a slash in a name does not end it."""
+    return key.replace("~", "~0").replace("/", "~1")
+
+
 @dataclass(frozen=True)
 class Figures:
     """The figures of one *document* that a page embeds as *name*; *below* is where in it they are looked for."""
@@ -59,10 +64,10 @@ class Figures:
         return "/".join(part for part in (self.name, self.below, path) if part)
 
     def value(self, path: str) -> Any:
-        """Return what stands at *path*, keys and numbers between slashes."""
+        """Return what stands at *path*, keys (see `step`) and numbers between slashes."""
         found: Any = self.document
         for part in filter(None, f"{self.below}/{path}".split("/")):
-            found = found[int(part)] if isinstance(found, list) else found[part]
+            found = found[int(part)] if isinstance(found, list) else found[part.replace("~1", "/").replace("~0", "~")]
         return found
 
     def marked(self, path: str) -> tuple[str, float]:
@@ -83,7 +88,7 @@ class Figures:
     def share(self, path: str, of: str, digits: int = 1) -> Html:
         """Return the figure at *path* in per cent of the one at *of*."""
         share = self.value(path) / self.value(of)
-        return tag("data", f"{100 * share:.{digits}f} %", value=repr(share), data_at=self.place(path), data_over=self.place(of))
+        return tag("data", f"{100 * share:.{digits}f}%", value=repr(share), data_at=self.place(path), data_over=self.place(of))
 
 
 def table(head: list[tuple[str, bool]], rows: list[list[Child]], caption: str = "", class_: str = "") -> Html:

@@ -160,6 +160,32 @@
     });
   });
 
+  // --- figures to keep: JSON as --json prints it, and each table as CSV ---
+  const save = (name, type, text) => {
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(new Blob([text], { type }));
+    link.download = name;
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+  };
+  all("[data-download]").forEach((button) => button.addEventListener("click", () => {
+    const name = button.dataset.download;
+    save(`${name}.json`, "application/json", `${JSON.stringify(JSON.parse(document.getElementById(`json-${name}`).textContent), null, 2)}\n`);
+  }));
+  all("table.sortable").forEach((table, number) => {
+    const cell = (element) => {
+      const figure = element.querySelector("data"), text = figure ? figure.value : element.textContent.trim();
+      const safe = /^[=+\-@\t\r]/.test(text) && isNaN(text) ? `'${text}` : text;
+      return /[",\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
+    };
+    const button = document.createElement("button");
+    button.type = "button";
+    button.textContent = "Download CSV";
+    button.addEventListener("click", () =>
+      save(`table-${number + 1}.csv`, "text/csv", [...table.rows].map((row) => `${[...row.cells].map(cell).join(",")}\n`).join("")));
+    (table.closest(".table") ?? table).after(button);
+  });
+
   // --- paper shows what is folded away ---
   addEventListener("beforeprint", () => all("section:not(#document) details").filter((fold) => !fold.closest(".sources")).forEach((fold) => { fold.open = true; }));
 })();

@@ -45,8 +45,8 @@ def verdict_of(document: Mapping[str, Any]) -> str:
     worst = max(found, key=lambda name: found[name])
     said = "Stash's runs show no stall worth a word: all take about as long as one GPU on synthetic data."
     if found[worst] >= _SMALL:
-        said = f"Stash's runs show {_article(worst)} stall of {found[worst]:.1f} % of {AGAINST[worst]} first: {_CAUSE[worst]}."
-    return f"{said} Over the network, two nodes of half the GPUs would take {network:.0f} % longer." if network >= _SMALL else said
+        said = f"Stash's runs show {_article(worst)} stall of {found[worst]:.1f}% of {AGAINST[worst]} first: {_CAUSE[worst]}."
+    return f"{said} Over the network, two nodes of half the GPUs would take {network:.0f}% longer." if network >= _SMALL else said
 
 
 def _article(name: str) -> str:
@@ -68,7 +68,7 @@ def _tiles(whole: Figures) -> Html:
 
 
 def _percent(value: float) -> str:
-    return f"{value:.1f} %"
+    return f"{value:.1f}%"
 
 
 def _runs(whole: Figures) -> Part:

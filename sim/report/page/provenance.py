@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from sim.analysis.cost import node_price
 from sim.report.page.frame import Part
-from sim.report.page.markup import Child, Figures, Html, details, joined, section, table, tag
+from sim.report.page.markup import Child, Figures, Html, details, joined, section, step, table, tag
 from sim.report.page.words import as_number, as_price
 from sim.report.prices import dated, source_of
 from sim.simulate import Run
@@ -36,7 +36,7 @@ def sources(rows: Iterable[Row], caption: str) -> Html:
 def fingerprints(figures: Figures) -> Html:
     """Return what made a document of these *figures*, and the SHA-256 of each description that was read."""
     prints = [
-        tag("li", f"{name}: ", tag("code", _text(figures, f"inputs_sha256/{name}")))
+        tag("li", f"{name}: ", tag("code", _text(figures, f"inputs_sha256/{step(name)}")))
         for name in figures.value("inputs_sha256")
     ]  # fmt: skip
     seeded = (", seed ", _text(figures, "seed")) if "seed" in figures.value("") else ()

@@ -11,12 +11,15 @@ from sim.report.page.chart import Axis, Point, axis, chart
 from sim.report.page.frame import Part, outcome, page
 from sim.report.page.markup import Child, Figures, Html, bullets, joined, noted, section, table, tag, tiles
 from sim.report.page.whole_job import parts_bar, parts_key
-from sim.report.page.words import as_money, as_number, as_percent, as_time
+from sim.report.page.words import as_carbon, as_energy, as_money, as_number, as_percent, as_time
 from sim.report.whole_job import epochs_text
+from sim.study.compare import front
 from sim.study.descriptions import Descriptions
 
 _BARS = 12
 """Candidates whose time is taken apart; the table has all."""
+_LONG = 5.0
+"""Times the first from which a candidate's bar would squeeze all others; the table has it."""
 _NAMED = 25
 """Candidates that may have their name in the chart: the best ones."""
 
@@ -41,7 +44,7 @@ def verdict_of(document: Mapping[str, Any]) -> str:
         return f"Rent {_named(best)}: {_taken(best)} for {epochs_text(best['epochs'])}."
     if near:
         return f"Nothing meets {_limit(document)}. Nearest is {_named(near)}: {_taken(near)} for {epochs_text(near['epochs'])}."
-    return f"No machine that can be rented is known to run {document['workload']}."
+    return f"No rentable machine in the catalogue can run {document['workload']}."
 
 
 def _named(candidate: Mapping[str, Any]) -> str:
@@ -70,6 +73,7 @@ def _tiles(whole: Figures, chosen: Figures) -> Html:
         ("Budget", whole.shown(f"budget/{path}", write), f"{as_percent(used)} of it is {'used' if used <= 1 else 'needed'}"),
         ("GPUs", chosen.shown("gpus", as_number), joined("on ", chosen.shown("nodes", as_number), f" x {chosen.value('hardware')}")),
         ("Step", chosen.shown("step_time_s", as_time), _saved(chosen)),
+        ("Energy", chosen.shown("energy_kwh", as_energy), joined(chosen.shown("co2_kg", as_carbon), " CO2")),
         ("Expected error", chosen.shown("expected_error/median", as_percent) if error else "unknown", _error(chosen, error)),
     ]
     return tiles(rows)
@@ -86,7 +90,9 @@ def _error(chosen: Figures, error: Mapping[str, Any] | None) -> Child:
 
 def _money(whole: Figures, rows: Sequence[Figures]) -> Part:
     by_time = whole.value("job/time_s") is not None
-    points = [_point(row, place, by_time) for place, row in enumerate(rows)]
+    keys = ("epochs", -1.0) if by_time else ("total_time_s", 1.0)
+    on_front = front((keys[1] * row.value(keys[0]), row.value("total_cost_usd")) for row in rows)
+    points = [_point(row, place, by_time, first) for place, (row, first) in enumerate(zip(rows, on_front, strict=True))]
     time, money = whole.value("budget/time_s"), whole.value("budget/money_usd")
     hours = [*(point.x for point in points), *([time / 3600] if time is not None and not by_time else [])]
     usd = [*(point.y for point in points), *([money] if money is not None else [])]
@@ -95,19 +101,24 @@ def _money(whole: Figures, rows: Sequence[Figures]) -> Part:
     drawn = chart(points, across, up, "Cost over time of the whole job, by candidate", budget)
     orange = joined(tag("span", "Orange", class_="flag"), ": the one to rent. ") if whole.value("best") is not None else None
     dashed = "Dashed: the budget. " if budget else ""
-    caption = tag("figcaption", orange, f"{dashed}Both axes are logarithmic; spot and on-demand markets are points of their own.")
+    caption = tag(
+        "figcaption",
+        orange,
+        f"{dashed}Logarithmic axes; spot and on-demand are points of their own. Bars: nine in ten such predictions missed by less.",
+    )
     lead = f"Each point is a machine, a number of nodes and a market: what {whole.value('workload')} takes there, and what it costs."
     return Part("money", "Time and money", section("money", "Time and money", tag("figure", drawn, caption), lead=lead))
 
 
-def _point(row: Figures, place: int, by_time: bool) -> Point:
+def _point(row: Figures, place: int, by_time: bool, first: bool) -> Point:
     own = {key: row.value(key) for key in ("hardware", "nodes", "market", "total_time_s", "total_cost_usd", "epochs")}
     across, scale = ("epochs", 1.0) if by_time else ("total_time_s", 3600.0)
     met = "within the budget" if row.value("within_budget") else "misses the budget"
     marked = (row.marked(across), row.marked("total_cost_usd"))
     says = f"{_named(own)}\n{_taken(own)} for {epochs_text(own['epochs'])}\n{met}"
     best = place == 0 and row.value("within_budget")
-    return Point(own[across] / scale, own["total_cost_usd"], _named(own), says, marked, best, place < _NAMED)
+    off = 0.0 if by_time else (row.value("expected_error") or {}).get("p90", 0.0)
+    return Point(own[across] / scale, own["total_cost_usd"], _named(own), says, marked, best, first or place < _NAMED, first, off)
 
 
 def _budget(time: float | None, money: float | None, across: Axis, up: Axis) -> list[tuple[float, float]]:
@@ -121,13 +132,14 @@ def _plain(value: float) -> str:
 
 
 def _parts(rows: Sequence[Figures]) -> Part:
-    shown = rows[:_BARS]
+    near = _LONG * rows[0].value("total_time_s")
+    shown = [row for row in rows if row.value("total_time_s") <= near][:_BARS]
     scale = max(row.value("total_time_s") for row in shown)
     drawn: list[tuple[Child, Html, Child]] = [
         (_name_of(row), parts_bar(row, "total_time_s", scale), row.shown("total_time_s", as_time)) for row in shown
     ]
     lead = "The whole job: machines start, epochs run, results are evaluated and saved, and spot machines are taken away."
-    lead += f" The first {_BARS} candidates." if len(rows) > _BARS else ""
+    lead += f" The first {len(shown)} candidates that take at most {_LONG:g} times as long as the first." if len(rows) > len(shown) else ""
     bars = tag("figure", named_bars(drawn, "Seconds of the whole job, by candidate"), class_="long")
     return Part("parts", "Where time goes", section("parts", "Where the time goes", bars, parts_key(list(shown)), lead=lead))
 
@@ -155,9 +167,17 @@ def _table(rows: Sequence[Figures]) -> Part:
         ("expected error", True),
     ]  # fmt: skip
     found = table(head, cells, "Candidates", "sortable")
-    lead = "In order of preference; a star is within the budget. A click on a title sorts."
+    lead = "In order of preference. * within the budget. Click a header to sort."
     return Part("table", "Candidates", section("table", "All candidates", found, lead=lead))
 
 
 def _left_out(failed: Mapping[str, str]) -> Part:
-    return Part("left-out", "Left out", section("left-out", "Machines that are left out", bullets(failed.values())))
+    return Part(
+        "left-out",
+        "Left out",
+        section(
+            "left-out",
+            "Machines that are left out",
+            bullets(f"{name}: {problem.removeprefix(f'{name}: ')}" for name, problem in failed.items()),
+        ),
+    )

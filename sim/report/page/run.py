@@ -11,20 +11,21 @@ from sim.report.expected_error import interval_text
 from sim.report.kinds import gpus_text, tightest
 from sim.report.page.bars import Piece, bar, named_bars, stalls, swatch
 from sim.report.page.drawing import Bound, drawings, use_table
+from sim.report.page.energy import energy
 from sim.report.page.frame import Part, page
-from sim.report.page.markup import Child, Figures, Html, bullets, details, joined, noted, section, table, tag, tiles
+from sim.report.page.markup import Child, Figures, Html, bullets, details, joined, noted, section, step, table, tag, tiles
 from sim.report.page.provenance import provenance
 from sim.report.page.timeline import STEPS, shown_span, timeline
 from sim.report.page.use import Use, uses, uses_document
 from sim.report.page.whole_job import whole_job
-from sim.report.page.words import as_bandwidth, as_memory, as_money, as_number, as_percent, as_time, counted, unbroken
+from sim.report.page.words import as_bandwidth, as_carbon, as_energy, as_memory, as_money, as_number, as_percent, as_time, counted, unbroken
 from sim.report.verdict import bound_by
 from sim.report.whatif import NAMES
 from sim.simulate import Run
 
 _TITLES = {
     "time": "Where the time goes", "job": "The whole job", "steps": "Step by step", "machine": "The machine", "memory": "GPU memory",
-    "help": "What would help", "assumed": "Assumptions", "inputs": "Inputs",
+    "energy": "Energy", "help": "What would help", "assumed": "Assumptions", "inputs": "Inputs",
 }  # fmt: skip
 _KNOWN = 1e-4
 """Half-width of an interval, as a share of the step, below which it is not worth a word."""
@@ -73,7 +74,13 @@ class _Job:
         head = tag("h1", f"{name}{found.value('workload')} on {found.value('hardware')}")
         verdict = tag("p", unbroken(found.value("verdict")), class_="verdict")
         return tag(
-            "div", head, verdict, tag("p", set_up, class_="set-up"), self._tiles(), noted("Beware", found.value("warnings")), class_="hero"
+            "div",
+            head,
+            verdict,
+            tag("p", set_up, class_="set-up"),
+            self._tiles(),
+            noted("Warnings", found.value("warnings")),
+            class_="hero",
         )
 
     def _tiles(self) -> Html:
@@ -96,12 +103,19 @@ class _Job:
             ("Epoch", found.shown("epoch_time_s", as_time), epoch),
             ("First epoch", found.shown("first_epoch/epoch_time_s", as_time), found.shown("first_epoch/cost_usd", as_money)),
             ("GPU memory", found.shown("gpu_memory_bytes/total", as_memory), joined("of ", self.own.shown("gpu_memory_bytes", as_memory))),
+            *self._energy_tile(),
             ("Expected error", found.shown("expected_error/median", as_percent) if error else "unknown", self._error(error)),
         ]
         if found.value("whole_job"):
             costs = found.shown("whole_job/cost_usd", as_money)
             rows.append(("Whole job", found.shown("whole_job/time_s", as_time), costs))
         return tiles(rows)
+
+    def _energy_tile(self) -> list[tuple[str, Child, Child]]:
+        if self.figures.value("energy") is None:
+            return []
+        more = joined(self.figures.shown("energy/co2_per_epoch_kg", as_carbon), " CO2 an epoch")
+        return [("Energy of an epoch", self.figures.shown("energy/kwh_per_epoch", as_energy), more)]
 
     def _error(self, error: Mapping[str, Any] | None) -> Html:
         if error is None:
@@ -114,14 +128,17 @@ class _Job:
         """Return all parts of the job."""
         made = {
             "time": self._time(), "job": self._job(), "steps": self._steps(), "machine": self._machine(), "memory": self._memory(),
-            "help": self._help(), "assumed": self._assumed(), "inputs": provenance(self.run, self.number, self.figures),
+            "energy": energy(self.figures),
+            "help": self._help(), "assumed": self._assumed(),
+            "inputs": details("All inputs, sources and hashes", provenance(self.run, self.number, self.figures)),
         }  # fmt: skip
         leads = {
             "time": "Every moment of a rank's step, by what it does or waits for; mean over ranks.",
             "job": "From the start of the machines to the last checkpoint.",
             "steps": "What one rank, its streams and its loader do, and how full each link is meanwhile.",
             "machine": self._exchange(),
-            "memory": "At the moment of a step that needs most.",
+            "memory": "Peak GPU memory of a step.",
+            "energy": "A node's mean power, and what a limit on the GPUs' power would cost in time and save in energy.",
             "help": self._help_lead(),
         }
         return [self._part(ident, html, leads.get(ident)) for ident, html in made.items() if html]
@@ -191,23 +208,23 @@ class _Job:
         rows: list[tuple[Child, Html, Child]] = [(NAMES[name], self._step_bar(name, now), self._saved(name)) for name in ranked]
         chart = tag("div", named_bars(rows, "Step time with one resource infinitely fast"), class_="short")
         cells: list[list[Child]] = [
-            [NAMES[name], self.figures.shown(f"freed_step_time_s/{name}", as_time), self._saved(name)] for name in ranked
+            [NAMES[name], self.figures.shown(f"freed_step_time_s/{step(name)}", as_time), self._saved(name)] for name in ranked
         ]
         head = [("infinitely fast", False), ("step", True), ("saves", True)]
         return joined(tag("figure", chart), details("As a table", table(head, cells, "What would help", "narrow")))
 
     def _step_bar(self, name: str, now: float) -> Html:
-        value = self.figures.value(f"freed_step_time_s/{name}")
+        value = self.figures.value(f"freed_step_time_s/{step(name)}")
         mark = tag(
             "div", class_="mark piece", style=f"width:{100 * value / now:.4f}%;background:var(--busy)", data_value=repr(value),
-            data_at=self.figures.place(f"freed_step_time_s/{name}"),
+            data_at=self.figures.place(f"freed_step_time_s/{step(name)}"),
             data_tip=f"{NAMES[name]} infinitely fast\na step takes {as_time(value)}",
         )  # fmt: skip
         return tag("div", tag("div", mark, class_="stack"), class_="room")
 
     def _saved(self, name: str) -> Html:
-        freed, now = self.figures.value(f"freed_step_time_s/{name}"), self.figures.value("step_time_s")
-        return Html(f"-{100 * (1 - freed / now):.1f} %") if freed < now else Html("nothing")
+        freed, now = self.figures.value(f"freed_step_time_s/{step(name)}"), self.figures.value("step_time_s")
+        return Html(f"-{100 * (1 - freed / now):.1f}%") if freed < now else Html("nothing")
 
     def _help_lead(self) -> str:
         if not self.figures.value("freed_step_time_s"):

@@ -48,8 +48,10 @@ def verdict_of(sizes: Sequence[Figures]) -> str:
     kept = efficiency(last, first)
     stalls = {cause: seconds for cause, seconds in last.value("stalls_s").items() if cause != "compute"}
     worst = max(stalls, key=lambda cause: stalls[cause])
-    lost = f"; most of a step's waiting is {worst}, {as_percent(stalls[worst] / last.value('step_time_s'))} of it"
-    return f"{last.value('gpus')} GPUs keep {as_percent(kept)} of the speed that {first.value('gpus')} had each{lost}."
+    share = as_percent(stalls[worst] / last.value("step_time_s"))
+    stall = {"straggler": "stragglers"}.get(worst, worst)
+    largest = f"the largest stall is {stall} ({share})" if stalls[worst] > 0 else "nothing stalls"
+    return f"{as_percent(kept)} scaling efficiency from {first.value('gpus')} to {last.value('gpus')} GPUs; {largest}."
 
 
 def efficiency(size: Figures, first: Figures) -> float:
@@ -65,7 +67,7 @@ def _parts(sizes: Sequence[Figures], job: int, several: bool) -> list[Part]:
         f"speed{suffix}",
         f"{name}Speed",
         _speed(sizes),
-        lead="Samples per second of all GPUs; dashed, what the first size would make of as many.",
+        lead="Samples per second of all GPUs. Dashed: ideal linear scaling.",
     )
     steps = section(
         f"time{suffix}", f"{name}Where a step goes", _steps(sizes), stall_key(), lead="Seconds of a warm step by cause, at each size."

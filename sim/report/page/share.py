@@ -34,8 +34,8 @@ def verdict_of(document: Mapping[str, Any]) -> str:
     gain, sooner = best["throughput_gain"], best["makespan_gain"]
     if gain < _GAIN:
         return "No policy brings more than an even division."
-    last = "" if abs(sooner) < _GAIN else f"; the last is done {100 * abs(sooner):.0f} % {'sooner' if sooner > 0 else 'later'}"
-    return f"Divided by the policy {best['policy']}, jobs run {100 * gain:.0f} % faster in the mean than with an even division{last}."
+    last = "" if abs(sooner) < _GAIN else f"; the last is done {100 * abs(sooner):.0f}% {'sooner' if sooner > 0 else 'later'}"
+    return f"Divided by the policy {best['policy']}, jobs run {100 * gain:.0f}% faster in the mean than with an even division{last}."
 
 
 def _tiles(whole: Figures) -> Html:
@@ -51,7 +51,7 @@ def _tiles(whole: Figures) -> Html:
 
 
 def _signed(share: float) -> str:
-    return f"{round(100 * share, 1) + 0.0:+.1f} %"  # + 0.0: never -0.0
+    return f"{round(100 * share, 1) + 0.0:+.1f}%"  # + 0.0: never -0.0
 
 
 def _courses(whole: Figures) -> Part:
@@ -68,7 +68,7 @@ def _courses(whole: Figures) -> Part:
         ]
         bars = tag("figure", tag("div", named_bars(rows, f"When each job runs, divided by the policy {policy['policy']}"), class_="short"))
         drawn += [tag("h3", policy["policy"]), bars]
-    lead = "From its start to its end, which stands behind. Dashed: when the last job is done with an even division."
+    lead = "From start to end; end time at right. Dashed: when the last job finishes with an even division."
     return Part("courses", "Courses", section("courses", "Who runs when", *drawn, lead=lead))
 
 

@@ -22,7 +22,7 @@ def spot_page(document: Mapping[str, Any], read: Descriptions | None = None) -> 
     """Return the page of a spot job's *document*, with the inputs that were *read* for it."""
     whole = Figures(document, "spot")
     title = f"{document['workload']} on {document['workers']} spot {document['hardware']}"
-    set_up = f"{counted(document['gpus'], 'GPU')}, {document['stack']}; {document['trials']} courses drawn"
+    set_up = f"{counted(document['gpus'], 'GPU')}, {document['stack']}; {document['trials']} simulated runs"
     hero = outcome(title, verdict_of(document), set_up, _tiles(whole), noted("Assumed", document["notes"]))
     parts = [_spread(whole), _course(whole), *basis(whole, read)]
     return page(title, "spot", hero, parts, {"spot": document})
@@ -33,7 +33,7 @@ def verdict_of(document: Mapping[str, Any]) -> str:
     time, cost = document["spot"]["time_s"]["mean"], document["spot"]["cost_usd"]["mean"]
     if document["saving"] is None:
         return f"On spot machines it takes {as_time(time)} and {as_money(cost)} in the mean; no on-demand price is known."
-    saved = f"{'saves' if document['saving'] >= 0 else 'costs'} {100 * abs(document['saving']):.0f} %"
+    saved = f"{'saves' if document['saving'] >= 0 else 'costs'} {100 * abs(document['saving']):.0f}%"
     more = " of the money" if document["saving"] >= 0 else " more"
     return f"Spot {saved}{more} and takes {slower(time, document['on_demand']['time_s'])}."
 
@@ -45,13 +45,13 @@ def _tiles(whole: Figures) -> Html:
     rows: list[tuple[str, Child, Child]] = [
         ("Time, mean", whole.shown("spot/time_s/mean", as_time), joined(whole.shown("on_demand/time_s", as_time), " on demand")),
         ("Cost, mean", whole.shown("spot/cost_usd/mean", as_money), demand),
-        ("Revocations", whole.shown("spot/revocations", _few), joined(whole.shown("spot/lost_s", as_time), " of work done twice")),
+        ("Interruptions", whole.shown("spot/revocations", _few), joined(whole.shown("spot/lost_s", as_time), " of work repeated")),
         ("Checkpoint every", whole.shown("checkpoint/interval_s", as_time), joined(whole.shown("checkpoint/count", as_number), " in all")),
         ("Samples per second", whole.shown("throughput_samples_per_s", as_number), "with all workers"),
         (
             "Mean known to",
-            f"± {196 * error / whole.value('spot/cost_usd/mean'):.2g} %" if error is not None else "-",
-            "95 % of repetitions",
+            f"± {196 * error / whole.value('spot/cost_usd/mean'):.2g}%" if error is not None else "-",
+            "95% of repetitions",
         ),
     ]
     return tiles(rows)
@@ -66,13 +66,13 @@ def _spread(whole: Figures) -> Part:
     rows: list[list[Child]] = [
         [name, *(whole.shown(f"spot/{key}/{path}", write) for key, _, _, write in _SPREADS)]
         for name, path in (
-            ("mean", "mean"), ("half of the jobs within", "p50"), ("nine of ten within", "p90"), ("95 % from", "low_95"), ("to", "high_95"),
+            ("mean", "mean"), ("half of the jobs within", "p50"), ("nine of ten within", "p90"), ("95% from", "low_95"), ("to", "high_95"),
         )
     ]  # fmt: skip
-    rows.append(["without a revocation", whole.shown("spot/undisturbed_time_s", as_time), "-"])
+    rows.append(["without interruptions", whole.shown("spot/undisturbed_time_s", as_time), "-"])
     rows.append(["on demand", whole.shown("on_demand/time_s", as_time), whole.shown("on_demand/cost_usd", as_money)])
     figures = table([("", False), ("time", True), ("cost", True)], rows, "Time and cost", "narrow")
-    same = None if drawn else tag("p", "Every course that was drawn is as long as the others: no revocation falls into it.")
+    same = None if drawn else tag("p", "All simulated runs take equally long: none is interrupted.")
     lead = f"Each of {whole.value('trials')} courses draws how long its machines live. How many are done within a time, and for how much."
     return Part("spread", "Time and money", section("spread", "How time and money spread", *drawn, same, figures, lead=lead))
 
@@ -109,5 +109,5 @@ def _course(whole: Figures) -> Part:
         ["speed with all workers", whole.shown("throughput_samples_per_s", as_rate)],
     ]
     found = table([("", False), ("", True)], rows, "A course", "narrow")
-    lead = f"After a revocation: {policy_in_words(whole.document)}"
+    lead = f"After an interruption: {policy_in_words(whole.document)}"
     return Part("course", "A course", section("course", "What a course is made of", found, lead=lead))

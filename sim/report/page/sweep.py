@@ -10,7 +10,7 @@ from sim.report.page.bars import bar, named_bars, stall_key, stall_pieces
 from sim.report.page.basis import basis
 from sim.report.page.chart import Axis, Point, axis, chart, linear_axis
 from sim.report.page.frame import Part, outcome, page
-from sim.report.page.markup import Child, Figures, Html, bullets, details, section, table, tag, tiles
+from sim.report.page.markup import Child, Figures, Html, bullets, details, section, step, table, tag, tiles
 from sim.report.page.words import as_money, as_number, as_plain, as_rate, as_time, counted
 from sim.study.descriptions import Descriptions
 
@@ -23,7 +23,7 @@ _ROWS = 500
 _LOGARITHMIC = 8.0
 """Times that the largest value is the least from which on an axis is logarithmic."""
 _MATTERS = 1.01
-"""Influence below which a field does not matter: half of the noise of repeated measurements (2-4 %)."""
+"""Influence below which a field does not matter: half of the noise of repeated measurements (2-4%)."""
 
 
 def sweep_page(document: Mapping[str, Any], read: Descriptions | None = None) -> str:
@@ -55,7 +55,11 @@ def verdict_of(document: Mapping[str, Any]) -> str:
     most = max(known, key=lambda key: known[key], default=None)
     if most is None or len(known) < 2:
         return said
-    return f"{said} {most} matters most." if known[most] > _MATTERS else f"{said} None of the fields matters."
+    return (
+        f"{said} {most.rpartition('.')[2].replace('_', ' ').capitalize()} has the largest effect."
+        if known[most] > _MATTERS
+        else f"{said} No field has a noticeable effect."
+    )
 
 
 def named(row: Mapping[str, Any]) -> str:
@@ -73,25 +77,25 @@ def _tiles(whole: Figures) -> Html:
     rows: list[tuple[str, Child, Child]] = [("Points", whole.shown("points", as_number), None)]
     for key, times in whole.value("influence").items():
         if times is not None:
-            rows.append((key, whole.shown(f"influence/{key}", lambda times: f"{times:.2f}x"), "from its worst value to its best"))
+            rows.append((key, whole.shown(f"influence/{step(key)}", lambda times: f"{times:.2f}x"), "from its worst value to its best"))
     return tiles(rows)
 
 
 def _over(rows: Sequence[Figures], key: str, place: int) -> Part | None:
     """Return the chart of speed over the field *key*; None where its values are words, or just one."""
     known = [row for row in rows if key in row.value("numbers")]
-    values = {row.value(f"numbers/{key}") for row in known}
+    values = {row.value(f"numbers/{step(key)}") for row in known}
     if len(values) < 2 or len(known) < len(rows):
         return None
     best = max(known, key=lambda row: row.value("throughput_samples_per_s"))
     points = [
         Point(
-            row.value(f"numbers/{key}"), row.value("throughput_samples_per_s"), "", _says(row),
-            (row.marked(f"numbers/{key}"), row.marked("throughput_samples_per_s")), row is best,
+            row.value(f"numbers/{step(key)}"), row.value("throughput_samples_per_s"), "", _says(row),
+            (row.marked(f"numbers/{step(key)}"), row.marked("throughput_samples_per_s")), row is best,
         )
         for row in known
     ]  # fmt: skip
-    unit = known[0].value(f"point/{key}").partition(" ")[2]
+    unit = known[0].value(f"point/{step(key)}").partition(" ")[2]
     title = f"{key} ({unit})" if unit else key
     across = _axis(title, values, as_plain)
     up = _axis("samples per second", [point.y for point in points], as_number)
@@ -102,7 +106,7 @@ def _over(rows: Sequence[Figures], key: str, place: int) -> Part | None:
 
 def _lead(rows: Sequence[Figures], key: str) -> str:
     others = [name for name in rows[0].value("point") if name != key]
-    joined = f"; points alike in {', '.join(others)} are joined" if others and 1 < len(_alike(rows, key)) <= _LINES else ""
+    joined = f". Each line is one value of {', '.join(others)}" if others and 1 < len(_alike(rows, key)) <= _LINES else ""
     return f"Samples per second of all GPUs{joined}. Orange: the fastest point."
 
 
@@ -113,14 +117,14 @@ def _alike(rows: Sequence[Figures], key: str) -> list[list[Figures]]:
         return tuple(text for name, text in row.value("point").items() if name != key)
 
     groups = [list(group) for _, group in groupby(sorted(rows, key=others), key=others)]
-    return [sorted(group, key=lambda row: float(row.value(f"numbers/{key}"))) for group in groups]
+    return [sorted(group, key=lambda row: float(row.value(f"numbers/{step(key)}"))) for group in groups]
 
 
 def _lines(rows: Sequence[Figures], key: str) -> list[tuple[str, list[tuple[float, float]]]]:
     groups = _alike(rows, key)
     if len(groups) > _LINES:
         return []
-    corners = [[(row.value(f"numbers/{key}"), row.value("throughput_samples_per_s")) for row in group] for group in groups]
+    corners = [[(row.value(f"numbers/{step(key)}"), row.value("throughput_samples_per_s")) for row in group] for group in groups]
     return [("ideal", line) for line in corners if len(line) > 1]
 
 
@@ -152,7 +156,7 @@ def _steps(rows: Sequence[Figures]) -> Part:
 def _table(rows: Sequence[Figures], varied: Sequence[str]) -> Part:
     cells: list[list[Child]] = [
         [
-            *(row.value(f"point/{key}") for key in varied), row.shown("step_time_s", as_time),
+            *(row.value(f"point/{step(key)}") for key in varied), row.shown("step_time_s", as_time),
             row.shown("throughput_samples_per_s", as_number), row.share("stalls_s/compute", "step_time_s"),
             row.shown("epoch_time_s", as_time), row.shown("cost_per_epoch_usd", as_money),
         ]

@@ -89,14 +89,16 @@ def _tools(run: Run, ranks: Sequence[RankExcerpt]) -> Html:
 
 def _rank_name(run: Run, rank: RankExcerpt) -> str:
     known = run.log.ranks[rank.index]
-    first = f"GPU {known.gpus[0]} of {known.node}"
-    return first if known.size == 1 else f"{first}, for {known.size} alike"
+    number = known.node.removeprefix("n")
+    first = f"GPU {known.gpus[0]} on node {number if number.isdigit() else known.node}"
+    return first if known.size == 1 else f"{first} (represents {known.size} identical GPUs)"
 
 
 def _caption(chosen: Excerpt, span: Span, left_out: int) -> Html:
     more = f" {left_out} less used links are left out here." if left_out > 0 else ""
-    steps = f"{len(span.ends)} warm step{'s' * (len(span.ends) > 1)}"
-    text = f"{steps} ({chosen.note}); dashed lines end a step. Drag to zoom in, or use the buttons.{more}"
+    steps = f"{('No', 'One', 'Two', 'Three', 'Four')[len(span.ends)] if len(span.ends) < 5 else len(span.ends)}"
+    kind = f" steady-state step{'s' * (len(span.ends) != 1)}" if "steady-state" in chosen.note else f" steps: {chosen.note}"
+    text = f"{steps}{kind}; dashed lines end a step. Drag to zoom in, or use the buttons.{more}"
     return tag("figcaption", text)
 
 

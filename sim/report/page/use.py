@@ -53,7 +53,7 @@ class Use:
         if self.name.endswith(".cores"):
             return f"{self.capacity:g} cores"
         if self.name.endswith("iops"):
-            return f"{self.capacity:,.0f} IOPS".replace(",", " ")
+            return f"{self.capacity:,.0f} IOPS"
         return f"{self.capacity:g}" if ".job" in self.name else show(self.capacity, "bandwidth")
 
 

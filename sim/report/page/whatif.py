@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sim.analysis.bottleneck import Resource
 from sim.report.page.bars import named_bars
 from sim.report.page.basis import basis
 from sim.report.page.frame import Part, outcome, page
@@ -26,7 +27,7 @@ def whatif_page(document: Mapping[str, Any], read: Descriptions | None = None) -
         f"{document['precision']}, {document['stack']}"
     )
     title = f"{document['workload']} on {document['hardware']}: what if?"
-    hero = outcome(title, verdict_of(whole, rows), set_up, _tiles(whole), noted("Beware", document["warnings"]))
+    hero = outcome(title, verdict_of(whole, rows), set_up, _tiles(whole), noted("Warnings", document["warnings"]))
     parts = [_ranking(whole, rows, [NAMES[row["resource"]] for row in document["resources"] if not matters(row)])]
     parts += [*([_worth(rows)] if rows else []), *basis(whole, read)]
     return page(f"{document['workload']} on {document['hardware']}: what if", "what-if", hero, parts, {"whatif": document})
@@ -35,14 +36,22 @@ def whatif_page(document: Mapping[str, Any], read: Descriptions | None = None) -
 def verdict_of(whole: Figures, rows: Sequence[Figures]) -> str:
     """Return in a sentence what is worth improving first."""
     if not rows:
-        return "No resource, however much more of it, makes the step any faster."
+        return "No resource makes the step faster, even if it were infinitely fast."
     best = rows[0]
     gain, rise = best.value("twice/throughput_gain_percent"), best.value("twice/break_even_price_usd_per_h")
     name = NAMES[best.value("resource")]
     if gain < 1.0:
-        return f"Nothing gains much by itself: twice as fast, {name} would bring {gain:.1f} % more throughput."
-    worth = f", and pays for itself up to {as_price(rise)}" if rise is not None else ""
-    return f"{name[0].upper()}{name[1:]} first: twice as fast, it brings {gain:.0f} % more throughput{worth}."
+        return f"No single upgrade helps much: the best, 2x {name}, gives +{gain:.1f}% throughput."
+    worth = f", worth paying up to {as_price(rise)}" if rise is not None else ""
+    return f"{_faster(best.value('resource'))} most: 2x speed gives +{gain:.0f}% throughput{worth}."
+
+
+def _faster(resource: Resource) -> str:
+    """Return what would be faster, up to the verb."""
+    if resource == "spread":
+        return "Less step-time variation between ranks helps"
+    name = NAMES[resource]
+    return f"Faster {name} help{'' if name.endswith('s') else 's'}"
 
 
 def _tiles(whole: Figures) -> Html:
@@ -65,7 +74,7 @@ def _ranking(whole: Figures, rows: Sequence[Figures], idle: Sequence[str]) -> Pa
     chart = (
         tag("figure", tag("div", named_bars(drawn, "Step time with more of each resource"), class_="short"), _key(whole)) if rows else None
     )
-    rest = tag("p", f"No gain, however much: {', '.join(idle)}.") if idle else None
+    rest = tag("p", f"No effect even if infinitely fast: {', '.join(idle)}.") if idle else None
     lead = "A warm step with one resource twice and infinitely as fast, all else as it is."
     return Part("ranking", "Ranking", section("ranking", "What more would bring", chart, rest, lead=lead))
 
@@ -73,7 +82,7 @@ def _ranking(whole: Figures, rows: Sequence[Figures], idle: Sequence[str]) -> Pa
 def _bar(row: Figures, kind: str, fill: str, scale: float, now: float) -> Html:
     path = f"{kind}/step_time_s"
     value, gain = row.value(path), row.value(f"{kind}/throughput_gain_percent")
-    says = f"{NAMES[row.value('resource')]} {LABELS[kind]}\na step takes {as_time(value)}\n{gain:+.1f} % throughput"
+    says = f"{NAMES[row.value('resource')]} {LABELS[kind]}\na step takes {as_time(value)}\n{gain:+.1f}% throughput"
     mark = tag(
         "div", class_="mark piece", style=f"width:{100 * value / scale:.4f}%;background:{fill}", data_at=row.place(path),
         data_value=repr(value), data_tip=says,
@@ -100,15 +109,15 @@ def _worth(rows: Sequence[Figures]) -> Part:
         ]
         for row in rows
     ]  # fmt: skip
-    titles = ["step, twice", "gain", "an epoch costs", "breaks even at", "gain, infinite", "on path", "1 % more saves", "enough at"]
+    titles = ["step, twice", "gain", "an epoch costs", "breaks even at", "gain, infinite", "on critical path", "saved per +1%", "enough at"]
     found = table([("resource", False), *((title, True) for title in titles)], cells, "What upgrades are worth", "sortable")
-    lead = "Breaks even: the price of all nodes at which an epoch costs what it does now. Enough: beyond it, more gains under 1 %."
+    lead = "Breaks even: the price of all nodes at which an epoch costs what it does now. Enough: beyond it, more gains under 1%."
     lead += " On path: seconds of a step that nothing hides."
     return Part("worth", "Worth", section("worth", "What an upgrade is worth", found, lead=lead))
 
 
 def _gain(row: Figures, kind: str) -> Html:
-    return row.shown(f"{kind}/throughput_gain_percent", lambda percent: f"{percent:+.1f} %")
+    return row.shown(f"{kind}/throughput_gain_percent", lambda percent: f"{percent:+.1f}%")
 
 
 def _enough(row: Figures) -> Child:

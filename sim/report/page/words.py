@@ -9,9 +9,7 @@ from sim.units import show
 
 def unbroken(text: str) -> str:
     """Return *text* with numbers and their units, and counts of machines, kept on one line."""
-    return re.sub(
-        r"(?<=\d) x (?=\w)", "\u00a0x\u00a0", re.sub(r"(?<=\d) (?=\d{3}|%|samples|[mu]?s\b|min\b|h\b|USD|[KMGT]i?B)", "\u00a0", text)
-    )
+    return re.sub(r"(?<=\d) x (?=\w)", "\u00a0x\u00a0", re.sub(r"(?<=\d) (?=samples|[mµu]?s\b|min\b|h\b|[KMGT]i?B)", "\u00a0", text))
 
 
 def counted(count: int, what: str) -> str:
@@ -26,17 +24,17 @@ def as_time(seconds: float) -> str:
 
 def as_money(usd: float) -> str:
     """Return *usd* in words."""
-    return f"{usd:.2f} USD" if usd >= 0.095 else f"{usd:.2g} USD"
+    return f"${usd:,.2f}" if usd >= 0.095 else f"${usd:.2g}"
 
 
 def as_price(usd_per_hour: float) -> str:
     """Return *usd_per_hour* in words."""
-    return f"{usd_per_hour:.2f} USD/h"
+    return f"${usd_per_hour:.2f}/h"
 
 
 def as_rate(per_second: float) -> str:
     """Return samples per second in words."""
-    return f"{per_second:,.0f} samples/s".replace(",", " ")
+    return f"{per_second:,.0f} samples/s"
 
 
 def as_memory(nbytes: float) -> str:
@@ -51,12 +49,12 @@ def as_bandwidth(rate: float) -> str:
 
 def as_percent(share: float) -> str:
     """Return a *share* (0..1) in per cent."""
-    return f"{100 * share:.0f} %"
+    return f"{100 * share:.0f}%"
 
 
 def as_number(value: float) -> str:
     """Return a count in words."""
-    return f"{value:,.0f}".replace(",", " ")
+    return f"{value:,.0f}"
 
 
 def as_tenths(value: float) -> str:
@@ -67,3 +65,13 @@ def as_tenths(value: float) -> str:
 def as_plain(value: float) -> str:
     """Return *value* with as many digits as it needs."""
     return f"{value:g}"
+
+
+def as_energy(kwh: float) -> str:
+    """Return *kwh* in words."""
+    return f"{kwh:,.0f} kWh".replace(",", " ") if kwh >= 100 else f"{kwh:.3g} kWh"
+
+
+def as_carbon(kilograms: float) -> str:
+    """Return *kilograms* of CO2 in words."""
+    return f"{kilograms:,.0f} kg".replace(",", " ") if kilograms >= 100 else f"{kilograms:.3g} kg"

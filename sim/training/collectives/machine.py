@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sim.training.collectives.layout import Layout
+from sim.training.collectives.nccl_constants import constants_of
 from sim.training.collectives.nccl_cost import Machine, Pattern
 from sim.training.collectives.nccl_search import nccl_machine
 
@@ -21,16 +22,21 @@ def machine_of(layout: Layout, version: str) -> Machine:
         first,
         ranks=layout.ranks,
         nodes=layout.ranks if layout.isolated else layout.nodes,
-        ring=min((machine.ring for machine in found), key=_carried),
-        tree=min((machine.tree for machine in found), key=_carried),
+        ring=_bounded(min((machine.ring for machine in found), key=_carried), version),
+        tree=_bounded(min((machine.tree for machine in found), key=_carried), version),
         compute_capability=min(machine.compute_capability for machine in found),
         intra_path="nvlink" if all(machine.intra_path == "nvlink" for machine in found) else "pcie",
         nic_near=all(machine.nic_near for machine in found),
         plugin_latency=max(machine.plugin_latency for machine in found),
         same_channels=all(machine.same_channels for machine in found),
         nvswitch=all(machine.nvswitch for machine in found),
-        nvls=first.nvls if all(machine.nvls for machine in found) else None,
+        nvls=_bounded(first.nvls, version) if first.nvls and all(machine.nvls for machine in found) else None,
     )
+
+
+def _bounded(pattern: Pattern, version: str) -> Pattern:
+    """Return *pattern* with as many channels as NCCL has at most: a rack has more NICs than that."""
+    return pattern._replace(channels=min(pattern.channels, constants_of(version).max_channels))
 
 
 def _carried(pattern: Pattern) -> float:

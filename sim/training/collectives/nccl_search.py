@@ -2,7 +2,7 @@
 
 At one speed s the rings of `ring_channels` are laid in turn, again and again, while every link they cross has s left; C of them
 fit. The fastest speed comes first, a slower one wins if it carries more in all (C s), and the search ends at the GPU's whole
-rate, or when the next speed is below 49 % of the best. Links have NCCL's own rates (``nccl_bandwidth``). A GPU's bytes through an
+rate, or when the next speed is below 49% of the best. Links have NCCL's own rates (``nccl_bandwidth``). A GPU's bytes through an
 Intel host bridge weigh 6/5 on PCIe; what a NIC writes to a GPU before sm80 weighs 1/8 on the way back. Fast channels are
 then doubled at half the speed (NVIDIA/nccl `src/graph/search.cc`).
 

@@ -9,7 +9,7 @@ n + 1 of their bytes to sums, so that a piece keeps each hop for (n+1)/n S/(PB):
 
     T = min(2 (1 + 1/(nP)) S/B,  (1 + 3/P) (n+1)/n S/B) + 4 l        port of B bytes/s, l between GPU and switch
 
-Ports shared fairly between the two take no longer, and with few pieces up to 30 % less.
+Ports shared fairly between the two take no longer, and with few pieces up to 30% less.
 
 The switches of a node are one reducer here, as traffic is spread over them evenly. Loads (channel 0) and stores (channel 1) do not
 wait for one another. That the switch needs NVLink SHARP, and its efficiency, is for whoever chooses the algorithm to know.

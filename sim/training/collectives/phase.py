@@ -3,8 +3,8 @@
 All streams of a collective progress together, so it is ONE fluid activity joined to every link it crosses and loaded by the number
 of streams that cross it. Its own cap is the mean rate it has alone (`sim.training.collectives.pricing`), latency included: a hop that
 waits for latency anyway does not slow a ring until its share of a link falls below that mean. Against the ``transfer`` executor: exact
-for a ring alone where no two hops share a link; slower where they do but seldom want it at once (at most 26 % over the catalogue:
-two nodes of NVSwitch, many channels, 1 to 10 MB); within 10 % beside other traffic, unless chunks and latency are of one size.
+for a ring alone where no two hops share a link; slower where they do but seldom want it at once (at most 26% over the catalogue:
+two nodes of NVSwitch, many channels, 1 to 10 MB); within 10% beside other traffic, unless chunks and latency are of one size.
 """
 
 from __future__ import annotations

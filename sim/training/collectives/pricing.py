@@ -157,7 +157,7 @@ def _through_switches(
     """Return the occupancy and latency of the hops of *ring*, of which those between switches take *slow* seconds a chunk.
 
     Of equal nodes, one of them stands for all: their hops are written out leaf by leaf where that is short, else all are slow. That takes
-    a leaf of over 128 nodes of eight GPUs whose uplinks are oversubscribed more times than it has nodes; 1 GiB over 320 took 5 % more.
+    a leaf of over 128 nodes of eight GPUs whose uplinks are oversubscribed more times than it has nodes; 1 GiB over 320 took 5% more.
     """
     between = [edge.fabric is not None for edge in ring]
     if all(slow <= alone for alone, far in zip(busy, between, strict=True) if far):

@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from sim.parallel.program import Instruction, Program, Receive, Send, Start, Tag, Update, Wait, Work
-from sim.training.layouts.run import SHARED, Scene
+from sim.training.layouts.run import MEETING, SHARED, Scene
 
+_Passed = tuple[tuple[tuple[float, float, float, bool], ...], float, float]
+"""Bursts of a pass (seconds, all launches, the first launch, whether the host waits before), seconds in all, and what nothing hides."""
 _MEETING: Final[Tag] = ("norm", 0, 0)
 _STEPS: Final = 3
 """Steps that are tried where stages never all meet."""
@@ -53,6 +55,8 @@ class _Rank:
     """When each communicator has played everything so far."""
     ends: dict[Tag, float] = field(default_factory=dict)
     """When each of this step's operations is over."""
+    sending: list[Tag] = field(default_factory=list)
+    """Messages to other stages that compute waits for before it goes on."""
 
 
 class _Recurrence:
@@ -65,21 +69,25 @@ class _Recurrence:
         """Of operations across stages: when each stage has come, and how much later its slowest rank."""
         self.shared: dict[Tag, float] = {}
         self.sent: dict[Tag, float] = {}
+        self.over: dict[Tag, float] = {}
+        """When each message between stages has come."""
         self.shared_queues: dict[str, float] = {}
         self.expected: dict[Tag, int] = {}
         for program in scene.programs:
             for each in program:
                 if type(each) is Start and each.axis in SHARED:
                     self.expected[each.tag] = self.expected.get(each.tag, 0) + 1
-        self.works: list[dict[tuple[str, int, int], tuple[float, float, float]]] = [{} for _ in scene.programs]
+        self.works: list[dict[tuple[str, int, int], _Passed]] = [{} for _ in scene.programs]
+        self.meets = scene.layout.schedule in MEETING
+        self.overlaps = scene.layout.options.pipeline_overlap and not self.meets
         self.sends: dict[tuple[int, int], float] = {}
 
     def next_step(self) -> None:
         """Forget the operations of the step; results of it are read back, so that hosts launch nothing ahead of it."""
-        self.arrivals, self.shared, self.sent = {}, {}, {}
+        self.arrivals, self.shared, self.sent, self.over = {}, {}, {}, {}
         for rank in self.ranks:
             rank.host = max(rank.host, rank.now)
-            rank.worked_in_step, rank.ends = 0.0, {}
+            rank.worked_in_step, rank.ends, rank.sending = 0.0, {}, []
 
     def run(self, programs: Sequence[Program | list[Instruction]]) -> None:
         """Run all stages to the ends of *programs*."""
@@ -96,34 +104,27 @@ class _Recurrence:
 
     def _advance(self, stage: int, program: Sequence[Instruction]) -> None:  # noqa: C901  one loop, since it runs a million times
         """Run *stage* until what its next instruction waits for is not known yet."""
-        rank, works, overlaps = self.ranks[stage], self.works[stage], self.scene.layout.options.pipeline_overlap
-        boundary = self.scene.layout.boundary
-        place, end, now, host = rank.place, len(program), rank.now, rank.host
+        rank = self.ranks[stage]
+        place, end, now = rank.place, len(program), rank.now
         while place < end:
             instruction = program[place]
             kind = type(instruction)
-            if kind is Work:
-                key = (instruction.part, instruction.first, instruction.last)  # type: ignore[union-attr]
-                times = works.get(key) or self._work(stage, key)
-                compute, launches, tail = times
-                host += launches
-                now += compute
-                if compute and host > now:
-                    now = host
-                now += tail
-                rank.worked += compute
-                rank.worked_in_step += compute
+            if kind is Work or kind is Update:
+                if rank.sending:
+                    over = self._sent(rank)
+                    if over is None:
+                        break
+                    now = max(now, over)
+                now = self._compute(rank, stage, instruction, now)
             elif kind is Receive:
-                tag = instruction.tag  # type: ignore[union-attr]
-                sent = self.sent.get(tag)
-                if sent is None:
+                over = self._received(instruction, stage, now)  # type: ignore[arg-type]
+                if over is None:
                     break
-                begin = sent if overlaps else max(sent, now)
-                now = max(now, begin + self._send(instruction.stage, stage, boundary))  # type: ignore[union-attr]
+                now = max(now, over)
             elif kind is Send:
-                self.sent[instruction.tag] = now  # type: ignore[union-attr]
+                self._sends(rank, stage, instruction, now)  # type: ignore[arg-type]
             elif kind is Start:
-                self._start(rank, stage, instruction, now)  # type: ignore[arg-type]
+                self._start(rank, stage, instruction, now, program, place)  # type: ignore[arg-type]
             elif kind is Wait:
                 tag = instruction.tag  # type: ignore[union-attr]
                 over = rank.ends.get(tag)
@@ -132,37 +133,86 @@ class _Recurrence:
                     if over is None:
                         break
                 now = max(now, over)
-            elif kind is Update:
-                seconds, launched = self.scene.updates[stage]
-                host += launched * self.scene.launch_cpu
-                now = max(now + seconds, host)
-                rank.worked += seconds
-                rank.worked_in_step += seconds
             place += 1
-        rank.place, rank.now, rank.host = place, now, host
+        rank.place, rank.now = place, now
 
-    def _work(self, stage: int, key: tuple[str, int, int]) -> tuple[float, float, float]:
-        """Return seconds of compute, of launching, and of what nothing hides, of work on units of the model."""
+    def _compute(self, rank: _Rank, stage: int, instruction: Instruction, now: float) -> float:
+        """Return when the work or the update is over, of which the host launches each kernel first."""
+        if type(instruction) is Work:
+            key = (instruction.part, instruction.first, instruction.last)
+            bursts, compute, tail = self.works[stage].get(key) or self._work(stage, key)
+        else:
+            compute, launches = self.scene.updates[stage]
+            bursts, tail = ((compute, launches * self.scene.launch_cpu, min(1.0, launches) * self.scene.launch_cpu, False),), 0.0
+        host = rank.host
+        for seconds, launching, first, drained in bursts:
+            if drained:
+                host = max(host, now)
+            now = max(now, host + first) + seconds
+            host += launching
+            now = max(now, host)
+        rank.host = host
+        rank.worked += compute
+        rank.worked_in_step += compute
+        return now + tail
+
+    def _work(self, stage: int, key: tuple[str, int, int]) -> _Passed:
         part, first, last = key
         time = self.scene.times[stage].span(first, last, part)  # type: ignore[arg-type]
         tail = self.scene.spread.tensor * time.compute + sum(each.seconds for each in time.exposed if each.seconds > 0)
-        self.works[stage][key] = (time.compute, time.launches * self.scene.launch_cpu, tail)
+        cpu = self.scene.launch_cpu
+        bursts = tuple((each.compute, each.launches * cpu, min(1.0, each.launches) * cpu, each.drained) for each in time.bursts)
+        self.works[stage][key] = (bursts, time.compute, tail)
         return self.works[stage][key]
+
+    # --- messages between stages ----------------------------------------------------------------------------------
+
+    def _sends(self, rank: _Rank, stage: int, send: Send, now: float) -> None:
+        self.sent[send.tag] = now
+        if not self.meets:
+            self.over[send.tag] = now + self._send(stage, send.stage, send.nbytes)
+        if not self.overlaps:
+            rank.sending.append(send.tag)
+
+    def _sent(self, rank: _Rank) -> float | None:
+        """Return when all that a stage sends has gone; None while a receiver has not asked for it."""
+        if any(tag not in self.over for tag in rank.sending):
+            return None
+        latest = max(self.over[tag] for tag in rank.sending)
+        rank.sending = []
+        return latest
+
+    def _received(self, receive: Receive, stage: int, now: float) -> float | None:
+        """Return when a message has come; None while it was not sent."""
+        if receive.tag not in self.over:
+            sent = self.sent.get(receive.tag)
+            if sent is None:
+                return None
+            self.over[receive.tag] = max(sent, now) + self._send(receive.stage, stage, self.scene.layout.boundary)
+        return self.over[receive.tag]
 
     def _send(self, source: int, target: int, nbytes: float) -> float:
         if (source, target) not in self.sends:
             self.sends[source, target] = self.scene.prices.send(source, target, nbytes).alone
         return self.sends[source, target]
 
-    def _start(self, rank: _Rank, stage: int, start: Start, now: float) -> None:
+    # --- groups ---------------------------------------------------------------------------------------------------
+
+    def _start(self, rank: _Rank, stage: int, start: Start, now: float, program: Sequence[Instruction], place: int) -> None:
         shared, spread, prices = start.axis in SHARED, self.scene.spread, self.scene.prices
         if start.axis == "everyone":
             late = spread.all * rank.worked_in_step
         else:
             late, rank.worked = spread.data * rank.worked, 0.0
+        if start.prefetch:
+            work = next((each for each in program[place:] if type(each) is Work), None)
+            launches = self.scene.times[stage].span(work.first, work.last, work.part).launches if work is not None else 0.0
+            late = max(late, rank.host + launches * self.scene.launch_cpu - now)
         seconds = prices.outlined(0 if shared else stage, start.axis, start.op, start.nbytes).alone
         if not shared:
             begin = max(now + late, rank.queues.get(start.communicator, 0.0))
+            if start.after is not None:
+                begin = max(begin, rank.ends[start.after])
             rank.queues[start.communicator] = rank.ends[start.tag] = begin + seconds
             return
         came = self.arrivals.setdefault(start.tag, [])

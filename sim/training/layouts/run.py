@@ -27,12 +27,10 @@ from sim.parallel.mesh import GroupAxis
 from sim.parallel.program import Program, Receive, Send, Start, Tag, Update, Wait, Work
 from sim.spec.hardware import Node
 from sim.training.layouts.prices import Price, Prices
-from sim.training.layouts.times import UnitTimes
+from sim.training.layouts.times import Burst, UnitTimes
 from sim.training.spread import expected_maximum
 
 SimProcess = Generator[simpy.Event, object, None]
-SHARED: Final[tuple[GroupAxis, ...]] = ("everyone", "ends", "pipeline")
-"""Axes across stages: all stages that start an operation of one of them take part in the same one."""
 GROUPS: Final = ("data", "shard", "tensor", "pipeline", "context", "expert")
 """Keys of ``exposed_by_group_s``."""
 _WORDS: Final[Mapping[str, str]] = {
@@ -48,6 +46,10 @@ _WORDS: Final[Mapping[str, str]] = {
     "activations": "activations between stages",
     "gradients": "gradients between stages",
 }
+MEETING: Final = ("gpipe", "1f1b")
+"""Schedules whose messages begin when the receiver asks for them."""
+SHARED: Final = ("everyone", "ends")
+"""Groups with members in several stages."""
 _NAMES: Final = {"F": "forward", "B": "backward", "I": "backward of inputs", "W": "backward of weights"}
 _PARTIAL: Final = {"tensor": "tensor-parallel messages", "context": "context-parallel messages", "expert": "expert dispatch and combine"}
 
@@ -70,6 +72,8 @@ class _Operation:
     """When the last member came."""
     ready: float = math.nan
     """When the slowest rank of the members has come."""
+    late: tuple[Cause, str] = (Cause.STRAGGLER, "slowest data-parallel rank")
+    """What comes between the two."""
     begin: float = math.nan
     pieces: list[tuple[Cause, str, float, float]] = field(default_factory=list)
 
@@ -135,20 +139,20 @@ class Scene:
     spread: Spread
 
 
-def play(scene: Scene, steps: int = 0) -> Played:
-    """Simulate *steps* steps (0: as many as it takes for one to repeat) and return the last."""
+def play(scene: Scene, steps: int = 0, keep_rates: bool = False) -> Played:
+    """Simulate *steps* steps (0: as many as it takes for one to repeat) and return the last. *keep_rates* logs the load of links."""
     chosen = steps or (2 if scene.layout.clips or scene.layout.mesh.stages == 1 else 4)
-    return _Simulation(scene, chosen).run()
+    return _Simulation(scene, chosen, keep_rates).run()
 
 
 class _Simulation:
     """All stages while they train."""
 
-    def __init__(self, scene: Scene, steps: int) -> None:
+    def __init__(self, scene: Scene, steps: int, keep_rates: bool) -> None:
         self.scene = scene
         self.steps = steps
         self.env = env = Clock()
-        self.log = EventLog(lambda: env.now)
+        self.log = EventLog(lambda: env.now, keep_rates=keep_rates)
         self.network = Network(env, self.log)
         self.operations: dict[tuple[object, ...], _Operation] = {}
         self.queues: dict[tuple[object, ...], deque[_Operation]] = {}
@@ -158,6 +162,11 @@ class _Simulation:
             for instruction in program:
                 if isinstance(instruction, Start) and instruction.axis in SHARED:
                     self.expected[instruction.tag] += 1
+        schedule, options = scene.layout.schedule, scene.layout.options
+        self.meets = schedule in MEETING
+        """Whether a message begins when its receiver asks for it; else it has asked before."""
+        self.overlaps = options.pipeline_overlap and not self.meets
+        """Whether stages compute on while they send."""
         self.stages = [_Stage(self, number) for number in range(len(scene.programs))]
 
     def run(self) -> Played:
@@ -232,6 +241,8 @@ class _Stage:
         """Seconds of compute since the ranks of the stage last met."""
         self.worked_in_step = 0.0
         self.playing = 0
+        self.sending: list[_Operation] = []
+        """Messages to other stages that compute waits for before it goes on."""
         self.ends: list[float] = [0.0]
         self.exposed: list[dict[str, float]] = []
 
@@ -247,12 +258,13 @@ class _Stage:
             self.step = step
             self.exposed.append(dict.fromkeys(GROUPS, 0.0))
             self.worked_in_step = 0.0
-            for instruction in program:
+            for at, instruction in enumerate(program):
                 match instruction:
                     case Work():
+                        yield from self._sent()
                         yield from self._work(instruction)
                     case Start():
-                        self._start(instruction)
+                        self._start(instruction, self._issued(program, at) if instruction.prefetch else 0.0)
                     case Wait():
                         yield from self._wait(instruction.tag)
                     case Send():
@@ -260,6 +272,7 @@ class _Stage:
                     case Receive():
                         yield from self._receive(instruction)
                     case Update():
+                        yield from self._sent()
                         yield from self._update()
             self.host = max(self.host, self.env.now)  # results of the step are read back
             self.ends.append(self.env.now)
@@ -268,7 +281,7 @@ class _Stage:
 
     def _work(self, work: Work) -> SimProcess:
         time = self.times.span(work.first, work.last, work.part)
-        yield from self._compute(time.compute, time.launches, _NAMES[work.part], work.micro_batch)
+        yield from self._compute(time.bursts, _NAMES[work.part], work.micro_batch)
         late = self.simulation.scene.spread.tensor * time.compute
         pieces = [(Cause.STRAGGLER, "slowest rank of the tensor group", late)] if late else []
         for each in time.exposed:
@@ -282,28 +295,44 @@ class _Stage:
                 self._waited(cause, resource, start, start + seconds)
                 start += seconds
 
-    def _compute(self, seconds: float, launches: float, name: str, ident: int) -> SimProcess:
-        """Compute for *seconds*, no faster than the host launches."""
-        start = self.env.now
-        self.host += launches * self.simulation.scene.launch_cpu
-        if seconds > 0:
-            yield self.gpu.compute(seconds).done
-            self._waited(Cause.COMPUTE, self.gpu_name, start, self.env.now)
-        if self.host > self.env.now:
+    def _compute(self, bursts: Sequence[Burst], name: str, ident: int) -> SimProcess:
+        """Compute *bursts*, no faster than the host launches their kernels."""
+        start, launch = self.env.now, self.simulation.scene.launch_cpu
+        for burst in bursts:
+            if burst.drained:
+                self.host = max(self.host, self.env.now)
+            yield from self._launched(self.host + min(1.0, burst.launches) * launch)
+            self.host += burst.launches * launch
             begun = self.env.now
-            yield self.env.timeout(self.host - begun)
-            self._waited(Cause.LAUNCH, "host", begun, self.env.now)
+            if burst.compute > 0:
+                yield self.gpu.compute(burst.compute).done
+                self._waited(Cause.COMPUTE, self.gpu_name, begun, self.env.now)
+            yield from self._launched(self.host)
         self.simulation.log.did(self.index, "gpu", name, Cause.COMPUTE, start, self.gpu_name, ident)
+        seconds = sum(burst.compute for burst in bursts)
         self.worked += seconds
         self.worked_in_step += seconds
 
+    def _launched(self, time: float) -> SimProcess:
+        """Wait until *time*, when the host has launched what comes next."""
+        if time > self.env.now:
+            begun = self.env.now
+            yield self.env.timeout(time - begun)
+            self._waited(Cause.LAUNCH, "host", begun, self.env.now)
+
     def _update(self) -> SimProcess:
         seconds, launches = self.simulation.scene.updates[self.number]
-        yield from self._compute(seconds, launches, "optimizer", -1)
+        yield from self._compute([Burst(seconds, launches)], "optimizer", -1)
 
     # --- groups ---------------------------------------------------------------------------------------------------
 
-    def _start(self, start: Start) -> None:
+    def _issued(self, program: Program, at: int) -> float:
+        """Return when the host has launched the next work after place *at* of *program*."""
+        work = next((each for each in program[at:] if isinstance(each, Work)), None)
+        launches = self.times.span(work.first, work.last, work.part).launches if work is not None else 0.0
+        return self.host + launches * self.simulation.scene.launch_cpu
+
+    def _start(self, start: Start, issued: float) -> None:
         """Enter an operation into its communicator's queue; it begins when the slowest rank has come and those before it are over."""
         simulation = self.simulation
         shared = start.axis in SHARED
@@ -314,16 +343,22 @@ class _Stage:
         operation.arrived = self.env.now
         operation.missing -= 1
         place = ("everyone", start.communicator) if shared else (self.number, start.communicator)
+        if issued - self.env.now > delay:
+            delay, operation.late = issued - self.env.now, (Cause.LAUNCH, "host")
+        before = simulation.operations[self.step, self.number, start.after] if start.after is not None else None
         if operation.missing == 0:
-            ready = self.env.timeout(delay)
-            ready.callbacks.append(lambda _: self._come(operation))
+            self.env.process(self._comes(operation, delay, before))
             queue = simulation.queues.setdefault(place, deque())
             queue.append(operation)
             if len(queue) == 1:
                 self.env.process(self._serve(queue, simulation.stages if shared else [self]))
 
-    def _come(self, operation: _Operation) -> None:
+    def _comes(self, operation: _Operation, delay: float, before: _Operation | None) -> SimProcess:
+        """Let *operation* begin after *delay*, when the one *before* has ended."""
+        yield self.env.timeout(delay)
         operation.ready = self.env.now
+        if before is not None and not before.done.triggered:
+            yield before.done
         operation.come.succeed()
 
     def _late(self, axis: GroupAxis) -> float:
@@ -349,20 +384,20 @@ class _Stage:
             return
         start = self.env.now
         yield operation.done
-        self._blame(operation, start, Cause.STRAGGLER, "slowest data-parallel rank")
+        self._blame(operation, start)
         came = min(max(start, operation.arrived), self.env.now)
         group = "data" if tag[0].startswith("reduce") or "replicas" in tag[0] or tag[0] in ("norm", "tied") else "shard"
         self.exposed[-1]["pipeline"] += came - start  # another stage was still at work
         self.exposed[-1][group] += self.env.now - came
 
-    def _blame(self, operation: _Operation, start: float, late: Cause, why: str) -> None:
+    def _blame(self, operation: _Operation, start: float) -> None:
         """Write down why compute waited for *operation* from *start* until now."""
         came = min(max(start, operation.arrived), self.env.now)
         if came > start:  # another stage was still at work
             self._waited(Cause.PIPELINE, "other stages", start, came)
         ready = min(max(came, operation.ready), self.env.now)
         if ready > came:
-            self._waited(late, why, came, ready)
+            self._waited(*operation.late, came, ready)
         begin = min(max(ready, operation.begin), self.env.now)
         if begin > ready:  # behind others in its queue
             self._waited(operation.price.cause, f"{words(operation.tag)}: behind other operations", ready, begin)
@@ -374,7 +409,7 @@ class _Stage:
 
     def _message(self, tag: Tag, source: int, target: int, nbytes: float) -> _Operation:
         price = self.simulation.scene.prices.send(source, target, nbytes)
-        members = 1 if self.simulation.scene.layout.options.pipeline_overlap else 2
+        members = 2 if self.simulation.meets else 1
         return self.simulation.operation((self.step, "message", tag), tag, price, members)
 
     def _meet(self, operation: _Operation, source: int, target: int) -> None:
@@ -385,18 +420,31 @@ class _Stage:
             self.env.process(self.simulation.play(operation, ends))
 
     def _send(self, send: Send) -> None:
-        self._meet(self._message(send.tag, self.number, send.stage, send.nbytes), self.number, send.stage)
+        message = self._message(send.tag, self.number, send.stage, send.nbytes)
+        self._meet(message, self.number, send.stage)
+        if not self.simulation.overlaps:
+            self.sending.append(message)
+
+    def _sent(self) -> SimProcess:
+        """Hold compute until what this stage sends has gone: a send and the receive after it are one call, which compute waits for."""
+        for message in self.sending:
+            if not message.done.triggered:
+                start = self.env.now
+                yield message.done
+                self._blame(message, start)
+                self.exposed[-1]["pipeline"] += self.env.now - start
+        self.sending = []
 
     def _receive(self, receive: Receive) -> SimProcess:
         nbytes = self.simulation.scene.layout.boundary
         operation = self._message(receive.tag, receive.stage, self.number, nbytes)
-        if not self.simulation.scene.layout.options.pipeline_overlap:
+        if self.simulation.meets:
             self._meet(operation, receive.stage, self.number)
         if operation.done.triggered:
             return
         start = self.env.now
         yield operation.done
-        self._blame(operation, start, Cause.PIPELINE, "other stages")
+        self._blame(operation, start)
         self.exposed[-1]["pipeline"] += self.env.now - start
 
     # --- outcome --------------------------------------------------------------------------------------------------

@@ -36,12 +36,30 @@ class Exposed(NamedTuple):
     limit: str
 
 
-class UnitTime(NamedTuple):
-    """One pass over a unit: GPU seconds, launches of the host, and exposed messages."""
+class Burst(NamedTuple):
+    """Kernels one after another, which the host launches ahead."""
 
     compute: float
     launches: float
-    exposed: tuple[Exposed, ...]
+    drained: bool = False
+    """The host has waited for the GPU before it launches them."""
+
+
+class UnitTime(NamedTuple):
+    """One pass over a unit: bursts of kernels, and exposed messages."""
+
+    bursts: tuple[Burst, ...]
+    exposed: tuple[Exposed, ...] = ()
+
+    @property
+    def compute(self) -> float:
+        """Return the GPU seconds of all bursts."""
+        return sum(burst.compute for burst in self.bursts)
+
+    @property
+    def launches(self) -> float:
+        """Return the launches of all bursts."""
+        return sum(burst.launches for burst in self.bursts)
 
     @property
     def waits(self) -> float:
@@ -108,18 +126,22 @@ class UnitTimes:
     def _weights(self, piece: Piece) -> UnitTime:
         busy, launches = self._kernels(piece.layer, True)
         share = _of_weights(piece.layer)
-        return UnitTime(busy * share, launches * share, ())
+        return UnitTime((Burst(busy * share, launches * share),))
 
     def _kernels(self, layer: Layer, backward: bool) -> Kernels:
         training = self.workload.training
-        return layer_time(layer, self.gpu, training.precision, self.workload.layer_stack, training.batch, backward)
+        busy, launches = layer_time(layer, self.gpu, training.precision, self.workload.layer_stack, training.batch, backward)
+        return Kernels(busy * training.compute_factor, launches)
 
     def _layer(self, piece: Piece, backward: bool, share: float) -> UnitTime:
         layer = piece.layer
         busy, launches = self._kernels(layer, backward)
-        busy *= share * self.workload.training.compute_factor
+        busy *= share
         messages = piece.backward if backward else piece.forward
-        return UnitTime(busy, launches * share, tuple(self._exposed(message, layer, busy, backward) for message in messages))
+        drained = piece.counted and self.options.expert_counts and not backward
+        return UnitTime(
+            (Burst(busy, launches * share, drained),), tuple(self._exposed(message, layer, busy, backward) for message in messages)
+        )
 
     def _exposed(self, message: Message, layer: Layer, busy: float, backward: bool) -> Exposed:
         """Return how long compute waits for *message* of a layer that computes *busy* seconds."""
@@ -135,9 +157,9 @@ class UnitTimes:
     def _accumulated(self, unit: Unit) -> UnitTime:
         """Return the passes that add a micro-batch's gradients to those before it: read and written once each."""
         if self.micro_batches == 1:
-            return UnitTime(0.0, 0.0, ())
+            return UnitTime((Burst(0.0, 0.0),))
         moved = 2.0 * WIDTH[self.options.gradients] * (unit.trained + unit.trained_experts)
-        return UnitTime(memory_time(moved, self.gpu), 0.0, ())
+        return UnitTime((Burst(memory_time(moved, self.gpu), 0.0),))
 
 
 def recomputed(checkpointing: str, unit: Unit) -> tuple[Piece, ...]:
@@ -157,14 +179,17 @@ def _of_weights(layer: Layer) -> float:
 
 
 def _joined(times: Iterable[UnitTime]) -> UnitTime:
-    compute = launches = 0.0
+    bursts: list[Burst] = []
     exposed: dict[tuple[GroupName, Cause, str], float] = defaultdict(float)
     for time in times:
-        compute += time.compute
-        launches += time.launches
+        for burst in time.bursts:  # a host without its lead is followed kernel by kernel until the next unit
+            if bursts and not burst.drained and not bursts[-1].drained:
+                bursts[-1] = Burst(bursts[-1].compute + burst.compute, bursts[-1].launches + burst.launches)
+            else:
+                bursts.append(burst)
         for each in time.exposed:
             exposed[each.axis, each.cause, each.limit] += each.seconds
-    return UnitTime(compute, launches, tuple(Exposed(axis, seconds, cause, limit) for (axis, cause, limit), seconds in exposed.items()))
+    return UnitTime(tuple(bursts), tuple(Exposed(axis, seconds, cause, limit) for (axis, cause, limit), seconds in exposed.items()))
 
 
 def optimizer_time(workload: Workload, gpu: Gpu, options: MeshOptions, elements: float, tensors: int) -> tuple[float, float]:

@@ -6,7 +6,7 @@ import pytest
 
 from calibration.lab.disk import Bucket, Disk, Samples
 
-torch = pytest.importorskip("torch", reason="samples are torch's tensors")
+pytestmark = pytest.mark.needs("torch")
 
 
 def test_a_bucket_serves_one_after_another_and_saves_nothing() -> None:

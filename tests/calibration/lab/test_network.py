@@ -74,13 +74,13 @@ def test_processes_on_a_host_end_with_it_and_failure_leaves_nothing() -> None:
 def test_what_a_dead_laboratory_left_is_removed_and_nothing_else() -> None:
     """A process that has ended owns the one name; the other only looks alike."""
     ended = subprocess.Popen(["true"])
-    ended.wait()
+    ended.wait(240)
     orphan, stranger = f"{PREFIX}{ended.pid}-host0", "another-lab-1-host0"
     for name in (orphan, stranger):
-        subprocess.run(["ip", "netns", "add", name], check=True)
+        subprocess.run(["ip", "netns", "add", name], check=True, timeout=240)
     try:
         remove_orphans()
-        names = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
+        names = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True, timeout=240).stdout
         assert orphan not in names and stranger in names
     finally:
-        subprocess.run(["ip", "netns", "del", stranger], check=True)
+        subprocess.run(["ip", "netns", "del", stranger], check=True, timeout=240)

@@ -56,7 +56,7 @@ def test_an_earlier_block_decides_the_role(tmp_path: Path) -> None:
             "model: mpl, batch: [8",
             r"plan\.yaml:6:6: points\.0\.model: there is no model 'mpl'.*; it has mlp",
         ),
-        ("rate: [100 Mbps", "rate: [100 MB", r"plan\.yaml:6:\d+: .*rate.*a bandwidth is due"),
+        ("rate: [100 Mbps", "rate: [100 MB", r"plan\.yaml:6:\d+: .*rate.*expected a bandwidth"),
         ("rate: [100 Mbps", "rate: [100", r"plan\.yaml:6:\d+: .*rate"),
         ("hosts: [1, 2]", "hosts: [1, 99]", rf"plan\.yaml:6:5: points\.0: 99 hosts are more than the {MOST_HOSTS}"),
         ("rate: [100 Mbps, 1 Gbps], ", "", r"plan\.yaml:6:5: points\.0: several hosts need a network; write its rate"),

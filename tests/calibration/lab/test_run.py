@@ -19,7 +19,7 @@ from calibration.run_records import read_records
 from sim.spec.yaml import SpecError
 from tests.calibration.lab.laboratory import left_of, needs_laboratory
 
-torch = pytest.importorskip("torch", reason="the laboratory trains with torch")
+pytestmark = pytest.mark.needs("torch")
 
 STEP_MODELS = str(Path(__file__).parents[1] / "step_models.py")
 RATE = 100e6 / 8
@@ -60,7 +60,7 @@ def test_two_hosts_train_and_are_recorded_once(tmp_path: Path) -> None:
     assert said[-1] == "1 points, 1 of them measured before"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @needs_laboratory
 def test_a_rank_that_dies_fails_its_point_alone(tmp_path: Path) -> None:
     rows = tmp_path / "lab.csv"
@@ -99,7 +99,7 @@ def processes_of(folder: Path) -> list[str]:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @needs_laboratory
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_it_leaves_nothing(tmp_path: Path, stop: signal.Signals) -> None:
@@ -110,7 +110,7 @@ def test_interrupted_it_leaves_nothing(tmp_path: Path, stop: signal.Signals) -> 
     assert processes_of(tmp_path) == []
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @needs_laboratory
 def test_what_kill_9_leaves_the_next_run_removes(tmp_path: Path) -> None:
     """Also one whose time is up before its first point."""

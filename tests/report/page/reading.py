@@ -71,7 +71,7 @@ def at(documents: dict[str, Any], place: str) -> Any:
     """The figure at *place* of one of *documents*."""
     found: Any = documents
     for part in place.split("/"):
-        found = found[int(part)] if isinstance(found, list) else found[part]
+        found = found[int(part)] if isinstance(found, list) else found[part.replace("~1", "/").replace("~0", "~")]
     return found
 
 
@@ -92,12 +92,24 @@ def assert_figures_are_the_documents(page: Page) -> int:
     return len(places) + 2 * len(points)
 
 
-_UNITS = {"%": 0.01, "epoch": 1.0, "epochs": 1.0, "USD": 1.0, "USD/h": 1.0, "samples/s": 1.0, "x": 1.0, "": 1.0}
+_UNITS = {
+    "%": 0.01,
+    "epoch": 1.0,
+    "epochs": 1.0,
+    "USD": 1.0,
+    "USD/h": 1.0,
+    "samples/s": 1.0,
+    "x": 1.0,
+    "kWh": 1.0,
+    "kg": 1.0,
+    "J": 1.0,
+    "": 1.0,
+}
 
 
 def unit_of(text: str) -> float:
     """The SI value of one unit of *text*."""
-    for dimension in ("time", "size", "bandwidth"):
+    for dimension in ("time", "size", "bandwidth", "power"):
         with contextlib.suppress(UnitError):
             return parse(f"1 {text}", dimension)
     return _UNITS[text]
@@ -107,12 +119,13 @@ def assert_words_are_the_figures(page: Page) -> int:
     """The text of every figure is its value, as far as the digits shown tell; how many were read."""
     read = 0
     for element in page.all("data"):
-        match = re.fullmatch(r"([+-]?\d[\d ]*(?:\.\d+)?)(?: ?([A-Za-z/%]+))?", element.text.replace("\u00a0", " "))
+        text = element.text.replace("\u00a0", " ")
+        match = re.fullmatch(r"([+-]?)(\$?)(\d[\d,]*(?:\.\d+)?)(?: ?([A-Za-zµ/%]+))?", text)
         if match is None:
             continue
-        number, value = match[1].replace(" ", ""), float(element.attributes["value"])
-        in_per_cent = match[2] == "%" and "percent" in element.attributes["data-at"]
-        unit = 1.0 if in_per_cent else unit_of(match[2] or "")
+        number, value = match[1] + match[3].replace(",", ""), float(element.attributes["value"])
+        in_per_cent = match[4] == "%" and "percent" in element.attributes["data-at"]
+        unit = 1.0 if in_per_cent or match[2] else unit_of(match[4] or "")
         last_digit = 10.0 ** -len(number.partition(".")[2])
         assert abs(float(number) * unit - value) <= 0.501 * last_digit * unit, (element.text, element.attributes)
         read += 1

@@ -24,7 +24,7 @@ def test_pieces_are_parts_of_the_scale() -> None:
     pieces = [Piece("stalls_s/compute", "compute", "compute", "says"), Piece("stalls_s/fetch", "fetch", "fetch", "says")]
     drawn = Page(bar(figures, pieces, "step_time_s", 2.0))
     assert [(mark.text, mark.attributes["data-tip"]) for mark in drawn.all("div", class_="mark")] == [
-        ("compute", "compute\nsays\n60.0 % of the whole")
+        ("compute", "compute\nsays\n60.0% of the whole")
     ]
     assert widths(bar(figures, pieces, "step_time_s", 2.0)) == [30.0]
 

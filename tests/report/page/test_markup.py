@@ -28,7 +28,7 @@ def test_figures_say_where_they_stand() -> None:
     document = {"jobs": [{"a": {"b": 0.25}, "whole": 0.5, "none": None}]}
     figures = Figures(document, "run").inside("jobs/0")
     assert figures.shown("a/b", as_time) == '<data value="0.25" data-at="run/jobs/0/a/b">250 ms</data>'
-    assert figures.share("a/b", "whole") == '<data value="0.5" data-at="run/jobs/0/a/b" data-over="run/jobs/0/whole">50.0 %</data>'
+    assert figures.share("a/b", "whole") == '<data value="0.5" data-at="run/jobs/0/a/b" data-over="run/jobs/0/whole">50.0%</data>'
     assert figures.shown("none", as_money) == "-"
     embedded = '<script type="application/json" id="json-run">{"jobs": [{"a": {"b": 0.25}, "whole": 0.5}]}</script>'
     assert assert_figures_are_the_documents(Page(embedded + figures.shown("a/b", as_time) + figures.share("a/b", "whole"))) == 2

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from itertools import combinations
 
-import pytest
-
 from sim.cluster.topology import node_graph
 from sim.report.page.plan import plan
 from sim.spec.library import load_hardware
 from sim.spec.listing import hardware_rows
+from tests.for_each import for_each
 
 MACHINES = [str(row["name"]) for row in hardware_rows()[0]]
 
 
-@pytest.mark.parametrize("name", MACHINES)
+@for_each(MACHINES)
 def test_devices_stand_apart_below_their_holders(name: str) -> None:
     for group in load_hardware(name).spec.groups:
         graph = node_graph(group.node)

@@ -34,5 +34,5 @@ def test_prices_come_with_day_region_and_source() -> None:
     row = {"hardware": "toy", "market": "spot", "node_usd_per_h": 1.5, "date": "2022-23", "region": None, "source": "a list"}
     (part,) = prices(Figures({"prices": [row]}, "recommend"))
     cells = [cell.text for cell in Page(part.html).all("tr")[1].inside if cell.name in ("th", "td")]
-    assert cells == ["toy", "spot", "1.50 USD/h", "-", "2022-23", "a list"]
+    assert cells == ["toy", "spot", "$1.50/h", "-", "2022-23", "a list"]
     assert prices(Figures({"prices": []}, "recommend")) == []

@@ -32,7 +32,7 @@ def test_the_verdict_is_the_cheapest_within_the_time(path: Path) -> None:
     met = [candidate for candidate in found["candidates"] if candidate["total_time_s"] <= 3 * 3600]
     cheapest = min(met, key=lambda candidate: candidate["total_cost_usd"])
     assert f"{cheapest['hardware']}, {cheapest['market'].replace('_', ' ')}" in verdict(read(path))
-    assert f"{cheapest['total_cost_usd']:.2f} USD" in verdict(read(path))
+    assert f"${cheapest['total_cost_usd']:.2f}" in verdict(read(path))
 
 
 def test_every_candidate_is_a_point_and_the_best_is_marked(path: Path) -> None:
@@ -61,7 +61,7 @@ def test_a_budget_that_nothing_meets_names_the_nearest(path: Path) -> None:
     near = found["candidates"][0] | {"within_budget": False}
     missed = found | {"best": None, "runner_up": None, "nearest": near, "candidates": [near], "budget": {"time_s": None, "money_usd": 0.5}}
     page = Page(recommendation_page(json.loads(json.dumps(missed))))
-    assert verdict(page).startswith(f"Nothing meets 0.50 USD. Nearest is {near['nodes']} x {near['hardware']}, ")
+    assert verdict(page).startswith(f"Nothing meets $0.50. Nearest is {near['nodes']} x {near['hardware']}, ")
     assert not [dot for dot in page.all("circle") if "best" in dot.attributes["class"].split()]
     assert not any("the one to rent" in caption.text for caption in page.all("figcaption"))
 
@@ -75,7 +75,7 @@ def test_where_nothing_runs_it_says_so(path: Path) -> None:
         "left_out": {"x": "x: no GPU"},
     }
     page = Page(recommendation_page(nothing))
-    assert verdict(page) == "No machine that can be rented is known to run resnet18." and "x: no GPU" in {
+    assert verdict(page) == "No rentable machine in the catalogue can run resnet18." and "x: no GPU" in {
         item.text for item in page.all("li")
     }
 

@@ -43,7 +43,7 @@ def test_it_is_a_well_made_page(case: str) -> None:
 def test_the_interval_of_the_step_stands_beside_the_expected_error() -> None:
     known = document("exchange")
     said = interval_text(known["expected_error"], known["step_time_s"])
-    assert f"M{said[1:]}." in {element.text for element in Page(html("exchange")).all("p")}
+    assert f"{said}." in {element.text for element in Page(html("exchange")).all("p")}
 
 
 def test_bars_are_as_long_as_their_figures() -> None:

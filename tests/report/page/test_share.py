@@ -30,8 +30,8 @@ def test_the_verdict_names_the_best_policy_and_its_gains(path: Path) -> None:
     ]
     gain, sooner = sum(ratios) / len(ratios) - 1, 1 - greedy["makespan_s"] / even["makespan_s"]
     assert verdict(read(path)) == (
-        f"Divided by the policy greedy, jobs run {100 * gain:.0f} % faster in the mean than with an even division; the last is done "
-        f"{100 * sooner:.0f} % sooner."
+        f"Divided by the policy greedy, jobs run {100 * gain:.0f}% faster in the mean than with an even division; the last is done "
+        f"{100 * sooner:.0f}% sooner."
     )
 
 

@@ -44,16 +44,16 @@ def test_the_verdict_is_the_first_resource(written: Path) -> None:
     document = json.loads((written.parent / "whatif.json").read_text())
     first = document["resources"][0]
     verdict = Page(written.read_text(encoding="utf-8")).all("p", class_="verdict")[0].text.replace("\u00a0", " ")
-    gain = f"{first['twice']['throughput_gain_percent']:.0f} %"
-    assert verdict.startswith(f"{first['resource'].capitalize()} first: twice as fast, it brings {gain} more throughput")
-    assert f"{first['twice']['break_even_price_usd_per_h']:.2f} USD/h" in verdict
+    gain = f"{first['twice']['throughput_gain_percent']:.0f}%"
+    assert verdict.startswith(f"Faster {first['resource']} helps most: 2x speed gives +{gain} throughput")
+    assert f"worth paying up to ${first['twice']['break_even_price_usd_per_h']:.2f}/h" in verdict
 
 
 def test_where_nothing_helps_it_says_so(written: Path) -> None:
     document = json.loads((written.parent / "whatif.json").read_text())
     document["resources"] = [row for row in document["resources"] if not matters(row)]
     page = Page(whatif_page(document))
-    assert "No resource, however much more of it" in page.all("p", class_="verdict")[0].text
+    assert "No resource makes the step faster" in page.all("p", class_="verdict")[0].text
 
 
 @pytest.mark.skipif(browser() is None, reason="no Chromium or Chrome on this machine")

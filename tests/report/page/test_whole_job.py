@@ -18,7 +18,7 @@ def test_parts_of_a_run_s_job_sum_to_it(tmp_path: Path) -> None:
     (section,) = page.all("section", id="job")
     pieces = [float(mark.attributes["data-value"]) for mark in section.inside if mark.attributes.get("class") == "mark piece"]
     assert sum(pieces) == pytest.approx(job["time_s"], rel=1e-3)
-    assert "5 epochs" in section.text and f"{job['cost_usd']:.2f} USD" in section.text
+    assert "5 epochs" in section.text and f"${job['cost_usd']:.2f}" in section.text
     assert any(tile.text.startswith("Whole job") for tile in page.all("div"))
 
 

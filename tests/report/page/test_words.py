@@ -8,7 +8,7 @@ from sim.report.page.words import as_money, as_number, as_plain, as_price, as_ra
 
 
 def test_numbers_stay_with_their_units() -> None:
-    assert unbroken("at 3 117 samples/s, 61 % of 302 ms") == "at 3\u00a0117\u00a0samples/s, 61\u00a0% of 302\u00a0ms"
+    assert unbroken("at 3,117 samples/s, 61% of 302 ms") == "at 3,117\u00a0samples/s, 61% of 302\u00a0ms"
     assert unbroken("1 GiB in 2 h") == "1\u00a0GiB in 2\u00a0h"
     assert unbroken("Rent 4 x p3.2xlarge") == "Rent 4\u00a0x\u00a0p3.2xlarge"
     assert unbroken("2 nodes and 8 GPUs") == "2 nodes and 8 GPUs"
@@ -17,8 +17,8 @@ def test_numbers_stay_with_their_units() -> None:
 @pytest.mark.parametrize(
     ("said", "words"),
     [
-        (as_money(11.417), "11.42 USD"), (as_money(0.3), "0.30 USD"), (as_money(0.00234), "0.0023 USD"), (as_price(24.48), "24.48 USD/h"),
-        (as_time(0.25), "250 ms"), (as_number(1079518.4), "1 079 518"), (as_rate(2547.3), "2 547 samples/s"), (as_tenths(13.97), "14.0"),
+        (as_money(11.417), "$11.42"), (as_money(0.3), "$0.30"), (as_money(0.00234), "$0.0023"), (as_price(24.48), "$24.48/h"),
+        (as_time(0.25), "250 ms"), (as_number(1079518.4), "1,079,518"), (as_rate(2547.3), "2,547 samples/s"), (as_tenths(13.97), "14.0"),
         (as_plain(0.5), "0.5"), (as_plain(4.0), "4"), (counted(1, "GPU"), "1 GPU"), (counted(2, "GPU"), "2 GPUs"),
         (counted(0, "GPU"), "0 GPUs"),
     ],

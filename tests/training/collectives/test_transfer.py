@@ -48,7 +48,7 @@ def test_equals_phase_across_nodes(gpus, nodes, nbytes, nic, inside, between):
     dram=st.floats(1e10, 1e12), latency=latencies, wiring=st.sampled_from(["nvswitch", "pcie"]),
 )  # fmt: skip
 def test_phase_is_an_upper_bound_where_hops_share_links(gpus, nodes, nics, nbytes, nic, dram, latency, wiring):
-    """Hops that share a link do not always want it at once; the phase executor lets them: never faster, at most 30 % slower."""
+    """Hops that share a link do not always want it at once; the phase executor lets them: never faster, at most 30% slower."""
     toys = machine(
         gpus, nodes, wiring=wiring, nic=nic, nics=nics, dram=dram, hop_latency=latency, network_latency=latency, peer_to_peer="none"
     )
@@ -84,9 +84,9 @@ def contended(toys, executor, nbytes, other, link, start):
     begin=st.floats(0, 0.8), on_nic=st.booleans(), wiring=st.sampled_from(["nvswitch", "pcie"]), nic=st.sampled_from([1e9, 3e9, 10e9]),
 )  # fmt: skip
 def test_agrees_beside_a_copy(gpus, nodes, nbytes, latency, share, begin, on_nic, wiring, nic):
-    """A copy on one link, whenever it comes and however long it lasts: both ends agree within 10 % and the time of one chunk.
+    """A copy on one link, whenever it comes and however long it lasts: both ends agree within 10% and the time of one chunk.
 
-    Where latency takes over a tenth of the ring's time, 20 %: what the slowed hop takes longer then adds to it in some steps.
+    Where latency takes over a tenth of the ring's time, 20%: what the slowed hop takes longer then adds to it in some steps.
     """
     toys = machine(gpus, nodes, wiring=wiring, hop_latency=latency, network_latency=latency, nic=nic)
     plan = Rig(toys).plan
@@ -103,7 +103,7 @@ def test_agrees_beside_a_copy(gpus, nodes, nbytes, latency, share, begin, on_nic
     latency=latencies,
 )  # fmt: skip
 def test_agrees_beside_a_second_ring(gpus, nodes, nbytes, share, begin, latency):
-    """Another all-reduce over the same links: within 10 %, and 30 % where latency is over a tenth and chunks of both meet in bursts."""
+    """Another all-reduce over the same links: within 10%, and 30% where latency is over a tenth and chunks of both meet in bursts."""
     if gpus * nodes == 1:
         return
     toys = machine(gpus, nodes, hop_latency=latency, network_latency=latency, nic=3e9)

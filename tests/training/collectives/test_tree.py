@@ -166,7 +166,7 @@ def test_trees_beat_rings_at_small_sizes_across_many_nodes():
 
 
 def test_trees_pipeline_at_large_sizes():
-    """Closed form: in NCCL's chunks 1 GiB takes within 2 % of 2S/B on 64 nodes; in one piece, 6 times that."""
+    """Closed form: in NCCL's chunks 1 GiB takes within 2% of 2S/B on 64 nodes; in one piece, 6 times that."""
     alone = 2 * 2**30 / 12.5e9
     pieces = int(2**30 / 2 / NCCL_CHUNK)
     assert tree_all_reduce_time(64, 2**30, 12.5e9, 0, pieces) == pytest.approx(alone, rel=0.02)

@@ -77,7 +77,7 @@ CHECKS = {
 
 @pytest.mark.parametrize(("name", "place"), list(product(CHECKS, range(4))))
 def test_check_values_to_the_microsecond(name, place):
-    """Oracle: the check values; a table of whole microseconds pins them closer than the 2 % that are asked."""
+    """Oracle: the check values; a table of whole microseconds pins them closer than the 2% that are asked."""
     known, *expected = CHECKS[name]
     time, pair = expected[place].split()
     chosen = choose("all_reduce", (4 * KIB, MIB, 25 * MIB, 100 * MIB)[place], known)

@@ -1,6 +1,6 @@
-"""Which output belongs into README.md? Runs the commands it shows and puts what they print below them.
+"""Which output belongs into README.md and docs/? Runs the commands they show and puts what is printed below them.
 
-A block begins with ``<!-- run: COMMAND -->`` and ends with ``<!-- end -->``; ``make readme`` renews it, a test compares it.
+A block begins with ``<!-- run: COMMAND -->`` and ends with ``<!-- end -->``; ``make readme`` renews all, a test compares them.
 Python examples (``pycon``) are renewed in the same way.
 """
 
@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-README = ROOT / "README.md"
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 BLOCK = re.compile(r"<!-- run: (?P<command>.+?) -->\n(?P<body>.*?)<!-- end -->", re.DOTALL)
 PYTHON = re.compile(r"```pycon\n(?P<body>.*?)```", re.DOTALL)
 
@@ -29,7 +29,8 @@ def output(command: str) -> str:
     if words[0] == "python":
         words[0] = sys.executable
     environment = os.environ | {"NO_COLOR": "1", "COLUMNS": "160", "PYTHONIOENCODING": "utf-8"}
-    return subprocess.run(words, cwd=ROOT, env=environment, check=True, capture_output=True, encoding="utf-8").stdout
+    done = subprocess.run(words, cwd=ROOT, env=environment, check=True, capture_output=True, encoding="utf-8", timeout=240)
+    return done.stdout
 
 
 def block(command: str) -> str:
@@ -38,12 +39,12 @@ def block(command: str) -> str:
 
 
 def renewed(text: str) -> str:
-    """Return README *text* with every block renewed."""
+    """Return the *text* of a page with every block renewed."""
     return BLOCK.sub(lambda match: block(match["command"]), text)
 
 
 def session(text: str) -> str:
-    """Return what Python shows when the ``>>>`` lines of README *text* are typed one after another, by block, in an empty folder."""
+    """Return what Python shows when the ``>>>`` lines of a page's *text* are typed one after another, by block, in an empty folder."""
     names: dict[str, object] = {}
     before = Path.cwd()
     with tempfile.TemporaryDirectory() as folder:
@@ -59,9 +60,10 @@ def _typed(body: str, names: dict[str, object]) -> str:
     for example in doctest.DocTestParser().get_examples(body):
         shown.write(f">>> {example.source}")
         with contextlib.redirect_stdout(shown):
-            exec(compile(example.source, "README.md", "single"), names)
+            exec(compile(example.source, "a page", "single"), names)
     return shown.getvalue()
 
 
 if __name__ == "__main__":
-    README.write_text(session(renewed(README.read_text(encoding="utf-8"))), encoding="utf-8")
+    for page in PAGES:
+        page.write_text(session(renewed(page.read_text(encoding="utf-8"))), encoding="utf-8")

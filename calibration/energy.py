@@ -1,0 +1,125 @@
+"""How well does the power model tell nodes and GPUs that others measured? Power of nodes in timed runs, power and time under limits.
+
+A node of one machine computes all the time; in runs of several, the share is that of the logged lengths: time on one node over the nodes
+over the time on all of them. The rest its GPUs wait in communication. No constant of `hardware/parts/power` comes from these rows, but
+that V100, P100 and RTX 6000 take the full draw of BERT's rows, which are not scored.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from calibration.longrun import rows_of
+from sim.analysis.energy import node_power, power_model
+from sim.spec.fields import at
+from sim.spec.hardware import Gpu
+from sim.spec.library import load_hardware, load_part
+
+MACHINES = {"H100-SXM5-80GB": "hgx-h100", "B200-SXM-180GB": "hgx-b200"}
+SCORED = ("resnet50", "deepspeech2")
+"""Networks of Zeus whose GPUs are busy all the time: of the others the loader or the host decides."""
+
+
+class Scored(NamedTuple):
+    """A figure that was measured beside the predicted one, and what TDP alone says (None: nothing)."""
+
+    name: str
+    measured: float
+    predicted: float
+    plain: float | None = None
+
+    @property
+    def error(self) -> float:
+        """Return the relative error of the prediction."""
+        return self.predicted / self.measured - 1
+
+
+def score_nodes() -> list[Scored]:
+    """Return the power (W) of nodes in MLPerf's timed runs, at the plug."""
+    model = power_model()
+    rows = [row for row in rows_of("node_power") if "dc" not in row["submission"]]
+    alone = {row["benchmark"]: float(row["run_s"]) for row in rows if row["nodes"] == "1"}
+    scored = []
+    for row in rows:
+        node, nodes = load_hardware(MACHINES[row["gpu"]]).spec.groups[0].node, int(row["nodes"])
+        busy = min(1.0, alone[row["benchmark"]] / nodes / float(row["run_s"])) if nodes > 1 else 1.0
+        power = node_power(node, model, (busy, 1 - busy, 0.0), several=False)  # the meters are the nodes'
+        assert power is not None and node.gpu.power is not None
+        scored.append(
+            Scored(f"{row['benchmark']}, {nodes} x {row['gpu']}", float(row["node_w"]), power.total, node.gpu.power * node.gpu_count)
+        )
+    return scored
+
+
+def score_limits() -> tuple[list[Scored], list[Scored]]:
+    """Return power (W) of single GPUs without a limit that binds, and the slow-down at each limit below."""
+    model = power_model()
+    rows = [row for row in rows_of("power_limits") if row["network"] in SCORED]
+    runs: dict[tuple[str, str, str], dict[float, tuple[float, float]]] = {}
+    for row in rows:
+        key = (row["gpu"], row["network"], row["batch_size"])
+        runs.setdefault(key, {})[float(row["power_limit_w"])] = (float(row["time_per_epoch_s"]), float(row["gpu_w"]))
+    powers, slower = [], []
+    for (gpu, network, batch), by_limit in runs.items():
+        top = max(by_limit)
+        time, draw = by_limit[top]
+        name = f"{network}, batch {batch}, {gpu}"
+        powers.append(Scored(name, draw, _full(gpu) * top, top))
+        slower += [
+            Scored(f"{name}, {limit:g} W", by_limit[limit][0] / time, 1 / at(model.cap, min(1.0, limit / draw)))
+            for limit in sorted(by_limit)
+            if limit < min(draw, top)
+        ]
+    return powers, slower
+
+
+_PARTS = {"V100": "v100-pcie-16gb", "P100": "p100-pcie-16gb", "RTX6000": "quadrortx6000"}
+
+
+def _full(gpu: str) -> float:
+    model, part = power_model(), load_part(Gpu, _PARTS[gpu], "hardware/parts/gpus")
+    named = next((block for block in model.gpus if part.name in block.gpus), model.gpus[-1])
+    return named.compute
+
+
+def energy_document() -> dict[str, Any]:
+    """Return the document of all scores."""
+    nodes, (powers, slower) = score_nodes(), score_limits()
+    groups: dict[str, list[Scored]] = {"node_power_w": nodes, "gpu_power_w": powers, "slow_down_under_limits": slower}
+    return {
+        "schema": 1,
+        **{name: [{**one._asdict(), "error": one.error} for one in rows] for name, rows in groups.items()},
+        "summary": {name: _summary(rows) for name, rows in groups.items()},
+    }
+
+
+def _summary(rows: list[Scored]) -> dict[str, Any]:
+    errors = [abs(row.error) for row in rows]
+    plain = [abs(row.plain / row.measured - 1) for row in rows if row.plain is not None]
+    return {
+        "rows": len(rows),
+        "median_error": statistics.median(errors),
+        "worst_error": max(errors),
+        "within_15_percent": sum(error <= 0.15 for error in errors) / len(errors),
+        "median_error_of_tdp": statistics.median(plain) if plain else None,
+    }
+
+
+def energy_text(document: Mapping[str, Any]) -> str:
+    """Return *document* as Markdown tables: each node, and a line for each group."""
+    lines = ["| node | measured, W | predicted, W | error | TDP alone |", "|---|--:|--:|--:|--:|"]
+    lines += [
+        f"| {row['name']} | {row['measured']:.0f} | {row['predicted']:.0f} | {100 * row['error']:+.1f} % | "
+        f"{100 * (row['plain'] / row['measured'] - 1):+.1f} % |"
+        for row in document["node_power_w"]
+    ]
+    lines += ["", "| group | rows | median error | worst | within 15 % | median error of TDP alone |", "|---|--:|--:|--:|--:|--:|"]
+    for name, row in document["summary"].items():
+        plain = "-" if row["median_error_of_tdp"] is None else f"{100 * row['median_error_of_tdp']:.1f} %"
+        lines.append(
+            f"| {name} | {row['rows']} | {100 * row['median_error']:.1f} % | {100 * row['worst_error']:.1f} % | "
+            f"{100 * row['within_15_percent']:.0f} % | {plain} |"
+        )
+    return "\n".join(lines)

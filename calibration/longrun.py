@@ -1,0 +1,302 @@
+"""How well does `sim goodput` tell long runs that others published? Counts, causes, effective shares, faults of single nodes.
+
+A fleet's count is predicted from the other fleets of the pool (`failures.csv`): the geometric mean of their rates, log-normal with their
+spread, then faults with repeats, early failures where the fleet is new, and planned stops where a row counts all restarts. Effective
+shares take a row's own rate, so that only stages, checkpoints and spares are predicted. Node faults are scored out of sample: fitted to
+one half of the nodes, scored on the other.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.analysis.course import Cause, LongRun, Saving, draw
+from sim.analysis.renewal import Uniform, best_interval
+from sim.spec.library import load_part
+from sim.spec.reliability import Reliability
+from sim.study.goodput import SPARES, restart_time
+
+FOLDER = Path(__file__).parent / "records" / "longrun"
+DAY = 86400.0
+TRIALS = 20_000
+COURSES = 400
+_SPREAD_OF_SHARES = 0.55
+"""Standard deviation of the logarithm of a cause's share between fleets: StepFun (calibration/records/longrun/causes.csv: 52, 24, 24 % GPU,
+network, host) beside a cluster of H200 with 61, 34, 5 % in paper notes of grade S."""
+
+
+class Counted(NamedTuple):
+    """A count of interruptions: observed and predicted, with the interval that holds 95 % of such fleets."""
+
+    fleet: str
+    kind: str
+    days: float
+    observed: float
+    predicted: float
+    low: float
+    high: float
+
+    @property
+    def inside(self) -> bool:
+        """Tell whether the observed count lies in the interval."""
+        return self.low <= self.observed <= self.high
+
+
+class Shared(NamedTuple):
+    """A share: observed and predicted, with its interval; *bound*: published as "more than"."""
+
+    name: str
+    observed: float
+    predicted: float
+    low: float
+    high: float
+    bound: bool = False
+
+    @property
+    def inside(self) -> bool:
+        """Tell whether the observed share lies in the interval, or the prediction above the bound."""
+        return self.predicted >= self.observed if self.bound else self.low <= self.observed <= self.high
+
+
+class Likelihood(NamedTuple):
+    """Log-likelihood of held-out data under ours and under the *plain* model."""
+
+    what: str
+    rows: int
+    ours: float
+    plain: float
+    model: str
+
+
+def rows_of(name: str) -> list[dict[str, str]]:
+    """Return the rows of the record *name*."""
+    with (FOLDER / f"{name}.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def level(name: str = "middle") -> Reliability:
+    """Return the reliability data of *name*."""
+    return load_part(Reliability, name, "hardware/parts/reliability")
+
+
+# --- counts ------------------------------------------------------------------------------------------------------------
+
+
+def pool_without(fleet: str) -> list[float]:
+    """Return the rates (1/s for each node of 8 GPUs) of the fleets of the pool but *fleet*."""
+    rows = [row for row in rows_of("failures") if row["pool"] == "1" and row["fleet"] != fleet]
+    return [float(row["events"]) / float(row["nodes"]) / float(row["days"]) / DAY for row in rows]
+
+
+def predictive(rates: Sequence[float], size: int, random: np.random.Generator) -> NDArray[np.float64]:
+    """Return rates of fleets like those of *rates*: log-normal, the mean's own uncertainty included."""
+    logs = np.log(rates)
+    spread = float(np.std(logs, ddof=1)) * math.sqrt(1 + 1 / len(rates))
+    return np.asarray(np.exp(np.mean(logs) + spread * random.standard_normal(size)))
+
+
+def predicted_counts(row: Mapping[str, str], random: np.random.Generator) -> NDArray[np.float64]:
+    """Return counts that fleets like the others would have in the nodes and days of *row*."""
+    data, nodes, days = level(), float(row["nodes"]), float(row["days"])
+    rate = predictive(pool_without(row["fleet"]), TRIALS, random)
+    if math.isfinite(data.spread_of_nodes):
+        rate = rate * random.gamma(data.spread_of_nodes * nodes, 1 / (data.spread_of_nodes * nodes), TRIALS)
+    share = data.repeats.share
+    mean = rate * nodes * days * DAY * (1 - share)
+    if row["kind"] == "hardware":
+        mean = mean * sum(cause.share for cause in data.causes if cause.name in ("gpu", "network", "host"))
+    if row["new_fleet"] == "1":
+        early = np.exp(np.log(math.sqrt(0.03 * 0.10)) + math.log(math.sqrt(0.10 / 0.03)) / 1.96 * random.standard_normal(TRIALS))
+        mean = mean + early * data.gpus_per_node * nodes * -math.expm1(-days * DAY / data.new_fleet.within) * (1 - share)
+    first = random.poisson(mean)
+    counts = first + random.negative_binomial(np.maximum(first, 1), 1 - share) * (first > 0)
+    if row["kind"] == "all":
+        planned = np.exp(np.log(_planned_rate(row["fleet"])) + random.standard_normal(TRIALS) * _PLANNED_SPREAD)
+        counts = counts + random.poisson(planned * days)
+    return np.asarray(counts, dtype=float)
+
+
+_PLANNED = {"llama3": 47 / 54, "byterobust": 20 / 90}
+"""Planned stops of a job each day: arXiv 2407.21783 sec 3.3.4 and arXiv 2509.16293v4 Table 4."""
+_PLANNED_SPREAD = abs(math.log(_PLANNED["llama3"] / _PLANNED["byterobust"])) / math.sqrt(2)
+
+
+def _planned_rate(fleet: str) -> float:
+    """Return the planned stops a day of the fleets but *fleet*."""
+    rates = [rate for name, rate in _PLANNED.items() if name != fleet]
+    return math.exp(sum(map(math.log, rates)) / len(rates))
+
+
+def score_counts(seed: int = 0) -> list[Counted]:
+    """Return every count of the records beside its prediction from other fleets."""
+    scored = []
+    for number, row in enumerate(rows_of("failures")):
+        counts = predicted_counts(row, np.random.default_rng([seed, number]))
+        low, middle, high = np.quantile(counts, [0.025, 0.5, 0.975])
+        scored.append(Counted(row["fleet"], row["kind"], float(row["days"]), float(row["events"]), float(middle), float(low), float(high)))
+    return scored
+
+
+def score_causes(fleet: str = "llama3", seed: int = 0) -> list[Shared]:
+    """Return the shares of causes of *fleet* beside those of the middle level, which come from others."""
+    rows = [row for row in rows_of("causes") if row["fleet"] == fleet]
+    total = sum(float(row["count"]) for row in rows)
+    data, random = level(), np.random.default_rng(seed)
+    shares = np.array([cause.share for cause in data.causes])
+    drawn = shares * np.exp(_SPREAD_OF_SHARES * random.standard_normal((TRIALS, shares.size)))
+    drawn /= drawn.sum(axis=1, keepdims=True)
+    counts = random.multinomial(int(total), drawn) / total
+    scored = []
+    for row in rows:
+        place = [cause.name for cause in data.causes].index(row["cause"])
+        low, high = np.quantile(counts[:, place], [0.025, 0.975])
+        scored.append(Shared(f"{fleet}: {row['cause']}", float(row["count"]) / total, float(shares[place]), float(low), float(high)))
+    return scored
+
+
+# --- effective shares ---------------------------------------------------------------------------------------------------
+
+
+def run_of(row: Mapping[str, str]) -> LongRun:
+    """Return the long run that *row* describes, at its own rate; what nobody published is that of its level."""
+    data, gpus, seconds = level(row["level"]), int(row["gpus"]), float(row["days"]) * DAY
+    nodes, rate = gpus // data.gpus_per_node, float(row["events"]) / seconds
+    blocking, persist, load = (float(row[name]) for name in ("blocking_s", "persist_s", "load_s"))
+    interval = float(row["interval_s"]) if row["interval_s"] else best_interval(1 / rate, blocking, persist)
+    causes = [
+        Cause(cause.name, cause.share, Uniform(*cause.detection), Uniform(*cause.localisation), cause.replaces, cause.silent_for)
+        for cause in data.causes
+    ]
+    return LongRun(
+        nodes, math.ceil(SPARES * nodes), Saving(interval, blocking, max(persist, blocking), load), causes, (rate, rate, rate),
+        [(step.share, step.time) for step in data.repair], Uniform(*data.spare), restart_time(data.requeue, gpus),
+        restart_time(data.in_place, gpus), Uniform(*data.communicators), horizon=seconds, shape=data.spread_of_nodes,
+        repeats=(data.repeats.share, data.repeats.after), slow=(data.slow.rate * nodes, data.slow.factor, data.slow.duration),
+    )  # fmt: skip
+
+
+def score_shares(seed: int = 0) -> list[Shared]:
+    """Return the effective shares of the records beside drawn ones, at each row's own rate."""
+    scored = []
+    for row in rows_of("goodput"):
+        drawn = draw(run_of(row), COURSES, seed).share
+        low, high = np.quantile(drawn, [0.025, 0.975])
+        scored.append(Shared(row["fleet"], float(row["share"]), float(drawn.mean()), float(low), float(high), row["bound"] == "1"))
+    return scored
+
+
+# --- faults of single nodes ----------------------------------------------------------------------------------------------
+
+
+def score_nodes(nodes: int = 260) -> list[Likelihood]:
+    """Return the log-likelihood of fault counts and repair times of StepFun's nodes, each half predicted from the other.
+
+    *nodes* are those watched; the trace names only the ones that failed.
+    """
+    rows = rows_of("node_faults")
+    counts = Counter(row["node"] for row in rows)
+    every = np.array([*counts.values(), *[0] * (nodes - len(counts))])
+    halves = every[0::2], every[1::2]
+    ours = sum(_gamma_poisson(test, fit) for test, fit in (halves, halves[::-1]))
+    plain = sum(_poisson(test, float(fit.mean())) for test, fit in (halves, halves[::-1]))
+    repairs: dict[int, list[float]] = defaultdict(list)
+    for row in rows:
+        repairs[int(row["node"][1:]) % 2].append(max(float(row["down_days"]), 60 / DAY))
+    even, odd = np.array(repairs[0]), np.array(repairs[1])
+    by_quantile = sum(_stepwise(test, fit) for test, fit in ((even, odd), (odd, even)))
+    exponential = sum(float(np.sum(-np.log(fit.mean()) - test / fit.mean())) for test, fit in ((even, odd), (odd, even)))
+    return [
+        Likelihood("faults of a node", nodes, ours, plain, "Poisson"),
+        Likelihood("repair times", len(rows), by_quantile, exponential, "exponential"),
+    ]
+
+
+def _poisson(counts: NDArray[np.int_], mean: float) -> float:
+    return float(sum(count * math.log(mean) - mean - math.lgamma(count + 1) for count in counts.tolist()))
+
+
+def _gamma_poisson(counts: NDArray[np.int_], fitted: NDArray[np.int_]) -> float:
+    """Return the log-likelihood of a negative binomial with the moments of *fitted*."""
+    mean, variance = float(fitted.mean()), float(fitted.var())
+    shape = mean * mean / max(variance - mean, 1e-9)
+    share = shape / (shape + mean)
+    return float(
+        sum(
+            math.lgamma(count + shape) - math.lgamma(shape) - math.lgamma(count + 1) + shape * math.log(share) + count * math.log(1 - share)
+            for count in counts.tolist()
+        )
+    )
+
+
+def _stepwise(times: NDArray[np.float64], fitted: NDArray[np.float64]) -> float:
+    """Return the log-likelihood of *times* under the density between the quantiles of *fitted*, even between two of them.
+
+    The first and the last quantile are those of the trade: a minute and a year; each end keeps a hundredth beyond what was seen.
+    """
+    levels = np.array([0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0])
+    ends = np.quantile(fitted, levels)
+    ends[0], ends[-1] = min(ends[0], 60 / DAY) * 0.999, 366.0
+    ends = np.maximum.accumulate(ends + np.arange(ends.size) * 1e-9)
+    place = np.clip(np.searchsorted(ends, times, side="right") - 1, 0, levels.size - 2)
+    return float(np.sum(np.log((levels[place + 1] - levels[place]) / (ends[place + 1] - ends[place]))))
+
+
+# --- report ---------------------------------------------------------------------------------------------------------------
+
+
+def longrun_document(seed: int = 0) -> dict[str, Any]:
+    """Return the document of all scores."""
+    counts, causes, shares, nodes = score_counts(seed), score_causes(seed=seed), score_shares(seed), score_nodes()
+    judged = [*(one.inside for one in counts), *(one.inside for one in causes)]
+    measured = [one for one in shares if not one.bound]
+    return {
+        "schema": 1,
+        "counts": [{**one._asdict(), "inside": one.inside, "error": one.predicted / one.observed - 1} for one in counts],
+        "causes": [{**one._asdict(), "inside": one.inside} for one in causes],
+        "effective_shares": [{**one._asdict(), "inside": one.inside, "error": one.predicted - one.observed} for one in shares],
+        "nodes": [one._asdict() for one in nodes],
+        "inside_95": sum(judged) / len(judged),
+        "median_width": float(np.median([one.high / max(one.low, 1e-9) for one in counts])),
+        "shares_within_3_points": sum(abs(one.predicted - one.observed) <= 0.03 for one in measured) / len(measured),
+        "bounds_kept": all(one.inside for one in shares if one.bound),
+    }
+
+
+def longrun_text(document: Mapping[str, Any]) -> str:
+    """Return *document* as Markdown tables."""
+    lines = ["| fleet | counted | days | observed | predicted | error | 95 % between | inside |", "|---|---|--:|--:|--:|--:|---|---|"]
+    lines += [
+        f"| {row['fleet']} | {row['kind']} | {row['days']:g} | {row['observed']:.0f} | {row['predicted']:.0f} | "
+        f"{100 * row['error']:+.0f} % | {row['low']:.0f} to {row['high']:.0f} | {'yes' if row['inside'] else 'no'} |"
+        for row in document["counts"]
+    ]
+    lines += ["", "| share of causes | observed | predicted | 95 % between | inside |", "|---|--:|--:|---|---|"]
+    lines += [
+        f"| {row['name']} | {100 * row['observed']:.1f} % | {100 * row['predicted']:.1f} % | "
+        f"{100 * row['low']:.1f} to {100 * row['high']:.1f} % | {'yes' if row['inside'] else 'no'} |"
+        for row in document["causes"]
+    ]
+    lines += ["", "| effective share, own rate | published | predicted | points |", "|---|--:|--:|--:|"]
+    lines += [
+        f"| {row['name']} | {'> ' * row['bound']}{100 * row['observed']:.1f} % | {100 * row['predicted']:.1f} % | "
+        f"{'bound ' + ('kept' if row['inside'] else 'broken') if row['bound'] else format(100 * row['error'], '+.1f')} |"
+        for row in document["effective_shares"]
+    ]
+    lines += ["", "| held-out log-likelihood | rows | ours | plain model |", "|---|--:|--:|--:|"]
+    for row in document["nodes"]:
+        lines.append(f"| {row['what']} | {row['rows']} | {row['ours']:.0f} | {row['plain']:.0f} ({row['model']}) |")
+    lines += [
+        "",
+        f"Inside the 95 % interval: {100 * document['inside_95']:.0f} % of counts and shares; the interval of a count is "
+        f"{document['median_width']:.1f} times as high as low in the median. Effective shares within 3 points: "
+        f"{100 * document['shares_within_3_points']:.0f} % of those that are no bounds.",
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,508 @@
+"""How do weeks of training go, failures and all? Many courses of one job at once, from fault to fault, in arrays.
+
+Faults of the job's nodes arrive in wall-clock time, whatever the job does: at a rate that differs between fleets (log-normal between the
+ends of its interval) and nodes (gamma), followed by repeats, beside rare events that take several nodes, early failures of a new fleet, and
+planned stops. Each fault costs its detection, the wait for a spare, the restart, and the work since the last complete checkpoint. Between
+faults work and saves alternate, at lower speed while a node is slow or, with elastic data parallelism, a replica is missing.
+
+A failed node is repaired and is a spare again afterwards. A fault during a recovery begins the recovery anew.
+
+Limits: a repeat hits the job whether its node is back or not; a missing replica joins without a restart of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.analysis.renewal import Uniform
+
+Array = NDArray[np.float64]
+
+AT_ONCE = Uniform(0.0, 0.0)
+"""No time at all."""
+LOST = ("detection", "restart", "rework", "checkpoint", "spare_wait", "degraded", "planned")
+"""Where time goes that is no kept work."""
+TOGETHER = 2000
+"""Courses that are drawn in one array."""
+FOR_EVER = 1e13
+"""Seconds that no course reaches; a finite stand-in for no fault at all."""
+VACANCIES = 8
+"""Missing replicas of which the return is followed, one by one."""
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A cause of faults: its *share* of them, spans (s), the share that *replaces* its node, and how long it goes unnoticed (s)."""
+
+    name: str
+    share: float
+    detection: Uniform
+    localisation: Uniform
+    replaces: float
+    silent_for: float = 0.0
+    repair: Uniform | None = None
+    """Until its node is back, where that is not drawn from the quantiles of the run."""
+
+
+@dataclass(frozen=True)
+class Saving:
+    """Checkpoints: work between two (s), time that training waits, time until one is complete, and time to load it (s)."""
+
+    interval: float
+    blocking: float
+    persist: float
+    load: float
+    memory_interval: float | None = None
+    """Work between copies in the memory of peers; they survive the loss of single nodes. None: there are none."""
+    memory_blocking: float = 0.0
+    memory_load: float = 0.0
+
+
+@dataclass(frozen=True)
+class LongRun:
+    """A job of weeks on *nodes* nodes with *spares* beside them: *work* at full speed (s) and *horizon* (s), whichever ends first."""
+
+    nodes: int
+    spares: int
+    saving: Saving
+    causes: Sequence[Cause]
+    rate: tuple[float, float, float]
+    """Of unexpected interruptions of the job (1/s): low, value and high; three equal values: the rate is certain."""
+    repair: Sequence[tuple[float, float]] = ((0.0, 0.0), (1.0, 0.0))
+    """Share of repairs, and the time they take at most (s)."""
+    spare: Uniform = AT_ONCE
+    restart: float = 0.0
+    restart_in_place: float = 0.0
+    """Where the node stays."""
+    communicators: Uniform = AT_ONCE
+    work: float = math.inf
+    horizon: float = math.inf
+    shape: float = math.inf
+    """Of the gamma distribution of the rates of nodes."""
+    repeats: tuple[float, float] = (0.0, 1.0)
+    """Share of faults that are followed by one more, and the mean delay (s)."""
+    correlated: tuple[float, int, Uniform] = (0.0, 2, AT_ONCE)
+    """Rate of events that take several nodes (1/s), how many, and until these return."""
+    new_fleet: tuple[float, float] = (0.0, 1.0)
+    """Early faults of the job in all, and the mean time until they come (s)."""
+    slow: tuple[float, float, float] = (0.0, 1.0, 0.0)
+    """Rate of slow episodes (1/s), factor on the step's time, and mean duration (s)."""
+    planned: tuple[float, float] = (0.0, 0.0)
+    """Rate of planned stops (1/s), and their duration (s)."""
+    elastic: float = 0.0
+    """Share of the speed that one missing replica takes; 0: the job waits for a spare."""
+    repairs: bool = True
+    """Whether failed nodes come back."""
+
+
+@dataclass(frozen=True)
+class Courses:
+    """What was drawn: an array of each figure, by course."""
+
+    elapsed: Array
+    work: Array
+    """Kept work (s at full speed)."""
+    interruptions: Array
+    """Unexpected ones."""
+    stops: Array
+    """Planned ones."""
+    replaced: Array
+    """Nodes that left the job."""
+    lost: Mapping[str, Array]
+    """Seconds by LOST; with the work they add up to the elapsed time."""
+    died: Array
+    """When the last spare was gone (s); infinite where the job came to its end."""
+    events: Sequence[tuple[float, str, float]] = field(default_factory=tuple)
+    """Of the first course: time, what happened, and the seconds until it works again."""
+
+    @property
+    def share(self) -> Array:
+        """Return the effective share of each course."""
+        return self.work / np.maximum(self.elapsed, 1e-9)
+
+
+def draw(run: LongRun, trials: int, seed: int = 0) -> Courses:
+    """Draw *trials* courses of *run*. Raise ValueError for a job that neither ends nor is stopped, or that saves less than it persists."""
+    saving = run.saving
+    if run.work == math.inf and run.horizon == math.inf:
+        raise ValueError("a job has an amount of work or a time")
+    if saving.interval + saving.blocking < saving.persist * (1 - 1e-9):
+        raise ValueError(f"an interval of {saving.interval:g} s is shorter than a checkpoint of {saving.persist:g} s")
+    if saving.memory_interval is not None and saving.memory_interval <= 0:
+        raise ValueError(f"an interval of {saving.memory_interval:g} s between copies in memory is no interval")
+    of_rates, of_courses = np.random.SeedSequence(seed).spawn(2)
+    rates = _rates(run, trials, np.random.default_rng(of_rates))
+    order = np.argsort(rates, kind="stable")  # courses of like rates end together
+    parts = np.array_split(order, math.ceil(trials / TOGETHER))
+    drawn = [_Fleet(run, rates[part], own).drawn() for part, own in zip(parts, of_courses.spawn(len(parts)), strict=True)]
+    back = np.argsort(order, kind="stable")
+
+    def joined(pick: Callable[[Courses], Array]) -> Array:
+        return np.asarray(np.concatenate([pick(one) for one in drawn])[back])
+
+    elapsed, work, interruptions, stops, replaced, died = (
+        joined(attrgetter(name)) for name in ("elapsed", "work", "interruptions", "stops", "replaced", "died")
+    )
+    return Courses(
+        elapsed,
+        work,
+        interruptions,
+        stops,
+        replaced,
+        {name: joined(lambda one, name=name: one.lost[name]) for name in LOST},  # type: ignore[misc]
+        died,
+        drawn[len(drawn) // 2].events,
+    )
+
+
+def _rates(run: LongRun, trials: int, random: np.random.Generator) -> Array:
+    """Return the rate of first faults of each course (1/s): that of its fleet, of its nodes, less what follows of itself."""
+    low, value, high = run.rate
+    normal = random.standard_normal(trials)
+    rates = np.full(trials, float(value))
+    if value > 0 and low < high:
+        rates *= np.exp(normal * np.where(normal < 0, math.log(value / low) / 1.96, math.log(high / value) / 1.96))
+    shape = run.shape * run.nodes
+    if math.isfinite(shape):
+        rates *= random.gamma(shape, 1 / shape, trials)
+    return np.asarray(np.maximum(rates - run.correlated[0], 0.0) * (1 - run.repeats[0]))
+
+
+class _Fleet:
+    """Courses on their way; every array has one value for each course."""
+
+    def __init__(self, run: LongRun, rates: Array, seed: np.random.SeedSequence) -> None:
+        self.run, self.trials, self.rates = run, rates.size, rates
+        trials = rates.size
+        names = ("faults", "repeat", "correlated", "planned", "cause", "recovery", "repair", "slow")
+        self.random = {name: np.random.default_rng(own) for name, own in zip(names, seed.spawn(len(names)), strict=True)}
+        zeros = np.zeros
+        self.now = zeros(trials)
+        """Of the last fault."""
+        self.resume = zeros(trials)
+        """When training goes on after it."""
+        self.stages = {name: zeros(trials) for name in ("detection", "spare_wait", "restart", "planned")}
+        """What lies between the two."""
+        self.kept = zeros(trials)
+        """Work that training resumes from."""
+        self.stored = zeros(trials)
+        """Work that the store has."""
+        self.lost = {name: zeros(trials) for name in LOST}
+        self.elapsed, self.work = zeros(trials), zeros(trials)
+        self.interruptions, self.stops, self.replaced = zeros(trials), zeros(trials), zeros(trials)
+        self.died = np.full(trials, math.inf)
+        self.pool = np.zeros((trials, run.spares))
+        """When each spare is ready."""
+        self.turn = np.zeros(trials, dtype=np.intp)
+        """Which spare is looked at next."""
+        self.missing = np.zeros((trials, VACANCIES if run.elastic else 0))
+        """Until when each replica is missing."""
+        pending = run.repeats[0] * float(rates.max(initial=0.0)) * run.repeats[1] / (1 - run.repeats[0])
+        self.children = np.full((trials, max(4, math.ceil(pending + 6 * math.sqrt(pending)))), math.inf)
+        self.hazard = zeros(trials)
+        self.next_fault = self._next_fault(np.arange(trials))
+        self.next_correlated = self._exponential("correlated", run.correlated[0])
+        self.next_planned = self._exponential("planned", run.planned[0])
+        self.events: list[tuple[float, str, float]] = []
+        self.first = True
+
+    # --- arrivals ----------------------------------------------------------------------------------------------------
+
+    def _exponential(self, stream: str, rate: float) -> Array:
+        drawn = self.random[stream].exponential(size=self.trials)
+        return drawn / rate if rate > 0 else np.full(self.trials, math.inf)
+
+    def _next_fault(self, active: NDArray[np.intp]) -> Array:
+        """Return when the hazard of each course reaches one more exponential draw; all that are not *active* keep theirs."""
+        self.hazard[active] += self.random["faults"].exponential(size=self.trials)[active]
+        with np.errstate(divide="ignore"):
+            times = np.where(self.rates > 0, self.hazard / self.rates, math.inf)
+        early, within = self.run.new_fleet
+        if early <= 0:
+            return np.asarray(times)
+        start = np.zeros(self.trials)
+        end = np.minimum(times, 1e12)
+        for _ in range(60):  # bisect rate * t + early * (1 - exp(-t/within)) = hazard
+            middle = 0.5 * (start + end)
+            short = self.rates * middle + early * (1 - self.run.repeats[0]) * -np.expm1(-middle / within) < self.hazard
+            start, end = np.where(short, middle, start), np.where(short, end, middle)
+        return np.asarray(np.where(end >= 0.999e12, math.inf, end))
+
+    # --- from fault to fault -----------------------------------------------------------------------------------------
+
+    def drawn(self) -> Courses:
+        """Return all courses, each to its end."""
+        active = np.arange(self.trials)
+        self._begin()
+        while active.size:
+            child = self.children[active].argmin(axis=1)
+            times = np.stack(
+                [self.next_fault[active], self.children[active, child], self.next_correlated[active], self.next_planned[active]]
+            )
+            kind = times.argmin(axis=0)
+            at = times[kind, np.arange(active.size)]
+            ended = self._advance(active, np.minimum(np.minimum(at, self.run.horizon), FOR_EVER), at >= self.run.horizon)
+            going = ~ended
+            self._renew(active, kind, child)
+            self._struck(active, kind, at, going)
+            active = active[going & ~np.isfinite(self.died[active])]
+        return Courses(
+            self.elapsed, self.work, self.interruptions, self.stops, self.replaced, self.lost, self.died, tuple(self.events)
+        )  # fmt: skip
+
+    def _begin(self) -> None:
+        """Start the job: processes, communicators, no checkpoint to load."""
+        spent = self.run.restart_in_place + self._uniform(self.run.communicators, "recovery")
+        self.stages["restart"][:] = spent
+        self.resume[:] = spent
+
+    def _uniform(self, span: Uniform, stream: str) -> Array:
+        return np.asarray(span.low + (span.high - span.low) * self.random[stream].random(self.trials))
+
+    def _advance(self, a: NDArray[np.intp], until: Array, stopped: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Let the courses *a* go on to *until*, where they are *stopped* or a fault strikes; tell which have ended."""
+        self._recovered(a, until)
+        run, saving = self.run, self.run.saving
+        length = np.maximum(until - self.resume[a], 0.0)
+        speed = self._speed(a, length)
+        interval = saving.interval if saving.memory_interval is None else saving.memory_interval
+        blocking = saving.blocking if saving.memory_interval is None else saving.memory_blocking
+        left = run.work - self.kept[a]
+        with np.errstate(invalid="ignore"):
+            saves = np.ceil(left / interval - 1e-9)
+            needed = left / speed + blocking * saves
+        done = (length > 0) & (needed <= length)
+        cycle = interval / speed + blocking
+        cycles = np.floor(length / cycle)
+        rest = length - cycles * cycle
+        progress = cycles * interval + np.minimum(rest * speed, interval)
+        waited = cycles * blocking + np.maximum(rest - interval / speed, 0.0)
+        progress, waited = np.where(done, left, progress), np.where(done, blocking * np.where(done, saves, 0.0), waited)
+        spent = np.where(done, needed, length)
+        self.lost["checkpoint"][a] += waited
+        self.lost["degraded"][a] += np.maximum(spent - waited - progress, 0.0)
+        self.work[a] = self.kept[a] + progress
+        ended = done | stopped
+        self.elapsed[a] = np.where(done, self.resume[a] + spent, until)
+        self._save(a, length, cycle, interval, blocking)
+        return np.asarray(ended)
+
+    def _recovered(self, a: NDArray[np.intp], until: Array) -> None:
+        """Account for the recovery that ends at *until* at the latest."""
+        left = np.maximum(np.minimum(until, self.resume[a]) - self.now[a], 0.0)
+        for name, stage in self.stages.items():
+            part = np.minimum(left, stage[a])
+            self.lost[name][a] += part
+            left = left - part
+
+    def _speed(self, a: NDArray[np.intp], length: Array) -> Array:
+        """Return the mean speed of courses *a* over *length* seconds from where they resume."""
+        rate, factor, duration = self.run.slow
+        speed = np.ones(a.size)
+        if rate > 0 and factor > 1:
+            episodes = self.random["slow"].poisson(rate * np.minimum(length, 1e10))
+            met = np.flatnonzero(episodes)
+            slow = self.random["slow"].standard_gamma(episodes[met]) * duration
+            speed[met] -= (1 - 1 / factor) * np.minimum(slow / length[met], 1.0)
+        if self.run.elastic:
+            overlap = np.clip(self.missing[a] - self.resume[a][:, None], 0.0, length[:, None]).sum(axis=1)
+            speed *= np.maximum(1 - self.run.elastic * overlap / np.maximum(length, 1e-9), 0.05)
+        return speed
+
+    def _save(self, a: NDArray[np.intp], length: Array, cycle: Array, interval: float, blocking: float) -> None:
+        """Note what is saved when *length* seconds have passed since training resumed."""
+        saving = self.run.saving
+        first = cycle - blocking  # the work of one interval
+        complete = np.maximum(np.floor((length - first - saving.persist) / cycle + 1e-9) + 1, 0.0)
+        if saving.memory_interval is None:
+            self.stored[a] = self.kept[a] + complete * interval
+            return
+        reached = np.floor((self.kept[a] + complete * interval) / saving.interval + 1e-9) * saving.interval
+        self.stored[a] = np.maximum(self.stored[a], np.where(complete > 0, reached, 0.0))
+        copies = np.maximum(np.floor((length - first - saving.memory_blocking) / cycle + 1e-9) + 1, 0.0)
+        self.kept[a] = self.kept[a] + copies * interval
+
+    def _renew(self, a: NDArray[np.intp], kind: NDArray[np.intp], child: NDArray[np.intp]) -> None:
+        """Draw when the next of each kind comes that has just struck."""
+        again = a[kind == 0]
+        times = self._next_fault(again)
+        self.next_fault[again] = times[again]
+        self.children[a[kind == 1], child[kind == 1]] = math.inf
+        for number, waiting, stream, rate in (
+            (2, self.next_correlated, "correlated", self.run.correlated[0]),
+            (3, self.next_planned, "planned", self.run.planned[0]),
+        ):
+            if rate > 0:
+                due = a[kind == number]
+                waiting[due] += self._exponential(stream, rate)[due]
+        share, after = self.run.repeats
+        if share > 0:
+            random = self.random["repeat"]
+            follows, delay = random.random(self.trials), random.exponential(after, self.trials)
+            parents = a[(kind < 2) & (follows[a] < share)]
+            place = self.children[parents].argmax(axis=1)  # a free one, or the farthest
+            self.children[parents, place] = self.elapsed[parents] + delay[parents]
+
+    def _struck(self, a: NDArray[np.intp], kind: NDArray[np.intp], at: Array, going: NDArray[np.bool_]) -> None:
+        """Let a fault or a planned stop strike the courses *a* that are still *going*, and lay out the recovery."""
+        drawn = self._draw_recovery()
+        planned = going & (kind == 3)
+        self._plan_stop(a[planned], at[planned], drawn)
+        faulty = going & (kind != 3)
+        if not faulty.any():
+            return
+        b, moment = a[faulty], at[faulty]
+        several = kind[faulty] == 2
+        cause = drawn["cause"][b]
+        silent = np.where(several, 0.0, drawn["silent"][b])
+        durable = several | (silent > 0)
+        restored = self._restored(b, durable, silent)
+        self.lost["rework"][b] += self.work[b] - restored
+        replaced = several | (drawn["replaces"][b] > 0)
+        self.kept[b] = restored
+        self.stored[b] = np.minimum(self.stored[b], restored)
+        detected = moment + drawn["detection"][b]
+        wait = self._spares(b, several, replaced, detected, drawn)
+        saving = self.run.saving
+        load = saving.load if saving.memory_interval is None else np.where(durable, saving.load, saving.memory_load)
+        restart = (
+            np.where(replaced, self.run.restart + drawn["spare"][b], self.run.restart_in_place) + drawn["communicators"][b] + load
+        )  # fmt: skip
+        self._lay_out(b, moment, {"detection": drawn["detection"][b], "spare_wait": wait, "restart": restart})
+        self.interruptions[b] += 1
+        self.replaced[b] += np.where(several, self.run.correlated[1], replaced)
+        first = "several nodes" if several[0] else self.run.causes[int(cause[0])].name
+        self._tell(b, moment, first)
+
+    def _draw_recovery(self) -> dict[str, Any]:
+        """Draw cause and times of a recovery for every course, so that each keeps its own numbers whatever the others do."""
+        causes, random = self.run.causes, self.random["cause"]
+        shares = np.cumsum([cause.share for cause in causes])
+        cause = np.minimum(np.searchsorted(shares, random.random(self.trials) * shares[-1], side="right"), len(causes) - 1)
+        return {
+            "cause": cause,
+            "replaces": (random.random(self.trials) < np.array([one.replaces for one in causes])[cause]).astype(float),
+            "silent": np.array([one.silent_for for one in causes])[cause],
+            "detection": self._spans([one.detection for one in causes], cause) + self._spans([one.localisation for one in causes], cause),
+            "spare": self._uniform(self.run.spare, "recovery"),
+            "communicators": self._uniform(self.run.communicators, "recovery"),
+            "repair": self._repair(cause),
+            "together": self._uniform(self.run.correlated[2], "repair"),
+        }
+
+    def _spans(self, spans: Sequence[Uniform], which: NDArray[np.intp]) -> Array:
+        low, high = np.array([span.low for span in spans]), np.array([span.high for span in spans])
+        return np.asarray(low[which] + (high - low)[which] * self.random["recovery"].random(self.trials))
+
+    def _repair(self, cause: NDArray[np.intp]) -> Array:
+        shares, times = zip(*self.run.repair, strict=True)
+        even = self.random["repair"].random(self.trials)
+        drawn = np.interp(even, shares, times)
+        for number, one in enumerate(self.run.causes):
+            if one.repair is not None:
+                drawn = np.where(cause == number, one.repair.low + (one.repair.high - one.repair.low) * even, drawn)
+        return np.asarray(drawn) if self.run.repairs else np.full(self.trials, math.inf)
+
+    def _restored(self, b: NDArray[np.intp], durable: NDArray[np.bool_], silent: Array) -> Array:
+        """Return the work that training goes back to: of the store, or of the memory of peers; before a corruption began."""
+        saving = self.run.saving
+        found = np.where(durable, self.stored[b], self.kept[b]) if saving.memory_interval is not None else self.stored[b]
+        sound = np.floor(np.maximum(self.work[b] - silent, 0.0) / saving.interval) * saving.interval
+        return np.asarray(np.where(silent > 0, np.minimum(found, sound), found))
+
+    def _spares(
+        self, b: NDArray[np.intp], several: NDArray[np.bool_], replaced: NDArray[np.bool_], detected: Array, drawn: Mapping[str, Any]
+    ) -> Array:
+        """Take spares for the nodes that leave; return the wait for them (s), and note where a job dies."""
+        repair = drawn["repair"][b]
+        single = replaced & ~several
+        back = detected + repair
+        if self.run.spares:
+            slot, ready = self._next_spare(b, detected)
+            taken = single & (np.maximum(ready, detected) <= back)  # else its own node is back first
+            wait = np.where(taken, np.maximum(ready - detected, 0.0), repair)
+            self.pool[b[taken], slot[taken]] = back[taken]
+        else:
+            wait = repair
+        wait = np.where(single, wait, 0.0)
+        wait = self._several(b, several, detected, drawn, wait)
+        dead = ~np.isfinite(wait)
+        self._die(b[dead], detected[dead])
+        wait[dead] = 0.0
+        if not self.run.elastic:
+            return wait
+        place = self.missing[b].argmin(axis=1)
+        free = (wait > 0) & (self.missing[b, place] <= detected)
+        self.missing[b[free], place[free]] = detected[free] + wait[free]
+        return np.where(free, 0.0, wait)
+
+    def _next_spare(self, b: NDArray[np.intp], moment: Array) -> tuple[NDArray[np.intp], Array]:
+        """Return a spare of each course *b* that is ready at *moment*, or the one that is ready first, and when it is."""
+        slot = self.turn[b] % self.run.spares
+        self.turn[b] += 1
+        ready = self.pool[b, slot]
+        late = np.flatnonzero(ready > moment)
+        if late.size:
+            pool = self.pool[b[late]]
+            slot[late] = pool.argmin(axis=1)
+            ready[late] = pool[np.arange(late.size), slot[late]]
+        return slot, ready
+
+    def _several(self, b: NDArray[np.intp], several: NDArray[np.bool_], detected: Array, drawn: Mapping[str, Any], wait: Array) -> Array:
+        """Return *wait* with that of events that take several nodes: for spares if there are enough, else until all return."""
+        count = self.run.correlated[1]
+        for place in np.flatnonzero(several):
+            pool = self.pool[b[place]]
+            ready = np.sort(pool)[:count]
+            back = drawn["together"][b[place]]
+            if ready.size < count or ready[-1] > detected[place]:
+                wait[place] = back if self.run.repairs else math.inf
+            else:
+                chosen = np.argsort(pool)[:count]
+                self.pool[b[place], chosen] = detected[place] + (back if self.run.repairs else math.inf)
+                wait[place] = 0.0
+        return wait
+
+    def _die(self, b: NDArray[np.intp], moment: Array) -> None:
+        """End the courses *b*, whose last spare is gone."""
+        if not b.size:
+            return
+        end = self.run.horizon
+        self.died[b] = moment
+        self.work[b] = self.kept[b]
+        self.lost["spare_wait"][b] += end - self.elapsed[b]  # from the fault on
+        self.elapsed[b] = end
+
+    def _plan_stop(self, b: NDArray[np.intp], moment: Array, drawn: Mapping[str, Any]) -> None:
+        """Stop the courses *b* as planned: all work is saved; a stop during a recovery takes place within it."""
+        self.stops[b] += 1
+        running = moment >= self.resume[b]
+        passed = np.maximum(moment - self.now[b], 0.0)
+        for stage in self.stages.values():  # of a recovery that goes on, what is left
+            spent = np.minimum(passed, stage[b])
+            passed = passed - spent
+            stage[b] = np.where(running, 0.0, stage[b] - spent)
+        c = b[running]
+        self.kept[c] = self.stored[c] = self.work[c]
+        stop = self.run.saving.persist + self.run.planned[1] + self.run.restart_in_place
+        self.stages["planned"][c] = stop + drawn["communicators"][c] + self.run.saving.load
+        self.now[b] = moment
+        self.resume[b] = moment + sum(stage[b] for stage in self.stages.values())
+        self._tell(b, moment, "planned stop")
+
+    def _lay_out(self, b: NDArray[np.intp], moment: Array, stages: Mapping[str, Array]) -> None:
+        for name, times in self.stages.items():
+            times[b] = stages.get(name, 0.0)
+        self.now[b] = moment
+        self.resume[b] = moment + sum(stages.values())
+
+    def _tell(self, b: NDArray[np.intp], moment: Array, name: str) -> None:
+        if b.size and b[0] == 0:
+            self.events.append((float(moment[0]), name, float(self.resume[0] - moment[0])))

@@ -1,0 +1,88 @@
+"""What share of its time does a long run work, in closed form? Failures at random, checkpoints at fixed intervals of work.
+
+Failures of the job come at rate ``1/M`` in wall-clock time, also during recovery. Work of ``D`` seconds alternates with a blocking save of
+``b``; a checkpoint is complete ``p >= b`` seconds after its save began. The gap X between two failures is exponential, recovery takes R, so
+``m = 1 + floor((X - R - D - p)/(D + b))`` checkpoints are completed in it, and the effective share is
+``E[m] D / M = D/M E[exp(-R/M)] exp(-(D + p)/M) / (1 - exp(-(D + b)/M))``, exactly; with ``p = b`` it is Daly's expectation (FGCS 22, 2006).
+Its best interval solves ``1 - exp(-(D + b)/M) = D/M``. Young (CACM 17, 1974), Daly and Meta (arXiv 2410.21680) are beside it.
+
+Limits: no waiting for spares, no repeats, no slow nodes, no silent corruption; `sim.analysis.course` draws those.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from sim.analysis.transient import young_interval
+
+
+class Uniform(NamedTuple):
+    """A time that is drawn evenly between *low* and *high* (s)."""
+
+    low: float
+    high: float
+
+    @property
+    def mean(self) -> float:
+        """Return the mean (s)."""
+        return 0.5 * (self.low + self.high)
+
+    def laplace(self, rate: float) -> float:
+        """Return ``E[exp(-rate * time)]``."""
+        wide = rate * (self.high - self.low)
+        return math.exp(-rate * self.low) * (-math.expm1(-wide) / wide if wide > 1e-9 else 1.0)
+
+
+def laplace_of_sum(spans: Sequence[Uniform], rate: float) -> float:
+    """Return ``E[exp(-rate * sum)]`` of independent *spans*."""
+    return math.prod(span.laplace(rate) for span in spans)
+
+
+def effective_share(mean_between: float, interval: float, blocking: float, persist: float, recovery: float) -> float:
+    """Return the share of time that goes into work that is kept; *recovery* is ``E[exp(-R/M)]`` (`laplace_of_sum`), times are seconds."""
+    if interval <= 0 or interval + blocking < persist:
+        raise ValueError(f"an interval of {interval:g} s is shorter than a checkpoint of {persist:g} s; checkpoints would overlap")
+    rate = 1.0 / mean_between
+    return rate * interval * recovery * math.exp(-rate * (interval + persist)) / -math.expm1(-rate * (interval + blocking))
+
+
+def best_interval(mean_between: float, blocking: float, persist: float = 0.0, work_overhead: float = 1e-3) -> float:
+    """Return the work (s) between checkpoints that keeps most, no shorter than what persisting one takes.
+
+    *work_overhead* is the least cost (s) of a save, so that one without cost is not taken all the time.
+    """
+    cost = max(blocking, work_overhead)
+    low, high = 0.0, mean_between
+    for _ in range(200):  # 1 - exp(-(D + b)/M) - D/M falls through nothing once between 0 and M
+        middle = 0.5 * (low + high)
+        if -math.expm1(-(middle + cost) / mean_between) > middle / mean_between:
+            low = middle
+        else:
+            high = middle
+    return max(0.5 * (low + high), persist - blocking)
+
+
+def daly_interval(blocking: float, mean_between: float) -> float:
+    """Return Daly's higher-order estimate of the best interval (s): equation 37 of FGCS 22, 2006."""
+    if blocking >= 2 * mean_between:
+        return mean_between
+    part = math.sqrt(blocking / (2 * mean_between))
+    return young_interval(blocking, mean_between) * (1 + part / 3 + part * part / 9) - blocking
+
+
+def meta_ettr(failures_per_time: float, overhead: float, interval: float, blocking: float) -> float:
+    """Return Meta's expected ETTR: ``(1 - N r_f (u0 + D/2)) / (1 + w/D)`` (arXiv 2410.21680), *overhead* being u0 (s)."""
+    return (1 - failures_per_time * (overhead + interval / 2)) / (1 + blocking / interval)
+
+
+def least_spares(nodes: int, share_out: float, risk: float = 0.01) -> int:
+    """Return the fewest spares that suffice but for *risk*, where each of *nodes* is out of service with probability *share_out*."""
+    term = (1 - share_out) ** nodes
+    total, spares = term, 0
+    while total < 1 - risk and spares < nodes:
+        term *= (nodes - spares) / (spares + 1) * share_out / (1 - share_out)
+        spares += 1
+        total += term
+    return spares

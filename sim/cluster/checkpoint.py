@@ -1,0 +1,138 @@
+"""How long does a checkpoint take to write and to load? Copies over the links of a node and flows into a store, simulated.
+
+All nodes are alike and are simulated as one, with the share of the store that all take together. Writers copy their part from the GPU
+to host memory (training waits), and write it from there to a store that all share, through the NIC nearest to them, or to the node's own
+disk: while training waits (synchronous), or beside its traffic (asynchronous), which keeps its part of each NIC.
+
+Limits: serialization on the processor is free; a store has no burst above what it sustains; the network between nodes and store does
+not bind.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from sim.cluster.clock import Clock
+from sim.cluster.network import Activity, Network, together
+from sim.cluster.storage import most_bandwidth
+from sim.cluster.topology import node_graph
+from sim.events import EventLog
+from sim.spec.hardware import Node
+from sim.spec.stores import Store
+
+_STORE, _DISK = "store", "disk"
+
+
+class Checkpoint(NamedTuple):
+    """What one checkpoint takes: times in seconds, each by itself."""
+
+    copied: float
+    """From device to host."""
+    written: float
+    """From host to the store, the start of the store included."""
+    loaded: float
+    """From the store to all devices."""
+    copied_back: float
+    """From host memory, or that of a peer, to all devices."""
+    traffic_share: float
+    """Share of its traffic that training keeps while a checkpoint is written beside it."""
+
+
+class Parts(NamedTuple):
+    """A checkpoint in *writers* parts of *nbytes* each, on *nodes* nodes with *gpus* GPUs each; *traffic* (bytes/s) leaves each node."""
+
+    nbytes: float
+    writers: int
+    nodes: int
+    gpus: int
+    traffic: float = 0.0
+
+    @property
+    def per_node(self) -> int:
+        """Return the writers on the node that has most."""
+        return min(self.gpus, math.ceil(self.writers / self.nodes))
+
+    @property
+    def writing_nodes(self) -> float:
+        """Return the nodes that write, counting those with fewer writers in part."""
+        return self.writers / self.per_node
+
+
+def checkpoint(node: Node, parts: Parts, store: Store | None) -> Checkpoint:
+    """Return what a checkpoint in *parts* takes to *store*, or to each writer's own disk. Raise ValueError for a node without a disk."""
+    writers = range(parts.per_node)
+    copied = _timed(node, {f"gpu{gpu}": node_graph(node).device_to_host(gpu).links for gpu in writers}, parts.nbytes, {})[0]
+    caps = {} if store is None or store.per_writer is None else {"cap": store.per_writer}
+    out = {f"gpu{gpu}": (*_way_out(node, gpu, store), _STORE if store else _DISK) for gpu in writers}
+    written, kept = _timed(node, out, parts.nbytes, caps, _shared(node, parts, store, parts.writing_nodes), parts.traffic)
+    # every rank needs a part: its own shard, or that of the rank it copies; a node reads each part once
+    needed = max(parts.nbytes, parts.nbytes * parts.writers / (parts.nodes * parts.gpus))
+    read = {f"gpu{gpu}": (*_way_in(node, gpu, store), _STORE if store else _DISK) for gpu in writers}
+    arrived = _timed(node, read, needed, caps, _shared(node, parts, store, float(parts.nodes)))[0]
+    back = {f"gpu{gpu}": node_graph(node).host_to_device(gpu).links for gpu in range(parts.gpus)}
+    copied_back = _timed(node, back, parts.nbytes, {})[0]
+    start = store.start if store else 0.0
+    return Checkpoint(copied, start + written, start + arrived + copied_back, copied_back, kept)
+
+
+def _way_out(node: Node, gpu: int, store: Store | None) -> tuple[str, ...]:
+    graph = node_graph(node)
+    return graph.memory_to_network(graph.nearest_nic(gpu)) if store is not None else ()
+
+
+def _way_in(node: Node, gpu: int, store: Store | None) -> tuple[str, ...]:
+    graph = node_graph(node)
+    return graph.memory_from_network(graph.nearest_nic(gpu)) if store is not None else ()
+
+
+def _shared(node: Node, parts: Parts, store: Store | None, nodes: float) -> dict[str, tuple[float, float]]:
+    """Return the capacity of the store or the disk, and the load of a byte of one node on it."""
+    if store is not None:
+        return {_STORE: (store.bandwidth, max(nodes, 1.0))}
+    if node.storage is None:
+        raise ValueError("the node has no disk")
+    return {_DISK: (most_bandwidth(node.storage), 1.0)}
+
+
+def _timed(
+    node: Node,
+    routes: Mapping[str, tuple[str, ...]],
+    nbytes: float,
+    caps: Mapping[str, float],
+    shared: Mapping[str, tuple[float, float]] | None = None,
+    traffic: float = 0.0,
+) -> tuple[float, float]:
+    """Return the seconds until *nbytes* have gone over each of *routes*, and the share of its *traffic* that training keeps beside."""
+    if nbytes <= 0:
+        return 0.0, 1.0
+    clock = Clock()
+    log = EventLog(lambda: clock.now)
+    network = Network(clock, log)
+    for name, link in node_graph(node).links.items():
+        network.add_link(name, link.capacity)
+    loads = {}
+    for name, (capacity, load) in (shared or {}).items():
+        network.add_link(name, capacity)
+        loads[name] = load
+    beside = _training(network, node, traffic)
+    copies = [
+        network.start(name, nbytes, {link: loads.get(link, 0.0) or float(links.count(link)) for link in links}, **caps)
+        for name, links in routes.items()
+    ]
+    clock.run_to(together(clock, copies))
+    if not beside:
+        return clock.now, 1.0
+    moved = sum(volume - flow.left(clock.now) for flow, volume in beside)
+    return clock.now, min(1.0, moved / (traffic * clock.now))
+
+
+def _training(network: Network, node: Node, traffic: float) -> list[tuple[Activity, float]]:
+    """Start the *traffic* (bytes/s) of training, spread over the NICs of *node*; return the flows and their volumes."""
+    graph, count = node_graph(node), node.nic.count
+    volume = 1e18
+    return [
+        (network.start(f"training{nic}", volume, dict.fromkeys(graph.memory_to_network(nic), 1.0), cap=traffic / count), volume)
+        for nic in range(count if traffic > 0 else 0)
+    ]

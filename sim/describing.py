@@ -1,0 +1,107 @@
+"""What can be typed to describe? ``new extract``: machines, workloads and layer tables, written as YAML. Parse, call, print."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from sim.options import SampleTokens
+from sim.spec.yaml import SpecError
+from sim.terminal import talk
+
+describing = typer.Typer()
+
+
+@describing.command(
+    epilog="Example:  nvidia-smi topo -m > topo.txt; python -m sim new --from-topo topo.txt -o my-box.yaml --gpu V100-SXM2-16GB\n\n"
+    "Example:  python -m sim new workload config.json ds_config.json -o mine.yaml"
+)
+def new(
+    what: Annotated[Literal["hardware", "workload"], typer.Argument(help="what to describe")] = "hardware",
+    files: Annotated[list[str] | None, typer.Argument(metavar="FILE|DIR|ID", help="workload: as --from")] = None,
+    topo: Annotated[
+        Path | None, typer.Option("--from-topo", metavar="FILE", help="hardware: output of nvidia-smi topo -m, or NCCL's topology XML")
+    ] = None,
+    sources: Annotated[
+        list[str],
+        typer.Option(
+            "--from",
+            metavar="FILE|DIR|ID",
+            help="workload: config.json, its folder or hub id, arguments of Megatron-LM, torchtitan TOML, DeepSpeed JSON, Accelerate YAML; "
+            "repeatable; without it questions are asked",
+        ),
+    ] = [],  # noqa: B006  typer copies the default
+    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="where the YAML goes")] = None,
+    name: Annotated[str | None, typer.Option(help="name of the machine or workload; the file's by default")] = None,
+    sequence: SampleTokens = None,
+    gpu: Annotated[str | None, typer.Option(help="GPU of the catalogue, where the file does not tell")] = None,
+    cpu: Annotated[str | None, typer.Option(help="processor of the catalogue")] = None,
+    nic_bandwidth: Annotated[str | None, typer.Option(metavar="RATE", help="of one NIC, for example '200 Gbps'")] = None,
+    transport: Annotated[str | None, typer.Option(help="transport class of the NIC: tcp, infiniband, roce, efa")] = None,
+    memory: Annotated[str | None, typer.Option(metavar="SIZE", help="DRAM of the machine, for example '1 TiB'")] = None,
+    force: Annotated[bool, typer.Option("--force", help="replace an existing file")] = False,
+) -> None:
+    """Write a hardware description from a machine's links, or a workload from a model's configuration."""
+    if what == "workload":
+        _new_workload([*(files or []), *sources], output, name, sequence, force)
+        return
+    if files:
+        raise SpecError(f"sim new {what} {files[0]}: a machine is made --from-topo FILE")
+    if topo is None or output is None:
+        raise SpecError("sim new: write --from-topo FILE and -o FILE for a machine, or 'sim new workload --from config.json'")
+    from sim.study.new_hardware import new_hardware
+
+    made = new_hardware(topo, output, name, gpu, cpu=cpu, nic_bandwidth=nic_bandwidth, transport=transport, memory=memory, overwrite=force)
+    talk(f"wrote {output}: {made.note}")
+
+
+def _new_workload(sources: list[str], output: Path | None, name: str | None, sequence: int | None, force: bool) -> None:
+    from sim.study.new_workload import asked, new_workload, write
+
+    if sources:
+        made = new_workload(sources, output, name, sequence, overwrite=force)
+    elif sys.stdin.isatty():
+        told = asked(lambda question, default: str(typer.prompt(question, default=default, show_default=bool(default))))
+        made = write(told, name or typer.prompt("name", default=told.model or "my-model"), output, sequence, "answers", overwrite=force)
+    else:
+        raise SpecError("sim new workload: write --from config.json, a folder, a hub id or launch files; on a terminal it asks questions")
+    talk(f"wrote {made.path}: {made.note}")
+
+
+@describing.command(epilog="Example:  python -m sim extract torchvision.models:vgg16 --input 3x224x224 -o workloads/models/vgg16.yaml")
+def extract(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODULE:CALLABLE", help="what returns the torch model (its code runs), or a .pt2 file; use only files you trust"
+        ),
+    ],
+    inputs: Annotated[
+        list[str],
+        typer.Option(
+            "--input", metavar="SHAPE", help="one input without its batch: 3x224x224, input_ids=384:int64, or t=scalar:int64; repeatable"
+        ),
+    ] = [],  # noqa: B006
+    example: Annotated[str | None, typer.Option(metavar="MODULE:FUNCTION", help="takes the batch and returns the inputs")] = None,
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="where the layer table goes")] = Path("model.yaml"),
+    name: Annotated[str | None, typer.Option(help="name of the model; the file's by default")] = None,
+    arguments: Annotated[list[str], typer.Option("--arg", metavar="K=V", help="argument of the callable; repeatable")] = [],  # noqa: B006
+) -> None:
+    """Write the layer table of a torch model, traced on the meta device: no weights, no GPU.
+
+    The module and the callable run as code, and torch evaluates expressions in a .pt2 file: extract only what you trust. A .pt2 file that
+    holds pickles or compiled code is refused.
+    """
+    from sim.extract import run_extract
+
+    if example and inputs:
+        raise SpecError("--input and --example: write one of the two")
+    model = run_extract(target, [f"@{example}"] if example else inputs, output, name, arguments)
+    talk(f"wrote {output}: {len(model.layers)} layers, {model.parameters:,} parameters")
+    if target.startswith("transformers:") and not arguments:
+        talk(
+            "the class was built with its default configuration; set the sizes of your model with --arg, such as --arg num_hidden_layers=24"
+        )

@@ -1,0 +1,97 @@
+"""What can be typed to look at weeks? ``goodput``: failures, checkpoints, spares, energy. Parse, call, print."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from sim.options import (
+    Batch,
+    Folder,
+    GlobalBatch,
+    Html,
+    Hw,
+    Json,
+    Layout,
+    Precision,
+    SampleTokens,
+    Sets,
+    Stack,
+    Wl,
+    layout_of,
+)  # fmt: skip
+from sim.spec.yaml import SpecError
+from sim.terminal import print_json, write_result
+
+lasting = typer.Typer()
+
+
+@lasting.command(epilog="Example:  python -m sim goodput hgx-h100 gpt2-xl --nodes 256 --batch 4 --precision amp_bf16 --days 54")
+def goodput(
+    hardware: Hw,
+    workload: Wl,
+    days: Annotated[float | None, typer.Option(help="days that the job runs: how much of them counts")] = None,
+    tokens: Annotated[str | None, typer.Option(metavar="N", help="tokens of the job, such as 15T: how long and how much")] = None,
+    epochs: Annotated[float | None, typer.Option(help="epochs of the job: how long and how much")] = None,
+    nodes: Annotated[int | None, typer.Option(min=1, help="nodes of the only group")] = None,
+    gpus: Annotated[int | None, typer.Option(min=1, help="GPUs in all")] = None,
+    batch: Batch = None,
+    global_batch: GlobalBatch = None,
+    precision: Precision = None,
+    stack: Stack = None,
+    parallel: Layout = [],  # noqa: B006  typer copies the default
+    sequence: SampleTokens = None,
+    sets: Sets = [],  # noqa: B006
+    reliability: Annotated[str, typer.Option(metavar="low|middle|high|FILE", help="how often the fleet fails")] = "middle",
+    rate: Annotated[str | None, typer.Option("--failure-rate", metavar="RATE", help="of 8 GPUs, such as '0.0038 /d'")] = None,
+    mode: Annotated[str, typer.Option("--checkpoint", metavar="sync|async|tiered", help="how checkpoints are written")] = "async",
+    store: Annotated[
+        str, typer.Option(metavar="NAME|FILE|disk", help="where to: hardware/parts/stores, or each node's disk")
+    ] = "object-store",
+    interval: Annotated[
+        str, typer.Option("--checkpoint-interval", metavar="auto|TIME", help="work between checkpoints; auto takes the best")
+    ] = "auto",
+    spares: Annotated[int | None, typer.Option(min=0, help="warm spare nodes; 5 % of the nodes by default")] = None,
+    repair: Annotated[bool, typer.Option(help="whether failed nodes come back")] = True,
+    elastic: Annotated[bool, typer.Option("--elastic", help="go on with fewer replicas where no spare is ready")] = False,
+    in_place: Annotated[bool, typer.Option("--in-place", help="warm standbys: processes restart where they are")] = False,
+    new_fleet: Annotated[bool, typer.Option("--new-fleet", help="the fleet is new, and some GPUs fail early")] = False,
+    mean_lifetime: Annotated[
+        str | None, typer.Option("--mean-lifetime", metavar="TIME", help="spot machines, revoked at random after this time on average")
+    ] = None,
+    region: Annotated[
+        str | None, typer.Option(help="of the electricity: us-east-1, europe-north1, FRA; that of the price by default")
+    ] = None,
+    trials: Annotated[int, typer.Option(min=2, help="courses that are drawn")] = 2000,
+    fast: Annotated[bool, typer.Option("--fast", help="do not try what other set-ups would do")] = False,
+    seed: Annotated[int, typer.Option(min=0, help="of the drawn failures")] = 0,
+    as_json: Json = False,
+    output: Folder = None,
+    html: Html = None,
+) -> None:
+    """Draw weeks of a job, failures and all: what share counts, days and money to the end, where time is lost, energy and CO2."""
+    from sim.documents import reading, weeks_document
+    from sim.report.figures import figures_csv
+    from sim.report.goodput import goodput_plot, goodput_text
+    from sim.report.page.goodput import goodput_page
+    from sim.study.goodput import Weeks
+    from sim.study.scenario import Scenario
+    from sim.study.whole_job import token_count
+
+    for option, value in (("--days", days), ("--epochs", epochs)):
+        if value is not None and not 0 < value < float("inf"):
+            raise SpecError(f"{option} {value:g}: write more than 0")
+    scenario = Scenario(
+        hardware, workload, tuple(sets), nodes, gpus, batch=batch, global_batch=global_batch, precision=precision, stack=stack,
+        sequence=sequence, layout=layout_of(parallel),
+    )  # fmt: skip
+    weeks = Weeks(
+        days, token_count(tokens) if tokens is not None else None, epochs, reliability, rate, mode, store, interval, spares, repair,
+        elastic, in_place, new_fleet, mean_lifetime, trials, region, seed,
+    )  # fmt: skip
+    weeks.checked()
+    document = weeks_document(scenario, weeks, changes=not fast)
+    text, table = goodput_text(document), figures_csv(document["distribution"])
+    write_result(output, html, "goodput", (document, text), reading(goodput_page, scenario), goodput_plot, {"goodput.csv": table})
+    print_json(document) if as_json else typer.echo(text)

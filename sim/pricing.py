@@ -1,0 +1,90 @@
+"""What can be typed about prices? ``prices``: list them with their age, or renew them from a local checkout. Parse, call, print."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sim.options import Json
+from sim.spec.yaml import SpecError
+from sim.terminal import print_json, talk
+
+pricing = typer.Typer()
+
+
+@pricing.command(epilog="Example:  python -m sim prices --where 'gpu=H100*' --where provider=lambda")
+def prices(
+    where: Annotated[list[str], typer.Option("--where", metavar="COND", help="only rows that match, for example gpus=8; repeatable")] = [],  # noqa: B006
+    today: Annotated[str | None, typer.Option(metavar="YYYY-MM-DD", help="day from which ages are counted; the clock's by default")] = None,
+    refresh: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", exists=True, file_okay=False, help="show what a local checkout of SkyPilot's catalogue would change"),
+    ] = None,
+    date: Annotated[str | None, typer.Option(metavar="YYYY-MM-DD", help="with --refresh: write the changes, as prices of this day")] = None,
+    as_json: Json = False,
+) -> None:
+    """List what machines cost, on demand and on spot, and how old each price is; nothing is fetched."""
+    if date and not refresh:
+        raise SpecError("--date belongs to --refresh; write --refresh DIR, or leave it out")
+    if refresh:
+        _refresh(refresh, date, as_json)
+        return
+    from datetime import UTC, datetime
+
+    from sim.report.listing import columns_text
+    from sim.spec.listing import exported, select, without_match
+    from sim.spec.prices import PRICES, STALE, first_day, price_rows
+
+    rows, problems = price_rows(first_day(today) if today else datetime.now(UTC).date())
+    for problem in problems:
+        typer.echo(problem, err=True)
+    chosen = select(rows, where, PRICES)
+    if where and not chosen:
+        talk(without_match(rows, where, PRICES))
+    if as_json:
+        print_json({"prices": [exported(row, PRICES) for row in chosen]})
+    else:
+        typer.echo(columns_text(chosen, PRICES))
+        old = sum(bool(row["mark"]) for row in chosen)
+        talk(f"{len(chosen)} machines, {old} with a price of more than {STALE} days")
+    if where and not chosen:
+        raise typer.Exit(1)
+
+
+def _refresh(folder: Path, day: str | None, as_json: bool) -> None:
+    """Show what *folder* would change, and write it where *day* says of when it is."""
+    from sim.spec.price_refresh import HOUR, changes, rewritten
+
+    def shown(price: float | None) -> str:
+        return "-" if price is None else f"{price:.6g}"
+
+    found = changes(folder)
+    texts = [(change.path, rewritten(change, day)) for change in found] if day else []
+    for path, text in texts:
+        path.write_text(text, encoding="utf-8")
+    old = [tuple(None if price is None else price * HOUR for price in (change.old.on_demand, change.old.spot)) for change in found]
+    rows = [
+        {
+            "name": change.name,
+            "on_demand_usd_per_h": change.on_demand,
+            "spot_usd_per_h": change.spot,
+            "old_on_demand_usd_per_h": before[0],
+            "old_spot_usd_per_h": before[1],
+            "old_date": change.old.date,
+        }
+        for change, before in zip(found, old, strict=True)
+    ]
+    if as_json:
+        print_json({"changes": rows})
+        return
+    for change, before in zip(found, old, strict=True):
+        new = change.on_demand, change.spot
+        pairs = zip(("on demand", "spot"), before, new, strict=True)
+        text = "   ".join(f"{market} {shown(was)} -> {shown(now)}" for market, was, now in pairs)
+        typer.echo(f"{change.name:36} {text} USD/h (was of {change.old.date})")
+    talk(
+        f"{len(found)} machines differ"
+        + (f"; wrote {len(texts)} files" if day else "; --date YYYY-MM-DD writes them as prices of that day")
+    )

@@ -1,0 +1,61 @@
+"""What power, energy and carbon does a run take? Its figures in a document, a row of a table, and a line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sim.analysis.energy import KWH, energy_figures, grid_of
+from sim.spec.hardware import Hardware
+from sim.spec.workload import Workload
+from sim.units import show
+
+_SHORT = ("gpu_power_w", "node_power_w", "energy_per_sample_j", "energy_per_token_j", "kwh_per_epoch", "co2_per_epoch_kg")
+"""What a row of a table has."""
+
+
+def with_energy(document: dict[str, Any], machine: Hardware, workload: Workload) -> dict[str, Any]:
+    """Return the figures of a run's *document* with its energy; null where the TDP of its GPU is unknown.
+
+    The grid is that of the region of the price, or the world's mean.
+    """
+    group = next(group for group in machine.groups if group.role == "worker" and group.node.gpu_count)
+    grid = grid_of(group.price.region if group.price else None, machine.provider)
+    per_step = document["throughput_samples_per_s"] * document["step_time_s"]
+    figures = energy_figures(
+        group.node, document["nodes"], document["gpus"], document["stalls_s"], per_step, grid, workload.model.sequence
+    )  # fmt: skip
+    if figures is None:
+        return document | {"energy": None}
+    joules = figures["site_power_w"] * document["epoch_time_s"]
+    return document | {"energy": figures | {"kwh_per_epoch": joules / KWH, "co2_per_epoch_kg": joules * grid.intensity}}
+
+
+def brief_energy(energy: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return what of the *energy* of a document a row of a comparison has."""
+    return None if energy is None else {name: energy[name] for name in _SHORT}
+
+
+def energy_columns(energy: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the *energy* of a document in columns of a table; none where it is unknown."""
+    return {name: None if energy is None else energy[name] for name in _SHORT}
+
+
+def job_energy(energy: Mapping[str, Any] | None, time: float) -> dict[str, Any]:
+    """Return kWh and kg of CO2 of a job of *time* seconds at the mean power of the *energy* of its run."""
+    joules = None if energy is None else energy["site_power_w"] * time
+    carbon = None if energy is None or joules is None else joules / KWH * energy["grid"]["kg_per_kwh"]
+    return {"energy_kwh": None if joules is None else joules / KWH, "co2_kg": carbon}
+
+
+def energy_text(energy: Mapping[str, Any] | None) -> str:
+    """Return the line that tells the *energy* of a document."""
+    if energy is None:
+        return ""
+    grid = energy["grid"]
+    where = "the world's mean" if grid["assumed"] else grid["region"]
+    return (
+        f"energy: {energy['kwh_per_epoch']:.3g} kWh and {energy['co2_per_epoch_kg']:.3g} kg CO2 an epoch "
+        f"({1000 * grid['kg_per_kwh']:.0f} g/kWh, {where}); {energy['energy_per_sample_j']:.3g} J a sample, a node draws "
+        f"{show(energy['node_power_w'], 'power')}"
+    )

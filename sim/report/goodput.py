@@ -1,0 +1,244 @@
+"""How do weeks of training look? Effective share, interruptions, days, money and energy with their intervals, and where time is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim import __version__
+from sim.analysis.course import LOST
+from sim.analysis.energy import KWH
+from sim.analysis.whole_job import Plan
+from sim.report.columns import Title, aligned
+from sim.report.picture import Picture, figure, picture
+from sim.spec.hardware import Hardware
+from sim.spec.workload import Workload
+from sim.spec.yaml import SpecError
+from sim.study.goodput import Goodput, Weeks, steps_of, weeks_of
+from sim.units import show
+
+DAY = 86400.0
+QUANTILES = 40
+"""Steps of the distribution that the document tells."""
+EVENTS = 400
+"""Interruptions of the drawn course that the document tells."""
+NAMES = {
+    "detection": "noticing and locating faults", "restart": "restarting and loading", "rework": "work done again",
+    "checkpoint": "saving, training waits", "spare_wait": "waiting for spares", "degraded": "slow or missing nodes",
+    "planned": "planned stops",
+}  # fmt: skip
+_INTERVALS = {"interval50": (0.25, 0.75), "interval95": (0.025, 0.975)}
+
+
+def goodput_of(document: Mapping[str, Any], machine: Hardware, workload: Workload, weeks: Weeks, changes: bool = True) -> dict[str, Any]:
+    """Return the document of *weeks* of the run of *workload* on *machine* whose *document* is given. Raise SpecError.
+
+    *changes*: with what other set-ups would do.
+    """
+    found = goodput_document(weeks_of(steps_of(document, machine, workload), weeks, changes))
+    found |= {key: document[key] for key in ("stack", "stalls_s", "model_flops_utilization") if key in document}
+    return found | {key: document[key] for key in ("assumptions", "warnings", "inputs_sha256")}
+
+
+def beside_run(document: Mapping[str, Any], machine: Hardware, workload: Workload, plan: Plan) -> dict[str, Any]:
+    """Return what failures at the middle rate make of the job of *plan* in a run's *document*."""
+    if "jobs" in document:
+        raise SpecError("--with-failures: takes one workload, not several jobs")
+    weeks = Weeks(days=plan.time / DAY) if plan.time is not None else Weeks(tokens=plan.tokens, epochs=plan.epochs)
+    return goodput_of(document, machine, workload, weeks, changes=False)
+
+
+def goodput_document(answer: Goodput) -> dict[str, Any]:
+    """Return the JSON document of *answer*. Figures are means over the drawn courses; intervals are of single courses."""
+    courses, steps = answer.courses, answer.steps
+    figures = _figures(answer)
+    means = {name: None if values is None else float(values.mean()) for name, values in figures.items()}
+    elapsed = float(courses.elapsed.mean())
+    lost = {name: float(courses.lost[name].mean()) for name in LOST}
+    scheduled = max(1 - lost["spare_wait"] / elapsed, 1e-9)
+    return {
+        "schema": 1,
+        "hardware": steps.hardware,
+        "workload": steps.workload.name,
+        "nodes": steps.nodes,
+        "gpus": steps.gpus,
+        "spares": answer.run.spares,
+        "step_time_s": steps.step_time,
+        **means,
+        "ettr": means["ettr"],
+        "goodput_parts": {"scheduling": scheduled, "runtime": (means["goodput"] or 0.0) / scheduled},
+        "elapsed_s": elapsed,
+        "work_s": float(courses.work.mean()),
+        "lost_s": lost,
+        **{
+            name: {key: None if values is None else np.quantile(values, ends).tolist() for key, values in figures.items()}
+            for name, ends in _INTERVALS.items()
+        },
+        "median": {key: None if values is None else float(np.median(values)) for key, values in figures.items()},
+        "trials": courses.elapsed.size,
+        "closed_form": {"effective_share": answer.expected, "meta_ettr": answer.meta},
+        "checkpoint": _checkpoint(answer),
+        "reliability": {
+            "level": answer.reliability.name,
+            "interruptions_per_node_day": _per_node_day(answer),
+            "source": answer.reliability.rate.source,
+        },
+        "sensitivities": [{"change": one.name, "effective_share": one.share, "closed_form": one.expected} for one in answer.changes],
+        "energy": {
+            "pue": answer.pue,
+            "grid": _grid(answer),
+            "node_power_w": {name: power and power.total for name, power in answer.power.items()},
+        },
+        "timeline": [{"time_s": time, "what": what, "recovery_s": took} for time, what, took in courses.events[:EVENTS]],
+        "distribution": _distribution(figures),
+        "notes": list(answer.notes),
+        "seed": answer.weeks.seed,
+        "version": __version__,
+    }  # fmt: skip
+
+
+def _figures(answer: Goodput) -> dict[str, NDArray[np.float64] | None]:
+    """Return the figures of every course. A job that dies counts until then."""
+    courses, steps = answer.courses, answer.steps
+    elapsed = np.where(np.isfinite(courses.elapsed), courses.elapsed, courses.died)
+    productive = (courses.work + courses.lost["degraded"]) / elapsed
+    joules = _energy(answer, elapsed)
+    rented = steps.nodes + answer.run.spares
+    return {
+        "days": elapsed / DAY,
+        "effective_share": courses.work / elapsed,
+        "ettr": productive,
+        "goodput": productive,
+        "interruptions": courses.interruptions,
+        "planned_stops": courses.stops,
+        "replaced_nodes": courses.replaced,
+        "cost_usd": None if steps.usd_per_s is None else rented * steps.usd_per_s * elapsed,
+        "energy_kwh": None if joules is None else joules / KWH,
+        "co2_kg": None if joules is None else joules * answer.grid.intensity,
+        "samples": courses.work / steps.step_time * steps.samples,
+        "tokens": None if steps.tokens is None else courses.work / steps.step_time * steps.samples * steps.tokens,
+    }
+
+
+def _energy(answer: Goodput, elapsed: NDArray[np.float64]) -> NDArray[np.float64] | None:
+    """Return the joules of the site: nodes by what the job does, spares idle all along."""
+    courses, power = answer.courses, answer.power
+    working, waiting, idle = power["working"], power["waiting"], power["idle"]
+    if working is None or waiting is None or idle is None:
+        return None
+    busy = courses.work + courses.lost["rework"] + courses.lost["degraded"]
+    held = courses.lost["detection"] + courses.lost["checkpoint"]
+    node = busy * working.total + held * waiting.total + np.maximum(elapsed - busy - held, 0.0) * idle.total
+    return np.asarray(answer.pue * (answer.steps.nodes * node + answer.run.spares * idle.total * elapsed))
+
+
+def _per_node_day(answer: Goodput) -> dict[str, float]:
+    low, value, high = (DAY * rate / answer.run.nodes for rate in answer.run.rate)
+    return {"low": low, "value": value, "high": high}
+
+
+def _grid(answer: Goodput) -> dict[str, Any]:
+    grid = answer.grid
+    return {
+        "region": grid.region, "kg_per_kwh": grid.intensity * KWH, "year": grid.year, "source": grid.source, "assumed": grid.assumed,
+    }  # fmt: skip
+
+
+def _checkpoint(answer: Goodput) -> dict[str, Any]:
+    saving, intervals = answer.run.saving, answer.intervals
+    return {
+        "mode": answer.weeks.mode,
+        "store": answer.weeks.store,
+        "bytes": answer.nbytes,
+        "writers": answer.writers,
+        "blocking_s": saving.blocking,
+        "persist_s": saving.persist,
+        "load_s": saving.load,
+        "memory_interval_s": saving.memory_interval,
+        "traffic_share": answer.checkpoint.traffic_share,
+        "interval_s": {"used": intervals.used, "exact": intervals.exact, "young": intervals.young, "daly": intervals.daly},
+    }
+
+
+def _distribution(figures: Mapping[str, NDArray[np.float64] | None]) -> list[dict[str, float]]:
+    """Return quantiles of the effective share, of days and of interruptions, each by itself."""
+    levels = np.linspace(0.0, 1.0, QUANTILES + 1)
+    named = {"effective_share": "effective_share", "days": "days", "interruptions": "interruptions"}
+    drawn = {key: np.quantile(values, levels) for key, name in named.items() if (values := figures[name]) is not None}
+    return [{"share": float(level), **{key: float(values[place]) for key, values in drawn.items()}} for place, level in enumerate(levels)]
+
+
+def goodput_text(document: Mapping[str, Any]) -> str:
+    """Return *document* in words: the outcome, where time goes, checkpoints, and what would help."""
+    size = f"{document['gpus']} GPUs, {document['nodes']} nodes and {document['spares']} spares"
+    lines = [f"{document['workload']} on {document['hardware']}: {size}", ""]
+    lines += [aligned([Title("", True), Title("mean"), Title("50 % between"), Title("95 % between")], _rows(document)), ""]
+    lines.append("  Where the time goes (mean):")
+    elapsed = document["elapsed_s"]
+    parts = {"kept work": document["work_s"], **{NAMES[name]: seconds for name, seconds in document["lost_s"].items()}}
+    lines += [f"    {name:30} {seconds / DAY:8.2f} d  {100 * seconds / elapsed:5.1f} %" for name, seconds in parts.items()]
+    lines += ["", *_on_checkpoints(document["checkpoint"])]
+    closed = document["closed_form"]
+    lines.append(
+        f"  Closed form at the middle rate: {100 * closed['effective_share']:.1f} %; Meta's formula: {100 * closed['meta_ettr']:.1f} %."
+    )
+    if document["sensitivities"]:
+        lines += ["", "  What a change brings (effective share):"]
+        lines += [f"    {one['change']:30} {100 * one['effective_share']:6.2f} %" for one in document["sensitivities"]]
+    return "\n".join([*lines, "", *(f"  - {note}" for note in [*document["notes"], *_of_energy(document)])])
+
+
+def _rows(document: Mapping[str, Any]) -> list[list[str]]:
+    """Return the rows of the table of outcomes."""
+    shown: Sequence[tuple[str, str, float, str]] = (
+        ("effective_share", "effective share, %", 100.0, ".1f"), ("ettr", "ETTR (Meta) = goodput (Google), %", 100.0, ".1f"),
+        ("days", "days", 1.0, ".2f"), ("interruptions", "interruptions", 1.0, ".0f"), ("cost_usd", "cost, USD", 1.0, ",.0f"),
+        ("energy_kwh", "energy, MWh", 1e-3, ",.1f"), ("co2_kg", "CO2, t", 1e-3, ",.1f"),
+    )  # fmt: skip
+    rows = []
+    for key, name, scale, form in shown:
+        if document[key] is None:
+            continue
+        ends = [[format(scale * value, form) for value in document[interval][key]] for interval in _INTERVALS]
+        rows.append([name, format(scale * document[key], form), *(f"{low} .. {high}" for low, high in ends)])
+    return rows
+
+
+def _on_checkpoints(saved: Mapping[str, Any]) -> list[str]:
+    times = {name: show(saved[f"{name}_s"], "time") for name in ("blocking", "persist", "load")}
+    every = {name: show(seconds, "time") for name, seconds in saved["interval_s"].items()}
+    return [
+        f"  Checkpoints of {show(saved['bytes'], 'size')} in {saved['writers']} parts, {saved['mode']} to {saved['store']}: training waits "
+        f"{times['blocking']}, complete after {times['persist']}, loaded in {times['load']};",
+        f"  every {every['used']} of work (best {every['exact']}, Young {every['young']}, Daly {every['daly']}).",
+    ]
+
+
+def _of_energy(document: Mapping[str, Any]) -> list[str]:
+    grid = document["energy"]["grid"]
+    if document["energy_kwh"] is None:
+        return ["no power is known of this GPU, so no energy"]
+    where = "the world's mean, since the region is unknown (--region)" if grid["assumed"] else grid["region"]
+    intensity, pue = f"{1000 * grid['kg_per_kwh']:.0f} g/kWh, {where}, {grid['year']}", document["energy"]["pue"]
+    return [f"CO2 at {intensity}; PUE {pue:g}; spares are idle and paid for"]
+
+
+def goodput_plot(document: Mapping[str, Any]) -> Picture:
+    """Return a picture: the effective share of the drawn courses, and where the time of the mean one goes."""
+    drawn, axes = figure(2, (8, 6.5))
+    axes[0].plot(
+        [100 * step["effective_share"] for step in document["distribution"]], [100 * step["share"] for step in document["distribution"]]
+    )
+    axes[0].set_xlabel("effective share, %")
+    axes[0].set_ylabel("% of courses below")
+    axes[0].grid(alpha=0.3)
+    names = [name for name in LOST if document["lost_s"][name] > 0]
+    axes[1].barh(
+        [NAMES[name] for name in names], [100 * document["lost_s"][name] / document["elapsed_s"] for name in names], color="#4477aa"
+    )
+    axes[1].set_xlabel("% of the time")
+    axes[0].set_title(f"{document['workload']} on {document['nodes']} x {document['hardware']}", fontsize=11, loc="left")
+    return picture(drawn)

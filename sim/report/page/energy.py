@@ -1,0 +1,58 @@
+"""How does the energy of a run look? Power of a node by its parts, and what power caps cost and save, as tables."""
+
+from __future__ import annotations
+
+from sim.report.page.markup import Child, Figures, Html, joined, table
+from sim.report.page.words import as_carbon, as_energy, as_time
+from sim.units import show
+
+_PARTS = {"gpus": "GPUs", "host": "host, fans, conversion", "network": "NICs and switch ports"}
+
+
+def energy(figures: Figures) -> Html:
+    """Return the tables of the energy of the job in *figures*; empty where the TDP of its GPU is unknown."""
+    if figures.value("energy") is None:
+        return Html("")
+    rows: list[list[Child]] = [
+        [name, figures.shown(f"energy/parts_w/{key}", _power), figures.share(f"energy/parts_w/{key}", "energy/node_power_w")]
+        for key, name in _PARTS.items()
+    ]
+    rows += [
+        ["a node", figures.shown("energy/node_power_w", _power), None],
+        ["the job, with PUE", figures.shown("energy/site_power_w", _power), None],
+    ]
+    power = table([("", False), ("power", True), ("share", True)], rows, "Power", "narrow")
+    return joined(power, _caps(figures), _grid(figures))
+
+
+def _power(watts: float) -> str:
+    return show(watts, "power")
+
+
+def _joules(joules: float) -> str:
+    return f"{joules:,.0f} J".replace(",", " ") if joules >= 100 else f"{joules:.3g} J"
+
+
+def _caps(figures: Figures) -> Html:
+    rows: list[list[Child]] = [
+        [
+            figures.shown(f"energy/power_caps/{place}/gpu_cap_w", _power),
+            figures.shown(f"energy/power_caps/{place}/step_time_s", as_time),
+            figures.share(f"energy/power_caps/{place}/step_time_s", "step_time_s", 0),
+            figures.shown(f"energy/power_caps/{place}/energy_per_sample_j", _joules),
+            figures.share(f"energy/power_caps/{place}/energy_per_sample_j", "energy/energy_per_sample_j", 0),
+        ]
+        for place in range(len(figures.value("energy/power_caps")))
+    ]
+    head = [("GPU limited to", False), ("step", True), ("of now", True), ("energy of a sample", True), ("of now", True)]
+    return table(head, rows, "Power caps")
+
+
+def _grid(figures: Figures) -> Html:
+    grid = figures.value("energy/grid")
+    where = "the mean of the world, since the region is unknown" if grid["assumed"] else grid["region"]
+    rows: list[list[Child]] = [
+        ["energy of an epoch", figures.shown("energy/kwh_per_epoch", as_energy), "PUE " + f"{figures.value('energy/pue'):g}"],
+        ["CO2 of an epoch", figures.shown("energy/co2_per_epoch_kg", as_carbon), f"{where}, {grid['year']}; {grid['source']}"],
+    ]
+    return table([("", False), ("", True), ("", False)], rows, "Energy and carbon", "narrow")

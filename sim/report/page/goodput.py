@@ -1,0 +1,174 @@
+"""How do weeks of training look as a page? The share that is kept, where the rest goes, one drawn course in time, and many as a spread."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sim.analysis.course import LOST
+from sim.report.goodput import DAY, NAMES
+from sim.report.page.bars import Piece, bar, named_bars, swatch
+from sim.report.page.basis import basis
+from sim.report.page.chart import Point, chart, linear_axis
+from sim.report.page.frame import Part, outcome, page
+from sim.report.page.markup import Child, Figures, Html, joined, noted, section, table, tag, tiles
+from sim.report.page.words import as_carbon, as_energy, as_memory, as_money, as_number, as_percent, as_plain, as_tenths, as_time, counted
+from sim.study.descriptions import Descriptions
+
+_SHOWN = (
+    ("effective_share", "effective share", lambda value: f"{100 * value:.1f} %"),
+    ("ettr", "ETTR, as Meta defines it", lambda value: f"{100 * value:.1f} %"),
+    ("goodput", "goodput, as Google's library counts it", lambda value: f"{100 * value:.1f} %"),
+    ("days", "days", lambda value: f"{value:.2f}"),
+    ("interruptions", "interruptions", as_number),
+    ("cost_usd", "cost", as_money),
+    ("energy_kwh", "energy", as_energy),
+    ("co2_kg", "CO2", as_carbon),
+)
+
+
+def goodput_page(document: Mapping[str, Any], read: Descriptions | None = None) -> str:
+    """Return the page of the *document* of a long run, with the inputs that were *read* for it."""
+    figures = Figures(document, "goodput")
+    title = f"{document['workload']} on {document['nodes']} nodes of {document['hardware']}, weeks of it"
+    set_up = f"{counted(document['gpus'], 'GPU')}, {counted(document['spares'], 'spare node')}; {document['trials']} courses drawn"
+    hero = outcome(title, _verdict(document), set_up, _tiles(figures), noted("Assumed", document["notes"]))
+    parts = [_losses(figures), _timeline(figures), _spread(figures), _checkpoints(figures), _changes(figures), *basis(figures, read)]
+    return page(title, "goodput", hero, [part for part in parts if part.html], {"goodput": document})
+
+
+def _verdict(document: Mapping[str, Any]) -> str:
+    most = max(LOST, key=lambda name: document["lost_s"][name])
+    lost = 100 * document["lost_s"][most] / document["elapsed_s"]
+    return (
+        f"{100 * document['effective_share']:.1f} % of the time is work that counts; {document['interruptions']:.0f} interruptions "
+        f"are expected in {document['days']:.1f} days, and most is lost to {NAMES[most]} ({lost:.1f} %)."
+    )
+
+
+def _tiles(figures: Figures) -> Html:
+    low, high = (f"{100 * value:.1f}" for value in figures.value("interval95/effective_share"))
+    rows: list[tuple[str, Child, Child]] = [
+        ("Effective share", figures.shown("effective_share", _per_cent), f"95 % of courses: {low} to {high} %"),
+        ("Interruptions", figures.shown("interruptions", as_number), joined(figures.shown("replaced_nodes", as_number), " nodes replaced")),
+        ("Days", figures.shown("days", as_tenths), None),
+        ("Cost", figures.shown("cost_usd", as_money), "spares included"),
+        ("Energy", figures.shown("energy_kwh", as_energy), joined(figures.shown("co2_kg", as_carbon), " CO2")),
+        ("Closed form", figures.shown("closed_form/effective_share", _per_cent), "at the middle rate, spares at once"),
+    ]
+    return tiles(rows)
+
+
+def _per_cent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def _losses(figures: Figures) -> Part:
+    pieces = [Piece("work_s", "later_epochs", "kept work", "work that counts")]
+    pieces += [Piece(f"lost_s/{name}", name, name.replace("_", " "), NAMES[name]) for name in LOST]
+    rows: list[list[Child]] = [
+        [joined(swatch(piece.colour), piece.says), figures.shown(piece.path, as_time), figures.share(piece.path, "elapsed_s", 2)]
+        for piece in pieces
+    ]
+    whole = named_bars([("the mean course", bar(figures, pieces, "elapsed_s", figures.value("elapsed_s")), "")], "Where the time goes")
+    lost = sum(figures.document["lost_s"].values())
+    only = [("what is lost", bar(figures, pieces[1:], "elapsed_s", lost), "")] if lost else []
+    more = named_bars(only, "What is lost") if only else None
+    titles = [("", False), ("time", True), ("share", True)]
+    lead = "Means over all drawn courses; they add up to the time from start to end. MFU is inside the kept work and is counted once."
+    return Part(
+        "lost",
+        "Where time goes",
+        section("lost", "Where the time goes", whole, more, table(titles, rows, "Time of the mean course"), lead=lead),
+    )
+
+
+def _timeline(figures: Figures) -> Part:
+    events = figures.value("timeline")
+    if len(events) < 2:
+        return Part("timeline", "", Html(""))
+    points = [
+        Point(
+            event["time_s"] / DAY, event["recovery_s"] / 60, "",
+            f"{event['what']}\nafter {event['time_s'] / DAY:.2f} d: {as_time(event['recovery_s'])}",
+            (figures.marked(f"timeline/{place}/time_s"), figures.marked(f"timeline/{place}/recovery_s")),
+        )
+        for place, event in enumerate(events)
+    ]  # fmt: skip
+    across = linear_axis("day", [point.x for point in points], as_plain)
+    up = linear_axis("minutes until it works again", [0.0, *(point.y for point in points)], as_plain)
+    drawn = tag("figure", chart(points, across, up, "Interruptions of one drawn course"))
+    lead = "Each point is an interruption of one of the drawn courses: its cause, and how long the job then stands."
+    return Part("timeline", "One course", section("timeline", "One course, day by day", drawn, lead=lead))
+
+
+def _spread(figures: Figures) -> Part:
+    steps = figures.value("distribution")
+    points = [
+        Point(
+            100 * step["effective_share"], 100 * step["share"], "",
+            f"{100 * step['effective_share']:.1f} %\n{as_percent(step['share'])} of the courses stay below it",
+            (figures.marked(f"distribution/{place}/effective_share"), figures.marked(f"distribution/{place}/share")),
+        )
+        for place, step in enumerate(steps)
+    ]  # fmt: skip
+    values = [point.x for point in points]
+    drawn = None
+    if max(values) > min(values):
+        across, up = linear_axis("effective share, %", values, as_plain), linear_axis("% of courses", [0.0, 100.0], as_plain)
+        drawn = tag(
+            "figure",
+            chart(points, across, up, "Share of courses below an effective share", [("front", [(point.x, point.y) for point in points])]),
+        )
+    rows: list[list[Child]] = [
+        [name, figures.shown(key, write), *(_ends(figures, interval, key, write) for interval in ("interval50", "interval95"))]
+        for key, name, write in _SHOWN
+        if figures.value(key) is not None
+    ]
+    found = table([("", False), ("mean", True), ("50 % between", True), ("95 % between", True)], rows, "Figures of the job")
+    lead = "Fleets differ by more than one course differs from the next: the intervals hold both."
+    return Part("spread", "How it spreads", section("spread", "How courses spread", drawn, found, lead=lead))
+
+
+def _ends(figures: Figures, interval: str, key: str, write: Any) -> Html:
+    return joined(figures.shown(f"{interval}/{key}/0", write), " to ", figures.shown(f"{interval}/{key}/1", write))
+
+
+def _checkpoints(figures: Figures) -> Part:
+    rows: list[list[Child]] = [
+        ["bytes", figures.shown("checkpoint/bytes", as_memory)],
+        ["writers", figures.shown("checkpoint/writers", as_number)],
+        ["training waits", figures.shown("checkpoint/blocking_s", as_time)],
+        ["complete after", figures.shown("checkpoint/persist_s", as_time)],
+        ["loaded in", figures.shown("checkpoint/load_s", as_time)],
+        ["work between two", figures.shown("checkpoint/interval_s/used", as_time)],
+        ["the best, exactly", figures.shown("checkpoint/interval_s/exact", as_time)],
+        ["Young (1974)", figures.shown("checkpoint/interval_s/young", as_time)],
+        ["Daly (2006)", figures.shown("checkpoint/interval_s/daly", as_time)],
+    ]
+    saved = figures.value("checkpoint")
+    lead = f"{saved['mode']}, to {saved['store']}; simulated over the links of a node and the store, beside the training's own traffic."
+    return Part(
+        "checkpoints",
+        "Checkpoints",
+        section("checkpoints", "Checkpoints", table([("", False), ("", True)], rows, "A checkpoint", "narrow"), lead=lead),
+    )
+
+
+def _changes(figures: Figures) -> Part:
+    changes = figures.value("sensitivities")
+    if not changes:
+        return Part("changes", "", Html(""))
+    rows: list[list[Child]] = [
+        [
+            change["change"],
+            *(
+                figures.shown(f"sensitivities/{place}/{key}", lambda share: f"{100 * share:.2f} %")
+                for key in ("effective_share", "closed_form")
+            ),
+        ]
+        for place, change in enumerate(changes)
+    ]
+    found = table([("one change at a time", False), ("effective share", True), ("closed form", True)], rows, "What a change brings")
+    lead = "The same faults are drawn for all of them, over a part of the job; the interval between checkpoints is chosen anew."
+    return Part("changes", "What would help", section("changes", "What would help", found, lead=lead))

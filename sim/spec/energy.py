@@ -1,0 +1,57 @@
+"""How much power does a machine draw, and what carbon does a kWh carry? Shares of a GPU's TDP, watts beside the GPUs, grids.
+
+`sim.analysis.energy` has the law; one file in ``hardware/parts/power`` describes it, one in ``hardware/parts/grids`` each region.
+"""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from sim.spec.fields import CarbonIntensity, Curve, Factor, Power, Source, Spec
+
+
+class GpuPower(Spec):
+    """What GPUs of one kind draw, as shares of their TDP; 1.02 means two per cent above it."""
+
+    gpus: tuple[str, ...] = ()
+    """Names of the catalogue; empty: all that no other block names."""
+    compute: Factor
+    """While kernels of a training step run."""
+    waiting: Factor
+    """While a communication kernel spins, waiting for the network or for other ranks."""
+    idle: Factor
+    """While nothing runs: the input is late, or the job restarts."""
+    source: Source
+
+
+class PowerModel(Spec):
+    """Power of a node beside its GPUs, and what a power cap costs."""
+
+    name: str
+    gpus: tuple[GpuPower, ...] = Field(min_length=1)
+    host: Power
+    """Of one node beside its GPUs at work: processors, memory, fans, disks, conversion."""
+    host_idle: Power
+    host_gpus: Factor
+    """GPUs of the node that ``host`` speaks of; a node with fewer GPUs draws in proportion."""
+    nic: Power
+    """Of one network interface, its cable and the port of the switch; InfiniBand or Ethernet from 100 Gbps on."""
+    switch_port: Power
+    """Of one port of a switch above the first layer."""
+    cap: Curve
+    """Share of the speed of compute that is left over the share of the uncapped draw that a cap allows."""
+    pue: Factor
+    """Power usage effectiveness: energy of the site over that of its computers."""
+    pue_interval: tuple[Factor, Factor]
+    source: Source
+
+
+class Grid(Spec):
+    """Carbon that the electricity of regions carries, in the mean of a year: one file for each source of figures."""
+
+    name: str
+    regions: dict[str, CarbonIntensity] = Field(min_length=1)
+    """By region of a provider, or by country (ISO 3166, three letters)."""
+    year: str
+    """Of the means; what the source says of it where it names no year."""
+    source: Source

@@ -1,0 +1,167 @@
+"""Which prices would a checkout of SkyPilot's catalogue change? Its CSV files are read from a folder; nothing is fetched.
+
+A file ``<cloud>/vms.csv`` has a row for each zone or region: InstanceType, AcceleratorName, AcceleratorCount, Price and SpotPrice (USD per
+hour of the machine), Region, AvailabilityZone. Traps that are heeded: GCP writes the machine without its GPUs and the accelerators in rows
+of their own, which are added zone by zone, and its on-demand accelerators are cheaper in some zones at committed or flex-start rates, so
+the dearest zone counts; a spot price that is no lower than the price on demand means that no spare machine was left; placeholders and
+zeros are no prices. Elsewhere all zones of a region ask the same on demand, and spot is the middle of the zones.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from statistics import median
+from typing import Final, NamedTuple
+
+from sim.spec import library
+from sim.spec.catalogue import catalogue
+from sim.spec.hardware import Hardware, Prices
+from sim.spec.prices import first_day
+from sim.spec.yaml import SpecError
+
+CLOUDS: Final = ("aws", "azure", "gcp", "lambda", "nebius", "oci")
+"""Providers whose instance types SkyPilot calls as the catalogue does."""
+PLACEHOLDER: Final = 500.0
+"""USD per hour and GPU from which a price stands for none."""
+HOUR: Final = 3600.0
+_COLUMNS: Final = ("InstanceType", "AcceleratorName", "AcceleratorCount", "Price", "SpotPrice", "Region")
+_ACCELERATORS: Final = {
+    "A100-SXM4-40GB": "A100", "A100-SXM4-80GB": "A100-80GB", "H100-SXM5-80GB": "H100", "H200-SXM-141GB": "H200", "B200-SXM-180GB": "B200",
+    "L4": "L4", "T4": "T4", "V100-SXM2-16GB": "V100",
+}  # fmt: skip
+"""What SkyPilot calls GPUs that GCP sells apart from machines; the A3 Mega's is H100-MEGA."""
+
+
+class Change(NamedTuple):
+    """New prices of one machine in USD per hour, None where there is none; *path* is its file."""
+
+    name: str
+    path: Path
+    old: Prices
+    on_demand: float | None
+    spot: float | None
+
+
+class _Offer(NamedTuple):
+    instance: str
+    accelerator: str
+    gpus: float
+    price: float | None
+    spot: float | None
+    region: str
+    zone: str
+
+
+def changes(folder: Path) -> list[Change]:
+    """Return the machines of the catalogue whose prices the CSV files below *folder* would change. Raise SpecError for a wrong folder."""
+    files = {cloud: path for cloud in CLOUDS if (path := _file(folder, cloud)) is not None}
+    if not files:
+        raise SpecError(f"--refresh {folder}: no <cloud>/vms.csv is below it; give a checkout of SkyPilot's catalogue, such as catalogs/v8")
+    offers = {cloud: _read(path) for cloud, path in files.items()}
+    found = [change for path in catalogue("hardware").values() if (change := _change(path, offers)) is not None]
+    return sorted(found, key=lambda change: change.name)
+
+
+def _file(folder: Path, cloud: str) -> Path | None:
+    """Return the file of *cloud* below *folder*, of the newest schema where there are several."""
+    found = [folder / cloud / "vms.csv", *folder.glob(f"*/{cloud}/vms.csv"), *folder.glob(f"catalogs/*/{cloud}/vms.csv")]
+    numbered = [
+        (int(match[1]) if (match := re.fullmatch(r"v(\d+)", path.parent.parent.name)) else 0, path) for path in found if path.is_file()
+    ]
+    return max(numbered)[1] if numbered else None
+
+
+def _read(path: Path) -> list[_Offer]:
+    with path.open(encoding="utf-8", newline="") as lines:
+        reader = csv.DictReader(lines)
+        missing = [name for name in _COLUMNS if name not in (reader.fieldnames or ())]
+        if missing:
+            raise SpecError(f"{path}:1: no column {', '.join(missing)}; this is not a vms.csv of SkyPilot's catalogue")
+        return [_offer(cells, path, number) for number, cells in enumerate(reader, start=2)]
+
+
+def _offer(cells: Mapping[str, str | None], path: Path, line: int) -> _Offer:
+    def number(name: str) -> float | None:
+        text = (cells[name] or "").strip()
+        try:
+            return float(text) if text else None
+        except ValueError:
+            raise SpecError(f"{path}:{line}: {name} is {text!r}; a number of USD per hour is due") from None
+
+    count = number("AcceleratorCount") or 0.0
+    return _Offer(
+        (cells["InstanceType"] or "").strip().lower(),
+        (cells["AcceleratorName"] or "").strip(),
+        count,
+        _usable(number("Price"), count),
+        _usable(number("SpotPrice"), count),
+        cells["Region"] or "",
+        cells.get("AvailabilityZone") or "",
+    )
+
+
+def _usable(price: float | None, count: float) -> float | None:
+    return price if price and price < PLACEHOLDER * max(count, 1.0) else None
+
+
+def _change(path: Path, offers: Mapping[str, list[_Offer]]) -> Change | None:
+    """Return what the offers say of the machine in *path*; None where they say nothing, or nothing new."""
+    machine = library.load(Hardware, path).spec
+    price = machine.groups[0].price
+    if len(machine.groups) != 1 or machine.groups[0].count != 1 or price is None or machine.provider not in offers:
+        return None
+    names = {machine.name, *machine.aliases}
+    every = offers[machine.provider]
+    ours = [offer for offer in every if offer.instance in names and (not price.region or offer.region in (price.region, ""))]
+    if machine.provider == "gcp":
+        ours = [_with_gpus(offer, every, machine) for offer in ours]
+    on_demand = max((offer.price for offer in ours if offer.price), default=None)
+    spots = [offer.spot for offer in ours if offer.spot and (on_demand is None or offer.spot < on_demand)]
+    spot = median(spots) if spots else None
+    if on_demand is None and spot is None:
+        return None
+    on_demand = on_demand if on_demand is not None else _per_hour(price.on_demand)
+    same = _close(on_demand, _per_hour(price.on_demand)) and _close(spot, _per_hour(price.spot))
+    return None if same else Change(machine.name, path, price, on_demand, spot)
+
+
+def _with_gpus(offer: _Offer, every: Iterable[_Offer], machine: Hardware) -> _Offer:
+    """Return GCP's *offer* of a machine with the price of its GPUs in the same zone added; without a price where a part has none."""
+    node = machine.groups[0].node
+    wanted = "H100-MEGA" if "mega" in machine.name else _ACCELERATORS.get(node.gpu.name, node.gpu.name)
+    gpus = [other for other in every if not other.instance and other.accelerator == wanted and other.zone == offer.zone]
+    gpus = [other for other in gpus if other.region == offer.region and other.gpus == node.gpu_count]
+    if offer.accelerator or not gpus:
+        return offer if offer.accelerator else offer._replace(price=None, spot=None)
+    return offer._replace(price=_sum(offer.price, gpus[0].price), spot=_sum(offer.spot, gpus[0].spot))
+
+
+def _sum(machine: float | None, gpus: float | None) -> float | None:
+    """Return the price of both; a machine may have none of its own, with all of it in its GPUs."""
+    return None if gpus is None else (machine or 0.0) + gpus
+
+
+def _per_hour(price: float | None) -> float | None:
+    return None if price is None else price * HOUR
+
+
+def _close(one: float | None, other: float | None) -> bool:
+    return one == other or (one is not None and other is not None and abs(one - other) < 5e-4 * other)
+
+
+def rewritten(change: Change, day: str) -> str:
+    """Return the text of the machine's file with the new prices, as of *day*. Raise SpecError where its ``price`` block is not its own."""
+    first_day(day)
+    text = change.path.read_text(encoding="utf-8")
+    match = re.search(r"^price:\n(?:[ ]+.*\n?)+", text, flags=re.MULTILINE)
+    if match is None:
+        raise SpecError(f"{change.path}: there is no price block of its own to rewrite; write one, or edit the file it extends")
+    lines = ["price:"]
+    lines += [f"  on_demand: {change.on_demand:.8g} USD/h"] if change.on_demand is not None else []
+    lines += [f"  spot: {change.spot:.8g} USD/h"] if change.spot is not None else []
+    lines += [f"  date: {day}"] + ([f"  region: {change.old.region}"] if change.old.region else [])
+    lines += [f'  source: "skypilot-org/skypilot-catalog, a checkout of {day}"']
+    return text[: match.start()] + "\n".join(lines) + "\n" + text[match.end() :]

@@ -1,0 +1,57 @@
+"""What do the catalogue's machines cost, and how old is each price? One row a machine that has one."""
+
+from __future__ import annotations
+
+import re
+from datetime import date
+from typing import Final
+
+from sim.spec.listing import HARDWARE, Column, Row, hardware_rows
+from sim.spec.yaml import SpecError
+
+STALE: Final = 90
+"""Days after which a price is marked as old: clouds changed theirs twice a year in 2023-26, spot prices within weeks."""
+_KEPT: Final = {column.name: column for column in HARDWARE}
+PRICES: Final = (
+    *(_KEPT[name] for name in ("name", "provider", "nodes", "gpus", "gpu", "price", "spot")),
+    Column("gpu_price", "per GPU", "price_per_gpu_usd_per_h", "price", 4),
+    *(_KEPT[name] for name in ("region", "priced", "spot_priced")),
+    Column("age", "days", "age_days", "number"),
+    Column("spot_age", "spot days", "spot_age_days", "number"),
+    Column("mark", "mark"),
+)
+
+
+def price_rows(today: date) -> tuple[list[Row], list[str]]:
+    """Return a row for every machine of the catalogue with a price, and what is wrong with files that cannot be read.
+
+    Ages are days up to *today*; ``mark`` says which price is older than `STALE` days.
+    """
+    rows, problems = hardware_rows()
+    return [_row(row, today) for row in rows if row["price"] is not None or row["spot"] is not None], problems
+
+
+def _row(row: Row, today: date) -> Row:
+    gpus, price = row["gpus"], row["price"] if row["price"] is not None else row["spot"]
+    age = _age(row["priced"], today) if row["price"] is not None else None
+    spot_age = _age(row["spot_priced"], today)
+    old = [name for name, days in (("on demand", age), ("spot", spot_age)) if days is not None and days > STALE]
+    per_gpu = price / gpus if isinstance(price, float) and isinstance(gpus, int) and gpus else None
+    return row | {"gpu_price": per_gpu, "age": age, "spot_age": spot_age, "mark": f"old: {', '.join(old)}" if old else ""}
+
+
+def _age(written: object, today: date) -> int | None:
+    return (today - first_day(str(written))).days if written else None
+
+
+_DATE: Final = re.compile(r"(\d{4})(?:-(\d\d))?(?:-(\d\d))?")
+
+
+def first_day(written: str) -> date:
+    """Return the first day that ``2026-05-20``, ``2026-05``, ``2026`` or ``2022-23`` (years) may mean. Raise SpecError for other text."""
+    match = _DATE.fullmatch(written)
+    year, month, day = (int(part or 1) for part in match.groups()) if match else (0, 0, 0)
+    try:
+        return date(year, 1 if month > 12 and match and not match[3] else month, day)
+    except ValueError:
+        raise SpecError(f"{written} is not a date; write YYYY-MM-DD, or YYYY-MM or YYYY where the day is not known") from None

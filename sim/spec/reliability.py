@@ -1,0 +1,145 @@
+"""How often do machines of a fleet fail, and how long does each stage of the recovery take? Rates per node with their intervals.
+
+One file describes one level of a fleet (``hardware/parts/reliability``: low, middle, high failure rate), since fleets differ by more than
+any refinement of the model. `sim.analysis.course` draws runs from it; `sim.analysis.renewal` has the closed form.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from sim.spec.fields import Count, Factor, FailureRate, Fraction, Seconds, Source, Spec
+
+Span = Annotated[tuple[Seconds, Seconds], Field(description="the least and the most time, for example [30 s, 10 min]")]
+"""A time that is drawn evenly between two values."""
+
+
+class Interval(Spec):
+    """A rate with the interval that holds 95 % of the fleets of this level."""
+
+    value: FailureRate
+    low: FailureRate
+    high: FailureRate
+    source: Source
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if not 0 < self.low <= self.value <= self.high:
+            raise ValueError("a rate lies inside its interval: write 0 < low <= value <= high")
+        return self
+
+
+class FaultCause(Spec):
+    """One cause of interruptions and what it takes to get over it."""
+
+    name: str
+    share: Fraction
+    """Of all unexpected interruptions."""
+    detection: Span
+    localisation: Span
+    replaces: Fraction
+    """Share of these faults after which the node leaves the job."""
+    silent_for: Seconds = 0.0
+    """Work up to this long before the detection is worthless, so that older checkpoints are taken."""
+    source: Source
+
+
+class Repeats(Spec):
+    """Faults that follow on the same node: a *share* of faults is followed by one more, *after* this time on average."""
+
+    share: Fraction
+    after: Seconds
+    source: Source
+
+
+class Correlated(Spec):
+    """Rare events that take several nodes at once, such as a rack or a switch; all of them return together."""
+
+    rate: FailureRate
+    """Events per node."""
+    nodes: Count
+    repair: Span
+    source: Source
+
+
+class NewFleet(Spec):
+    """Early failures: a *share* of the GPUs of a new fleet fails *within* this time on average, beside the constant rate."""
+
+    share: Fraction
+    within: Seconds
+    source: Source
+
+
+class SlowNodes(Spec):
+    """Episodes in which one node slows the job by *factor*, until they end or are noticed after *duration* on average."""
+
+    rate: FailureRate
+    """Episodes per node."""
+    factor: Factor
+    duration: Seconds
+    source: Source
+
+
+class Planned(Spec):
+    """Planned stops of the job: *rate* per job, each without rework; training goes on after *duration* and a restart."""
+
+    rate: FailureRate
+    duration: Seconds
+    source: Source
+
+
+class Quantile(Spec):
+    """A *share* of repairs takes no longer than *time*."""
+
+    share: Fraction
+    time: Seconds
+
+
+class Restart(Spec):
+    """Time from a placed job to the first process: *base* at 2048 GPUs and *per_doubling* more for each doubling; at least *least*."""
+
+    base: Seconds
+    per_doubling: Seconds
+    least: Seconds
+    source: Source
+
+
+class Reliability(Spec):
+    """Failures of the nodes of a fleet, and the recovery from them."""
+
+    name: str
+    gpus_per_node: Count
+    """Of the nodes that the rates speak of; nodes with fewer GPUs fail in proportion."""
+    rate: Interval
+    """Unexpected interruptions of one job, per node."""
+    spread_of_nodes: Factor
+    """Shape of the gamma distribution of the rates of single nodes (mean 1): small where few nodes fail often."""
+    repeats: Repeats
+    correlated: Correlated
+    new_fleet: NewFleet
+    causes: tuple[FaultCause, ...] = Field(min_length=1)
+    repair: tuple[Quantile, ...]
+    """Quantiles of the time until a node returns."""
+    spare: Span
+    """Until a warm spare takes the place of a node."""
+    requeue: Restart
+    in_place: Restart
+    communicators: Span
+    """Until all process groups are up, compilation included."""
+    slow: SlowNodes
+    planned: Planned
+    source: Source
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        total = sum(cause.share for cause in self.causes)
+        if abs(total - 1) > 0.005:
+            raise ValueError(f"the shares of the causes add up to {total:.3g}; write shares that add up to 1")
+        levels, times = [step.share for step in self.repair], [step.time for step in self.repair]
+        if len(levels) < 2 or levels != sorted(levels) or times != sorted(times) or levels[0] != 0 or levels[-1] != 1:
+            raise ValueError(
+                "repair lists times by quantile, growing from 0 to 1; write for example [{share: 0, time: 1 min}, {share: 1, time: 90 d}]"
+            )
+        return self

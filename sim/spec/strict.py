@@ -1,0 +1,231 @@
+"""What does a file hold that is not YAML? JSON, JSON lines or CSV, plain or gzip: bounded, finite and of the types that are expected.
+
+Every trace, record, journal, result document and table is read here, with the restrictions that `sim.spec.yaml` has for descriptions:
+a limit on bytes, on values and on depth, no NaN or Infinity, no key twice, UTF-8 only. Each problem is one sentence with its place.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, BinaryIO, Final, TypeVar, cast
+
+from pydantic import TypeAdapter, ValidationError
+
+from sim.spec.yaml import SpecError
+from sim.units import shorten
+
+MAX_BYTES: Final = 64 * 2**20
+"""Of a document or table. The largest that the program writes, a study's, has 1 MB."""
+MAX_DEPTH: Final = 40
+MAX_VALUES: Final = 4_000_000
+"""Values of one document; each takes about 100 bytes of memory."""
+_CHUNK: Final = 2**20
+_GZIP: Final = b"\x1f\x8b"
+
+Typed = TypeVar("Typed")
+
+
+def read_bytes(path: Path, most: int = MAX_BYTES) -> bytes:
+    """Return the content of *path*, unpacked where it is gzip. Raise SpecError where it cannot be read or is larger than *most* bytes."""
+    if path.is_dir():
+        raise SpecError(f"{path}: is a folder; expected a file")
+    try:
+        with path.open("rb") as file:
+            content = _at_most(file, most + 1)
+    except OSError as error:
+        raise SpecError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except ValueError as error:
+        raise SpecError(f"{str(path)!r}: is not a file name: {error}") from None
+    if content[:2] == _GZIP and len(content) <= most:
+        content = _unpacked(path, content, most)
+    if len(content) > most:
+        raise SpecError(f"{path}: is larger than {most // 2**20} MiB, the largest file of this kind that is read")
+    return content
+
+
+def _at_most(file: BinaryIO, most: int) -> bytes:
+    """Return what *file* holds, up to *most* bytes, without room for more than it has."""
+    found = bytearray()
+    while len(found) < most and (chunk := file.read(min(_CHUNK, most - len(found)))):
+        found += chunk
+    return bytes(found)
+
+
+def _unpacked(path: Path, content: bytes, most: int) -> bytes:
+    """Return the bytes of all gzip members of *content*, at most one more than *most*."""
+    found = bytearray()
+    while content:
+        unpacker = zlib.decompressobj(wbits=31)
+        try:
+            found += unpacker.decompress(content, most + 1 - len(found))
+        except zlib.error:
+            raise SpecError(f"{path}: the gzip file is broken; write it again") from None
+        if len(found) > most:
+            break
+        if not unpacker.eof:
+            raise SpecError(f"{path}: the gzip file is cut short; export the trace again")
+        content = unpacker.unused_data.lstrip(b"\0")
+    return bytes(found)
+
+
+def decoded(content: bytes, file: str, hint: str = "") -> str:
+    """Return *content* as text. Raise SpecError, with *hint*, where it is not UTF-8."""
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise SpecError(f"{file}: is not UTF-8 text (byte {error.start}){_then(hint)}") from None
+
+
+# --- JSON ------------------------------------------------------------------------------------------------------------
+
+
+def read_json(path: Path, hint: str = "", most: int = MAX_BYTES) -> Any:
+    """Return the JSON value in *path*. Raise SpecError, with *hint* of how such a file is made, where it is not one."""
+    return parse_json(decoded(read_bytes(path, most), str(path), hint), str(path), hint)
+
+
+def parse_json(text: str, file: str, hint: str = "") -> Any:
+    """Return the JSON value of *text*; *file* names it in messages. Raise SpecError where it is not one, with *hint*."""
+    if not text.strip():
+        raise SpecError(f"{file}: is empty{_then(hint)}")
+    check_density(text, file)
+    try:
+        value = _STRICT.decode(text)
+    except RecursionError:
+        raise SpecError(f"{file}: is nested more than {MAX_DEPTH} levels deep{_then(hint)}") from None
+    except json.JSONDecodeError as error:
+        place = f"{file}:{error.lineno}:{error.colno}"
+        raise SpecError(f"{place}: the JSON is cut short or broken ({error.msg}){_then(hint)}") from None
+    except ValueError as error:
+        raise SpecError(f"{file}: {error}{_then(hint)}") from None
+    _check_depth(value, file, hint)
+    return value
+
+
+def check_density(text: str, file: str, most: int = MAX_VALUES) -> None:
+    """Raise SpecError where *text* would take more memory than any real file of its size: more than *most* values."""
+    if len(text) > most and text.count(",") + text.count("[") + text.count("{") > most:
+        raise SpecError(f"{file}: holds more than {most:,} values, the most that are read")
+
+
+def finite(text: str) -> float:
+    """Return the number that *text* writes. Raise ValueError where it is larger than any float."""
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"the number {shorten(text)} is too large")
+    return value
+
+
+def no_constant(name: str) -> float:
+    """Refuse the words NaN, Infinity and -Infinity, which JSON does not have."""
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def whole(text: str) -> int:
+    """Return the whole number that *text* writes. Raise ValueError where it has more than 20 digits."""
+    if len(text) > 20:
+        raise ValueError(f"the number {shorten(text)} is too large")
+    return int(text)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"the key {shorten(twice)} appears twice in one object")
+    return value
+
+
+_STRICT: Final = json.JSONDecoder(parse_float=finite, parse_int=whole, parse_constant=no_constant, object_pairs_hook=_unique)
+
+
+def _check_depth(value: Any, file: str, hint: str) -> None:
+    level: list[Any] = [value]
+    for _ in range(MAX_DEPTH):
+        inner: list[Any] = []
+        for one in level:
+            if isinstance(one, dict):
+                inner += [held for held in one.values() if isinstance(held, dict | list)]
+            elif isinstance(one, list):
+                inner += [held for held in one if isinstance(held, dict | list)]
+        if not inner:
+            return
+        level = inner
+    raise SpecError(f"{file}: is nested more than {MAX_DEPTH} levels deep{_then(hint)}")
+
+
+# --- typed fields ----------------------------------------------------------------------------------------------------
+
+
+def typed(kind: type[Typed], value: Any, where: str, hint: str = "") -> Typed:
+    """Return *value* as *kind* (a TypedDict or pydantic model), strictly; keys that it does not name are ignored.
+
+    Raise SpecError with the first field that does not fit, after *where*, the file and the place in it.
+    """
+    try:
+        adapter: TypeAdapter[Typed] = _adapter(cast(Any, kind))
+        found = adapter.validate_python(value, strict=True)
+        return found
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(str(part) for part in first["loc"])
+        shown = "" if first["type"] == "missing" else f", not {shorten(first['input'])}"
+        message = "is missing" if first["type"] == "missing" else f"{_lower(first['msg'])}{shown}"
+        raise SpecError(f"{where}: {f'{place}: ' if place else ''}{message}{_then(hint)}") from None
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def _lower(message: str) -> str:
+    return (
+        message.replace("Input should be a valid", "expected a").replace("Input should be", "expected").replace(" a integer", " an integer")
+    )
+
+
+def _then(hint: str) -> str:
+    return f"; {hint}" if hint else ""
+
+
+# --- CSV -------------------------------------------------------------------------------------------------------------
+
+Row = tuple[int, list[str]]
+"""The line on which a row begins, and its cells."""
+
+
+def csv_rows(lines: Sequence[tuple[int, str]], file: str) -> Iterator[Row]:
+    """Yield the rows of numbered *lines*; a quoted cell may span several. Raise SpecError where they are not CSV."""
+    reader = csv.reader((line + "\n" for _, line in lines), strict=True)
+    read = 0
+    try:
+        for cells in reader:
+            yield lines[read][0], [cell.strip() for cell in cells]
+            read = reader.line_num
+    except csv.Error as error:
+        raise SpecError(f"{file}:{lines[min(read, len(lines) - 1)][0]}: is not CSV: {error}") from None
+
+
+def csv_lines(path: Path) -> list[tuple[int, str]]:
+    """Return the numbered lines of *path* that are neither blank nor comments (``#``)."""
+    lines = decoded(read_bytes(path), str(path), "save the table as CSV in UTF-8").splitlines()
+    return [(number, line) for number, line in enumerate(lines, 1) if line.strip() and not line.startswith("#")]
+
+
+def csv_number(text: str, where: str, wanted: str, valid: Callable[[float], bool]) -> float:
+    """Return the finite number *text*. Raise SpecError, naming what is *wanted*, where it is none or not *valid*."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value) or not valid(value):
+        raise SpecError(f"{where}: {shorten(text)} is not {wanted}")
+    return value

@@ -1,0 +1,47 @@
+"""How is one job trained on machines of other numbers of GPUs? At one global batch, so that an epoch is the same optimizer steps.
+
+Few GPUs accumulate gradients over several passes of at most the workload's own batch; many take a smaller batch each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import ceil
+from typing import Final
+
+from sim.spec.library import load_hardware, load_workload
+from sim.spec.yaml import SpecError
+from sim.study.scenario import Scenario, sorted_overrides
+
+GPUS: Final = 8
+"""GPUs that the usual global batch is for, each with the workload's own batch: one machine as most are rented."""
+NEAR: Final = 0.05
+"""Share by which a global batch may differ where it does not divide evenly."""
+
+
+def usual_global_batch(scenario: Scenario) -> int:
+    """Return the global batch at which a job of *scenario* is compared unless another is given: that of `GPUS` GPUs."""
+    training = load_workload(scenario.workload, sorted_overrides(scenario)[1]).spec.training
+    return GPUS * training.batch * training.gradient_accumulation_steps
+
+
+def at_global_batch(scenario: Scenario, total: int) -> Scenario:
+    """Return *scenario* with *total* samples per optimizer step, or as many as divide evenly within `NEAR`.
+
+    Raise SpecError where its GPUs are too many for that, or its descriptions cannot be read.
+    """
+    for_hardware, for_workload = sorted_overrides(scenario)
+    groups = load_hardware(scenario.hardware, for_hardware).spec.groups
+    gpus = groups[0].node.gpu_count * scenario.nodes if scenario.nodes else sum(group.count * group.node.gpu_count for group in groups)
+    if not gpus:
+        raise SpecError(f"{scenario.hardware}: has no GPU")
+    own = load_workload(scenario.workload, for_workload).spec.training.batch
+    steps = max(1, ceil(total / (gpus * own) - 1e-9))
+    each = round(total / (gpus * steps))
+    if abs(each * gpus * steps - total) > NEAR * total:
+        nodes = f", {scenario.nodes} nodes" if (scenario.nodes or 1) > 1 else ""
+        raise SpecError(
+            f"{scenario.hardware}{nodes}: a global batch of {total:,} does not divide over {gpus:,} GPUs; --global-batch sets another"
+        )
+    accumulated = f"training.gradient_accumulation_steps={steps}"
+    return replace(scenario, batch=each, overrides=(*scenario.overrides, accumulated))

@@ -1,0 +1,238 @@
+"""Are drawn weeks right? Oracles: the renewal closed form, a SimPy simulation of nodes, spares and saves, conservation of time, counts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator
+from contextlib import suppress
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import simpy
+
+from sim.analysis.course import LOST, Cause, Courses, LongRun, Saving, draw
+from sim.analysis.renewal import Uniform, best_interval, effective_share, laplace_of_sum
+
+DAY, HOUR = 86400.0, 3600.0
+Events = Generator[simpy.Event, object, None]
+RATE = 1 / (2 * HOUR)
+CAUSES = [
+    Cause("gpu", 0.7, Uniform(2.0, 300.0), Uniform(0.0, 120.0), 1.0),
+    Cause("software", 0.3, Uniform(10.0, 300.0), Uniform(0.0, 120.0), 0.0),
+]
+PLAIN = LongRun(
+    100, 100, Saving(600.0, 30.0, 30.0, 20.0), CAUSES, (RATE, RATE, RATE), restart=300.0, restart_in_place=60.0,
+    communicators=Uniform(5.0, 30.0), horizon=20 * DAY,
+)  # fmt: skip
+"""Failures at random, spares at once."""
+FULL = replace(
+    PLAIN, rate=(RATE / 3, RATE, 3 * RATE), spares=6, repair=((0.0, 60.0), (0.5, 0.5 * DAY), (0.9, 3 * DAY), (1.0, 9 * DAY)),
+    spare=Uniform(20.0, 40.0), shape=1.07, repeats=(0.2, DAY), correlated=(RATE / 50, 3, Uniform(0.5 * HOUR, 6 * HOUR)),
+    slow=(RATE / 5, 1.34, 1.2 * HOUR), planned=(0.5 / DAY, 60.0), saving=Saving(600.0, 3.0, 60.0, 20.0),
+)  # fmt: skip
+"""All that there is."""
+
+
+def expected(run: LongRun) -> float:
+    """The effective share of `PLAIN` and its like in closed form."""
+    recovery = sum(
+        cause.share
+        * laplace_of_sum([cause.detection, cause.localisation, run.communicators], RATE)
+        * math.exp(-RATE * ((run.restart if cause.replaces else run.restart_in_place) + run.saving.load))
+        for cause in run.causes
+    )
+    return effective_share(1 / RATE, run.saving.interval, run.saving.blocking, run.saving.persist, recovery)
+
+
+def conserved(found: Courses) -> float:
+    """How far work and losses are from the elapsed time at most (s)."""
+    return float(np.abs(found.work + sum(found.lost[name] for name in LOST) - found.elapsed).max())
+
+
+def test_drawn_is_the_closed_form_within_its_interval() -> None:
+    for saving in (PLAIN.saving, Saving(600.0, 2.0, 60.0, 20.0), Saving(300.0, 0.1, 250.0, 100.0)):
+        run = replace(PLAIN, saving=saving)
+        for length in ({"horizon": 20 * DAY}, {"horizon": math.inf, "work": 15 * DAY}):
+            found = draw(replace(run, **length), 400, seed=3)  # type: ignore[arg-type]
+            shares = found.share
+            assert abs(shares.mean() - expected(run)) < 4 * shares.std() / 20 + 5e-4  # the end of a course is half a cycle
+
+
+def test_time_is_conserved_whatever_happens() -> None:
+    for change in (
+        {}, {"horizon": math.inf, "work": 4 * DAY}, {"spares": 0}, {"spares": 1, "elastic": 0.1}, {"repairs": False},
+        {"new_fleet": (60.0, 10 * DAY)},
+        {"saving": Saving(1200.0, 0.5, 60.0, 60.0, 30.0, 0.05, 5.0)},
+    ):  # fmt: skip
+        found = draw(replace(replace(FULL, horizon=6 * DAY), **change), 60, seed=1)  # type: ignore[arg-type]
+        assert conserved(found) < 1e-5
+        assert all((found.lost[name] >= 0).all() for name in LOST)
+        assert (found.share <= 1).all()
+
+
+class Simulated:
+    """One course of *run* in SimPy: processes for faults, saves, repairs and recoveries; one cause, stages of fixed length."""
+
+    def __init__(self, run: LongRun, random: np.random.Generator) -> None:
+        self.run, self.random, self.env = run, random, simpy.Environment()
+        self.pool = simpy.Store(self.env)
+        for spare in range(run.spares):
+            self.pool.put(spare)
+        self.kept = self.progress = 0.0
+        self.missing = 0
+        self.job = self.env.process(self.training())
+        self.env.process(self.faults())
+        self.env.run(run.horizon)
+
+    def repair(self) -> Events:
+        shares, times = zip(*self.run.repair, strict=True)
+        yield self.env.timeout(self.run.causes[0].detection.low + float(np.interp(self.random.random(), shares, times)))
+        yield self.pool.put(0)
+
+    def persisted(self, work: float) -> Events:
+        with suppress(simpy.Interrupt):
+            yield self.env.timeout(self.run.saving.persist)
+            self.kept = max(self.kept, work)
+
+    def training(self) -> Events:
+        writes: list[simpy.Process] = []
+        try:
+            while True:
+                start = self.env.now
+                try:
+                    yield self.env.timeout(self.run.saving.interval)
+                finally:
+                    self.progress += self.env.now - start
+                writes = [*(write for write in writes if write.is_alive), self.env.process(self.persisted(self.progress))]
+                yield self.env.timeout(self.run.saving.blocking)
+        except simpy.Interrupt:
+            for write in writes:
+                if write.is_alive:
+                    write.interrupt()
+
+    def recovering(self) -> Events:
+        with suppress(simpy.Interrupt):
+            yield self.env.timeout(self.run.causes[0].detection.low)
+            while self.missing:
+                yield from self.one_spare()
+            yield self.env.timeout(self.run.restart + self.run.saving.load)
+            self.job = self.env.process(self.training())
+
+    def one_spare(self) -> Events:
+        request = self.pool.get()
+        try:
+            yield request
+        finally:
+            self.missing -= request.triggered
+            request.cancel()
+
+    def faults(self) -> Events:
+        while True:
+            yield self.env.timeout(self.random.exponential(1 / self.run.rate[1]))
+            if self.job.is_alive:
+                self.job.interrupt()
+            yield self.env.timeout(0.0)
+            self.progress = self.kept
+            self.missing += 1
+            self.env.process(self.repair())
+            self.job = self.env.process(self.recovering())
+            yield self.env.timeout(0.0)
+
+
+def test_numpy_draws_what_simpy_simulates() -> None:
+    """Failures at random, repairs that take long, a pool of spares that runs dry."""
+    cause = [Cause("gpu", 1.0, Uniform(60.0, 60.0), Uniform(0.0, 0.0), 1.0)]
+    for spares, tolerance in ((40, 0.004), (8, 0.004)):
+        run = replace(
+            PLAIN, causes=cause, spares=spares, communicators=Uniform(0.0, 0.0), restart_in_place=0.0, horizon=15 * DAY,
+            saving=Saving(600.0, 5.0, 40.0, 20.0), repair=((0.0, HOUR), (0.8, 12 * HOUR), (1.0, 30 * HOUR)),
+        )  # fmt: skip
+        simulated = [Simulated(run, np.random.default_rng([7, number])).progress / run.horizon for number in range(50)]
+        drawn = draw(run, 800, seed=5)
+        error = np.std(simulated) / math.sqrt(50) + drawn.share.std() / math.sqrt(800)
+        assert abs(np.mean(simulated) - drawn.share.mean()) < 3 * error + tolerance, (spares, np.mean(simulated), drawn.share.mean())
+
+
+def test_without_failures_only_saves_take_time() -> None:
+    run = replace(PLAIN, rate=(0.0, 0.0, 0.0), horizon=math.inf, work=DAY, communicators=Uniform(0.0, 0.0), restart_in_place=0.0)
+    found = draw(run, 5)
+    assert found.interruptions.sum() == 0
+    assert found.elapsed == pytest.approx(DAY + 30.0 * math.ceil(DAY / 600.0))
+
+
+def test_counts_of_interruptions() -> None:
+    """Oracles: the rate times the time, repeats and events of several nodes within it; early faults beside it; a log-normal of fleets."""
+    sure = replace(FULL, rate=(RATE, RATE, RATE), planned=(0.0, 1.0), horizon=30 * DAY)
+    found = draw(sure, 300, seed=2).interruptions
+    assert found.mean() == pytest.approx(30 * DAY * RATE, rel=0.02)
+    assert found.var() > 1.2 * found.mean()  # repeats: more than Poisson's
+    early = draw(replace(sure, new_fleet=(200.0, 5 * DAY)), 200, seed=2).interruptions.mean()
+    assert early - found.mean() == pytest.approx(200.0 * -math.expm1(-6.0), rel=0.1)
+    fleets = draw(replace(FULL, horizon=5 * DAY), 2000, seed=2).interruptions
+    low, middle, high = np.quantile(fleets, [0.025, 0.5, 0.975])
+    assert middle == pytest.approx(5 * DAY * RATE, rel=0.06)
+    assert high / middle == pytest.approx(3.0, rel=0.2) and middle / low == pytest.approx(3.0, rel=0.25)
+
+
+def test_more_spares_rarer_failures_and_faster_storage_never_lower_the_share() -> None:
+    """On common random numbers, each at its best interval: in the mean over courses."""
+
+    def share(factor: float = 1.0, spares: int = 4, speed: float = 1.0) -> float:
+        mean = 1 / (RATE * factor)
+        saving = Saving(best_interval(mean, 30.0 / speed, 90.0 / speed), 30.0 / speed, 90.0 / speed, 120.0 / speed)
+        low, middle, high = FULL.rate
+        run = replace(
+            FULL, saving=saving, spares=spares, rate=(factor * low, factor * middle, factor * high), horizon=8 * DAY,
+            correlated=(factor * FULL.correlated[0], *FULL.correlated[1:]), slow=(factor * FULL.slow[0], *FULL.slow[1:]),
+        )  # fmt: skip
+        return float(draw(run, 250, seed=11).share.mean())
+
+    for values in (
+        [share(spares=count) for count in (1, 2, 4, 8, 16)],
+        [share(factor=factor) for factor in (2.0, 1.0, 0.5, 0.25)],
+        [share(speed=speed) for speed in (0.5, 1.0, 2.0, 8.0)],
+    ):
+        assert values == sorted(values), values
+
+
+def test_what_else_helps_and_hurts() -> None:
+    full = replace(FULL, horizon=8 * DAY)
+    base = draw(full, 150, seed=4)
+    cases = {
+        "memory": draw(replace(full, saving=Saving(600.0, 3.0, 60.0, 20.0, 30.0, 0.1, 5.0)), 150, seed=4),
+        "elastic": draw(replace(full, spares=2, elastic=0.01), 150, seed=4),
+        "waiting": draw(replace(full, spares=2), 150, seed=4),
+        "silent": draw(replace(full, causes=[replace(cause, silent_for=2 * HOUR) for cause in CAUSES]), 150, seed=4),
+    }
+    assert cases["memory"].lost["rework"].mean() < 0.3 * base.lost["rework"].mean()
+    assert cases["elastic"].share.mean() > cases["waiting"].share.mean()
+    assert cases["elastic"].lost["degraded"].mean() > base.lost["degraded"].mean()
+    assert cases["waiting"].lost["spare_wait"].mean() > base.lost["spare_wait"].mean()
+    assert cases["silent"].lost["rework"].mean() > 2 * base.lost["rework"].mean()
+    slow = 1 - base.lost["degraded"].mean() / (base.work + base.lost["rework"] + base.lost["degraded"]).mean()
+    assert slow == pytest.approx(1 - (RATE / 5 * 1.2 * HOUR) * (1 - 1 / 1.34), abs=0.01)
+
+
+def test_without_repairs_a_job_dies_with_its_last_spare() -> None:
+    found = draw(replace(PLAIN, repairs=False, spares=10), 300, seed=1)
+    assert np.isfinite(found.died).all()
+    assert found.died.mean() == pytest.approx(11 / (0.7 * RATE), rel=0.08)  # the eleventh node that leaves
+    assert np.isinf(draw(replace(PLAIN, repairs=True, spares=10), 20).died).all()
+
+
+def test_what_makes_no_sense_is_refused() -> None:
+    problems = {
+        "shorter than a checkpoint": replace(PLAIN, saving=Saving(10.0, 1.0, 60.0, 1.0)),
+        "an amount of work or a time": replace(PLAIN, horizon=math.inf),
+        "no interval": replace(PLAIN, saving=Saving(600.0, 1.0, 60.0, 1.0, 0.0)),
+    }
+    for message, run in problems.items():
+        with pytest.raises(ValueError, match=message):
+            draw(run, 2)
+
+
+def test_the_same_seed_draws_the_same() -> None:
+    one, same, other = (draw(FULL, 20, seed) for seed in (1, 1, 2))
+    assert (one.elapsed == same.elapsed).all() and (one.work == same.work).all() and one.events == same.events
+    assert not (one.work == other.work).all()

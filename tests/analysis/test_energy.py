@@ -1,0 +1,75 @@
+"""Does energy add up? Oracles: shares of TDP by hand, power times time, the curve of caps at its points, grids as their source has them."""
+
+from __future__ import annotations
+
+import pytest
+
+from sim.analysis.energy import (
+    KWH,
+    capped,
+    draw_of,
+    energy_figures,
+    grid_of,
+    named_grid,
+    node_power,
+    power_model,
+    shares_of,
+)
+from sim.spec.hardware import Node
+from sim.spec.library import load_hardware
+from sim.spec.yaml import SpecError
+
+STALLS = {"compute": 0.6, "fetch": 0.1, "network": 0.2, "straggler": 0.05, "launch": 0.05}
+
+
+@pytest.fixture(scope="module")
+def node() -> Node:
+    return load_hardware("hgx-h100").spec.groups[0].node
+
+
+def test_power_is_the_share_of_each_activity_times_tdp(node: Node) -> None:
+    model = power_model()
+    assert shares_of(STALLS) == pytest.approx((0.6, 0.25, 0.15))
+    power = node_power(node, model, shares_of(STALLS), several=True)
+    draw = draw_of(node.gpu, model)
+    assert power is not None
+    assert power.gpus == pytest.approx(8 * 700 * (0.6 * draw.compute + 0.25 * draw.waiting + 0.15 * draw.idle))
+    assert (power.host, power.network) == (model.host, 8 * (model.nic + model.switch_port))
+    half = node_power(node, model, (1.0, 0.0, 0.0), several=False, gpus=4)
+    assert half is not None and half.gpus == pytest.approx(700 * (4 * draw.compute + 4 * draw.idle))
+    assert node_power(node.model_copy(update={"gpu": node.gpu.model_copy(update={"power": None})}), model, (1, 0, 0), False) is None
+
+
+def test_energy_of_a_sample_is_power_times_time_over_samples(node: Node) -> None:
+    figures = energy_figures(node, 4, 32, STALLS, 64.0, grid_of("us-east-1", "aws"), tokens=1024)
+    assert figures is not None
+    site = 4 * figures["node_power_w"] * figures["pue"]
+    assert figures["site_power_w"] == pytest.approx(site)
+    assert figures["energy_per_sample_j"] == pytest.approx(site * 1.0 / 64)
+    assert figures["energy_per_token_j"] == pytest.approx(figures["energy_per_sample_j"] / 1024)
+    assert figures["co2_per_sample_kg"] == pytest.approx(figures["energy_per_sample_j"] / KWH * 0.4158)
+    assert sum(figures["parts_w"].values()) == pytest.approx(figures["node_power_w"])
+
+
+def test_a_cap_slows_compute_alone_and_never_costs_more_power(node: Node) -> None:
+    model = power_model()
+    full = 700 * draw_of(node.gpu, model).compute
+    for share, speed in model.cap:
+        found = capped(node, model, STALLS, share * full, several=True)
+        assert found is not None
+        assert found.step_time == pytest.approx(0.4 + 0.6 / speed)
+    powers = [capped(node, model, STALLS, watts, True) for watts in (200, 300, 400, 500, 600, 700)]
+    totals = [one.power.total for one in powers if one is not None]
+    assert totals == sorted(totals)
+    uncapped = node_power(node, model, shares_of(STALLS), True)
+    assert powers[-1] is not None and uncapped is not None and powers[-1].power == pytest.approx(uncapped)
+
+
+def test_grids_are_those_of_their_source_and_the_world_stands_in() -> None:
+    intensities = {"us-east-1": 415.8, "europe-north1": 46.0, "FRA": 56.0}
+    for region, grams in intensities.items():
+        assert grid_of(region).intensity * KWH * 1000 == pytest.approx(grams)
+        assert named_grid(region).year
+    assert grid_of("atlantis").assumed and grid_of(None).region == "WORLD"
+    with pytest.raises(SpecError, match="--region atlantis: no grid intensity"):
+        named_grid("atlantis")

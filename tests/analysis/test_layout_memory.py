@@ -1,0 +1,139 @@
+"""Oracles: ZeRO's bytes per parameter (arXiv 1910.02054), micro-batches in flight of 1F1B, Korthikanti et al. (2205.05198)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sim.analysis.layout_memory import StageMemory, memory_by_stage
+from sim.parallel.lower import Layout
+from sim.spec.decoder import decoder_layers
+from sim.spec.transformer import Transformer
+from sim.spec.workload import Workload
+from tests.harness import toy_node, toy_workload
+from tests.parallel.layouts import block_model, layout, model
+
+GPU = toy_node(1).gpu
+PARAMETERS = 8 * 1_000_000
+BLOCKS = {f"layers.{number}.product": (1_000_000,) for number in range(8)}
+BF16 = {"framework": "megatron", "weights": "bf16", "master": True}
+HIDDEN, TOKENS, HEADS = 256, 128, 8
+GPT = {"hidden": HIDDEN, "heads": HEADS, "vocab": 512, "activation": "gelu", "norm": "layernorm", "positions": "learned"}
+GPT |= {"max_seq": TOKENS, "bias": "all", "dropout": 0.1}
+
+
+def adam(**training: Any) -> Workload:
+    given = toy_workload(optimizer="adam")
+    return given.model_copy(update={"training": given.training.model_copy(update=training)})
+
+
+def static(stage: StageMemory) -> float:
+    return stage.weights + stage.gradients + stage.optimizer_state
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_zeros_bytes_per_parameter(ranks: int) -> None:
+    """BF16 weights, FP32 gradients, master weights and two states: 18, then 6 + 12/N, 2 + 16/N and 18/N (Megatron dist_optimizer.md)."""
+    expected = {"none": 18.0, "optimizer": 6 + 12 / ranks, "gradients": 2 + 16 / ranks, "parameters": 18 / ranks}
+    for shard, each in expected.items():
+        made = layout(block_model(BLOCKS), ranks, micro_batches=2, shard=shard, stack=BF16, synchronizes_each=True)
+        (stage,) = memory_by_stage(made, adam(), GPU)
+        assert static(stage) == pytest.approx(PARAMETERS * each), shard
+
+
+def test_fsdp_with_fp32_weights_holds_16_bytes_over_n() -> None:
+    """FP32 parameters, gradients and two states; replicas (HSDP) do not count."""
+    for replicate in (1, 2):
+        made = layout(block_model(BLOCKS), 8, micro_batches=2, shard="parameters", replicate=replicate)
+        (stage,) = memory_by_stage(made, adam(), GPU)
+        assert static(stage) == pytest.approx(PARAMETERS * 16 / (8 / replicate))
+
+
+def test_tensor_ranks_and_stages_hold_a_part_of_the_weights() -> None:
+    made = layout(block_model(BLOCKS), 4, pipeline=4, shard="none", stack=BF16)
+    for stage in memory_by_stage(made, adam(), GPU):
+        assert static(stage) == pytest.approx(PARAMETERS / 4 * 18)
+
+
+def test_fsdp_gathers_one_block_ahead() -> None:
+    """Backward holds the block's weights and gradients, the next block's buffer, and the last block's gradients in FP32: 2 + 2 + 2 + 4."""
+    (freed,) = memory_by_stage(layout(block_model(BLOCKS), 8, shard="parameters"), adam(), GPU)
+    assert freed.gathered + freed.workspace == pytest.approx(10e6, rel=0.01)
+    (kept,) = memory_by_stage(layout(block_model(BLOCKS), 8, shard="parameters", reshard_after_forward=False), adam(), GPU)
+    assert kept.gathered + kept.workspace > 8 * 2e6
+
+
+def test_gradients_that_are_not_reduced_stay_whole() -> None:
+    """Without synchronisation FSDP adds up all gradients unsharded, in FP32."""
+    each, last = (
+        memory_by_stage(layout(block_model(BLOCKS), 8, micro_batches=3, synchronizes_each=each, shard="parameters"), adam(), GPU)[0]
+        for each in (True, False)
+    )
+    assert last.gathered - each.gathered == pytest.approx(4.0 * PARAMETERS, rel=0.25)
+
+
+# --- activations ---------------------------------------------------------------------------------------------------------
+
+
+def gpt(layers: int, **fields: Any) -> Layout:
+    stack = fields.pop("stack", {"framework": "megatron"})
+    table = model(decoder_layers(Transformer.model_validate(GPT | {"layers": layers}), TOKENS))
+    return layout(table, fields.pop("gpus", 1), stack=stack, **fields)
+
+
+def kept(made: Layout, **training: Any) -> list[float]:
+    """Return the activations of each stage in 16 bits."""
+    return [stage.activations for stage in memory_by_stage(made, adam(precision="bf16", **training), GPU)]
+
+
+@pytest.mark.parametrize(("tensor", "sequence"), [(1, None), (4, True), (4, False)])
+def test_korthikantis_activations_of_a_layer(tensor: int, sequence: bool | None) -> None:
+    """Fused attention drops the 5as/h term: 34 sbh; with tensor ranks (10 + 24/t) sbh; with sequence parallelism 34/t sbh.
+
+    FP32 statistics of norms and attention come to it: s (2 x 2 + a) x 4 bytes.
+    """
+    fields: dict[str, Any] = {"gpus": tensor, "tensor": tensor, "sequence": sequence}
+    four, eight = (kept(gpt(layers, **fields))[0] for layers in (4, 8))
+    factor = {None: 34.0, True: 34.0 / tensor, False: 10 + 24 / tensor}[sequence]
+    expected = TOKENS * HIDDEN * factor
+    assert (eight - four) / 4 == pytest.approx(expected, rel=0.04)
+
+
+def test_full_recomputation_keeps_the_input_of_each_block() -> None:
+    """2 sbh a layer; with sequence parallelism over t."""
+    for tensor in (1, 4):
+        four, eight = (kept(gpt(n, gpus=tensor, tensor=tensor), activation_checkpointing="blocks")[0] for n in (4, 8))
+        assert (eight - four) / 4 == pytest.approx(2 * TOKENS * HIDDEN / tensor)
+
+
+def test_1f1b_holds_p_minus_s_micro_batches() -> None:
+    """Stage s keeps min(p - s, m) micro-batches; GPipe keeps all; interleaved stages 1 + (p - 1)/(p v) times p."""
+    blocks = {f"layers.{number}.product": (1000,) for number in range(8)}
+
+    def count(**fields: Any) -> list[float]:
+        rows = block_model(blocks)
+        rows = rows.model_copy(update={"layers": tuple(row.model_copy(update={"saved": 4.0}) for row in rows.layers)})
+        made = layout(rows, 4, pipeline=4, stack={"framework": "megatron"}, **fields)
+        return [stage.activations / 4.0 / 2 for stage in memory_by_stage(made, adam(), GPU)]
+
+    assert count(schedule="1f1b", micro_batches=8) == pytest.approx([4, 3, 2, 1])
+    assert count(schedule="1f1b", micro_batches=2) == pytest.approx([2, 2, 2, 1])
+    assert count(schedule="gpipe", micro_batches=8) == pytest.approx([8] * 4)
+    # Narayanan et al.: warm-up of (p - 1) 2 + (v - 1) p chunks of half a stage, and one more
+    assert count(virtual_stages=2, micro_batches=8)[0] == pytest.approx((2 * 3 + 4 + 1) / 2)
+    assert count(schedule="zb_h1", micro_batches=8)[0] == pytest.approx(4)
+
+
+def test_the_last_stage_holds_logits() -> None:
+    """FP32 logits, and the inputs of the last norm and of the head; the first stage has a mask of dropout in place of them."""
+    first, last = kept(gpt(4, gpus=2, pipeline=2, micro_batches=1))
+    assert last - first == pytest.approx(4.0 * TOKENS * 512 + (2 + 2 - 1) * TOKENS * HIDDEN, rel=0.01)
+
+
+def test_verdicts_follow_the_memory_of_the_gpu() -> None:
+    (stage,) = memory_by_stage(layout(block_model(BLOCKS), 1), adam(), GPU)
+    needed = stage.reserved + stage.communication_buffers + stage.context
+    sizes = {"fits": 2 * needed, "thrashes": 1.01 * needed, "does_not_fit": 0.99 * needed}
+    for verdict, size in sizes.items():
+        assert stage.verdict(GPU.model_copy(update={"memory": size})) == verdict

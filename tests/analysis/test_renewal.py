@@ -1,0 +1,81 @@
+"""Are the closed forms of long runs the ones of the papers? Oracles: Daly's expectation, brute force, Meta's formula, scipy's binomial."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from scipy.stats import binom
+
+from sim.analysis.renewal import (
+    Uniform,
+    best_interval,
+    daly_interval,
+    effective_share,
+    laplace_of_sum,
+    least_spares,
+    meta_ettr,
+)
+from sim.analysis.transient import daly_time, young_interval
+
+HOUR = 3600.0
+
+
+def test_a_synchronous_checkpoint_is_daly_s() -> None:
+    for mean, interval, blocking, restart in ((2 * HOUR, 600.0, 30.0, 300.0), (HOUR, 1200.0, 200.0, 0.0), (50 * HOUR, HOUR, 5.0, 900.0)):
+        share = effective_share(mean, interval, blocking, blocking, math.exp(-restart / mean))
+        assert share == pytest.approx(1.0 / daly_time(1.0, interval, blocking, restart, mean), rel=1e-12)
+
+
+def test_a_checkpoint_in_the_background_is_lost_with_what_it_held() -> None:
+    """Oracle: a sum over the number of complete checkpoints in an exponential gap, term by term."""
+    mean, interval, blocking, persist, restart = HOUR, 500.0, 3.0, 90.0, 120.0
+    cycle = interval + blocking
+    at_least = [math.exp(-(restart + interval + persist + number * cycle) / mean) for number in range(2000)]
+    expected = sum(at_least) * interval / mean
+    assert effective_share(mean, interval, blocking, persist, math.exp(-restart / mean)) == pytest.approx(expected, rel=1e-9)
+
+
+def test_no_interval_is_better_than_the_best() -> None:
+    for mean, blocking in ((2 * HOUR, 30.0), (HOUR, 300.0), (100 * HOUR, 2.0)):
+        best = best_interval(mean, blocking)
+        share = effective_share(mean, best, blocking, blocking, 1.0)
+        others = [effective_share(mean, best * factor, blocking, blocking, 1.0) for factor in (0.3, 0.8, 0.97, 1.03, 1.3, 3.0)]
+        assert share > max(others)
+
+
+def test_young_and_daly_are_right_to_their_order() -> None:
+    """Young is off by the order of the cost over the mean, Daly by less; both meet the exact interval where saves cost little."""
+    for share in (1e-2, 1e-3, 1e-4):
+        mean, blocking = HOUR, share * HOUR
+        exact = best_interval(mean, blocking)
+        young, daly = abs(young_interval(blocking, mean) / exact - 1), abs(daly_interval(blocking, mean) / exact - 1)
+        assert young < 1.5 * math.sqrt(share)
+        assert daly < 0.1 * young
+
+
+def test_meta_s_formula_is_near_where_failures_are_rare() -> None:
+    """In its range (little is lost for each failure, failures are rare) arXiv 2410.21680 finds it within 5 %."""
+    for mean, overhead, blocking in ((20 * HOUR, 300.0, 10.0), (8 * HOUR, 600.0, 30.0), (30 * HOUR, 1200.0, 300.0)):
+        interval = best_interval(mean, blocking)
+        exact = effective_share(mean, interval, blocking, blocking, math.exp(-overhead / mean))
+        assert meta_ettr(1 / mean, overhead, interval, blocking) == pytest.approx(exact, rel=0.01)
+
+
+def test_the_laplace_transform_of_even_times_is_their_mean_of_exponentials() -> None:
+    span, rate = Uniform(20.0, 400.0), 1 / 300.0
+    steps = 20_000
+    numeric = sum(math.exp(-rate * (20 + 380 * (number + 0.5) / steps)) for number in range(steps)) / steps
+    assert span.laplace(rate) == pytest.approx(numeric, rel=1e-8)
+    assert laplace_of_sum([span, Uniform(60.0, 60.0)], rate) == pytest.approx(numeric * math.exp(-0.2), rel=1e-8)
+
+
+def test_an_interval_shorter_than_a_checkpoint_is_refused() -> None:
+    with pytest.raises(ValueError, match="shorter than a checkpoint of 90 s"):
+        effective_share(HOUR, 50.0, 3.0, 90.0, 1.0)
+    assert best_interval(HOUR, 1e-3, persist=500.0) == pytest.approx(500.0, rel=1e-4)
+
+
+def test_spares_are_the_percentile_of_a_binomial() -> None:
+    for nodes, share in ((128, 0.004), (1024, 0.001), (2048, 0.02)):
+        assert least_spares(nodes, share) == int(binom.ppf(0.99, nodes, share))

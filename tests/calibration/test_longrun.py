@@ -1,0 +1,50 @@
+"""Do published long runs and measured powers bear the predictions out? Each from others; the aims are those of `docs/trust/longrun.md`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from calibration.energy import energy_document, energy_text
+from calibration.longrun import longrun_document, longrun_text, pool_without
+from sim.study.goodput import reliability_of
+
+DAY = 86400.0
+
+
+def test_counts_shares_and_effective_shares() -> None:
+    found = longrun_document()
+    counts = {(row["fleet"], row["kind"]): row for row in found["counts"]}
+    assert found["inside_95"] >= 0.9
+    assert abs(counts["llama3", "unexpected"]["error"]) < 0.20
+    assert found["bounds_kept"]
+    shares = {row["name"]: row for row in found["effective_shares"]}
+    assert abs(shares["byterobust"]["error"]) < 0.03
+    assert all(row["ours"] > row["plain"] for row in found["nodes"])
+    assert "| llama3 | unexpected | 54 | 419 |" in longrun_text(found)
+
+
+def test_the_page_of_trust_shows_what_the_commands_print() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "trust" / "longrun.md").read_text(encoding="utf-8")
+    assert longrun_text(longrun_document()) in page
+    assert energy_text(energy_document()) in page
+
+
+def test_the_default_rate_is_the_pool_s_and_llama_is_not_in_it() -> None:
+    """Oracle: the geometric mean, worked out here."""
+    rates = [rate * DAY for rate in pool_without("llama3")]
+    product = 1.0
+    for rate in rates:
+        product *= rate
+    assert product ** (1 / len(rates)) == pytest.approx(reliability_of("middle").rate.value * DAY, rel=0.03)
+    assert len(pool_without("bloom")) == len(rates) - 1
+
+
+def test_energy() -> None:
+    found = energy_document()
+    nodes = found["summary"]["node_power_w"]
+    assert nodes["within_15_percent"] == 1.0
+    assert nodes["median_error"] < nodes["median_error_of_tdp"]
+    assert found["summary"]["slow_down_under_limits"]["median_error"] < 0.05
+    assert "TDP alone" in energy_text(found)

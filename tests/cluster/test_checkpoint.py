@@ -1,0 +1,59 @@
+"""Do checkpoints take what links and stores allow? Oracles: bytes over the tightest resource, worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from sim.cluster.checkpoint import Parts, checkpoint
+from sim.cluster.storage import most_bandwidth
+from sim.cluster.topology import node_graph
+from sim.spec.hardware import Node
+from sim.spec.library import load_hardware
+from sim.spec.stores import Store
+
+GB = 1e9
+
+
+@pytest.fixture(scope="module")
+def node() -> Node:
+    return load_hardware("hgx-h100").spec.groups[0].node
+
+
+def store(**keys: str) -> Store:
+    return Store.model_validate({"name": "s", "bandwidth": "1000 GB/s", "source": "test"} | keys)
+
+
+def test_one_writer_copies_at_the_rate_of_its_route(node: Node) -> None:
+    graph = node_graph(node)
+    found = checkpoint(node, Parts(100 * GB, 1, 1, 8), store())
+    assert found.copied == pytest.approx(100 * GB / graph.alone(graph.device_to_host(0)))
+    port = min(graph.links[link].capacity for link in graph.memory_to_network(0))
+    assert found.written == pytest.approx(100 * GB / port)
+
+
+def test_the_store_bounds_many_writers_and_the_writer_a_slow_one(node: Node) -> None:
+    many = checkpoint(node, Parts(1 * GB, 16384, 2048, 8), store(bandwidth="2 TB/s"))
+    assert many.written == pytest.approx(16384 * GB / 2e12)
+    slow = checkpoint(node, Parts(1 * GB, 16384, 2048, 8), store(bandwidth="2000 TB/s", per_writer="50 MB/s", start="3 s"))
+    assert slow.written == pytest.approx(3 + 20.0)
+    assert slow.loaded == pytest.approx(3 + 20.0 + slow.copied_back)
+
+
+def test_disks_of_nodes_are_written_side_by_side(node: Node) -> None:
+    assert node.storage is not None
+    found = checkpoint(node, Parts(1 * GB, 64, 8, 8), None)
+    assert found.written == pytest.approx(8 * GB / most_bandwidth(node.storage))
+    with pytest.raises(ValueError, match="no disk"):
+        checkpoint(node.model_copy(update={"storage": None}), Parts(1 * GB, 64, 8, 8), None)
+
+
+def test_training_keeps_its_part_of_the_network(node: Node) -> None:
+    """A writer and the traffic of training share a port half and half where both want all of it."""
+    port = node_graph(node).links["nic0>net"].capacity
+    alone = checkpoint(node, Parts(8 * GB, 8, 1, 8), store())
+    beside = checkpoint(node, Parts(8 * GB, 8, 1, 8, traffic=8 * port), store())
+    assert beside.written == pytest.approx(2 * alone.written, rel=1e-6)
+    assert beside.traffic_share == pytest.approx(0.5, rel=1e-6)
+    light = checkpoint(node, Parts(8 * GB, 8, 1, 8, traffic=0.8 * port), store())
+    assert light.traffic_share == pytest.approx(1.0, rel=1e-6)
+    assert alone.traffic_share == 1.0

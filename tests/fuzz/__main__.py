@@ -1,0 +1,44 @@
+"""``make fuzz``: many inputs, on all cores; prints each that ended in anything but a result or a sentence."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+
+from tests.fuzz.attack import Finding, attack
+
+_PART = 500
+"""Inputs of one task."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Attack with as many inputs as were asked for; return 1 where one was answered wrongly."""
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
+    parser.add_argument("--inputs", type=int, default=100_000)
+    parser.add_argument("--first", type=int, default=0, help="number of the first input, to make one again")
+    parser.add_argument("--seed", type=int, default=0)
+    asked = parser.parse_args(arguments)
+    end = asked.first + asked.inputs
+    parts = [range(start, min(start + _PART, end)) for start in range(asked.first, end, _PART)]
+    wrong = 0
+    with ProcessPoolExecutor(os.cpu_count(), max_tasks_per_child=20) as pool:
+        for part, found in zip(parts, pool.map(partial(attack, seed=asked.seed), parts), strict=True):
+            wrong += len(found)
+            for finding in found:
+                print(_shown(finding), flush=True)
+            if sys.stderr.isatty():
+                print(f"\r{part.stop - asked.first} of {asked.inputs} inputs, {wrong} wrong", end="", file=sys.stderr, flush=True)
+    print(f"{asked.inputs} inputs, {wrong} ended in neither a result nor a sentence")
+    return int(wrong > 0)
+
+
+def _shown(finding: Finding) -> str:
+    return f"--- {finding.kind}, --first {finding.number} --inputs 1\n{finding.message}\n{finding.content}\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,165 @@
+"""Which files does the program read, and what reads them? For each kind a valid one, small, and the function that takes its path."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Callable, Mapping
+from hashlib import sha256
+from io import BytesIO
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from calibration.collective_records import RECORDS, read_collectives
+from calibration.import_trace import import_traces
+from calibration.lab.plan import read_plan
+from calibration.lab.records import read_lines, rows_text
+from calibration.machine_fit import fits, together
+from calibration.machine_record import record_text
+from calibration.run_records import read_records
+from calibration.trace_report import trace_document, trace_record, trace_table
+from sim import check
+from sim.documents import document
+from sim.extract.archive import check_archive
+from sim.report.difference import difference, difference_text, read_document
+from sim.report.page.difference import difference_page
+from sim.spec.library import load_hardware, load_model_alone, load_workload
+from sim.spec.topo_import import read_topology
+from sim.study.journal import Journal
+from sim.study.new_workload import new_workload
+from sim.study.scenario import Scenario
+from sim.study.whole_job import plan_of
+from tests.calibration.machine_records import cpu_record
+from tests.calibration.test_import_trace import step
+from tests.spec import topologies
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Reader(NamedTuple):
+    """The name of a file of one kind, its content, and what reads it."""
+
+    file: str
+    content: bytes
+    read: Callable[[Path], object]
+
+
+def readers() -> Mapping[str, Reader]:
+    """Return every reader by kind."""
+    return {
+        "hardware": Reader("box.yaml", (ROOT / "hardware/p3.8xlarge.yaml").read_bytes(), _hardware),
+        "gpu": Reader("gpu.yaml", (ROOT / "hardware/parts/gpus/l4.yaml").read_bytes(), _gpu),
+        "workload": Reader("job.yaml", (ROOT / "workloads/alexnet.yaml").read_bytes(), _workload),
+        "model": Reader("model.yaml", (ROOT / "workloads/models/alexnet.yaml").read_bytes(), load_model_alone),
+        "topology xml": Reader("topo.xml", topologies.XML_NC_A100.encode(), read_topology),
+        "topology matrix": Reader("topo.txt", topologies.P3_8XLARGE.encode(), read_topology),
+        "trace": Reader("trace.json", _trace(), _imported),
+        "simulated trace": Reader("sim.json", _trace(stallsim={"ranks": [{"pid": 0, "rank": 0, "stands_for": 2, "nodes": 1}]}), _imported),
+        "machine record": Reader("record.json", record_text(cpu_record()).encode(), _fitted),
+        "run records": Reader("runs.csv", _head(ROOT / "calibration/records/runs.csv", 12), read_records),
+        "collectives": Reader("collectives.csv", _head(RECORDS, 12), read_collectives),
+        "laboratory": Reader("lab.jsonl", _head(ROOT / "calibration/records/lab.jsonl", 2), _laboratory),
+        "plan": Reader("plan.yaml", (ROOT / "calibration/lab/plans/two-cores.yaml").read_bytes(), read_plan),
+        "journal": Reader("t.csv.journal", _journal(), _kept),
+        "document": Reader("run.json", _run_document(), _compared),
+        "configuration": Reader("config.json", json.dumps(_CONFIGURATION).encode(), _made),
+        "archive": Reader("net.pt2", _archive(), check_archive),
+    }
+
+
+def _head(path: Path, lines: int) -> bytes:
+    """Return the first *lines* of *path* that are no comments."""
+    return b"".join([line for line in path.read_bytes().splitlines(keepends=True) if not line.startswith(b"#")][:lines])
+
+
+def _trace(**more: object) -> bytes:
+    events = [{**event, "pid": 0} for number in range(3, 6) for event in step(number)]
+    ranks = {"distributedInfo": {"backend": "nccl", "rank": 0, "world_size": 2 if more else 1}}
+    return json.dumps({"deviceProperties": [{"name": "V100"}], **ranks, **more, "traceEvents": events}).encode()
+
+
+def _journal() -> bytes:
+    lines = []
+    for key in "ab":
+        text = json.dumps({"key": key, "figures": {"step_time_s": 1.0, "problem": ""}})[:-1]
+        lines.append(f'{text}, "sum": "{sha256(text.encode()).hexdigest()[:16]}"}}\n')
+    return "".join(lines).encode()
+
+
+def _archive() -> bytes:
+    content = BytesIO()
+    listed = {"config": {"weight": {"path_name": "weight_0", "is_param": True, "use_pickle": False}}}
+    with zipfile.ZipFile(content, "w") as file:
+        file.writestr("model/data/weights/model_weights_config.json", json.dumps(listed))
+        file.writestr("model/data/weights/weight_0", bytes(4))
+    return content.getvalue()
+
+
+def _run_document() -> bytes:
+    return json.dumps(document(Scenario("p3.8xlarge", "alexnet", plan=plan_of(2, None)))).encode()
+
+
+# --- what reads them -------------------------------------------------------------------------------------------------
+
+
+def _hardware(path: Path) -> None:
+    loaded = load_hardware(str(path))
+    check.check_hardware(loaded.spec, loaded.document)
+    check.count_estimates(loaded.spec, loaded.document)
+
+
+def _gpu(path: Path) -> None:
+    loaded = load_hardware("p3.2xlarge", [f"node.gpu={path}"])
+    check.check_hardware(loaded.spec, loaded.document)
+
+
+def _workload(path: Path) -> None:
+    loaded = load_workload(str(path))
+    check.check_workload(loaded.spec, loaded.document)
+
+
+def _imported(path: Path) -> None:
+    found = import_traces([path])
+    row = trace_record(found)
+    json.dumps(trace_document(found, row), allow_nan=False)
+    trace_table(found)
+
+
+def _fitted(path: Path) -> None:
+    fits(together([path]))
+
+
+def _laboratory(path: Path) -> None:
+    rows_text(read_plan(ROOT / "calibration/lab/plans/two-cores.yaml"), read_lines(path))
+
+
+def _kept(path: Path) -> None:
+    with Journal(path) as journal:
+        for key in ("a", "b"):
+            if key in journal:
+                dict(journal[key])
+        journal.note("c", {"step_time_s": 2.0})
+        assert journal["c"] == {"step_time_s": 2.0}
+
+
+def _compared(path: Path) -> None:
+    before = read_document(path)
+    for old, new in ((before, _PLAIN), (_PLAIN, before)):
+        found = difference(old, new)
+        json.dumps(found, allow_nan=False)
+        difference_text(found, old, new)
+        difference_page(found, old, new)
+
+
+_CONFIGURATION: Mapping[str, Any] = {
+    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 1000, "max_position_embeddings": 512, "hidden_act": "silu",
+    "rms_norm_eps": 1e-6, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
+}  # fmt: skip
+
+
+def _made(path: Path) -> None:
+    new_workload([str(path)], path.with_name("made.yaml"), overwrite=True)
+
+
+_PLAIN: Mapping[str, Any] = json.loads(_run_document())

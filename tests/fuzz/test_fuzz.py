@@ -1,0 +1,80 @@
+"""A small part of ``make fuzz`` in every run of the tests, and what hypothesis thinks of for the parts of a command line."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from pathlib import Path
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sim.cli import main
+from sim.spec.strict import csv_rows, parse_json
+from sim.spec.yaml import SpecError
+from sim.study.ranges import whole_numbers
+from sim.study.space import axis
+from tests.fuzz.attack import attack
+from tests.fuzz.commands import COMMANDS, OPTIONS, VALUES
+from tests.fuzz.mutation import mutated
+from tests.fuzz.readers import readers
+
+
+def test_every_reader_takes_its_own_file(tmp_path: Path) -> None:
+    """Without it a seed that is refused would hide every mutation behind one sentence."""
+    for reader in readers().values():
+        path = tmp_path / reader.file
+        path.write_bytes(reader.content)
+        reader.read(path)
+
+
+def test_some_hundred_inputs_end_in_a_result_or_a_sentence() -> None:
+    found = attack(range(1, 400))
+    assert not found, "\n".join(f"{finding.kind} {finding.number}: {finding.message}\n{finding.content}" for finding in found)
+
+
+def test_a_mutation_changes_and_repeats() -> None:
+    seed = readers()["trace"].content
+    made = [mutated(seed, Random(number)) for number in range(50)]
+    assert made == [mutated(seed, Random(number)) for number in range(50)]
+    assert sum(one != seed for one in made) > 40
+
+
+WORDS = st.sampled_from(OPTIONS) | st.sampled_from([value for value in VALUES if "{" not in value]) | st.text(max_size=6)
+
+
+@settings(max_examples=40)
+@given(st.sampled_from([words[0] for words in COMMANDS if words]), st.lists(WORDS, max_size=3))
+def test_any_words_after_a_command(command: str, words: list[str]) -> None:
+    told = io.StringIO()
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(told):
+        code = main([command, "--help", *words])
+    assert code in (0, 2) and "internal error" not in told.getvalue()
+
+
+@given(
+    st.text(max_size=30) | st.from_regex(r"[a-z.]{0,6}=?[0-9]{0,12}(\.\.[0-9]{0,12})?(:(log)?[0-9]{0,12})? ?[A-Za-z]{0,4}", fullmatch=True)
+)
+def test_any_range(text: str) -> None:
+    for read in (lambda given: axis(given).values, lambda given: whole_numbers(given, "--nodes")):
+        with contextlib.suppress(SpecError):
+            assert len(read(text)) <= 100_000
+
+
+@given(st.text(max_size=60) | st.recursive(st.none() | st.floats() | st.integers() | st.text(max_size=4), st.lists).map(json.dumps))
+def test_strict_json_agrees_with_json(text: str) -> None:
+    """Oracle: Python's json, where it accepts; what is not finite or not JSON is a sentence."""
+    try:
+        found = parse_json(text, "f")
+    except SpecError as error:
+        assert str(error).startswith("f")
+    else:
+        assert found == json.loads(text)
+
+
+@given(st.lists(st.text(max_size=20), min_size=1, max_size=4))
+def test_any_table(lines: list[str]) -> None:
+    with contextlib.suppress(SpecError):
+        assert all(1 <= number <= len(lines) for number, _ in csv_rows(list(enumerate(lines, 1)), "f"))

@@ -1,0 +1,198 @@
+"""Oracles: shares sum to the model; message counts of Korthikanti et al. (arXiv 2205.05198, section 4.2) and bytes s*b*h."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim.parallel.split import Unit, shared, split, stages
+from sim.spec.decoder import decoder_layers
+from sim.spec.parallel import Parallel
+from sim.spec.transformer import Transformer
+from sim.spec.workload import Model
+from sim.spec.yaml import SpecError
+from tests.parallel.layouts import block_model, model, parallel
+
+HIDDEN, TOKENS, BLOCKS = 512, 256, 4
+STREAM = 4.0 * HIDDEN * TOKENS
+GPT = {"layers": BLOCKS, "hidden": HIDDEN, "heads": 8, "vocab": 1024, "activation": "gelu", "norm": "layernorm", "positions": "learned"}
+GPT |= {"max_seq": 256, "bias": "none"}
+LLAMA = {"layers": BLOCKS, "hidden": HIDDEN, "heads": 8, "kv_heads": 4, "ffn": 1408, "vocab": 1024}
+SPARSE = LLAMA | {"experts": 8, "experts_per_token": 2, "expert_ffn": 256}
+
+
+def decoder(fields: dict[str, Any], tokens: int = TOKENS) -> Model:
+    return model(decoder_layers(Transformer.model_validate(fields), tokens), "decoder")
+
+
+def messages(unit: Unit, direction: str) -> Counter[tuple[str, str]]:
+    return Counter((each.axis, each.op) for piece in unit.pieces for each in getattr(piece, direction))
+
+
+def blocks(model: Model, **fields: Any) -> list[Unit]:
+    return [unit for unit in split(model, parallel(**fields)) if unit.kind == "block"]
+
+
+@pytest.mark.parametrize("shape", [GPT, LLAMA])
+def test_a_block_with_sequence_parallelism_gathers_and_scatters_twice(shape: dict[str, Any]) -> None:
+    """Forward: 2 all-gathers, 2 reduce-scatters. Backward the mirror image, and each gathered input once more for its weights' gradient."""
+    for unit in blocks(decoder(shape), tensor=4):
+        assert messages(unit, "forward") == {("tensor", "all_gather"): 2, ("tensor", "reduce_scatter"): 2}
+        assert messages(unit, "backward") == {("tensor", "all_gather"): 4, ("tensor", "reduce_scatter"): 2}
+        sizes = {each.nbytes for piece in unit.pieces for each in (*piece.forward, *piece.backward)}
+        assert sizes == {STREAM}
+        assert sum(each.beside for piece in unit.pieces for each in piece.backward) == 2
+
+
+@pytest.mark.parametrize("shape", [GPT, LLAMA])
+def test_a_block_without_sequence_parallelism_reduces_twice(shape: dict[str, Any]) -> None:
+    for unit in blocks(decoder(shape), tensor=4, sequence=False):
+        assert messages(unit, "forward") == {("tensor", "all_reduce"): 2}
+        assert messages(unit, "backward") == {("tensor", "all_reduce"): 2}
+        assert {each.nbytes for piece in unit.pieces for each in (*piece.forward, *piece.backward)} == {STREAM}
+
+
+def test_context_ranks_shorten_tensor_messages() -> None:
+    for unit in blocks(decoder(LLAMA), tensor=2, context=2):
+        sizes = {each.nbytes for piece in unit.pieces for each in (*piece.forward, *piece.backward) if each.axis == "tensor"}
+        assert sizes == {STREAM / 2}
+
+
+def test_embedding_and_head_are_split_by_vocabulary() -> None:
+    """The embedding's partial sums are scattered; the head's input is gathered; the loss reduces three numbers a token."""
+    first, *_, last = split(decoder(LLAMA), parallel(tensor=4))
+    assert messages(first, "forward") == {("tensor", "reduce_scatter"): 1}
+    assert messages(first, "backward") == {("tensor", "all_gather"): 1}
+    assert messages(last, "forward") == {("tensor", "all_gather"): 1, ("tensor", "all_reduce"): 3}
+    assert messages(last, "backward") == {("tensor", "reduce_scatter"): 1, ("tensor", "all_gather"): 1}
+    assert {each.nbytes for piece in last.pieces for each in piece.forward if each.op == "all_reduce"} == {4.0 * TOKENS}
+
+
+def test_experts_are_dispatched_and_combined_both_ways() -> None:
+    """Two all-to-alls forward and two backward of all copies of a rank's tokens: s*K*h, s split by tensor and context ranks."""
+    for unit in blocks(decoder(SPARSE), tensor=2, context=2, expert=4):
+        to_all = [each for piece in unit.pieces for each in (*piece.forward, *piece.backward) if each.op == "all_to_all"]
+        assert len(to_all) == 4
+        assert {each.nbytes for each in to_all} == {2 * STREAM / 4}
+
+
+def test_keys_and_values_go_round_the_ring() -> None:
+    """Forward passes K and V of a sequence once, backward K, V and their gradients: 2 and 4 times s * k * d (t splits heads)."""
+    for unit in blocks(decoder(LLAMA), tensor=2, context=4):
+        forward = sum(each.nbytes for piece in unit.pieces for each in piece.forward if each.axis == "context")
+        backward = sum(each.nbytes for piece in unit.pieces for each in piece.backward if each.axis == "context")
+        keys = 4.0 * TOKENS * 4 * 64 / 2
+        assert (forward, backward) == (2 * keys, 4 * keys)
+
+
+# --- shares ------------------------------------------------------------------------------------------------------------
+
+LAYOUTS = st.fixed_dictionaries(
+    {
+        "tensor": st.sampled_from((1, 2, 4)),
+        "context": st.sampled_from((1, 2, 4)),
+        "expert": st.sampled_from((1, 2, 8)),
+        "sequence": st.sampled_from((True, None)),
+    }
+)
+
+
+@given(st.sampled_from([GPT, LLAMA, SPARSE]), LAYOUTS)
+def test_shares_sum_to_the_model(shape: dict[str, Any], fields: dict[str, Any]) -> None:
+    """Products over all tensor and context ranks are the model's; so are the weights that one copy of the model holds."""
+    layers = decoder(shape)
+    own: Parallel = parallel(**(fields | {"expert": fields["expert"] if "experts" in shape else 1}))
+    ranks = own.tensor * own.context
+    for layer in layers.layers:
+        part = shared(layer, own)
+        twice = layer.share == "replicated" or (layer.share == "sequence" and own.tensor == 1)
+        copies = own.tensor if twice else 1
+        assert part.forward * ranks == pytest.approx(layer.forward * copies)
+        assert part.backward * ranks == pytest.approx(layer.backward * copies)
+        split_by = own.expert if layer.share == "expert" and own.expert > 1 else own.tensor
+        whole = sum(layer.gradients) * (split_by if layer.share in ("sequence", "replicated") else 1)
+        assert sum(part.gradients) * split_by == pytest.approx(whole)
+
+
+@given(LAYOUTS)
+def test_a_split_product_has_its_shape(fields: dict[str, Any]) -> None:
+    """FLOP = 2 m k n of the shape that one rank computes."""
+    own = parallel(**fields)
+    for layer in decoder(SPARSE).layers:
+        part = shared(layer, own)
+        if layer.op == "gemm" and layer.share != "expert":
+            k, n = part.channels
+            assert part.forward == pytest.approx(2.0 * part.tokens * k * n)
+
+
+def test_a_group_is_as_loaded_as_its_fullest_rank() -> None:
+    even, loaded = (blocks(decoder(SPARSE), expert=4, expert_imbalance=load)[0] for load in (1.0, 1.5))
+    for before, after in zip(even.pieces, loaded.pieces, strict=True):
+        factor = 1.5 if before.layer.share == "expert" else 1.0
+        assert after.layer.forward == pytest.approx(factor * before.layer.forward)
+
+
+def test_keys_of_few_heads_are_held_by_several_ranks() -> None:
+    """With fewer key heads than tensor ranks each rank has one: max(1, k / t)."""
+    attention = next(piece.layer.attention for piece in blocks(decoder(LLAMA), tensor=8)[0].pieces if piece.layer.attention)
+    assert (attention.heads, attention.kv_heads) == (1, 1)
+
+
+# --- stages ------------------------------------------------------------------------------------------------------------
+
+
+def test_blocks_are_spread_over_chunks() -> None:
+    kinds = ["first", *["block"] * 8, "last"]
+    cut = stages(kinds, parallel(pipeline=2, virtual_stages=2))  # type: ignore[arg-type]
+    assert cut == ((0, 1, 2), (3, 4), (5, 6), (7, 8, 9))
+    assert stages(kinds, parallel(pipeline=3))[0] == (0, 1, 2, 3)  # type: ignore[arg-type]
+    assert stages(kinds, parallel(pipeline=2, layers_per_stage=(3, 5))) == ((0, 1, 2, 3), (4, 5, 6, 7, 8, 9))  # type: ignore[arg-type]
+
+
+def test_126_layers_on_16_stages() -> None:
+    """Llama 3 405B: 7 blocks on the first and the last stage, 8 on all others (arXiv 2407.21783, section 3.3.2)."""
+    kinds = ["first", *["block"] * 126, "last"]
+    cut = stages(kinds, parallel(pipeline=16), 1, 1)  # type: ignore[arg-type]
+    assert [sum(kinds[unit] == "block" for unit in chunk) for chunk in cut] == [7, *[8] * 14, 7]
+
+
+@given(st.integers(1, 40), st.integers(1, 5), st.integers(1, 3), st.integers(0, 2), st.integers(0, 2))
+def test_every_unit_is_in_one_chunk(count: int, pipeline: int, virtual: int, first: int, last: int) -> None:
+    kinds = ["first", *["block"] * count, "last"]
+    own = parallel(pipeline=pipeline, virtual_stages=virtual if pipeline > 1 else 1)
+    if own.pipeline * own.virtual_stages > count:
+        with pytest.raises(SpecError, match=f"use at most {count} stages x virtual stages"):
+            stages(kinds, own, first, last)  # type: ignore[arg-type]
+        return
+    cut = stages(kinds, own, first, last)  # type: ignore[arg-type]
+    assert [unit for chunk in cut for unit in chunk] == list(range(count + 2))
+
+
+# --- what cannot be ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("shape", "fields", "message"),
+    [
+        (LLAMA, {"tensor": 3}, "training.parallel.tensor: 3 ranks do not divide 8 attention heads; use 2 or 4"),
+        (LLAMA, {"expert": 2}, "training.parallel.expert: decoder has no experts; use expert: 1"),
+        (SPARSE, {"expert": 3}, "training.parallel.expert: 3 ranks do not divide 8 experts; use 2 or 4"),
+        (SPARSE, {"expert": 2, "tensor": 2, "sequence": False}, "write sequence: true, or expert: 1"),
+    ],
+)
+def test_shares_that_cannot_be(shape: dict[str, Any], fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError, match=re.escape(message)):
+        split(decoder(shape), parallel(**fields))
+
+
+def test_a_plan_and_attention_are_needed() -> None:
+    plain = block_model({"stem": (10,), "body.0.conv": (10,), "body.1.conv": (10,)})
+    with pytest.raises(SpecError, match="layer stem of toy has no tensor plan; write its share"):
+        split(plain, parallel(tensor=2))
+    with pytest.raises(SpecError, match="toy has no attention whose sequence could be split; use context: 1"):
+        split(plain, parallel(context=2))

@@ -1,0 +1,35 @@
+"""Does the page of weeks say what its JSON says? Oracles: the printed document, sums, order of quantiles."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from tests.report.page.written import assert_page_is_the_document, document, read, verdict, written
+
+COMMAND = ["goodput", "p3.16xlarge", "resnet50", "--nodes", "32", "--days", "20", "--trials", "100", "--reliability", "high"]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(tmp_path_factory.mktemp("goodput"), COMMAND)
+
+
+def test_figures_are_the_document_s(path: Path) -> None:
+    assert_page_is_the_document(path, "goodput", 100)
+
+
+def test_the_document_adds_up(path: Path) -> None:
+    found = document(path, "goodput")
+    assert found["work_s"] + sum(found["lost_s"].values()) == pytest.approx(found["elapsed_s"])
+    assert found["effective_share"] <= found["ettr"] == found["goodput"] <= 1
+    assert found["goodput_parts"]["scheduling"] * found["goodput_parts"]["runtime"] == pytest.approx(found["goodput"])
+    for key in ("effective_share", "days", "interruptions", "cost_usd", "energy_kwh", "co2_kg"):
+        (low95, high95), (low50, high50) = found["interval95"][key], found["interval50"][key]
+        assert low95 <= low50 <= found["median"][key] <= high50 <= high95
+    shares = [step["effective_share"] for step in found["distribution"]]
+    assert all(before <= after for before, after in pairwise(shares))
+    assert found["co2_kg"] == pytest.approx(found["energy_kwh"] * found["energy"]["grid"]["kg_per_kwh"])
+    assert f"{100 * found['effective_share']:.1f}" in verdict(read(path))

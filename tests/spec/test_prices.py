@@ -1,0 +1,97 @@
+"""Prices of the catalogue: ages counted by hand, and a checkout of SkyPilot's catalogue with the traps that its files have."""
+
+from __future__ import annotations
+
+from datetime import date
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from sim.cli import app
+from sim.spec import price_refresh
+from sim.spec.prices import STALE, first_day, price_rows
+from sim.spec.yaml import SpecError
+
+HEADER = "AvailabilityZone,InstanceType,AcceleratorName,AcceleratorCount,vCPUs,Price,SpotPrice,Region\n"
+
+
+def checkout(folder: Path, **clouds: str) -> Path:
+    """Write a vms.csv for each cloud below *folder*."""
+    for cloud, rows in clouds.items():
+        (folder / "catalogs" / "v8" / cloud).mkdir(parents=True)
+        (folder / "catalogs" / "v8" / cloud / "vms.csv").write_text(HEADER + rows)
+    return folder
+
+
+def test_a_date_may_leave_out_what_is_not_known():
+    written = {"2026-05-20": (2026, 5, 20), "2026-05": (2026, 5, 1), "2026": (2026, 1, 1), "2022-23": (2022, 1, 1)}
+    assert {text: first_day(text) for text in written} == {text: date(*day) for text, day in written.items()}
+    for wrong in ("yesterday", "2026-02-30", "20260520"):
+        with pytest.raises(SpecError, match="YYYY-MM-DD"):
+            first_day(wrong)
+
+
+def test_every_price_has_an_age_and_old_ones_are_marked():
+    rows, problems = price_rows(date(2026, 11, 22))
+    by_name = {row["name"]: row for row in rows}
+    assert not problems
+    lambda_, nebius, aws = (by_name[name] for name in ("gpu_8x_h100_sxm5", "gpu-h100-sxm_8gpu-128vcpu-1600gb", "p5.4xlarge"))
+    assert (lambda_["age"], lambda_["spot_age"], lambda_["mark"]) == (24 + 30 + 31 + 31 + 30 + 31 + 22, None, "old: on demand")
+    assert nebius["age"] == nebius["spot_age"] == 365 - 9 - 31  # of some day of 2026, at worst its first
+    assert lambda_["gpu_price"] == pytest.approx(31.92 / 8 / 3600)
+    assert aws["spot"] == pytest.approx(2.6295 / 3600) and aws["spot_age"] == 234
+    assert not [row["name"] for row in rows if bool(row["mark"]) != any((row[key] or 0) > STALE for key in ("age", "spot_age"))]
+    assert "gb200-nvl72" not in by_name  # nobody rents it so
+
+
+def test_a_checkout_changes_what_it_says_of_the_region_and_no_more(tmp_path):
+    folder = checkout(
+        tmp_path,
+        aws="us-east-1a,p5.48xlarge,H100,8,192,60,22,us-east-1\nus-east-1b,p5.48xlarge,H100,8,192,60,24,us-east-1\n"
+        "us-east-1c,p5.48xlarge,H100,8,192,60,60,us-east-1\nus-west-2a,p5.48xlarge,H100,8,192,50,5,us-west-2\n"
+        "us-east-1a,p6-b200.48xlarge,B200,8,192,113.9328,,us-east-1\n",
+        # machine and accelerators apart; zone b at a committed rate, zone c a placeholder; the A4 has its whole price in its GPUs
+        gcp="us-central1-a,a3-megagpu-8g,,,208,10,5,us-central1\nus-central1-b,a3-megagpu-8g,,,208,10,5,us-central1\n"
+        "us-central1-c,a3-megagpu-8g,,,208,10,5,us-central1\n"
+        "us-central1-a,,H100-MEGA,8,,90,35,us-central1\nus-central1-b,,H100-MEGA,8,,30,35,us-central1\n"
+        "us-central1-c,,H100-MEGA,8,,5600,35,us-central1\nus-central1-a,,H100,8,,70,20,us-central1\n"
+        "us-central1-a,a4-highgpu-8g,,,224,0,0,us-central1\nus-central1-a,,B200,8,,95,40,us-central1\n",
+        azure=",Standard_ND96isr_H200_v5,H200,8,96,85.5,85.5,eastus2\n",
+    )
+    found = {change.name: (change.on_demand, change.spot) for change in price_refresh.changes(folder)}
+    assert found == {
+        "p5.48xlarge": (60, 23),  # the middle of the zones with a machine to spare
+        "a3-megagpu-8g": (100, 40), "a4-highgpu-8g": (95, 40), "nd96isr_h200_v5": (85.5, None),
+    }  # fmt: skip
+
+
+def test_changes_are_written_over_the_price_alone(tmp_path):
+    change = next(c for c in price_refresh.changes(checkout(tmp_path, azure=",Standard_ND96isr_H200_v5,H200,8,96,85.5,20,eastus2\n")))
+    before, after = change.path.read_text(), price_refresh.rewritten(change, "2026-11-22")
+    assert after[: after.index("price:")] == before[: before.index("price:")]
+    assert after[after.index("price:") :].splitlines() == [
+        "price:", "  on_demand: 85.5 USD/h", "  spot: 20 USD/h", "  date: 2026-11-22", "  region: eastus2",
+        '  source: "skypilot-org/skypilot-catalog, a checkout of 2026-11-22"',
+    ]  # fmt: skip
+
+
+def test_what_is_no_checkout_is_refused_in_a_sentence(tmp_path):
+    with pytest.raises(SpecError, match=r"no <cloud>/vms\.csv is below it"):
+        price_refresh.changes(tmp_path)
+    with pytest.raises(SpecError, match=r"vms\.csv:2: Price is 'dear'"):
+        price_refresh.changes(checkout(tmp_path / "a", aws="a,p5.48xlarge,H100,8,192,dear,,us-east-1\n"))
+    (tmp_path / "b" / "aws").mkdir(parents=True)
+    (tmp_path / "b" / "aws" / "vms.csv").write_text("InstanceType,Price\n")
+    with pytest.raises(SpecError, match=r"vms\.csv:1: no column AcceleratorName, AcceleratorCount, SpotPrice, Region"):
+        price_refresh.changes(tmp_path / "b")
+
+
+def test_the_command_lists_filters_and_shows_changes(tmp_path):
+    run = CliRunner().invoke
+    listed = run(app, ["prices", "--today", "2026-11-22", "--where", "gpu=MI300X"])
+    assert listed.exit_code == 0 and {line.split()[0] for line in listed.stdout.splitlines()} >= {"bm.gpu.mi300x.8", "nd96isr_mi300x_v5"}
+    assert run(app, ["prices", "--where", "gpu=Cray-1"]).exit_code == 1
+    folder = str(checkout(tmp_path, oci=",BM.GPU.H100.8,H100,8,224,81,,us-ashburn-1\n"))
+    shown = run(app, ["prices", "--refresh", folder])
+    assert shown.exit_code == 0 and "on demand 80 -> 81" in shown.stdout

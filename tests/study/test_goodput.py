@@ -1,0 +1,114 @@
+"""Do weeks of a described job come out? Oracles: the run itself without failures, the closed form, one sentence for each bad input."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from sim.analysis.course import draw
+from sim.documents import document, weeks_document
+from sim.spec.library import load_hardware, load_workload
+from sim.spec.yaml import SpecError
+from sim.study.goodput import Goodput, Steps, Weeks, closed_form, expected_share, reliability_of, steps_of, weeks_of
+from sim.study.scenario import Scenario
+
+DAY = 86400.0
+SCENARIO = Scenario("hgx-h100", "gpt2-xl", nodes=16, batch=4, precision="amp_bf16")
+
+
+@cache
+def steps(nodes: int = 16) -> Steps:
+    found = document(replace(SCENARIO, nodes=nodes))
+    return steps_of(found, load_hardware("hgx-h100").spec, load_workload("gpt2-xl").spec)
+
+
+def weeks(**keys: object) -> Goodput:
+    return weeks_of(steps(), Weeks(**({"days": 20.0, "trials": 60} | keys)), changes=False)  # type: ignore[arg-type]
+
+
+def test_without_failures_weeks_are_the_run() -> None:
+    """Failures that are 1e9 years apart: the epochs take their steps, saves, and the start."""
+    found = weeks_of(steps(), Weeks(epochs=300.0, rate="0.000000001 /y", trials=3, interval="1 h"), changes=False)
+    quiet = replace(found.run, planned=(0.0, 1.0), slow=(0.0, 1.0, 0.0), correlated=(0.0, 4, found.run.correlated[2]))
+    courses = draw(quiet, 3)
+    work = 300 * 1.0 * load_workload("gpt2-xl").spec.dataset.samples / steps().samples * steps().step_time
+    saves = math.ceil(work / 3600) * found.run.saving.blocking
+    started = courses.lost["restart"]
+    assert courses.interruptions.sum() == 0
+    assert courses.elapsed == pytest.approx(work + saves + started, rel=1e-9)
+    assert (started < 60).all()
+
+
+def test_drawn_is_near_the_closed_form_where_it_holds() -> None:
+    found = weeks(rate="0.05 /d", spares=40, trials=200)
+    plain = replace(
+        found.run, planned=(0.0, 1.0), slow=(0.0, 1.0, 0.0), correlated=(0.0, 4, found.run.correlated[2]), repeats=(0.0, 1.0),
+        causes=[replace(cause, silent_for=0.0) for cause in found.run.causes], shape=math.inf,
+    )  # fmt: skip
+    drawn = draw(plain, 400, 1).share
+    assert abs(drawn.mean() - closed_form(plain)) < 4 * drawn.std() / 20 + 5e-4
+    assert found.expected == pytest.approx(found.meta, abs=0.01)
+
+
+def test_what_is_asked_for_arrives() -> None:
+    base = weeks()
+    assert base.run.spares == 1 and weeks(spares=3).run.spares == 3
+    assert base.run.horizon == 20 * DAY and weeks(days=None, epochs=2.0).run.work == pytest.approx(
+        2 * load_workload("gpt2-xl").spec.dataset.samples / steps().samples * steps().step_time
+    )
+    assert weeks(mode="sync").run.saving.blocking > base.run.saving.blocking
+    assert weeks(mode="tiered").run.saving.memory_interval is not None
+    assert weeks(in_place=True).run.restart == base.run.restart_in_place < base.run.restart
+    assert weeks(elastic=True).run.elastic == pytest.approx(1 / 16)
+    assert weeks(new_fleet=True).run.new_fleet[0] == pytest.approx(0.055 * 128)
+    assert [reliability_of(name).rate.value * DAY for name in ("low", "middle", "high")] == pytest.approx([0.00179, 0.00315, 0.00555])
+    spot = weeks(mean_lifetime="20 h")
+    revocation = spot.run.causes[-1]
+    assert spot.run.rate[1] == pytest.approx(base.run.rate[1] + 16 / (20 * 3600))
+    assert revocation.name == "revocation" and sum(cause.share for cause in spot.run.causes) == pytest.approx(1.0, abs=0.005)
+    assert 0.9 < expected_share(steps()) < 1
+
+
+def test_a_layout_has_weeks_too() -> None:
+    scenario = Scenario("hgx-h100", "llama-3.1-70b", nodes=16, layout=(("--tp", "parallel.tensor", 8), ("--pp", "parallel.pipeline", 4)))
+    found = weeks_document(scenario, Weeks(tokens=1e11, trials=20), changes=False)
+    assert found["tokens"] == pytest.approx(1e11) and found["checkpoint"]["writers"] == 32
+    assert found["days"] * DAY == pytest.approx(found["work_s"] + sum(found["lost_s"].values()), rel=1e-9)
+
+
+def test_each_bad_input_has_one_sentence(tmp_path: Path) -> None:
+    text = Path("hardware/parts/reliability/middle.yaml").read_text(encoding="utf-8")
+    bare, unsourced = tmp_path / "bare.yaml", tmp_path / "unsourced.yaml"
+    bare.write_text(text.replace("value: 0.00315 /d", "value: 0.00315"), encoding="utf-8")
+    start = text.index('  source: "geometric')
+    unsourced.write_text(text[:start] + text[text.index("\n", start) + 1 :], encoding="utf-8")
+    small = tmp_path / "small.yaml"
+    small.write_text("name: small\nbandwidth: 1 GB/s\nsize: 20 GB\nsource: test\n", encoding="utf-8")
+    cases = {
+        "has no unit": {"level": str(bare)},
+        "source": {"level": str(unsourced)},
+        "'0.004' has no unit": {"rate": "0.004"},
+        "a checkpoint has 18.7 GB, and 2 at once do not fit into 20 GB": {"store": str(small)},
+        "until it is complete, and the next would begin before": {"interval": "1 s"},
+        "half of the jobs die within": {"spares": 0, "repairs": False, "rate": "0.05 /d"},
+        "is not in the catalogue": {"store": "nowhere"},
+        "write one of sync, async, tiered": {"mode": "never"},
+        "write one of the three": {"epochs": 3.0},
+        "no grid intensity": {"region": "atlantis"},
+    }
+    wrong = []
+    for sentence, keys in cases.items():
+        asked = Weeks(**({"days": 20.0, "trials": 20} | keys))  # type: ignore[arg-type]
+        try:
+            asked.checked()
+            weeks_of(steps(), asked, changes=False)
+        except SpecError as error:
+            if sentence not in str(error) or len(error.problems) != 1:
+                wrong.append((sentence, str(error)))
+        else:
+            wrong.append((sentence, "nothing was said"))
+    assert wrong == []

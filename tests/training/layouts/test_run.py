@@ -1,0 +1,287 @@
+"""Oracles: closed forms of pipelines, conservation of time and bytes, and the slowest link."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sim.events import Cause
+from sim.mesh import prepare, scene_of
+from sim.parallel.program import Receive, Send, Start, Wait
+from sim.spec.workload import Layer
+from sim.training.layouts.prices import Prices
+from tests.harness import loads, machine
+from tests.training.layouts.toys import BACKWARD, FORWARD, block, blocks, free, played, run, split_block, workload
+
+SLOT = FORWARD + BACKWARD
+
+
+# --- closed forms ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+@pytest.mark.parametrize(("stages", "micro_batches"), [(1, 3), (2, 2), (4, 4), (4, 11)])
+def test_the_bubble_is_p_minus_1_over_m(schedule: str, stages: int, micro_batches: int) -> None:
+    """Narayanan et al. 2021, section 2.2.1: m + p - 1 slots for m of work."""
+    found = run(free(stages), workload(blocks(4 * stages), pipeline=stages, schedule=schedule, micro_batches=micro_batches))
+    assert found.step_time == pytest.approx((micro_batches + stages - 1) * 4 * SLOT, rel=1e-6)
+    assert found.stalls[Cause.PIPELINE] == pytest.approx((stages - 1) * 4 * SLOT, rel=1e-6)
+
+
+@pytest.mark.parametrize(("stages", "chunks", "micro_batches"), [(2, 2, 4), (4, 2, 8), (4, 3, 4)])
+def test_the_bubble_of_interleaved_stages_is_v_times_less(stages: int, chunks: int, micro_batches: int) -> None:
+    """Narayanan et al. 2021, section 2.2.2: (p - 1) / (m v)."""
+    given_ = workload(blocks(stages * chunks), pipeline=stages, virtual_stages=chunks, micro_batches=micro_batches)
+    found = run(free(stages), given_)
+    assert found.step_time == pytest.approx((micro_batches * chunks + stages - 1) * SLOT, rel=1e-6)
+
+
+def test_the_bubble_of_zb_h1_is_a_third() -> None:
+    """Qi et al. 2024, section 2.3: (p - 1) (F + B - W) = (p - 1) F where F = B = W."""
+    found = run(free(4), workload(blocks(4), pipeline=4, schedule="zb_h1", micro_batches=12))
+    assert found.step_time == pytest.approx(12 * SLOT + 3 * FORWARD, rel=1e-6)
+
+
+def test_zbv_has_no_bubble() -> None:
+    """Qi et al. 2024, section 4 (ZB-V): with F = B = W only the ramp of the V remains, which does not grow with micro-batches."""
+    fewer, more = (
+        run(free(2), workload(blocks(4), pipeline=2, schedule="zbv", virtual_stages=2, micro_batches=count)).step_time for count in (8, 12)
+    )
+    assert more - fewer == pytest.approx(4 * 2 * SLOT, rel=1e-6)
+
+
+@pytest.mark.parametrize("shard", ["none", "optimizer", "gradients", "parameters"])
+def test_without_communication_a_step_is_its_compute(shard: str) -> None:
+    found = run(free(4), workload(blocks(6), micro_batches=3, shard=shard, tensor=1, context=1))
+    accumulated = found.played.stages[0].stalls[Cause.COMPUTE]
+    assert found.step_time == pytest.approx(accumulated, rel=1e-6)
+    assert accumulated == pytest.approx(3 * 6 * SLOT, rel=1e-6)
+
+
+def test_the_slowest_stage_sets_the_pace() -> None:
+    """A stage with twice the layers: every micro-batch but the first and the last waits for it."""
+    slow = run(free(2), workload(blocks(6), pipeline=2, layers_per_stage=(2, 4), micro_batches=10))
+    assert slow.step_time == pytest.approx((10 * 4 + 2) * SLOT, rel=1e-6)
+
+
+def test_fsdp_hides_what_compute_covers() -> None:
+    """Gathers that take longer than a block's forward and scatters that take less than its backward: exposed are the first gather, the
+    difference of each other one, and the last scatter."""
+    elements, ranks, nvlink = 1_000_000, 4, 1e8
+    gather = 4.0 * elements * (ranks - 1) / ranks / nvlink
+    forward, backward = gather / 2, 4 * gather
+    hardware = machine(ranks, nvlink=nvlink, nic=1e18)
+    found = run(hardware, workload(blocks(5, forward, backward, elements), shard="parameters"))
+    # forward: 5 gathers one after another, then the last block; backward: gathers are hidden, one scatter at the end, beside 4 backwards
+    expected = 5 * gather + forward + gather + 5 * backward + gather
+    assert found.step_time == pytest.approx(expected, rel=1e-3)
+
+
+def test_reduction_of_replicas_follows_that_of_shards() -> None:
+    """HSDP: the all-reduce of a shard begins when its reduce-scatter has ended; next reduce-scatters do not wait for it."""
+    hardware = machine(2, 2, nvlink=1e8, nic=1e8)
+    given_ = workload(blocks(3, elements=1_000_000), shard="parameters", replicate=2)
+    scene, done = played(hardware, given_)
+    found = sorted(
+        (work for work in done.log.work if work.name == "gradient reduction" and work.t0 >= done.stages[0].begin), key=lambda work: work.t0
+    )
+    shards, copies = ([work for work in found if ("NIC" in work.resource) is copied] for copied in (False, True))
+    assert len(shards) == len(copies) == 3
+    assert all(copy.t0 >= shard.t1 for shard, copy in zip(shards, copies, strict=True))
+    assert shards[1].t0 < copies[0].t1  # beside the next reduce-scatter
+    starts = [each for each in scene.programs[0] if isinstance(each, Start) and each.axis == "replicate"]
+    assert [each.after[0] for each in starts if each.after] == ["scatter"] * 3
+    waits = [each.tag[0] for each in scene.programs[0] if isinstance(each, Wait)]
+    assert waits[-3:] == ["scatter replicas"] * 3
+
+
+# --- laws --------------------------------------------------------------------------------------------------------------
+
+
+@st.composite
+def layouts(draw: st.DrawFn) -> tuple[dict[str, Any], int, int]:
+    """Draw fields of ``parallel`` and of the machine that go together: (fields, GPUs of a node, nodes)."""
+    tensor, pipeline, data = draw(st.sampled_from((1, 2))), draw(st.sampled_from((1, 2, 4))), draw(st.sampled_from((1, 2, 4)))
+    schedule = draw(st.sampled_from(("gpipe", "1f1b", "zb_h1", "interleaved_1f1b", "zbv") if pipeline > 1 else ("1f1b",)))
+    fields: dict[str, Any] = {"tensor": tensor, "pipeline": pipeline, "schedule": schedule}
+    fields |= {"virtual_stages": 2} if schedule in ("interleaved_1f1b", "zbv") else {}
+    fields["shard"] = draw(st.sampled_from(("none", "optimizer", "gradients", "parameters")))
+    if fields["shard"] != "none" and data > 1:
+        fields["replicate"] = draw(st.sampled_from((1, 2)))
+    if fields["shard"] == "parameters":
+        fields["reshard_after_forward"] = draw(st.sampled_from((None, True, False)))
+    fields["micro_batches"] = pipeline * draw(st.sampled_from((1, 2)))
+    gpus = tensor * pipeline * data
+    nodes = draw(st.sampled_from([count for count in (1, 2, 4) if gpus % count == 0]))
+    return fields, gpus // nodes, nodes
+
+
+@st.composite
+def stacks(draw: st.DrawFn) -> dict[str, Any]:
+    flags = ("overlap_gradients", "overlap_parameters", "forward_prefetch", "separate_reduce_scatter", "pipeline_overlap", "root")
+    mesh: dict[str, Any] = {flag: draw(st.booleans()) for flag in flags}
+    mesh |= {"framework": draw(st.sampled_from(("fsdp2", "megatron"))), "bucket_elements": draw(st.sampled_from((0, 150_000)))}
+    stack = {"gradient_clipping": draw(st.booleans()), "no_sync": draw(st.booleans()), "launch_cpu": draw(st.sampled_from(("0 s", "2 ms")))}
+    return {"mesh": mesh, "stack": stack | {"overlap_slowdown": draw(st.sampled_from((1.0, 1.2)))}}
+
+
+def model() -> list[Layer]:
+    return [each for number in range(8) for each in split_block(number, 100_000)]
+
+
+@settings(max_examples=40)
+@given(layouts(), stacks())
+def test_laws_of_a_step(drawn: tuple[dict[str, Any], int, int], stack: dict[str, Any]) -> None:
+    """Stalls sum to the step; it is no shorter than compute, nor than any link's bytes; no link is above its capacity; steps repeat."""
+    fields, each, nodes = drawn
+    hardware = machine(each, nodes, nvlink=2e8, nic=5e7, launch=1e-4)
+    scene, done = played(hardware, workload(model(), **stack, **fields), steps=5)
+    for stage in done.stages:
+        assert math.fsum(stage.stalls.values()) == pytest.approx(stage.time, rel=1e-9)
+        assert math.fsum(stage.resources.values()) == pytest.approx(stage.time, rel=1e-9)
+        assert stage.time >= stage.stalls[Cause.COMPUTE]
+        assert sum(stage.exposed.values()) <= stage.time * (1 + 1e-9)
+        assert min(stage.stalls.values()) >= 0.0
+    compute = sum(scene.times[0](unit, part).compute for unit in scene.layout.chunks[0] for part in ("F", "B"))
+    assert done.time >= compute * fields["micro_batches"] * (1 - 1e-9)
+    capacity = scene.prices.capacity
+    ends = max(stage.end for stage in done.stages)
+    for link, steps in loads(done.log).items():
+        if link in capacity:
+            assert all(load <= capacity[link] * (1 + 1e-6) for _, load in steps), link
+            assert sum(load * (end - start) for (start, load), (end, _) in pairwise(steps)) <= capacity[link] * ends * (1 + 1e-6)
+    again = run(hardware, workload(model(), **stack, **fields))
+    assert again.step_time == pytest.approx(done.time, rel=1e-9)
+
+
+@settings(max_examples=30)
+@given(layouts(), stacks())
+def test_everything_sent_is_received_and_everything_started_awaited(drawn: tuple[dict[str, Any], int, int], stack: dict[str, Any]) -> None:
+    fields, each, nodes = drawn
+    given_ = workload(model(), **stack, **fields)
+    scene = scene_of(machine(each, nodes), given_, prepare(machine(each, nodes), given_))
+    sent = Counter(
+        (number, each.stage, each.tag) for number, program in enumerate(scene.programs) for each in program if isinstance(each, Send)
+    )
+    received = Counter(
+        (each.stage, number, each.tag) for number, program in enumerate(scene.programs) for each in program if isinstance(each, Receive)
+    )
+    assert sent == received
+    assert not sent or max(sent.values()) == 1
+    for program in scene.programs:
+        started = [each.tag for each in program if isinstance(each, Start)]
+        assert len(started) == len(set(started))
+        assert {each.tag for each in program if isinstance(each, Wait)} == set(started)
+
+
+def test_work_of_every_unit_and_micro_batch_is_done_once() -> None:
+    """Forward, and backward or both of its halves."""
+    for schedule, chunks in (("gpipe", 1), ("1f1b", 1), ("interleaved_1f1b", 2), ("zb_h1", 1), ("zbv", 2), ("dualpipev", 2)):
+        given_ = workload(blocks(8), pipeline=4, schedule=schedule, virtual_stages=chunks, micro_batches=8)
+        scene = scene_of(free(4), given_, prepare(free(4), given_))
+        done: Counter[tuple[int, int, str]] = Counter()
+        for program in scene.programs:
+            for each in program:
+                if hasattr(each, "part"):
+                    done.update(
+                        (unit, each.micro_batch, part) for unit in range(each.first, each.last + 1) for part in each.part.replace("B", "IW")
+                    )
+        assert done == {(unit, number, part): 1 for unit in range(8) for number in range(8) for part in "FIW"}, schedule
+
+
+# --- what groups share ---------------------------------------------------------------------------------------------------
+
+
+def test_two_groups_on_one_nic_share_it() -> None:
+    """Two tensor ranks a node: their data-parallel groups each need the NIC; two NICs serve one each."""
+    given_ = workload(model(), tensor=2)
+    alone = {}
+    for nics in (1, 2):
+        hardware = machine(2, 2, nics=nics, nvlink=1e12, nic=1e8)
+        alone[nics] = Prices(hardware, prepare(hardware, given_).mesh, scene_of(hardware, given_, prepare(hardware, given_)).prices.tuning)
+    one, two = (alone[nics].price(0, "shard", "all_reduce", 4e6).alone for nics in (1, 2))
+    assert one == pytest.approx(2 * 4e6 / 1e8, rel=1e-3)
+    assert two == pytest.approx(4e6 / 1e8, rel=1e-3)
+
+
+def test_stages_on_one_node_share_its_nic() -> None:
+    """Gradients of both stages leave by one NIC at the same time: twice as long as those of one."""
+    hardware = machine(2, 2, nics=1, nvlink=1e12, nic=1e8)
+    fields: dict[str, Any] = {"micro_batches": 1, "mesh": {"framework": "megatron", "overlap_gradients": False}}
+    both = run(hardware, workload(blocks(2, elements=1_000_000), pipeline=2, **fields, order=("pipeline", "tensor", "context", "data")))
+    one = run(machine(1, 2, nvlink=1e12, nic=1e8), workload(blocks(1, elements=1_000_000), **fields))
+    exchange = 4e6 / 1e8
+    assert one.step_time == pytest.approx(SLOT + exchange, rel=1e-3)
+    # the last stage ends backward one backward before the first one, and has the NIC to itself meanwhile
+    assert both.step_time == pytest.approx(2 * SLOT + 2 * exchange - BACKWARD, rel=1e-3)
+
+
+# --- hosts and halves ------------------------------------------------------------------------------------------------------
+
+
+def test_halves_of_backward_are_the_whole() -> None:
+    given_ = workload(model(), tensor=2, pipeline=2, schedule="zb_h1", micro_batches=2)
+    given_ = given_.model_copy(update={"training": given_.training.model_copy(update={"compute_factor": 1.7})})
+    scene = scene_of(free(4), given_, prepare(free(4), given_))
+    whole, inputs, weights = (scene.times[0](0, part) for part in ("B", "I", "W"))
+    assert inputs.compute + weights.compute == pytest.approx(whole.compute, rel=1e-12)
+    assert inputs.launches + weights.launches == pytest.approx(whole.launches, rel=1e-12)
+    assert weights.compute > 0
+
+
+def test_the_host_issues_a_prefetch_behind_the_work_before_it() -> None:
+    """A host that launches slowly: each gather begins when the block before it is launched, and nothing is hidden."""
+    elements, ranks, nvlink = 1_000_000, 4, 1e8
+    gather = 4.0 * elements * (ranks - 1) / ranks / nvlink
+    slow = {"stack": {"launch_cpu": f"{2 * gather!r} s"}}
+    found = run(machine(ranks, nvlink=nvlink), workload(blocks(4, 0.0, 0.0, elements), shard="parameters", **slow))
+    quick = run(machine(ranks, nvlink=nvlink), workload(blocks(4, 0.0, 0.0, elements), shard="parameters"))
+    forward = 4 * 2 * gather + gather  # four launches, of which each but the last precedes a gather
+    assert found.step_time >= forward + 4 * 2 * gather
+    assert quick.step_time == pytest.approx((4 + 3 + 4) * gather + gather, rel=0.1)
+    assert found.stalls[Cause.LAUNCH] > 0
+
+
+def test_counts_of_tokens_drain_the_host() -> None:
+    """With its lead gone the host launches each expert layer while the GPU waits; not where capacity is fixed."""
+    layers = []
+    for number in range(4):
+        layers.append(block(number))
+        for name in ("dispatch", "experts"):
+            kind = {"name": f"layers.{number}.{name}", "share": "expert", "groups": 4, "tokens": 8}
+            layers.append(block(number, 1e-5, 1e-5).model_copy(update=kind))
+    launch = {"launch_cpu": "1 ms"}
+    counted, padded = (
+        run(free(2), workload(layers, stack=launch, mesh={"expert_counts": counts}, expert=2, shard="none")) for counts in (True, False)
+    )
+    assert padded.stalls[Cause.LAUNCH] == pytest.approx(1e-3)  # of the first kernel
+    # behind each count the GPU waits for the expert's kernel and, since that is short, for the one after it
+    assert counted.stalls[Cause.LAUNCH] == pytest.approx(1e-3 + 4 * (2e-3 - 1e-5), rel=1e-6)
+
+
+# --- messages between stages --------------------------------------------------------------------------------------------------
+
+
+def test_stages_wait_for_their_sends_unless_they_overlap() -> None:
+    """1F1B sends and receives in one call: in the steady state each micro-batch costs two messages more; interleaved stages may not."""
+    nbytes, nvlink = 1e6, 1e9
+    layers = [each.model_copy(update={"read": nbytes * 4, "write": nbytes * 4}) for each in blocks(4)]
+    times = {}
+    for overlap in (False, True):
+        times[overlap] = run(
+            machine(2, nvlink=nvlink), workload(layers, mesh={"pipeline_overlap": overlap}, pipeline=2, virtual_stages=2, micro_batches=8)
+        ).step_time
+    assert times[True] < times[False]
+
+
+def test_a_message_takes_its_bytes_over_the_link() -> None:
+    """Two stages, one micro-batch: there and back, 2 n / bandwidth."""
+    layers = [each.model_copy(update={"read": 4e6, "write": 4e6}) for each in blocks(2)]
+    found = run(machine(2, nvlink=1e8), workload(layers, pipeline=2))
+    assert found.step_time == pytest.approx(2 * SLOT + 2 * 4e6 / 1e8, rel=1e-3)
