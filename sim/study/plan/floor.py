@@ -212,12 +212,16 @@ class _Shapes:
 
     def _passes(self, times: Sequence[UnitTimes], units: Sequence[Unit], part: Part) -> Row:
         """Return the seconds of one pass over each unit on the quickest stage, summed up to it."""
-        seconds = []
+        least: dict[int, float] = {}
         for number, unit in enumerate(units):
+            if unit.content in least:
+                continue
+            if part == "B" and not unit.has_backward:
+                least[unit.content] = 0.0
+                continue
             passes = [of_stage(number, part) for of_stage in times]
-            least = min(each.compute + (0.0 if self.structured else each.waits) for each in passes)
-            seconds.append(least if part == "F" or unit.has_backward else 0.0)
-        return _summed(seconds)
+            least[unit.content] = min(each.compute + (0.0 if self.structured else each.waits) for each in passes)
+        return _summed([least[unit.content] for unit in units])
 
 
 def _summed(values: Sequence[float]) -> Row:

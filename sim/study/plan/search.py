@@ -9,6 +9,7 @@ its least need does not fit; a layout that thrashes counts `THRASH` times its ti
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
@@ -28,6 +29,8 @@ THRASH: Final = 3.0
 """Times that a step takes longer where the allocator frees and retries: 3 to 7 (nanotron on 80 GB, `sim.analysis.layout_memory`)."""
 SHOWN: Final = 10
 """Layouts of the table, which are simulated even where the best is proven before."""
+ROOMY: Final = 0.5
+"""Share of the memory that the first layout needs at most, by its bound: estimate (needs are up to twice their bound)."""
 FLOOR, LEAST = 0, 1
 
 
@@ -66,9 +69,11 @@ class Tally:
     outcomes: list[Outcome] = field(default_factory=list)
     excluded: int = 0
     """Layouts that may fit, but cannot be better than what was simulated."""
-    open_bound: float = float("inf")
+    open_bound: float = math.inf
     """The least value that a layout may have that was not simulated."""
     interrupted: bool = False
+    needs: list[float] = field(default_factory=list)
+    """Least bytes of each layout that may fit."""
     tightest: tuple[float, Way] | None = None
     """Least bytes that any layout needs beyond the memory, and that layout; where something fits, None."""
 
@@ -113,7 +118,7 @@ def search(ways: Sequence[tuple[Setting, Sequence[Candidate]]], limits: Limits, 
     except KeyboardInterrupt:
         tally.interrupted = True
     tally.excluded = len(queue)
-    tally.open_bound = queue[0][0] if queue else float("inf")
+    tally.open_bound = queue[0][0] if queue else math.inf
     if tally.interrupted and not every:
         raise KeyboardInterrupt
     return tally
@@ -140,6 +145,7 @@ def _bounded(
             tally.infeasible += 1
             _note_tightest(tally, float(needed) - memory, Way(setting, candidate))
         else:
+            tally.needs.append(float(needed))
             heapq.heappush(queue, (weight * float(least), len(every), FLOOR))
             every.append(Way(setting, candidate))
 
@@ -157,6 +163,7 @@ def _note_tightest(tally: Tally, excess: float, way: Way) -> None:
 def _refined(tally: Tally, queue: list[tuple[float, int, int]], every: Sequence[Way], limits: Limits) -> Iterator[None]:
     """Refine the layout of the least value until the table is proven, or as many are simulated as may be."""
     bounds: dict[int, float] = {}
+    yield from _first(tally, queue, every, limits)
     while queue and not _proven(tally, queue[0][0], limits):
         value, number, level = queue[0]
         way = every[number]
@@ -178,6 +185,25 @@ def _refined(tally: Tally, queue: list[tuple[float, int, int]], every: Sequence[
         else:
             tally.outcomes.append(outcome)
             tally.outcomes.sort(key=lambda each: each.value)
+        yield
+
+
+def _first(tally: Tally, queue: list[tuple[float, int, int]], every: Sequence[Way], limits: Limits) -> Iterator[None]:
+    """Simulate one layout that surely fits, so that there is an answer at once."""
+    roomy = [entry for entry in queue if tally.needs[entry[1]] <= ROOMY * _memory(every[entry[1]].setting, limits)]
+    if not roomy or limits.simulations < 2:
+        return
+    entry = min(roomy)
+    way = every[entry[1]]
+    try:
+        _, outcome = _simulated(way, _least(way), limits)
+    except SpecError:
+        return
+    if outcome is not None:
+        queue.remove(entry)
+        heapq.heapify(queue)
+        tally.bounded += 1
+        tally.outcomes.append(outcome)
         yield
 
 
