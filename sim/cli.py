@@ -44,9 +44,9 @@ from sim.options import (
     layout_of,
     trace_due,
 )  # fmt: skip
+from sim.planning import planning
 from sim.pricing import pricing
 from sim.spec.yaml import SpecError
-from sim.planning import planning
 from sim.studying import studying
 from sim.terminal import exit_code, json_text, print_json, show_table, talk, write_result
 

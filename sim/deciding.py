@@ -169,11 +169,11 @@ def recommend(
     from sim.study.compare import compare as compared
     from sim.study.compare import machines
     from sim.study.one_batch import usual_global_batch
+    from sim.study.plan.machines import needs_layout, planned_rows, shared_batch
     from sim.study.ranges import whole_numbers
     from sim.study.recommend import MARKETS, Budget, require_one_budget
     from sim.study.recommend import recommend as recommended
     from sim.study.scenario import Scenario
-    from sim.study.plan.machines import needs_layout, planned_rows, shared_batch
     from sim.study.whole_job import plan_due, plan_of
 
     plan = plan_due(epochs, hours, evaluation, checkpoints) if tokens is None else plan_of(epochs, hours, evaluation, checkpoints, tokens)

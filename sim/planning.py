@@ -36,7 +36,9 @@ def plan(
         typer.Option(metavar="NAME,...", help="what may take part beside the default: fp8, zero_bubble ...; no-recompute leaves it out"),
     ] = [],  # noqa: B006
     simulate: Annotated[int, typer.Option(min=1, help="most layouts that are simulated")] = 200,
-    sensitivity: Annotated[bool, typer.Option("--sensitivity", help="also what wins with slower NICs, longer sequences, smaller batches")] = False,
+    sensitivity: Annotated[
+        bool, typer.Option("--sensitivity", help="also what wins with slower NICs, longer sequences, smaller batches")
+    ] = False,
     precision: Precision = None,
     stack: Stack = None,
     sets: Sets = [],  # noqa: B006

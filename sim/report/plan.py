@@ -17,6 +17,7 @@ from sim.study.plan.space import Candidate
 from sim.units import show
 
 SCHEMA: Final = 1
+_OWN_BATCH: Final = ", the workload's batch on every GPU (--global-batch)"
 _PARTS: Final[Mapping[str, str]] = {
     "compute": "compute",
     "data": "gradient reduction",
@@ -178,7 +179,8 @@ def _turn(turn: Turn) -> dict[str, Any]:
 def _assumptions(plan: Plan) -> list[str]:
     named = plan.question.scenario.global_batch is not None
     texts = [
-        f"the global batch is {plan.global_batch} samples in every layout" + ("" if named else ", the workload's batch on every GPU (--global-batch)"),
+        f"the global batch is {plan.global_batch} samples in every layout"
+        + ("" if named else ", the workload's batch on every GPU (--global-batch)"),
         "bounds are of steps without contention; ranks differ by their expected spread",
         f"ties: {100 * TIE:.0f}% of a step is assumed, since no measured run like these was scored",
         "samples are read ahead: loading is not simulated in layouts",
@@ -196,7 +198,9 @@ def _warnings(plan: Plan) -> list[str]:
     if not plan.tally.complete:
         texts.append(f"not proven: {plan.tally.excluded:,} layouts that may be better were not simulated (--simulate)")
     if plan.question.limits.objective == "cost" and not plan.rated:
-        texts.append("no price is known of this hardware: cost counts node-seconds; write --set \"price={on_demand: 98 USD/h, date: '2026-01-01', source: quote}\"")
+        texts.append(
+            "no price is known of this hardware: cost counts node-seconds; write --set \"price={on_demand: 98 USD/h, date: '2026-01-01', source: quote}\""
+        )
     return texts
 
 
@@ -236,8 +240,9 @@ def _lines(place: int, row: Mapping[str, Any], nodes: bool) -> list[str]:
     free = f"{row['memory_headroom_bytes'] / 2**30:.1f} GiB"
     mark = "~" if row["tie"] and place > 1 else " "
     on = f"{row['nodes']} nodes: " if nodes else ""
+    step = show(row["step_time_s"], "time")
     return [
-        f"  {place:>2}{mark}{show(row['step_time_s'], 'time'):>9} {rate:>10} {used:>6} {free:>9} {money:>9}  {on}{row['name']} [{row['stack']}]",
+        f"  {place:>2}{mark}{step:>9} {rate:>10} {used:>6} {free:>9} {money:>9}  {on}{row['name']} [{row['stack']}]",
         f"     {row['limit']}" + ("" if place == 1 else f"; {row['why']}"),
     ]
 
@@ -247,6 +252,10 @@ def _turn_text(turn: Mapping[str, Any]) -> str:
         return f"{turn['change']}: {turn['problem']}"
     if turn["same"]:
         return f"{turn['change']}: the same layout wins, at {show(turn['step_time_s'], 'time')} a step"
-    of_plan = ", since the plan's does not fit" if turn["plan_step_time_s"] is None else f" against {show(turn['plan_step_time_s'], 'time')} at least"
+    of_plan = (
+        ", since the plan's does not fit"
+        if turn["plan_step_time_s"] is None
+        else f" against {show(turn['plan_step_time_s'], 'time')} at least"
+    )
     flips = "" if turn["flips_at"] is None else f"; they are equal at {100 * turn['flips_at']:.0f}% of the NICs' speed"
     return f"{turn['change']}: {turn['best']} [{turn['stack']}] wins, {show(turn['step_time_s'], 'time')} a step{of_plan}{flips}"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sim.report.layout import layout_name
 from sim.report.basis import basis_of
 from sim.report.columns import Title, aligned
 from sim.report.comparison import scattered
 from sim.report.energy import job_energy
+from sim.report.layout import layout_name
 from sim.report.picture import Named, Picture, name_points, picture
 from sim.report.prices import price_lines, price_rows
 from sim.report.whole_job import epochs_text, parts_text
@@ -71,7 +71,9 @@ def _layout(document: Mapping[str, Any]) -> str | None:
         return None
     batches = f"{document['micro_batches']} x {document['batch_per_gpu']}"
     recomputes = document["activation_checkpointing"]
-    return f"{layout_name(document)}, {batches}{'' if recomputes in ('none', 'model') else f', {recomputes} recomputed'} [{document['stack']}]"
+    return (
+        f"{layout_name(document)}, {batches}{'' if recomputes in ('none', 'model') else f', {recomputes} recomputed'} [{document['stack']}]"
+    )
 
 
 def layout_note(global_batch: int) -> str:
@@ -90,6 +92,8 @@ def recommendation_text(document: dict[str, Any]) -> str:
             lines.append(f"  {chosen['energy_kwh']:.3g} kWh and {chosen['co2_kg']:.3g} kg CO2")
     else:
         lines += [f"  {name}: {problem.removeprefix(f'{name}: ')}" for name, problem in document["left_out"].items()]
+    if chosen and len(document["left_out"]) <= SHOWN:
+        lines += [f"  - left out: {name}: {problem.removeprefix(f'{name}: ')}" for name, problem in document["left_out"].items()]
     lines += [f"  - {note}" for note in document["notes"]]
     lines += [f"  - {line}" for line in price_lines(_paid(document, chosen))]
     by_time = document["job"]["time_s"] is not None

@@ -56,6 +56,10 @@ def torchtitan_toml(launch: Launch) -> str:
         raise SpecError(f"torchtitan shards parameters or nothing, not {own.shard}")
     if own.pipeline > 1 and own.schedule not in _TITAN_SCHEDULES:
         raise SpecError(f"torchtitan has no schedule {own.schedule}")
+    if own.virtual_stages > 2 or (own.virtual_stages == 2 and own.schedule == "1f1b"):
+        raise SpecError(f"torchtitan's schedules have 1 or 2 chunks on each rank, not {own.virtual_stages}")
+    if own.shard == "none" and own.context > 1:
+        raise SpecError("torchtitan shards parameters over context ranks")
     if own.order:
         raise SpecError("torchtitan has one order of axes: pp, dp_replicate, dp_shard, cp, tp")
     sharded = own.shard == "parameters"
@@ -74,9 +78,6 @@ def torchtitan_toml(launch: Launch) -> str:
     if piped:
         parallelism["pipeline_parallel_schedule"] = _TITAN_SCHEDULES[own.schedule or "1f1b"]
         parallelism["pipeline_parallel_microbatch_size"] = launch.batch
-        if own.virtual_stages > 1 and launch.shape is not None:
-            chunks = own.pipeline * own.virtual_stages
-            parallelism["pipeline_parallel_layers_per_stage"] = -(-(launch.shape.layers + 2) // chunks)
     training = {
         "local_batch_size": launch.batch * (launch.micro_batches if piped else 1),
         "global_batch_size": launch.global_batch,
@@ -87,7 +88,9 @@ def torchtitan_toml(launch: Launch) -> str:
         "model": model, "training": training, "parallelism": parallelism,
         "activation_checkpoint": {"mode": _TITAN_RECOMPUTES[launch.checkpointing]},
     }  # fmt: skip
-    return "\n".join(f"[{block}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in rows.items()) for block, rows in blocks.items())
+    return "\n".join(
+        f"[{block}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in rows.items()) for block, rows in blocks.items()
+    )
 
 
 def megatron_arguments(launch: Launch) -> str:
@@ -173,7 +176,12 @@ def accelerate_yaml(launch: Launch) -> str:
     own = launch.parallel
     if own.shard != "parameters" or own.pipeline > 1 or own.expert > 1:
         raise SpecError("Accelerate's FSDP shards parameters, without pipeline and expert ranks")
-    ranks = {"dp_replicate_size": own.replicate, "dp_shard_size": launch.data // own.replicate, "tp_size": own.tensor, "cp_size": own.context}
+    ranks = {
+        "dp_replicate_size": own.replicate,
+        "dp_shard_size": launch.data // own.replicate,
+        "tp_size": own.tensor,
+        "cp_size": own.context,
+    }
     said: dict[str, Any] = {
         "distributed_type": "FSDP",
         "mixed_precision": "fp8" if launch.precision == "fp8" else "bf16",
@@ -203,7 +211,7 @@ def skypilot_yaml(launch: Launch, run: str) -> str:
     """Return a SkyPilot task that starts *run* on every node."""
     import yaml
 
-    script = f"export HEAD=$(echo \"$SKYPILOT_NODE_IPS\" | head -n1)\nexport NODE_RANK=$SKYPILOT_NODE_RANK\n{run}"
+    script = f'export HEAD=$(echo "$SKYPILOT_NODE_IPS" | head -n1)\nexport NODE_RANK=$SKYPILOT_NODE_RANK\n{run}'
     said = {
         "name": launch.model.replace(".", "-"),
         "num_nodes": launch.nodes,

@@ -141,14 +141,16 @@ def _memory(setting: Setting, geometry: _Geometry, own: Sequence[Candidate], hel
     gpu, options = worker_node(setting.hardware).gpu, mesh_options(setting.workload)
     weights, gradients, states = widths(setting.workload, options)
     late = numpy.array([each.shard == "parameters" and each.micro_batches == 1 for each in own])  # gradients come as activations go
-    kept, dense, experts = (_chunked(geometry, rows) for rows in zip(*((each.kept, each.dense, each.experts) for each in held), strict=True))
+    kept, dense, experts = (
+        _chunked(geometry, rows) for rows in zip(*((each.kept, each.dense, each.experts) for each in held), strict=True)
+    )
     level = numpy.array([("none", "optimizer", "gradients", "parameters").index(each.shard) for each in own])
     shards = numpy.array([each.data * each.context // each.replicate for each in own], dtype=float)
     holders = [each.data * each.context * (each.tensor if each.expert > 1 else 1) / each.expert for each in own]
     fixed = numpy.zeros((len(own), geometry.pipeline))
-    for elements, split in ((dense, shards), (experts, numpy.array(holders))):
-        width = weights / numpy.where(level >= 3, split, 1.0) + states / numpy.where(level >= 1, split, 1.0)
-        width += numpy.where(late, 0.0, gradients / numpy.where(level >= 2, split, 1.0))
+    for elements, ranks in ((dense, shards), (experts, numpy.array(holders))):
+        width = weights / numpy.where(level >= 3, ranks, 1.0) + states / numpy.where(level >= 1, ranks, 1.0)
+        width += numpy.where(late, 0.0, gradients / numpy.where(level >= 2, ranks, 1.0))
         fixed += _staged(geometry, elements) * width[:, None]
     flying = numpy.array([_in_flight(geometry, each.chunks, each.micro_batches) for each in own])
     activations = numpy.zeros_like(fixed)

@@ -43,7 +43,7 @@ class Question:
     fixed: Mapping[str, str] = field(default_factory=dict)
     allowed: Set[str] = frozenset()
     """Beside `DEFAULT`; ``no_X`` takes X away."""
-    limits: Limits = Limits()
+    limits: Limits = field(default_factory=Limits)
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ def _sizes(hardware: Hardware, question: Question) -> list[tuple[int, int]]:
     wrong = next((count for count in nodes if gpus % count or gpus // count > most), None)
     if wrong is not None:
         near = next(each for each in range(max(1, gpus // wrong), 0, -1) if each <= most)
-        raise SpecError(f"--gpus {gpus}: {wrong} nodes of {most} GPUs do not lend them evenly; {wrong * near} would do, or other --nodes")
+        raise SpecError(f"--gpus {gpus}: {wrong} nodes of {most} GPUs do not lend them evenly; {wrong * near} would, or other --nodes")
     return [(count, gpus // count) for count in nodes]
 
 

@@ -12,12 +12,12 @@ from typing import Final
 
 from sim.analysis.layout_memory import memory_by_stage
 from sim.mesh import prepare, scene_of, worker_node
+from sim.spec.yaml import SpecError
 from sim.study.faster import faster
 from sim.study.plan.floor import Setting
 from sim.study.plan.question import Plan, Question, prepare_plan
 from sim.study.plan.search import Outcome, Way, needed_bytes, search
 from sim.study.plan.space import Candidate
-from sim.spec.yaml import SpecError
 from sim.training.layouts.bound import least_time
 from sim.training.layouts.prices import PriceBook
 

@@ -1,4 +1,4 @@
-"""Which layouts of a model are there on a cluster? Axes, sharding, schedule, micro-batch, checkpointing and order, for a fixed global batch.
+"""Which layouts of a model are there on a cluster? Axes, sharding, schedule, micro-batch and order, for a fixed global batch.
 
 Each stack has the layouts that its framework runs: FSDP2 (torchtitan) shards parameters or replicates, Megatron-LM shards the optimizer or
 nothing, DeepSpeed has ZeRO 1 to 3. Tensor groups stay inside a node unless ``wide_tensor`` is allowed. What changes numerics or is not
@@ -14,7 +14,7 @@ from typing import Final, Literal, NamedTuple, get_args
 
 from sim.parallel.schedule import check
 from sim.parallel.split import split
-from sim.spec.parallel import MEGATRON_ORDER, Axis, MeshOptions, Parallel, Schedule, Shard
+from sim.spec.parallel import Axis, MeshOptions, Parallel, Schedule, Shard
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 
@@ -186,7 +186,9 @@ def _axes(workload: Workload, blocks: int, gpus: int, each: int, space: Space) -
     for tensor in divisors(gpus if "wide_tensor" in space.allowed else each):
         if gpus % tensor or (tensor > each and tensor > 8 * each) or not _splits(workload, tensor):
             continue
-        for context in (size for size in divisors(gpus // tensor) if size == 1 or ("context" in space.allowed and tokens / size >= SHORTEST)):
+        for context in (
+            size for size in divisors(gpus // tensor) if size == 1 or ("context" in space.allowed and tokens / size >= SHORTEST)
+        ):
             for pipeline in (size for size in divisors(gpus // (tensor * context)) if size <= blocks):
                 pool = gpus // pipeline
                 for expert in (size for size in divisors(experts or 1) if pool % size == 0):
@@ -266,5 +268,3 @@ def _sharding(
 def divisors(number: int) -> tuple[int, ...]:
     """Return the divisors of *number*, ascending."""
     return tuple(size for size in range(1, number + 1) if number % size == 0)
-
-

@@ -102,7 +102,7 @@ class _Recurrence:
                 raise RuntimeError(f"stages {waiting} wait for each other for ever")
             waiting = [stage for stage in waiting if self.ranks[stage].place < len(programs[stage])]
 
-    def _advance(self, stage: int, program: Sequence[Instruction]) -> None:  # noqa: C901  one loop, since it runs a million times
+    def _advance(self, stage: int, program: Sequence[Instruction]) -> None:
         """Run *stage* until what its next instruction waits for is not known yet."""
         rank = self.ranks[stage]
         place, end, now = rank.place, len(program), rank.now

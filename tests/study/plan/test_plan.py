@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shlex
 import tomllib
 from dataclasses import replace
 
@@ -28,8 +29,11 @@ from sim.study.scenario import Infeasible, Scenario
 from sim.training.layouts.bound import least_time
 from sim.training.layouts.run import play
 
-SMALL = Question(Scenario("hgx-h100", "gpt2", global_batch=16), (1,), 4, fixed={"batch": "2"})
+SMALL = Question(Scenario("hgx-h100", "gpt2", global_batch=16), (1,), 4)
 """A few hundred layouts of a small decoder on four GPUs."""
+
+
+WRITERS = {"titan": torchtitan_toml, "megatron": megatron_arguments, "deepspeed": deepspeed_json, "accelerate": accelerate_yaml}
 
 
 def played(setting: Setting, candidate: Candidate) -> tuple[float, float, float]:
@@ -126,7 +130,7 @@ def test_the_document_counts_every_layout_and_its_command_simulates_the_same_ste
     assert document["candidates"] == document["infeasible"] + document["excluded_by_bound"] + document["open"] + document["simulated"]
     json.dumps(document)
     for outcome in small.tally.outcomes[:6]:
-        words = __import__("shlex").split(run_command(small, outcome))
+        words = shlex.split(run_command(small, outcome))
         value = {word: words[place + 1] for place, word in enumerate(words[:-1]) if word.startswith("--")}
         sets = tuple(words[place + 1] for place, word in enumerate(words) if word == "--set")
         scenario = Scenario(
@@ -151,9 +155,7 @@ def test_written_layouts_read_back_equal(small: Plan) -> None:
         for candidate in draw.sample(every, 60):
             outcome = _outcome(setting, candidate)
             launch = launch_of(made, outcome)
-            for name, write in (
-                ("titan", torchtitan_toml), ("megatron", megatron_arguments), ("deepspeed", deepspeed_json), ("accelerate", accelerate_yaml),
-            ):  # fmt: skip
+            for name, write in WRITERS.items():
                 try:
                     text = write(launch)
                 except SpecError:
@@ -195,7 +197,9 @@ def _same(candidate: Candidate, told: launch_files.Told, name: str) -> bool:
     same = all(getattr(said, key) == getattr(own, key) for key in keys)
     if name in ("titan", "megatron"):
         same &= said.sequence_parallel == own.sequence_parallel and told.global_batch == 64 and said.shard == own.shard
-        same &= told.training["batch"] == candidate.batch and told.training.get("activation_checkpointing", "none") == candidate.checkpointing
+        same &= (
+            told.training["batch"] == candidate.batch and told.training.get("activation_checkpointing", "none") == candidate.checkpointing
+        )
     if name == "titan" and own.shard == "parameters":
         same &= said.replicate == own.replicate and said.reshard_after_forward == own.reshard_after_forward
     return same
