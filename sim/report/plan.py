@@ -199,7 +199,8 @@ def _warnings(plan: Plan) -> list[str]:
         texts.append(f"not proven: {plan.tally.excluded:,} layouts that may be better were not simulated (--simulate)")
     if plan.question.limits.objective == "cost" and not plan.rated:
         texts.append(
-            "no price is known of this hardware: cost counts node-seconds; write --set \"price={on_demand: 98 USD/h, date: '2026-01-01', source: quote}\""
+            "no price is known of this hardware: cost counts node-seconds; write one, for example "
+            "--set \"price={on_demand: 98 USD/h, date: '2026-01-01', source: quote}\""
         )
     return texts
 

@@ -251,6 +251,8 @@ def torchtitan(said: Mapping[str, Any], place: str) -> Told:
         told.parallel["shard"] = "parameters"
         reshard = {"always": True, "never": False}.get(str(layout.get("fsdp_reshard_after_forward", "default")))
         told.parallel |= {} if reshard is None else {"reshard_after_forward": reshard}
+    else:
+        told.parallel.pop("replicate", None)  # plain data parallelism
     schedule = str(layout.get("pipeline_parallel_schedule", "1F1B")).lower().replace("schedule", "")
     if told.parallel.get("pipeline", 1) > 1:
         if schedule not in _TITAN_SCHEDULES:
@@ -317,7 +319,8 @@ def accelerate(said: Mapping[str, Any], place: str) -> Told:
         told.training |= {"gradient_accumulation_steps": steps} if isinstance(steps, int) else {}
     if sharded:
         strategy = str(sharded.get("fsdp_sharding_strategy", sharded.get("fsdp_reshard_after_forward", "FULL_SHARD")))
-        shard = _FSDP.get(strategy, "gradients" if strategy.lower() == "false" else "parameters")
+        shard = _FSDP.get(strategy, "parameters")
+        told.parallel |= {"reshard_after_forward": False} if strategy.lower() == "false" else {}
         told.parallel |= {"shard": shard} if shard != "none" else {}
         if strategy.startswith("HYBRID") or strategy in ("4", "5"):
             told.notes.append("hybrid sharding: write replicate, the number of nodes, as --replicate N")

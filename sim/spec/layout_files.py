@@ -84,7 +84,7 @@ def torchtitan_toml(launch: Launch) -> str:
         "seq_len": launch.sequence,
     }
     model = {"name": name[0], "flavor": name[1]} | ({"converters": ["float8"]} if launch.precision == "fp8" else {})
-    blocks = {
+    blocks: dict[str, dict[str, Any]] = {
         "model": model, "training": training, "parallelism": parallelism,
         "activation_checkpoint": {"mode": _TITAN_RECOMPUTES[launch.checkpointing]},
     }  # fmt: skip

@@ -194,7 +194,7 @@ def _contradiction(question: Question, ways: Sequence[tuple[Setting, Sequence[Ca
     if fields:
         return f"--fix {stated}: no layout has all of these on {on}; leave two or more of them out"
     least = gpus[0]
-    return f"--global-batch {space.global_batch}: does not divide over the data-parallel ranks of any layout of {on}; {least} would do"
+    return f"--global-batch {space.global_batch}: does not divide over the data ranks of any layout of {on}; {least} would do"
 
 
 def _nothing(made: Plan) -> Infeasible:
@@ -205,7 +205,7 @@ def _nothing(made: Plan) -> Infeasible:
     memory = node.gpu.memory if limit is None else min(limit, node.gpu.memory)
     nearest = "" if tally.tightest is None else f"the nearest needs {tally.tightest[0] / 2**30:.1f} GiB more; "
     text = (
-        f"{setting.workload.name} fits in none of {tally.candidates:,} layouts on {setting.nodes * setting.gpus_per_node} x {node.gpu.name} "
+        f"{setting.workload.name} fits in none of {tally.candidates:,} layouts on {setting.nodes * setting.gpus_per_node} {node.gpu.name} "
         f"({memory / 2**30:.0f} GiB each): {nearest}{_change(made)}"
     )
     return Infeasible([text], setting.nodes, setting.nodes * setting.gpus_per_node, "does not fit into GPU memory")
