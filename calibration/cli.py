@@ -129,6 +129,14 @@ def validate(
     hardware_dir: HardwareDir = None,
     workload_dir: WorkloadDir = None,
     jobs: Annotated[int, typer.Option("-j", "--jobs", min=0, help="processes; 0 takes one for each core")] = 0,
+    memory: Annotated[
+        Path | None,
+        typer.Option("--memory", metavar="FAILED.csv", help="runs of transformers that ran out of memory, to be told apart"),
+    ] = None,
+    no_leave_out: Annotated[bool, typer.Option("--no-leave-out", help="use constants that were fitted on the source of FILE too")] = False,
+    predictor: Annotated[
+        str, typer.Option(metavar="closed-form|simulator", help="of transformer runs: formulas in a second, or each step simulated")
+    ] = "closed-form",
     fail_if: Annotated[
         list[str], typer.Option("--fail-if", metavar="COND", help="exit with 1 where it holds, for example 'overall.calibrated.median>0.1'")
     ] = [],  # noqa: B006
@@ -146,6 +154,9 @@ def validate(
     from sim.report.files import write_files
 
     conditions = [read_condition(text) for text in fail_if]
+    if _of_transformers(files, memory, no_leave_out):
+        _validate_llm(files, memory, not no_leave_out, predictor, conditions, as_json, output)
+        return
     found = validation(files or committed_records(), Folders(hardware_dir, workload_dir), jobs, talk)
     for note in found.notes:
         talk(note)
@@ -155,6 +166,44 @@ def validate(
         write_files(output, named_files(found, json.dumps(document, indent=2) + "\n"))
         talk(f"wrote {output}/validation.json, validation.txt, predictions.csv and validation.png")
     print_json(document) if as_json else typer.echo(validation_table(found))
+    for text in failed:
+        talk(f"failed: {text}")
+    if failed:
+        raise typer.Exit(1)
+
+
+def _of_transformers(files: Sequence[Path], memory: Path | None, no_leave_out: bool) -> bool:
+    """Return whether *files* are tables of transformer runs. Raise SpecError where only some are, or an option is for such tables."""
+    from calibration.llm.table import is_llm_table
+
+    tables = [is_llm_table(path) for path in files]
+    if any(tables) and not all(tables):
+        raise SpecError(f"{files[tables.index(False)]}: no table of transformer runs, unlike others here; validate each kind by itself")
+    if not any(tables) and (memory or no_leave_out):
+        raise SpecError("--memory and --no-leave-out belong to tables of transformer runs; name such a table as FILE.csv")
+    return any(tables)
+
+
+def _validate_llm(
+    files: Sequence[Path],
+    memory: Path | None,
+    leave_out: bool,
+    predictor: str,
+    conditions: Sequence[Any],
+    as_json: bool,
+    output: Path | None,
+) -> None:
+    """Predict the transformer runs in *files*, and say how far off the predictions are."""
+    from calibration.llm.validate import llm_document, llm_table, named_files, predictor_named, validate_tables
+    from sim.report.files import write_files
+
+    found = validate_tables(files, memory, leave_out, predictor_named(predictor))
+    document = llm_document(found)
+    failed = [condition.text for condition in conditions if condition.holds(document)]
+    if output is not None:
+        write_files(output, named_files(found, json.dumps(document, indent=2) + "\n"))
+        talk(f"wrote {output}/validation.json, validation.txt and predictions.csv")
+    print_json(document) if as_json else typer.echo(llm_table(found))
     for text in failed:
         talk(f"failed: {text}")
     if failed:

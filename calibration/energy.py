@@ -111,15 +111,15 @@ def energy_text(document: Mapping[str, Any]) -> str:
     """Return *document* as Markdown tables: each node, and a line for each group."""
     lines = ["| node | measured, W | predicted, W | error | TDP alone |", "|---|--:|--:|--:|--:|"]
     lines += [
-        f"| {row['name']} | {row['measured']:.0f} | {row['predicted']:.0f} | {100 * row['error']:+.1f} % | "
-        f"{100 * (row['plain'] / row['measured'] - 1):+.1f} % |"
+        f"| {row['name']} | {row['measured']:.0f} | {row['predicted']:.0f} | {100 * row['error']:+.1f}% | "
+        f"{100 * (row['plain'] / row['measured'] - 1):+.1f}% |"
         for row in document["node_power_w"]
     ]
-    lines += ["", "| group | rows | median error | worst | within 15 % | median error of TDP alone |", "|---|--:|--:|--:|--:|--:|"]
+    lines += ["", "| group | rows | median error | worst | within 15% | median error of TDP alone |", "|---|--:|--:|--:|--:|--:|"]
     for name, row in document["summary"].items():
-        plain = "-" if row["median_error_of_tdp"] is None else f"{100 * row['median_error_of_tdp']:.1f} %"
+        plain = "-" if row["median_error_of_tdp"] is None else f"{100 * row['median_error_of_tdp']:.1f}%"
         lines.append(
-            f"| {name} | {row['rows']} | {100 * row['median_error']:.1f} % | {100 * row['worst_error']:.1f} % | "
-            f"{100 * row['within_15_percent']:.0f} % | {plain} |"
+            f"| {name} | {row['rows']} | {100 * row['median_error']:.1f}% | {100 * row['worst_error']:.1f}% | "
+            f"{100 * row['within_15_percent']:.0f}% | {plain} |"
         )
     return "\n".join(lines)

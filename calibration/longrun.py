@@ -18,23 +18,24 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.analysis.course import Cause, LongRun, Saving, draw
+from sim.analysis.course import draw
+from sim.analysis.long_run import Cause, LongRun, Saving
 from sim.analysis.renewal import Uniform, best_interval
 from sim.spec.library import load_part
 from sim.spec.reliability import Reliability
-from sim.study.goodput import SPARES, restart_time
+from sim.study.weeks import SPARES, restart_time
 
 FOLDER = Path(__file__).parent / "records" / "longrun"
 DAY = 86400.0
 TRIALS = 20_000
 COURSES = 400
 _SPREAD_OF_SHARES = 0.55
-"""Standard deviation of the logarithm of a cause's share between fleets: StepFun (calibration/records/longrun/causes.csv: 52, 24, 24 % GPU,
-network, host) beside a cluster of H200 with 61, 34, 5 % in paper notes of grade S."""
+"""Standard deviation of the logarithm of a cause's share between fleets: StepFun (calibration/records/longrun/causes.csv: 52, 24, 24% GPU,
+network, host) beside a cluster of H200 with 61, 34, 5% in paper notes of grade S."""
 
 
 class Counted(NamedTuple):
-    """A count of interruptions: observed and predicted, with the interval that holds 95 % of such fleets."""
+    """A count of interruptions: observed and predicted, with the interval that holds 95% of such fleets."""
 
     fleet: str
     kind: str
@@ -272,21 +273,21 @@ def longrun_document(seed: int = 0) -> dict[str, Any]:
 
 def longrun_text(document: Mapping[str, Any]) -> str:
     """Return *document* as Markdown tables."""
-    lines = ["| fleet | counted | days | observed | predicted | error | 95 % between | inside |", "|---|---|--:|--:|--:|--:|---|---|"]
+    lines = ["| fleet | counted | days | observed | predicted | error | 95% between | inside |", "|---|---|--:|--:|--:|--:|---|---|"]
     lines += [
         f"| {row['fleet']} | {row['kind']} | {row['days']:g} | {row['observed']:.0f} | {row['predicted']:.0f} | "
-        f"{100 * row['error']:+.0f} % | {row['low']:.0f} to {row['high']:.0f} | {'yes' if row['inside'] else 'no'} |"
+        f"{100 * row['error']:+.0f}% | {row['low']:.0f} to {row['high']:.0f} | {'yes' if row['inside'] else 'no'} |"
         for row in document["counts"]
     ]
-    lines += ["", "| share of causes | observed | predicted | 95 % between | inside |", "|---|--:|--:|---|---|"]
+    lines += ["", "| share of causes | observed | predicted | 95% between | inside |", "|---|--:|--:|---|---|"]
     lines += [
-        f"| {row['name']} | {100 * row['observed']:.1f} % | {100 * row['predicted']:.1f} % | "
-        f"{100 * row['low']:.1f} to {100 * row['high']:.1f} % | {'yes' if row['inside'] else 'no'} |"
+        f"| {row['name']} | {100 * row['observed']:.1f}% | {100 * row['predicted']:.1f}% | "
+        f"{100 * row['low']:.1f} to {100 * row['high']:.1f}% | {'yes' if row['inside'] else 'no'} |"
         for row in document["causes"]
     ]
     lines += ["", "| effective share, own rate | published | predicted | points |", "|---|--:|--:|--:|"]
     lines += [
-        f"| {row['name']} | {'> ' * row['bound']}{100 * row['observed']:.1f} % | {100 * row['predicted']:.1f} % | "
+        f"| {row['name']} | {'> ' * row['bound']}{100 * row['observed']:.1f}% | {100 * row['predicted']:.1f}% | "
         f"{'bound ' + ('kept' if row['inside'] else 'broken') if row['bound'] else format(100 * row['error'], '+.1f')} |"
         for row in document["effective_shares"]
     ]
@@ -295,8 +296,8 @@ def longrun_text(document: Mapping[str, Any]) -> str:
         lines.append(f"| {row['what']} | {row['rows']} | {row['ours']:.0f} | {row['plain']:.0f} ({row['model']}) |")
     lines += [
         "",
-        f"Inside the 95 % interval: {100 * document['inside_95']:.0f} % of counts and shares; the interval of a count is "
+        f"Inside the 95% interval: {100 * document['inside_95']:.0f}% of counts and shares; the interval of a count is "
         f"{document['median_width']:.1f} times as high as low in the median. Effective shares within 3 points: "
-        f"{100 * document['shares_within_3_points']:.0f} % of those that are no bounds.",
+        f"{100 * document['shares_within_3_points']:.0f}% of those that are no bounds.",
     ]
     return "\n".join(lines)

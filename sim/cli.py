@@ -39,10 +39,10 @@ from sim.options import (
     Stack,
     Tensor,
     TokenBudget,
+    Trace,
     WithFailures,
     Wl,
     layout_of,
-    trace_due,
 )  # fmt: skip
 from sim.planning import planning
 from sim.pricing import pricing
@@ -118,19 +118,13 @@ def run(
     as_json: Json = False,
     as_csv: Csv = False,
     output: Folder = None,
-    trace: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            callback=trace_due,
-            help="also write a Chrome trace of warm steps: .json, .json.gz, or a folder, a file a rank",
-        ),
-    ] = None,
+    trace: Trace = None,
     html: Html = None,
 ) -> None:
     """Simulate a training job and show where its time goes."""
     if as_json and as_csv:
         raise SpecError("--json and --csv: write one of the two")
+    from sim.study.layout import has_layout
     from sim.study.ranges import whole_numbers
     from sim.study.scaling import scaling
     from sim.study.scenario import Scenario, batch_of, market_of
@@ -144,8 +138,6 @@ def run(
     )  # fmt: skip
     many_nodes = whole_numbers(nodes, "--nodes") if nodes is not None else []
     many_gpus = whole_numbers(gpus, "--gpus") if gpus is not None else []
-    from sim.study.layout import has_layout
-
     if has_layout(scenario):
         if with_failures:
             raise SpecError("--with-failures: of a layout, python -m sim goodput tells it with the same options")

@@ -11,9 +11,9 @@ from sim.report.layout import layout_document
 from sim.report.rows import run_row
 from sim.spec.yaml import SpecError
 from sim.study.descriptions import Descriptions, descriptions
-from sim.study.goodput import Weeks
 from sim.study.layout import has_layout, layout_answer
 from sim.study.scenario import Answer, Scenario, answer
+from sim.study.weeks import Weeks
 
 
 def document(scenario: Scenario) -> dict[str, Any]:

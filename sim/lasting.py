@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +15,7 @@ from sim.options import (
     Hw,
     Json,
     Layout,
+    Market,
     Precision,
     SampleTokens,
     Sets,
@@ -21,8 +23,11 @@ from sim.options import (
     Wl,
     layout_of,
 )  # fmt: skip
-from sim.spec.yaml import SpecError
 from sim.terminal import print_json, write_result
+
+if TYPE_CHECKING:
+    from sim.study.scenario import Scenario
+    from sim.study.weeks import Weeks
 
 lasting = typer.Typer()
 
@@ -52,7 +57,7 @@ def goodput(
     interval: Annotated[
         str, typer.Option("--checkpoint-interval", metavar="auto|TIME", help="work between checkpoints; auto takes the best")
     ] = "auto",
-    spares: Annotated[int | None, typer.Option(min=0, help="warm spare nodes; 5 % of the nodes by default")] = None,
+    spares: Annotated[int | None, typer.Option(min=0, help="warm spare nodes; 5% of the nodes by default")] = None,
     repair: Annotated[bool, typer.Option(help="whether failed nodes come back")] = True,
     elastic: Annotated[bool, typer.Option("--elastic", help="go on with fewer replicas where no spare is ready")] = False,
     in_place: Annotated[bool, typer.Option("--in-place", help="warm standbys: processes restart where they are")] = False,
@@ -60,6 +65,7 @@ def goodput(
     mean_lifetime: Annotated[
         str | None, typer.Option("--mean-lifetime", metavar="TIME", help="spot machines, revoked at random after this time on average")
     ] = None,
+    market: Market = "on-demand",
     region: Annotated[
         str | None, typer.Option(help="of the electricity: us-east-1, europe-north1, FRA; that of the price by default")
     ] = None,
@@ -71,25 +77,28 @@ def goodput(
     html: Html = None,
 ) -> None:
     """Draw weeks of a job, failures and all: what share counts, days and money to the end, where time is lost, energy and CO2."""
-    from sim.documents import reading, weeks_document
-    from sim.report.figures import figures_csv
-    from sim.report.goodput import goodput_plot, goodput_text
-    from sim.report.page.goodput import goodput_page
-    from sim.study.goodput import Weeks
-    from sim.study.scenario import Scenario
+    from sim.study.scenario import Scenario, market_of
+    from sim.study.weeks import Weeks
     from sim.study.whole_job import token_count
 
-    for option, value in (("--days", days), ("--epochs", epochs)):
-        if value is not None and not 0 < value < float("inf"):
-            raise SpecError(f"{option} {value:g}: write more than 0")
     scenario = Scenario(
         hardware, workload, tuple(sets), nodes, gpus, batch=batch, global_batch=global_batch, precision=precision, stack=stack,
-        sequence=sequence, layout=layout_of(parallel),
+        market=market_of(market), sequence=sequence, layout=layout_of(parallel),
     )  # fmt: skip
     weeks = Weeks(
         days, token_count(tokens) if tokens is not None else None, epochs, reliability, rate, mode, store, interval, spares, repair,
         elastic, in_place, new_fleet, mean_lifetime, trials, region, seed,
     )  # fmt: skip
+    _show(scenario, weeks, fast, as_json, output, html)
+
+
+def _show(scenario: Scenario, weeks: Weeks, fast: bool, as_json: bool, output: Path | None, html: Path | None) -> None:
+    """Draw *weeks* of *scenario*, print them and write what is asked for."""
+    from sim.documents import reading, weeks_document
+    from sim.report.figures import figures_csv
+    from sim.report.goodput import goodput_plot, goodput_text
+    from sim.report.page.goodput import goodput_page
+
     weeks.checked()
     document = weeks_document(scenario, weeks, changes=not fast)
     text, table = goodput_text(document), figures_csv(document["distribution"])

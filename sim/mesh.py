@@ -16,7 +16,7 @@ from sim.cluster.build import with_nodes
 from sim.events import LAYOUT_STALLS, Cause
 from sim.parallel.lower import Layout, program
 from sim.parallel.mesh import Mesh, mesh_of
-from sim.parallel.schedule import check
+from sim.parallel.schedule import actions, check, deadlock
 from sim.parallel.split import split, stages
 from sim.spec.hardware import Gpu, Hardware, Node
 from sim.spec.parallel import MeshOptions, Parallel, Schedule
@@ -25,7 +25,8 @@ from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.training.job import tuning_of
 from sim.training.layouts.prices import PriceBook, Prices
-from sim.training.layouts.run import GROUPS, Played, Scene, play, spread_of
+from sim.training.layouts.run import play
+from sim.training.layouts.scene import GROUPS, Played, Scene, spread_of
 from sim.training.layouts.times import WIDTH, UnitTimes, optimizer_time
 
 _VERDICTS: tuple[Verdict, ...] = ("fits", "thrashes", "does_not_fit")
@@ -136,6 +137,7 @@ def prepare(hardware: Hardware, workload: Workload, gpus_per_node: int | None = 
         check(schedule, parallel.pipeline, parallel.chunks, micro_batches)
     except SpecError as error:
         raise SpecError([f"training.parallel: {problem}" for problem in error.problems]) from None
+    _ends(schedule, parallel, micro_batches)
     held = split(workload.model, parallel, options.gathers_again)
     chunks = stages([unit.kind for unit in held], parallel, options.first_stage_less, options.last_stage_less)
     activation = MEANING[training.precision].activation
@@ -158,15 +160,26 @@ def prepare(hardware: Hardware, workload: Workload, gpus_per_node: int | None = 
     )
 
 
+def _ends(schedule: Schedule, parallel: Parallel, micro_batches: int) -> None:
+    """Raise SpecError with the cycle of waits where the stages of *schedule* wait for each other for ever."""
+    programs = [actions(schedule, parallel.pipeline, parallel.chunks, micro_batches, stage) for stage in range(parallel.pipeline)]
+    cycle = deadlock(schedule, programs)
+    if cycle is not None:
+        raise SpecError(f"training.parallel.schedule: {schedule} never ends: {'; '.join(cycle)}; write schedule: 1f1b")
+
+
 def mesh_options(workload: Workload) -> MeshOptions:
     """Return what the workload's stack does about layouts. Raise SpecError where it runs none."""
     stack = workload.training.stack
+    if stack.uses_servers:
+        raise SpecError(
+            f"training.stack: {stack.name} exchanges through parameter servers, which do not go with training.parallel; "
+            "use --stack torchtitan-2.x or megatron-core"
+        )
     if stack.mesh is None:
         raise SpecError(
             f"training.stack: {stack.name} runs plain data parallelism only; for a layout use --stack torchtitan-2.x or megatron-core"
         )
-    if stack.uses_servers:
-        raise SpecError(f"training.stack: {stack.name} exchanges through parameter servers, which do not go with training.parallel")
     return stack.mesh
 
 

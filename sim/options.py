@@ -110,3 +110,11 @@ def layout_of(
 def trace_due(path: Path | None) -> Path | None:
     """Return *path*, where a trace can be written: a file, or a folder where its name has no ending. Raise SpecError otherwise."""
     return file_due(path) if path is not None and path.suffix else folder_due(path)
+
+
+Trace = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", callback=trace_due, help="also write a Chrome trace of warm steps: .json, .json.gz, or a folder, a file a rank"
+    ),
+]

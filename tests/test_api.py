@@ -60,7 +60,7 @@ def test_machines_are_compared_by_a_whole_job_where_one_is_asked_for() -> None:
 
 def test_a_result_writes_its_trace(tmp_path: Path) -> None:
     result = simulate("p3.2xlarge", "resnet50")
-    assert "3 steps" in result.trace(tmp_path / "trace.json.gz")
+    assert "3 steady-state steps" in result.trace(tmp_path / "trace.json.gz")
     assert import_traces([tmp_path / "trace.json.gz"]).step_time == pytest.approx(result.step_time, rel=1e-9)
 
 

@@ -44,7 +44,8 @@ def functions(path: Path) -> Iterator[Function]:
 
 
 def length(function: Function) -> int:
-    return (function.end_lineno or function.lineno) - function.lineno + 1
+    """Lines of the body: a command's options are declarations, one a line."""
+    return (function.end_lineno or function.lineno) - function.body[0].lineno + 1
 
 
 def public(node: ast.Module | ast.ClassDef, owner: str) -> Iterator[tuple[str, ast.Module | ast.ClassDef | Function]]:

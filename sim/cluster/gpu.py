@@ -88,7 +88,9 @@ def layer_work(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack, batch
     if shaped:
         moved = 0.0 if layer.op in PRODUCTS else kernels_of.pass_time(moved, gpu) * gpu.memory_bandwidth * gpu.memory_efficiency
     converted = (_layout_bytes(layer, precision, stack, peak, backward) + beside * _element_scale(layer, precision)) * batch
-    converted += _cast_bytes(layer, precision, backward) + (_fp8_cast_bytes(layer, batch, backward) if shaped and peak == "fp8" else 0.0)
+    converted += _cast_bytes(layer, precision, backward) + (
+        _fp8_cast_bytes(layer, batch, backward) if shaped and peak == "fp8" and layer.channels else 0.0
+    )
     hooks, passes = _gradient_upkeep(stack) if backward else (0.0, 0.0)
     converted += passes * layer.gradient_bytes(MEANING[precision].gradient)
     if shaped:

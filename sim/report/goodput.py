@@ -9,15 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim import __version__
-from sim.analysis.course import LOST
 from sim.analysis.energy import KWH
+from sim.analysis.long_run import LOST
 from sim.analysis.whole_job import Plan
 from sim.report.columns import Title, aligned
 from sim.report.picture import Picture, figure, picture
 from sim.spec.hardware import Hardware
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
-from sim.study.goodput import Goodput, Weeks, steps_of, weeks_of
+from sim.study.goodput import Goodput, weeks_of
+from sim.study.weeks import Weeks, steps_of
 from sim.units import show
 
 DAY = 86400.0
@@ -175,19 +176,19 @@ def goodput_text(document: Mapping[str, Any]) -> str:
     """Return *document* in words: the outcome, where time goes, checkpoints, and what would help."""
     size = f"{document['gpus']} GPUs, {document['nodes']} nodes and {document['spares']} spares"
     lines = [f"{document['workload']} on {document['hardware']}: {size}", ""]
-    lines += [aligned([Title("", True), Title("mean"), Title("50 % between"), Title("95 % between")], _rows(document)), ""]
+    lines += [aligned([Title("", True), Title("mean"), Title("50% between"), Title("95% between")], _rows(document)), ""]
     lines.append("  Where the time goes (mean):")
     elapsed = document["elapsed_s"]
     parts = {"kept work": document["work_s"], **{NAMES[name]: seconds for name, seconds in document["lost_s"].items()}}
-    lines += [f"    {name:30} {seconds / DAY:8.2f} d  {100 * seconds / elapsed:5.1f} %" for name, seconds in parts.items()]
+    lines += [f"    {name:30} {seconds / DAY:8.2f} d  {100 * seconds / elapsed:5.1f}%" for name, seconds in parts.items()]
     lines += ["", *_on_checkpoints(document["checkpoint"])]
     closed = document["closed_form"]
     lines.append(
-        f"  Closed form at the middle rate: {100 * closed['effective_share']:.1f} %; Meta's formula: {100 * closed['meta_ettr']:.1f} %."
+        f"  Closed form at the middle rate: {100 * closed['effective_share']:.1f}%; Meta's formula: {100 * closed['meta_ettr']:.1f}%."
     )
     if document["sensitivities"]:
         lines += ["", "  What a change brings (effective share):"]
-        lines += [f"    {one['change']:30} {100 * one['effective_share']:6.2f} %" for one in document["sensitivities"]]
+        lines += [f"    {one['change']:30} {100 * one['effective_share']:6.2f}%" for one in document["sensitivities"]]
     return "\n".join([*lines, "", *(f"  - {note}" for note in [*document["notes"], *_of_energy(document)])])
 
 

@@ -8,17 +8,21 @@ from typing import Any
 
 from sim import __version__
 from sim.analysis.cost import Market, job_price
+from sim.analysis.whole_job import Pace, epochs_in, whole_job
 from sim.events import LAYOUT_STALLS, Cause
 from sim.mesh import LayoutRun
 from sim.parallel.split import Unit
-from sim.report.energy import with_energy
+from sim.report.energy import energy_text, with_energy
 from sim.report.inputs import values_of
+from sim.report.layout_error import expected_layout_error
 from sim.report.prices import dated, source_of
 from sim.report.style import MEANINGS
-from sim.report.table import BAR, bar
+from sim.report.table import BAR, bar, error_lines
 from sim.report.verdict import kernels_assumed
+from sim.report.whole_job import whole_job_document, whole_job_text
 from sim.simulate import steps_per_epoch
 from sim.study.layout import LayoutAnswer
+from sim.study.whole_job import Course, checkpoint_time, in_epochs
 from sim.training.layouts.times import recomputed
 from sim.units import show
 
@@ -52,7 +56,6 @@ def layout_document(answer: LayoutAnswer) -> dict[str, Any]:
     stalls = {cause.value: run.stalls[cause] for cause in LAYOUT_STALLS}
     fullest = max(run.memory, key=lambda stage: stage.total)
     cost = None if price is None else price * epoch
-    own = run.hardware.groups[0].price
     document = {
         "schema": SCHEMA,
         "hardware": run.hardware.name,
@@ -76,13 +79,7 @@ def layout_document(answer: LayoutAnswer) -> dict[str, Any]:
         "epoch_time_s": epoch,
         "cost_per_epoch_usd": cost,
         "cost_per_token_usd": None if price is None or not tokens else price * run.step_time / tokens,
-        "price": {
-            "market": answer.market,
-            "usd_per_h": None if price is None else 3600 * price,
-            "date": None if own is None else dated(own, answer.market),
-            "region": (own.region or None) if own else None,
-            "source": None if own is None else source_of(own, answer.market),
-        },
+        "price": _price_block(answer, price),
         "stalls_s": stalls,
         "exposed_by_group_s": dict(run.exposed),
         "first_epoch": {"step_time_s": run.step_time, "epoch_time_s": epoch, "stalls_s": stalls, "cost_usd": cost},
@@ -93,8 +90,8 @@ def layout_document(answer: LayoutAnswer) -> dict[str, Any]:
         ],
         "memory_verdict": run.memory_verdict,
         "verdict": verdict(run),
-        "expected_error": None,
-        "whole_job": None,
+        "expected_error": expected_layout_error(run),
+        "whole_job": _whole_job(answer, epoch, stalls["compute"], price),
         "collective": None,
         "step_time_half_width_s": None,
         "assumptions": _assumptions(run),
@@ -105,6 +102,28 @@ def layout_document(answer: LayoutAnswer) -> dict[str, Any]:
         "inputs": values_of(run.hardware, workload),
     }
     return with_energy(document, run.hardware, workload)
+
+
+def _whole_job(answer: LayoutAnswer, epoch: float, compute: float, price: float | None) -> dict[str, Any] | None:
+    """Return the figures of the whole job, where one is asked for: all epochs alike, and each node writes its part of a checkpoint."""
+    if answer.plan is None:
+        return None
+    run, workload = answer.run, answer.run.workload
+    plan = in_epochs(answer.plan, run.global_batch, workload)
+    pace = Pace(epoch, epoch, compute / run.step_time, checkpoint_time(workload, run.hardware) / run.nodes)
+    return whole_job_document(plan, Course(epochs_in(plan, pace), whole_job(plan, pace)), None if price is None else 3600 * price)
+
+
+def _price_block(answer: LayoutAnswer, price: float | None) -> dict[str, Any]:
+    """Return *price* (USD/s of all nodes) with its market, date, region and source."""
+    own = answer.run.hardware.groups[0].price
+    return {
+        "market": answer.market,
+        "usd_per_h": None if price is None else 3600 * price,
+        "date": None if own is None else dated(own, answer.market),
+        "region": (own.region or None) if own else None,
+        "source": None if own is None else source_of(own, answer.market),
+    }
 
 
 def _layout_values(run: LayoutRun) -> dict[str, Any]:
@@ -225,8 +244,12 @@ def layout_text(run: LayoutRun, document: Mapping[str, Any], verbose: bool = Fal
         lines.append(f"  Exposed: {shown}")
     lines += ["", *_memory_lines(document, gpu.memory)]
     if document["cost_per_token_usd"] is not None:
-        lines.append(f"  cost: {1e6 * document['cost_per_token_usd']:.3g} USD per million tokens")
-    lines.append("  expected error: unknown, since no run like it was scored")
+        lines.append(f"  cost: ${1e6 * document['cost_per_token_usd']:.3g} per million tokens")
+    if document["energy"] is not None:
+        lines.append(f"  {energy_text(document['energy'])}")
+    if document["whole_job"] is not None:
+        lines.append(f"  {whole_job_text(document['whole_job'])}")
+    lines += error_lines(document)
     if verbose:
         lines += ["", "  waited for, in a step:"]
         lines += [f"    {show(seconds, 'time'):>10}  {cause.value:12}  {resource}" for cause, resource, seconds in waits(run)]

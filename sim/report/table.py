@@ -46,7 +46,7 @@ def run_text(run: Run, document: Mapping[str, Any], number: int = 0, verbose: bo
         lines.append(f"  {energy_text(document['energy'])}")
     memory = document["gpu_memory_bytes"]
     lines.append(f"  GPU memory: {memory['total'] / 2**30:.1f} of {tightest(run, number).memory / 2**30:.0f} GiB{_of_which(run, number)}")
-    lines += [*_exchange_lines(document), *_error_lines(document)]
+    lines += [*_exchange_lines(document), *error_lines(document)]
     if verbose:
         lines += ["", "  waited for, in a warm step:"]
         lines += [f"    {show(row.seconds, 'time'):>10}  {row.cause.value:12}  {row.resource}" for row in run.jobs[number].warm.resources]
@@ -90,7 +90,8 @@ def _exchange_lines(document: Mapping[str, Any]) -> list[str]:
     return [f"  all-reduce: {how}, bus bandwidth {bus}, bound by {found['bottleneck']}"]
 
 
-def _error_lines(document: Mapping[str, Any]) -> list[str]:
+def error_lines(document: Mapping[str, Any]) -> list[str]:
+    """Return in words how far off predictions like this one were on measured runs."""
     found = document["expected_error"]
     if found is None:
         return ["  expected error: unknown, since no run on this kind of machine was measured"]

@@ -71,13 +71,13 @@ def read(path: Path, before: str | None = None) -> Document:
     return _read_unchanged(path, stat.st_mtime_ns, stat.st_size, before)
 
 
-def nearest(name: str, folder: str) -> str:
-    """Return a hint for an unknown *name*: the names of *folder* most like it, or where it may belong."""
+def nearest(name: str, folder: str, path: bool = False) -> str:
+    """Return a hint for an unknown *name*: the names of *folder* most like it, or where it may belong; *path* if a file was named."""
     other = {"hardware": "workloads", "workloads": "hardware"}.get(folder)
     if other and name in catalogue(other):
         return f"; it is in {other}/"
     known = list(catalogue(folder))
-    if folder == "hardware" and (gpu := _gpu_like(name)):
+    if folder == "hardware" and not path and (gpu := _gpu_like(name)):
         have = f"'python -m sim list hardware --where gpu={gpu}' lists the machines that have it"
         return f"; it is a GPU: {have}{''.join(f', such as {near}' for near in suggestions(name, known, most=1))}"
     if folder == "workloads/stacks" and (layout := _LAYOUTS.get(re.sub(r"[^a-z]", "", name.lower()))):
@@ -137,7 +137,7 @@ def _file_at(name: str, folder: str, written_in: Path | None) -> Path:
         folder_there = False
     if folder_there:
         raise UnknownName(f"{_shown(name)} is a folder; write the path of a YAML file{_inside(path)} or a catalogue name")
-    raise UnknownName(f"{_shown(name)}: no such file{nearest(Path(name).stem, folder)}")
+    raise UnknownName(f"{_shown(name)}: no such file{nearest(Path(name).stem, folder, path=True)}")
 
 
 def _inside(folder: Path) -> str:

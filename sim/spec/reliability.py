@@ -17,7 +17,7 @@ Span = Annotated[tuple[Seconds, Seconds], Field(description="the least and the m
 
 
 class Interval(Spec):
-    """A rate with the interval that holds 95 % of the fleets of this level."""
+    """A rate with the interval that holds 95% of the fleets of this level."""
 
     value: FailureRate
     low: FailureRate

@@ -163,16 +163,19 @@ class Dataset(Spec):
     """per_sample: every sample is a file of its own, read at random; packed: large sequential records."""
     sequence: Count | None = None
     """Tokens of one sample, of text in one stream of tokens; its counts, sizes and times follow the sequence of the model."""
+    tokens: Whole = 0
+    """Tokens of the stream; 0: as many as ``samples`` times ``sequence``."""
     source: Source
 
     def of_sequence(self, tokens: int) -> Dataset:
         """Return this stream of tokens cut into samples of *tokens* tokens."""
         if self.sequence in (None, tokens):
             return self
-        longer = tokens / self.sequence
+        longer, whole = tokens / self.sequence, self.tokens or self.samples * self.sequence
         return self.model_copy(
             update={
-                "samples": max(1, self.samples * self.sequence // tokens),
+                "samples": max(1, whole // tokens),
+                "tokens": whole,
                 "sample": self.sample * longer,
                 "prepared": self.prepared * longer,
                 "prep": self.prep * longer,

@@ -12,122 +12,38 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from sim.analysis.cost import node_price
-from sim.analysis.course import Cause, Courses, LongRun, Saving, draw
+from sim.analysis.course import draw
 from sim.analysis.energy import GridIntensity, NodePower, grid_of, named_grid, node_power, power_model, shares_of
+from sim.analysis.long_run import Courses, LongRun, Saving
 from sim.analysis.renewal import Uniform, best_interval, daly_interval, effective_share, laplace_of_sum, meta_ettr
 from sim.analysis.saved_state import saved_state
 from sim.analysis.transient import young_interval
-from sim.analysis.whole_job import START_UP
 from sim.cluster.checkpoint import Checkpoint, Parts, checkpoint
 from sim.spec.catalogue import catalogue
-from sim.spec.hardware import Hardware, Node
-from sim.spec.library import load_part
-from sim.spec.reliability import Reliability, Restart
+from sim.spec.hardware import Node
+from sim.spec.reliability import Reliability
 from sim.spec.stores import Store
-from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
-from sim.training.exchange_plan import gradient_volume
-from sim.units import UnitError, parse, show
+from sim.study.weeks import (
+    MODES,
+    Steps,
+    Weeks,
+    long_run,
+    quantity,
+    reliability_of,
+    revocations,
+    spares_of,
+    store_of,
+)
+from sim.units import show
 
-MODES = ("sync", "async", "tiered")
-"""How checkpoints are written: while training waits, beside it, or to memory of peers often and to the store now and then."""
-SPARES = 0.05
-"""Spares for each node where the user names none: stas00/ml-engineering @744d01e1 advises 5 to 10 % of the nodes."""
 KEPT = 2
 """Checkpoints that a store holds at once: the last complete one and the one that is written."""
-NOTICED = Uniform(0.0, 30.0)
-"""Until a revocation is noticed (s): providers give a notice of 30 s and more, so that the job is told before or when it strikes."""
 _TRIALS_OF_CHANGES = 400
 _FAULTS_OF_CHANGES = 80
 """Courses and interruptions of each behind the worth of a change: a part of the job, with the same faults for all changes."""
-
-
-class Steps(NamedTuple):
-    """What is taken of a run: all that weeks of it need to know."""
-
-    hardware: str
-    workload: Workload
-    node: Node
-    nodes: int
-    gpus: int
-    step_time: float
-    samples: float
-    """Of one step, all ranks together."""
-    stalls: Mapping[str, float]
-    """Seconds of a step by cause."""
-    usd_per_s: float | None
-    """Of one node."""
-    provider: str = ""
-    region: str | None = None
-
-    @property
-    def traffic(self) -> float:
-        """Return the bytes/s of gradients that leave each node; a ring all-reduce moves each twice."""
-        return 2 * gradient_volume(self.workload) * (self.nodes - 1) / self.nodes / self.step_time
-
-    @property
-    def tokens(self) -> int | None:
-        """Return the tokens of a sample, where the model says."""
-        return self.workload.model.sequence
-
-
-def steps_of(document: Mapping[str, Any], machine: Hardware, workload: Workload) -> Steps:
-    """Return what weeks need to know of the run of *workload* on *machine*, given its *document* (or its figures)."""
-    group = next(group for group in machine.groups if group.role == "worker" and group.node.gpu_count)
-    step = document["step_time_s"]
-    return Steps(
-        machine.name, workload, group.node, document["nodes"], document["gpus"], step, document["throughput_samples_per_s"] * step,
-        document["stalls_s"], node_price(group), machine.provider, group.price.region or None if group.price else None,
-    )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Weeks:
-    """What the user asks for; None leaves it to the program."""
-
-    days: float | None = None
-    tokens: float | None = None
-    epochs: float | None = None
-    level: str = "middle"
-    """A file of ``hardware/parts/reliability``."""
-    rate: str | None = None
-    """Failures of one node, such as ``0.0038 /d``, instead of the level's."""
-    mode: str = "async"
-    store: str = "object-store"
-    """A file of ``hardware/parts/stores``, or ``disk``."""
-    interval: str = "auto"
-    spares: int | None = None
-    repairs: bool = True
-    elastic: bool = False
-    in_place: bool = False
-    """Restart in place, on warm standbys."""
-    new_fleet: bool = False
-    mean_lifetime: str | None = None
-    """Of one spot machine: revocations are one more cause of failures."""
-    trials: int = 2000
-    region: str | None = None
-    seed: int = 0
-
-    def checked(self) -> None:
-        """Raise SpecError for what is wrong whatever the run is, before it is simulated."""
-        given = [option for option, value in (("--days", self.days), ("--tokens", self.tokens), ("--epochs", self.epochs)) if value]
-        if len(given) != 1:
-            raise SpecError(f"{' and '.join(given) or '--days, --tokens or --epochs'}: write one of the three, for example --days 54")
-        if self.mode not in MODES:
-            raise SpecError(f"--checkpoint {self.mode}: write one of {', '.join(MODES)}")
-        reliability_of(self.level)
-        _store(self.store)
-        if self.rate is not None:
-            _quantity(self.rate, "failure rate", "--failure-rate")
-        if self.interval != "auto":
-            _quantity(self.interval, "time", "--checkpoint-interval")
-        if self.mean_lifetime is not None:
-            _quantity(self.mean_lifetime, "time", "--mean-lifetime")
-        if self.region is not None:
-            named_grid(self.region)
 
 
 class Intervals(NamedTuple):
@@ -176,7 +92,7 @@ def weeks_of(steps: Steps, weeks: Weeks, changes: bool = True) -> Goodput:
     """Return what *weeks* of *steps* come to; *changes* also draws what other set-ups would do."""
     reliability = reliability_of(weeks.level)
     saved = saved_state(steps.workload, steps.gpus)
-    store = _store(weeks.store)
+    store = store_of(weeks.store)
     parts = Parts(saved.nbytes / saved.writers, saved.writers, steps.nodes, math.ceil(steps.gpus / steps.nodes), steps.traffic)
     _fits(saved.nbytes, parts, steps.node, store, weeks)
     try:
@@ -207,118 +123,10 @@ def expected_share(steps: Steps, level: str = "middle") -> float:
     saved = saved_state(steps.workload, steps.gpus)
     parts = Parts(saved.nbytes / saved.writers, saved.writers, steps.nodes, math.ceil(steps.gpus / steps.nodes), steps.traffic)
     run = long_run(steps, weeks, reliability_of(level))
-    return closed_form(replace(run, saving=_saving(weeks, checkpoint(steps.node, parts, _store(weeks.store)), run)[1]))
+    return closed_form(replace(run, saving=_saving(weeks, checkpoint(steps.node, parts, store_of(weeks.store)), run)[1]))
 
 
-# --- from descriptions to a long run ---------------------------------------------------------------------------------
-
-
-def reliability_of(level: str) -> Reliability:
-    """Return the reliability data named *level*. Raise SpecError for a name that is neither of the catalogue nor a file."""
-    return load_part(Reliability, level, "hardware/parts/reliability")
-
-
-def _store(name: str) -> Store | None:
-    return None if name == "disk" else load_part(Store, name, "hardware/parts/stores")
-
-
-def long_run(steps: Steps, weeks: Weeks, reliability: Reliability) -> LongRun:
-    """Return the long run of *steps* with the failures of *reliability*; its checkpoints are still to come."""
-    nodes = steps.nodes
-    size = steps.node.gpu_count / reliability.gpus_per_node
-    work, horizon = _length(weeks, steps)
-    planned, slow = reliability.planned, reliability.slow
-    restart = reliability.in_place if weeks.in_place else reliability.requeue
-    rates, revoked = _rates(weeks, reliability, nodes * size), _revocations(weeks, nodes)
-    early = reliability.new_fleet.share * steps.node.gpu_count * nodes if weeks.new_fleet else 0.0
-    return LongRun(
-        nodes,
-        _spares(weeks, nodes),
-        Saving(math.inf, 0.0, 0.0, 0.0),
-        _causes(weeks, reliability, nodes * size, nodes),
-        (rates[0] + revoked, rates[1] + revoked, rates[2] + revoked),
-        [(step.share, step.time) for step in reliability.repair],
-        Uniform(*reliability.spare),
-        restart_time(restart, steps.gpus),
-        restart_time(reliability.in_place, steps.gpus),
-        Uniform(*reliability.communicators),
-        work,
-        horizon,
-        reliability.spread_of_nodes,
-        (reliability.repeats.share, reliability.repeats.after),
-        (
-            reliability.correlated.rate * nodes * size if nodes >= reliability.correlated.nodes else 0.0,
-            reliability.correlated.nodes,
-            Uniform(*reliability.correlated.repair),
-        ),
-        (early, reliability.new_fleet.within),
-        (slow.rate * nodes * size, slow.factor, slow.duration),
-        (planned.rate, planned.duration),
-        1.0 / nodes if weeks.elastic and nodes > 1 else 0.0,
-        weeks.repairs,
-    )
-
-
-def restart_time(restart: Restart, gpus: int) -> float:
-    """Return the seconds until the processes of a job of *gpus* GPUs run again."""
-    return max(restart.least, restart.base + restart.per_doubling * math.log2(gpus / 2048))
-
-
-def _rates(weeks: Weeks, reliability: Reliability, nodes: float) -> tuple[float, float, float]:
-    """Return the rate of interruptions of *nodes* nodes of 8 GPUs (1/s): low, value, high; one that the user wrote is certain."""
-    rate = reliability.rate
-    low, value, high = rate.low, rate.value, rate.high
-    if weeks.rate is not None:
-        low = value = high = _quantity(weeks.rate, "failure rate", "--failure-rate")
-    return (nodes * low, nodes * value, nodes * high)
-
-
-def _causes(weeks: Weeks, reliability: Reliability, of_eight: float, nodes: int) -> list[Cause]:
-    """Return the causes of interruptions; revocations of spot machines are one more."""
-    causes = [
-        Cause(cause.name, cause.share, Uniform(*cause.detection), Uniform(*cause.localisation), cause.replaces, cause.silent_for)
-        for cause in reliability.causes
-    ]
-    revoked = _revocations(weeks, nodes)
-    if not revoked:
-        return causes
-    failing = _rates(weeks, reliability, of_eight)[1]
-    rest = failing / (failing + revoked)
-    another = Uniform(START_UP, START_UP)
-    return [
-        *(replace(cause, share=rest * cause.share) for cause in causes),
-        Cause("revocation", 1 - rest, NOTICED, Uniform(0.0, 0.0), 1.0, repair=another),
-    ]
-
-
-def _revocations(weeks: Weeks, nodes: int) -> float:
-    """Return the rate of revocations of the job (1/s)."""
-    return 0.0 if weeks.mean_lifetime is None else nodes / _quantity(weeks.mean_lifetime, "time", "--mean-lifetime")
-
-
-def _quantity(text: str, dimension: str, option: str) -> float:
-    try:
-        value = parse(text, dimension)
-    except UnitError as error:
-        raise SpecError(f"{option} {text}: {error}") from None
-    if value <= 0:
-        raise SpecError(f"{option} {text}: write more than 0")
-    return value
-
-
-def _length(weeks: Weeks, steps: Steps) -> tuple[float, float]:
-    """Return the work (s at full speed) and the horizon (s) that are asked for."""
-    if weeks.days is not None:
-        return math.inf, 86400.0 * weeks.days
-    if weeks.tokens is not None:
-        if steps.tokens is None:
-            raise SpecError(f"--tokens: {steps.workload.model.name} has no sequence of tokens; write --epochs or --days")
-        return weeks.tokens / (steps.samples * steps.tokens) * steps.step_time, math.inf
-    return (weeks.epochs or 0.0) * steps.workload.dataset.samples / steps.samples * steps.step_time, math.inf
-
-
-def _spares(weeks: Weeks, nodes: int) -> int:
-    return math.ceil(SPARES * nodes) if weeks.spares is None else weeks.spares
+# --- checkpoints and spares that make sense ----------------------------------------------------------------------------
 
 
 def _saving(weeks: Weeks, times: Checkpoint, run: LongRun) -> tuple[Intervals, Saving]:
@@ -327,7 +135,7 @@ def _saving(weeks: Weeks, times: Checkpoint, run: LongRun) -> tuple[Intervals, S
     persist = times.copied + times.written
     mean = 1 / max(run.rate[1], 1e-12)
     exact = best_interval(mean, blocking, persist)
-    used = exact if weeks.interval == "auto" else _quantity(weeks.interval, "time", "--checkpoint-interval")
+    used = exact if weeks.interval == "auto" else quantity(weeks.interval, "time", "--checkpoint-interval")
     if used + blocking < persist * (1 - 1e-9):
         raise SpecError(
             f"--checkpoint-interval {weeks.interval}: a checkpoint takes {show(persist, 'time')} until it is complete, and the next would "
@@ -449,13 +257,16 @@ def _notes(steps: Steps, weeks: Weeks, reliability: Reliability) -> list[str]:
     rate = reliability.rate
     notes = [
         f"failure rate of level {reliability.name}: {1000 * 86400 * rate.value:.2f} interruptions per 1000 nodes of "
-        f"{reliability.gpus_per_node} GPUs and day, 95 % of fleets between {1000 * 86400 * rate.low:.1f} and {1000 * 86400 * rate.high:.1f}"
+        f"{reliability.gpus_per_node} GPUs and day, 95% of fleets between {1000 * 86400 * rate.low:.1f} and {1000 * 86400 * rate.high:.1f}"
         if weeks.rate is None
         else f"failure rate as given, {weeks.rate} for each node",
         f"checkpoints {weeks.mode} to {weeks.store}",
     ]
     if weeks.spares is None:
-        notes.append(f"{_spares(weeks, steps.nodes)} spare nodes, 5 % of the nodes (--spares)")
-    if weeks.mean_lifetime is not None:
-        notes.append(f"spot machines are revoked after {weeks.mean_lifetime} on average, as one more cause of failures")
+        notes.append(f"{spares_of(weeks, steps.nodes)} spare nodes, 5% of the nodes (--spares)")
+    if revoked := revocations(weeks, steps):
+        after = show(steps.nodes / revoked, "time")
+        notes.append(
+            f"spot machines are revoked at random, after {after} on average: one more cause of failures; `spot` draws measured lives"
+        )
     return notes

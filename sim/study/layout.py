@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 from sim.analysis.cost import Market
 from sim.analysis.layout_memory import StageMemory
+from sim.analysis.whole_job import Plan
 from sim.check import check_run
 from sim.cluster.build import place
-from sim.mesh import LayoutRun, run_layout
+from sim.mesh import LayoutRun, mesh_options, run_layout
 from sim.spec.hardware import Gpu
 from sim.spec.library import Loaded, fingerprint, load_workload
 from sim.spec.workload import Workload
@@ -30,6 +31,8 @@ class LayoutAnswer:
     inputs: Mapping[str, str]
     warnings: Sequence[str] = ()
     market: Market = "on_demand"
+    plan: Plan | None = None
+    """The whole job, where one is asked for."""
 
 
 def has_layout(scenario: Scenario) -> bool:
@@ -45,6 +48,7 @@ def layout_answer(scenario: Scenario) -> LayoutAnswer:
     machine = loaded_hardware(scenario)
     _, of_workload = sorted_overrides(scenario)
     loaded = load_workload(scenario.workload, of_workload)
+    mesh_options(loaded.spec)
     check_run(machine, loaded)
     if scenario.batch == "max":
         raise SpecError("--batch max: is for plain data parallelism; give the samples of a micro-batch, for example --batch 1")
@@ -56,7 +60,7 @@ def layout_answer(scenario: Scenario) -> LayoutAnswer:
     run = run_layout(machine.spec, workload, each.pop())
     if run.memory_verdict == "does_not_fit":
         raise Infeasible([shortage(run)], run.nodes, run.gpus, "does not fit into GPU memory")
-    return LayoutAnswer(run, _inputs(machine.sha256, loaded), tuple(_warnings(run)), scenario.market)
+    return LayoutAnswer(run, _inputs(machine.sha256, loaded), tuple(_warnings(run)), scenario.market, scenario.plan)
 
 
 def _inputs(hardware: str, loaded: Loaded[Workload]) -> dict[str, str]:

@@ -10,6 +10,7 @@ from math import ceil
 from typing import Final
 
 from sim.spec.library import load_hardware, load_workload
+from sim.spec.workload import Training
 from sim.spec.yaml import SpecError
 from sim.study.scenario import Scenario, sorted_overrides
 
@@ -22,7 +23,13 @@ NEAR: Final = 0.05
 def usual_global_batch(scenario: Scenario) -> int:
     """Return the global batch at which a job of *scenario* is compared unless another is given: that of `GPUS` GPUs."""
     training = load_workload(scenario.workload, sorted_overrides(scenario)[1]).spec.training
-    return GPUS * training.batch * training.gradient_accumulation_steps
+    return _replicas(training, GPUS) * training.batch * training.gradient_accumulation_steps
+
+
+def _replicas(training: Training, gpus: int) -> int:
+    """Return how many samples *gpus* GPUs train at once, each of the batch: one a replica of the model."""
+    layout = training.parallel
+    return max(1, gpus // (layout.tensor * layout.pipeline * layout.context))
 
 
 def at_global_batch(scenario: Scenario, total: int) -> Scenario:
@@ -35,10 +42,11 @@ def at_global_batch(scenario: Scenario, total: int) -> Scenario:
     gpus = groups[0].node.gpu_count * scenario.nodes if scenario.nodes else sum(group.count * group.node.gpu_count for group in groups)
     if not gpus:
         raise SpecError(f"{scenario.hardware}: has no GPU")
-    own = load_workload(scenario.workload, for_workload).spec.training.batch
-    steps = max(1, ceil(total / (gpus * own) - 1e-9))
-    each = round(total / (gpus * steps))
-    if abs(each * gpus * steps - total) > NEAR * total:
+    training = load_workload(scenario.workload, for_workload).spec.training
+    replicas = _replicas(training, gpus)
+    steps = max(1, ceil(total / (replicas * training.batch) - 1e-9))
+    each = round(total / (replicas * steps))
+    if abs(each * replicas * steps - total) > NEAR * total:
         nodes = f", {scenario.nodes} nodes" if (scenario.nodes or 1) > 1 else ""
         raise SpecError(
             f"{scenario.hardware}{nodes}: a global batch of {total:,} does not divide over {gpus:,} GPUs; --global-batch sets another"

@@ -26,10 +26,11 @@ from sim.spec.library import load_hardware, load_workload
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.compare import Row
-from sim.study.goodput import expected_share, steps_of
+from sim.study.goodput import expected_share
 from sim.study.nearest import nearest_that_runs
 from sim.study.scenario import Scenario, sorted_overrides
 from sim.study.spot import expected, mean_seconds
+from sim.study.weeks import steps_of
 from sim.study.whole_job import course
 from sim.units import show
 

@@ -64,14 +64,13 @@ def token_count(text: str) -> float:
     return float(match[1]) * 1000.0 ** " KMBT".index((match[2] or " ").upper())
 
 
-def _in_epochs(plan: Plan, document: Mapping[str, Any], workload: Workload) -> Plan:
-    """Return *plan* with its tokens as epochs of the data set. Raise SpecError where they do not make a step."""
+def in_epochs(plan: Plan, samples: int, workload: Workload) -> Plan:
+    """Return *plan* with its tokens as epochs of the data set. Raise SpecError where they do not make a step of *samples*."""
     if plan.tokens is None:
         return plan
-    sequence, training = workload.model.sequence, workload.training
+    sequence = workload.model.sequence
     if sequence is None:
         raise SpecError(f"--tokens: {workload.model.name} has no sequence of tokens; write --epochs, or take a model with transformer")
-    samples = document["gpus"] * training.batch * training.gradient_accumulation_steps
     if plan.tokens < samples * sequence:
         raise SpecError(
             f"--tokens {plan.tokens:g}: one step takes {samples * sequence:,} ({samples} samples of {sequence:,}); write that many or more"
@@ -81,7 +80,8 @@ def _in_epochs(plan: Plan, document: Mapping[str, Any], workload: Workload) -> P
 
 def course(plan: Plan, document: Mapping[str, Any], machine: Hardware, workload: Workload) -> Course:
     """Return the job of *plan* on *machine*, given the *document* of its run of *workload*."""
-    pace, plan = _pace(document, machine, workload), _in_epochs(plan, document, workload)
+    samples = document["gpus"] * workload.training.batch * workload.training.gradient_accumulation_steps
+    pace, plan = _pace(document, machine, workload), in_epochs(plan, samples, workload)
     return Course(epochs_in(plan, pace), whole_job(plan, pace))
 
 

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import simpy
 
-from sim.analysis.course import LOST, Cause, Courses, LongRun, Saving, draw
+from sim.analysis.course import draw
+from sim.analysis.long_run import LOST, Cause, Courses, LongRun, Saving
 from sim.analysis.renewal import Uniform, best_interval, effective_share, laplace_of_sum
 
 DAY, HOUR = 86400.0, 3600.0

@@ -1,4 +1,4 @@
-"""Oracles: ZeRO's bytes per parameter (arXiv 1910.02054), micro-batches in flight of 1F1B, Korthikanti et al. (2205.05198)."""
+"""Oracles: ZeRO's bytes per parameter (arXiv 1910.02054), 1F1B's micro-batches in flight, activations (2205.05198)."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def test_young_and_daly_are_right_to_their_order() -> None:
 
 
 def test_meta_s_formula_is_near_where_failures_are_rare() -> None:
-    """In its range (little is lost for each failure, failures are rare) arXiv 2410.21680 finds it within 5 %."""
+    """In its range (little is lost for each failure, failures are rare) arXiv 2410.21680 finds it within 5%."""
     for mean, overhead, blocking in ((20 * HOUR, 300.0, 10.0), (8 * HOUR, 600.0, 30.0), (30 * HOUR, 1200.0, 300.0)):
         interval = best_interval(mean, blocking)
         exact = effective_share(mean, interval, blocking, blocking, math.exp(-overhead / mean))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from sim.analysis.course import Cause, LongRun, Saving, draw
+from sim.analysis.course import draw
+from sim.analysis.long_run import Cause, LongRun, Saving
 from sim.analysis.renewal import Uniform
-from sim.study.goodput import reliability_of, restart_time
+from sim.study.weeks import reliability_of, restart_time
 from tests.bench.test_scale import measured_only
 
 DAY = 86400.0

@@ -8,7 +8,7 @@ import pytest
 
 from calibration.energy import energy_document, energy_text
 from calibration.longrun import longrun_document, longrun_text, pool_without
-from sim.study.goodput import reliability_of
+from sim.study.weeks import reliability_of
 
 DAY = 86400.0
 

@@ -74,9 +74,9 @@ def test_totals_and_blocks_stand_in_comments() -> None:
         parameters=40,
     )
     lines = table.render(net).splitlines()
-    assert lines[0] == "# net: 35 gradient elements in 3 tensors; 3 GFLOP forward, 4 GFLOP backward; saves 3 MB"
+    assert lines[0] == "# net: 35 trainable parameters in 3 tensors; 3 GFLOP forward, 4 GFLOP backward; stores 3 MB of activations"
     assert lines[1] == "# 5 of 40 parameters get no gradient (frozen or unused)."
-    assert "  # block.0: 25 gradient elements in 2 tensors; 1 GFLOP forward, 2 GFLOP backward; saves 3 MB" in lines
+    assert "  # block.0: 25 trainable parameters in 2 tensors; 1 GFLOP forward, 2 GFLOP backward; stores 3 MB of activations" in lines
     assert "  - {name: stem, op: conv, gradients: [10], forward: 2000000000 FLOP, backward: 2000000000 FLOP}" in lines
 
 

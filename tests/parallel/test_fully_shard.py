@@ -207,7 +207,7 @@ def _cases() -> Iterator[Mapping[str, Any]]:
         for index, mesh in enumerate(MESHES):
             reshard = (None, False, True)[(index + number) % 3]
             yield plain | {"name": name, "mesh": mesh, "reshard": reshard, "root": (index + number) % 2 == 1}
-    for name in ("decoder", "frozen above"):
+    for name in ("frozen above",):
         for reshard, root, each in (
             (None, False, False),
             (None, True, True),

@@ -121,7 +121,7 @@ def test_a_price_that_is_not_known_and_a_document_without_values(before: dict[st
 def test_what_is_no_run_is_refused(tmp_path: Path, text: str) -> None:
     file = tmp_path / "a.json"
     file.write_text(text)
-    with pytest.raises(SpecError, match="write one with: sim run"):
+    with pytest.raises(SpecError, match="write one with: python -m sim run"):
         read_document(file)
 
 

@@ -150,7 +150,7 @@ def test_diff(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["sweep", "p3.2xlarge", "resnet18", "--vary", "batch=1..2:2", "-o", "never.txt"], "write FILE.csv or FILE.parquet"),
         (["sweep", "p3.2xlarge", "resnet18", "-o", "never.csv"], "name one field"),
         (["diff", "nowhere.json", "nowhere.json"], "cannot be read"),
-        (["diff", ".", "."], "has no run.json; write one with: sim run HW WL -o ."),
+        (["diff", ".", "."], "has no run.json; write one with: python -m sim run HW WL -o ."),
     ],
 )
 def test_bad_input(

@@ -17,7 +17,7 @@ OPTIONS = {
     "nodes zero": (["--nodes", "0"], "--nodes 0: write 1 or more"),
     "nodes a word": (["--nodes", "four"], "--nodes four: write a number such as 4"),
     "nodes down": (["--nodes", "4..1"], "--nodes 4..1: a range goes up; write 1..4"),
-    "nodes absurd": (["--nodes", "9000000"], "--nodes 9000000: 9e+06 is implausible; write 1 to 1000000"),
+    "nodes absurd": (["--nodes", "9000000"], "--nodes 9000000: the largest number is 100,000; did you mean 900?"),
     "nodes against placement": (["--nodes", "4", "--placement", "1+2"], "leave --nodes out"),
     "gpus empty": (["--gpus", ""], "--gpus '': write a number such as 4"),
     "gpus too many": (["--gpus", "9"], "--gpus 9: 1 x p3.16xlarge has 8 GPUs; write at most 8, or --nodes 2"),
@@ -27,8 +27,8 @@ OPTIONS = {
     "placement too many": (["--placement", "9"], "--placement 8 would fit"),
     "placement a word": (["--placement", "one"], "--placement one: write the GPUs of each node"),
     "placement and gpus": (["--placement", "2", "--gpus", "2"], "write one of the two"),
-    "batch too large": (["--batch", "512"], "--batch 512: a batch of 512 per GPU needs"),
-    "global batch too large": (["--global-batch", "8192"], "--global-batch 8192: a batch of 1024 per GPU needs"),
+    "batch too large": (["--batch", "512"], "--batch 512: batch 512 per GPU needs"),
+    "global batch too large": (["--global-batch", "8192"], "--global-batch 8192: batch 1024 per GPU needs"),
     "global batch uneven": (["--global-batch", "1001"], "--global-batch 1001: does not divide evenly over 8 GPUs; 1000 does"),
     "both batches": (["--batch", "8", "--global-batch", "64"], "write one of the two"),
     "stack unknown": (["--stack", "nope"], f"--stack nope: nope is not in the catalogue (workloads/stacks/); {STACKS}"),
@@ -111,7 +111,7 @@ JOBS = {
     "no pattern": ("jobs:\n  - {workload: vgg16, placement: all}\n", "jobs.0: placement all: write the GPUs of each node"),
     "memory": (
         "jobs:\n  - {workload: {extends: vgg16, training: {batch: 512}}}\n",
-        ":2:5: jobs.0: training.batch: a batch of 512 per GPU needs",
+        ":2:5: jobs.0: training.batch: batch 512 per GPU needs",
     ),
 }  # fmt: skip
 

@@ -31,7 +31,7 @@ def test_documents_and_rows_of_a_point_that_does_not_fit(capsys: Capture) -> Non
     assert main([*STRONG, "--fast", "--json"]) == 0
     small, large = json.loads(capsys.readouterr().out)["runs"]
     assert (small["nodes"], small["gpus"]) == (1, 4)
-    assert small["infeasible"].startswith("--global-batch 512: a batch of 128 per GPU needs 16.9 GiB")
+    assert small["infeasible"].startswith("--global-batch 512: batch 128 per GPU needs 16.9 GiB")
     assert large["batch_per_gpu"] == 64
     assert main([*STRONG, "--fast", "--csv"]) == 0
     small, large = csv.DictReader(io.StringIO(capsys.readouterr().out))

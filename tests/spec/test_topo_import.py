@@ -225,7 +225,7 @@ def without_line(text: str, start: str) -> str:
 
 
 BAD_MATRICES = [
-    ("", "1: empty; the output of 'nvidia-smi topo -m'"),
+    ("", "1: empty; expected the output of 'nvidia-smi topo -m'"),
     ("hello\nworld\n", "1: no topology matrix: no line starts with GPU0"),
     ("bash: nvidia-smi: command not found\n", "1: no topology matrix"),
     (without_line(DGX_1V, "\tGPU0"), "1: the line of column names is missing"),

@@ -16,6 +16,7 @@ from sim.mesh import run_layout
 from sim.report.document import run_document
 from sim.report.layout import layout_document
 from sim.simulate import ring_channels_of, simulate
+from sim.spec.adapters import trained_layers
 from sim.spec.fields import Spec
 from sim.spec.hardware import Hardware
 from sim.spec.workload import Workload
@@ -36,7 +37,11 @@ _CP = ("--cp", "parallel.context", 2)
 _FSDP = ("--shard", "parallel.shard", "parameters")
 _ZERO = ("--shard", "parallel.shard", "optimizer")
 _REPLICATE = ("--replicate", "parallel.replicate", 2)
-_BLOCKS = ("training.batch=1", "training.activation_checkpointing=blocks")
+_MESH = "training.stack.mesh"
+_OVERLAP = (f"{_MESH}.tensor_overlap=0.5", f"{_MESH}.expert_overlap=0.5", f"{_MESH}.bucket_elements=1000000000")
+_SHAPE = tuple(f"model.transformer.{key}" for key in ("mla.q_rank=512", "prediction_layers=1", "shared_expert_ffn=2816"))
+_MICRO = "training.gradient_accumulation_steps"
+_CK = "training.activation_checkpointing=blocks"
 _TOP_K = ("method=top_k", "density=0.1", "source=test")
 _POWER_SGD = ("method=power_sgd", "rank=40", "source=test")
 SCENARIOS = (
@@ -159,14 +164,20 @@ SCENARIOS = (
             "model.layers.20.segment=4", "model.layers.21.segment=5", *_SYNTHETIC,
         ),
     ),
-    Scenario("hgx-h100", "llama-2-7b", ("training.gradient_accumulation_steps=8",), nodes=2, stack="torchtitan-2.x", layout=(_TP, _PP)),
-    Scenario("hgx-h100", "llama-3.1-8b", ("training.batch=1",), nodes=2, stack="torchtitan-2.x", layout=(_FSDP, _REPLICATE)),
-    Scenario("hgx-h100", "mixtral-8x7b", _BLOCKS, nodes=4, stack="megatron-core", layout=(_TP, _EP, _ZERO)),
-    Scenario("hgx-h100", "deepseek-v2-lite", _BLOCKS, nodes=4, stack="torchtitan-2.x", layout=(_EP, _FSDP)),
-    Scenario("hgx-h100", "gemma-2-2b", _BLOCKS, stack="torchtitan-2.x", layout=(_FSDP,)),
-    Scenario(
-        "hgx-h100", "llama-3.1-8b", ("training.gradient_accumulation_steps=8", *_BLOCKS), nodes=2, stack="megatron-core",
-        layout=(_CP, _PP, ("--parallel vp", "parallel.virtual_stages", 2), _ZERO),
+    *(
+        Scenario("hgx-h100", workload, (*sets, "training.batch=1"), nodes=nodes, stack=stack, layout=layout)
+        for workload, sets, nodes, stack, layout in (
+            ("llama-2-7b", (f"{_MICRO}=8",), 2, "torchtitan-2.x", (_TP, _PP)),
+            ("llama-3.1-8b", ("model.lora={rank: 16}", f"{_MICRO}=16", _CK), 2, "torchtitan-2.x", (_TP, ("--pp", "parallel.pipeline", 4))),
+            ("llama-3.1-8b", ("training.parallel.reshard_after_forward=4",), 2, "torchtitan-2.x", (_FSDP, _REPLICATE)),
+            ("mixtral-8x7b", ("model.transformer.shared_experts=1", *_OVERLAP, _CK), 4, "megatron-core", (_TP, _EP, _ZERO)),
+            ("deepseek-v2-lite", (*_SHAPE, _CK), 4, "torchtitan-2.x", (_EP, _FSDP)),
+            ("gemma-2-2b", (_CK,), 1, "torchtitan-2.x", (_FSDP,)),
+            (
+                "llama-3.1-8b", ("training.parallel.layers_per_stage=[8, 8, 8, 8]", f"{_MICRO}=8", _CK), 2, "megatron-core",
+                (_CP, _PP, ("--parallel vp", "parallel.virtual_stages", 2), _ZERO),
+            ),
+        )
     ),
 )  # fmt: skip
 """Few samples where that changes nothing but the run's cost."""
@@ -294,8 +305,23 @@ def _turned(described: _Described, knobs: Sequence[Knob]) -> Iterator[_Described
         hardware, workload = described.hardware, described.workload
         for knob in knobs:
             hardware, workload = _turn(hardware, knob, factor), _turn(workload, knob, factor)
+        try:
+            workload = _remade(workload, described.workload)
+        except ValueError:  # the shape refuses the number: it is read
+            workload = workload.model_copy(update={"name": "refused"})
         if hardware != described.hardware or workload != described.workload:
             yield described._replace(hardware=hardware, workload=workload)
+
+
+def _remade(workload: Workload, before: Workload) -> Workload:
+    """Return *workload* with the layers of its decoder where the shape of the decoder is another than *before*."""
+    model = workload.model
+    shape = (model.transformer, model.sequence, model.lora)
+    if model.transformer is None or shape == (before.model.transformer, before.model.sequence, before.model.lora):
+        return workload
+    transformer = type(model.transformer).model_validate(model.transformer.model_dump())
+    layers = trained_layers(transformer, model.sequence or 0, model.lora, model.frozen)
+    return workload.model_copy(update={"model": model.model_copy(update={"layers": layers})})
 
 
 def _turn(value: Any, knob: Knob, factor: float, found: bool = False) -> Any:

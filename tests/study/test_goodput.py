@@ -13,8 +13,11 @@ from sim.analysis.course import draw
 from sim.documents import document, weeks_document
 from sim.spec.library import load_hardware, load_workload
 from sim.spec.yaml import SpecError
-from sim.study.goodput import Goodput, Steps, Weeks, closed_form, expected_share, reliability_of, steps_of, weeks_of
+from sim.study.goodput import Goodput, closed_form, expected_share, weeks_of
 from sim.study.scenario import Scenario
+from sim.study.spot import Wanted, spot
+from sim.study.transient import spread
+from sim.study.weeks import Steps, Weeks, reliability_of, steps_of
 
 DAY = 86400.0
 SCENARIO = Scenario("hgx-h100", "gpt2-xl", nodes=16, batch=4, precision="amp_bf16")
@@ -71,6 +74,18 @@ def test_what_is_asked_for_arrives() -> None:
     assert spot.run.rate[1] == pytest.approx(base.run.rate[1] + 16 / (20 * 3600))
     assert revocation.name == "revocation" and sum(cause.share for cause in spot.run.causes) == pytest.approx(1.0, abs=0.005)
     assert 0.9 < expected_share(steps()) < 1
+
+
+def test_spot_is_a_case_of_it() -> None:
+    """Oracle: `sim.study.spot`, where all wait for a replacement, with lives at random around the same mean, and no other failures."""
+    scenario = Scenario("p3.2xlarge", "resnet50", nodes=4)
+    drawn = spot(scenario, Wanted(epochs=60.0, interval="1 h", policy="wait", trials=300, mean_lifetime="8 h"), document, processes=1)
+    time = spread(drawn.outcomes, lambda outcome: outcome.time).mean
+    found = steps_of(document(scenario), load_hardware("p3.2xlarge").spec, load_workload("resnet50").spec)
+    asked = Weeks(epochs=60.0, rate="0.000001 /y", mean_lifetime="8 h", interval="1 h", mode="sync", spares=0, trials=300)
+    made = weeks_of(found, asked, changes=False)
+    assert made.courses.elapsed.mean() == pytest.approx(time, rel=0.02)
+    assert made.courses.interruptions.mean() == pytest.approx(spread(drawn.outcomes, lambda outcome: outcome.revocations).mean, rel=0.1)
 
 
 def test_a_layout_has_weeks_too() -> None:

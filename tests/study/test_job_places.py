@@ -122,7 +122,7 @@ def test_memory_is_that_of_the_nodes_a_job_has(tmp_path: Path) -> None:
         if fits:
             assert prepare(scenario).jobs[0].placement == (Placement(1, (0,)),)
         else:
-            with pytest.raises(SpecError, match="a batch of 160 per GPU needs"):
+            with pytest.raises(SpecError, match="batch 160 per GPU needs"):
                 prepare(scenario)
 
 

@@ -19,6 +19,8 @@ WITHOUT_EFFECT = {
     "Gpu.power": "no energy is accounted; a figure for whoever reads the catalogue",
     "Cpu.clock": "speed is relative to the reference core, not to the clock",
     "Nic.nccl_plugin_latency": "NCCL 2.10's tuner, which the stacks' versions are nearest to, does not ask it",
+    "Dataset.sequence": "read when the workload is loaded, to scale its sizes to the model's sequence; runs have the scaled ones",
+    "Transformer.dropout": "a mask takes the same bytes and time for every share that is not zero",
     "Socket.nics": "numbers, not amounts: machines whose NICs hang off a socket have one, NIC 0",
 }
 

@@ -38,7 +38,7 @@ def test_the_nearest_remedy_is_named_and_helps() -> None:
     """Oracle: the memory of the workload as the options say; a linear model's one weight is helped by none."""
     bert = load_workload("bert-large-seq384", ["training.batch=16"]).spec
     said = memory_problem(GPU, bert, 1)
-    assert said is not None and said.endswith("; this one would with --set training.activation_checkpointing=blocks")
+    assert said is not None and said.endswith("; batch 16 fits with --set training.activation_checkpointing=blocks")
     changed = load_workload("bert-large-seq384", ["training.batch=16", "training.activation_checkpointing=blocks"]).spec
     assert gpu_memory(changed, GPU).total <= GPU.memory < gpu_memory(bert, GPU).total
     none = memory_problem(GPU.model_copy(update={"memory": 1e9}), bert, 1)

@@ -175,7 +175,7 @@ def test_nvswitch_is_told_from_wires(count, links, gpu, switched, tmp_path):
     (XML_H100, "A100-SXM4-80GB", "18 NVLinks on one GPU, but A100-SXM4-80GB has 12"),
     (DGX_1V, None, "does not name the GPU model; say which with --gpu, one of .*a10g.*v100-sxm2-16gb"),
     (DGX_1V, "V1OO", r"--gpu: 'V1OO' is not in hardware/parts/gpus/; write one of .*v100-sxm2-32gb"),
-    (XML_H100.replace("0x2330", "0x9999"), None, "several GPUs have compute capability 9.0; say which with --gpu: H100-"),
+    (XML_H100.replace("0x2330", "0x9999"), None, "several GPUs have compute capability 9.0; say which with --gpu: .*H100-"),
     (XML_H100.replace("0x2330", "0x9999").replace('sm="90"', 'sm="99"'), None, "no GPU of the catalogue has compute capability 9.9"),
     (XML_H100.replace("0x2330", "0x2335", 1), None, "GPUs of several kinds .PCI devices 0x2335, 0x2330"),
     (FOUR_ON_NVSWITCH.replace("A100-SXM4-80GB", "B7"), None, "'NVIDIA B7' is not in the catalogue; say which"),
@@ -195,7 +195,7 @@ def test_a_gpu_that_cannot_be_is_refused(text, gpu, words, tmp_path):
     ("NVIDIA GeForce RTX 3090", "rtx3090"), ("GeForce GTX 1080 Ti", "gtx1080ti"), ("NVIDIA RTX 6000 Ada Generation", "rtx6000ada"),
     ("Quadro RTX 6000", "quadrortx6000"), ("NVIDIA RTX A6000", "rtxa6000"), ("Tesla K80", "k80"),
     ("Tesla P100-PCIE-16GB", "p100-pcie-16gb"), ("NVIDIA A10", "a10"), ("NVIDIA A100-PCIE-40GB", "a100-pcie-40gb"),
-    ("NVIDIA L40", None), ("NVIDIA H100 NVL", None), ("Tesla V100-PCIE-32GB", None),
+    ("NVIDIA L40", None), ("NVIDIA H100 NVL", "h100-nvl-94gb"), ("NVIDIA A30", None), ("Tesla V100-PCIE-32GB", None),
     ("Tesla V100", None), ("", None), ("NVIDIA", None),
 ])  # fmt: skip
 def test_printed_names(printed, name):

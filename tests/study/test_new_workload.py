@@ -155,7 +155,7 @@ def test_bad_input_writes_nothing(tmp_path: Path) -> None:
         ("b.json", json.dumps({**llama, "num_key_value_heads": 5}), r"heads \(32\) is no multiple of kv_heads \(5\)"),
         ("c.json", json.dumps({key: value for key, value in llama.items() if key != "vocab_size"}), "vocab_size is missing"),
         ("d.json", json.dumps({**llama, "hidden_size": "wide"}), "hidden_size.*'wide' is no whole number"),
-        ("e.json", "{", "is no JSON"),
+        ("e.json", "{", "JSON is cut short or broken"),
         ("f.json", json.dumps({"zero_optimization": {"stage": 3}}), "nothing here describes a model"),
         ("g.sh", "--num-layers 2 --hidden-size 64 --num-attention-heads 4", "add --padded-vocab-size"),
         ("h.sh", MEGATRON.replace("TP=8\n", ""), "what this variable is"),

@@ -11,7 +11,7 @@ from sim.documents import document
 from sim.spec.library import load_hardware, load_workload
 from sim.spec.yaml import SpecError
 from sim.study.scenario import Scenario, answer
-from sim.study.whole_job import checkpoint_bytes, checkpoint_time, course, plan_due, plan_of
+from sim.study.whole_job import checkpoint_bytes, checkpoint_time, course, in_epochs, plan_due, plan_of, token_count
 
 
 def of(hardware: str, workload: str, found: dict[str, Any], **options: Any) -> tuple[float, float]:
@@ -67,3 +67,23 @@ def test_the_document_has_the_job_and_its_cost_on_either_market() -> None:
 def test_what_makes_no_sense_is_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(SpecError, match=said):
         plan_of(**options)
+
+
+def test_tokens_are_epochs_of_the_data_set() -> None:
+    workload = load_workload("llama-3.2-1b").spec
+    sequence, samples = 8192, workload.dataset.samples
+    plan = plan_of(None, None, tokens="300B")
+    assert plan is not None
+    assert in_epochs(plan, 8, workload).epochs == pytest.approx(300e9 / (samples * sequence))
+    assert [token_count(text) for text in ("5", "1.5k", "2M", "15.6T")] == [5, 1500, 2e6, 15.6e12]
+    short = plan_of(None, None, tokens="60K")
+    assert short is not None
+    with pytest.raises(SpecError, match="one step takes 65,536"):
+        in_epochs(short, 8, workload)
+    for text in ("0", "many", "-3B", "3X"):
+        with pytest.raises(SpecError, match="write a number of tokens"):
+            token_count(text)
+    with pytest.raises(SpecError, match="one of the three"):
+        plan_of(1.0, None, tokens="3B")
+    with pytest.raises(SpecError, match="has no sequence"):
+        in_epochs(plan, 8, load_workload("vgg16").spec)

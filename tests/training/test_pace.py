@@ -37,7 +37,7 @@ def durations(found: Run, job: int = 0) -> list[float]:
 
 
 def same_law(one: Any, other: Any) -> bool:
-    """Tell whether Kolmogorov and Smirnov's test does not tell two samples apart at 1 %."""
+    """Tell whether Kolmogorov and Smirnov's test does not tell two samples apart at 1%."""
     from scipy.stats import ks_2samp
 
     return bool(ks_2samp(one, other).pvalue > 0.01)

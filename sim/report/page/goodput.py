@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sim.analysis.course import LOST
+from sim.analysis.long_run import LOST
 from sim.report.goodput import DAY, NAMES
 from sim.report.page.bars import Piece, bar, named_bars, swatch
 from sim.report.page.basis import basis
@@ -16,9 +16,9 @@ from sim.report.page.words import as_carbon, as_energy, as_memory, as_money, as_
 from sim.study.descriptions import Descriptions
 
 _SHOWN = (
-    ("effective_share", "effective share", lambda value: f"{100 * value:.1f} %"),
-    ("ettr", "ETTR, as Meta defines it", lambda value: f"{100 * value:.1f} %"),
-    ("goodput", "goodput, as Google's library counts it", lambda value: f"{100 * value:.1f} %"),
+    ("effective_share", "effective share", lambda value: f"{100 * value:.1f}%"),
+    ("ettr", "ETTR, as Meta defines it", lambda value: f"{100 * value:.1f}%"),
+    ("goodput", "goodput, as Google's library counts it", lambda value: f"{100 * value:.1f}%"),
     ("days", "days", lambda value: f"{value:.2f}"),
     ("interruptions", "interruptions", as_number),
     ("cost_usd", "cost", as_money),
@@ -41,15 +41,15 @@ def _verdict(document: Mapping[str, Any]) -> str:
     most = max(LOST, key=lambda name: document["lost_s"][name])
     lost = 100 * document["lost_s"][most] / document["elapsed_s"]
     return (
-        f"{100 * document['effective_share']:.1f} % of the time is work that counts; {document['interruptions']:.0f} interruptions "
-        f"are expected in {document['days']:.1f} days, and most is lost to {NAMES[most]} ({lost:.1f} %)."
+        f"{100 * document['effective_share']:.1f}% of the time is work that counts; {document['interruptions']:.0f} interruptions "
+        f"are expected in {document['days']:.1f} days, and most is lost to {NAMES[most]} ({lost:.1f}%)."
     )
 
 
 def _tiles(figures: Figures) -> Html:
     low, high = (f"{100 * value:.1f}" for value in figures.value("interval95/effective_share"))
     rows: list[tuple[str, Child, Child]] = [
-        ("Effective share", figures.shown("effective_share", _per_cent), f"95 % of courses: {low} to {high} %"),
+        ("Effective share", figures.shown("effective_share", _per_cent), f"95% of courses: {low} to {high}%"),
         ("Interruptions", figures.shown("interruptions", as_number), joined(figures.shown("replaced_nodes", as_number), " nodes replaced")),
         ("Days", figures.shown("days", as_tenths), None),
         ("Cost", figures.shown("cost_usd", as_money), "spares included"),
@@ -60,7 +60,7 @@ def _tiles(figures: Figures) -> Html:
 
 
 def _per_cent(share: float) -> str:
-    return f"{100 * share:.1f} %"
+    return f"{100 * share:.1f}%"
 
 
 def _losses(figures: Figures) -> Part:
@@ -107,7 +107,7 @@ def _spread(figures: Figures) -> Part:
     points = [
         Point(
             100 * step["effective_share"], 100 * step["share"], "",
-            f"{100 * step['effective_share']:.1f} %\n{as_percent(step['share'])} of the courses stay below it",
+            f"{100 * step['effective_share']:.1f}%\n{as_percent(step['share'])} of the courses stay below it",
             (figures.marked(f"distribution/{place}/effective_share"), figures.marked(f"distribution/{place}/share")),
         )
         for place, step in enumerate(steps)
@@ -125,7 +125,7 @@ def _spread(figures: Figures) -> Part:
         for key, name, write in _SHOWN
         if figures.value(key) is not None
     ]
-    found = table([("", False), ("mean", True), ("50 % between", True), ("95 % between", True)], rows, "Figures of the job")
+    found = table([("", False), ("mean", True), ("50% between", True), ("95% between", True)], rows, "Figures of the job")
     lead = "Fleets differ by more than one course differs from the next: the intervals hold both."
     return Part("spread", "How it spreads", section("spread", "How courses spread", drawn, found, lead=lead))
 
@@ -163,7 +163,7 @@ def _changes(figures: Figures) -> Part:
         [
             change["change"],
             *(
-                figures.shown(f"sensitivities/{place}/{key}", lambda share: f"{100 * share:.2f} %")
+                figures.shown(f"sensitivities/{place}/{key}", lambda share: f"{100 * share:.2f}%")
                 for key in ("effective_share", "closed_form")
             ),
         ]

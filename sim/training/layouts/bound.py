@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from sim.parallel.program import Instruction, Program, Receive, Send, Start, Tag, Update, Wait, Work
-from sim.training.layouts.run import MEETING, SHARED, Scene
+from sim.training.layouts.run import MEETING, SHARED
+from sim.training.layouts.scene import Scene
 
 _Passed = tuple[tuple[tuple[float, float, float, bool], ...], float, float]
 """Bursts of a pass (seconds, all launches, the first launch, whether the host waits before), seconds in all, and what nothing hides."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict, deque
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -22,41 +22,19 @@ from sim.cluster.network import Activity, Network
 from sim.events import LAYOUT_STALLS, Cause, EventLog
 from sim.events import Rank as LoggedRank
 from sim.events import Wait as Waited
-from sim.parallel.lower import Layout
 from sim.parallel.mesh import GroupAxis
 from sim.parallel.program import Program, Receive, Send, Start, Tag, Update, Wait, Work
-from sim.spec.hardware import Node
-from sim.training.layouts.prices import Price, Prices
-from sim.training.layouts.times import Burst, UnitTimes
-from sim.training.spread import expected_maximum
+from sim.training.layouts.prices import Price
+from sim.training.layouts.scene import GROUPS, Played, Scene, StageStep, words
+from sim.training.layouts.times import Burst
 
 SimProcess = Generator[simpy.Event, object, None]
-GROUPS: Final = ("data", "shard", "tensor", "pipeline", "context", "expert")
-"""Keys of ``exposed_by_group_s``."""
-_WORDS: Final[Mapping[str, str]] = {
-    "gather F": "weight gathers",
-    "gather B": "weight gathers",
-    "gather I": "weight gathers",
-    "gather W": "weight gathers",
-    "weights": "weight gathers",
-    "scatter": "gradient reduction",
-    "reduce": "gradient reduction",
-    "norm": "gradient norm",
-    "tied": "gradient of the tied embedding",
-    "activations": "activations between stages",
-    "gradients": "gradients between stages",
-}
 MEETING: Final = ("gpipe", "1f1b")
 """Schedules whose messages begin when the receiver asks for them."""
 SHARED: Final = ("everyone", "ends")
 """Groups with members in several stages."""
 _NAMES: Final = {"F": "forward", "B": "backward", "I": "backward of inputs", "W": "backward of weights"}
 _PARTIAL: Final = {"tensor": "tensor-parallel messages", "context": "context-parallel messages", "expert": "expert dispatch and combine"}
-
-
-def words(tag: Tag) -> str:
-    """Return what an operation is for, in words."""
-    return _WORDS.get(tag[0].removesuffix(" experts").removesuffix(" replicas"), tag[0])
 
 
 @dataclass(eq=False)
@@ -76,67 +54,6 @@ class _Operation:
     """What comes between the two."""
     begin: float = math.nan
     pieces: list[tuple[Cause, str, float, float]] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class Spread:
-    """How much later than the mean the slowest of n ranks is, per second of compute."""
-
-    tensor: float
-    """Of a tensor group."""
-    data: float
-    """Of all ranks of a stage, beyond that of a tensor group."""
-    all: float
-    """Of all ranks, beyond that of a stage."""
-
-
-def spread_of(cv: float, tensor: int, stage: int, ranks: int) -> Spread:
-    """Return the spread of ranks with coefficient of variation *cv* in groups of these sizes."""
-    of_tensor, of_stage, of_all = (expected_maximum(size) * cv for size in (tensor, stage, ranks))
-    return Spread(of_tensor, of_stage - of_tensor, of_all - of_stage)
-
-
-@dataclass(frozen=True)
-class StageStep:
-    """One steady step of the ranks of one stage."""
-
-    time: float
-    stalls: Mapping[Cause, float]
-    """Seconds by cause; sums to ``time``."""
-    resources: Mapping[tuple[Cause, str], float]
-    exposed: Mapping[str, float]
-    """Seconds of compute lost to messages of each kind of group."""
-    begin: float
-    end: float
-
-
-@dataclass(frozen=True)
-class Played:
-    """What the simulation of a layout tells."""
-
-    stages: tuple[StageStep, ...]
-    log: EventLog
-
-    @property
-    def time(self) -> float:
-        """Return the seconds of a step."""
-        return max(stage.time for stage in self.stages)
-
-
-@dataclass(frozen=True, eq=False)
-class Scene:
-    """Everything a simulation of a layout is made of."""
-
-    layout: Layout
-    programs: Sequence[Program]
-    times: Sequence[UnitTimes]
-    updates: Sequence[tuple[float, float]]
-    """GPU seconds and launches of each stage's optimizer."""
-    prices: Prices
-    node: Node
-    launch_cpu: float
-    overlap_slowdown: float
-    spread: Spread
 
 
 def play(scene: Scene, steps: int = 0, keep_rates: bool = False) -> Played:

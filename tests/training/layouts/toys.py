@@ -8,7 +8,8 @@ from typing import Any
 from sim.mesh import LayoutRun, prepare, run_layout, scene_of, with_parallel
 from sim.spec.hardware import Hardware
 from sim.spec.workload import Layer, Workload
-from sim.training.layouts.run import Played, Scene, play
+from sim.training.layouts.run import play
+from sim.training.layouts.scene import Played, Scene
 from tests.harness import layer, machine, toy_workload
 from tests.parallel.layouts import parallel
 

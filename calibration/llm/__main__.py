@@ -1,0 +1,124 @@
+"""``python -m calibration.llm``: fit the constants anew on the committed runs, or write the errors to expect of simulated layouts."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from calibration.llm.case import Case, describe
+from calibration.llm.closed_form import defaults, predict
+from calibration.llm.constants import FILE, QUANTILES, kind_of
+from calibration.llm.fit import fit, thinned
+from calibration.llm.rules import efficiencies
+from calibration.llm.score import quantile, scorable
+from calibration.llm.shapes import RECORDS
+from calibration.llm.table import read_table
+from sim.report.layout_error import family_of, group_names
+from sim.spec.yaml import SpecError
+
+EXPECTED = Path(__file__).parent.parent.parent / "hardware" / "validated_llm.json"
+LEAST: Final = 6
+"""Runs that a group of expected errors needs."""
+
+
+def main() -> None:
+    """Fit the constants; with ``--expected N`` simulate N runs of each source, and write the errors to expect of ``sim run``."""
+    parser = argparse.ArgumentParser(prog="python -m calibration.llm", description=main.__doc__)
+    parser.add_argument("--expected", type=int, metavar="N", help="simulate so many runs of each source instead of fitting")
+    asked = parser.parse_args()
+    described = [describe(row) for row in read_table(RECORDS / "training.csv")]
+    cases = [case for case in described if isinstance(case, Case) and scorable(case)]
+    if asked.expected:
+        errors, refused = simulated_errors(thinned(cases, asked.expected))
+        EXPECTED.write_text(json.dumps(expected(errors), indent=1) + "\n", encoding="utf-8")
+        sys.stdout.write(f"{len(errors)} runs simulated, {refused} refused: wrote {EXPECTED.name}\n")
+        return
+    fit_all(cases)
+
+
+def fit_all(cases: Sequence[Case]) -> None:
+    """Fit the constants of the closed form on *cases*, each source left out in turn, and write them."""
+    everything, without = fit(cases)
+    names = sorted({case.row.source for case in cases})
+    errors = {name: _errors([case for case in cases if case.row.source == name], without.get(name, everything)) for name in names}
+    document = {
+        "all": {"constants": _changed(everything), "rules": _rounded(efficiencies(cases))},
+        "without": {
+            name: {
+                "constants": _changed(without.get(name, everything)),
+                "rules": _rounded(efficiencies([case for case in cases if case.row.source != name])),
+            }
+            for name in names
+        },
+        "errors": errors,
+        "families": {name: sorted({case.family for case in cases if case.row.source == name}) for name in names},
+    }
+    FILE.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    sys.stdout.write(f"{len(cases)} runs of {len(names)} sources: wrote {FILE.name}\n")
+
+
+def _changed(constants: Mapping[str, float]) -> dict[str, float]:
+    return {name: float(f"{value:.4g}") for name, value in constants.items() if abs(value / defaults()[name] - 1) > 1e-3}
+
+
+def _rounded(values: Mapping[str, float]) -> dict[str, float]:
+    return {name: float(f"{value:.4g}") for name, value in values.items()}
+
+
+def _logarithm(case: Case, constants: Mapping[str, float]) -> float:
+    return math.log((case.measured or 1.0) / predict(case, constants).step_time)
+
+
+def _errors(cases: Sequence[Case], constants: Mapping[str, float]) -> dict[str, list[float]]:
+    """Return quantiles of logarithms of measured over predicted, by kind of layout."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for case in cases:
+        found[kind_of(case)].append(_logarithm(case, constants))
+    return {kind: [round(quantile(of, step / (QUANTILES - 1)), 3) for step in range(QUANTILES)] for kind, of in sorted(found.items())}
+
+
+def simulated_errors(cases: Sequence[Case]) -> tuple[list[tuple[float, Case]], int]:
+    """Return logarithms of measured over simulated time of *cases*, and how many the simulator refuses."""
+    from calibration.llm.engine import predict as simulate
+
+    found = []
+    for case in cases:
+        try:
+            found.append((math.log((case.measured or 1.0) / simulate(case, {}).step_time), case))
+        except (SpecError, ValueError):
+            continue
+    return found, len(cases) - len(found)
+
+
+def expected(errors: Sequence[tuple[float, Case]]) -> dict[str, Any]:
+    """Return the table of expected errors that ``sim run`` reads: by groups of runs, what its predictions of them missed."""
+    found: dict[str, list[tuple[float, Case]]] = defaultdict(list)
+    for error, case in errors:
+        for name in group_names(kind_of(case), family_of(case.shape), case.chip.name):
+            found[name].append((error, case))
+    groups = {name: _group(of) for name, of in sorted(found.items()) if len(of) >= LEAST}
+    return {"source": "calibration/records/llm/training.csv, simulated from descriptions alone", "groups": groups}
+
+
+def _group(of: Sequence[tuple[float, Case]]) -> dict[str, Any]:
+    errors = [error for error, _ in of]
+    absolute = [abs(math.exp(-error) - 1) for error in errors]
+    return {
+        "points": len(of),
+        "median": round(quantile(absolute, 0.5), 3),
+        "p90": round(quantile(absolute, 0.9), 3),
+        "low": round(math.exp(quantile(errors, 0.025)), 3),
+        "high": round(math.exp(quantile(errors, 0.975)), 3),
+        "most_gpus": max(case.gpus for _, case in of),
+        "sources": sorted({case.row.source.split("/")[-1] for _, case in of}),
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,366 @@
+"""What did a measured run do? A `Row` as a `Case`: shape, layout, precision, GPU and network, with what its source's scripts set.
+
+A row that does not say enough, or contradicts itself, is no case: `describe` returns the reason in one sentence.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, Final, Literal
+
+from pydantic import ValidationError
+
+from calibration.llm.shapes import RECORDS, NoCase, axis, count, records_yaml, shape_of
+from calibration.llm.table import Row
+from sim.spec.transformer import Transformer
+
+Recompute = Literal["none", "full", "attention", "operators"]
+Products = Literal["16bit", "fp8", "fp4"]
+
+
+@dataclass(frozen=True)
+class Chip:
+    """A GPU as the table of GPUs has it: rates in FLOP/s and bytes/s, memory in bytes."""
+
+    name: str
+    generation: str
+    part: str
+    multiprocessors: int
+    peak: Mapping[Products, float]
+    """Dense; a precision the GPU lacks has the next wider one's."""
+    memory_bandwidth: float
+    memory: float
+    fabric: float
+    """NVLink or xGMI of one GPU, one direction."""
+    domain: int
+    """GPUs that the fabric joins."""
+    nic: float
+    machine: str
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run that can be predicted. Sizes are elements, rates bytes/s, times seconds."""
+
+    row: Row
+    shape: Transformer
+    model_family: str
+    chip: Chip
+    domain: int
+    """GPUs of one node, or of one NVLink rack."""
+    nic: float
+    gpus: int
+    data: int
+    tensor: int
+    sequence_parallel: bool
+    pipeline: int
+    virtual: int
+    context: int
+    expert: int
+    zero: int
+    seq: int
+    micro_batch: int
+    micro_batches: int
+    """Of one step on one data-parallel rank."""
+    products: Products
+    scaling: str
+    """How low-precision products are scaled: ``delayed``, ``current``, ``blocks``; empty in 16 bits."""
+    recompute: Recompute
+    recomputed_layers: int
+    """Blocks of a rank that are recomputed, where not all are; 0: all."""
+    flash: bool
+    lora: bool
+    family: str
+    stack: str
+    tuned: bool
+    """Whether the source hides what can be hidden: user buffers, CUDA graphs."""
+    tensor_overlap: bool
+    expert_overlap: bool
+    graphs: bool
+    compiled: bool
+    fp32_gradients: bool
+    memory_reading: str
+    """allocated, as torch counts, or nvidia-smi."""
+    assumed: tuple[str, ...]
+
+    @property
+    def measured(self) -> float | None:
+        """Return the measured seconds of a step, as `Row.step_time`."""
+        return self.row.step_time
+
+    @property
+    def global_batch(self) -> float:
+        """Return the sequences of a step."""
+        return float(self.micro_batch * self.micro_batches * self.data)
+
+    @property
+    def precision(self) -> str:
+        """Return the precision of products."""
+        return self.products
+
+    @property
+    def axes(self) -> str:
+        """Return the axes that split the model, such as ``tensor+pipeline``; ``data`` where none does."""
+        names = ("tensor", "pipeline", "context", "expert")
+        return "+".join(name for name in names if getattr(self, name) > 1) or "data"
+
+    @property
+    def node_span(self) -> int:
+        """Return the nodes of the run, by eight GPUs (or what one node has) each."""
+        return math.ceil(self.gpus / min(self.domain, 8))
+
+
+NOT_STATED: Final = "what is recomputed or offloaded: the run would not fit as described"
+
+
+def describe(row: Row) -> Case | str:
+    """Return the run of *row*, or in one sentence why it cannot be described."""
+    try:
+        return _marked(_case(row))
+    except NoCase as error:
+        return str(error)
+    except ValidationError as error:
+        return "; ".join(issue["msg"].removeprefix("Value error, ") for issue in error.errors())
+
+
+def _marked(case: Case) -> Case:
+    """Return *case*; with a note where nobody says what is recomputed and it ran, though it would not fit.
+
+    Step times of such rows fit better with nothing recomputed than with blocks: their sources offload or recompute what is cheap.
+    """
+    from calibration.llm.closed_form import memory, verdict
+
+    if case.row.status != "ok" or case.row.text["activation_checkpointing"] or not case.assumed or case.recompute != "none":
+        return case
+    if verdict(case, memory(case)) != "does_not_fit":
+        return case
+    return replace(case, assumed=(*case.assumed, NOT_STATED))
+
+
+def _case(row: Row) -> Case:
+    assumed: list[str] = []
+    practice = practice_of(row)
+    chip = _chip(row)
+    family, shape = shape_of(row, assumed)
+    gpus = count(row, "gpus") or int(count(row, "nodes") * min(chip.domain, 8))
+    if not gpus:
+        raise NoCase("neither gpus nor nodes is a number; write gpus")
+    if practice["place"].startswith("assumed"):
+        assumed.append("what the table lacks: " + practice["place"])
+    tensor, pipeline, context, data = _axes(row, shape, gpus)
+    micro, micro_batches = _batches(row, data, assumed)
+    recompute, recomputed = _recompute(row, practice)
+    products, scaling = _precision(row, chip, assumed)
+    virtual = _virtual(row, practice, shape, pipeline, assumed)
+    notes = row.text["notes"]
+    nic, known = _nic(row, chip, practice)
+    if gpus > chip.domain and not known:
+        assumed.append("the network between nodes")
+    return Case(
+        row=row,
+        shape=shape,
+        model_family=family,
+        chip=chip,
+        domain=chip.domain,
+        nic=nic,
+        gpus=gpus,
+        data=data,
+        tensor=tensor,
+        sequence_parallel=tensor > 1 and _sequence_parallel(row, practice),
+        pipeline=pipeline,
+        virtual=virtual,
+        context=context,
+        expert=min(axis(row, "ep"), shape.experts) if shape.experts else 1,
+        zero=_zero(row),
+        seq=_needed(row, "seq_len"),
+        micro_batch=micro,
+        micro_batches=micro_batches,
+        products=products,
+        scaling=scaling,
+        recompute=recompute,
+        recomputed_layers=recomputed,
+        flash=not row.text["flash_attention"].lower().startswith("no"),
+        lora="lora" in f"{row.text['class']} {row.text['model']} {row.text['set']}".lower(),
+        family=practice["family"],
+        stack=practice["stack"],
+        tuned=bool(practice.get("tuned")),
+        tensor_overlap=bool(practice.get("tensor_overlap")) or "async TP" in notes,
+        expert_overlap="EP overlap on" in notes,
+        graphs=("graphs" in notes.lower() and "no graphs" not in notes.lower()) or row.text["gpu"].startswith("GB"),
+        compiled=row.text["compile"].lower().startswith("y"),
+        fp32_gradients=bool(practice.get("fp32_gradients", True)),
+        memory_reading=str(practice.get("memory", "allocated")),
+        assumed=tuple(assumed),
+    )
+
+
+def _axes(row: Row, shape: Transformer, gpus: int) -> tuple[int, int, int, int]:
+    """Return the ranks that split tensors, stages, sequences and data. Raise NoCase where they do not multiply out."""
+    if gpus > 1 and not any(row.text_or_number(name) for name in ("dp", "tp", "pp", "cp")):
+        raise NoCase("dp, tp, pp and cp are blank: the layout is not known")
+    tensor, pipeline, context = axis(row, "tp"), axis(row, "pp"), axis(row, "cp")
+    model_ranks = tensor * pipeline * context
+    if gpus % model_ranks:
+        raise NoCase(f"tp {tensor} x pp {pipeline} x cp {context} does not divide {gpus} GPUs")
+    data = gpus // model_ranks
+    if pipeline > shape.layers:
+        raise NoCase(f"pp {pipeline} is more than {shape.layers} layers")
+    if tensor > 1 and shape.heads % tensor:
+        raise NoCase(f"tp {tensor} does not divide {shape.heads} heads")
+    return tensor, pipeline, context, data
+
+
+def _needed(row: Row, name: str) -> int:
+    value = count(row, name)
+    if value:
+        return value
+    what = f"is {row.unread[name]!r}, no number" if name in row.unread else "is blank"
+    raise NoCase(f"{name} {what}")
+
+
+def _sequence_parallel(row: Row, practice: Mapping[str, Any]) -> bool:
+    text = row.text["sp"].lower()
+    return not text.startswith("no") if text else bool(practice.get("sequence_parallel", True))
+
+
+def _zero(row: Row) -> int:
+    stage = min(3, count(row, "zero_stage"))
+    sharded = re.search(r"FSDP=(\d+)", row.text["notes"])
+    return 3 if sharded and int(sharded.group(1)) > 1 else stage
+
+
+def _batches(row: Row, data: int, assumed: list[str]) -> tuple[int, int]:
+    batch, micro = row.number.get("global_batch", 0.0), count(row, "micro_batch")
+    if not batch:
+        accumulated = row.number.get("grad_accum", 0.0)
+        if not (micro and accumulated):
+            raise NoCase("global_batch is blank or no number")
+        batch = micro * accumulated * data
+    if not micro:
+        micro = 1
+        assumed.append("micro_batch 1")
+    micro = max(1, min(micro, round(batch / data)))
+    if micro * data > batch:
+        raise NoCase(f"a global batch of {batch:g} gives {data} data-parallel ranks less than one sequence each")
+    return micro, max(1, round(batch / (data * micro)))
+
+
+def _virtual(row: Row, practice: Mapping[str, Any], shape: Transformer, pipeline: int, assumed: list[str]) -> int:
+    if pipeline == 1:
+        return 1
+    stated = count(row, "virtual_pp")
+    if stated:
+        return stated if stated * pipeline <= shape.layers else 1
+    chosen = int(practice.get("virtual_stages", 1))
+    if "virtual pipeline degree not in the table" in row.text["notes"] or "virtual_pp" in row.unread:
+        assumed.append(f"virtual_pp {chosen}")
+    return chosen
+
+
+def _recompute(row: Row, practice: Mapping[str, Any]) -> tuple[Recompute, int]:
+    text = row.text["activation_checkpointing"].lower()
+    if not text:
+        return practice["recompute"], 0
+    if text.startswith("full"):
+        some = re.search(r"acl=(\d+)", text)
+        return "full", int(some.group(1)) if some else 0
+    if text.startswith("selective") and practice["family"] == "fsdp2":
+        return "operators", 0
+    if "attention" in text or "core_attn" in text or text == "selective":
+        return "attention", 0
+    return "none", 0
+
+
+def _precision(row: Row, chip: Chip, assumed: list[str]) -> tuple[Products, str]:
+    text = row.text["precision"].lower()
+    if not text:
+        assumed.append("bf16")
+        return "16bit", ""
+    if "fp4" in text:
+        return "fp4", "blocks"
+    if "fp8" in text:
+        if chip.generation in ("ampere", "volta"):
+            raise NoCase(f"{chip.name} has no fp8")
+        return "fp8", "blocks" if "mx" in text or "block" in text else "current" if "cs" in text or "current" in text else "delayed"
+    if text.startswith(("fp32", "tf32", "int8")):
+        raise NoCase(f"precision {text} is not described; bf16, fp16, fp8, mxfp8 and nvfp4 are")
+    return "16bit", ""
+
+
+def _nic(row: Row, chip: Chip, practice: Mapping[str, Any]) -> tuple[float, bool]:
+    """Return the bytes/s of the network for one GPU, and whether someone said so."""
+    text = row.text["network"]
+    node = min(chip.domain, 8) if chip.domain < 72 else 4
+    stated = practice.get("nic_Gbps")
+    if stated is None:
+        stated = _network_text(text.split("in node")[0], node)
+    known = stated is not None
+    return (stated if stated is not None else chip.nic) * 1e9 / 8, known
+
+
+def _network_text(text: str, node: int) -> float | None:
+    """Return the Gbit/s of one of *node* GPUs that *text* tells of, if it does."""
+    compute = re.search(r"compute:?\s*(.*)", text, re.IGNORECASE)
+    text = compute.group(1).split("management")[0] if compute else text
+    each = re.search(r"(\d+)\s*(?:gbps|gb/s|gbe?)\b[^,;]*per gpu", text, re.IGNORECASE)
+    if each:
+        return float(each.group(1))
+    total = re.search(r"(\d+)\s*gbps per node", text, re.IGNORECASE)
+    if total:
+        return float(total.group(1)) / node
+    several = re.search(r"(\d+)\s*x\s*[^,;]*?(\d{3})\s*gb", text, re.IGNORECASE)
+    if several:
+        return float(several.group(1)) * float(several.group(2)) / node
+    return None
+
+
+@lru_cache(maxsize=1)
+def _chips() -> dict[str, Chip]:
+    import csv
+
+    lines = [line for line in (RECORDS / "gpus.csv").read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
+    found: dict[str, Chip] = {}
+    for cells in csv.DictReader(lines):
+        narrow = float(cells["bf16_TFLOPS"]) * 1e12
+        eight = float(cells["fp8_TFLOPS"] or 0) * 1e12 or narrow
+        chip = Chip(
+            name=cells["name"],
+            generation=cells["generation"],
+            part=cells["part"],
+            multiprocessors=int(cells["multiprocessors"]),
+            peak={"16bit": narrow, "fp8": eight, "fp4": float(cells["fp4_TFLOPS"] or 0) * 1e12 or eight},
+            memory_bandwidth=float(cells["memory_GBps"]) * 1e9,
+            memory=float(cells["memory_GiB"]) * 2.0**30,
+            fabric=float(cells["fabric_GBps"]) * 1e9,
+            domain=int(cells["domain"]),
+            nic=float(cells["nic_Gbps"]) * 1e9 / 8,
+            machine=cells["machine"],
+        )
+        for alias in (cells["name"], *cells["aliases"].split("|")):
+            if alias:
+                found[_plain(alias)] = chip
+    return found
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def _chip(row: Row) -> Chip:
+    name = row.text["gpu"]
+    chip = _chips().get(_plain(name))
+    if chip is None:
+        raise NoCase(f"no description of the GPU {name!r}" if name else "gpu is blank")
+    return chip
+
+
+def practice_of(row: Row) -> Mapping[str, Any]:
+    """Return what the scripts of the source of *row* set: the first entry of ``practice.yaml`` that matches."""
+    for entry in records_yaml("practice.yaml"):
+        if all(re.search(pattern, row.text[column], re.IGNORECASE) for column, pattern in entry["match"].items()):
+            return entry
+    raise AssertionError("practice.yaml ends with an entry that matches all")

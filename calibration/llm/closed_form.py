@@ -1,0 +1,392 @@
+"""How long does a step take, by closed formulas? Products by shape, attention, bytes, exposed communication, bubble and optimizer.
+
+Calculon's way (arXiv 2305.04232) with fewer inputs: every kind of work is bytes or FLOP over a rate, ranks of one stage are alike, and
+communication is exposed as far as there is nothing to hide it under. The rates are in `Constants`; all are of hardware or of a software
+family, none of a model or a source. Memory follows Korthikanti (arXiv 2205.05198) with the terms of ``facts`` for GQA and gated blocks.
+Limits: one time for every micro-batch, no contention between groups, no skew between ranks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from calibration.llm.case import Case
+from calibration.llm.weights import Weights, stage_weights
+
+Constants = Mapping[str, float]
+
+PRIORS: Final[Mapping[str, tuple[float, float]]] = {
+    # name: value before any fit, standard deviation of its logarithm
+    "product.volta": (0.70, 0.15), "product.ampere": (0.80, 0.1), "product.hopper": (0.70, 0.1), "product.blackwell": (0.72, 0.1),
+    "product.cdna3": (0.50, 0.15), "product.cdna4": (0.50, 0.2), "product.ada": (0.60, 0.2),
+    "product.fp8": (0.85, 0.15), "product.fp4": (0.65, 0.2), "depth": (160.0, 0.5), "unaligned": (1.15, 0.08),
+    "unaligned.head": (1.6, 0.3), "attention.forward": (0.62, 0.15), "attention.backward": (0.50, 0.15),
+    "scores": (9.0, 0.4), "memory": (0.80, 0.1), "wide": (17.0, 0.3), "inner": (1.0, 0.2), "head": (26.0, 0.3), "cast": (5.0, 0.4),
+    "fabric": (0.75, 0.15), "network": (0.70, 0.2), "hop.fabric": (2e-6, 0.4), "hop.network": (8e-6, 0.5),
+    "launch.collective": (25e-6, 0.5),
+    "kernel": (4e-6, 0.3), "host": (5e-4, 0.3), "update": (34.0, 0.3), "accumulate": (6.0, 0.4), "host.eager": (1.2e-3, 0.5),
+    "attention.eager": (0.65, 0.2), "elementwise.eager": (1.8, 0.3), "dispatch": (0.45, 0.4), "moe.traffic": (14.0, 0.4),
+    "experts": (1.2, 0.2), "sync.experts": (1e-4, 0.6), "contention": (1.06, 0.05), "step": (5e-3, 0.5),
+    "exposed.tensor": (0.85, 0.2), "exposed.tensor.overlap": (0.45, 0.4), "exposed.data": (0.5, 0.5), "exposed.stages": (0.7, 0.5),
+    "exposed.context": (0.3, 0.5), "power.fp8": (1.0, 0.1), "ramp": (1.0, 0.1),
+}  # fmt: skip
+"""Physical constants: shares of peaks, bytes per element, seconds. Priors: datasheet-level estimates of facts/llm_mechanisms and NCCL."""
+FAMILIES: Final = ("megatron", "megatron-2021", "deepspeed", "nanotron", "fsdp1", "fsdp2", "jax", "llmc")
+EAGER: Final = ("nanotron", "fsdp1", "fsdp2")
+"""Families whose blocks torch runs operator by operator, with FlashAttention 2 or its like."""
+GATHERS_BESIDE: Final = ("megatron", "fsdp1", "fsdp2", "jax", "llmc")
+"""Families that gather updated parameters beside the next forward; others do before it (nanotron optim/zero.py, DeepSpeed stage 1)."""
+FAMILY_PRIORS: Final[Mapping[str, tuple[float, float]]] = {"elementwise": (1.0, 0.25), "compute": (1.0, 0.08), "data": (1.0, 0.5)}
+"""Factors of one software family on element-wise bytes, all compute and exposed data-parallel traffic; shrunk to 1."""
+
+
+def priors() -> dict[str, tuple[float, float]]:
+    """Return the value before any fit and the logarithmic deviation of every constant."""
+    found = dict(PRIORS)
+    for family in FAMILIES:
+        for name, prior in FAMILY_PRIORS.items():
+            found[f"{name}:{family}"] = prior
+    return found
+
+
+def defaults() -> dict[str, float]:
+    """Return the constants before any fit."""
+    return {name: value for name, (value, _) in priors().items()}
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A predicted step: seconds, bytes of GPU memory at its peak, and what the time is made of (seconds, in ``parts``)."""
+
+    step_time: float
+    memory: float
+    verdict: str
+    """fits, thrashes or does_not_fit."""
+    parts: Mapping[str, float] = field(default_factory=dict)
+
+
+class _Work:
+    """One micro-batch of one rank, from the shapes of *case* and the rates in *at*."""
+
+    def __init__(self, case: Case, at: Constants) -> None:
+        self.case, self.at = case, at
+        self.chip = case.chip
+        self.tokens = case.micro_batch * case.seq / case.context
+        self.held = self.tokens / (case.tensor if case.sequence_parallel else 1)
+        eager = case.family in EAGER and not case.compiled
+        self.elementwise = at[f"elementwise:{case.family}"] * (at["elementwise.eager"] if eager else 1.0)
+        self.rate16 = self.chip.peak["16bit"] * at.get(f"product.{self.chip.generation}", 0.6)
+        self.rate = self.rate16
+        if case.products != "16bit":
+            self.rate = self.chip.peak[case.products] * at.get(f"product.{self.chip.generation}", 0.6) * at[f"product.{case.products}"]
+        self.bandwidth = self.chip.memory_bandwidth * at["memory"]
+
+    def product(self, rows: float, inner: float, columns: float, groups: float = 1.0, narrow: bool = True) -> float:
+        """Return the seconds of *groups* products of (rows x inner) by (inner x columns)."""
+        if rows <= 0:
+            return 0.0
+        rate = self.rate if narrow else self.rate16
+        tiles = groups * math.ceil(rows / 128) * math.ceil(columns / 128)
+        waves = tiles / self.chip.multiprocessors
+        full = 0.5 * (math.ceil(waves) + max(waves, 1.0)) / waves
+        padded = math.ceil(rows / 128) * 128 / rows
+        depth = 1 + self.at["depth"] / inner
+        if inner % 64 or columns % 64:
+            depth *= self.at["unaligned"]
+        flop = 2.0 * rows * inner * columns * groups
+        moved = 2.0 * (rows * inner + inner * columns + rows * columns) * groups / self.bandwidth
+        return max(flop * depth * max(full, padded) / rate, moved) + self.at["kernel"]
+
+    def wide(self, passes: float, tokens: float, elements: float) -> float:
+        """Return the seconds of *passes* memory passes over 16-bit activations of *tokens* by *elements*."""
+        return passes * 2.0 * tokens * elements * self.elementwise / self.bandwidth
+
+    def attention_products(self) -> float:
+        """Return the seconds of the projections around attention."""
+        shape, case = self.case.shape, self.case
+        hidden, tensor, rows = shape.hidden, case.tensor, self.tokens
+        queries = shape.heads * shape.head_size
+        if shape.mla is not None:
+            latent = shape.mla
+            down = self.product(rows, hidden, latent.kv_rank + latent.rope_dim) + (
+                self.product(rows, hidden, latent.q_rank) if latent.q_rank else 0
+            )
+            up = self.product(rows, latent.q_rank or hidden, queries / tensor)
+            up += self.product(rows, latent.kv_rank, shape.heads * (latent.nope_dim + latent.value_dim) / tensor)
+            return down + up + self.product(rows, shape.heads * latent.value_dim / tensor, hidden)
+        keys = shape.groups * (shape.head_size + shape.value_size)
+        merged = self.product(rows, hidden, (queries + max(keys, shape.head_size * 2 * tensor if tensor > shape.groups else keys)) / tensor)
+        return merged + self.product(rows, shape.heads * shape.value_size / tensor, hidden)
+
+    def dense(self) -> float:
+        """Return the seconds of a plain feed-forward block's products."""
+        shape, tensor = self.case.shape, self.case.tensor
+        inner = shape.inner
+        return self.product(self.tokens, shape.hidden, inner * (2 if shape.gated else 1) / tensor) + self.product(
+            self.tokens, inner / tensor, shape.hidden
+        )
+
+    def experts(self) -> float:
+        """Return the seconds of one rank's experts, router and shared expert."""
+        shape, case = self.case.shape, self.case
+        inner = float(shape.expert_ffn or shape.inner)
+        local = max(1.0, shape.experts / case.expert)
+        rows = self.held * shape.experts_per_token / local * (1 if case.expert > 1 or not case.sequence_parallel else case.tensor)
+        inner_here = inner if case.expert > 1 else inner / case.tensor
+        gates = 2 if shape.gated else 1
+        total = self.product(rows, shape.hidden, inner_here * gates, local) + self.product(rows, inner_here, shape.hidden, local)
+        total *= self.at["experts"]
+        shared = float(shape.shared_expert_ffn or shape.shared_experts * inner)
+        if shared:
+            total += self.product(self.tokens, shape.hidden, shared * gates / case.tensor)
+            total += self.product(self.tokens, shared / case.tensor, shape.hidden)
+        return total + self.product(self.held, shape.hidden, shape.experts, narrow=False)
+
+    def core(self, layer: int, backward: bool) -> float:
+        """Return the seconds of attention itself, causal; sequences of packed samples count in full."""
+        shape, case = self.case.shape, self.case
+        heads = shape.heads / case.tensor
+        window = shape.window_of(layer)
+        span = case.seq / 2 if not window or window >= case.seq else window * (1 - window / (2 * case.seq))
+        flop = 2.0 * self.tokens * span * heads * (shape.head_size + shape.value_size)
+        if case.flash:
+            share = self.at["attention.backward" if backward else "attention.forward"]
+            old = self.chip.generation in ("ampere", "volta")
+            share *= 1.0 if old or case.family not in EAGER else self.at["attention.eager"]
+            share *= 1.25 if old else 1.0
+            share *= min(1.0, shape.head_size / 128 + 0.25)
+            return (2.5 if backward else 1.0) * flop / (self.chip.peak["16bit"] * share) + 2 * self.at["kernel"]
+        scores = self.tokens * case.seq * heads * 2.0 * self.at["scores"] / self.bandwidth
+        slow = self.at["unaligned.head"] if shape.head_size % 8 else 1.0
+        return slow * (2.0 if backward else 1.0) * (2 * flop / (self.rate16 * 0.6)) + scores * (1.0 if backward else 0.8)
+
+    def element_wise(self, experts: bool) -> float:
+        """Return the seconds of norms, residuals, rotary positions, activation and casts of one layer, forward."""
+        shape, case = self.case.shape, self.case
+        inner = float(shape.expert_ffn or shape.inner) * shape.experts_per_token if experts else float(shape.inner)
+        rows = self.tokens / case.tensor
+        total = self.wide(self.at["wide"], self.held, shape.hidden) + self.wide(
+            3 * self.at["inner"], rows, inner * (1.5 if shape.gated else 1.0)
+        )
+        if experts:
+            total += self.at["moe.traffic"] * 2 * self.held * shape.experts_per_token * shape.hidden / self.bandwidth
+        if case.products != "16bit":
+            elements = 2 * shape.hidden + (shape.heads * shape.value_size + inner) / case.tensor
+            total += self.at["cast"] * self.tokens * elements / self.bandwidth * (0.7 if case.scaling == "delayed" else 1.0)
+        return total + 10 * self.at["kernel"]
+
+
+class _Wires:
+    """Times of collectives of *case*: bytes over the fabric inside a domain, over one NIC a GPU between."""
+
+    def __init__(self, case: Case, at: Constants) -> None:
+        self.case, self.at = case, at
+        self.fabric = case.chip.fabric * at["fabric"]
+        self.network = case.nic * at["network"]
+
+    def gather(self, size: float, ranks: int, stride: int) -> float:
+        """Return the seconds of an all-gather or reduce-scatter of *size* bytes over *ranks*, *stride* GPUs apart."""
+        if ranks <= 1:
+            return 0.0
+        inside = max(1, min(ranks, self.case.domain // stride))
+        nodes = math.ceil(ranks / inside)
+        rate = self.fabric if nodes == 1 else min(self.fabric, self.network * inside)
+        hops = (ranks - nodes) * self.at["hop.fabric"] + (nodes - 1) * self.at["hop.network"]
+        return size * (ranks - 1) / ranks / rate + self.at["launch.collective"] + hops
+
+    def exchange(self, size: float, ranks: int, stride: int) -> float:
+        """Return the seconds of an all-to-all in which each rank sends *size* bytes in all."""
+        if ranks <= 1:
+            return 0.0
+        inside = max(1, min(ranks, self.case.domain // stride))
+        outside = size * (1 - inside / ranks)
+        near = size * (inside - 1) / ranks / self.fabric
+        return max(near, outside / self.network) / self.at["dispatch"] * 0.5 + self.at["launch.collective"]
+
+    def send(self, size: float, stride: int) -> float:
+        """Return the seconds of one message to the rank *stride* GPUs away."""
+        rate = self.fabric if stride < self.case.domain else self.network
+        return size / rate + self.at["launch.collective"]
+
+
+def predict(case: Case, at: Constants) -> Prediction:
+    """Return the predicted step of *case* with the constants *at*."""
+    work, wires = _Work(case, at), _Wires(case, at)
+    weights = stage_weights(case)
+    forward, backward, parts = _micro_batch(case, at, work, wires, weights)
+    head_forward, head_backward = _head(case, at, work)
+    last = (case.shape.layers - weights.layers * (case.pipeline - 1)) if case.pipeline > 1 else weights.layers
+    share = max(0.0, last / weights.layers)
+    middle, end = forward + backward, share * (forward + backward) + head_forward + head_backward
+    slowest = max(middle, end) if case.pipeline > 1 else end
+    once = (case.pipeline - 2) * middle + min(middle, end) if case.pipeline > 1 else 0.0
+    sends = _sends(case, at, wires)
+    steady = case.micro_batches * (slowest + sends)
+    bubble = once / case.virtual * at["ramp"] + (2 * sends * (case.pipeline - 1) / case.virtual if case.pipeline > 1 else 0.0)
+    exposed = _data_traffic(case, at, wires, weights, backward)
+    update = _update(case, at, work, weights)
+    step = steady + bubble + exposed + update + at["step"]
+    needed = memory(case)
+    return Prediction(step, needed, verdict(case, needed), {**parts, "bubble": bubble, "data": exposed, "optimizer": update})
+
+
+def _micro_batch(case: Case, at: Constants, work: _Work, wires: _Wires, weights: Weights) -> tuple[float, float, dict[str, float]]:
+    """Return the seconds of a middle stage's forward and backward of one micro-batch, and parts of a step."""
+    shape, layers = case.shape, weights.layers
+    core_forward = core_backward = 0.0
+    projections, dense = (
+        work.attention_products(),
+        work.dense() if not shape.experts or shape.first_dense_layers or shape.moe_every > 1 else 0.0,
+    )
+    routed = work.experts() if shape.experts else 0.0
+    for layer in {shape.layers - 1, shape.layers - 2, 0} if shape.window or shape.moe_every > 1 else {shape.layers - 1}:
+        core_forward = max(core_forward, work.core(layer, backward=False))
+        core_backward = max(core_backward, work.core(layer, backward=True))
+    if shape.global_every:
+        local = next((layer for layer in range(shape.layers) if shape.window_of(layer)), 0)
+        weight = 1 / shape.global_every
+        core_forward = weight * core_forward + (1 - weight) * work.core(local, backward=False)
+        core_backward = weight * core_backward + (1 - weight) * work.core(local, backward=True)
+    share = sum(shape.has_experts(layer) for layer in range(shape.layers)) / shape.layers
+    products = projections + (1 - share) * dense + share * routed
+    plain = (1 - share) * work.element_wise(False) + (share * work.element_wise(True) if share else 0.0)
+    factor = at[f"compute:{case.family}"] * (at["power.fp8"] if case.products != "16bit" else 1.0)
+    compute_forward = factor * (products + core_forward + plain)
+    compute_backward = factor * ((1.0 if case.lora else 2.0) * products + core_backward + 1.6 * plain)
+    tensor, context, experts = _layer_traffic(case, at, wires, core_forward, core_backward)
+    recomputed = {"none": 0.0, "full": compute_forward + tensor / 2, "attention": core_forward if not case.flash else 0.0}.get(
+        case.recompute, factor * (0.5 * products + plain)
+    )
+    if case.recomputed_layers:
+        recomputed *= min(1.0, case.recomputed_layers / layers)
+    host = _host(case, at, layers) / layers
+    attention = tensor / 2 + context / 3 + experts * share / 2
+    one_forward = max(compute_forward, host) + attention
+    if not case.lora:
+        compute_backward += at["accumulate"] * weights.total / layers / work.bandwidth
+    one_backward = max(compute_backward + recomputed, 1.5 * host) + tensor / 2 + 2 * context / 3 + experts * share / 2
+    if case.zero == 3:
+        one_forward, one_backward = _sharded(case, at, wires, weights, one_forward, one_backward)
+    steps = case.micro_batches * layers
+    parts = {
+        "products": steps * factor * (2.0 if case.lora else 3.0) * products,
+        "attention": steps * factor * (core_forward + core_backward),
+        "elementwise": steps * factor * 2.6 * plain,
+        "recompute": steps * recomputed,
+        "tensor": steps * tensor,
+        "context": steps * context,
+        "experts": steps * experts * share,
+    }
+    return layers * one_forward, layers * one_backward, parts
+
+
+def _layer_traffic(case: Case, at: Constants, wires: _Wires, core_forward: float, core_backward: float) -> tuple[float, float, float]:
+    """Return the exposed seconds of one layer's tensor, context and expert traffic, forward and backward together."""
+    shape = case.shape
+    activations = 2.0 * case.micro_batch * case.seq / case.context * shape.hidden
+    tensor = 8 * wires.gather(activations, case.tensor, 1) * at["exposed.tensor.overlap" if case.tensor_overlap else "exposed.tensor"]
+    keys = 2.0 * case.micro_batch * case.seq / case.context * shape.groups * (shape.head_size + shape.value_size) / case.tensor
+    if shape.mla is not None:
+        keys = 2.0 * case.micro_batch * case.seq / case.context * shape.heads * (shape.head_size + shape.value_size) / case.tensor
+    ring = (case.context - 1) * wires.send(keys, case.tensor) if case.context > 1 else 0.0
+    hidden = max(0.0, ring - core_forward) + max(0.0, 2 * ring - core_backward)
+    context = hidden + at["exposed.context"] * 3 * ring
+    experts = 0.0
+    if shape.experts and case.expert > 1:
+        routed = 2.0 * case.micro_batch * case.seq / case.context / case.tensor * shape.experts_per_token * shape.hidden
+        experts = 4 * wires.exchange(routed, case.expert, 1) + 2 * at["sync.experts"]
+        experts *= 0.4 if case.expert_overlap else 1.0
+    return tensor, context, experts
+
+
+def _host(case: Case, at: Constants, layers: int) -> float:
+    """Return the seconds that the host needs to launch one micro-batch's forward of a stage."""
+    eager = case.family in EAGER and not case.compiled
+    per_layer = at["host.eager" if eager else "host"] * (2.0 if case.shape.experts else 1.0)
+    return layers * per_layer * (0.3 if case.tuned or case.graphs else 1.0)
+
+
+def _sharded(case: Case, at: Constants, wires: _Wires, weights: Weights, forward: float, backward: float) -> tuple[float, float]:
+    """Return the seconds of one layer's forward and backward with fully sharded parameters: gathers and scatters beside compute."""
+    block = (weights.dense + weights.experts) / weights.layers
+    ranks = case.data * case.context
+    width = 1.0 if case.products != "16bit" and case.family == "fsdp2" else 2.0
+    gather = wires.gather(width * block, ranks, case.tensor)
+    scatter = wires.gather((4.0 if case.fp32_gradients else 2.0) * block, ranks, case.tensor)
+    slow = at["contention"]
+    data = at[f"data:{case.family}"]
+    if case.lora:
+        scatter = 0.0
+    both = (gather + scatter) * data
+    return max(forward * slow, gather * data), max(backward * slow, both)
+
+
+def _head(case: Case, at: Constants, work: _Work) -> tuple[float, float]:
+    """Return the seconds of output head and loss, forward and backward, of one micro-batch."""
+    columns = case.shape.vocab / case.tensor
+    product = work.product(work.tokens, case.shape.hidden, columns, narrow=False)
+    passes = at["head"] * work.tokens * columns * work.elementwise / work.bandwidth
+    factor = at[f"compute:{case.family}"]
+    return factor * (product + passes / 2), factor * ((1 if case.lora else 2) * product + passes / 2)
+
+
+def _sends(case: Case, at: Constants, wires: _Wires) -> float:
+    """Return the exposed seconds of a micro-batch's messages between stages."""
+    if case.pipeline == 1:
+        return 0.0
+    rows = case.micro_batch * case.seq / case.context / (case.tensor if case.sequence_parallel else 1)
+    stride = case.tensor * case.context * case.data
+    one = wires.send(2.0 * rows * case.shape.hidden, stride)
+    return 2 * one * case.virtual * at["exposed.stages"] * (0.5 if case.virtual > 1 else 1.0)
+
+
+def _data_traffic(case: Case, at: Constants, wires: _Wires, weights: Weights, backward: float) -> float:
+    """Return the exposed seconds of a step's gradient reduction and parameter gathers."""
+    if case.lora:
+        return 0.0
+    ranks = case.data * case.context
+    stride = case.tensor
+    width = 4.0 if case.fp32_gradients else 2.0
+    if case.zero == 3:
+        block = (weights.dense + weights.experts) / weights.layers
+        ends = 2 * wires.gather(2.0 * block, ranks, stride) + wires.gather(2 * width * weights.vocabulary, ranks, stride)
+        return ends * at["exposed.data"] * 2 * at[f"data:{case.family}"] * case.micro_batches
+    plain = weights.dense + weights.vocabulary + (weights.experts if case.expert == 1 else 0.0)
+    scatter = wires.gather(width * plain, ranks, stride)
+    gather = wires.gather((2.0 if case.zero else width) * plain, ranks, stride)
+    if case.expert > 1:
+        scatter += wires.gather(width * weights.experts, max(1, ranks * case.tensor // case.expert), case.expert)
+        gather += wires.gather(2.0 * weights.experts, max(1, ranks * case.tensor // case.expert), case.expert)
+    late = 0.0 if case.family in GATHERS_BESIDE else gather
+    gather -= late
+    hidden = min(1.0, backward / case.virtual / max(scatter + gather, 1e-9)) if case.virtual else 1.0
+    exposed = at["exposed.data"] * at[f"data:{case.family}"]
+    return late + (scatter + gather) * (1 - (1 - min(1.0, exposed)) * hidden)
+
+
+def _update(case: Case, at: Constants, work: _Work, weights: Weights) -> float:
+    """Return the seconds of the optimizer's step: states read and written, gradients cleared and measured."""
+    if case.lora:
+        return 0.0
+    ranks = case.data * case.context
+    shards = ranks if case.zero else 1
+    expert_shards = max(1, ranks * case.tensor // case.expert) if case.zero and case.expert > 1 else shards
+    owned = (weights.dense + weights.vocabulary) / shards + weights.experts / expert_shards
+    held = owned if case.zero == 3 else weights.total
+    return (at["update"] * owned + 8.0 * held) / work.bandwidth
+
+
+def memory(case: Case) -> float:
+    """Return the bytes of GPU memory of one rank of the fullest stage at its peak, as torch's allocator counts them."""
+    from calibration.llm.memory import peak
+
+    return peak(case, stage_weights(case))
+
+
+def verdict(case: Case, needed: float) -> str:
+    """Return whether *needed* bytes fit, fit only with the allocator freeing and retrying, or do not fit."""
+    room = case.chip.memory
+    return "does_not_fit" if needed > 0.97 * room else "thrashes" if needed > 0.875 * room else "fits"

@@ -1,0 +1,127 @@
+"""Which constants fit the measured runs? Gauss-Newton on logarithms of step time, shrunk to the priors, each source left out in turn.
+
+A source weighs as much as its rows, up to `ROWS_THAT_COUNT`; large errors count less (a Cauchy-like weight): runs that stumble do not
+drag a rate along. One Jacobian serves all folds: a fold solves the linearised problem without the rows of its source.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from calibration.llm.case import Case
+from calibration.llm.closed_form import defaults, predict, priors
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+ROWS_THAT_COUNT: Final = 60.0
+NOISE: Final = 0.08
+"""Deviation of a row's logarithm that is taken for noise: repeats and what a table does not tell (estimate)."""
+ROUNDS: Final = 3
+STEP: Final = 0.02
+
+
+def usable(case: Case) -> bool:
+    """Return whether *case* may be fitted on: measured, sound, away from the memory's edge, and no pipeline of nanotron's over nodes."""
+    if case.row.status != "ok" or not case.measured:
+        return False
+    if case.family == "nanotron":
+        return case.tensor <= 8 and (case.row.memory or 0.0) < 0.8 * case.chip.memory and (case.pipeline == 1 or case.node_span == 1)
+    return True
+
+
+def thinned(cases: Sequence[Case], most: int = 120) -> list[Case]:
+    """Return at most *most* cases of each source, evenly taken."""
+    total = Counter(case.row.source for case in cases)
+    seen: Counter[str] = Counter()
+    kept = []
+    for case in cases:
+        source = case.row.source
+        number = seen[source]
+        seen[source] += 1
+        stride = max(1.0, total[source] / most)
+        if math.floor(number / stride) != math.floor((number - 1) / stride):
+            kept.append(case)
+    return kept
+
+
+def fit(cases: Sequence[Case]) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
+    """Return the constants fitted on *cases*, and by source those fitted without it."""
+    import numpy as np
+
+    rows = thinned([case for case in cases if usable(case)])
+    known = priors()
+    names = list(known)
+    prior = np.log([known[name][0] for name in names])
+    deviation = np.array([known[name][1] for name in names])
+    counts = Counter(case.row.source for case in rows)
+    base = np.array([min(1.0, ROWS_THAT_COUNT / counts[case.row.source]) for case in rows])
+    theta = prior.copy()
+    residual = _residuals(rows, names, theta)
+    jacobian = np.zeros((len(rows), len(names)))
+    for _ in range(ROUNDS):
+        jacobian = _jacobian(rows, names, theta, residual)
+        theta = _solve(theta, residual, jacobian, base, prior, deviation)
+        residual = _residuals(rows, names, theta)
+    without = {}
+    for source in sorted(counts):
+        keep = np.array([case.row.source != source for case in rows])
+        fold = _solve(theta, residual[keep], jacobian[keep], base[keep], prior, deviation)
+        without[source] = dict(zip(names, np.exp(fold).tolist(), strict=True))
+    return dict(zip(names, np.exp(theta).tolist(), strict=True)), without
+
+
+def _residuals(rows: Sequence[Case], names: Sequence[str], theta: NDArray[np.float64]) -> NDArray[np.float64]:
+    import numpy as np
+
+    at = dict(zip(names, np.exp(theta).tolist(), strict=True))
+    return np.array([math.log(predict(case, at).step_time / (case.measured or 1.0)) for case in rows])
+
+
+def _jacobian(rows: Sequence[Case], names: Sequence[str], theta: NDArray[np.float64], residual: NDArray[np.float64]) -> NDArray[np.float64]:
+    import numpy as np
+
+    columns = []
+    for index in range(len(names)):
+        moved = theta.copy()
+        moved[index] += STEP
+        columns.append((_residuals(rows, names, moved) - residual) / STEP)
+    return np.array(columns).T
+
+
+def _solve(
+    theta: NDArray[np.float64],
+    residual: NDArray[np.float64],
+    jacobian: NDArray[np.float64],
+    base: NDArray[np.float64],
+    prior: NDArray[np.float64],
+    deviation: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """Return the constants' logarithms that minimise the linearised errors plus their distance from the priors."""
+    import numpy as np
+
+    moved = np.zeros_like(theta)
+    for _ in range(6):
+        errors = residual + jacobian @ moved
+        weight = base / (NOISE**2 + errors**2)
+        left = jacobian.T @ (weight[:, None] * jacobian) + np.diag(1 / deviation**2)
+        right = -jacobian.T @ (weight * residual) - (theta - prior) / deviation**2
+        moved = np.clip(np.linalg.solve(left, right), -1.0, 1.0)
+    return theta + moved
+
+
+def accepted(cases: Sequence[Case], without: Mapping[str, Mapping[str, float]]) -> bool:
+    """Return whether constants fitted without each source predict its rows better than the priors do, one vote a source."""
+    from statistics import median
+
+    before: list[float] = []
+    after: list[float] = []
+    for source in without:
+        rows = [case for case in cases if case.row.source == source and usable(case)]
+        for constants, into in ((defaults(), before), (without[source], after)):
+            into.append(median(abs(math.log(predict(case, constants).step_time / (case.measured or 1.0))) for case in rows))
+    return sum(after) < sum(before)

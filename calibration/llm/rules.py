@@ -1,0 +1,60 @@
+"""How far off is the simplest that can be said? Two rules: a constant utilisation per GPU and precision, and 6PD over peak.
+
+The first counts attention (12 L h s per token, causal half) and has one utilisation for each GPU and precision, or where a GPU was not
+measured, for each precision. The second has one efficiency for all. Both take medians of other sources' rows.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Final
+
+from calibration.llm.case import Case
+from calibration.llm.weights import layer_parameters, total_parameters
+
+NAMES: Final = ("constant_mfu", "six_pd")
+
+
+def active_parameters(case: Case) -> float:
+    """Return the parameters that work on one token: of the experts those it is routed to; the embedding's lookup is no work."""
+    shape = case.shape
+    _, _, experts = layer_parameters(case)
+    with_experts = sum(shape.has_experts(layer) for layer in range(shape.layers))
+    unused = with_experts * experts * (1 - shape.experts_per_token / shape.experts) if shape.experts else 0.0
+    lookup = 0.0 if shape.tied else float(shape.vocab) * shape.hidden
+    return total_parameters(case) - unused - lookup
+
+
+def model_flop(case: Case, attention: bool) -> float:
+    """Return the FLOP of one step of *case*: 6 a parameter and token (4 where weights are frozen), and causal *attention*."""
+    tokens = case.global_batch * case.seq
+    each = (4.0 if case.lora else 6.0) * active_parameters(case)
+    if attention:
+        each += 6.0 * case.shape.layers * case.seq * case.shape.heads * (case.shape.head_size + case.shape.value_size) / 2
+    return each * tokens
+
+
+def efficiencies(cases: Sequence[Case]) -> dict[str, float]:
+    """Return the rules' efficiencies on *cases*, one vote a source: by ``mfu:GPU:precision``, ``mfu:precision`` and ``six_pd``."""
+    shares: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for case in cases:
+        if not case.measured:
+            continue
+        ideal = case.measured * case.gpus * case.chip.peak[case.products]
+        utilisation, source = model_flop(case, attention=True) / ideal, case.row.source
+        shares[f"mfu:{case.chip.name}:{case.products}"][source].append(utilisation)
+        shares[f"mfu:{case.products}"][source].append(utilisation)
+        shares["six_pd"][source].append(model_flop(case, attention=False) / ideal)
+    return {name: median(median(values) for values in of.values()) for name, of in shares.items()}
+
+
+def rule_times(case: Case, known: Mapping[str, float]) -> dict[str, float]:
+    """Return the seconds that each rule says of a step of *case*, by the efficiencies *known*."""
+    peak = case.gpus * case.chip.peak[case.products]
+    utilisation = known.get(f"mfu:{case.chip.name}:{case.products}") or known.get(f"mfu:{case.products}") or known.get("mfu:16bit") or 0.4
+    return {
+        "constant_mfu": model_flop(case, attention=True) / (peak * utilisation),
+        "six_pd": model_flop(case, attention=False) / (peak * (known.get("six_pd") or 0.4)),
+    }

@@ -1,0 +1,234 @@
+"""How good are predictions of measured training runs? Errors of time and memory, intervals, ranking inside sweeps, and feasibility.
+
+A source is a repository; it has one vote, and sources with fewer than ten rows are pooled. Signed errors are predicted over measured, less
+one. A *sweep* is five or more rows of equal source, set, model, GPUs, sequence, global batch and precision; its *regret* is how much longer
+the run that is predicted best takes than the measured best.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+from typing import Any, Final
+
+from calibration.llm.case import NOT_STATED, Case
+from calibration.llm.closed_form import Prediction
+from calibration.llm.constants import POINTS_NEEDED
+
+SWEEP: Final = 5
+NAMES: Final = ("predicted", "zero_shot", "constant_mfu", "six_pd")
+GROUPS: Final[Mapping[str, Callable[[Case], str]]] = {
+    "model_family": lambda case: case.model_family,
+    "axes": lambda case: case.axes,
+    "scale": lambda case: next(f"{low}-{high} GPUs" for low, high in ((1, 8), (9, 64), (65, 256), (257, 10**7)) if case.gpus <= high),
+    "gpu": lambda case: case.chip.name,
+    "precision": lambda case: case.products,
+    "software": lambda case: case.family,
+    "practice": lambda case: "assumed" if case.assumed else "stated",
+}
+
+
+@dataclass(frozen=True)
+class Scored:
+    """One row: what was measured, what is predicted, and the 95% interval of the measured step (s)."""
+
+    case: Case
+    prediction: Prediction
+    said: Mapping[str, float]
+    low: float
+    high: float
+    learning: float = 1.0
+    """Share of one known row's miss that others of its source are moved by."""
+
+    @property
+    def measured(self) -> float:
+        """Return the measured seconds of a step."""
+        return self.case.measured or 0.0
+
+    def error(self, name: str = "predicted") -> float:
+        """Return the relative signed error of what *name* says."""
+        return self.said[name] / self.measured - 1.0
+
+    @property
+    def inside(self) -> bool:
+        """Tell whether the measured step lies in the interval."""
+        return self.low <= self.measured <= self.high
+
+
+def scorable(case: Case) -> bool:
+    """Return whether a row counts: status ok, measured; of nanotron up to 8 tensor ranks and below 70 GB."""
+    if case.row.status != "ok" or not case.measured:
+        return False
+    return case.family != "nanotron" or (case.tensor <= 8 and (case.row.memory or 0.0) < 70 * 2.0**30)
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """Return the quantile *share* of *values*, linear between them."""
+    ordered = sorted(values)
+    place = share * (len(ordered) - 1)
+    low = int(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+
+
+def pooled(rows: Sequence[Scored]) -> dict[str, list[Scored]]:
+    """Return *rows* by source; sources with too few rows are together under ``others``."""
+    found: dict[str, list[Scored]] = defaultdict(list)
+    for row in rows:
+        found[row.case.row.source].append(row)
+    small = [source for source, of in found.items() if len(of) < POINTS_NEEDED]
+    if len(found) > 1 and small:
+        others = [row for source in small for row in found.pop(source)]
+        found["others"] = others
+    return dict(found)
+
+
+def errors_of(rows: Sequence[Scored], name: str = "predicted") -> dict[str, Any]:
+    """Return points, median and 90th percentile of absolute errors, and the median signed error, of *rows*; null where there are none."""
+    if not rows:
+        return {"points": 0, "median": None, "p90": None, "bias": None}
+    absolute = [abs(row.error(name)) for row in rows]
+    return {
+        "points": len(rows),
+        "median": median(absolute),
+        "p90": quantile(absolute, 0.9),
+        "bias": median(row.error(name) for row in rows),
+    }
+
+
+def voted(rows: Sequence[Scored], name: str) -> dict[str, Any]:
+    """Return the same with one vote a source: the means of the sources' figures."""
+    sources = [errors_of(of, name) for of in pooled(rows).values()]
+    if not sources:
+        return errors_of((), name)
+    means = {key: fmean(source[key] for source in sources) for key in ("median", "p90", "bias")}
+    return {"points": len(rows), **means, "median_source": median(source["median"] for source in sources)}
+
+
+def one_row_known(rows: Sequence[Scored]) -> dict[str, Any]:
+    """Return median and 90th percentile of errors where one known row moves the others of its source: means over every choice of it."""
+    medians, high = [], []
+    for known in rows if len(rows) > 1 else ():
+        ratio = (known.measured / known.said["predicted"]) ** known.learning
+        rest = [abs(ratio * row.said["predicted"] / row.measured - 1.0) for row in rows if row is not known]
+        medians.append(median(rest))
+        high.append(quantile(rest, 0.9))
+    return {"points": len(rows), "median": fmean(medians) if medians else None, "p90": fmean(high) if high else None}
+
+
+def groups(rows: Sequence[Scored]) -> dict[str, list[dict[str, Any]]]:
+    """Return errors and coverage by model family, axes, scale, GPU, precision, software, and whether what a table lacks was assumed."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for kind, of in GROUPS.items():
+        parts: dict[str, list[Scored]] = defaultdict(list)
+        for row in rows:
+            parts[of(row.case)].append(row)
+        found[kind] = [{"name": name, **errors_of(part), "coverage": coverage(part)} for name, part in sorted(parts.items())]
+    plain = [row for row in rows if row.case.tensor * row.case.pipeline * row.case.context == 1 and row.case.node_span == 1]
+    found["one_node_data_parallel"] = [{"name": "no tensor, pipeline, context; one node", **errors_of(plain), "coverage": coverage(plain)}]
+    return found
+
+
+def coverage(rows: Sequence[Scored]) -> float | None:
+    """Return the share of *rows* inside their intervals."""
+    return fmean(float(row.inside) for row in rows) if rows else None
+
+
+def sweeps(rows: Sequence[Scored]) -> list[dict[str, Any]]:
+    """Return Kendall's tau and regret of each sweep among *rows*."""
+    found: dict[tuple[object, ...], list[Scored]] = defaultdict(list)
+    for row in rows:
+        case, text = row.case, row.case.row.text
+        key = (case.row.source, text["set"], text["model"], case.gpus, case.seq, round(case.global_batch), text["precision"])
+        found[key].append(row)
+    return [
+        {
+            "sweep": ", ".join(str(part) for part in key),
+            "points": len(of),
+            "kendall_tau": _tau([row.said["predicted"] for row in of], [row.measured for row in of]),
+            "regret": min(of, key=lambda row: row.said["predicted"]).measured / min(row.measured for row in of) - 1.0,
+        }
+        for key, of in found.items()
+        if len(of) >= SWEEP
+    ]
+
+
+def ranking(rows: Sequence[Scored]) -> dict[str, Any]:
+    """Return the sweeps and what they come to: median tau, median and 90th percentile of regret."""
+    each = sweeps(rows)
+    taus = [sweep["kendall_tau"] for sweep in each if sweep["kendall_tau"] is not None]
+    regrets = [sweep["regret"] for sweep in each]
+    return {
+        "sweeps": len(each),
+        "kendall_tau_median": median(taus) if taus else None,
+        "regret_median": median(regrets) if regrets else None,
+        "regret_p90": quantile(regrets, 0.9) if regrets else None,
+        "each": each,
+    }
+
+
+def _tau(first: Sequence[float], second: Sequence[float]) -> float | None:
+    """Return Kendall's tau-b; None where one side is all ties."""
+    agree = tied_first = tied_second = 0
+    pairs = len(first) * (len(first) - 1) // 2
+    for index in range(len(first)):
+        for other in range(index):
+            one, two = first[index] - first[other], second[index] - second[other]
+            tied_first += one == 0
+            tied_second += two == 0
+            agree += (one * two > 0) - (one * two < 0)
+    scale = ((pairs - tied_first) * (pairs - tied_second)) ** 0.5
+    return agree / scale if scale else None
+
+
+def memory_scores(rows: Sequence[tuple[Case, Prediction]]) -> dict[str, Any]:
+    """Return errors of peak memory by source, and how well runs at the memory's edge are told from those that fit."""
+    found: dict[str, list[float]] = defaultdict(list)
+    fitted = refused = edge = recalled = alarms = roomy = 0
+    for case, said in rows:
+        if NOT_STATED not in case.assumed:
+            fitted += 1
+            refused += said.verdict == "does_not_fit"
+        if case.row.memory is None:
+            continue
+        found[case.row.source].append(said.memory / case.row.memory - 1.0)
+        at_edge = case.row.memory >= 0.875 * case.chip.memory
+        edge += at_edge
+        recalled += at_edge and said.verdict != "fits"
+        roomy += not at_edge
+        alarms += not at_edge and said.verdict == "thrashes"
+    sources = [
+        {
+            "source": source,
+            "points": len(of),
+            "median": median(map(abs, of)),
+            "p90": quantile([abs(x) for x in of], 0.9),
+            "bias": median(of),
+        }
+        for source, of in sorted(found.items())
+    ]
+    return {
+        "sources": sources,
+        "fitted": {"points": fitted, "called_does_not_fit": refused / fitted if fitted else None},
+        "thrashes": {
+            "points": edge,
+            "recalled": recalled / edge if edge else None,
+            "false_alarms": alarms / roomy if roomy else None,
+        },
+    }
+
+
+def feasibility(rows: Sequence[tuple[Case, Prediction]]) -> dict[str, Any]:
+    """Return how many runs that failed are called so, with those that are not listed by line."""
+    missed = [(case, said) for case, said in rows if said.verdict != "does_not_fit"]
+    return {
+        "failed": len(rows),
+        "called_does_not_fit": 1 - len(missed) / len(rows) if rows else None,
+        "called_thrashes_or_worse": fmean(float(said.verdict != "fits") for _, said in rows) if rows else None,
+        "missed": [
+            {"line": case.row.line, "model": case.row.text["model"], "memory_bytes": said.memory, "verdict": said.verdict}
+            for case, said in missed
+        ],
+    }

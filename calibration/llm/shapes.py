@@ -1,0 +1,120 @@
+"""What shape has the model of a measured run? Its columns over what its name tells (``records/llm/families.yaml``).
+
+A row without layers has those that give the size in the model's name; one without heads has heads of about 128 elements.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+from calibration.llm.table import Row
+from sim.spec.transformer import Transformer
+
+RECORDS: Final = Path(__file__).parent.parent / "records" / "llm"
+
+
+class NoCase(Exception):
+    """Why a row is no case."""
+
+
+def count(row: Row, name: str) -> int:
+    """Return the whole number in column *name* of *row*; 0 where it is blank."""
+    return int(row.number.get(name, 0))
+
+
+def axis(row: Row, name: str) -> int:
+    """Return the ranks of the axis in column *name* of *row*; 1 where it is blank. Raise NoCase where it is no number."""
+    if name in row.unread:
+        raise NoCase(f"{name} is {row.unread[name]!r}, no number")
+    return max(1, count(row, name))
+
+
+@lru_cache(maxsize=4)
+def records_yaml(name: str) -> list[dict[str, Any]]:
+    """Return the entries of the file *name* of the records."""
+    import yaml
+
+    loaded: list[dict[str, Any]] = yaml.safe_load((RECORDS / name).read_text(encoding="utf-8"))
+    return loaded
+
+
+@lru_cache(maxsize=512)
+def _named(model: str) -> dict[str, Any]:
+    for entry in records_yaml("families.yaml"):
+        if re.search(entry["match"], model.lower().replace("_", " ")):
+            return {key: value for key, value in entry.items() if key not in ("match", "source")}
+    return {}
+
+
+_SHAPE_COLUMNS: Final = {
+    "layers": "layers", "hidden": "hidden", "heads": "heads", "kv_heads": "kv_heads", "ffn_hidden": "ffn", "vocab": "vocab",
+    "experts": "experts", "topk": "experts_per_token",
+}  # fmt: skip
+
+
+def shape_of(row: Row, assumed: list[str]) -> tuple[str, Transformer]:
+    """Return the family and the shape of the model of *row*; what is taken for granted goes to *assumed*. Raise NoCase without a size."""
+    if "mamba" in row.text["class"].lower() or re.search(r"nemotron.?(h\b|3.?(super|nano|ultra))", row.text["model"], re.IGNORECASE):
+        raise NoCase("layers of state-space models (Mamba) are not described; decoders of attention and feed-forward blocks are")
+    family, values = _sizes(row, assumed)
+    missing = [name for name in ("layers", "hidden", "heads", "vocab") if not values.get(name)]
+    if missing:
+        raise NoCase(f"{row.text['model']!r}: {', '.join(missing)} neither in the row nor known by the model's name")
+    if values.get("positions") == "learned":
+        values["max_seq"] = max(int(values.get("max_seq") or 0), count(row, "seq_len"))
+    if "activation" not in values:
+        four = values.get("ffn") == 4 * values["hidden"]
+        if family == "dense":
+            values["activation"] = "gelu" if four else "swiglu"
+        elif family == "llama-like":
+            values["activation"] = "swiglu"
+    if values.get("experts") and "expert_ffn" not in values and "ffn" in values:
+        values["expert_ffn"] = values["ffn"]
+    return family, Transformer(**values)
+
+
+def _heads(row: Row, hidden: int, assumed: list[str]) -> int:
+    """Return a number of heads of about 128 elements that the tensor-parallel group divides."""
+    tensor = axis(row, "tp")
+    fitting = [heads for heads in range(tensor, hidden // 32 + 1, tensor) if hidden % heads == 0]
+    if not fitting:
+        raise NoCase(f"heads is blank, and no number of heads divides hidden {hidden} over tp {tensor}")
+    assumed.append("heads of about 128 elements")
+    return min(fitting, key=lambda heads: abs(math.log(hidden / heads / 128)))
+
+
+def _sizes(row: Row, assumed: list[str]) -> tuple[str, dict[str, Any]]:
+    """Return the family and the sizes of the model of *row*: those that its name tells, under those that its columns hold."""
+    named = dict(_named(row.text["model"]))
+    family = named.pop("family", "dense")
+    sizes = {key: int(row.number[column]) for column, key in _SHAPE_COLUMNS.items() if row.number.get(column, 0) > 0}
+    experts = sizes.get("experts") or named.get("experts")
+    if experts and "ffn" in sizes and sizes["ffn"] < 4 * sizes.get("hidden", named.get("hidden", 0)) and "mla" not in named:
+        sizes["expert_ffn"] = sizes.pop("ffn")
+    if "mla" in named:
+        sizes.pop("kv_heads", None)
+    elif named.get("hidden") not in (None, sizes.get("hidden", named.get("hidden"))):
+        named.pop("head_dim", None)
+    values = {**named, **sizes}
+    if "layers" not in values and "hidden" in values:
+        values["layers"] = _layers(row, values, assumed)
+    if values.get("hidden") and not values.get("heads"):
+        values["heads"] = _heads(row, int(values["hidden"]), assumed)
+    return family, values
+
+
+def _layers(row: Row, values: Mapping[str, Any], assumed: list[str]) -> int:
+    """Return how many layers give the size in the model's name, a multiple of the stages."""
+    size = re.search(r"(\d+(?:\.\d+)?)\s*b", row.text["model"], re.IGNORECASE)
+    if not size:
+        raise NoCase("layers is blank, and the model's name tells no size")
+    hidden = int(values["hidden"])
+    blocks = (float(size.group(1)) * 1e9 - hidden * float(values.get("vocab", 0))) / (12.0 * hidden**2)
+    stages = axis(row, "pp")
+    assumed.append("layers, from the size in the model's name")
+    return max(stages, round(blocks / stages) * stages)

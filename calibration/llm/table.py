@@ -1,0 +1,132 @@
+"""Which runs does a table of transformer training hold? One `Row` per line of a CSV file with the columns of ``records/llm/training.csv``.
+
+The columns tell such a table from other records. Text in a number's cell is no error of the file: it is kept in ``unread``, and the row is
+described without it or listed with it in the reason.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from sim.spec.yaml import SpecError
+
+NUMBERS: Final = (
+    "params", "layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab", "experts", "topk", "seq_len", "nodes", "gpus", "dp", "tp",
+    "pp", "virtual_pp", "cp", "ep", "zero_stage", "micro_batch", "global_batch", "grad_accum", "step_time_s", "tokens_per_s_per_gpu",
+    "memory_peak_GiB_reported",
+)  # fmt: skip
+TEXTS: Final = (
+    "source", "set", "model", "gpu", "node_type", "network", "framework", "framework_version", "precision", "sp", "fsdp_mode",
+    "activation_checkpointing", "flash_attention", "offload", "compile", "status", "class", "notes",
+)  # fmt: skip
+NEEDED: Final = (
+    "source", "model", "layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab", "seq_len", "gpu", "nodes", "gpus", "framework",
+    "precision", "dp", "tp", "pp", "cp", "zero_stage", "micro_batch", "global_batch", "activation_checkpointing", "step_time_s",
+)  # fmt: skip
+"""Columns without which a table cannot be scored."""
+TELLING: Final = frozenset(
+    {"model", "seq_len", "gpu", "tp", "pp", "cp", "ep", "dp", "zero_stage", "micro_batch", "global_batch", "ffn_hidden"}
+)
+"""Columns of which most are in every table of transformer runs, and none in other records."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a table; numbers that are blank or unreadable are missing."""
+
+    line: int
+    text: Mapping[str, str]
+    number: Mapping[str, float]
+    unread: Mapping[str, str] = field(default_factory=dict)
+    """Cells of number columns that hold something else."""
+
+    @property
+    def source(self) -> str:
+        """Return the repository of the row, without its release and path."""
+        return repository(self.text["source"])
+
+    def text_or_number(self, name: str) -> str:
+        """Return what the cell of column *name* holds, in words; empty where it is blank."""
+        return self.text.get(name) or self.unread.get(name) or (f"{self.number[name]:g}" if name in self.number else "")
+
+    @property
+    def status(self) -> str:
+        """Return what became of the run; ``ok`` where the table does not say."""
+        return self.text.get("status") or "ok"
+
+    @property
+    def step_time(self) -> float | None:
+        """Return the measured seconds of a step, or what tokens per second tell of it."""
+        if self.number.get("step_time_s", 0.0) > 0:
+            return self.number["step_time_s"]
+        names = ("tokens_per_s_per_gpu", "gpus", "global_batch", "seq_len")
+        if all(self.number.get(name, 0.0) > 0 for name in names):
+            rate, gpus, batch, length = (self.number[name] for name in names)
+            return batch * length / (rate * gpus)
+        return None
+
+    @property
+    def memory(self) -> float | None:
+        """Return the measured peak of GPU memory in bytes, if the table has it."""
+        peak = self.number.get("memory_peak_GiB_reported", 0.0)
+        return peak * 2.0**30 if peak > 0 else None
+
+
+def repository(source: str) -> str:
+    """Return the repository that *source* (``owner/name@commit:path``) names; rounds of MLPerf's results are one source."""
+    name = source.split("@")[0].split(":")[0].strip()
+    return "mlcommons/training_results" if name.startswith("mlcommons/training_results") else name
+
+
+def is_llm_table(path: Path) -> bool:
+    """Return whether the header of *path* has the columns of a table of transformer runs, if not all."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            header = set(next(csv.reader(line for line in file if not line.startswith("#")), []))
+    except (OSError, UnicodeDecodeError):
+        return False
+    return len(TELLING & header) >= len(TELLING) - 4 and "workload" not in header
+
+
+def read_table(path: Path) -> list[Row]:
+    """Return the rows of *path*. Raise SpecError, one sentence, where a column that scoring needs is missing or the file cannot be read."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"{path}: cannot be read: {error}") from None
+    lines = text.splitlines()
+    skipped = next((number for number, line in enumerate(lines) if not line.startswith("#")), 0)
+    reader = csv.DictReader(lines[skipped:])
+    missing = [name for name in NEEDED if name not in (reader.fieldnames or ())]
+    if missing:
+        raise SpecError(f"{path}:{skipped + 1}: column{'s' * (len(missing) > 1)} missing: {', '.join(missing)}; blank cells are fine")
+    return [_row(reader.line_num + skipped, cells) for cells in reader]
+
+
+def _row(line: int, cells: Mapping[str, str | None]) -> Row:
+    texts = {name: (cells.get(name) or "").strip() for name in TEXTS}
+    numbers: dict[str, float] = {}
+    unread: dict[str, str] = {}
+    for name in NUMBERS:
+        cell = (cells.get(name) or "").strip()
+        if not cell:
+            continue
+        value = _number(cell)
+        if value is None:
+            unread[name] = cell
+        else:
+            numbers[name] = value
+    return Row(line, texts, numbers, unread)
+
+
+def _number(cell: str) -> float | None:
+    try:
+        value = float(cell)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) and value >= 0 else None

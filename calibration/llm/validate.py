@@ -1,0 +1,305 @@
+"""How far off are predictions on tables of measured training runs? Read, describe, predict and score; the outcome as document and text."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Final
+
+from calibration.llm import closed_form
+from calibration.llm.case import Case, describe
+from calibration.llm.closed_form import Constants, Prediction
+from calibration.llm.constants import Fitted, fitted
+from calibration.llm.rules import rule_times
+from calibration.llm.score import (
+    NAMES,
+    Scored,
+    coverage,
+    errors_of,
+    feasibility,
+    groups,
+    memory_scores,
+    one_row_known,
+    pooled,
+    ranking,
+    scorable,
+    voted,
+)
+from calibration.llm.table import Row, read_table
+from sim.spec.yaml import SpecError
+
+PREDICTORS: Final = ("closed-form", "simulator")
+Predictor = Callable[[Case, Constants], Prediction]
+PUBLISHED: Final[Mapping[str, str]] = {
+    "calculon": "3.65% mean, 8.87% most, of step time: Megatron on A100, 22B to 1T (Isaev and others, SC23, arXiv 2305.04232)",
+    "vtrain": "8.37% mean on one node, 14.73% on 512 A100 (Bang and others, MICRO 2024, arXiv 2312.12391)",
+}
+"""Errors that others publish for such predictions, of runs that they chose themselves; general knowledge of the papers."""
+
+
+@dataclass(frozen=True)
+class Undescribed:
+    """A row that no prediction can be made of, and why."""
+
+    file: str
+    line: int
+    model: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class LlmValidation:
+    """The outcome for one or more tables: scored rows, all described runs with what is said of them, and rows without description."""
+
+    scored: tuple[Scored, ...]
+    said: tuple[tuple[Case, Prediction], ...]
+    failed: tuple[tuple[Case, Prediction], ...]
+    not_described: tuple[Undescribed, ...]
+    rows: int
+    described: int
+    unread: tuple[str, ...] = field(default=())
+
+
+def validate_tables(
+    files: Sequence[Path], memory: Path | None = None, leave_out: bool = True, predictor: Predictor = closed_form.predict
+) -> LlmValidation:
+    """Return how predictions compare with the runs in *files*, and with the failed runs in *memory*.
+
+    Nothing is fitted on a source of the files where *leave_out* is true. Raise SpecError where a file lacks a column.
+    """
+    described: list[Case] = []
+    undescribed: list[Undescribed] = []
+    unread: list[str] = []
+    count = 0
+    for path in files:
+        rows = read_table(path)
+        count += len(rows)
+        for row in rows:
+            _describe(path, row, described, undescribed, unread)
+    if not count:
+        raise SpecError(f"{files[0]}: no run in it; write one a line under the header")
+    known = {source: fitted(source, leave_out) for source in {case.row.source for case in described}}
+    said = _predicted(files[0], described, known, predictor, undescribed)
+    scored = [_scored(case, prediction, known[case.row.source]) for case, prediction in said if scorable(case)]
+    failed: list[Case] = []
+    if memory is not None:
+        for row in read_table(memory):
+            _describe(memory, row, failed, undescribed, unread)
+    known |= {source: fitted(source, leave_out) for source in {case.row.source for case in failed} - set(known)}
+    refused = _predicted(memory or files[0], failed, known, predictor, undescribed)
+    fits = [(case, prediction) for case, prediction in said if case.row.status in ("ok", "suspect")]
+    return LlmValidation(tuple(scored), tuple(fits), tuple(refused), tuple(undescribed), count, len(said), tuple(unread))
+
+
+def predictor_named(name: str) -> Predictor:
+    """Return the predictor *name*. Raise SpecError where there is none of that name."""
+    if name not in PREDICTORS:
+        raise SpecError(f"--predictor {name}: write {' or '.join(PREDICTORS)}")
+    if name == "closed-form":
+        return closed_form.predict
+    from calibration.llm import engine
+
+    return engine.predict
+
+
+def _predicted(
+    path: Path, cases: Sequence[Case], known: Mapping[str, Fitted], predictor: Predictor, undescribed: list[Undescribed]
+) -> list[tuple[Case, Prediction]]:
+    """Return *cases* with what *predictor* says; those that it refuses go to *undescribed*."""
+    found = []
+    for case in cases:
+        try:
+            found.append((case, predictor(case, known[case.row.source].constants)))
+        except (SpecError, ValueError, ArithmeticError) as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            undescribed.append(Undescribed(path.name, case.row.line, case.row.text["model"], reason))
+    return found
+
+
+def _describe(path: Path, row: Row, described: list[Case], undescribed: list[Undescribed], unread: list[str]) -> None:
+    unread += [f"{path.name}:{row.line}: {name} is {cell!r}, no number" for name, cell in row.unread.items()]
+    found = describe(row)
+    if isinstance(found, str):
+        undescribed.append(Undescribed(path.name, row.line, row.text["model"], found))
+    else:
+        described.append(found)
+
+
+def _scored(case: Case, prediction: Prediction, known: Fitted) -> Scored:
+    low, high = known.interval(case)
+    said = {
+        "predicted": prediction.step_time,
+        "zero_shot": closed_form.predict(case, closed_form.defaults()).step_time,
+        **rule_times(case, known.rules),
+    }
+    return Scored(case, prediction, said, low * prediction.step_time, high * prediction.step_time, known.learning)
+
+
+def llm_document(found: LlmValidation) -> dict[str, Any]:
+    """Return the JSON document of *found*."""
+    rows = found.scored
+    of_source = pooled(rows)
+    sources: list[dict[str, Any]] = [
+        {
+            "source": source,
+            "rows_of": sorted({row.case.row.source for row in of}),
+            "assumed": fmean(bool(row.case.assumed) for row in of),
+            **{name: errors_of(of, name) for name in NAMES},
+            "one_row_known": one_row_known(of),
+            "coverage": coverage(of),
+            "skill": _skill(of),
+        }
+        for source, of in sorted(of_source.items())
+    ]
+    overall: dict[str, Any] = {name: voted(rows, name) for name in NAMES}
+    overall["calibrated"] = overall["predicted"]
+    known = [source["one_row_known"] for source in sources if source["one_row_known"]["median"] is not None]
+    overall["one_row_known"] = {key: fmean(one[key] for one in known) if known else None for key in ("median", "p90")}
+    overall["coverage"] = fmean(source["coverage"] for source in sources) if sources else None
+    overall["kendall_tau"] = ranking(rows)["kendall_tau_median"]
+    return {
+        "schema": 1,
+        "kind": "llm",
+        "rows": found.rows,
+        "described": found.described,
+        "scored": len(rows),
+        "overall": overall,
+        "sources": sources,
+        "groups": groups(rows),
+        "coverage": {
+            "overall": coverage(rows),
+            "sources": {source["source"]: source["coverage"] for source in sources},
+            "families": {family["name"]: family["coverage"] for family in groups(rows)["model_family"]},
+        },
+        "memory": memory_scores([(case, said) for case, said in found.said if case.row.status in ("ok", "suspect")]),
+        "feasibility": feasibility(found.failed),
+        "ranking": ranking(rows),
+        "baselines": {"constant_mfu": overall["constant_mfu"], "six_pd": overall["six_pd"], "published": dict(PUBLISHED)},
+        "not_described": [vars(one) for one in found.not_described],
+        "unread": list(found.unread),
+    }
+
+
+def _skill(rows: Sequence[Scored]) -> float | None:
+    """Return one less the median error over that of the better simple rule."""
+    best = min(errors_of(rows, rule)["median"] for rule in ("constant_mfu", "six_pd"))
+    return 1 - errors_of(rows)["median"] / best if best else None
+
+
+def llm_table(found: LlmValidation) -> str:
+    """Return the outcome in words and columns."""
+    document = llm_document(found)
+    lines = [
+        f"{document['scored']} of {document['rows']} rows scored; {len(found.not_described)} not described; errors of step time in percent",
+        "",
+        f"{'source':34} {'rows':>5} {'assumed':>8}  {'median/p90':>12} {'bias':>6} {'one known':>12} {'cover':>6} {'skill':>6}  "
+        f"{'MFU':>6} {'6PD':>6}",
+    ]
+    for source in document["sources"]:
+        mine = source["predicted"]
+        lines.append(
+            f"{source['source'][-34:]:34} {mine['points']:5} {_percent(source['assumed']):>8}  {_pair(mine):>12} "
+            f"{_percent(mine['bias']):>6} {_pair(source['one_row_known']):>12} {_percent(source['coverage']):>6} "
+            f"{_number(source['skill']):>6}  {_percent(source['constant_mfu']['median']):>6} {_percent(source['six_pd']['median']):>6}"
+        )
+    overall = document["overall"]
+    mine = overall["predicted"]
+    lines.append(
+        f"{'one vote a source':34} {document['scored']:5} {'':8}  {_pair(mine):>12} {_percent(mine['bias']):>6} "
+        f"{_pair(overall['one_row_known']):>12} {_percent(overall['coverage']):>6} {'':6}  "
+        f"{_percent(overall['constant_mfu']['median']):>6} {_percent(overall['six_pd']['median']):>6}"
+    )
+    for kind, of in document["groups"].items():
+        lines += ["", f"{kind:34} {'rows':>5} {'':8}  {'median/p90':>12} {'bias':>6} {'':12} {'cover':>6}"]
+        lines += [
+            f"{one['name'][:34]:34} {one['points']:5} {'':8}  {_pair(one):>12} {_percent(one['bias']):>6} "
+            f"{'':12} {_percent(one['coverage']):>6}"
+            for one in of
+        ]
+    lines += _memory_lines(document) + _ranking_lines(document) + _missing_lines(found)
+    return "\n".join(lines)
+
+
+def _memory_lines(document: Mapping[str, Any]) -> list[str]:
+    memory, failed = document["memory"], document["feasibility"]
+    lines = ["", "peak memory" + " " * 23 + "  rows            median/p90   bias"]
+    lines += [
+        f"{one['source'][-34:]:34} {one['points']:5} {'':8}  {_pair(one):>12} {_percent(one['bias']):>6}" for one in memory["sources"]
+    ]
+    lines.append(
+        f"runs that fitted called does_not_fit: {_percent(memory['fitted']['called_does_not_fit'])} of {memory['fitted']['points']}"
+    )
+    edge = memory["thrashes"]
+    lines.append(
+        f"at the memory's edge: {edge['points']}, recalled {_percent(edge['recalled'])}, false alarms {_percent(edge['false_alarms'])}"
+    )
+    if failed["failed"]:
+        lines.append(f"runs that failed called does_not_fit: {_percent(failed['called_does_not_fit'])} of {failed['failed']}")
+    return lines
+
+
+def _ranking_lines(document: Mapping[str, Any]) -> list[str]:
+    found = document["ranking"]
+    return [
+        "",
+        f"{found['sweeps']} sweeps: Kendall's tau {_number(found['kendall_tau_median'])} in the median; the predicted best is "
+        f"{_percent(found['regret_median'])} (p90 {_percent(found['regret_p90'])}) slower than the measured best",
+    ]
+
+
+def _missing_lines(found: LlmValidation, most: int = 20) -> list[str]:
+    reasons: dict[str, list[Undescribed]] = {}
+    for one in found.not_described:
+        reasons.setdefault(one.reason, []).append(one)
+    lines = ["", "not described:"] if reasons else []
+    for reason, of in sorted(reasons.items(), key=lambda item: -len(item[1]))[:most]:
+        lines.append(f"  {len(of):4} rows, such as {of[0].file}:{of[0].line} ({of[0].model}): {reason}")
+    if len(reasons) > most:
+        lines.append(f"  and {len(reasons) - most} more reasons")
+    return lines
+
+
+def _pair(score: Mapping[str, Any]) -> str:
+    return f"{_percent(score['median'])} / {_percent(score['p90'])}"
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f}"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+COLUMNS: Final = (
+    "source", "line", "set", "model", "gpu", "gpus", "precision", "axes", "step_time_s", "predicted_s", "low95_s", "high95_s",
+    "zero_shot_s", "constant_mfu_s", "six_pd_s", "memory_GiB", "predicted_memory_GiB", "memory_verdict", "assumed",
+)  # fmt: skip
+
+
+def predictions_csv(found: LlmValidation) -> str:
+    """Return every scored row with what was measured and what is said of it."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for row in found.scored:
+        case, said = row.case, row.said
+        text, measured = case.row.text, case.row.memory
+        figures = [row.measured, said["predicted"], row.low, row.high, said["zero_shot"], said["constant_mfu"], said["six_pd"]]
+        writer.writerow(
+            [
+                text["source"], case.row.line, text["set"], text["model"], case.chip.name, case.gpus, text["precision"], case.axes,
+                *(f"{figure:.6g}" for figure in figures), "" if measured is None else f"{measured / 2.0**30:.4g}",
+                f"{row.prediction.memory / 2.0**30:.4g}", row.prediction.verdict, "; ".join(case.assumed),
+            ]
+        )  # fmt: skip
+    return out.getvalue()
+
+
+def named_files(found: LlmValidation, document_text: str) -> dict[str, str | bytes]:
+    """Return the files of ``-o DIR`` by name."""
+    return {"validation.json": document_text, "validation.txt": llm_table(found) + "\n", "predictions.csv": predictions_csv(found)}

@@ -1,0 +1,91 @@
+"""How many parameters does one rank of a run hold? Those of the fullest stage, split by tensor and expert groups, before sharding."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from calibration.llm.case import Case
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Parameters of one rank of the fullest stage, before sharding: dense ones, experts', and those of embedding or head."""
+
+    dense: float
+    experts: float
+    vocabulary: float
+    layers: int
+
+    @property
+    def total(self) -> float:
+        """Return all of them."""
+        return self.dense + self.experts + self.vocabulary
+
+
+def layer_parameters(case: Case) -> tuple[float, float, float]:
+    """Return the parameters of attention (with norms), of a plain feed-forward block, and of one layer's experts."""
+    shape = case.shape
+    if shape.mla is not None:
+        latent = shape.mla
+        queries = (
+            latent.q_rank * (shape.hidden + shape.heads * shape.head_size)
+            if latent.q_rank
+            else shape.hidden * shape.heads * shape.head_size
+        )
+        keys = shape.hidden * (latent.kv_rank + latent.rope_dim) + latent.kv_rank * shape.heads * (latent.nope_dim + latent.value_dim)
+        attention = queries + keys + shape.heads * latent.value_dim * shape.hidden
+    else:
+        attention = shape.hidden * (
+            shape.heads * (shape.head_size + shape.value_size) + shape.groups * (shape.head_size + shape.value_size)
+        )
+    matrices = 3 if shape.gated else 2
+    dense = float(matrices * shape.hidden * shape.inner)
+    inner = float(shape.expert_ffn or shape.inner)
+    experts = float(matrices * shape.hidden * inner * shape.experts) if shape.experts else 0.0
+    return float(attention + 2 * shape.hidden), dense, experts
+
+
+def stage_weights(case: Case) -> Weights:
+    """Return the parameters of one rank of the fullest stage."""
+    shape = case.shape
+    attention, dense, experts = layer_parameters(case)
+    layers = layers_of_stage(case)
+    with_experts = sum(shape.has_experts(layer) for layer in range(shape.layers)) * layers / shape.layers
+    inner = float(shape.expert_ffn or shape.inner)
+    shared = (
+        (3 if shape.gated else 2) * shape.hidden * float(shape.shared_expert_ffn or shape.shared_experts * inner) if shape.experts else 0.0
+    )
+    plain = layers * attention + (layers - with_experts) * dense + with_experts * shared
+    tables = 1 if shape.tied or case.pipeline > 1 else 2
+    return Weights(
+        dense=plain / case.tensor,
+        experts=with_experts * experts / (case.expert if case.expert > 1 else case.tensor),
+        vocabulary=tables * float(shape.vocab) * shape.hidden / case.tensor,
+        layers=layers,
+    )
+
+
+def layers_of_stage(case: Case) -> int:
+    """Return the blocks of the fullest stage: even, or with embedding and head counted as a block each where that comes out even."""
+    layers, stages = case.shape.layers, case.pipeline
+    if case.family == "nanotron" and stages > 1:
+        # parallel/pipeline_parallel splits by cost: the head counts as many blocks as it has FLOP, the embedding none
+        attention, dense, _ = layer_parameters(case)
+        return max(1, min(layers - stages + 1, round((layers + case.shape.vocab * case.shape.hidden / (attention + dense)) / stages)))
+    if layers % stages and (layers + 2) % stages == 0:
+        return (layers + 2) // stages
+    return math.ceil(layers / stages)
+
+
+def total_parameters(case: Case) -> float:
+    """Return the parameters of the model of *case*."""
+    shape = case.shape
+    attention, dense, experts = layer_parameters(case)
+    with_experts = sum(shape.has_experts(layer) for layer in range(shape.layers))
+    inner = float(shape.expert_ffn or shape.inner)
+    shared = (
+        (3 if shape.gated else 2) * shape.hidden * float(shape.shared_expert_ffn or shape.shared_experts * inner) if shape.experts else 0.0
+    )
+    blocks = shape.layers * attention + (shape.layers - with_experts) * dense + with_experts * (experts + shared)
+    return blocks + (1 if shape.tied else 2) * float(shape.vocab) * shape.hidden

@@ -1,0 +1,113 @@
+"""What is a long run, and what is drawn of it? Failures, recoveries, checkpoints and spares of a job in plain numbers; times in seconds.
+
+`sim.analysis.course` draws it; `sim.analysis.renewal` has the closed form for what it holds of.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.analysis.renewal import Uniform
+
+Array = NDArray[np.float64]
+
+AT_ONCE = Uniform(0.0, 0.0)
+"""No time at all."""
+LOST = ("detection", "restart", "rework", "checkpoint", "spare_wait", "degraded", "planned")
+"""Where time goes that is no kept work."""
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A cause of faults: its *share* of them, spans (s), the share that *replaces* its node, and how long it goes unnoticed (s)."""
+
+    name: str
+    share: float
+    detection: Uniform
+    localisation: Uniform
+    replaces: float
+    silent_for: float = 0.0
+    repair: Uniform | None = None
+    """Until its node is back, where that is not drawn from the quantiles of the run."""
+
+
+@dataclass(frozen=True)
+class Saving:
+    """Checkpoints: work between two (s), time that training waits, time until one is complete, and time to load it (s)."""
+
+    interval: float
+    blocking: float
+    persist: float
+    load: float
+    memory_interval: float | None = None
+    """Work between copies in the memory of peers; they survive the loss of single nodes. None: there are none."""
+    memory_blocking: float = 0.0
+    memory_load: float = 0.0
+
+
+@dataclass(frozen=True)
+class LongRun:
+    """A job of weeks on *nodes* nodes with *spares* beside them: *work* at full speed (s) and *horizon* (s), whichever ends first."""
+
+    nodes: int
+    spares: int
+    saving: Saving
+    causes: Sequence[Cause]
+    rate: tuple[float, float, float]
+    """Of unexpected interruptions of the job (1/s): low, value and high; three equal values: the rate is certain."""
+    repair: Sequence[tuple[float, float]] = ((0.0, 0.0), (1.0, 0.0))
+    """Share of repairs, and the time they take at most (s)."""
+    spare: Uniform = AT_ONCE
+    restart: float = 0.0
+    restart_in_place: float = 0.0
+    """Where the node stays."""
+    communicators: Uniform = AT_ONCE
+    work: float = math.inf
+    horizon: float = math.inf
+    shape: float = math.inf
+    """Of the gamma distribution of the rates of nodes."""
+    repeats: tuple[float, float] = (0.0, 1.0)
+    """Share of faults that are followed by one more, and the mean delay (s)."""
+    correlated: tuple[float, int, Uniform] = (0.0, 2, AT_ONCE)
+    """Rate of events that take several nodes (1/s), how many, and until these return."""
+    new_fleet: tuple[float, float] = (0.0, 1.0)
+    """Early faults of the job in all, and the mean time until they come (s)."""
+    slow: tuple[float, float, float] = (0.0, 1.0, 0.0)
+    """Rate of slow episodes (1/s), factor on the step's time, and mean duration (s)."""
+    planned: tuple[float, float] = (0.0, 0.0)
+    """Rate of planned stops (1/s), and their duration (s)."""
+    elastic: float = 0.0
+    """Share of the speed that one missing replica takes; 0: the job waits for a spare."""
+    repairs: bool = True
+    """Whether failed nodes come back."""
+
+
+@dataclass(frozen=True)
+class Courses:
+    """What was drawn: an array of each figure, by course."""
+
+    elapsed: Array
+    work: Array
+    """Kept work (s at full speed)."""
+    interruptions: Array
+    """Unexpected ones."""
+    stops: Array
+    """Planned ones."""
+    replaced: Array
+    """Nodes that left the job."""
+    lost: Mapping[str, Array]
+    """Seconds by LOST; with the work they add up to the elapsed time."""
+    died: Array
+    """When the last spare was gone (s); infinite where the job came to its end."""
+    events: Sequence[tuple[float, str, float]] = field(default_factory=tuple)
+    """Of the first course: time, what happened, and the seconds until it works again."""
+
+    @property
+    def share(self) -> Array:
+        """Return the effective share of each course."""
+        return self.work / np.maximum(self.elapsed, 1e-9)

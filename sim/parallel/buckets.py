@@ -1,0 +1,137 @@
+"""When do gradients travel where each rank has whole weights? Data parallelism and sharded optimizers: in buckets, from the last backward.
+
+Megatron-LM ``distributed_data_parallel.py``: gradients are reduced in buckets as the last micro-batch's backward makes them; a sharded
+optimizer's weights are gathered before their next use, the next bucket while one is used.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator, Sequence
+from itertools import chain
+
+from sim.parallel.lowering import Layout, Lowering
+from sim.parallel.program import Instruction, Op, Part, Start, Tag, Wait, Work
+from sim.parallel.schedule import Action
+
+MEGATRON_BUCKET = 40e6
+"""Least elements of a gradient bucket in Megatron-LM; a million for each data rank where that is more (param_and_grad_buffer.py)."""
+
+
+class Bucketed(Lowering):
+    """Data parallelism and sharded optimizers: whole weights, gradients in buckets."""
+
+    def __init__(self, layout: Layout, stage: int) -> None:
+        super().__init__(layout, stage)
+        self.sharded = layout.mesh.parallel.shard in ("optimizer", "gradients", "parameters")
+        locals_ = range(layout.mesh.parallel.chunks)
+        chunks = sorted(layout.chunk_of(stage, each) for each in locals_)
+        self.buckets = {chunk: list(self._cut(layout.chunks[chunk])) for chunk in chunks}
+        """Units of each bucket of a chunk, in the order in which backward fills them."""
+        self.gathers = deque(self._gathers()) if self.sharded and layout.options.overlap_parameters else deque()
+        """Buckets of weights that are still to be gathered, in the order in which forward wants them."""
+        self.under_way: dict[int, list[Tag]] = {}
+        self.late: list[Start] = []
+
+    @property
+    def bucket(self) -> float:
+        """Return the elements at which a bucket closes. Megatron-LM sends all at once on stages after the first, and without overlap."""
+        options = self.layout.options
+        if options.framework == "megatron" and (self.stage > 0 or not options.overlap_gradients):
+            return math.inf
+        return options.bucket_elements or max(MEGATRON_BUCKET, 1e6 * self.layout.mesh.pool)
+
+    def _cut(self, units: Sequence[int]) -> Iterator[list[int]]:
+        bucket: list[int] = []
+        size = 0.0
+        for unit in reversed(units):
+            bucket.append(unit)
+            size += self.layout.elements(unit, experts=False, trained=True) + self.layout.elements(unit, experts=True, trained=True)
+            if size >= self.bucket:
+                yield bucket
+                bucket, size = [], 0.0
+        if bucket:
+            yield bucket
+
+    def _elements(self, units: Sequence[int]) -> tuple[float, float]:
+        dense, experts = (sum(self.layout.elements(unit, experts=each, trained=True) for unit in units) for each in (False, True))
+        return dense, experts
+
+    def before(self) -> Iterator[Instruction]:
+        """Gather the first bucket of what the last step's optimizers updated; each one's use starts the next (``overlap_param_gather``)."""
+        yield from self._gather_next()
+
+    def _gather_next(self) -> Iterator[Start]:
+        if self.gathers:
+            units, starts = self.gathers.popleft()
+            tags = [start.tag for start in starts]
+            self.under_way |= {unit: tags for unit in units}
+            yield from starts
+
+    def after(self) -> Iterator[Instruction]:
+        """Gather updated weights at once where the next forward does not."""
+        if self.sharded and not self.layout.options.overlap_parameters:
+            starts = [start for _, group in self._gathers() for start in group]
+            yield from starts
+            yield from (Wait(start.tag) for start in starts)
+
+    def _gathers(self) -> Iterator[tuple[list[int], list[Start]]]:
+        """Yield the units of each bucket of weights with the operations that gather them, in the order of forward."""
+        layout = self.layout
+        for units in chain.from_iterable(reversed(buckets) for buckets in self.buckets.values()):
+            dense, experts = self._elements(units)
+            starts = []
+            if dense and layout.mesh.group_size("shard") > 1:
+                starts.append(Start(("weights", units[0], 0), "all_gather", "shard", dense * layout.gathered, "shard"))
+            if experts and layout.mesh.group_size("expert_data") > 1:
+                tag = ("weights experts", units[0], 0)
+                starts.append(Start(tag, "all_gather", "expert_data", experts * layout.gathered, "expert_data"))
+            yield units, starts
+
+    def forward(self, units: Sequence[int], action: Action) -> Iterator[Instruction]:
+        """Yield one forward, whose first use of a bucket of weights waits for it."""
+        if units and not self.gathers and not self.under_way:
+            yield from _runs("F", units, action)
+            return
+        for unit in units:
+            while any(unit in group for group, _ in self.gathers):  # a chunk whose turn comes before that of its bucket
+                yield from self._gather_next()
+            if tags := self.under_way.pop(unit, None):
+                self.under_way = {other: each for other, each in self.under_way.items() if each is not tags}
+                yield from map(Wait, tags)
+                yield from self._gather_next()
+            yield Work("F", unit, unit, action.micro_batch)
+
+    def backward(self, units: Sequence[int], action: Action, final: bool) -> Iterator[Instruction]:
+        """Yield one backward, which reduces a bucket as soon as its gradients are there."""
+        layout = self.layout
+        each = layout.synchronizes_each or layout.mesh.parallel.shard == "gradients"
+        if action.kind == "I" or not (final or each):
+            yield from _runs(action.kind, units, action)
+            return
+        for bucket in self.buckets[layout.chunk_of(self.stage, action.chunk)]:
+            yield from (Work(action.kind, unit, unit, action.micro_batch) for unit in bucket)
+            op: Op = "reduce_scatter" if self.sharded else "all_reduce"
+            starts = list(self.reductions(("reduce", bucket[0], action.micro_batch), *self._elements(bucket), op))
+            if layout.options.overlap_gradients:
+                self.open += [start.tag for start in starts]
+                yield from starts
+            else:
+                self.late += starts
+
+    def finish(self) -> Iterator[Instruction]:
+        """Yield the reductions that nothing overlaps."""
+        yield from self.late
+        self.open += [start.tag for start in self.late]
+
+
+def _runs(part: Part, units: Sequence[int], action: Action) -> Iterator[Work]:
+    """Yield the work of one pass over *units*, which are in the order of the model: neighbours together."""
+    first = 0
+    runs = []
+    for index in range(1, len(units) + 1):
+        if index == len(units) or units[index] != units[index - 1] + 1:
+            runs.append(Work(part, units[first], units[index - 1], action.micro_batch))
+            first = index
+    yield from runs if part == "F" else reversed(runs)

@@ -1,0 +1,175 @@
+"""What decides a stage's program, and what do all programs have in common? A layout, and its schedule with messages between stages.
+
+`sim.parallel.shard` and `sim.parallel.buckets` add when weights and gradients travel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from sim.parallel.mesh import Mesh
+from sim.parallel.program import Instruction, Op, Receive, Send, Start, Tag, Update, Wait
+from sim.parallel.schedule import Action, actions, holder, position
+from sim.parallel.split import Unit
+from sim.spec.parallel import MeshOptions, Schedule
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Everything that decides the programs of one step."""
+
+    mesh: Mesh
+    options: MeshOptions
+    units: tuple[Unit, ...]
+    chunks: tuple[tuple[int, ...], ...]
+    """Units of each chunk, in the order of the model."""
+    schedule: Schedule
+    micro_batches: int
+    gathered: float
+    """Bytes of an element of weights as it travels."""
+    reduced: float
+    """Bytes of an element of gradients as it travels."""
+    boundary: float
+    """Bytes that one stage hands to the next for one micro-batch."""
+    clips: bool
+    """Whether the optimizer waits for the norm of all gradients."""
+    tied: float
+    """Bytes of a gradient that the first and the last stage share; 0 for none."""
+    synchronizes_each: bool
+    """Whether every micro-batch reduces its gradients, not just the last one."""
+
+    @property
+    def sharded_parameters(self) -> bool:
+        """Whether weights are sharded (FSDP, ZeRO-3)."""
+        return self.mesh.parallel.shard == "parameters" and self.mesh.group_size("shard") > 1
+
+    @property
+    def rooted(self) -> bool:
+        """Whether the ends of the model belong to FSDP's root: the stack wraps no more than blocks, or both ends use one table."""
+        return self.options.root or bool(self.tied and self.mesh.stages == 1)
+
+    @property
+    def frees(self) -> bool:
+        """Whether gathered weights are freed after forward."""
+        wanted = self.mesh.parallel.reshard_after_forward
+        return self.mesh.stages == 1 if wanted is None else bool(wanted)
+
+    def stage_actions(self, stage: int) -> tuple[Action, ...]:
+        """Return the schedule's actions on one rank of *stage*."""
+        return actions(self.schedule, self.mesh.stages, self.mesh.parallel.chunks, self.micro_batches, stage)
+
+    def chunk_of(self, stage: int, local: int) -> int:
+        """Return the number in the model of a stage's chunk *local*."""
+        return position(self.schedule, self.mesh.stages, stage, local)
+
+    def units_of(self, stage: int) -> tuple[int, ...]:
+        """Return the units that a stage holds, in the order of the model."""
+        local = range(self.mesh.parallel.chunks)
+        return tuple(unit for chunk in sorted(self.chunk_of(stage, each) for each in local) for unit in self.chunks[chunk])
+
+    def elements(self, unit: int, *, experts: bool, trained: bool = False) -> float:
+        """Return the parameters of one rank's part of *unit*: experts, or all else; experts without expert ranks are like all else."""
+        own = self.units[unit]
+        dense, of_experts = (own.trained, own.trained_experts) if trained else (own.elements, own.expert_elements)
+        if self.mesh.parallel.expert == 1:
+            dense, of_experts = dense + of_experts, 0.0
+        return of_experts if experts else dense
+
+
+class Lowering:
+    """One stage's instructions, action by action; subclasses say when weights and gradients travel."""
+
+    def __init__(self, layout: Layout, stage: int) -> None:
+        self.layout = layout
+        self.stage = stage
+        self.actions = layout.stage_actions(stage)
+        self.last = {action.chunk: action for action in self.actions if action.kind in ("B", "W")}
+        """The action after which a chunk has all its gradients."""
+        self.many = layout.mesh.stages * layout.mesh.parallel.chunks
+        self.open: list[Tag] = []
+        """Reductions that the optimizer waits for."""
+
+    def step(self) -> Iterator[Instruction]:
+        """Yield the instructions of one step."""
+        yield from self.before()
+        for action in self.actions:
+            chunk = self.layout.chunk_of(self.stage, action.chunk)
+            yield from self._received(action, chunk)
+            final = self.last.get(action.chunk) is action
+            units = self.layout.chunks[chunk]
+            yield from self.forward(units, action) if action.kind == "F" else self.backward(units, action, final)
+            yield from self._sent(action, chunk)
+        yield from self.finish()
+        yield from (Wait(tag) for tag in self.open)
+        yield from self._tied()
+        if self.layout.clips:
+            yield Start(("norm", 0, 0), "all_reduce", "everyone", 4.0, "everyone")
+            yield Wait(("norm", 0, 0))
+        yield Update()
+        yield from self.after()
+
+    def before(self) -> Iterator[Instruction]:
+        """Yield what comes before the first action."""
+        yield from ()
+
+    def after(self) -> Iterator[Instruction]:
+        """Yield what comes after the optimizer."""
+        yield from ()
+
+    def finish(self) -> Iterator[Instruction]:
+        """Yield what comes after the last action."""
+        yield from ()
+
+    def forward(self, units: Sequence[int], action: Action) -> Iterator[Instruction]:
+        """Yield one forward over *units*."""
+        raise NotImplementedError
+
+    def backward(self, units: Sequence[int], action: Action, final: bool) -> Iterator[Instruction]:
+        """Yield one backward, or a half of it, over *units*; *final* is a chunk's last, behind which its gradients are complete."""
+        raise NotImplementedError
+
+    def _received(self, action: Action, chunk: int) -> Iterator[Instruction]:
+        if action.kind == "F" and chunk > 0:
+            yield from self._receive("activations", chunk, action, chunk - 1)
+        elif action.kind in ("B", "I") and chunk < self.many - 1:
+            yield from self._receive("gradients", chunk, action, chunk + 1)
+
+    def _receive(self, what: str, chunk: int, action: Action, source: int) -> Iterator[Instruction]:
+        stage, _ = holder(self.layout.schedule, self.layout.mesh.stages, self.layout.mesh.parallel.chunks, source)
+        if stage != self.stage:
+            yield Receive((what, chunk, action.micro_batch), stage)
+
+    def _sent(self, action: Action, chunk: int) -> Iterator[Instruction]:
+        if action.kind == "F" and chunk < self.many - 1:
+            yield from self._send("activations", chunk + 1, action)
+        elif action.kind in ("B", "I") and chunk > 0:
+            yield from self._send("gradients", chunk - 1, action)
+
+    def _send(self, what: str, to: int, action: Action) -> Iterator[Instruction]:
+        stage, _ = holder(self.layout.schedule, self.layout.mesh.stages, self.layout.mesh.parallel.chunks, to)
+        if stage != self.stage:
+            yield Send((what, to, action.micro_batch), stage, self.layout.boundary)
+
+    def _tied(self) -> Iterator[Instruction]:
+        """Add up the gradient of a table that the first and the last stage both hold."""
+        ends = {0, holder(self.layout.schedule, self.layout.mesh.stages, self.layout.mesh.parallel.chunks, self.many - 1)[0]}
+        if self.layout.tied and len(ends) > 1 and self.stage in ends:
+            yield Start(("tied", 0, 0), "all_reduce", "ends", self.layout.tied, "ends")
+            yield Wait(("tied", 0, 0))
+
+    def reductions(self, tag: Tag, dense: float, experts: float, op: Op) -> Iterator[Start]:
+        """Reduce the gradients of so many elements: among shards, then among replicas; experts among the ranks that hold the same."""
+        mesh, width = self.layout.mesh, self.layout.reduced
+        what, unit, micro_batch = tag
+        first = None
+        if dense and mesh.group_size("shard") > 1:
+            queue = "reduce" if self.layout.options.separate_reduce_scatter else "shard"
+            first = tag
+            yield Start(tag, op, "shard", dense * width, queue)
+        if dense and mesh.group_size("replicate") > 1:
+            share = mesh.group_size("shard") if op == "reduce_scatter" else 1
+            among = (f"{what} replicas", unit, micro_batch)
+            yield Start(among, "all_reduce", "replicate", dense * width / share, "replicate", after=first)
+        if experts and mesh.group_size("expert_data") > 1:
+            yield Start((f"{what} experts", unit, micro_batch), op, "expert_data", experts * width, "expert_data")

@@ -1,0 +1,152 @@
+"""When do weights and gradients travel where weights are sharded? FSDP: units gathered before use, gradients scattered behind backward.
+
+torch ``fsdp/_fully_shard/_fsdp_param_group.py``, torchtitan ``distributed/fsdp.py``: a unit is gathered before it computes, the next one
+meanwhile; after backward its gradients are reduce-scattered, one reduce-scatter in flight; without a pipeline weights are freed after
+forward and gathered again, with one they stay and gradients are reduced after the last backward (``pipelining/stage.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain, zip_longest
+
+from sim.parallel.lowering import Layout, Lowering
+from sim.parallel.mesh import GroupAxis
+from sim.parallel.program import Free, Instruction, Part, Start, Tag, Wait, Work
+from sim.parallel.schedule import Action
+
+Wrap = tuple[int, ...]
+"""Units that one call of ``fully_shard`` covers."""
+
+
+class Sharded(Lowering):
+    """FSDP: weights are gathered wrap by wrap. A wrap is what one call of ``fully_shard`` covers: a unit, or the root with both ends."""
+
+    def __init__(self, layout: Layout, stage: int) -> None:
+        super().__init__(layout, stage)
+        self.held: set[Wrap] = set()
+        """Wraps whose weights are gathered."""
+        self.scatters: list[Tag] = []
+        """Reduce-scatters that the next one waits for: one is in flight at a time."""
+        self.ends_with: list[Tag] = []
+        """Operations that end with this backward."""
+
+    @property
+    def pipelined(self) -> bool:
+        """Whether weights stay after backward and gradients are reduced at the end (``perform_reduce_grad`` of torch's pipelining)."""
+        return self.layout.mesh.stages > 1
+
+    def _wraps(self, units: Sequence[int]) -> dict[int, Wrap]:
+        """Return the wrap of each unit of a chunk, the root first."""
+        ends = tuple(unit for unit in units if self._of_root(unit))
+        return dict.fromkeys(ends, ends) | {unit: (unit,) for unit in units if unit not in ends}
+
+    def _of_root(self, unit: int) -> bool:
+        return self.layout.rooted and self.layout.units[unit].kind != "block"
+
+    def forward(self, units: Sequence[int], action: Action) -> Iterator[Instruction]:
+        """Yield one forward: each unit is gathered behind the launch of the one before it."""
+        wraps, gathers = self._wraps(units), _Gathers(self, action, "F")
+        for wrap in dict.fromkeys(wraps.values()):
+            if self._of_root(wrap[0]):  # before anything computes
+                yield from gathers.needed(wrap)
+        for unit, following in zip_longest(units, units[1:]):
+            yield from gathers.needed(wraps[unit])
+            if following is not None and self.layout.options.forward_prefetch:
+                yield from gathers.started(wraps[following], prefetch=True)
+            yield Work("F", unit, unit, action.micro_batch)
+            if self.layout.frees and not self._stays(wraps[unit]) and unit == wraps[unit][-1]:
+                yield Free(wraps[unit])
+        self.held |= set(wraps.values())
+        if self.layout.frees:
+            self.held -= {wrap for wrap in wraps.values() if not self._stays(wrap)}
+
+    def _stays(self, wrap: Wrap) -> bool:
+        """Tell whether forward leaves *wrap* gathered, since backward begins with it; not where all are to be freed."""
+        last = self._of_root(wrap[0]) or self.layout.units[wrap[-1]].kind == "last"
+        return last and self.layout.mesh.parallel.reshard_after_forward is not True
+
+    def backward(self, units: Sequence[int], action: Action, final: bool) -> Iterator[Instruction]:
+        """Yield one backward: the next unit is gathered while one computes."""
+        wraps, gathers = self._wraps(units), _Gathers(self, action, action.kind)
+        reduces = final or (self.layout.synchronizes_each and not self.pipelined)
+        left = list(dict.fromkeys(wraps.values()))
+        """Wraps whose gradients are not reduced yet: autograd tells of the end of a unit only where gradients pass through its input."""
+        lowest = next((unit for unit in units if self.layout.units[unit].has_backward), None)
+        late = {unit for unit in units if self._of_root(unit) or unit == lowest}
+        for wrap in dict.fromkeys(wraps.values()):
+            if self._of_root(wrap[0]) and action.kind != "W":  # gradients of weights need no weights
+                yield from gathers.needed(wrap)
+        for unit, following in zip_longest(units[::-1], units[-2::-1]):
+            if not self.layout.units[unit].has_backward:
+                break  # frozen from here on; its weights were gathered all the same
+            if action.kind != "W":
+                yield from gathers.needed(wraps[unit])
+                if following is not None:
+                    yield from gathers.started(wraps[following])
+            yield Work(action.kind, unit, unit, action.micro_batch)
+            if not self.pipelined and unit not in late:
+                left.remove(wraps[unit])
+                yield from self._freed(wraps[unit], action.micro_batch, reduces)
+        self.ends_with += gathers.unused()
+        if self.pipelined and not final:
+            self.held |= set(wraps.values())
+            return
+        self.held -= set(wraps.values())
+        for wrap in left:
+            yield from self._freed(wrap, action.micro_batch, reduces)
+        if reduces:
+            yield from map(Wait, (*self.scatters, *self.ends_with))
+            self.scatters, self.ends_with = [], []
+
+    def _freed(self, wrap: Wrap, micro_batch: int, reduces: bool) -> Iterator[Instruction]:
+        """Free *wrap* behind its backward, and reduce its gradients."""
+        yield Free(wrap)
+        if not reduces:
+            return
+        yield from map(Wait, self.scatters)
+        self.scatters = []
+        dense, experts = (sum(self.layout.elements(unit, experts=each, trained=True) for unit in wrap) for each in (False, True))
+        for start in self.reductions(("scatter", wrap[0], micro_batch), dense, experts, "reduce_scatter"):
+            (self.scatters if start.op == "reduce_scatter" else self.ends_with).append(start.tag)
+            yield start
+
+
+class _Gathers:
+    """The gathers of one pass over a chunk: each wrap that is not held is gathered once."""
+
+    def __init__(self, lowering: Sharded, action: Action, part: Part) -> None:
+        self.layout = lowering.layout
+        self.held = lowering.held.copy()
+        self.direction, self.micro_batch = f"gather {part}", action.micro_batch
+        regathered = part != "F" and self.layout.mesh.group_size("reshard") > 1
+        self.axis: GroupAxis = "reshard" if regathered else "shard"
+        self.open: dict[Wrap, list[Tag]] = {}
+
+    def started(self, wrap: Wrap, prefetch: bool = False) -> Iterator[Start]:
+        """Gather *wrap* unless it is gathered already."""
+        if wrap in self.held:
+            return
+        self.held.add(wrap)
+        starts = list(self._starts(wrap, prefetch))
+        self.open[wrap] = [start.tag for start in starts]
+        yield from starts
+
+    def needed(self, wrap: Wrap) -> Iterator[Instruction]:
+        """Wait for *wrap* to be gathered."""
+        yield from self.started(wrap)
+        yield from map(Wait, self.open.pop(wrap, ()))
+
+    def unused(self) -> list[Tag]:
+        """Return the gathers that nothing has waited for."""
+        return list(chain.from_iterable(self.open.values()))
+
+    def _starts(self, wrap: Wrap, prefetch: bool) -> Iterator[Start]:
+        layout, mesh = self.layout, self.layout.mesh
+        dense, experts = (sum(layout.elements(unit, experts=each) for unit in wrap) for each in (False, True))
+        if dense:
+            tag = (self.direction, wrap[0], self.micro_batch)
+            yield Start(tag, "all_gather", self.axis, dense * layout.gathered, self.axis, prefetch=prefetch)
+        if experts and mesh.group_size("expert_data") > 1:
+            tag = (f"{self.direction} experts", wrap[0], self.micro_batch)
+            yield Start(tag, "all_gather", "expert_data", experts * layout.gathered, "expert_data", prefetch=prefetch)

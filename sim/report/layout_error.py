@@ -1,0 +1,78 @@
+"""How far off may a run with a layout be? The errors that predictions of measured training runs showed, of rows like it.
+
+``hardware/validated_llm.json`` is written by ``python -m calibration.llm --expected N`` from measured runs that come with `calibration`:
+steps simulated from the descriptions alone. The nearest group answers: the same kind of layout, family of model and GPU; then layout and
+GPU; then the layout; then all. A GPU, or more GPUs, than were measured extrapolates, and widens the errors by `WIDER`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, Final
+
+from sim.mesh import LayoutRun
+from sim.spec.catalogue import roots
+from sim.spec.transformer import Transformer
+
+SUMMARY: Final = "hardware/validated_llm.json"
+EVERYTHING: Final = "all layouts"
+WIDER: Final = 1.5
+"""Factor on errors, and on the interval's logarithms, outside what was measured: estimate (sources left out differ so from others)."""
+
+
+def kind_of(tensor: int, context: int, pipeline: int, expert: int) -> str:
+    """Return the kind of layout that shares its errors: expert, pipeline, tensor (or context) or data, the first that applies."""
+    return "expert" if expert > 1 else "pipeline" if pipeline > 1 else "tensor" if tensor * context > 1 else "data"
+
+
+def family_of(transformer: Transformer | None) -> str:
+    """Return the family of models that shares its errors: experts, gated or plain feed-forward blocks; other where it is no decoder."""
+    if transformer is None:
+        return "other"
+    return "experts" if transformer.experts else "gated" if transformer.gated else "plain"
+
+
+def group_names(kind: str, family: str, gpu: str) -> tuple[str, ...]:
+    """Return the groups of measured runs that a run belongs to, the nearest first."""
+    return f"{kind}, {family}, {gpu}", f"{kind}, {gpu}", kind, EVERYTHING
+
+
+def expected_layout_error(run: LayoutRun) -> dict[str, Any] | None:
+    """Return the error (fractions) to expect of *run*, and what it rests on; None where nothing was validated."""
+    parallel, gpu = run.workload.training.parallel, run.node.gpu.name
+    kind = kind_of(parallel.tensor, parallel.context, parallel.pipeline, parallel.expert)
+    names = group_names(kind, family_of(run.workload.model.transformer), gpu)
+    known = _summary()
+    name = next((name for name in names if name in known), None)
+    if name is None:
+        return None
+    found = known[name]
+    beyond = [f"{run.gpus} GPUs, measured up to {found['most_gpus']}"] if run.gpus > found["most_gpus"] else []
+    if name in names[2:]:
+        beyond.append(f"no {kind} layout was measured on {gpu}")
+    return _answer(name, found, beyond)
+
+
+def _answer(name: str, found: Mapping[str, Any], beyond: list[str]) -> dict[str, Any]:
+    wider = WIDER if beyond else 1.0
+    rests = f"{found['points']} measured training runs like it ({name}: {', '.join(found['sources'])}), predicted from descriptions alone"
+    reach = f"extrapolated: {'; '.join(beyond)}" if beyond else "interpolated: within the sizes measured"
+    return {
+        "median": round(wider * found["median"], 4),
+        "p90": round(wider * found["p90"], 4),
+        "basis": f"{rests}; {reach}",
+        "extrapolates": bool(beyond),
+        "measured_over_predicted_95": {"low": round(found["low"] ** wider, 4), "high": round(found["high"] ** wider, 4)},
+    }
+
+
+@lru_cache(maxsize=1)
+def _summary() -> Mapping[str, Mapping[str, Any]]:
+    for root in roots():
+        path = root / SUMMARY
+        if path.is_file():
+            groups: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["groups"]
+            return groups
+    return {}

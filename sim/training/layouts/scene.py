@@ -1,0 +1,97 @@
+"""What is a simulation of a layout made of, and what does it tell? Programs, times and prices in; steps by stage out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from sim.events import Cause, EventLog
+from sim.parallel.lower import Layout
+from sim.parallel.program import Program, Tag
+from sim.spec.hardware import Node
+from sim.training.layouts.prices import Prices
+from sim.training.layouts.times import UnitTimes
+from sim.training.spread import expected_maximum
+
+GROUPS: Final = ("data", "shard", "tensor", "pipeline", "context", "expert")
+"""Keys of ``exposed_by_group_s``."""
+_WORDS: Final[Mapping[str, str]] = {
+    "gather F": "weight gathers",
+    "gather B": "weight gathers",
+    "gather I": "weight gathers",
+    "gather W": "weight gathers",
+    "weights": "weight gathers",
+    "scatter": "gradient reduction",
+    "reduce": "gradient reduction",
+    "norm": "gradient norm",
+    "tied": "gradient of the tied embedding",
+    "activations": "activations between stages",
+    "gradients": "gradients between stages",
+}
+
+
+def words(tag: Tag) -> str:
+    """Return what an operation is for, in words."""
+    return _WORDS.get(tag[0].removesuffix(" experts").removesuffix(" replicas"), tag[0])
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How much later than the mean the slowest of n ranks is, per second of compute."""
+
+    tensor: float
+    """Of a tensor group."""
+    data: float
+    """Of all ranks of a stage, beyond that of a tensor group."""
+    all: float
+    """Of all ranks, beyond that of a stage."""
+
+
+def spread_of(cv: float, tensor: int, stage: int, ranks: int) -> Spread:
+    """Return the spread of ranks with coefficient of variation *cv* in groups of these sizes."""
+    of_tensor, of_stage, of_all = (expected_maximum(size) * cv for size in (tensor, stage, ranks))
+    return Spread(of_tensor, of_stage - of_tensor, of_all - of_stage)
+
+
+@dataclass(frozen=True)
+class StageStep:
+    """One steady step of the ranks of one stage."""
+
+    time: float
+    stalls: Mapping[Cause, float]
+    """Seconds by cause; sums to ``time``."""
+    resources: Mapping[tuple[Cause, str], float]
+    exposed: Mapping[str, float]
+    """Seconds of compute lost to messages of each kind of group."""
+    begin: float
+    end: float
+
+
+@dataclass(frozen=True)
+class Played:
+    """What the simulation of a layout tells."""
+
+    stages: tuple[StageStep, ...]
+    log: EventLog
+
+    @property
+    def time(self) -> float:
+        """Return the seconds of a step."""
+        return max(stage.time for stage in self.stages)
+
+
+@dataclass(frozen=True, eq=False)
+class Scene:
+    """Everything a simulation of a layout is made of."""
+
+    layout: Layout
+    programs: Sequence[Program]
+    times: Sequence[UnitTimes]
+    updates: Sequence[tuple[float, float]]
+    """GPU seconds and launches of each stage's optimizer."""
+    prices: Prices
+    node: Node
+    launch_cpu: float
+    overlap_slowdown: float
+    spread: Spread

@@ -1,0 +1,103 @@
+"""Oracles: parameters that are published, layouts that multiply out, and what a row cannot mean."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from calibration.llm.case import Case, describe
+from calibration.llm.shapes import RECORDS
+from calibration.llm.table import is_llm_table, read_table, repository
+from calibration.llm.weights import stage_weights, total_parameters
+from sim.spec.yaml import SpecError
+from tests.calibration.llm.tables import table
+
+
+def cases(folder: Path, *rows: dict[str, str]) -> list[Case | str]:
+    return [describe(row) for row in read_table(table(folder, rows))]
+
+
+def one(folder: Path, **row: str) -> Case:
+    (found,) = cases(folder, row)
+    assert isinstance(found, Case), found
+    return found
+
+
+def test_published_parameter_totals(tmp_path: Path) -> None:
+    blank = dict.fromkeys(("layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab"), "")
+    published = {
+        "Llama 3.1 8B": 8.03e9, "LLAMA3_70B": 70.55e9, "Llama 3.1 405b": 405.85e9, "DeepSeek V3": 671.0e9, "Qwen3_30B_a3B": 30.53e9,
+        "Qwen3_235B_a22B": 235.1e9, "GPT OSS 120B": 116.8e9, "Nemotron4 15b": 15.63e9, "Mixtral 8x7B": 46.7e9, "GPT-3 175B": 175e9,
+    }  # fmt: skip
+    wrong = []
+    for model, total in published.items():
+        case = one(tmp_path, model=model, gpus="1024", dp="1024", nodes="128", global_batch="1024", **blank)
+        counted = total_parameters(case)
+        if abs(counted / total - 1) > 0.01:
+            wrong.append(f"{model}: {counted:.4g}, published {total:.4g}")
+    assert not wrong
+
+
+def test_a_rank_holds_its_share_of_the_weights(tmp_path: Path) -> None:
+    alone = stage_weights(one(tmp_path)).total
+    split = stage_weights(one(tmp_path, tp="4", pp="2", dp="1")).total
+    tables = 128256 * 4096  # the head of the last stage is the embedding of the first
+    assert split == pytest.approx((alone - 2 * tables) / 8 + tables / 4, rel=1e-3)
+
+
+def test_what_the_columns_say(tmp_path: Path) -> None:
+    case = one(
+        tmp_path,
+        gpu="Blackwell GPU (GB200)", gpus="64", nodes="16", tp="2", pp="4", cp="2", dp="4", virtual_pp="5", precision="mxfp8",
+        global_batch="128", micro_batch="2", activation_checkpointing="full && export ACM=block && export ACL=3",
+    )  # fmt: skip
+    assert (case.chip.name, case.domain, case.data, case.micro_batches, case.virtual) == ("GB200-186GB", 72, 4, 16, 5)
+    assert (case.products, case.scaling, case.recompute, case.recomputed_layers, case.axes) == (
+        "fp8",
+        "blocks",
+        "full",
+        3,
+        "tensor+pipeline+context",
+    )
+    assert case.nic == pytest.approx(50e9)
+    assert case.global_batch == 128
+
+
+def test_rows_that_cannot_be_described_say_why(tmp_path: Path) -> None:
+    reasons = {
+        "Cerebras": dict(gpu="Cerebras CS-3"),
+        "does not divide": dict(tp="3"),
+        "'eight'": dict(tp="eight"),
+        "state-space": dict(model="Nemotron-H 56b"),
+        "less than one sequence": dict(global_batch="4"),
+        "global_batch": dict(global_batch="a lot", grad_accum=""),
+        "layout is not known": dict(dp="", tp="", pp="", cp=""),
+        "neither in the row nor known": dict(model="Mystery", layers="", hidden="", heads="", vocab=""),
+        "no fp8": dict(gpu="A100", precision="fp8"),
+        "multiple": dict(kv_heads="7"),
+        "seq_len": dict(seq_len="long"),
+    }
+    wrong = []
+    for said, row in reasons.items():
+        (found,) = cases(tmp_path, row)
+        if not isinstance(found, str) or said not in found:
+            wrong.append(f"{said}: {found}")
+    assert not wrong
+
+
+def test_a_missing_column_is_one_sentence(tmp_path: Path) -> None:
+    path = table(tmp_path, [{}], without=["gpu", "seq_len"])
+    assert is_llm_table(path)
+    with pytest.raises(SpecError, match=r"runs.csv:1: columns missing: seq_len, gpu;"):
+        read_table(path)
+
+
+def test_other_records_are_no_tables_of_runs() -> None:
+    assert not is_llm_table(RECORDS.parent / "runs.csv")
+    assert is_llm_table(RECORDS / "training.csv")
+
+
+def test_a_source_is_a_repository_without_its_release() -> None:
+    assert repository("pytorch/torchtitan@b5bcd76c66d0:benchmarks/x.md") == "pytorch/torchtitan"
+    assert repository("mlcommons/training_results_v4.1@b87b:NVIDIA") == repository("mlcommons/training_results_v5.0@0fdc:Dell")

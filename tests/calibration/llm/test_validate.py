@@ -1,0 +1,68 @@
+"""Oracles: errors counted by hand, sources that are left out, and the command on a handful of rows."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from calibration.cli import app
+from calibration.llm.constants import fitted, sources
+from calibration.llm.score import quantile, sweeps
+from calibration.llm.validate import llm_document, validate_tables
+from tests.calibration.llm.tables import table
+
+SWEEP = [{"tp": str(tp), "dp": str(8 // tp), "step_time_s": str(step)} for tp, step in ((1, 14.0), (2, 15.0), (4, 17.0), (8, 21.0))]
+
+
+def test_the_document_has_what_was_agreed(tmp_path: Path) -> None:
+    rows = [*SWEEP, {"step_time_s": "14.2", "micro_batch": "2"}, {"gpu": "Abacus"}, {"micro_batch": "few"}]
+    failed = table(tmp_path, [{"micro_batch": "16", "step_time_s": "", "status": "oom_or_crash"}], name="failed.csv")
+    document = llm_document(validate_tables([table(tmp_path, rows)], failed))
+    for key in ("memory", "feasibility", "ranking", "coverage", "not_described", "baselines", "groups", "overall", "sources"):
+        assert key in document
+    assert (document["rows"], document["scored"], len(document["not_described"])) == (7, 6, 1)
+    assert document["not_described"][0]["line"] == 7
+    assert document["unread"] == ["runs.csv:8: micro_batch is 'few', no number"]
+    assert document["feasibility"]["failed"] == 1
+    assert document["feasibility"]["called_does_not_fit"] == 1.0
+    assert document["ranking"]["sweeps"] == 1
+    assert document["overall"]["predicted"]["median"] < document["overall"]["constant_mfu"]["median"] + 0.5
+
+
+def test_ranking_against_a_hand_count(tmp_path: Path) -> None:
+    rows = [*SWEEP, {"step_time_s": "13.0", "micro_batch": "2"}]
+    scored = validate_tables([table(tmp_path, rows)]).scored
+    (sweep,) = sweeps(scored)
+    said = [row.said["predicted"] for row in scored]
+    measured = [row.measured for row in scored]
+    agree = [(said[i] - said[j]) * (measured[i] - measured[j]) for i in range(5) for j in range(i)]
+    assert sweep["kendall_tau"] == pytest.approx((sum(x > 0 for x in agree) - sum(x < 0 for x in agree)) / 10)
+    assert sweep["regret"] == pytest.approx(measured[said.index(min(said))] / 13.0 - 1)
+    assert quantile([1.0, 2.0, 3.0], 0.75) == 2.5
+
+
+def test_a_scored_source_is_left_out() -> None:
+    known = "mosaicml/llm-foundry"
+    assert known in sources()
+    assert known not in fitted(known).errors
+    assert known in fitted(known, leave_out=False).errors
+    assert fitted(known).constants != fitted(known, leave_out=False).constants
+    assert fitted("someone/new").constants == fitted(known, leave_out=False).constants
+
+
+def test_the_command(tmp_path: Path) -> None:
+    runner = CliRunner()
+    path, out = table(tmp_path, SWEEP), tmp_path / "out"
+    found = runner.invoke(app, ["validate", str(path), "--json", "-o", str(out)])
+    assert found.exit_code == 0
+    assert json.loads(found.stdout)["scored"] == 4
+    written = list(csv.DictReader((out / "predictions.csv").read_text(encoding="utf-8").splitlines()))
+    assert [float(row["step_time_s"]) for row in written] == [14.0, 15.0, 17.0, 21.0]
+    assert all(float(row["low95_s"]) < float(row["predicted_s"]) < float(row["high95_s"]) for row in written)
+    text = runner.invoke(app, ["validate", str(path)])
+    assert "4 of 4 rows scored" in text.stdout
+    assert runner.invoke(app, ["validate", str(path), "--fail-if", "overall.calibrated.median>0"]).exit_code == 1

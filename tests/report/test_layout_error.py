@@ -1,0 +1,39 @@
+"""Oracle: a table written by hand; the nearest group answers, and what was not measured widens."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sim.report import layout_error
+from sim.report.layout_error import WIDER, expected_layout_error, kind_of
+from sim.spec.parallel import Parallel
+
+GROUP = {"points": 10, "median": 0.1, "p90": 0.2, "low": 0.8, "high": 1.3, "most_gpus": 64, "sources": ["a"]}
+
+
+def run(gpu: str, gpus: int, **parallel: int) -> Any:
+    training = SimpleNamespace(parallel=Parallel(**parallel))
+    workload = SimpleNamespace(training=training, model=SimpleNamespace(transformer=None))
+    return SimpleNamespace(workload=workload, node=SimpleNamespace(gpu=SimpleNamespace(name=gpu)), gpus=gpus)
+
+
+def test_the_nearest_group_answers_and_others_widen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout_error, "_summary", lambda: {"tensor, X": GROUP, "tensor": {**GROUP, "median": 0.3}, "all layouts": GROUP})
+    near = expected_layout_error(run("X", 8, tensor=2))
+    assert near is not None and not near["extrapolates"] and near["median"] == 0.1
+    far = expected_layout_error(run("X", 128, tensor=2))
+    assert far is not None and far["extrapolates"] and far["median"] == pytest.approx(WIDER * 0.1)
+    assert far["measured_over_predicted_95"]["high"] == pytest.approx(1.3**WIDER, abs=1e-4)
+    other = expected_layout_error(run("Y", 8, tensor=2))
+    assert other is not None and other["median"] == pytest.approx(WIDER * 0.3) and "no tensor layout was measured on Y" in other["basis"]
+    monkeypatch.setattr(layout_error, "_summary", dict)
+    assert expected_layout_error(run("X", 8, tensor=2)) is None
+
+
+def test_kinds_of_layout() -> None:
+    assert [kind_of(*axes) for axes in ((1, 1, 1, 1), (2, 1, 1, 1), (1, 2, 1, 1), (2, 1, 4, 1), (1, 1, 4, 8))] == [
+        "data", "tensor", "tensor", "pipeline", "expert",
+    ]  # fmt: skip

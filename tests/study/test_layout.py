@@ -1,0 +1,208 @@
+"""Bad layouts get one sentence with a suggestion that works; plain data parallelism is what `sim.simulate` says; outputs open."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import sim.mesh
+from sim.analysis.layout_memory import memory_by_stage
+from sim.mesh import prepare, run_layout, worker_node
+from sim.options import layout_of
+from sim.parallel.schedule import Action
+from sim.report.layout import layout_document
+from sim.report.layout_trace import write_layout_trace
+from sim.report.page.layout import layout_page
+from sim.spec.library import load_hardware, load_workload
+from sim.spec.yaml import SpecError
+from sim.study.layout import layout_answer
+from sim.study.scenario import Infeasible, Scenario, answer
+from tests.training.layouts.toys import blocks, free, split_block, workload
+
+TITAN, MEGATRON = "torchtitan-2.x", "megatron-core"
+
+
+def scenario(name: str, nodes: int = 1, stack: str | None = TITAN, gpus: int | None = None, **parallel: object) -> Scenario:
+    micro_batches = parallel.pop("micro_batches", None)
+    text = [",".join(f"{key}={value}" for key, value in parallel.items())] if parallel else []
+    layout = layout_of(text, micro_batches=micro_batches)  # type: ignore[arg-type]
+    return Scenario("hgx-h100", name, nodes=nodes if gpus is None else None, gpus=gpus, stack=stack, layout=layout)
+
+
+def refused(given: Scenario) -> str:
+    with pytest.raises(SpecError) as caught:
+        layout_answer(given)
+    return str(caught.value)
+
+
+LLAMA, MIXTRAL = "llama-3.2-1b", "mixtral-8x7b"
+CASES: list[tuple[Scenario, str, Scenario | None]] = [
+    (
+        scenario(LLAMA, tp=2, pp=3), "training.parallel: .*= 6 ranks do not divide 8 GPUs; use 6 or 12 GPUs",
+        scenario(LLAMA, gpus=6, tp=2, pp=3),
+    ),
+    (
+        scenario(LLAMA, gpus=6, tp=3), r"training.parallel.tensor: 3 ranks do not divide 32 attention heads; use 2 or 4",
+        scenario(LLAMA, gpus=6, tp=2),
+    ),
+    (
+        scenario(MIXTRAL, gpus=6, ep=6, shard="parameters"), r"training.parallel.expert: 6 ranks do not divide 8 experts; use 4 or 8",
+        None,
+    ),
+    (
+        scenario(LLAMA, nodes=4, pp=32, micro_batches=32),
+        "training.parallel.pipeline: 32 chunks of layers, but the model has 16 blocks; use at most 16 stages x virtual stages",
+        scenario(LLAMA, nodes=4, pp=16, micro_batches=32),
+    ),
+    (
+        scenario("resnet50", tp=2),
+        r"training.parallel.tensor: layer \S+ of resnet50 has no tensor plan; .*or use tensor: 1",
+        scenario("resnet50", tp=1, shard="parameters"),
+    ),
+    (
+        scenario("resnet50", cp=2), "training.parallel.context: resnet50 has no attention whose sequence could be split; use context: 1",
+        scenario("resnet50", cp=1, shard="parameters"),
+    ),
+    (
+        scenario(LLAMA, pp=4, schedule="interleaved_1f1b", virtual_stages=2, micro_batches=9),
+        "schedule interleaved_1f1b on 4 stages cannot run 9 micro-batches .*; write micro_batches: 8 or 10",
+        scenario(LLAMA, pp=4, schedule="interleaved_1f1b", virtual_stages=2, micro_batches=8),
+    ),
+    (
+        scenario(LLAMA, pp=4, schedule="dualpipev", virtual_stages=2, micro_batches=6),
+        "needs at least 8 micro-batches, not 6; .*micro_batches: 8",
+        scenario(LLAMA, pp=4, schedule="dualpipev", virtual_stages=2, micro_batches=8),
+    ),
+    (
+        scenario("resnet50", stack="tf-parameter-server", shard="parameters"),
+        "training.stack: .*parameter servers, which do not go with training.parallel; use --stack torchtitan-2.x",
+        scenario("resnet50", stack=TITAN, shard="parameters"),
+    ),
+    (
+        scenario(LLAMA, stack="torch-2.x-ddp", shard="parameters"),
+        "runs plain data parallelism only; .*--stack torchtitan-2.x or megatron-core",
+        scenario(LLAMA, stack=MEGATRON, shard="optimizer"),
+    ),
+    (
+        scenario(LLAMA, replicate=2), "replicate is for sharded models .*write shard: parameters",
+        scenario(LLAMA, replicate=2, shard="parameters"),
+    ),
+]  # fmt: skip
+
+
+def test_bad_layouts_are_refused_with_a_suggestion_that_works() -> None:
+    wrong = []
+    for given, message, mended in CASES:
+        text = refused(given)
+        if not re.search(message, text) or "\n" in text:
+            wrong.append(f"{text}  (not {message})")
+        if mended is not None:
+            try:
+                assert layout_answer(mended).run.step_time > 0
+            except Infeasible as error:
+                wrong.append(f"{mended.layout}: {error}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_memory_that_is_short_names_what_helps() -> None:
+    given = scenario("llama-3.1-8b", shard="none", tp=1, cp=1, micro_batches=2, pp=1, replicate=1, sp="false")
+    with pytest.raises(Infeasible) as caught:
+        layout_answer(given)
+    text = str(caught.value)
+    advice = re.search(r"--tp (\d+)|--shard parameters", text)
+    assert advice, text
+    assert "llama-3.1-8b does not fit: each GPU needs" in text
+
+
+def test_a_schedule_that_never_ends_is_refused_with_its_cycle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two stages that each wait for the other's next action, before anything is simulated."""
+
+    def crossed(schedule: str, stages: int, chunks: int, micro_batches: int, stage: int) -> tuple[Action, ...]:
+        order = ("F", "B") if stage else ("B", "F")
+        return tuple(Action(kind, 0, 0) for kind in order)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(sim.mesh, "actions", crossed)
+    with pytest.raises(SpecError) as caught:
+        run_layout(free(2), workload(blocks(2), pipeline=2))
+    text = str(caught.value)
+    assert "training.parallel.schedule: 1f1b never ends: stage 0 waits at backward of chunk 0, micro-batch 0" in text
+    assert "write schedule: 1f1b" in text
+
+
+# --- against the engine of plain data parallelism -------------------------------------------------------------------------
+
+
+def test_plain_data_parallelism_takes_what_simulate_says() -> None:
+    """One engine, two programs: the trivial mesh with DDP's buckets, within 5%; gpt2 is 4.5% slower here, cause unknown."""
+    wrong = []
+    for name, nodes, precision in ((LLAMA, 1, "bf16"), (LLAMA, 2, "bf16"), ("gpt2", 1, "bf16"), ("gpt2", 2, "bf16")):
+        given = Scenario("hgx-h100", name, nodes=nodes, stack=TITAN, precision=precision, batch=1)
+        plain = answer(given).run
+        loaded = load_workload(name, [f"training.stack={TITAN}", "training.batch=1", f"training.precision={precision}"]).spec
+        made = run_layout(_nodes(nodes), loaded)
+        ours, theirs = made.throughput, plain.jobs[0].throughput
+        if abs(ours / theirs - 1) > 0.05:
+            wrong.append(f"{name} on {nodes} nodes: {ours:.4f} samples/s, simulate {theirs:.4f} ({100 * (ours / theirs - 1):+.1f}%)")
+    assert not wrong, "\n".join(wrong)
+
+
+def _nodes(count: int):  # type: ignore[no-untyped-def]
+    from sim.cluster.build import with_nodes
+
+    return with_nodes(load_hardware("hgx-h100").spec, count)
+
+
+# --- what comes out ----------------------------------------------------------------------------------------------------------
+
+
+def layouts_run() -> sim.mesh.LayoutRun:
+    toy = [each for number in range(4) for each in split_block(number, 1000)]
+    return run_layout(free(8), workload(toy, tensor=2, pipeline=2, shard="parameters", micro_batches=4))
+
+
+def test_the_trace_opens_with_a_file_for_each_stage(tmp_path: Path) -> None:
+    run = layouts_run()
+    write_layout_trace(run, tmp_path / "traces")
+    files = sorted((tmp_path / "traces").iterdir())
+    assert [file.name for file in files] == ["rank0.json", "rank4.json"]
+    for file, rank in zip(files, (0, 4), strict=True):
+        document = json.loads(file.read_text())
+        assert document["distributedInfo"] == {"backend": "nccl", "rank": rank, "world_size": 8}
+        spans = [event for event in document["traceEvents"] if event["ph"] == "X"]
+        assert {event["pid"] for event in spans} == {rank}
+        assert all(event["dur"] >= 0 for event in spans)
+        compute = sum(event["dur"] for event in spans if event["cat"] == "kernel" and event["name"] in ("forward", "backward"))
+        assert compute == pytest.approx(4 * 2 * 0.5 * 0.03 * 1e6, rel=1e-3)  # 4 micro-batches, 2 blocks, half each
+        names = {event["name"] for event in spans}
+        assert {"ncclDevKernel_SendRecv", "ncclDevKernel_AllGather_RING_LL", "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL"} <= names
+
+
+def test_the_document_sums_and_the_page_renders(tmp_path: Path) -> None:
+    given = scenario(LLAMA, tp=2, pp=2, shard="parameters", micro_batches=4)
+    found = layout_answer(given)
+    document = layout_document(found)
+    assert sum(document["stalls_s"].values()) == pytest.approx(document["step_time_s"], rel=1e-6)
+    assert document["global_batch"] == document["replicas"] * 4
+    assert [stage["stage"] for stage in document["memory_by_stage"]] == [0, 1]
+    assert document["tokens_per_s_per_gpu"] * 8 == pytest.approx(document["tokens_per_s"])
+    page = tmp_path / "page.html"
+    page.write_text(layout_page(found.run, document))
+    browser = shutil.which("chromium")
+    if browser is None:
+        return
+    drawn = subprocess.run(
+        [browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--dump-dom", page.as_uri()],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert "stage 1" in drawn.stdout
+
+
+def test_memory_of_a_run_is_that_of_its_layout() -> None:
+    run = layouts_run()
+    again = memory_by_stage(prepare(run.hardware, run.workload), run.workload, worker_node(run.hardware).gpu)
+    assert run.memory == again
