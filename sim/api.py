@@ -114,7 +114,7 @@ def plan(
     question = Question(scenario, nodes, gpus, tokens, fixed, frozenset(allow), Limits(simulate, max_memory, objective))
     document = plan_document(planned(question))
     table = pandas.DataFrame(document.pop("layouts"))
-    table.attrs = document
+    table.attrs.update(document)
     return table
 
 

@@ -30,7 +30,7 @@ def run_command(plan: Plan, outcome: Outcome) -> str:
     words += ["--batch", str(candidate.batch), "--micro-batches", str(candidate.micro_batches)]
     words += ["--precision", candidate.precision]
     words += ["--sequence", str(scenario.sequence)] if scenario.sequence is not None else []
-    sets = {"training.activation_checkpointing": candidate.checkpointing}
+    sets: dict[str, str] = {"training.activation_checkpointing": candidate.checkpointing}
     if own.reshard_after_forward is not None:
         sets["training.parallel.reshard_after_forward"] = str(own.reshard_after_forward).lower()
     if own.order:

@@ -189,7 +189,7 @@ def _contradiction(question: Question, ways: Sequence[tuple[Setting, Sequence[Ca
             free = candidates(setting.workload, setting.nodes, setting.gpus_per_node, replace(space, fixed=rest))
             values |= {getattr(each, FIXED.get(key, key)) for each in free}
         if values:
-            of = sorted(values, key=lambda value: (str(type(value)), value))  # type: ignore[arg-type,return-value]
+            of = sorted(values, key=lambda value: (str(type(value)), value))
             return f"--fix {stated}: no layout has all of these on {on}; {key} may be {', '.join(map(str, of))} beside the others"
     if fields:
         return f"--fix {stated}: no layout has all of these on {on}; leave two or more of them out"
