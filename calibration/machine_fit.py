@@ -219,7 +219,7 @@ def _loading(measured: Measured) -> Fit | None:
 
 def _overlap(measured: Measured) -> Fit | None:
     """Return how many times longer kernels take while an all-reduce runs beside them."""
-    rows = [row for row in measured.rows("all_reduce") if "beside" in row]
+    rows = [row for row in measured.rows("all_reduce") if "beside" in row and {"beside_s", "products_s"} <= row.keys()]
     ratios = [beside / alone for row in rows for beside, alone in zip(row["beside_s"], row["products_s"], strict=False)]
     if not ratios:
         return None

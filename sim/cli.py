@@ -140,7 +140,7 @@ def run(
     many_gpus = whole_numbers(gpus, "--gpus") if gpus is not None else []
     if has_layout(scenario):
         if with_failures:
-            raise SpecError("--with-failures: of a layout, python -m sim goodput tells it with the same options")
+            raise SpecError("--with-failures: for a layout use 'python -m sim goodput' with the same options")
         from sim.laying_out import show_layouts
 
         return show_layouts(scenario, many_nodes, many_gpus, (as_json, as_csv, verbose), output, html, trace)

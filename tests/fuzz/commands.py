@@ -31,7 +31,8 @@ OPTIONS = (
     "--mean-lifetime", "--help", "--quiet", "--version", "--absent", "--topo", "--from", "--input", "--arg",
 )  # fmt: skip
 COMMANDS = (
-    ("run", "p3.2xlarge", "alexnet", "--fast"), ("list", "hardware"), ("list", "workloads"), ("show", "alexnet"), ("check",), ("schema",),
+    ("run", "p3.2xlarge", "alexnet", "--fast"), ("list", "hardware"), ("list", "workloads"), ("show", "alexnet"),
+    ("check", "alexnet"), ("schema",),
     ("new", "hardware"), ("collective", "p3.8xlarge", "--op", "all_reduce", "--bytes", "1MiB"), ("diff",),
     ("compare", "alexnet", "p3.2xlarge"),
     ("recommend", "alexnet", "p3.2xlarge"), ("spot", "p3.2xlarge", "alexnet"), ("sweep", "p3.2xlarge", "alexnet"),
