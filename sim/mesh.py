@@ -124,8 +124,10 @@ def worker_node(hardware: Hardware) -> Node:
     return groups[0].node
 
 
-def prepare(hardware: Hardware, workload: Workload, gpus_per_node: int | None = None, nodes: int | None = None) -> Layout:
-    """Return the layout of *workload* on *hardware*, checked. Raise SpecError where it cannot be."""
+def prepare(
+    hardware: Hardware, workload: Workload, gpus_per_node: int | None = None, nodes: int | None = None, ends: bool = True
+) -> Layout:
+    """Return the layout of *workload* on *hardware*, checked (unless *ends*: not that its schedule ends). Raise SpecError where it cannot be."""
     node = worker_node(hardware)
     count = sum(group.count for group in hardware.groups if group.role == "worker") if nodes is None else nodes
     training = workload.training
@@ -137,7 +139,8 @@ def prepare(hardware: Hardware, workload: Workload, gpus_per_node: int | None = 
         check(schedule, parallel.pipeline, parallel.chunks, micro_batches)
     except SpecError as error:
         raise SpecError([f"training.parallel: {problem}" for problem in error.problems]) from None
-    _ends(schedule, parallel, micro_batches)
+    if ends:
+        _ends(schedule, parallel, micro_batches)
     held = split(workload.model, parallel, options.gathers_again)
     chunks = stages([unit.kind for unit in held], parallel, options.first_stage_less, options.last_stage_less)
     activation = MEANING[training.precision].activation

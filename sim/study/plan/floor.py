@@ -200,7 +200,7 @@ class _Shapes:
 
     def _make(self, candidate: Candidate) -> Shape:
         workload = self.setting.laid(candidate)
-        layout = prepare(self.setting.hardware, workload, self.setting.gpus_per_node)
+        layout = prepare(self.setting.hardware, workload, self.setting.gpus_per_node, ends=False)
         times = times_of(self.setting.hardware, workload, layout, self.setting.book)
         sizes = {unit.content: kept_bytes(unit, workload) for unit in {unit.content: unit for unit in layout.units}.values()}
         numbers = range(len(layout.units))

@@ -222,7 +222,7 @@ def _least(way: Way) -> float:
 
 def _layout(way: Way) -> tuple[Workload, Layout]:
     workload = way.setting.laid(way.candidate)
-    return workload, prepare(way.setting.hardware, workload, way.setting.gpus_per_node)
+    return workload, prepare(way.setting.hardware, workload, way.setting.gpus_per_node, ends=False)
 
 
 def _simulated(way: Way, bound: float, limits: Limits) -> tuple[float, Outcome | None]:

@@ -114,13 +114,15 @@ def _of_nodes(ways: Sequence[tuple[Setting, Sequence[Candidate]]], way: Way) -> 
 def _fits(way: Way) -> bool:
     setting, workload = way.setting, way.setting.laid(way.candidate)
     gpu = worker_node(setting.hardware).gpu
-    memory = memory_by_stage(prepare(setting.hardware, workload, setting.gpus_per_node), workload, gpu)
+    memory = memory_by_stage(prepare(setting.hardware, workload, setting.gpus_per_node, ends=False), workload, gpu)
     return all(needed_bytes(stage) <= gpu.memory for stage in memory)
 
 
 def _least(way: Way) -> float:
     setting, workload = way.setting, way.setting.laid(way.candidate)
-    return least_time(scene_of(setting.hardware, workload, prepare(setting.hardware, workload, setting.gpus_per_node), setting.book))
+    return least_time(
+        scene_of(setting.hardware, workload, prepare(setting.hardware, workload, setting.gpus_per_node, ends=False), setting.book)
+    )
 
 
 def _flip(one: Way, other: Way) -> float:
