@@ -127,7 +127,7 @@ def worker_node(hardware: Hardware) -> Node:
 def prepare(
     hardware: Hardware, workload: Workload, gpus_per_node: int | None = None, nodes: int | None = None, ends: bool = True
 ) -> Layout:
-    """Return the layout of *workload* on *hardware*, checked (unless *ends*: not that its schedule ends). Raise SpecError where it cannot be."""
+    """Return the layout of *workload* on *hardware*, checked; its schedule only with *ends*. Raise SpecError where it cannot be."""
     node = worker_node(hardware)
     count = sum(group.count for group in hardware.groups if group.role == "worker") if nodes is None else nodes
     training = workload.training
