@@ -75,6 +75,49 @@ def simulate(
     return Result(scenario, answer(scenario, thorough=thorough))
 
 
+def plan(
+    hardware: Name,
+    workload: Name,
+    *,
+    overrides: Mapping[str, object] | None = None,
+    nodes: Sequence[int] = (),
+    gpus: int | None = None,
+    global_batch: int | None = None,
+    tokens: str | None = None,
+    sequence: int | None = None,
+    objective: Literal["time", "cost"] = "time",
+    max_memory: float | None = None,
+    fix: Mapping[str, object] | None = None,
+    allow: Sequence[str] = (),
+    simulate: int = 200,
+    precision: str | None = None,
+    stack: str | None = None,
+    market: str = "on-demand",
+) -> DataFrame:
+    """Return the best layouts of *workload* on *hardware*, best first, a row for each that was simulated; options as of ``sim plan``.
+
+    *max_memory* is in bytes of each GPU, *fix* holds axes by name (``{"tp": 8}``). ``DataFrame.attrs`` holds the rest of the document:
+    how many layouts there are, what was excluded, the gap. Raise `SpecError` where nothing fits.
+    """
+    import pandas
+
+    from sim.report.plan import plan_document
+    from sim.study.plan.question import Question
+    from sim.study.plan.question import plan as planned
+    from sim.study.plan.search import Limits
+
+    scenario = Scenario(
+        str(hardware), str(workload), _texts(overrides), global_batch=global_batch, precision=precision, stack=stack, sequence=sequence,
+        market=market_of(market),
+    )  # fmt: skip
+    fixed = {name: str(value).lower() for name, value in (fix or {}).items()}
+    question = Question(scenario, nodes, gpus, tokens, fixed, frozenset(allow), Limits(simulate, max_memory, objective))
+    document = plan_document(planned(question))
+    table = pandas.DataFrame(document.pop("layouts"))
+    table.attrs.update(document)
+    return table
+
+
 def compare(
     workload: Name,
     hardware: Sequence[Name] = (),

@@ -44,6 +44,7 @@ from sim.options import (
     Wl,
     layout_of,
 )  # fmt: skip
+from sim.planning import planning
 from sim.pricing import pricing
 from sim.spec.yaml import SpecError
 from sim.studying import studying
@@ -397,6 +398,7 @@ def show(
 
 app.add_typer(describing)
 app.add_typer(deciding)
+app.add_typer(planning)
 app.add_typer(pricing)
 app.add_typer(lasting)
 app.add_typer(studying)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Annotated
 
@@ -28,6 +29,7 @@ from sim.options import (
     Processes,
     Sets,
     Stack,
+    TokenBudget,
     Where,
     WithFailures,
     Wl,
@@ -136,6 +138,7 @@ def recommend(
     budget_usd: Annotated[float | None, typer.Option(help="money budget: recommends the fastest machine within it")] = None,
     epochs: Epochs = None,
     hours: Hours = None,
+    tokens: TokenBudget = None,
     evaluation: Evaluation = 0.0,
     checkpoints: Checkpoints = True,
     where: Where = [],  # noqa: B006
@@ -160,18 +163,21 @@ def recommend(
     """
     from sim.documents import document, reading
     from sim.report.figures import figures_csv
+    from sim.report.layout import layout_document
     from sim.report.page.recommendation import recommendation_page
-    from sim.report.recommendation import recommendation_document, recommendation_plot, recommendation_text
+    from sim.report.recommendation import layout_note, recommendation_document, recommendation_plot, recommendation_text
     from sim.study.compare import compare as compared
     from sim.study.compare import machines
     from sim.study.one_batch import usual_global_batch
+    from sim.study.plan.machines import needs_layout, planned_rows, shared_batch
     from sim.study.ranges import whole_numbers
     from sim.study.recommend import MARKETS, Budget, require_one_budget
     from sim.study.recommend import recommend as recommended
     from sim.study.scenario import Scenario
-    from sim.study.whole_job import plan_due
+    from sim.study.whole_job import plan_due, plan_of
 
-    plan = plan_due(epochs, hours, evaluation, checkpoints)
+    plan = plan_due(epochs, hours, evaluation, checkpoints) if tokens is None else plan_of(epochs, hours, evaluation, checkpoints, tokens)
+    assert plan is not None
     budget = Budget(_positive(budget_hours, "--budget-hours", 3600.0), _positive(budget_usd, "--budget-usd"))
     require_one_budget(plan, budget)
     if batch is not None and global_batch is not None:
@@ -182,10 +188,16 @@ def recommend(
     together = None if batch is not None else global_batch or usual_global_batch(scenario)
     progress = talk.counting("machines")
     rows = compared(scenario, names, document, nodes=counts, global_batch=together, processes=processes, progress=progress)
+    laid = needs_layout(scenario, rows)
+    if laid:
+        together = shared_batch(replace(scenario, global_batch=together), names, counts)
+        rows = planned_rows(replace(scenario, global_batch=together), names, counts, layout_document, talk.counting("machines planned"))
     talk.progress("")
     markets = MARKETS[:1] if on_demand else MARKETS
     chosen = recommended(scenario, rows, plan, budget, markets, mean_lifetime, with_failures, together)
     found = recommendation_document(workload, chosen, hardware)
+    if laid and together is not None:
+        found["notes"].append(layout_note(together))
     text, table = recommendation_text(found), figures_csv(found["candidates"])
     page = reading(recommendation_page, scenario, [row.hardware for row in rows if row.document])
     write_result(output, html, "recommend", (found, text), page, recommendation_plot, {"recommend.csv": table})

@@ -24,7 +24,7 @@ from sim.spec.precision import MEANING
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.training.job import tuning_of
-from sim.training.layouts.prices import Prices
+from sim.training.layouts.prices import PriceBook, Prices
 from sim.training.layouts.run import play
 from sim.training.layouts.scene import GROUPS, Played, Scene, spread_of
 from sim.training.layouts.times import WIDTH, UnitTimes, optimizer_time
@@ -124,8 +124,10 @@ def worker_node(hardware: Hardware) -> Node:
     return groups[0].node
 
 
-def prepare(hardware: Hardware, workload: Workload, gpus_per_node: int | None = None, nodes: int | None = None) -> Layout:
-    """Return the layout of *workload* on *hardware*, checked. Raise SpecError where it cannot be."""
+def prepare(
+    hardware: Hardware, workload: Workload, gpus_per_node: int | None = None, nodes: int | None = None, ends: bool = True
+) -> Layout:
+    """Return the layout of *workload* on *hardware*, checked; its schedule only with *ends*. Raise SpecError where it cannot be."""
     node = worker_node(hardware)
     count = sum(group.count for group in hardware.groups if group.role == "worker") if nodes is None else nodes
     training = workload.training
@@ -137,7 +139,8 @@ def prepare(hardware: Hardware, workload: Workload, gpus_per_node: int | None = 
         check(schedule, parallel.pipeline, parallel.chunks, micro_batches)
     except SpecError as error:
         raise SpecError([f"training.parallel: {problem}" for problem in error.problems]) from None
-    _ends(schedule, parallel, micro_batches)
+    if ends:
+        _ends(schedule, parallel, micro_batches)
     held = split(workload.model, parallel, options.gathers_again)
     chunks = stages([unit.kind for unit in held], parallel, options.first_stage_less, options.last_stage_less)
     activation = MEANING[training.precision].activation
@@ -185,9 +188,7 @@ def mesh_options(workload: Workload) -> MeshOptions:
 
 def _crossing(workload: Workload) -> float:
     """Return the bytes per sample (elements of 4) that enter a block of the model."""
-    from sim.parallel.split import units
-
-    return next((layers[0].read for _, kind, layers in units(workload.model) if kind == "block"), 0.0)
+    return next((unit.boundary for unit in split(workload.model, Parallel()) if unit.kind == "block"), 0.0)
 
 
 def _tied(workload: Workload, options: MeshOptions) -> float:
@@ -198,24 +199,29 @@ def _tied(workload: Workload, options: MeshOptions) -> float:
     return sum(table.gradients) / workload.training.parallel.tensor * WIDTH[options.gradients] if table else 0.0
 
 
-def run_layout(hardware: Hardware, workload: Workload, gpus_per_node: int | None = None, steps: int = 0) -> LayoutRun:
-    """Simulate one step of *workload* on *hardware*, whose nodes lend *gpus_per_node* GPUs each (default: all)."""
+def run_layout(
+    hardware: Hardware, workload: Workload, gpus_per_node: int | None = None, steps: int = 0, book: PriceBook | None = None
+) -> LayoutRun:
+    """Simulate one step of *workload* on *hardware*, whose nodes lend *gpus_per_node* GPUs each (default: all).
+
+    Layouts of one cluster and stack may share a *book* of prices.
+    """
     layout = prepare(hardware, workload, gpus_per_node)
     node = worker_node(hardware)
-    played = play(scene_of(hardware, workload, layout), steps)
+    played = play(scene_of(hardware, workload, layout, book), steps)
     return LayoutRun(hardware, workload, layout, played, memory_by_stage(layout, workload, node.gpu))
 
 
-def scene_of(hardware: Hardware, workload: Workload, layout: Layout) -> Scene:
+def scene_of(hardware: Hardware, workload: Workload, layout: Layout, book: PriceBook | None = None) -> Scene:
     """Return everything that the simulation of *layout* is made of."""
     node, mesh, stack = worker_node(hardware), layout.mesh, workload.training.stack
-    prices = Prices(hardware, mesh, tuning_of(stack))
+    prices = _prices(hardware, workload, layout, book)
     times: dict[object, UnitTimes] = {}
     of_stage = []
     for stage in range(mesh.stages):
         key = prices.nodes_of(stage) if hardware.fabric.leaf_spine else mesh.place(mesh.rank(pipeline=stage))[1]
         if key not in times:
-            times[key] = UnitTimes(workload, node.gpu, layout.units, prices, stage, layout.options, layout.micro_batches)
+            times[key] = _times(node.gpu, workload, layout, prices, stage, book)
         of_stage.append(times[key])
     updates = tuple(_update(workload, node.gpu, layout, stage) for stage in range(mesh.stages))
     cv = math.hypot(node.gpu.persistent_cv, node.gpu.compute_cv)
@@ -233,6 +239,28 @@ def scene_of(hardware: Hardware, workload: Workload, layout: Layout) -> Scene:
         overlap_slowdown=stack.overlap_slowdown,
         spread=spread_of(cv, mesh.parallel.tensor, mesh.gpus // mesh.stages, mesh.gpus),
     )
+
+
+def times_of(hardware: Hardware, workload: Workload, layout: Layout, book: PriceBook) -> list[UnitTimes]:
+    """Return the times of units on stages that lie differently in their nodes, which layouts with the same *book* share.
+
+    Stages of a fabric with structure may differ in messages between nodes as well.
+    """
+    gpu, mesh, prices = worker_node(hardware).gpu, layout.mesh, _prices(hardware, workload, layout, book)
+    places = {mesh.place(mesh.rank(pipeline=stage))[1]: stage for stage in reversed(range(mesh.stages))}
+    return [_times(gpu, workload, layout, prices, stage, book) for stage in places.values()]
+
+
+def _prices(hardware: Hardware, workload: Workload, layout: Layout, book: PriceBook | None) -> Prices:
+    tuning = tuning_of(workload.training.stack)
+    return Prices(hardware, layout.mesh, tuning) if book is None else Prices(hardware, layout.mesh, tuning, book=book)
+
+
+def _times(gpu: Gpu, workload: Workload, layout: Layout, prices: Prices, stage: int, book: PriceBook | None) -> UnitTimes:
+    times = UnitTimes(workload, gpu, layout.units, prices, stage, layout.options, layout.micro_batches)
+    if book is not None:
+        times.share(book)
+    return times
 
 
 def _update(workload: Workload, gpu: Gpu, layout: Layout, stage: int) -> tuple[float, float]:

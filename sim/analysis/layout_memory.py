@@ -113,6 +113,12 @@ def _stage(layout: Layout, stage: int, workload: Workload, gpu: Gpu) -> StageMem
     )
 
 
+def widths(workload: Workload, options: MeshOptions) -> tuple[float, float, float]:
+    """Return the bytes of an element's weight, gradient, and states (of any element at least)."""
+    states = min(_state_width(workload, options, in_block) for in_block in (False, True))
+    return _WIDTH[options.weights], _WIDTH[options.gradients], states
+
+
 def _state_width(workload: Workload, options: MeshOptions, in_block: bool) -> float:
     """Return the bytes of states and master weights of one element, *in_block* or in embedding and head."""
     return workload.training.optimizer.state_width(_WIDTH[options.states], in_block) + (4.0 if options.master else 0.0)
@@ -265,6 +271,13 @@ class _Replay:
         if self.grows:
             self.gradients += start.nbytes / shards * _WIDTH[self.layout.options.gradients] / self.layout.reduced
             self._note()
+
+
+def kept_bytes(unit: Unit, workload: Workload) -> float:
+    """Return the bytes that the forward of *unit* keeps for the backward of one micro-batch."""
+    if unit.kind == "block" and workload.training.activation_checkpointing == "blocks":
+        return _bytes(unit.pieces[0].layer, unit.boundary, workload)
+    return sum(_bytes(piece.layer, piece.layer.saved, workload) for piece in unit.pieces)
 
 
 def _bytes(layer: Layer, amount: float, workload: Workload) -> float:

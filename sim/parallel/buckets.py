@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from sim.parallel.lowering import Layout, Lowering
-from sim.parallel.program import Instruction, Op, Start, Tag, Wait, Work
+from sim.parallel.program import Instruction, Op, Part, Start, Tag, Wait, Work
 from sim.parallel.schedule import Action
 
 MEGATRON_BUCKET = 40e6
@@ -91,6 +91,9 @@ class Bucketed(Lowering):
 
     def forward(self, units: Sequence[int], action: Action) -> Iterator[Instruction]:
         """Yield one forward, whose first use of a bucket of weights waits for it."""
+        if units and not self.gathers and not self.under_way:
+            yield from _runs("F", units, action)
+            return
         for unit in units:
             while any(unit in group for group, _ in self.gathers):  # a chunk whose turn comes before that of its bucket
                 yield from self._gather_next()
@@ -105,7 +108,7 @@ class Bucketed(Lowering):
         layout = self.layout
         each = layout.synchronizes_each or layout.mesh.parallel.shard == "gradients"
         if action.kind == "I" or not (final or each):
-            yield from (Work(action.kind, unit, unit, action.micro_batch) for unit in reversed(units))
+            yield from _runs(action.kind, units, action)
             return
         for bucket in self.buckets[layout.chunk_of(self.stage, action.chunk)]:
             yield from (Work(action.kind, unit, unit, action.micro_batch) for unit in bucket)
@@ -121,3 +124,14 @@ class Bucketed(Lowering):
         """Yield the reductions that nothing overlaps."""
         yield from self.late
         self.open += [start.tag for start in self.late]
+
+
+def _runs(part: Part, units: Sequence[int], action: Action) -> Iterator[Work]:
+    """Yield the work of one pass over *units*, which are in the order of the model: neighbours together."""
+    first = 0
+    runs = []
+    for index in range(1, len(units) + 1):
+        if index == len(units) or units[index] != units[index - 1] + 1:
+            runs.append(Work(part, units[first], units[index - 1], action.micro_batch))
+            first = index
+    yield from runs if part == "F" else reversed(runs)

@@ -11,9 +11,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import groupby
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from sim.parallel.mesh import divisors
 from sim.spec.parallel import Parallel
@@ -62,22 +62,22 @@ class Unit:
             for layer in (piece.layer for piece in self.pieces)
         )
 
-    @property
+    @cached_property
     def elements(self) -> float:
         """Return the parameters of one rank before sharding that are not experts."""
         return float(sum(sum(piece.layer.gradients) + sum(piece.layer.frozen) for piece in self.pieces if piece.layer.share != "expert"))
 
-    @property
+    @cached_property
     def expert_elements(self) -> float:
         """Return the parameters of one rank's experts before sharding."""
         return float(sum(sum(piece.layer.gradients) + sum(piece.layer.frozen) for piece in self.pieces if piece.layer.share == "expert"))
 
-    @property
+    @cached_property
     def trained(self) -> float:
         """Return the parameters of one rank before sharding that are not experts and get gradients."""
         return float(sum(sum(piece.layer.gradients) for piece in self.pieces if piece.layer.share != "expert"))
 
-    @property
+    @cached_property
     def trained_experts(self) -> float:
         """Return the parameters of one rank's experts before sharding that get gradients."""
         return float(sum(sum(piece.layer.gradients) for piece in self.pieces if piece.layer.share == "expert"))
@@ -108,8 +108,13 @@ def units(model: Model) -> list[tuple[str, Kind, tuple[Layer, ...]]]:
     return [*found, (waiting[0].name, "last", waiting)] if waiting else found
 
 
-@lru_cache(maxsize=64)
+_SPLITTING: Final = ("tensor", "sequence", "context", "context_exchange", "expert", "expert_imbalance")
+"""Fields of a layout that decide what one rank holds of a unit."""
+
+
+@lru_cache(maxsize=256)
 def _split(model: _Held, parallel: Parallel, regathers: bool) -> tuple[Unit, ...]:
+    _check(model.model, parallel)
     contents: dict[tuple[object, ...], int] = {}
     made: list[Unit] = []
     for name, kind, layers in units(model.model):
@@ -147,8 +152,8 @@ def split(model: Model, parallel: Parallel, regathers: bool = True) -> tuple[Uni
 
     Raise SpecError where heads or experts do not divide, for layers without a tensor plan, and for context without attention.
     """
-    _check(model, parallel)
-    return _split(_Held(model), parallel, regathers)
+    own = {name: getattr(parallel, name) for name in _SPLITTING}
+    return _split(_Held(model), Parallel(**own), regathers)
 
 
 def _check(model: Model, parallel: Parallel) -> None:

@@ -9,6 +9,7 @@ from sim.report.basis import basis_of
 from sim.report.columns import Title, aligned
 from sim.report.comparison import scattered
 from sim.report.energy import job_energy
+from sim.report.layout import layout_name
 from sim.report.picture import Named, Picture, name_points, picture
 from sim.report.prices import price_lines, price_rows
 from sim.report.whole_job import epochs_text, parts_text
@@ -59,8 +60,25 @@ def _candidate(found: Recommendation, candidate: Candidate | None) -> dict[str, 
         "within_budget": found.budget.allows(candidate),
         "step_time_s": candidate.document["step_time_s"],
         "expected_error": candidate.document["expected_error"],
+        "layout": _layout(candidate.document),
         **job_energy(candidate.document.get("energy"), candidate.job.total),
     }
+
+
+def _layout(document: Mapping[str, Any]) -> str | None:
+    """Return the layout of a run that has one, in words."""
+    if "parallel" not in document:
+        return None
+    batches = f"{document['micro_batches']} x {document['batch_per_gpu']}"
+    recomputes = document["activation_checkpointing"]
+    return (
+        f"{layout_name(document)}, {batches}{'' if recomputes in ('none', 'model') else f', {recomputes} recomputed'} [{document['stack']}]"
+    )
+
+
+def layout_note(global_batch: int) -> str:
+    """Return what is said of candidates that a plan laid out."""
+    return f"each machine runs its best layout for a global batch of {global_batch} samples (--global-batch); `plan` shows the others"
 
 
 def recommendation_text(document: dict[str, Any]) -> str:
@@ -69,10 +87,13 @@ def recommendation_text(document: dict[str, Any]) -> str:
     lines = [_answer(document, chosen)]
     if chosen:
         lines.append(f"  {parts_text(chosen['parts_s'])}")
+        lines += [f"  in the layout {chosen['layout']}"] if chosen["layout"] else []
         if chosen.get("energy_kwh") is not None:
             lines.append(f"  {chosen['energy_kwh']:.3g} kWh and {chosen['co2_kg']:.3g} kg CO2")
     else:
         lines += [f"  {name}: {problem.removeprefix(f'{name}: ')}" for name, problem in document["left_out"].items()]
+    if chosen and len(document["left_out"]) <= SHOWN:
+        lines += [f"  - left out: {name}: {problem.removeprefix(f'{name}: ')}" for name, problem in document["left_out"].items()]
     lines += [f"  - {note}" for note in document["notes"]]
     lines += [f"  - {line}" for line in price_lines(_paid(document, chosen))]
     by_time = document["job"]["time_s"] is not None

@@ -247,8 +247,12 @@ def torchtitan(said: Mapping[str, Any], place: str) -> Told:
         raise SpecError(f"{place}: model {' '.join(key).strip() or '(missing)'} is not in the catalogue; known are {known}")
     told = Told(model=TORCHTITAN_MODELS[key], sequence=training.get("seq_len", 2048))
     told.parallel = {name: layout[option] for option, name in _TITAN_RANKS.items() if layout.get(option, 1) > 1}
-    if layout.get("data_parallel_shard_degree", -1) != 1:
+    if layout.get("data_parallel_shard_degree", -1) != 1 or told.parallel.get("context", 1) > 1:
         told.parallel["shard"] = "parameters"
+        reshard = {"always": True, "never": False}.get(str(layout.get("fsdp_reshard_after_forward", "default")))
+        told.parallel |= {} if reshard is None else {"reshard_after_forward": reshard}
+    else:
+        told.parallel.pop("replicate", None)  # plain data parallelism
     schedule = str(layout.get("pipeline_parallel_schedule", "1F1B")).lower().replace("schedule", "")
     if told.parallel.get("pipeline", 1) > 1:
         if schedule not in _TITAN_SCHEDULES:
@@ -257,7 +261,7 @@ def torchtitan(said: Mapping[str, Any], place: str) -> Told:
         told.parallel |= {"virtual_stages": 2} if schedule == "interleaved1f1b" else {}
     mode = _block(said, "activation_checkpoint", place).get("mode", "selective")
     told.training = {
-        "batch": training.get("local_batch_size", training.get("batch_size", 8)),
+        "batch": _titan_batch(training, layout),
         "precision": "fp8" if "float8" in str(model.get("converters", "")) else "bf16",
         "activation_checkpointing": {"none": "none", "full": "blocks", "selective": "operators"}.get(str(mode), "operators"),
         "stack": "torchtitan-2.x",
@@ -265,6 +269,13 @@ def torchtitan(said: Mapping[str, Any], place: str) -> Told:
     wanted = training.get("global_batch_size", -1)
     told.global_batch = wanted if isinstance(wanted, int) and wanted > 0 else None
     return told
+
+
+def _titan_batch(training: Mapping[str, Any], layout: Mapping[str, Any]) -> int:
+    """Return the samples of a micro-batch: of a pipeline, not all that a rank has in one pass."""
+    if layout.get("pipeline_parallel_degree", 1) > 1 and "pipeline_parallel_microbatch_size" in layout:
+        return int(layout["pipeline_parallel_microbatch_size"])
+    return int(training.get("local_batch_size", training.get("batch_size", 8)))
 
 
 # --- DeepSpeed and Accelerate ------------------------------------------------------------------------------------------------
@@ -308,7 +319,8 @@ def accelerate(said: Mapping[str, Any], place: str) -> Told:
         told.training |= {"gradient_accumulation_steps": steps} if isinstance(steps, int) else {}
     if sharded:
         strategy = str(sharded.get("fsdp_sharding_strategy", sharded.get("fsdp_reshard_after_forward", "FULL_SHARD")))
-        shard = _FSDP.get(strategy, "gradients" if strategy.lower() == "false" else "parameters")
+        shard = _FSDP.get(strategy, "parameters")
+        told.parallel |= {"reshard_after_forward": False} if strategy.lower() == "false" else {}
         told.parallel |= {"shard": shard} if shard != "none" else {}
         if strategy.startswith("HYBRID") or strategy in ("4", "5"):
             told.notes.append("hybrid sharding: write replicate, the number of nodes, as --replicate N")

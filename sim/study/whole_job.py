@@ -86,7 +86,7 @@ def course(plan: Plan, document: Mapping[str, Any], machine: Hardware, workload:
 
 
 def _pace(document: Mapping[str, Any], machine: Hardware, workload: Workload) -> Pace:
-    warm, end = document["epoch_time_s"], document["burst_credits_end"]
+    warm, end = document["epoch_time_s"], document.get("burst_credits_end")
     return Pace(
         document["first_epoch"]["epoch_time_s"],
         warm,

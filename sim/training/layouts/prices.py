@@ -8,10 +8,10 @@ simulated once. Limit: links between switches are counted for the nodes of each 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sim.cluster.build import Slot
 from sim.cluster.fabric import NOTHING, crossed
@@ -45,6 +45,24 @@ class Price(NamedTuple):
     algorithm: str
 
 
+class _Outline(NamedTuple):
+    """A price whose links are named without the nodes they belong to: the same for all stages and layouts whose groups lie alike."""
+
+    price: Price
+    links: tuple[tuple[str, float, tuple[Cause, str], float], ...]
+    """Name, capacity, meaning, load per unit."""
+
+
+@dataclass(eq=False)
+class PriceBook:
+    """What layouts on one cluster under one tuning share: plans of groups and prices of operations, by how the groups lie."""
+
+    plans: dict[tuple[object, ...], CollectivePlan] = field(default_factory=dict)
+    outlines: dict[tuple[object, ...], _Outline] = field(default_factory=dict)
+    times: dict[tuple[object, ...], Any] = field(default_factory=dict)
+    """Of `sim.training.layouts.times`: times of units by what they ask of a rank, for each way in which layers are split."""
+
+
 @dataclass(eq=False)
 class Prices:
     """Prices of every group of *mesh* on *hardware*, worked out once each."""
@@ -56,8 +74,10 @@ class Prices:
     """Of each live link, bytes/s."""
     descriptions: dict[str, tuple[Cause, str]] = field(default_factory=dict)
     """Of each live link: what it means that it holds an operation back."""
+    book: PriceBook = field(default_factory=PriceBook)
     _known: dict[tuple[object, ...], Price] = field(default_factory=dict)
-    _plans: dict[tuple[object, ...], CollectivePlan] = field(default_factory=dict)
+    _lying: dict[tuple[int, GroupAxis], tuple[tuple[object, ...], list[tuple[int, ...]], int]] = field(default_factory=dict)
+    _names: dict[int, str] = field(default_factory=dict)
 
     @cached_property
     def _slot(self) -> Slot:
@@ -71,16 +91,26 @@ class Prices:
 
     def nodes_of(self, stage: int) -> str:
         """Return the name of the nodes that hold *stage*: the same for stages that share nodes."""
-        node, _ = self.mesh.place(self.mesh.rank(pipeline=stage))
-        stages = sorted({self.mesh.stage_of(rank) for rank in self.mesh.on_node(node)})
-        return f"stage{stages[0]}" if len(stages) == 1 else f"stages{stages[0]}-{stages[-1]}"
+        if stage not in self._names:
+            node, _ = self.mesh.place(self.mesh.rank(pipeline=stage))
+            stages = sorted({self.mesh.stage_of(rank) for rank in self.mesh.on_node(node)})
+            self._names[stage] = f"stage{stages[0]}" if len(stages) == 1 else f"stages{stages[0]}-{stages[-1]}"
+        return self._names[stage]
 
     def price(self, stage: int, axis: GroupAxis, op: Op, nbytes: float) -> Price:
         """Return what *op* on *nbytes* costs the groups of *axis* in *stage*."""
-        key = (self.nodes_of(stage), stage if self._structured else 0, axis, op, nbytes)
+        key = (stage, axis, op, nbytes)
         if key not in self._known:
-            self._known[key] = self._group_price(stage, axis, op, nbytes)
+            self._known[key] = self._named(stage, self._outline(stage, axis, op, nbytes))
         return self._known[key]
+
+    def outlined(self, stage: int, axis: GroupAxis, op: Op, nbytes: float) -> Price:
+        """Return the price of *op* on *nbytes* without its links: what it costs with nothing beside it but the groups like it."""
+        return self._outline(stage, axis, op, nbytes).price
+
+    def lying(self, stage: int, axis: GroupAxis) -> tuple[object, ...]:
+        """Return a key that is equal for groups of any mesh on this cluster that lie alike."""
+        return self._groups(stage, axis)[0]
 
     def send(self, source: int, target: int, nbytes: float) -> Price:
         """Return what handing *nbytes* from each rank of stage *source* to its like in stage *target* costs."""
@@ -91,31 +121,66 @@ class Prices:
 
     # --- groups ---------------------------------------------------------------------------------------------------
 
-    def _group_price(self, stage: int, axis: GroupAxis, op: Op, nbytes: float) -> Price:
-        first = self.mesh.rank(pipeline=stage)
-        node, _ = self.mesh.place(first)
-        here = [rank for rank in self.mesh.on_node(node) if self.mesh.stage_of(rank) == stage] if axis != "everyone" else [first]
-        groups = list(dict.fromkeys(self.mesh.group(rank, axis) for rank in here))
+    def _named(self, stage: int, outline: _Outline) -> Price:
+        """Return the price with links named for the nodes of *stage*, which are noted."""
+        name = self.nodes_of(stage)
+        load = {}
+        for link, capacity, meaning, amount in outline.links:
+            live = f"{name}.{link}"
+            self.capacity.setdefault(live, capacity)
+            self.descriptions.setdefault(live, meaning)
+            load[live] = amount
+        return outline.price._replace(load=load)
+
+    def _groups(self, stage: int, axis: GroupAxis) -> tuple[tuple[object, ...], list[tuple[int, ...]], int]:
+        """Return how the groups of *axis* in *stage* lie, their ranks, and the node that is looked at."""
+        if (stage, axis) not in self._lying:
+            first = self.mesh.rank(pipeline=stage)
+            node, _ = self.mesh.place(first)
+            here = [rank for rank in self.mesh.on_node(node) if self.mesh.stage_of(rank) == stage] if axis != "everyone" else [first]
+            groups = list(dict.fromkeys(self.mesh.group(rank, axis) for rank in here))
+            key = tuple(self._lies(group, node) for group in groups)
+            self._lying[stage, axis] = (key, groups, node)
+        return self._lying[stage, axis]
+
+    def _outline(self, stage: int, axis: GroupAxis, op: Op, nbytes: float) -> _Outline:
+        lying, groups, node = self._groups(stage, axis)
+        key = (lying, op, nbytes)
+        if key not in self.book.outlines:
+            self.book.outlines[key] = self._group_price(groups, node, op, nbytes)
+        return self.book.outlines[key]
+
+    def _group_price(self, groups: Sequence[tuple[int, ...]], node: int, op: Op, nbytes: float) -> _Outline:
         plans = [self._plan(group, node) for group in groups]
         costs = [plan.cost(nbytes, op) for plan, _ in plans]
-        volume, name = costs[0].volume, self.nodes_of(stage)
+        volume = costs[0].volume
         load: dict[str, float] = defaultdict(float)
+        meant: dict[str, tuple[float, tuple[Cause, str]]] = {}
         for (plan, own), cost in zip(plans, costs, strict=True):
             for (slot, link), amount in cost.load.items():
                 if slot in (own, FABRIC):
-                    load[self._live(name, slot, link, plan)] += amount * cost.volume / volume
+                    name, capacity, meaning = self._live(slot, link, plan)
+                    meant[name] = (capacity, meaning)
+                    load[name] += amount * cost.volume / volume
         cap = min(cost.cap * volume / cost.volume for cost in costs)
         cost = costs[0]
         rate, limit = cap, (cost.cause, cost.bottleneck)
         for link, amount in load.items():
-            if self.capacity[link] / amount < rate * (1 - 1e-9):
-                rate, limit = self.capacity[link] / amount, self.descriptions[link]
+            if meant[link][0] / amount < rate * (1 - 1e-9):
+                rate, limit = meant[link][0] / amount, meant[link][1]
         share = min(1.0, cost.latency_share * rate / cap)
         alone = cost.launch + volume / rate
-        return Price(cost.launch, volume, cap, dict(load), alone, share, *limit, cost.algorithm)
+        price = Price(cost.launch, volume, cap, {}, alone, share, *limit, cost.algorithm)
+        return _Outline(price, tuple((link, *meant[link], amount) for link, amount in load.items()))
 
-    def _plan(self, ranks: tuple[int, ...], node: int) -> tuple[CollectivePlan, str]:
-        """Return how the collectives of *ranks* travel, and the name of the slot that *node* is in."""
+    def _lies(self, ranks: tuple[int, ...], node: int) -> tuple[object, ...]:
+        """Return a key for how the collectives of *ranks* travel, and the GPUs of them on *node*."""
+        alike, by_node = self._alike(ranks)
+        where = tuple(sorted(by_node)) if self._structured else ()
+        return (tuple((gpus, len(numbers)) for gpus, numbers in alike.items()), where, tuple(sorted(by_node[node])))
+
+    def _alike(self, ranks: tuple[int, ...]) -> tuple[dict[tuple[int, ...], list[int]], dict[int, list[int]]]:
+        """Return the nodes of *ranks* by the GPUs they lend, and those GPUs by node."""
         by_node: dict[int, list[int]] = defaultdict(list)
         for rank in ranks:
             number, gpu = self.mesh.place(rank)
@@ -123,39 +188,40 @@ class Prices:
         alike: dict[tuple[int, ...], list[int]] = defaultdict(list)
         for number, gpus in by_node.items():
             alike[tuple(sorted(gpus))].append(number)
+        return alike, by_node
+
+    def _plan(self, ranks: tuple[int, ...], node: int) -> tuple[CollectivePlan, str]:
+        """Return how the collectives of *ranks* travel, and the name of the slot that *node* is in."""
+        alike, by_node = self._alike(ranks)
         names = {gpus: f"g{index}" for index, gpus in enumerate(alike)}
-        where = tuple(sorted(by_node)) if self._structured else ()
-        key = (tuple((gpus, len(numbers)) for gpus, numbers in alike.items()), where)
-        if key not in self._plans:
+        key = self._lies(ranks, node)[:2]
+        if key not in self.book.plans:
             slots = {gpus: Slot(names[gpus], self._slot.node, len(of), ((0, gpus),), (), tuple(of)) for gpus, of in alike.items()}
             used = [(slot, gpus) for gpus, slot in slots.items()]
             between = crossed(self.hardware, [sorted(by_node)], 0) if self._structured else NOTHING
-            self._plans[key] = plan_collectives(used, self.hardware.fabric, self.tuning, between)
-        return self._plans[key], names[tuple(sorted(by_node[node]))]
+            self.book.plans[key] = plan_collectives(used, self.hardware.fabric, self.tuning, between)
+        return self.book.plans[key], names[tuple(sorted(by_node[node]))]
 
-    def _live(self, nodes: str, slot: str, link: str, plan: CollectivePlan) -> str:
-        """Return the live name of a resource, which is noted with its capacity and meaning."""
+    def _live(self, slot: str, link: str, plan: CollectivePlan) -> tuple[str, float, tuple[Cause, str]]:
+        """Return a resource's name among those of its nodes, its capacity and its meaning."""
         if (slot, link) == CORE:
-            name = f"{nodes}.core"
-            self.capacity.setdefault(name, plan.fabric.core_bandwidth or 0.0)
-            self.descriptions.setdefault(name, (Cause.NETWORK, CORE_LIMIT))
-        elif slot == FABRIC:
-            name = f"{nodes}.{FABRIC}.{link}"
-            self.capacity.setdefault(name, plan.layout.crossed.capacities[link])
-            self.descriptions.setdefault(name, (Cause.NETWORK, plan.layout.crossed.descriptions[link]))
-        else:
-            name = self._on_node(nodes, link)
-        return name
+            return "core", plan.fabric.core_bandwidth or 0.0, (Cause.NETWORK, CORE_LIMIT)
+        if slot == FABRIC:
+            crossed_ = plan.layout.crossed
+            return f"{FABRIC}.{link}", crossed_.capacities[link], (Cause.NETWORK, crossed_.descriptions[link])
+        if link == CORES:
+            return link, self._slot.cores, (Cause.NETWORK, CORES_COPY)
+        own = self._slot.graph.links[link]
+        return link, own.capacity, (TIER[own.tier], own.description)
 
     def _on_node(self, nodes: str, link: str) -> str:
-        name, graph = f"{nodes}.{link}", self._slot.graph
+        name = f"{nodes}.{link}"
         if name not in self.capacity:
             if link == CORES:
-                self.capacity[name] = self._slot.cores
-                self.descriptions[name] = (Cause.NETWORK, CORES_COPY)
+                self.capacity[name], self.descriptions[name] = self._slot.cores, (Cause.NETWORK, CORES_COPY)
             else:
-                self.capacity[name] = graph.links[link].capacity
-                self.descriptions[name] = (TIER[graph.links[link].tier], graph.links[link].description)
+                own = self._slot.graph.links[link]
+                self.capacity[name], self.descriptions[name] = own.capacity, (TIER[own.tier], own.description)
         return name
 
     # --- from stage to stage --------------------------------------------------------------------------------------
@@ -164,13 +230,32 @@ class Prices:
         mesh = self.mesh
         node, _ = mesh.place(mesh.rank(pipeline=source))
         step = mesh.rank(pipeline=target) - mesh.rank(pipeline=source)
-        senders = [rank for rank in mesh.on_node(node) if mesh.stage_of(rank) == source]
+        ends = [(rank, rank + step) for rank in mesh.on_node(node) if mesh.stage_of(rank) == source]
+        places = tuple((mesh.place(rank)[1], mesh.place(other)[1], mesh.place(other)[0] == node) for rank, other in ends)
+        where = (node, *(mesh.place(other)[0] for _, other in ends)) if self._structured else ()
+        key = ("send", places, where, nbytes)
+        if key not in self.book.outlines:
+            self.book.outlines[key] = self._send_outline(ends, nbytes)
+        outline = self.book.outlines[key]
         load: dict[str, float] = defaultdict(float)
-        edges = [self._edge(rank, rank + step) for rank in senders]
+        for link, _, _, amount in outline.links:
+            end, name = link.split(" ", 1)
+            load[self._on_node(self.nodes_of(source if end == "out" else target), name)] += amount
+        price = outline.price
+        rate, limit = price.cap, (price.cause, price.limit)
+        for name, amount in load.items():
+            if self.capacity[name] / amount < rate * (1 - 1e-9):
+                rate, limit = self.capacity[name] / amount, self.descriptions[name]
+        return price._replace(load=dict(load), alone=price.launch + nbytes / rate, cause=limit[0], limit=limit[1])
+
+    def _send_outline(self, ends: Sequence[tuple[int, int]], nbytes: float) -> _Outline:
+        """Return the price of sends between *ends* (ranks), with links named by the end that they lie at."""
+        load: dict[str, float] = defaultdict(float)
+        edges = [self._edge(*each) for each in ends]
         for edge in edges:
             for (slot, link), amount in edge.load(nbytes, SIMPLE).items():
                 if slot != FABRIC:
-                    load[self._on_node(self.nodes_of(source if slot == "out" else target), link)] += amount
+                    load[f"{'out' if slot == 'out' else 'in'} {link}"] += amount
         edge = edges[0]
         own = edge.cap(nbytes, SIMPLE)
         seconds = edge.latency(SIMPLE) + nbytes / own
@@ -178,11 +263,8 @@ class Prices:
         if edge.latency(SIMPLE) < nbytes / own:
             limit = (edge.latency_of[0], self._widest(edge))
         launch = max(hop.transport.launch for _, hop in edge.hops)
-        cap = rate
-        for link, amount in load.items():
-            if self.capacity[link] / amount < rate * (1 - 1e-9):
-                rate, limit = self.capacity[link] / amount, self.descriptions[link]
-        return Price(launch, nbytes, cap, dict(load), launch + nbytes / rate, 0.0, *limit, "Send")
+        price = Price(launch, nbytes, rate, {}, launch + nbytes / rate, 0.0, *limit, "Send")
+        return _Outline(price, tuple((link, 0.0, limit, amount) for link, amount in load.items()))
 
     def _widest(self, edge: Edge) -> str:
         """Return the description of the narrowest link of *edge*."""

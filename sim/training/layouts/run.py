@@ -29,7 +29,9 @@ from sim.training.layouts.scene import GROUPS, Played, Scene, StageStep, words
 from sim.training.layouts.times import Burst
 
 SimProcess = Generator[simpy.Event, object, None]
-_SHARED: Final = ("everyone", "ends")
+MEETING: Final = ("gpipe", "1f1b")
+"""Schedules whose messages begin when the receiver asks for them."""
+SHARED: Final = ("everyone", "ends")
 """Groups with members in several stages."""
 _NAMES: Final = {"F": "forward", "B": "backward", "I": "backward of inputs", "W": "backward of weights"}
 _PARTIAL: Final = {"tensor": "tensor-parallel messages", "context": "context-parallel messages", "expert": "expert dispatch and combine"}
@@ -71,13 +73,14 @@ class _Simulation:
         self.network = Network(env, self.log)
         self.operations: dict[tuple[object, ...], _Operation] = {}
         self.queues: dict[tuple[object, ...], deque[_Operation]] = {}
+        self.linked: set[int] = set()
         self.expected: dict[Tag, int] = defaultdict(int)
         for program in scene.programs:
             for instruction in program:
-                if isinstance(instruction, Start) and instruction.axis in _SHARED:
+                if isinstance(instruction, Start) and instruction.axis in SHARED:
                     self.expected[instruction.tag] += 1
         schedule, options = scene.layout.schedule, scene.layout.options
-        self.meets = schedule in ("gpipe", "1f1b")
+        self.meets = schedule in MEETING
         """Whether a message begins when its receiver asks for it; else it has asked before."""
         self.overlaps = options.pipeline_overlap and not self.meets
         """Whether stages compute on while they send."""
@@ -90,6 +93,9 @@ class _Simulation:
 
     def link(self, price: Price) -> None:
         """Make sure that the network has every link that *price* loads."""
+        if id(price) in self.linked:
+            return
+        self.linked.add(id(price))  # prices live as long as the scene
         for name in price.load:
             if name not in self.network.capacity:
                 self.network.add_link(name, self.scene.prices.capacity[name])
@@ -246,7 +252,7 @@ class _Stage:
     def _start(self, start: Start, issued: float) -> None:
         """Enter an operation into its communicator's queue; it begins when the slowest rank has come and those before it are over."""
         simulation = self.simulation
-        shared = start.axis in _SHARED
+        shared = start.axis in SHARED
         price = simulation.scene.prices.price(0 if shared else self.number, start.axis, start.op, start.nbytes)
         key = (self.step, start.tag) if shared else (self.step, self.number, start.tag)
         operation = simulation.operation(key, start.tag, price, simulation.expected[start.tag] if shared else 1)

@@ -19,7 +19,7 @@ from sim.parallel.split import Message, Piece, Unit
 from sim.spec.hardware import Gpu
 from sim.spec.parallel import MeshOptions
 from sim.spec.workload import Layer, Workload
-from sim.training.layouts.prices import Prices
+from sim.training.layouts.prices import PriceBook, Prices
 from sim.training.muon import muon_work
 
 WIDTH: Final = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "int8": 1.0}
@@ -80,6 +80,17 @@ class UnitTimes:
     options: MeshOptions
     micro_batches: int
     _known: dict[tuple[int, Part], UnitTime] = field(default_factory=dict)
+    _spans: dict[tuple[int, int, Part], UnitTime] = field(default_factory=dict)
+
+    def share(self, book: PriceBook) -> None:
+        """Take and leave times in *book*, which other layouts of the same model, data types and hardware use as well."""
+        training, parallel = self.workload.training, self.prices.mesh.parallel
+        axes: tuple[GroupName, ...] = ("tensor", "context", "expert")
+        lying = tuple(self.prices.lying(self.stage, axis) for axis in axes if self.prices.mesh.group_size(axis) > 1)
+        split = (parallel.tensor, parallel.sequence_parallel, parallel.context, parallel.context_exchange, parallel.expert)
+        recomputed = (training.activation_checkpointing, self.micro_batches > 1, training.compute_factor)
+        key = (id(self.workload.model), id(training.stack), training.batch, training.precision, *recomputed, *split, *lying)
+        self._known = book.times.setdefault((*key, parallel.expert_imbalance), self._known)
 
     def __call__(self, number: int, part: Part) -> UnitTime:
         """Return the time of unit *number* of the model for one micro-batch."""
@@ -91,7 +102,10 @@ class UnitTimes:
 
     def span(self, first: int, last: int, part: Part) -> UnitTime:
         """Return the time of units *first* to *last*, one after another."""
-        return _joined(self(number, part) for number in range(first, last + 1))
+        key = (first, last, part)
+        if key not in self._spans:
+            self._spans[key] = _joined(self(number, part) for number in range(first, last + 1))
+        return self._spans[key]
 
     def _work_out(self, unit: Unit, part: Part) -> UnitTime:
         if part == "F":
@@ -136,7 +150,7 @@ class UnitTimes:
         """Return how long compute waits for *message* of a layer that computes *busy* seconds."""
         training = self.workload.training
         nbytes = message.nbytes * training.batch * element_bytes(layer.op, training.precision) / 4.0
-        price = self.prices.price(self.stage, message.axis, message.op, nbytes)
+        price = self.prices.outlined(self.stage, message.axis, message.op, nbytes)
         seconds = price.alone
         if message.beside:
             seconds = max(0.0, seconds - (0.5 * busy if message.axis == "tensor" and backward else busy))

@@ -1,0 +1,128 @@
+"""What can be typed to plan? ``plan``: the best layout of a model on a cluster. Parse, call, print."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_args
+
+import typer
+
+from sim.options import Csv, Folder, GlobalBatch, Html, Hw, Json, Nodes, Precision, SampleTokens, Sets, Stack, TokenBudget, Wl
+from sim.report.files import folder_due
+from sim.spec.yaml import SpecError
+from sim.terminal import show_table, talk, write_result
+
+if TYPE_CHECKING:
+    from sim.study.plan.search import Tally
+
+planning = typer.Typer()
+
+
+@planning.command(epilog="Example:  python -m sim plan hgx-h100 llama-3.1-70b --gpus 512 --global-batch 512 --tokens 1T --sensitivity")
+def plan(
+    hardware: Hw,
+    workload: Wl,
+    nodes: Nodes = None,
+    gpus: Annotated[int | None, typer.Option(min=1, help="GPUs in all; as many nodes as they need, unless --nodes says")] = None,
+    global_batch: GlobalBatch = None,
+    tokens: TokenBudget = None,
+    sequence: SampleTokens = None,
+    objective: Annotated[str, typer.Option(metavar="time|cost", help="what is least: a step's time, or its money")] = "time",
+    max_memory: Annotated[str | None, typer.Option(metavar="SIZE", help="of each GPU, that a layout may need; for example 70GiB")] = None,
+    fix: Annotated[list[str], typer.Option(metavar="K=V,...", help="axes that keep a value: tp=8,pp=4,shard=optimizer; repeatable")] = [],  # noqa: B006
+    allow: Annotated[
+        list[str],
+        typer.Option(metavar="NAME,...", help="what may take part beside the default: fp8, zero_bubble ...; no-recompute leaves it out"),
+    ] = [],  # noqa: B006
+    simulate: Annotated[int, typer.Option(min=1, help="most layouts that are simulated")] = 200,
+    sensitivity: Annotated[
+        bool, typer.Option("--sensitivity", help="also what wins with slower NICs, longer sequences, smaller batches")
+    ] = False,
+    precision: Precision = None,
+    stack: Stack = None,
+    sets: Sets = [],  # noqa: B006
+    export: Annotated[
+        Path | None, typer.Option(metavar="DIR", callback=folder_due, help="also write the best as launch files of other programs")
+    ] = None,
+    as_json: Json = False,
+    as_csv: Csv = False,
+    output: Folder = None,
+    html: Html = None,
+) -> None:
+    """Find the best layout of a model on a cluster: every layout bounded, those that may be best simulated, the proof said.
+
+    Ctrl-C ends the search with the best so far.
+    """
+    from sim.report.figures import figures_csv
+    from sim.report.page.layout_plan import plan_page
+    from sim.report.plan import plan_document, plan_text
+    from sim.study.plan.question import Question
+    from sim.study.plan.question import plan as planned
+    from sim.study.plan.search import Limits, Objective
+    from sim.study.plan.sensitivity import sensitivity as turned
+    from sim.study.ranges import whole_numbers
+    from sim.study.scenario import Scenario
+    from sim.units import parse
+
+    if objective not in get_args(Objective):
+        raise SpecError(f"--objective {objective}: write {' or '.join(get_args(Objective))}")
+    try:
+        memory = None if max_memory is None else parse(max_memory, "size")
+    except ValueError as error:
+        raise SpecError(f"--max-memory {max_memory}: {error}") from None
+    scenario = Scenario(hardware, workload, tuple(sets), global_batch=global_batch, precision=precision, stack=stack, sequence=sequence)
+    limits = Limits(simulate, memory, objective)  # type: ignore[arg-type]
+    counts = whole_numbers(nodes, "--nodes") if nodes is not None else []
+    question = Question(scenario, counts, gpus, tokens, fixed_axes(fix), frozenset(_words(allow)), limits)
+    made = planned(question, _watched)
+    turns = turned(made, talk.progress) if sensitivity and not made.tally.interrupted else []
+    talk.progress("")
+    document = plan_document(made, turns)
+    text, table = plan_text(document), figures_csv([_flat(row) for row in document["layouts"]])
+    write_result(output, html, "plan", (document, text), plan_page, None, {"plan.csv": table})
+    if export is not None:
+        _export(made, export)
+    show_table(document, text, table, as_json, as_csv)
+    if made.tally.interrupted:
+        raise typer.Exit(130)
+
+
+def _watched(tally: Tally) -> None:
+    best = tally.best
+    if best is not None:
+        talk.progress(f"{len(tally.outcomes)} of {tally.candidates:,} layouts simulated, best {best.run.step_time:.4g} s a step")
+
+
+def _export(made: Any, folder: Path) -> None:
+    from sim.report.files import write_files
+    from sim.report.layout_files import export_files
+
+    files, left_out = export_files(made)
+    write_files(folder, files)
+    talk(f"wrote {', '.join(str(folder / name) for name in files)}")
+    for name, reason in left_out.items():
+        talk(f"no {name}: {reason}")
+
+
+def _words(texts: Sequence[str]) -> list[str]:
+    return [word.strip() for text in texts for word in text.split(",") if word.strip()]
+
+
+def fixed_axes(texts: Sequence[str]) -> dict[str, str]:
+    """Return what ``--fix`` says. Raise SpecError for what is no KEY=VALUE, and for two values of one key."""
+    fixed: dict[str, str] = {}
+    for word in _words(texts):
+        key, equals, value = (part.strip() for part in word.partition("="))
+        if not equals or not key or not value:
+            raise SpecError(f"--fix {word}: write names and values, for example tp=8,pp=4")
+        if fixed.get(key, value) != value:
+            raise SpecError(f"--fix {key}={value}: contradicts {key}={fixed[key]}; write one of the two")
+        fixed[key] = value
+    return fixed
+
+
+def _flat(row: dict[str, Any]) -> dict[str, Any]:
+    flat = {key: value for key, value in row.items() if key not in ("parallel", "seconds")}
+    flat |= {f"parallel.{key}": str(value) if isinstance(value, (list, tuple)) else value for key, value in row["parallel"].items()}
+    return flat | {f"seconds.{key}": value for key, value in row["seconds"].items()}

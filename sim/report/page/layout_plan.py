@@ -1,0 +1,112 @@
+"""How does a plan look as a page? The best layout in words, the table of the best, time against memory, and what would change it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from sim.report.page.bars import Piece, bar, named_bars, swatch
+from sim.report.page.chart import Point, axis, chart, linear_axis
+from sim.report.page.frame import Part, outcome, page
+from sim.report.page.markup import Child, Figures, Html, bullets, joined, noted, section, table, tag, tiles
+from sim.report.page.words import as_memory, as_money, as_number, as_percent, as_time
+from sim.units import show
+
+SHOWN: Final = 10
+_COLOURS: Final = {
+    "compute": "compute", "data": "network", "shard": "fetch", "tensor": "interconnect", "pipeline": "pipeline", "context": "copy",
+    "expert": "prep", "straggler": "straggler", "launch": "launch",
+}  # fmt: skip
+
+
+def plan_page(document: Mapping[str, Any]) -> str:
+    """Return the page of a plan's *document*."""
+    whole = Figures(document, "plan")
+    count = min(SHOWN, len(document["layouts"]))
+    rows = [whole.inside(f"layouts/{place}") for place in range(count)]
+    title = f"Layouts of {document['workload']} on {document['hardware']}"
+    gpus = " or ".join(map(str, document["gpus"]))
+    set_up = f"{gpus} GPUs, global batch {document['global_batch']}, objective {document['objective']}"
+    hero = outcome(title, document["verdict"], set_up, _tiles(whole, rows[0]), noted("Warnings", document["warnings"]))
+    parts = [_table(rows), _time(rows), _trade(whole)]
+    parts += [_turns(document)] if document["sensitivity"] else []
+    assumed = section("assumed", "Assumed", bullets(document["assumptions"]))
+    command = section("command", "Run it", tag("pre", document["layouts"][0]["command"], tabindex="0"))
+    return page(title, "plan", hero, [*parts, Part("command", "Run it", command), Part("assumed", "Assumed", assumed)], {"plan": document})
+
+
+def _tiles(whole: Figures, best: Figures) -> Html:
+    gap = "proven best" if whole.value("complete") else joined("gap ", whole.shown("gap", as_percent))
+    rows: list[tuple[str, Child, Child]] = [
+        ("Step", best.shown("step_time_s", as_time), joined("bound ", best.shown("bound_s", as_time))),
+        ("Model FLOPS utilization", best.shown("model_flops_utilization", as_percent), "of the dense 16-bit peak"),
+        ("Memory left", best.shown("memory_headroom_bytes", as_memory), best.value("memory_verdict")),
+        ("Layouts", whole.shown("candidates", as_number), joined(whole.shown("infeasible", as_number), " cannot fit")),
+        ("Simulated", whole.shown("simulated", as_number), gap),
+    ]
+    if best.value("tokens_per_s_per_gpu") is not None:
+        rows.insert(1, ("Tokens per second and GPU", best.shown("tokens_per_s_per_gpu", as_number), None))
+    if best.value("job_time_s") is not None:
+        money = best.shown("job_cost_usd", as_money) if best.value("job_cost_usd") is not None else None
+        rows.append(("Whole job", best.shown("job_time_s", as_time), money))
+    return tiles(rows)
+
+
+def _table(rows: list[Figures]) -> Part:
+    cells: list[list[Child]] = [
+        [
+            joined(row.value("name"), tag("span", " ~", class_="flag", title="within the expected error of the best"))
+            if row.value("tie") and place
+            else row.value("name"),
+            row.value("stack"), row.shown("nodes", as_number), row.shown("step_time_s", as_time),
+            row.shown("model_flops_utilization", as_percent), row.shown("memory_headroom_bytes", as_memory), row.value("limit"),
+            row.value("why"),
+        ]
+        for place, row in enumerate(rows)
+    ]  # fmt: skip
+    head = [
+        ("layout", False), ("stack", False), ("nodes", True), ("step", True), ("MFU", True), ("memory left", True), ("limited by", False),
+        ("why", False),
+    ]  # fmt: skip
+    lead = "Best first; ~ marks layouts that the model cannot tell from the best."
+    return Part("table", "Best layouts", section("table", "The best layouts", table(head, cells, "Layouts", "sortable"), lead=lead))
+
+
+def _time(rows: list[Figures]) -> Part:
+    scale = max(row.value("step_time_s") for row in rows)
+    names = [name for name in _COLOURS if any(row.value(f"seconds/{name}") > 1e-9 for row in rows)]
+    drawn: list[tuple[Child, Html, Child]] = []
+    for place, row in enumerate(rows):
+        pieces = [Piece(f"seconds/{name}", _COLOURS[name], name, show(row.value(f"seconds/{name}"), "time")) for name in names]
+        drawn.append((f"{place + 1}", bar(row, pieces, "step_time_s", scale), row.shown("step_time_s", as_time)))
+    key = tag("ul", *(tag("li", swatch(_COLOURS[name]), name) for name in names), class_="key")
+    lead = "A step of each layout of the table, by its number: compute, and what compute waits for, mean over ranks."
+    return Part("time", "Where the time goes", section("time", "Where the time goes", named_bars(drawn, "Step"), key, lead=lead))
+
+
+def _trade(whole: Figures) -> Part:
+    layouts = whole.value("layouts")
+    rows = [whole.inside(f"layouts/{place}") for place in range(len(layouts))]
+    points = []
+    for place, row in enumerate(rows):
+        time, free = row.value("step_time_s"), row.value("memory_headroom_bytes") / 2**30
+        marked = (row.marked("step_time_s"), row.marked("memory_headroom_bytes"))
+        says = f"{row.value('name')}\n{as_time(time)}, {free:.1f} GiB free"
+        points.append(Point(time, free, str(place + 1), says, marked, place == 0, row.value("pareto")))
+    across = linear_axis("seconds a step", [point.x for point in points], as_number) if len(points) < 2 else axis(
+        "seconds a step", [point.x for point in points], as_number
+    )  # fmt: skip
+    up = linear_axis("GiB free", [point.y for point in points], as_number)
+    drawn = chart(points, across, up, "Memory left over time of a step")
+    lead = "Every simulated layout; numbered ones are not beaten in time, memory and money at once."
+    return Part("trade", "Time and memory", section("trade", "Time, memory and money", tag("figure", drawn), lead=lead))
+
+
+def _turns(document: Mapping[str, Any]) -> Part:
+    rows: list[list[Child]] = []
+    for turn in document["sensitivity"]:
+        time = "-" if turn["step_time_s"] is None else as_time(turn["step_time_s"])
+        flips = "-" if turn["flips_at"] is None else f"{100 * turn['flips_at']:.0f} % of the NICs' speed"
+        rows.append([turn["change"], turn["best"] or turn["problem"], "the same" if turn["same"] else "another", time, flips])
+    head = [("change", False), ("best then", False), ("layout", False), ("step", True), ("equal at", False)]
+    return Part("changes", "If things change", section("changes", "If things change", table(head, rows, "Changes")))

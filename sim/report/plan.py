@@ -1,0 +1,262 @@
+"""What does a plan say? Its JSON document, its text: the best layouts, what limits each, and what is proven."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from sim import __version__
+from sim.events import Cause
+from sim.mesh import LayoutRun
+from sim.report.layout import layout_name
+from sim.report.layout_files import run_command
+from sim.study.plan.question import TIE, Plan, cost_of_step, headroom
+from sim.study.plan.search import THRASH, Outcome
+from sim.study.plan.sensitivity import Turn
+from sim.study.plan.space import Candidate
+from sim.units import show
+
+SCHEMA: Final = 1
+_OWN_BATCH: Final = ", the workload's batch on every GPU (--global-batch)"
+_PARTS: Final[Mapping[str, str]] = {
+    "compute": "compute",
+    "data": "gradient reduction",
+    "shard": "gathering shards",
+    "tensor": "tensor-parallel messages",
+    "pipeline": "pipeline bubble",
+    "context": "context-parallel messages",
+    "expert": "expert messages",
+    "straggler": "stragglers",
+    "launch": "launches",
+}
+
+
+def plan_document(plan: Plan, turns: Sequence[Turn] = ()) -> dict[str, Any]:
+    """Return the document of *plan*, layouts best first."""
+    tally, setting = plan.tally, plan.ways[0][0]
+    front = plan.front()
+    best = tally.outcomes[0]
+    rows = [_row(plan, each, best, on) for each, on in zip(tally.outcomes, front, strict=True)]
+    question = plan.question
+    return {
+        "schema": SCHEMA,
+        "hardware": setting.hardware.name,
+        "workload": setting.workload.name,
+        "nodes": sorted({each.nodes for each, _ in plan.ways}),
+        "gpus": sorted({each.nodes * each.gpus_per_node for each, _ in plan.ways}),
+        "global_batch": plan.global_batch,
+        "sequence": plan.sequence,
+        "tokens": plan.tokens,
+        "objective": question.limits.objective,
+        "fixed": dict(question.fixed),
+        "candidates": tally.candidates,
+        "infeasible": tally.infeasible,
+        "excluded_by_bound": tally.excluded if tally.complete else 0,
+        "open": 0 if tally.complete else tally.excluded,
+        "evaluated": tally.bounded,
+        "simulated": len(tally.outcomes),
+        "complete": tally.complete,
+        "gap": tally.gap,
+        "interrupted": tally.interrupted,
+        "tie": TIE,
+        "ties": sum(map(plan.tied, tally.outcomes)),
+        "verdict": verdict(plan, rows),
+        "layouts": rows,
+        "sensitivity": [_turn(turn) for turn in turns],
+        "expected_error": None,
+        "assumptions": _assumptions(plan),
+        "warnings": _warnings(plan),
+        "version": __version__,
+        "inputs_sha256": dict(plan.inputs),
+    }
+
+
+def _row(plan: Plan, outcome: Outcome, best: Outcome, on_front: bool) -> dict[str, Any]:
+    run, candidate = outcome.run, outcome.way.candidate
+    tokens = None if plan.sequence is None else plan.sequence * run.global_batch
+    money = cost_of_step(outcome)
+    steps = plan.steps
+    own = candidate.parallel.model_dump(mode="json")
+    parallel = {**own, "schedule": candidate.schedule if candidate.pipeline > 1 else None, "data": candidate.data}
+    parallel["sequence"] = run.mesh.parallel.sequence_parallel
+    return {
+        "name": candidate_name(candidate),
+        "parallel": parallel,
+        "nodes": run.nodes,
+        "gpus": run.gpus,
+        "batch_per_gpu": candidate.batch,
+        "micro_batches": candidate.micro_batches,
+        "activation_checkpointing": candidate.checkpointing,
+        "stack": candidate.stack,
+        "precision": candidate.precision,
+        "step_time_s": run.step_time,
+        "penalized_step_time_s": outcome.time,
+        "bound_s": outcome.bound,
+        "tokens_per_s_per_gpu": None if tokens is None else tokens / run.step_time / run.gpus,
+        "model_flops_utilization": run.model_flops_utilization,
+        "memory_peak_bytes": run.memory_peak_bytes,
+        "memory_headroom_bytes": headroom(outcome),
+        "memory_verdict": run.memory_verdict,
+        "cost_per_step_usd": money,
+        "cost_per_token_usd": None if money is None or not tokens else money / tokens,
+        "job_time_s": None if steps is None else steps * outcome.time,
+        "job_cost_usd": None if steps is None or money is None else steps * money,
+        "seconds": parts(run),
+        "limit": limit(run),
+        "why": why(outcome, best),
+        "tie": plan.tied(outcome),
+        "pareto": on_front,
+        "command": run_command(plan, outcome),
+    }
+
+
+def candidate_name(candidate: Candidate) -> str:
+    """Return a layout in a few words."""
+    parallel = candidate.parallel.model_dump(mode="json")
+    named = layout_name({"parallel": {**parallel, "schedule": candidate.schedule, "data": candidate.data}})
+    more = []
+    if candidate.reshard is False:
+        more.append("weights kept after forward")
+    if candidate.near:
+        more.append("stages side by side")
+    if candidate.checkpointing not in ("none", "model"):
+        more.append(f"{candidate.checkpointing} recomputed")
+    return ", ".join([named, f"{candidate.micro_batches} x {candidate.batch}", *more])
+
+
+def parts(run: LayoutRun) -> dict[str, float]:
+    """Return the seconds of a step by what they go to, mean over ranks."""
+    own = {"compute": run.stalls[Cause.COMPUTE], **run.exposed}
+    return {**own, "straggler": run.stalls[Cause.STRAGGLER], "launch": run.stalls[Cause.LAUNCH]}
+
+
+def limit(run: LayoutRun) -> str:
+    """Return what a step goes to, largest first: compute, and what waits for more than 2 % of it."""
+    shares = {name: seconds / run.step_time for name, seconds in parts(run).items()}
+    waits = sorted((name for name in shares if name != "compute" and shares[name] > 0.02), key=lambda name: -shares[name])
+    return ", ".join(f"{_PARTS[name]} {100 * shares[name]:.0f}%" for name in ("compute", *waits[:2]))
+
+
+def why(outcome: Outcome, best: Outcome) -> str:
+    """Return why *outcome* loses to *best*: what it spends more on."""
+    if outcome is best:
+        return "the best"
+    if outcome.run.memory_verdict == "thrashes" and best.run.memory_verdict == "fits":
+        return f"memory is nearly full, so that steps may take {THRASH:.0f} times as long"
+    scale = outcome.run.gpus / best.run.gpus if outcome.run.gpus != best.run.gpus else 1.0
+    own, other = parts(outcome.run), parts(best.run)
+    more = sorted(((scale * own[name] - other[name], name) for name in own), reverse=True)
+    lost = outcome.value / best.value - 1.0
+    if lost < 1e-6:
+        return "equal to the best"
+    named = [f"{_PARTS[name]} +{show(seconds, 'time')}" for seconds, name in more[:2] if seconds > 0.1 * lost * best.run.step_time]
+    return f"+{100 * lost:.1f}%: {', '.join(named) or 'a little of everything'}"
+
+
+def verdict(plan: Plan, rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return in a sentence or two which layout to use, and how sure that is."""
+    tally, best = plan.tally, rows[0]
+    proof = "proven best under the model" if tally.complete else f"a layout at most {100 * tally.gap:.1f}% better may have been missed"
+    ties = sum(row["tie"] for row in rows) - 1
+    beside = f"; {ties} more within {100 * TIE:.0f}%, which the model cannot tell apart" if ties else ""
+    return f"{best['name']} ({best['stack']}): {show(best['step_time_s'], 'time')} a step, {proof}{beside}."
+
+
+def _turn(turn: Turn) -> dict[str, Any]:
+    best = turn.best
+    return {
+        "change": turn.change,
+        "same": turn.same,
+        "best": None if best is None else candidate_name(best.way.candidate),
+        "stack": None if best is None else best.way.candidate.stack,
+        "step_time_s": None if best is None else best.run.step_time,
+        "plan_step_time_s": turn.of_plan,
+        "flips_at": turn.flips_at,
+        "problem": turn.problem,
+    }
+
+
+def _assumptions(plan: Plan) -> list[str]:
+    named = plan.question.scenario.global_batch is not None
+    texts = [
+        f"the global batch is {plan.global_batch} samples in every layout"
+        + ("" if named else ", the workload's batch on every GPU (--global-batch)"),
+        "bounds are of steps without contention; ranks differ by their expected spread",
+        f"ties: {100 * TIE:.0f}% of a step is assumed, since no measured run like these was scored",
+        "samples are read ahead: loading is not simulated in layouts",
+    ]
+    if plan.question.scenario.stack is None:
+        stacks = sorted({setting.workload.training.stack.name for setting, _ in plan.ways})
+        texts.append(f"stacks {' and '.join(stacks)}, each with the layouts that it runs (--stack)")
+    return texts
+
+
+def _warnings(plan: Plan) -> list[str]:
+    texts = []
+    if plan.tally.interrupted:
+        texts.append(f"interrupted: {len(plan.tally.outcomes)} layouts were simulated; this is the best so far")
+    if not plan.tally.complete:
+        texts.append(f"not proven: {plan.tally.excluded:,} layouts that may be better were not simulated (--simulate)")
+    if plan.question.limits.objective == "cost" and not plan.rated:
+        texts.append(
+            "no price is known of this hardware: cost counts node-seconds; write one, for example "
+            "--set \"price={on_demand: 98 USD/h, date: '2026-01-01', source: quote}\""
+        )
+    return texts
+
+
+def plan_text(document: Mapping[str, Any], shown: int = 10) -> str:
+    """Return what a person reads in a terminal."""
+    gpus, nodes = (" or ".join(map(str, document[key])) for key in ("gpus", "nodes"))
+    lines = [
+        f"{document['workload']} on {document['hardware']}: {gpus} GPUs, {nodes} nodes, global batch {document['global_batch']}",
+        f"  {document['verdict']}",
+        "",
+        f"  {document['candidates']:,} layouts: {document['infeasible']:,} cannot fit, "
+        + (f"{document['excluded_by_bound']:,} excluded by their bound" if document["complete"] else f"{document['open']:,} left open")
+        + f", {document['simulated']:,} simulated",
+        "",
+        f"  {'':2} {'step':>9} {'tok/s/GPU':>10} {'MFU':>6} {'free':>9} {'USD/Mtok':>9}  layout",
+    ]
+    for place, row in enumerate(document["layouts"][:shown]):
+        lines += _lines(place + 1, row, len(document["nodes"]) > 1)
+    if document["tokens"] is not None and document["layouts"][0]["job_time_s"] is not None:
+        best = document["layouts"][0]
+        money = "" if best["job_cost_usd"] is None else f", {best['job_cost_usd']:,.0f} USD"
+        lines += ["", f"  {document['tokens']:.3g} tokens: {show(best['job_time_s'], 'time')}{money} with the best"]
+    front = [str(place + 1) for place, row in enumerate(document["layouts"]) if row["pareto"]]
+    lines += ["", f"  No simulated layout beats these in time, memory left and money at once: {', '.join(front[:12])}"]
+    lines += [f"  {_turn_text(turn)}" for turn in document["sensitivity"]]
+    lines += ["", f"  Run the best: {document['layouts'][0]['command']}"]
+    lines += ["", "  Assumed:", *(f"    - {text}" for text in document["assumptions"])]
+    if document["warnings"]:
+        lines += ["  Warnings:", *(f"    - {text}" for text in document["warnings"])]
+    return "\n".join(lines)
+
+
+def _lines(place: int, row: Mapping[str, Any], nodes: bool) -> list[str]:
+    rate = "-" if row["tokens_per_s_per_gpu"] is None else f"{row['tokens_per_s_per_gpu']:,.0f}"
+    used = "-" if row["model_flops_utilization"] is None else f"{100 * row['model_flops_utilization']:.1f}%"
+    money = "-" if row["cost_per_token_usd"] is None else f"{1e6 * row['cost_per_token_usd']:.3g}"
+    free = f"{row['memory_headroom_bytes'] / 2**30:.1f} GiB"
+    mark = "~" if row["tie"] and place > 1 else " "
+    on = f"{row['nodes']} nodes: " if nodes else ""
+    step = show(row["step_time_s"], "time")
+    return [
+        f"  {place:>2}{mark}{step:>9} {rate:>10} {used:>6} {free:>9} {money:>9}  {on}{row['name']} [{row['stack']}]",
+        f"     {row['limit']}" + ("" if place == 1 else f"; {row['why']}"),
+    ]
+
+
+def _turn_text(turn: Mapping[str, Any]) -> str:
+    if turn["best"] is None:
+        return f"{turn['change']}: {turn['problem']}"
+    if turn["same"]:
+        return f"{turn['change']}: the same layout wins, at {show(turn['step_time_s'], 'time')} a step"
+    of_plan = (
+        ", since the plan's does not fit"
+        if turn["plan_step_time_s"] is None
+        else f" against {show(turn['plan_step_time_s'], 'time')} at least"
+    )
+    flips = "" if turn["flips_at"] is None else f"; they are equal at {100 * turn['flips_at']:.0f}% of the NICs' speed"
+    return f"{turn['change']}: {turn['best']} [{turn['stack']}] wins, {show(turn['step_time_s'], 'time')} a step{of_plan}{flips}"

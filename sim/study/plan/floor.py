@@ -1,0 +1,230 @@
+"""How much memory and time does each of thousands of layouts take at least? Bounds for all at once, in numpy.
+
+Memory: weights, gradients, states and the activations that the schedule must hold on its fullest stage. Time: a stage cannot begin before
+the first micro-batch has come through the stages before it, works on every micro-batch, and its last gradient goes back through
+them. Units' times are worked out once for each share and micro-batch.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy
+from numpy.typing import NDArray
+
+from sim.analysis.layout_memory import COMMUNICATOR, ROUNDING, kept_bytes, widths
+from sim.mesh import mesh_options, prepare, times_of, worker_node
+from sim.parallel.program import Part
+from sim.parallel.schedule import holder
+from sim.parallel.split import Kind, Unit, split, stages
+from sim.spec.hardware import Hardware
+from sim.spec.parallel import MeshOptions, Parallel, Schedule
+from sim.spec.workload import Workload
+from sim.study.plan.space import Candidate
+from sim.training.layouts.prices import PriceBook
+from sim.training.layouts.times import UnitTimes
+
+Row = NDArray[numpy.float64]
+
+
+class Shape(NamedTuple):
+    """Units of the model as one rank of a share has them, summed up to each unit: seconds, bytes and parameters."""
+
+    forward: Row
+    backward: Row
+    kept: Row
+    """Bytes of activations of one micro-batch."""
+    dense: Row
+    experts: Row
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One cluster and one stack: what layouts are placed on, and the prices that they share."""
+
+    hardware: Hardware
+    gpus_per_node: int
+    workload: Workload
+    book: PriceBook
+    rate: float | None
+    """USD/s of all nodes."""
+
+    @property
+    def nodes(self) -> int:
+        """Return the number of nodes."""
+        return sum(group.count for group in self.hardware.groups if group.role == "worker")
+
+    def laid(self, candidate: Candidate) -> Workload:
+        """Return the workload in the layout of *candidate*."""
+        training = self.workload.training
+        update = {
+            "parallel": candidate.parallel, "batch": candidate.batch, "gradient_accumulation_steps": candidate.micro_batches,
+            "activation_checkpointing": candidate.checkpointing, "precision": candidate.precision,
+        }  # fmt: skip
+        return self.workload.model_copy(update={"training": training.model_copy(update=update)})
+
+
+class Floors(NamedTuple):
+    """Of each candidate: bytes that a rank needs at least, and seconds that a step takes at least."""
+
+    memory: Row
+    time: Row
+
+
+def floors(setting: Setting, candidates: Sequence[Candidate]) -> Floors:
+    """Return the least memory and time of each of *candidates*."""
+    memory, time = numpy.zeros(len(candidates)), numpy.zeros(len(candidates))
+    groups: dict[tuple[int, int, Schedule], list[int]] = defaultdict(list)
+    for number, each in enumerate(candidates):
+        groups[each.pipeline, each.chunks, each.schedule].append(number)
+    shapes = _Shapes(setting)
+    for (pipeline, chunks, schedule), members in groups.items():
+        own = [candidates[number] for number in members]
+        held = [shapes(each) for each in own]
+        at = numpy.array(members)
+        geometry = _geometry(shapes.kinds, pipeline, chunks, schedule, shapes.options.first_stage_less, shapes.options.last_stage_less)
+        memory[at] = _memory(setting, geometry, own, held)
+        time[at] = _time(geometry, own, held)
+    return Floors(memory, time)
+
+
+class _Geometry(NamedTuple):
+    """Chunks of a pipeline: first unit and the one after the last, and the stage of each."""
+
+    low: NDArray[numpy.intp]
+    high: NDArray[numpy.intp]
+    stage: NDArray[numpy.intp]
+    pipeline: int
+    schedule: Schedule
+
+
+@lru_cache(maxsize=1024)
+def _geometry(kinds: tuple[Kind, ...], pipeline: int, chunks: int, schedule: Schedule, first_less: int, last_less: int) -> _Geometry:
+    parallel = Parallel(pipeline=pipeline, virtual_stages=chunks, schedule=schedule if pipeline > 1 else None)
+    cut = stages(kinds, parallel, first_less, last_less)
+    ends = numpy.cumsum([len(units) for units in cut])
+    own = [holder(schedule, pipeline, chunks, chunk)[0] for chunk in range(pipeline * chunks)]
+    return _Geometry(ends - numpy.array([len(units) for units in cut]), ends, numpy.array(own), pipeline, schedule)
+
+
+def _chunked(geometry: _Geometry, rows: Sequence[Row]) -> Row:
+    """Return sums over the units of each chunk, for each of *rows* of sums up to each unit."""
+    table = numpy.stack(rows)
+    return table[:, geometry.high] - table[:, geometry.low]
+
+
+def _staged(geometry: _Geometry, chunked: Row) -> Row:
+    """Return sums over the chunks of each stage."""
+    table = numpy.zeros((len(chunked), geometry.pipeline))
+    for chunk, stage in enumerate(geometry.stage):
+        table[:, stage] += chunked[:, chunk]
+    return table
+
+
+def _time(geometry: _Geometry, own: Sequence[Candidate], held: Sequence[Shape]) -> Row:
+    forward, backward = (_chunked(geometry, rows) for rows in ([each.forward for each in held], [each.backward for each in held]))
+    steps = numpy.array([each.micro_batches for each in own], dtype=float)[:, None]
+    work = steps * _staged(geometry, forward + backward)
+    ahead = numpy.cumsum(forward, axis=1)[:, : geometry.pipeline] - forward[:, : geometry.pipeline]
+    behind = numpy.cumsum(backward, axis=1)[:, : geometry.pipeline] - backward[:, : geometry.pipeline]
+    if geometry.schedule not in ("gpipe", "1f1b", "interleaved_1f1b"):  # weights' gradients fill the end
+        behind = numpy.zeros_like(behind)
+    least: Row = (work + ahead + behind).max(axis=1)
+    return least
+
+
+def _memory(setting: Setting, geometry: _Geometry, own: Sequence[Candidate], held: Sequence[Shape]) -> Row:
+    gpu, options = worker_node(setting.hardware).gpu, mesh_options(setting.workload)
+    weights, gradients, states = widths(setting.workload, options)
+    late = numpy.array([each.shard == "parameters" and each.micro_batches == 1 for each in own])  # gradients come as activations go
+    kept, dense, experts = (
+        _chunked(geometry, rows) for rows in zip(*((each.kept, each.dense, each.experts) for each in held), strict=True)
+    )
+    level = numpy.array([("none", "optimizer", "gradients", "parameters").index(each.shard) for each in own])
+    shards = numpy.array([each.data * each.context // each.replicate for each in own], dtype=float)
+    holders = [each.data * each.context * (each.tensor if each.expert > 1 else 1) / each.expert for each in own]
+    fixed = numpy.zeros((len(own), geometry.pipeline))
+    for elements, ranks in ((dense, shards), (experts, numpy.array(holders))):
+        width = weights / numpy.where(level >= 3, ranks, 1.0) + states / numpy.where(level >= 1, ranks, 1.0)
+        width += numpy.where(late, 0.0, gradients / numpy.where(level >= 2, ranks, 1.0))
+        fixed += _staged(geometry, elements) * width[:, None]
+    flying = numpy.array([_in_flight(geometry, each.chunks, each.micro_batches) for each in own])
+    activations = numpy.zeros_like(fixed)
+    activations[:, : geometry.pipeline] = flying * (kept if kept.shape[1] == geometry.pipeline else kept.min(axis=1, keepdims=True))
+    many = [sum(size > 1 for size in (each.tensor, each.context, each.data * each.context, each.pipeline)) for each in own]
+    other = numpy.minimum(numpy.array(many), 1) * COMMUNICATOR + gpu.context_memory
+    least: Row = (fixed + activations).max(axis=1) * ROUNDING + other
+    return least
+
+
+@lru_cache(maxsize=65536)
+def _in_flight_of(schedule: Schedule, pipeline: int, chunks: int, micro_batches: int) -> tuple[float, ...]:
+    """Return how many chunks' activations each stage holds at once at least (Narayanan et al. 2021)."""
+    if schedule == "gpipe":
+        return (float(micro_batches),) * pipeline
+    if schedule == "1f1b":
+        return tuple(float(min(pipeline - stage, micro_batches)) for stage in range(pipeline))
+    if schedule == "interleaved_1f1b":
+        group = micro_batches // max(1, micro_batches // pipeline)
+        return tuple(float(min((chunks - 1) * group + 2 * (pipeline - 1 - stage) + 1, chunks * micro_batches)) for stage in range(pipeline))
+    return (1.0,) * pipeline
+
+
+def _in_flight(geometry: _Geometry, chunks: int, micro_batches: int) -> tuple[float, ...]:
+    return _in_flight_of(geometry.schedule, geometry.pipeline, chunks, micro_batches)
+
+
+class _Shapes:
+    """The units of the model under each share, worked out once."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        self.options: MeshOptions = mesh_options(setting.workload)
+        units = split(setting.workload.model, Parallel())
+        self.kinds: tuple[Kind, ...] = tuple(unit.kind for unit in units)
+        fabric = setting.hardware.fabric
+        self.structured = any((fabric.leaf_spine, fabric.dragonfly, fabric.torus))
+        self._made: dict[object, Shape] = {}
+
+    def __call__(self, candidate: Candidate) -> Shape:
+        """Return the shape of *candidate*."""
+        own = (*candidate.split, candidate.batch, candidate.checkpointing, candidate.precision, candidate.micro_batches > 1)
+        key = (*own, candidate.pipeline, candidate.near)
+        if key not in self._made:
+            self._made[key] = self._make(candidate)
+        return self._made[key]
+
+    def _make(self, candidate: Candidate) -> Shape:
+        workload = self.setting.laid(candidate)
+        layout = prepare(self.setting.hardware, workload, self.setting.gpus_per_node, ends=False)
+        times = times_of(self.setting.hardware, workload, layout, self.setting.book)
+        sizes = {unit.content: kept_bytes(unit, workload) for unit in {unit.content: unit for unit in layout.units}.values()}
+        numbers = range(len(layout.units))
+        return Shape(
+            forward=self._passes(times, layout.units, "F"),
+            backward=self._passes(times, layout.units, "B"),
+            kept=_summed([sizes[unit.content] for unit in layout.units]),
+            dense=_summed([layout.elements(number, experts=False, trained=True) for number in numbers]),
+            experts=_summed([layout.elements(number, experts=True, trained=True) for number in numbers]),
+        )
+
+    def _passes(self, times: Sequence[UnitTimes], units: Sequence[Unit], part: Part) -> Row:
+        """Return the seconds of one pass over each unit on the quickest stage, summed up to it."""
+        least: dict[int, float] = {}
+        for number, unit in enumerate(units):
+            if unit.content in least:
+                continue
+            if part == "B" and not unit.has_backward:
+                least[unit.content] = 0.0
+                continue
+            passes = [of_stage(number, part) for of_stage in times]
+            least[unit.content] = min(each.compute + (0.0 if self.structured else each.waits) for each in passes)
+        return _summed([least[unit.content] for unit in units])
+
+
+def _summed(values: Sequence[float]) -> Row:
+    return numpy.concatenate(([0.0], numpy.cumsum(values)))

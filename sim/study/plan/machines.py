@@ -1,0 +1,81 @@
+"""How would each machine run a model that needs a layout? For each machine and number of nodes, its best layout at one global batch.
+
+Machines that the user names keep their row: one that fits no layout says why. Few layouts are simulated for each, since the bound is
+close: the search ends as soon as the best is proven.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from sim.mesh import LayoutRun, worker_node
+from sim.spec.library import load_hardware, load_workload
+from sim.spec.yaml import SpecError
+from sim.study.compare import Row
+from sim.study.layout import LayoutAnswer
+from sim.study.plan.question import Question, plan
+from sim.study.plan.search import Limits
+from sim.study.scenario import Scenario, sorted_overrides
+
+SIMULATIONS: Final = 8
+"""Most layouts that are simulated for each machine and number of nodes."""
+SHORT: Final = "does not fit"
+
+
+def needs_layout(scenario: Scenario, rows: Sequence[Row]) -> bool:
+    """Tell whether the workload is a decoder that some machine has too little memory for, or that runs on none."""
+    if not rows or all(row.document is not None for row in rows):
+        return False
+    model = load_workload(scenario.workload, sorted_overrides(scenario)[1]).spec.model
+    short = any(row.document is None and SHORT in row.problem for row in rows)
+    return model.transformer is not None and (short or all(row.document is None for row in rows))
+
+
+def shared_batch(scenario: Scenario, names: Sequence[str], nodes: Sequence[int]) -> int:
+    """Return the global batch of every plan: as asked for, or the workload's batch on every GPU of the largest cluster."""
+    if scenario.global_batch is not None:
+        return scenario.global_batch
+    for_hardware, for_workload = sorted_overrides(scenario)
+    training = load_workload(scenario.workload, for_workload).spec.training
+    gpus = [1]
+    for name in names:
+        try:
+            hardware = load_hardware(name, for_hardware).spec
+            own = sum(group.count for group in hardware.groups if group.role == "worker")
+            gpus.append(worker_node(hardware).gpu_count * max(nodes, default=own))
+        except SpecError:
+            continue
+    return training.batch * training.gradient_accumulation_steps * max(gpus)
+
+
+def planned_rows(
+    scenario: Scenario,
+    names: Sequence[str],
+    nodes: Sequence[int],
+    document_of: Callable[[LayoutAnswer], Mapping[str, Any]],
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Row]:
+    """Return a row for each of *names* and each number of *nodes*: the document of its best layout, or why there is none."""
+    fixed = replace(scenario, global_batch=shared_batch(scenario, names, nodes), batch=None)
+    points = [(name, count) for name in names for count in (nodes or (None,))]
+    rows = []
+    for name, count in points:
+        rows.append(_row(replace(fixed, hardware=name), count, document_of))
+        if progress is not None:
+            progress(len(rows), len(points))
+    return rows
+
+
+def _row(scenario: Scenario, count: int | None, document_of: Callable[[LayoutAnswer], Mapping[str, Any]]) -> Row:
+    question = Question(scenario, () if count is None else (count,), limits=Limits(SIMULATIONS, shown=1))
+    try:
+        made = plan(question)
+    except SpecError as error:
+        return Row(scenario.hardware, count, None, f"{scenario.hardware}: {error.problems[0]}")
+    best = made.tally.outcomes[0]
+    run: LayoutRun = best.run
+    inputs = {**made.inputs, "stack": "", "records": ""}
+    document = document_of(LayoutAnswer(run, inputs, (), scenario.market))
+    return Row(scenario.hardware, count, document)

@@ -1,0 +1,240 @@
+"""Which layouts does a plan choose from, and what does it answer? What the user names in; the search's outcome with its settings out.
+
+The global batch is the same for every layout, by default the workload's batch on every GPU of the largest cluster.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from sim.analysis.cost import price
+from sim.check import check_run
+from sim.cluster.build import with_nodes
+from sim.mesh import worker_node
+from sim.spec.hardware import Hardware
+from sim.spec.library import Loaded, load_hardware, load_workload
+from sim.spec.workload import Workload
+from sim.spec.yaml import SpecError
+from sim.study.plan.floor import Setting
+from sim.study.plan.search import Limits, Outcome, Tally, search
+from sim.study.plan.space import ALLOWED, DEFAULT, FIXED, Candidate, Space, candidates, fixed_of
+from sim.study.scenario import Infeasible, Scenario, sorted_overrides
+from sim.study.whole_job import token_count
+from sim.training.layouts.prices import PriceBook
+
+STACKS: Final = ("torchtitan-2.x", "megatron-core")
+"""Stacks whose layouts are compared where the user names none."""
+TIE: Final = 0.05
+"""Share of a step within which layouts count as equal: estimate (no measured run is scored for layouts of this kind)."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a plan is asked; ``scenario`` holds names, overrides, precision, stack, sequence, global batch and market."""
+
+    scenario: Scenario
+    nodes: Sequence[int] = ()
+    """Empty: as many as the hardware has, or as the GPUs need."""
+    gpus: int | None = None
+    tokens: str | None = None
+    fixed: Mapping[str, str] = field(default_factory=dict)
+    allowed: Set[str] = frozenset()
+    """Beside `DEFAULT`; ``no_X`` takes X away."""
+    limits: Limits = field(default_factory=Limits)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The search's outcome on every cluster."""
+
+    question: Question
+    ways: Sequence[tuple[Setting, Sequence[Candidate]]]
+    tally: Tally
+    global_batch: int
+    tokens: float | None
+    inputs: Mapping[str, str]
+
+    @property
+    def sequence(self) -> int | None:
+        """Return the tokens of a sample."""
+        return self.ways[0][0].workload.model.sequence
+
+    @property
+    def steps(self) -> float | None:
+        """Return the steps of a job of ``tokens``."""
+        return None if self.tokens is None or self.sequence is None else self.tokens / (self.global_batch * self.sequence)
+
+    @property
+    def rated(self) -> bool:
+        """Tell whether every cluster has a price."""
+        return all(setting.rate is not None for setting, _ in self.ways)
+
+    def tied(self, outcome: Outcome) -> bool:
+        """Tell whether *outcome* may be as good as the best within the expected error."""
+        best = self.tally.best
+        return best is not None and outcome.value <= best.value * (1 + TIE)
+
+    def front(self) -> list[bool]:
+        """Return for each simulated layout whether no other has less time, more memory left and less cost."""
+        points = [(each.time, -headroom(each), cost_of_step(each) or 0.0) for each in self.tally.outcomes]
+        return [not any(_beats(other, own) for other in points) for own in points]
+
+
+def _beats(one: Sequence[float], other: Sequence[float]) -> bool:
+    return all(a <= b for a, b in zip(one, other, strict=True)) and one != other
+
+
+def headroom(outcome: Outcome) -> float:
+    """Return the bytes of a GPU that the fullest rank leaves free."""
+    return outcome.run.node.gpu.memory - max(stage.reserved + stage.communication_buffers + stage.context for stage in outcome.run.memory)
+
+
+def cost_of_step(outcome: Outcome) -> float | None:
+    """Return the USD of one step; None without a price."""
+    rate = outcome.way.setting.rate
+    return None if rate is None else rate * outcome.time
+
+
+def plan(question: Question, progress: Callable[[Tally], None] | None = None) -> Plan:
+    """Return the best layouts. Raise SpecError for what makes no sense, Infeasible where nothing fits."""
+    made = prepare_plan(question)
+    tally = search(made.ways, question.limits, progress)
+    made = replace(made, tally=tally)
+    if tally.best is None:
+        raise _nothing(made)
+    return made
+
+
+def prepare_plan(question: Question) -> Plan:
+    """Return the plan before the search. Raise SpecError for what makes no sense."""
+    tokens = None if question.tokens is None else token_count(question.tokens)
+    if question.limits.memory is not None and question.limits.memory <= 0:
+        raise SpecError("--max-memory: write more than 0, for example --max-memory '70 GiB'")
+    allowed = allowances(question.allowed)
+    machine = load_hardware(question.scenario.hardware, sorted_overrides(question.scenario)[0])
+    loaded = [_workload(question.scenario, stack) for stack in ([question.scenario.stack] if question.scenario.stack else STACKS)]
+    check_run(machine, loaded[0])
+    sizes = _sizes(machine.spec, question)
+    batch = question.scenario.global_batch or _default_batch(loaded[0].spec, max(nodes * each for nodes, each in sizes))
+    space = Space(batch, allowed, question.fixed)
+    ways = []
+    for nodes, each in sizes:
+        hardware = with_nodes(machine.spec, nodes)
+        rate = price(hardware, question.scenario.market)
+        share = each / worker_node(hardware).gpu_count
+        for one in loaded:
+            setting = Setting(hardware, each, one.spec, PriceBook(), None if rate is None else rate * share)
+            ways.append((setting, candidates(one.spec, nodes, each, space)))
+    if not any(each for _, each in ways):
+        raise SpecError(_contradiction(question, ways, space))
+    if tokens is not None and loaded[0].spec.model.sequence is None:
+        raise SpecError(f"--tokens: {loaded[0].spec.model.name} has no sequence of tokens; leave it out")
+    inputs = {"hardware": machine.sha256, "workload": loaded[0].sha256}
+    return Plan(question, ways, Tally(), batch, tokens, inputs)
+
+
+def allowances(asked_for: Set[str]) -> frozenset[str]:
+    """Return what may take part. Raise SpecError for names that do not exist."""
+    taken = set(DEFAULT)
+    for name in asked_for:
+        bare = name.removeprefix("no-").replace("-", "_")
+        if bare not in ALLOWED:
+            raise SpecError(f"--allow {name}: is not known; known are {', '.join(sorted(ALLOWED))}, each with no- in front to leave it out")
+        if name.startswith("no-"):
+            taken.discard(bare)
+        else:
+            taken.add(bare)
+    return frozenset(taken)
+
+
+def _workload(scenario: Scenario, stack: str) -> Loaded[Workload]:
+    _, overrides = sorted_overrides(replace(scenario, stack=stack))
+    return load_workload(scenario.workload, overrides)
+
+
+def _sizes(hardware: Hardware, question: Question) -> list[tuple[int, int]]:
+    """Return (nodes, GPUs of each) of every cluster that is tried."""
+    most = worker_node(hardware).gpu_count
+    own = sum(group.count for group in hardware.groups if group.role == "worker")
+    gpus = question.gpus
+    if gpus is None:
+        return [(nodes, most) for nodes in (question.nodes or [own])]
+    if gpus < 1:
+        raise SpecError(f"--gpus {gpus}: write 1 or more")
+    nodes = list(question.nodes) or [own if gpus <= most * own else math.ceil(gpus / most)]
+    wrong = next((count for count in nodes if gpus % count or gpus // count > most), None)
+    if wrong is not None:
+        near = next(each for each in range(max(1, gpus // wrong), 0, -1) if each <= most)
+        raise SpecError(f"--gpus {gpus}: {wrong} nodes of {most} GPUs do not lend them evenly; {wrong * near} would, or other --nodes")
+    return [(count, gpus // count) for count in nodes]
+
+
+def _default_batch(workload: Workload, gpus: int) -> int:
+    return workload.training.batch * workload.training.gradient_accumulation_steps * gpus
+
+
+def _contradiction(question: Question, ways: Sequence[tuple[Setting, Sequence[Candidate]]], space: Space) -> str:
+    """Return why there is no layout at all, and the nearest change after which there is one."""
+    gpus = sorted({setting.nodes * setting.gpus_per_node for setting, _ in ways})
+    on = f"{' or '.join(map(str, gpus))} GPUs with a global batch of {space.global_batch}"
+    stated = ", ".join(f"{key}={value}" for key, value in question.fixed.items())
+    fields = fixed_of(question.fixed)
+    for key in question.fixed:
+        rest = {other: value for other, value in question.fixed.items() if other != key}
+        values: set[object] = set()
+        for setting, _ in ways:
+            free = candidates(setting.workload, setting.nodes, setting.gpus_per_node, replace(space, fixed=rest))
+            values |= {getattr(each, FIXED.get(key, key)) for each in free}
+        if values:
+            of = sorted(values, key=lambda value: (str(type(value)), value))
+            return f"--fix {stated}: no layout has all of these on {on}; {key} may be {', '.join(map(str, of))} beside the others"
+    if fields:
+        return f"--fix {stated}: no layout has all of these on {on}; leave two or more of them out"
+    least = gpus[0]
+    return f"--global-batch {space.global_batch}: does not divide over the data ranks of any layout of {on}; {least} would do"
+
+
+def _nothing(made: Plan) -> Infeasible:
+    """Return that no layout fits, by how much the nearest misses, and the least change that would do."""
+    tally, setting = made.tally, made.ways[-1][0]
+    node = worker_node(setting.hardware)
+    limit = made.question.limits.memory
+    memory = node.gpu.memory if limit is None else min(limit, node.gpu.memory)
+    nearest = "" if tally.tightest is None else f"the nearest needs {tally.tightest[0] / 2**30:.1f} GiB more; "
+    text = (
+        f"{setting.workload.name} fits in none of {tally.candidates:,} layouts on {setting.nodes * setting.gpus_per_node} {node.gpu.name} "
+        f"({memory / 2**30:.0f} GiB each): {nearest}{_change(made)}"
+    )
+    return Infeasible([text], setting.nodes, setting.nodes * setting.gpus_per_node, "does not fit into GPU memory")
+
+
+def _change(made: Plan) -> str:
+    """Return the smallest change after which a layout fits."""
+    question = made.question
+    quick = replace(question.limits, simulations=1, shown=1)
+    allowed = allowances(question.allowed)
+    base = replace(question, limits=quick, scenario=replace(question.scenario, global_batch=made.global_batch))
+    trials: list[tuple[str, Question]] = []
+    if "recompute" not in allowed:
+        trials.append(("--allow recompute", replace(base, allowed=question.allowed - {"no-recompute"} | {"recompute"})))
+    if question.limits.memory is not None:
+        trials.append(("no --max-memory", replace(base, limits=replace(quick, memory=None))))
+    for key in question.fixed:
+        rest = {other: value for other, value in question.fixed.items() if other != key}
+        trials.append((f"without --fix {key}={question.fixed[key]} it", replace(base, fixed=rest)))
+    nodes = made.ways[-1][0].nodes
+    for times in (2, 4, 8, 16, 32):
+        batch = max(made.global_batch, nodes * times * made.ways[-1][0].gpus_per_node)
+        grown = replace(base.scenario, global_batch=batch)
+        trials.append((f"--nodes {nodes * times}", replace(base, scenario=grown, nodes=[nodes * times], gpus=None)))
+    for text, trial in trials:
+        try:
+            again = prepare_plan(trial)
+        except SpecError:
+            continue
+        if search(again.ways, trial.limits).best is not None:
+            return f"{text} would do"
+    return "it needs GPUs with more memory"

@@ -1,0 +1,138 @@
+"""Does another layout win where the world is a little different? NICs at half their speed, twice the sequence, half the batch.
+
+Each change is a search of its own, proven as far as the plan is. Where another layout wins, the speed of the NICs at which the two are
+equal is searched for by halving, with the bounds of both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from sim.analysis.layout_memory import memory_by_stage
+from sim.mesh import prepare, scene_of, worker_node
+from sim.spec.yaml import SpecError
+from sim.study.faster import faster
+from sim.study.plan.floor import Setting
+from sim.study.plan.question import Plan, Question, prepare_plan
+from sim.study.plan.search import Outcome, Way, needed_bytes, search
+from sim.study.plan.space import Candidate
+from sim.training.layouts.bound import least_time
+from sim.training.layouts.prices import PriceBook
+
+HALVINGS: Final = 6
+"""Steps of the search for where two layouts are equal: the answer is within 1 % of the speed of the NICs."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What one change does."""
+
+    change: str
+    best: Outcome | None
+    """None where nothing fits any more, or the change makes no sense here; ``problem`` says why."""
+    same: bool
+    """Whether the plan's layout still wins."""
+    of_plan: float | None
+    """Seconds of a step of the plan's layout under the change, by its bound; None where it cannot run."""
+    flips_at: float | None = None
+    """Share of the NICs' speed at which the two layouts are equal."""
+    problem: str = ""
+
+
+def sensitivity(made: Plan, progress: Callable[[str], None] | None = None) -> list[Turn]:
+    """Return what each change does to the best layout of *made*."""
+    best = made.tally.best
+    if best is None:
+        return []
+    turns = []
+    for change, question in _changes(made):
+        if progress is not None:
+            progress(change)
+        turns.append(_turn(made, best, change, question))
+    return turns
+
+
+def _changes(made: Plan) -> list[tuple[str, Question]]:
+    question = replace(made.question, limits=replace(made.question.limits, shown=1))
+    scenario = replace(question.scenario, global_batch=made.global_batch)
+    changes = []
+    if max(setting.nodes for setting, _ in made.ways) > 1:
+        changes.append(("NICs half as fast", replace(question, scenario=scenario)))
+    if made.sequence is not None:
+        changes.append(("sequence doubled", replace(question, scenario=replace(scenario, sequence=2 * made.sequence))))
+    if made.global_batch > 1:
+        changes.append(("global batch halved", replace(question, scenario=replace(scenario, global_batch=made.global_batch // 2))))
+    return changes
+
+
+def _turn(made: Plan, best: Outcome, change: str, question: Question) -> Turn:
+    try:
+        changed = prepare_plan(question)
+    except SpecError as error:
+        return Turn(change, None, False, None, problem=error.problems[0])
+    ways = changed.ways
+    if change.startswith("NICs"):
+        ways = [(_slower(setting, 0.5), each) for setting, each in ways]
+    winner = search(ways, question.limits).best
+    if winner is None:
+        return Turn(change, None, False, None, problem="no layout fits")
+    like = _like(best.way.candidate, ways)
+    of_plan = None if like is None or not _fits(like) else _least(like)
+    same = like is not None and _alike(like.candidate, winner.way.candidate)
+    flips = None
+    if change.startswith("NICs") and like is not None and not same:
+        flips = _flip(best.way, Way(_of_nodes(made.ways, winner.way), winner.way.candidate))
+    return Turn(change, winner, same, of_plan, flips)
+
+
+def _slower(setting: Setting, factor: float) -> Setting:
+    """Return *setting* with NICs at *factor* times their speed."""
+    hardware, _ = faster(setting.hardware, [], ["network"], factor)
+    return replace(setting, hardware=hardware, book=PriceBook())
+
+
+def _alike(one: Candidate, other: Candidate) -> bool:
+    """Tell whether two layouts differ in micro-batches alone."""
+    return one._replace(micro_batches=1, batch=1) == other._replace(micro_batches=1, batch=1)
+
+
+def _like(candidate: Candidate, ways: Sequence[tuple[Setting, Sequence[Candidate]]]) -> Way | None:
+    """Return the layout among *ways* that is *candidate*, with the batch nearest to its own."""
+    near = [Way(setting, each) for setting, every in ways for each in every if _alike(candidate, each)]
+    return min(near, key=lambda way: abs(way.candidate.batch - candidate.batch), default=None)
+
+
+def _of_nodes(ways: Sequence[tuple[Setting, Sequence[Candidate]]], way: Way) -> Setting:
+    """Return the setting of the plan that *way* belongs to but for its change."""
+    return next(
+        setting for setting, _ in ways if setting.nodes == way.setting.nodes and setting.workload.training.stack.name == way.candidate.stack
+    )
+
+
+def _fits(way: Way) -> bool:
+    setting, workload = way.setting, way.setting.laid(way.candidate)
+    gpu = worker_node(setting.hardware).gpu
+    memory = memory_by_stage(prepare(setting.hardware, workload, setting.gpus_per_node, ends=False), workload, gpu)
+    return all(needed_bytes(stage) <= gpu.memory for stage in memory)
+
+
+def _least(way: Way) -> float:
+    setting, workload = way.setting, way.setting.laid(way.candidate)
+    return least_time(
+        scene_of(setting.hardware, workload, prepare(setting.hardware, workload, setting.gpus_per_node, ends=False), setting.book)
+    )
+
+
+def _flip(one: Way, other: Way) -> float:
+    """Return the share of the NICs' speed, from a half to 1, at which both layouts take equally long."""
+    low, high = 0.5, 1.0
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        times = [_least(Way(_slower(way.setting, middle), way.candidate)) for way in (one, other)]
+        if times[0] <= times[1]:
+            high = middle
+        else:
+            low = middle
+    return (low + high) / 2

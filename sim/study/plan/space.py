@@ -1,0 +1,270 @@
+"""Which layouts of a model are there on a cluster? Axes, sharding, schedule, micro-batch and order, for a fixed global batch.
+
+Each stack has the layouts that its framework runs: FSDP2 (torchtitan) shards parameters or replicates, Megatron-LM shards the optimizer or
+nothing, DeepSpeed has ZeRO 1 to 3. Tensor groups stay inside a node unless ``wide_tensor`` is allowed. What changes numerics or is not
+validated (fp8, zero-bubble schedules) takes part only where it is allowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final, Literal, NamedTuple, get_args
+
+from sim.parallel.schedule import check
+from sim.parallel.split import split
+from sim.spec.parallel import Axis, MeshOptions, Parallel, Schedule, Shard
+from sim.spec.workload import Workload
+from sim.spec.yaml import SpecError
+
+Checkpointing = Literal["model", "none", "blocks", "selective"]
+NEAR_PIPELINE: Final[tuple[Axis, ...]] = ("tensor", "context", "pipeline", "data")
+"""Stages next to each other (Megatron-LM's --use-tp-pp-dp-mapping)."""
+ALLOWED: Final[Mapping[str, str]] = {
+    "recompute": "activation checkpointing of blocks",
+    "virtual": "interleaved pipelines",
+    "context": "context parallelism",
+    "order": "stages on neighbouring nodes",
+    "no_sequence": "tensor parallelism without sequence parallelism",
+    "selective": "recomputation of attention alone",
+    "fp8": "8-bit products",
+    "zero_bubble": "schedules zb_h1, zbv and dualpipev, of which no measured run is in the records",
+    "gpipe": "schedule gpipe",
+    "wide_tensor": "tensor groups across nodes",
+}
+DEFAULT: Final = frozenset({"recompute", "virtual", "context", "order"})
+LARGEST_BATCH: Final = 16
+"""Most samples of a micro-batch."""
+SHORTEST: Final = 2048
+"""Fewest tokens of a sequence that one rank of a context group keeps."""
+MOST_VIRTUAL: Final = 10
+"""Most chunks of a rank."""
+FIXED: Final[Mapping[str, str]] = {
+    "tp": "tensor", "pp": "pipeline", "cp": "context", "ep": "expert", "vp": "virtual_stages", "sp": "sequence",
+    "recompute": "checkpointing",
+}  # fmt: skip
+"""Short names of fields."""
+
+
+class Candidate(NamedTuple):
+    """One layout on *nodes* nodes; fields are those of `Parallel` and of ``training``."""
+
+    nodes: int
+    stack: str
+    precision: str
+    tensor: int
+    sequence: bool
+    context: int
+    pipeline: int
+    expert: int
+    data: int
+    replicate: int
+    shard: Shard
+    reshard: bool | None
+    schedule: Schedule
+    virtual_stages: int
+    batch: int
+    micro_batches: int
+    checkpointing: Checkpointing
+    near: bool
+    """Whether stages, not data ranks, are neighbours."""
+
+    @property
+    def parallel(self) -> Parallel:
+        """Return the layout as a description holds it."""
+        sequence = self.sequence if self.tensor > 1 else False  # never plain data parallelism, which runs without a mesh
+        return Parallel(
+            tensor=self.tensor, sequence=sequence, context=self.context, pipeline=self.pipeline, expert=self.expert,
+            replicate=self.replicate, shard=self.shard, reshard_after_forward=self.reshard,
+            schedule=self.schedule if self.pipeline > 1 else None, virtual_stages=self.virtual_stages if self.pipeline > 1 else 1,
+            order=NEAR_PIPELINE if self.near else (),
+        )  # fmt: skip
+
+    @property
+    def chunks(self) -> int:
+        """Return the chunks of layers of each rank."""
+        return self.virtual_stages if self.pipeline > 1 else 1
+
+    @property
+    def split(self) -> tuple[int, bool, int, int]:
+        """Return what decides the share of a layer that one rank has."""
+        return self.tensor, self.sequence, self.context, self.expert
+
+
+@dataclass(frozen=True)
+class Space:
+    """What the layouts of one plan may be."""
+
+    global_batch: int
+    allowed: Set[str] = DEFAULT
+    fixed: Mapping[str, str] | None = None
+    """Fields of `Candidate` with the value that they keep."""
+
+
+def candidates(workload: Workload, nodes: int, gpus_per_node: int, space: Space) -> list[Candidate]:
+    """Return every layout of *workload*, whose stack says how, on *nodes* nodes that lend *gpus_per_node* GPUs each.
+
+    Raise SpecError for a stack that runs no layouts, and for a fixed field or an allowance that does not exist.
+    """
+    options = workload.training.stack.mesh
+    if options is None:
+        raise SpecError(f"--stack {workload.training.stack.name}: runs plain data parallelism only; write torchtitan-2.x or megatron-core")
+    return [each for each in _all(workload, options, nodes, gpus_per_node, space) if _kept(each, fixed_of(space.fixed or {}))]
+
+
+def fixed_of(given: Mapping[str, str]) -> Mapping[str, object]:
+    """Return fields of a candidate with their values. Raise SpecError for fields and values that do not exist."""
+    fields: dict[str, object] = {}
+    for key, text in given.items():
+        name = FIXED.get(key, key)
+        if name not in Candidate._fields or name in ("nodes", "data"):
+            names = ", ".join(sorted({*FIXED, *Candidate._fields} - {"nodes", "data"}))
+            raise SpecError(f"--fix {key}={text}: no axis is called {key}; known are {names}")
+        kind = Candidate.__annotations__[name]
+        fields[name] = _value(f"--fix {key}={text}", name, text, str(getattr(kind, "__forward_arg__", kind)))
+    return fields
+
+
+def _value(option: str, name: str, text: str, kind: str) -> object:
+    if kind == "int":
+        if not text.isdigit() or int(text) < 1:
+            raise SpecError(f"{option}: write a whole number of 1 or more")
+        return int(text)
+    if "bool" in kind:
+        if text.lower() not in ("true", "false"):
+            raise SpecError(f"{option}: write true or false")
+        return text.lower() == "true"
+    choices = {"shard": get_args(Shard), "schedule": get_args(Schedule), "checkpointing": get_args(Checkpointing)}.get(name, ())
+    if choices and text not in choices:
+        raise SpecError(f"{option}: write one of {', '.join(choices)}")
+    return text
+
+
+def _kept(candidate: Candidate, fixed: Mapping[str, object]) -> bool:
+    return all(getattr(candidate, name) == value for name, value in fixed.items())
+
+
+def _all(workload: Workload, options: MeshOptions, nodes: int, each: int, space: Space) -> Iterator[Candidate]:
+    gpus, stack = nodes * each, workload.training.stack.name
+    kinds = [unit.kind for unit in split(workload.model, Parallel())]
+    blocks = kinds.count("block")
+    precisions = [workload.training.precision, *(["fp8"] if "fp8" in space.allowed and workload.training.precision != "fp8" else [])]
+    modes = checkpointing_modes(workload, space)
+    for tensor, sequence, context, pipeline, expert in _axes(workload, blocks, gpus, each, space):
+        data = gpus // (tensor * context * pipeline)
+        near_too = "order" in space.allowed and options.framework == "megatron" and pipeline > 1 and data > 1 and nodes > 1
+        sharded = list(_sharding(options, data, context, pipeline, each, tensor))
+        for batch in _batches(space.global_batch, data):
+            micro_batches = space.global_batch // (data * batch)
+            for schedule, virtual in _schedules(options.framework, pipeline, blocks, micro_batches, space):
+                for shard, reshard, replicate in sharded:
+                    for mode in modes:
+                        for precision in precisions:
+                            for near in (False, True) if near_too else (False,):
+                                yield Candidate(
+                                    nodes, stack, precision, tensor, sequence, context, pipeline, expert, data, replicate, shard,
+                                    reshard, schedule, virtual, batch, micro_batches, mode, near,
+                                )  # fmt: skip
+
+
+def checkpointing_modes(workload: Workload, space: Space) -> list[Checkpointing]:
+    """Return the ways to checkpoint: as the workload has it, and what is allowed beside."""
+    own = workload.training.activation_checkpointing
+    modes: list[Checkpointing] = ["none" if own == "model" and not any(layer.segment for layer in workload.model.layers) else own]
+    if "recompute" in space.allowed and "blocks" not in modes:
+        modes.append("blocks")
+    if "selective" in space.allowed and "selective" not in modes:
+        modes.append("selective")
+    return modes
+
+
+def _axes(workload: Workload, blocks: int, gpus: int, each: int, space: Space) -> Iterator[tuple[int, bool, int, int, int]]:
+    """Yield (tensor, sequence, context, pipeline, expert) that divide GPUs, heads, experts and tokens."""
+    tokens = workload.model.sequence or 0
+    experts = max((layer.groups for layer in workload.model.layers), default=0)
+    for tensor in divisors(gpus if "wide_tensor" in space.allowed else each):
+        if gpus % tensor or (tensor > each and tensor > 8 * each) or not _splits(workload, tensor):
+            continue
+        for context in (
+            size for size in divisors(gpus // tensor) if size == 1 or ("context" in space.allowed and tokens / size >= SHORTEST)
+        ):
+            for pipeline in (size for size in divisors(gpus // (tensor * context)) if size <= blocks):
+                pool = gpus // pipeline
+                for expert in (size for size in divisors(experts or 1) if pool % size == 0):
+                    for sequence in (True, False) if tensor > 1 and "no_sequence" in space.allowed else (tensor > 1,):
+                        yield tensor, sequence, context, pipeline, expert
+
+
+def _splits(workload: Workload, tensor: int) -> bool:
+    """Tell whether tensor groups of this size can split the layers of the model."""
+    try:
+        split(workload.model, Parallel(tensor=tensor))
+    except SpecError:
+        return False
+    return True
+
+
+def _batches(global_batch: int, data: int) -> Iterator[int]:
+    """Yield samples of a micro-batch that divide what one data rank has of the global batch: doublings."""
+    size = 1
+    while size <= LARGEST_BATCH:
+        if global_batch % (data * size) == 0:
+            yield size
+        size *= 2
+
+
+def _schedules(framework: str, stages: int, blocks: int, micro_batches: int, space: Space) -> Iterator[tuple[Schedule, int]]:
+    """Yield (schedule, virtual stages) that run so many micro-batches."""
+    if stages == 1:
+        yield "1f1b", 1
+        return
+    wanted: list[tuple[Schedule, int]] = [("1f1b", 1)]
+    if "gpipe" in space.allowed:
+        wanted.append(("gpipe", 1))
+    if "virtual" in space.allowed:
+        wanted += [("interleaved_1f1b", size) for size in _virtual(framework, stages, blocks)]
+    if "zero_bubble" in space.allowed:
+        zero: list[tuple[Schedule, int]] = [("zb_h1", 1), ("zbv", 2), ("dualpipev", 2)]
+        wanted += zero
+    for schedule, virtual in wanted:
+        if stages * virtual > blocks or (framework == "megatron" and schedule == "interleaved_1f1b" and micro_batches % stages):
+            continue
+        try:
+            check(schedule, stages, virtual, micro_batches)
+        except SpecError:
+            continue
+        yield schedule, virtual
+
+
+def _virtual(framework: str, stages: int, blocks: int) -> Sequence[int]:
+    """Return the chunks of a rank: equal ones in Megatron-LM."""
+    if framework == "megatron":
+        return [size for size in range(2, MOST_VIRTUAL + 1) if blocks % (stages * size) == 0]
+    return [size for size in (2, 4) if stages * size <= blocks]
+
+
+def _sharding(
+    options: MeshOptions, data: int, context: int, pipeline: int, each: int, tensor: int
+) -> Iterator[tuple[Shard, bool | None, int]]:
+    """Yield (shard, reshard after forward, replicas) that the framework has for so many ranks."""
+    pool = data * context
+    yield "none", None, 1
+    if pool == 1:
+        return
+    if options.framework in ("megatron", "nanotron", "deepspeed"):
+        yield "optimizer", None, 1
+    if options.framework == "deepspeed" and pipeline == 1:
+        yield "gradients", None, 1
+    if options.framework in ("fsdp1", "fsdp2", "deepspeed"):
+        inside = max(1, each // (tensor * context))
+        replicas = {1, *(data // size for size in (inside, 8 * inside) if 1 < size < data and data % size == 0)}
+        for replicate in sorted(replicas):
+            for reshard in (None, False) if pipeline == 1 and options.framework != "deepspeed" else (None,):
+                yield "parameters", reshard, replicate
+
+
+@lru_cache(maxsize=4096)
+def divisors(number: int) -> tuple[int, ...]:
+    """Return the divisors of *number*, ascending."""
+    return tuple(size for size in range(1, number + 1) if number % size == 0)

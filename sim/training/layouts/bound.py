@@ -1,0 +1,223 @@
+"""How long does one step of a layout take at least? Its programs as a recurrence, without contention and without SimPy.
+
+Every instruction starts as soon as what it waits for is over, operations keep the order of their queues, and each takes the time that it
+takes with nothing foreign beside it. All of this is monotone (max and plus), so the simulated step, in which operations share links and
+compute slows beside them, is never shorter. Where all stages meet in each step (gradient clipping) the step from one meeting to the next
+is exact; elsewhere the least advance of any stage bounds the cycle time from below (Collatz-Wielandt).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from sim.parallel.program import Instruction, Program, Receive, Send, Start, Tag, Update, Wait, Work
+from sim.training.layouts.run import MEETING, SHARED
+from sim.training.layouts.scene import Scene
+
+_Passed = tuple[tuple[tuple[float, float, float, bool], ...], float, float]
+"""Bursts of a pass (seconds, all launches, the first launch, whether the host waits before), seconds in all, and what nothing hides."""
+_MEETING: Final[Tag] = ("norm", 0, 0)
+_STEPS: Final = 3
+"""Steps that are tried where stages never all meet."""
+
+
+def least_time(scene: Scene) -> float:
+    """Return seconds that no simulation of *scene* goes below."""
+    programs = [list(program) for program in scene.programs]
+    if scene.layout.clips:
+        ends = [program.index(Wait(_MEETING)) + 1 for program in programs]
+        recurrence = _Recurrence(scene, before=True)
+        recurrence.run([program[end:] for program, end in zip(programs, ends, strict=True)])
+        recurrence.next_step()
+        recurrence.run([program[:end] for program, end in zip(programs, ends, strict=True)])
+        return max(rank.now for rank in recurrence.ranks)
+    recurrence = _Recurrence(scene)
+    best, done = 0.0, [0.0] * len(programs)
+    for _ in range(_STEPS if len(programs) > 1 else 1):
+        recurrence.run(programs)
+        recurrence.next_step()
+        best = max(best, min(rank.now - before for rank, before in zip(recurrence.ranks, done, strict=True)))
+        done = [rank.now for rank in recurrence.ranks]
+    return best
+
+
+@dataclass(eq=False)
+class _Rank:
+    """The ranks of one stage: when their compute and their host are done with all so far."""
+
+    now: float = 0.0
+    host: float = 0.0
+    place: int = 0
+    worked: float = 0.0
+    worked_in_step: float = 0.0
+    queues: dict[str, float] = field(default_factory=dict)
+    """When each communicator has played everything so far."""
+    ends: dict[Tag, float] = field(default_factory=dict)
+    """When each of this step's operations is over."""
+    sending: list[Tag] = field(default_factory=list)
+    """Messages to other stages that compute waits for before it goes on."""
+
+
+class _Recurrence:
+    """All stages, each run as far as what it needs is known."""
+
+    def __init__(self, scene: Scene, before: bool = False) -> None:
+        self.scene = scene
+        self.ranks = [_Rank(host=float("-inf") if before else 0.0) for _ in scene.programs]
+        self.arrivals: dict[Tag, list[tuple[float, float]]] = {}
+        """Of operations across stages: when each stage has come, and how much later its slowest rank."""
+        self.shared: dict[Tag, float] = {}
+        self.sent: dict[Tag, float] = {}
+        self.over: dict[Tag, float] = {}
+        """When each message between stages has come."""
+        self.shared_queues: dict[str, float] = {}
+        self.expected: dict[Tag, int] = {}
+        for program in scene.programs:
+            for each in program:
+                if type(each) is Start and each.axis in SHARED:
+                    self.expected[each.tag] = self.expected.get(each.tag, 0) + 1
+        self.works: list[dict[tuple[str, int, int], _Passed]] = [{} for _ in scene.programs]
+        self.meets = scene.layout.schedule in MEETING
+        self.overlaps = scene.layout.options.pipeline_overlap and not self.meets
+        self.sends: dict[tuple[int, int], float] = {}
+
+    def next_step(self) -> None:
+        """Forget the operations of the step; results of it are read back, so that hosts launch nothing ahead of it."""
+        self.arrivals, self.shared, self.sent, self.over = {}, {}, {}, {}
+        for rank in self.ranks:
+            rank.host = max(rank.host, rank.now)
+            rank.worked_in_step, rank.ends, rank.sending = 0.0, {}, []
+
+    def run(self, programs: Sequence[Program | list[Instruction]]) -> None:
+        """Run all stages to the ends of *programs*."""
+        for rank in self.ranks:
+            rank.place = 0
+        waiting = list(range(len(programs)))
+        while waiting:
+            before = [self.ranks[stage].place for stage in waiting]
+            for stage in waiting:
+                self._advance(stage, programs[stage])
+            if before == [self.ranks[stage].place for stage in waiting]:
+                raise RuntimeError(f"stages {waiting} wait for each other for ever")
+            waiting = [stage for stage in waiting if self.ranks[stage].place < len(programs[stage])]
+
+    def _advance(self, stage: int, program: Sequence[Instruction]) -> None:
+        """Run *stage* until what its next instruction waits for is not known yet."""
+        rank = self.ranks[stage]
+        place, end, now = rank.place, len(program), rank.now
+        while place < end:
+            instruction = program[place]
+            kind = type(instruction)
+            if kind is Work or kind is Update:
+                if rank.sending:
+                    over = self._sent(rank)
+                    if over is None:
+                        break
+                    now = max(now, over)
+                now = self._compute(rank, stage, instruction, now)
+            elif kind is Receive:
+                over = self._received(instruction, stage, now)  # type: ignore[arg-type]
+                if over is None:
+                    break
+                now = max(now, over)
+            elif kind is Send:
+                self._sends(rank, stage, instruction, now)  # type: ignore[arg-type]
+            elif kind is Start:
+                self._start(rank, stage, instruction, now, program, place)  # type: ignore[arg-type]
+            elif kind is Wait:
+                tag = instruction.tag  # type: ignore[union-attr]
+                over = rank.ends.get(tag)
+                if over is None:
+                    over = self.shared.get(tag)
+                    if over is None:
+                        break
+                now = max(now, over)
+            place += 1
+        rank.place, rank.now = place, now
+
+    def _compute(self, rank: _Rank, stage: int, instruction: Instruction, now: float) -> float:
+        """Return when the work or the update is over, of which the host launches each kernel first."""
+        if type(instruction) is Work:
+            key = (instruction.part, instruction.first, instruction.last)
+            bursts, compute, tail = self.works[stage].get(key) or self._work(stage, key)
+        else:
+            compute, launches = self.scene.updates[stage]
+            bursts, tail = ((compute, launches * self.scene.launch_cpu, min(1.0, launches) * self.scene.launch_cpu, False),), 0.0
+        host = rank.host
+        for seconds, launching, first, drained in bursts:
+            if drained:
+                host = max(host, now)
+            now = max(now, host + first) + seconds
+            host += launching
+            now = max(now, host)
+        rank.host = host
+        rank.worked += compute
+        rank.worked_in_step += compute
+        return now + tail
+
+    def _work(self, stage: int, key: tuple[str, int, int]) -> _Passed:
+        part, first, last = key
+        time = self.scene.times[stage].span(first, last, part)  # type: ignore[arg-type]
+        tail = self.scene.spread.tensor * time.compute + sum(each.seconds for each in time.exposed if each.seconds > 0)
+        cpu = self.scene.launch_cpu
+        bursts = tuple((each.compute, each.launches * cpu, min(1.0, each.launches) * cpu, each.drained) for each in time.bursts)
+        self.works[stage][key] = (bursts, time.compute, tail)
+        return self.works[stage][key]
+
+    # --- messages between stages ----------------------------------------------------------------------------------
+
+    def _sends(self, rank: _Rank, stage: int, send: Send, now: float) -> None:
+        self.sent[send.tag] = now
+        if not self.meets:
+            self.over[send.tag] = now + self._send(stage, send.stage, send.nbytes)
+        if not self.overlaps:
+            rank.sending.append(send.tag)
+
+    def _sent(self, rank: _Rank) -> float | None:
+        """Return when all that a stage sends has gone; None while a receiver has not asked for it."""
+        if any(tag not in self.over for tag in rank.sending):
+            return None
+        latest = max(self.over[tag] for tag in rank.sending)
+        rank.sending = []
+        return latest
+
+    def _received(self, receive: Receive, stage: int, now: float) -> float | None:
+        """Return when a message has come; None while it was not sent."""
+        if receive.tag not in self.over:
+            sent = self.sent.get(receive.tag)
+            if sent is None:
+                return None
+            self.over[receive.tag] = max(sent, now) + self._send(receive.stage, stage, self.scene.layout.boundary)
+        return self.over[receive.tag]
+
+    def _send(self, source: int, target: int, nbytes: float) -> float:
+        if (source, target) not in self.sends:
+            self.sends[source, target] = self.scene.prices.send(source, target, nbytes).alone
+        return self.sends[source, target]
+
+    # --- groups ---------------------------------------------------------------------------------------------------
+
+    def _start(self, rank: _Rank, stage: int, start: Start, now: float, program: Sequence[Instruction], place: int) -> None:
+        shared, spread, prices = start.axis in SHARED, self.scene.spread, self.scene.prices
+        if start.axis == "everyone":
+            late = spread.all * rank.worked_in_step
+        else:
+            late, rank.worked = spread.data * rank.worked, 0.0
+        if start.prefetch:
+            work = next((each for each in program[place:] if type(each) is Work), None)
+            launches = self.scene.times[stage].span(work.first, work.last, work.part).launches if work is not None else 0.0
+            late = max(late, rank.host + launches * self.scene.launch_cpu - now)
+        seconds = prices.outlined(0 if shared else stage, start.axis, start.op, start.nbytes).alone
+        if not shared:
+            begin = max(now + late, rank.queues.get(start.communicator, 0.0))
+            if start.after is not None:
+                begin = max(begin, rank.ends[start.after])
+            rank.queues[start.communicator] = rank.ends[start.tag] = begin + seconds
+            return
+        came = self.arrivals.setdefault(start.tag, [])
+        came.append((now, late))
+        if len(came) == self.expected[start.tag]:  # the stage that comes last brings its delay; which one that is may differ
+            begin = max(max(each for each, _ in came) + min(late for _, late in came), self.shared_queues.get(start.communicator, 0.0))
+            self.shared_queues[start.communicator] = self.shared[start.tag] = begin + seconds

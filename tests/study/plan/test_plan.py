@@ -1,0 +1,241 @@
+"""Does a plan find the best layout, and is its proof sound? Against simulation of every layout, and bounds against simulation."""
+
+from __future__ import annotations
+
+import json
+import random
+import shlex
+import tomllib
+from dataclasses import replace
+
+import pytest
+import yaml
+
+from sim.analysis.layout_memory import memory_by_stage
+from sim.mesh import LayoutRun, prepare, scene_of, worker_node
+from sim.report.layout_files import export_files, launch_of, run_command
+from sim.report.page.layout_plan import plan_page
+from sim.report.plan import plan_document, plan_text
+from sim.spec import launch_files
+from sim.spec.layout_files import accelerate_yaml, deepspeed_json, megatron_arguments, torchtitan_toml
+from sim.spec.parallel import Parallel
+from sim.spec.yaml import SpecError
+from sim.study.plan.floor import Setting, floors
+from sim.study.plan.question import Plan, Question, plan, prepare_plan
+from sim.study.plan.search import Limits, Way, needed_bytes, search
+from sim.study.plan.sensitivity import sensitivity
+from sim.study.plan.space import Candidate
+from sim.study.scenario import Infeasible, Scenario
+from sim.training.layouts.bound import least_time
+from sim.training.layouts.run import play
+
+SMALL = Question(Scenario("hgx-h100", "gpt2", global_batch=16), (1,), 4)
+"""A few hundred layouts of a small decoder on four GPUs."""
+
+
+WRITERS = {"titan": torchtitan_toml, "megatron": megatron_arguments, "deepspeed": deepspeed_json, "accelerate": accelerate_yaml}
+
+
+def played(setting: Setting, candidate: Candidate) -> tuple[float, float, float]:
+    """Return a layout's least time, its simulated time and the bytes it needs."""
+    workload = setting.laid(candidate)
+    layout = prepare(setting.hardware, workload, setting.gpus_per_node)
+    scene = scene_of(setting.hardware, workload, layout, setting.book)
+    memory = memory_by_stage(layout, workload, worker_node(setting.hardware).gpu)
+    return least_time(scene), play(scene).time, max(map(needed_bytes, memory))
+
+
+@pytest.fixture(scope="module")
+def small() -> Plan:
+    return plan(SMALL)
+
+
+def test_the_search_finds_what_simulation_of_every_layout_finds_and_no_bound_is_above_it(small: Plan) -> None:
+    times = []
+    wrong = []
+    for setting, every in prepare_plan(SMALL).ways:
+        least = floors(setting, every)
+        for place, candidate in enumerate(every):
+            bound, time, needed = played(setting, candidate)
+            times.append(time)
+            if not least.time[place] <= bound * (1 + 1e-9) <= time * (1 + 2e-9) or least.memory[place] > needed * (1 + 1e-9):
+                wrong.append((candidate, least.time[place], bound, time, least.memory[place], needed))
+    assert not wrong, wrong[:3]
+    assert len(times) == small.tally.candidates > 100
+    assert small.tally.complete
+    assert small.tally.gap == 0.0
+    assert [each.run.step_time for each in small.tally.outcomes[:5]] == pytest.approx(sorted(times)[:5], rel=1e-9)
+    assert len(small.tally.outcomes) + small.tally.excluded + small.tally.infeasible == len(times)
+
+
+def test_bounds_stay_below_simulations_of_random_layouts_with_contention_interleaving_sharding_and_experts() -> None:
+    draw = random.Random(7)
+    wrong = []
+    asked = [
+        Question(Scenario("hgx-h100", "llama-3.1-8b", global_batch=64), (2,), allowed=frozenset({"zero_bubble", "gpipe", "no_sequence"})),
+        Question(Scenario("p3.16xlarge", "gpt2", global_batch=64, precision="amp_fp16"), (2,)),
+        Question(Scenario("hgx-h100", "mixtral-8x7b", global_batch=64), (4,), allowed=frozenset({"zero_bubble"})),
+        Question(Scenario("p4d.24xlarge", "gpt2", ("fabric.leaf_spine={leaf_nodes: 2, uplinks: 1}",), global_batch=64), (4,)),
+    ]
+    tried = 0
+    for question in asked:
+        try:
+            ways = prepare_plan(question).ways
+        except SpecError:
+            continue
+        for setting, every in ways:
+            chosen = draw.sample(every, min(8, len(every)))
+            least = floors(setting, chosen)
+            for place, candidate in enumerate(chosen):
+                if candidate.micro_batches * candidate.chunks * candidate.pipeline > 400:
+                    continue
+                bound, time, needed = played(setting, candidate)
+                tried += 1
+                if not least.time[place] <= bound * (1 + 1e-9) <= time * (1 + 2e-9) or least.memory[place] > needed * (1 + 1e-9):
+                    wrong.append((candidate, least.time[place], bound, time, least.memory[place], needed))
+    assert not wrong, wrong[:3]
+    assert tried > 30
+
+
+def test_without_contention_the_bound_is_the_simulation(small: Plan) -> None:
+    alone = [each for each in small.tally.outcomes if each.way.candidate.pipeline == 1 and each.way.candidate.tensor == 1]
+    assert alone
+    for outcome in alone:
+        assert outcome.bound == pytest.approx(outcome.run.step_time, rel=2e-3)
+
+
+def test_a_search_cut_short_says_what_may_be_missed(small: Plan) -> None:
+    made = prepare_plan(SMALL)
+    cut = search(made.ways, Limits(simulations=1))
+    best = small.tally.outcomes[0].value
+    assert len(cut.outcomes) == 1
+    assert cut.outcomes[0].value * (1 - cut.gap) <= best * (1 + 1e-9)
+    seen: list[int] = []
+
+    def stop(tally: object) -> None:
+        seen.append(1)
+        if len(seen) == 3:
+            raise KeyboardInterrupt
+
+    stopped = search(made.ways, Limits(), stop)
+    assert stopped.interrupted
+    assert len(stopped.outcomes) >= 1
+
+
+def test_the_document_counts_every_layout_and_its_command_simulates_the_same_step(small: Plan) -> None:
+    from sim.options import layout_of
+    from sim.study.layout import layout_answer
+
+    document = plan_document(small)
+    assert document["candidates"] == document["infeasible"] + document["excluded_by_bound"] + document["open"] + document["simulated"]
+    json.dumps(document)
+    for outcome in small.tally.outcomes[:6]:
+        words = shlex.split(run_command(small, outcome))
+        value = {word: words[place + 1] for place, word in enumerate(words[:-1]) if word.startswith("--")}
+        sets = tuple(words[place + 1] for place, word in enumerate(words) if word == "--set")
+        scenario = Scenario(
+            words[4], words[5], sets, nodes=int(value["--nodes"]), gpus=int(value["--gpus"]), stack=value["--stack"],
+            precision=value["--precision"], batch=int(value["--batch"]),
+            layout=layout_of([value["--parallel"]], micro_batches=int(value["--micro-batches"])),
+        )  # fmt: skip
+        assert layout_answer(scenario).run.step_time == pytest.approx(outcome.run.step_time, rel=1e-9), words
+    text, page = plan_text(document), plan_page(document)
+    assert document["layouts"][0]["name"] in text
+    assert "proven best" in text
+    assert document["layouts"][0]["name"] in page
+
+
+def test_written_layouts_read_back_equal(small: Plan) -> None:
+    asked = replace(SMALL, scenario=Scenario("hgx-h100", "llama-3.1-8b", global_batch=64), nodes=(2,), gpus=None, fixed={})
+    made = prepare_plan(asked)
+    draw = random.Random(3)
+    counts = dict.fromkeys(("titan", "megatron", "deepspeed", "accelerate"), 0)
+    wrong: list[object] = []
+    for setting, every in made.ways:
+        plain = [each for each in every if each.tensor * each.context * each.pipeline * each.replicate == 1]
+        for candidate in [*draw.sample(every, 60), *plain]:
+            outcome = _outcome(setting, candidate)
+            launch = launch_of(made, outcome)
+            for name, write in WRITERS.items():
+                try:
+                    text = write(launch)
+                except SpecError:
+                    continue
+                counts[name] += 1
+                told = {
+                    "titan": lambda text: launch_files.torchtitan(tomllib.loads(text), "t"),
+                    "megatron": lambda text: launch_files.megatron(text, "m"),
+                    "deepspeed": lambda text: launch_files.deepspeed(json.loads(text), "d"),
+                    "accelerate": lambda text: launch_files.accelerate(yaml.safe_load(text), "a"),
+                }[name](text)
+                if not _same(candidate, told, name):
+                    wrong.append((name, candidate, told))
+    assert not wrong, wrong[:2]
+    assert min(counts.values()) > 0, counts
+    files, left_out = export_files(small)
+    assert {"torchrun.sh", "skypilot.yaml", "sim.sh"} <= set(files)
+    assert yaml.safe_load(files["skypilot.yaml"])["num_nodes"] == 1
+    assert all(left_out.values())
+
+
+def _outcome(setting: Setting, candidate: Candidate) -> object:
+    class Run:
+        node = worker_node(setting.hardware)
+
+    class Stand:
+        way = Way(setting, candidate)
+        run: LayoutRun | type[Run] = Run
+
+    return Stand
+
+
+def _same(candidate: Candidate, told: launch_files.Told, name: str) -> bool:
+    own = candidate.parallel
+    said = Parallel(**told.parallel)
+    keys = {"deepspeed": ("shard",), "accelerate": ("shard", "tensor", "context", "replicate")}.get(
+        name, ("tensor", "pipeline", "context", "virtual_stages")
+    )
+    same = all(getattr(said, key) == getattr(own, key) for key in keys)
+    if name in ("titan", "megatron"):
+        same &= said.sequence_parallel == own.sequence_parallel and told.global_batch == 64 and said.shard == own.shard
+        same &= (
+            told.training["batch"] == candidate.batch and told.training.get("activation_checkpointing", "none") == candidate.checkpointing
+        )
+    if name == "titan" and own.shard == "parameters":
+        same &= said.replicate == own.replicate and said.reshard_after_forward == own.reshard_after_forward
+    return same
+
+
+def test_where_things_change_another_layout_may_win() -> None:
+    scenario = Scenario("hgx-h100", "qwen3-0.6b", global_batch=64)
+    asked = Question(scenario, (2,), fixed={"batch": "2", "tp": "1", "cp": "1"}, limits=Limits(shown=2))
+    made = plan(asked)
+    turns = {turn.change: turn for turn in sensitivity(made)}
+    assert set(turns) == {"NICs half as fast", "sequence doubled", "global batch halved"}
+    slower = turns["NICs half as fast"]
+    assert slower.best is not None
+    assert slower.best.value >= made.tally.outcomes[0].value * (1 - 1e-9)
+    if not slower.same:
+        assert slower.flips_at is not None
+        assert 0.5 <= slower.flips_at <= 1.0
+
+
+def test_bad_input_is_one_message_that_says_what_would_do() -> None:
+    scenario = Scenario("hgx-h100", "llama-3.1-8b")
+    cases = [
+        (Question(scenario, fixed={"tp": "3"}), "tp may be 1, 2, 4, 8"),
+        (Question(scenario, fixed={"tp": "8", "pp": "16"}), "pp may be 1 beside the others"),
+        (Question(scenario, fixed={"foo": "1"}), "no axis is called foo"),
+        (Question(scenario, tokens="0"), "above 0"),
+        (Question(scenario, allowed=frozenset({"magic"})), "--allow magic"),
+        (Question(scenario, (5,), 12), "5 nodes of 8 GPUs"),
+        (Question(replace(scenario, stack="torch-2.x-ddp")), "plain data parallelism only"),
+        (Question(replace(scenario, workload="llama-3.1-70b", global_batch=16), fixed={"stack": "megatron-core"}), "--nodes 2 would do"),
+        (Question(scenario, limits=Limits(memory=2.0**30)), "no --max-memory would do"),
+    ]
+    for question, text in cases:
+        with pytest.raises(SpecError) as caught:
+            plan(question)
+        assert len(caught.value.problems) == 1
+        assert text in caught.value.problems[0]
+    assert isinstance(caught.value, Infeasible)
