@@ -18,7 +18,7 @@ from sim.spec.parallel import Axis, MeshOptions, Parallel, Schedule, Shard
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 
-Checkpointing = Literal["model", "none", "blocks", "selective"]
+Checkpointing = Literal["model", "none", "blocks", "selective", "operators"]
 NEAR_PIPELINE: Final[tuple[Axis, ...]] = ("tensor", "context", "pipeline", "data")
 """Stages next to each other (Megatron-LM's --use-tp-pp-dp-mapping)."""
 ALLOWED: Final[Mapping[str, str]] = {
