@@ -19,7 +19,7 @@ _TITAN_NAMES: Final = {name: key for key, name in TORCHTITAN_MODELS.items()}
 _TITAN_SCHEDULES: Final = {
     "gpipe": "GPipe", "1f1b": "1F1B", "interleaved_1f1b": "Interleaved1F1B", "zbv": "ZBVZeroBubble", "dualpipev": "DualPipeV",
 }  # fmt: skip
-_TITAN_RECOMPUTES: Final = {"none": "none", "model": "none", "blocks": "full", "selective": "selective"}
+_TITAN_RECOMPUTES: Final = {"none": "none", "model": "none", "blocks": "full", "selective": "selective", "operators": "selective"}
 
 
 class Launch(NamedTuple):
