@@ -29,7 +29,7 @@ def log(clock):
 def test_the_stalls_are_the_closed_list_of_the_document():
     """DESIGN of the JSON document: these keys, in this order."""
     assert [cause.value for cause in STALLS] == ["compute", "fetch", "prep", "copy", "interconnect", "network", "straggler", "launch"]
-    assert set(Cause) - set(STALLS) == {Cause.INPUT, Cause.GRADIENT}
+    assert set(Cause) - set(STALLS) == {Cause.PIPELINE, Cause.INPUT, Cause.GRADIENT}
 
 
 def test_a_wait_lasts_as_long_as_its_block(log, clock):

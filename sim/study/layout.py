@@ -36,11 +36,14 @@ class LayoutAnswer:
 
 
 def has_layout(scenario: Scenario) -> bool:
-    """Tell whether *scenario* asks for more than plain data parallelism. Raise SpecError where its workload cannot be read."""
-    if jobs_file(scenario.workload) is not None:
+    """Tell whether *scenario* asks for more than plain data parallelism; what cannot be read does not."""
+    try:
+        if jobs_file(scenario.workload) is not None:
+            return False
+        _, of_workload = sorted_overrides(scenario)
+        return not load_workload(scenario.workload, of_workload).spec.training.parallel.trivial
+    except SpecError:  # told of, with all else that is wrong, by whoever reads it to run it
         return False
-    _, of_workload = sorted_overrides(scenario)
-    return not load_workload(scenario.workload, of_workload).spec.training.parallel.trivial
 
 
 def layout_answer(scenario: Scenario) -> LayoutAnswer:

@@ -15,7 +15,7 @@ times = st.floats(1.0, 1e4)
 
 def test_parts_sum_to_the_whole() -> None:
     job = whole_job(Plan(epochs=10, evaluation=0.06, start_up=75.0), PACE)
-    assert job == (75.0, 200.0, 900.0, pytest.approx(10 * 0.06 / 3 * 50.0), 20.0, 0.0)
+    assert job == (75.0, 200.0, 900.0, pytest.approx(10 * 0.06 / 3 * 50.0), 20.0, 0.0, 0.0)
     assert job.total == pytest.approx(75 + 200 + 900 + 10.0 + 20.0)
 
 
@@ -44,7 +44,7 @@ def test_a_job_of_a_given_time_takes_it(
 
 
 def test_time_that_start_up_takes_leaves_no_epoch() -> None:
-    assert whole_job(Plan(None, time=60.0, start_up=75.0), PACE) == (60.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+    assert whole_job(Plan(None, time=60.0, start_up=75.0), PACE) == (60.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 @pytest.mark.parametrize(

@@ -20,14 +20,14 @@ def lines(rows: list[Scored]) -> dict[str, str]:
 
 def test_an_error_beyond_its_aim_is_missed() -> None:
     found = lines([of("pollux", "bert-base-seq384", 1.05), of("pollux", "resnet50", 1.04)])
-    assert found["Pollux, BERT"].split() == ["1", "5.0", "/", "5.0", "%", "3", "%", "missed"]
-    assert found["Pollux, ResNet-50"].split() == ["1", "4.0", "/", "4.0", "%", "5", "%"]
+    assert found["Pollux, BERT"].split() == ["1", "5.0", "/", "5.0%", "3%", "missed"]
+    assert found["Pollux, ResNet-50"].split() == ["1", "4.0", "/", "4.0%", "5%"]
     assert "Lambda, 2 GPUs known, of one machine 8 as well" not in found and "TensorFlow 2017, K80" not in found
 
 
 def test_the_90th_percentile_counts_where_one_is_aimed_at() -> None:
     found = lines([of("sia", "bert-base-seq384", 1.0)] * 8 + [of("sia", "bert-base-seq384", 1.5)] * 2)
-    assert found["Sia, BERT, one row on all GPUs known"].split() == ["10", "0.0", "/", "50.0", "%", "5", "/", "12", "%", "missed"]
+    assert found["Sia, BERT, one row on all GPUs known"].split() == ["10", "0.0", "/", "50.0%", "5", "/", "12%", "missed"]
 
 
 def test_skill_coverage_and_exposed_communication_over_pcie() -> None:
@@ -36,7 +36,7 @@ def test_skill_coverage_and_exposed_communication_over_pcie() -> None:
     assert found["skill, rows with at least 10% exposed"].split() == ["1", "0.75", "0.5"]
     assert found["skill of the worst source (lambda)"].split() == ["1", "0.75", "above", "0"]
     assert found["Lambda without NVLink, error of exposed communication"].split() == ["1", "0.20", "0.5", "of", "free"]
-    assert found["rows inside their 95% interval"].split() == ["1", "100.0", "%", "90-99", "%", "missed"]
+    assert found["rows inside their 95% interval"].split() == ["1", "100.0%", "90-99%", "missed"]
     found = lines([of("lambda", "resnet50", 1.3, 1.2, compute=0.9)])
     assert found["skill of the worst source (lambda)"].endswith("above 0  missed")
 

@@ -51,7 +51,7 @@ WORKLOADS = {
     "training.stack.length_imbalance=0": "training.stack.length_imbalance: padded sequences are all of one length; leave it out, "
     "or write unpadded: true",
     "model.layers=[{name: a, op: gemm, gradients: [110]}]": "model.layers: do no work: no layer has FLOP or bytes; "
-    "write them, or have 'sim extract' write the table",
+    "write them, or have 'python -m sim extract' write the table",
     "model.parameters=120": "model.parameters: 120 are not the 110 of the layers' gradients and frozen tensors and of 'unused'; "
     "write parameters: 110, or unused: 10 for those that nothing trains",
     "model.unused=10": "model.parameters: 110 are not the 120 of the layers' gradients and frozen tensors and of 'unused'; "

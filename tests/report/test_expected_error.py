@@ -64,6 +64,7 @@ def test_gpus_that_cannot_address_each_other_are_a_group_of_their_own(
 def error_of(hardware: str, monkeypatch: pytest.MonkeyPatch, *overrides: str, **changed: object) -> dict:
     """Return what a run on *hardware* quotes where only eight V100s and sockets, and everything, were measured."""
     group = {"points": 9, "median": 0.1, "p90": 0.2, "low": 0.8, "high": 1.2, "most_nodes": 2, "most_gpus": 16, "sources": ["a", "b"]}
+    group |= {"most_parameters": 10**10, "families": ["a convolutional network", "a transformer"]}
     names = ("V100-SXM2-16GB, NVLink", "NVLink", "V100-SXM2-16GB, tcp between nodes", "all runs")
     monkeypatch.setattr(expected_error, "_summary", lambda: {name: group | changed for name in names})
     found = answer(Scenario(hardware, "resnet50", overrides))

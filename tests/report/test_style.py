@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from sim.events import STALLS
+from sim.events import LAYOUT_STALLS
 from sim.report.style import COLOURS, MEANINGS
 
 
 def test_every_cause_has_a_colour_of_its_own_and_words() -> None:
-    assert tuple(COLOURS) == tuple(MEANINGS) == STALLS
-    assert len(set(COLOURS.values())) == len(set(MEANINGS.values())) == len(STALLS)
+    assert tuple(COLOURS) == tuple(MEANINGS) == LAYOUT_STALLS
+    assert len(set(COLOURS.values())) == len(set(MEANINGS.values())) == len(LAYOUT_STALLS)

@@ -36,7 +36,7 @@ def test_json_has_the_whole_contract(capsys: Capture) -> None:
     assert list(found) == [
         "schema", "hardware", "workload", "stack", "nodes", "gpus", "batch_per_gpu", "precision", "step_time_s",
         "throughput_samples_per_s", "epoch_time_s", "cost_per_epoch_usd", "price", "stalls_s", "first_epoch",
-        "gpu_memory_bytes", "burst_credits_end", "collective", "expected_error", "assumptions", "warnings", "seed", "version",
+        "gpu_memory_bytes", "energy", "burst_credits_end", "collective", "expected_error", "assumptions", "warnings", "seed", "version",
         "inputs_sha256",
         "inputs", "step_time_half_width_s", "verdict", "freed_step_time_s",
         "without_buffer_broadcast_step_time_s", "whole_job",

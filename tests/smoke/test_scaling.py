@@ -35,7 +35,7 @@ def test_documents_and_rows_of_a_point_that_does_not_fit(capsys: Capture) -> Non
     assert large["batch_per_gpu"] == 64
     assert main([*STRONG, "--fast", "--csv"]) == 0
     small, large = csv.DictReader(io.StringIO(capsys.readouterr().out))
-    assert (small["gpus"], small["step_time_s"], small["infeasible"][:12]) == ("4", "", "--global-bat")
+    assert (small["gpus"], small["step_time_s"], small["infeasible"][:12]) == ("4", "", "'--global-ba")
     assert (large["gpus"], large["infeasible"]) == ("8", "")
 
 
