@@ -77,7 +77,7 @@ def test_what_cannot_run_is_said_in_a_sentence() -> None:
         replace(WANTED, precision="fp12")  # type: ignore[arg-type]
     with pytest.raises(SpecError, match="has no 'Weights'; did you mean 'Weight'"):
         run_rank(replace(WANTED, model=f"{MODELS}:Weights"))
-    with pytest.raises(SpecError, match=r"returned int; a torch\.nn.Module"):
+    with pytest.raises(SpecError, match=r"returned int; expected a torch\.nn\.Module"):
         run_rank(replace(WANTED, model=f"{MODELS}:no_module", warmup=0))
     with pytest.raises(SpecError, match=r"rank 0 failed: .*: calling it failed: TypeError"):
         spawn(replace(WANTED, arguments=("colour=1",)), 1)

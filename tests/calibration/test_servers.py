@@ -79,7 +79,7 @@ def test_the_stack_carries_the_fitted_costs(fitted: ServerFit) -> None:
 def test_models_alike_cannot_tell_the_costs_apart(tmp_path: Path) -> None:
     path = tmp_path / "runs.csv"
     path.write_text("\n".join(line for line in RECORDS.read_text().splitlines() if "shake-shake-big" not in line))
-    with pytest.raises(SpecError, match="whose mean bytes per variable differ by half or more"):
+    with pytest.raises(SpecError, match="of two or more models, with mean bytes per variable that differ by half or more"):
         fit_servers([path])
 
 

@@ -164,6 +164,7 @@ SCENARIOS = (
             "model.layers.20.segment=4", "model.layers.21.segment=5", *_SYNTHETIC,
         ),
     ),
+    Scenario("hgx-h100", "llama-3.2-1b", ("training.batch=1", "training.stack.cast_traffic=0.8"), precision="fp8", stack="megatron-core"),
     *(
         Scenario("hgx-h100", workload, (*sets, "training.batch=1"), nodes=nodes, stack=stack, layout=layout)
         for workload, sets, nodes, stack, layout in (

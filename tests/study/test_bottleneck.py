@@ -37,7 +37,7 @@ def test_without_stalls_the_gpus_are_the_bottleneck() -> None:
     [bottleneck] = bottlenecks(run(machine(1), toy_workload()))
     assert (bottleneck.first, set(bottleneck.freed)) == (None, {"gpu"})
     assert bottleneck.freed["gpu"] < 1e-4 * COMPUTE
-    assert verdict(run(machine(1), toy_workload()), 0, bottleneck).startswith("Compute-bound: the GPUs work 100% of the step")
+    assert verdict(run(machine(1), toy_workload()), 0, bottleneck).startswith("Compute-bound: GPUs are busy 100% of each step.")
 
 
 def test_two_equal_resources_bound_the_step_together() -> None:

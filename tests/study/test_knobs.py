@@ -16,10 +16,10 @@ WITHOUT_EFFECT = {
     "Prices.spot": "a run costs what is paid on demand; `sim.analysis.cost` can be asked for the other market",
     "Layer.arithmetic": "memory bounds what multiplies nothing: for the roofline of `sim show`",
     "Layer.backward_arithmetic": "the same, of the backward",
-    "Gpu.power": "no energy is accounted; a figure for whoever reads the catalogue",
     "Cpu.clock": "speed is relative to the reference core, not to the clock",
     "Nic.nccl_plugin_latency": "NCCL 2.10's tuner, which the stacks' versions are nearest to, does not ask it",
     "Dataset.sequence": "read when the workload is loaded, to scale its sizes to the model's sequence; runs have the scaled ones",
+    "Dataset.tokens": "the same: whole, the stream is cut anew into samples from it, whose number runs have",
     "Transformer.dropout": "a mask takes the same bytes and time for every share that is not zero",
     "Socket.nics": "numbers, not amounts: machines whose NICs hang off a socket have one, NIC 0",
 }
