@@ -87,7 +87,7 @@ def exit_code(app: Callable[..., Any], arguments: Sequence[str] | None) -> int:
     """Run *app* on *arguments* (None: the process's own) and return the exit code; errors are one sentence on stderr."""
     words, given = without_anywhere(sys.argv[1:] if arguments is None else arguments)
     talk.quiet = "quiet" in given
-    MADE_BY.set(shlex.join([*program().split(), *words]))
+    typed = MADE_BY.set(shlex.join([*program().split(), *words]))
     try:
         app(args=words, standalone_mode=True)
     except SystemExit as stopped:
@@ -104,6 +104,8 @@ def exit_code(app: Callable[..., Any], arguments: Sequence[str] | None) -> int:
         talk.progress("")
         typer.echo(named_as_called(str(error)) if isinstance(error, SpecError) else unforeseen, err=True)
         return 2
+    finally:
+        MADE_BY.reset(typed)
     return 0
 
 
