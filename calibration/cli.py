@@ -6,7 +6,8 @@ Data goes to stdout, talk to stderr. Exit codes: 0 ok; 1 ran, but a condition fa
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -151,7 +152,6 @@ def validate(
     from calibration.questions import Folders
     from calibration.validation import validate as validation
     from calibration.validation_report import named_files, validation_document, validation_table
-    from sim.report.files import write_files
 
     conditions = [read_condition(text) for text in fail_if]
     if _of_transformers(files, memory, no_leave_out):
@@ -161,15 +161,7 @@ def validate(
     for note in found.notes:
         talk(note)
     document = validation_document(found)
-    failed = [condition.text for condition in conditions if condition.holds(document)]
-    if output is not None:
-        write_files(output, named_files(found, json.dumps(document, indent=2) + "\n"))
-        talk(f"wrote {output}/validation.json, validation.txt, predictions.csv and validation.png")
-    print_json(document) if as_json else typer.echo(validation_table(found))
-    for text in failed:
-        talk(f"failed: {text}")
-    if failed:
-        raise typer.Exit(1)
+    _conclude(document, validation_table(found), conditions, partial(named_files, found), output, as_json)
 
 
 def _of_transformers(files: Sequence[Path], memory: Path | None, no_leave_out: bool) -> bool:
@@ -195,17 +187,32 @@ def _validate_llm(
 ) -> None:
     """Predict the transformer runs in *files*, and say how far off the predictions are."""
     from calibration.llm.validate import llm_document, llm_table, named_files, predictor_named, validate_tables
-    from sim.report.files import write_files
 
     found = validate_tables(files, memory, leave_out, predictor_named(predictor))
     document = llm_document(found)
+    _conclude(document, llm_table(found), conditions, partial(named_files, found), output, as_json)
+
+
+def _conclude(
+    document: dict[str, Any],
+    text: str,
+    conditions: Sequence[Any],
+    files: Callable[[str], Mapping[str, str | bytes]],
+    output: Path | None,
+    as_json: bool,
+) -> None:
+    """Print *document* or its *text*, write the *files* made of its JSON, and fail where it breaks one of the *conditions*."""
+    from sim.report.files import write_files
+
     failed = [condition.text for condition in conditions if condition.holds(document)]
     if output is not None:
-        write_files(output, named_files(found, json.dumps(document, indent=2) + "\n"))
-        talk(f"wrote {output}/validation.json, validation.txt and predictions.csv")
-    print_json(document) if as_json else typer.echo(llm_table(found))
-    for text in failed:
-        talk(f"failed: {text}")
+        made = files(json.dumps(document, indent=2) + "\n")
+        write_files(output, made)
+        *names, last = made
+        talk(f"wrote {output}/{', '.join(names)} and {last}")
+    print_json(document) if as_json else typer.echo(text)
+    for broken in failed:
+        talk(f"failed: {broken}")
     if failed:
         raise typer.Exit(1)
 

@@ -100,23 +100,26 @@ def validation_table(found: Validation) -> str:
 
 def _line(name: str, found: Mapping[str, Any]) -> str:
     after = found["calibrated"]
-    rules = " ".join(f"{_percent(found[rule]['median']):>6}" for rule in ("free_communication", "closed_form", "copy_row"))
+    rules = " ".join(f"{percent(found[rule]['median']):>6}" for rule in ("free_communication", "closed_form", "copy_row"))
     exposed = after["exposed"]
     return (
-        f"{name[:38]:38} {after['points']:5}  {_pair(found['zero_shot']):>13}  {_pair(after):>13} {_number(after['skill']):>6}  {rules}"
-        f"  {exposed['points']:>12} {_pair(exposed):>13} {_number(exposed['skill']):>6}  {_percent(after['coverage']):>6}"
+        f"{name[:38]:38} {after['points']:5}  {pair(found['zero_shot']):>13}  {pair(after):>13} {number(after['skill']):>6}  {rules}"
+        f"  {exposed['points']:>12} {pair(exposed):>13} {number(exposed['skill']):>6}  {percent(after['coverage']):>6}"
     )
 
 
-def _pair(score: Mapping[str, Any]) -> str:
-    return f"{_percent(score['median'])} / {_percent(score['p90'])}"
+def pair(score: Mapping[str, Any]) -> str:
+    """Return the median and 90th percentile of *score*, in percent."""
+    return f"{percent(score['median'])} / {percent(score['p90'])}"
 
 
-def _percent(value: float | None) -> str:
+def percent(value: float | None) -> str:
+    """Return *value* in percent; a dash for none."""
     return "-" if value is None else f"{100 * value:.1f}"
 
 
-def _number(value: float | None) -> str:
+def number(value: float | None) -> str:
+    """Return *value* with two digits; a dash for none."""
     return "-" if value is None else f"{value:.2f}"
 
 

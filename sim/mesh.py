@@ -7,7 +7,6 @@ nodes; tokens are read ahead, so that loading is not simulated; exchanges inside
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -276,9 +275,3 @@ def _update(workload: Workload, gpu: Gpu, layout: Layout, stage: int) -> tuple[f
 def predict(hardware: Hardware, workload: Workload, nodes: int, gpus_per_node: int | None = None) -> LayoutRun:
     """Simulate *workload* on *nodes* nodes like those of *hardware*."""
     return run_layout(with_nodes(hardware, nodes), workload, gpus_per_node)
-
-
-def with_parallel(workload: Workload, parallel: Parallel, **training: object) -> Workload:
-    """Return *workload* in another layout, with other fields of its ``training`` as well."""
-    changed: Mapping[str, object] = {"parallel": parallel, **training}
-    return workload.model_copy(update={"training": workload.training.model_copy(update=dict(changed))})

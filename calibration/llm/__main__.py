@@ -9,7 +9,8 @@ import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from statistics import median
+from typing import Any, Final, NamedTuple
 
 from calibration.llm.case import Case, describe
 from calibration.llm.closed_form import defaults, predict
@@ -35,9 +36,11 @@ def main() -> None:
     described = [describe(row) for row in read_table(RECORDS / "training.csv")]
     cases = [case for case in described if isinstance(case, Case) and scorable(case)]
     if asked.expected:
-        errors, refused = simulated_errors(thinned(cases, asked.expected))
+        runs, refused = simulated_runs(thinned(cases, asked.expected))
+        factors = factors_without(runs)
+        errors = [(run.error(factors[run.case.row.source]), run.case) for run in runs]
         EXPECTED.write_text(json.dumps(expected(errors), indent=1) + "\n", encoding="utf-8")
-        sys.stdout.write(f"{len(errors)} runs simulated, {refused} refused: wrote {EXPECTED.name}\n")
+        sys.stdout.write(f"{report(errors, factors)}\n{len(errors)} runs simulated, {refused} refused: wrote {EXPECTED.name}\n")
         return
     fit_all(cases)
 
@@ -83,17 +86,64 @@ def _errors(cases: Sequence[Case], constants: Mapping[str, float]) -> dict[str, 
     return {kind: [round(quantile(of, step / (QUANTILES - 1)), 3) for step in range(QUANTILES)] for kind, of in sorted(found.items())}
 
 
-def simulated_errors(cases: Sequence[Case]) -> tuple[list[tuple[float, Case]], int]:
-    """Return logarithms of measured over simulated time of *cases*, and how many the simulator refuses."""
-    from calibration.llm.engine import predict as simulate
+class Simulated(NamedTuple):
+    """One measured run as the simulator has it."""
 
-    found = []
+    case: Case
+    step: float
+    """Predicted seconds of a step."""
+    compute: float
+    """Of those, what ranks compute."""
+
+    @property
+    def factor(self) -> float:
+        """Return the factor on compute with which the prediction would be right."""
+        return ((self.case.measured or 1.0) - self.step + self.compute) / self.compute
+
+    def error(self, factor: float) -> float:
+        """Return the logarithm of measured over predicted time, with compute *factor* times as long."""
+        return math.log((self.case.measured or 1.0) / (self.step + (factor - 1.0) * self.compute))
+
+
+def simulated_runs(cases: Sequence[Case]) -> tuple[list[Simulated], int]:
+    """Return *cases* as the simulator has them, and how many it refuses."""
+    from calibration.llm.engine import simulated
+    from sim.events import Cause
+
+    made = []
     for case in cases:
         try:
-            found.append((math.log((case.measured or 1.0) / simulate(case, {}).step_time), case))
+            run = simulated(case)
         except (SpecError, ValueError):
             continue
-    return found, len(cases) - len(found)
+        made.append(Simulated(case, run.step_time, run.stalls[Cause.COMPUTE]))
+    return made, len(cases) - len(made)
+
+
+def factors_without(runs: Sequence[Simulated]) -> dict[str, float]:
+    """Return by source the factor on compute that the other sources ask for, one vote each.
+
+    Stacks of layouts carry such a factor (``compute_factor``); each source is predicted with that of the others.
+    """
+    by_source: dict[str, list[float]] = defaultdict(list)
+    for run in runs:
+        by_source[run.case.row.source].append(run.factor)
+    asked_for = {source: median(factors) for source, factors in by_source.items()}
+    return {source: median(value for other, value in asked_for.items() if other != source) for source in asked_for}
+
+
+def report(errors: Sequence[tuple[float, Case]], factors: Mapping[str, float]) -> str:
+    """Return a line a source: rows, median and 90th percentile of absolute errors, and the factor of the other sources; then all."""
+    by_source: dict[str, list[float]] = defaultdict(list)
+    for error, case in errors:
+        by_source[case.row.source].append(abs(error))
+    scores = {source: (quantile(of, 0.5), quantile(of, 0.9)) for source, of in by_source.items()}
+    lines = [
+        f"{source:40} {len(by_source[source]):4}  {100 * middle:5.1f} / {100 * high:5.1f}%  compute x {factors[source]:.2f}"
+        for source, (middle, high) in scores.items()
+    ]
+    middles, highs = zip(*scores.values(), strict=True)
+    return "\n".join([*lines, f"{'one vote a source':40} {len(errors):4}  {100 * median(middles):5.1f} / {100 * median(highs):5.1f}%"])
 
 
 def expected(errors: Sequence[tuple[float, Case]]) -> dict[str, Any]:
@@ -103,7 +153,10 @@ def expected(errors: Sequence[tuple[float, Case]]) -> dict[str, Any]:
         for name in group_names(kind_of(case), family_of(case.shape), case.chip.name):
             found[name].append((error, case))
     groups = {name: _group(of) for name, of in sorted(found.items()) if len(of) >= LEAST}
-    return {"source": "calibration/records/llm/training.csv, simulated from descriptions alone", "groups": groups}
+    return {
+        "source": "calibration/records/llm/training.csv, simulated from descriptions, compute_factor from the other sources",
+        "groups": groups,
+    }
 
 
 def _group(of: Sequence[tuple[float, Case]]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import json
 import math
 import tempfile
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from calibration.llm.case import Case
 from calibration.llm.closed_form import Constants, Prediction
@@ -18,6 +18,9 @@ from sim.spec.hardware import Hardware
 from sim.spec.library import load, load_hardware
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
+
+if TYPE_CHECKING:
+    from sim.mesh import LayoutRun
 
 _RECOMPUTE: Final = {"none": "none", "full": "blocks", "attention": "selective", "operators": "operators"}
 _SHARD: Final = {0: "none", 1: "optimizer", 2: "gradients", 3: "parameters"}
@@ -75,13 +78,18 @@ def hardware_of(case: Case) -> Hardware:
     return load_hardware(case.chip.machine, [f"node.nic.bandwidth={per_node * 8 / 1e9:g} Gbps"]).spec
 
 
-def predict(case: Case, at: Constants) -> Prediction:
-    """Return the simulated step of *case*; of the constants *at* none is used."""
-    from sim.mesh import predict as simulated
+def simulated(case: Case) -> LayoutRun:
+    """Return the simulated step of *case*. Raise SpecError where the simulator refuses it."""
+    from sim.mesh import predict as simulate
 
-    del at
     hardware = hardware_of(case)
     here = hardware.groups[0].node.gpu_count
     each = next(count for count in range(min(here, case.gpus), 0, -1) if case.gpus % count == 0)
-    run = simulated(hardware, workload_of(case), math.ceil(case.gpus / each), each)
+    return simulate(hardware, workload_of(case), math.ceil(case.gpus / each), each)
+
+
+def predict(case: Case, at: Constants) -> Prediction:
+    """Return what the simulator says of *case*; of the constants *at* none is used."""
+    del at
+    run = simulated(case)
     return Prediction(run.step_time, run.memory_peak_bytes, run.memory_verdict)

@@ -30,6 +30,7 @@ from calibration.llm.score import (
     voted,
 )
 from calibration.llm.table import Row, read_table
+from calibration.validation_report import number, pair, percent
 from sim.spec.yaml import SpecError
 
 PREDICTORS: Final = ("closed-form", "simulator")
@@ -202,22 +203,22 @@ def llm_table(found: LlmValidation) -> str:
     for source in document["sources"]:
         mine = source["predicted"]
         lines.append(
-            f"{source['source'][-34:]:34} {mine['points']:5} {_percent(source['assumed']):>8}  {_pair(mine):>12} "
-            f"{_percent(mine['bias']):>6} {_pair(source['one_row_known']):>12} {_percent(source['coverage']):>6} "
-            f"{_number(source['skill']):>6}  {_percent(source['constant_mfu']['median']):>6} {_percent(source['six_pd']['median']):>6}"
+            f"{source['source'][-34:]:34} {mine['points']:5} {percent(source['assumed']):>8}  {pair(mine):>12} "
+            f"{percent(mine['bias']):>6} {pair(source['one_row_known']):>12} {percent(source['coverage']):>6} "
+            f"{number(source['skill']):>6}  {percent(source['constant_mfu']['median']):>6} {percent(source['six_pd']['median']):>6}"
         )
     overall = document["overall"]
     mine = overall["predicted"]
     lines.append(
-        f"{'one vote a source':34} {document['scored']:5} {'':8}  {_pair(mine):>12} {_percent(mine['bias']):>6} "
-        f"{_pair(overall['one_row_known']):>12} {_percent(overall['coverage']):>6} {'':6}  "
-        f"{_percent(overall['constant_mfu']['median']):>6} {_percent(overall['six_pd']['median']):>6}"
+        f"{'one vote a source':34} {document['scored']:5} {'':8}  {pair(mine):>12} {percent(mine['bias']):>6} "
+        f"{pair(overall['one_row_known']):>12} {percent(overall['coverage']):>6} {'':6}  "
+        f"{percent(overall['constant_mfu']['median']):>6} {percent(overall['six_pd']['median']):>6}"
     )
     for kind, of in document["groups"].items():
         lines += ["", f"{kind:34} {'rows':>5} {'':8}  {'median/p90':>12} {'bias':>6} {'':12} {'cover':>6}"]
         lines += [
-            f"{one['name'][:34]:34} {one['points']:5} {'':8}  {_pair(one):>12} {_percent(one['bias']):>6} "
-            f"{'':12} {_percent(one['coverage']):>6}"
+            f"{one['name'][:34]:34} {one['points']:5} {'':8}  {pair(one):>12} {percent(one['bias']):>6} "
+            f"{'':12} {percent(one['coverage']):>6}"
             for one in of
         ]
     lines += _memory_lines(document) + _ranking_lines(document) + _missing_lines(found)
@@ -227,18 +228,16 @@ def llm_table(found: LlmValidation) -> str:
 def _memory_lines(document: Mapping[str, Any]) -> list[str]:
     memory, failed = document["memory"], document["feasibility"]
     lines = ["", "peak memory" + " " * 23 + "  rows            median/p90   bias"]
-    lines += [
-        f"{one['source'][-34:]:34} {one['points']:5} {'':8}  {_pair(one):>12} {_percent(one['bias']):>6}" for one in memory["sources"]
-    ]
+    lines += [f"{one['source'][-34:]:34} {one['points']:5} {'':8}  {pair(one):>12} {percent(one['bias']):>6}" for one in memory["sources"]]
     lines.append(
-        f"runs that fitted called does_not_fit: {_percent(memory['fitted']['called_does_not_fit'])} of {memory['fitted']['points']}"
+        f"runs that fitted called does_not_fit: {percent(memory['fitted']['called_does_not_fit'])} of {memory['fitted']['points']}"
     )
     edge = memory["thrashes"]
     lines.append(
-        f"at the memory's edge: {edge['points']}, recalled {_percent(edge['recalled'])}, false alarms {_percent(edge['false_alarms'])}"
+        f"at the memory's edge: {edge['points']}, recalled {percent(edge['recalled'])}, false alarms {percent(edge['false_alarms'])}"
     )
     if failed["failed"]:
-        lines.append(f"runs that failed called does_not_fit: {_percent(failed['called_does_not_fit'])} of {failed['failed']}")
+        lines.append(f"runs that failed called does_not_fit: {percent(failed['called_does_not_fit'])} of {failed['failed']}")
     return lines
 
 
@@ -246,8 +245,8 @@ def _ranking_lines(document: Mapping[str, Any]) -> list[str]:
     found = document["ranking"]
     return [
         "",
-        f"{found['sweeps']} sweeps: Kendall's tau {_number(found['kendall_tau_median'])} in the median; the predicted best is "
-        f"{_percent(found['regret_median'])} (p90 {_percent(found['regret_p90'])}) slower than the measured best",
+        f"{found['sweeps']} sweeps: Kendall's tau {number(found['kendall_tau_median'])} in the median; the predicted best is "
+        f"{percent(found['regret_median'])} (p90 {percent(found['regret_p90'])}) slower than the measured best",
     ]
 
 
@@ -261,18 +260,6 @@ def _missing_lines(found: LlmValidation, most: int = 20) -> list[str]:
     if len(reasons) > most:
         lines.append(f"  and {len(reasons) - most} more reasons")
     return lines
-
-
-def _pair(score: Mapping[str, Any]) -> str:
-    return f"{_percent(score['median'])} / {_percent(score['p90'])}"
-
-
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.1f}"
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
 
 
 COLUMNS: Final = (

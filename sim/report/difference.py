@@ -42,7 +42,6 @@ FIGURES = (
     ("USD, whole job", "whole_job_cost_usd", ("whole_job", "cost_usd"), ""),
 )
 """Title, key of the difference, path in a document, dimension."""
-_OPTIONAL = frozenset({"cost_per_epoch_usd", "whole_job_time_s", "whole_job_cost_usd"})
 
 
 _Number = Annotated[float, Field(ge=0, le=1e30, allow_inf_nan=False)]

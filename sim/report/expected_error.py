@@ -77,7 +77,7 @@ def interval_text(error: Mapping[str, Any], step: float) -> str:
 
 
 def _of_kind(groups: Sequence[str], node: Node, job: Job) -> dict[str, Any] | None:
-    known = _summary()
+    known = validated_groups()
     name = next((name for name in groups if name in known), None)
     if name is None:
         return None
@@ -128,10 +128,11 @@ def family_of(model: Model) -> str:
     return "a recommender or perceptron"
 
 
-@lru_cache(maxsize=1)
-def _summary() -> Mapping[str, Mapping[str, Any]]:
+@lru_cache(maxsize=2)
+def validated_groups(summary: str = SUMMARY) -> Mapping[str, Mapping[str, Any]]:
+    """Return the errors by group of runs in the file *summary* of the library; empty where there is no such file."""
     for root in roots():
-        path = root / SUMMARY
+        path = root / summary
         if path.is_file():
             groups: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["groups"]
             return groups

@@ -7,13 +7,11 @@ GPU; then the layout; then all. A GPU, or more GPUs, than were measured extrapol
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any, Final
 
 from sim.mesh import LayoutRun
-from sim.spec.catalogue import roots
+from sim.report.expected_error import validated_groups
 from sim.spec.transformer import Transformer
 
 SUMMARY: Final = "hardware/validated_llm.json"
@@ -44,7 +42,7 @@ def expected_layout_error(run: LayoutRun) -> dict[str, Any] | None:
     parallel, gpu = run.workload.training.parallel, run.node.gpu.name
     kind = kind_of(parallel.tensor, parallel.context, parallel.pipeline, parallel.expert)
     names = group_names(kind, family_of(run.workload.model.transformer), gpu)
-    known = _summary()
+    known = validated_groups(SUMMARY)
     name = next((name for name in names if name in known), None)
     if name is None:
         return None
@@ -66,13 +64,3 @@ def _answer(name: str, found: Mapping[str, Any], beyond: list[str]) -> dict[str,
         "extrapolates": bool(beyond),
         "measured_over_predicted_95": {"low": round(found["low"] ** wider, 4), "high": round(found["high"] ** wider, 4)},
     }
-
-
-@lru_cache(maxsize=1)
-def _summary() -> Mapping[str, Mapping[str, Any]]:
-    for root in roots():
-        path = root / SUMMARY
-        if path.is_file():
-            groups: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["groups"]
-            return groups
-    return {}

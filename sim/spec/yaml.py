@@ -113,17 +113,22 @@ def read_head(path: Path, end: str) -> Document:
 
 
 def _text(path: Path) -> str:
+    return text_of(path, MAX_BYTES, "a description is smaller", "a YAML file")
+
+
+def text_of(path: Path, most: int, smaller: str, expected: str) -> str:
+    """Return what *path* says. Raise SpecError where it cannot be read, has over *most* bytes (*smaller* says why), or is no text."""
     try:
         with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
+            content = file.read(most + 1)
     except OSError as error:
         raise SpecError(f"{path}: cannot be read: {error.strerror}") from None
-    if len(content) > MAX_BYTES:
-        raise SpecError(f"{path}: larger than {MAX_BYTES} bytes; a description is smaller")
+    if len(content) > most:
+        raise SpecError(f"{path}: larger than {most} bytes; {smaller}")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise SpecError(f"{path}: not a text file (byte {error.start} is not UTF-8); expected a YAML file") from None
+        raise SpecError(f"{path}: not a text file (byte {error.start} is not UTF-8); expected {expected}") from None
 
 
 def parse(text: str, file: str = "<text>", located: bool = True) -> Document:

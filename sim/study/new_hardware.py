@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -25,6 +23,7 @@ from sim.spec.topo_import import read_topology
 from sim.spec.wiring import Branch, Card, Domain, Lanes, Wiring
 from sim.spec.yaml import SpecError
 from sim.study import new_parts
+from sim.study.new_file import write_new
 from sim.study.new_parts import Choice
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
@@ -67,7 +66,7 @@ def new_hardware(
     read, the GPU is unknown, an option does not fit, or *output* exists and is not to be overwritten.
     """
     name = _check_target(output, name, overwrite)
-    return _write(output, hardware_yaml(read_topology(topo), topo, name, Options(gpu, cpu, nic_bandwidth, transport, memory)))
+    return write_new(output, hardware_yaml(read_topology(topo), topo, name, Options(gpu, cpu, nic_bandwidth, transport, memory)), _loaded)
 
 
 def hardware_yaml(wiring: Wiring, file: Path, name: str, options: Options = Options()) -> str:
@@ -108,22 +107,10 @@ def _check_target(output: Path, name: str | None, overwrite: bool) -> str:
     return name
 
 
-def _write(output: Path, text: str) -> Hardware:
-    """Write *text* to *output* once it has proved to load and to pass all checks."""
-    temporary = output.with_name(f".{output.stem}.{os.getpid()}.part.yaml")
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(text, encoding="utf-8")
-        loaded = load_hardware(str(temporary.absolute()))
-        require(check_hardware(loaded.spec, loaded.document))
-        temporary.replace(output)
-    except OSError as error:
-        raise SpecError(f"{output}: cannot be written: {error.strerror}") from None
-    except SpecError as error:
-        raise SpecError([problem.replace(str(temporary.absolute()), str(output)) for problem in error.problems]) from None
-    finally:
-        with suppress(OSError):  # gone already, or its folder is none
-            temporary.unlink()
+def _loaded(path: str) -> Hardware:
+    """Return the hardware in *path*, which passes all checks."""
+    loaded = load_hardware(path)
+    require(check_hardware(loaded.spec, loaded.document))
     return loaded.spec
 
 

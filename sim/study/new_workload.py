@@ -7,11 +7,9 @@ and only then renamed: a file that is there is complete and right.
 from __future__ import annotations
 
 import json
-import os
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -23,8 +21,9 @@ from sim.spec.launch_files import Told
 from sim.spec.library import load_part, load_workload
 from sim.spec.strict import parse_json
 from sim.spec.transformer import Transformer
-from sim.spec.workload import Model, Workload
+from sim.spec.workload import Model
 from sim.spec.yaml import SpecError
+from sim.study.new_file import write_new
 
 LONGEST: Final = 8192
 """Tokens of a sample where nothing says how many: as many as the model takes, up to this; estimate (what most decoders are trained at)."""
@@ -77,7 +76,7 @@ def write(told: Told, name: str, output: Path | None, sequence: int | None, orig
             f"{origin}: a sequence of {tokens} tokens is beyond the model's {shape.max_seq} positions; write --sequence {shape.max_seq}"
         )
     _whole_steps(told, origin)
-    made = _written(path, _text(told, name, path.name, shape, tokens, origin))
+    made = write_new(path, _text(told, name, path.name, shape, tokens, origin), lambda written: load_workload(written).spec)
     return Made(path, f"{made.model.parameters / 1e9:.3g} billion parameters, sequences of {tokens:,} tokens")
 
 
@@ -156,17 +155,7 @@ def _json(text: str, place: str) -> Mapping[str, Any]:
 
 
 def _text_of(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            content = file.read(_MOST + 1)
-    except OSError as error:
-        raise SpecError(f"{path}: cannot be read: {error.strerror}") from None
-    if len(content) > _MOST:
-        raise SpecError(f"{path}: larger than {_MOST} bytes; a configuration is smaller")
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise SpecError(f"{path}: not a text file; expected a config.json") from None
+    return yaml.text_of(path, _MOST, "a configuration is smaller", "a config.json")
 
 
 def _from_hub(name: str) -> str:
@@ -277,24 +266,6 @@ def _plain(text: str) -> str:
     """Return *text* for one line of a comment: base names of paths, nothing that does not print."""
     parts = [Path(part).name if Path(part).is_absolute() else part for part in text.split(", ")]
     return "".join(letter if letter.isprintable() else "?" for letter in ", ".join(parts))
-
-
-def _written(output: Path, text: str) -> Workload:
-    """Write *text* to *output* once it has proved to load."""
-    temporary = output.with_name(f".{output.stem}.{os.getpid()}.part.yaml")
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(text, encoding="utf-8")
-        made = load_workload(str(temporary.absolute())).spec
-        temporary.replace(output)
-    except OSError as error:
-        raise SpecError(f"{output}: cannot be written: {error.strerror}") from None
-    except SpecError as error:
-        raise SpecError([problem.replace(str(temporary.absolute()), str(output)) for problem in error.problems]) from None
-    finally:
-        with suppress(OSError):  # gone already, or its folder is none
-            temporary.unlink()
-    return made
 
 
 # --- questions ---------------------------------------------------------------------------------------------------------------

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from sim.cluster.build import with_nodes
-from sim.mesh import run_layout, with_parallel
+from sim.mesh import run_layout
 from sim.spec.library import load_hardware, load_workload
 from sim.units import show
 from tests.bench.test_scale import measured_only
 from tests.parallel.layouts import parallel
+from tests.training.layouts.toys import with_parallel
 
 STACK = ("training.stack=megatron-core", "training.activation_checkpointing=blocks")
 MEGATRON = "--stack megatron-core --set training.activation_checkpointing=blocks"

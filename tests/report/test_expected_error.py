@@ -66,7 +66,7 @@ def error_of(hardware: str, monkeypatch: pytest.MonkeyPatch, *overrides: str, **
     group = {"points": 9, "median": 0.1, "p90": 0.2, "low": 0.8, "high": 1.2, "most_nodes": 2, "most_gpus": 16, "sources": ["a", "b"]}
     group |= {"most_parameters": 10**10, "families": ["a convolutional network", "a transformer"]}
     names = ("V100-SXM2-16GB, NVLink", "NVLink", "V100-SXM2-16GB, tcp between nodes", "all runs")
-    monkeypatch.setattr(expected_error, "_summary", lambda: {name: group | changed for name in names})
+    monkeypatch.setattr(expected_error, "validated_groups", lambda: {name: group | changed for name in names})
     found = answer(Scenario(hardware, "resnet50", overrides))
     return run_document(found.run, found.inputs)["expected_error"]
 

@@ -21,7 +21,8 @@ def run(gpu: str, gpus: int, **parallel: int) -> Any:
 
 
 def test_the_nearest_group_answers_and_others_widen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layout_error, "_summary", lambda: {"tensor, X": GROUP, "tensor": {**GROUP, "median": 0.3}, "all layouts": GROUP})
+    groups = {"tensor, X": GROUP, "tensor": {**GROUP, "median": 0.3}, "all layouts": GROUP}
+    monkeypatch.setattr(layout_error, "validated_groups", lambda _: groups)
     near = expected_layout_error(run("X", 8, tensor=2))
     assert near is not None and not near["extrapolates"] and near["median"] == 0.1
     far = expected_layout_error(run("X", 128, tensor=2))
@@ -29,7 +30,7 @@ def test_the_nearest_group_answers_and_others_widen(monkeypatch: pytest.MonkeyPa
     assert far["measured_over_predicted_95"]["high"] == pytest.approx(1.3**WIDER, abs=1e-4)
     other = expected_layout_error(run("Y", 8, tensor=2))
     assert other is not None and other["median"] == pytest.approx(WIDER * 0.3) and "no tensor layout was measured on Y" in other["basis"]
-    monkeypatch.setattr(layout_error, "_summary", dict)
+    monkeypatch.setattr(layout_error, "validated_groups", lambda _: {})
     assert expected_layout_error(run("X", 8, tensor=2)) is None
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sim.mesh import LayoutRun, prepare, run_layout, scene_of, with_parallel
+from sim.mesh import LayoutRun, prepare, run_layout, scene_of
 from sim.spec.hardware import Hardware
+from sim.spec.parallel import Parallel
 from sim.spec.workload import Layer, Workload
 from sim.training.layouts.run import play
 from sim.training.layouts.scene import Played, Scene
@@ -15,6 +16,12 @@ from tests.parallel.layouts import parallel
 
 FORWARD, BACKWARD = 0.01, 0.02
 MESH: Mapping[str, Any] = {"framework": "fsdp2", "source": "test"}
+
+
+def with_parallel(workload: Workload, parallel: Parallel, **training: object) -> Workload:
+    """Return *workload* in another layout, with other fields of its ``training`` as well."""
+    changed = {"parallel": parallel, **training}
+    return workload.model_copy(update={"training": workload.training.model_copy(update=changed)})
 
 
 def block(number: int, forward: float = FORWARD, backward: float = BACKWARD, elements: int = 1000, **keys: Any) -> Layer:
