@@ -73,14 +73,17 @@ def collectives(
 @app.command(epilog="Example:  python -m calibration kernels --left-out")
 def kernels(
     left_out: Annotated[bool, typer.Option("--left-out", help="score each GPU also by products fitted to the others (minutes)")] = False,
+    refit: Annotated[bool, typer.Option("--refit", help="fit the constants of each GPU and kind of kernel anew, and show them")] = False,
     as_json: Json = False,
 ) -> None:
     """Predict single kernels that others timed, by GPU and kind, and show the errors."""
     from calibration.kernels import records as kernel_records
     from calibration.kernels import report
 
-    lines = report.scored(kernel_records.read(), left_out)
-    typer.echo(json.dumps({"schema": 1, "rows": lines}, indent=2) if as_json else report.text(lines))
+    rows = kernel_records.read()
+    lines = report.refitted(rows) if refit else report.scored(rows, left_out)
+    shown = report.refitted_text if refit else report.text
+    typer.echo(json.dumps({"schema": 1, "rows": lines}, indent=2) if as_json else shown(lines))
 
 
 @app.command(epilog="Example:  python -m calibration longrun --json")

@@ -7,6 +7,7 @@ of bandwidth. Attention takes the constants that another GPU's rows of the same 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -88,6 +89,41 @@ def alone(name: str, rows: Sequence[Row], gpus: Mapping[str, Gpu], steps: int) -
     if mates:
         shared["memory_share"] = float(np.mean([_kernels(gpu).memory_share for gpu in mates.values()]))
     return fit.with_kernels(gpus[name], shared | {"product_share": {"bf16": _share(gpus[name], mates or others, shares, law=bool(mates))}})
+
+
+def refitted(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Return the constants of attention kernels, of shares of peak and of passes that *rows* give, each group with its GPU and rows."""
+    usable = [row for row in covered(rows) if fitted(row)]
+    gpus = {row.gpu: gpu for row in usable if (gpu := part(row.gpu)) is not None}
+    groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    for row in usable:
+        groups[row.gpu, kind(row)].append(row)
+    made = []
+    for (name, group), chosen in sorted(groups.items()):
+        if values := _refit(chosen, gpus):
+            made.append({"gpu": name, "kernel": group, "rows": len(chosen), "constants": values})
+    return made
+
+
+def _refit(rows: Sequence[Row], gpus: Mapping[str, Gpu]) -> dict[str, float]:
+    """Return the constants that *rows* of one kind on one GPU give; none of experts, to which nothing is fitted."""
+    first = rows[0]
+    if first.product is not None:
+        return {f"product_share.{first.peak}": fit.fit_share(rows, gpus)}
+    if first.attention is None:
+        return fit.fit_passes(rows, gpus) if first.experts is None else {}
+    rate = next((rate for rate in _kernels(gpus[first.gpu]).attention if rate.kernel == first.kernel), None)
+    names = fit.BACKWARD if first.backward else fit.FORWARD
+    return fit.fit_attention(rows, gpus, {name: getattr(rate, name) for name in names}, names) if rate else {}
+
+
+def refitted_text(lines: Sequence[Mapping[str, Any]]) -> str:
+    """Return refitted constants as a table for a terminal."""
+    out = [f"{'GPU':16} {'kernel':38} {'rows':>5}  constants"]
+    for line in lines:
+        constants = ", ".join(f"{name} {value:.4g}" for name, value in line["constants"].items())
+        out.append(f"{line['gpu']:16} {line['kernel']:38} {line['rows']:5}  {constants}")
+    return "\n".join(out)
 
 
 def _share(gpu: Gpu, others: Mapping[str, Gpu], shares: Mapping[str, float], law: bool) -> float:
