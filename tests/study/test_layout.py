@@ -12,8 +12,8 @@ import pytest
 
 import sim.mesh
 from sim.analysis.layout_memory import memory_by_stage
+from sim.commands.options import layout_of
 from sim.mesh import prepare, run_layout, worker_node
-from sim.options import layout_of
 from sim.parallel.schedule import Action
 from sim.report.layout import layout_document
 from sim.report.layout_trace import write_layout_trace

@@ -1,4 +1,4 @@
-"""What can be typed to look at weeks? ``goodput``: failures, checkpoints, spares, energy. Parse, call, print."""
+"""``goodput``: weeks of training with failures, checkpoints, spares and energy."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sim.options import (
+from sim.commands.app import app
+from sim.commands.options import (
     Batch,
     Folder,
     GlobalBatch,
@@ -22,17 +23,15 @@ from sim.options import (
     Stack,
     Wl,
     layout_of,
-)  # fmt: skip
+)
 from sim.terminal import print_json, write_result
 
 if TYPE_CHECKING:
     from sim.study.scenario import Scenario
     from sim.study.weeks import Weeks
 
-lasting = typer.Typer()
 
-
-@lasting.command(epilog="Example:  python -m sim goodput hgx-h100 gpt2-xl --nodes 256 --batch 4 --precision amp_bf16 --days 54")
+@app.command(epilog="Example:  python -m sim goodput hgx-h100 gpt2-xl --nodes 256 --batch 4 --precision amp_bf16 --days 54")
 def goodput(
     hardware: Hw,
     workload: Wl,
@@ -82,13 +81,38 @@ def goodput(
     from sim.study.whole_job import token_count
 
     scenario = Scenario(
-        hardware, workload, tuple(sets), nodes, gpus, batch=batch, global_batch=global_batch, precision=precision, stack=stack,
-        market=market_of(market), sequence=sequence, layout=layout_of(parallel),
-    )  # fmt: skip
+        hardware,
+        workload,
+        tuple(sets),
+        nodes,
+        gpus,
+        batch=batch,
+        global_batch=global_batch,
+        precision=precision,
+        stack=stack,
+        market=market_of(market),
+        sequence=sequence,
+        layout=layout_of(parallel),
+    )
     weeks = Weeks(
-        days, token_count(tokens) if tokens is not None else None, epochs, reliability, rate, mode, store, interval, spares, repair,
-        elastic, in_place, new_fleet, mean_lifetime, trials, region, seed,
-    )  # fmt: skip
+        days,
+        token_count(tokens) if tokens is not None else None,
+        epochs,
+        reliability,
+        rate,
+        mode,
+        store,
+        interval,
+        spares,
+        repair,
+        elastic,
+        in_place,
+        new_fleet,
+        mean_lifetime,
+        trials,
+        region,
+        seed,
+    )
     _show(scenario, weeks, fast, as_json, output, html)
 
 

@@ -1,4 +1,4 @@
-"""What can be typed to describe? ``new extract``: machines, workloads and layer tables, written as YAML. Parse, call, print."""
+"""``new``: a machine's or a workload's description from answers, a name or a model."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from typing import Annotated, Literal
 
 import typer
 
-from sim.options import SampleTokens
+from sim.commands.app import app
+from sim.commands.options import SampleTokens
 from sim.spec.yaml import SpecError
 from sim.terminal import talk
 
-describing = typer.Typer()
 
-
-@describing.command(
+@app.command(
     epilog="Example:  nvidia-smi topo -m > topo.txt; python -m sim new --from-topo topo.txt -o my-box.yaml --gpu V100-SXM2-16GB\n\n"
     "Example:  python -m sim new workload config.json ds_config.json -o mine.yaml"
 )
@@ -69,39 +68,3 @@ def _new_workload(sources: list[str], output: Path | None, name: str | None, seq
     else:
         raise SpecError("sim new workload: write --from config.json, a folder, a hub id or launch files; on a terminal it asks questions")
     talk(f"wrote {made.path}: {made.note}")
-
-
-@describing.command(epilog="Example:  python -m sim extract torchvision.models:vgg16 --input 3x224x224 -o workloads/models/vgg16.yaml")
-def extract(
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODULE:CALLABLE", help="what returns the torch model (its code runs), or a .pt2 file; use only files you trust"
-        ),
-    ],
-    inputs: Annotated[
-        list[str],
-        typer.Option(
-            "--input", metavar="SHAPE", help="one input without its batch: 3x224x224, input_ids=384:int64, or t=scalar:int64; repeatable"
-        ),
-    ] = [],  # noqa: B006
-    example: Annotated[str | None, typer.Option(metavar="MODULE:FUNCTION", help="takes the batch and returns the inputs")] = None,
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="where the layer table goes")] = Path("model.yaml"),
-    name: Annotated[str | None, typer.Option(help="name of the model; the file's by default")] = None,
-    arguments: Annotated[list[str], typer.Option("--arg", metavar="K=V", help="argument of the callable; repeatable")] = [],  # noqa: B006
-) -> None:
-    """Write the layer table of a torch model, traced on the meta device: no weights, no GPU.
-
-    The module and the callable run as code, and torch evaluates expressions in a .pt2 file: extract only what you trust. A .pt2 file that
-    holds pickles or compiled code is refused.
-    """
-    from sim.extract import run_extract
-
-    if example and inputs:
-        raise SpecError("--input and --example: write one of the two")
-    model = run_extract(target, [f"@{example}"] if example else inputs, output, name, arguments)
-    talk(f"wrote {output}: {len(model.layers)} layers, {model.parameters:,} parameters")
-    if target.startswith("transformers:") and not arguments:
-        talk(
-            "the class was built with its default configuration; set the sizes of your model with --arg, such as --arg num_hidden_layers=24"
-        )

@@ -1,4 +1,4 @@
-"""What can be typed to plan? ``plan``: the best layout of a model on a cluster. Parse, call, print."""
+"""``plan``: the best layout of a model on a cluster."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from sim.options import Csv, Folder, GlobalBatch, Html, Hw, Json, Nodes, Precision, SampleTokens, Sets, Stack, TokenBudget, Wl
+from sim.commands.app import app
+from sim.commands.options import Csv, Folder, GlobalBatch, Html, Hw, Json, Nodes, Precision, SampleTokens, Sets, Stack, TokenBudget, Wl
 from sim.report.files import folder_due
 from sim.spec.yaml import SpecError
 from sim.terminal import show_table, talk, write_result
@@ -16,10 +17,8 @@ from sim.terminal import show_table, talk, write_result
 if TYPE_CHECKING:
     from sim.study.plan.search import Tally
 
-planning = typer.Typer()
 
-
-@planning.command(epilog="Example:  python -m sim plan hgx-h100 llama-3.1-70b --gpus 512 --global-batch 512 --tokens 1T --sensitivity")
+@app.command(epilog="Example:  python -m sim plan hgx-h100 llama-3.1-70b --gpus 512 --global-batch 512 --tokens 1T --sensitivity")
 def plan(
     hardware: Hw,
     workload: Wl,

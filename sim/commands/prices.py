@@ -1,4 +1,4 @@
-"""What can be typed about prices? ``prices``: list them with their age, or renew them from a local checkout. Parse, call, print."""
+"""``prices``: list them with their age, or renew them from a local checkout."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from typing import Annotated
 
 import typer
 
-from sim.options import Json
+from sim.commands.app import app
+from sim.commands.options import Json
 from sim.spec.yaml import SpecError
 from sim.terminal import print_json, talk
 
-pricing = typer.Typer()
 
-
-@pricing.command(epilog="Example:  python -m sim prices --where 'gpu=H100*' --where provider=lambda")
+@app.command(epilog="Example:  python -m sim prices --where 'gpu=H100*' --where provider=lambda")
 def prices(
     where: Annotated[list[str], typer.Option("--where", metavar="COND", help="only rows that match, for example gpus=8; repeatable")] = [],  # noqa: B006
     today: Annotated[str | None, typer.Option(metavar="YYYY-MM-DD", help="day from which ages are counted; the clock's by default")] = None,

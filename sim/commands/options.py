@@ -118,3 +118,10 @@ Trace = Annotated[
         metavar="FILE", callback=trace_due, help="also write a Chrome trace of warm steps: .json, .json.gz, or a folder, a file a rank"
     ),
 ]
+
+
+def positive(value: float | None, option: str, factor: float = 1.0) -> float | None:
+    """Return *value* times *factor*, None for none; raise SpecError where it is not above 0."""
+    if value is not None and not 0 < value < float("inf"):
+        raise SpecError(f"{option} {value:g}: write more than 0")
+    return None if value is None else value * factor

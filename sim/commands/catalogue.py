@@ -1,0 +1,84 @@
+"""``list show schema``: what the catalogue holds, one entry of it, and the schemas of its files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sim.commands.app import app
+from sim.commands.options import Folder, Json, Sets
+from sim.spec.yaml import SpecError
+from sim.terminal import json_text, print_json, talk
+
+Where = Annotated[list[str], typer.Option("--where", metavar="COND", help="only rows that match, for example gpus=8; repeatable")]
+
+
+@app.command("list", epilog="Example:  python -m sim list hardware --where provider=aws --where gpus=8")
+def list_(
+    kind: Annotated[
+        str,
+        typer.Argument(
+            metavar="[KIND]", help="hardware, workloads, jobs, gpus, models, datasets, stacks, links, cpus, volumes, transports"
+        ),
+    ] = "",
+    where: Where = [],  # noqa: B006
+    as_json: Json = False,
+) -> None:
+    """Show the catalogue: hardware and workloads, or one kind of part."""
+    from sim.report.listing import listing
+
+    found = listing(kind, where)
+    for problem in found.problems:
+        typer.echo(problem, err=True)
+    if found.empty:
+        talk(found.empty)
+    print_json(found.rows) if as_json else typer.echo(found.text)
+    if found.empty:
+        raise typer.Exit(1)
+
+
+@app.command(epilog="Example:  python -m sim schema -o schemas")
+def schema(
+    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="DIR", help="write one file per kind there")] = None,
+) -> None:
+    """Write JSON schemas of all kinds of description, for editors."""
+    from sim.spec.json_schema import json_schemas, write_schemas
+
+    if output is None:
+        print_json(json_schemas())
+    else:
+        write_schemas(output)
+        talk(f"wrote {len(json_schemas())} schemas to {output}")
+
+
+@app.command(epilog="Example:  python -m sim show vgg16 --hardware p3.16xlarge")
+def show(
+    workloads: Annotated[list[str], typer.Argument(metavar="WL...", help="one workload: its layers; several: layers against gradients")],
+    hardware: Annotated[str | None, typer.Option(metavar="HW", help="whose GPU gives times; several workloads run on all of it")] = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="samples per GPU")] = None,
+    every: Annotated[bool, typer.Option("--layers", help="list every layer instead of blocks")] = False,
+    sets: Sets = [],  # noqa: B006
+    as_json: Json = False,
+    output: Folder = None,
+) -> None:
+    """Show which layers hold a model's FLOP, parameters, activations and time."""
+    from sim.report import layers
+    from sim.study.show import against_gradients, chosen, layer_document
+
+    names = chosen(workloads)
+    if len(names) > 1 and hardware is None:
+        raise SpecError(f"{len(names)} workloads are compared by what they wait for; write --hardware HW")
+    if len(names) > 1 and hardware is not None:
+        document = against_gradients(names, hardware, sets, batch)
+        text, plot = layers.against_text(document), layers.against_plot
+    else:
+        document = layer_document(names[0], hardware, sets, batch)
+        text, plot = layers.layers_text(document, every), layers.layers_plot
+    print_json(document) if as_json else typer.echo(text)
+    if output is not None:
+        from sim.report.files import write_files
+
+        write_files(output, {"show.json": json_text(document), "show.txt": text + "\n", **plot(document).files("show")})
+        talk(f"wrote {output}/show.json, show.txt, show.png and show.svg")

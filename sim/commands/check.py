@@ -1,0 +1,38 @@
+"""``check``: are descriptions valid?"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from sim.commands.app import app
+
+
+@app.command(epilog="Example:  python -m sim check hardware/p3.16xlarge.yaml my-model.yaml")
+def check(
+    files: Annotated[list[str], typer.Argument(metavar="FILE", help="files or catalogue names; none checks the whole catalogue")] = [],  # noqa: B006
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="list every estimate")] = False,
+) -> None:
+    """Validate descriptions: every problem at once, each with file, line and column."""
+    from sim.check import validate
+
+    verdicts = validate(files)
+    for verdict in verdicts:
+        for problem in verdict.problems:
+            typer.echo(problem, err=True)
+        if verbose:
+            for estimate in verdict.estimates:
+                typer.echo(f"{verdict.file}: {estimate}")
+    problems = sum(len(verdict.problems) for verdict in verdicts)
+    estimates = sum(len(verdict.estimates) for verdict in verdicts)
+    told = [f"{_counted(sum(bool(verdict.file) for verdict in verdicts), 'file')} {'checked' if problems else 'OK'}"]
+    told += [_counted(problems, "problem")] if problems else []
+    told += [f"{_counted(estimates, 'estimated value')}{'' if verbose else ' (-v lists them)'}"] if estimates else []
+    typer.echo(", ".join(told))
+    if problems:
+        raise typer.Exit(2)
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"

@@ -1,0 +1,84 @@
+"""``collective``: the time of one collective operation by message size, and what bounds it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sim.commands.app import app
+from sim.commands.options import Csv, Folder, Html, Hw, Json, Sets
+from sim.spec.yaml import SpecError
+from sim.terminal import show_table, write_result
+
+
+@app.command(epilog="Example:  python -m sim collective p3.16xlarge --op all_reduce --bytes 1MiB..1GiB --nodes 2")
+def collective(
+    hardware: Hw,
+    op: Annotated[
+        str,
+        typer.Option(help="all_reduce, all_gather, reduce_scatter, broadcast, all_to_all; or parameter_server, for what hosts must carry"),
+    ] = "all_reduce",
+    sizes: Annotated[
+        str, typer.Option("--bytes", metavar="SIZE|A..B[:n]", help="one size, or a range (doubling without n)")
+    ] = "1MiB..1GiB",
+    nodes: Annotated[int | None, typer.Option(min=1, help="number of nodes (machines)")] = None,
+    gpus: Annotated[int | None, typer.Option(min=1, help="GPUs in all")] = None,
+    placement: Annotated[str | None, typer.Option(metavar="1+2", help="GPUs on each node in turn")] = None,
+    compute_time: Annotated[str | None, typer.Option(metavar="TIME", help="of a step; hides a parameter_server: 100 ms")] = None,
+    algo: Annotated[str | None, typer.Option(metavar="NAMES", help="as NCCL_ALGO; or (Rack)Hierarchical, HalvingDoubling")] = None,
+    proto: Annotated[str | None, typer.Option(metavar="NAMES", help="as NCCL_PROTO: LL, LL128, Simple, ^LL")] = None,
+    channels: Annotated[int | None, typer.Option(min=1, help="as NCCL_MAX_NCHANNELS")] = None,
+    nccl: Annotated[str, typer.Option(metavar="2.10|2.30", help="version whose rules choose")] = "2.30",
+    sets: Sets = [],  # noqa: B006
+    as_json: Json = False,
+    as_csv: Csv = False,
+    output: Folder = None,
+    html: Html = None,
+) -> None:
+    """Time a collective by itself, size by size, as nccl-tests does."""
+    if as_json and as_csv:
+        raise SpecError("--json and --csv: write one of the two")
+    if op == "parameter_server":
+        if gpus is not None or placement is not None:
+            raise SpecError("--op parameter_server counts hosts, not GPUs; write --nodes N")
+        if algo or proto or channels:
+            raise SpecError("--op parameter_server has no NCCL options; leave --algo, --proto and --channels out")
+        return _bound(hardware, sizes, compute_time or "100 ms", nodes, sets, (as_json, as_csv), output, html)
+    from sim.report.collective import collective_csv, collective_document, collective_plot, collective_text, fabric_files
+    from sim.report.page.collective import collective_page
+    from sim.study.collective import collective_table, sizes_of
+    from sim.study.descriptions import Descriptions
+    from sim.training.collectives.plan import Tuning
+
+    if compute_time:
+        raise SpecError(f"--compute-time {compute_time}: belongs to --op parameter_server; leave it out")
+    tuning = Tuning(nccl, algo, proto, channels)
+    table = collective_table(hardware, op, sizes_of(sizes), nodes=nodes, gpus=gpus, placement=placement, tuning=tuning, overrides=sets)
+    document, text = collective_document(table), collective_text(table)
+    more: dict[str, str | bytes] = {"collective.csv": collective_csv(table), **fabric_files(table)} if output is not None else {}
+    page = partial(collective_page, read=Descriptions([table.machine] if table.machine else [], []))
+    write_result(output, html, "collective", (document, text), page, lambda _: collective_plot(table), more)
+    show_table(document, text, collective_csv(table), as_json, as_csv)
+
+
+def _bound(
+    hardware: str, sizes: str, compute_time: str, nodes: int | None, sets: Sequence[str], shown: tuple[bool, bool],
+    output: Path | None, html: Path | None,
+) -> None:  # fmt: skip
+    from sim.report.figures import figures_csv
+    from sim.report.page.server_bound import bound_page
+    from sim.report.server_bound import bound_document, bound_rows, bound_text
+    from sim.study.collective import sizes_of
+    from sim.study.descriptions import Descriptions
+    from sim.study.server_bound import bound_table
+
+    table = bound_table(hardware, sizes_of(sizes), compute_time, nodes=nodes, overrides=sets)
+    document, text = bound_document(table), bound_text(table)
+    rows = figures_csv(bound_rows(document))
+    page = partial(bound_page, read=Descriptions([table.machine], []))
+    write_result(output, html, "collective", (document, text), page, more={"collective.csv": rows})
+    show_table(document, text, rows, *shown)

@@ -1,0 +1,94 @@
+"""``compare``: one workload on several machines, by time and money."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from sim.commands.app import app
+from sim.commands.options import (
+    Batch,
+    Checkpoints,
+    Csv,
+    Epochs,
+    Evaluation,
+    Folder,
+    GlobalBatch,
+    Hours,
+    Html,
+    Json,
+    Layout,
+    Market,
+    Nodes,
+    Precision,
+    Processes,
+    Sets,
+    Stack,
+    Where,
+    Wl,
+    layout_of,
+)
+from sim.terminal import show_table, talk, write_result
+
+
+@app.command(epilog="Example:  python -m sim compare resnet50 p3.2xlarge p3.16xlarge p4d.24xlarge --precision amp_fp16")
+def compare(
+    workload: Wl,
+    hardware: Annotated[list[str], typer.Argument(metavar="HW...", help="machines to compare; all of the catalogue by default")] = [],  # noqa: B006
+    where: Where = [],  # noqa: B006
+    nodes: Nodes = None,
+    batch: Batch = None,
+    global_batch: GlobalBatch = None,
+    precision: Precision = None,
+    stack: Stack = None,
+    parallel: Layout = [],  # noqa: B006
+    sets: Sets = [],  # noqa: B006
+    market: Market = "on-demand",
+    epochs: Epochs = None,
+    hours: Hours = None,
+    evaluation: Evaluation = 0.0,
+    checkpoints: Checkpoints = True,
+    sort: Annotated[str, typer.Option(help="time, cost, step or name")] = "time",
+    processes: Processes = None,
+    as_json: Json = False,
+    as_csv: Csv = False,
+    output: Folder = None,
+    html: Html = None,
+) -> None:
+    """Compare machines for one workload by time and money."""
+    from sim.documents import document, reading
+    from sim.report.comparison import comparison_document, comparison_plot, comparison_text
+    from sim.report.figures import figures_csv
+    from sim.report.page.comparison import comparison_page
+    from sim.study.compare import compare as compared
+    from sim.study.compare import machines
+    from sim.study.nearest import nearest_that_runs
+    from sim.study.ranges import whole_numbers
+    from sim.study.scenario import Scenario, market_of
+    from sim.study.whole_job import plan_of
+
+    scenario = Scenario(
+        "",
+        workload,
+        tuple(sets),
+        batch=batch,
+        global_batch=global_batch,
+        precision=precision,
+        stack=stack,
+        market=market_of(market),
+        plan=plan_of(epochs, hours, evaluation, checkpoints),
+        layout=layout_of(parallel),
+    )
+    names = machines(hardware, where)
+    counts = whole_numbers(nodes, "--nodes") if nodes is not None else []
+    rows = compared(scenario, names, document, nodes=counts, processes=processes, progress=talk.counting("machines"))
+    talk.progress("")
+    note = "" if any(row.document for row in rows) else nearest_that_runs(scenario, names)
+    found = comparison_document(workload, rows, sort, note)
+    text, table = comparison_text(found), figures_csv(found["rows"])
+    page = reading(comparison_page, scenario, [row.hardware for row in rows if row.document])
+    write_result(output, html, "compare", (found, text), page, comparison_plot, {"compare.csv": table})
+    show_table(found, text, table, as_json, as_csv)
+    if not found["rows"]:
+        raise typer.Exit(1)

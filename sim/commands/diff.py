@@ -1,0 +1,31 @@
+"""``diff``: what differs between two results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sim.commands.app import app
+from sim.commands.options import Folder, Html, Json
+from sim.terminal import print_json, write_result
+
+
+@app.command(epilog="Example:  python -m sim diff before.json after.json")
+def diff(
+    before: Annotated[Path, typer.Argument(metavar="A", help="document of a run (A.json), or the folder that `run -o` wrote")],
+    after: Annotated[Path, typer.Argument(metavar="B", help="of another run")],
+    as_json: Json = False,
+    output: Folder = None,
+    html: Html = None,
+) -> None:
+    """Say what changed between two runs, and by which cause."""
+    from sim.report.difference import difference, difference_text, read_document
+    from sim.report.page.difference import difference_page
+
+    old, new = read_document(before), read_document(after)
+    found = difference(old, new)
+    text = difference_text(found, old, new)
+    write_result(output, html, "diff", (found, text), lambda whole: difference_page(whole, old, new))
+    print_json(found) if as_json else typer.echo(text)

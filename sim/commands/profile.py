@@ -1,0 +1,46 @@
+"""``profile``: one step with and without each resource, the method of Stash."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from sim.commands.app import app
+from sim.commands.options import Batch, Count, Folder, Html, Hw, Json, Precision, Sets, Stack, Wl
+from sim.terminal import print_json, write_result
+
+
+@app.command(epilog="Example:  python -m sim profile p3.16xlarge resnet50 --stack apex-per-tensor")
+def profile(
+    hardware: Hw,
+    workload: Wl,
+    twin: Annotated[
+        str | None,
+        typer.Option(metavar="HW", help="machine of half the GPUs, taken twice; 'none' leaves it out; the catalogue's by default"),
+    ] = None,
+    nodes: Count = None,
+    batch: Batch = None,
+    precision: Precision = None,
+    stack: Stack = None,
+    sets: Sets = [],  # noqa: B006  typer copies the default
+    literal: Annotated[bool, typer.Option("--literal", help="per-cent bases and fetch formula exactly as upstream codes them")] = False,
+    as_json: Json = False,
+    output: Folder = None,
+    html: Html = None,
+) -> None:
+    """Simulate the Stash profiler: runs RUN0 to RUN3, their stalls and costs, next to the direct attribution."""
+    from sim.documents import reading
+    from sim.report.figures import figures_csv
+    from sim.report.page.profile import profile_page
+    from sim.report.stash import profile_document, profile_plot, profile_rows, profile_text
+    from sim.study.profile import profile as stash_profile
+    from sim.study.ranges import one_number
+    from sim.study.scenario import Scenario
+
+    scenario = Scenario(hardware, workload, tuple(sets), nodes=one_number(nodes, "--nodes"), batch=batch, precision=precision, stack=stack)
+    found = stash_profile(scenario, twin)
+    document = profile_document(found, literal)
+    text, table = profile_text(found, document), figures_csv(profile_rows(document))
+    write_result(output, html, "profile", (document, text), reading(profile_page, scenario), profile_plot, {"profile.csv": table})
+    print_json(document) if as_json else typer.echo(text)

@@ -1,0 +1,205 @@
+"""``run``: one training job on one machine or a range of nodes, as text, JSON, CSV, page and trace."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sim.commands.app import app
+from sim.commands.options import (
+    Checkpoints,
+    Context,
+    Csv,
+    Epochs,
+    Evaluation,
+    Expert,
+    Folder,
+    GlobalBatch,
+    Hours,
+    Html,
+    Hw,
+    Json,
+    Layout,
+    Market,
+    MicroBatches,
+    Pipeline,
+    Precision,
+    Replicate,
+    SampleTokens,
+    Schedule,
+    Sets,
+    Shard,
+    Stack,
+    Tensor,
+    TokenBudget,
+    Trace,
+    WithFailures,
+    Wl,
+    layout_of,
+)
+from sim.spec.yaml import SpecError
+from sim.terminal import json_text, print_json, talk
+
+if TYPE_CHECKING:
+    from sim.study.scenario import Scenario
+
+
+@app.command(epilog="Example:  python -m sim run p3.16xlarge vgg16 --nodes 1..16 --set node.nic.bandwidth='100 Gbps'")
+def run(
+    hardware: Hw,
+    workload: Wl,
+    nodes: Annotated[str | None, typer.Option(metavar="N|A..B", help="number of nodes (machines); a range gives a scaling table")] = None,
+    gpus: Annotated[str | None, typer.Option(metavar="N|A..B", help="total number of GPUs; a range gives a scaling table")] = None,
+    placement: Annotated[str | None, typer.Option(metavar="1+2", help="GPUs on each node in turn")] = None,
+    batch: Annotated[str | None, typer.Option(metavar="N|max", help="samples per GPU; max: the largest batch that fits")] = None,
+    global_batch: GlobalBatch = None,
+    sequence: SampleTokens = None,
+    precision: Precision = None,
+    stack: Stack = None,
+    tensor: Tensor = None,
+    pipeline: Pipeline = None,
+    context: Context = None,
+    expert: Expert = None,
+    replicate: Replicate = None,
+    shard: Shard = None,
+    micro_batches: MicroBatches = None,
+    schedule: Schedule = None,
+    parallel: Layout = [],  # noqa: B006  typer copies the default
+    sets: Sets = [],  # noqa: B006
+    market: Market = "on-demand",
+    epochs: Epochs = None,
+    hours: Hours = None,
+    tokens: TokenBudget = None,
+    evaluation: Evaluation = 0.0,
+    checkpoints: Checkpoints = True,
+    with_failures: WithFailures = False,
+    seed: Annotated[int, typer.Option(help="random seed, used only with training.noise.draw: true")] = 0,
+    exact: Annotated[bool, typer.Option("--exact", help="simulate every step instead of skipping whole periods")] = False,
+    fast: Annotated[bool, typer.Option("--fast", help="skip the what-if and sensitivity analysis")] = False,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="show every resource that was waited for")] = False,
+    as_json: Json = False,
+    as_csv: Csv = False,
+    output: Folder = None,
+    trace: Trace = None,
+    html: Html = None,
+) -> None:
+    """Simulate a training job and show where its time goes."""
+    if as_json and as_csv:
+        raise SpecError("--json and --csv: write one of the two")
+    from sim.study.layout import has_layout
+    from sim.study.ranges import whole_numbers
+    from sim.study.scaling import scaling
+    from sim.study.scenario import Scenario, batch_of, market_of
+    from sim.study.whole_job import plan_of
+
+    samples = batch_of(batch) if batch is not None else None
+    scenario = Scenario(
+        hardware,
+        workload,
+        tuple(sets),
+        placement=placement,
+        batch=samples,
+        global_batch=global_batch,
+        precision=precision,
+        stack=stack,
+        seed=seed,
+        exact=exact,
+        market=market_of(market),
+        plan=plan_of(epochs, hours, evaluation, checkpoints, tokens),
+        sequence=sequence,
+        layout=layout_of(parallel, tensor, pipeline, context, expert, replicate, shard, micro_batches, schedule),
+    )
+    many_nodes = whole_numbers(nodes, "--nodes") if nodes is not None else []
+    many_gpus = whole_numbers(gpus, "--gpus") if gpus is not None else []
+    if has_layout(scenario):
+        if with_failures:
+            raise SpecError("--with-failures: for a layout use 'python -m sim goodput' with the same options")
+        from sim.commands.layouts import show_layouts
+
+        return show_layouts(scenario, many_nodes, many_gpus, (as_json, as_csv, verbose), output, html, trace)
+    if with_failures:
+        _require_weeks(scenario, len(many_nodes) > 1 or len(many_gpus) > 1)
+    scenarios = scaling(scenario, many_nodes, many_gpus)
+    if trace is not None:
+        _write_trace(scenarios, trace)
+    _show_runs(scenarios, (as_json, as_csv, verbose), output, html, not fast, with_failures)
+
+
+def _require_weeks(scenario: Scenario, several: bool) -> None:
+    if several:
+        raise SpecError("--with-failures: write one number of nodes or GPUs")
+    if scenario.plan is None:
+        raise SpecError("--with-failures: say how long the job is with --epochs, --hours or --tokens")
+
+
+def _show_runs(
+    scenarios: Sequence[Any], shown: tuple[bool, bool, bool], output: Path | None, html: Path | None, thorough: bool, with_failures: bool
+) -> None:
+    as_json, as_csv, verbose = shown
+    from sim.report.document import infeasible_document, run_document
+    from sim.report.files import write_file
+    from sim.report.rows import run_csv
+    from sim.report.table import run_text, scaling_text
+    from sim.study.scaling import answers
+
+    found = answers(scenarios, thorough, talk.progress, keep_rates=output is not None or html is not None)
+    talk.progress("")
+    documents = [
+        run_document(point.run, point.inputs, point.warnings, point.bottlenecks, point.market, point.plan)
+        if point.run is not None
+        else infeasible_document(point.hardware, point.workload, point.nodes, point.gpus, point.problem, point.brief)
+        for point in found
+    ]
+    rows = [row for document in documents for row in document.get("jobs", [document])]
+    runs = [point.run for point in found if point.run is not None]
+    if len(scenarios) == 1:
+        whole, text = documents[0], "\n\n".join(run_text(runs[0], row, number, verbose) for number, row in enumerate(rows))
+        if with_failures:
+            from sim.report.goodput import beside_run, goodput_text
+
+            whole["with_failures"] = beside_run(whole, runs[0].hardware, runs[0].jobs[0].job.workload, scenarios[0].plan)
+            text += "\n\n" + goodput_text(whole["with_failures"])
+    else:
+        whole, text = {"schema": 1, "runs": documents}, scaling_text(rows)
+    if html is not None or output is not None:
+        from sim.documents import reading
+        from sim.report.page.run import run_page
+        from sim.report.page.scaling import scaling_page
+
+        made = run_page(runs[0], whole, found[0].bottlenecks) if len(scenarios) == 1 else reading(scaling_page, scenarios[0])(whole)
+    if html is not None:
+        write_file(html, made)
+        talk(f"wrote {html}")
+    if output is not None:
+        from sim.report.plots import pictures
+
+        drawn = pictures(runs, len(scenarios) > 1, found[0].bottlenecks)
+        _write_output(
+            output, {"run.json": json_text(whole), "report.txt": text + "\n", "report.html": made, "run.csv": run_csv(rows), **drawn}
+        )
+    if as_json:
+        print_json(whole)
+    else:
+        typer.echo(run_csv(rows).rstrip("\n") if as_csv else text)
+    if not runs:
+        raise typer.Exit(1)
+
+
+def _write_trace(scenarios: Sequence[Any], path: Path) -> None:
+    from sim.report.trace import write_trace
+    from sim.study.scenario import answer
+
+    if len(scenarios) > 1:
+        raise SpecError("--trace: a trace shows one run; write one number of nodes or GPUs")
+    talk(f"wrote {write_trace(answer(scenarios[0], keep_rates=True).run, path)}")
+
+
+def _write_output(folder: Path, files: dict[str, str | bytes]) -> None:
+    from sim.report.files import write_files
+
+    write_files(folder, files)
+    names = list(files)
+    talk(f"wrote {', '.join(str(folder / name) for name in names[:-1])} and {folder / names[-1]}")

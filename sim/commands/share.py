@@ -1,0 +1,40 @@
+"""``share``: several jobs on one machine."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from sim.commands.app import app
+from sim.commands.options import Csv, Folder, Html, Hw, Json, Sets
+from sim.terminal import show_table, write_result
+
+
+@app.command(epilog="Example:  python -m sim share p3.16xlarge four-on-eight-gpus --policy greedy")
+def share(
+    hardware: Hw,
+    jobs: Annotated[str, typer.Argument(metavar="JOBS", help="a file of several jobs, or its name in workloads/jobs/")],
+    policy: Annotated[list[str], typer.Option(help="even, proportional or greedy, beside even; all without any")] = [],  # noqa: B006
+    workers: Annotated[int | None, typer.Option(min=1, help="loader workers of a node; as many as it has cores by default")] = None,
+    nodes: Annotated[int | None, typer.Option(min=1, help="number of nodes (machines)")] = None,
+    sets: Sets = [],  # noqa: B006
+    as_json: Json = False,
+    as_csv: Csv = False,
+    output: Folder = None,
+    html: Html = None,
+) -> None:
+    """Divide the loader workers of nodes among jobs that come and go: what each gains, and who is done when."""
+    from sim.documents import reading
+    from sim.report.figures import figures_csv
+    from sim.report.page.share import share_page
+    from sim.report.share import share_document, share_plot, share_rows, share_text
+    from sim.study.scenario import Scenario
+    from sim.study.share import POLICIES
+    from sim.study.share import share as shared
+
+    document = share_document(shared(hardware, jobs, policy or POLICIES, sets, workers, nodes))
+    text, table = share_text(document), figures_csv(share_rows(document))
+    page = reading(share_page, Scenario(hardware, jobs, tuple(sets), nodes=nodes))
+    write_result(output, html, "share", (document, text), page, share_plot, {"share.csv": table})
+    show_table(document, text, table, as_json, as_csv)

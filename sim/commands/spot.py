@@ -1,0 +1,52 @@
+"""``spot``: training on machines that can be revoked."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from sim.commands.app import app
+from sim.commands.options import Batch, Folder, Html, Hw, Json, MeanLifetime, Precision, Processes, Sets, Stack, Wl, positive
+from sim.terminal import print_json, write_result
+
+
+@app.command(epilog="Example:  python -m sim spot p3.2xlarge resnet50 --workers 4 --epochs 90")
+def spot(
+    hardware: Hw,
+    workload: Wl,
+    epochs: Annotated[float | None, typer.Option(help="epochs of the job")] = None,
+    steps: Annotated[float | None, typer.Option(help="steps of the job; of asynchronous workers, all their steps together")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="number of spot machines")] = None,
+    interval: Annotated[
+        str, typer.Option("--checkpoint-interval", metavar="auto|none|TIME", help="work between checkpoints; auto searches for the best")
+    ] = "auto",
+    policy: Annotated[str | None, typer.Option(help="after a revocation: wait; shrink; replace: go on until another joins")] = None,
+    mean_lifetime: MeanLifetime = None,
+    trials: Annotated[int, typer.Option(min=2, help="number of simulated runs")] = 1000,
+    batch: Batch = None,
+    precision: Precision = None,
+    stack: Stack = None,
+    sets: Sets = [],  # noqa: B006
+    seed: Annotated[int, typer.Option(min=0, help="random seed of the interruptions")] = 0,
+    processes: Processes = None,
+    as_json: Json = False,
+    output: Folder = None,
+    html: Html = None,
+) -> None:
+    """Simulate a job on spot machines, with interruptions: the spread of its time and cost, against on-demand."""
+    from sim.documents import document, reading
+    from sim.report.figures import figures_csv
+    from sim.report.page.spot import spot_page
+    from sim.report.spot import spot_document, spot_plot, spot_text
+    from sim.study.scenario import Scenario
+    from sim.study.spot import Wanted
+    from sim.study.spot import spot as drawn
+
+    wanted = Wanted(positive(epochs, "--epochs"), positive(steps, "--steps"), interval, policy, trials, mean_lifetime)
+    scenario = Scenario(hardware, workload, tuple(sets), nodes=workers, batch=batch, precision=precision, stack=stack, seed=seed)
+    found = spot_document(drawn(scenario, wanted, document, processes))
+    text = spot_text(found)
+    table = figures_csv(found["distribution"])
+    write_result(output, html, "spot", (found, text), reading(spot_page, scenario), spot_plot, {"spot.csv": table})
+    print_json(found) if as_json else typer.echo(text)

@@ -1,0 +1,104 @@
+"""``sweep``: many points of a grid, kept in a journal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sim.commands.app import app
+from sim.commands.options import Batch, Count, Html, Hw, Layout, Precision, Processes, Sets, Stack, Wl, layout_of
+from sim.report.files import file_due
+from sim.spec.yaml import SpecError
+from sim.terminal import talk
+
+if TYPE_CHECKING:
+    from sim.study.scenario import Scenario
+    from sim.study.space import Point
+    from sim.study.sweep import Rows
+
+
+@app.command(
+    epilog="Examples:  python -m sim sweep p3.8xlarge resnet50 --nodes 4 --vary node.nic.bandwidth='10..400 Gbps:7' -o nic.csv"
+    "     the same on many machines: ... --cluster dask://HOST:8786"
+)
+def sweep(
+    hardware: Hw,
+    workload: Wl,
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", callback=file_due, help="the table: FILE.csv or FILE.parquet")],
+    vary: Annotated[
+        list[str],
+        typer.Option(metavar="K=VALUES", help="10..400 Gbps:7, 64..512, 1..64:log4 or a,b,c; of any field, nodes, gpus, batch..."),
+    ] = [],  # noqa: B006
+    sobol: Annotated[int | None, typer.Option(metavar="N", help="N points of a Sobol sequence instead of the whole grid")] = None,
+    nodes: Count = None,
+    batch: Batch = None,
+    precision: Precision = None,
+    stack: Stack = None,
+    parallel: Layout = [],  # noqa: B006
+    sets: Sets = [],  # noqa: B006
+    seed: Annotated[int, typer.Option(help="random seed of the Sobol sequence and of every run")] = 0,
+    processes: Processes = None,
+    cluster: Annotated[str | None, typer.Option(metavar="dask://HOST:PORT", help="compute on the workers of this dask scheduler")] = None,
+    force: Annotated[bool, typer.Option("--force", help="replace an existing file, and what another sweep to it kept")] = False,
+    html: Html = None,
+) -> None:
+    """Run many points and write one table; a sweep that was stopped goes on where it was.
+
+    Each point is kept as it comes, as a JSON line of FILE.journal; the table is made of it when all are there, in the order of the points.
+    """
+    from sim.documents import row
+    from sim.report.figures import check_table, write_table
+    from sim.study.ranges import one_number
+    from sim.study.scenario import Scenario
+    from sim.study.space import asked_points
+    from sim.study.sweep import swept
+
+    check_table(output)
+    if output.exists() and not force:
+        raise SpecError(f"{output}: exists; --force replaces it")
+    if cluster is not None and processes is not None:
+        raise SpecError("--jobs and --cluster: write one of the two; how many workers a cluster has is decided there")
+    points = asked_points(vary, sobol, seed)
+    scenario = Scenario(
+        hardware,
+        workload,
+        tuple(sets),
+        nodes=one_number(nodes, "--nodes"),
+        batch=batch,
+        precision=precision,
+        stack=stack,
+        seed=seed,
+        layout=layout_of(parallel),
+    )
+    journal = output.with_name(output.name + ".journal")
+    progress = talk.counting("points")
+    with swept(
+        scenario, points, row, journal, processes, lambda done: progress(done.points, done.of), cluster, talk, alone=not force
+    ) as rows:
+        talk.progress("")
+        if output.exists() and not force:  # made while this sweep ran
+            raise SpecError(f"{output}: exists; --force replaces it")
+        write_table(output, rows)
+        if html is not None:
+            _sweep_page(html, scenario, points[0], rows)
+        failed = [found["problem"] for found in rows if found["problem"]]
+        rows.forget()
+    problem = f", {len(failed)} of them cannot run: {failed[0]}" if failed else ""
+    talk(f"wrote {output}: {len(rows)} point{'s' * (len(rows) > 1)}{problem}")
+    if html is not None:
+        talk(f"wrote {html}")
+    if len(failed) == len(rows):
+        raise typer.Exit(1)
+
+
+def _sweep_page(html: Path, scenario: Scenario, first: Point, rows: Rows) -> None:
+    from sim.report.files import write_file
+    from sim.report.page.sweep import sweep_page
+    from sim.report.sweep import sweep_document
+    from sim.study.descriptions import descriptions
+    from sim.study.sweep import at
+
+    read, varied = descriptions(at(scenario, first)), [key for key, _ in first]
+    write_file(html, sweep_page(sweep_document(scenario, rows, varied, len(rows), read.inputs), read))

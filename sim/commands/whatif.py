@@ -1,0 +1,71 @@
+"""``whatif``: which part of the machine to make faster first."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated
+
+import typer
+
+from sim.commands.app import app
+from sim.commands.options import Batch, Count, Csv, Folder, GlobalBatch, Html, Hw, Json, Layout, Precision, Sets, Stack, Wl, layout_of
+from sim.terminal import show_table, talk, write_result
+
+
+@app.command(epilog="Example:  python -m sim whatif p3.8xlarge alexnet --nodes 2")
+def whatif(
+    hardware: Hw,
+    workload: Wl,
+    nodes: Count = None,
+    gpus: Annotated[int | None, typer.Option(min=1, help="total number of GPUs")] = None,
+    placement: Annotated[str | None, typer.Option(metavar="1+2", help="GPUs on each node in turn")] = None,
+    batch: Batch = None,
+    global_batch: GlobalBatch = None,
+    precision: Precision = None,
+    stack: Stack = None,
+    parallel: Layout = [],  # noqa: B006
+    sets: Sets = [],  # noqa: B006
+    as_json: Json = False,
+    as_csv: Csv = False,
+    output: Folder = None,
+    html: Html = None,
+) -> None:
+    """Rank upgrades: the step with each resource 2x and infinitely fast, and what an upgrade is worth."""
+    from sim.documents import reading
+    from sim.report.figures import figures_csv
+    from sim.report.layout_whatif import layout_whatif_document, layout_whatif_text
+    from sim.report.page.layout import layout_page
+    from sim.report.page.whatif import whatif_page
+    from sim.report.whatif import whatif_document, whatif_plot, whatif_text
+    from sim.study.layout import has_layout
+    from sim.study.layout_whatif import layout_whatif
+    from sim.study.ranges import one_number
+    from sim.study.scenario import Scenario
+    from sim.study.whatif import whatif as asked
+
+    scenario = Scenario(
+        hardware,
+        workload,
+        tuple(sets),
+        one_number(nodes, "--nodes"),
+        gpus,
+        placement,
+        batch,
+        global_batch,
+        precision=precision,
+        stack=stack,
+        layout=layout_of(parallel),
+    )
+    if has_layout(scenario):
+        laid = layout_whatif(scenario, talk.counting("resources"))
+        talk.progress("")
+        document = layout_whatif_document(laid)
+        said, rows = layout_whatif_text(document), figures_csv(document["resources"])
+        page = partial(layout_page, laid.answer.run)
+        write_result(output, html, "whatif", (document, said), page, None, {"whatif.csv": rows})
+        return show_table(document, said, rows, as_json, as_csv)
+    found = whatif_document(asked(scenario, progress=talk.counting("resources")))
+    talk.progress("")
+    text, table = whatif_text(found), figures_csv(found["resources"])
+    write_result(output, html, "whatif", (found, text), reading(whatif_page, scenario), whatif_plot, {"whatif.csv": table})
+    show_table(found, text, table, as_json, as_csv)
