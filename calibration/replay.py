@@ -38,6 +38,7 @@ _SET_UP: Final = ("gradient_accumulation_steps", "activation_checkpointing")
 """Of the training, what a simulated trace tells beside batch and precision."""
 _HALVINGS: Final = 60
 _LEAST_FACTOR: Final = 1e-6
+_MOST_SCALE: Final = 1e6
 _STACKS: Final = {True: "gloo-ddp", False: "torch-2.x-ddp"}
 """Stacks of jobs on processors, and on GPUs, where none is named: what torch's DistributedDataParallel does."""
 _DTYPES: Final[Mapping[str, Dtype]] = {"float": "fp32", "double": "fp64", "c10::Half": "fp16", "c10::BFloat16": "bf16"}
@@ -130,11 +131,15 @@ def _of_table(found: Imported, asked: Asked, machine: _Machine, path: Path) -> d
     base = load_workload(asked.workload, (*changed, "training.compute_factor=1"), asked.folders.workloads).spec
     seen = passes_seen(found, base.training.stack.overlap_slowdown)
     computed = one_pass(asked_of(base, machine.gpu, machine.cpu_speed))
-    layers = _shared(base, machine, computed, seen, gpus(found))
-    training: dict[str, Any] = {"batch": base.training.batch, "precision": base.training.precision, "compute_factor": 1.0}
     factor = _optimizer_factor(base, machine.gpu, seen, gpus(found))
-    training["stack"] = {"extends": asked.stack or base.training.stack.name, "optimizer_factor": factor}
-    model = base.model.model_copy(update={"layers": layers, "measured": _on(found, base, machine), "command": ""})
+    timed = base.model.model_copy(update={"layers": _shared(base, machine, computed, seen, gpus(found)), "measured": _on(found, base, machine)})
+    stack = base.training.stack.model_copy(update={"optimizer_factor": factor})
+    draft = base.model_copy(update={"model": timed, "training": base.training.model_copy(update={"stack": stack})})
+    draft = _launching(draft, machine, seen, gpus(found))
+    training: dict[str, Any] = {"batch": base.training.batch, "precision": base.training.precision, "compute_factor": 1.0}
+    fitted = {"optimizer_factor": factor, "launch_cpu": f"{draft.training.stack.launch_cpu!r} s"}
+    training["stack"] = {"extends": asked.stack or base.training.stack.name, **fitted, "source": dict.fromkeys(fitted, f"{_source(found, machine)}")}
+    model = draft.model.model_copy(update={"command": ""})
     dropped = dict.fromkeys(("transformer", "sequence", "lora", "lengths", "frozen")) if base.model.transformer is not None else {}
     return {
         "extends": _reference(asked, path),
@@ -251,7 +256,7 @@ def _host_scale(kernels: Sequence[tuple[float, float]], stall: float, timeline: 
     if abs(waits(1.0) - stall) <= 1e-9 + 1e-6 * stall:
         return 1.0
     low, high = 0.0, 1.0
-    while waits(high) < stall and high < 1e6:
+    while waits(high) < stall and high < _MOST_SCALE:
         high *= 2.0
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
@@ -272,6 +277,39 @@ def _optimizer_factor(base: Workload, gpu: Gpu, seen: Seen, ranks: int) -> float
     rate = twice - once
     plan_extra = _extra(base, gpu, ranks)
     return max(_LEAST_FACTOR, (part.seconds - plan_extra - (once - rate)) / rate) if rate > 0 and part.seconds > 0 else stack.optimizer_factor
+
+
+def _launching(draft: Workload, machine: _Machine, seen: Seen, ranks: int) -> Workload:
+    """Return *draft* with the ``launch_cpu`` for which the optimizer waits for the host as long as was seen; what layers cost it stays."""
+    if draft.training.stack.uses_servers or draft.training.stack.cuda_graphs or not draft.training.stack.launch_cpu:
+        return draft
+    wanted = seen.total("optimizer").stall
+
+    def waits(scale: float) -> float:
+        return plan_step(_relaunched(draft, scale), machine.gpu, machine.cpu_speed, ranks).optimizer.launch
+
+    if abs(waits(1.0) - wanted) <= 1e-9 + 1e-6 * wanted:
+        return draft
+    low, high = _LEAST_FACTOR, 1.0
+    while waits(high) < wanted and high < _MOST_SCALE:
+        high *= 2.0
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if waits(middle) <= wanted else (low, middle)
+    return _relaunched(draft, low)
+
+
+def _relaunched(draft: Workload, scale: float) -> Workload:
+    """Return *draft* with *scale* times its ``launch_cpu``, and as many launches less in its layers."""
+
+    def changed(layer: Layer) -> Layer:
+        times = layer.measured or MeasuredTimes()
+        fewer = {"forward_launches": times.forward_launches / scale, "backward_launches": times.backward_launches / scale}
+        return layer.model_copy(update={"measured": times.model_copy(update=fewer)})
+
+    stack = draft.training.stack.model_copy(update={"launch_cpu": draft.training.stack.launch_cpu * scale})
+    model = draft.model.model_copy(update={"layers": tuple(changed(layer) for layer in draft.model.layers)})
+    return draft.model_copy(update={"model": model, "training": draft.training.model_copy(update={"stack": stack})})
 
 
 def _extra(base: Workload, gpu: Gpu, ranks: int) -> float:
