@@ -93,6 +93,11 @@ class RankTrace:
     divided: str = ""
     """What shows that ranks divide the model among them, such as ``FSDP::all_gather``; empty in data parallelism."""
 
+    @property
+    def simulated(self) -> bool:
+        """Whether stallsim wrote the trace, which then says what job it shows."""
+        return "pid" in self.described
+
 
 MAX_BYTES: Final = 512 * 2**20
 """Of an unpacked trace: about a million events, some hundred steps of a large model."""

@@ -98,11 +98,6 @@ class _Item(NamedTuple):
     upkeep: bool
 
 
-def simulated(found: Imported) -> bool:
-    """Return whether a simulation wrote the trace."""
-    return bool(found.traces[0].described)
-
-
 def passes_seen(found: Imported, slowdown: float = 1.0) -> Seen:
     """Return what the passes of *found* took; compute beside a collective ran *slowdown* times longer. Raise SpecError where it is unclear."""
     steps = [[_step(trace, first, last) for first, last in _bounds(trace, window)] for trace, window in zip(found.traces, found.windows)]
@@ -124,7 +119,7 @@ def passes_seen(found: Imported, slowdown: float = 1.0) -> Seen:
     copied = fmean(_copied(trace, window) for trace, window in zip(found.traces, found.windows, strict=True))
     waits = found.stalls[Cause.PREP] + found.stalls[Cause.FETCH]
     optimizer = found.traces[0].optimizer[0].name if found.traces[0].optimizer else ""
-    return Seen(dict(parts), first.gradients, first.micro_batches, optimizer, copied, waits, *_spread(compute, simulated(found)))
+    return Seen(dict(parts), first.gradients, first.micro_batches, optimizer, copied, waits, *_spread(compute, found.traces[0].simulated))
 
 
 class _Step(NamedTuple):
@@ -145,7 +140,7 @@ def _bounds(trace: RankTrace, window: Window) -> list[tuple[float, float]]:
 
 def _step(trace: RankTrace, start: float, end: float) -> _Step:
     kernels = sorted((span for span in trace.compute if start <= span.launched < end), key=lambda span: (span.launched, span.t0))
-    if trace.described:
+    if trace.simulated:
         return _Step([_Item(_named(trace, span), span, False) for span in kernels], (), 1)
     gradients = sorted((span for span in trace.gradients if start <= span.t0 < end), key=lambda span: span.t0)
     backward = sorted((span for span in trace.backward if start <= span.t0 < end), key=lambda span: span.t0)

@@ -17,12 +17,12 @@ from typing import Any, Final, NamedTuple
 
 from calibration.import_trace import Imported
 from calibration.kineto import CPU
-from calibration.passes_seen import Gradient, Part, Seen, passes_seen, simulated
+from calibration.passes_seen import Gradient, Part, Seen, passes_seen
 from calibration.questions import Folders
 from calibration.trace_report import MUCH_INPUT, gpus, nodes
 from sim.cluster.gpu import memory_time
 from sim.extract.table import render, word
-from sim.spec.catalogue import locate
+from sim.spec.catalogue import catalogue, locate
 from sim.spec.fields import Dtype, OperatorClass
 from sim.spec.hardware import Gpu, Node
 from sim.spec.library import load_hardware, load_part, load_workload
@@ -74,7 +74,7 @@ def replayed(found: Imported, asked: Asked, path: Path) -> str:
 
     Raise SpecError where the job is no data-parallel one, or the trace and *asked* leave open what it takes.
     """
-    told = found.traces[0].described if simulated(found) else {}
+    told = found.traces[0].described if found.traces[0].simulated else {}
     asked = Asked(
         asked.hardware or str(told.get("hardware", "")), asked.workload or str(told.get("workload", "")), asked.stack or str(told.get("stack", "")),
         asked.batch or told.get("batch_per_gpu"), asked.precision or str(told.get("precision", "")), asked.folders,
@@ -83,13 +83,13 @@ def replayed(found: Imported, asked: Asked, path: Path) -> str:
     machine = _machine(asked)
     if asked.workload:
         return _text(_of_table(found, asked, machine, path), found, machine)
-    return _text(_of_trace(found, asked, machine), found, machine)
+    return _text(_of_trace(found, asked, machine, path), found, machine)
 
 
 def _require(found: Imported, asked: Asked) -> None:
     file = found.traces[0].file
     divided = next((trace for trace in found.traces if trace.divided), None)
-    if divided is not None and not simulated(found):
+    if divided is not None and not divided.simulated:
         raise SpecError(
             f"{divided.file}: shows {divided.divided}, so that ranks divide the model among them; only data-parallel jobs "
             "(DistributedDataParallel) are replayed: describe the layout, and let --record calibrate it"
@@ -138,11 +138,11 @@ def _of_table(found: Imported, asked: Asked, machine: _Machine, path: Path) -> d
     draft = _launching(draft, machine, seen, gpus(found))
     training: dict[str, Any] = {"batch": base.training.batch, "precision": base.training.precision, "compute_factor": 1.0}
     fitted = {"optimizer_factor": factor, "launch_cpu": f"{draft.training.stack.launch_cpu!r} s"}
-    training["stack"] = {"extends": asked.stack or base.training.stack.name, **fitted, "source": dict.fromkeys(fitted, f"{_source(found, machine)}")}
+    training["stack"] = {"extends": _reference(asked.stack or base.training.stack.name, "workloads/stacks", asked, path), **fitted, "source": dict.fromkeys(fitted, f"{_source(found, machine)}")}
     model = draft.model.model_copy(update={"command": ""})
     dropped = dict.fromkeys(("transformer", "sequence", "lora", "lengths", "frozen")) if base.model.transformer is not None else {}
     return {
-        "extends": _reference(asked, path),
+        "extends": _reference(asked.workload, "workloads", asked, path),
         "name": f"{base.name}-measured",
         "model": model,
         "dropped": dropped,
@@ -151,12 +151,11 @@ def _of_table(found: Imported, asked: Asked, machine: _Machine, path: Path) -> d
     }
 
 
-def _reference(asked: Asked, path: Path) -> str:
-    """Return how the file *path* names the workload on which it builds."""
-    if asked.workload.endswith((".yaml", ".yml")) or asked.folders.workloads is not None:
-        near = locate(asked.workload, "workloads", asked.folders.workloads)
-        return os.path.relpath(near.resolve(), path.resolve().parent)
-    return asked.workload
+def _reference(name: str, folder: str, asked: Asked, path: Path) -> str:
+    """Return how the file *path* names what *name* stands for in *folder*: what is no part of the catalogue, by its place."""
+    found = locate(name, folder, asked.folders.workloads)
+    own = found not in catalogue(folder).values()
+    return os.path.relpath(found.resolve(), path.resolve().parent) if own else name
 
 
 def _on(found: Imported, base: Workload, machine: _Machine) -> MeasuredOn:
@@ -334,7 +333,7 @@ def _noise(seen: Seen) -> dict[str, Any]:
 # --- of the trace alone ----------------------------------------------------------------------------------------------------
 
 
-def _of_trace(found: Imported, asked: Asked, machine: _Machine) -> dict[str, Any]:
+def _of_trace(found: Imported, asked: Asked, machine: _Machine, path: Path) -> dict[str, Any]:
     """Return a workload that is made of *found* alone."""
     on_cpu = found.traces[0].gpu == CPU
     stack = asked.stack or _STACKS[on_cpu]
@@ -349,7 +348,7 @@ def _of_trace(found: Imported, asked: Asked, machine: _Machine) -> dict[str, Any
             "whose layers tell them"
         )
     layers = _made(seen, Timeline(base.training.stack.launch_cpu / machine.cpu_speed))
-    copied = round(seen.copied / seen.micro_batches / base.training.batch)
+    copied = max(1, round(seen.copied / seen.micro_batches / base.training.batch))
     model = Model.model_validate({
         "name": "profiled", "parameters": sum(sum(layer.gradients) for layer in layers), "input": f"{copied} B", "layers": layers,
         "measured": _on(found, base, machine), "source": f"{_source(found, machine)}; made of the trace alone",
@@ -371,7 +370,7 @@ def _of_trace(found: Imported, asked: Asked, machine: _Machine) -> dict[str, Any
         "training": {
             "batch": base.training.batch, "precision": base.training.precision, "gradient_accumulation_steps": seen.micro_batches,
             "optimizer": {"name": rule},
-            "stack": {"extends": stack, **{name: f"{value} s" if name in _SECONDS else value for name, value in changed.items()},
+            "stack": {"extends": _reference(stack, "workloads/stacks", asked, path), **{name: f"{value} s" if name in _SECONDS else value for name, value in changed.items()},
                       "source": {"*": f"of {stack}", **dict.fromkeys(changed, "inside the measured layers, or measured")}},
             **_noise(seen), "source": "the profiled job",
         },
@@ -447,7 +446,7 @@ def _text(said: dict[str, Any], found: Imported, machine: _Machine) -> str:
     ]
     for key, value in said.items():
         if key == "model":
-            lines += ["model:", *_model(value, machine), *(f"  {name}: null" for name in said["dropped"])]
+            lines += ["model:", *_model(value, machine), *(f"  {name}: null" for name in said.get("dropped", ()))]
         elif value is not None and key != "dropped":
             lines.append(f"{key}: {_flow(value)}")
     return "\n".join(lines) + "\n"
