@@ -2,16 +2,17 @@
 
 With a layer table (a catalogue workload, one of ``sim extract``, or the one that a simulated trace names) the times of a pass, up to each
 bucket where the trace tells buckets, are shared among its layers in the ratio of their computed times. Without one the trace alone makes
-the table: one layer for each gradient and class of kernel, in the order gradients become ready, which needs ``record_shapes=True``. Launches
-are those with which the host falls behind as far as it did; the optimizer's time goes into ``optimizer_factor``.
-Limits: data-parallel jobs; a trace alone tells neither activations, so that GPU memory is not counted, nor samples of an epoch.
+the table: one layer for each gradient and class of kernel, in the order gradients become ready, which needs ``record_shapes=True``.
+Launches are those with which the host falls behind as far as it did; the optimizer's time goes into ``optimizer_factor``.
+Limits: data-parallel jobs; where the GPU never waits for the host, a simulated trace does not tell by how much. A trace alone tells neither
+activations, so that GPU memory is not counted, nor samples of an epoch, and its times grow with the batch in proportion.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -20,7 +21,6 @@ from calibration.kineto import CPU
 from calibration.passes_seen import Gradient, Part, Seen, passes_seen
 from calibration.questions import Folders
 from calibration.trace_report import MUCH_INPUT, gpus, nodes
-from sim.cluster.gpu import memory_time
 from sim.extract.table import render, word
 from sim.spec.catalogue import catalogue, locate
 from sim.spec.fields import Dtype, OperatorClass
@@ -32,7 +32,7 @@ from sim.spec.workload import Layer, Model, Optimizer, Workload
 from sim.spec.yaml import SpecError
 from sim.training.cuts import programs
 from sim.training.layer_times import layer_times
-from sim.training.step_plan import Pass, Timeline, asked_of, gradient_checks, one_pass, optimizer_work, plan_step
+from sim.training.step_plan import Pass, Timeline, asked_of, one_pass, optimizer_work, plan_step
 
 _SET_UP: Final = ("gradient_accumulation_steps", "activation_checkpointing")
 """Of the training, what a simulated trace tells beside batch and precision."""
@@ -56,7 +56,7 @@ class Asked:
     stack: str = ""
     batch: int | None = None
     precision: str = ""
-    folders: Folders = Folders(None, None)
+    folders: Folders = field(default_factory=Folders)
 
 
 class _Machine(NamedTuple):
@@ -74,11 +74,11 @@ def replayed(found: Imported, asked: Asked, path: Path) -> str:
 
     Raise SpecError where the job is no data-parallel one, or the trace and *asked* leave open what it takes.
     """
-    told = found.traces[0].described if found.traces[0].simulated else {}
-    asked = Asked(
-        asked.hardware or str(told.get("hardware", "")), asked.workload or str(told.get("workload", "")), asked.stack or str(told.get("stack", "")),
-        asked.batch or told.get("batch_per_gpu"), asked.precision or str(told.get("precision", "")), asked.folders,
-    )  # fmt: skip
+    if found.traces[0].simulated:
+        told = found.traces[0].described
+        known = {"hardware": told.get("hardware"), "workload": told.get("workload"), "stack": told.get("stack")}
+        known |= {"batch": told.get("batch_per_gpu"), "precision": told.get("precision")}
+        asked = replace(asked, **{name: value for name, value in known.items() if value and not getattr(asked, name)})
     _require(found, asked)
     machine = _machine(asked)
     if asked.workload:
@@ -132,13 +132,19 @@ def _of_table(found: Imported, asked: Asked, machine: _Machine, path: Path) -> d
     seen = passes_seen(found, base.training.stack.overlap_slowdown)
     computed = one_pass(asked_of(base, machine.gpu, machine.cpu_speed))
     factor = _optimizer_factor(base, machine.gpu, seen, gpus(found))
-    timed = base.model.model_copy(update={"layers": _shared(base, machine, computed, seen, gpus(found)), "measured": _on(found, base, machine)})
+    timed = base.model.model_copy(
+        update={"layers": _shared(base, machine, computed, seen, gpus(found)), "measured": _on(found, base, machine)}
+    )
     stack = base.training.stack.model_copy(update={"optimizer_factor": factor})
     draft = base.model_copy(update={"model": timed, "training": base.training.model_copy(update={"stack": stack})})
     draft = _launching(draft, machine, seen, gpus(found))
     training: dict[str, Any] = {"batch": base.training.batch, "precision": base.training.precision, "compute_factor": 1.0}
     fitted = {"optimizer_factor": factor, "launch_cpu": f"{draft.training.stack.launch_cpu!r} s"}
-    training["stack"] = {"extends": _reference(asked.stack or base.training.stack.name, "workloads/stacks", asked, path), **fitted, "source": dict.fromkeys(fitted, f"{_source(found, machine)}")}
+    training["stack"] = {
+        "extends": _reference(asked.stack or base.training.stack.name, "workloads/stacks", asked, path),
+        **fitted,
+        "source": dict.fromkeys(fitted, f"{_source(found, machine)}"),
+    }
     model = draft.model.model_copy(update={"command": ""})
     dropped = dict.fromkeys(("transformer", "sequence", "lora", "lengths", "frozen")) if base.model.transformer is not None else {}
     return {
@@ -275,7 +281,9 @@ def _optimizer_factor(base: Workload, gpu: Gpu, seen: Seen, ranks: int) -> float
     )
     rate = twice - once
     plan_extra = _extra(base, gpu, ranks)
-    return max(_LEAST_FACTOR, (part.seconds - plan_extra - (once - rate)) / rate) if rate > 0 and part.seconds > 0 else stack.optimizer_factor
+    return (
+        max(_LEAST_FACTOR, (part.seconds - plan_extra - (once - rate)) / rate) if rate > 0 and part.seconds > 0 else stack.optimizer_factor
+    )
 
 
 def _launching(draft: Workload, machine: _Machine, seen: Seen, ranks: int) -> Workload:
@@ -337,9 +345,8 @@ def _of_trace(found: Imported, asked: Asked, machine: _Machine, path: Path) -> d
     """Return a workload that is made of *found* alone."""
     on_cpu = found.traces[0].gpu == CPU
     stack = asked.stack or _STACKS[on_cpu]
-    said = (
-        f"training.batch={asked.batch}", f"training.precision={asked.precision or 'fp32'}", f"training.stack={stack}", "input.loader=synthetic",
-    )  # fmt: skip
+    said = [f"training.batch={asked.batch}", f"training.precision={asked.precision or 'fp32'}"]
+    said += [f"training.stack={stack}", "input.loader=synthetic"]
     base = load_workload("alexnet", said, asked.folders.workloads).spec  # for its set-up: the model is replaced
     seen = passes_seen(found, base.training.stack.overlap_slowdown)
     if any(gradient.elements < 0 for gradient in seen.gradients):
@@ -356,9 +363,15 @@ def _of_trace(found: Imported, asked: Asked, machine: _Machine, path: Path) -> d
     changed: dict[str, Any] = {"gradient_copy_passes": 0.0, "distributed_overhead": 0.0} | ({"launch_cpu": 0.0} if on_cpu else {})
     changed_stack = base.training.stack.model_copy(update=changed)
     rule = _OPTIMIZERS.get(seen.optimizer, "sgd")
-    update = {"stack": changed_stack, "gradient_accumulation_steps": seen.micro_batches, "optimizer": Optimizer.model_validate({"name": rule})}
+    update = {
+        "stack": changed_stack,
+        "gradient_accumulation_steps": seen.micro_batches,
+        "optimizer": Optimizer.model_validate({"name": rule}),
+    }
     draft = base.model_copy(update={"model": model, "training": base.training.model_copy(update=update)})
     changed["optimizer_factor"] = _optimizer_factor(draft, machine.gpu, seen, gpus(found))
+    fitted = {name: f"{value} s" if name in _SECONDS else value for name, value in changed.items()}
+    sources = {"*": f"of {stack}", **dict.fromkeys(changed, "inside the measured layers, or measured")}
     return {
         "name": "profiled",
         "model": model,
@@ -370,8 +383,7 @@ def _of_trace(found: Imported, asked: Asked, machine: _Machine, path: Path) -> d
         "training": {
             "batch": base.training.batch, "precision": base.training.precision, "gradient_accumulation_steps": seen.micro_batches,
             "optimizer": {"name": rule},
-            "stack": {"extends": _reference(stack, "workloads/stacks", asked, path), **{name: f"{value} s" if name in _SECONDS else value for name, value in changed.items()},
-                      "source": {"*": f"of {stack}", **dict.fromkeys(changed, "inside the measured layers, or measured")}},
+            "stack": {"extends": _reference(stack, "workloads/stacks", asked, path), **fitted, "source": sources},
             **_noise(seen), "source": "the profiled job",
         },
     }  # fmt: skip
