@@ -52,7 +52,7 @@ def test_the_nearest_remedy_is_named_and_helps() -> None:
 def test_a_decoder_that_sharding_cannot_help_is_sent_to_the_plan() -> None:
     given = Scenario("hgx-h100", "llama-3.1-70b", nodes=2, precision="bf16")
     with pytest.raises(
-        SpecError, match="'python -m sim plan hgx-h100 llama-3.1-70b --nodes 2 --precision bf16' looks for a layout that fits"
+        SpecError, match=r"'python -m sim plan hgx-h100 llama-3.1-70b --nodes 2 --precision bf16' looks for a layout that fits"
     ):
         answer(given)
 
