@@ -12,6 +12,7 @@ from sim.analysis.bottleneck import SAME, Bottleneck, Resource
 from sim.analysis.stalls import Blame
 from sim.epoch import Epoch
 from sim.events import Cause
+from sim.report.nccl_choice import choice_warnings
 from sim.simulate import JobRun, Run
 from sim.spec.hardware import Hardware, Node
 from sim.spec.servers import Servers
@@ -270,7 +271,7 @@ def warnings(run: Run, number: int = 0) -> list[str]:
             f"a warm epoch has {job.warm.steps} step{'s' * (job.warm.steps > 1)}, and waits {show(start, 'time')} of its "
             f"{show(job.warm.time, 'time')} for the first batch; figures of a step leave that out"
         )
-    return found
+    return found + choice_warnings(run, number)
 
 
 def _drawn(epoch: Epoch, seed: int) -> str:
