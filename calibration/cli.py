@@ -14,20 +14,22 @@ from typing import Annotated, Any
 import typer
 
 from sim import __version__
+from sim.commands.help import Program
 from sim.report.files import folder_due
 from sim.report.picture import picture_due
 from sim.spec.yaml import SpecError
 from sim.terminal import exit_code, talk
 
-app = typer.Typer(
+app = Program(
+    {
+        "Measure": "profile lab fit import-trace",
+        "Check predictions": "validate records collectives kernels servers longrun energy",
+    },
     name="stallsim-calibrate",
     help="Measure machines, fit the simulator's parameters, and check its predictions against measurements.",
-    epilog="Example:  python -m calibration validate my-runs.csv --hardware-dir my-machines",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Examples:\n"
+    "  python -m calibration profile -o my-machine.json\n"
+    "  python -m calibration validate my-runs.csv --hardware-dir my-machines",
 )
 
 Json = Annotated[bool, typer.Option("--json", help="print one JSON document, and nothing else, on stdout")]
@@ -57,7 +59,7 @@ def _common(
     talk.quiet = talk.quiet or quiet
 
 
-@app.command(epilog="Example:  python -m calibration collectives")
+@app.command(epilog="Examples:\n  python -m calibration collectives\n  python -m calibration collectives my-collectives.csv --json")
 def collectives(
     file: Annotated[Path | None, typer.Argument(metavar="[FILE.csv]", help="measured collectives; without it the committed ones")] = None,
     as_json: Json = False,
@@ -70,7 +72,7 @@ def collectives(
     typer.echo(json.dumps({"schema": 1, "rows": rows}, indent=2) if as_json else error_text(rows))
 
 
-@app.command(epilog="Example:  python -m calibration kernels --left-out")
+@app.command(epilog="Examples:\n  python -m calibration kernels --left-out\n  python -m calibration kernels --refit")
 def kernels(
     left_out: Annotated[bool, typer.Option("--left-out", help="score each GPU also by products fitted to the others (minutes)")] = False,
     refit: Annotated[bool, typer.Option("--refit", help="fit the constants of each GPU and kind of kernel anew, and show them")] = False,
@@ -86,7 +88,7 @@ def kernels(
     typer.echo(json.dumps({"schema": 1, "rows": lines}, indent=2) if as_json else shown(lines))
 
 
-@app.command(epilog="Example:  python -m calibration longrun --json")
+@app.command(epilog="Examples:\n  python -m calibration longrun\n  python -m calibration longrun --json")
 def longrun(as_json: Json = False) -> None:
     """Predict published counts of failures, their causes and effective shares of long runs, each from other fleets, and show the errors."""
     from calibration.longrun import longrun_document, longrun_text
@@ -95,7 +97,7 @@ def longrun(as_json: Json = False) -> None:
     typer.echo(json.dumps(document, indent=2) if as_json else longrun_text(document))
 
 
-@app.command(epilog="Example:  python -m calibration energy")
+@app.command(epilog="Examples:\n  python -m calibration energy\n  python -m calibration energy --json")
 def energy(as_json: Json = False) -> None:
     """Predict measured power of nodes and GPUs, and what power limits cost, and show the errors."""
     from calibration.energy import energy_document, energy_text
@@ -104,7 +106,7 @@ def energy(as_json: Json = False) -> None:
     typer.echo(json.dumps(document, indent=2) if as_json else energy_text(document))
 
 
-@app.command(epilog="Example:  python -m calibration records my-runs.csv")
+@app.command(epilog="Examples:\n  python -m calibration records my-runs.csv\n  python -m calibration records my-runs.csv --json")
 def records(
     file: Annotated[Path, typer.Argument(metavar="FILE.csv", help="measured runs, one a row")],
     as_json: Json = False,
@@ -126,7 +128,9 @@ def records(
 
 
 @app.command(
-    epilog="Example:  python -m calibration validate my-runs.csv --hardware-dir my-machines --fail-if 'overall.calibrated.median>0.1'"
+    epilog="Examples:\n"
+    "  python -m calibration validate my-runs.csv --hardware-dir my-machines --fail-if 'overall.calibrated.median>0.1'\n"
+    "  python -m calibration validate -o validated"
 )
 def validate(
     files: Annotated[list[Path], typer.Argument(metavar="[FILE.csv]", help="measured runs; the committed records by default")] = [],  # noqa: B006
@@ -220,7 +224,7 @@ def _conclude(
         raise typer.Exit(1)
 
 
-@app.command(epilog="Example:  python -m calibration servers calibration/records/cmdare.csv")
+@app.command(epilog="Examples:\n  python -m calibration servers\n  python -m calibration servers calibration/records/cmdare.csv --json")
 def servers(
     files: Annotated[list[Path], typer.Argument(metavar="[FILE.csv]", help="measured runs; CM-DARE's by default")] = [],  # noqa: B006
     as_json: Json = False,
@@ -232,7 +236,11 @@ def servers(
     print_json(server_document(found)) if as_json else typer.echo(server_table(found))
 
 
-@app.command(epilog="Example:  python -m calibration profile -o my-machine.json        torchrun --nproc-per-node 8 -m calibration profile")
+@app.command(
+    epilog="Examples:\n"
+    "  python -m calibration profile -o my-machine.json\n"
+    "  torchrun --nproc-per-node 8 -m calibration profile -o my-machine.json"
+)
 def profile(
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="the record; one that is there is gone on with")] = Path(
         "record.json"
@@ -270,7 +278,11 @@ def profile(
         typer.echo(profile_run.summary(output, found))
 
 
-@app.command(epilog="Example:  python -m calibration fit my-machine.json -o my-machine.yaml --plot residuals.png")
+@app.command(
+    epilog="Examples:\n"
+    "  python -m calibration fit my-machine.json -o my-machine.yaml\n"
+    "  python -m calibration fit my-machine.json -o my-machine.yaml --plot residuals.png"
+)
 def fit(
     files: Annotated[list[Path], typer.Argument(metavar="RECORD...", help="records of one machine, as profile writes them")],
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="the hardware; its stack goes to FILE-stack.yaml")] = Path(
@@ -303,7 +315,9 @@ def fit(
 
 @app.command(
     "import-trace",
-    epilog="Example:  python -m calibration import-trace rank*.json --record runs.csv --hardware my.yaml --workload resnet50 --batch 64",
+    epilog="Examples:\n"
+    "  python -m calibration import-trace rank*.json --record runs.csv --hardware my.yaml --workload resnet50 --batch 64\n"
+    "  python -m calibration import-trace rank*.json --json",
 )
 def import_trace(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="traces of PyTorch's profiler, plain or gzip, one for each rank")],
@@ -330,7 +344,7 @@ def import_trace(
     print_json(trace_document(found, row)) if as_json else typer.echo(trace_table(found))
 
 
-@app.command(epilog="Example:  sudo python -m calibration lab my-plan.yaml -o my-lab.csv --limit 300")
+@app.command(epilog="Examples:\n  python -m calibration lab --list\n  python -m calibration lab my-plan.yaml -o my-lab.csv --limit 300")
 def lab(
     file: Annotated[
         Path | None,

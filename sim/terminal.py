@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import sys
 import time
@@ -23,6 +24,9 @@ from sim.units import show
 
 if TYPE_CHECKING:
     from sim.report.picture import Picture
+
+SCRIPTS = {"python -m sim": "stallsim", "python -m calibration": "stallsim-calibrate"}
+"""The two ways to call each program; texts are written with the first."""
 
 ANYWHERE = {"--debug": "debug", "--quiet": "quiet", "-q": "quiet"}
 """Options that are taken out before the command line is parsed."""
@@ -117,13 +121,21 @@ def _show_example(error: BaseException | None) -> None:
 
 
 def program() -> str:
-    """Return the program as it was called: ``stallsim`` or ``python -m sim``."""
-    return "stallsim" if Path(sys.argv[0]).name == "stallsim" else "python -m sim"
+    """Return the program as it was called: ``stallsim``, ``stallsim-calibrate``, ``python -m calibration`` or ``python -m sim``."""
+    called = Path(sys.argv[0])
+    if called.stem in SCRIPTS.values():
+        return called.stem
+    module = f"python -m {called.parent.name}"
+    return module if called.name == "__main__.py" and module in SCRIPTS else "python -m sim"
 
 
 def named_as_called(text: str) -> str:
     """Return *text* with the program in it as it was called."""
-    return text.replace("python -m sim ", f"{program()} ")
+    if program() in SCRIPTS:
+        return text
+    for module, script in SCRIPTS.items():
+        text = re.sub(rf"{module}(?=\s|$)", script, text)
+    return text
 
 
 def show_table(document: object, text: str, table: str, as_json: bool, as_csv: bool) -> None:

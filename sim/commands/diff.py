@@ -12,7 +12,7 @@ from sim.commands.options import Folder, Html, Json
 from sim.terminal import print_json, write_result
 
 
-@app.command(epilog="Example:  python -m sim diff before.json after.json")
+@app.command(epilog="Examples:\n  python -m sim diff before.json after.json\n  python -m sim diff before after --html changes.html")
 def diff(
     before: Annotated[Path, typer.Argument(metavar="A", help="document of a run (A.json), or the folder that `run -o` wrote")],
     after: Annotated[Path, typer.Argument(metavar="B", help="of another run")],

@@ -13,7 +13,11 @@ from sim.spec.yaml import SpecError
 from sim.terminal import print_json, talk
 
 
-@app.command(epilog="Example:  python -m sim prices --where 'gpu=H100*' --where provider=lambda")
+@app.command(
+    epilog="Examples:\n"
+    "  python -m sim prices --where 'gpu=H100*' --where provider=lambda\n"
+    "  python -m sim prices --where provider=aws --today 2027-01-31"
+)
 def prices(
     where: Annotated[list[str], typer.Option("--where", metavar="COND", help="only rows that match, for example gpus=8; repeatable")] = [],  # noqa: B006
     today: Annotated[str | None, typer.Option(metavar="YYYY-MM-DD", help="day from which ages are counted; the clock's by default")] = None,

@@ -11,7 +11,11 @@ from sim.commands.options import Batch, Count, Folder, Html, Hw, Json, Precision
 from sim.terminal import print_json, write_result
 
 
-@app.command(epilog="Example:  python -m sim profile p3.16xlarge resnet50 --stack apex-per-tensor")
+@app.command(
+    epilog="Examples:\n"
+    "  python -m sim profile p3.16xlarge resnet50 --stack apex-per-tensor\n"
+    "  python -m sim profile p3.8xlarge alexnet --twin none"
+)
 def profile(
     hardware: Hw,
     workload: Wl,

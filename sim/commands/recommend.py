@@ -34,7 +34,11 @@ from sim.spec.yaml import SpecError
 from sim.terminal import print_json, talk, write_result
 
 
-@app.command(epilog="Example:  python -m sim recommend resnet50 --budget-hours 12 --epochs 90 --nodes 1..8:8")
+@app.command(
+    epilog="Examples:\n"
+    "  python -m sim recommend resnet50 --budget-hours 12 --epochs 90 --nodes 1..8:8\n"
+    "  python -m sim recommend resnet50 p3.8xlarge p3.16xlarge --budget-usd 100 --epochs 90"
+)
 def recommend(
     workload: Wl,
     hardware: Annotated[list[str], typer.Argument(metavar="HW...", help="machines to compare; all of the catalogue by default")] = [],  # noqa: B006

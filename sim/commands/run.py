@@ -47,7 +47,11 @@ if TYPE_CHECKING:
     from sim.study.scenario import Scenario
 
 
-@app.command(epilog="Example:  python -m sim run p3.16xlarge vgg16 --nodes 1..16 --set node.nic.bandwidth='100 Gbps'")
+@app.command(
+    epilog="Examples:\n"
+    "  python -m sim run p3.16xlarge vgg16 --nodes 1..16 --set node.nic.bandwidth='100 Gbps'\n"
+    "  python -m sim run hgx-h100 llama-3.1-70b --nodes 8 --tp 8 --pp 4 --shard optimizer --micro-batches 16"
+)
 def run(
     hardware: Hw,
     workload: Wl,

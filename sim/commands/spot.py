@@ -11,7 +11,11 @@ from sim.commands.options import Batch, Folder, Html, Hw, Json, MeanLifetime, Pr
 from sim.terminal import print_json, write_result
 
 
-@app.command(epilog="Example:  python -m sim spot p3.2xlarge resnet50 --workers 4 --epochs 90")
+@app.command(
+    epilog="Examples:\n"
+    "  python -m sim spot p3.2xlarge resnet50 --workers 4 --epochs 90\n"
+    "  python -m sim spot p4d.24xlarge resnet50 --epochs 90 --mean-lifetime 20h"
+)
 def spot(
     hardware: Hw,
     workload: Wl,
