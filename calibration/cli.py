@@ -18,7 +18,7 @@ from sim.commands.help import Program
 from sim.report.files import folder_due
 from sim.report.picture import picture_due
 from sim.spec.yaml import SpecError
-from sim.terminal import exit_code, talk
+from sim.terminal import exit_code, show_text, talk
 
 app = Program(
     {
@@ -69,7 +69,7 @@ def collectives(
     from calibration.collectives import error_rows, error_text, score_all
 
     rows = error_rows(score_all(read_collectives(file) if file else None))
-    typer.echo(json.dumps({"schema": 1, "rows": rows}, indent=2) if as_json else error_text(rows))
+    print_json({"schema": 1, "rows": rows}) if as_json else show_text(error_text(rows))
 
 
 @app.command(epilog="Examples:\n  python -m calibration kernels --left-out\n  python -m calibration kernels --refit")
@@ -85,7 +85,7 @@ def kernels(
     rows = kernel_records.read()
     lines = report.refitted(rows) if refit else report.scored(rows, left_out)
     shown = report.refitted_text if refit else report.text
-    typer.echo(json.dumps({"schema": 1, "rows": lines}, indent=2) if as_json else shown(lines))
+    print_json({"schema": 1, "rows": lines}) if as_json else show_text(shown(lines))
 
 
 @app.command(epilog="Examples:\n  python -m calibration longrun\n  python -m calibration longrun --json")
@@ -94,7 +94,7 @@ def longrun(as_json: Json = False) -> None:
     from calibration.longrun import longrun_document, longrun_text
 
     document = longrun_document()
-    typer.echo(json.dumps(document, indent=2) if as_json else longrun_text(document))
+    print_json(document) if as_json else show_text(longrun_text(document))
 
 
 @app.command(epilog="Examples:\n  python -m calibration energy\n  python -m calibration energy --json")
@@ -103,7 +103,7 @@ def energy(as_json: Json = False) -> None:
     from calibration.energy import energy_document, energy_text
 
     document = energy_document()
-    typer.echo(json.dumps(document, indent=2) if as_json else energy_text(document))
+    print_json(document) if as_json else show_text(energy_text(document))
 
 
 @app.command(epilog="Examples:\n  python -m calibration records my-runs.csv\n  python -m calibration records my-runs.csv --json")
@@ -217,7 +217,7 @@ def _conclude(
         write_files(output, made)
         *names, last = made
         talk(f"wrote {output}/{', '.join(names)} and {last}")
-    print_json(document) if as_json else typer.echo(text)
+    print_json(document) if as_json else show_text(text)
     for broken in failed:
         talk(f"failed: {broken}")
     if failed:
@@ -233,7 +233,7 @@ def servers(
     from calibration.servers import fit_servers, server_document, server_table
 
     found = fit_servers(files or [Path(__file__).parent / "records" / "cmdare.csv"])
-    print_json(server_document(found)) if as_json else typer.echo(server_table(found))
+    print_json(server_document(found)) if as_json else show_text(server_table(found))
 
 
 @app.command(
@@ -306,7 +306,7 @@ def fit(
     if as_json:
         print_json(fit_run.fit_document(measured, found, machine) | {"steps": comparison_rows(steps)})
     else:
-        typer.echo("\n\n".join([fit_run.fit_table(found), *([comparison_table(steps)] if steps else [])]))
+        show_text("\n\n".join([fit_run.fit_table(found), *([comparison_table(steps)] if steps else [])]))
     for text in (*measured.disturbed, *notes, *(f"not told: {text}" for text in machine.untold)):
         talk(text)
     using = f" --stack {written.stack}" if written.stack else ""
@@ -341,7 +341,7 @@ def import_trace(
     if record is not None:
         add_record(record, row, Folders(hardware_dir, workload_dir))
         talk(f"added one row to {record}")
-    print_json(trace_document(found, row)) if as_json else typer.echo(trace_table(found))
+    print_json(trace_document(found, row)) if as_json else show_text(trace_table(found))
 
 
 @app.command(epilog="Examples:\n  python -m calibration lab --list\n  python -m calibration lab my-plan.yaml -o my-lab.csv --limit 300")
@@ -365,7 +365,7 @@ def lab(
 
     if score:
         found = scoring.score(file or scoring.COMMITTED)
-        return print_json(scoring.score_document(found)) if as_json else typer.echo(scoring.score_table(found))
+        return print_json(scoring.score_document(found)) if as_json else show_text(scoring.score_table(found))
     plan = read_plan(file or scoring.PLAN)
     if only_list:
         return typer.echo("\n".join(f"{role:10}  {point.text}" for point, role in points(plan).items()))

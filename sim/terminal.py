@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -80,6 +81,21 @@ def print_json(value: Any) -> None:
     typer.echo(json_text(value), nl=False)
 
 
+def show_text(text: str) -> None:
+    """Print *text* on stdout: on a terminal as wide as that is, in colours unless NO_COLOR or TERM=dumb forbids them."""
+    if sys.stdout.isatty():
+        from sim.report.fitting import coloured, fitted
+
+        text = fitted(text, shutil.get_terminal_size().columns)
+        text = coloured(text) if in_colour() else text
+    typer.echo(text)
+
+
+def in_colour() -> bool:
+    """Return whether the environment allows colours (no-color.org: NO_COLOR, unless it is empty)."""
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
 def without_anywhere(arguments: Sequence[str]) -> tuple[list[str], set[str]]:
     """Return *arguments* without the options that may stand anywhere, and the names of those; what follows ``--`` stays."""
     end = list(arguments).index("--") if "--" in arguments else len(arguments)
@@ -145,7 +161,7 @@ def show_table(document: object, text: str, table: str, as_json: bool, as_csv: b
     if as_json:
         print_json(document)
     else:
-        typer.echo(table if as_csv else text, nl=not as_csv)
+        typer.echo(table, nl=False) if as_csv else show_text(text)
 
 
 def write_result(

@@ -10,7 +10,7 @@ import typer
 from sim.commands.app import app
 from sim.commands.options import Folder, Json, Sets
 from sim.spec.yaml import SpecError
-from sim.terminal import json_text, print_json, talk
+from sim.terminal import json_text, print_json, show_text, talk
 
 Where = Annotated[list[str], typer.Option("--where", metavar="COND", help="only rows that match, for example gpus=8; repeatable")]
 
@@ -37,7 +37,7 @@ def list_(
         typer.echo(problem, err=True)
     if found.empty:
         talk(found.empty)
-    print_json(found.rows) if as_json else typer.echo(found.text)
+    print_json(found.rows) if as_json else show_text(found.text)
     if found.empty:
         raise typer.Exit(1)
 
@@ -81,7 +81,7 @@ def show(
     else:
         document = layer_document(names[0], hardware, sets, batch)
         text, plot = layers.layers_text(document, every), layers.layers_plot
-    print_json(document) if as_json else typer.echo(text)
+    print_json(document) if as_json else show_text(text)
     if output is not None:
         from sim.report.files import write_files
 

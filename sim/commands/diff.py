@@ -9,7 +9,7 @@ import typer
 
 from sim.commands.app import app
 from sim.commands.options import Folder, Html, Json
-from sim.terminal import print_json, write_result
+from sim.terminal import print_json, show_text, write_result
 
 
 @app.command(epilog="Examples:\n  python -m sim diff before.json after.json\n  python -m sim diff before after --html changes.html")
@@ -28,4 +28,4 @@ def diff(
     found = difference(old, new)
     text = difference_text(found, old, new)
     write_result(output, html, "diff", (found, text), lambda whole: difference_page(whole, old, new))
-    print_json(found) if as_json else typer.echo(text)
+    print_json(found) if as_json else show_text(text)

@@ -24,7 +24,7 @@ from sim.commands.options import (
     Wl,
     layout_of,
 )
-from sim.terminal import print_json, write_result
+from sim.terminal import print_json, show_text, write_result
 
 if TYPE_CHECKING:
     from sim.study.scenario import Scenario
@@ -131,4 +131,4 @@ def _show(scenario: Scenario, weeks: Weeks, fast: bool, as_json: bool, output: P
     document = weeks_document(scenario, weeks, changes=not fast)
     text, table = goodput_text(document), figures_csv(document["distribution"])
     write_result(output, html, "goodput", (document, text), reading(goodput_page, scenario), goodput_plot, {"goodput.csv": table})
-    print_json(document) if as_json else typer.echo(text)
+    print_json(document) if as_json else show_text(text)

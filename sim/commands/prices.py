@@ -10,7 +10,7 @@ import typer
 from sim.commands.app import app
 from sim.commands.options import Json
 from sim.spec.yaml import SpecError
-from sim.terminal import print_json, talk
+from sim.terminal import print_json, show_text, talk
 
 
 @app.command(
@@ -49,7 +49,7 @@ def prices(
     if as_json:
         print_json({"prices": [exported(row, PRICES) for row in chosen]})
     else:
-        typer.echo(columns_text(chosen, PRICES))
+        show_text(columns_text(chosen, PRICES))
         old = sum(bool(row["mark"]) for row in chosen)
         talk(f"{len(chosen)} machines, {old} with a price of more than {STALE} days")
     if where and not chosen:

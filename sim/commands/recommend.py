@@ -31,7 +31,7 @@ from sim.commands.options import (
     positive,
 )
 from sim.spec.yaml import SpecError
-from sim.terminal import print_json, talk, write_result
+from sim.terminal import print_json, show_text, talk, write_result
 
 
 @app.command(
@@ -109,6 +109,6 @@ def recommend(
     text, table = recommendation_text(found), figures_csv(found["candidates"])
     page = reading(recommendation_page, scenario, [row.hardware for row in rows if row.document])
     write_result(output, html, "recommend", (found, text), page, recommendation_plot, {"recommend.csv": table})
-    print_json(found) if as_json else typer.echo(text)
+    print_json(found) if as_json else show_text(text)
     if found["best"] is None:
         raise typer.Exit(1)

@@ -41,7 +41,7 @@ from sim.commands.options import (
     layout_of,
 )
 from sim.spec.yaml import SpecError
-from sim.terminal import json_text, print_json, talk
+from sim.terminal import json_text, print_json, show_text, talk
 
 if TYPE_CHECKING:
     from sim.study.scenario import Scenario
@@ -187,7 +187,7 @@ def _show_runs(
     if as_json:
         print_json(whole)
     else:
-        typer.echo(run_csv(rows).rstrip("\n") if as_csv else text)
+        typer.echo(run_csv(rows).rstrip("\n")) if as_csv else show_text(text)
     if not runs:
         raise typer.Exit(1)
 
