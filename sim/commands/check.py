@@ -10,7 +10,7 @@ from sim.commands.app import app
 from sim.units import counted
 
 
-@app.command(epilog="Example:  python -m sim check hardware/p3.16xlarge.yaml my-model.yaml")
+@app.command(epilog="Examples:\n  python -m sim check p3.16xlarge vgg16\n  python -m sim check my-box.yaml my-model.yaml -v")
 def check(
     files: Annotated[list[str], typer.Argument(metavar="FILE", help="files or catalogue names; none checks the whole catalogue")] = [],  # noqa: B006
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="list every estimate")] = False,
