@@ -370,13 +370,15 @@ def _of_trace(found: Imported, asked: Asked, machine: _Machine, path: Path) -> d
     }
     draft = base.model_copy(update={"model": model, "training": base.training.model_copy(update=update)})
     changed["optimizer_factor"] = _optimizer_factor(draft, machine.gpu, seen, gpus(found))
+    batches = seen.micro_batches * base.training.batch
+    prep = found.step_time * machine.cpu_speed / batches if _input(found, seen) else 0.0
     fitted = {name: f"{value} s" if name in _SECONDS else value for name, value in changed.items()}
     sources = {"*": f"of {stack}", **dict.fromkeys(changed, "inside the measured layers, or measured")}
     return {
         "name": "profiled",
         "model": model,
         "dataset": {
-            "name": "profiled", "samples": _SAMPLES, "sample": "1 kB", "prepared": f"{copied} B", "prep": "0 s",
+            "name": "profiled", "samples": _SAMPLES, "sample": "1 kB", "prepared": f"{copied} B", "prep": f"{prep!r} s",
             "source": {"*": "estimate (a trace does not tell samples of an epoch, nor what they cost)", "prepared": "copies in the trace"},
         },
         "input": _input(found, seen) or {"loader": "synthetic", "source": "no waits for input in the trace"},

@@ -13,7 +13,7 @@ from calibration.import_trace import import_traces
 from calibration.passes_seen import kernel_class, passes_seen
 from calibration.replay import Asked, replayed
 from sim.report.trace import write_trace
-from sim.spec.library import load_workload
+from sim.spec.library import load_hardware, load_workload
 from sim.spec.yaml import SpecError
 from sim.study.scenario import Scenario, answer
 from tests.calibration.test_cpu_traces import cpu_profile
@@ -137,6 +137,21 @@ def test_a_trace_alone_makes_a_workload(tmp_path: Path) -> None:
     assert stalls["compute"] == pytest.approx(76e-3, rel=1e-3)
     assert step_time("a2-highgpu-2g", str(mine), nodes=4) > step_time("a2-highgpu-2g", str(mine))
     assert step_time("p5.48xlarge", str(mine)) < step_time("a2-highgpu-2g", str(mine))
+
+
+def test_ranks_that_waited_for_data_get_a_loader_as_fast_as_theirs(tmp_path: Path) -> None:
+    """A step of 100 ms waits 2 ms for its batch: the loader makes one in 100 ms, however fast the GPU of another machine is."""
+    name = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+    waits = [event("user_annotation", name, (at + 0.98) * STEP, (at + 1) * STEP) for at in range(3, 6)]
+    events = [*(found for number in range(3, 6) for found in torch_step(number)), *waits]
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(replayed(import_traces([profile(tmp_path, events=events)]), Asked("a2-highgpu-1g", batch=16), mine))
+    for hardware in ("a2-highgpu-1g", "p5.4xlarge"):
+        speed = (
+            load_hardware(hardware).spec.groups[0].node.host.cpu.speed / load_hardware("a2-highgpu-1g").spec.groups[0].node.host.cpu.speed
+        )
+        found = answer(Scenario(hardware, str(mine))).run.jobs[0].warm.step_time
+        assert found == pytest.approx(0.1 / speed, rel=0.02), hardware
 
 
 def test_classes_of_kernels_and_operators() -> None:
