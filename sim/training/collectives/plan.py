@@ -160,6 +160,16 @@ class CollectivePlan:
             self._costs[op, nbytes] = found
         return self._costs[op, nbytes]
 
+    def ways(self, nbytes: float) -> dict[str, Cost]:
+        """Return what an all-reduce of *nbytes* costs by each algorithm that NCCL weighs for it, with the protocol it would take there."""
+        version, protocols = self.tuning.version, self.tuning.protocols
+        weighed = choose("all_reduce", max(1.0, nbytes), self._machine, version, self.tuning.algorithms, protocols).table
+        found = {}
+        for algorithm in dict.fromkeys(row.algorithm for row in weighed):
+            choice = choose("all_reduce", max(1.0, nbytes), self._machine, version, algorithm, protocols)
+            found[algorithm] = self.cost_of(nbytes, algorithm, choice.protocol, min(choice.channels, self.tuning.channels or choice.channels))
+        return found
+
     def cost_of(self, nbytes: float, algorithm: str, protocol: str, channels: int, op: Op = "all_reduce") -> Cost:
         """Return what *op* costs by a given algorithm and protocol."""
         return cost(self.layout, op, algorithm, protocol, nbytes, channels)

@@ -110,6 +110,20 @@ def test_a_broadcast_between_nodes(n, power, nic, latency):
     assert cost(toys, nbytes, "Ring", op="broadcast").alone == pytest.approx(broadcast_time(n, nbytes, nic, latency, pieces), rel=1e-9)
 
 
+@given(power=st.integers(20, 30), occupied=st.floats(1e-6, 1e-3))
+def test_a_pipeline_pays_for_each_of_its_pieces(power, occupied):
+    """Closed forms: each piece holds its flow (1 GB/s) so long beyond its bytes, in trees and broadcasts; then all that came before."""
+    nbytes, flow = 2.0**power, 1e9
+    for algorithm, op, volume in (("Tree", "all_reduce", nbytes / 2), ("Ring", "broadcast", nbytes)):
+        piece = tree_piece(volume, 1) if algorithm == "Tree" else piece_of(volume, 1)
+        curve = [[f"{piece!r} B", piece / (piece + occupied * flow)]]
+        toys = machine(1, 2, nic=1e15, pcie=1e15, network_latency=1e-4, network={"flow_cap": "1 GB/s", "efficiency": curve})
+        each = piece / flow + occupied
+        ways = 2 if algorithm == "Tree" else 1
+        expected = ways * (each + 1e-4) + (volume / piece - 1) * each
+        assert cost(toys, nbytes, algorithm, op=op).alone == pytest.approx(expected, rel=1e-9)
+
+
 @given(power=st.integers(1, 6), nbytes=sizes, nic=st.floats(1e8, 1e11), latency=st.floats(0, 1e-3))
 def test_a_gather_in_doubling_steps(power, nbytes, nic, latency):
     """Closed form of PAT: log2(n) l + (n-1)/n S/B."""
