@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from calibration.aims import aims_table
+from calibration.carry_over import KINDS, carried_over
 from calibration.cli import committed_records
 from calibration.questions import Folders
 from calibration.scores import Scored
@@ -62,7 +63,7 @@ def validated_block(found: Validation) -> str:
 
 def publish() -> None:
     """Validate the committed records and write what they say where it is read."""
-    found = validate(committed_records(), Folders(), say=print)
+    found = carried_over(validate(committed_records(), Folders(), say=print), Folders(), KINDS, say=print)
     write_file(ROOT / SUMMARY, json.dumps(summary(found), indent=1) + "\n")
     page = ROOT / "docs" / "trust" / "validation.md"
     text = page.read_text(encoding="utf-8")
