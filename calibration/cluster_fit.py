@@ -15,7 +15,7 @@ in proportion to them.
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -206,7 +206,7 @@ def _fitted(prior: Model, rows: Sequence[Question], evaluator: Evaluator) -> _Fi
     model = _with_groups(prior, rows)
     if not rows or not model.parameters:
         nothing = np.zeros(0)
-        return _Fit(model, 0.0, Linear(nothing, np.zeros((0, 0)), nothing, nothing, nothing, nothing, nothing), nothing)
+        return _Fit(model, 0.0, Linear(nothing, np.zeros((0, 0)), nothing, nothing, nothing, nothing, nothing, nothing), nothing)
     widths = np.array([parameter.width for parameter in model.parameters])
     start = _start(model, rows, widths, evaluator)
     # what hardly moves any row, there or as described, keeps its prior, and costs no simulation
@@ -214,7 +214,7 @@ def _fitted(prior: Model, rows: Sequence[Question], evaluator: Evaluator) -> _Fi
     moving = np.flatnonzero(np.abs(slopes).max(axis=(0, 1)) > IMMATERIAL).tolist()
     moves = np.array([one for one in moving if _can_tell(model, one, rows)], dtype=np.intp)
     found = _maximum(model, rows, start[moves], moves, widths, evaluator)
-    kept = moves[useful(found.about, [place for place, one in enumerate(moves) if _is_judged(model, int(one), rows)])]
+    kept = moves[useful(found.about, _judged(model, moves.tolist(), rows))]
     if len(kept) < len(moves):
         moves, found = kept, _maximum(model, rows, found.values[kept], kept, widths, evaluator)
     own = np.array([one for one in moves if model.parameters[one].constant in (COMPUTE, JOB_LOSS)], dtype=np.intp)
@@ -252,10 +252,20 @@ def _can_tell(model: Model, number: int, rows: Sequence[Question]) -> bool:
     return any(row.job.ranks > 2 and decides(parameter, row, places_met(row, model.way)) for row in rows)
 
 
-def _is_judged(model: Model, number: int, rows: Sequence[Question]) -> bool:
-    """Tell whether leaving rows out can judge a constant: not one of a job that a single row tells of."""
+def _judged(model: Model, moves: Sequence[int], rows: Sequence[Question]) -> list[list[int]]:
+    """Return which of *moves* (by their places there) leaving rows out can judge, together by where they act.
+
+    A constant of a job that a single row tells of is not among them.
+    """
     first = len(model.parameters) - len(model.groups)
-    return number < first or sum(model.groups[number - first] in group_keys(row) for row in rows) > 1
+    blocks: dict[object, list[int]] = defaultdict(list)
+    for place, number in enumerate(moves):
+        if number < first:
+            parameter = model.parameters[number]
+            blocks[parameter.place or parameter.constant].append(place)
+        elif sum(model.groups[number - first] in group_keys(row) for row in rows) > 1:
+            blocks[number].append(place)
+    return list(blocks.values())
 
 
 def _start(model: Model, rows: Sequence[Question], widths: np.ndarray, evaluator: Evaluator) -> np.ndarray:
@@ -337,7 +347,8 @@ def _maximum(
     _, best, noise = found
     slope, missed = jacobian(best, noise), misses(best)
     ranks = np.array([float(row.job.ranks) for row in rows])
-    about = Linear(missed, slopes(best), best, widths[moves], noise.of(steps), weights, weights * ranks / ranks.mean())
+    counts = weights * ranks / ranks.mean()
+    about = Linear(missed, slopes(best), best, widths[moves], noise.of(steps), weights, counts, misses(0.0 * best))
     covariance = np.linalg.inv(slope.T @ slope) if len(moves) else np.zeros((0, 0))
     return _Most(best @ units, widened(noise, missed, steps), covariance, about, about.left_out(range(len(moves))), steps)
 
