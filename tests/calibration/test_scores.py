@@ -47,7 +47,7 @@ def test_a_rule_that_nothing_calibrates_is_left_out_and_takes_communication_for_
     found = scores([alone])
     assert found["closed_form"]["median"] is None and found["closed_form"]["points"] == 0
     assert found["calibrated"]["skill"] == pytest.approx(0.75) and found["calibrated"]["bias"] == pytest.approx(0.05)
-    both = scores([alone, replace(row, said=row.said | {"closed_form": 1.1})])
+    both = scores([alone, replace(row, said={**row.said, "closed_form": 1.1})])
     assert both["closed_form"]["points"] == 1 and both["closed_form"]["median"] == pytest.approx(0.1)
     assert both["calibrated"]["skill"] == pytest.approx(1.0 - 0.05 / 0.15)  # between a free 20% and its own 10%
 
@@ -76,6 +76,7 @@ def test_the_closed_form_fits_rows_of_its_own_kind() -> None:
         step = closed_form(Known(asked, 0.1), truth)
         rows.append(Known(replace(asked, record=replace(asked.record, step_time=step)), 0.1))
     found = fit_closed_form(rows)
+    assert found is not None
     assert [closed_form(row, found) for row in rows] == pytest.approx([row.asked.step_time for row in rows], rel=0.02)
 
 
