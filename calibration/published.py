@@ -58,7 +58,7 @@ def _figures(rows: Sequence[Scored]) -> dict[str, Any]:
 
 def validated_block(found: Validation) -> str:
     """Return the page's block with the scores and the aims."""
-    return f"<!-- validated -->\n```\n{validation_table(found)}\n\n{aims_table(found.scored)}\n```\n<!-- end -->"
+    return f"<!-- validated -->\n```\n{validation_table(found)}\n\n{aims_table(found.scored, found.left_out)}\n```\n<!-- end -->"
 
 
 def publish() -> None:

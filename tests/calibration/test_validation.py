@@ -63,13 +63,12 @@ def test_what_the_simulator_made_is_predicted(runs: Path, tmp_path: Path, capsys
     assert document["left_out"]["nodes"]["overall"]["calibrated"]["points"] == 8 and document["groups"][0]["value"] == "3"
     check_predictions(tmp_path / "out" / "predictions.csv", runs)
     text = (tmp_path / "out" / "validation.txt").read_text()
-    assert "the worst group of each source" in text and "by what is new" in text and "3+ nodes left out: overall" in text
+    assert "by what is new" in text and "3+ nodes left out: overall" in text
 
 
 def check_predictions(path: Path, runs: Path) -> None:
     """Every scored and every fitted row, with its line and its signed error; the measured step as it was given."""
-    rows = list(csv.DictReader(path.open()))
-    measured = list(csv.DictReader(runs.open()))
+    rows, measured = (list(csv.DictReader(io.StringIO(file.read_text()))) for file in (path, runs))
     assert [row["role"] for row in rows] == ["prediction"] * 4 + ["network"] * 6
     assert {row["fitted_rows"] for row in rows} == {"6"} and {row["record"] for row in rows} == {str(runs)}
     for row in rows:
