@@ -222,6 +222,9 @@ class Nic(Spec):
     bandwidth: Bandwidth
     transport: Transport
     gpudirect: bool = False
+    gpudirect_level: Literal["pix", "pxb", "phb", "sys"] = "pxb"
+    """How far from a GPU the cards still read and write its memory: what NCCL_NET_GDR_LEVEL says; by default PXB
+    (NVIDIA/nccl src/graph/paths.cc)."""
     nccl_plugin_latency: Seconds = 0.0
     source: Source
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from sim.cluster.node_links import TopologyError
 from sim.cluster.topology import NodeGraph, Route, node_graph
 from tests.cluster import machines
+from tests.harness import all_reduce_alone, cluster, toy_node
 
 MACHINES = [machines.p3_16xlarge, machines.dgx_1v, machines.p4d, machines.hgx_h100, machines.p2_16xlarge, machines.two_islands]
 
@@ -133,6 +134,19 @@ def test_gpudirect_stays_on_pcie_and_other_cards_go_through_host_memory():
     tcp = node_graph(machines.p3_16xlarge())
     assert tcp.to_nic(0, 0).staged
     assert tcp.to_nic(0, 0).stages == (("gpu0>plx0", "plx0>socket0", "dram0"), ("dram0", "socket0>nic0", "nic0>net"))  # copied, then read
+
+
+@pytest.mark.parametrize("level", ["pix", "pxb", "phb", "sys"])
+def test_gpudirect_ends_at_the_given_level(level):
+    """Closed form: a card at the host bridge reads 1 GB at 1 GB/s from a GPU that it may address, else after a copy of as long."""
+    node = toy_node(1, nic=1e9, pcie=1e9, peer_to_peer="none")
+    nic = node.nic.model_copy(update={"gpudirect": True, "gpudirect_level": level})
+    node = node.model_copy(update={"nic": nic})
+    direct = level in ("phb", "sys")
+    route = node_graph(node).to_nic(0, 0)
+    assert (route.path_class, route.staged) == ("PHB", not direct)
+    assert "dram0" not in route.links or not direct
+    assert all_reduce_alone(cluster(node, count=2), "phase", 1e9) == pytest.approx(1.0 if direct else 2.0, rel=1e-6)
 
 
 def test_copies_from_the_host_share_memory_and_the_uplink():
