@@ -18,7 +18,7 @@ from sim.spec.hardware import Hardware, Node
 from sim.spec.servers import Servers
 from sim.spec.workload import Workload
 from sim.training.collectives.plan import CORES_COPY, OF_BROADCAST
-from sim.units import show
+from sim.units import counted, show
 
 NOTEWORTHY = 0.04
 """Share of the step below which a stall is not worth a sentence: the noise of repeated measurements is 2-4%."""
@@ -240,7 +240,7 @@ def assumptions(run: Run, number: int = 0) -> list[str]:
 def stack_assumed(workload: Workload) -> str:
     """Return on what software *workload* trains, in which precision and at which batch."""
     training = workload.training
-    return f"software stack {training.stack.name}, {training.precision}, {training.batch} samples per GPU"
+    return f"software stack {training.stack.name}, {training.precision}, {counted(training.batch, 'sample')} per GPU"
 
 
 def kernels_assumed(nodes: Sequence[Node], workload: Workload) -> list[str]:

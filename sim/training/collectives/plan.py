@@ -25,6 +25,7 @@ from sim.training.collectives.layout import Layout
 from sim.training.collectives.machine import machine_of
 from sim.training.collectives.nccl_constants import NCCL_2_30, constants_of
 from sim.training.collectives.nccl_cost import Machine
+from sim.training.collectives.point_to_point import SENDS, send_channels, send_protocol
 from sim.training.collectives.pricing import cost
 from sim.training.collectives.traffic import CORE, CORE_LIMIT, CORES, FABRIC, TIER, Cost, Edge, Load, Part
 from sim.training.collectives.tuner import choose
@@ -140,8 +141,9 @@ class CollectivePlan:
 
     def choice(self, nbytes: float, op: Op = "all_reduce") -> Chosen:
         """Return what NCCL takes for *op* on *nbytes*, or the algorithm of another library that is forced."""
-        if op == "all_to_all":
-            return Chosen("Pairwise", "Simple", self.channels)  # NCCL sends and receives, without an algorithm to choose
+        if op == "all_to_all" or op == "send_recv" or op == "gather" or op == "scatter":
+            each = nbytes if op == "send_recv" else nbytes / self.ranks
+            return Chosen(SENDS[op], send_protocol(self.layout, self.tuning.version, each), send_channels(self.layout, each))
         if self.forced and op == "all_reduce":
             return Chosen(self.forced, "Simple", self.channels)
         algorithms = None if self.forced else self.tuning.algorithms

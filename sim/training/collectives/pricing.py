@@ -16,7 +16,7 @@ from sim.cluster.fabric import RING, SWITCH, TREE
 from sim.cluster.topology import Route
 from sim.events import Cause
 from sim.spec.yaml import SpecError
-from sim.training.collectives import in_turn
+from sim.training.collectives import in_turn, sends
 from sim.training.collectives import nccl_constants as nccl
 from sim.training.collectives.channels import Hop
 from sim.training.collectives.layout import Layout
@@ -186,7 +186,7 @@ def _latencies(layout: Layout, protocol: str) -> list[tuple[float, ...]]:
 
 
 def _ring_pipeline(layout: Layout, protocol: str, nbytes: float) -> Priced:
-    """Return a broadcast: piece after piece along the ring, whose last hop, back to the root, stays empty."""
+    """Return a broadcast or a reduce: piece after piece along the ring, of which one hop, from or to the root, stays empty."""
     traffic, volume = _ring_traffic(layout), nbytes / layout.channels
     piece = piece_of(volume, layout.ranks - 1, protocol)
     first, slowest = 0.0, []
@@ -355,6 +355,9 @@ PRICES: Mapping[str, Callable[[Layout, str, str, float], Priced]] = {
     "Hierarchical": in_turn.hierarchical,
     "RackHierarchical": in_turn.rack_hierarchical,
     "HalvingDoubling": in_turn.halving_doubling,
-    "Pairwise": in_turn.pairwise,
+    "Pairwise": sends.pairwise,
+    "SendRecv": sends.send_recv,
+    "Gather": sends.gather,
+    "Scatter": sends.scatter,
 }
 """How each algorithm is priced: NCCL's own by its names, then those of other libraries."""
