@@ -2,8 +2,8 @@
 
 Vertices are ``gpu0..``, the switches by name, ``nvswitch``, ``socket0..`` and ``nic0..``; links are named ``gpu0>gpu3``,
 ``gpu0>plx0``, ``plx0>socket0``, ``socket0>socket1``, ``nic0>net``. The DRAM of a socket (``dram0``) and, where they are known to be
-narrow, its root complex (``bridge0``) and the way of GPUs' copies to another socket's memory (``copies0to1``) are links too, the
-first two shared by both directions. Path classes are those of NVIDIA/nccl `src/graph/topo.h`: NVL one NVLink hop, NVS through
+narrow, its root complex (``bridge0``), GPUs' copies to another socket's memory (``copies0to1``) and all of them (``copies``) are links
+too, all but the third shared by both directions. Path classes are those of NVIDIA/nccl `src/graph/topo.h`: NVL one NVLink hop, NVS through
 NVSwitch, PIX one PCIe switch, PXB several, PHB a host bridge, SYS the socket link.
 GPUs address each other up to ``topology.peer_to_peer``; beyond it the sender writes to the DRAM of the receiver's socket
 and the receiver reads it, as NCCL's shared-memory transport does: two copies in series (`Route.stages`). So do the bytes for a NIC
@@ -243,9 +243,9 @@ class NodeGraph:
         return (*self._bridge(top), f"{top}>{other}", *self._bridge(other))
 
     def _copies(self, device: str, socket: str) -> tuple[str, ...]:
-        """Return what all copies from the socket of *device* to the memory of *socket* share beside the socket link."""
+        """Return what a copy from *device* to the memory of *socket* shares with all of the node, and beside the socket link."""
         name = f"copies{self.socket_of(device).removeprefix('socket')}to{socket.removeprefix('socket')}"
-        return (name,) if name in self.links else ()
+        return tuple(link for link in ("copies", name) if link in self.links)
 
     def _bridge(self, top: str) -> tuple[str, ...]:
         name = top.replace("socket", "bridge")

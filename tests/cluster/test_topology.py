@@ -136,6 +136,16 @@ def test_gpudirect_stays_on_pcie_and_other_cards_go_through_host_memory():
     assert tcp.to_nic(0, 0).stages == (("gpu0>plx0", "plx0>socket0", "dram0"), ("dram0", "socket0>nic0", "nic0>net"))  # copied, then read
 
 
+@pytest.mark.parametrize("gpus", [2, 4, 8])
+def test_all_copies_through_host_memory_share_what_a_node_carries(gpus):
+    """Closed form: n ranks send 2(n-1)/n of 1 GB each, all of it by 4 GB/s that they share; with pods of their own as without peers."""
+    for keys in ({"peer_to_peer": "none"}, {"isolated": "host"}):
+        node = toy_node(gpus, wiring="pcie", pcie=1e12, host={"efficiency": 1.0})
+        topology = node.topology.model_copy(update={"host_copy_bandwidth": 4e9, **keys})
+        node = node.model_copy(update={"topology": topology})
+        assert all_reduce_alone(cluster(node), "phase", 1e9) == pytest.approx(2 * (gpus - 1) / 4, rel=1e-6)
+
+
 @pytest.mark.parametrize("level", ["pix", "pxb", "phb", "sys"])
 def test_gpudirect_ends_at_the_given_level(level):
     """Closed form: a card at the host bridge reads 1 GB at 1 GB/s from a GPU that it may address, else after a copy of as long."""
