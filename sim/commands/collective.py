@@ -39,7 +39,7 @@ def collective(
     algo: Annotated[str | None, typer.Option(metavar="NAMES", help="like NCCL_ALGO; or (Rack)Hierarchical, HalvingDoubling")] = None,
     proto: Annotated[str | None, typer.Option(metavar="NAMES", help="like NCCL_PROTO: LL, LL128, Simple, ^LL")] = None,
     channels: Annotated[int | None, typer.Option(min=1, help="like NCCL_MAX_NCHANNELS")] = None,
-    nccl: Annotated[str, typer.Option(metavar="2.10|2.30", help="version whose rules choose")] = "2.30",
+    nccl: Annotated[str, typer.Option(metavar="2.3|2.4|2.10|2.30", help="version whose rules choose")] = "2.30",
     sets: Sets = [],  # noqa: B006
     as_json: Json = False,
     as_csv: Csv = False,
