@@ -248,7 +248,7 @@ def test_forced_algorithms_and_protocols(capsys: Capture) -> None:
         (["--algo", "Rign"], "'Rign' is no name that NCCL 2.30 knows"),
         (["--proto", "LL256"], "write some of LL, LL128, Simple"),
         (["--algo", "hierarchical", "--op", "broadcast"], "is an all-reduce"),
-        (["--nccl", "1.0"], "choose one of 2.10, 2.30"),
+        (["--nccl", "1.0"], "choose one of 2.3, 2.4, 2.10, 2.30"),
         (["--op", "all_reduc"], "write one of all_reduce"),
         (["--bytes", "1GiB..1MiB"], "a range that goes up"),
         (["--bytes", "100"], "no unit"),
