@@ -11,6 +11,9 @@ from hypothesis import strategies as st
 
 from sim.cluster.node_links import TopologyError
 from sim.cluster.topology import NodeGraph, Route, node_graph
+from sim.spec.library import load_hardware
+from sim.study.collective import collective_table
+from sim.training.collectives.plan import Tuning
 from tests.cluster import machines
 from tests.harness import all_reduce_alone, cluster, toy_node
 
@@ -259,3 +262,19 @@ def test_a_graph_with_a_hole_is_refused(topology, words):
         topology = topology | {"nvlink": topology["nvlink"] | {"link": machines.link("nvlink2")}}
     with pytest.raises(TopologyError, match=words):
         node_graph(machines.node(2, topology))
+
+
+@pytest.mark.parametrize(("name", "transport", "cards"), [("a3-highgpu-8g", "gpudirect-tcpx", 4), ("a3-megagpu-8g", "gpudirect-tcpxo", 8)])
+def test_gpudirect_over_tcp_is_no_plain_socket(name, transport, cards):
+    """The card writes into the GPU's memory, and no flow bounds it: 1 GiB by rings reaches 85% of 200 Gbps a card, sockets no half."""
+    node = load_hardware(name).spec.groups[0].node
+    assert (node.nic.transport.name, node.nic.count) == (transport, cards)
+    graph = node_graph(node)
+    assert all(not graph.to_nic(gpu, graph.nearest_nic(gpu)).staged for gpu in range(8))
+    wire = cards * 25e9
+    rates = [
+        collective_table(name, "all_reduce", [2**30], nodes=4, tuning=Tuning(algorithms="Ring"), overrides=extra).rows[0].busbw
+        for extra in ((), ("node.nic.transport=tcp",))
+    ]
+    assert 0.85 * wire < rates[0] <= wire
+    assert rates[1] < 0.5 * wire
