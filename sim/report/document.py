@@ -126,6 +126,8 @@ def freed(run: Run, number: int, bottleneck: Bottleneck | None) -> dict[str, Any
         "step_time_spread_s": list(bottleneck.spread) if bottleneck and bottleneck.phases else None,
         "step_time_half_width_s": run.jobs[number].warm.interval,
         "verdict": verdict(run, number, bottleneck),
+        "tied_resources": list(bottleneck.tied) if bottleneck and bottleneck.tied else None,
+        "tied_doubled_step_time_s": bottleneck.doubled if bottleneck else None,
         "freed_step_time_s": dict(bottleneck.freed) if bottleneck else None,
         "without_buffer_broadcast_step_time_s": bottleneck.without_broadcast if bottleneck else None,
     }
