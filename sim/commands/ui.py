@@ -29,6 +29,7 @@ def ui(
         if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn"):
             raise
         raise SpecError("ui needs starlette and uvicorn, which are not installed: pip install 'stallsim[ui]'") from None
+    import os
     import socket
 
     from sim.ui.choice import Choice, query_of
@@ -36,7 +37,7 @@ def ui(
     try:
         listening = socket.create_server((LOOPBACK, port))
     except OSError as error:
-        raise SpecError(f"--port {port}: {error.strerror}; --port 0 takes a free port") from None
+        raise SpecError(f"--port {port}: {os.strerror(error.errno or 0)}; --port 0 takes a free port") from None
     values = {name: value for name, value in (("hardware", hardware), ("workload", workload)) if value}
     query = f"?{query_of(Choice(values))}" if values else ""
     address = f"http://{LOOPBACK}:{listening.getsockname()[1]}/{query}"

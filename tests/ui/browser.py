@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import base64
+import contextlib
+import fcntl
 import json
 import os
 import select
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -15,6 +18,9 @@ from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 KEYS = {"ArrowRight": 39, "ArrowLeft": 37, "Tab": 9, "Enter": 13, " ": 32, "End": 35, "Home": 36}
+
+_WITH_PIPE = "import os, sys; os.dup2(int(sys.argv[1]), 3); os.dup2(int(sys.argv[2]), 4); os.execv(sys.argv[3], sys.argv[3:])"
+"""A program that becomes the browser, whose protocol comes in through file 3 and goes out through file 4."""
 
 
 def installed() -> str | None:
@@ -33,11 +39,13 @@ class Browser:
             "--headless --no-sandbox --disable-gpu --remote-debugging-pipe --no-first-run --disable-background-networking "
             "--disable-component-update --disable-sync --disable-dev-shm-usage --hide-scrollbars --mute-audio"
         )
-        line = f'exec "$0" {flags} --user-data-dir="$1" about:blank 3<&{to_browser} 4>&{from_browser}'
-        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "stdin": subprocess.DEVNULL}
-        self.process = subprocess.Popen(["sh", "-c", line, program, self.folder.name], pass_fds=(to_browser, from_browser), **quiet)
-        os.close(to_browser)
-        os.close(from_browser)
+        ends = [fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in (to_browser, from_browser)]
+        words = [sys.executable, "-c", _WITH_PIPE, *map(str, ends), program, *flags.split(), f"--user-data-dir={self.folder.name}"]
+        self.process = subprocess.Popen(
+            words, pass_fds=ends, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL
+        )  # fmt: skip
+        for end in (to_browser, from_browser, *ends):
+            os.close(end)
         self._rest, self._last, self.urls, self.errors = b"", 0, [], []
         target = self._call("Target.createTarget", {"url": "about:blank"})["targetId"]
         self._session = ""
@@ -50,7 +58,8 @@ class Browser:
         self.process.wait(20)
         os.close(self._in)
         os.close(self._out)
-        shutil.rmtree(self.folder.name, ignore_errors=True)
+        with contextlib.suppress(OSError):  # the browser's last children may still write there
+            self.folder.cleanup()
 
     # --- what a test does -----------------------------------------------------------------------------------------
 
@@ -83,7 +92,8 @@ class Browser:
     def press(self, key: str) -> None:
         """Press and release *key* in the element that has the focus."""
         about: dict[str, Any] = {"key": key, "code": key, "windowsVirtualKeyCode": KEYS[key]}
-        self._call("Input.dispatchKeyEvent", {"type": "rawKeyDown", **about})
+        text = {"Enter": "\r", " ": " "}.get(key)
+        self._call("Input.dispatchKeyEvent", {"type": "keyDown", "text": text, **about} if text else {"type": "rawKeyDown", **about})
         self._call("Input.dispatchKeyEvent", {"type": "keyUp", **about})
 
     def picture(self, path: Path, whole: bool = False) -> None:
