@@ -22,14 +22,14 @@ _BETWEEN: Final = 0.4
 """Seconds after which the chart is drawn again while machines come in."""
 _SHOWN: Final = ("money", "table", "left-out")
 """Parts of a comparison's page that are shown."""
-AMONGS: Final = {"size": "rentable, same number of GPUs", "priced": "all rentable machines", "none": "none"}
+PEERS: Final = {"size": "rentable, same number of GPUs", "priced": "all rentable machines", "none": "none"}
 
 
 def machines_of(choice: Choice, rows: Iterable[Row]) -> list[str]:
     """Return the machines of the catalogue *rows* that *choice* is compared with, its own first. Raise SpecError for an unknown *among*."""
     among, own = choice.get(AMONG), choice.get("hardware")
-    if among not in AMONGS:
-        raise SpecError(f"{AMONG} {among}: write one of {', '.join(AMONGS)}")
+    if among not in PEERS:
+        raise SpecError(f"{AMONG} {among}: write one of {', '.join(PEERS)}")
     if among == "none":
         return []
     listed = list(rows)

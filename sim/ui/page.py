@@ -14,7 +14,7 @@ from sim.spec.parallel import Schedule, Shard
 from sim.spec.workload import Training
 from sim.ui.choice import AMONG, DEFAULTS
 from sim.ui.download import FILES
-from sim.ui.machines import AMONGS
+from sim.ui.machines import PEERS
 
 SLIDERS: Final[Mapping[str, tuple[int, ...]]] = {
     "nodes": (1, 2, 4, 8, 16, 32, 64, 128, 256),
@@ -74,7 +74,7 @@ def _controls(hardware: Sequence[Row], workloads: Sequence[Row]) -> Html:
         _slider("price", "Price (USD per node-hour)", "instead of the catalogue's"),
         _slider("epochs", "Epochs of the whole job", ""),
         _field("tokens", "Tokens of the whole job", "for example 300B"),
-        _select(AMONG, "Compare with", _plain(AMONGS, AMONGS)),
+        _select(AMONG, "Compare with", _plain(PEERS, PEERS)),
     ]
     more = tag("textarea", id="c-set", name="set", rows=3, spellcheck="false", aria_describedby="h-set", placeholder="input.num_workers=8")
     return tag(
