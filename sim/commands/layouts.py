@@ -9,7 +9,7 @@ import typer
 
 from sim.spec.yaml import SpecError
 from sim.study.scenario import Infeasible, Scenario
-from sim.terminal import json_text, print_json, talk
+from sim.terminal import json_text, print_json, show_text, talk
 
 
 def show_layouts(
@@ -67,6 +67,6 @@ def show_layouts(
     if as_json:
         print_json(whole)
     else:
-        typer.echo(table.rstrip("\n") if as_csv else text)
+        typer.echo(table.rstrip("\n")) if as_csv else show_text(text)
     if not found:
         raise typer.Exit(1)

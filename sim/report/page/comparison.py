@@ -11,9 +11,10 @@ from sim.report.page.basis import basis
 from sim.report.page.chart import Point, axis, chart
 from sim.report.page.frame import Part, outcome, page
 from sim.report.page.markup import Child, Figures, Html, bullets, joined, section, table, tag
-from sim.report.page.words import as_energy, as_memory, as_money, as_number, as_percent, as_plain, as_tenths, as_time, counted
+from sim.report.page.words import as_energy, as_memory, as_money, as_number, as_percent, as_plain, as_tenths, as_time
 from sim.report.whole_job import epochs_text
 from sim.study.descriptions import Descriptions
+from sim.units import counted
 
 _BARS = 60
 """Machines whose steps are drawn; the table has all."""

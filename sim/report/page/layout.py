@@ -16,8 +16,8 @@ from sim.report.page.frame import Part, outcome, page
 from sim.report.page.markup import Child, Figures, Html, joined, noted, section, table, tag, tiles
 from sim.report.page.timeline import Span
 from sim.report.page.whole_job import whole_job
-from sim.report.page.words import as_memory, as_money, as_number, as_percent, as_time, counted
-from sim.units import show
+from sim.report.page.words import as_memory, as_money, as_number, as_percent, as_time
+from sim.units import counted, show
 
 MOST_STAGES: Final = 32
 """Stages that have a lane of their own."""

@@ -18,10 +18,11 @@ from sim.report.page.provenance import provenance
 from sim.report.page.timeline import STEPS, shown_span, timeline
 from sim.report.page.use import Use, uses, uses_document
 from sim.report.page.whole_job import whole_job
-from sim.report.page.words import as_bandwidth, as_carbon, as_energy, as_memory, as_money, as_number, as_percent, as_time, counted, unbroken
+from sim.report.page.words import as_bandwidth, as_carbon, as_energy, as_memory, as_money, as_number, as_percent, as_time, unbroken
 from sim.report.verdict import bound_by
 from sim.report.whatif import NAMES
 from sim.simulate import Run
+from sim.units import counted
 
 _TITLES = {
     "time": "Where the time goes", "job": "The whole job", "steps": "Step by step", "machine": "The machine", "memory": "GPU memory",
@@ -72,7 +73,7 @@ class _Job:
         found = self.figures
         nodes = found.value("nodes")
         set_up = (
-            f"{gpus_text(self.run, self.number)} on {counted(nodes, 'node')}, {found.value('batch_per_gpu')} samples per GPU, "
+            f"{gpus_text(self.run, self.number)} on {counted(nodes, 'node')}, {counted(found.value('batch_per_gpu'), 'sample')} per GPU, "
             f"{found.value('precision')}, {found.value('stack')}"
         )
         name = f"Job {self.number}: " if self.several else ""
