@@ -13,7 +13,7 @@ from sim.terminal import talk
 LOOPBACK = "127.0.0.1"
 
 
-@app.command(epilog="Example:  python -m sim ui p4d.24xlarge resnet50 --port 8421")
+@app.command(epilog="Examples:\n  python -m sim ui\n  python -m sim ui hgx-h100 llama-3.1-8b --port 8000 --open")
 def ui(
     hardware: Annotated[str | None, typer.Argument(metavar="[HW]", help="hardware to begin with: a YAML file or a catalogue name")] = None,
     workload: Annotated[str | None, typer.Argument(metavar="[WL]", help="workload to begin with")] = None,

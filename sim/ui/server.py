@@ -56,6 +56,8 @@ class _Local:
 
     def __init__(self) -> None:
         self.run, self.compare = Worker(), Worker()
+        self.run.start_soon()
+        self.compare.start_soon()
         self.rows, _ = hardware_rows()
         self.html = control_page(self.rows, workload_rows()[0])
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import signal
+import threading
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import nullcontext
 from multiprocessing.connection import Connection
@@ -71,6 +72,7 @@ class Worker:
         if how == "forkserver":
             self._context.set_forkserver_preload([__name__])
         self._lock = asyncio.Lock()
+        self._starting = threading.Lock()
         self._process: Any = None
         self._connection: Connection | None = None
 
@@ -93,12 +95,17 @@ class Worker:
 
     def _started(self) -> Connection:
         """Return the connection to the process, which is started if need be."""
-        if self._connection is None or not self._process.is_alive():
-            self._connection, theirs = self._context.Pipe()
-            self._process = self._context.Process(target=_serve, args=(theirs,), daemon=True)
-            self._process.start()
-            theirs.close()
-        return self._connection
+        with self._starting:
+            if self._connection is None or not self._process.is_alive():
+                self._connection, theirs = self._context.Pipe()
+                self._process = self._context.Process(target=_serve, args=(theirs,), daemon=True)
+                self._process.start()
+                theirs.close()
+            return self._connection
+
+    def start_soon(self) -> None:
+        """Start the process in the background, so that the first task need not wait for it."""
+        threading.Thread(target=self._started, daemon=True).start()
 
     @property
     def process(self) -> int | None:
@@ -107,7 +114,8 @@ class Worker:
 
     def end(self) -> None:
         """End the process, whatever it does."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.join()
-        self._process = self._connection = None
+        with self._starting:
+            if self._process is not None:
+                self._process.kill()
+                self._process.join()
+            self._process = self._connection = None  # whoever still reads from the connection closes it
