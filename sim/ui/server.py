@@ -63,8 +63,11 @@ class _Local:
 
     @asynccontextmanager
     async def life(self, _: Starlette) -> AsyncIterator[None]:
-        """End the processes with the application."""
+        """Compute the first view ahead, so that what every run reads is at hand; end the processes with the application."""
+        ahead = asyncio.create_task(_read(self.run.answers("view", choice_of([]))))
         yield
+        ahead.cancel()
+        await asyncio.wait({ahead})
         self.run.end()
         self.compare.end()
 
@@ -106,6 +109,11 @@ class _Local:
             named = {"Content-Disposition": f'attachment; filename="{what.name}"'}
             return Response(what.content, headers={**HEADERS, **named}, media_type=what.type)
         return JSONResponse(what, headers=HEADERS)
+
+
+async def _read(messages: AsyncGenerator[Message, None]) -> None:
+    async for _ in messages:
+        pass
 
 
 def _choice(request: Request) -> Choice:
