@@ -8,10 +8,14 @@ import typer
 
 from sim.commands.app import app
 from sim.commands.options import GlobalBatch, Hw, Json, Precision, Sets, Stack, Wl
-from sim.terminal import print_json, talk
+from sim.terminal import print_json, show_text, talk
 
 
-@app.command(epilog="Example:  python -m sim batches my-two-kinds.yaml resnet50 --global-batch 512")
+@app.command(
+    epilog="Examples:\n"
+    "  python -m sim batches my-two-kinds.yaml resnet50 --global-batch 512\n"
+    "  python -m sim batches 256x-tpu-v2-v3 resnet50 --global-batch 65536 --precision amp_bf16"
+)
 def batches(
     hardware: Hw,
     workload: Wl,
@@ -34,4 +38,4 @@ def batches(
     found = searched(scenario, global_batch, simulate, talk.progress)
     talk.progress("")
     document = batches_document(found)
-    print_json(document) if as_json else typer.echo(batches_text(document))
+    print_json(document) if as_json else show_text(batches_text(document))

@@ -10,6 +10,7 @@ from sim.analysis.memory import MemoryUse, gpu_memory
 from sim.cluster.build import Slot
 from sim.simulate import Run
 from sim.spec.hardware import Gpu
+from sim.units import counted
 
 
 def gpus_text(run: Run, number: int) -> str:
@@ -24,8 +25,8 @@ def gpus_text(run: Run, number: int) -> str:
 
 def batch_text(document: Mapping[str, Any]) -> str:
     """Return how many samples each GPU takes a step, by the *document* of a run."""
-    own = document.get("batches_per_gpu") or [document["batch_per_gpu"]]
-    return f"{' and '.join(map(str, own))} samples per GPU"
+    own = document.get("batches_per_gpu")
+    return f"{' and '.join(map(str, own))} samples per GPU" if own else f"{counted(document['batch_per_gpu'], 'sample')} per GPU"
 
 
 def tightest(run: Run, number: int) -> Gpu:

@@ -12,16 +12,19 @@ from sim.analysis.bottleneck import SAME, Bottleneck, Resource
 from sim.analysis.stalls import Blame
 from sim.epoch import Epoch
 from sim.events import Cause
+from sim.report.nccl_choice import choice_warnings
 from sim.simulate import JobRun, Run
 from sim.spec.hardware import Hardware, Node
 from sim.spec.servers import Servers
 from sim.spec.workload import Workload
 from sim.training.collectives.plan import CORES_COPY, OF_BROADCAST
-from sim.units import show
+from sim.units import counted, show
 
 NOTEWORTHY = 0.04
 """Share of the step below which a stall is not worth a sentence: the noise of repeated measurements is 2-4%."""
 
+_MOMENT = 0.005
+"""Share of the step by which it must depend on the moment at which loaders work to be told."""
 _LONG_START = 0.25
 """Share of a warm epoch that its first batch may take before the reader is told."""
 
@@ -225,7 +228,7 @@ def batches_text(workload: Workload) -> str:
     """Return how many samples each GPU takes a step."""
     training = workload.training
     own = " and ".join(str(batch) for batch in training.batches)
-    return f"{own} samples per GPU, by group" if own else f"{training.batch} samples per GPU"
+    return f"{own} samples per GPU, by group" if own else f"{counted(training.batch, 'sample')} per GPU"
 
 
 def kernels_assumed(nodes: Sequence[Node], workload: Workload) -> list[str]:
@@ -277,7 +280,18 @@ def warnings(run: Run, number: int = 0) -> list[str]:
             f"a warm epoch has {job.warm.steps} step{'s' * (job.warm.steps > 1)}, and waits {show(start, 'time')} of its "
             f"{show(job.warm.time, 'time')} for the first batch; figures of a step leave that out"
         )
-    return found
+    return found + choice_warnings(run, number)
+
+
+def moments(bottleneck: Bottleneck) -> list[str]:
+    """Return how far the step depends on when in it the loaders work, where that is worth a sentence."""
+    low, high = bottleneck.spread
+    if high - low < _MOMENT * bottleneck.step_time:
+        return []
+    return [
+        f"the step takes {show(low, 'time')} to {show(high, 'time')}, by when in it the loaders copy, pin or decode on the GPU "
+        f"({1 + len(bottleneck.phases)} moments tried); a batch that is built a little faster or slower moves it"
+    ]
 
 
 def _drawn(epoch: Epoch, seed: int) -> str:

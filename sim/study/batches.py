@@ -1,8 +1,8 @@
 """How many samples should each group of unlike machines take a step, so that it is shortest? Integer shares of one global batch.
 
-A step takes at least as long as the work of any one GPU: the bound of a share is the longest of its groups' kernels, launches and optimizer,
-as planned for their batches. Shares are simulated best bound first until no bound is below the shortest step, so the answer is the best
-of all whole numbers under the model, whatever the network does.
+A step takes at least as long as the work of any one GPU: the bound of a share is the longest of its groups' kernels, launches and
+optimizer, as planned for their batches. Shares are simulated best bound first until no bound is below the shortest step, so the answer
+is the best of all whole numbers under the model, whatever the network does.
 """
 
 from __future__ import annotations
@@ -98,11 +98,11 @@ def shortest(search: Search) -> Search:
     if len(every) > MANY:
         raise SpecError(f"--global-batch {search.total}: can be shared in more than {MANY:,} ways; write a smaller one, or fewer groups")
     waiting = sorted((search.bound(sizes), sizes) for sizes in every)
-    for place, (bound, sizes) in enumerate(waiting):
+    for done, (bound, sizes) in enumerate(waiting):
         if search.known and bound >= search.known[search.best] * (1 - SLACK):
             return search
         if len(search.known) >= search.limit:
-            search.left = sum(other < search.known[search.best] * (1 - SLACK) for other, _ in waiting[place:])
+            search.left = sum(other < search.known[search.best] * (1 - SLACK) for other, _ in waiting[done:])
             return search
         search.time(sizes)
     return search

@@ -33,7 +33,7 @@ def test_the_search_finds_what_every_share_shows() -> None:
     for case in range(30):
         gpus = [draw.choice((1, 2, 3)) for _ in range(draw.choice((2, 3)))]
         rates = [draw.uniform(0.5, 5.0) for _ in gpus]
-        noise = {}
+        noise: dict[tuple[int, ...], float] = {}
 
         def work(group: int, batch: int, rates: list[float] = rates) -> float:
             return batch * rates[group]
