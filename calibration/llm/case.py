@@ -85,6 +85,8 @@ class Case:
     """Whether the source hides what can be hidden: user buffers, CUDA graphs."""
     tensor_overlap: bool
     expert_overlap: bool
+    one_copy: bool
+    """Whether dispatch sends a token once to each node that has experts for it (DeepEP, HybridEP), not once to each expert."""
     graphs: bool
     compiled: bool
     checked: bool
@@ -198,6 +200,7 @@ def _case(row: Row) -> Case:
         tuned=bool(practice.get("tuned")),
         tensor_overlap=bool(practice.get("tensor_overlap")) or "async TP" in notes,
         expert_overlap="EP overlap on" in notes or ("EP overlap off" not in notes and bool(practice.get("expert_overlap"))),
+        one_copy="HybridEP" in notes or ("alltoall" not in notes and bool(practice.get("one_copy"))),
         graphs=_graphs(row, practice),
         compiled=row.text["compile"].lower().startswith("y"),
         checked=bool(practice.get("checked_pipelines")) and pipeline > 1 and gpus > chip.domain,
@@ -316,7 +319,7 @@ def _nic(row: Row, chip: Chip, practice: Mapping[str, Any]) -> tuple[float, bool
     if stated is None:
         stated = _network_text(text.split("in node")[0], node)
     known = stated is not None
-    return (stated if stated is not None else chip.nic) * 1e9 / 8, known
+    return stated * 1e9 / 8 if stated is not None else chip.nic, known
 
 
 def _network_text(text: str, node: int) -> float | None:

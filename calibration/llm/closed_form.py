@@ -216,6 +216,9 @@ class _Wires:
             return 0.0
         inside = max(1, min(ranks, self.case.domain // stride))
         outside = size * (1 - inside / ranks)
+        if self.case.one_copy and ranks > inside:
+            nodes, copies = ranks / inside, self.case.shape.experts_per_token
+            outside *= nodes * (1 - (1 - 1 / nodes) ** copies) / copies
         near = size * (inside - 1) / ranks / self.fabric
         return max(near, outside / self.network) / self.at["dispatch"] * 0.5 + self.at["launch.collective"]
 

@@ -149,3 +149,19 @@ def test_recipes_tell_who_replays_graphs(tmp_path: Path) -> None:
     }
     assert not one(tmp_path, **bridge, model="Qwen3_30B_a3B", gpu="H100", precision="fp8").graphs
     assert one(tmp_path, **bridge, model="Qwen3_235B_a22B", gpu="H100").expert_overlap
+
+
+def test_dispatch_over_nodes_takes_the_network_and_one_copy_a_node_less(tmp_path: Path) -> None:
+    # without a stated network a GPU has its usual NIC; 8 experts of a token over 2 nodes: 4 copies go out, or 1 - 2**-8 of one
+    blank = dict.fromkeys(("layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab"), "")
+    case = one(
+        tmp_path, **blank, model="Qwen3_30B_a3B", network="InfiniBand", gpus="16", nodes="2", dp="16", ep="16", seq_len="4096",
+        global_batch="1024",
+    )  # fmt: skip
+    assert case.nic == pytest.approx(50e9)
+    at = {**defaults(), "host": 1e-9, "host.experts": 1e-9, "dispatch": 0.5, "launch.collective": 1e-9, "sync.experts": 1e-9}
+    every = predict(case, at).parts["experts"]
+    once = predict(replace(case, one_copy=True), at).parts["experts"]
+    sent = 4 * 64 * 48 * 2.0 * 4096 * 2048 / (50e9 * at["network"])
+    assert every == pytest.approx(4 * sent, rel=0.02)
+    assert once == pytest.approx((1 - 2**-8) * sent, rel=0.02)
