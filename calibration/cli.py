@@ -14,20 +14,22 @@ from typing import Annotated, Any
 import typer
 
 from sim import __version__
+from sim.commands.help import Program
 from sim.report.files import folder_due
 from sim.report.picture import picture_due
 from sim.spec.yaml import SpecError
-from sim.terminal import exit_code, talk
+from sim.terminal import exit_code, show_text, talk
 
-app = typer.Typer(
+app = Program(
+    {
+        "Measure": "profile lab fit import-trace",
+        "Check predictions": "validate records collectives kernels servers longrun energy",
+    },
     name="stallsim-calibrate",
     help="Measure machines, fit the simulator's parameters, and check its predictions against measurements.",
-    epilog="Example:  python -m calibration validate my-runs.csv --hardware-dir my-machines",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Examples:\n"
+    "  python -m calibration profile -o my-machine.json\n"
+    "  python -m calibration validate my-runs.csv --hardware-dir my-machines",
 )
 
 Json = Annotated[bool, typer.Option("--json", help="print one JSON document, and nothing else, on stdout")]
@@ -57,7 +59,7 @@ def _common(
     talk.quiet = talk.quiet or quiet
 
 
-@app.command(epilog="Example:  python -m calibration collectives")
+@app.command(epilog="Examples:\n  python -m calibration collectives\n  python -m calibration collectives my-collectives.csv --json")
 def collectives(
     file: Annotated[Path | None, typer.Argument(metavar="[FILE.csv]", help="measured collectives; without it the committed ones")] = None,
     as_json: Json = False,
@@ -67,10 +69,10 @@ def collectives(
     from calibration.collectives import error_rows, error_text, score_all
 
     rows = error_rows(score_all(read_collectives(file) if file else None))
-    typer.echo(json.dumps({"schema": 1, "rows": rows}, indent=2) if as_json else error_text(rows))
+    print_json({"schema": 1, "rows": rows}) if as_json else show_text(error_text(rows))
 
 
-@app.command(epilog="Example:  python -m calibration kernels --left-out")
+@app.command(epilog="Examples:\n  python -m calibration kernels --left-out\n  python -m calibration kernels --refit")
 def kernels(
     left_out: Annotated[bool, typer.Option("--left-out", help="score each GPU also by products fitted to the others (minutes)")] = False,
     refit: Annotated[bool, typer.Option("--refit", help="fit the constants of each GPU and kind of kernel anew, and show them")] = False,
@@ -83,28 +85,28 @@ def kernels(
     rows = kernel_records.read()
     lines = report.refitted(rows) if refit else report.scored(rows, left_out)
     shown = report.refitted_text if refit else report.text
-    typer.echo(json.dumps({"schema": 1, "rows": lines}, indent=2) if as_json else shown(lines))
+    print_json({"schema": 1, "rows": lines}) if as_json else show_text(shown(lines))
 
 
-@app.command(epilog="Example:  python -m calibration longrun --json")
+@app.command(epilog="Examples:\n  python -m calibration longrun\n  python -m calibration longrun --json")
 def longrun(as_json: Json = False) -> None:
     """Predict published counts of failures, their causes and effective shares of long runs, each from other fleets, and show the errors."""
     from calibration.longrun import longrun_document, longrun_text
 
     document = longrun_document()
-    typer.echo(json.dumps(document, indent=2) if as_json else longrun_text(document))
+    print_json(document) if as_json else show_text(longrun_text(document))
 
 
-@app.command(epilog="Example:  python -m calibration energy")
+@app.command(epilog="Examples:\n  python -m calibration energy\n  python -m calibration energy --json")
 def energy(as_json: Json = False) -> None:
     """Predict measured power of nodes and GPUs, and what power limits cost, and show the errors."""
     from calibration.energy import energy_document, energy_text
 
     document = energy_document()
-    typer.echo(json.dumps(document, indent=2) if as_json else energy_text(document))
+    print_json(document) if as_json else show_text(energy_text(document))
 
 
-@app.command(epilog="Example:  python -m calibration records my-runs.csv")
+@app.command(epilog="Examples:\n  python -m calibration records my-runs.csv\n  python -m calibration records my-runs.csv --json")
 def records(
     file: Annotated[Path, typer.Argument(metavar="FILE.csv", help="measured runs, one a row")],
     as_json: Json = False,
@@ -126,7 +128,9 @@ def records(
 
 
 @app.command(
-    epilog="Example:  python -m calibration validate my-runs.csv --hardware-dir my-machines --fail-if 'overall.calibrated.median>0.1'"
+    epilog="Examples:\n"
+    "  python -m calibration validate my-runs.csv --hardware-dir my-machines --fail-if 'overall.calibrated.median>0.1'\n"
+    "  python -m calibration validate -o validated"
 )
 def validate(
     files: Annotated[list[Path], typer.Argument(metavar="[FILE.csv]", help="measured runs; the committed records by default")] = [],  # noqa: B006
@@ -213,14 +217,14 @@ def _conclude(
         write_files(output, made)
         *names, last = made
         talk(f"wrote {output}/{', '.join(names)} and {last}")
-    print_json(document) if as_json else typer.echo(text)
+    print_json(document) if as_json else show_text(text)
     for broken in failed:
         talk(f"failed: {broken}")
     if failed:
         raise typer.Exit(1)
 
 
-@app.command(epilog="Example:  python -m calibration servers calibration/records/cmdare.csv")
+@app.command(epilog="Examples:\n  python -m calibration servers\n  python -m calibration servers calibration/records/cmdare.csv --json")
 def servers(
     files: Annotated[list[Path], typer.Argument(metavar="[FILE.csv]", help="measured runs; CM-DARE's by default")] = [],  # noqa: B006
     as_json: Json = False,
@@ -229,10 +233,14 @@ def servers(
     from calibration.servers import fit_servers, server_document, server_table
 
     found = fit_servers(files or [Path(__file__).parent / "records" / "cmdare.csv"])
-    print_json(server_document(found)) if as_json else typer.echo(server_table(found))
+    print_json(server_document(found)) if as_json else show_text(server_table(found))
 
 
-@app.command(epilog="Example:  python -m calibration profile -o my-machine.json        torchrun --nproc-per-node 8 -m calibration profile")
+@app.command(
+    epilog="Examples:\n"
+    "  python -m calibration profile -o my-machine.json\n"
+    "  torchrun --nproc-per-node 8 -m calibration profile -o my-machine.json"
+)
 def profile(
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="the record; one that is there is gone on with")] = Path(
         "record.json"
@@ -270,7 +278,11 @@ def profile(
         typer.echo(profile_run.summary(output, found))
 
 
-@app.command(epilog="Example:  python -m calibration fit my-machine.json -o my-machine.yaml --plot residuals.png")
+@app.command(
+    epilog="Examples:\n"
+    "  python -m calibration fit my-machine.json -o my-machine.yaml\n"
+    "  python -m calibration fit my-machine.json -o my-machine.yaml --plot residuals.png"
+)
 def fit(
     files: Annotated[list[Path], typer.Argument(metavar="RECORD...", help="records of one machine, as profile writes them")],
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="the hardware; its stack goes to FILE-stack.yaml")] = Path(
@@ -294,7 +306,7 @@ def fit(
     if as_json:
         print_json(fit_run.fit_document(measured, found, machine) | {"steps": comparison_rows(steps)})
     else:
-        typer.echo("\n\n".join([fit_run.fit_table(found), *([comparison_table(steps)] if steps else [])]))
+        show_text("\n\n".join([fit_run.fit_table(found), *([comparison_table(steps)] if steps else [])]))
     for text in (*measured.disturbed, *notes, *(f"not told: {text}" for text in machine.untold)):
         talk(text)
     using = f" --stack {written.stack}" if written.stack else ""
@@ -303,16 +315,22 @@ def fit(
 
 @app.command(
     "import-trace",
-    epilog="Example:  python -m calibration import-trace rank*.json --record runs.csv --hardware my.yaml --workload resnet50 --batch 64",
+    epilog="Examples:\n"
+    "  python -m calibration import-trace rank*.json --record runs.csv --hardware my.yaml --workload resnet50 --batch 64\n"
+    "  python -m calibration import-trace rank*.json --hardware p3.16xlarge --batch 64 --workload-out mine.yaml",
 )
 def import_trace(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="traces of PyTorch's profiler, plain or gzip, one for each rank")],
     record: Annotated[Path | None, typer.Option(metavar="FILE.csv", help="add the job to these measured runs")] = None,
-    hardware: Annotated[str, typer.Option(metavar="HW", help="of the record: a file or a name of the catalogue")] = "",
-    workload: Annotated[str, typer.Option(metavar="WL", help="of the record")] = "",
-    stack: Annotated[str, typer.Option(help="of the record; the workload's own by default")] = "",
-    batch: Annotated[int | None, typer.Option(min=1, help="samples per GPU, of the record; needed where the trace does not tell")] = None,
-    precision: Annotated[str, typer.Option(help="of the record; the workload's own by default")] = "",
+    workload_out: Annotated[
+        Path | None,
+        typer.Option("--workload-out", metavar="FILE.yaml", help="write a workload of the measured times, for 'sim run' elsewhere"),
+    ] = None,
+    hardware: Annotated[str, typer.Option(metavar="HW", help="on which it ran: a file or a name of the catalogue")] = "",
+    workload: Annotated[str, typer.Option(metavar="WL", help="what it trained, if it is described; of the record")] = "",
+    stack: Annotated[str, typer.Option(help="of the job; the workload's own by default")] = "",
+    batch: Annotated[int | None, typer.Option(min=1, help="samples per GPU; needed where the trace does not tell")] = None,
+    precision: Annotated[str, typer.Option(help="of the job; the workload's own by default")] = "",
     hardware_dir: HardwareDir = None,
     workload_dir: WorkloadDir = None,
     as_json: Json = False,
@@ -320,17 +338,23 @@ def import_trace(
     """Show where the time of a profiled job went, as for a simulated one."""
     from calibration.import_trace import import_traces
     from calibration.questions import Folders
+    from calibration.replay import Asked, replayed
     from calibration.trace_report import add_record, trace_document, trace_record, trace_table
+    from sim.report.files import write_file
 
     found = import_traces(files)
     row = trace_record(found, hardware=hardware, workload=workload, stack=stack, batch=batch, precision=precision)
     if record is not None:
         add_record(record, row, Folders(hardware_dir, workload_dir))
         talk(f"added one row to {record}")
-    print_json(trace_document(found, row)) if as_json else typer.echo(trace_table(found))
+    if workload_out is not None:
+        asked = Asked(hardware, workload, stack, batch, precision, Folders(hardware_dir, workload_dir))
+        write_file(workload_out, replayed(found, asked, workload_out))
+        talk(f"wrote {workload_out}; use it so: python -m sim run OTHER-MACHINE {workload_out} --nodes 8")
+    print_json(trace_document(found, row)) if as_json else show_text(trace_table(found))
 
 
-@app.command(epilog="Example:  sudo python -m calibration lab my-plan.yaml -o my-lab.csv --limit 300")
+@app.command(epilog="Examples:\n  python -m calibration lab --list\n  python -m calibration lab my-plan.yaml -o my-lab.csv --limit 300")
 def lab(
     file: Annotated[
         Path | None,
@@ -351,7 +375,7 @@ def lab(
 
     if score:
         found = scoring.score(file or scoring.COMMITTED)
-        return print_json(scoring.score_document(found)) if as_json else typer.echo(scoring.score_table(found))
+        return print_json(scoring.score_document(found)) if as_json else show_text(scoring.score_table(found))
     plan = read_plan(file or scoring.PLAN)
     if only_list:
         return typer.echo("\n".join(f"{role:10}  {point.text}" for point, role in points(plan).items()))

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
+import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +25,9 @@ from sim.units import show
 
 if TYPE_CHECKING:
     from sim.report.picture import Picture
+
+SCRIPTS = {"python -m sim": "stallsim", "python -m calibration": "stallsim-calibrate"}
+"""The two ways to call each program; texts are written with the first."""
 
 ANYWHERE = {"--debug": "debug", "--quiet": "quiet", "-q": "quiet"}
 """Options that are taken out before the command line is parsed."""
@@ -76,6 +81,21 @@ def print_json(value: Any) -> None:
     typer.echo(json_text(value), nl=False)
 
 
+def show_text(text: str) -> None:
+    """Print *text* on stdout: on a terminal as wide as that is, in colours unless NO_COLOR or TERM=dumb forbids them."""
+    if sys.stdout.isatty():
+        from sim.report.fitting import coloured, fitted
+
+        text = fitted(text, shutil.get_terminal_size().columns)
+        text = coloured(text) if in_colour() else text
+    typer.echo(text)
+
+
+def in_colour() -> bool:
+    """Return whether the environment allows colours (no-color.org: NO_COLOR, unless it is empty)."""
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
 def without_anywhere(arguments: Sequence[str]) -> tuple[list[str], set[str]]:
     """Return *arguments* without the options that may stand anywhere, and the names of those; what follows ``--`` stays."""
     end = list(arguments).index("--") if "--" in arguments else len(arguments)
@@ -117,13 +137,21 @@ def _show_example(error: BaseException | None) -> None:
 
 
 def program() -> str:
-    """Return the program as it was called: ``stallsim`` or ``python -m sim``."""
-    return "stallsim" if Path(sys.argv[0]).name == "stallsim" else "python -m sim"
+    """Return the program as it was called: ``stallsim``, ``stallsim-calibrate``, ``python -m calibration`` or ``python -m sim``."""
+    called = Path(sys.argv[0])
+    if called.stem in SCRIPTS.values():
+        return called.stem
+    module = f"python -m {called.parent.name}"
+    return module if called.name == "__main__.py" and module in SCRIPTS else "python -m sim"
 
 
 def named_as_called(text: str) -> str:
     """Return *text* with the program in it as it was called."""
-    return text.replace("python -m sim ", f"{program()} ")
+    if program() in SCRIPTS:
+        return text
+    for module, script in SCRIPTS.items():
+        text = re.sub(rf"{module}(?=\s|$)", script, text)
+    return text
 
 
 def show_table(document: object, text: str, table: str, as_json: bool, as_csv: bool) -> None:
@@ -133,7 +161,7 @@ def show_table(document: object, text: str, table: str, as_json: bool, as_csv: b
     if as_json:
         print_json(document)
     else:
-        typer.echo(table if as_csv else text, nl=not as_csv)
+        typer.echo(table, nl=False) if as_csv else show_text(text)
 
 
 def write_result(

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 import typer
 
+from sim.report.fitting import plain
 from sim.report.picture import Picture
 from sim.spec.yaml import SpecError
-from sim.terminal import exit_code, json_text, show_table, talk, without_anywhere, write_result
+from sim.terminal import exit_code, json_text, show_table, show_text, talk, without_anywhere, write_result
 
 
 def test_options_that_may_stand_anywhere_are_taken_out() -> None:
@@ -85,3 +87,20 @@ def test_a_result_is_written_in_all_its_forms(tmp_path: Path, capsys: pytest.Cap
 
 def test_without_a_place_nothing_is_drawn() -> None:
     write_result(None, None, "it", ({}, ""), lambda _: pytest.fail("drawn for nothing"))
+
+
+def test_a_pipe_gets_every_byte_and_a_terminal_what_fits(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    wide = "one   " + "word " * 30 + "end"
+    show_text(wide)
+    assert capsys.readouterr().out == wide + "\n"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("TERM", "xterm")
+    for name, value, colour in (("NO_COLOR", "", True), ("NO_COLOR", "1", False), ("TERM", "dumb", False)):
+        with monkeypatch.context() as patch:
+            patch.setenv("NO_COLOR", "")
+            patch.setenv(name, value)
+            show_text(wide)
+            shown = capsys.readouterr().out
+        assert max(map(len, plain(shown).splitlines())) <= 60
+        assert ("\x1b" in shown) is colour

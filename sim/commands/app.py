@@ -1,14 +1,17 @@
 """The program that commands register with, each in its file."""
 
-import typer
+from sim.commands.help import Program
 
-app = typer.Typer(
+app = Program(
+    {
+        "One job": "run whatif profile collective show goodput spot",
+        "Choose": "compare recommend plan prices",
+        "Many runs": "sweep share diff study ui",
+        "Descriptions": "list check new extract schema",
+    },
     name="stallsim",
     help="Predict how a training job will run on a machine, and where its time goes, before any GPU is rented.",
-    epilog="Example:  python -m sim run hardware/p3.16xlarge.yaml workloads/vgg16.yaml",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Examples:\n"
+    "  python -m sim run p3.16xlarge vgg16\n"
+    "  python -m sim recommend resnet50 p3.8xlarge p3.16xlarge --budget-hours 24 --epochs 90",
 )

@@ -10,12 +10,15 @@ import typer
 from sim.commands.app import app
 from sim.commands.options import Folder, Json, Sets
 from sim.spec.yaml import SpecError
-from sim.terminal import json_text, print_json, talk
+from sim.terminal import json_text, print_json, show_text, talk
 
 Where = Annotated[list[str], typer.Option("--where", metavar="COND", help="only rows that match, for example gpus=8; repeatable")]
 
 
-@app.command("list", epilog="Example:  python -m sim list hardware --where provider=aws --where gpus=8")
+@app.command(
+    "list",
+    epilog="Examples:\n  python -m sim list hardware --where provider=aws --where gpus=8\n  python -m sim list gpus",
+)
 def list_(
     kind: Annotated[
         str,
@@ -34,12 +37,12 @@ def list_(
         typer.echo(problem, err=True)
     if found.empty:
         talk(found.empty)
-    print_json(found.rows) if as_json else typer.echo(found.text)
+    print_json(found.rows) if as_json else show_text(found.text)
     if found.empty:
         raise typer.Exit(1)
 
 
-@app.command(epilog="Example:  python -m sim schema -o schemas")
+@app.command(epilog="Examples:\n  python -m sim schema -o schemas\n  python -m sim schema > all.json")
 def schema(
     output: Annotated[Path | None, typer.Option("-o", "--output", metavar="DIR", help="write one file per kind there")] = None,
 ) -> None:
@@ -53,7 +56,9 @@ def schema(
         talk(f"wrote {len(json_schemas())} schemas to {output}")
 
 
-@app.command(epilog="Example:  python -m sim show vgg16 --hardware p3.16xlarge")
+@app.command(
+    epilog="Examples:\n  python -m sim show vgg16 --hardware p3.16xlarge\n  python -m sim show vgg16 resnet50 --hardware p3.16xlarge"
+)
 def show(
     workloads: Annotated[list[str], typer.Argument(metavar="WL...", help="one workload: its layers; several: layers against gradients")],
     hardware: Annotated[str | None, typer.Option(metavar="HW", help="whose GPU gives times; several workloads run on all of it")] = None,
@@ -76,7 +81,7 @@ def show(
     else:
         document = layer_document(names[0], hardware, sets, batch)
         text, plot = layers.layers_text(document, every), layers.layers_plot
-    print_json(document) if as_json else typer.echo(text)
+    print_json(document) if as_json else show_text(text)
     if output is not None:
         from sim.report.files import write_files
 

@@ -15,23 +15,30 @@ from sim.spec.yaml import SpecError
 from sim.terminal import show_table, write_result
 
 
-@app.command(epilog="Example:  python -m sim collective p3.16xlarge --op all_reduce --bytes 1MiB..1GiB --nodes 2")
+@app.command(
+    epilog="Examples:\n"
+    "  python -m sim collective p3.16xlarge --op all_reduce --bytes 1MiB..1GiB --nodes 2\n"
+    "  python -m sim collective hgx-h100 --op all_gather --bytes 256MiB --nodes 4"
+)
 def collective(
     hardware: Hw,
     op: Annotated[
         str,
-        typer.Option(help="all_reduce, all_gather, reduce_scatter, broadcast, all_to_all; or parameter_server, for what hosts must carry"),
+        typer.Option(
+            help="all_reduce, all_gather, reduce_scatter, broadcast, reduce, all_to_all, send_recv, gather, scatter; "
+            "or parameter_server, for what hosts must carry"
+        ),
     ] = "all_reduce",
     sizes: Annotated[
         str, typer.Option("--bytes", metavar="SIZE|A..B[:n]", help="one size, or a range (doubling without n)")
     ] = "1MiB..1GiB",
     nodes: Annotated[int | None, typer.Option(min=1, help="number of nodes (machines)")] = None,
-    gpus: Annotated[int | None, typer.Option(min=1, help="GPUs in all")] = None,
+    gpus: Annotated[int | None, typer.Option(min=1, help="total number of GPUs")] = None,
     placement: Annotated[str | None, typer.Option(metavar="1+2", help="GPUs on each node in turn")] = None,
     compute_time: Annotated[str | None, typer.Option(metavar="TIME", help="of a step; hides a parameter_server: 100 ms")] = None,
-    algo: Annotated[str | None, typer.Option(metavar="NAMES", help="as NCCL_ALGO; or (Rack)Hierarchical, HalvingDoubling")] = None,
-    proto: Annotated[str | None, typer.Option(metavar="NAMES", help="as NCCL_PROTO: LL, LL128, Simple, ^LL")] = None,
-    channels: Annotated[int | None, typer.Option(min=1, help="as NCCL_MAX_NCHANNELS")] = None,
+    algo: Annotated[str | None, typer.Option(metavar="NAMES", help="like NCCL_ALGO; or (Rack)Hierarchical, HalvingDoubling")] = None,
+    proto: Annotated[str | None, typer.Option(metavar="NAMES", help="like NCCL_PROTO: LL, LL128, Simple, ^LL")] = None,
+    channels: Annotated[int | None, typer.Option(min=1, help="like NCCL_MAX_NCHANNELS")] = None,
     nccl: Annotated[str, typer.Option(metavar="2.10|2.30", help="version whose rules choose")] = "2.30",
     sets: Sets = [],  # noqa: B006
     as_json: Json = False,

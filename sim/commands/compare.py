@@ -32,7 +32,11 @@ from sim.commands.options import (
 from sim.terminal import show_table, talk, write_result
 
 
-@app.command(epilog="Example:  python -m sim compare resnet50 p3.2xlarge p3.16xlarge p4d.24xlarge --precision amp_fp16")
+@app.command(
+    epilog="Examples:\n"
+    "  python -m sim compare resnet50 p3.2xlarge p3.16xlarge p4d.24xlarge --precision amp_fp16\n"
+    "  python -m sim compare vgg16 --where gpu=V100* --epochs 90 --sort cost"
+)
 def compare(
     workload: Wl,
     hardware: Annotated[list[str], typer.Argument(metavar="HW...", help="machines to compare; all of the catalogue by default")] = [],  # noqa: B006

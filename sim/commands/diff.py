@@ -9,10 +9,10 @@ import typer
 
 from sim.commands.app import app
 from sim.commands.options import Folder, Html, Json
-from sim.terminal import print_json, write_result
+from sim.terminal import print_json, show_text, write_result
 
 
-@app.command(epilog="Example:  python -m sim diff before.json after.json")
+@app.command(epilog="Examples:\n  python -m sim diff before.json after.json\n  python -m sim diff before after --html changes.html")
 def diff(
     before: Annotated[Path, typer.Argument(metavar="A", help="document of a run (A.json), or the folder that `run -o` wrote")],
     after: Annotated[Path, typer.Argument(metavar="B", help="of another run")],
@@ -28,4 +28,4 @@ def diff(
     found = difference(old, new)
     text = difference_text(found, old, new)
     write_result(output, html, "diff", (found, text), lambda whole: difference_page(whole, old, new))
-    print_json(found) if as_json else typer.echo(text)
+    print_json(found) if as_json else show_text(text)

@@ -12,7 +12,11 @@ from sim.spec.yaml import SpecError
 from sim.terminal import talk
 
 
-@app.command(epilog="Example:  python -m sim extract torchvision.models:vgg16 --input 3x224x224 -o workloads/models/vgg16.yaml")
+@app.command(
+    epilog="Examples:\n"
+    "  python -m sim extract torchvision.models:vgg16 --input 3x224x224 -o vgg16.yaml\n"
+    "  python -m sim extract my_model.py:build --input 3x256x256 --arg width=64 -o my-model.yaml"
+)
 def extract(
     target: Annotated[
         str,

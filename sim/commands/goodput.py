@@ -24,22 +24,26 @@ from sim.commands.options import (
     Wl,
     layout_of,
 )
-from sim.terminal import print_json, write_result
+from sim.terminal import print_json, show_text, write_result
 
 if TYPE_CHECKING:
     from sim.study.scenario import Scenario
     from sim.study.weeks import Weeks
 
 
-@app.command(epilog="Example:  python -m sim goodput hgx-h100 gpt2-xl --nodes 256 --batch 4 --precision amp_bf16 --days 54")
+@app.command(
+    epilog="Examples:\n"
+    "  python -m sim goodput hgx-h100 gpt2-xl --nodes 256 --batch 4 --precision amp_bf16 --days 54\n"
+    "  python -m sim goodput hgx-h100 llama-3.1-8b --nodes 16 --parallel shard=parameters --tokens 1T --checkpoint tiered"
+)
 def goodput(
     hardware: Hw,
     workload: Wl,
-    days: Annotated[float | None, typer.Option(help="days that the job runs: how much of them counts")] = None,
-    tokens: Annotated[str | None, typer.Option(metavar="N", help="tokens of the job, such as 15T: how long and how much")] = None,
-    epochs: Annotated[float | None, typer.Option(help="epochs of the job: how long and how much")] = None,
-    nodes: Annotated[int | None, typer.Option(min=1, help="nodes of the only group")] = None,
-    gpus: Annotated[int | None, typer.Option(min=1, help="GPUs in all")] = None,
+    days: Annotated[float | None, typer.Option(help="days that the job runs: shows how much of them counts")] = None,
+    tokens: Annotated[str | None, typer.Option(metavar="N", help="tokens of the job, such as 15T: shows time and cost")] = None,
+    epochs: Annotated[float | None, typer.Option(help="epochs of the job: shows time and cost")] = None,
+    nodes: Annotated[int | None, typer.Option(min=1, help="number of nodes (machines)")] = None,
+    gpus: Annotated[int | None, typer.Option(min=1, help="total number of GPUs")] = None,
     batch: Batch = None,
     global_batch: GlobalBatch = None,
     precision: Precision = None,
@@ -48,10 +52,10 @@ def goodput(
     sequence: SampleTokens = None,
     sets: Sets = [],  # noqa: B006
     reliability: Annotated[str, typer.Option(metavar="low|middle|high|FILE", help="how often the fleet fails")] = "middle",
-    rate: Annotated[str | None, typer.Option("--failure-rate", metavar="RATE", help="of 8 GPUs, such as '0.0038 /d'")] = None,
+    rate: Annotated[str | None, typer.Option("--failure-rate", metavar="RATE", help="failures of 8 GPUs, such as '0.0038 /d'")] = None,
     mode: Annotated[str, typer.Option("--checkpoint", metavar="sync|async|tiered", help="how checkpoints are written")] = "async",
     store: Annotated[
-        str, typer.Option(metavar="NAME|FILE|disk", help="where to: hardware/parts/stores, or each node's disk")
+        str, typer.Option(metavar="NAME|FILE|disk", help="where checkpoints go: hardware/parts/stores, or each node's disk")
     ] = "object-store",
     interval: Annotated[
         str, typer.Option("--checkpoint-interval", metavar="auto|TIME", help="work between checkpoints; auto takes the best")
@@ -66,11 +70,11 @@ def goodput(
     ] = None,
     market: Market = "on-demand",
     region: Annotated[
-        str | None, typer.Option(help="of the electricity: us-east-1, europe-north1, FRA; that of the price by default")
+        str | None, typer.Option(help="region of the electricity: us-east-1, europe-north1, FRA; the price's by default")
     ] = None,
-    trials: Annotated[int, typer.Option(min=2, help="courses that are drawn")] = 2000,
-    fast: Annotated[bool, typer.Option("--fast", help="do not try what other set-ups would do")] = False,
-    seed: Annotated[int, typer.Option(min=0, help="of the drawn failures")] = 0,
+    trials: Annotated[int, typer.Option(min=2, help="number of simulated runs")] = 2000,
+    fast: Annotated[bool, typer.Option("--fast", help="skip what other set-ups would give")] = False,
+    seed: Annotated[int, typer.Option(min=0, help="random seed of the failures")] = 0,
     as_json: Json = False,
     output: Folder = None,
     html: Html = None,
@@ -127,4 +131,4 @@ def _show(scenario: Scenario, weeks: Weeks, fast: bool, as_json: bool, output: P
     document = weeks_document(scenario, weeks, changes=not fast)
     text, table = goodput_text(document), figures_csv(document["distribution"])
     write_result(output, html, "goodput", (document, text), reading(goodput_page, scenario), goodput_plot, {"goodput.csv": table})
-    print_json(document) if as_json else typer.echo(text)
+    print_json(document) if as_json else show_text(text)

@@ -15,12 +15,13 @@ from sim.terminal import talk
 
 
 @app.command(
-    epilog="Example:  nvidia-smi topo -m > topo.txt; python -m sim new --from-topo topo.txt -o my-box.yaml --gpu V100-SXM2-16GB\n\n"
-    "Example:  python -m sim new workload config.json ds_config.json -o mine.yaml"
+    epilog="Examples:\n"
+    "  nvidia-smi topo -m > topo.txt; python -m sim new --from-topo topo.txt -o my-box.yaml --gpu V100-SXM2-16GB\n"
+    "  python -m sim new workload config.json ds_config.json -o mine.yaml"
 )
 def new(
-    what: Annotated[Literal["hardware", "workload"], typer.Argument(help="what to describe")] = "hardware",
-    files: Annotated[list[str] | None, typer.Argument(metavar="FILE|DIR|ID", help="workload: as --from")] = None,
+    what: Annotated[Literal["hardware", "workload"], typer.Argument(metavar="hardware|workload", help="what to describe")] = "hardware",
+    files: Annotated[list[str] | None, typer.Argument(metavar="FILE|DIR|ID", help="workload: the same as --from")] = None,
     topo: Annotated[
         Path | None, typer.Option("--from-topo", metavar="FILE", help="hardware: output of nvidia-smi topo -m, or NCCL's topology XML")
     ] = None,

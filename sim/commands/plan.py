@@ -18,31 +18,37 @@ if TYPE_CHECKING:
     from sim.study.plan.search import Tally
 
 
-@app.command(epilog="Example:  python -m sim plan hgx-h100 llama-3.1-70b --gpus 512 --global-batch 512 --tokens 1T --sensitivity")
+@app.command(
+    epilog="Examples:\n"
+    "  python -m sim plan hgx-h100 llama-3.1-8b --nodes 2 --global-batch 64\n"
+    "  python -m sim plan hgx-h100 llama-3.1-70b --gpus 512 --global-batch 512 --tokens 1T --sensitivity"
+)
 def plan(
     hardware: Hw,
     workload: Wl,
     nodes: Nodes = None,
-    gpus: Annotated[int | None, typer.Option(min=1, help="GPUs in all; as many nodes as they need, unless --nodes says")] = None,
+    gpus: Annotated[
+        int | None, typer.Option(min=1, help="total number of GPUs, on as many nodes as they need unless --nodes is given")
+    ] = None,
     global_batch: GlobalBatch = None,
     tokens: TokenBudget = None,
     sequence: SampleTokens = None,
-    objective: Annotated[str, typer.Option(metavar="time|cost", help="what is least: a step's time, or its money")] = "time",
-    max_memory: Annotated[str | None, typer.Option(metavar="SIZE", help="of each GPU, that a layout may need; for example 70GiB")] = None,
-    fix: Annotated[list[str], typer.Option(metavar="K=V,...", help="axes that keep a value: tp=8,pp=4,shard=optimizer; repeatable")] = [],  # noqa: B006
+    objective: Annotated[str, typer.Option(metavar="time|cost", help="minimize the time of a step, or its cost")] = "time",
+    max_memory: Annotated[str | None, typer.Option(metavar="SIZE", help="GPU memory that a layout may need, for example 70GiB")] = None,
+    fix: Annotated[list[str], typer.Option(metavar="K=V,...", help="axes to keep fixed: tp=8,pp=4,shard=optimizer; repeatable")] = [],  # noqa: B006
     allow: Annotated[
         list[str],
-        typer.Option(metavar="NAME,...", help="what may take part beside the default: fp8, zero_bubble ...; no-recompute leaves it out"),
+        typer.Option(metavar="NAME,...", help="also try fp8, zero_bubble ...; no-recompute leaves recomputation out"),
     ] = [],  # noqa: B006
-    simulate: Annotated[int, typer.Option(min=1, help="most layouts that are simulated")] = 200,
+    simulate: Annotated[int, typer.Option(min=1, help="simulate at most this many layouts")] = 200,
     sensitivity: Annotated[
-        bool, typer.Option("--sensitivity", help="also what wins with slower NICs, longer sequences, smaller batches")
+        bool, typer.Option("--sensitivity", help="also find what wins with slower NICs, longer sequences, smaller batches")
     ] = False,
     precision: Precision = None,
     stack: Stack = None,
     sets: Sets = [],  # noqa: B006
     export: Annotated[
-        Path | None, typer.Option(metavar="DIR", callback=folder_due, help="also write the best as launch files of other programs")
+        Path | None, typer.Option(metavar="DIR", callback=folder_due, help="also write the best layout as launch files of other programs")
     ] = None,
     as_json: Json = False,
     as_csv: Csv = False,

@@ -10,10 +10,14 @@ import typer
 from sim.commands.app import app
 from sim.commands.options import Json
 from sim.spec.yaml import SpecError
-from sim.terminal import print_json, talk
+from sim.terminal import print_json, show_text, talk
 
 
-@app.command(epilog="Example:  python -m sim prices --where 'gpu=H100*' --where provider=lambda")
+@app.command(
+    epilog="Examples:\n"
+    "  python -m sim prices --where 'gpu=H100*' --where provider=lambda\n"
+    "  python -m sim prices --where provider=aws --today 2027-01-31"
+)
 def prices(
     where: Annotated[list[str], typer.Option("--where", metavar="COND", help="only rows that match, for example gpus=8; repeatable")] = [],  # noqa: B006
     today: Annotated[str | None, typer.Option(metavar="YYYY-MM-DD", help="day from which ages are counted; the clock's by default")] = None,
@@ -45,7 +49,7 @@ def prices(
     if as_json:
         print_json({"prices": [exported(row, PRICES) for row in chosen]})
     else:
-        typer.echo(columns_text(chosen, PRICES))
+        show_text(columns_text(chosen, PRICES))
         old = sum(bool(row["mark"]) for row in chosen)
         talk(f"{len(chosen)} machines, {old} with a price of more than {STALE} days")
     if where and not chosen:

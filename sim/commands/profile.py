@@ -8,10 +8,14 @@ import typer
 
 from sim.commands.app import app
 from sim.commands.options import Batch, Count, Folder, Html, Hw, Json, Precision, Sets, Stack, Wl
-from sim.terminal import print_json, write_result
+from sim.terminal import print_json, show_text, write_result
 
 
-@app.command(epilog="Example:  python -m sim profile p3.16xlarge resnet50 --stack apex-per-tensor")
+@app.command(
+    epilog="Examples:\n"
+    "  python -m sim profile p3.16xlarge resnet50 --stack apex-per-tensor\n"
+    "  python -m sim profile p3.8xlarge alexnet --twin none"
+)
 def profile(
     hardware: Hw,
     workload: Wl,
@@ -43,4 +47,4 @@ def profile(
     document = profile_document(found, literal)
     text, table = profile_text(found, document), figures_csv(profile_rows(document))
     write_result(output, html, "profile", (document, text), reading(profile_page, scenario), profile_plot, {"profile.csv": table})
-    print_json(document) if as_json else typer.echo(text)
+    print_json(document) if as_json else show_text(text)

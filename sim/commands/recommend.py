@@ -31,10 +31,14 @@ from sim.commands.options import (
     positive,
 )
 from sim.spec.yaml import SpecError
-from sim.terminal import print_json, talk, write_result
+from sim.terminal import print_json, show_text, talk, write_result
 
 
-@app.command(epilog="Example:  python -m sim recommend resnet50 --budget-hours 12 --epochs 90 --nodes 1..8:8")
+@app.command(
+    epilog="Examples:\n"
+    "  python -m sim recommend resnet50 --budget-hours 12 --epochs 90 --nodes 1..8:8\n"
+    "  python -m sim recommend resnet50 p3.8xlarge p3.16xlarge --budget-usd 100 --epochs 90"
+)
 def recommend(
     workload: Wl,
     hardware: Annotated[list[str], typer.Argument(metavar="HW...", help="machines to compare; all of the catalogue by default")] = [],  # noqa: B006
@@ -105,6 +109,6 @@ def recommend(
     text, table = recommendation_text(found), figures_csv(found["candidates"])
     page = reading(recommendation_page, scenario, [row.hardware for row in rows if row.document])
     write_result(output, html, "recommend", (found, text), page, recommendation_plot, {"recommend.csv": table})
-    print_json(found) if as_json else typer.echo(text)
+    print_json(found) if as_json else show_text(text)
     if found["best"] is None:
         raise typer.Exit(1)

@@ -41,13 +41,17 @@ from sim.commands.options import (
     layout_of,
 )
 from sim.spec.yaml import SpecError
-from sim.terminal import json_text, print_json, talk
+from sim.terminal import json_text, print_json, show_text, talk
 
 if TYPE_CHECKING:
     from sim.study.scenario import Scenario
 
 
-@app.command(epilog="Example:  python -m sim run p3.16xlarge vgg16 --nodes 1..16 --set node.nic.bandwidth='100 Gbps'")
+@app.command(
+    epilog="Examples:\n"
+    "  python -m sim run p3.16xlarge vgg16 --nodes 1..16 --set node.nic.bandwidth='100 Gbps'\n"
+    "  python -m sim run hgx-h100 llama-3.1-70b --nodes 8 --tp 8 --pp 4 --shard optimizer --micro-batches 16"
+)
 def run(
     hardware: Hw,
     workload: Wl,
@@ -183,7 +187,7 @@ def _show_runs(
     if as_json:
         print_json(whole)
     else:
-        typer.echo(run_csv(rows).rstrip("\n") if as_csv else text)
+        typer.echo(run_csv(rows).rstrip("\n")) if as_csv else show_text(text)
     if not runs:
         raise typer.Exit(1)
 

@@ -11,7 +11,11 @@ from sim.commands.options import Csv, Folder, Html, Hw, Json, Sets
 from sim.terminal import show_table, write_result
 
 
-@app.command(epilog="Example:  python -m sim share p3.16xlarge four-on-eight-gpus --policy greedy")
+@app.command(
+    epilog="Examples:\n"
+    "  python -m sim share p3.16xlarge four-on-eight-gpus\n"
+    "  python -m sim share p3.16xlarge four-on-eight-gpus --policy greedy --workers 32"
+)
 def share(
     hardware: Hw,
     jobs: Annotated[str, typer.Argument(metavar="JOBS", help="a file of several jobs, or its name in workloads/jobs/")],

@@ -8,10 +8,14 @@ import typer
 
 from sim.commands.app import app
 from sim.commands.options import Batch, Folder, Html, Hw, Json, MeanLifetime, Precision, Processes, Sets, Stack, Wl, positive
-from sim.terminal import print_json, write_result
+from sim.terminal import print_json, show_text, write_result
 
 
-@app.command(epilog="Example:  python -m sim spot p3.2xlarge resnet50 --workers 4 --epochs 90")
+@app.command(
+    epilog="Examples:\n"
+    "  python -m sim spot p3.2xlarge resnet50 --workers 4 --epochs 90\n"
+    "  python -m sim spot p4d.24xlarge resnet50 --epochs 90 --mean-lifetime 20h"
+)
 def spot(
     hardware: Hw,
     workload: Wl,
@@ -49,4 +53,4 @@ def spot(
     text = spot_text(found)
     table = figures_csv(found["distribution"])
     write_result(output, html, "spot", (found, text), reading(spot_page, scenario), spot_plot, {"spot.csv": table})
-    print_json(found) if as_json else typer.echo(text)
+    print_json(found) if as_json else show_text(text)

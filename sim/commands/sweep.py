@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 
 @app.command(
-    epilog="Examples:  python -m sim sweep p3.8xlarge resnet50 --nodes 4 --vary node.nic.bandwidth='10..400 Gbps:7' -o nic.csv"
-    "     the same on many machines: ... --cluster dask://HOST:8786"
+    epilog="Examples:\n"
+    "  python -m sim sweep p3.8xlarge resnet50 --nodes 4 --vary node.nic.bandwidth='10..400 Gbps:7' -o nic.csv\n"
+    "  python -m sim sweep p3.8xlarge resnet50 --vary 'batch=16,32,64' --vary nodes=1..4 -o grid.csv --cluster dask://HOST:8786"
 )
 def sweep(
     hardware: Hw,

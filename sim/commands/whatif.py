@@ -12,7 +12,11 @@ from sim.commands.options import Batch, Count, Csv, Folder, GlobalBatch, Html, H
 from sim.terminal import show_table, talk, write_result
 
 
-@app.command(epilog="Example:  python -m sim whatif p3.8xlarge alexnet --nodes 2")
+@app.command(
+    epilog="Examples:\n"
+    "  python -m sim whatif p3.8xlarge alexnet --nodes 2\n"
+    "  python -m sim whatif p3.16xlarge bert-large-seq384 --batch 4 --html whatif.html"
+)
 def whatif(
     hardware: Hw,
     workload: Wl,

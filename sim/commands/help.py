@@ -1,0 +1,154 @@
+"""How is ``--help`` laid out? Options and commands under headings, two examples, and the program named as it was called."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, TypeVar
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from sim.terminal import named_as_called
+
+T = TypeVar("T")
+
+HEADINGS: Final[Mapping[str, str]] = {
+    "Job": "--batch --global-batch --sequence --precision --stack --set --epochs --hours --tokens --days --steps --evaluation "
+    "--checkpoints --seed --exact --op --bytes --compute-time --input --example --arg --from --name --model --workload",
+    "Layout": "--tp --pp --cp --ep --replicate --shard --micro-batches --schedule --parallel",
+    "Machine": "--nodes --gpus --placement --workers --where --hardware --hardware-dir --workload-dir --twin --from-topo --gpu --cpu "
+    "--nic-bandwidth --transport --memory --algo --proto --channels --nccl --device --ranks --folder",
+    "Money": "--market --on-demand --budget-hours --budget-usd --today --refresh --date --region",
+    "Failures": "--with-failures --mean-lifetime --reliability --failure-rate --checkpoint --store --checkpoint-interval --spares --repair "
+    "--elastic --in-place --new-fleet --trials",
+    "Search": "--objective --max-memory --fix --allow --simulate --sensitivity --vary --sobol --policy --sort --fast --literal --jobs "
+    "--cluster --predictor --no-leave-out --left-out --refit --only --again --quick --limit",
+    "Output": "--json --csv --output --html --trace --export --verbose --layers --force --plot --score --list --record --fail-if "
+    "--show-completion --install-completion",
+    "Other": "--version --debug --quiet --help",
+}
+"""Which options stand under which heading, in the order of the headings; a name means the same in every command."""
+
+_TYPES: Final = {"str": "TEXT", "path": "FILE", "int": "N", "int range": "N", "float": "X", "float range": "X"}
+"""What stands for a value, where the option does not say."""
+
+
+def under_headings(entries: Mapping[str, T], headings: Mapping[str, str], rest: str) -> dict[str, dict[str, T]]:
+    """Return *entries* under their *headings*, in the order of both; what has none comes under *rest*."""
+    left = dict(entries)
+    found = {heading: {name: left.pop(name) for name in names.split() if name in left} for heading, names in headings.items()}
+    found[rest] = found.get(rest, {}) | left
+    return {heading: inside for heading, inside in found.items() if inside}
+
+
+def _record(parameter: Any, context: Any) -> tuple[str, str]:
+    """Return what names *parameter* and what explains it, without the words of its type."""
+    names, text = parameter.get_help_record(context)
+    names = re.sub(r" <(\w+(?: range)?)>", lambda match: f" {_TYPES.get(match[1], match[1].upper())}", names)
+    if parameter.param_type_name == "argument":
+        names = names.split(" ")[0]
+    text = re.sub(r"x>=[01](?:; )?|required(?=\])|default: (?:0\.0|none)(?:; )?", "", text, flags=re.IGNORECASE)
+    return names, re.sub(r"; \]", "]", text).replace("[]", "").rstrip()
+
+
+def option_groups(command: Any, context: Any) -> dict[str, dict[str, tuple[str, str]]]:
+    """Return under each heading the options of *command*: name to (spelling, help)."""
+    options = {
+        max(parameter.opts, key=len): _record(parameter, context)
+        for parameter in command.get_params(context)
+        if parameter.param_type_name == "option" and not parameter.hidden
+    }
+    return under_headings(options, HEADINGS, "Other")
+
+
+def argument_rows(command: Any, context: Any) -> list[tuple[str, str]]:
+    """Return (name, help) of each argument of *command*."""
+    return [_record(parameter, context) for parameter in command.get_params(context) if parameter.param_type_name == "argument"]
+
+
+def command_groups(group: Any, context: Any) -> dict[str, dict[str, Any]]:
+    """Return under each heading the commands of *group* by name."""
+    commands = {name: group.get_command(context, name) for name in group.list_commands(context)}
+    return under_headings({name: command for name, command in commands.items() if not command.hidden}, group.headings, "Commands")
+
+
+def _write_options(command: Any, context: Any, formatter: Any) -> None:
+    rows = {"Arguments": argument_rows(command, context)}
+    rows |= {heading: list(inside.values()) for heading, inside in option_groups(command, context).items()}
+    for heading, inside in rows.items():
+        if inside:
+            with formatter.section(heading):
+                formatter.write_dl(inside, col_max=26)
+
+
+def _write_examples(command: Any, formatter: Any) -> None:
+    """Write the examples line by line: one that is wrapped could not be copied."""
+    if command.epilog:
+        formatter.write("\n")
+        for line in named_as_called(command.epilog).splitlines():
+            formatter.write(f"{line}\n")
+
+
+class Command(TyperCommand):
+    """A command whose options come under headings."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return what follows the name of the command: arguments, those in brackets that may be left out."""
+        arguments = [parameter for parameter in self.get_params(ctx) if parameter.param_type_name == "argument"]
+        return [*(_usage(parameter, ctx) for parameter in arguments), "[OPTIONS]"]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write arguments and options, heading by heading."""
+        _write_options(self, ctx, formatter)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Write the examples."""
+        _write_examples(self, formatter)
+
+
+def _usage(argument: Any, context: Any) -> str:
+    name = _record(argument, context)[0].strip("[]")
+    return name if argument.required else f"[{name}]"
+
+
+class Group(TyperGroup):
+    """A program whose commands come under headings."""
+
+    headings: Mapping[str, str] = {}
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the commands, then the options."""
+        for heading, commands in command_groups(self, ctx).items():
+            rows = [(name, (command.help or "").split("\n\n")[0].replace("\n", " ")) for name, command in commands.items()]
+            with formatter.section(heading):
+                formatter.write_dl(rows)
+        _write_options(self, ctx, formatter)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Write the examples."""
+        _write_examples(self, formatter)
+
+
+class Program(typer.Typer):
+    """A command line with all its help laid out alike."""
+
+    def __init__(self, headings: Mapping[str, str] | None = None, **settings: Any) -> None:
+        """Lay out the commands named in *headings* under them, the others under "Commands"; *settings* are typer's."""
+        context = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+        fixed = {"no_args_is_help": True, "pretty_exceptions_enable": False, "rich_markup_mode": None, "add_completion": False}
+        super().__init__(cls=type("Group", (Group,), {"headings": headings or {}}), context_settings=context, **(fixed | settings))
+
+    def command(self, name: str | None = None, **settings: Any) -> Callable[[Any], Any]:
+        """Register a command: as typer does, with this layout."""
+        return super().command(name, **({"cls": Command} | settings))
+
+
+def walked(command: Any, context: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
+    """Yield the names that lead to each command below *command*, the command, and the context that its help is made with."""
+    if not hasattr(command, "commands"):
+        yield path, command, context
+        return
+    for inside in command_groups(command, context).values():
+        for name, below in inside.items():
+            yield from walked(below, below.context_class(below, info_name=name, parent=context), (*path, name))

@@ -1,0 +1,181 @@
+"""How does a report fit a terminal? Long lines wrap, bars shrink, and a table that stays too wide goes on below itself; colours.
+
+Works on the text alone, so every command's report fits; what is piped is never changed.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterator, Sequence
+
+_BAR = re.compile(r"[█▉▊▋▌▍▎▏]")
+_FEWEST = 8
+"""Columns of the shortest bar (estimate: still tells an eighth)."""
+_WRAPPED = 20
+"""Columns that a last column of text needs to be wrapped rather than moved below."""
+_GAP = "  "
+_BOLD, _DIM, _GREEN, _YELLOW, _CYAN, _END = (f"\x1b[{code}m" for code in (1, 2, 32, 33, 36, 0))
+
+
+def fitted(text: str, width: int) -> str:
+    """Return *text* with no line longer than *width*, which is at least 40, unless a single word or cell is."""
+    width = max(width, 40)
+    shown: list[str] = []
+    for lines, celled in _blocks(text.split("\n")):
+        if max(map(len, lines)) <= width:
+            shown += lines
+        elif celled and len(lines) > 1 and len(cells := _cells(lines)) > 2:
+            indent = min(re.match(" *", line).end() for line in lines if line.strip())  # type: ignore[union-attr]
+            shown += [f"{' ' * indent}{line}".rstrip() for line in _table(cells, width - indent)]
+        else:
+            for line in lines:
+                shown += _wrapped(line, width)
+    return "\n".join(shown)
+
+
+def _blocks(lines: Sequence[str]) -> Iterator[tuple[list[str], bool]]:
+    """Yield runs of *lines* and whether they have cells: something, two spaces or more, something."""
+    block: list[str] = []
+    before = False
+    for line in lines:
+        celled = bool(re.search(r"\S {2,}\S", line.lstrip("-* ")))
+        if block and celled != before:
+            yield block, before
+            block = []
+        block, before = [*block, line], celled
+    yield block, before
+
+
+def _wrapped(line: str, width: int) -> list[str]:
+    """Return *line* in several, those that follow below its text."""
+    start = re.match(r"\s*(?:- )?", line)
+    indent = " " * (start.end() if start else 0)
+    return textwrap.wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False) or [line]
+
+
+def _cells(lines: Sequence[str]) -> list[list[str]]:
+    """Return the columns of *lines*: between them every line but the titles has two blanks; a title goes where it ends."""
+    length = max(map(len, lines))
+    titles, *rows = [line.ljust(length) for line in lines]
+    blank = "".join(" " if all(line[place] == " " for line in rows) else "x" for place in range(length))
+    edges = [(match.start(), match.end()) for match in re.finditer(r"x(?: ?x)*", blank)]
+    heads, right = _titles(titles, edges)
+    columns = []
+    for (start, end), head, to_right in zip(edges, heads, right, strict=True):
+        width = max(end - start, len(head))
+        cells = [head, *(line[start:end] for line in rows)]
+        columns.append([cell.rjust(width) if to_right else cell.ljust(width) for cell in cells])
+    return columns
+
+
+def _titles(line: str, edges: Sequence[tuple[int, int]]) -> tuple[list[str], list[bool]]:
+    """Return the title in *line* of each column between *edges*, and whether it stands to the right."""
+    heads, right = [""] * len(edges), [False] * len(edges)
+    touched = {start for start, _ in edges}, {end for _, end in edges}
+    pieces = []
+    for match in re.finditer(r"\S+(?: \S+)*", line):
+        words = [(match.start() + word.start(), match.start() + word.end()) for word in re.finditer(r"\S+", match[0])]
+        apart = all(start in touched[0] or end in touched[1] for start, end in words)
+        pieces += words if apart else [match.span()]
+    for start, end in pieces:
+        place = min(range(len(edges)), key=lambda place: (edges[place][1] != end, abs(edges[place][0] - start)))
+        heads[place] = f"{heads[place]} {line[start:end]}".strip()
+        right[place] = edges[place][1] <= end and edges[place][0] != start
+        first, space, last = heads[place].rpartition(" ")
+        if right[place] and space and place and not heads[place - 1] and len(heads[place]) > edges[place][1] - edges[place][0]:
+            heads[place - 1], heads[place], right[place - 1] = first, last, True
+    return heads, right
+
+
+def _table(columns: list[list[str]], width: int) -> list[str]:
+    """Return a table of *columns* of equally long cells: bars shrunk, the last column wrapped, or parts of it below one another."""
+    excess = sum(len(column[0]) for column in columns) + len(_GAP) * (len(columns) - 1) - width
+    for place, column in enumerate(columns):
+        if excess > 0 and any(_BAR.search(cell) for cell in column):
+            columns[place] = _shrunk(column, max(_FEWEST, len(column[0]) - excess))
+            excess -= len(column[0]) - len(columns[place][0])
+    last = columns[-1]
+    if excess > 0 and all(cell == cell.lstrip() or not cell.strip() for cell in last) and len(last[0]) - excess >= _WRAPPED:
+        return _with_last_wrapped(columns, len(last[0]) - excess)
+    return _in_parts(columns, width) if excess > 0 else _joined(columns)
+
+
+def _shrunk(column: Sequence[str], width: int) -> list[str]:
+    share = width / len(column[0])
+    bars = [("█" * round(len(cell.strip()) * share) or "▏" * bool(cell.strip())) for cell in column[1:]]
+    first = "█" * round(len(column[0].strip()) * share) if _BAR.search(column[0]) else column[0].strip().rjust(width)
+    return [cell.ljust(width) for cell in (first, *bars)]
+
+
+def _joined(columns: Sequence[Sequence[str]]) -> list[str]:
+    return [_GAP.join(cells).rstrip() for cells in zip(*columns, strict=True)]
+
+
+def _with_last_wrapped(columns: Sequence[Sequence[str]], width: int) -> list[str]:
+    before = sum(len(column[0]) + len(_GAP) for column in columns[:-1])
+    shown: list[str] = []
+    for *cells, text in zip(*columns, strict=True):
+        first, *more = textwrap.wrap(text.strip(), width) or [""]
+        shown += [_GAP.join((*cells, first)).rstrip(), *(" " * before + line for line in more)]
+    return shown
+
+
+def _naming(columns: list[list[str]], width: int) -> int:
+    """Return how many of the first *columns* tell the rows apart; one where that would take half of the *width*."""
+    filled = [_filled(column[1:]) for column in columns]
+    for count in range(1, len(columns)):
+        names = list(zip(*filled[:count], strict=True))
+        if sum(len(column[0]) + len(_GAP) for column in columns[:count]) > width / 2:
+            break
+        if len(set(names)) == len(names) and all(name[-1].strip() for name in names) and len(columns[count - 1][0]) > 2:
+            return count
+    return 1 if len(columns[0][0]) > 2 else 2
+
+
+def _filled(cells: Sequence[str]) -> list[str]:
+    """Return *cells*, an empty one with what is above it."""
+    filled: list[str] = []
+    for cell in cells:
+        filled.append(cell if cell.strip() or not filled else filled[-1])
+    return filled
+
+
+def _in_parts(columns: list[list[str]], width: int) -> list[str]:
+    """Return *columns* in parts as wide as the terminal, each with what names the rows."""
+    names = _naming(columns, width)
+    fixed, rest = columns[:names], columns[names:]
+    used = sum(len(column[0]) + len(_GAP) for column in fixed)
+    parts: list[list[list[str]]] = [[]]
+    for column in rest:
+        if parts[-1] and used + sum(len(other[0]) + len(_GAP) for other in parts[-1]) + len(column[0]) > width:
+            parts.append([])
+        parts[-1].append(column)
+    shown: list[str] = []
+    for number, part in enumerate(parts):
+        lines = _joined([*fixed, *part])
+        shown += [*([""] if number and lines[0] else []), *lines]
+    return shown
+
+
+def coloured(text: str) -> str:
+    """Return *text* with colours of a terminal: its head bold, bars cyan, what is best green, warnings yellow."""
+    lines = text.split("\n")
+    shown = [f"{_BOLD}{lines[0]}{_END}" if lines[0] else ""]
+    warned = False
+    for line in lines[1:]:
+        warned = line.strip().startswith("Warnings") or (warned and line.startswith("    "))
+        if warned:
+            shown.append(f"{_YELLOW}{line}{_END}")
+        elif line.startswith("*  "):
+            shown.append(f"{_GREEN}*{_END}{line[1:]}")
+        elif line.strip() in ("Assumed:", "Warnings:"):
+            shown.append(f"{_DIM}{line}{_END}")
+        else:
+            shown.append(re.sub(rf"({_BAR.pattern}+)", rf"{_CYAN}\1{_END}", line))
+    return "\n".join(shown)
+
+
+def plain(text: str) -> str:
+    """Return *text* without the colours that `coloured` gave it."""
+    return re.sub(r"\x1b\[\d+m", "", text)

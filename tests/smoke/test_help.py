@@ -1,0 +1,63 @@
+"""Is ``--help`` complete and readable? Oracles: the options that the parser takes, and the width of a terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer
+
+from calibration.cli import app as calibration_app
+from sim.cli import app
+from sim.commands.help import HEADINGS, walked
+
+PROGRAMS = {"python -m sim": app, "python -m calibration": calibration_app}
+
+
+def helped(width: int = 80) -> Iterator[tuple[str, Any, str]]:
+    """Every command by its whole name, itself, and its help on a terminal of *width* columns."""
+    for program, made in PROGRAMS.items():
+        group: Any = typer.main.get_command(made)
+        context = group.context_class(group, info_name=program, max_content_width=100, terminal_width=width)
+        for path, command, below in walked(group, context):
+            yield " ".join((program, *path)), command, command.get_help(below)
+        yield program, group, group.get_help(context)
+
+
+def test_every_option_has_one_heading() -> None:
+    named = Counter(name for names in HEADINGS.values() for name in names.split())
+    assert not [name for name, count in named.items() if count > 1]
+    known = {max(option.opts, key=len) for _, command, _ in helped() for option in command.params if option.param_type_name == "option"}
+    assert known - set(named) == set()
+
+
+def test_help_shows_every_option_once_and_two_examples() -> None:
+    wrong = []
+    for name, command, text in helped():
+        body, _, examples = text.partition("\nExamples:\n")
+        spelled = {word.rstrip(",") for line in body.splitlines() if line.startswith("  -") for word in line.split("  ")[1].split()}
+        wrong += [
+            f"{name}: {option} is missing"
+            for parameter in command.params
+            for option in parameter.opts
+            if option.startswith("-") and option not in spelled
+        ]
+        program = name if name in PROGRAMS else name.rsplit(" ", 1)[0]
+        shown = [line for line in examples.splitlines() if program in line or "-m calibration" in line]
+        if len(shown) != 2:
+            wrong.append(f"{name}: {len(shown)} examples")
+        wrong += [f"{name}: wider than the terminal: {line}" for line in body.splitlines() if len(line) > 80]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    ("called", "other"), [("/usr/bin/stallsim", "python -m sim"), ("/usr/bin/stallsim-calibrate", "python -m calibration")]
+)
+def test_the_program_is_named_as_it_was_called(called: str, other: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", [called])
+    assert not [name for name, _, text in helped() if other in text.partition("\nExamples:\n")[2]]
+    monkeypatch.setattr(sys, "argv", ["/somewhere/sim/__main__.py"])
+    assert [name for name, _, text in helped() if other in text.partition("\nExamples:\n")[2]]
