@@ -302,6 +302,8 @@ class Training(Spec):
     """How the model is trained; the batch is per GPU."""
 
     batch: Count
+    batches: tuple[Count, ...] = ()
+    """Samples per GPU of each group of workers, in the hardware's order, where they differ; empty: ``batch`` on all."""
     precision: Precision = "fp32"
     optimizer: Optimizer = Optimizer()
     stack: Stack
@@ -327,6 +329,18 @@ class Training(Spec):
             raise ValueError("gradient_accumulation_steps and parallel.micro_batches are the same; write one of the two")
         rest = {key: inner for key, inner in parallel.items() if key != "micro_batches"}
         return {**value, "parallel": rest, "gradient_accumulation_steps": parallel["micro_batches"]}
+
+    @model_validator(mode="after")
+    def _unlike_batches(self) -> Training:
+        if self.batches and self.parallel != Parallel():
+            raise ValueError("batches beside parallel: layouts run on equal machines; write one of the two")
+        if self.batches and self.stack.asynchronous:
+            raise ValueError("batches on an asynchronous stack: its workers do not wait for each other; write batch alone")
+        return self
+
+    def at(self, group: int) -> Training:
+        """Return the training of the GPUs of worker group *group*, with their own batch."""
+        return self.model_copy(update={"batch": self.batches[group], "batches": ()}) if self.batches else self
 
 
 class Workload(Spec):
