@@ -96,7 +96,7 @@ def affordable(bench: Bench, rows: list[Row]) -> list[Row]:
 def gemm_questions(bench: Bench) -> list[Row]:
     """Return shapes and precisions of matrix products."""
     shapes = [(size, size, size) for size in SIZES] + list(LAYERS)
-    asked = [
+    asked: list[Row] = [
         {"precision": precision, "shape": list(shape), "flop": 2 * math.prod(shape)} for precision in precisions(bench) for shape in shapes
     ]
     asked = [row for row in asked if row["precision"] != "fp8" or all(size % _FP8_MULTIPLE == 0 for size in row["shape"][1:])]
