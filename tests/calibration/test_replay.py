@@ -12,6 +12,7 @@ from calibration.cli import main
 from calibration.import_trace import import_traces
 from calibration.passes_seen import kernel_class, passes_seen
 from calibration.replay import Asked, replayed
+from sim.events import Cause
 from sim.report.trace import write_trace
 from sim.spec.library import load_hardware, load_workload
 from sim.spec.yaml import SpecError
@@ -19,6 +20,7 @@ from sim.study.scenario import Scenario, answer
 from tests.calibration.test_cpu_traces import cpu_profile
 from tests.calibration.test_import_trace import NCCL, STEP, Event, event, gpu, profile
 
+ROOT = Path(__file__).resolve().parents[2]
 SYNTHETIC = "input.loader=synthetic"
 
 
@@ -201,3 +203,21 @@ def test_steps_with_several_backward_passes_are_counted(tmp_path: Path) -> None:
     seen = passes_seen(import_traces([profile(tmp_path, events=events)]))
     assert (seen.micro_batches, [gradient.elements for gradient in seen.gradients]) == (2, [10_000_000, 20_000_000])
     assert sum(part.seconds for (name, _), part in seen.parts.items() if name == "backward") == pytest.approx(48e-3)
+
+
+@pytest.mark.nightly
+@pytest.mark.needs("torch")
+def test_a_job_that_torch_profiled_over_gloo_is_replayed(tmp_path: Path) -> None:
+    """Oracle: torch.profiler under DistributedDataParallel: every gradient in its place, and compute as long as the trace has it."""
+    from calibration.ddp_steps import StepsWanted, spawn
+
+    wanted = StepsWanted("calibration.lab.models:vgg", ("3x32x32",), 4, steps=2, device="cpu", trace=str(tmp_path))
+    parameters = spawn(wanted, 2)[0].parameters
+    found = import_traces(sorted(tmp_path.glob("rank*.json")))
+    mine, machine = tmp_path / "mine.yaml", "calibration/hardware/lab-two-cores.yaml"
+    mine.write_text(replayed(found, Asked(str(ROOT / machine), batch=4), mine))
+    workload = load_workload(str(mine)).spec
+    assert workload.model.parameters == parameters == sum(sum(layer.gradients) for layer in workload.model.layers)
+    assert {"conv", "gemm", "elementwise"} == {layer.op for layer in workload.model.layers}
+    alone = answer(Scenario(str(ROOT / machine), str(mine), nodes=1)).run.jobs[0].warm.step_time
+    assert alone == pytest.approx(found.stalls[Cause.COMPUTE] + found.stalls[Cause.LAUNCH], rel=0.1)
