@@ -42,7 +42,7 @@ def collective(
     per_process: Annotated[
         int, typer.Option("-g", "--per-process", min=1, metavar="N", help="GPUs of one process, like nccl-tests -g")
     ] = 1,
-    nccl: Annotated[str, typer.Option(metavar="2.10|2.30", help="version whose rules choose")] = "2.30",
+    nccl: Annotated[str, typer.Option(metavar="2.3|2.4|2.10|2.30", help="version whose rules choose")] = "2.30",
     sets: Sets = [],  # noqa: B006
     as_json: Json = False,
     as_csv: Csv = False,
