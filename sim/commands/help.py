@@ -24,7 +24,7 @@ HEADINGS: Final[Mapping[str, str]] = {
     "--elastic --in-place --new-fleet --trials",
     "Search": "--objective --max-memory --fix --allow --simulate --sensitivity --vary --sobol --policy --sort --fast --literal --jobs "
     "--cluster --predictor --no-leave-out --left-out --refit --only --again --quick --limit",
-    "Output": "--json --csv --output --html --trace --export --verbose --layers --force --plot --score --list --record --fail-if "
+    "Output": "--json --csv --output --html --trace --export --journal --verbose --layers --force --plot --score --list --record --fail-if "
     "--show-completion --install-completion",
     "Other": "--version --debug --quiet --help",
 }
