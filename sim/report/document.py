@@ -89,6 +89,7 @@ def run_figures(run: Run, number: int = 0, market: Market = "on_demand") -> dict
     job = run.jobs[number]
     workload = job.job.workload
     price = _price(run, number, market)
+    sequence = workload.model.sequence
     figures = {
         "schema": SCHEMA,
         "hardware": run.hardware.name,
@@ -101,6 +102,7 @@ def run_figures(run: Run, number: int = 0, market: Market = "on_demand") -> dict
         "precision": workload.training.precision,
         "step_time_s": job.warm.step_time,
         "throughput_samples_per_s": job.throughput,
+        **({} if sequence is None else {"tokens_per_s": job.throughput * sequence}),
         "epoch_time_s": job.warm.time,
         "cost_per_epoch_usd": None if price is None else price * job.warm.time,
         "price": _rate(run, price, market),
@@ -122,6 +124,8 @@ def freed(run: Run, number: int, bottleneck: Bottleneck | None) -> dict[str, Any
         "step_time_spread_s": list(bottleneck.spread) if bottleneck and bottleneck.phases else None,
         "step_time_half_width_s": run.jobs[number].warm.interval,
         "verdict": verdict(run, number, bottleneck),
+        "tied_resources": list(bottleneck.tied) if bottleneck and bottleneck.tied else None,
+        "tied_doubled_step_time_s": bottleneck.doubled if bottleneck else None,
         "freed_step_time_s": dict(bottleneck.freed) if bottleneck else None,
         "without_buffer_broadcast_step_time_s": bottleneck.without_broadcast if bottleneck else None,
     }

@@ -365,7 +365,7 @@ class Workload(Spec):
     def _replays(self) -> Workload:
         if self.model.measured is not None and not self.training.parallel.trivial:
             raise ValueError(
-                "layers with measured times are replayed in data parallelism only; leave parallel out, or name a model without measured times"
+                "layers with measured times are replayed in data parallelism only; leave parallel out, or use the model's own table"
             )
         return self
 
