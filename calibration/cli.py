@@ -62,13 +62,16 @@ def _common(
 @app.command(epilog="Examples:\n  python -m calibration collectives\n  python -m calibration collectives my-collectives.csv --json")
 def collectives(
     file: Annotated[Path | None, typer.Argument(metavar="[FILE.csv]", help="measured collectives; without it the committed ones")] = None,
+    write: Annotated[bool, typer.Option("--write", help="write the errors where `sim collective` and the tests read them")] = False,
     as_json: Json = False,
 ) -> None:
     """Predict measured collectives, each system by constants fitted without it, and show the errors."""
     from calibration.collective_records import read_collectives
-    from calibration.collectives import error_rows, error_text, score_all
+    from calibration.collective_scores import apart, error_rows, error_text, publish, score_all
 
-    rows = error_rows(score_all(read_collectives(file) if file else None))
+    if write and file:
+        raise SpecError(f"--write {file}: only errors of the committed rows are written; leave the file out")
+    rows = publish() if write else error_rows(score_all(apart(read_collectives(file) if file else None)))
     print_json({"schema": 1, "rows": rows}) if as_json else show_text(error_text(rows))
 
 
