@@ -18,7 +18,7 @@ from sim.commands.options import (
     Hours,
     Html,
     Json,
-    Layout,
+    LayoutFields,
     Market,
     Nodes,
     Precision,
@@ -27,7 +27,7 @@ from sim.commands.options import (
     Stack,
     Where,
     Wl,
-    layout_of,
+    takes_layout,
 )
 from sim.terminal import show_table, talk, write_result
 
@@ -37,6 +37,7 @@ from sim.terminal import show_table, talk, write_result
     "  python -m sim compare resnet50 p3.2xlarge p3.16xlarge p4d.24xlarge --precision amp_fp16\n"
     "  python -m sim compare vgg16 --where gpu=V100* --epochs 90 --sort cost"
 )
+@takes_layout
 def compare(
     workload: Wl,
     hardware: Annotated[list[str], typer.Argument(metavar="HW...", help="machines to compare; all of the catalogue by default")] = [],  # noqa: B006
@@ -46,7 +47,7 @@ def compare(
     global_batch: GlobalBatch = None,
     precision: Precision = None,
     stack: Stack = None,
-    parallel: Layout = [],  # noqa: B006
+    layout: LayoutFields = (),
     sets: Sets = [],  # noqa: B006
     market: Market = "on-demand",
     epochs: Epochs = None,
@@ -82,7 +83,7 @@ def compare(
         stack=stack,
         market=market_of(market),
         plan=plan_of(epochs, hours, evaluation, checkpoints),
-        layout=layout_of(parallel),
+        layout=layout,
     )
     names = machines(hardware, where)
     counts = whole_numbers(nodes, "--nodes") if nodes is not None else []

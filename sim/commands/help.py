@@ -25,7 +25,7 @@ HEADINGS: Final[Mapping[str, str]] = {
     "Search": "--objective --max-memory --fix --allow --simulate --sensitivity --vary --sobol --policy --sort --fast --literal --jobs "
     "--cluster --predictor --no-leave-out --left-out --refit --only --again --quick --limit",
     "Output": "--json --csv --output --html --trace --export --verbose --layers --force --plot --score --list --record --fail-if "
-    "--show-completion --install-completion",
+    "--port --open --show-completion --install-completion",
     "Other": "--version --debug --quiet --help",
 }
 """Which options stand under which heading, in the order of the headings; a name means the same in every command."""

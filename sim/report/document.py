@@ -90,6 +90,7 @@ def run_figures(run: Run, number: int = 0, market: Market = "on_demand") -> dict
     job, plan = run.jobs[number], run.rings[number]
     workload = job.job.workload
     price = _price(run, number, market)
+    sequence = workload.model.sequence
     figures = {
         "schema": SCHEMA,
         "hardware": run.hardware.name,
@@ -101,6 +102,7 @@ def run_figures(run: Run, number: int = 0, market: Market = "on_demand") -> dict
         "precision": workload.training.precision,
         "step_time_s": job.warm.step_time,
         "throughput_samples_per_s": job.throughput,
+        **({} if sequence is None else {"tokens_per_s": job.throughput * sequence}),
         "epoch_time_s": job.warm.time,
         "cost_per_epoch_usd": None if price is None else price * job.warm.time,
         "price": _rate(run, price, market),

@@ -102,7 +102,9 @@ class Model(Spec):
         if lacking is not None and self.measured is not None:
             raise ValueError(f"layer {lacking} has no measured times, which all layers of a measured model need; import its trace again")
         if lacking is not None:
-            raise ValueError(f"layer {lacking} has measured times, but the model does not say where; write measured: {{gpu: ..., batch: ...}}")
+            raise ValueError(
+                f"layer {lacking} has measured times, but the model does not say where; write measured: {{gpu: ..., batch: ...}}"
+            )
         return self
 
     @model_validator(mode="after")
