@@ -5,7 +5,7 @@ from sim.commands.help import Program
 app = Program(
     {
         "One job": "run ui whatif profile collective show goodput spot",
-        "Choose": "compare recommend plan prices",
+        "Choose": "compare recommend plan batches prices",
         "Many runs": "sweep share diff study",
         "Descriptions": "list check new extract schema",
     },

@@ -8,11 +8,11 @@ from typing import Any
 from sim.events import STALLS
 from sim.report.energy import energy_text
 from sim.report.expected_error import interval_text
-from sim.report.kinds import gpus_text, tightest
+from sim.report.kinds import batch_text, gpus_text, tightest
 from sim.report.style import MEANINGS
 from sim.report.whole_job import whole_job_text
 from sim.simulate import Run
-from sim.units import counted, show
+from sim.units import show
 
 BAR = 40
 """Characters of a full bar."""
@@ -23,7 +23,7 @@ def run_text(run: Run, document: Mapping[str, Any], number: int = 0, verbose: bo
     name = f"job {document['job']}: " if "job" in document else ""
     head = (
         f"{name}{document['workload']} on {document['hardware']}: {gpus_text(run, number)}, "
-        f"{document.get('placement') or _nodes(document['nodes'])}, {counted(document['batch_per_gpu'], 'sample')} per GPU, "
+        f"{document.get('placement') or _nodes(document['nodes'])}, {batch_text(document)}, "
         f"{document['precision']}, {document['stack']}"
     )
     step, first = document["step_time_s"], document["first_epoch"]

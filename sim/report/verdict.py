@@ -240,7 +240,14 @@ def assumptions(run: Run, number: int = 0) -> list[str]:
 def stack_assumed(workload: Workload) -> str:
     """Return on what software *workload* trains, in which precision and at which batch."""
     training = workload.training
-    return f"software stack {training.stack.name}, {training.precision}, {counted(training.batch, 'sample')} per GPU"
+    return f"software stack {training.stack.name}, {training.precision}, {batches_text(workload)}"
+
+
+def batches_text(workload: Workload) -> str:
+    """Return how many samples each GPU takes a step."""
+    training = workload.training
+    own = " and ".join(str(batch) for batch in training.batches)
+    return f"{own} samples per GPU, by group" if own else f"{counted(training.batch, 'sample')} per GPU"
 
 
 def kernels_assumed(nodes: Sequence[Node], workload: Workload) -> list[str]:
