@@ -13,7 +13,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.ui.browser import Browser, installed
+from tests.report.page.browser import Tab, opened
+from tests.report.page.browser import browser as installed
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [
@@ -62,52 +63,50 @@ def address() -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    found = Browser(str(installed()))
-    yield found
-    found.close()
+def tab() -> Iterator[Tab]:
+    with opened("about:blank") as found:
+        yield found
 
 
 @pytest.mark.parametrize("width", [400, 1400])
-def test_a_control_moved_by_keyboard_changes_the_verdict(browser: Browser, address: str, width: int) -> None:
-    browser.size(width, 900)
-    browser.urls.clear()
-    browser.open(address)
-    browser.until(f"{VERDICT} && {SETTLED} && !document.querySelector('#parts').matches(':empty')")
-    before = browser.value("[document.getElementById('hero').textContent, document.getElementById('command').textContent]")
+def test_a_control_moved_by_keyboard_changes_the_verdict(tab: Tab, address: str, width: int) -> None:
+    tab.size(width, 900)
+    tab.go(address)
+    tab.until(f"{VERDICT} && {SETTLED} && !document.querySelector('#parts').matches(':empty')")
+    before = tab.evaluate("[document.getElementById('hero').textContent, document.getElementById('command').textContent]")
     assert "--nodes" not in before[1]
-    assert browser.value(OVERFLOW) <= 0
-    browser.value("document.getElementById('r-nodes').focus()")
-    browser.press("ArrowRight")
-    browser.until(f"document.getElementById('command').textContent.includes('--nodes 2') && {SETTLED}")
-    after = browser.value("[document.getElementById('hero').textContent, document.getElementById('command').textContent]")
+    assert tab.evaluate(OVERFLOW) <= 0
+    tab.evaluate("document.getElementById('r-nodes').focus()")
+    tab.press("ArrowRight")
+    tab.until(f"document.getElementById('command').textContent.includes('--nodes 2') && {SETTLED}")
+    after = tab.evaluate("[document.getElementById('hero').textContent, document.getElementById('command').textContent]")
     assert after[0] != before[0]
-    assert browser.value("document.getElementById('said').textContent").startswith("step "), "said to screen readers"
-    assert browser.value("document.activeElement.id") == "r-nodes", "the control keeps the focus"
-    assert "nodes=2" in browser.value("location.search")
-    assert browser.value(OVERFLOW) <= 0
-    assert {urlsplit(url).hostname for url in browser.urls} == {"127.0.0.1"}
-    assert browser.errors == []
+    assert tab.evaluate("document.getElementById('said').textContent").startswith("step "), "said to screen readers"
+    assert tab.evaluate("document.activeElement.id") == "r-nodes", "the control keeps the focus"
+    assert "nodes=2" in tab.evaluate("location.search")
+    assert tab.evaluate(OVERFLOW) <= 0
+    assert {urlsplit(url).hostname for url in tab.requests()} == {"127.0.0.1"}
+    assert tab.complaints() == []
 
 
-def test_a_problem_is_shown_with_its_remedy(browser: Browser, address: str) -> None:
-    browser.size(400, 900)
-    browser.open(address.split("?")[0] + "?workload=llama-3.1-8b&hardware=hgx-h100&among=none")
-    browser.until(f"document.querySelector('#problems button') && {SETTLED}")
-    assert "needs 122 GiB" in browser.value("document.getElementById('problems').textContent")
-    assert browser.value(OVERFLOW) <= 0
-    browser.value("document.querySelector('#problems button').focus()")
-    browser.press("Enter")
-    browser.until(f"document.getElementById('command').textContent.includes('--shard parameters') && {VERDICT} && {SETTLED}")
-    assert browser.value("document.getElementById('problems').textContent") == ""
+def test_a_problem_is_shown_with_its_remedy(tab: Tab, address: str) -> None:
+    tab.size(400, 900)
+    tab.go(address.split("?")[0] + "?workload=llama-3.1-8b&hardware=hgx-h100&among=none")
+    tab.until(f"document.querySelector('#problems button') && {SETTLED}")
+    assert "needs 122 GiB" in tab.evaluate("document.getElementById('problems').textContent")
+    assert tab.evaluate(OVERFLOW) <= 0
+    tab.evaluate("document.querySelector('#problems button').focus()")
+    tab.press("Enter")
+    tab.until(f"document.getElementById('command').textContent.includes('--shard parameters') && {VERDICT} && {SETTLED}")
+    assert tab.evaluate("document.getElementById('problems').textContent") == ""
 
 
-def test_what_is_read_has_contrast_in_light_and_dark(browser: Browser, address: str) -> None:
+def test_what_is_read_has_contrast_in_light_and_dark(tab: Tab, address: str) -> None:
     """WCAG 2.2 AA: 4.5 to 1 for text; computed from what the browser paints."""
-    browser.size(1400, 900)
+    tab.size(1400, 900)
     for dark in (False, True):
-        browser.dark(dark)
-        browser.open(address)
-        browser.until(f"{VERDICT} && {SETTLED}")
-        assert browser.value(FAINT) == []
-    browser.dark(False)
+        tab.wear("dark" if dark else "light")
+        tab.go(address)
+        tab.until(f"{VERDICT} && {SETTLED}")
+        assert tab.evaluate(FAINT) == []
+    tab.wear("light")
