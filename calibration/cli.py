@@ -68,7 +68,8 @@ def collectives(
     from calibration.collective_records import read_collectives
     from calibration.collectives import error_rows, error_text, score_all
 
-    rows = error_rows(score_all(read_collectives(file) if file else None))
+    rows = error_rows(score_all(read_collectives(file) if file else None, progress=talk.counting("systems")))
+    talk.progress("")
     print_json({"schema": 1, "rows": rows}) if as_json else show_text(error_text(rows))
 
 
@@ -164,7 +165,8 @@ def validate(
     if _of_transformers(files, memory, no_leave_out):
         _validate_llm(files, memory, not no_leave_out, predictor, conditions, as_json, output)
         return
-    found = validation(files or committed_records(), Folders(hardware_dir, workload_dir), jobs, talk)
+    found = validation(files or committed_records(), Folders(hardware_dir, workload_dir), jobs, talk.counting("clusters"))
+    talk.progress("")
     for note in found.notes:
         talk(note)
     document = validation_document(found)
@@ -195,7 +197,8 @@ def _validate_llm(
     """Predict the transformer runs in *files*, and say how far off the predictions are."""
     from calibration.llm.validate import llm_document, llm_table, named_files, predictor_named, validate_tables
 
-    found = validate_tables(files, memory, leave_out, predictor_named(predictor))
+    found = validate_tables(files, memory, leave_out, predictor_named(predictor), talk.counting("runs"))
+    talk.progress("")
     document = llm_document(found)
     _conclude(document, llm_table(found), conditions, partial(named_files, found), output, as_json)
 

@@ -15,7 +15,7 @@ import csv
 import io
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
@@ -214,13 +214,22 @@ def band_of(nbytes: float) -> str:
     return next(name for name, low, high in BANDS if low <= nbytes and (nbytes < high or (name == "1-64 MB" and nbytes <= high)))
 
 
-def score_all(records: Sequence[CollectiveRecord] | None = None, systems: Sequence[str] | None = None) -> list[SystemScore]:
-    """Return the scores of *systems* (all) of *records* (the committed ones), each left out of the fit that predicts it."""
+def score_all(
+    records: Sequence[CollectiveRecord] | None = None,
+    systems: Sequence[str] | None = None,
+    progress: Callable[[int, int], None] = lambda done, of: None,
+) -> list[SystemScore]:
+    """Return the scores of *systems* (all) of *records* (the committed ones), each left out of the fit that predicts it.
+
+    *progress* hears how many systems are done.
+    """
     known = read_collectives()
     asked, base, found = known if records is None else records, committed(), []
-    for system in systems or dict.fromkeys(record.system for record in asked):
+    names = list(systems or dict.fromkeys(record.system for record in asked))
+    for system in names:
         mine = [record for record in asked if record.system == system]
         found.append(score(system, mine, without(mine, known, base)))
+        progress(len(found), len(names))
     return found
 
 

@@ -62,7 +62,7 @@ def validated_block(found: Validation) -> str:
 
 def publish() -> None:
     """Validate the committed records and write what they say where it is read."""
-    found = validate(committed_records(), Folders(), say=print)
+    found = validate(committed_records(), Folders(), progress=lambda done, of: print(f"{done} of {of} clusters"))
     write_file(ROOT / SUMMARY, json.dumps(summary(found), indent=1) + "\n")
     page = ROOT / "docs" / "trust" / "validation.md"
     text = page.read_text(encoding="utf-8")

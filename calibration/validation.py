@@ -21,7 +21,7 @@ from calibration.scores import Scored
 from sim.spec.yaml import SpecError
 from sim.study.pool import replaced_quietly
 
-Say = Callable[[str], None]
+Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -48,20 +48,22 @@ class Validation:
         return [row for cluster in self.clusters for row in cluster.scored]
 
 
-def validate(files: Sequence[Path], folders: Folders, processes: int = 0, say: Say = lambda text: None) -> Validation:
-    """Return how predictions compare with the measurements in *files*; *say* is told of progress.
+def validate(files: Sequence[Path], folders: Folders, processes: int = 0, progress: Progress = lambda done, of: None) -> Validation:
+    """Return how predictions compare with the measurements in *files*; *progress* hears how many clusters are done.
 
     Raise SpecError with everything that is wrong.
     """
     read = [read_records(path) for path in files]
     asked = ask([record for found in read for record in found.records], folders)
     names = list(dict.fromkeys(row.record.hardware for row in asked))
-    clusters = _validate_clusters(names, asked, folders, processes or os.cpu_count() or 1, say)
+    clusters = _validate_clusters(names, asked, folders, processes or os.cpu_count() or 1, progress)
     notes = [note for found in read for note in found.notes]
     return Validation(tuple(clusters), (*notes, *_odd(asked)))
 
 
-def _validate_clusters(names: Sequence[str], asked: Sequence[Question], folders: Folders, processes: int, say: Say) -> list[Cluster]:
+def _validate_clusters(
+    names: Sequence[str], asked: Sequence[Question], folders: Folders, processes: int, progress: Progress
+) -> list[Cluster]:
     """Return the outcome for each of *names*: side by side where there are many clusters, else each with all processes."""
     rows = {name: [row for row in asked if row.record.hardware == name] for name in names}
     known = solved([row for row in asked if row.record.role == "compute"], Evaluator(folders, processes))
@@ -69,7 +71,7 @@ def _validate_clusters(names: Sequence[str], asked: Sequence[Question], folders:
         clusters = []
         for name in names:
             clusters.append(_validate_cluster(name, rows[name], asked, known, Evaluator(folders, processes)))
-            say(f"{name}: {len(rows[name])} rows")
+            progress(len(clusters), len(names))
         return clusters
     from joblib import Parallel, delayed
 
@@ -80,7 +82,11 @@ def _validate_clusters(names: Sequence[str], asked: Sequence[Question], folders:
         for name in longest_first
         for near in [_of_same_gpu(rows[name], asked)]
     )
-    found = dict(zip(longest_first, Parallel(n_jobs=processes, batch_size=1, max_nbytes=None)(tasks), strict=True))
+    found: dict[str, Cluster] = {}
+    outcomes = Parallel(n_jobs=processes, batch_size=1, max_nbytes=None, return_as="generator")(tasks)
+    for name, cluster in zip(longest_first, outcomes, strict=True):
+        found[name] = cluster
+        progress(len(found), len(names))
     return [found[name] for name in names]
 
 

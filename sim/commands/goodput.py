@@ -24,7 +24,7 @@ from sim.commands.options import (
     Wl,
     layout_of,
 )
-from sim.terminal import print_json, show_text, write_result
+from sim.terminal import print_json, show_text, talk, write_result
 
 if TYPE_CHECKING:
     from sim.study.scenario import Scenario
@@ -128,7 +128,8 @@ def _show(scenario: Scenario, weeks: Weeks, fast: bool, as_json: bool, output: P
     from sim.report.page.goodput import goodput_page
 
     weeks.checked()
-    document = weeks_document(scenario, weeks, changes=not fast)
+    document = weeks_document(scenario, weeks, changes=not fast, progress=talk.counting("changes of the set-up"))
+    talk.progress("")
     text, table = goodput_text(document), figures_csv(document["distribution"])
     write_result(output, html, "goodput", (document, text), reading(goodput_page, scenario), goodput_plot, {"goodput.csv": table})
     print_json(document) if as_json else show_text(text)
