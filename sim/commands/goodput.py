@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sim.commands import names
 from sim.commands.app import app
 from sim.commands.options import (
     Batch,
@@ -55,7 +56,10 @@ def goodput(
     rate: Annotated[str | None, typer.Option("--failure-rate", metavar="RATE", help="failures of 8 GPUs, such as '0.0038 /d'")] = None,
     mode: Annotated[str, typer.Option("--checkpoint", metavar="sync|async|tiered", help="how checkpoints are written")] = "async",
     store: Annotated[
-        str, typer.Option(metavar="NAME|FILE|disk", help="where checkpoints go: hardware/parts/stores, or each node's disk")
+        str,
+        typer.Option(
+            metavar="NAME|FILE|disk", help="where checkpoints go: hardware/parts/stores, or each node's disk", autocompletion=names.stores
+        ),
     ] = "object-store",
     interval: Annotated[
         str, typer.Option("--checkpoint-interval", metavar="auto|TIME", help="work between checkpoints; auto takes the best")

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from sim.terminal import named_as_called
+from sim.terminal import SCRIPTS, named_as_called, program
 
 T = TypeVar("T")
 
@@ -136,7 +136,8 @@ class Program(typer.Typer):
     def __init__(self, headings: Mapping[str, str] | None = None, **settings: Any) -> None:
         """Lay out the commands named in *headings* under them, the others under "Commands"; *settings* are typer's."""
         context = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-        fixed = {"no_args_is_help": True, "pretty_exceptions_enable": False, "rich_markup_mode": None, "add_completion": False}
+        fixed = {"no_args_is_help": True, "pretty_exceptions_enable": False, "rich_markup_mode": None}
+        settings.setdefault("add_completion", program() in SCRIPTS.values())
         super().__init__(cls=type("Group", (Group,), {"headings": headings or {}}), context_settings=context, **(fixed | settings))
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[Any], Any]:

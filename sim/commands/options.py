@@ -8,11 +8,16 @@ from typing import Annotated
 
 import typer
 
+from sim.commands import names
 from sim.report.files import file_due, folder_due
 from sim.spec.yaml import SpecError
 
-Hw = Annotated[str, typer.Argument(metavar="HW", help="hardware: a YAML file or a catalogue name such as p3.16xlarge")]
-Wl = Annotated[str, typer.Argument(metavar="WL", help="workload: a YAML file or a catalogue name such as vgg16")]
+Hw = Annotated[
+    str, typer.Argument(metavar="HW", help="hardware: a YAML file or a catalogue name such as p3.16xlarge", autocompletion=names.hardware)
+]
+Wl = Annotated[
+    str, typer.Argument(metavar="WL", help="workload: a YAML file or a catalogue name such as vgg16", autocompletion=names.workloads)
+]
 Sets = Annotated[
     list[str], typer.Option("--set", metavar="K=V", help="override any field, for example node.nic.bandwidth='100 Gbps'; repeatable")
 ]
@@ -23,9 +28,14 @@ Nodes = Annotated[
 ]
 Batch = Annotated[int | None, typer.Option(min=1, help="samples per GPU")]
 GlobalBatch = Annotated[int | None, typer.Option(min=1, help="samples per step of all GPUs together (strong scaling)")]
-Precision = Annotated[str | None, typer.Option(help="fp32, tf32, amp_fp16, amp_bf16, fp16, bf16 or fp8")]
-Stack = Annotated[str | None, typer.Option(help="software stack: a file or a name in workloads/stacks/")]
-Market = Annotated[str, typer.Option(metavar="on-demand|spot", help="which price to use: on-demand or spot")]
+Precision = Annotated[str | None, typer.Option(help="fp32, tf32, amp_fp16, amp_bf16, fp16, bf16 or fp8", autocompletion=names.precisions)]
+Stack = Annotated[str | None, typer.Option(help="software stack: a file or a name in workloads/stacks/", autocompletion=names.stacks)]
+Market = Annotated[
+    str,
+    typer.Option(
+        metavar="on-demand|spot", help="which price to use: on-demand or spot", autocompletion=names.of_words("on-demand", "spot")
+    ),
+]
 MeanLifetime = Annotated[
     str | None,
     typer.Option("--mean-lifetime", metavar="TIME", help="mean time to interruption of a spot machine, instead of measured data"),
@@ -66,10 +76,21 @@ Context = Annotated[int | None, typer.Option("--cp", min=1, help="context-parall
 Expert = Annotated[int | None, typer.Option("--ep", min=1, help="expert-parallel ranks")]
 Replicate = Annotated[int | None, typer.Option(min=1, help="replicas of a sharded model (HSDP)")]
 Shard = Annotated[
-    str | None, typer.Option(metavar="none|optimizer|gradients|parameters", help="what data-parallel ranks shard (ZeRO, FSDP)")
+    str | None,
+    typer.Option(
+        metavar="none|optimizer|gradients|parameters",
+        help="what data-parallel ranks shard (ZeRO, FSDP)",
+        autocompletion=names.of_words("none", "optimizer", "gradients", "parameters"),
+    ),
 ]
 MicroBatches = Annotated[int | None, typer.Option("--micro-batches", min=1, help="micro-batches of a step (gradient accumulation)")]
-Schedule = Annotated[str | None, typer.Option(help="gpipe, 1f1b, interleaved_1f1b, zb_h1, zbv or dualpipev")]
+Schedule = Annotated[
+    str | None,
+    typer.Option(
+        help="gpipe, 1f1b, interleaved_1f1b, zb_h1, zbv or dualpipev",
+        autocompletion=names.of_words("gpipe", "1f1b", "interleaved_1f1b", "zb_h1", "zbv", "dualpipev"),
+    ),
+]
 
 _SHORT = {"tp": "tensor", "pp": "pipeline", "cp": "context", "ep": "expert", "sp": "sequence", "vp": "virtual_stages"}
 

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from sim.commands import names
 from sim.commands.app import app
 from sim.commands.options import Batch, Count, Folder, Html, Hw, Json, Precision, Sets, Stack, Wl
 from sim.terminal import print_json, show_text, write_result
@@ -21,7 +22,11 @@ def profile(
     workload: Wl,
     twin: Annotated[
         str | None,
-        typer.Option(metavar="HW", help="machine of half the GPUs, taken twice; 'none' leaves it out; the catalogue's by default"),
+        typer.Option(
+            metavar="HW",
+            help="machine of half the GPUs, taken twice; 'none' leaves it out; the catalogue's by default",
+            autocompletion=names.hardware,
+        ),
     ] = None,
     nodes: Count = None,
     batch: Batch = None,
