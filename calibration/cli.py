@@ -320,16 +320,20 @@ def fit(
     "import-trace",
     epilog="Examples:\n"
     "  python -m calibration import-trace rank*.json --record runs.csv --hardware my.yaml --workload resnet50 --batch 64\n"
-    "  python -m calibration import-trace rank*.json --json",
+    "  python -m calibration import-trace rank*.json --hardware p3.16xlarge --batch 64 --workload-out mine.yaml",
 )
 def import_trace(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="traces of PyTorch's profiler, plain or gzip, one for each rank")],
     record: Annotated[Path | None, typer.Option(metavar="FILE.csv", help="add the job to these measured runs")] = None,
-    hardware: Annotated[str, typer.Option(metavar="HW", help="of the record: a file or a name of the catalogue")] = "",
-    workload: Annotated[str, typer.Option(metavar="WL", help="of the record")] = "",
-    stack: Annotated[str, typer.Option(help="of the record; the workload's own by default")] = "",
-    batch: Annotated[int | None, typer.Option(min=1, help="samples per GPU, of the record; needed where the trace does not tell")] = None,
-    precision: Annotated[str, typer.Option(help="of the record; the workload's own by default")] = "",
+    workload_out: Annotated[
+        Path | None,
+        typer.Option("--workload-out", metavar="FILE.yaml", help="write a workload of the measured times, for 'sim run' elsewhere"),
+    ] = None,
+    hardware: Annotated[str, typer.Option(metavar="HW", help="on which it ran: a file or a name of the catalogue")] = "",
+    workload: Annotated[str, typer.Option(metavar="WL", help="what it trained, if it is described; of the record")] = "",
+    stack: Annotated[str, typer.Option(help="of the job; the workload's own by default")] = "",
+    batch: Annotated[int | None, typer.Option(min=1, help="samples per GPU; needed where the trace does not tell")] = None,
+    precision: Annotated[str, typer.Option(help="of the job; the workload's own by default")] = "",
     hardware_dir: HardwareDir = None,
     workload_dir: WorkloadDir = None,
     as_json: Json = False,
@@ -337,13 +341,19 @@ def import_trace(
     """Show where the time of a profiled job went, as for a simulated one."""
     from calibration.import_trace import import_traces
     from calibration.questions import Folders
+    from calibration.replay import Asked, replayed
     from calibration.trace_report import add_record, trace_document, trace_record, trace_table
+    from sim.report.files import write_file
 
     found = import_traces(files)
     row = trace_record(found, hardware=hardware, workload=workload, stack=stack, batch=batch, precision=precision)
     if record is not None:
         add_record(record, row, Folders(hardware_dir, workload_dir))
         talk(f"added one row to {record}")
+    if workload_out is not None:
+        asked = Asked(hardware, workload, stack, batch, precision, Folders(hardware_dir, workload_dir))
+        write_file(workload_out, replayed(found, asked, workload_out))
+        talk(f"wrote {workload_out}; use it so: python -m sim run OTHER-MACHINE {workload_out} --nodes 8")
     print_json(trace_document(found, row)) if as_json else show_text(trace_table(found))
 
 

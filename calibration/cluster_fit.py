@@ -18,8 +18,9 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from calibration.acceptance import Linear, useful
 from calibration.compute_scale import ComputeScale, group_keys
 from calibration.evaluate import Case, Evaluator, Prediction
 from calibration.network_parameters import (
@@ -155,39 +156,73 @@ def fit_model(compute: ComputeScale, rows: Sequence[Question], asked: Sequence[Q
     """Return the model that explains the network *rows* best; *asked* are all runs it will be asked about.
 
     The other ways that its traffic may take are fitted as well, unless they could not be more probable even if they explained all with
-    no constant moved, and the most probable is kept.
+    no constant moved. Another way is taken where it is more probable and predicts rows that are left out better (`calibration.acceptance`).
     """
     rows = _thinned(rows)
-    model, doubt = _fitted(prior_model(compute, asked), rows, evaluator)
+    best = _fitted(prior_model(compute, asked), rows, evaluator)
     if not rows:
-        return model
-    found = [(doubt, model)]
+        return best.model
     least = len(rows) * math.log(LEAST_NOISE)  # of a way that explains all with no constant moved
     for way in other_ways(rows):
-        if least + DOUBT[way] >= min(known for known, _ in found):
+        if least + DOUBT[way] >= best.doubt:
             continue
-        other, doubt = _fitted(prior_model(compute, asked, way), rows, evaluator)
-        found.append((doubt + DOUBT[way], other))
-    return min(found, key=lambda pair: pair[0])[1]
+        other = _fitted(prior_model(compute, asked, way), rows, evaluator)
+        if other.doubt + DOUBT[way] < best.doubt and best.about.doubt(other.missed) < best.about.doubt(best.missed):
+            best = other._replace(doubt=other.doubt + DOUBT[way])
+    return best.model
 
 
-def _fitted(prior: Model, rows: Sequence[Question], evaluator: Evaluator) -> tuple[Model, float]:
-    """Return the model that moves the constants of *prior* to explain *rows*, and the negative logarithm of its probability."""
+class _Fit(NamedTuple):
+    """A fitted model, minus the logarithm of its probability, and how it misses each row when that is left out."""
+
+    model: Model
+    doubt: float
+    about: Linear
+    missed: np.ndarray
+
+
+def _fitted(prior: Model, rows: Sequence[Question], evaluator: Evaluator) -> _Fit:
+    """Return the model that moves those constants of *prior* to explain *rows* that predict rows left out better than the prior does."""
     import numpy as np
 
     model = _with_groups(prior, rows)
     if not rows or not model.parameters:
-        return model, 0.0
+        nothing = np.zeros(0)
+        return _Fit(model, 0.0, Linear(nothing, np.zeros((0, 0)), nothing, nothing, nothing, nothing, nothing), nothing)
     widths = np.array([parameter.width for parameter in model.parameters])
     start = _start(model, rows, widths, evaluator)
     # what hardly moves any row, there or as described, keeps its prior, and costs no simulation
     slopes = [sensitivities(replace(model, values=tuple(point.tolist())), rows, np.diag(widths), evaluator) for point in (start, 0 * start)]
-    moves = np.flatnonzero(np.abs(slopes).max(axis=(0, 1)) > IMMATERIAL)
-    values, noise, inner = _maximum(model, rows, start[moves], moves, widths, evaluator)
+    moving = np.flatnonzero(np.abs(slopes).max(axis=(0, 1)) > IMMATERIAL).tolist()
+    moves = np.array([one for one in moving if _can_tell(model, one, rows)], dtype=np.intp)
+    found = _maximum(model, rows, start[moves], moves, widths, evaluator)
+    kept = moves[useful(found.about, [place for place, one in enumerate(moves) if _is_judged(model, int(one), rows)])]
+    if len(kept) < len(moves):
+        moves, found = kept, _maximum(model, rows, found.values[kept], kept, widths, evaluator)
+    own = np.array([one for one in moves if model.parameters[one].constant in (COMPUTE, JOB_LOSS)], dtype=np.intp)
+    if len(own) < len(moves):  # the network as described, and jobs by themselves
+        alone = _maximum(model, rows, start[own], own, widths, evaluator)
+        if found.about.doubt(alone.missed) <= found.about.doubt(found.missed):
+            moves, found = own, alone
     covariance = np.diag(widths**2)
-    covariance[np.ix_(moves, moves)] = inner
-    doubt = float(np.sum(np.log(noise.of(np.array([row.step_time for row in rows]))))) + float(np.sum(loss(values / widths)))
-    return replace(model, values=tuple(values.tolist()), covariance=tuple(map(tuple, covariance.tolist())), noise=noise), doubt
+    covariance[np.ix_(moves, moves)] = found.covariance
+    doubt = float(np.sum(np.log(found.noise.of(found.steps)))) + float(np.sum(loss(found.values / widths)))
+    model = replace(model, values=tuple(found.values.tolist()), covariance=tuple(map(tuple, covariance.tolist())), noise=found.noise)
+    return _Fit(model, doubt, found.about, found.missed)
+
+
+def _can_tell(model: Model, number: int, rows: Sequence[Question]) -> bool:
+    """Tell whether *rows* can tell a constant: what each step or launch costs shows in how it grows with ranks, which two do not show."""
+    parameter = model.parameters[number]
+    if parameter.constant not in ("latency", "launch"):
+        return True
+    return any(row.job.ranks > 2 and decides(parameter, row, places_met(row, model.way)) for row in rows)
+
+
+def _is_judged(model: Model, number: int, rows: Sequence[Question]) -> bool:
+    """Tell whether leaving rows out can judge a constant: not one of a job that a single row tells of."""
+    first = len(model.parameters) - len(model.groups)
+    return number < first or sum(model.groups[number - first] in group_keys(row) for row in rows) > 1
 
 
 def _start(model: Model, rows: Sequence[Question], widths: np.ndarray, evaluator: Evaluator) -> np.ndarray:
@@ -217,10 +252,21 @@ def _start(model: Model, rows: Sequence[Question], widths: np.ndarray, evaluator
     return best
 
 
+class _Most(NamedTuple):
+    """The most probable constants of all parameters, the noise, and the covariance of those that moved; what rows say of leaving them out."""
+
+    values: np.ndarray
+    noise: Scatter
+    covariance: np.ndarray
+    about: Linear
+    missed: np.ndarray
+    steps: np.ndarray
+
+
 def _maximum(
     model: Model, rows: Sequence[Question], moved: np.ndarray, moves: np.ndarray, widths: np.ndarray, evaluator: Evaluator
-) -> tuple[np.ndarray, Scatter, np.ndarray]:
-    """Return the most probable values, the noise, and the covariance of those that *moves* (indices) lets move, from *moved* on."""
+) -> _Most:
+    """Return the most probable values of those that *moves* (indices) lets move, from *moved* on; the others stay at their priors."""
     import numpy as np
     from scipy.optimize import least_squares
 
@@ -234,17 +280,19 @@ def _maximum(
     def residuals(moved: np.ndarray, noise: Scatter) -> np.ndarray:
         return np.concatenate([misses(moved) * np.sqrt(weights) / noise.of(steps), moved / widths[moves]])
 
-    def jacobian(moved: np.ndarray, noise: Scatter) -> np.ndarray:
+    def slopes(moved: np.ndarray) -> np.ndarray:
         there = replace(model, values=tuple((moved @ units).tolist()))
-        slope = sensitivities(there, rows, PROBE * units, evaluator) / PROBE
-        return np.vstack([slope * (np.sqrt(weights) / noise.of(steps))[:, None], np.diag(1.0 / widths[moves])])
+        return sensitivities(there, rows, PROBE * units, evaluator) / PROBE if len(moves) else np.zeros((len(rows), 0))
+
+    def jacobian(moved: np.ndarray, noise: Scatter) -> np.ndarray:
+        return np.vstack([slopes(moved) * (np.sqrt(weights) / noise.of(steps))[:, None], np.diag(1.0 / widths[moves])])
 
     def settled(look: Look, turns: int) -> tuple[float, np.ndarray, Scatter]:
         """Return constants and scatter found by turns, after how improbable they are."""
         here, noise = moved, Scatter()
         for _ in range(turns):
             settings = {"loss": "soft_l1", "f_scale": ROBUST, "x_scale": widths[moves], "max_nfev": MOST_ROUNDS, "xtol": 1e-3, "ftol": 1e-3}
-            here = least_squares(residuals, here, jacobian, args=(noise,), **settings).x
+            here = least_squares(residuals, here, jacobian, args=(noise,), **settings).x if len(moves) else here
             before, noise = noise, look(misses(here), steps, weights)
             if noise == before:
                 break
@@ -254,8 +302,11 @@ def _maximum(
     if _typical(widened(found[2], misses(found[1]), steps), rows) >= UNEXPLAINED:
         found = min(found, settled(seen, MOST_TURNS), key=lambda one: one[0])
     _, best, noise = found
-    slope = jacobian(best, noise)
-    return best @ units, widened(noise, misses(best), steps), np.linalg.inv(slope.T @ slope)
+    slope, missed = jacobian(best, noise), misses(best)
+    ranks = np.array([float(row.job.ranks) for row in rows])
+    about = Linear(missed, slopes(best), best, widths[moves], noise.of(steps), weights, weights * ranks / ranks.mean())
+    covariance = np.linalg.inv(slope.T @ slope) if len(moves) else np.zeros((0, 0))
+    return _Most(best @ units, widened(noise, missed, steps), covariance, about, about.left_out(range(len(moves))), steps)
 
 
 def _typical(noise: Scatter, rows: Sequence[Question]) -> float:

@@ -136,6 +136,7 @@ def _shifted(trace: RankTrace, by: float) -> RankTrace:
     return replace(
         trace, steps=steps, compute=move(trace.compute), collectives=move(trace.collectives), copies=move(trace.copies),
         inputs=move(trace.inputs), busy=move(trace.busy), blocked=move(trace.blocked), bounds=work(trace.bounds), loader=work(trace.loader),
+        backward=move(trace.backward), gradients=move(trace.gradients), optimizer=move(trace.optimizer),
     )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ own threads leave, are its collectives.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -33,6 +34,11 @@ CPU = "CPU"
 _GLOO = re.compile(r"^gloo:")
 _OUTSIDE = re.compile(r"^enumerate\(DataLoader\)|^c10d::")
 """Operators in which a CPU does not compute: it waits for a batch, or hands a collective to Gloo's threads."""
+_BACKWARD = "autograd::engine::evaluate_function: "
+_GRADIENT = "torch::autograd::AccumulateGrad"
+_DIVIDED = re.compile(r"^FSDP::|^_c10d_functional::|^gloo:(?:all_gather|reduce_scatter|all_to_all|send|recv)|^nccl.*(?:AllGather|ReduceScatter|SendRecv)")
+"""What sharded, tensor-parallel and pipelined jobs leave: torch/distributed/fsdp/_fully_shard, tensor (functional collectives), pipelining."""
+_OPTIMIZER = re.compile(r"^Optimizer\.step#([A-Za-z0-9_]{1,40})\.step$")
 _DECODE = re.compile(r"nvjpeg|dali", re.IGNORECASE)
 _WAITS_FOR_GPU = re.compile(r"Synchronize|^cudaMemcpy$|^cuMemcpy[A-Za-z]*$")
 """Calls in which the host waits for the GPU, so that it launches nothing (CUDA Runtime API)."""
@@ -50,6 +56,8 @@ class Span(NamedTuple):
     queued: float = 0.0
     ident: int = -1
     resource: str = ""
+    nbytes: int = -1
+    """Of a copy; -1 where the trace does not tell."""
 
 
 @dataclass
@@ -76,6 +84,14 @@ class RankTrace:
     """The host waiting for the GPU."""
     bounds: list[Work] = field(default_factory=list)
     loader: list[Work] = field(default_factory=list)
+    backward: list[Span] = field(default_factory=list)
+    """The host in an operator of the backward pass."""
+    gradients: list[Span] = field(default_factory=list)
+    """The host keeps the gradient of one parameter: *ident* its elements (-1: not recorded), *resource* the type of one."""
+    optimizer: list[Span] = field(default_factory=list)
+    """The host in an optimizer's step; *name* is its class."""
+    divided: str = ""
+    """What shows that ranks divide the model among them, such as ``FSDP::all_gather``; empty in data parallelism."""
 
 
 MAX_BYTES: Final = 512 * 2**20
@@ -116,6 +132,8 @@ class _Simulated(TypedDict):
     stack: NotRequired[str]
     batch_per_gpu: NotRequired[_Count]
     precision: NotRequired[str]
+    gradient_accumulation_steps: NotRequired[_Count]
+    activation_checkpointing: NotRequired[str]
 
 
 class _Ranks(TypedDict):
@@ -310,24 +328,52 @@ def _sort(found: RankTrace, event: Mapping[str, Any], launches: Mapping[str, tup
     """Put *event* where it belongs in *found*."""
     category, name, arguments = event.get("cat", ""), event["name"], event["args"]
     start, end = _times(event)
+    found.divided = found.divided or (name if _DIVIDED.match(name) else "")
     if category in _GPU:
         launched = launches.get(str(arguments.get("correlation")), (start, start))
-        span = Span(name, start, end, *launched, _number(arguments, "bucket"), str(arguments.get("resource", "")))
+        span = Span(name, start, end, *launched, _number(arguments, "bucket"), str(arguments.get("resource", "")), _number(arguments, "bytes"))
         _sort_gpu(found, category, span)
     elif category == "user_annotation" and (step := _STEP.match(name)):
         found.steps[int(step[1])] = Span(name, start, end)
     elif category == "user_annotation" and _NEXT_BATCH.match(name):
         found.inputs.append(Span(name, start, end, ident=_number(arguments, "batch")))
+    elif category == "user_annotation" and (rule := _OPTIMIZER.match(name)):
+        found.optimizer.append(Span(rule[1], start, end))
     elif category in _CALLS and _WAITS_FOR_GPU.search(name):
         found.blocked.append(Span(name, start, end))
     elif category in _CALLS or category == "cpu_op":
         found.busy.append(Span(name, start, end))
+        if category == "cpu_op":
+            _sort_pass(found, name, arguments, start, end)
     elif category == "loader" or (category == "gpu_user_annotation" and "cause" in arguments):
         stream = str(arguments.get("stream_name", "comm"))
         batch = _number(arguments, "batch")
         (found.bounds if stream == "comm" else found.loader).append(
             Work(0, stream, name, Cause(arguments["cause"]), str(arguments["resource"]), batch, 0.0, start, end)
         )
+
+
+def _sort_pass(found: RankTrace, name: str, arguments: Mapping[str, Any], start: float, end: float) -> None:
+    """Note where an operator of the host belongs to backward, and which gradient it keeps."""
+    if name.startswith(_BACKWARD):
+        found.backward.append(Span(name.removeprefix(_BACKWARD), start, end))
+    elif name == _GRADIENT:
+        found.gradients.append(Span(name, start, end, ident=_elements(arguments), resource=_first(arguments, "Input type")))
+
+
+def _elements(arguments: Mapping[str, Any]) -> int:
+    """Return the elements of the operator's first input; -1 where the profiler recorded no shapes."""
+    shapes = arguments.get("Input Dims")
+    if not isinstance(shapes, list) or not shapes or not isinstance(shapes[0], list):
+        return -1
+    if not all(isinstance(size, int) and 0 < size < _LATEST for size in shapes[0]):
+        raise TypeError("args.Input Dims: expected lists of whole numbers")
+    return math.prod(shapes[0])
+
+
+def _first(arguments: Mapping[str, Any], name: str) -> str:
+    values = arguments.get(name)
+    return str(values[0]) if isinstance(values, list) and values else ""
 
 
 def _number(arguments: Mapping[str, Any], name: str) -> int:

@@ -6,12 +6,15 @@ The GPU memory check is left out: what was measured did fit.
 from __future__ import annotations
 
 import math
+import re
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-from calibration.run_records import RunRecord
+from calibration.run_records import TOO_MANY_PROBLEMS, RunRecord
 from sim.check import check_hardware, check_workload, require
 from sim.cluster.build import place, with_nodes
 from sim.spec.catalogue import SUFFIX, UnknownName, locate, suggestions
@@ -26,6 +29,9 @@ OWN_HARDWARE: Final = Path(__file__).parent / "hardware"
 """Clusters of the committed records, searched before the catalogue."""
 MOST_CONTRADICTION: Final = 0.03
 """Relative, between a row's step time and its throughput: estimate (rounding of both to two digits is less; another batch is more)."""
+
+_OF_A_FILE: Final = re.compile(r".+?\.ya?ml:\d+:")
+"""How a problem begins that a description has, whichever row names it."""
 
 
 @dataclass(frozen=True)
@@ -81,16 +87,45 @@ class Question:
 def question(record: RunRecord, folders: Folders = Folders()) -> Question:
     """Return what *record* asks. Raise SpecError, with its file and line, where it names what does not exist or cannot be."""
     try:
-        for_hardware, for_workload = _overrides(record)
-        workload = workload_named(record.workload, for_workload, folders.workloads)
-        machine = machine_named(record.hardware, for_hardware, folders.hardware)
-        pattern = _pattern(record, machine)
-        machine = _enlarged(record.hardware, for_hardware, folders.hardware, pattern.count("+") + 1)
-        asked = Question(record, machine, Job(workload, place(machine, None, pattern)))
-        _require_one_speed(asked)
-        return asked
+        return _question(record, folders)
     except SpecError as error:
         raise SpecError("\n".join(f"{record.where}: {line}" for line in str(error).splitlines())) from None
+
+
+def questions(records: Sequence[RunRecord], folders: Folders) -> list[Question]:
+    """Return what each of *records* asks. Raise SpecError with everything that is wrong, each problem once, and where it shows."""
+    asked: list[Question] = []
+    problems: dict[str, list[RunRecord]] = defaultdict(list)
+    for record in records:
+        try:
+            asked.append(_question(record, folders))
+        except SpecError as error:
+            for line in str(error).splitlines():
+                problems[line].append(record)
+    if problems:
+        told = [_told(problem, rows) for problem, rows in problems.items()]
+        more = len(told) - TOO_MANY_PROBLEMS
+        raise SpecError("\n".join(told[:TOO_MANY_PROBLEMS] + ([f"and {more} more problems"] if more > 0 else [])))
+    return asked
+
+
+def _told(problem: str, rows: Sequence[RunRecord]) -> str:
+    """Return *problem*, with which *rows* meet it: one of a description begins with the description's own file and line."""
+    more = f"and {len(rows) - 1} more row{'s' if len(rows) > 2 else ''}" if len(rows) > 1 else ""
+    if _OF_A_FILE.match(problem):
+        return f"{problem} (read for {' '.join(filter(None, (rows[0].where, more)))})"
+    return f"{rows[0].where}: {problem}{f' ({more})' if more else ''}"
+
+
+def _question(record: RunRecord, folders: Folders) -> Question:
+    for_hardware, for_workload = _overrides(record)
+    workload = workload_named(record.workload, for_workload, folders.workloads)
+    machine = machine_named(record.hardware, for_hardware, folders.hardware)
+    pattern = _pattern(record, machine)
+    machine = _enlarged(record.hardware, for_hardware, folders.hardware, pattern.count("+") + 1)
+    asked = Question(record, machine, Job(workload, place(machine, None, pattern)))
+    _require_one_speed(asked)
+    return asked
 
 
 def _require_one_speed(asked: Question) -> None:
@@ -109,7 +144,8 @@ def _require_one_speed(asked: Question) -> None:
 @lru_cache(maxsize=512)
 def machine_named(name: str, overrides: tuple[str, ...] = (), folder: Path | None = None) -> Hardware:
     """Return the machine that a record's *name* stands for, with *overrides*. Raise SpecError where there is none, or it cannot be."""
-    loaded: Loaded[Hardware] = load(Hardware, _file(name, "hardware", (folder, OWN_HARDWARE)), overrides, folder)
+    library = (*([folder] if folder else []), OWN_HARDWARE)
+    loaded: Loaded[Hardware] = load(Hardware, _file(name, "hardware", library), overrides, library)
     require(check_hardware(loaded.spec, loaded.document))
     return loaded.spec
 

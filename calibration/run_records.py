@@ -28,6 +28,23 @@ TOO_MANY_PROBLEMS: Final = 20
 """Problems shown of one file; the rest is counted."""
 
 
+_SYNONYMS: Final[Mapping[str, str]] = {
+    "accumulation": "gradient_accumulation_steps", "amp": "precision", "batch_size": "batch_per_gpu", "cluster": "hardware",
+    "comment": "note", "dtype": "precision", "framework": "stack", "gpus": "gpus_per_node", "hosts": "nodes",
+    "images_per_s": "throughput_samples_per_s", "images_per_second": "throughput_samples_per_s", "images_sec": "throughput_samples_per_s",
+    "instance": "hardware", "instance_type": "hardware", "machine": "hardware", "model": "workload", "network": "workload",
+    "num_nodes": "nodes", "overrides": "set", "samples_per_s": "throughput_samples_per_s", "samples_per_second": "throughput_samples_per_s",
+    "speed": "throughput_samples_per_s", "system": "hardware", "throughput": "throughput_samples_per_s", "time": "step_time_s",
+}  # fmt: skip
+"""What other tables call a column."""
+_UNITS: Final[Mapping[str, str]] = {
+    "step_time_s": " It is in seconds.",
+    "exposed_sync_s": " It is in seconds.",
+    "throughput_samples_per_s": " It counts samples of all GPUs.",
+    "batch_per_gpu": " It counts samples of one GPU and micro-batch.",
+}
+
+
 @dataclass(frozen=True)
 class RunRecord:
     """One measured run; None where the row is blank. Times in seconds."""
@@ -103,15 +120,23 @@ def _check_header(path: Path, line: int, header: list[str]) -> list[str]:
     for name in header:
         if name in COLUMNS:
             continue
-        meant = [near for near in difflib.get_close_matches(name, COLUMNS, n=1, cutoff=0.8) if near not in header]
-        if meant:
-            raise SpecError(f"{path}:{line}: unknown column '{name}'; did you mean '{meant[0]}'?")
+        meant = _meant(name)
+        if meant and meant not in header:
+            raise SpecError(f"{path}:{line}: unknown column '{name}'; did you mean '{meant}'?{_UNITS.get(meant, '')}")
         notes.append(f"{path}:{line}: column '{name}' is no part of a record and is left unread")
     if missing:
         raise SpecError(f"{path}:{line}: column '{missing[0]}' is missing; the columns are {', '.join(COLUMNS)}")
     if "step_time_s" not in header and "throughput_samples_per_s" not in header:
         raise SpecError(f"{path}:{line}: expected a column step_time_s or throughput_samples_per_s")
     return notes
+
+
+def _meant(name: str) -> str | None:
+    """Return the column that *name* may be a slip for, or another word for; None where it resembles none."""
+    plain = name.strip().lower().replace(" ", "_").replace("-", "_")
+    begins = [column for column in COLUMNS if column.startswith(f"{plain}_")]
+    near = difflib.get_close_matches(plain, COLUMNS, n=1, cutoff=0.75)
+    return _SYNONYMS.get(plain) or (begins[0] if len(begins) == 1 else None) or (near[0] if near else None)
 
 
 def record(file: str, line: int, header: Sequence[str], cells: Sequence[str]) -> RunRecord:

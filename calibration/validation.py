@@ -15,10 +15,9 @@ from calibration.baselines import Known, closed_form, copy_row, fit_closed_form,
 from calibration.cluster_fit import Model, fit_model, predictions, prior_model
 from calibration.compute_scale import Solved, measured_scale, solved
 from calibration.evaluate import Case, Evaluator
-from calibration.questions import Folders, Question, question
-from calibration.run_records import TOO_MANY_PROBLEMS, RunRecord, read_records
+from calibration.questions import Folders, Question, questions
+from calibration.run_records import read_records
 from calibration.scores import Scored
-from sim.spec.yaml import SpecError
 from sim.study.pool import replaced_quietly
 
 Progress = Callable[[int, int], None]
@@ -54,7 +53,7 @@ def validate(files: Sequence[Path], folders: Folders, processes: int = 0, progre
     Raise SpecError with everything that is wrong.
     """
     read = [read_records(path) for path in files]
-    asked = ask([record for found in read for record in found.records], folders)
+    asked = questions([record for found in read for record in found.records], folders)
     names = list(dict.fromkeys(row.record.hardware for row in asked))
     clusters = _validate_clusters(names, asked, folders, processes or os.cpu_count() or 1, progress)
     notes = [note for found in read for note in found.notes]
@@ -94,21 +93,6 @@ def _of_same_gpu(rows: Sequence[Question], asked: Sequence[Question]) -> list[Qu
     """Return the compute rows of *asked* that may tell how fast *rows* compute."""
     gpus = {row.gpu.name for row in rows}
     return [row for row in asked if row.record.role == "compute" and row.gpu.name in gpus]
-
-
-def ask(records: Sequence[RunRecord], folders: Folders) -> list[Question]:
-    """Return what each of *records* asks. Raise SpecError with everything that is wrong."""
-    asked: list[Question] = []
-    problems: list[str] = []
-    for record in records:
-        try:
-            asked.append(question(record, folders))
-        except SpecError as error:
-            problems.append(str(error))
-    if problems:
-        more = len(problems) - TOO_MANY_PROBLEMS
-        raise SpecError("\n".join(problems[:TOO_MANY_PROBLEMS] + ([f"and {more} more rows like these"] if more > 0 else [])))
-    return asked
 
 
 def _validate_cluster(name: str, rows: Sequence[Question], everywhere: Sequence[Question], known: Solved, evaluator: Evaluator) -> Cluster:

@@ -83,6 +83,8 @@ class Scene:
     keep_rates: bool
     executor: str
     seed: int = 0
+    lag: float = 0.0
+    """Seconds that built batches lie still, which moves a loader's work to another moment of the step."""
 
     @property
     def draws(self) -> bool:
@@ -165,7 +167,7 @@ class EpochRun:
         add_disks(self.network, scene.cluster, self._burst)
         for link, capacity in {link: capacity for plan in scene.rings if plan for link, capacity in plan.shared.items()}.items():
             self.network.add_link(link, capacity)
-        self._stage = Stage(self.network, self.log, scene.built, self._burst, scene.executor, scene.seed)
+        self._stage = Stage(self.network, self.log, scene.built, self._burst, scene.executor, scene.seed, scene.lag)
         self._live = [_LiveJob([], [start], job.asynchronous) for job, start in zip(scene.jobs, starts, strict=True)]
         for number in range(len(scene.jobs)):
             self.env.process(self._launch(number, hits[number]))

@@ -92,12 +92,14 @@ def simulate(
     executor: Literal["phase", "transfer"] = "phase",
     cold: bool = True,
     seed: int = 0,
+    lag: float = 0.0,
 ) -> Run:
     """Simulate *jobs* together on *hardware* and return what happens in a cold and in a warm epoch.
 
     *exact* simulates every step of an epoch instead of skipping whole periods; without *fold* every rank is simulated by itself;
     *keep_rates* records every change of rate for link plots. *executor* plays each all-reduce as one activity (``phase``) or every
-    transfer as a flow (``transfer``, small cases, without folding); *seed* is for jobs that draw their steps.
+    transfer as a flow (``transfer``, small cases, without folding); *seed* is for jobs that draw their steps; *lag* is how long
+    (s) batches lie still once they are built, which shifts loaders against steps.
     Without *cold* the warm epoch stands for the first one too.
     Raise SpecError where the jobs do not fit the hardware.
     """
@@ -108,7 +110,7 @@ def simulate(
     warm_hits = [_hit_ratios(jobs, job_slots(number, cluster)) for number in range(len(jobs))]
     cold_hits = [dict.fromkeys(hits, 0.0) for hits in warm_hits]
     steps = [steps_per_epoch(job.workload, job.ranks) for job in jobs]
-    scene = Scene(jobs, cluster, rings, _credits(cluster), steps, exact, fold, keep_rates, executor, seed)
+    scene = Scene(jobs, cluster, rings, _credits(cluster), steps, exact, fold, keep_rates, executor, seed, lag)
     differs = any(job.start or job.workload.input.loader != "synthetic" for job in jobs)
     first = EpochRun(scene, cold_hits, [job.start for job in jobs]).run() if cold and differs else None
     levels = {slot: credits.level for slot, credits in scene.credits.items()}

@@ -161,6 +161,11 @@ _SHOWN: Final[dict[str, list[tuple[float, str]]]] = {
 """Units a dimension is shown in. ``binary size`` and ``bit rate`` are other spellings of a size and a bandwidth."""
 
 
+def counted(count: int, what: str) -> str:
+    """Return *count* of *what* in words: 1 GPU, 2 GPUs."""
+    return f"{count} {what}{'s' * (count != 1)}"
+
+
 def show(value: float, dimension: str, digits: int = 3) -> str:
     """Return *value* (SI) as text with *digits* significant digits and the largest unit that leaves a number of at least one."""
     units = _SHOWN[dimension]

@@ -230,13 +230,13 @@ class Rig:
         self.all_reduce = EXECUTORS[executor](self.network, self.log, 0, self.plan, self.built.live)
         self.ends: dict[str, float] = {}
 
-    def ring(self, name: str, nbytes: float, start: float = 0.0) -> None:
-        """Start an all-reduce of *nbytes* at *start*."""
-        self.env.process(self._ring(name, nbytes, start))
+    def ring(self, name: str, nbytes: float, start: float = 0.0, op: str = "all_reduce") -> None:
+        """Start an all-reduce, or another *op*, of *nbytes* at *start*."""
+        self.env.process(self._ring(name, nbytes, start, op))
 
-    def _ring(self, name, nbytes, start):
+    def _ring(self, name, nbytes, start, op):
         yield self.env.timeout(start)
-        yield from self.all_reduce(name, 0, nbytes)
+        yield from self.all_reduce(name, 0, nbytes, op)
         self.ends[name] = self.env.now
 
     def copy(self, name: str, nbytes: float, links: Sequence[str], node: int = 0, start: float = 0.0) -> None:

@@ -18,6 +18,8 @@ from calibration.llm.shapes import RECORDS, NoCase, axis, count, records_yaml, s
 from calibration.llm.table import Row
 from sim.spec.transformer import Transformer
 
+MEASURED_MESSAGE: Final = 256e6
+"""Bytes of the collectives that measured latencies are of (``measured/llm/collectives_same_cluster.csv``)."""
 Recompute = Literal["none", "full", "attention", "operators"]
 Products = Literal["16bit", "fp8", "fp4"]
 
@@ -53,6 +55,9 @@ class Case:
     domain: int
     """GPUs of one node, or of one NVLink rack."""
     nic: float
+    ring_latency: Mapping[str, float]
+    """Seconds that one more node adds to a collective of `MEASURED_MESSAGE` bytes on this cluster, as measured: ``gather`` (and
+    reduce-scatter) and ``reduce``; empty where nobody measured."""
     gpus: int
     data: int
     tensor: int
@@ -82,6 +87,8 @@ class Case:
     expert_overlap: bool
     graphs: bool
     compiled: bool
+    checked: bool
+    """Whether torch compares every collective between its ranks first (TORCH_DISTRIBUTED_DEBUG=DETAIL)."""
     fp32_gradients: bool
     memory_reading: str
     """allocated, as torch counts, or nvidia-smi."""
@@ -167,6 +174,7 @@ def _case(row: Row) -> Case:
         chip=chip,
         domain=chip.domain,
         nic=nic,
+        ring_latency={name: value * 1e-6 for name, value in practice.get("ring_latency_us", {}).items()},
         gpus=gpus,
         data=data,
         tensor=tensor,
@@ -192,6 +200,7 @@ def _case(row: Row) -> Case:
         expert_overlap="EP overlap on" in notes,
         graphs=("graphs" in notes.lower() and "no graphs" not in notes.lower()) or row.text["gpu"].startswith("GB"),
         compiled=row.text["compile"].lower().startswith("y"),
+        checked=bool(practice.get("checked_pipelines")) and pipeline > 1 and gpus > chip.domain,
         fp32_gradients=bool(practice.get("fp32_gradients", True)),
         memory_reading=str(practice.get("memory", "allocated")),
         assumed=tuple(assumed),

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from calibration.llm.case import Case
-from calibration.llm.weights import Weights, stage_weights
+from calibration.llm.case import MEASURED_MESSAGE, Case
+from calibration.llm.weights import Weights, blocks_of_stages, stage_weights
 
 Constants = Mapping[str, float]
 
@@ -31,12 +31,19 @@ PRIORS: Final[Mapping[str, tuple[float, float]]] = {
     "attention.eager": (0.65, 0.2), "elementwise.eager": (1.8, 0.3), "dispatch": (0.45, 0.4), "moe.traffic": (14.0, 0.4),
     "experts": (1.2, 0.2), "sync.experts": (1e-4, 0.6), "contention": (1.06, 0.05), "step": (5e-3, 0.5),
     "exposed.tensor": (0.85, 0.2), "exposed.tensor.overlap": (0.45, 0.4), "exposed.data": (0.5, 0.5), "exposed.stages": (0.7, 0.5),
+    "check.message": (77e-6, 0.4),
     "exposed.context": (0.3, 0.5), "power.fp8": (1.0, 0.1), "ramp": (1.0, 0.1),
 }  # fmt: skip
 """Physical constants: shares of peaks, bytes per element, seconds. Priors: datasheet-level estimates of facts/llm_mechanisms and NCCL."""
 FAMILIES: Final = ("megatron", "megatron-2021", "deepspeed", "nanotron", "fsdp1", "fsdp2", "jax", "llmc")
 EAGER: Final = ("nanotron", "fsdp1", "fsdp2")
 """Families whose blocks torch runs operator by operator, with FlashAttention 2 or its like."""
+CHECKED_FORWARD: Final = 4
+"""Tensor-parallel collectives of a block's forward: gathers before two products, reduce-scatters after two."""
+CHECKED_BACKWARD: Final = 6
+"""The same of its backward: two inputs gathered again, two gradients gathered, two reduced (nanotron tensor_parallel/functional.py)."""
+BUCKET: Final = 25 * 2.0**20
+"""``bucket_cap_mb`` of torch's DistributedDataParallel."""
 GATHERS_BESIDE: Final = ("megatron", "fsdp1", "fsdp2", "jax", "llmc")
 """Families that gather updated parameters beside the next forward; others do before it (nanotron optim/zero.py, DeepSpeed stage 1)."""
 FAMILY_PRIORS: Final[Mapping[str, tuple[float, float]]] = {"elementwise": (1.0, 0.25), "compute": (1.0, 0.08), "data": (1.0, 0.5)}
@@ -187,14 +194,19 @@ class _Wires:
         self.fabric = case.chip.fabric * at["fabric"]
         self.network = case.nic * at["network"]
 
-    def gather(self, size: float, ranks: int, stride: int) -> float:
-        """Return the seconds of an all-gather or reduce-scatter of *size* bytes over *ranks*, *stride* GPUs apart."""
+    def gather(self, size: float, ranks: int, stride: int, latency: float | None = None) -> float:
+        """Return the seconds of an all-gather or reduce-scatter of *size* bytes over *ranks*, *stride* GPUs apart.
+
+        *latency*: measured seconds of one more node for each `MEASURED_MESSAGE` of bytes, in place of those of hops.
+        """
         if ranks <= 1:
             return 0.0
         inside = max(1, min(ranks, self.case.domain // stride))
         nodes = math.ceil(ranks / inside)
         rate = self.fabric if nodes == 1 else min(self.fabric, self.network * inside)
         hops = (ranks - nodes) * self.at["hop.fabric"] + (nodes - 1) * self.at["hop.network"]
+        if latency is not None and nodes > 1:
+            hops = (nodes - 1) * latency * size / MEASURED_MESSAGE
         return size * (ranks - 1) / ranks / rate + self.at["launch.collective"] + hops
 
     def exchange(self, size: float, ranks: int, stride: int) -> float:
@@ -218,11 +230,11 @@ def predict(case: Case, at: Constants) -> Prediction:
     weights = stage_weights(case)
     forward, backward, parts = _micro_batch(case, at, work, wires, weights)
     head_forward, head_backward = _head(case, at, work)
-    last = (case.shape.layers - weights.layers * (case.pipeline - 1)) if case.pipeline > 1 else weights.layers
-    share = max(0.0, last / weights.layers)
-    middle, end = forward + backward, share * (forward + backward) + head_forward + head_backward
-    slowest = max(middle, end) if case.pipeline > 1 else end
-    once = (case.pipeline - 2) * middle + min(middle, end) if case.pipeline > 1 else 0.0
+    blocks, with_head = blocks_of_stages(case)
+    stages = [count / weights.layers * (forward + backward) for count in blocks]
+    stages[with_head] += head_forward + head_backward
+    slowest = max(stages)
+    once = sum(stages) - slowest
     sends = _sends(case, at, wires)
     steady = case.micro_batches * (slowest + sends)
     bubble = once / case.virtual * at["ramp"] + (2 * sends * (case.pipeline - 1) / case.virtual if case.pipeline > 1 else 0.0)
@@ -262,12 +274,13 @@ def _micro_batch(case: Case, at: Constants, work: _Work, wires: _Wires, weights:
     )
     if case.recomputed_layers:
         recomputed *= min(1.0, case.recomputed_layers / layers)
-    host = _host(case, at, layers) / layers
+    host, check = _host(case, at, layers) / layers, _check(case, at, case.tensor)
     attention = tensor / 2 + context / 3 + experts * share / 2
-    one_forward = max(compute_forward, host) + attention
+    one_forward = max(max(compute_forward, host) + attention, host + CHECKED_FORWARD * check)
     if not case.lora:
         compute_backward += at["accumulate"] * weights.total / layers / work.bandwidth
     one_backward = max(compute_backward + recomputed, 1.5 * host) + tensor / 2 + 2 * context / 3 + experts * share / 2
+    one_backward = max(one_backward, 1.5 * host + CHECKED_BACKWARD * check)
     if case.zero == 3:
         one_forward, one_backward = _sharded(case, at, wires, weights, one_forward, one_backward)
     steps = case.micro_batches * layers
@@ -307,6 +320,15 @@ def _host(case: Case, at: Constants, layers: int) -> float:
     eager = case.family in EAGER and not case.compiled
     per_layer = at["host.eager" if eager else "host"] * (2.0 if case.shape.experts else 1.0)
     return layers * per_layer * (0.3 if case.tuned or case.graphs else 1.0)
+
+
+def _check(case: Case, at: Constants, ranks: int) -> float:
+    """Return the host's seconds to compare one collective of *ranks* between them.
+
+    ``ProcessGroupWrapper::runCollectiveChecks`` of torch: a monitored barrier, in which the first rank hears from and answers every other
+    in turn, and two ring all-gathers of a fingerprint over Gloo; four socket messages a rank, one after the other.
+    """
+    return 4.0 * (ranks - 1) * at["check.message"] if case.checked else 0.0
 
 
 def _sharded(case: Case, at: Constants, wires: _Wires, weights: Weights, forward: float, backward: float) -> tuple[float, float]:
@@ -355,16 +377,37 @@ def _data_traffic(case: Case, at: Constants, wires: _Wires, weights: Weights, ba
         ends = 2 * wires.gather(2.0 * block, ranks, stride) + wires.gather(2 * width * weights.vocabulary, ranks, stride)
         return ends * at["exposed.data"] * 2 * at[f"data:{case.family}"] * case.micro_batches
     plain = weights.dense + weights.vocabulary + (weights.experts if case.expert == 1 else 0.0)
-    scatter = wires.gather(width * plain, ranks, stride)
-    gather = wires.gather((2.0 if case.zero else width) * plain, ranks, stride)
+    latency = case.ring_latency.get("gather" if case.zero else "reduce")
+    late = _buckets(case, weights) * _check(case, at, ranks) if not case.zero else 0.0
+    scatter = wires.gather(width * plain, ranks, stride, latency)
+    gather = wires.gather((2.0 if case.zero else width) * plain, ranks, stride, latency)
     if case.expert > 1:
         scatter += wires.gather(width * weights.experts, max(1, ranks * case.tensor // case.expert), case.expert)
         gather += wires.gather(2.0 * weights.experts, max(1, ranks * case.tensor // case.expert), case.expert)
-    late = 0.0 if case.family in GATHERS_BESIDE else gather
-    gather -= late
+    after = 0.0 if case.family in GATHERS_BESIDE else gather
+    gather -= after
     hidden = min(1.0, backward / case.virtual / max(scatter + gather, 1e-9)) if case.virtual else 1.0
     exposed = at["exposed.data"] * at[f"data:{case.family}"]
-    return late + (scatter + gather) * (1 - (1 - min(1.0, exposed)) * hidden)
+    return late + after + (scatter + gather) * (1 - (1 - min(1.0, exposed)) * hidden)
+
+
+def _buckets(case: Case, weights: Weights) -> int:
+    """Return the buckets in which DistributedDataParallel reduces a stage's 16-bit gradients: closed once they reach `BUCKET` bytes."""
+    shape = case.shape
+    keys = shape.groups * (shape.head_size + shape.value_size)
+    queries, values = shape.heads * shape.head_size, shape.heads * shape.value_size
+    products = (
+        shape.hidden * (queries + keys),
+        values * shape.hidden,
+        shape.hidden * shape.inner * (1 + shape.gated),
+        shape.inner * shape.hidden,
+    )
+    closed, filled = 1, 0.0
+    for size in [2.0 * size / case.tensor for size in products] * weights.layers:
+        filled += size
+        if filled >= BUCKET:
+            closed, filled = closed + 1, 0.0
+    return closed
 
 
 def _update(case: Case, at: Constants, work: _Work, weights: Weights) -> float:

@@ -67,15 +67,41 @@ def stage_weights(case: Case) -> Weights:
 
 
 def layers_of_stage(case: Case) -> int:
-    """Return the blocks of the fullest stage: even, or with embedding and head counted as a block each where that comes out even."""
+    """Return the blocks of the fullest stage."""
+    return max(blocks_of_stages(case)[0])
+
+
+def blocks_of_stages(case: Case) -> tuple[tuple[int, ...], int]:
+    """Return the blocks of each stage, and the stage that has the output head.
+
+    Even, or with embedding and head counted as a block each where that comes out even; what is left over is missing on the last stages.
+    """
     layers, stages = case.shape.layers, case.pipeline
     if case.family == "nanotron" and stages > 1:
-        # parallel/pipeline_parallel splits by cost: the head counts as many blocks as it has FLOP, the embedding none
-        attention, dense, _ = layer_parameters(case)
-        return max(1, min(layers - stages + 1, round((layers + case.shape.vocab * case.shape.hidden / (attention + dense)) / stages)))
+        return _by_cost(case)
     if layers % stages and (layers + 2) % stages == 0:
-        return (layers + 2) // stages
-    return math.ceil(layers / stages)
+        each = (layers + 2) // stages
+        return (each - 1, *[each] * (stages - 2), each - 1), stages - 1
+    each = math.ceil(layers / stages)
+    return tuple(max(0, min(each, layers - each * stage)) for stage in range(stages)), stages - 1
+
+
+def _by_cost(case: Case) -> tuple[tuple[int, ...], int]:
+    """Return the same for nanotron (models/base.py: build_model; ``get_block_compute_costs`` of Llama).
+
+    A stage takes blocks until their cost passes its even share; the head counts what its product does, the embedding nothing. The code
+    as stored lets a stage that reaches its share exactly take one block more; it is taken for even here, as the fullest stage is else.
+    """
+    shape = case.shape
+    block = 4.0 * shape.heads * shape.head_size * shape.hidden + 3.0 * shape.inner * shape.hidden
+    costs = [*[block] * shape.layers, float(shape.vocab) * shape.hidden]
+    share = sum(costs) / case.pipeline
+    blocks, stage, passed = [0] * case.pipeline, 0, 0.0
+    for cost in costs[:-1]:
+        blocks[stage] += 1
+        passed += cost
+        stage += passed >= share * (stage + 1)
+    return tuple(blocks), stage
 
 
 def total_parameters(case: Case) -> float:

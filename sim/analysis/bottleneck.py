@@ -34,11 +34,18 @@ class Bottleneck:
     """Step time with *first* and one more resource freed."""
     without_broadcast: float | None = None
     """Step time where buffers are not broadcast; None where nobody waits for that."""
+    phases: tuple[float, ...] = ()
+    """Step times where the loaders' work falls into other moments of the step; none where no loader works ahead."""
 
     @property
     def saved_broadcast(self) -> float:
         """Return the share of the step that is saved where buffers are not broadcast."""
         return 1.0 - self.without_broadcast / self.step_time if self.without_broadcast is not None else 0.0
+
+    @property
+    def spread(self) -> tuple[float, float]:
+        """Return the least and the greatest step time (s) over all moments that were tried."""
+        return min(self.step_time, *self.phases, self.step_time), max(self.step_time, *self.phases, self.step_time)
 
     def saved(self, resource: Resource) -> float:
         """Return the share of the step that freeing *resource* saves."""

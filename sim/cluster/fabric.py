@@ -37,13 +37,14 @@ from sim.spec.yaml import SpecError
 
 
 class Pattern(NamedTuple):
-    """Who sends to whom among a job's nodes; *distance* is that of pairs, or the nodes of a rack."""
+    """Who sends to whom among a job's nodes; *distance* is that of pairs, or the nodes of a rack. In ``one`` all send to one node."""
 
-    kind: Literal["inside", "ring", "tree", "all", "pairs", "racks", "switch"]
+    kind: Literal["inside", "ring", "tree", "all", "one", "pairs", "racks", "switch"]
     distance: int = 1
 
 
-RING, TREE, ALL, SWITCH, INSIDE = Pattern("ring"), Pattern("tree"), Pattern("all"), Pattern("switch"), Pattern("inside")
+RING, TREE, ALL, ONE = Pattern("ring"), Pattern("tree"), Pattern("all"), Pattern("one")
+SWITCH, INSIDE = Pattern("switch"), Pattern("inside")
 
 
 class Sent(NamedTuple):
@@ -81,6 +82,8 @@ class Group:
             return 0.0
         if kind == "switch":
             return 1.0
+        if kind == "one":
+            return float(self.nodes - self.members)
         if kind == "racks":
             return float(min(self.members, distance))
         if kind == "all" or not self.in_order:
@@ -137,7 +140,7 @@ class Port:
 
     def leaving(self, pattern: Pattern) -> float:
         """Return the streams of *pattern* that leave by this port, with what they weigh."""
-        spread = pattern.kind == "all" or not self.group.in_order
+        spread = pattern.kind in ("all", "one") or not self.group.in_order
         return self.group.leaving(pattern) * (1.0 if spread else self.of_pair)
 
 
@@ -151,7 +154,7 @@ class LocalPort(Port):
 
     def leaving(self, pattern: Pattern) -> float:
         """Return the streams of *pattern* on local links, those on their way between groups twice."""
-        if self.whole is None or (pattern.kind != "all" and self.group.in_order):
+        if self.whole is None or pattern.kind == "one" or (pattern.kind != "all" and self.group.in_order):
             return super().leaving(pattern)
         others = self.group.nodes - self.whole.members
         beyond = self.group.members * others / (self.group.nodes - 1)
@@ -169,6 +172,8 @@ class TorusPort(Port):
     def leaving(self, pattern: Pattern) -> float:
         """Return the streams of *pattern* on a link for every stream out of one node."""
         nodes, (kind, distance) = self.group.nodes, pattern
+        if kind == "one":
+            return nodes / self.length * (self.length // 2)  # of the dimension that is taken last, the busiest
         if kind == "all" or not self.group.in_order:
             return self._pairs * nodes / self.length / (nodes - 1)
         if kind == "tree":

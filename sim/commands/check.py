@@ -8,6 +8,7 @@ import typer
 
 from sim.commands import names
 from sim.commands.app import app
+from sim.units import counted
 
 
 @app.command(epilog="Examples:\n  python -m sim check p3.16xlarge vgg16\n  python -m sim check my-box.yaml my-model.yaml -v")
@@ -34,13 +35,9 @@ def check(
                 typer.echo(f"{verdict.file}: {estimate}")
     problems = sum(len(verdict.problems) for verdict in verdicts)
     estimates = sum(len(verdict.estimates) for verdict in verdicts)
-    told = [f"{_counted(sum(bool(verdict.file) for verdict in verdicts), 'file')} {'checked' if problems else 'OK'}"]
-    told += [_counted(problems, "problem")] if problems else []
-    told += [f"{_counted(estimates, 'estimated value')}{'' if verbose else ' (-v lists them)'}"] if estimates else []
+    told = [f"{counted(sum(bool(verdict.file) for verdict in verdicts), 'file')} {'checked' if problems else 'OK'}"]
+    told += [counted(problems, "problem")] if problems else []
+    told += [f"{counted(estimates, 'estimated value')}{'' if verbose else ' (-v lists them)'}"] if estimates else []
     typer.echo(", ".join(told))
     if problems:
         raise typer.Exit(2)
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'s' * (count != 1)}"

@@ -24,7 +24,10 @@ def collective(
     hardware: Hw,
     op: Annotated[
         str,
-        typer.Option(help="all_reduce, all_gather, reduce_scatter, broadcast, all_to_all; or parameter_server, for what hosts must carry"),
+        typer.Option(
+            help="all_reduce, all_gather, reduce_scatter, broadcast, reduce, all_to_all, send_recv, gather, scatter; "
+            "or parameter_server, for what hosts must carry"
+        ),
     ] = "all_reduce",
     sizes: Annotated[
         str, typer.Option("--bytes", metavar="SIZE|A..B[:n]", help="one size, or a range (doubling without n)")

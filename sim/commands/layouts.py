@@ -25,7 +25,7 @@ def show_layouts(
     from sim.report.document import infeasible_document
     from sim.report.figures import figures_csv
     from sim.report.files import write_file, write_files
-    from sim.report.layout import layout_document, layout_scaling_text, layout_text
+    from sim.report.layout import flat_figures, layout_document, layout_scaling_text, layout_text
     from sim.study.layout import LayoutAnswer, layout_answer
     from sim.study.scaling import scaling
 
@@ -49,7 +49,7 @@ def show_layouts(
     one = len(scenarios) == 1
     whole = documents[0] if one else {"schema": 1, "runs": documents}
     text = layout_text(found[0].run, documents[0], verbose) if one else layout_scaling_text(documents)
-    table = figures_csv([_flat(document) for document in documents])
+    table = figures_csv([flat_figures(document) for document in documents])
     if html is not None or output is not None:
         from sim.report.page.layout import layout_page
 
@@ -71,16 +71,3 @@ def show_layouts(
         typer.echo(table.rstrip("\n")) if as_csv else show_text(text)
     if not found:
         raise typer.Exit(1)
-
-
-def _flat(document: dict[str, object]) -> dict[str, object]:
-    """Return the figures of *document* in one row: nested blocks by dotted key, lists and texts left out."""
-    row: dict[str, object] = {}
-    for key, value in document.items():
-        if key in ("inputs", "inputs_sha256", "assumptions", "warnings", "memory_by_stage", "first_epoch", "price"):
-            continue
-        if isinstance(value, dict):
-            row |= {f"{key}.{name}": inner for name, inner in value.items()}
-        else:
-            row[key] = value
-    return row

@@ -18,8 +18,9 @@ import yaml as pyyaml
 
 from sim import units
 from sim.spec import yaml
+from sim.spec.measured import MeasuredTimes
 from sim.spec.segments import block
-from sim.spec.workload import Layer, Model
+from sim.spec.workload import Attention, Layer, Model
 from sim.spec.yaml import SpecError
 
 _WORK: Final = ("forward", "backward", "arithmetic", "backward_arithmetic")
@@ -43,8 +44,8 @@ def write(model: Model, path: Path) -> None:
 def render(model: Model) -> str:
     """Return *model* as YAML text."""
     lines = [_comment(line) for line in _heading(model)]
-    lines += [f"{key}: {_word(value)}" for key, value in plain(model).items() if key not in ("layers", "source")]
-    lines += [f"source: {_word(model.source)}", "layers:"]
+    lines += [f"{key}: {word(value)}" for key, value in plain(model).items() if key not in ("layers", "source")]
+    lines += [f"source: {word(model.source)}", "layers:"]
     for name, members in groupby(model.layers, key=lambda layer: block(layer.name)):
         inside = list(members)
         lines += ["  " + _comment(_total(name, inside))] if len(inside) > 1 else []
@@ -74,8 +75,20 @@ def plain_layer(layer: Layer) -> dict[str, Any]:
     for key, field in Layer.model_fields.items():
         value = getattr(layer, key)
         if field.is_required() or value != field.default:
-            result[key] = list(value) if isinstance(value, tuple) else _quantity(value, _UNITS[key]) if key in _UNITS else value
+            result[key] = _plain(key, value)
     return result
+
+
+def _plain(key: str, value: Any) -> Any:
+    """Return the *value* of a layer's *key* as plain data with units."""
+    if isinstance(value, MeasuredTimes):
+        times = {name: each for name, each in value if each}
+        return {name: each if name.endswith("launches") else _quantity(each, "s") for name, each in times.items()}
+    if isinstance(value, Attention):
+        return value.model_dump(exclude_defaults=True)
+    if isinstance(value, tuple):
+        return list(value)
+    return _quantity(value, _UNITS[key]) if key in _UNITS else value
 
 
 def _comment(text: str) -> str:
@@ -88,13 +101,15 @@ def _quantity(value: float, unit: str) -> str:
 
 
 def _fields(values: dict[str, Any]) -> str:
-    return ", ".join(f"{key}: {_word(value)}" for key, value in values.items())
+    return ", ".join(f"{key}: {word(value)}" for key, value in values.items())
 
 
-def _word(value: Any) -> str:
+def word(value: Any) -> str:
     """Return *value* as it stands inside braces; text is quoted where a reader would take it for something else."""
     if isinstance(value, list):
-        return "[" + ", ".join(_word(item) for item in value) + "]"
+        return "[" + ", ".join(word(item) for item in value) + "]"
+    if isinstance(value, dict):
+        return "{" + _fields(value) + "}"
     if not isinstance(value, str):
         return json.dumps(value)
     try:

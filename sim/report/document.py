@@ -19,7 +19,7 @@ from sim.report.inputs import inputs as values_of
 from sim.report.kinds import tightest
 from sim.report.placement import placement_text
 from sim.report.prices import dated, source_of
-from sim.report.verdict import assumptions, verdict, warnings
+from sim.report.verdict import assumptions, moments, verdict, warnings
 from sim.report.whole_job import whole_job_document
 from sim.simulate import Run
 from sim.study.whole_job import course
@@ -49,6 +49,7 @@ def run_document(
     documents = [_job_document(run, number, inputs, noted, market) for number in range(len(run.jobs))]
     for number, document in enumerate(documents):
         document |= freed(run, number, bottlenecks[number] if bottlenecks else None)
+        document["warnings"] += moments(bottlenecks[number]) if bottlenecks else []
         document["whole_job"] = _whole_job(run, number, plan, document)
     if len(documents) == 1:
         return documents[0]
@@ -120,6 +121,7 @@ def run_figures(run: Run, number: int = 0, market: Market = "on_demand") -> dict
 def freed(run: Run, number: int, bottleneck: Bottleneck | None) -> dict[str, Any]:
     """Return the verdict on a job, its step time (s) with each resource it waits for infinitely fast, and the 95% interval if drawn."""
     return {
+        "step_time_spread_s": list(bottleneck.spread) if bottleneck and bottleneck.phases else None,
         "step_time_half_width_s": run.jobs[number].warm.interval,
         "verdict": verdict(run, number, bottleneck),
         "freed_step_time_s": dict(bottleneck.freed) if bottleneck else None,

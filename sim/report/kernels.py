@@ -21,7 +21,7 @@ from sim.training.server_plan import ServerPlan
 
 _OPS: Mapping[Op, str] = {
     "all_reduce": "AllReduce", "all_gather": "AllGather", "broadcast": "Broadcast", "reduce_scatter": "ReduceScatter",
-    "all_to_all": "SendRecv",
+    "reduce": "Reduce", "all_to_all": "SendRecv", "send_recv": "SendRecv", "gather": "SendRecv", "scatter": "SendRecv",
 }  # fmt: skip
 _OLD_TYPES = {"f32": "float", "f16": "half", "bf16": "__nv_bfloat16"}
 """As NCCL before 2.19 writes types: those of CUDA."""
@@ -49,13 +49,13 @@ def collective_kernel(run: Run, number: int, operation: str, nbytes: float) -> K
 
 def nccl_kernel(op: Op, kind: str, algorithm: str, version: str) -> str:
     """Return NCCL's kernel for *op* on elements of *kind* (f32, f16, bf16) by *algorithm* in *version*."""
-    reduces = op in ("all_reduce", "reduce_scatter")
+    reduces, sends = op in ("all_reduce", "reduce_scatter", "reduce"), _OPS[op] == "SendRecv"
     tree = reduces and algorithm == "Tree"
     path = "TREE_LL" if tree else "RING_LL"
     if tuple(map(int, version.split(".")[:2])) < (2, 19):
-        path = "COLLNET_LL" if reduces and algorithm.startswith("CollNet") else "RING_SIMPLE" if op == "all_to_all" else path
+        path = "COLLNET_LL" if reduces and algorithm.startswith("CollNet") else "RING_SIMPLE" if sends else path
         return f"ncclKernel_{_OPS[op]}_{path}_Sum_{_OLD_TYPES[kind] if reduces else 'int8_t'}(ncclWorkElem)"
-    if op == "all_to_all":
+    if sends:
         return "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
     return f"ncclDevKernel_{_OPS[op]}{f'_Sum_{kind}' if reduces else ''}_{path}(ncclDevKernelArgsStorage<4096ul>)"
 

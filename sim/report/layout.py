@@ -299,3 +299,16 @@ def layout_scaling_text(rows: Sequence[Mapping[str, Any]]) -> str:
             f"{'-' if used is None else f'{100 * used:.1f}%':>7}  {wait} {100 * row['stalls_s'][wait] / row['step_time_s']:.0f}%"
         )
     return "\n".join(lines)
+
+
+def flat_figures(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the figures of *document* in one row: nested blocks by dotted key, lists and texts left out."""
+    row: dict[str, Any] = {}
+    for key, value in document.items():
+        if key in ("inputs", "inputs_sha256", "assumptions", "warnings", "memory_by_stage", "first_epoch", "price"):
+            continue
+        if isinstance(value, dict):
+            row |= {f"{key}.{name}": inner for name, inner in value.items()}
+        else:
+            row[key] = value
+    return row

@@ -16,7 +16,7 @@ from sim.report.prices import price_lines, price_rows
 from sim.report.style import COLOURS
 from sim.simulate import Run
 from sim.study.profile import Profile
-from sim.units import show
+from sim.units import counted, show
 
 _SMALL = 0.005
 """Share of a step below which a cause is not worth naming."""
@@ -146,7 +146,7 @@ def profile_text(found: Profile, document: dict[str, Any]) -> str:
     gpus = f"{document['gpus']} GPU{'s' * (document['gpus'] > 1)}"
     head = (
         f"Stash's procedure, simulated: {document['workload']} on {document['hardware']}, {gpus}, "
-        f"{document['batch_per_gpu']} samples per GPU, {document['stack']}, {document['steps_per_epoch']} steps per epoch"
+        f"{counted(document['batch_per_gpu'], 'sample')} per GPU, {document['stack']}, {document['steps_per_epoch']} steps per epoch"
     )
     runs = [
         [title, f"{run['nodes']} x {run['hardware']}", show(run["step_time_s"], "time"), show(run["epoch_time_s"], "time")]

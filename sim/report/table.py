@@ -12,7 +12,7 @@ from sim.report.kinds import gpus_text, tightest
 from sim.report.style import MEANINGS
 from sim.report.whole_job import whole_job_text
 from sim.simulate import Run
-from sim.units import show
+from sim.units import counted, show
 
 BAR = 40
 """Characters of a full bar."""
@@ -23,11 +23,11 @@ def run_text(run: Run, document: Mapping[str, Any], number: int = 0, verbose: bo
     name = f"job {document['job']}: " if "job" in document else ""
     head = (
         f"{name}{document['workload']} on {document['hardware']}: {gpus_text(run, number)}, "
-        f"{document.get('placement') or _nodes(document['nodes'])}, {document['batch_per_gpu']} samples per GPU, {document['precision']}, "
-        f"{document['stack']}"
+        f"{document.get('placement') or _nodes(document['nodes'])}, {counted(document['batch_per_gpu'], 'sample')} per GPU, "
+        f"{document['precision']}, {document['stack']}"
     )
     step, first = document["step_time_s"], document["first_epoch"]
-    lines = [head, "", f"  step {show(step, 'time')}   {document['throughput_samples_per_s']:,.0f} samples/s", ""]
+    lines = [head, "", f"  step {show(step, 'time')}   {_rates(run, document, number)}", ""]
     lines += [f"  {'':12} {'warm epoch':>18}  {'':{BAR}}  {'first epoch':>12}"]
     for cause in STALLS:
         seconds, cold = document["stalls_s"][cause.value], first["stalls_s"][cause.value]
@@ -54,6 +54,14 @@ def run_text(run: Run, document: Mapping[str, Any], number: int = 0, verbose: bo
     if document["warnings"]:
         lines += ["  Warnings:", *(f"    - {text}" for text in document["warnings"])]
     return "\n".join(lines)
+
+
+def _rates(run: Run, document: Mapping[str, Any], number: int) -> str:
+    """Return samples per second, and tokens per second of models that read sequences."""
+    samples = document["throughput_samples_per_s"]
+    rates = [f"{samples:,.0f} samples/s" if samples >= 99.5 else f"{samples:.3g} samples/s"]
+    sequence = run.jobs[number].job.workload.model.sequence
+    return "   ".join([*rates, f"{samples * sequence:,.0f} tokens/s"] if sequence is not None else rates)
 
 
 def _of_which(run: Run, number: int) -> str:

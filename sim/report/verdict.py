@@ -12,16 +12,19 @@ from sim.analysis.bottleneck import SAME, Bottleneck, Resource
 from sim.analysis.stalls import Blame
 from sim.epoch import Epoch
 from sim.events import Cause
+from sim.report.nccl_choice import choice_warnings
 from sim.simulate import JobRun, Run
 from sim.spec.hardware import Hardware, Node
 from sim.spec.servers import Servers
 from sim.spec.workload import Workload
 from sim.training.collectives.plan import CORES_COPY, OF_BROADCAST
-from sim.units import show
+from sim.units import counted, show
 
 NOTEWORTHY = 0.04
 """Share of the step below which a stall is not worth a sentence: the noise of repeated measurements is 2-4%."""
 
+_MOMENT = 0.005
+"""Share of the step by which it must depend on the moment at which loaders work to be told."""
 _LONG_START = 0.25
 """Share of a warm epoch that its first batch may take before the reader is told."""
 
@@ -218,7 +221,7 @@ def assumptions(run: Run, number: int = 0) -> list[str]:
 def stack_assumed(workload: Workload) -> str:
     """Return on what software *workload* trains, in which precision and at which batch."""
     training = workload.training
-    return f"software stack {training.stack.name}, {training.precision}, {training.batch} samples per GPU"
+    return f"software stack {training.stack.name}, {training.precision}, {counted(training.batch, 'sample')} per GPU"
 
 
 def kernels_assumed(nodes: Sequence[Node], workload: Workload) -> list[str]:
@@ -270,7 +273,18 @@ def warnings(run: Run, number: int = 0) -> list[str]:
             f"a warm epoch has {job.warm.steps} step{'s' * (job.warm.steps > 1)}, and waits {show(start, 'time')} of its "
             f"{show(job.warm.time, 'time')} for the first batch; figures of a step leave that out"
         )
-    return found
+    return found + choice_warnings(run, number)
+
+
+def moments(bottleneck: Bottleneck) -> list[str]:
+    """Return how far the step depends on when in it the loaders work, where that is worth a sentence."""
+    low, high = bottleneck.spread
+    if high - low < _MOMENT * bottleneck.step_time:
+        return []
+    return [
+        f"the step takes {show(low, 'time')} to {show(high, 'time')}, by when in it the loaders copy, pin or decode on the GPU "
+        f"({1 + len(bottleneck.phases)} moments tried); a batch that is built a little faster or slower moves it"
+    ]
 
 
 def _drawn(epoch: Epoch, seed: int) -> str:

@@ -14,7 +14,7 @@ from sim.report.prices import price_lines, price_rows
 from sim.report.resources import described
 from sim.simulate import Run
 from sim.study.whatif import Crowded, Outcome, Upgrade, WhatIf, break_even
-from sim.units import show
+from sim.units import counted, show
 
 _SEEN = 1e-3
 """Share of the throughput below which a gain is not worth a line of the table."""
@@ -127,7 +127,7 @@ def _head(document: dict[str, Any]) -> str:
     money = "" if cost is None else f", ${cost:,.2f} at ${document['price_usd_per_h']:.2f}/h"
     return (
         f"{document['workload']} on {document['hardware']}, {nodes} node{'s' * (nodes > 1)}, {gpus} GPU{'s' * (gpus > 1)}, "
-        f"{document['batch_per_gpu']} samples per GPU: step {show(document['step_time_s'], 'time')}, "
+        f"{counted(document['batch_per_gpu'], 'sample')} per GPU: step {show(document['step_time_s'], 'time')}, "
         f"epoch {show(document['epoch_time_s'], 'time')}{money}"
     )
 

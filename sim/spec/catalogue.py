@@ -39,16 +39,21 @@ def catalogue(folder: str) -> dict[str, Path]:
     return found
 
 
-def locate(name: str, folder: str, near: Path | None = None, written_in: Path | None = None) -> Path:
+Library = Path | tuple[Path, ...] | None
+"""Further folders, searched in order before the catalogue."""
+
+
+def locate(name: str, folder: str, near: Library = None, written_in: Path | None = None) -> Path:
     """Return the file that *name* stands for in *folder* of the library.
 
     *written_in* is the file that holds the name (None: a command line): a path is relative to it, and its own parts come
-    before the catalogue's. *near* is a further folder to search first. Raise UnknownName where there is no such file.
+    before the catalogue's. *near* are further folders to search first. Raise UnknownName where there is no such file.
     """
     if _is_path(name):
         return _file_at(name, folder, written_in)
     tail = folder.split("/", 1)[-1]
-    for place in (*_own_folders(written_in, tail), *([near / tail, near] if near else []), *(root / folder for root in roots())):
+    nearby = [place for path in ((near,) if isinstance(near, Path) else near or ()) for place in (path / tail, path)]
+    for place in (*_own_folders(written_in, tail), *nearby, *(root / folder for root in roots())):
         for spelling in dict.fromkeys((name, name.lower())):
             if _is_file(path := place / (spelling + SUFFIX)):
                 return path

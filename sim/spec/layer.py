@@ -11,6 +11,7 @@ from typing import Final, Literal
 from pydantic import model_validator
 
 from sim.spec.fields import Bytes, Count, Dtype, OperatorClass, Spec, Whole, Work
+from sim.spec.measured import MeasuredTimes
 
 Share = Literal["", "column", "row", "vocabulary", "heads", "sequence", "expert", "replicated"]
 """How a tensor-parallel group shares a layer, in torch's words where it has them. column: weights, work and output are split, the input is
@@ -87,6 +88,8 @@ class Layer(Spec):
     """Shape of fused attention."""
     segment: Whole = 0
     """Number of the activation-checkpointed segment of the model's code that the layer is in; 0 for none."""
+    measured: MeasuredTimes | None = None
+    """What a profile showed, with the model's ``measured`` that says where; elsewhere it is scaled."""
 
     def widths(self, width: float) -> tuple[float, ...]:
         """Return the bytes of an element of each gradient tensor, then of each frozen one, where one of FP32 takes *width*."""

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 from sim.spec import overrides as override
 from sim.spec import schema, shelf
-from sim.spec.catalogue import SUFFIX, catalogue, locate, read, roots
+from sim.spec.catalogue import SUFFIX, Library, catalogue, locate, read, roots
 from sim.spec.hardware import Hardware
 from sim.spec.overrides import Override
 from sim.spec.references import Resolver
@@ -54,15 +54,15 @@ class Loaded(Generic[T]):
     document: Document = field(repr=False, compare=False)
 
 
-def load_hardware(name: str, overrides: Iterable[Override] = (), library: Path | None = None) -> Loaded[Hardware]:
+def load_hardware(name: str, overrides: Iterable[Override] = (), library: Library = None) -> Loaded[Hardware]:
     """Return the hardware that *name* (path or catalogue name) describes, with *overrides* applied.
 
-    *library* is a folder of further hardware files, searched before the catalogue. Raise SpecError with all that is wrong.
+    *library* are folders of further hardware files, searched before the catalogue. Raise SpecError with all that is wrong.
     """
     return load(Hardware, _found(name, "hardware", library), overrides, library)
 
 
-def load_workload(name: str, overrides: Iterable[Override] = (), library: Path | None = None) -> Loaded[Workload]:
+def load_workload(name: str, overrides: Iterable[Override] = (), library: Library = None) -> Loaded[Workload]:
     """Return the workload that *name* (path or catalogue name) describes, with *overrides* applied."""
     return load(Workload, _found(name, "workloads", library), overrides, library)
 
@@ -87,7 +87,7 @@ def layer_table(name: str) -> Path | None:
     return path if schema.kind_of(read(path).value) is Model else None
 
 
-def _found(name: str, folder: str, library: Path | None) -> Path:
+def _found(name: str, folder: str, library: Library) -> Path:
     return shelf.remembered((Path, name, folder, library), lambda: locate(name, folder, library))
 
 
@@ -96,13 +96,13 @@ def load_part(kind: type[Spec], name: str, folder: str) -> Spec:
     return load(kind, locate(name, folder)).spec
 
 
-def load(kind: type[Spec], path: Path, overrides: Iterable[Override] = (), library: Path | None = None) -> Loaded[Spec]:
+def load(kind: type[Spec], path: Path, overrides: Iterable[Override] = (), library: Library = None) -> Loaded[Spec]:
     """Return the *kind* of description that the file *path* holds, with *overrides* applied."""
     asked = tuple(overrides)
     return shelf.remembered((kind, path, asked, library), lambda: _load(kind, path, asked, library))
 
 
-def _load(kind: type[Spec], path: Path, overrides: Iterable[Override], library: Path | None) -> Loaded[Spec]:
+def _load(kind: type[Spec], path: Path, overrides: Iterable[Override], library: Library) -> Loaded[Spec]:
     resolver = Resolver(library)
     written = resolver.open(path, kind)
     require_kind(kind, written)

@@ -86,7 +86,7 @@ def _set(resolver: Resolver, piece: Piece, kind: Kind | None, steps: list[str], 
     if piece.value is UNRESOLVED:
         return piece
     if piece.value is None:
-        piece = Piece({}, new.mark.holding({}), piece.key)
+        piece = Piece({}, Mark(new.mark.file, implied=True), piece.key)
     if isinstance(piece.value, list):
         index = _index(piece, steps[0], new.mark)
         return put(piece, index, _set(resolver, child(piece, index), kind, steps[1:], new))

@@ -60,12 +60,12 @@ def without(piece: Piece, *names: str) -> Piece:
 
 
 class Resolver:
-    """Follows references and notes every problem. *library* is a folder searched before the catalogue.
+    """Follows references and notes every problem. *library* are folders searched before the catalogue.
 
     With *heads_only*, of a model only what stands before its layers is read: enough to list it.
     """
 
-    def __init__(self, library: Path | None = None, heads_only: bool = False) -> None:
+    def __init__(self, library: catalogue.Library = None, heads_only: bool = False) -> None:
         self.problems: list[str] = []
         self._library = library
         self._heads_only = heads_only
@@ -141,7 +141,7 @@ class Resolver:
         if not isinstance(part.value, dict):
             return part
         part = without(part, "aliases")
-        return _merged(_unfolded(part, own) if kind is Hardware else part, own)
+        return _over(part, own) if kind is Hardware else _merged(part, own)
 
     def _part(self, reference: Piece, kind: Kind, chain: Chain) -> Piece:
         """Return the part that *reference* names, all its references followed."""
@@ -166,6 +166,8 @@ class Resolver:
         path = shelf.remembered((Path, *asked), lambda: catalogue.locate(*asked))
         if written_in is not None and path.parent == written_in.parent and self._is_another(path, kind):
             path = catalogue.locate(*asked[:3])
+        if chain and path == chain[-1]:  # a file of a catalogue's name that extends what stands there
+            path = catalogue.catalogue(schema.FOLDERS[kind]).get(reference.value, path)
         if path in chain:
             raise UnknownName(f"{reference.value} leads back to itself; a file cannot take its own parts from itself")
         return path
@@ -181,7 +183,7 @@ class Resolver:
         """Return the ``node`` or ``price`` of the hardware file *path* that *reference* names."""
         document = self._read(path, Hardware)
         whole = self.extended(Piece(document.value, document.root), Hardware, chain)
-        single = _unfolded(whole, None) if isinstance(whole.value, dict) else whole
+        single = _unfolded(whole) if isinstance(whole.value, dict) else whole
         single = self.follow(single, Group, chain) if name == "node" else self.priced(single, chain)
         if not isinstance(single.value, dict) or name not in single.value:
             raise UnknownName(f"{reference.value} has no single '{name}' to take")
@@ -211,9 +213,7 @@ class Resolver:
             name = next(name for name in schema.UNFOLDED if name in piece.value)
             self._note(child(piece, name), "stands beside 'groups'; write one of the two")
             return rest
-        group = Piece({}, piece.mark.holding({}))
-        for name in schema.UNFOLDED:
-            group = put(group, name, child(piece, name)) if name in piece.value else group
+        group = _folded(piece)
         self._implied = IMPLIED
         return put(rest, "groups", Piece([group.value], piece.mark.holding({0: group.mark})))
 
@@ -237,19 +237,58 @@ def _holds(own: Any, added: Any) -> bool:
     return all(name in own and _holds(own[name], inner) for name, inner in added.items())
 
 
-def _unfolded(part: Piece, own: Piece | None) -> Piece:
-    """Return the hardware *part* with ``node`` and ``price`` at its top where it is one group of one, unless *own* has groups."""
-    if own is not None and "groups" in own.value:
-        return without(part, *schema.UNFOLDED)
+def _unfolded(part: Piece) -> Piece:
+    """Return the hardware *part* with ``node`` and ``price`` at its top where it is one group of one."""
     groups = part.value.get("groups")
-    if own is not None and not any(name in own.value for name in schema.UNFOLDED):
-        return part
     if isinstance(groups, list) and len(groups) == 1 and isinstance(groups[0], dict) and set(groups[0]) <= set(schema.UNFOLDED):
         group = child(child(part, "groups"), 0)
         part = without(part, "groups")
         for name in group.value:
             part = put(part, name, child(group, name))
     return part
+
+
+def _folded(piece: Piece) -> Piece:
+    """Return the block of what stands of a group at the top of *piece*: its ``node`` and ``price``."""
+    group = Piece({}, piece.mark.holding({}), piece.key)
+    for name in schema.UNFOLDED:
+        group = put(group, name, child(piece, name)) if name in piece.value else group
+    return group
+
+
+def _over(part: Piece, own: Piece) -> Piece:
+    """Return the hardware *own* over *part*; what a group of its own leaves out comes from the group at the same place of *part*."""
+    if "groups" in own.value:
+        written = child(own, "groups")
+        before = _groups(part)
+        for index, group in enumerate(written.value if isinstance(written.value, list) else ()):
+            if index < len(before) and _is_partial(group):
+                written = put(written, index, _merged(before[index], child(written, index)))
+        return _merged(without(part, *schema.UNFOLDED), put(own, "groups", written))
+    if not any(name in own.value for name in schema.UNFOLDED):
+        return _merged(part, own)
+    part = _unfolded(part)
+    if len(before := _groups(part)) == 1 and "groups" in part.value:
+        group = _merged(before[0], _folded(own))
+        own = put(without(own, *schema.UNFOLDED), "groups", Piece([group.value], group.mark.holding({0: group.mark})))
+    return _merged(part, own)
+
+
+def _groups(part: Piece) -> list[Piece]:
+    """Return the groups of the hardware *part*, of which one may stand at its top."""
+    if "groups" not in part.value:
+        return [_folded(part)]
+    groups = child(part, "groups")
+    blocks = groups.value if isinstance(groups.value, list) else []
+    return [child(groups, index) for index, block in enumerate(blocks) if isinstance(block, dict)]
+
+
+def _is_partial(group: Any) -> bool:
+    """Tell whether the block *group* leaves out what a group must have: its node, or a part of it."""
+    node = group.get("node", {}) if isinstance(group, dict) else None
+    if not isinstance(node, dict) or "extends" in node:
+        return False
+    return any(field.is_required() and name not in node for name, field in Node.model_fields.items())
 
 
 def _merged(part: Piece, own: Piece) -> Piece:

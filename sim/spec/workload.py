@@ -27,6 +27,7 @@ from sim.spec.layer import Layer as Layer
 from sim.spec.layer import Share as Share
 from sim.spec.lengths import Lengths as Lengths
 from sim.spec.lengths import Padding, with_lengths
+from sim.spec.measured import MeasuredOn
 from sim.spec.parallel import Parallel
 from sim.spec.stack import Stack
 from sim.spec.transformer import Transformer
@@ -67,6 +68,8 @@ class Model(Spec):
     padding: Padding = "padded"
     """padded: filled up to ``sequence``, all of it is computed. unpadded: tokens only. packed: documents fill a sequence, attention stays
     inside each. Tokens per second count places, filled or not."""
+    measured: MeasuredOn | None = None
+    """Where the times that layers carry were measured (``calibration import-trace --workload-out``); None: layer times are computed."""
     layers: tuple[Layer, ...] = Field(min_length=1)
     source: Source
 
@@ -91,6 +94,15 @@ class Model(Spec):
     def _described(self) -> Model:
         if self.transformer is None and (self.lora or self.frozen or self.sequence or self.lengths):
             raise ValueError("sequence, lora, frozen and lengths change the layers of a transformer; write transformer, or leave them out")
+        return self
+
+    @model_validator(mode="after")
+    def _timed(self) -> Model:
+        lacking = next((layer.name for layer in self.layers if (layer.measured is None) != (self.measured is None)), None)
+        if lacking is not None and self.measured is not None:
+            raise ValueError(f"layer {lacking} has no measured times, which all layers of a measured model need; import its trace again")
+        if lacking is not None:
+            raise ValueError(f"layer {lacking} has measured times, but the model does not say where; write measured: {{gpu: ..., batch: ...}}")
         return self
 
     @model_validator(mode="after")
@@ -331,6 +343,14 @@ class Workload(Spec):
         """Cut a stream of tokens into the model's samples."""
         if self.model.sequence is not None:
             object.__setattr__(self, "dataset", self.dataset.of_sequence(self.model.sequence))
+        return self
+
+    @model_validator(mode="after")
+    def _replays(self) -> Workload:
+        if self.model.measured is not None and not self.training.parallel.trivial:
+            raise ValueError(
+                "layers with measured times are replayed in data parallelism only; leave parallel out, or name a model without measured times"
+            )
         return self
 
     @property

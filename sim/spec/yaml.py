@@ -31,12 +31,18 @@ MAX_SHOWN: Final = 50
 
 
 class Mark:
-    """A place in a file, counted from 1, and the places of what stands inside; line 0 is text that is no file."""
+    """A place in a file, counted from 1, and the places of what stands inside; line 0 is text that is no file.
 
-    __slots__ = ("column", "file", "inside", "line")
+    *implied* marks a block that nobody wrote: an option for one of its keys made it.
+    """
 
-    def __init__(self, file: str, line: int = 0, column: int = 0, inside: Mapping[str | int, Mark] | None = None) -> None:
+    __slots__ = ("column", "file", "implied", "inside", "line")
+
+    def __init__(
+        self, file: str, line: int = 0, column: int = 0, inside: Mapping[str | int, Mark] | None = None, implied: bool = False
+    ) -> None:
         self.file = file
+        self.implied = implied
         self.line = line
         self.column = column
         self.inside = _NOTHING if inside is None else inside
@@ -46,7 +52,7 @@ class Mark:
 
     def holding(self, inside: Mapping[str | int, Mark]) -> Mark:
         """Return a mark of the same place with *inside* inside."""
-        return Mark(self.file, self.line, self.column, inside)
+        return Mark(self.file, self.line, self.column, inside, self.implied)
 
 
 _NOTHING: Final[Mapping[str | int, Mark]] = {}
@@ -70,12 +76,13 @@ class Document:
     implied: tuple[Key, ...] = ()
 
     def mark(self, key: Key) -> Mark:
-        """Return the place of *key*, or of its nearest ancestor that stands in a file."""
-        mark = self.root
+        """Return the place of *key*, or of its nearest ancestor that somebody wrote."""
+        mark = written = self.root
         for part in key:
             if part not in mark.inside:
-                break
+                return written
             mark = mark.inside[part]
+            written = written if mark.implied else mark
         return mark
 
     def spelled(self, key: Key) -> str:

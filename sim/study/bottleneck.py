@@ -25,6 +25,8 @@ _BLAMED: dict[Cause, tuple[Resource, ...]] = {
     Cause.LAUNCH: ("launch",),
 }
 """Which resources to free for a stall."""
+_MOMENTS = (0.25, 0.5, 0.75)
+"""Shares of a step by which the work of loaders is moved: with the run itself four moments, evenly spread."""
 _WAITED = 0.01
 """Share of the step below which a wait is not worth a run."""
 
@@ -33,7 +35,10 @@ def bottlenecks(run: Run, noteworthy: float = 0.04) -> list[Bottleneck]:
     """Return by job what bounds the warm epochs of *run*; a first resource must save the share *noteworthy* of the step."""
     trials = _Trials(run)
     found = [_bottleneck(trials, number, noteworthy) for number in range(len(run.jobs))]
-    return [replace(each, without_broadcast=trials.without_broadcast(number, noteworthy)) for number, each in enumerate(found)]
+    return [
+        replace(each, without_broadcast=trials.without_broadcast(number, noteworthy), phases=trials.phases(number))
+        for number, each in enumerate(found)
+    ]
 
 
 class _Trials:
@@ -68,6 +73,21 @@ class _Trials:
         company = self._with[number]
         jobs = [without if other == number else self._base.jobs[other].job for other in company]
         return simulate(self._base.hardware, jobs, cold=False).jobs[company.index(number)].warm.step_time
+
+    def phases(self, number: int) -> tuple[float, ...]:
+        """Return the warm step (s) of job *number* where its loaders' work falls into other moments of the step.
+
+        When in a step a batch is pinned, copied or decoded on the GPU follows from how long it takes to build, to the millisecond;
+        so neither that moment nor what it costs is as certain as the throughput of the loader.
+        """
+        found = self._base.jobs[number]
+        options = found.job.workload.input
+        if options.loader == "synthetic" or (options.loader == "pytorch" and options.num_workers == 0):
+            return ()
+        company = self._with[number]
+        jobs, step = [self._base.jobs[other].job for other in company], found.warm.step_time
+        moved = (simulate(self._base.hardware, jobs, cold=False, lag=share * step) for share in _MOMENTS)
+        return tuple(run.jobs[company.index(number)].warm.step_time for run in moved)
 
     def step_times(self, number: int, *resources: Resource) -> dict[Resource, float]:
         """Return the warm step (s) of job *number* with *resources* and one more freed, for each that it waits for then."""

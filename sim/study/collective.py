@@ -12,6 +12,7 @@ from sim.cluster.fabric import crossed
 from sim.spec.library import load_hardware
 from sim.spec.yaml import SpecError
 from sim.training.collectives.plan import DEFAULT, OPS, Tuning, plan_collectives
+from sim.training.collectives.point_to_point import SENDS
 from sim.training.collectives.table import Table, rows
 from sim.training.job import job_slots
 
@@ -47,8 +48,8 @@ def collective_table(
         raise SpecError(f"--algo {tuning.algorithms}: {plan.forced} is an all-reduce, not {op}; leave the choice to NCCL, or write Ring")
     if plan.forced and tuning.protocols:
         raise SpecError(f"--proto {tuning.protocols}: NCCL's protocols carry NCCL's algorithms; {plan.forced} has none, so leave it out")
-    if known == "all_to_all" and (tuning.algorithms or tuning.protocols):
-        raise SpecError("--op all_to_all: NCCL sends and receives, without algorithm or protocol to choose; leave --algo and --proto out")
+    if known in SENDS and (tuning.algorithms or tuning.protocols):
+        raise SpecError(f"--op {known}: NCCL sends and receives, without algorithm or protocol to choose; leave --algo and --proto out")
     bisection, inputs = bisection_bandwidth(machine), {"hardware": loaded.sha256}
     return Table(machine.name, known, len(placed), ranks, rows(plan, known, sizes), bisection, machine, tuning, inputs)
 

@@ -11,8 +11,11 @@ from sim.spec.workload import Workload
 from sim.units import show
 
 
-def memory_problem(gpu: Gpu, workload: Workload, ranks: int, channels: int | None = None) -> str | None:
-    """Return in a sentence what does not fit into the GPU's memory, and what would; None where all fits."""
+def memory_problem(gpu: Gpu, workload: Workload, ranks: int, channels: int | None = None, plan: str = "") -> str | None:
+    """Return in a sentence what does not fit into the GPU's memory, and what would; None where all fits.
+
+    *plan* is the command that looks for a layout of this job, suggested where nothing smaller helps.
+    """
     needed = gpu_memory(workload, gpu, ranks=ranks, channels=channels).total
     if needed <= gpu.memory:
         return None
@@ -25,7 +28,7 @@ def memory_problem(gpu: Gpu, workload: Workload, ranks: int, channels: int | Non
         would = f"even batch 1 needs {least}"
     return (
         f"batch {workload.training.batch} per GPU needs {show(needed, 'binary size')} of GPU memory, "
-        f"{gpu.name} has {show(gpu.memory, 'binary size')}; {would}{_remedy(gpu, workload, ranks, channels)}"
+        f"{gpu.name} has {show(gpu.memory, 'binary size')}; {would}{_remedy(gpu, workload, ranks, channels, plan)}"
     )
 
 
@@ -39,7 +42,7 @@ _REMEDIES: Final[tuple[tuple[str, dict[str, str]], ...]] = (
 """What makes a step smaller and leaves its result (nearly) as it is, the least change first."""
 
 
-def _remedy(gpu: Gpu, workload: Workload, ranks: int, channels: int | None) -> str:
+def _remedy(gpu: Gpu, workload: Workload, ranks: int, channels: int | None, plan: str) -> str:
     """Return the first remedy with which the batch that is asked for would fit; nothing where none helps."""
     full = workload.training.precision in ("fp32", "tf32")
     for options, changes in _REMEDIES:
@@ -47,15 +50,17 @@ def _remedy(gpu: Gpu, workload: Workload, ranks: int, channels: int | None) -> s
         smaller = workload.model_copy(update={"training": training})
         if (full or "precision" not in changes) and gpu_memory(smaller, gpu, ranks=ranks, channels=channels).total <= gpu.memory:
             return f"; batch {workload.training.batch} fits with {options}"
-    return _sharding(gpu, workload, ranks, channels)
+    return _sharding(gpu, workload, ranks, channels, plan)
 
 
-def _sharding(gpu: Gpu, workload: Workload, ranks: int, channels: int | None) -> str:
-    """Return that sharding a decoder over its *ranks* would do; nothing where it is too large even for that."""
+def _sharding(gpu: Gpu, workload: Workload, ranks: int, channels: int | None, plan: str) -> str:
+    """Return that sharding a decoder over its *ranks* would do, or that *plan* looks for a layout; nothing for other models."""
     use = gpu_memory(workload, gpu, ranks=ranks, channels=channels)
     whole = use.weights + use.gradients + use.optimizer_state + use.communication_buffers
-    if workload.model.transformer is None or ranks < 2 or use.total - whole * (1.0 - 1.0 / ranks) > gpu.memory:
+    if workload.model.transformer is None:
         return ""
+    if ranks < 2 or use.total - whole * (1.0 - 1.0 / ranks) > gpu.memory:
+        return f"; '{plan}' looks for a layout that fits" if plan else ""
     return f"; --shard parameters spreads weights, gradients and optimizer state over the {ranks} GPUs"
 
 

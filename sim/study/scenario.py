@@ -5,6 +5,7 @@ The one way from what stands on a command line (or in a sweep's point) to `sim.s
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -61,9 +62,16 @@ class Scenario:
     plan: Plan | None = None
     """How long the whole job is, where that is asked for."""
     layout: tuple[tuple[str, str, str | int], ...] = ()
+    """Fields of ``training`` that lay the model out, with the options that set them: (option, key, value)."""
     sequence: int | None = None
     """Tokens of a sample, of a model with ``transformer``."""
-    """Fields of ``training`` that lay the model out, with the options that set them: (option, key, value)."""
+
+    @property
+    def plan_command(self) -> str:
+        """Return the command that looks for a layout of this job."""
+        given = {"--nodes": self.nodes, "--precision": self.precision, "--sequence": self.sequence}
+        options = (f"{name} {value}" for name, value in given.items() if value is not None)
+        return " ".join(["python -m sim plan", shlex.quote(self.hardware), shlex.quote(self.workload), *options])
 
 
 @dataclass(frozen=True)
@@ -145,7 +153,7 @@ def prepare(scenario: Scenario) -> Question:
     if scenario.batch == "max":
         loaded = _with_batch(loaded, most_that_fits(gpus, loaded.spec, job.ranks, channels), "--batch max")
     job = Job(loaded.spec, placement)
-    fits = partial(memory_problem, ranks=job.ranks, channels=channels)
+    fits = partial(memory_problem, ranks=job.ranks, channels=channels, plan=scenario.plan_command)
     if problems := check_job(machine.spec, loaded.spec, fit=fits, documents=(machine.document, loaded.document)):
         short = next(shortage(gpu, loaded.spec, job.ranks, channels) for gpu in gpus if fits(gpu, loaded.spec))
         raise Infeasible(problems, len(placement), job.ranks, short)

@@ -16,7 +16,8 @@ from fnmatch import fnmatchcase
 from itertools import groupby
 from typing import Any
 
-from sim.cluster.gpu import element_bytes, layer_time, peaks_for
+from sim.cluster.gpu import element_bytes, peaks_for
+from sim.cluster.measured import Setting, pass_time
 from sim.events import Cause
 from sim.spec.hardware import Gpu
 from sim.spec.library import catalogue, layer_table, load_hardware, load_model_alone, load_workload
@@ -126,7 +127,8 @@ def _row(layer: Layer, workload: Workload, gpu: Gpu | None) -> dict[str, Any]:
     }
     row["intensity_flop_per_byte"] = _intensity(row)
     if gpu is not None:
-        times = [layer_time(layer, gpu, training.precision, workload.layer_stack, batch, backward).time for backward in (False, True)]
+        here = Setting(gpu, training.precision, workload.layer_stack, batch)
+        times = [pass_time(layer, workload.model.measured, here, backward).time for backward in (False, True)]
         row |= dict(zip(_TIMES, times, strict=True))
     return row
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Protocol
@@ -76,6 +76,8 @@ class Site:
     peers: Usage = field(default_factory=dict)
     """What a byte from the memory of other nodes takes here, where as many are served to them."""
     peer_cap: float = math.inf
+    lag: float = 0.0
+    """Seconds that a batch lies still once it is built: what shifts a loader's later work against the steps that it feeds."""
     _reading: int = 0
     _turns: deque[simpy.Event] = field(default_factory=deque)
 
@@ -255,6 +257,17 @@ class Queue(Synthetic):
         """Do what the second stage does to a batch."""
         raise NotImplementedError
 
+    def built(self, batch: int, deliver: Callable[[int], None]) -> None:
+        """Pass on a batch that is built, now or after the site's lag, during which the next is built."""
+        if self.site.lag > 0:
+            self.env.process(self._lie_still(batch, deliver))
+        else:
+            deliver(batch)
+
+    def _lie_still(self, batch: int, deliver: Callable[[int], None]) -> SimProcess:
+        yield self.env.timeout(self.site.lag)
+        deliver(batch)
+
     def to_second_stage(self, batch: int) -> None:
         """Queue a batch for the second stage, which takes them in the order they come."""
         self._second.append(batch)
@@ -301,7 +314,7 @@ class WorkerLoader(Queue):
         for batch in count(worker, self.workers):
             yield from self.room(batch)
             yield from self.site.build(f"worker {worker}", batch)
-            self._deliver(batch)
+            self.built(batch, self._deliver)
 
     def finish(self, batch: int) -> SimProcess:
         """Copy the batch to pinned memory."""
@@ -342,7 +355,7 @@ class DaliPipeline(Queue):
             site.log.did(site.rank, "pipeline", cause.value, cause, start, resource, batch, site.cost.read)
             del site.building[batch]
             site.begun[batch].append(self.env.now)
-            self.to_second_stage(batch)
+            self.built(batch, self.to_second_stage)
 
     def finish(self, batch: int) -> SimProcess:
         """Copy the batch to the GPU, and decode it there if the GPU takes part."""

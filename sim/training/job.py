@@ -122,6 +122,8 @@ class Stage:
     burst: Mapping[str, bool]
     executor: str
     seed: int = 0
+    lag: float = 0.0
+    """Seconds that built batches lie still (`Site.lag`)."""
 
 
 def iops_link(slot: str) -> str:
@@ -266,6 +268,7 @@ def _site(stage: Stage, index: int, found: RankClass, job: Job, hit_ratio: float
         cost=batch_cost(workload, node, disk_rate, hit_ratio, remote, job.sharers),
         peers=_peers(found, stage.built.live[found.slot.name]) if remote else {},
         peer_cap=(node.nic.transport.flow_cap or math.inf) * node.nic.transport.flows,
+        lag=stage.lag,
         crowd=sum(other.members for other in stage.built.classes if other.slot.name == found.slot.name) / found.members,
     )
 

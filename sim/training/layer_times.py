@@ -1,7 +1,8 @@
 """How long does each layer of a workload take on a GPU, and how many launches? Worked out once for all runs that change neither.
 
-What layers take follows from layer table, batch, precision, software stack and GPU (`sim.cluster.gpu`). Calibration, what-ifs and sweeps
-ask for the same job again and again, on another network, with more ranks or with all layer times longer: none of that changes a layer.
+What layers take follows from layer table, batch, precision, software stack and GPU (`sim.cluster.gpu`), or from what a profile showed of
+them (`sim.cluster.measured`). Calibration, what-ifs and sweeps ask for the same job again and again, on another network, with more ranks or
+with all layer times longer: none of that changes a layer.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Hashable
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from sim.cluster.gpu import layer_time
+from sim.cluster.measured import Setting, pass_time
 from sim.spec.hardware import Gpu
 from sim.spec.identity import Same, parts
 from sim.spec.workload import Workload
@@ -53,10 +54,9 @@ def same_gpu(gpu: Gpu) -> Hashable:
 @lru_cache(maxsize=_KEPT)
 def _worked_out(asked: Same) -> LayerTimes:
     workload, gpu = asked.held
-    training, stack, layers = workload.training, workload.layer_stack, layers_run(workload)
-    forward, backward = (
-        [layer_time(layer, gpu, training.precision, stack, training.batch, way) for layer in layers] for way in (False, True)
-    )
+    training, layers, on = workload.training, layers_run(workload), workload.model.measured
+    here = Setting(gpu, training.precision, workload.layer_stack, training.batch)
+    forward, backward = ([pass_time(layer, on, here, way) for layer in layers] for way in (False, True))
     return LayerTimes(
         tuple(kernels.time for kernels in forward),
         tuple(kernels.launches for kernels in forward),

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-Op = Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all"]
+Op = Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "send_recv", "gather", "scatter"]
 
 
 class Message(NamedTuple):
-    """One collective of *nbytes*: what it leaves on every rank, so that a gather counts the parts of all ranks."""
+    """One collective of *nbytes*: what it leaves on every rank, so that a gather counts the parts of all ranks.
+
+    Of ``scatter`` and ``gather`` that is the vector of the root, of ``send_recv`` what each rank sends.
+    """
 
     op: Op
     nbytes: float

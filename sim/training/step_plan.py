@@ -73,7 +73,7 @@ class StepPlan:
         return tuple(operation.nbytes for operation in self.micro_batches[-1].operations if operation.bucket >= 0)
 
 
-class _Timeline:
+class Timeline:
     """Host and GPU clocks of one step."""
 
     def __init__(self, launch_cpu: float) -> None:
@@ -135,7 +135,7 @@ def one_pass(asked: Same) -> Pass:
     workload, gpu, cpu_speed = asked.held
     layers, stack, factor = workload.model.layers, workload.training.stack, workload.training.compute_factor
     times, launched = layer_times(workload, gpu), not stack.cuda_graphs
-    timeline = _Timeline(stack.launch_cpu / cpu_speed)
+    timeline = Timeline(stack.launch_cpu / cpu_speed)
     if stack.cuda_graphs:
         timeline.host = timeline.launch_cpu
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calibration.kernels import fit, records
+from calibration.kernels import fit, records, report
 from sim.cluster import kernels
 from sim.cluster.gpu import layer_time, layer_work
 from sim.spec.hardware import Gpu
@@ -146,6 +146,26 @@ def test_measured_kernels_are_met():
                 found = float(np.median(np.abs(fit.errors(chosen, {name: records.part(name)}))))
                 wrong += [(name, op, kernel, found)] if found > most else []
     assert not wrong
+
+
+def test_refitting_returns_the_constants_that_made_the_times():
+    """Constants of attention offset each other, so their times are compared; the share of a product's peak is told by itself."""
+    chosen = [row for row in records.covered(records.read()) if row.gpu == "H100-SXM5-80GB" and row.kernel in ("cublas", "flash3")]
+    products = [row for row in chosen if row.op == "gemm" and row.precision == "bf16"][:40]
+    attention = [row for row in chosen if row.op == "attention" and not row.backward][:40]
+    assert products and attention
+    own = records.part("H100-SXM5-80GB")
+    rate = next(rate for rate in own.kernels.attention if rate.kernel == attention[0].kernel)
+    other = fit.with_kernels(own, {"product_share": {"bf16": 0.6}, "attention": [rate.model_copy(update={"forward": 0.4})]})
+    timed = [row._replace(time=records.predicted(row, other)) for row in (*products, *attention)]
+    lines = {line["kernel"]: line["constants"] for line in report.refitted(timed)}
+    assert len(lines) == 2
+    (share,) = (values["product_share.bf16"] for name, values in lines.items() if name.startswith("gemm"))
+    (constants,) = (values for name, values in lines.items() if name.startswith("attention"))
+    assert share == pytest.approx(0.6, rel=0.01)
+    again = fit.with_kernels(own, {"attention": [rate.model_copy(update=constants)]})
+    left, before = (np.median(np.abs(fit.errors(timed[len(products) :], {own.name: gpu}))) for gpu in (again, own))
+    assert left < 0.03 < 0.2 < before
 
 
 def test_what_is_not_described_is_refused():

@@ -25,6 +25,8 @@ from sim.training.operations import Op
         ("all_reduce", "f16", "Tree", "2.10", "ncclKernel_AllReduce_TREE_LL_Sum_half(ncclWorkElem)"),
         ("broadcast", "f32", "Ring", "2.10", "ncclKernel_Broadcast_RING_LL_Sum_int8_t(ncclWorkElem)"),
         ("all_to_all", "f32", "Pairwise", "2.30", "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"),
+        ("gather", "f32", "Gather", "2.30", "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"),
+        ("reduce", "bf16", "Ring", "2.30", "ncclDevKernel_Reduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"),
     ],
 )
 def test_names_are_nccl_s(op: Op, kind: str, algorithm: str, version: str, name: str) -> None:

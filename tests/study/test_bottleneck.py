@@ -8,7 +8,7 @@ import pytest
 
 from sim.analysis.bottleneck import RESOURCES, Bottleneck, foremost
 from sim.cluster.build import Placement
-from sim.report.verdict import verdict
+from sim.report.verdict import moments, verdict
 from sim.simulate import Run
 from sim.study.bottleneck import bottlenecks, companies
 from sim.study.faster import faster
@@ -145,3 +145,24 @@ def test_the_better_saving_wins_and_ties_go_to_the_narrower() -> None:
     assert foremost(1.0, {"pcie": 0.6, "copy": 0.7}) == "pcie"
     assert foremost(1.0, {"gpu": 1.0, "disk": 1.2}) is None
     assert Bottleneck(1.0, {"disk": 0.75}).saved("disk") == 0.25
+
+
+def test_the_step_is_given_for_several_moments_of_the_loaders_work() -> None:
+    """Decoding on the GPU beside training or in a gap of it, by when a batch is built; the cold epoch's moment is among those tried."""
+    scenario = Scenario("g5.12xlarge", "resnet50", ("input.loader=dali_gpu",), nodes=3, batch=8)
+    found = answer(scenario).run
+    job, [bottleneck] = found.jobs[0], bottlenecks(found)
+    low, high = bottleneck.spread
+    assert job.first.step_time < 0.96 * job.warm.step_time  # both exact
+    assert low <= job.first.step_time * 1.001
+    assert high >= job.warm.step_time
+    assert moments(bottleneck)[0].startswith("the step takes 55.5 ms to 58.5 ms, by when in it the loaders")
+
+
+def test_the_moment_of_a_loader_that_bounds_the_step_does_not_matter() -> None:
+    """Closed form: one decoder takes 1 s a batch, whenever that is; synthetic data have no moment."""
+    found = run(machine(1, disk=volume()), toy_workload(loader="dali_cpu", prep=1.0, inputs={"num_threads": 1}))
+    [bottleneck] = bottlenecks(found)
+    assert bottleneck.spread == pytest.approx((1.0, 1.0), rel=1e-6)
+    assert moments(bottleneck) == []
+    assert bottlenecks(run(machine(1), toy_workload()))[0].phases == ()

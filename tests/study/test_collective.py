@@ -25,8 +25,11 @@ def test_what_is_no_size_is_told(text: str) -> None:
 
 
 def test_bus_bandwidth_is_what_ranks_must_send() -> None:
-    """Oracle: nccl-tests' factors, 2(n-1)/n of an all-reduce and 1 of a broadcast."""
-    for op, factor in (("all_reduce", 2 * 7 / 8), ("all_gather", 7 / 8), ("broadcast", 1.0)):
+    """Oracle: nccl-tests' factors, 2(n-1)/n of an all-reduce, 1 of a broadcast, a reduce and sends to the next (its sources)."""
+    for op, factor in (
+        ("all_reduce", 2 * 7 / 8), ("all_gather", 7 / 8), ("broadcast", 1.0), ("reduce", 1.0), ("send_recv", 1.0), ("gather", 7 / 8),
+        ("scatter", 7 / 8),
+    ):  # fmt: skip
         (row,) = collective_table("p3.16xlarge", op, [2**26]).rows
         assert row.algbw == pytest.approx(2**26 / row.time) and row.busbw == pytest.approx(factor * row.algbw)
 
@@ -46,6 +49,10 @@ def test_nothing_is_faster_than_its_links() -> None:
         ("p3.16xlarge", "all_reduce", {"gpus": 99}, "99"),
         ("p3.16xlarge", "all_reduce", {"tuning": Tuning("2.30", "HalvingDoubling", "LL")}, "--proto LL: NCCL's protocols carry NCCL's"),
         ("p3.16xlarge", "all_to_all", {"tuning": Tuning("2.30", "Ring")}, "--op all_to_all: NCCL sends and receives"),
+        ("p3.16xlarge", "gather", {"tuning": Tuning("2.30", None, "LL")}, "--op gather: NCCL sends and receives"),
+        ("p3.16xlarge", "reduce", {"tuning": Tuning("2.30", "Tree")}, "NCCL_ALGO=Tree leaves no way to run reduce"),
+        ("p3.16xlarge", "reduce", {"tuning": Tuning("2.30", "HalvingDoubling")}, "HalvingDoubling is an all-reduce, not reduce"),
+        ("p3.2xlarge", "send_recv", {}, "a collective needs 2 ranks or more"),
     ],
 )
 def test_what_cannot_be_is_told(hardware: str, op: str, options: dict[str, Any], words: str) -> None:

@@ -13,6 +13,7 @@ import pytest
 import sim.mesh
 from sim.analysis.layout_memory import memory_by_stage
 from sim.commands.options import layout_of
+from sim.events import Cause
 from sim.mesh import prepare, run_layout, worker_node
 from sim.parallel.schedule import Action
 from sim.report.layout import layout_document
@@ -206,3 +207,21 @@ def test_memory_of_a_run_is_that_of_its_layout() -> None:
     run = layouts_run()
     again = memory_by_stage(prepare(run.hardware, run.workload), run.workload, worker_node(run.hardware).gpu)
     assert run.memory == again
+
+
+def test_one_gpu_has_nobody_to_talk_to():
+    """Any way of sharding over one rank is plain training: no operation, all compute and launches."""
+    wrong = []
+    for stack in (TITAN, MEGATRON, "composer-fsdp1", "nanotron"):
+        for shard in ("none", "optimizer", "gradients", "parameters"):
+            for steps in (1, 3):
+                try:
+                    run = layout_answer(scenario(LLAMA, gpus=1, stack=stack, shard=shard, micro_batches=steps)).run
+                except SpecError as error:
+                    if "NCCL" in str(error):
+                        wrong.append((stack, shard, steps, str(error)))
+                    continue
+                busy = run.stalls[Cause.COMPUTE] + run.stalls[Cause.LAUNCH]
+                if abs(busy - run.step_time) > 1e-9 * run.step_time:
+                    wrong.append((stack, shard, steps, dict(run.stalls)))
+    assert not wrong

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from sim.analysis.memory import gpu_memory
 from sim.spec.library import load_hardware, load_workload
+from sim.spec.yaml import SpecError
 from sim.study.memory_fit import memory_problem, most_that_fits, shortage
+from sim.study.scenario import Scenario, answer
 
 GPU = load_hardware("p3.2xlarge").spec.groups[0].node.gpu
 SMALL = load_hardware("p2.xlarge").spec.groups[0].node.gpu
@@ -43,3 +47,17 @@ def test_the_nearest_remedy_is_named_and_helps() -> None:
     assert gpu_memory(changed, GPU).total <= GPU.memory < gpu_memory(bert, GPU).total
     none = memory_problem(GPU.model_copy(update={"memory": 1e9}), bert, 1)
     assert none is not None and "even batch 1 needs " in none
+
+
+def test_a_decoder_that_sharding_cannot_help_is_sent_to_the_plan() -> None:
+    given = Scenario("hgx-h100", "llama-3.1-70b", nodes=2, precision="bf16")
+    with pytest.raises(
+        SpecError, match=r"'python -m sim plan hgx-h100 llama-3.1-70b --nodes 2 --precision bf16' looks for a layout that fits"
+    ):
+        answer(given)
+
+
+def test_an_option_is_not_blamed_for_what_nobody_wrote() -> None:
+    with pytest.raises(SpecError) as caught:
+        answer(Scenario("p3.2xlarge", "llama-3.2-1b", batch=1))
+    assert str(caught.value).partition(": ")[0].endswith("llama-3.2-1b.yaml:1:1") and "training.precision" in str(caught.value)

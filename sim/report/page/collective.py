@@ -10,8 +10,9 @@ from sim.report.page.basis import basis
 from sim.report.page.chart import Axis, Point, axis, chart, linear_axis
 from sim.report.page.frame import Part, outcome, page
 from sim.report.page.markup import Child, Figures, Html, section, table, tag, tiles
-from sim.report.page.words import as_bandwidth, as_memory, as_number, as_time, counted
+from sim.report.page.words import as_bandwidth, as_memory, as_number, as_time
 from sim.study.descriptions import Descriptions
+from sim.units import counted
 
 _TICKS = 8
 """Sizes that an axis writes, at the most."""

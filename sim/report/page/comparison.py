@@ -11,9 +11,10 @@ from sim.report.page.basis import basis
 from sim.report.page.chart import Point, axis, chart
 from sim.report.page.frame import Part, outcome, page
 from sim.report.page.markup import Child, Figures, Html, bullets, joined, section, table, tag
-from sim.report.page.words import as_energy, as_memory, as_money, as_number, as_percent, as_plain, as_tenths, as_time, counted
+from sim.report.page.words import as_energy, as_memory, as_money, as_number, as_percent, as_plain, as_tenths, as_time
 from sim.report.whole_job import epochs_text
 from sim.study.descriptions import Descriptions
+from sim.units import counted
 
 _BARS = 60
 """Machines whose steps are drawn; the table has all."""
@@ -21,13 +22,18 @@ _BARS = 60
 
 def comparison_page(document: Mapping[str, Any], read: Descriptions | None = None) -> str:
     """Return the page of a comparison's *document*, with the inputs that were *read* for it."""
+    title = f"{document['workload']} on {counted(len(document['rows']), 'machine')}"
+    verdict, parts = comparison_parts(document)
+    parts += basis(Figures(document, "compare"), read)
+    return page(title, "comparison", outcome(title, verdict, ""), parts, {"compare": document})
+
+
+def comparison_parts(document: Mapping[str, Any]) -> tuple[str, list[Part]]:
+    """Return the verdict of a comparison's *document*, and the parts that show its machines."""
     whole = Figures(document, "compare")
     rows = [whole.inside(f"rows/{place}") for place in range(len(document["rows"]))]
-    count = counted(len(rows), "machine")
-    hero = outcome(f"{document['workload']} on {count}", verdict_of(rows), "")
     parts = [_pareto(rows), _steps(rows), _table(rows)] if rows else []
-    parts += [*([_left_out(document["left_out"])] if document["left_out"] else []), *basis(whole, read)]
-    return page(f"{document['workload']} on {count}", "comparison", hero, parts, {"compare": document})
+    return verdict_of(rows), [*parts, *([_left_out(document["left_out"])] if document["left_out"] else [])]
 
 
 def named(row: Figures) -> str:

@@ -25,26 +25,36 @@ class Part(NamedTuple):
 
 def page(title: str, kind: str, hero: Html, parts: Sequence[Part], documents: Mapping[str, Mapping[str, Any]]) -> str:
     """Return a whole page: *hero* says the outcome, *parts* follow, *documents* are embedded as JSON by name, the first one for readers."""
-    own = files("sim.report.page")
-    style, script = (own.joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     name = next(iter(documents))
+    main = joined(hero, *(part.html for part in parts), _document(name, documents[name]))
+    data = joined(*(tag("script", embedded(document), type="application/json", id=f"json-{key}") for key, document in documents.items()))
+    return framed(title, kind, [(part.ident, part.title) for part in parts], main, data)
+
+
+def framed(title: str, kind: str, links: Sequence[tuple[str, str]], main: Html, data: Html, style: str = "", script: str = "") -> str:
+    """Return *main* as a page in the frame of all pages: *links* are its navigation, *data* its scripts of JSON.
+
+    *style* and *script* are added to those that every page has.
+    """
+    own = files("sim.report.page")
+    sheet, code = (own.joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     head = joined(
         tag("meta", charset="utf-8"),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("meta", name="generator", content=f"stallsim {__version__}"),
         tag("link", rel="icon", href="data:,"),
         tag("title", title),
-        tag("style", Html(style_tokens() + style)),
+        tag("style", Html(style_tokens() + sheet + style)),
     )
     body = joined(
         tag("a", "Skip to the result", href="#result", class_="skip"),
-        _header(kind, parts),
-        tag("main", hero, *(part.html for part in parts), _document(name, documents[name]), id="main"),
+        _header(kind, links),
+        tag("main", main, id="main"),
         tag("footer", tag("p", f"stallsim {__version__}{_made()}. Predicted, not measured.")),
         tag("div", id="tip", role="tooltip", hidden=True),
         tag("div", id="said", class_="unseen", aria_live="polite"),
-        *(tag("script", embedded(document), type="application/json", id=f"json-{key}") for key, document in documents.items()),
-        tag("script", Html(script)),
+        data,
+        tag("script", Html(code + script)),
     )
     return f"<!doctype html>\n{tag('html', tag('head', head), tag('body', body), lang='en')}\n"
 
@@ -66,8 +76,8 @@ def embedded(document: Mapping[str, Any]) -> Html:
     return Html(json.dumps(document, ensure_ascii=True).replace("<", "\\u003c"))
 
 
-def _header(kind: str, parts: Sequence[Part]) -> Html:
-    links = [tag("li", tag("a", part.title, href=f"#{part.ident}")) for part in parts if part.title]
+def _header(kind: str, parts: Sequence[tuple[str, str]]) -> Html:
+    links = [tag("li", tag("a", title, href=f"#{ident}")) for ident, title in parts if title]
     theme = tag("button", "Theme: system", type="button", id="theme", hidden=True)
     brand = tag("p", tag("b", "stallsim"), " ", tag("span", kind), class_="brand")
     return tag("header", tag("div", brand, tag("nav", tag("ul", *links), aria_label="Parts of this page"), theme, class_="bar"))

@@ -12,8 +12,9 @@ from sim.report.page.basis import basis
 from sim.report.page.chart import Point, chart, linear_axis
 from sim.report.page.frame import Part, outcome, page
 from sim.report.page.markup import Child, Figures, Html, joined, noted, section, table, tag, tiles
-from sim.report.page.words import as_carbon, as_energy, as_memory, as_money, as_number, as_percent, as_plain, as_tenths, as_time, counted
+from sim.report.page.words import as_carbon, as_energy, as_memory, as_money, as_number, as_percent, as_plain, as_tenths, as_time
 from sim.study.descriptions import Descriptions
+from sim.units import counted
 
 _SHOWN = (
     ("effective_share", "effective share", lambda value: f"{100 * value:.1f}%"),

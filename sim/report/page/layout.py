@@ -15,8 +15,9 @@ from sim.report.page.colours import USES, fill
 from sim.report.page.frame import Part, outcome, page
 from sim.report.page.markup import Child, Figures, Html, joined, noted, section, table, tag, tiles
 from sim.report.page.timeline import Span
-from sim.report.page.words import as_memory, as_number, as_percent, as_time, counted
-from sim.units import show
+from sim.report.page.whole_job import whole_job
+from sim.report.page.words import as_memory, as_money, as_number, as_percent, as_time
+from sim.units import counted, show
 
 MOST_STAGES: Final = 32
 """Stages that have a lane of their own."""
@@ -28,6 +29,12 @@ def layout_page(run: LayoutRun | None, document: Mapping[str, Any]) -> str:
     """Return the page of one *run* whose JSON is *document*, or of a scaling table (no single run)."""
     if run is None:
         return _scaling_page(document)
+    hero, parts = layout_parts(run, document)
+    return page(f"{document['workload']} on {document['hardware']}", "run", hero, parts, {"run": document})
+
+
+def layout_parts(run: LayoutRun, document: Mapping[str, Any]) -> tuple[Html, list[Part]]:
+    """Return the outcome of *run*, whose JSON is *document*, and the parts of its page."""
     figures = Figures(document, "run")
     machine = f"{document['gpus']} x {run.node.gpu.name} on {counted(document['nodes'], 'node')}"
     hero = outcome(
@@ -37,8 +44,15 @@ def layout_page(run: LayoutRun | None, document: Mapping[str, Any]) -> str:
         _tiles(figures),
         noted("Warnings", document["warnings"]),
     )
-    parts = [_time(figures), _stages(run), _memory(figures, run.node.gpu.memory), *basis(figures)]
-    return page(f"{document['workload']} on {document['hardware']}", "run", hero, parts, {"run": document})
+    job = _job(figures)
+    return hero, [_time(figures), _stages(run), *([job] if job else []), _memory(figures, run.node.gpu.memory), *basis(figures)]
+
+
+def _job(figures: Figures) -> Part | None:
+    if not figures.value("whole_job"):
+        return None
+    lead = "From the start of the machines to the last checkpoint."
+    return Part("job", "The whole job", section("job", "The whole job", whole_job(figures.inside("whole_job")), lead=lead))
 
 
 def _tiles(figures: Figures) -> Html:
@@ -52,6 +66,9 @@ def _tiles(figures: Figures) -> Html:
         rows.append(("Model FLOPS utilization", figures.shown("model_flops_utilization", as_percent), "of the dense 16-bit peak"))
     rows.append(("GPU memory", figures.shown("gpu_memory_bytes/total", as_memory), figures.value("memory_verdict").replace("_", " ")))
     rows.append(("Global batch", figures.shown("global_batch", as_number), f"{figures.value('micro_batches')} micro-batches"))
+    rows.append(("Epoch", figures.shown("epoch_time_s", as_time), figures.shown("cost_per_epoch_usd", as_money)))
+    if figures.value("whole_job"):
+        rows.append(("Whole job", figures.shown("whole_job/time_s", as_time), figures.shown("whole_job/cost_usd", as_money)))
     return tiles(rows)
 
 

@@ -55,7 +55,7 @@
     say(mark, box.left + Math.min(box.width / 2, 200), box.bottom - 12);
     said.textContent = mark.dataset.tip.replaceAll("\n", ", ");
   };
-  all(".marks").forEach((chart) => {
+  const wireMarks = (root) => all(".marks", root).forEach((chart) => {
     chart.addEventListener("keydown", (event) => {
       const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1, Home: -1e9, End: 1e9 }[event.key];
       if (step) { event.preventDefault(); reach(chart, step); }
@@ -74,7 +74,7 @@
     const power = 10 ** Math.floor(Math.log10(step));
     return [1, 2, 5, 10].map((factor) => factor * power).find((value) => value >= step * 0.999999);
   };
-  all(".timeline").forEach((figure) => {
+  const wireTimelines = (root) => all(".timeline", root).forEach((figure) => {
     const scroller = figure.querySelector(".scroller"), canvas = figure.querySelector(".canvas");
     const axis = canvas.querySelector(".axis"), span = +canvas.dataset.span;
     let zoom = 1;
@@ -133,12 +133,13 @@
     canvas.addEventListener("dblclick", zooms.all);
     figure.querySelector("[data-ranks]")?.addEventListener("change", (event) =>
       all("[data-rank]", figure).forEach((lanes) => { lanes.hidden = lanes.dataset.rank !== event.target.value; }));
-    addEventListener("resize", draw);
+    const again = () => { if (figure.isConnected) draw(); else removeEventListener("resize", again); };
+    addEventListener("resize", again);
     draw();
   });
 
   // --- tables: a click on a head sorts ---
-  all("table.sortable").forEach((table) => {
+  const wireTables = (root) => all("table.sortable", root).forEach((table) => {
     const heads = all("thead th", table), body = table.tBodies[0];
     const value = (row, column) => {
       const cell = row.cells[column], figure = cell.querySelector("data");
@@ -168,11 +169,11 @@
     link.click();
     setTimeout(() => URL.revokeObjectURL(link.href), 1000);
   };
-  all("[data-download]").forEach((button) => button.addEventListener("click", () => {
+  const wireDownloads = (root) => all("[data-download]", root).forEach((button) => button.addEventListener("click", () => {
     const name = button.dataset.download;
     save(`${name}.json`, "application/json", `${JSON.stringify(JSON.parse(document.getElementById(`json-${name}`).textContent), null, 2)}\n`);
   }));
-  all("table.sortable").forEach((table, number) => {
+  const wireCsv = (root) => all("table.sortable", root).forEach((table, number) => {
     const cell = (element) => {
       const figure = element.querySelector("data"), text = figure ? figure.value : element.textContent.trim();
       const safe = /^[=+\-@\t\r]/.test(text) && isNaN(text) ? `'${text}` : text;
@@ -185,6 +186,11 @@
       save(`table-${number + 1}.csv`, "text/csv", [...table.rows].map((row) => `${[...row.cells].map(cell).join(",")}\n`).join("")));
     (table.closest(".table") ?? table).after(button);
   });
+
+  // --- what works on this page, and on parts that a script puts there later ---
+  const wire = (root) => [wireMarks, wireTimelines, wireTables, wireDownloads, wireCsv].forEach((some) => some(root));
+  wire(document);
+  window.stallsim = { wire };
 
   // --- paper shows what is folded away ---
   addEventListener("beforeprint", () => all("section:not(#document) details").filter((fold) => !fold.closest(".sources")).forEach((fold) => { fold.open = true; }));

@@ -11,10 +11,11 @@ from sim.report.page.bars import Piece, bar, named_bars, stall_key, swatch
 from sim.report.page.basis import basis
 from sim.report.page.frame import Part, outcome, page
 from sim.report.page.markup import Child, Figures, Html, joined, section, table, tag, tiles
-from sim.report.page.words import as_bandwidth, as_money, as_number, as_percent, as_time, counted
+from sim.report.page.words import as_bandwidth, as_money, as_number, as_percent, as_time
 from sim.report.stash import AGAINST, FORMULAS, RATES, RUNS
 from sim.report.style import MEANINGS
 from sim.study.descriptions import Descriptions
+from sim.units import counted
 
 _SMALL = 0.5
 """Per cent below which a stall is not worth a word."""
@@ -29,8 +30,8 @@ def profile_page(document: Mapping[str, Any], read: Descriptions | None = None) 
     whole = Figures(document, "profile")
     title = f"{document['workload']} on {document['hardware']}, profiled as Stash does"
     set_up = (
-        f"{counted(document['gpus'], 'GPU')} on {counted(document['nodes'], 'node')}, {document['batch_per_gpu']} samples per GPU, "
-        f"{document['stack']}, {document['steps_per_epoch']} steps per epoch"
+        f"{counted(document['gpus'], 'GPU')} on {counted(document['nodes'], 'node')}, "
+        f"{counted(document['batch_per_gpu'], 'sample')} per GPU, {document['stack']}, {document['steps_per_epoch']} steps per epoch"
     )
     hero = outcome(title, verdict_of(document), set_up, _tiles(whole))
     return page(

@@ -18,10 +18,11 @@ from sim.report.page.provenance import provenance
 from sim.report.page.timeline import STEPS, shown_span, timeline
 from sim.report.page.use import Use, uses, uses_document
 from sim.report.page.whole_job import whole_job
-from sim.report.page.words import as_bandwidth, as_carbon, as_energy, as_memory, as_money, as_number, as_percent, as_time, counted, unbroken
+from sim.report.page.words import as_bandwidth, as_carbon, as_energy, as_memory, as_money, as_number, as_percent, as_time, unbroken
 from sim.report.verdict import bound_by
 from sim.report.whatif import NAMES
 from sim.simulate import Run
+from sim.units import counted
 
 _TITLES = {
     "time": "Where the time goes", "job": "The whole job", "steps": "Step by step", "machine": "The machine", "memory": "GPU memory",
@@ -33,14 +34,19 @@ _KNOWN = 1e-4
 
 def run_page(run: Run, document: Mapping[str, Any], bottlenecks: Sequence[Bottleneck] = ()) -> str:
     """Return the page of *run*, whose JSON is *document*; links have their use where the run kept its rates."""
+    hero, parts, view = run_parts(run, document, bottlenecks)
+    title = f"{', '.join(job.job.workload.name for job in run.jobs)} on {run.hardware.name}"
+    return page(title, "run", hero, parts, {"run": document, "view": view})
+
+
+def run_parts(run: Run, document: Mapping[str, Any], bottlenecks: Sequence[Bottleneck] = ()) -> tuple[Html, list[Part], dict[str, Any]]:
+    """Return the outcome of *run*, the parts of its page, and the document of what they show beyond its own; see `run_page`."""
     chosen = excerpt(run, STEPS)
     view: dict[str, Any] = {"note": chosen.note, "jobs": []}
     known = [*bottlenecks, *[None] * len(run.jobs)]
     jobs = [_Job(run, number, document, chosen, view, known[number]) for number in range(len(run.jobs))]
     parts = [part for job in jobs for part in job.parts()]
-    title = f"{', '.join(job.job.workload.name for job in run.jobs)} on {run.hardware.name}"
-    hero = tag("div", *(job.hero() for job in jobs), id="result", class_="heroes")
-    return page(title, "run", hero, parts, {"run": document, "view": view})
+    return tag("div", *(job.hero() for job in jobs), id="result", class_="heroes"), parts, view
 
 
 class _Job:
@@ -67,7 +73,7 @@ class _Job:
         found = self.figures
         nodes = found.value("nodes")
         set_up = (
-            f"{gpus_text(self.run, self.number)} on {counted(nodes, 'node')}, {found.value('batch_per_gpu')} samples per GPU, "
+            f"{gpus_text(self.run, self.number)} on {counted(nodes, 'node')}, {counted(found.value('batch_per_gpu'), 'sample')} per GPU, "
             f"{found.value('precision')}, {found.value('stack')}"
         )
         name = f"Job {self.number}: " if self.several else ""

@@ -10,9 +10,10 @@ from sim.report.page.chart import Point, axis, chart
 from sim.report.page.collective import size_axis
 from sim.report.page.frame import Part, outcome, page
 from sim.report.page.markup import Child, Figures, Html, joined, section, table, tag, tiles
-from sim.report.page.words import as_bandwidth, as_memory, as_time, counted
+from sim.report.page.words import as_bandwidth, as_memory, as_time
 from sim.report.server_bound import MEANINGS
 from sim.study.descriptions import Descriptions
+from sim.units import counted
 
 
 def bound_page(document: Mapping[str, Any], read: Descriptions | None = None) -> str:

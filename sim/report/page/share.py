@@ -9,9 +9,10 @@ from sim.report.page.bars import named_bars
 from sim.report.page.basis import basis
 from sim.report.page.frame import Part, outcome, page
 from sim.report.page.markup import Child, Figures, Html, section, table, tag, tiles
-from sim.report.page.words import as_number, as_plain, as_rate, as_time, counted
+from sim.report.page.words import as_number, as_plain, as_rate, as_time
 from sim.report.share import workers_of
 from sim.study.descriptions import Descriptions
+from sim.units import counted
 
 _GAIN = 5e-4
 """Share below which a gain is not worth a word."""

@@ -9,9 +9,10 @@ from sim.report.page.basis import basis
 from sim.report.page.chart import Point, chart, linear_axis
 from sim.report.page.frame import Part, outcome, page
 from sim.report.page.markup import Child, Figures, Html, joined, noted, section, table, tag, tiles
-from sim.report.page.words import as_money, as_number, as_percent, as_plain, as_rate, as_time, counted
+from sim.report.page.words import as_money, as_number, as_percent, as_plain, as_rate, as_time
 from sim.report.spot import policy_in_words, slower
 from sim.study.descriptions import Descriptions
+from sim.units import counted
 
 _SPREADS = (("time_s", 3600.0, "hours", as_time), ("cost_usd", 1.0, "USD", as_money))
 _UNLIKE = 1e-3

@@ -11,8 +11,9 @@ from sim.report.page.basis import basis
 from sim.report.page.chart import Axis, Point, axis, chart, linear_axis
 from sim.report.page.frame import Part, outcome, page
 from sim.report.page.markup import Child, Figures, Html, bullets, details, section, step, table, tag, tiles
-from sim.report.page.words import as_money, as_number, as_plain, as_rate, as_time, counted
+from sim.report.page.words import as_money, as_number, as_plain, as_rate, as_time
 from sim.study.descriptions import Descriptions
+from sim.units import counted
 
 _BARS = 40
 """Points whose steps are drawn."""

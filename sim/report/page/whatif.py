@@ -10,9 +10,10 @@ from sim.report.page.bars import named_bars
 from sim.report.page.basis import basis
 from sim.report.page.frame import Part, outcome, page
 from sim.report.page.markup import Child, Figures, Html, joined, noted, section, table, tag, tiles
-from sim.report.page.words import as_money, as_price, as_time, counted
+from sim.report.page.words import as_money, as_price, as_time
 from sim.report.whatif import LABELS, NAMES, matters
 from sim.study.descriptions import Descriptions
+from sim.units import counted
 
 _FILLS = {"twice": "var(--busy)", "infinite": "var(--accent)"}
 
@@ -23,7 +24,7 @@ def whatif_page(document: Mapping[str, Any], read: Descriptions | None = None) -
     rows = [whole.inside(f"resources/{place}") for place, row in enumerate(document["resources"]) if matters(row)]
     nodes, gpus = document["nodes"], document["gpus"]
     set_up = (
-        f"{counted(gpus, 'GPU')} on {counted(nodes, 'node')}, {document['batch_per_gpu']} samples per GPU, "
+        f"{counted(gpus, 'GPU')} on {counted(nodes, 'node')}, {counted(document['batch_per_gpu'], 'sample')} per GPU, "
         f"{document['precision']}, {document['stack']}"
     )
     title = f"{document['workload']} on {document['hardware']}: what if?"

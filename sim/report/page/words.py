@@ -12,11 +12,6 @@ def unbroken(text: str) -> str:
     return re.sub(r"(?<=\d) x (?=\w)", "\u00a0x\u00a0", re.sub(r"(?<=\d) (?=samples|[mµu]?s\b|min\b|h\b|[KMGT]i?B)", "\u00a0", text))
 
 
-def counted(count: int, what: str) -> str:
-    """Return *count* of *what* in words: 1 GPU, 2 GPUs."""
-    return f"{count} {what}{'s' * (count != 1)}"
-
-
 def as_time(seconds: float) -> str:
     """Return *seconds* in words."""
     return show(seconds, "time")

@@ -1,4 +1,4 @@
-"""How long does a broadcast take that a ring passes on in pieces? As long as a pipeline of n - 1 hops.
+"""How long does a broadcast, or a reduce, take that a ring passes on in pieces? As long as a pipeline of n - 1 hops.
 
 The first rank sends piece after piece to the second, which passes each on as soon as it has it (`ring_broadcast` of
 `sim.training.collectives.ring` is the schedule); the hop back to the first stays empty. Every rank but the last sends the payload
@@ -6,8 +6,8 @@ once and every rank but the first receives it once, the least any broadcast can 
 
     T = (P + n - 2) S/(PB) + (n - 1) l        n ranks, P pieces, S bytes, port of B bytes/s, hop latency l
 
-NCCL broadcasts this way (NVIDIA/nccl `src/device/broadcast.h`). A cost per piece beyond its bytes is not modelled: where there is one,
-it belongs into the bandwidth, as an efficiency at the piece's size.
+NCCL broadcasts this way and reduces backwards along it (NVIDIA/nccl `src/device/broadcast.h`, `reduce.h`). A cost per piece beyond its
+bytes is not modelled: where there is one, it belongs into the bandwidth, as an efficiency at the piece's size.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What do collectives cost whose phases wait for one another? The phases' times add up; what they put on links, by the bytes of each.
 
-Hierarchical, with racks as a level more, halving and doubling, PAT; and exchanges of all with all, one partner after another.
+Hierarchical, with racks as a level more, halving and doubling, and PAT.
 """
 
 from __future__ import annotations
@@ -104,30 +104,6 @@ def pat(layout: Layout, op: str, protocol: str, nbytes: float) -> Priced:
     steps = depth(nodes)
     each = (nodes - 1) / nodes * nbytes / count / steps
     return _in_turn(layout, protocol, [_Phase(heads(layout), 1.0, each, steps, ALL)])  # partners of all distances
-
-
-def pairwise(layout: Layout, op: str, protocol: str, nbytes: float) -> Priced:
-    """Return an exchange of *nbytes* per rank: a block to everyone, one partner after another, all ranks at once."""
-    block, local = nbytes / layout.ranks, layout.most_local
-    spans, partners = [], layout.ranks - local
-    inside = [edge for part in layout.parts for edge in layout.pairs(part)]
-    if inside:
-        spans.append(Span(inside, 1.0, local - 1))
-    if partners:
-        across = [layout.across(*pair, gpu, pair[1].gpus[0]) for pair in layout.neighbours for gpu in pair[0].gpus]
-        arriving = [layout.across(*pair, pair[0].gpus[0], gpu) for pair in layout.neighbours for gpu in pair[1].gpus]
-        spans.append(Span([_halves(out, into) for out, into in zip(across, arriving, strict=False)], float(partners), partners, ALL))
-    traffic = traffic_of(layout, spans, float(partners * layout.ranks))
-    paces = [traffic.pace(edge, block, protocol) for span in spans for edge in span.edges]
-    latency = sum(span.hops * max(edge.latency(protocol) for edge in span.edges) for span in spans)
-    slowest = held(min(paces), traffic, block, protocol)
-    edges = [edge for span in spans for edge in list(span.edges[:1]) * span.hops]
-    return Priced(block, latency + block / slowest.rate, block, slowest, traffic, latency_of(edges))
-
-
-def _halves(out: Edge, into: Edge) -> Edge:
-    """Return the way out of one GPU's node with the way into another's."""
-    return Edge((out.hops[0], into.hops[1]), out.fabric, out.switches)
 
 
 def _alike(layout: Layout, algorithm: str) -> None:

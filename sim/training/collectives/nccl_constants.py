@@ -73,6 +73,8 @@ class Constants:
     """How many latencies, below and from compute capability 8.0."""
     collnet_threads: int
     max_channels: int
+    sends_ll: bool
+    """Whether sends of few bytes take LL."""
     keeps_some: bool
     """Whether KEPT_CHANNELS and what belongs to it apply."""
     capability_doubled: int | None
@@ -123,6 +125,13 @@ PCIE_GEN3 = 12.0
 BYTES_PER_THREAD = {"LL": 8, "LL128": 8, "Simple": 64}  # at least; of a ring's LL times its ranks
 COLLNET_BYTES_PER_THREAD = 512
 # src/graph/tuning.cc, src/include/device.h (devcomm.h) and comm.h; how they set the number of channels: src/enqueue.cc
+
+P2P_PARTNERS_OF_A_CHANNEL = 8  # NCCL_MAX_DEV_WORK_P2P_PER_BATCH, src/include/device.h
+P2P_CHUNK = {"nvlink": 512 * 1024.0, "pcie": 128 * 1024.0, "network": 128 * 1024.0}  # src/init.cc
+P2P_LL_BYTES = 16 * 1024.0  # of each channel; src/enqueue.cc, P2P_LL_THRESHOLD
+P2P_CHANNELS = 2  # for each NVLink of a path, for PCIe, and for a NIC; src/graph/paths.cc
+P2P_LEAST_PART = {1: 1 / 8, 2: 1 / 2}  # of a chunk, on one node and on several; src/enqueue.cc
+P2P_MOST_PART = {1: 32.0, 2: 1.0}  # a message in larger parts takes more channels
 
 INTEL_RELAY = 6 / 5  # PCIe bytes per byte that an Intel host bridge relays between GPUs; src/graph/topo.h
 READ_BACK_BELOW = 80
@@ -181,6 +190,7 @@ NCCL_2_30 = Constants(
     plateau_factors=(1.9, 1.4),
     collnet_threads=640,
     max_channels=64,  # src/include/device.h
+    sends_ll=True,
     keeps_some=True,
     capability_doubled=90,
     nvlink_rates=(),
@@ -229,6 +239,7 @@ NCCL_2_10 = Constants(
     plateau_factors=(1.9, 1.9),
     collnet_threads=512,
     max_channels=32,  # src/include/devcomm.h of v2.10.3-1
+    sends_ll=False,  # from 2.12
     keeps_some=False,
     capability_doubled=None,
     # src/graph/topo.h of v2.10.3-1

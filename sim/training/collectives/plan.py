@@ -25,6 +25,7 @@ from sim.training.collectives.layout import Layout
 from sim.training.collectives.machine import machine_of
 from sim.training.collectives.nccl_constants import NCCL_2_30, constants_of
 from sim.training.collectives.nccl_cost import Machine
+from sim.training.collectives.point_to_point import SENDS, send_channels, send_protocol
 from sim.training.collectives.pricing import cost
 from sim.training.collectives.traffic import CORE, CORE_LIMIT, CORES, FABRIC, TIER, Cost, Edge, Load, Part
 from sim.training.collectives.tuner import choose
@@ -140,8 +141,9 @@ class CollectivePlan:
 
     def choice(self, nbytes: float, op: Op = "all_reduce") -> Chosen:
         """Return what NCCL takes for *op* on *nbytes*, or the algorithm of another library that is forced."""
-        if op == "all_to_all":
-            return Chosen("Pairwise", "Simple", self.channels)  # NCCL sends and receives, without an algorithm to choose
+        if op == "all_to_all" or op == "send_recv" or op == "gather" or op == "scatter":
+            each = nbytes if op == "send_recv" else nbytes / self.ranks
+            return Chosen(SENDS[op], send_protocol(self.layout, self.tuning.version, each), send_channels(self.layout, each))
         if self.forced and op == "all_reduce":
             return Chosen(self.forced, "Simple", self.channels)
         algorithms = None if self.forced else self.tuning.algorithms
@@ -157,6 +159,16 @@ class CollectivePlan:
                 found = found._replace(latency_of=(cause, latency + OF_BROADCAST))
             self._costs[op, nbytes] = found
         return self._costs[op, nbytes]
+
+    def ways(self, nbytes: float) -> dict[str, Cost]:
+        """Return what an all-reduce of *nbytes* costs by each algorithm that NCCL weighs for it, with the protocol it would take there."""
+        version, protocols = self.tuning.version, self.tuning.protocols
+        weighed = choose("all_reduce", max(1.0, nbytes), self._machine, version, self.tuning.algorithms, protocols).table
+        found = {}
+        for algorithm in dict.fromkeys(row.algorithm for row in weighed):
+            choice = choose("all_reduce", max(1.0, nbytes), self._machine, version, algorithm, protocols)
+            found[algorithm] = self.cost_of(nbytes, algorithm, choice.protocol, min(choice.channels, self.tuning.channels or choice.channels))
+        return found
 
     def cost_of(self, nbytes: float, algorithm: str, protocol: str, channels: int, op: Op = "all_reduce") -> Cost:
         """Return what *op* costs by a given algorithm and protocol."""

@@ -16,7 +16,7 @@ from sim.cluster.fabric import RING, SWITCH, TREE
 from sim.cluster.topology import Route
 from sim.events import Cause
 from sim.spec.yaml import SpecError
-from sim.training.collectives import in_turn
+from sim.training.collectives import in_turn, sends
 from sim.training.collectives import nccl_constants as nccl
 from sim.training.collectives.channels import Hop
 from sim.training.collectives.layout import Layout
@@ -186,17 +186,17 @@ def _latencies(layout: Layout, protocol: str) -> list[tuple[float, ...]]:
 
 
 def _ring_pipeline(layout: Layout, protocol: str, nbytes: float) -> Priced:
-    """Return a broadcast: piece after piece along the ring, whose last hop, back to the root, stays empty."""
+    """Return a broadcast or a reduce: piece after piece along the ring, of which one hop, from or to the root, stays empty."""
     traffic, volume = _ring_traffic(layout), nbytes / layout.channels
     piece = piece_of(volume, layout.ranks - 1, protocol)
     first, slowest = 0.0, []
     for ring, latencies in zip(_different(layout), _latencies(layout, protocol), strict=True):
-        found = traffic.along(ring, volume, protocol)
+        found = traffic.along(ring, piece, protocol)
         hops = [piece / rate + latency for rate, latency in zip(found.rates, latencies, strict=True)]
         first = max(first, sum(hops) * layout.ranks / len(ring) - hops[-1])
         slowest.append(found.slowest)
-    pace = held(min(slowest), traffic, volume, protocol)
-    return Priced(volume, first + (volume - piece) / pace.rate, volume, pace, traffic, latency_of(layout.rings[0]))
+    pace = held(min(slowest), traffic, piece, protocol)
+    return Priced(volume, first + (volume - piece) / pace.rate, piece, pace, traffic, latency_of(layout.rings[0]))
 
 
 # --- trees and what reduces on the way -------------------------------------------------------------------------------
@@ -226,16 +226,16 @@ def _way_latency_of(way: _Way) -> tuple[Cause, str]:
 
 
 def _up_and_down(protocol: str, volume: float, way: _Way) -> Priced:
-    """Return a pipeline along *way* to the root and back; every stream carries *volume*."""
+    """Return a pipeline along *way* to the root and back; every stream carries *volume*, each piece at what its hops reach with it."""
     piece = tree_piece(volume, sum(span.hops for span in way.spans), protocol)
     first = 0.0
     for span, latencies in zip(way.rising, _late(way, protocol), strict=True):
-        rates = way.first.along(span.edges, volume, protocol, span.count).rates
+        rates = way.first.along(span.edges, piece, protocol, span.count).rates
         first += span.hops * max(piece / rate + latency for rate, latency in zip(rates, latencies, strict=True))
-    slow = [way.traffic.along(span.edges, volume, protocol, span.count).slowest for span in way.spans]
-    slowest = held(min(slow), way.traffic, volume, protocol)
+    slow = [way.traffic.along(span.edges, piece, protocol, span.count).slowest for span in way.spans]
+    slowest = held(min(slow), way.traffic, piece, protocol)
     time = 2 * first + max(0.0, volume - piece) / slowest.rate
-    return Priced(volume, time, volume, slowest, way.traffic, _way_latency_of(way))
+    return Priced(volume, time, piece, slowest, way.traffic, _way_latency_of(way))
 
 
 def _way(layout: Layout, inside: Span | None, rising: Span | None, between: float, across: Span | None = None, up: float = 1.0) -> _Way:
@@ -355,6 +355,9 @@ PRICES: Mapping[str, Callable[[Layout, str, str, float], Priced]] = {
     "Hierarchical": in_turn.hierarchical,
     "RackHierarchical": in_turn.rack_hierarchical,
     "HalvingDoubling": in_turn.halving_doubling,
-    "Pairwise": in_turn.pairwise,
+    "Pairwise": sends.pairwise,
+    "SendRecv": sends.send_recv,
+    "Gather": sends.gather,
+    "Scatter": sends.scatter,
 }
 """How each algorithm is priced: NCCL's own by its names, then those of other libraries."""

@@ -1,4 +1,4 @@
-"""What does each rank send in a ring? Reduce-scatter, all-gather, both as all-reduce, and a pipelined broadcast.
+"""What does each rank send in a ring? Reduce-scatter, all-gather, both as all-reduce, and a pipelined broadcast or reduce.
 
 The payload is cut into n chunks; in step s the rank at position p sends chunk p - s to the next. After n - 1 reducing steps each
 rank holds one whole sum, after n - 1 copying steps all of them: 2(n-1) steps and 2(n-1)/n of the payload over every hop, the least
@@ -59,6 +59,20 @@ def ring_broadcast(ranks: Sequence[int], nbytes: float, pieces: int = 1) -> list
         Transfer(ranks[hop], ranks[hop + 1], nbytes / pieces, (piece,), () if hop == 0 else (piece * (n - 1) + hop - 1,))
         for piece in range(pieces)
         for hop in range(n - 1)
+    ]
+
+
+def ring_reduce(ranks: Sequence[int], nbytes: float, pieces: int = 1) -> list[Transfer]:
+    """Return the sum of *nbytes* at the first of *ranks*: a broadcast played backwards, the last rank beginning each piece."""
+    n = _check(ranks, nbytes)
+    if pieces < 1:
+        raise ValueError(f"a reduce has at least one piece, not {pieces}")
+    return [
+        Transfer(
+            ranks[hop], ranks[hop - 1], nbytes / pieces, (piece,), () if hop == n - 1 else (piece * (n - 1) + n - 2 - hop,), nbytes / pieces
+        )
+        for piece in range(pieces)
+        for hop in range(n - 1, 0, -1)
     ]
 
 

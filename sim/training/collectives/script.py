@@ -16,8 +16,9 @@ from sim.training.collectives.halving_doubling import halving_doubling_all_reduc
 from sim.training.collectives.hierarchical import hierarchical_all_reduce
 from sim.training.collectives.layout import Layout
 from sim.training.collectives.nvls import SWITCH, nvls_all_reduce
+from sim.training.collectives.point_to_point import gather, partners_at_once, scatter, send_recv
 from sim.training.collectives.pricing import nvls_piece, nvls_shards, piece_of, switch_edge, tree_piece
-from sim.training.collectives.ring import ring_all_gather, ring_all_reduce, ring_broadcast, ring_reduce_scatter
+from sim.training.collectives.ring import ring_all_gather, ring_all_reduce, ring_broadcast, ring_reduce, ring_reduce_scatter
 from sim.training.collectives.schedule import Transfer
 from sim.training.collectives.traffic import Edge
 from sim.training.collectives.tree import tree_all_reduce
@@ -44,6 +45,7 @@ def _ring(layout: Layout, op: str, nbytes: float) -> list[Script]:
         "all_gather": lambda: ring_all_gather(ranks, each),
         "reduce_scatter": lambda: ring_reduce_scatter(ranks, each),
         "broadcast": lambda: ring_broadcast(ranks, each, round(each / piece_of(each, layout.ranks - 1))),
+        "reduce": lambda: ring_reduce(ranks[::-1], each, round(each / piece_of(each, layout.ranks - 1))),  # towards the next, to the last
     }
     transfers = writers[op]()
     return [Script(transfers, [ring[transfer.src] for transfer in transfers]) for ring in layout.rings]
@@ -108,5 +110,8 @@ _WRITERS: Mapping[str, Callable[[Layout, str, float], list[Script]]] = {
     "Hierarchical": _hierarchical,
     "RackHierarchical": lambda layout, op, nbytes: _hierarchical(layout, op, nbytes, layout.crossed.per_leaf),
     "HalvingDoubling": lambda layout, op, nbytes: _straight(layout, halving_doubling_all_reduce(range(layout.ranks), nbytes)),
-    "Pairwise": lambda layout, op, nbytes: _straight(layout, all_to_all(range(layout.ranks), nbytes)),
+    "Pairwise": lambda layout, op, nbytes: _straight(layout, all_to_all(range(layout.ranks), nbytes, partners_at_once(layout))),
+    "SendRecv": lambda layout, op, nbytes: _straight(layout, send_recv(range(layout.ranks), nbytes)),
+    "Gather": lambda layout, op, nbytes: _straight(layout, gather(range(layout.ranks), nbytes, partners_at_once(layout))),
+    "Scatter": lambda layout, op, nbytes: _straight(layout, scatter(range(layout.ranks), nbytes, partners_at_once(layout))),
 }

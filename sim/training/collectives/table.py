@@ -1,8 +1,9 @@
 """How fast is a collective by itself, size by size? What nccl-tests prints.
 
-``algbw`` is bytes over time; ``busbw`` is algbw times what every rank must send per byte: 2(n-1)/n for all-reduce, (n-1)/n for
-all-gather, reduce-scatter and all-to-all, 1 for broadcast (nccl-tests doc/PERFORMANCE.md), so that it compares with a link. Bytes
-are those of the whole vector, in all-to-all of what one rank hands out. Nothing else runs meanwhile.
+``algbw`` is bytes over time; ``busbw`` is algbw times what the busiest rank must send or receive per byte: 2(n-1)/n for all-reduce,
+(n-1)/n for all-gather, reduce-scatter, all-to-all, gather and scatter, 1 for broadcast, reduce and send/recv (nccl-tests
+doc/PERFORMANCE.md and its sources), so that it compares with a link. Bytes are those of the whole vector, in all-to-all of what one
+rank hands out, in send/recv of what each rank sends to the next. Nothing else runs meanwhile.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from sim.training.collectives.plan import DEFAULT, CollectivePlan, Op, Tuning
 
 
 def bus_factor(op: Op, ranks: int) -> float:
-    """Return what every rank must send per byte of *op* among *ranks*."""
-    return {"all_reduce": 2 * (ranks - 1) / ranks, "broadcast": 1.0}.get(op, (ranks - 1) / ranks)
+    """Return what the busiest rank must send or receive per byte of *op* among *ranks*."""
+    if op == "broadcast" or op == "reduce" or op == "send_recv":
+        return 1.0
+    return (2 if op == "all_reduce" else 1) * (ranks - 1) / ranks
 
 
 class Row(NamedTuple):

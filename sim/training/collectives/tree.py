@@ -14,7 +14,7 @@ the pieces follow one another over g - 1 hops of the chain and h = ceil(log2 N) 
 
 Latency grows with log N where a ring's grows with N; with many pieces the bytes take 2S/B, as a ring's do with many ranks. Ports
 shared fairly between both ways take no longer, and with few pieces up to a third less (three nodes: half). NCCL's tuner counts
-floor(log2 N) hops. A cost per piece beyond its bytes is not modelled, so more pieces never hurt.
+floor(log2 N) hops. What each piece costs beyond its bytes stands in B, at the size of a piece (a transport's ``efficiency``).
 """
 
 from __future__ import annotations

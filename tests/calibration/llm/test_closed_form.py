@@ -11,7 +11,7 @@ from calibration.llm.case import Case
 from calibration.llm.closed_form import defaults, memory, predict
 from calibration.llm.fit import fit
 from calibration.llm.rules import model_flop
-from calibration.llm.weights import stage_weights
+from calibration.llm.weights import blocks_of_stages, stage_weights
 from tests.calibration.llm.test_case import one
 
 
@@ -68,3 +68,54 @@ def test_a_fit_finds_constants_that_made_the_steps(tmp_path: Path) -> None:
     assert after < 0.03
     assert found["product.hopper"] < 0.68
     assert set(without) == {"a/x", "b/x", "c/x"}
+
+
+def nanotron(folder: Path, **row: str) -> Case:
+    """Return a run of nanotron's sweep."""
+    known = dict(source="vinjn/nanotron-ultrascale-playbook@1:x", framework="nanotron", ffn_hidden="14336", seq_len="4096", network="EFA")
+    return one(folder, **{**known, **row})
+
+
+def test_checked_collectives_bound_a_pipeline_by_the_host(tmp_path: Path) -> None:
+    # ten collectives a block and micro-batch, each of four messages a rank (ProcessGroupWrapper.cpp)
+    case = nanotron(tmp_path, gpus="16", nodes="2", tp="8", pp="2", dp="1", global_batch="256", zero_stage="0")
+    at = defaults()
+    blocks = max(blocks_of_stages(case)[0])
+    floor = 256 * blocks * 10 * 4 * 7 * at["check.message"]
+    checked, plain = predict(case, at).step_time, predict(replace(case, checked=False), at).step_time
+    assert floor < checked < 1.5 * floor
+    assert plain < 0.6 * checked
+    alone = [replace(case, tensor=1, data=8), nanotron(tmp_path, tp="4", pp="2", dp="1", zero_stage="0")]
+    for other in alone:
+        assert predict(other, at).step_time < 1.02 * predict(replace(other, checked=False), at).step_time + 1.0
+
+
+def test_gradients_in_buckets_are_checked_one_by_one(tmp_path: Path) -> None:
+    # 16 of 32 blocks, tp 2: products of 25.2, 16.8, 117.4 and 58.7 MB fill three buckets of 25 MiB a block, and a last one is open
+    case = nanotron(tmp_path, gpus="64", nodes="8", tp="2", pp="2", dp="16", global_batch="256", zero_stage="0", vocab="32000")
+    at = {**defaults(), "check.message": 1e-4}
+    more = {**at, "check.message": 2e-4}
+    sharded = replace(case, zero=1)
+    grown = predict(case, more).parts["data"] - predict(case, at).parts["data"]
+    assert grown == pytest.approx(4 * 15 * 1e-4 * (3 * max(blocks_of_stages(case)[0]) + 1), rel=1e-3)
+    assert predict(sharded, more).parts["data"] <= predict(sharded, at).parts["data"]
+
+
+def test_measured_latency_grows_with_nodes_and_bytes(tmp_path: Path) -> None:
+    case = nanotron(tmp_path, gpus="64", nodes="8", tp="8", dp="8", global_batch="256", zero_stage="1")
+    slower = replace(case, ring_latency={name: 2 * value for name, value in case.ring_latency.items()})
+    at = {**defaults(), "exposed.data": 1.0}
+    grown = predict(slower, at).step_time - predict(case, at).step_time
+    weights = stage_weights(case)
+    sent = (4.0 + 2.0) * (weights.dense + weights.vocabulary)
+    assert grown == pytest.approx(7 * case.ring_latency["gather"] * sent / 256e6, rel=1e-3)
+
+
+def test_nanotron_splits_blocks_by_cost(tmp_path: Path) -> None:
+    # nanotron's course notebook shows Llama 3 8B on eight stages: five blocks on the first one, the head on the last
+    case = nanotron(tmp_path, gpus="8", pp="8", dp="1", global_batch="256", zero_stage="0")
+    blocks, head = blocks_of_stages(case)
+    assert (blocks[0], sum(blocks), head) == (5, 32, 7)
+    assert blocks[-1] < min(blocks[:-1])
+    even = replace(case, family="megatron", shape=case.shape.model_copy(update={"layers": 126}), pipeline=16)
+    assert blocks_of_stages(even) == ((7, *[8] * 14, 7), 15)

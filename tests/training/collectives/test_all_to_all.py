@@ -14,12 +14,12 @@ orders = st.integers(1, 12).flatmap(lambda n: st.permutations(range(n)))
 sizes = st.floats(1, 1e10)
 
 
-@given(orders, sizes)
-def test_every_block_reaches_its_rank(ranks, nbytes):
+@given(orders, sizes, st.integers(1, 8))
+def test_every_block_reaches_its_rank(ranks, nbytes, at_once):
     """Oracle: set replay; position p begins with blocks (p, .) and ends with blocks (., p)."""
     n = len(ranks)
     blocks = {(rank, chunk): frozenset([rank] if chunk // n == place else []) for place, rank in enumerate(ranks) for chunk in range(n * n)}
-    held = replay(all_to_all(ranks, nbytes), ranks, n * n, blocks)
+    held = replay(all_to_all(ranks, nbytes, at_once), ranks, n * n, blocks)
     assert all(held[ranks[q], p * n + q] == {ranks[p]} for p in range(n) for q in range(n))
 
 
@@ -39,6 +39,13 @@ def test_the_schedule_attains_the_closed_form(ranks, nbytes, bandwidth, latency)
     expected = all_to_all_time(len(ranks), nbytes, bandwidth, latency)
     assert paced(transfers, lambda _: bandwidth, lambda _: latency) == pytest.approx(expected, rel=1e-9)
     assert shared(transfers, bandwidth, latency) == pytest.approx(expected, rel=1e-9)
+
+
+@given(orders, sizes, st.floats(1e6, 1e12), st.sampled_from([0.0, 1e-6, 1e-3]), st.integers(1, 8))
+def test_partners_at_once_share_the_ports_and_the_latency(ranks, nbytes, bandwidth, latency, at_once):
+    """Oracle: the list scheduler on ports that share themselves; as many bytes, ceil((n - 1) / k) latencies."""
+    expected = all_to_all_time(len(ranks), nbytes, bandwidth, latency, at_once)
+    assert shared(all_to_all(ranks, nbytes, at_once), bandwidth, latency) == pytest.approx(expected, rel=1e-9)
 
 
 def test_a_slow_rank_sends_one_block_after_another():

@@ -12,7 +12,8 @@ from sim.training.collectives.broadcast import broadcast_time
 from sim.training.collectives.halving_doubling import halving_doubling_time
 from sim.training.collectives.hierarchical import Level, hierarchical_all_reduce_time
 from sim.training.collectives.nvls import nvls_all_reduce_time
-from sim.training.collectives.plan import Tuning, plan_collectives
+from sim.training.collectives.plan import OPS, Tuning, plan_collectives
+from sim.training.collectives.point_to_point import gather_time, send_recv_time
 from sim.training.collectives.pricing import nvls_piece, nvls_shards, piece_of, tree_piece
 from sim.training.collectives.protocols import WIRE_BYTES, latency_share
 from sim.training.collectives.ring import ring_all_gather_time
@@ -57,9 +58,40 @@ def test_hierarchical(executor, gpus, nodes, nbytes, nic, inside):
 
 @given(n=st.integers(2, 16), nbytes=sizes, nic=st.floats(1e8, 1e11), latency=st.floats(0, 1e-3))
 def test_all_to_all_between_nodes(n, nbytes, nic, latency):
-    """Closed form: (n-1)(S/(nB) + l)."""
+    """Closed form: (n-1) S/(nB), and a latency for all partners together: one channel to each of 16, in a pool of two."""
     toys = machine(1, n, nic=nic, network_latency=latency, pcie=1e15)
-    assert cost(toys, nbytes, "Pairwise", op="all_to_all").alone == pytest.approx(all_to_all_time(n, nbytes, nic, latency), rel=1e-9)
+    expected = all_to_all_time(n, nbytes, nic, latency, 8)
+    assert cost(toys, nbytes, "Pairwise", op="all_to_all").alone == pytest.approx(expected, rel=1e-9)
+
+
+@given(n=st.integers(2, 16), nbytes=sizes, nic=st.floats(1e8, 1e11), latency=st.floats(0, 1e-3))
+def test_sends_between_nodes(n, nbytes, nic, latency):
+    """Closed forms: S/B + l to the next; (n-1) S/(nB) through the root's port, a latency for every eight partners."""
+    toys = machine(1, n, nic=nic, network_latency=latency, pcie=1e15)
+    assert cost(toys, nbytes, "SendRecv", op="send_recv").alone == pytest.approx(send_recv_time(n, nbytes, nic, latency), rel=1e-9)
+    for algorithm, op in (("Gather", "gather"), ("Scatter", "scatter")):
+        assert cost(toys, nbytes, algorithm, op=op).alone == pytest.approx(gather_time(n, nbytes, nic, latency, 8), rel=1e-9)
+
+
+@given(gpus=st.integers(1, 4), nodes=st.integers(2, 6), nbytes=sizes)
+def test_a_root_s_card_carries_what_leaves_the_other_nodes(gpus, nodes, nbytes):
+    """Conservation: (N-1)/N of a gather comes in by the root's one card, with infinitely fast links inside."""
+    toys = machine(gpus, nodes, nic=1e9, nvlink=1e15, pcie=1e15)
+    for algorithm, op in (("Gather", "gather"), ("Scatter", "scatter")):
+        assert cost(toys, nbytes, algorithm, op=op).alone == pytest.approx((nodes - 1) / nodes * nbytes / 1e9, rel=1e-6)
+
+
+@executors
+@given(gpus=st.integers(1, 3), nodes=st.integers(1, 3), nbytes=sizes, op=st.sampled_from(["send_recv", "gather", "scatter", "reduce"]))
+def test_both_executors_play_sends_alike(executor, gpus, nodes, nbytes, op):
+    """The time alone is what is priced; the transfer executor plays the schedule send by send, a reduce piece by piece."""
+    if gpus * nodes == 1:
+        return
+    toys = machine(gpus, nodes, nic=1e9, nvlink=1e10, hop_latency=1e-5, network_latency=1e-4, pcie=1e15)
+    rig = Rig(toys, executor, algorithm=None, protocol="Simple" if op == "reduce" else None, fold=executor == "phase")
+    rig.ring("it", nbytes, op=op)
+    rig.env.run()
+    assert rig.ends["it"] == pytest.approx(rig.plan.cost(nbytes, op).alone, rel=1e-9 if executor == "phase" else 0.35)
 
 
 @pytest.mark.parametrize("op", ["all_gather", "reduce_scatter"])
@@ -76,6 +108,20 @@ def test_a_broadcast_between_nodes(n, power, nic, latency):
     toys, nbytes = machine(1, n, nic=nic, network_latency=latency, pcie=1e15), 2.0**power
     pieces = round(nbytes / piece_of(nbytes, n - 1))
     assert cost(toys, nbytes, "Ring", op="broadcast").alone == pytest.approx(broadcast_time(n, nbytes, nic, latency, pieces), rel=1e-9)
+
+
+@given(power=st.integers(20, 30), occupied=st.floats(1e-6, 1e-3))
+def test_a_pipeline_pays_for_each_of_its_pieces(power, occupied):
+    """Closed forms: each piece holds its flow (1 GB/s) so long beyond its bytes, in trees and broadcasts; then all that came before."""
+    nbytes, flow = 2.0**power, 1e9
+    for algorithm, op, volume in (("Tree", "all_reduce", nbytes / 2), ("Ring", "broadcast", nbytes)):
+        piece = tree_piece(volume, 1) if algorithm == "Tree" else piece_of(volume, 1)
+        curve = [[f"{piece!r} B", piece / (piece + occupied * flow)]]
+        toys = machine(1, 2, nic=1e15, pcie=1e15, network_latency=1e-4, network={"flow_cap": "1 GB/s", "efficiency": curve})
+        each = piece / flow + occupied
+        ways = 2 if algorithm == "Tree" else 1
+        expected = ways * (each + 1e-4) + (volume / piece - 1) * each
+        assert cost(toys, nbytes, algorithm, op=op).alone == pytest.approx(expected, rel=1e-9)
 
 
 @given(power=st.integers(1, 6), nbytes=sizes, nic=st.floats(1e8, 1e11), latency=st.floats(0, 1e-3))
@@ -293,7 +339,7 @@ def test_too_many_channels():
         plan_collectives([], None, Tuning(channels=65))
 
 
-@given(nbytes=st.floats(1, 1e10), op=st.sampled_from(["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all"]))
+@given(nbytes=st.floats(1, 1e10), op=st.sampled_from(OPS))
 def test_costs_are_kept(nbytes, op):
     """The same question twice is one answer, and its parts make sense."""
     plan = Rig(machine(4, 2), algorithm=None, protocol=None, fold=True).plan

@@ -1,0 +1,88 @@
+"""How long does a layer take on another GPU than the one it was measured on? Measured times, scaled; pure.
+
+A layer that says its work takes its measured time in the ratio of what `sim.cluster.gpu` computes for it here and where it was measured: so
+another GPU, batch or precision changes it as it changes the model, and what the model misses of a layer stays. A layer of a trace alone
+says only its class: products take as long here as a product of a size that takes as long there, everything else goes by the bandwidth
+of memory. What does not depend on the batch goes by that bandwidth as well.
+Limits: of a trace alone, kernels that a larger GPU cannot fill are told by the class's efficiency curve only.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from sim.cluster.gpu import PRODUCTS, Kernels, element_bytes, layer_time, layer_work, memory_time
+from sim.spec.fields import OperatorClass, Precision
+from sim.spec.hardware import Gpu
+from sim.spec.identity import Same
+from sim.spec.layer import Layer
+from sim.spec.measured import MeasuredOn
+from sim.spec.stack import Stack
+
+_WORK: Final = ("forward", "backward", "arithmetic", "backward_arithmetic", "read", "write", "backward_traffic")
+_HALVINGS: Final = 60
+_MOST_FLOP: Final = 1e18
+
+
+class Setting(NamedTuple):
+    """What a pass of a layer takes its time from, the layer aside."""
+
+    gpu: Gpu
+    precision: Precision
+    stack: Stack
+    batch: int
+
+
+def pass_time(layer: Layer, on: MeasuredOn | None, here: Setting, backward: bool = False) -> Kernels:
+    """Return the GPU time and launches of one pass of *layer*: computed, or scaled from what was measured *on* another setting."""
+    if layer.measured is None or on is None:
+        return layer_time(layer, *here, backward)
+    measured = layer.measured
+    there = Setting(on.gpu, on.precision, here.stack, on.batch)
+    launches = measured.backward_launches if backward else measured.forward_launches
+    seconds = measured.backward if backward else measured.forward
+    time = seconds * _ratio(layer, seconds, here, there, backward) if seconds else 0.0
+    if backward and measured.upkeep:
+        time += measured.upkeep * memory_time(1.0, here.gpu) / memory_time(1.0, there.gpu)
+    return Kernels(time, launches)
+
+
+def _ratio(layer: Layer, seconds: float, here: Setting, there: Setting, backward: bool) -> float:
+    """Return the time of a pass *here* over its time *there*, where it took so many *seconds*."""
+    if any(getattr(layer, name) for name in _WORK):
+        modeled = layer_time(layer, *there, backward).time
+        return layer_time(layer, *here, backward).time / modeled if modeled else 1.0
+    samples = here.batch / there.batch
+    if layer.op in PRODUCTS:
+        flop = _equal_flop(layer.op, there, seconds)
+        if flop:
+            return _product_seconds(layer.op, flop * samples, here) / seconds
+    moved = samples * element_bytes(layer.op, here.precision) / element_bytes(layer.op, there.precision)
+    return moved * memory_time(1.0, here.gpu) / memory_time(1.0, there.gpu)
+
+
+def _equal_flop(op: OperatorClass, there: Setting, seconds: float) -> float:
+    """Return the FLOP of a product of class *op* that takes *seconds*; 0 where the GPU does not tell."""
+    return _worked_out(Same((op, id(there.gpu), id(there.stack), there.precision, seconds), op, there, seconds))
+
+
+@lru_cache(maxsize=4096)
+def _worked_out(asked: Same) -> float:
+    op, there, seconds = asked.held
+    if not _product_seconds(op, _MOST_FLOP, there):
+        return 0.0
+    low, high = 0.0, _MOST_FLOP
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _product_seconds(op, middle, there) < seconds else (low, middle)
+    return high
+
+
+def _product_seconds(op: OperatorClass, flop: float, setting: Setting) -> float:
+    layer = Layer.model_construct(**(_EMPTY.__dict__ | {"op": op, "forward": flop}))
+    work = layer_work(layer, setting.gpu, setting.precision, setting.stack, 1)
+    return max(work.products, work.least)
+
+
+_EMPTY: Final = Layer(name="product", op="gemm")

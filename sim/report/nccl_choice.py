@@ -1,0 +1,64 @@
+"""Does NCCL's own choice cost this run time? What its tuner takes for the all-reduces of a step, and what another algorithm would take.
+
+The tuner compares times of its own (`sim.training.collectives.nccl_cost`), which know nothing of what sockets or copies through host
+memory cost. So a faster card or a larger message may make it choose what is slower here; a run says so, and how to forbid it.
+Limits: all-reduces of buckets alone, one after another with nothing beside them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from sim.events import Cause
+from sim.simulate import Run
+from sim.training.collectives.gloo import GlooPlan
+from sim.training.collectives.plan import CollectivePlan
+from sim.units import show
+
+NOTEWORTHY = 0.04
+"""Share of the step from which another algorithm is worth a sentence: the noise of repeated measurements is 2-4%."""
+_CLEARLY = 0.1
+"""Share of the exchange that it must save: prices of single all-reduces are 4 to 10% off in the median (docs/trust/validation.md)."""
+
+
+def choice_warnings(run: Run, number: int = 0) -> list[str]:
+    """Return a sentence where an algorithm that NCCL weighs and does not take would shorten the step of job *number*."""
+    job, plan = run.jobs[number], run.rings[number]
+    if not isinstance(plan, CollectivePlan) or isinstance(plan, GlooPlan) or plan.forced:
+        return []
+    messages = messages_of_step(run, number)
+    taken = {nbytes: plan.cost(nbytes) for nbytes in messages}
+    ways = {nbytes: plan.ways(nbytes) for nbytes in messages}
+    everywhere = set.intersection(*(set(found) for found in ways.values())) if ways else set()
+    if len(everywhere) < 2:
+        return []
+    now = sum(cost.alone * messages[nbytes] for nbytes, cost in taken.items())
+    times = {name: sum(ways[nbytes][name].alone * count for nbytes, count in messages.items()) for name in sorted(everywhere)}
+    best = min(times, key=lambda name: times[name])
+    waited = job.warm.stalls[Cause.NETWORK] + job.warm.stalls[Cause.INTERCONNECT]
+    if now - times[best] < _CLEARLY * now or min(now - times[best], waited) < NOTEWORTHY * job.warm.step_time:
+        return []
+    others = Counter({cost.algorithm: 0 for cost in taken.values()})
+    for nbytes, cost in taken.items():
+        others[cost.algorithm] += messages[nbytes]
+    chosen = " and ".join(f"{name} for {count}" for name, count in others.most_common())
+    return [
+        f"NCCL {plan.tuning.version} takes {chosen} of {sum(messages.values())} all-reduces of a step, {show(now, 'time')} in all; "
+        f"over these links {best} would take {show(times[best], 'time')} (--set training.stack.nccl_algo={best})"
+    ]
+
+
+def messages_of_step(run: Run, number: int = 0) -> dict[float, int]:
+    """Return the bytes of each all-reduce of a bucket in one warm step of job *number*, with how many there are of each."""
+    job = run.jobs[number]
+    stack, window = job.job.workload.training.stack, job.warm.windows[0]
+    if stack.compression is not None or stack.sparse_embeddings:
+        return {}
+    log = job.warm.log
+    ends = (
+        work.nbytes
+        for work in log.work
+        if work.stream == "comm" and work.ident >= 0 and work.nbytes > 0 and log.ranks[work.rank].job == number
+        if window.start < work.t1 <= window.end
+    )
+    return {nbytes: max(1, round(count / window.steps)) for nbytes, count in Counter(ends).items()}

@@ -1,0 +1,42 @@
+"""Which fields of a workload do layout options set? The one table from ``--tp 8`` or ``tp=8`` to ``training.parallel.tensor``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sim.spec.yaml import SpecError
+
+_SHORT = {"tp": "tensor", "pp": "pipeline", "cp": "context", "ep": "expert", "sp": "sequence", "vp": "virtual_stages"}
+
+
+def layout_of(
+    parallel: Sequence[str],
+    tensor: int | None = None,
+    pipeline: int | None = None,
+    context: int | None = None,
+    expert: int | None = None,
+    replicate: int | None = None,
+    shard: str | None = None,
+    micro_batches: int | None = None,
+    schedule: str | None = None,
+) -> tuple[tuple[str, str, str | int], ...]:
+    """Return the fields of ``training`` that layout options set: (option, key, value). Raise SpecError for what is no KEY=VALUE."""
+    given: list[tuple[str, str, str | int]] = []
+    for text in parallel:
+        for part in filter(None, map(str.strip, text.split(","))):
+            name, equals, value = (piece.strip() for piece in part.partition("="))
+            if not equals or not name or not value:
+                raise SpecError(f"--parallel {text}: write names and values, for example tp=8,pp=4,shard=optimizer")
+            key = "gradient_accumulation_steps" if name == "micro_batches" else f"parallel.{_SHORT.get(name, name)}"
+            given.append((f"--parallel {name}", key, int(value) if value.isdigit() else value))
+    named: list[tuple[str, str, str | int | None]] = [
+        ("--tp", "parallel.tensor", tensor),
+        ("--pp", "parallel.pipeline", pipeline),
+        ("--cp", "parallel.context", context),
+        ("--ep", "parallel.expert", expert),
+        ("--replicate", "parallel.replicate", replicate),
+        ("--shard", "parallel.shard", shard),
+        ("--micro-batches", "gradient_accumulation_steps", micro_batches),
+        ("--schedule", "parallel.schedule", schedule),
+    ]
+    return (*given, *((option, key, value) for option, key, value in named if value is not None))

@@ -1,0 +1,94 @@
+"""What do sends between pairs of ranks cost? Exchanges of all with all, of each with the next, and of all with one root.
+
+All blocks of one operation flow side by side and share the links they cross. A rank pays the latency of one hop for every round of as
+many partners as NCCL serves at once (`point_to_point`). What a root sends or receives crosses its own links and its own NIC; the
+load counts it on every node like the root's, so that other traffic there is slowed rather too much than too little.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from sim.cluster.fabric import ALL, ONE, RING
+from sim.events import Cause
+from sim.training.collectives.layout import Layout
+from sim.training.collectives.point_to_point import partners_at_once, send_channels
+from sim.training.collectives.spans import Priced, Span, held, traffic_of
+from sim.training.collectives.traffic import Edge, Pace, Traffic, latency_of, outward
+
+
+def pairwise(layout: Layout, op: str, protocol: str, nbytes: float) -> Priced:
+    """Return an exchange of *nbytes* per rank: a block to everyone, all ranks at once."""
+    block, local = nbytes / layout.ranks, layout.most_local
+    spans, partners = [], layout.ranks - local
+    inside = [edge for part in layout.parts for edge in layout.pairs(part)]
+    if inside:
+        spans.append(Span(inside, 1.0, 1))
+    if partners:
+        across = [layout.across(*pair, gpu, pair[1].gpus[0]) for pair in layout.neighbours for gpu in pair[0].gpus]
+        arriving = [layout.across(*pair, pair[0].gpus[0], gpu) for pair in layout.neighbours for gpu in pair[1].gpus]
+        spans.append(Span([_halves(out, into) for out, into in zip(across, arriving, strict=False)], float(partners), 1, ALL))
+    traffic = traffic_of(layout, spans, float(partners * layout.ranks))
+    return _priced(layout, protocol, block, [edge for span in spans for edge in span.edges], traffic, layout.ranks - 1)
+
+
+def send_recv(layout: Layout, op: str, protocol: str, nbytes: float) -> Priced:
+    """Return sends of *nbytes* from each rank to the next, as nccl-tests numbers them: through the GPUs of a node, then the nodes."""
+    inside = [layout.inside(part, *pair) for part in layout.parts for pair in zip(part.gpus, part.gpus[1:], strict=False)]
+    if layout.nodes == 1:
+        (part,) = layout.parts
+        inside.append(layout.inside(part, part.gpus[-1], part.gpus[0]))
+    across = [layout.across(part, onward, part.gpus[-1], onward.gpus[0]) for part, onward in layout.neighbours]
+    spans = [span for span in (Span(inside, 1.0, 1), Span(across, 1.0, 1, RING)) if span.edges]
+    traffic = traffic_of(layout, spans, float(layout.nodes) if across else 0.0)
+    return _priced(layout, protocol, nbytes, [*inside, *across], traffic, 1)
+
+
+def gather(layout: Layout, op: str, protocol: str, nbytes: float) -> Priced:
+    """Return sends of a block of *nbytes* / n from every rank to the first."""
+    return _with_root(layout, protocol, nbytes / layout.ranks, to_root=True)
+
+
+def scatter(layout: Layout, op: str, protocol: str, nbytes: float) -> Priced:
+    """Return sends of a block of *nbytes* / n from the first rank to every other."""
+    return _with_root(layout, protocol, nbytes / layout.ranks, to_root=False)
+
+
+def _with_root(layout: Layout, protocol: str, block: float, to_root: bool) -> Priced:
+    home = layout.every_node[0]
+    root = home.gpus[0]
+    ways = [(gpu, root) if to_root else (root, gpu) for gpu in home.gpus[1:]]
+    inside = [layout.inside(home, *way) for way in ways]
+    away = layout.ranks - len(home.gpus)
+    others = [part for part in layout.parts if part is not home or part.slot.count > 1]
+    between = [(part, gpu) for part in others for gpu in part.gpus]
+    across = [layout.across(part, home, gpu, root) if to_root else layout.across(home, part, root, gpu) for part, gpu in between]
+    streams = [(part, hop, 1.0) for edge in inside for part, hop in edge.hops]
+    for edge in across:
+        far, near = edge.hops if to_root else edge.hops[::-1]
+        streams += [(*far, 1.0), (*near, away / len(across))]
+    leaving = [outward(edge, ONE, 1.0 if to_root else 1.0 / len(others)) for edge in across]  # as many as a node sends or takes
+    traffic = Traffic(tuple(streams), float(away), layout.fabric, tuple(leaving), layout.crossed)
+    return _priced(layout, protocol, block, [*inside, *across], traffic, layout.ranks - 1)
+
+
+def _priced(layout: Layout, protocol: str, nbytes: float, edges: Sequence[Edge], traffic: Traffic, partners: int) -> Priced:
+    """Return sends of *nbytes* along each of *edges* to so many *partners* of each rank."""
+    rounds = math.ceil(partners / partners_at_once(layout))
+    alone = min(traffic.pace(edge, nbytes, protocol) for edge in edges)
+    slowest = min(held(alone, traffic, nbytes, protocol), *_thread_blocks(layout, nbytes, edges, traffic, alone))
+    latency = rounds * max(edge.latency(protocol) for edge in edges)
+    return Priced(nbytes, latency + nbytes / slowest.rate, nbytes, slowest, traffic, latency_of(edges))
+
+
+def _thread_blocks(layout: Layout, nbytes: float, edges: Sequence[Edge], traffic: Traffic, alone: Pace) -> list[Pace]:
+    """Return *alone*, and what the thread blocks of one message move where the class of an edge says so."""
+    channels = send_channels(layout, nbytes)
+    caps = {(cap, hop.transport.name) for edge in edges for _, hop in edge.hops if (cap := hop.transport.channel_cap) is not None}
+    return [alone, *(Pace(cap * channels, Cause.INTERCONNECT, f"the thread block of each channel ({name})") for cap, name in caps)]
+
+
+def _halves(out: Edge, into: Edge) -> Edge:
+    """Return the way out of one GPU's node with the way into another's."""
+    return Edge((out.hops[0], into.hops[1]), out.fabric, out.switches)
