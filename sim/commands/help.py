@@ -94,9 +94,10 @@ class Command(TyperCommand):
     """A command whose options come under headings."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Return what follows the name of the command: arguments, those in brackets that may be left out."""
+        """Return what follows the name of the command: arguments and required options; what is in brackets may be left out."""
         arguments = [parameter for parameter in self.get_params(ctx) if parameter.param_type_name == "argument"]
-        return [*(_usage(parameter, ctx) for parameter in arguments), "[OPTIONS]"]
+        needed = [parameter for parameter in self.get_params(ctx) if parameter.param_type_name == "option" and parameter.required]
+        return [*(_usage(parameter, ctx) for parameter in arguments), *(_usage(parameter, ctx) for parameter in needed), "[OPTIONS]"]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write arguments and options, heading by heading."""
@@ -107,9 +108,9 @@ class Command(TyperCommand):
         _write_examples(self, formatter)
 
 
-def _usage(argument: Any, context: Any) -> str:
-    name = _record(argument, context)[0].strip("[]")
-    return name if argument.required else f"[{name}]"
+def _usage(parameter: Any, context: Any) -> str:
+    name = _record(parameter, context)[0].split(", ")[0 if parameter.param_type_name == "argument" else -1].strip("[]")
+    return name if parameter.required else f"[{name}]"
 
 
 class Group(TyperGroup):
