@@ -6,11 +6,15 @@ before the simulator was written; those that are missed stay in the table.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final
 
-from calibration.scores import Scored, scores
+from calibration.carry_over import FAR, NEAR
+from calibration.groups import by_novelty
+from calibration.scores import Scored, quantile, scores
 from sim.report.expected_error import traffic
 
 Selects = Callable[[Scored], bool]
@@ -67,14 +71,70 @@ LEAST_OF_FREE: Final = 0.5
 COVERED: Final = (0.90, 0.99)
 
 
-def aims_table(rows: Sequence[Scored]) -> str:
-    """Return a line for each aim that *rows* (prediction rows) tell of: rows, what is reached, the aim, and whether it is missed."""
+CARRIED: Final = {"zero_shot": (0.05, 0.15), "calibrated": (0.03, 0.10)}
+"""Median and 90th percentile with each source left out."""
+LEAST_SKILL_OF_SOURCE: Final = 0.2
+MOST_HARM: Final = (0.005, 0.02)
+"""By how much calibrating may make the median and the 90th percentile of a cluster worse."""
+MOST_GROWTH: Final = 1.3
+"""90th percentile of errors at the scales that are left out over that at the others."""
+
+
+def aims_table(rows: Sequence[Scored], left_out: Mapping[str, Sequence[Scored]] = MappingProxyType({})) -> str:
+    """Return a line for each aim that *rows* (prediction rows) tell of: rows, what is reached, the aim, and whether it is missed.
+
+    *left_out* are rows that were predicted without something (`calibration.carry_over`), with aims of their own.
+    """
     lines = [f"{'aim':66} {'rows':>5}  {'reached':>12}  {'aim':>12}"]
     for aim in AIMS:
         chosen = [row for row in rows if aim.selects(row)]
         if chosen:
             lines.append(_errors(aim, len(chosen), scores(chosen)[aim.column]))
-    return "\n".join([*lines, *_whole(rows)])
+    lines += _whole(rows)
+    if source := left_out.get("source"):
+        lines += _without_source(source)
+    if split := left_out.get("nodes"):
+        lines += _growth(split)
+    return "\n".join(lines)
+
+
+def _without_source(rows: Sequence[Scored]) -> Iterator[str]:
+    """Yield the aims of *rows* that were predicted without their source."""
+    found = scores(rows)
+    for name, (median, p90) in CARRIED.items():
+        met = found[name]["median"] <= median and found[name]["p90"] <= p90
+        both = f"{_percent(found[name]['median'])} / {_percent(found[name]['p90'])}%"
+        yield _line(f"source left out, {name.replace('_', '-')}", len(rows), both, f"{100 * median:g} / {100 * p90:g}%", met)
+    for part, score in (("", found["calibrated"]), (", exposed rows", found["calibrated"]["exposed"])):
+        if score["skill"] is not None:
+            met = score["skill"] >= LEAST_SKILL
+            yield _line(f"source left out, skill{part}", score["points"], f"{score['skill']:.2f}", f"{LEAST_SKILL:g}", met)
+    sources: dict[str, list[Scored]] = defaultdict(list)
+    clusters: dict[str, list[Scored]] = defaultdict(list)
+    for row in rows:
+        sources[row.asked.record.source].append(row)
+        clusters[row.cluster].append(row)
+    skill, worst = min((scores(same)["calibrated"]["skill"] or 0.0, name) for name, same in sources.items())
+    wanted = f"above {LEAST_SKILL_OF_SOURCE:g}"
+    yield _line(f"source left out, skill of the worst ({worst})", len(rows), f"{skill:.2f}", wanted, skill > LEAST_SKILL_OF_SOURCE)
+    for name, share, most in (("median", 0.5, MOST_HARM[0]), ("p90", 0.9, MOST_HARM[1])):
+        harm, worst = max((quantile(same, "calibrated", share) - quantile(same, "zero_shot", share), of) for of, same in clusters.items())
+        yield _line(
+            f"calibrated {name} above zero-shot's ({worst})", len(clusters[worst]), f"{100 * harm:.1f}", f"{100 * most:g}", harm <= most
+        )
+    low, high = COVERED
+    for entry in by_novelty(rows):
+        inside = entry["calibrated"]["coverage"]
+        wanted = f"{100 * low:g}-{100 * high:g}%"
+        yield _line(f"source left out, inside, {entry['novelty']}", entry["points"], f"{_percent(inside)}%", wanted, low <= inside <= high)
+
+
+def _growth(rows: Sequence[Scored]) -> Iterator[str]:
+    """Yield how errors grow beyond the scales that calibrate."""
+    far, near = ([row for row in rows if side in row.novelty] for side in (FAR, NEAR))
+    if far and near:
+        growth = quantile(far, "calibrated", 0.9) / quantile(near, "calibrated", 0.9)
+        yield _line("3+ nodes left out, p90 over that within", len(far), f"{growth:.2f}", f"{MOST_GROWTH:g}", growth <= MOST_GROWTH)
 
 
 def _errors(aim: Aim, count: int, found: Mapping[str, Any]) -> str:

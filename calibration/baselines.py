@@ -57,10 +57,10 @@ def closed_form(row: Known, constants: Sequence[float]) -> float:
     return max(row.compute, done)
 
 
-def fit_closed_form(rows: Sequence[Known]) -> tuple[float, ...]:
-    """Return the constants of `closed_form` that explain the network *rows* of one cluster best."""
+def fit_closed_form(rows: Sequence[Known]) -> tuple[float, ...] | None:
+    """Return the constants of `closed_form` that explain the network *rows* of one cluster best; None without rows."""
     if not rows:
-        return _START
+        return None
     from scipy.optimize import least_squares
 
     start = list(_START)
@@ -75,11 +75,11 @@ def fit_closed_form(rows: Sequence[Known]) -> tuple[float, ...]:
     return tuple(map(float, min(found, key=lambda result: result.cost).x))
 
 
-def copy_row(row: Known, calibration: Sequence[Known]) -> float:
-    """Return the step time (s) of the nearest run of *calibration* of the same job, scaled by compute; without one, compute alone."""
+def copy_row(row: Known, calibration: Sequence[Known]) -> float | None:
+    """Return the step time (s) of the nearest run of *calibration* of the same job, scaled by compute; None without one."""
     same = [other for other in calibration if _job(other.asked) == _job(row.asked)]
     if not same:
-        return row.compute
+        return None
     nearest = min(same, key=lambda other: _distance(row.asked, other.asked))
     return nearest.asked.step_time * row.compute / nearest.compute
 

@@ -62,13 +62,16 @@ def _common(
 @app.command(epilog="Examples:\n  python -m calibration collectives\n  python -m calibration collectives my-collectives.csv --json")
 def collectives(
     file: Annotated[Path | None, typer.Argument(metavar="[FILE.csv]", help="measured collectives; without it the committed ones")] = None,
+    write: Annotated[bool, typer.Option("--write", help="write the errors where `sim collective` and the tests read them")] = False,
     as_json: Json = False,
 ) -> None:
     """Predict measured collectives, each system by constants fitted without it, and show the errors."""
     from calibration.collective_records import read_collectives
-    from calibration.collectives import error_rows, error_text, score_all
+    from calibration.collective_scores import apart, error_rows, error_text, publish, score_all
 
-    rows = error_rows(score_all(read_collectives(file) if file else None, progress=talk.counting("systems")))
+    if write and file:
+        raise SpecError(f"--write {file}: only errors of the committed rows are written; leave the file out")
+    rows = publish() if write else error_rows(score_all(apart(read_collectives(file) if file else None), talk.counting("systems")))
     talk.progress("")
     print_json({"schema": 1, "rows": rows}) if as_json else show_text(error_text(rows))
 
@@ -143,6 +146,18 @@ def validate(
         typer.Option("--memory", metavar="FAILED.csv", help="runs of transformers that ran out of memory, to be told apart"),
     ] = None,
     no_leave_out: Annotated[bool, typer.Option("--no-leave-out", help="use constants that were fitted on the source of FILE too")] = False,
+    by: Annotated[
+        str, typer.Option(metavar="KEY,...", help="also errors, signed and absolute, by workload, nodes, gpus, stack or precision")
+    ] = "",
+    left_out: Annotated[
+        str,
+        typer.Option(
+            "--left-out",
+            metavar="KIND,...",
+            help="also score rows without constants that rest on their source (source), or calibrated on two nodes (nodes), "
+            "or on the other half of the batches (large-batches, small-batches)",
+        ),
+    ] = "",
     predictor: Annotated[
         str, typer.Option(metavar="closed-form|simulator", help="of transformer runs: formulas in a second, or each step simulated")
     ] = "closed-form",
@@ -156,21 +171,28 @@ def validate(
     ] = None,
 ) -> None:
     """Predict measured runs, having calibrated on those that may calibrate, and say how far off the others are."""
+    from calibration.carry_over import carried_over, kinds_of
     from calibration.condition import read_condition
+    from calibration.groups import keys_of
     from calibration.questions import Folders
     from calibration.validation import validate as validation
     from calibration.validation_report import named_files, validation_document, validation_table
 
     conditions = [read_condition(text) for text in fail_if]
+    keys, kinds = keys_of(by), kinds_of(left_out)
     if _of_transformers(files, memory, no_leave_out):
+        if keys or kinds:
+            raise SpecError("--by and --left-out are for runs in data parallel; tables of transformer runs are always grouped and left out")
         _validate_llm(files, memory, not no_leave_out, predictor, conditions, as_json, output)
         return
-    found = validation(files or committed_records(), Folders(hardware_dir, workload_dir), jobs, talk.counting("clusters"))
+    folders = Folders(hardware_dir, workload_dir)
+    found = validation(files or committed_records(), folders, jobs, talk, talk.counting("clusters"))
     talk.progress("")
     for note in found.notes:
         talk(note)
-    document = validation_document(found)
-    _conclude(document, validation_table(found), conditions, partial(named_files, found), output, as_json)
+    found = carried_over(found, folders, kinds, jobs, talk)
+    document = validation_document(found, keys)
+    _conclude(document, validation_table(found, keys), conditions, partial(named_files, found, keys), output, as_json)
 
 
 def _of_transformers(files: Sequence[Path], memory: Path | None, no_leave_out: bool) -> bool:

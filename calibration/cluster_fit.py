@@ -15,7 +15,7 @@ in proportion to them.
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -91,6 +91,20 @@ FEW_ROWS: Final = 24
 """Rows on which it is seen what matters."""
 
 
+class Carried(NamedTuple):
+    """What clusters tell of each other: constants that rest on measured runs of several sources, or of one."""
+
+    usual_loss: float = USUAL_LOSS
+    form: float = FORM
+    unseen: float = UNSEEN
+    widths: tuple[tuple[str, float], ...] = ()
+    """Of priors, by constant, where they are not those of `calibration.network_parameters`."""
+
+
+KNOWN: Final = Carried()
+"""What all clusters tell."""
+
+
 @dataclass(frozen=True)
 class Model:
     """What decides the predictions of one cluster: compute factors measured, log factors fitted, and how sure they are."""
@@ -105,6 +119,7 @@ class Model:
     """What traffic takes inside a node."""
     groups: tuple[Any, ...] = field(default=())
     """Jobs whose compute, or whose loss beside other GPUs, is fitted along, in the order of the parameters that scale them."""
+    carried: Carried = KNOWN
     _met: dict[RunRecord, frozenset[str]] = field(default_factory=dict, repr=False, compare=False)
 
     def case(self, asked: Question, values: Sequence[float] | np.ndarray | None = None) -> Case:
@@ -143,30 +158,33 @@ class Model:
         used = self.values if values is None else values
         pairs = zip(self.parameters, used, strict=True)
         shared = next((value for parameter, value in pairs if parameter.constant == DISTRIBUTED), 0.0)
-        return math.exp(USUAL_LOSS + shared + self._of_job(asked, used))
+        return math.exp(self.carried.usual_loss + shared + self._of_job(asked, used))
 
 
-def prior_model(compute: ComputeScale, asked: Sequence[Question], way: str = AS_DESCRIBED) -> Model:
+def prior_model(compute: ComputeScale, asked: Sequence[Question], way: str = AS_DESCRIBED, carried: Carried = KNOWN) -> Model:
     """Return the model of a cluster before any network row is seen: constants as described, uncertain as their priors are."""
-    parameters = parameters_of(asked, way)
-    return Model(compute, parameters, (0.0,) * len(parameters), _diagonal(parameters), way=way)
+    widths = dict(carried.widths)
+    parameters = tuple(one._replace(width=widths.get(one.constant, one.width)) for one in parameters_of(asked, way))
+    return Model(compute, parameters, (0.0,) * len(parameters), _diagonal(parameters), way=way, carried=carried)
 
 
-def fit_model(compute: ComputeScale, rows: Sequence[Question], asked: Sequence[Question], evaluator: Evaluator) -> Model:
+def fit_model(
+    compute: ComputeScale, rows: Sequence[Question], asked: Sequence[Question], evaluator: Evaluator, carried: Carried = KNOWN
+) -> Model:
     """Return the model that explains the network *rows* best; *asked* are all runs it will be asked about.
 
     The other ways that its traffic may take are fitted as well, unless they could not be more probable even if they explained all with
     no constant moved. Another way is taken where it is more probable and predicts rows that are left out better (`calibration.acceptance`).
     """
     rows = _thinned(rows)
-    best = _fitted(prior_model(compute, asked), rows, evaluator)
+    best = _fitted(prior_model(compute, asked, carried=carried), rows, evaluator)
     if not rows:
         return best.model
     least = len(rows) * math.log(LEAST_NOISE)  # of a way that explains all with no constant moved
     for way in other_ways(rows):
         if least + DOUBT[way] >= best.doubt:
             continue
-        other = _fitted(prior_model(compute, asked, way), rows, evaluator)
+        other = _fitted(prior_model(compute, asked, way, carried), rows, evaluator)
         if other.doubt + DOUBT[way] < best.doubt and best.about.doubt(other.missed) < best.about.doubt(best.missed):
             best = other._replace(doubt=other.doubt + DOUBT[way])
     return best.model
@@ -188,7 +206,7 @@ def _fitted(prior: Model, rows: Sequence[Question], evaluator: Evaluator) -> _Fi
     model = _with_groups(prior, rows)
     if not rows or not model.parameters:
         nothing = np.zeros(0)
-        return _Fit(model, 0.0, Linear(nothing, np.zeros((0, 0)), nothing, nothing, nothing, nothing, nothing), nothing)
+        return _Fit(model, 0.0, Linear(nothing, np.zeros((0, 0)), nothing, nothing, nothing, nothing, nothing, nothing), nothing)
     widths = np.array([parameter.width for parameter in model.parameters])
     start = _start(model, rows, widths, evaluator)
     # what hardly moves any row, there or as described, keeps its prior, and costs no simulation
@@ -196,19 +214,34 @@ def _fitted(prior: Model, rows: Sequence[Question], evaluator: Evaluator) -> _Fi
     moving = np.flatnonzero(np.abs(slopes).max(axis=(0, 1)) > IMMATERIAL).tolist()
     moves = np.array([one for one in moving if _can_tell(model, one, rows)], dtype=np.intp)
     found = _maximum(model, rows, start[moves], moves, widths, evaluator)
-    kept = moves[useful(found.about, [place for place, one in enumerate(moves) if _is_judged(model, int(one), rows)])]
+    kept = moves[useful(found.about, _judged(model, moves.tolist(), rows))]
     if len(kept) < len(moves):
         moves, found = kept, _maximum(model, rows, found.values[kept], kept, widths, evaluator)
     own = np.array([one for one in moves if model.parameters[one].constant in (COMPUTE, JOB_LOSS)], dtype=np.intp)
-    if len(own) < len(moves):  # the network as described, and jobs by themselves
-        alone = _maximum(model, rows, start[own], own, widths, evaluator)
-        if found.about.doubt(alone.missed) <= found.about.doubt(found.missed):
-            moves, found = own, alone
+    if len(own) < len(moves) and found.about.doubt(_without_network(model, rows, found, moves, own, evaluator)) <= found.about.doubt(
+        found.missed
+    ):
+        moves, found = own, _maximum(model, rows, found.values[own], own, widths, evaluator)
     covariance = np.diag(widths**2)
     covariance[np.ix_(moves, moves)] = found.covariance
     doubt = float(np.sum(np.log(found.noise.of(found.steps)))) + float(np.sum(loss(found.values / widths)))
     model = replace(model, values=tuple(found.values.tolist()), covariance=tuple(map(tuple, covariance.tolist())), noise=found.noise)
     return _Fit(model, doubt, found.about, found.missed)
+
+
+def _without_network(
+    model: Model, rows: Sequence[Question], found: _Most, moves: np.ndarray, own: np.ndarray, evaluator: Evaluator
+) -> np.ndarray:
+    """Return how rows are missed that are left out, the network as described, and only the constants of jobs fitted: *own*, of *moves*."""
+    import numpy as np
+
+    values = np.zeros(len(model.parameters))
+    values[own] = found.values[own]
+    times = evaluator.all([model.case(row, values) for row in rows])
+    missed = np.log([one.step for one in times]) - np.log(found.steps)
+    places = np.flatnonzero(np.isin(moves, own))
+    about = replace(found.about, missed=missed, slope=found.about.slope[:, places], values=values[own], widths=found.about.widths[places])
+    return about.left_out(range(len(own)))
 
 
 def _can_tell(model: Model, number: int, rows: Sequence[Question]) -> bool:
@@ -219,10 +252,20 @@ def _can_tell(model: Model, number: int, rows: Sequence[Question]) -> bool:
     return any(row.job.ranks > 2 and decides(parameter, row, places_met(row, model.way)) for row in rows)
 
 
-def _is_judged(model: Model, number: int, rows: Sequence[Question]) -> bool:
-    """Tell whether leaving rows out can judge a constant: not one of a job that a single row tells of."""
+def _judged(model: Model, moves: Sequence[int], rows: Sequence[Question]) -> list[list[int]]:
+    """Return which of *moves* (by their places there) leaving rows out can judge, together by where they act.
+
+    A constant of a job that a single row tells of is not among them.
+    """
     first = len(model.parameters) - len(model.groups)
-    return number < first or sum(model.groups[number - first] in group_keys(row) for row in rows) > 1
+    blocks: dict[object, list[int]] = defaultdict(list)
+    for place, number in enumerate(moves):
+        if number < first:
+            parameter = model.parameters[number]
+            blocks[parameter.place or parameter.constant].append(place)
+        elif sum(model.groups[number - first] in group_keys(row) for row in rows) > 1:
+            blocks[number].append(place)
+    return list(blocks.values())
 
 
 def _start(model: Model, rows: Sequence[Question], widths: np.ndarray, evaluator: Evaluator) -> np.ndarray:
@@ -253,7 +296,7 @@ def _start(model: Model, rows: Sequence[Question], widths: np.ndarray, evaluator
 
 
 class _Most(NamedTuple):
-    """The most probable constants of all parameters, the noise, and the covariance of those that moved; what rows say of leaving them out."""
+    """The most probable constants, the noise, and the covariance of those that moved; and how rows are missed that are left out."""
 
     values: np.ndarray
     noise: Scatter
@@ -304,7 +347,8 @@ def _maximum(
     _, best, noise = found
     slope, missed = jacobian(best, noise), misses(best)
     ranks = np.array([float(row.job.ranks) for row in rows])
-    about = Linear(missed, slopes(best), best, widths[moves], noise.of(steps), weights, weights * ranks / ranks.mean())
+    counts = weights * ranks / ranks.mean()
+    about = Linear(missed, slopes(best), best, widths[moves], noise.of(steps), weights, counts, misses(0.0 * best))
     covariance = np.linalg.inv(slope.T @ slope) if len(moves) else np.zeros((0, 0))
     return _Most(best @ units, widened(noise, missed, steps), covariance, about, about.left_out(range(len(moves))), steps)
 
@@ -352,8 +396,8 @@ def _doubt(model: Model, asked: Question, found: Prediction) -> float:
     exposed, straggler = max(0.0, found.exposed) / found.step, found.straggler / found.step
     unknown = 0.0 if model.knows_compute(asked) else LAYER_MODEL
     if model.compute.joins_others(asked) and not model.has_own(asked):
-        unknown = UNSEEN
-    return math.hypot(FORM * exposed, SPREAD * straggler, unknown * (1.0 - exposed))
+        unknown = model.carried.unseen
+    return math.hypot(model.carried.form * exposed, SPREAD * straggler, unknown * (1.0 - exposed))
 
 
 def _directions(model: Model, asked: Sequence[Question], evaluator: Evaluator) -> np.ndarray:
@@ -379,7 +423,7 @@ def _with_groups(model: Model, rows: Sequence[Question]) -> Model:
     own = ((COMPUTE, UNKNOWN_COMPUTE) if model.compute.of(row) is None else (JOB_LOSS, JOB) for row in jobs.values())
     extra = tuple(Parameter(EVERYWHERE, constant, width) for constant, width in own)
     parameters = model.parameters + extra
-    return Model(model.compute, parameters, (0.0,) * len(parameters), _diagonal(parameters), model.noise, model.way, groups)
+    return replace(model, parameters=parameters, values=(0.0,) * len(parameters), covariance=_diagonal(parameters), groups=groups)
 
 
 def _diagonal(parameters: Sequence[Parameter]) -> tuple[tuple[float, ...], ...]:

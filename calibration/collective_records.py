@@ -23,6 +23,7 @@ from sim.spec.library import load_hardware
 from sim.spec.strict import csv_lines, csv_number, csv_rows
 from sim.spec.yaml import SpecError
 from sim.training.collectives.plan import CollectivePlan, Op, Tuning, plan_collectives
+from sim.training.collectives.table import own_launches
 from sim.training.job import job_slots
 from sim.units import shorten
 
@@ -30,16 +31,11 @@ HERE = Path(__file__).parent
 RECORDS = HERE / "records" / "collectives.csv"
 MACHINES = HERE / "hardware"
 
-NETWORKS = ("nvlink", "pcie", "infiniband", "roce", "efa", "tcp")
+NETWORKS = ("nvlink", "xgmi", "pcie", "infiniband", "roce", "efa", "slingshot", "tcp")
 COLUMNS = (
     "source", "system", "network", "hardware", "nodes", "gpus_per_node", "gpus_per_process", "op", "bytes", "time_s", "nccl", "algorithm",
     "protocol", "role", "note",
 )  # fmt: skip
-
-
-LAUNCH_BESIDE = 2.75e-6
-"""Seconds for each further GPU of a process. NVIDIA/nccl-tests issue 123, rings of 2 to 8 A100: 3.95 us a GPU, of which two hops of
-LL take 1.2 (NVIDIA/nccl tuning.cc)."""
 
 
 class CollectiveRecord(NamedTuple):
@@ -61,7 +57,7 @@ class CollectiveRecord(NamedTuple):
     @property
     def own_launches(self) -> float:
         """Return the seconds that its process takes to launch on more GPUs than one."""
-        return (self.gpus_per_process - 1) * LAUNCH_BESIDE
+        return own_launches(self.gpus_per_process)
 
 
 def read_collectives(path: Path = RECORDS) -> list[CollectiveRecord]:

@@ -11,16 +11,12 @@ two systems are not unseen. Nor is 2 x 8 B200 on EFA: its first rows had been se
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from statistics import median
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
 
 from calibration.collective_constants import Constants, transports_of, with_constants
-from calibration.collective_records import RECORDS, CollectiveRecord, plan_of, read_collectives
+from calibration.collective_records import CollectiveRecord, plan_of
 from sim.spec.hardware import Transport
 from sim.spec.library import load_part
 from sim.training.collectives.layout import Layout
@@ -58,23 +54,6 @@ _TOGETHER = (("nvlink",), ("pcie-peer", "host-staged"), ("infiniband",), ("efa",
 """Classes that are fitted at a time, those inside the node first; later ones keep the earlier ones' values."""
 
 
-class Score(NamedTuple):
-    """Absolute relative errors of one system in one band: how many, their median and their 90th percentile."""
-
-    points: int
-    median: float
-    p90: float
-
-
-class SystemScore(NamedTuple):
-    """One system's errors by band, zero-shot and calibrated."""
-
-    system: str
-    network: str
-    zero_shot: Mapping[str, Score]
-    calibrated: Mapping[str, Score]
-
-
 def layout_of(record: CollectiveRecord) -> Layout:
     """Return where the ranks of *record* stand."""
     return plan_of(record.hardware, record.nodes, record.gpus_per_node, record.tuning).layout
@@ -104,7 +83,7 @@ def _slower(values: Mapping[str, float], factor: float) -> dict[str, float]:
     return {key: value * factor if key.startswith("hop_latency") else value for key, value in values.items()}
 
 
-class _Batch:
+class Batch:
     """Records whose layouts are changed once for all their sizes."""
 
     def __init__(self, records: Sequence[CollectiveRecord]) -> None:
@@ -137,7 +116,7 @@ def fit(records: Sequence[CollectiveRecord], base: Constants | None = None) -> d
     """
     constants = {name: dict(values) for name, values in (base or PRIORS).items()}
     for names in _TOGETHER:
-        met = [record for record in records if record.role == "fit" and _bounding(record) & set(names)]
+        met = [record for record in records if record.role == "fit" and bounding(record) & set(names)]
         if met:
             constants.update(_fitted(met, names, constants))
     return constants
@@ -158,15 +137,15 @@ def without(mine: Sequence[CollectiveRecord], known: Sequence[CollectiveRecord],
 
     Only the classes that bound *mine* are fitted anew, no other depends on its rows; a system that is not *known* takes *base*.
     """
-    if all(record.system != mine[0].system for record in known):
+    if all(record.system != mine[0].system or record.role != "fit" for record in known):
         return base
-    bounding = frozenset[str]().union(*(_bounding(record) for record in mine))
-    names = {name for group in _TOGETHER if bounding & set(group) for name in group}
-    others = [record for record in known if record.system != mine[0].system and _bounding(record) & names]
+    crossed = frozenset[str]().union(*(bounding(record) for record in mine))
+    names = {name for group in _TOGETHER if crossed & set(group) for name in group}
+    others = [record for record in known if record.system != mine[0].system and bounding(record) & names]
     return fit(others, {name: dict(PRIORS[name] if name in names else values) for name, values in base.items()})
 
 
-def _bounding(record: CollectiveRecord) -> frozenset[str]:
+def bounding(record: CollectiveRecord) -> frozenset[str]:
     """Return the classes that *record* can teach: the network card's between nodes, otherwise those inside."""
     layout = layout_of(record)
     names = {part.slot.node.nic.transport.name for part in layout.parts} if layout.nodes > 1 else transports_of(layout)
@@ -178,7 +157,7 @@ def _fitted(records: Sequence[CollectiveRecord], names: Sequence[str], constants
     from scipy.optimize import least_squares
 
     keys = [(name, key) for name in names for key in PRIORS[name]]
-    batch, weights = _Batch(records), np.sqrt(_weights(records)) / NOISE
+    batch, weights = Batch(records), np.sqrt(_weights(records)) / NOISE
     target = np.log([record.time for record in records])
     widths = np.array([KNOWN.get(key, PRIOR_WIDTH) for key in keys])
 
@@ -206,134 +185,6 @@ def _weights(records: Sequence[CollectiveRecord]) -> list[float]:
     return [5.0 / max(5, count[record.system, band_of(record.nbytes)]) for record in records]
 
 
-# --- the scores ------------------------------------------------------------------------------------------------------
-
-
 def band_of(nbytes: float) -> str:
     """Return the name of the band of a message of *nbytes*."""
     return next(name for name, low, high in BANDS if low <= nbytes and (nbytes < high or (name == "1-64 MB" and nbytes <= high)))
-
-
-def score_all(
-    records: Sequence[CollectiveRecord] | None = None,
-    systems: Sequence[str] | None = None,
-    progress: Callable[[int, int], None] = lambda done, of: None,
-) -> list[SystemScore]:
-    """Return the scores of *systems* (all) of *records* (the committed ones), each left out of the fit that predicts it.
-
-    *progress* hears how many systems are done.
-    """
-    known = read_collectives()
-    asked, base, found = known if records is None else records, committed(), []
-    names = list(systems or dict.fromkeys(record.system for record in asked))
-    for system in names:
-        mine = [record for record in asked if record.system == system]
-        found.append(score(system, mine, without(mine, known, base)))
-        progress(len(found), len(names))
-    return found
-
-
-def score(system: str, mine: Sequence[CollectiveRecord], constants: Constants) -> SystemScore:
-    """Return the errors of *constants* on *mine*, as they are and with one factor on bandwidth from the largest message."""
-    zero_shot = _Batch(mine).times(constants)
-    anchor = _anchor(mine)
-    calibrated = _Batch(mine).times(_scaled(mine[anchor], constants))
-    rest = [place for place in range(len(mine)) if place != anchor]
-    return SystemScore(system, mine[0].network, _bands(mine, zero_shot, range(len(mine))), _bands(mine, calibrated, rest))
-
-
-def _anchor(mine: Sequence[CollectiveRecord]) -> int:
-    """Return the place of a system's largest message, among the fewest GPUs of those."""
-    return max(range(len(mine)), key=lambda place: (mine[place].nbytes, -mine[place].nodes * mine[place].gpus_per_node))
-
-
-def _scaled(anchor: CollectiveRecord, constants: Constants) -> Constants:
-    """Return *constants* with the bandwidth of the classes that bound *anchor* scaled until its time is right."""
-    low, high = -2.0, 2.0
-    names = _bounding(anchor)
-    for _ in range(40):
-        middle = (low + high) / 2
-        if predicted(anchor, _faster(constants, names, middle)) > anchor.time:
-            low = middle
-        else:
-            high = middle
-    return _faster(constants, names, (low + high) / 2)
-
-
-def _faster(constants: Constants, names: Iterable[str], by: float) -> dict[str, dict[str, float]]:
-    """Return *constants* with bandwidths of *names* times e^*by*."""
-    found = {name: dict(values) for name, values in constants.items()}
-    for name in names:
-        for key in {"efficiency", "flow_cap"} & set(found.get(name, {})):
-            found[name][key] *= math.exp(by)
-    return found
-
-
-def _bands(mine: Sequence[CollectiveRecord], times: Sequence[float], places: Iterable[int]) -> dict[str, Score]:
-    errors: dict[str, list[float]] = defaultdict(list)
-    for place in places:
-        errors[band_of(mine[place].nbytes)].append(abs(times[place] / mine[place].time - 1.0))
-    return {name: Score(len(found), median(found), percentile90(found)) for name, found in errors.items()}
-
-
-def percentile90(values: Sequence[float]) -> float:
-    """Return the 90th percentile of *values*, interpolated."""
-    ordered = sorted(values)
-    place = 0.9 * (len(ordered) - 1)
-    below = int(place)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (place - below) * (ordered[above] - ordered[below])
-
-
-# --- the table -------------------------------------------------------------------------------------------------------
-
-ERRORS = RECORDS.with_name("collective_errors.csv")
-"""The scores of all systems as they were when the constants were fitted last."""
-
-
-def error_rows(scores: Sequence[SystemScore]) -> list[dict[str, str]]:
-    """Return *scores* as rows of a table, one per system and band."""
-    return [
-        {
-            "system": found.system,
-            "network": found.network,
-            "band": band,
-            "zero_shot_points": str(score.points),
-            "zero_shot_median": f"{score.median:.3f}",
-            "zero_shot_p90": f"{score.p90:.3f}",
-            **_calibrated(found.calibrated.get(band)),
-        }
-        for found in scores
-        for band, score in found.zero_shot.items()
-    ]
-
-
-def _calibrated(score: Score | None) -> dict[str, str]:
-    if score is None:
-        return {"calibrated_points": "0", "calibrated_median": "", "calibrated_p90": ""}
-    return {"calibrated_points": str(score.points), "calibrated_median": f"{score.median:.3f}", "calibrated_p90": f"{score.p90:.3f}"}
-
-
-def error_csv(rows: Sequence[Mapping[str, str]]) -> str:
-    """Return *rows* as CSV text."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
-
-
-def error_text(rows: Sequence[Mapping[str, str]]) -> str:
-    """Return *rows* in aligned columns, in per cent."""
-    lines = [f"{'system':26} {'network':10} {'band':8} {'rows':>4} {'zero-shot':>9} {'p90':>5} {'calibrated':>11} {'p90':>5}"]
-    for row in rows:
-        zero, calibrated = (f"{_percent(row[f'{how}_median']):>{width}} {_percent(row[f'{how}_p90']):>5}" for how, width in _HOW)
-        lines.append(f"{row['system']:26} {row['network']:10} {row['band']:8} {row['zero_shot_points']:>4} {zero} {calibrated}")
-    return "\n".join(lines)
-
-
-_HOW = (("zero_shot", 9), ("calibrated", 11))
-
-
-def _percent(fraction: str) -> str:
-    return f"{100 * float(fraction):.0f}%" if fraction else "-"

@@ -30,6 +30,8 @@ Precision = Literal["fp32", "tf32", "amp_fp16", "amp_bf16"]
 LIMIT: Final = 300.0
 """Seconds that a rank waits for another before it gives up."""
 MOST_STEPS: Final = 200
+_PROFILED: Final = 9
+"""Steps of a profile, of which readers leave the first out."""
 _POLL: Final = 0.02
 """Seconds between two looks at the ranks' processes; nothing is timed with it."""
 _DONE: Final = "stallsim-steps:"
@@ -60,6 +62,10 @@ class StepsWanted:
     """More steps than asked for are timed until they take about so long."""
     device: Literal["", "cpu"] = ""
     """Empty: a GPU where there is one."""
+    bucket_mib: int = 25
+    """``bucket_cap_mb`` of torch's DistributedDataParallel, whose default this is."""
+    trace: str = ""
+    """A folder for a profile of each rank, of a few steps after the timed ones; empty: none."""
 
     def __post_init__(self) -> None:
         """Raise SpecError where a count is none or the precision unknown."""
@@ -108,8 +114,11 @@ def run_rank(wanted: StepsWanted, next_inputs: NextInputs | None = None) -> Rank
         model = _model(wanted).to(device)
         try:
             batches = next_inputs or _same_batch(wanted, model, device)
-            wrapped = _wrapped(model, device) if wanted.exchange and _ranks() > 1 else model
-            times, cpu_time = _timed(_step(wrapped, wanted.precision, batches, device), wanted, device)
+            wrapped = _wrapped(model, device, wanted.bucket_mib) if wanted.exchange and _ranks() > 1 else model
+            step = _step(wrapped, wanted.precision, batches, device)
+            times, cpu_time = _timed(step, wanted, device)
+            if wanted.trace:
+                _profiled(step, Path(wanted.trace), device)
         except SpecError:
             raise
         except Exception as error:
@@ -221,10 +230,24 @@ def _moved(inputs: Any, device: Any) -> Any:
     return tree_map(lambda value: value.to(device, non_blocking=True) if isinstance(value, torch.Tensor) else value, inputs)
 
 
-def _wrapped(model: Any, device: Any) -> Any:
+def _wrapped(model: Any, device: Any, bucket_mib: int) -> Any:
     from torch.nn.parallel import DistributedDataParallel
 
-    return DistributedDataParallel(model, device_ids=[device.index] if device.type == "cuda" else None)
+    return DistributedDataParallel(model, device_ids=[device.index] if device.type == "cuda" else None, bucket_cap_mb=bucket_mib)
+
+
+def _profiled(step: Callable[[], None], folder: Path, device: Any) -> None:
+    """Write the profile of a few steps of this rank into *folder*."""
+    import torch.distributed as dist
+    from torch.profiler import ProfilerActivity, profile, schedule
+
+    rank = dist.get_rank() if dist.is_initialized() else 0
+    kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
+    with profile(activities=kinds, record_shapes=True, schedule=schedule(wait=0, warmup=2, active=_PROFILED, repeat=1)) as profiler:
+        for _ in range(2 + _PROFILED):
+            step()
+            profiler.step()
+    profiler.export_chrome_trace(str(folder / f"rank{rank}.json"))
 
 
 def _step(model: Any, precision: Precision, next_inputs: NextInputs, device: Any) -> Callable[[], None]:

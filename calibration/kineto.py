@@ -36,8 +36,10 @@ _OUTSIDE = re.compile(r"^enumerate\(DataLoader\)|^c10d::")
 """Operators in which a CPU does not compute: it waits for a batch, or hands a collective to Gloo's threads."""
 _BACKWARD = "autograd::engine::evaluate_function: "
 _GRADIENT = "torch::autograd::AccumulateGrad"
-_DIVIDED = re.compile(r"^FSDP::|^_c10d_functional::|^gloo:(?:all_gather|reduce_scatter|all_to_all|send|recv)|^nccl.*(?:AllGather|ReduceScatter|SendRecv)")
-"""What sharded, tensor-parallel and pipelined jobs leave: torch/distributed/fsdp/_fully_shard, tensor (functional collectives), pipelining."""
+_DIVIDED = re.compile(
+    r"^FSDP::|^_c10d_functional::|^gloo:(?:all_gather|reduce_scatter|all_to_all|send|recv)|^nccl.*(?:AllGather|ReduceScatter|SendRecv)"
+)
+"""What sharded, tensor-parallel and pipelined jobs leave (torch/distributed: fsdp/_fully_shard, tensor, pipelining)."""
 _OPTIMIZER = re.compile(r"^Optimizer\.step#([A-Za-z0-9_]{1,40})\.step$")
 _DECODE = re.compile(r"nvjpeg|dali", re.IGNORECASE)
 _WAITS_FOR_GPU = re.compile(r"Synchronize|^cudaMemcpy$|^cuMemcpy[A-Za-z]*$")
@@ -92,6 +94,11 @@ class RankTrace:
     """The host in an optimizer's step; *name* is its class."""
     divided: str = ""
     """What shows that ranks divide the model among them, such as ``FSDP::all_gather``; empty in data parallelism."""
+
+    @property
+    def simulated(self) -> bool:
+        """Whether stallsim wrote the trace, which then says what job it shows."""
+        return "pid" in self.described
 
 
 MAX_BYTES: Final = 512 * 2**20
@@ -331,7 +338,9 @@ def _sort(found: RankTrace, event: Mapping[str, Any], launches: Mapping[str, tup
     found.divided = found.divided or (name if _DIVIDED.match(name) else "")
     if category in _GPU:
         launched = launches.get(str(arguments.get("correlation")), (start, start))
-        span = Span(name, start, end, *launched, _number(arguments, "bucket"), str(arguments.get("resource", "")), _number(arguments, "bytes"))
+        span = Span(
+            name, start, end, *launched, _number(arguments, "bucket"), str(arguments.get("resource", "")), _number(arguments, "bytes")
+        )
         _sort_gpu(found, category, span)
     elif category == "user_annotation" and (step := _STEP.match(name)):
         found.steps[int(step[1])] = Span(name, start, end)

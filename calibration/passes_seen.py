@@ -1,9 +1,9 @@
-"""What did the passes of a profiled step take? Kernels of each rank, by the pass they belong to, the gradient they lead to, and their class.
+"""What did the passes of a profiled step take? Kernels of each rank, by their pass, the gradient they lead to, and their class.
 
 A kernel belongs to the pass in which the host launched it: to backward where autograd ran, up to the gradient that was kept next; to the
-optimizer after that; to forward else. On a CPU the outermost operators stand for kernels, and what the host does between them counts with the
-operator that follows. A simulated trace names the pass and the bucket of each kernel. Compute beside a collective is slower by a given
-factor, which is taken out: elsewhere other work runs beside other collectives.
+optimizer after that; to forward else. On a CPU the outermost operators stand for kernels, and what the host does between them counts
+with the operator that follows. A simulated trace names the pass and the bucket of each kernel. Compute beside a collective is slower by a
+given factor, which is taken out: elsewhere other work runs beside other collectives.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean, pstdev
+from statistics import fmean, pstdev, stdev
 from typing import Final, Literal, NamedTuple
 
 from calibration.import_trace import Imported
@@ -98,14 +98,13 @@ class _Item(NamedTuple):
     upkeep: bool
 
 
-def simulated(found: Imported) -> bool:
-    """Return whether a simulation wrote the trace."""
-    return bool(found.traces[0].described)
-
-
 def passes_seen(found: Imported, slowdown: float = 1.0) -> Seen:
-    """Return what the passes of *found* took; compute beside a collective ran *slowdown* times longer. Raise SpecError where it is unclear."""
-    steps = [[_step(trace, first, last) for first, last in _bounds(trace, window)] for trace, window in zip(found.traces, found.windows)]
+    """Return what the passes of *found* took; compute beside a collective ran *slowdown* times longer.
+
+    Raise SpecError where the trace does not tell.
+    """
+    pairs = zip(found.traces, found.windows, strict=True)
+    steps = [[_step(trace, first, last) for first, last in _bounds(trace, window)] for trace, window in pairs]
     parts: dict[PassKey, Part] = defaultdict(Part)
     total = sum(trace.size for trace in found.traces)
     compute: list[list[float]] = []
@@ -124,7 +123,7 @@ def passes_seen(found: Imported, slowdown: float = 1.0) -> Seen:
     copied = fmean(_copied(trace, window) for trace, window in zip(found.traces, found.windows, strict=True))
     waits = found.stalls[Cause.PREP] + found.stalls[Cause.FETCH]
     optimizer = found.traces[0].optimizer[0].name if found.traces[0].optimizer else ""
-    return Seen(dict(parts), first.gradients, first.micro_batches, optimizer, copied, waits, *_spread(compute, simulated(found)))
+    return Seen(dict(parts), first.gradients, first.micro_batches, optimizer, copied, waits, *_spread(compute, found.traces[0].simulated))
 
 
 class _Step(NamedTuple):
@@ -145,7 +144,7 @@ def _bounds(trace: RankTrace, window: Window) -> list[tuple[float, float]]:
 
 def _step(trace: RankTrace, start: float, end: float) -> _Step:
     kernels = sorted((span for span in trace.compute if start <= span.launched < end), key=lambda span: (span.launched, span.t0))
-    if trace.described:
+    if trace.simulated:
         return _Step([_Item(_named(trace, span), span, False) for span in kernels], (), 1)
     gradients = sorted((span for span in trace.gradients if start <= span.t0 < end), key=lambda span: span.t0)
     backward = sorted((span for span in trace.backward if start <= span.t0 < end), key=lambda span: span.t0)
@@ -173,7 +172,7 @@ def _rounds(kernels: Sequence[Span], backward: Sequence[Span], gradients: Sequen
     starts = [span.t0 for span in backward]
     forward = [span.launched for span in kernels if not _within(backward, starts, span.launched)]
     marks = sorted([(time, False) for time in forward] + [(span.t0, True) for span in gradients])
-    return sum(keeps and not before for (_, before), (_, keeps) in zip([(0.0, False), *marks], marks)) if gradients else 0
+    return sum(keeps and not before for (_, before), (_, keeps) in zip([(0.0, False), *marks], marks, strict=False)) if gradients else 0
 
 
 def _within(spans: Sequence[Span], starts: Sequence[float], time: float) -> bool:
@@ -295,11 +294,11 @@ _LEAST_RANKS: Final = 4
 
 
 def _spread(compute: Sequence[Sequence[float]], from_simulation: bool) -> tuple[float | None, float | None]:
-    """Return the variation from step to step and from rank to rank, each None where there is too little to tell, or a mean was simulated."""
+    """Return the variation from step to step and from rank to rank; None where there is too little to tell, or a mean was simulated."""
     if from_simulation:
         return None, None
     means = [fmean(own) for own in compute]
     enough = len(compute[0]) >= _LEAST_STEPS and all(means)
-    steps = fmean(pstdev(own) / mean * (len(own) / (len(own) - 1)) ** 0.5 for own, mean in zip(compute, means)) if enough else None
+    steps = fmean(stdev(own) / mean for own, mean in zip(compute, means, strict=True)) if enough else None
     ranks = pstdev(means) / fmean(means) if len(means) >= _LEAST_RANKS and all(means) else None
     return steps, ranks

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from calibration.aims import aims_table
+from calibration.carry_over import KINDS, carried_over
 from calibration.cli import committed_records
 from calibration.questions import Folders
 from calibration.scores import Scored
@@ -57,12 +58,12 @@ def _figures(rows: Sequence[Scored]) -> dict[str, Any]:
 
 def validated_block(found: Validation) -> str:
     """Return the page's block with the scores and the aims."""
-    return f"<!-- validated -->\n```\n{validation_table(found)}\n\n{aims_table(found.scored)}\n```\n<!-- end -->"
+    return f"<!-- validated -->\n```\n{validation_table(found)}\n\n{aims_table(found.scored, found.left_out)}\n```\n<!-- end -->"
 
 
 def publish() -> None:
     """Validate the committed records and write what they say where it is read."""
-    found = validate(committed_records(), Folders(), progress=lambda done, of: print(f"{done} of {of} clusters"))
+    found = carried_over(validate(committed_records(), Folders(), say=print), Folders(), KINDS, say=print)
     write_file(ROOT / SUMMARY, json.dumps(summary(found), indent=1) + "\n")
     page = ROOT / "docs" / "trust" / "validation.md"
     text = page.read_text(encoding="utf-8")

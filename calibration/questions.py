@@ -14,6 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
+from calibration.left_out import machine_without, workload_without
 from calibration.run_records import TOO_MANY_PROBLEMS, RunRecord
 from sim.check import check_hardware, check_workload, require
 from sim.cluster.build import place, with_nodes
@@ -40,6 +41,8 @@ class Folders:
 
     hardware: Path | None = None
     workloads: Path | None = None
+    without: str = ""
+    """A source of measured runs that descriptions may not know of (`calibration.left_out`)."""
 
 
 @dataclass(frozen=True)
@@ -119,10 +122,10 @@ def _told(problem: str, rows: Sequence[RunRecord]) -> str:
 
 def _question(record: RunRecord, folders: Folders) -> Question:
     for_hardware, for_workload = _overrides(record)
-    workload = workload_named(record.workload, for_workload, folders.workloads)
-    machine = machine_named(record.hardware, for_hardware, folders.hardware)
+    workload = workload_named(record.workload, for_workload, folders.workloads, folders.without)
+    machine = machine_named(record.hardware, for_hardware, folders.hardware, folders.without)
     pattern = _pattern(record, machine)
-    machine = _enlarged(record.hardware, for_hardware, folders.hardware, pattern.count("+") + 1)
+    machine = _enlarged(record.hardware, for_hardware, folders, pattern.count("+") + 1)
     asked = Question(record, machine, Job(workload, place(machine, None, pattern)))
     _require_one_speed(asked)
     return asked
@@ -142,26 +145,32 @@ def _require_one_speed(asked: Question) -> None:
 
 
 @lru_cache(maxsize=512)
-def machine_named(name: str, overrides: tuple[str, ...] = (), folder: Path | None = None) -> Hardware:
-    """Return the machine that a record's *name* stands for, with *overrides*. Raise SpecError where there is none, or it cannot be."""
+def machine_named(name: str, overrides: tuple[str, ...] = (), folder: Path | None = None, without: str = "") -> Hardware:
+    """Return the machine that a record's *name* stands for, with *overrides*; as described *without* a source, where one is given.
+
+    Raise SpecError where there is none, or it cannot be.
+    """
     library = (*([folder] if folder else []), OWN_HARDWARE)
     loaded: Loaded[Hardware] = load(Hardware, _file(name, "hardware", library), overrides, library)
     require(check_hardware(loaded.spec, loaded.document))
-    return loaded.spec
+    return machine_without(without, loaded.spec) if without else loaded.spec
 
 
 @lru_cache(maxsize=2048)
-def workload_named(name: str, overrides: tuple[str, ...] = (), folder: Path | None = None) -> Workload:
-    """Return the workload that a record's *name* stands for, with *overrides*. Raise SpecError where there is none, or it cannot be."""
+def workload_named(name: str, overrides: tuple[str, ...] = (), folder: Path | None = None, without: str = "") -> Workload:
+    """Return the workload that a record's *name* stands for, with *overrides*; as described *without* a source, where one is given.
+
+    Raise SpecError where there is none, or it cannot be.
+    """
     loaded: Loaded[Workload] = load(Workload, _file(name, "workloads", (folder,)), overrides, folder)
     require(check_workload(loaded.spec, loaded.document))
-    return loaded.spec
+    return workload_without(without, loaded.spec, overrides) if without else loaded.spec
 
 
 @lru_cache(maxsize=512)
-def _enlarged(name: str, overrides: tuple[str, ...], folder: Path | None, nodes: int) -> Hardware:
+def _enlarged(name: str, overrides: tuple[str, ...], folders: Folders, nodes: int) -> Hardware:
     """Return the machine with at least *nodes* nodes, where it is one group of equal ones."""
-    machine = machine_named(name, overrides, folder)
+    machine = machine_named(name, overrides, folders.hardware, folders.without)
     return with_nodes(machine, nodes) if len(machine.groups) == 1 and machine.groups[0].count < nodes else machine
 
 

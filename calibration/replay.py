@@ -2,27 +2,27 @@
 
 With a layer table (a catalogue workload, one of ``sim extract``, or the one that a simulated trace names) the times of a pass, up to each
 bucket where the trace tells buckets, are shared among its layers in the ratio of their computed times. Without one the trace alone makes
-the table: one layer for each gradient and class of kernel, in the order gradients become ready, which needs ``record_shapes=True``. Launches
-are those with which the host falls behind as far as it did; the optimizer's time goes into ``optimizer_factor``.
-Limits: data-parallel jobs; a trace alone tells neither activations, so that GPU memory is not counted, nor samples of an epoch.
+the table: one layer for each gradient and class of kernel, in the order gradients become ready, which needs ``record_shapes=True``.
+Launches are those with which the host falls behind as far as it did; the optimizer's time goes into ``optimizer_factor``.
+Limits: data-parallel jobs; where the GPU never waits for the host, a simulated trace does not tell by how much. A trace alone tells neither
+activations, so that GPU memory is not counted, nor samples of an epoch, and its times grow with the batch in proportion.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from calibration.import_trace import Imported
 from calibration.kineto import CPU
-from calibration.passes_seen import Gradient, Part, Seen, passes_seen, simulated
+from calibration.passes_seen import Gradient, Part, Seen, passes_seen
 from calibration.questions import Folders
 from calibration.trace_report import MUCH_INPUT, gpus, nodes
-from sim.cluster.gpu import memory_time
 from sim.extract.table import render, word
-from sim.spec.catalogue import locate
+from sim.spec.catalogue import catalogue, locate
 from sim.spec.fields import Dtype, OperatorClass
 from sim.spec.hardware import Gpu, Node
 from sim.spec.library import load_hardware, load_part, load_workload
@@ -32,12 +32,13 @@ from sim.spec.workload import Layer, Model, Optimizer, Workload
 from sim.spec.yaml import SpecError
 from sim.training.cuts import programs
 from sim.training.layer_times import layer_times
-from sim.training.step_plan import Pass, Timeline, asked_of, gradient_checks, one_pass, optimizer_work, plan_step
+from sim.training.step_plan import Pass, Timeline, asked_of, one_pass, optimizer_work, plan_step
 
 _SET_UP: Final = ("gradient_accumulation_steps", "activation_checkpointing")
 """Of the training, what a simulated trace tells beside batch and precision."""
 _HALVINGS: Final = 60
 _LEAST_FACTOR: Final = 1e-6
+_MOST_SCALE: Final = 1e6
 _STACKS: Final = {True: "gloo-ddp", False: "torch-2.x-ddp"}
 """Stacks of jobs on processors, and on GPUs, where none is named: what torch's DistributedDataParallel does."""
 _DTYPES: Final[Mapping[str, Dtype]] = {"float": "fp32", "double": "fp64", "c10::Half": "fp16", "c10::BFloat16": "bf16"}
@@ -55,7 +56,7 @@ class Asked:
     stack: str = ""
     batch: int | None = None
     precision: str = ""
-    folders: Folders = Folders(None, None)
+    folders: Folders = field(default_factory=Folders)
 
 
 class _Machine(NamedTuple):
@@ -73,22 +74,22 @@ def replayed(found: Imported, asked: Asked, path: Path) -> str:
 
     Raise SpecError where the job is no data-parallel one, or the trace and *asked* leave open what it takes.
     """
-    told = found.traces[0].described if simulated(found) else {}
-    asked = Asked(
-        asked.hardware or str(told.get("hardware", "")), asked.workload or str(told.get("workload", "")), asked.stack or str(told.get("stack", "")),
-        asked.batch or told.get("batch_per_gpu"), asked.precision or str(told.get("precision", "")), asked.folders,
-    )  # fmt: skip
+    if found.traces[0].simulated:
+        told = found.traces[0].described
+        known = {"hardware": told.get("hardware"), "workload": told.get("workload"), "stack": told.get("stack")}
+        known |= {"batch": told.get("batch_per_gpu"), "precision": told.get("precision")}
+        asked = replace(asked, **{name: value for name, value in known.items() if value and not getattr(asked, name)})
     _require(found, asked)
     machine = _machine(asked)
     if asked.workload:
         return _text(_of_table(found, asked, machine, path), found, machine)
-    return _text(_of_trace(found, asked, machine), found, machine)
+    return _text(_of_trace(found, asked, machine, path), found, machine)
 
 
 def _require(found: Imported, asked: Asked) -> None:
     file = found.traces[0].file
     divided = next((trace for trace in found.traces if trace.divided), None)
-    if divided is not None and not simulated(found):
+    if divided is not None and not divided.simulated:
         raise SpecError(
             f"{divided.file}: shows {divided.divided}, so that ranks divide the model among them; only data-parallel jobs "
             "(DistributedDataParallel) are replayed: describe the layout, and let --record calibrate it"
@@ -130,14 +131,24 @@ def _of_table(found: Imported, asked: Asked, machine: _Machine, path: Path) -> d
     base = load_workload(asked.workload, (*changed, "training.compute_factor=1"), asked.folders.workloads).spec
     seen = passes_seen(found, base.training.stack.overlap_slowdown)
     computed = one_pass(asked_of(base, machine.gpu, machine.cpu_speed))
-    layers = _shared(base, machine, computed, seen, gpus(found))
-    training: dict[str, Any] = {"batch": base.training.batch, "precision": base.training.precision, "compute_factor": 1.0}
     factor = _optimizer_factor(base, machine.gpu, seen, gpus(found))
-    training["stack"] = {"extends": asked.stack or base.training.stack.name, "optimizer_factor": factor}
-    model = base.model.model_copy(update={"layers": layers, "measured": _on(found, base, machine), "command": ""})
+    timed = base.model.model_copy(
+        update={"layers": _shared(base, machine, computed, seen, gpus(found)), "measured": _on(found, base, machine)}
+    )
+    stack = base.training.stack.model_copy(update={"optimizer_factor": factor})
+    draft = base.model_copy(update={"model": timed, "training": base.training.model_copy(update={"stack": stack})})
+    draft = _launching(draft, machine, seen, gpus(found))
+    training: dict[str, Any] = {"batch": base.training.batch, "precision": base.training.precision, "compute_factor": 1.0}
+    fitted = {"optimizer_factor": factor, "launch_cpu": f"{draft.training.stack.launch_cpu!r} s"}
+    training["stack"] = {
+        "extends": _reference(asked.stack or base.training.stack.name, "workloads/stacks", asked, path),
+        **fitted,
+        "source": dict.fromkeys(fitted, f"{_source(found, machine)}"),
+    }
+    model = draft.model.model_copy(update={"command": ""})
     dropped = dict.fromkeys(("transformer", "sequence", "lora", "lengths", "frozen")) if base.model.transformer is not None else {}
     return {
-        "extends": _reference(asked, path),
+        "extends": _reference(asked.workload, "workloads", asked, path),
         "name": f"{base.name}-measured",
         "model": model,
         "dropped": dropped,
@@ -146,12 +157,11 @@ def _of_table(found: Imported, asked: Asked, machine: _Machine, path: Path) -> d
     }
 
 
-def _reference(asked: Asked, path: Path) -> str:
-    """Return how the file *path* names the workload on which it builds."""
-    if asked.workload.endswith((".yaml", ".yml")) or asked.folders.workloads is not None:
-        near = locate(asked.workload, "workloads", asked.folders.workloads)
-        return os.path.relpath(near.resolve(), path.resolve().parent)
-    return asked.workload
+def _reference(name: str, folder: str, asked: Asked, path: Path) -> str:
+    """Return how the file *path* names what *name* stands for in *folder*: what is no part of the catalogue, by its place."""
+    found = locate(name, folder, asked.folders.workloads)
+    own = found not in catalogue(folder).values()
+    return os.path.relpath(found.resolve(), path.resolve().parent) if own else name
 
 
 def _on(found: Imported, base: Workload, machine: _Machine) -> MeasuredOn:
@@ -251,7 +261,7 @@ def _host_scale(kernels: Sequence[tuple[float, float]], stall: float, timeline: 
     if abs(waits(1.0) - stall) <= 1e-9 + 1e-6 * stall:
         return 1.0
     low, high = 0.0, 1.0
-    while waits(high) < stall and high < 1e6:
+    while waits(high) < stall and high < _MOST_SCALE:
         high *= 2.0
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
@@ -271,7 +281,42 @@ def _optimizer_factor(base: Workload, gpu: Gpu, seen: Seen, ranks: int) -> float
     )
     rate = twice - once
     plan_extra = _extra(base, gpu, ranks)
-    return max(_LEAST_FACTOR, (part.seconds - plan_extra - (once - rate)) / rate) if rate > 0 and part.seconds > 0 else stack.optimizer_factor
+    return (
+        max(_LEAST_FACTOR, (part.seconds - plan_extra - (once - rate)) / rate) if rate > 0 and part.seconds > 0 else stack.optimizer_factor
+    )
+
+
+def _launching(draft: Workload, machine: _Machine, seen: Seen, ranks: int) -> Workload:
+    """Return *draft* with the ``launch_cpu`` for which the optimizer waits for the host as long as was seen; what layers cost it stays."""
+    if draft.training.stack.uses_servers or draft.training.stack.cuda_graphs or not draft.training.stack.launch_cpu:
+        return draft
+    wanted = seen.total("optimizer").stall
+
+    def waits(scale: float) -> float:
+        return plan_step(_relaunched(draft, scale), machine.gpu, machine.cpu_speed, ranks).optimizer.launch
+
+    if abs(waits(1.0) - wanted) <= 1e-9 + 1e-6 * wanted:
+        return draft
+    low, high = _LEAST_FACTOR, 1.0
+    while waits(high) < wanted and high < _MOST_SCALE:
+        high *= 2.0
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if waits(middle) <= wanted else (low, middle)
+    return _relaunched(draft, low)
+
+
+def _relaunched(draft: Workload, scale: float) -> Workload:
+    """Return *draft* with *scale* times its ``launch_cpu``, and as many launches less in its layers."""
+
+    def changed(layer: Layer) -> Layer:
+        times = layer.measured or MeasuredTimes()
+        fewer = {"forward_launches": times.forward_launches / scale, "backward_launches": times.backward_launches / scale}
+        return layer.model_copy(update={"measured": times.model_copy(update=fewer)})
+
+    stack = draft.training.stack.model_copy(update={"launch_cpu": draft.training.stack.launch_cpu * scale})
+    model = draft.model.model_copy(update={"layers": tuple(changed(layer) for layer in draft.model.layers)})
+    return draft.model_copy(update={"model": model, "training": draft.training.model_copy(update={"stack": stack})})
 
 
 def _extra(base: Workload, gpu: Gpu, ranks: int) -> float:
@@ -296,13 +341,12 @@ def _noise(seen: Seen) -> dict[str, Any]:
 # --- of the trace alone ----------------------------------------------------------------------------------------------------
 
 
-def _of_trace(found: Imported, asked: Asked, machine: _Machine) -> dict[str, Any]:
+def _of_trace(found: Imported, asked: Asked, machine: _Machine, path: Path) -> dict[str, Any]:
     """Return a workload that is made of *found* alone."""
     on_cpu = found.traces[0].gpu == CPU
     stack = asked.stack or _STACKS[on_cpu]
-    said = (
-        f"training.batch={asked.batch}", f"training.precision={asked.precision or 'fp32'}", f"training.stack={stack}", "input.loader=synthetic",
-    )  # fmt: skip
+    said = [f"training.batch={asked.batch}", f"training.precision={asked.precision or 'fp32'}"]
+    said += [f"training.stack={stack}", "input.loader=synthetic"]
     base = load_workload("alexnet", said, asked.folders.workloads).spec  # for its set-up: the model is replaced
     seen = passes_seen(found, base.training.stack.overlap_slowdown)
     if any(gradient.elements < 0 for gradient in seen.gradients):
@@ -311,7 +355,7 @@ def _of_trace(found: Imported, asked: Asked, machine: _Machine) -> dict[str, Any
             "whose layers tell them"
         )
     layers = _made(seen, Timeline(base.training.stack.launch_cpu / machine.cpu_speed))
-    copied = round(seen.copied / seen.micro_batches / base.training.batch)
+    copied = max(1, round(seen.copied / seen.micro_batches / base.training.batch))
     model = Model.model_validate({
         "name": "profiled", "parameters": sum(sum(layer.gradients) for layer in layers), "input": f"{copied} B", "layers": layers,
         "measured": _on(found, base, machine), "source": f"{_source(found, machine)}; made of the trace alone",
@@ -319,22 +363,29 @@ def _of_trace(found: Imported, asked: Asked, machine: _Machine) -> dict[str, Any
     changed: dict[str, Any] = {"gradient_copy_passes": 0.0, "distributed_overhead": 0.0} | ({"launch_cpu": 0.0} if on_cpu else {})
     changed_stack = base.training.stack.model_copy(update=changed)
     rule = _OPTIMIZERS.get(seen.optimizer, "sgd")
-    update = {"stack": changed_stack, "gradient_accumulation_steps": seen.micro_batches, "optimizer": Optimizer.model_validate({"name": rule})}
+    update = {
+        "stack": changed_stack,
+        "gradient_accumulation_steps": seen.micro_batches,
+        "optimizer": Optimizer.model_validate({"name": rule}),
+    }
     draft = base.model_copy(update={"model": model, "training": base.training.model_copy(update=update)})
     changed["optimizer_factor"] = _optimizer_factor(draft, machine.gpu, seen, gpus(found))
+    batches = seen.micro_batches * base.training.batch
+    prep = found.step_time * machine.cpu_speed / batches if _input(found, seen) else 0.0
+    fitted = {name: f"{value} s" if name in _SECONDS else value for name, value in changed.items()}
+    sources = {"*": f"of {stack}", **dict.fromkeys(changed, "inside the measured layers, or measured")}
     return {
         "name": "profiled",
         "model": model,
         "dataset": {
-            "name": "profiled", "samples": _SAMPLES, "sample": "1 kB", "prepared": f"{copied} B", "prep": "0 s",
+            "name": "profiled", "samples": _SAMPLES, "sample": "1 kB", "prepared": f"{copied} B", "prep": f"{prep!r} s",
             "source": {"*": "estimate (a trace does not tell samples of an epoch, nor what they cost)", "prepared": "copies in the trace"},
         },
         "input": _input(found, seen) or {"loader": "synthetic", "source": "no waits for input in the trace"},
         "training": {
             "batch": base.training.batch, "precision": base.training.precision, "gradient_accumulation_steps": seen.micro_batches,
             "optimizer": {"name": rule},
-            "stack": {"extends": stack, **{name: f"{value} s" if name in _SECONDS else value for name, value in changed.items()},
-                      "source": {"*": f"of {stack}", **dict.fromkeys(changed, "inside the measured layers, or measured")}},
+            "stack": {"extends": _reference(stack, "workloads/stacks", asked, path), **fitted, "source": sources},
             **_noise(seen), "source": "the profiled job",
         },
     }  # fmt: skip
@@ -409,7 +460,7 @@ def _text(said: dict[str, Any], found: Imported, machine: _Machine) -> str:
     ]
     for key, value in said.items():
         if key == "model":
-            lines += ["model:", *_model(value, machine), *(f"  {name}: null" for name in said["dropped"])]
+            lines += ["model:", *_model(value, machine), *(f"  {name}: null" for name in said.get("dropped", ()))]
         elif value is not None and key != "dropped":
             lines.append(f"{key}: {_flow(value)}")
     return "\n".join(lines) + "\n"

@@ -29,7 +29,20 @@ class Scored:
     compute: float
     """Seconds of the step that are no wait for other ranks, as far as known."""
     said: Mapping[str, float]
+    """A rule that no calibrating row tells anything of this row is left out."""
     spread: Mapping[str, float]
+    fitted: int = 0
+    """Network rows that the calibrated model of its cluster was fitted to."""
+    waits: float = 0.0
+    """Share of the calibrated step that waits for other ranks."""
+    unseen: bool = False
+    """Whether its compute is known from one GPU, and no network row tells of its job."""
+    loss: float | None = None
+    """Logarithm by which steps beside other GPUs are longer than predicted from one GPU; None where that is not what the row tells."""
+    missed: float = 0.0
+    """Log of the calibrated over the measured step, in standard deviations of the scatter of the cluster's rows."""
+    novelty: tuple[str, ...] = ()
+    """What of the row no calibrating one has (`calibration.groups`)."""
 
     @property
     def cluster(self) -> str:
@@ -67,23 +80,28 @@ def _score(
     part: Mapping[str, tuple[float, float]],
 ) -> dict[str, Any]:
     median, p90 = whole.get(name, (None, None))
-    found: dict[str, Any] = {"points": len(rows), "median": median, "p90": p90, "skill": _skill(name, whole)}
+    told = [row for row in rows if name in row.said]
+    found: dict[str, Any] = {
+        "points": len(told),
+        "median": median,
+        "p90": p90,
+        "bias": bias(told, name),
+        "skill": _skill(name, rows, whole),
+    }
     median, p90 = part.get(name, (None, None))
-    found["exposed"] = {"points": len(exposed), "median": median, "p90": p90, "skill": _skill(name, part)}
-    found["exposed"]["part_median"] = _quantile(exposed, lambda row: abs(row.said[name] - row.asked.step_time) / row.exposed, 0.5)
-    found["kendall_tau"] = kendall(rows, name)
+    found["exposed"] = {"points": len(exposed), "median": median, "p90": p90, "skill": _skill(name, exposed, part)}
+    told = [row for row in exposed if name in row.said]
+    found["exposed"]["part_median"] = _quantile(told, lambda row: abs(row.said[name] - row.asked.step_time) / row.exposed, 0.5)
+    found["kendall_tau"] = kendall([row for row in rows if name in row.said], name)
     if name in MODELS:
-        weights = _weights(rows)
-        inside = sum(weight for row, weight in zip(rows, weights, strict=True) if row.inside(name))
-        found["coverage"] = inside / sum(weights) if rows else None
+        found["coverage"] = coverage(rows, name)
     return found
 
 
 def _errors(rows: Sequence[Scored]) -> dict[str, tuple[float, float]]:
-    """Return the median and 90th percentile of absolute errors by model and rule."""
-    if not rows:
-        return {}
-    return {name: (quantile(rows, name, 0.5), quantile(rows, name, 0.9)) for name in (*MODELS, *BASELINES)}
+    """Return the median and 90th percentile of absolute errors by model and rule, of those rows that it says anything of."""
+    said = {name: [row for row in rows if name in row.said] for name in (*MODELS, *BASELINES)}
+    return {name: (quantile(have, name, 0.5), quantile(have, name, 0.9)) for name, have in said.items() if have}
 
 
 def quantile(rows: Sequence[Scored], name: str, share: float) -> float:
@@ -92,6 +110,17 @@ def quantile(rows: Sequence[Scored], name: str, share: float) -> float:
     if found is None:
         raise ValueError("a quantile of no rows")
     return found
+
+
+def bias(rows: Sequence[Scored], name: str) -> float | None:
+    """Return the median signed error of *name*, clusters weighing alike; None of no rows."""
+    return _quantile(rows, lambda row: row.error(name), 0.5)
+
+
+def coverage(rows: Sequence[Scored], name: str) -> float | None:
+    """Return the share of *rows* inside the 95% interval of *name*, clusters weighing alike; None of no rows."""
+    weights = _weights(rows)
+    return sum(weight for row, weight in zip(rows, weights, strict=True) if row.inside(name)) / sum(weights) if rows else None
 
 
 def _quantile(rows: Sequence[Scored], value: Callable[[Scored], float], share: float) -> float | None:
@@ -119,11 +148,12 @@ def _weights(rows: Sequence[Scored]) -> list[float]:
     return [1.0 / counts[row.cluster] for row in rows]
 
 
-def _skill(name: str, errors: Mapping[str, tuple[float, float]]) -> float | None:
-    """Return 1 - error over that of the best rule; null for the rules themselves."""
-    if name in BASELINES or not errors:
+def _skill(name: str, rows: Sequence[Scored], errors: Mapping[str, tuple[float, float]]) -> float | None:
+    """Return 1 - error over that of the best rule; null for the rules themselves. What a rule cannot tell it takes for free."""
+    if name in BASELINES or not rows:
         return None
-    best = min(errors[rule][0] for rule in BASELINES)
+    spoken = [[abs(row.said.get(rule, row.said[BASELINES[0]]) / row.asked.step_time - 1.0) for row in rows] for rule in BASELINES]
+    best = min(weighted_quantile(errors_of, _weights(rows), 0.5) for errors_of in spoken)
     return 1.0 - errors[name][0] / best if best > 0 else None
 
 

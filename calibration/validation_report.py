@@ -5,10 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from calibration.baselines import NAMES as BASELINES
+from calibration.carry_over import FAR, NEAR
 from calibration.cluster_fit import Model
+from calibration.groups import by_novelty, groups, worst
 from calibration.scores import EXPOSED, Scored, scores
 from calibration.validation import Cluster, Validation
 
@@ -16,10 +19,21 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLUMNS: Final = (
-    "source", "hardware", "workload", "stack", "placement", "batch_per_gpu", "step_time_s", "compute_s", "zero_shot_s", "calibrated_s",
-    "calibrated_low_s", "calibrated_high_s", "free_communication_s", "closed_form_s", "copy_row_s",
+    "record", "line", "role", "source", "hardware", "workload", "stack", "software", "precision", "nodes", "placement", "batch_per_gpu",
+    "fitted_rows", "measured_s", "compute_s", "zero_shot_s", "calibrated_s", "signed_error", "calibrated_low_s", "calibrated_high_s",
+    "free_communication_s", "closed_form_s", "copy_row_s",
 )  # fmt: skip
 """Of the CSV of predictions."""
+BEYOND: Final = 3.0
+"""Noise widths from which a network row is said to be left unexplained."""
+MOST_BEYOND: Final = 20
+"""Such rows shown; the rest is counted."""
+_LEFT_OUT: Final = {
+    "source": "source left out",
+    "nodes": "3+ nodes left out",
+    "large-batches": "large batches left out",
+    "small-batches": "small batches left out",
+}
 _MARKS: Final = "osD^vP"
 """Each of ten clusters, which differ by colour."""
 _NAMES: Final = 32
@@ -28,16 +42,28 @@ _MARGIN: Final = 1.15
 """From the outermost points to the ends of the axes, a factor: so that axes around one point have a length."""
 
 
-def validation_document(found: Validation) -> dict[str, Any]:
-    """Return the document of ``validate --json``; errors are fractions."""
+def validation_document(found: Validation, by: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the document of ``validate --json``, with groups *by* keys of runs; errors are fractions."""
+    rows = found.scored
     return {
         "schema": 1,
-        "overall": scores(found.scored),
+        "overall": scores(rows),
         "sources": [entry for cluster in found.clusters for entry in _sources(cluster)],
-        "whole_sources": _whole_sources(found),
+        "whole_sources": _whole_sources(rows),
+        "left_out": {kind: _left_out(same) for kind, same in found.left_out.items()},
+        "novelty": by_novelty(rows),
+        "groups": [entry for key in by for entry in groups(rows, key)],
         "clusters": [_parameters(cluster) for cluster in found.clusters],
         "notes": list(found.notes),
     }
+
+
+def _left_out(rows: Sequence[Scored]) -> dict[str, Any]:
+    """Return the scores of *rows*, predicted with something left out; of a split, of each side."""
+    far, near = ([row for row in rows if side in row.novelty] for side in (FAR, NEAR))
+    if far:
+        return {"overall": scores(far), "within": scores(near), "sources": _whole_sources(far)}
+    return {"overall": scores(rows), "sources": _whole_sources(rows), "novelty": by_novelty(rows)}
 
 
 def _sources(cluster: Cluster) -> list[dict[str, Any]]:
@@ -49,13 +75,12 @@ def _sources(cluster: Cluster) -> list[dict[str, Any]]:
     return entries
 
 
-def _whole_sources(found: Validation) -> list[dict[str, Any]]:
-    """Return the scores of each source over all its clusters, one vote per cluster."""
-    rows = found.scored
+def _whole_sources(rows: Sequence[Scored]) -> list[dict[str, Any]]:
+    """Return the scores of each source over all its clusters, one vote per cluster, and its worst group."""
     entries = []
     for source in dict.fromkeys(row.asked.record.source for row in rows):
         same = [row for row in rows if row.asked.record.source == source]
-        entries.append({"source": source, "clusters": len({row.cluster for row in same}), **scores(same)})
+        entries.append({"source": source, "clusters": len({row.cluster for row in same}), **scores(same), "worst_group": worst(same)})
     return entries
 
 
@@ -68,6 +93,10 @@ def _parameters(cluster: Cluster) -> dict[str, Any]:
         "noise": model.noise.relative,
         "noise_s": model.noise.seconds,
         "traffic_in_node": model.way or "as described",
+        "beyond_noise": [
+            {"record": row.asked.record.where, "error": row.error("calibrated"), "noise_widths": row.missed}
+            for row in beyond_noise(cluster)
+        ],
         "factors": _factors(model),
     }
 
@@ -80,30 +109,92 @@ def _factors(model: Model) -> list[dict[str, Any]]:
     return made
 
 
-def validation_table(found: Validation) -> str:
-    """Return the scores as text: one line per source and cluster, then per source with several, then overall."""
+def beyond_noise(cluster: Cluster) -> list[Scored]:
+    """Return the network rows of *cluster* that its fit leaves more than `BEYOND` noise widths off."""
+    return [row for row in cluster.fitted if abs(row.missed) > BEYOND]
+
+
+def validation_table(found: Validation, by: Sequence[str] = ()) -> str:
+    """Return the scores as text: a line per source and cluster, per source with several, overall; what was left out; groups *by* keys."""
     head = (
-        f"{'':38} {'rows':>5}  {'zero-shot':>13}  {'calibrated':>13} {'skill':>6}  {'free':>6} {'closed':>6} {'copy':>6}"
+        f"{'':38} {'rows':>5}  {'zero-shot':>13}  {'calibrated':>13} {'skill':>6} {'tau':>6}  {'free':>6} {'closed':>6} {'copy':>6}"
         f"  {'exposed rows':>12} {'calibrated':>13} {'skill':>6}  {'within':>6}\n"
-        f"{'':38} {'':>5}  {'median/p90%':>13}  {'median/p90%':>13} {'':>6}  {'median %':^20}  {'':>12} {'median/p90%':>13} {'':>6}"
+        f"{'':38} {'':>5}  {'median/p90%':>13}  {'median/p90%':>13} {'':>6} {'':>6}  {'median %':^20}  {'':>12} {'median/p90%':>13} {'':>6}"
         f"  {'95%':>6}"
     )
     lines = [head]
     for entry in (entry for cluster in found.clusters for entry in _sources(cluster) if entry["role"] == "prediction"):
         lines.append(_line(f"{entry['source'][:14]} {entry['cluster']}", entry))
-    lines += [
-        _line(f"{entry['source'][:24]}, {entry['clusters']} clusters", entry) for entry in _whole_sources(found) if entry["clusters"] > 1
-    ]
+    whole = _whole_sources(found.scored)
+    lines += [_line(f"{entry['source'][:24]}, {entry['clusters']} clusters", entry) for entry in whole if entry["clusters"] > 1]
     lines.append(_line("overall, one vote per cluster", scores(found.scored)))
+    for kind, rows in found.left_out.items():
+        lines += ["", *_left_out_lines(kind, _left_out(rows))]
+    lines += _worst_lines(whole) + _novelty_lines(found)
+    for key in by:
+        lines += ["", _group_head(key), *(_group_line(entry["value"], entry) for entry in groups(found.scored, key))]
+    lines += _traffic_lines(found)
     return "\n".join(line.rstrip() for line in "\n".join(lines).splitlines())
+
+
+def _left_out_lines(kind: str, found: Mapping[str, Any]) -> list[str]:
+    """Return the lines of what one *kind* leaves out, each source by itself and overall."""
+    lines = [_line(f"{_LEFT_OUT[kind]}: {entry['source']}", entry) for entry in found["sources"]]
+    if kind != "source":
+        lines.append(_line(f"{_LEFT_OUT[kind]}: rows within", found["within"]))
+    return [*lines, _line(f"{_LEFT_OUT[kind]}: overall", found["overall"])]
+
+
+def _group_head(name: str) -> str:
+    return f"{name:38} {'rows':>5}  {'zero-shot':>13} {'signed':>7}  {'calibrated':>13} {'signed':>7}  {'within 95%':>10}"
+
+
+def _group_line(name: str, found: Mapping[str, Any]) -> str:
+    before, after = found["zero_shot"], found["calibrated"]
+    return (
+        f"{name[:38]:38} {found['points']:5}  {pair(before):>13} {signed(before['bias']):>7}  {pair(after):>13} {signed(after['bias']):>7}"
+        f"  {percent(after['coverage']):>10}"
+    )
+
+
+def _worst_lines(whole: Sequence[Mapping[str, Any]]) -> list[str]:
+    told = [(entry["source"], entry["worst_group"]) for entry in whole if entry["worst_group"]]
+    lines = [_group_line(f"{source}, {group['key']} {group['value']}", group) for source, group in told]
+    return ["", _group_head("the worst group of each source"), *lines] if lines else []
+
+
+def _novelty_lines(found: Validation) -> list[str]:
+    """Return coverage and errors by what is new about rows; of rows predicted without their source, where they were."""
+    lines = []
+    for text, rows in (("", found.scored), (", source left out", found.left_out.get("source", ()))):
+        if entries := by_novelty(rows):
+            lines += ["", _group_head(f"by what is new{text}"), *(_group_line(entry["novelty"], entry) for entry in entries)]
+    return lines
+
+
+def _traffic_lines(found: Validation) -> list[str]:
+    """Return which ways of traffic were chosen against the descriptions, and which network rows their cluster's fit does not explain."""
+    ways = [f"  {cluster.name}: {cluster.calibrated.way}" for cluster in found.clusters if cluster.calibrated.way]
+    rows = [row for cluster in found.clusters for row in beyond_noise(cluster)]
+    rows.sort(key=lambda row: -abs(row.missed))
+    left = [f"  {_unexplained(row)}" for row in rows[:MOST_BEYOND]]
+    more = [f"  and {len(rows) - MOST_BEYOND} more"] if len(rows) > MOST_BEYOND else []
+    lines = ["", "traffic inside a node, other than described:", *ways] if ways else []
+    return lines + (["", f"network rows that fits leave more than {BEYOND:g} noise widths off:", *left, *more] if left else [])
+
+
+def _unexplained(row: Scored) -> str:
+    record = row.asked.record
+    return f"{record.where}: {row.cluster} {record.workload}: {signed(row.error('calibrated'))}%, {abs(row.missed):.1f} widths"
 
 
 def _line(name: str, found: Mapping[str, Any]) -> str:
     after = found["calibrated"]
-    rules = " ".join(f"{percent(found[rule]['median']):>6}" for rule in ("free_communication", "closed_form", "copy_row"))
+    rules = " ".join(f"{percent(found[rule]['median']):>6}" for rule in BASELINES)
     exposed = after["exposed"]
     return (
-        f"{name[:38]:38} {after['points']:5}  {pair(found['zero_shot']):>13}  {pair(after):>13} {number(after['skill']):>6}  {rules}"
+        f"{name[:38]:38} {after['points']:5}  {pair(found['zero_shot']):>13}  {pair(after):>13} {number(after['skill']):>6}"
+        f" {number(after['kendall_tau']):>6}  {rules}"
         f"  {exposed['points']:>12} {pair(exposed):>13} {number(exposed['skill']):>6}  {percent(after['coverage']):>6}"
     )
 
@@ -118,18 +209,27 @@ def percent(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.1f}"
 
 
+def signed(value: float | None) -> str:
+    """Return *value* in percent with its sign; a dash for none."""
+    return "-" if value is None else f"{100 * value:+.1f}"
+
+
 def number(value: float | None) -> str:
     """Return *value* with two digits; a dash for none."""
     return "-" if value is None else f"{value:.2f}"
 
 
 def predictions_csv(found: Validation) -> str:
-    """Return every scored row with what was measured and what each model and rule says, and the 95% interval."""
+    """Return every scored and every fitted row with what was measured, what each model and rule says, and the 95% interval.
+
+    *signed_error* is calibrated over measured, less one; *fitted_rows* counts the network rows that the row's cluster was fitted to.
+    """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
-    for row in found.scored:
-        writer.writerow(_cells(row))
+    for cluster in found.clusters:
+        for row in (*cluster.scored, *cluster.fitted):
+            writer.writerow(_cells(row))
     return out.getvalue()
 
 
@@ -137,11 +237,14 @@ def _cells(row: Scored) -> list[object]:
     asked, said = row.asked, row.said
     half = math.exp(1.96 * row.spread["calibrated"])
     placement = "+".join(str(len(part.gpus)) for part in asked.job.placement)
-    figures = [asked.step_time, row.compute, said["zero_shot"], said["calibrated"], said["calibrated"] / half, said["calibrated"] * half]
-    figures += [said["free_communication"], said["closed_form"], said["copy_row"]]
-    record = asked.record
-    named = [record.source, record.hardware, record.workload, asked.workload.training.stack.name, placement, asked.batch]
-    return [*named, *(f"{figure:.6g}" for figure in figures)]
+    times = [asked.step_time, row.compute, said["zero_shot"], said["calibrated"]]
+    ends = [said["calibrated"] / half, said["calibrated"] * half]
+    rules = [said.get(rule) for rule in BASELINES]
+    record, training = asked.record, asked.workload.training
+    named = [record.file, record.line, record.role, record.source, record.hardware, record.workload, training.stack.name, record.software]
+    named += [training.precision, asked.nodes, placement, asked.batch, row.fitted]
+    figures = [*times, row.error("calibrated"), *ends, *rules]
+    return [*named, *("" if figure is None else f"{figure:.6g}" for figure in figures)]
 
 
 def validation_plot(found: Validation) -> bytes:
@@ -179,11 +282,11 @@ def validation_figure(found: Validation) -> Figure:
     return figure
 
 
-def named_files(found: Validation, document_text: str) -> dict[str, str | bytes]:
+def named_files(found: Validation, by: Sequence[str], document_text: str) -> dict[str, str | bytes]:
     """Return the files of ``-o DIR`` by name."""
     return {
         "validation.json": document_text,
-        "validation.txt": validation_table(found) + "\n",
+        "validation.txt": validation_table(found, by) + "\n",
         "predictions.csv": predictions_csv(found),
         "validation.png": validation_plot(found),
     }

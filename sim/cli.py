@@ -13,8 +13,8 @@ from sim.commands.app import app
 from sim.terminal import exit_code
 
 COMMANDS: Final = (
-    "run", "collective", "check", "catalogue", "new", "extract", "profile", "compare", "recommend", "spot", "whatif", "plan", "prices",
-    "goodput", "sweep", "share", "diff", "study",
+    "run", "collective", "check", "catalogue", "new", "extract", "profile", "compare", "recommend", "spot", "whatif", "plan", "batches",
+    "prices", "goodput", "sweep", "share", "diff", "study", "ui",
 )  # fmt: skip
 """Modules of `sim.commands` in the order of ``--help``; importing one registers its commands."""
 

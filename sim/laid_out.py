@@ -9,12 +9,12 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sim.commands.options import layout_of
 from sim.mesh import LayoutRun
 from sim.report.files import write_file
 from sim.report.layout import layout_document, layout_text, waits
 from sim.report.layout_trace import write_layout_trace
 from sim.study.layout import LayoutAnswer, layout_answer
+from sim.study.layout_options import layout_of
 from sim.study.scenario import Scenario
 
 if TYPE_CHECKING:

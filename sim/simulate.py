@@ -39,8 +39,7 @@ class JobRun:
     @property
     def throughput(self) -> float:
         """Return samples per second of all ranks in the warm steady state."""
-        training = self.job.workload.training
-        return self.job.ranks * training.batch * training.gradient_accumulation_steps / self.warm.step_time
+        return self.job.samples / self.warm.step_time
 
 
 class CreditsEnd(NamedTuple):
@@ -109,7 +108,7 @@ def simulate(
     cluster, rings = _planned(hardware, jobs, fold)
     warm_hits = [_hit_ratios(jobs, job_slots(number, cluster)) for number in range(len(jobs))]
     cold_hits = [dict.fromkeys(hits, 0.0) for hits in warm_hits]
-    steps = [steps_per_epoch(job.workload, job.ranks) for job in jobs]
+    steps = [max(1, math.ceil(job.workload.dataset.samples / job.samples)) for job in jobs]
     scene = Scene(jobs, cluster, rings, _credits(cluster), steps, exact, fold, keep_rates, executor, seed, lag)
     differs = any(job.start or job.workload.input.loader != "synthetic" for job in jobs)
     first = EpochRun(scene, cold_hits, [job.start for job in jobs]).run() if cold and differs else None

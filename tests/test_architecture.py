@@ -21,7 +21,7 @@ SOURCES = MODULES + sorted((ROOT / "tests").rglob("*.py"))
 LONGEST_FUNCTION = 60
 MEDIAN_FUNCTION = 8
 
-LAZY = ["pandas", "networkx", "joblib", "rich", "scipy", "matplotlib", "torch"]
+LAZY = ["pandas", "networkx", "joblib", "rich", "scipy", "matplotlib", "torch", "starlette", "uvicorn"]
 """Too slow to import for a run that does not need them (pandas alone 0.46 s)."""
 
 EMPTY_WORDS = {"util", "utils", "helper", "helpers", "manager", "handler", "base", "common", "misc", "info"}

@@ -85,6 +85,8 @@ class Case:
     """Whether the source hides what can be hidden: user buffers, CUDA graphs."""
     tensor_overlap: bool
     expert_overlap: bool
+    one_copy: bool
+    """Whether dispatch sends a token once to each node that has experts for it (DeepEP, HybridEP), not once to each expert."""
     graphs: bool
     compiled: bool
     checked: bool
@@ -197,14 +199,23 @@ def _case(row: Row) -> Case:
         stack=practice["stack"],
         tuned=bool(practice.get("tuned")),
         tensor_overlap=bool(practice.get("tensor_overlap")) or "async TP" in notes,
-        expert_overlap="EP overlap on" in notes,
-        graphs=("graphs" in notes.lower() and "no graphs" not in notes.lower()) or row.text["gpu"].startswith("GB"),
+        expert_overlap="EP overlap on" in notes or ("EP overlap off" not in notes and bool(practice.get("expert_overlap"))),
+        one_copy="HybridEP" in notes or ("alltoall" not in notes and bool(practice.get("one_copy"))),
+        graphs=_graphs(row, practice),
         compiled=row.text["compile"].lower().startswith("y"),
         checked=bool(practice.get("checked_pipelines")) and pipeline > 1 and gpus > chip.domain,
         fp32_gradients=bool(practice.get("fp32_gradients", True)),
         memory_reading=str(practice.get("memory", "allocated")),
         assumed=tuple(assumed),
     )
+
+
+def _graphs(row: Row, practice: Mapping[str, Any]) -> bool:
+    """Return whether blocks are replayed as CUDA graphs: a note tells, or the source's scripts; racks of Grace use them else."""
+    notes = row.text["notes"].lower()
+    if "graphs" in notes:
+        return "no graphs" not in notes
+    return bool(practice.get("graphs", row.text["gpu"].startswith("GB")))
 
 
 def _axes(row: Row, shape: Transformer, gpus: int) -> tuple[int, int, int, int]:
@@ -308,7 +319,7 @@ def _nic(row: Row, chip: Chip, practice: Mapping[str, Any]) -> tuple[float, bool
     if stated is None:
         stated = _network_text(text.split("in node")[0], node)
     known = stated is not None
-    return (stated if stated is not None else chip.nic) * 1e9 / 8, known
+    return stated * 1e9 / 8 if stated is not None else chip.nic, known
 
 
 def _network_text(text: str, node: int) -> float | None:

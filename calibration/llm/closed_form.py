@@ -27,7 +27,8 @@ PRIORS: Final[Mapping[str, tuple[float, float]]] = {
     "scores": (9.0, 0.4), "memory": (0.80, 0.1), "wide": (17.0, 0.3), "inner": (1.0, 0.2), "head": (26.0, 0.3), "cast": (5.0, 0.4),
     "fabric": (0.75, 0.15), "network": (0.70, 0.2), "hop.fabric": (2e-6, 0.4), "hop.network": (8e-6, 0.5),
     "launch.collective": (25e-6, 0.5),
-    "kernel": (4e-6, 0.3), "host": (5e-4, 0.3), "update": (34.0, 0.3), "accumulate": (6.0, 0.4), "host.eager": (1.2e-3, 0.5),
+    "kernel": (4e-6, 0.3), "host": (5e-4, 0.3),
+    "host.experts": (2e-3, 0.7), "update": (34.0, 0.3), "accumulate": (6.0, 0.4), "host.eager": (1.2e-3, 0.5),
     "attention.eager": (0.65, 0.2), "elementwise.eager": (1.8, 0.3), "dispatch": (0.45, 0.4), "moe.traffic": (14.0, 0.4),
     "experts": (1.2, 0.2), "sync.experts": (1e-4, 0.6), "contention": (1.06, 0.05), "step": (5e-3, 0.5),
     "exposed.tensor": (0.85, 0.2), "exposed.tensor.overlap": (0.45, 0.4), "exposed.data": (0.5, 0.5), "exposed.stages": (0.7, 0.5),
@@ -215,6 +216,9 @@ class _Wires:
             return 0.0
         inside = max(1, min(ranks, self.case.domain // stride))
         outside = size * (1 - inside / ranks)
+        if self.case.one_copy and ranks > inside:
+            nodes, copies = ranks / inside, self.case.shape.experts_per_token
+            outside *= nodes * (1 - (1 - 1 / nodes) ** copies) / copies
         near = size * (inside - 1) / ranks / self.fabric
         return max(near, outside / self.network) / self.at["dispatch"] * 0.5 + self.at["launch.collective"]
 
@@ -279,7 +283,8 @@ def _micro_batch(case: Case, at: Constants, work: _Work, wires: _Wires, weights:
     one_forward = max(max(compute_forward, host) + attention, host + CHECKED_FORWARD * check)
     if not case.lora:
         compute_backward += at["accumulate"] * weights.total / layers / work.bandwidth
-    one_backward = max(compute_backward + recomputed, 1.5 * host) + tensor / 2 + 2 * context / 3 + experts * share / 2
+    again = 1.0 if case.recompute == "full" and not case.recomputed_layers else 0.0
+    one_backward = max(compute_backward + recomputed, (1.5 + again) * host) + tensor / 2 + 2 * context / 3 + experts * share / 2
     one_backward = max(one_backward, 1.5 * host + CHECKED_BACKWARD * check)
     if case.zero == 3:
         one_forward, one_backward = _sharded(case, at, wires, weights, one_forward, one_backward)
@@ -316,10 +321,18 @@ def _layer_traffic(case: Case, at: Constants, wires: _Wires, core_forward: float
 
 
 def _host(case: Case, at: Constants, layers: int) -> float:
-    """Return the seconds that the host needs to launch one micro-batch's forward of a stage."""
+    """Return the seconds that the host needs to launch one micro-batch's forward of a stage.
+
+    Router, dispatch, experts and combination of a block of experts are some hundred operators (Megatron-Core transformer/moe). Graphs of
+    attention and router leave half of those to the host: counts of tokens shape dispatch and experts.
+    """
     eager = case.family in EAGER and not case.compiled
-    per_layer = at["host.eager" if eager else "host"] * (2.0 if case.shape.experts else 1.0)
-    return layers * per_layer * (0.3 if case.tuned or case.graphs else 1.0)
+    shape = case.shape
+    graphed = case.tuned or case.graphs
+    share = sum(shape.has_experts(layer) for layer in range(shape.layers)) / shape.layers
+    return layers * (
+        at["host.eager" if eager else "host"] * (0.3 if graphed else 1.0) + share * at["host.experts"] * (0.5 if graphed else 1.0)
+    )
 
 
 def _check(case: Case, at: Constants, ranks: int) -> float:

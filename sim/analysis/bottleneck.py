@@ -20,6 +20,12 @@ RESOURCES: tuple[Resource, ...] = ("disk", "cpu", "decode", "copy", "nvlink", "n
 SAME = 0.005
 """Savings that differ by less of the step are the same: a fifth of the least noise of repeated measurements (2-4%)."""
 
+TIE = 0.1
+"""Share of the step below which a resource that is freed by itself saves so little that the next one binds nearly as much."""
+
+SECOND = 0.04
+"""Half of the share of the step that both must save: the noise of repeated measurements is 2-4%."""
+
 
 @dataclass(frozen=True)
 class Bottleneck:
@@ -34,6 +40,10 @@ class Bottleneck:
     """Step time with *first* and one more resource freed."""
     without_broadcast: float | None = None
     """Step time where buffers are not broadcast; None where nobody waits for that."""
+    behind: Resource | None = None
+    """What the job would wait for with its GPUs freed, where it waits for nothing now."""
+    doubled: float | None = None
+    """Step time with twice as much of both of `tied`."""
     phases: tuple[float, ...] = ()
     """Step times where the loaders' work falls into other moments of the step; none where no loader works ahead."""
 
@@ -68,6 +78,22 @@ class Bottleneck:
     def saved_by_both(self) -> float:
         """Return the share of the step that freeing *first* and *second* saves together."""
         return 1.0 - self.then[self.second] / self.step_time if self.then and self.second else 0.0
+
+    @property
+    def tied(self) -> tuple[Resource, Resource] | None:
+        """Return two resources that bound the step within `TIE` of each other: one alone saves less than that, both twice as much or more.
+
+        Where the job waits for nothing but its GPUs, these and what they would wait for next.
+        """
+        if self.first is None:
+            return ("gpu", self.behind) if self.behind and self.saved("gpu") < TIE else None
+        second, alone = self.second, self.saved(self.first)
+        return (self.first, second) if second and alone < TIE and self.saved_by_both > 2 * max(alone, SECOND) else None
+
+    @property
+    def saved_by_doubling(self) -> float | None:
+        """Return the share of the step that twice as much of both of `tied` saves; None where nothing ties."""
+        return None if self.doubled is None else 1.0 - self.doubled / self.step_time
 
 
 def foremost(step_time: float, freed: Mapping[Resource, float], scale: float | None = None) -> Resource | None:

@@ -131,7 +131,7 @@ def _narrow(model: Model) -> str:
 
 def _training(workload: Workload) -> Iterator[Problem]:
     model, dataset, training = workload.model, workload.dataset, workload.training
-    if not any(layer.forward or layer.read or layer.write for layer in model.layers):
+    if model.measured is None and not any(layer.forward or layer.read or layer.write for layer in model.layers):
         yield ("model", "layers"), "do no work: no layer has FLOP or bytes; write them, or have 'python -m sim extract' write the table"
     if not any(layer.gradients for layer in model.layers):
         yield ("model", "layers"), "have no gradients, so there is nothing to train; write the elements of each gradient tensor"

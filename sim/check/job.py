@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import combinations
 from typing import Final
 
 from sim import units
@@ -39,7 +40,9 @@ def check_job(
     """
     problems = [*_counts(hardware, nodes, gpus)]
     for_hardware = [*_storage(hardware, workload)]
-    for_workload = [*_precision(hardware, workload), *_memory(hardware, workload, fit), *check_servers(hardware, workload, nodes)]
+    for_workload = [*_precision(hardware, workload), *_batches(hardware, workload), *check_servers(hardware, workload, nodes)]
+    if len(workload.training.batches) in (0, len(_workers(hardware))):
+        for_workload += _memory(hardware, workload, fit)
     return [*problems, *placed(for_hardware, documents[0]), *placed(for_workload, documents[1])]
 
 
@@ -122,9 +125,30 @@ def _precision(hardware: Hardware, workload: Workload) -> Iterator[Problem]:
 
 
 def _memory(hardware: Hardware, workload: Workload, fit: MemoryFit | None) -> Iterator[Problem]:
-    for gpu in {group.node.gpu.name: group.node.gpu for group in _workers(hardware)}.values():
-        if fit is not None and (sentence := fit(gpu, workload)):
-            yield ("training", "batch"), sentence
+    training, seen = workload.training, set()
+    for number, group in enumerate(_workers(hardware)):
+        own = training.at(number) if number < len(training.batches) else training
+        key = "batches" if training.batches else "batch"
+        if fit is None or (group.node.gpu.name, own.batch) in seen:
+            continue
+        seen.add((group.node.gpu.name, own.batch))
+        if sentence := fit(group.node.gpu, workload.model_copy(update={"training": own})):
+            yield ("training", key), sentence
+
+
+def _batches(hardware: Hardware, workload: Workload) -> Iterator[Problem]:
+    """Find batches of groups that do not match the groups, or that the model cannot have."""
+    batches, groups = workload.training.batches, _workers(hardware)
+    if not batches:
+        return
+    if len(batches) != len(groups):
+        yield ("training", "batches"), f"{len(batches)} for {len(groups)} groups of workers of {hardware.name}; write one for each"
+        return
+    for first, second in combinations(range(len(groups)), 2):
+        if groups[first].node == groups[second].node and batches[first] != batches[second]:
+            yield ("training", "batches"), f"groups {first} and {second} are equal machines; write the same batch for both"
+    if tables := [layer.name for layer in workload.model.layers if layer.rows_per_sample]:
+        yield ("training", "batches"), f"{tables[0]} exchanges rows by sample, so that batches must be equal; write batch alone"
 
 
 def _without_half_units(hardware: Hardware, workload: Workload) -> Iterator[str]:

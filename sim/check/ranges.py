@@ -56,7 +56,11 @@ RANGES: Final[dict[type[Spec], dict[str, Bounds]]] = {
         "memory_bandwidth": ("1 GB/s", "10 TB/s"),
     },
     hw.Host: {"sockets": (1, 64), "physical_cores": (1, 10_000), "vcpus": (1, 10_000), "memory": ("1 GiB", "64 TiB")},
-    hw.Topology: {"host_bridge_bandwidth": ("100 MB/s", "10 TB/s"), "socket_copy_bandwidth": ("100 MB/s", "10 TB/s")},
+    hw.Topology: {
+        "host_bridge_bandwidth": ("100 MB/s", "10 TB/s"),
+        "socket_copy_bandwidth": ("100 MB/s", "10 TB/s"),
+        "host_copy_bandwidth": ("100 MB/s", "10 TB/s"),
+    },
     hw.NvLink: {"pairs": (1, 100), "switch_links": (0, 100)},
     hw.Nic: {"count": (1, 128), "bandwidth": ("10 Mbps", "10 Tbps"), "nccl_plugin_latency": ("0 s", "1 s")},
     hw.Volume: {

@@ -15,7 +15,7 @@ from sim.spec.yaml import SpecError
 
 Tier = Literal["interconnect", "network"]
 
-_RESERVED = re.compile(r"(gpu|nic|socket|dram|bridge)\d+|copies\d+to\d+|nvswitch|net|.*>.*")
+_RESERVED = re.compile(r"(gpu|nic|socket|dram|bridge)\d+|copies\d+to\d+|copies|nvswitch|net|.*>.*")
 
 
 class TopologyError(SpecError):
@@ -148,6 +148,8 @@ def _socket_links(node: Node) -> list[NodeLink]:
             between = f"socket link {cpu.socket_link.name} {other}-{index}"
             links += _both(f"socket{other}", f"socket{index}", _delivered(cpu.socket_link), "interconnect", between)
             links += [_copies(node.topology, *way) for way in ((other, index), (index, other)) if node.topology.socket_copy_bandwidth]
+    if node.topology.host_copy_bandwidth:
+        links.append(NodeLink("copies", node.topology.host_copy_bandwidth, "interconnect", "all copies through host memory"))
     return links
 
 

@@ -2,12 +2,12 @@
 
 Vertices are ``gpu0..``, the switches by name, ``nvswitch``, ``socket0..`` and ``nic0..``; links are named ``gpu0>gpu3``,
 ``gpu0>plx0``, ``plx0>socket0``, ``socket0>socket1``, ``nic0>net``. The DRAM of a socket (``dram0``) and, where they are known to be
-narrow, its root complex (``bridge0``) and the way of GPUs' copies to another socket's memory (``copies0to1``) are links too, the
-first two shared by both directions. Path classes are those of NVIDIA/nccl `src/graph/topo.h`: NVL one NVLink hop, NVS through
+narrow, its root complex (``bridge0``), GPUs' copies to another socket's memory (``copies0to1``) and all of them (``copies``) are links
+too, all but the third shared by both directions. Path classes are those of NVIDIA/nccl `src/graph/topo.h`: NVL one NVLink hop, NVS through
 NVSwitch, PIX one PCIe switch, PXB several, PHB a host bridge, SYS the socket link.
 GPUs address each other up to ``topology.peer_to_peer``; beyond it the sender writes to the DRAM of the receiver's socket
 and the receiver reads it, as NCCL's shared-memory transport does: two copies in series (`Route.stages`). So do the bytes for a NIC
-that may not address the GPU: one copy, and the card's own. How far the two overlap is the efficiency of ``host_transport``.
+that may not address the GPU, for want of GPUDirect or beyond ``nic.gpudirect_level``: one copy, and the card's own. How far the two overlap is the efficiency of ``host_transport``.
 
 Between isolated containers bytes go through host memory, or out of a NIC and back in.
 
@@ -32,8 +32,6 @@ PathClass = Literal["NVL", "NVS", "PIX", "PXB", "PHB", "SYS"]
 
 PATH_CLASSES: tuple[PathClass, ...] = ("NVL", "NVS", "PIX", "PXB", "PHB", "SYS")
 """Closest first."""
-
-_GPUDIRECT_LIMIT = PATH_CLASSES.index("PXB")  # NVIDIA/nccl paths.cc: GPUDirect RDMA by default up to PXB
 
 
 @dataclass(frozen=True)
@@ -211,12 +209,12 @@ class NodeGraph:
         return Route(stages, path_class, self.node.host_transport, staged=True)
 
     def _is_peer(self, path_class: PathClass) -> bool:
-        farthest = self.node.topology.peer_to_peer.upper()
-        return farthest != "NONE" and PATH_CLASSES.index(path_class) <= [str(name) for name in PATH_CLASSES].index(farthest)
+        farthest = self.node.topology.peer_to_peer
+        return farthest != "none" and _is_within(path_class, farthest)
 
     def _gpudirect(self, one: str, other: str) -> tuple[PathClass, bool]:
-        path_class = self.pcie_class(one, other)
-        return path_class, self.node.nic.gpudirect and PATH_CLASSES.index(path_class) <= _GPUDIRECT_LIMIT
+        path_class, nic = self.pcie_class(one, other), self.node.nic
+        return path_class, nic.gpudirect and _is_within(path_class, nic.gpudirect_level)
 
     def _pcie_climb(self, one: str, other: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return what lies above each of two devices, up to and with the first they share (or their sockets)."""
@@ -245,9 +243,9 @@ class NodeGraph:
         return (*self._bridge(top), f"{top}>{other}", *self._bridge(other))
 
     def _copies(self, device: str, socket: str) -> tuple[str, ...]:
-        """Return what all copies from the socket of *device* to the memory of *socket* share beside the socket link."""
+        """Return what a copy from *device* to the memory of *socket* shares with all of the node, and beside the socket link."""
         name = f"copies{self.socket_of(device).removeprefix('socket')}to{socket.removeprefix('socket')}"
-        return (name,) if name in self.links else ()
+        return tuple(link for link in ("copies", name) if link in self.links)
 
     def _bridge(self, top: str) -> tuple[str, ...]:
         name = top.replace("socket", "bridge")
@@ -277,6 +275,11 @@ def _cached_graph(described: _Described) -> NodeGraph:
     node = described.node
     parents = parents_of(node)
     return NodeGraph(node, {link.name: link for link in links_of(node, parents)}, parents)
+
+
+def _is_within(path_class: PathClass, level: str) -> bool:
+    """Tell whether a path is no farther than a *level* of NCCL's (``pxb``)."""
+    return PATH_CLASSES.index(path_class) <= [name.lower() for name in PATH_CLASSES].index(level)
 
 
 def _climb(device: str, chain: tuple[str, ...]) -> list[str]:

@@ -4,9 +4,9 @@ from sim.commands.help import Program
 
 app = Program(
     {
-        "One job": "run whatif profile collective show goodput spot",
-        "Choose": "compare recommend plan prices",
-        "Many runs": "sweep share diff study ui",
+        "One job": "run ui whatif profile collective show goodput spot",
+        "Choose": "compare recommend plan batches prices",
+        "Many runs": "sweep share diff study",
         "Descriptions": "list check new extract schema",
     },
     name="stallsim",

@@ -39,7 +39,10 @@ def collective(
     algo: Annotated[str | None, typer.Option(metavar="NAMES", help="like NCCL_ALGO; or (Rack)Hierarchical, HalvingDoubling")] = None,
     proto: Annotated[str | None, typer.Option(metavar="NAMES", help="like NCCL_PROTO: LL, LL128, Simple, ^LL")] = None,
     channels: Annotated[int | None, typer.Option(min=1, help="like NCCL_MAX_NCHANNELS")] = None,
-    nccl: Annotated[str, typer.Option(metavar="2.10|2.30", help="version whose rules choose")] = "2.30",
+    per_process: Annotated[
+        int, typer.Option("-g", "--per-process", min=1, metavar="N", help="GPUs of one process, like nccl-tests -g")
+    ] = 1,
+    nccl: Annotated[str, typer.Option(metavar="2.3|2.4|2.10|2.30", help="version whose rules choose")] = "2.30",
     sets: Sets = [],  # noqa: B006
     as_json: Json = False,
     as_csv: Csv = False,
@@ -52,8 +55,8 @@ def collective(
     if op == "parameter_server":
         if gpus is not None or placement is not None:
             raise SpecError("--op parameter_server counts hosts, not GPUs; write --nodes N")
-        if algo or proto or channels:
-            raise SpecError("--op parameter_server has no NCCL options; leave --algo, --proto and --channels out")
+        if algo or proto or channels or per_process > 1:
+            raise SpecError("--op parameter_server has no NCCL options; leave --algo, --proto, --channels and -g out")
         return _bound(hardware, sizes, compute_time or "100 ms", nodes, sets, (as_json, as_csv), output, html)
     from sim.report.collective import collective_csv, collective_document, collective_plot, collective_text, fabric_files
     from sim.report.page.collective import collective_page
@@ -64,7 +67,9 @@ def collective(
     if compute_time:
         raise SpecError(f"--compute-time {compute_time}: belongs to --op parameter_server; leave it out")
     tuning = Tuning(nccl, algo, proto, channels)
-    table = collective_table(hardware, op, sizes_of(sizes), nodes=nodes, gpus=gpus, placement=placement, tuning=tuning, overrides=sets)
+    table = collective_table(
+        hardware, op, sizes_of(sizes), nodes=nodes, gpus=gpus, placement=placement, tuning=tuning, overrides=sets, per_process=per_process
+    )
     document, text = collective_document(table), collective_text(table)
     more: dict[str, str | bytes] = {"collective.csv": collective_csv(table), **fabric_files(table)} if output is not None else {}
     page = partial(collective_page, read=Descriptions([table.machine] if table.machine else [], []))

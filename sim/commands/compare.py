@@ -19,7 +19,7 @@ from sim.commands.options import (
     Hours,
     Html,
     Json,
-    Layout,
+    LayoutFields,
     Market,
     Nodes,
     Precision,
@@ -28,7 +28,7 @@ from sim.commands.options import (
     Stack,
     Where,
     Wl,
-    layout_of,
+    takes_layout,
 )
 from sim.terminal import show_table, talk, write_result
 
@@ -38,6 +38,7 @@ from sim.terminal import show_table, talk, write_result
     "  python -m sim compare resnet50 p3.2xlarge p3.16xlarge p4d.24xlarge --precision amp_fp16\n"
     "  python -m sim compare vgg16 --where gpu=V100* --epochs 90 --sort cost"
 )
+@takes_layout
 def compare(
     workload: Wl,
     hardware: Annotated[
@@ -50,7 +51,7 @@ def compare(
     global_batch: GlobalBatch = None,
     precision: Precision = None,
     stack: Stack = None,
-    parallel: Layout = [],  # noqa: B006
+    layout: LayoutFields = (),
     sets: Sets = [],  # noqa: B006
     market: Market = "on-demand",
     epochs: Epochs = None,
@@ -86,7 +87,7 @@ def compare(
         stack=stack,
         market=market_of(market),
         plan=plan_of(epochs, hours, evaluation, checkpoints),
-        layout=layout_of(parallel),
+        layout=layout,
     )
     names = machines(hardware, where)
     counts = whole_numbers(nodes, "--nodes") if nodes is not None else []

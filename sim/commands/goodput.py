@@ -16,14 +16,14 @@ from sim.commands.options import (
     Html,
     Hw,
     Json,
-    Layout,
+    LayoutFields,
     Market,
     Precision,
     SampleTokens,
     Sets,
     Stack,
     Wl,
-    layout_of,
+    takes_layout,
 )
 from sim.terminal import print_json, show_text, talk, write_result
 
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     "  python -m sim goodput hgx-h100 gpt2-xl --nodes 256 --batch 4 --precision amp_bf16 --days 54\n"
     "  python -m sim goodput hgx-h100 llama-3.1-8b --nodes 16 --parallel shard=parameters --tokens 1T --checkpoint tiered"
 )
+@takes_layout
 def goodput(
     hardware: Hw,
     workload: Wl,
@@ -49,7 +50,7 @@ def goodput(
     global_batch: GlobalBatch = None,
     precision: Precision = None,
     stack: Stack = None,
-    parallel: Layout = [],  # noqa: B006  typer copies the default
+    layout: LayoutFields = (),
     sequence: SampleTokens = None,
     sets: Sets = [],  # noqa: B006
     reliability: Annotated[str, typer.Option(metavar="low|middle|high|FILE", help="how often the fleet fails")] = "middle",
@@ -100,7 +101,7 @@ def goodput(
         stack=stack,
         market=market_of(market),
         sequence=sequence,
-        layout=layout_of(parallel),
+        layout=layout,
     )
     weeks = Weeks(
         days,

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 HEADINGS: Final[Mapping[str, str]] = {
     "Job": "--batch --global-batch --sequence --precision --stack --set --epochs --hours --tokens --days --steps --evaluation "
-    "--checkpoints --seed --exact --op --bytes --compute-time --input --example --arg --from --name --model --workload",
+    "--checkpoints --seed --exact --op --bytes --compute-time --input --example --arg --from --name --model --models --workload",
     "Layout": "--tp --pp --cp --ep --replicate --shard --micro-batches --schedule --parallel",
     "Machine": "--nodes --gpus --placement --workers --where --hardware --hardware-dir --workload-dir --twin --from-topo --gpu --cpu "
     "--nic-bandwidth --transport --memory --algo --proto --channels --nccl --device --ranks --folder",
@@ -25,7 +25,7 @@ HEADINGS: Final[Mapping[str, str]] = {
     "Search": "--objective --max-memory --fix --allow --simulate --sensitivity --vary --sobol --policy --sort --fast --literal --jobs "
     "--cluster --predictor --no-leave-out --left-out --refit --only --again --quick --limit",
     "Output": "--json --csv --output --html --trace --export --verbose --layers --force --plot --score --list --record --fail-if "
-    "--show-completion --install-completion",
+    "--port --open --show-completion --install-completion",
     "Other": "--version --debug --quiet --help",
 }
 """Which options stand under which heading, in the order of the headings; a name means the same in every command."""

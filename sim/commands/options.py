@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Final, get_type_hints
 
 import typer
 
 from sim.commands import names
 from sim.report.files import file_due, folder_due
 from sim.spec.yaml import SpecError
-from sim.study.layout_options import layout_of as layout_of  # every command with a layout takes it from here
+from sim.study.layout_options import layout_of
 
 Hw = Annotated[
     str, typer.Argument(metavar="HW", help="hardware: a YAML file or a catalogue name such as p3.16xlarge", autocompletion=names.hardware)
@@ -62,35 +65,63 @@ Hours = Annotated[float | None, typer.Option(help="hours to train: shows how man
 Evaluation = Annotated[float, typer.Option(help="samples evaluated after each epoch, relative to the training samples (0 to 1)")]
 Checkpoints = Annotated[bool, typer.Option(help="write a checkpoint after each epoch")]
 
-Layout = Annotated[
-    list[str],
-    typer.Option(
-        "--parallel",
-        metavar="K=N,...",
-        help="layout of the model: tp, pp, cp, ep, replicate, shard, schedule, virtual_stages ...; for example tp=8,pp=4",
-    ),
-]
-Tensor = Annotated[int | None, typer.Option("--tp", min=1, help="tensor-parallel ranks")]
-Pipeline = Annotated[int | None, typer.Option("--pp", min=1, help="pipeline stages")]
-Context = Annotated[int | None, typer.Option("--cp", min=1, help="context-parallel ranks")]
-Expert = Annotated[int | None, typer.Option("--ep", min=1, help="expert-parallel ranks")]
-Replicate = Annotated[int | None, typer.Option(min=1, help="replicas of a sharded model (HSDP)")]
-Shard = Annotated[
-    str | None,
-    typer.Option(
-        metavar="none|optimizer|gradients|parameters",
-        help="what data-parallel ranks shard (ZeRO, FSDP)",
-        autocompletion=names.of_words("none", "optimizer", "gradients", "parameters"),
-    ),
-]
-MicroBatches = Annotated[int | None, typer.Option("--micro-batches", min=1, help="micro-batches of a step (gradient accumulation)")]
-Schedule = Annotated[
-    str | None,
-    typer.Option(
-        help="gpipe, 1f1b, interleaved_1f1b, zb_h1, zbv or dualpipev",
-        autocompletion=names.of_words("gpipe", "1f1b", "interleaved_1f1b", "zb_h1", "zbv", "dualpipev"),
-    ),
-]
+LayoutFields = tuple[tuple[str, str, str | int], ...]
+"""Fields of ``training`` that lay the model out: (option, key, value)."""
+LAYOUT: Final[dict[str, Any]] = {
+    "tensor": Annotated[int | None, typer.Option("--tp", min=1, help="tensor-parallel ranks")],
+    "pipeline": Annotated[int | None, typer.Option("--pp", min=1, help="pipeline stages")],
+    "context": Annotated[int | None, typer.Option("--cp", min=1, help="context-parallel ranks")],
+    "expert": Annotated[int | None, typer.Option("--ep", min=1, help="expert-parallel ranks")],
+    "replicate": Annotated[int | None, typer.Option("--replicate", min=1, help="replicas of a sharded model (HSDP)")],
+    "shard": Annotated[
+        str | None,
+        typer.Option(
+            "--shard",
+            metavar="none|optimizer|gradients|parameters",
+            help="what data-parallel ranks shard (ZeRO, FSDP)",
+            autocompletion=names.of_words("none", "optimizer", "gradients", "parameters"),
+        ),
+    ],
+    "micro_batches": Annotated[int | None, typer.Option("--micro-batches", min=1, help="micro-batches of a step (gradient accumulation)")],
+    "schedule": Annotated[
+        str | None,
+        typer.Option(
+            "--schedule",
+            help="gpipe, 1f1b, interleaved_1f1b, zb_h1, zbv or dualpipev",
+            autocompletion=names.of_words("gpipe", "1f1b", "interleaved_1f1b", "zb_h1", "zbv", "dualpipev"),
+        ),
+    ],
+    "parallel": Annotated[
+        list[str],
+        typer.Option(
+            "--parallel",
+            metavar="K=N,...",
+            help="the same in one option, and more: virtual_stages, reshard_after_forward ...; for example tp=8,pp=4",
+        ),
+    ],
+}
+"""Options that lay a model out, by the parameter of `layout_of` that each gives."""
+
+
+def takes_layout(command: Callable[..., None]) -> Callable[..., None]:
+    """Give *command* the options of `LAYOUT` in place of its parameter ``layout``, which gets the fields that they set."""
+    signature = inspect.signature(command)
+    hints = get_type_hints(command, include_extras=True)
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in signature.parameters.items():
+        if name == "layout":
+            defaults: dict[str, Any] = {option: [] if option == "parallel" else None for option in LAYOUT}
+            parameters += [parameter.replace(name=option, default=defaults[option], annotation=LAYOUT[option]) for option in LAYOUT]
+        else:
+            parameters.append(parameter.replace(annotation=hints[name]))
+
+    @wraps(command)
+    def called(**given: Any) -> None:
+        command(layout=layout_of(**{option: given.pop(option) for option in LAYOUT}), **given)
+
+    called.__dict__["__signature__"] = signature.replace(parameters=parameters)
+    called.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return called
 
 
 def trace_due(path: Path | None) -> Path | None:

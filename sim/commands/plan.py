@@ -10,7 +10,22 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 
 from sim.commands.app import app
-from sim.commands.options import Csv, Folder, GlobalBatch, Html, Hw, Json, Nodes, Precision, SampleTokens, Sets, Stack, TokenBudget, Wl
+from sim.commands.options import (
+    Csv,
+    Folder,
+    GlobalBatch,
+    Html,
+    Hw,
+    Json,
+    Nodes,
+    Precision,
+    SampleTokens,
+    Sets,
+    Stack,
+    TokenBudget,
+    WithFailures,
+    Wl,
+)
 from sim.report.files import folder_due
 from sim.spec.yaml import SpecError
 from sim.terminal import show_table, talk, write_result
@@ -35,7 +50,9 @@ def plan(
     global_batch: GlobalBatch = None,
     tokens: TokenBudget = None,
     sequence: SampleTokens = None,
-    objective: Annotated[str, typer.Option(metavar="time|cost", help="minimize the time of a step, or its cost")] = "time",
+    objective: Annotated[
+        str, typer.Option(metavar="time|cost|energy", help="minimize the time of a step, its cost, or its energy")
+    ] = "time",
     max_memory: Annotated[str | None, typer.Option(metavar="SIZE", help="GPU memory that a layout may need, for example 70GiB")] = None,
     fix: Annotated[list[str], typer.Option(metavar="K=V,...", help="axes to keep fixed: tp=8,pp=4,shard=optimizer; repeatable")] = [],  # noqa: B006
     allow: Annotated[
@@ -46,6 +63,7 @@ def plan(
     sensitivity: Annotated[
         bool, typer.Option("--sensitivity", help="also find what wins with slower NICs, longer sequences, smaller batches")
     ] = False,
+    with_failures: WithFailures = False,
     precision: Precision = None,
     stack: Stack = None,
     sets: Sets = [],  # noqa: B006
@@ -74,6 +92,8 @@ def plan(
 
     if objective not in get_args(Objective):
         raise SpecError(f"--objective {objective}: write {' or '.join(get_args(Objective))}")
+    if with_failures and tokens is None:
+        raise SpecError("--with-failures: say how long the job is with --tokens")
     try:
         memory = None if max_memory is None else parse(max_memory, "size")
     except ValueError as error:
@@ -85,7 +105,7 @@ def plan(
     made = planned(question, _watching(simulate))
     turns = turned(made, talk.counting("changes")) if sensitivity and not made.tally.interrupted else []
     talk.progress("")
-    document = plan_document(made, turns)
+    document = plan_document(made, turns, with_failures)
     text, table = plan_text(document), figures_csv([_flat(row) for row in document["layouts"]])
     write_result(output, html, "plan", (document, text), plan_page, None, {"plan.csv": table})
     if export is not None:

@@ -9,6 +9,7 @@ import typer
 from sim.commands import names
 from sim.commands.app import app
 from sim.commands.options import Batch, Count, Folder, Html, Hw, Json, Precision, Sets, Stack, Wl
+from sim.spec.yaml import SpecError
 from sim.terminal import print_json, show_text, write_result
 
 
@@ -43,11 +44,17 @@ def profile(
     from sim.report.figures import figures_csv
     from sim.report.page.profile import profile_page
     from sim.report.stash import profile_document, profile_plot, profile_rows, profile_text
+    from sim.study.layout import has_layout
     from sim.study.profile import profile as stash_profile
     from sim.study.ranges import one_number
     from sim.study.scenario import Scenario
 
     scenario = Scenario(hardware, workload, tuple(sets), nodes=one_number(nodes, "--nodes"), batch=batch, precision=precision, stack=stack)
+    if has_layout(scenario):
+        raise SpecError(
+            "profile follows Stash, which measures data-parallel training; of a layout 'python -m sim run' tells the stalls, "
+            "and 'python -m sim whatif' what each resource costs"
+        )
     found = stash_profile(scenario, twin)
     document = profile_document(found, literal)
     text, table = profile_text(found, document), figures_csv(profile_rows(document))

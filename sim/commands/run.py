@@ -11,34 +11,26 @@ import typer
 from sim.commands.app import app
 from sim.commands.options import (
     Checkpoints,
-    Context,
     Csv,
     Epochs,
     Evaluation,
-    Expert,
     Folder,
     GlobalBatch,
     Hours,
     Html,
     Hw,
     Json,
-    Layout,
+    LayoutFields,
     Market,
-    MicroBatches,
-    Pipeline,
     Precision,
-    Replicate,
     SampleTokens,
-    Schedule,
     Sets,
-    Shard,
     Stack,
-    Tensor,
     TokenBudget,
     Trace,
     WithFailures,
     Wl,
-    layout_of,
+    takes_layout,
 )
 from sim.spec.yaml import SpecError
 from sim.terminal import json_text, print_json, show_text, talk
@@ -52,6 +44,7 @@ if TYPE_CHECKING:
     "  python -m sim run p3.16xlarge vgg16 --nodes 1..16 --set node.nic.bandwidth='100 Gbps'\n"
     "  python -m sim run hgx-h100 llama-3.1-70b --nodes 8 --tp 8 --pp 4 --shard optimizer --micro-batches 16"
 )
+@takes_layout
 def run(
     hardware: Hw,
     workload: Wl,
@@ -63,15 +56,7 @@ def run(
     sequence: SampleTokens = None,
     precision: Precision = None,
     stack: Stack = None,
-    tensor: Tensor = None,
-    pipeline: Pipeline = None,
-    context: Context = None,
-    expert: Expert = None,
-    replicate: Replicate = None,
-    shard: Shard = None,
-    micro_batches: MicroBatches = None,
-    schedule: Schedule = None,
-    parallel: Layout = [],  # noqa: B006  typer copies the default
+    layout: LayoutFields = (),
     sets: Sets = [],  # noqa: B006
     market: Market = "on-demand",
     epochs: Epochs = None,
@@ -114,7 +99,7 @@ def run(
         market=market_of(market),
         plan=plan_of(epochs, hours, evaluation, checkpoints, tokens),
         sequence=sequence,
-        layout=layout_of(parallel, tensor, pipeline, context, expert, replicate, shard, micro_batches, schedule),
+        layout=layout,
     )
     many_nodes = whole_numbers(nodes, "--nodes") if nodes is not None else []
     many_gpus = whole_numbers(gpus, "--gpus") if gpus is not None else []

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sim.commands.app import app
-from sim.commands.options import Batch, Count, Html, Hw, Layout, Precision, Processes, Sets, Stack, Wl, layout_of
+from sim.commands.options import Batch, Count, Html, Hw, LayoutFields, Precision, Processes, Sets, Stack, Wl, takes_layout
 from sim.report.files import file_due
 from sim.spec.yaml import SpecError
 from sim.terminal import talk
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     "  python -m sim sweep p3.8xlarge resnet50 --nodes 4 --vary node.nic.bandwidth='10..400 Gbps:7' -o nic.csv\n"
     "  python -m sim sweep p3.8xlarge resnet50 --vary 'batch=16,32,64' --vary nodes=1..4 -o grid.csv --cluster dask://HOST:8786"
 )
+@takes_layout
 def sweep(
     hardware: Hw,
     workload: Wl,
@@ -37,7 +38,7 @@ def sweep(
     batch: Batch = None,
     precision: Precision = None,
     stack: Stack = None,
-    parallel: Layout = [],  # noqa: B006
+    layout: LayoutFields = (),
     sets: Sets = [],  # noqa: B006
     seed: Annotated[int, typer.Option(help="random seed of the Sobol sequence and of every run")] = 0,
     processes: Processes = None,
@@ -71,7 +72,7 @@ def sweep(
         precision=precision,
         stack=stack,
         seed=seed,
-        layout=layout_of(parallel),
+        layout=layout,
     )
     journal = output.with_name(output.name + ".journal")
     progress = talk.counting("points")

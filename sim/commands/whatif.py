@@ -8,7 +8,22 @@ from typing import Annotated
 import typer
 
 from sim.commands.app import app
-from sim.commands.options import Batch, Count, Csv, Folder, GlobalBatch, Html, Hw, Json, Layout, Precision, Sets, Stack, Wl, layout_of
+from sim.commands.options import (
+    Batch,
+    Count,
+    Csv,
+    Folder,
+    GlobalBatch,
+    Html,
+    Hw,
+    Json,
+    LayoutFields,
+    Precision,
+    Sets,
+    Stack,
+    Wl,
+    takes_layout,
+)
 from sim.terminal import show_table, talk, write_result
 
 
@@ -17,6 +32,7 @@ from sim.terminal import show_table, talk, write_result
     "  python -m sim whatif p3.8xlarge alexnet --nodes 2\n"
     "  python -m sim whatif p3.16xlarge bert-large-seq384 --batch 4 --html whatif.html"
 )
+@takes_layout
 def whatif(
     hardware: Hw,
     workload: Wl,
@@ -27,7 +43,7 @@ def whatif(
     global_batch: GlobalBatch = None,
     precision: Precision = None,
     stack: Stack = None,
-    parallel: Layout = [],  # noqa: B006
+    layout: LayoutFields = (),
     sets: Sets = [],  # noqa: B006
     as_json: Json = False,
     as_csv: Csv = False,
@@ -58,7 +74,7 @@ def whatif(
         global_batch,
         precision=precision,
         stack=stack,
-        layout=layout_of(parallel),
+        layout=layout,
     )
     if has_layout(scenario):
         laid = layout_whatif(scenario, talk.counting("resources"))

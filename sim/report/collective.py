@@ -7,6 +7,7 @@ import io
 from typing import Any
 
 from sim import __version__
+from sim.report.collective_error import collective_error, error_lines, unmeasured
 from sim.report.fabric_plot import fabric_plot
 from sim.report.picture import Picture, figure, picture
 from sim.training.collectives.table import Table
@@ -29,8 +30,8 @@ def collective_document(table: Table) -> dict[str, Any]:
         for row in table.rows
     ]
     head = {"schema": 1, "hardware": table.hardware, "op": table.op, "nodes": table.nodes, "gpus": table.ranks}
-    rests_on = {"assumptions": assumed(table), "warnings": [], "version": __version__, "inputs_sha256": dict(table.inputs)}
-    return head | {"bisection_bytes_per_s": table.bisection or None, "rows": rows, **rests_on}
+    rests_on = {"assumptions": assumed(table), "warnings": unmeasured(table), "version": __version__, "inputs_sha256": dict(table.inputs)}
+    return head | {"bisection_bytes_per_s": table.bisection or None, "rows": rows, "expected_error": collective_error(table), **rests_on}
 
 
 def assumed(table: Table) -> list[str]:
@@ -38,9 +39,11 @@ def assumed(table: Table) -> list[str]:
     version, algorithms, protocols, channels = table.tuning
     asked = {"NCCL_ALGO": algorithms, "NCCL_PROTO": protocols, "NCCL_MAX_NCHANNELS": channels}
     forced = ", ".join(f"{name}={value}" for name, value in asked.items() if value is not None)
+    processes = [f"each process launches on its {table.per_process} GPUs one after another"] if table.per_process > 1 else []
     return [
         f"NCCL {version}'s rules choose algorithm, protocol and channels of each size{f', with {forced}' if forced else ''}",
         "all ranks start together with their data in GPU memory, connections made; nothing else runs meanwhile",
+        *processes,
     ]
 
 
@@ -53,7 +56,9 @@ def collective_text(table: Table) -> str:
         size, time = show(row.nbytes, "binary size"), show(row.time, "time")
         rates = f"{show(row.algbw, 'bandwidth'):>11} {show(row.busbw, 'bandwidth'):>11}"
         lines.append(f"{size:>10} {time:>10} {rates}  {row.algorithm:15} {row.protocol:8} {row.channels:>8}  {row.bottleneck}")
-    return "\n".join(lines)
+    error = collective_error(table)
+    told = [*(error_lines(error) if error else []), *(f"warning: {line}" for line in unmeasured(table))]
+    return "\n".join([*lines, *([""] if told else []), *told])
 
 
 def collective_csv(table: Table) -> str:

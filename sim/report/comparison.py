@@ -11,6 +11,7 @@ from sim.report.columns import Title, aligned
 from sim.report.energy import brief_energy
 from sim.report.picture import Named, Picture, figure, name_points, picture, plain_logarithm
 from sim.report.prices import price_lines
+from sim.report.table import rate_text
 from sim.spec.yaml import SpecError
 from sim.study.compare import Row, front
 from sim.units import show
@@ -23,6 +24,7 @@ SORTS = {"time": "epoch_time_s", "cost": "cost_per_epoch_usd", "name": "hardware
 """What a comparison may be sorted by, and its key in the document."""
 
 
+_RATES = {"tokens_per_s": "tokens/s", "throughput_samples_per_s": "samples/s"}
 _JOB, _EPOCHS = "whole job", "epochs done"
 _ERROR = "error: half of such predictions missed by less than the first figure, nine in ten by less than the second; ? not measured"
 _FRONT = "* nothing else is both faster and cheaper"
@@ -93,6 +95,7 @@ _KEPT = (
 def _figures(document: dict[str, Any]) -> dict[str, Any]:
     first = document["first_epoch"]
     return {key: document[key] for key in _KEPT} | {
+        "tokens_per_s": document.get("tokens_per_s"),
         "first_epoch_time_s": first["epoch_time_s"],
         "first_cost_usd": first["cost_usd"],
         "energy": brief_energy(document.get("energy")),
@@ -104,8 +107,9 @@ def comparison_text(document: dict[str, Any]) -> str:
     """Return the table of a comparison; ``*`` marks the front that nothing beats in both time and cost."""
     rows = document["rows"]
     of_job = _job_titles(rows)
+    rate = "tokens_per_s" if rows and all(row["tokens_per_s"] is not None for row in rows) else "throughput_samples_per_s"
     titles = [
-        Title("", True), Title("hardware", True), Title("nodes"), Title("GPUs"), Title("samples/s"), Title("epoch"), Title("USD/epoch"),
+        Title("", True), Title("hardware", True), Title("nodes"), Title("GPUs"), Title(_RATES[rate]), Title("epoch"), Title("USD/epoch"),
         Title("kWh/epoch"),
         Title("first"), *map(Title, of_job), Title("memory"), Title("compute"), Title("largest stall", True), Title("error"),
     ]  # fmt: skip
@@ -115,7 +119,7 @@ def comparison_text(document: dict[str, Any]) -> str:
         lines = [
             f"{document['workload']}: {count}",
             "",
-            aligned(titles, [_cells(row, of_job) for row in rows]),
+            aligned(titles, [_cells(row, of_job, rate) for row in rows]),
             "",
             _FRONT,
             *([_ERROR] if any(row["expected_error"] for row in rows) else []),
@@ -143,7 +147,7 @@ def cannot_run(failed: Mapping[str, Any]) -> str:
     return problem if named else f"{where}: {problem.removeprefix(failed['hardware'] + ': ')}"
 
 
-def _cells(row: dict[str, Any], of_job: Sequence[str]) -> list[str]:
+def _cells(row: dict[str, Any], of_job: Sequence[str], rate: str) -> list[str]:
     stalls = {name: seconds for name, seconds in row["stalls_s"].items() if name != "compute"}
     worst = max(stalls, key=lambda name: stalls[name])
     cost = row["cost_per_epoch_usd"]
@@ -152,7 +156,7 @@ def _cells(row: dict[str, Any], of_job: Sequence[str]) -> list[str]:
         row["hardware"],
         str(row["nodes"]),
         str(row["gpus"]),
-        f"{row['throughput_samples_per_s']:.0f}",
+        rate_text(row[rate]),
         show(row["epoch_time_s"], "time"),
         "-" if cost is None else f"{cost:.2f}",
         "-" if row["energy"] is None else f"{row['energy']['kwh_per_epoch']:.3g}",

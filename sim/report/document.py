@@ -9,14 +9,13 @@ from typing import Any
 from sim import __version__
 from sim.analysis.bottleneck import Bottleneck
 from sim.analysis.cost import Market, job_price
-from sim.analysis.memory import gpu_memory
 from sim.analysis.whole_job import Plan
 from sim.epoch import Epoch
 from sim.events import STALLS
 from sim.report.energy import with_energy
 from sim.report.expected_error import expected_error
 from sim.report.inputs import inputs as values_of
-from sim.report.kinds import tightest
+from sim.report.kinds import fullest_memory
 from sim.report.placement import placement_text
 from sim.report.prices import dated, source_of
 from sim.report.verdict import assumptions, moments, verdict, warnings
@@ -87,9 +86,10 @@ def _job_document(run: Run, number: int, inputs: Mapping[str, str], noted: Seque
 
 def run_figures(run: Run, number: int = 0, market: Market = "on_demand") -> dict[str, Any]:
     """Return the figures of one job: what its document says first, all that a table of many runs shows."""
-    job, plan = run.jobs[number], run.rings[number]
+    job = run.jobs[number]
     workload = job.job.workload
     price = _price(run, number, market)
+    sequence = workload.model.sequence
     figures = {
         "schema": SCHEMA,
         "hardware": run.hardware.name,
@@ -98,9 +98,11 @@ def run_figures(run: Run, number: int = 0, market: Market = "on_demand") -> dict
         "nodes": len(job.job.placement),
         "gpus": job.job.ranks,
         "batch_per_gpu": workload.training.batch,
+        **({"batches_per_gpu": list(workload.training.batches)} if workload.training.batches else {}),
         "precision": workload.training.precision,
         "step_time_s": job.warm.step_time,
         "throughput_samples_per_s": job.throughput,
+        **({} if sequence is None else {"tokens_per_s": job.throughput * sequence}),
         "epoch_time_s": job.warm.time,
         "cost_per_epoch_usd": None if price is None else price * job.warm.time,
         "price": _rate(run, price, market),
@@ -111,9 +113,7 @@ def run_figures(run: Run, number: int = 0, market: Market = "on_demand") -> dict
             "stalls_s": _stalls(job.first),
             "cost_usd": None if price is None else price * job.first.time,
         },
-        "gpu_memory_bytes": gpu_memory(
-            workload, tightest(run, number), ranks=job.job.ranks, channels=plan.channels if plan else None
-        ).by_use(),
+        "gpu_memory_bytes": fullest_memory(run, number).by_use(),
     }
     return with_energy(figures, run.hardware, workload)
 
@@ -124,6 +124,8 @@ def freed(run: Run, number: int, bottleneck: Bottleneck | None) -> dict[str, Any
         "step_time_spread_s": list(bottleneck.spread) if bottleneck and bottleneck.phases else None,
         "step_time_half_width_s": run.jobs[number].warm.interval,
         "verdict": verdict(run, number, bottleneck),
+        "tied_resources": list(bottleneck.tied) if bottleneck and bottleneck.tied else None,
+        "tied_doubled_step_time_s": bottleneck.doubled if bottleneck else None,
         "freed_step_time_s": dict(bottleneck.freed) if bottleneck else None,
         "without_buffer_broadcast_step_time_s": bottleneck.without_broadcast if bottleneck else None,
     }

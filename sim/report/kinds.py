@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
+from typing import Any
 
-from sim.analysis.memory import gpu_memory
+from sim.analysis.memory import MemoryUse, gpu_memory
+from sim.cluster.build import Slot
 from sim.simulate import Run
 from sim.spec.hardware import Gpu
+from sim.units import counted
 
 
 def gpus_text(run: Run, number: int) -> str:
@@ -19,9 +23,27 @@ def gpus_text(run: Run, number: int) -> str:
     return " + ".join(f"{count} x {name}" for name, count in counts.items())
 
 
+def batch_text(document: Mapping[str, Any]) -> str:
+    """Return how many samples each GPU takes a step, by the *document* of a run."""
+    own = document.get("batches_per_gpu")
+    return f"{' and '.join(map(str, own))} samples per GPU" if own else f"{counted(document['batch_per_gpu'], 'sample')} per GPU"
+
+
 def tightest(run: Run, number: int) -> Gpu:
     """Return the kind of GPU of job *number* on which the job leaves least memory free."""
+    return _tightest(run, number).node.gpu
+
+
+def fullest_memory(run: Run, number: int) -> MemoryUse:
+    """Return what job *number* needs of the GPU on which it leaves least memory free."""
+    return _memory(run, number, _tightest(run, number))
+
+
+def _tightest(run: Run, number: int) -> Slot:
+    lent = [slot for slot in run.cluster if any(job == number for job, _ in slot.lent)]
+    return min(lent, key=lambda slot: slot.node.gpu.memory - _memory(run, number, slot).total)
+
+
+def _memory(run: Run, number: int, slot: Slot) -> MemoryUse:
     job, plan = run.jobs[number].job, run.rings[number]
-    gpus = [node.gpu for node in run.nodes(number)]
-    channels = plan.channels if plan else None
-    return min(gpus, key=lambda gpu: gpu.memory - gpu_memory(job.workload, gpu, ranks=job.ranks, channels=channels).total)
+    return gpu_memory(job.workload_in(slot), slot.node.gpu, ranks=job.ranks, channels=plan.channels if plan else None)

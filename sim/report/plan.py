@@ -6,14 +6,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from sim import __version__
+from sim.analysis.energy import KWH
 from sim.events import Cause
 from sim.mesh import LayoutRun
-from sim.report.layout import layout_name
+from sim.report.goodput import goodput_of
+from sim.report.layout import layout_document, layout_name
+from sim.report.layout_error import expected_layout_error
 from sim.report.layout_files import run_command
-from sim.study.plan.question import TIE, Plan, cost_of_step, headroom
-from sim.study.plan.search import THRASH, Outcome
+from sim.spec.yaml import SpecError
+from sim.study.layout import LayoutAnswer
+from sim.study.plan.question import Plan, cost_of_step, headroom
+from sim.study.plan.search import THRASH, Outcome, joules_of_step
 from sim.study.plan.sensitivity import Turn
 from sim.study.plan.space import Candidate
+from sim.study.weeks import Weeks
 from sim.units import show
 
 SCHEMA: Final = 1
@@ -31,8 +37,21 @@ _PARTS: Final[Mapping[str, str]] = {
 }
 
 
-def plan_document(plan: Plan, turns: Sequence[Turn] = ()) -> dict[str, Any]:
-    """Return the document of *plan*, layouts best first."""
+TIE: Final = 0.05
+"""Share of a step within which layouts count as equal where no measured run was scored: estimate (what repeated runs differ by)."""
+
+
+def tie(outcome: Outcome) -> float:
+    """Return the share of a step within which *outcome* cannot be told from a better one: the median error to expect of it."""
+    expected = expected_layout_error(outcome.run)
+    return TIE if expected is None else float(expected["median"])
+
+
+def plan_document(plan: Plan, turns: Sequence[Turn] = (), with_failures: bool = False) -> dict[str, Any]:
+    """Return the document of *plan*, layouts best first; *with_failures* what they make of the job with the best.
+
+    Raise SpecError where nobody said how many tokens a job with failures has.
+    """
     tally, setting = plan.tally, plan.ways[0][0]
     front = plan.front()
     best = tally.outcomes[0]
@@ -58,12 +77,13 @@ def plan_document(plan: Plan, turns: Sequence[Turn] = ()) -> dict[str, Any]:
         "complete": tally.complete,
         "gap": tally.gap,
         "interrupted": tally.interrupted,
-        "tie": TIE,
-        "ties": sum(map(plan.tied, tally.outcomes)),
+        "tie": tie(best),
+        "ties": sum(row["tie"] for row in rows),
         "verdict": verdict(plan, rows),
         "layouts": rows,
         "sensitivity": [_turn(turn) for turn in turns],
-        "expected_error": None,
+        "expected_error": expected_layout_error(best.run),
+        "with_failures": _with_failures(plan) if with_failures else None,
         "assumptions": _assumptions(plan),
         "warnings": _warnings(plan),
         "version": __version__,
@@ -98,16 +118,39 @@ def _row(plan: Plan, outcome: Outcome, best: Outcome, on_front: bool) -> dict[st
         "memory_headroom_bytes": headroom(outcome),
         "memory_verdict": run.memory_verdict,
         "cost_per_step_usd": money,
+        **_energy_of(plan, outcome, tokens),
         "cost_per_token_usd": None if money is None or not tokens else money / tokens,
         "job_time_s": None if steps is None else steps * outcome.time,
         "job_cost_usd": None if steps is None or money is None else steps * money,
         "seconds": parts(run),
         "limit": limit(run),
         "why": why(outcome, best),
-        "tie": plan.tied(outcome),
+        "tie_within": tie(outcome),
+        "tie": outcome.value <= best.value * (1.0 + tie(outcome)),
         "pareto": on_front,
         "command": run_command(plan, outcome),
     }
+
+
+def _energy_of(plan: Plan, outcome: Outcome, tokens: int | None) -> dict[str, float | None]:
+    """Return the energy of a step and of a token; None where the power of the GPU is not given."""
+    if outcome.run.node.gpu.power is None:
+        return {"energy_per_step_j": None, "energy_per_token_j": None, "job_energy_kwh": None}
+    joules = joules_of_step(outcome.way.setting, outcome.run)
+    return {
+        "energy_per_step_j": joules,
+        "energy_per_token_j": joules / tokens if tokens else None,
+        "job_energy_kwh": None if plan.steps is None else plan.steps * joules / KWH,
+    }
+
+
+def _with_failures(plan: Plan) -> dict[str, Any]:
+    """Return the document of the weeks that the job takes with the best layout, failures at the middle rate."""
+    best = plan.tally.outcomes[0]
+    if plan.tokens is None:
+        raise SpecError("--with-failures: say how long the job is with --tokens")
+    document = layout_document(LayoutAnswer(best.run, plan.inputs, market=plan.question.scenario.market))
+    return goodput_of(document, best.run.hardware, best.run.workload, Weeks(tokens=plan.tokens), changes=False)
 
 
 def candidate_name(candidate: Candidate) -> str:
@@ -158,7 +201,8 @@ def verdict(plan: Plan, rows: Sequence[Mapping[str, Any]]) -> str:
     tally, best = plan.tally, rows[0]
     proof = "proven best under the model" if tally.complete else f"a layout at most {100 * tally.gap:.1f}% better may have been missed"
     ties = sum(row["tie"] for row in rows) - 1
-    beside = f"; {ties} more within {100 * TIE:.0f}%, which the model cannot tell apart" if ties else ""
+    widest = max(row["tie_within"] for row in rows if row["tie"])
+    beside = f"; {ties} more within the expected error ({100 * widest:.0f}%), which the model cannot tell apart" if ties else ""
     return f"{best['name']} ({best['stack']}): {show(best['step_time_s'], 'time')} a step, {proof}{beside}."
 
 
@@ -182,7 +226,7 @@ def _assumptions(plan: Plan) -> list[str]:
         f"the global batch is {plan.global_batch} samples in every layout"
         + ("" if named else ", the workload's batch on every GPU (--global-batch)"),
         "bounds are of steps without contention; ranks differ by their expected spread",
-        f"ties: {100 * TIE:.0f}% of a step is assumed, since no measured run like these was scored",
+        "ties: layouts within the median error of predictions of layouts like them",
         "samples are read ahead: loading is not simulated in layouts",
     ]
     if plan.question.scenario.stack is None:
@@ -207,6 +251,7 @@ def _warnings(plan: Plan) -> list[str]:
 
 def plan_text(document: Mapping[str, Any], shown: int = 10) -> str:
     """Return what a person reads in a terminal."""
+    by_energy = document["objective"] == "energy"
     gpus, nodes = (" or ".join(map(str, document[key])) for key in ("gpus", "nodes"))
     lines = [
         f"{document['workload']} on {document['hardware']}: {gpus} GPUs, {nodes} nodes, global batch {document['global_batch']}",
@@ -216,14 +261,17 @@ def plan_text(document: Mapping[str, Any], shown: int = 10) -> str:
         + (f"{document['excluded_by_bound']:,} excluded by their bound" if document["complete"] else f"{document['open']:,} left open")
         + f", {document['simulated']:,} simulated",
         "",
-        f"  {'':2} {'step':>9} {'tok/s/GPU':>10} {'MFU':>6} {'free':>9} {'USD/Mtok':>9}  layout",
+        f"  {'':2} {'step':>9} {'tok/s/GPU':>10} {'MFU':>6} {'free':>9} {'J/tok' if by_energy else 'USD/Mtok':>9}  layout",
     ]
     for place, row in enumerate(document["layouts"][:shown]):
-        lines += _lines(place + 1, row, len(document["nodes"]) > 1)
+        lines += _lines(place + 1, row, len(document["nodes"]) > 1, by_energy)
     if document["tokens"] is not None and document["layouts"][0]["job_time_s"] is not None:
         best = document["layouts"][0]
         money = "" if best["job_cost_usd"] is None else f", {best['job_cost_usd']:,.0f} USD"
-        lines += ["", f"  {document['tokens']:.3g} tokens: {show(best['job_time_s'], 'time')}{money} with the best"]
+        energy = "" if best["job_energy_kwh"] is None else f", {best['job_energy_kwh']:,.3g} kWh"
+        lines += ["", f"  {document['tokens']:.3g} tokens: {show(best['job_time_s'], 'time')}{money}{energy} with the best"]
+    if document["with_failures"] is not None:
+        lines += [f"  {_failures_text(document['with_failures'])}"]
     front = [str(place + 1) for place, row in enumerate(document["layouts"]) if row["pareto"]]
     lines += ["", f"  No simulated layout beats these in time, memory left and money at once: {', '.join(front[:12])}"]
     lines += [f"  {_turn_text(turn)}" for turn in document["sensitivity"]]
@@ -234,10 +282,21 @@ def plan_text(document: Mapping[str, Any], shown: int = 10) -> str:
     return "\n".join(lines)
 
 
-def _lines(place: int, row: Mapping[str, Any], nodes: bool) -> list[str]:
+def _failures_text(weeks: Mapping[str, Any]) -> str:
+    """Return what failures make of the job, in a sentence."""
+    low, high = weeks["interval95"]["days"]
+    return (
+        f"With failures: {weeks['days']:.3g} days ({low:.3g} to {high:.3g} in 95% of courses), "
+        f"{100 * weeks['ettr']:.1f}% of it effective, {weeks['interruptions']:.3g} interruptions"
+    )
+
+
+def _lines(place: int, row: Mapping[str, Any], nodes: bool, energy: bool) -> list[str]:
     rate = "-" if row["tokens_per_s_per_gpu"] is None else f"{row['tokens_per_s_per_gpu']:,.0f}"
     used = "-" if row["model_flops_utilization"] is None else f"{100 * row['model_flops_utilization']:.1f}%"
     money = "-" if row["cost_per_token_usd"] is None else f"{1e6 * row['cost_per_token_usd']:.3g}"
+    if energy:
+        money = "-" if row["energy_per_token_j"] is None else f"{row['energy_per_token_j']:.3g}"
     free = f"{row['memory_headroom_bytes'] / 2**30:.1f} GiB"
     mark = "~" if row["tie"] and place > 1 else " "
     on = f"{row['nodes']} nodes: " if nodes else ""

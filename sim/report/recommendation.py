@@ -13,7 +13,7 @@ from sim.report.energy import job_energy
 from sim.report.layout import layout_name
 from sim.report.picture import Named, Picture, name_points, picture
 from sim.report.prices import price_lines, price_rows
-from sim.report.whole_job import epochs_text, parts_text
+from sim.report.whole_job import epochs_text, parts_text, tokens_text
 from sim.study.recommend import Candidate, Recommendation
 from sim.units import show
 
@@ -30,6 +30,7 @@ def recommendation_document(workload: str, found: Recommendation, named: Sequenc
         "workload": workload,
         "job": {
             "epochs": found.plan.epochs,
+            **({"tokens": found.plan.tokens} if found.plan.tokens else {}),
             "time_s": found.plan.time,
             "evaluation_share": found.plan.evaluation,
             "checkpoints": found.plan.checkpoints,
@@ -150,7 +151,8 @@ def _answer(document: dict[str, Any], chosen: dict[str, Any] | None) -> str:
     if chosen is None:
         return f"No rentable machine in the catalogue can run {workload}."
     taken = f"{show(chosen['total_time_s'], 'time')} and ${chosen['total_cost_usd']:,.2f}"
-    length = f"{epochs_text(chosen['epochs'])} of {workload}"
+    tokens = document["job"].get("tokens")
+    length = f"{tokens_text(tokens) if tokens else epochs_text(chosen['epochs'])} of {workload}"
     if document["best"]:
         return f"Rent {_named(chosen)}: {length} in {taken}."
     limit = show(budget["time_s"], "time") if budget["time_s"] is not None else f"${budget['money_usd']:,.2f}"

@@ -8,11 +8,11 @@ from typing import Any
 from sim.events import STALLS
 from sim.report.energy import energy_text
 from sim.report.expected_error import interval_text
-from sim.report.kinds import gpus_text, tightest
+from sim.report.kinds import batch_text, gpus_text, tightest
 from sim.report.style import MEANINGS
 from sim.report.whole_job import whole_job_text
 from sim.simulate import Run
-from sim.units import counted, show
+from sim.units import show
 
 BAR = 40
 """Characters of a full bar."""
@@ -23,11 +23,11 @@ def run_text(run: Run, document: Mapping[str, Any], number: int = 0, verbose: bo
     name = f"job {document['job']}: " if "job" in document else ""
     head = (
         f"{name}{document['workload']} on {document['hardware']}: {gpus_text(run, number)}, "
-        f"{document.get('placement') or _nodes(document['nodes'])}, {counted(document['batch_per_gpu'], 'sample')} per GPU, "
+        f"{document.get('placement') or _nodes(document['nodes'])}, {batch_text(document)}, "
         f"{document['precision']}, {document['stack']}"
     )
     step, first = document["step_time_s"], document["first_epoch"]
-    lines = [head, "", f"  step {show(step, 'time')}   {_rates(run, document, number)}", ""]
+    lines = [head, "", f"  step {show(step, 'time')}   {_rates(document)}", ""]
     lines += [f"  {'':12} {'warm epoch':>18}  {'':{BAR}}  {'first epoch':>12}"]
     for cause in STALLS:
         seconds, cold = document["stalls_s"][cause.value], first["stalls_s"][cause.value]
@@ -56,12 +56,15 @@ def run_text(run: Run, document: Mapping[str, Any], number: int = 0, verbose: bo
     return "\n".join(lines)
 
 
-def _rates(run: Run, document: Mapping[str, Any], number: int) -> str:
+def _rates(document: Mapping[str, Any]) -> str:
     """Return samples per second, and tokens per second of models that read sequences."""
-    samples = document["throughput_samples_per_s"]
-    rates = [f"{samples:,.0f} samples/s" if samples >= 99.5 else f"{samples:.3g} samples/s"]
-    sequence = run.jobs[number].job.workload.model.sequence
-    return "   ".join([*rates, f"{samples * sequence:,.0f} tokens/s"] if sequence is not None else rates)
+    samples = f"{rate_text(document['throughput_samples_per_s'])} samples/s"
+    return f"{samples}   {document['tokens_per_s']:,.0f} tokens/s" if "tokens_per_s" in document else samples
+
+
+def rate_text(rate: float) -> str:
+    """Return a rate as a whole number, with three digits where that has fewer."""
+    return f"{rate:,.0f}" if rate >= 99.5 else f"{rate:.3g}"
 
 
 def _of_which(run: Run, number: int) -> str:
@@ -138,7 +141,7 @@ def _scaling_row(row: Mapping[str, Any], base: float, whole: bool) -> str:
     efficiency = 100 * row["throughput_samples_per_s"] / row["gpus"] / base
     job = _job_cells(row["whole_job"]) if whole else ""
     return (
-        f"{row['nodes']:>6} {row['gpus']:>6} {show(row['step_time_s'], 'time'):>10} {row['throughput_samples_per_s']:>12.0f} "
+        f"{row['nodes']:>6} {row['gpus']:>6} {show(row['step_time_s'], 'time'):>10} {rate_text(row['throughput_samples_per_s']):>12} "
         f"{efficiency:>9.1f}% {cost:>10}{job}  {stall} {100 * row['stalls_s'][stall] / row['step_time_s']:.0f}%"
     )
 

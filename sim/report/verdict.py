@@ -70,20 +70,39 @@ def verdict(run: Run, number: int = 0, bottleneck: Bottleneck | None = None) -> 
     if _broadcast_first(bottleneck):
         return f"{_broadcast(job)} would save {100 * bottleneck.saved_broadcast:.0f}% of the step."
     first = bottleneck.first
-    compute_bound = _compute_bound(job, f"Removing any other bottleneck would save less than {100 * NOTEWORTHY:.0f}%")
+    compute_bound = _compute_bound(job, f"Removing any other bottleneck would save less than {100 * NOTEWORTHY:.0f}%{_next(bottleneck)}")
     if first is None:
         return compute_bound
+    if bottleneck.tied:
+        return _together(bottleneck, *bottleneck.tied)
     if bottleneck.saved(first) >= NOTEWORTHY:
         return f"{_sentence(first, job, bottleneck)}; {_gain(job, bottleneck, first)}."
-    if bottleneck.saved_by_both > 2 * NOTEWORTHY and (second := bottleneck.second):
-        one, other = (_subject(resource) for resource in (first, second))
-        return (
-            f"{one[0].upper()}{one[1:]} and {other} bound the step together: freeing either alone saves under {100 * NOTEWORTHY:.0f}%, "
-            f"both {100 * bottleneck.saved_by_both:.0f}%."
-        )
     if job.warm.stalls[Cause.COMPUTE] < 0.5 * job.warm.step_time:
         return _direct(job)
     return compute_bound
+
+
+def _together(bottleneck: Bottleneck, first: Resource, second: Resource) -> str:
+    """Return that two resources bound the step nearly alike, what each saves alone, and both; freed, and doubled."""
+    one, other = _subject(first), _subject(second)
+    alone = max(bottleneck.saved(resource) for resource in (first, second) if resource in bottleneck.freed)
+    most = f"under {100 * NOTEWORTHY:.0f}%" if alone < NOTEWORTHY else f"{100 * alone:.0f}% at most"
+    doubled = bottleneck.saved_by_doubling
+    return (
+        f"{one[0].upper()}{one[1:]} and {other} bound the step together: freeing either alone saves {most}, "
+        f"both {100 * bottleneck.saved_by_both:.0f}%{'' if doubled is None else f', doubling both {100 * doubled:.0f}%'}."
+    )
+
+
+def _next(bottleneck: Bottleneck) -> str:
+    """Return what binds nearly as much as the GPUs of a job that waits for nothing else, and what doubling both saves."""
+    if bottleneck.first is not None or bottleneck.tied is None or bottleneck.saved_by_doubling is None:
+        return ""
+    _, other = bottleneck.tied
+    return (
+        f"; faster GPUs alone would save {100 * bottleneck.saved('gpu'):.0f}% at most, as then {_LIMITS[other]}; "
+        f"doubling both saves {100 * bottleneck.saved_by_doubling:.0f}%"
+    )
 
 
 def bound_by(run: Run, number: int = 0, bottleneck: Bottleneck | None = None) -> Resource:
@@ -92,7 +111,7 @@ def bound_by(run: Run, number: int = 0, bottleneck: Bottleneck | None = None) ->
     if bottleneck and _broadcast_first(bottleneck):
         return _RESOURCES[_broadcasts(job)[0].cause]
     first = bottleneck.first if bottleneck else None
-    if bottleneck and first and (bottleneck.saved(first) >= NOTEWORTHY or bottleneck.saved_by_both > 2 * NOTEWORTHY):
+    if bottleneck and first and (bottleneck.saved(first) >= NOTEWORTHY or bottleneck.tied):
         return first
     if bottleneck and (first is None or job.warm.stalls[Cause.COMPUTE] >= 0.5 * job.warm.step_time):
         return "gpu"
@@ -221,7 +240,14 @@ def assumptions(run: Run, number: int = 0) -> list[str]:
 def stack_assumed(workload: Workload) -> str:
     """Return on what software *workload* trains, in which precision and at which batch."""
     training = workload.training
-    return f"software stack {training.stack.name}, {training.precision}, {counted(training.batch, 'sample')} per GPU"
+    return f"software stack {training.stack.name}, {training.precision}, {batches_text(workload)}"
+
+
+def batches_text(workload: Workload) -> str:
+    """Return how many samples each GPU takes a step."""
+    training = workload.training
+    own = " and ".join(str(batch) for batch in training.batches)
+    return f"{own} samples per GPU, by group" if own else f"{counted(training.batch, 'sample')} per GPU"
 
 
 def kernels_assumed(nodes: Sequence[Node], workload: Workload) -> list[str]:

@@ -26,8 +26,13 @@ def whole_job_document(plan: Plan, found: Course, usd_per_h: float | None) -> di
 def whole_job_text(job: Mapping[str, Any]) -> str:
     """Return the line that tells the *job* of a document: epochs, time, money, parts."""
     cost = "" if job["cost_usd"] is None else f", ${job['cost_usd']:,.2f}"
-    length = f"{job['tokens'] / 1e9:g} billion tokens" if "tokens" in job else epochs_text(job["epochs"])
+    length = tokens_text(job["tokens"]) if "tokens" in job else epochs_text(job["epochs"])
     return f"whole job, {length}: {show(job['time_s'], 'time')}{cost} ({parts_text(job['parts_s'])})"
+
+
+def tokens_text(tokens: float) -> str:
+    """Return a number of tokens in words."""
+    return f"{tokens / 1e9:g} billion tokens"
 
 
 def epochs_text(epochs: float) -> str:

@@ -212,6 +212,9 @@ class Topology(Spec):
     """What one socket's root complex relays in all, where that is known to be less than the sum of its ports."""
     socket_copy_bandwidth: Bandwidth | None = None
     """What GPUs of one socket copy to the memory of another in all, where that is known to be less than the socket link carries."""
+    host_copy_bandwidth: Bandwidth | None = None
+    """What all copies between GPUs through host memory carry together, where one limit holds for the node: its memory, or the bridge
+    at which containers of one host meet."""
     source: Source
 
 
@@ -222,6 +225,9 @@ class Nic(Spec):
     bandwidth: Bandwidth
     transport: Transport
     gpudirect: bool = False
+    gpudirect_level: Literal["pix", "pxb", "phb", "sys"] = "pxb"
+    """How far from a GPU the cards still read and write its memory: what NCCL_NET_GDR_LEVEL says; by default PXB
+    (NVIDIA/nccl src/graph/paths.cc)."""
     nccl_plugin_latency: Seconds = 0.0
     source: Source
 

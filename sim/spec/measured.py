@@ -1,4 +1,4 @@
-"""What did a profile show of a model's layers, and on which GPU? Times that stand in place of computed ones, written by ``import-trace``."""
+"""What did a profile show of a model's layers, and on which GPU? Times in place of computed ones, written by ``import-trace``."""
 
 from __future__ import annotations
 

@@ -164,13 +164,19 @@ class Resolver:
         written_in = Path(reference.mark.file) if reference.mark.line else None
         asked = (reference.value, schema.FOLDERS[kind], self._library, written_in)
         path = shelf.remembered((Path, *asked), lambda: catalogue.locate(*asked))
-        if written_in is not None and path.parent == written_in.parent and self._is_another(path, kind):
-            path = catalogue.locate(*asked[:3])
+        for fewer in (asked[:3], asked[:2]):
+            if path.parent in self._beside(written_in) and self._is_another(path, kind):
+                path = catalogue.locate(*fewer)
         if chain and path == chain[-1]:  # a file of a catalogue's name that extends what stands there
             path = catalogue.catalogue(schema.FOLDERS[kind]).get(reference.value, path)
         if path in chain:
             raise UnknownName(f"{reference.value} leads back to itself; a file cannot take its own parts from itself")
         return path
+
+    def _beside(self, written_in: Path | None) -> tuple[Path, ...]:
+        """Return the folders in which files of all kinds may stand side by side: that of *written_in*, and the library's."""
+        library = (self._library,) if isinstance(self._library, Path) else self._library or ()
+        return (*library, *([written_in.parent] if written_in is not None else []))
 
     def _is_another(self, path: Path, kind: Kind) -> bool:
         """Tell whether *path*, found beside a file by the name of a part, is a whole machine or workload: rtx3090.yaml with an RTX3090."""

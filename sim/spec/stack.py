@@ -155,7 +155,7 @@ class Stack(Spec):
     cudnn: str = Field(default="8.0", pattern=r"^\d+(\.\d+)*$")
     """Version that decides which kernels convolutions have: before 5.1 no Winograd on GPUs older than Maxwell."""
     nccl: str = "2.10"
-    """Version whose rules choose algorithm and protocol of each message."""
+    """Version whose rules choose algorithm and protocol of each message: 2.3 (rings alone), 2.4 (trees below a size), 2.10 or 2.30."""
     nccl_algo: str | None = None
     """What NCCL_ALGO says, such as ``Ring`` or ``^Tree``; or one of ``OTHER_ALGORITHMS``."""
     nccl_proto: str | None = None

@@ -102,7 +102,9 @@ class Model(Spec):
         if lacking is not None and self.measured is not None:
             raise ValueError(f"layer {lacking} has no measured times, which all layers of a measured model need; import its trace again")
         if lacking is not None:
-            raise ValueError(f"layer {lacking} has measured times, but the model does not say where; write measured: {{gpu: ..., batch: ...}}")
+            raise ValueError(
+                f"layer {lacking} has measured times, but the model does not say where; write measured: {{gpu: ..., batch: ...}}"
+            )
         return self
 
     @model_validator(mode="after")
@@ -300,6 +302,8 @@ class Training(Spec):
     """How the model is trained; the batch is per GPU."""
 
     batch: Count
+    batches: tuple[Count, ...] = ()
+    """Samples per GPU of each group of workers, in the hardware's order, where they differ; empty: ``batch`` on all."""
     precision: Precision = "fp32"
     optimizer: Optimizer = Optimizer()
     stack: Stack
@@ -326,6 +330,18 @@ class Training(Spec):
         rest = {key: inner for key, inner in parallel.items() if key != "micro_batches"}
         return {**value, "parallel": rest, "gradient_accumulation_steps": parallel["micro_batches"]}
 
+    @model_validator(mode="after")
+    def _unlike_batches(self) -> Training:
+        if self.batches and self.parallel != Parallel():
+            raise ValueError("batches beside parallel: layouts run on equal machines; write one of the two")
+        if self.batches and self.stack.asynchronous:
+            raise ValueError("batches on an asynchronous stack: its workers do not wait for each other; write batch alone")
+        return self
+
+    def at(self, group: int) -> Training:
+        """Return the training of the GPUs of worker group *group*, with their own batch."""
+        return self.model_copy(update={"batch": self.batches[group], "batches": ()}) if self.batches else self
+
 
 class Workload(Spec):
     """One model on one data set with one training set-up."""
@@ -349,7 +365,7 @@ class Workload(Spec):
     def _replays(self) -> Workload:
         if self.model.measured is not None and not self.training.parallel.trivial:
             raise ValueError(
-                "layers with measured times are replayed in data parallelism only; leave parallel out, or name a model without measured times"
+                "layers with measured times are replayed in data parallelism only; leave parallel out, or use the model's own table"
             )
         return self
 

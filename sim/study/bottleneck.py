@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from sim.analysis.bottleneck import RESOURCES, Bottleneck, Resource, foremost
+from sim.analysis.bottleneck import RESOURCES, TIE, Bottleneck, Resource, foremost
 from sim.events import Cause
 from sim.simulate import JobRun, Run, simulate
 from sim.study.faster import faster
@@ -36,7 +36,12 @@ def bottlenecks(run: Run, noteworthy: float = 0.04) -> list[Bottleneck]:
     trials = _Trials(run)
     found = [_bottleneck(trials, number, noteworthy) for number in range(len(run.jobs))]
     return [
-        replace(each, without_broadcast=trials.without_broadcast(number, noteworthy), phases=trials.phases(number))
+        replace(
+            each,
+            without_broadcast=trials.without_broadcast(number, noteworthy),
+            doubled=trials.doubled(number, each.tied),
+            phases=trials.phases(number),
+        )
         for number, each in enumerate(found)
     ]
 
@@ -73,6 +78,14 @@ class _Trials:
         company = self._with[number]
         jobs = [without if other == number else self._base.jobs[other].job for other in company]
         return simulate(self._base.hardware, jobs, cold=False).jobs[company.index(number)].warm.step_time
+
+    def doubled(self, number: int, tied: tuple[Resource, Resource] | None) -> float | None:
+        """Return the warm step (s) of job *number* with twice as much of both of *tied*; None without them."""
+        if tied is None:
+            return None
+        company = self._with[number]
+        hardware, jobs = faster(self._base.hardware, [self._base.jobs[other].job for other in company], tied, 2.0)
+        return simulate(hardware, jobs, cold=False).jobs[company.index(number)].warm.step_time
 
     def phases(self, number: int) -> tuple[float, ...]:
         """Return the warm step (s) of job *number* where its loaders' work falls into other moments of the step.
@@ -116,8 +129,15 @@ def _bottleneck(trials: _Trials, number: int, noteworthy: float) -> Bottleneck:
     if best is None or step - others[best] < noteworthy * step:
         best = _most_blamed(job, others)  # nothing helps alone: perhaps two bound the step together
         if best is None or step - job.warm.stalls[Cause.COMPUTE] < noteworthy * step:
-            return Bottleneck(step, freed)
+            return Bottleneck(step, freed, behind=_behind(trials.job(number, "gpu"), step))
     return Bottleneck(step, freed, best, trials.step_times(number, best))
+
+
+def _behind(freed: JobRun, step: float) -> Resource | None:
+    """Return what a job waits for that its GPUs, *freed*, no longer bound, where that takes nearly as long as its *step* (s)."""
+    if step - freed.warm.step_time >= TIE * step:
+        return None
+    return _most_blamed(freed, dict.fromkeys(_waited_for(freed) - {"gpu"}, 0.0))
 
 
 def _most_blamed(job: JobRun, freed: Mapping[Resource, float]) -> Resource | None:

@@ -27,8 +27,11 @@ def collective_table(
     placement: str | None = None,
     tuning: Tuning = DEFAULT,
     overrides: Sequence[str] = (),
+    per_process: int = 1,
 ) -> Table:
     """Return how long *op* takes for each of *sizes* (bytes) among *gpus* GPUs of *nodes* nodes, as *tuning* lets NCCL choose.
+
+    One process launches on *per_process* GPUs, one after another.
 
     Raise SpecError for what cannot be.
     """
@@ -50,8 +53,12 @@ def collective_table(
         raise SpecError(f"--proto {tuning.protocols}: NCCL's protocols carry NCCL's algorithms; {plan.forced} has none, so leave it out")
     if known in SENDS and (tuning.algorithms or tuning.protocols):
         raise SpecError(f"--op {known}: NCCL sends and receives, without algorithm or protocol to choose; leave --algo and --proto out")
+    if any(len(part.gpus) % per_process for part in placed):
+        counts = " and ".join(str(count) for count in sorted({len(part.gpus) for part in placed}))
+        raise SpecError(f"-g {per_process}: {counts} GPUs of a node do not divide into processes of {per_process}; write a divisor")
     bisection, inputs = bisection_bandwidth(machine), {"hardware": loaded.sha256}
-    return Table(machine.name, known, len(placed), ranks, rows(plan, known, sizes), bisection, machine, tuning, inputs)
+    found = rows(plan, known, sizes, per_process)
+    return Table(machine.name, known, len(placed), ranks, found, bisection, machine, tuning, inputs, plan.layout.carrier, per_process)
 
 
 MOST_SIZES = 1_000

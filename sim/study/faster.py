@@ -99,6 +99,7 @@ def _pcie(node: Node, factor: float) -> Node:
             ),
             "host_bridge_bandwidth": _times(of_node.host_bridge_bandwidth, factor),
             "socket_copy_bandwidth": _times(of_node.socket_copy_bandwidth, factor),
+            "host_copy_bandwidth": _times(of_node.host_copy_bandwidth, factor),
         }
     )
     cpu = node.host.cpu

@@ -60,6 +60,8 @@ def place_jobs(machine: Loaded[Hardware], path: Path, overrides: list[Override])
     for number, entry in enumerate(loaded.spec.jobs):
         where = loaded.document.place(("jobs", number))
         try:
+            if entry.workload.training.batches:
+                raise SpecError("training.batches: a file of several jobs gives each job one batch; write training.batch")
             job = Job(entry.workload, places.take(number, entry), entry.start)
             channels = ring_channels_of(machine.spec, job)
         except SpecError as error:

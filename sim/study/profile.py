@@ -17,7 +17,7 @@ from sim.analysis.attribution import Apart, apart
 from sim.analysis.cost import cost
 from sim.analysis.differential import Rates, RunTimes, rates
 from sim.events import Cause
-from sim.simulate import JobRun, Run
+from sim.simulate import Run
 from sim.spec.library import load_hardware
 from sim.spec.listing import hardware_rows
 from sim.spec.yaml import SpecError
@@ -91,7 +91,7 @@ def profile(scenario: Scenario, twin: str | None = None) -> Profile:
     job = real.jobs[0]
     paired = _twin(scenario, synthetic, twin)
     times = found_runs.times(paired)
-    samples = float(job.warm.steps * job.job.ranks * _samples_per_step(job))
+    samples = float(job.warm.steps * job.job.samples)
     found = rates(times, samples)
     all_gpus = synthetic.jobs[0].warm.stalls
     pairs = {
@@ -119,11 +119,6 @@ def _run(scenario: Scenario, loader: str | None = None) -> Run:
 
 def _change(before: Mapping[Cause, float], after: Mapping[Cause, float]) -> dict[Cause, float]:
     return {cause: after[cause] - before[cause] for cause in after}
-
-
-def _samples_per_step(job: JobRun) -> int:
-    training = job.job.workload.training
-    return training.batch * training.gradient_accumulation_steps
 
 
 # --- the twin --------------------------------------------------------------------------------------------------------

@@ -285,12 +285,13 @@ def _bargain(budget: Budget, best: Candidate, allowed: Sequence[Candidate]) -> l
     return [f"{_named(found)} takes {100 * saved:.0f}% less {what[0]} for {100 * more:.2g}% more {what[1]}"]
 
 
-_UNMEASURED = "no interruption data for its spot machines; add --mean-lifetime 20h to consider it"
+_UNMEASURED = "no interruption data for spot machines; --mean-lifetime 20h considers them"
 
 
 def _of_markets(candidates: Sequence[Candidate], markets: Sequence[Market], unmeasured: Set[str]) -> list[str]:
     """Return which machines the spot market was not asked about, for want of a price or of known lives."""
-    without_lives = [f"{name}: {_UNMEASURED}" for name in sorted(unmeasured & {found.hardware for found in candidates})]
+    names = sorted(unmeasured & {found.hardware for found in candidates})
+    without_lives = [f"{', '.join(names)}: {_UNMEASURED}"] if names else []
     return [*without_lives, *_without_price(candidates, markets, unmeasured)]
 
 

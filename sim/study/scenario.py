@@ -15,7 +15,7 @@ from sim.analysis.bottleneck import Bottleneck
 from sim.analysis.cost import Market
 from sim.analysis.whole_job import Plan
 from sim.check import check_job, check_run, require, warn_job
-from sim.cluster.build import place, with_nodes
+from sim.cluster.build import Placement, place, with_nodes
 from sim.simulate import Run, ring_channels_of, simulate
 from sim.spec import shelf
 from sim.spec.catalogue import suggestions
@@ -139,6 +139,7 @@ def prepare(scenario: Scenario) -> Question:
         return Question(machine.spec, placed.jobs, inputs, [*notes, *placed.warnings])
     loaded = load_workload(scenario.workload, for_workload)
     check_run(machine, loaded)
+    _one_batch(loaded.spec, scenario)
     asked = _asked_gpus(machine.spec, scenario)
     nodes = sum(group.count for group in machine.spec.groups if group.role == "worker")
     try:
@@ -152,11 +153,12 @@ def prepare(scenario: Scenario) -> Question:
     gpus = [group.node.gpu for group in machine.spec.groups if group.role == "worker" and group.node.gpu_count]
     if scenario.batch == "max":
         loaded = _with_batch(loaded, most_that_fits(gpus, loaded.spec, job.ranks, channels), "--batch max")
-    job = Job(loaded.spec, placement)
+    job = job_on(machine.spec, loaded.spec, placement)
     fits = partial(memory_problem, ranks=job.ranks, channels=channels, plan=scenario.plan_command)
     if problems := check_job(machine.spec, loaded.spec, fit=fits, documents=(machine.document, loaded.document)):
-        short = next(shortage(gpu, loaded.spec, job.ranks, channels) for gpu in gpus if fits(gpu, loaded.spec))
-        raise Infeasible(problems, len(placement), job.ranks, short)
+        own = [loaded.spec.model_copy(update={"training": loaded.spec.training.at(number)}) for number in range(len(gpus))]
+        short = [shortage(gpu, task, job.ranks, channels) for gpu, task in zip(gpus, own, strict=True) if fits(gpu, task)]
+        raise Infeasible(problems, len(placement), job.ranks, *short[:1])
     notes += warn_job(machine.spec, loaded.spec, max(len(part.gpus) for part in placement), job.ranks)
     inputs = {
         "hardware": machine.sha256,
@@ -165,6 +167,13 @@ def prepare(scenario: Scenario) -> Question:
         "records": fingerprint([]),
     }
     return Question(machine.spec, [job], inputs, notes)
+
+
+def job_on(hardware: Hardware, workload: Workload, placement: tuple[Placement, ...]) -> Job:
+    """Return the job of *workload* on the nodes of *placement*, with the batches of their groups."""
+    workers = [group for group in hardware.groups if group.role == "worker" and group.node.gpu_count]
+    owners = [number for number, group in enumerate(workers) for _ in range(group.count)]
+    return Job(workload, placement, groups=tuple(owners[part.node] for part in placement) if workload.training.batches else ())
 
 
 def loaded_hardware(scenario: Scenario) -> Loaded[Hardware]:
@@ -227,6 +236,13 @@ def _with_nodes(machine: Loaded[Hardware], nodes: int, option: str) -> Loaded[Ha
     groups = child(top, "groups")
     top = put(top, "groups", put(groups, at, put(child(groups, at), "count", Piece(nodes, Mark(option)))))
     return Loaded(spec, fingerprint(top.value), Document(top.value, top.mark, machine.document.implied))
+
+
+def _one_batch(workload: Workload, scenario: Scenario) -> None:
+    """Refuse a batch beside batches by group."""
+    option = "--batch" if scenario.batch is not None else "--global-batch" if scenario.global_batch is not None else ""
+    if workload.training.batches and option:
+        raise SpecError(f"{option} and training.batches: write one of the two")
 
 
 def _alias_notes(scenario: Scenario, hardware: Hardware) -> list[str]:

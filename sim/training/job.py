@@ -61,11 +61,36 @@ class Job:
     """Time (s) at which the job starts."""
     sharers: int = 1
     """Jobs, itself included, that take every batch which one of them reads and prepares."""
+    groups: tuple[int, ...] = ()
+    """Worker group of each part of the placement; empty where all GPUs have the same batch."""
 
     @cached_property
     def ranks(self) -> int:
         """Return the number of GPUs."""
         return sum(len(part.gpus) for part in self.placement)
+
+    @cached_property
+    def samples(self) -> int:
+        """Return the samples of a step of all GPUs."""
+        training = self.workload.training
+        groups = self.groups or (0,) * len(self.placement)
+        each = sum(len(part.gpus) * training.at(group).batch for part, group in zip(self.placement, groups, strict=True))
+        return each * training.gradient_accumulation_steps
+
+    @cached_property
+    def _unlike(self) -> Mapping[int, Workload]:
+        """Return the workload of each worker group's GPUs."""
+        return {
+            group: self.workload.model_copy(update={"training": self.workload.training.at(group)})
+            for group in dict.fromkeys(self.groups)
+        }  # fmt: skip
+
+    def workload_in(self, slot: Slot) -> Workload:
+        """Return the workload of the GPUs in *slot*, with their own batch."""
+        if not self.groups:
+            return self.workload
+        place = next(place for place, part in enumerate(self.placement) if part.node == slot.first)
+        return self._unlike[self.groups[place]]
 
     @property
     def averaged(self) -> Job:
@@ -148,8 +173,8 @@ def make_ranks(
     """
     workload = job.workload
     classes = [found for found in stage.built.classes if found.job == number]
-    machines = [(found.slot.node.gpu, found.slot.node.host.cpu.speed) for found in classes]
-    plans = plan_steps(workload, machines, job.ranks if wiring else 1)
+    machines = [(job.workload_in(found.slot), found.slot.node.gpu, found.slot.node.host.cpu.speed) for found in classes]
+    plans = plan_steps(machines, job.ranks if wiring else 1)
     indices = [_log_rank(stage.log, number, found) for found in classes]
     gpus = [_live_gpu(stage.network, found, workload, plan) for found, plan in zip(classes, plans, strict=True)]
     if isinstance(wiring, ServerPlan):
@@ -167,9 +192,10 @@ def make_ranks(
 
 def _paces(stage: Stage, number: int, job: Job, found: RankClass) -> Iterator[Pace]:
     """Return how the steps of one class differ: none of an asynchronous job waits for its slowest rank."""
-    noise, gpu = job.workload.training.noise, found.slot.node.gpu
+    workload, gpu = job.workload_in(found.slot), found.slot.node.gpu
+    noise = workload.training.noise
     persistent = gpu.persistent_cv if noise.persistent_cv is None else noise.persistent_cv
-    own = math.hypot(gpu.compute_cv, job.workload.input.jitter, length_variation(job.workload))
+    own = math.hypot(gpu.compute_cv, workload.input.jitter, length_variation(workload))
     jitter = own if noise.compute_cv is None else noise.compute_cv
     if noise.draw:
         return drawn_paces(
@@ -245,7 +271,7 @@ def _crowd(stage: Stage, found: RankClass, servers: ServerPlan) -> Crowd:
 
 
 def _site(stage: Stage, index: int, found: RankClass, job: Job, hit_ratio: float) -> Site:
-    workload, node, members = job.workload, found.slot.node, float(found.members)
+    workload, node, members = job.workload_in(found.slot), found.slot.node, float(found.members)
     dataset, remote = workload.dataset, from_others(node.page_cache, hit_ratio, len(job.placement))
     disk: dict[str, float] = {}
     disk_rate = 0.0

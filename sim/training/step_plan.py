@@ -102,12 +102,15 @@ class Pass(NamedTuple):
 
 def plan_step(workload: Workload, gpu: Gpu, cpu_speed: float, ranks: int) -> StepPlan:
     """Return the plan of one step on *gpu*, as one of *ranks* with the same."""
-    return plan_steps(workload, [(gpu, cpu_speed)], ranks)[0]
+    return plan_steps([(workload, gpu, cpu_speed)], ranks)[0]
 
 
-def plan_steps(workload: Workload, machines: Sequence[tuple[Gpu, float]], ranks: int) -> list[StepPlan]:
-    """Return the plan of one step on each of *machines* (GPU, speed of a core); *ranks* in all exchange the same operations."""
-    asked = [asked_of(workload, gpu, cpu_speed) for gpu, cpu_speed in machines]
+def plan_steps(machines: Sequence[tuple[Workload, Gpu, float]], ranks: int) -> list[StepPlan]:
+    """Return the plan of one step on each of *machines* (workload, GPU, speed of a core); *ranks* in all exchange the same operations.
+
+    The workloads may differ in their batch.
+    """
+    asked = [asked_of(workload, gpu, cpu_speed) for workload, gpu, cpu_speed in machines]
     plans = _plans(tuple(dict.fromkeys(asked)), ranks)
     return [plans[machine] for machine in asked]
 

@@ -41,13 +41,27 @@ def test_skill_coverage_and_exposed_communication_over_pcie() -> None:
     assert found["skill of the worst source (lambda)"].endswith("above 0  missed")
 
 
+def test_aims_of_what_is_left_out() -> None:
+    """One source 4% off where zero-shot is 2% off; beyond two nodes errors are twice those within."""
+    worse = of("sia", "bert-base-seq384", 1.04, 1.4)
+    worse = replace(worse, said={**worse.said, "zero_shot": 1.02}, novelty=("new scale",))
+    sides = [replace(of("sia", "resnet50", said), novelty=(side,)) for said, side in ((1.1, "beyond"), (1.05, "within"))]
+    found = {line[:66].strip(): line[66:].split() for line in aims_table([worse], {"source": [worse], "nodes": sides}).splitlines()[1:]}
+    assert found["source left out, zero-shot"] == ["1", "2.0", "/", "2.0%", "5", "/", "15%"]
+    assert found["source left out, calibrated"] == ["1", "4.0", "/", "4.0%", "3", "/", "10%", "missed"]
+    assert found["source left out, skill"] == ["1", "0.90", "0.5"]
+    assert found["calibrated median above zero-shot's (a)"] == ["1", "2.0", "0.5", "missed"]
+    assert found["calibrated p90 above zero-shot's (a)"][1:3] == ["2.0", "2"]
+    assert found["source left out, inside, new scale"] == ["1", "100.0%", "90-99%", "missed"]
+    assert found["3+ nodes left out, p90 over that within"] == ["1", "2.00", "1.3", "missed"]
+
+
 def test_aims_are_of_prediction_rows_that_exist() -> None:
     """Each aim names rows that the committed records hold."""
     from calibration.cli import committed_records
-    from calibration.questions import Folders
+    from calibration.questions import Folders, questions
     from calibration.run_records import read_records
-    from calibration.validation import ask
 
-    asked = ask([row for row in read_records(committed_records()[0]).records if row.role == "prediction"][::3], Folders())
+    asked = questions([row for row in read_records(committed_records()[0]).records if row.role == "prediction"][::3], Folders())
     rows = [Scored(one, 1.0, {}, {}) for one in asked]
     assert [aim.name for aim in AIMS if not any(aim.selects(row) for row in rows)] == []

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from calibration.cluster_fit import FORM, LAYER_MODEL, SPREAD, UNEXPLAINED, UNSEEN, fit_model, predictions, prior_model
+from calibration.cluster_fit import FORM, LAYER_MODEL, SPREAD, UNEXPLAINED, UNSEEN, Carried, fit_model, predictions, prior_model
 from calibration.compute_scale import ComputeScale, group_keys, measured_scale
 from calibration.evaluate import Evaluator, Prediction, predict
 from calibration.network_parameters import AS_DESCRIBED, LOOPBACK, STAGED, USUAL_LOSS, Parameter, parameters_of, way_taken, with_factors
@@ -115,18 +115,17 @@ class Straight:
 
 
 @pytest.mark.nightly
-def test_intervals_of_predictions_hold_the_truth_in_19_of_20_cases(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_intervals_of_predictions_hold_the_truth_in_19_of_20_cases() -> None:
     """Closed form in place of the simulator, 300 seeds: efficiency drawn from its prior, rows and the row foretold scatter by 5%."""
-    monkeypatch.setattr("calibration.cluster_fit.FORM", 0.0)  # the form is right
     rows = [question(record(placement="1+1+1", batch_per_gpu=batch, role="network")) for batch in (2, 4, 8, 16) * 3]
     unseen = question(record(placement="1+1+1", batch_per_gpu=48))
     width = next(one.width for one in parameters_of([unseen]) if one.name == "nic efficiency")
-    held = 0
+    held, right = 0, Carried(form=0.0)  # the form is right
     for seed in range(300):
         generator = np.random.default_rng(seed)
         slow = math.exp(generator.normal(0.0, width))
         told = [_measured(row, (1.0 + slow * row.batch / 8) * math.exp(generator.normal(0.0, 0.05))) for row in rows]
-        model = fit_model(ComputeScale({key: [(8, 1.0)] for key in group_keys(unseen)}), told, [*told, unseen], Straight())  # type: ignore[arg-type]
+        model = fit_model(ComputeScale({key: [(8, 1.0)] for key in group_keys(unseen)}), told, [*told, unseen], Straight(), right)  # type: ignore[arg-type]
         ((found, spread),) = predictions(model, [unseen], Straight())  # type: ignore[arg-type]
         truth = (1.0 + slow * unseen.batch / 8) * math.exp(generator.normal(0.0, 0.05))
         held += abs(math.log(found.step / truth)) <= 1.96 * spread
@@ -162,14 +161,13 @@ def test_jobs_that_no_run_on_their_gpu_tells_of_have_wider_intervals() -> None:
     assert unknown == pytest.approx(math.hypot(known, LAYER_MODEL))
 
 
-def test_jobs_never_seen_beside_others_have_wider_intervals_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs_never_seen_beside_others_have_wider_intervals_there() -> None:
     """By hand: what software may lose beside others joins in quadrature, on the part of the step that is compute, on several GPUs only."""
     evaluator = Evaluator(processes=1)
     rows = [question(record(placement=where, batch_per_gpu=8)) for where in ("1", "2")]
     model = prior_model(measured_scale(simulated([record(placement="1", batch_per_gpu=8, role="compute")]), evaluator), rows)
     (_, alone), (beside, unsure) = predictions(model, rows, evaluator)
-    monkeypatch.setattr("calibration.cluster_fit.UNSEEN", 0.0)
-    (_, other), (_, sure) = predictions(model, rows, evaluator)
+    (_, other), (_, sure) = predictions(replace(model, carried=Carried(unseen=0.0)), rows, evaluator)
     assert alone == other
     assert unsure == pytest.approx(math.hypot(sure, UNSEEN * (1.0 - beside.exposed / beside.step)))
 

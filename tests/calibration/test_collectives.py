@@ -11,7 +11,8 @@ import pytest
 from calibration.cli import main
 from calibration.collective_constants import with_constants
 from calibration.collective_records import COLUMNS, plan_of, read_collectives
-from calibration.collectives import ALIKE, ERRORS, PRIORS, band_of, committed, error_rows, fit, percentile90, predicted, score, score_all
+from calibration.collective_scores import ERRORS, apart, error_rows, percentile90, score, score_all
+from calibration.collectives import ALIKE, PRIORS, band_of, committed, fit, predicted
 from sim.spec.hardware import Transport
 from sim.spec.library import load_part
 from sim.spec.yaml import SpecError
@@ -26,30 +27,33 @@ def table() -> list[dict[str, str]]:
 def test_rows_are_ncclss_and_each_has_a_source_and_a_machine():
     """Rows of Baidu's ring and of OSU are no NCCL figures; no all-reduce is quicker than its bytes through the NICs."""
     records = read_collectives()
-    assert len(records) > 300
+    assert len(records) > 1500
     assert all(record.source and not {"Baidu", "OSU", "infNet"} & set(record.source.split()) for record in records)
     for record in records:
         if record.nodes > 1:
             node = plan_of(record.hardware, record.nodes, record.gpus_per_node, record.tuning).parts[0].slot.node
-            assert record.time > record.nbytes / (node.nic.count * node.nic.bandwidth)
+            bytes_out = record.nbytes * (1 if record.op in ("all_reduce", "broadcast", "reduce") else (record.nodes - 1) / record.nodes)
+            if record.op == "send_recv":
+                bytes_out = record.nbytes / node.nic.count
+            assert record.time > bytes_out / (node.nic.count * node.nic.bandwidth), record
 
 
 def assert_as_committed(scores):
-    expected = {(row["system"], row["band"]): row for row in table()}
+    expected = {(row["system"], row["network"], row["op"], row["band"]): row for row in table()}
     for row in error_rows(scores):
-        known = expected[row["system"], row["band"]]
+        known = expected[row["system"], row["network"], row["op"], row["band"]]
         for key in ("zero_shot_median", "zero_shot_p90", "calibrated_median", "calibrated_p90"):
             assert float(row[key] or 0) == pytest.approx(float(known[key] or 0), abs=0.01), f"{row['system']} {row['band']} {key}"
 
 
 def test_the_table_of_errors_comes_out_again():
     """Each system by constants fitted without it; two systems here, all of them in the slow test."""
-    assert_as_committed(score_all(systems=["p3dn-tcp", "h20-2-nodes"]))
+    assert_as_committed(score_all(apart(systems=["p3dn-tcp", "h20-2-nodes", "azure-nd96asr-v4"])))
 
 
 @pytest.mark.nightly
 def test_the_whole_table_of_errors_comes_out_again():
-    assert_as_committed(score_all())
+    assert_as_committed(score_all(apart()))
     assert {row["system"] for row in table()} == {record.system for record in read_collectives()}
 
 
@@ -63,8 +67,9 @@ def test_the_catalogue_holds_what_the_fit_finds():
 
 
 def test_nvlink_meets_the_aims_without_its_own_rows():
-    """20% median from 1 MB on, 40% below: reached on every NVLink system, none of which its constants have seen."""
-    rows = [row for row in table() if row["network"] == "nvlink"]
+    """20% median from 1 MB on, 40% below: reached by all-reduces of every NVLink system of the first set, unseen by its constants."""
+    fitted = {record.system for record in read_collectives() if record.role == "fit"}
+    rows = [row for row in table() if row["network"] == "nvlink" and row["op"] == "all_reduce" and row["system"] in fitted]
     assert len(rows) >= 9
     assert all(float(row["zero_shot_median"]) < (0.4 if row["band"] == "< 1 MB" else 0.2) for row in rows)
 
@@ -75,7 +80,7 @@ def test_a_system_twice_as_slow_is_found_by_one_row():
     known = committed()
     slow = known | {"nvlink": known["nvlink"] | {"efficiency": known["nvlink"]["efficiency"] / 2}}
     made = [record._replace(time=predicted(record, slow)) for record in asked]
-    found = score("made", made, known)
+    (found,) = score(made, known)
     assert found.zero_shot["> 64 MB"].median > 0.4
     assert max(band.p90 for band in found.calibrated.values()) < 1e-6
 
@@ -115,7 +120,7 @@ def test_percentile_interpolates():
     ("column", "value", "says"),
     [
         ("op", "all_gater", "op 'all_gater'"),
-        ("network", "smoke", "write one of nvlink, pcie"),
+        ("network", "smoke", "write one of nvlink, xgmi, pcie"),
         ("bytes", "many", "bytes: 'many' is not a whole number"),
         ("time_s", "0", "time_s: '0' is not a number above 0"),
         ("role", "guess", "write fit or score"),

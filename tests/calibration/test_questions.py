@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from calibration.questions import Folders, question, scaled
+from calibration.questions import Folders, machine_named, question, questions, scaled
 from sim.spec.yaml import SpecError
 from tests.calibration.runs import record
 
@@ -61,6 +61,31 @@ def test_step_time_and_throughput_agree_within_3_percent() -> None:
 def test_scaling_compute_scales_kernels_and_launches() -> None:
     before, after = question(record(batch_per_gpu=8)).workload.training, scaled(question(record(batch_per_gpu=8)), 1.5).workload.training
     assert after.compute_factor == 1.5 * before.compute_factor and after.stack.launch_cpu == 1.5 * before.stack.launch_cpu
+
+
+def test_a_problem_of_a_description_is_told_once_at_its_own_place(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("extends: g4dn.12xlarge\nnode:\n  nic: {bandwdth: 10 Gbps}\n")
+    rows = [record(hardware="mine", placement=placement) for placement in ("1", "2", "4")]
+    with pytest.raises(SpecError) as raised:
+        questions([*rows, record(workload="nothing")], Folders(hardware=tmp_path))
+    first, second = str(raised.value).splitlines()
+    assert first.startswith(f"{tmp_path}/mine.yaml:3:9: node.nic.bandwdth: unknown key; did you mean 'bandwidth'?")
+    assert first.endswith("(read for runs.csv:2 and 2 more rows)") and second.startswith("runs.csv:2: nothing")
+
+
+def test_machines_extend_those_of_the_catalogue_and_of_the_records_from_any_folder(tmp_path: Path) -> None:
+    made = {
+        "a40": "extends: lambda-v0-a40\nnode: {nic: {bandwidth: 10 Gbps}}",
+        "pods": "extends: pollux\nnode: {nic: {bandwidth: 10 Gbps}}",
+        "g4dn.12xlarge": "extends: g4dn.12xlarge\nnode: {nic: {bandwidth: 10 Gbps}}",
+        "grouped": "extends: pollux\ngroups: [{node: {nic: {bandwidth: 10 Gbps}}, count: 3}]",
+    }
+    for name, text in made.items():
+        (tmp_path / f"{name}.yaml").write_text(text)
+    found = {name: machine_named(name, (), tmp_path) for name in made}
+    assert {machine.groups[0].node.nic.bandwidth for machine in found.values()} == {1.25e9}
+    assert [found[name].groups[0].count for name in made] == [1, 16, 1, 3]
+    assert found["pods"].groups[0].node.topology.isolated == "host" and found["a40"].groups[0].node.gpu.name.lower().startswith("a40")
 
 
 def test_own_folders_come_first(tmp_path: Path) -> None:

@@ -41,6 +41,17 @@ def test_skill_compares_with_the_best_rule() -> None:
     assert found["calibrated"]["coverage"] == 1.0
 
 
+def test_a_rule_that_nothing_calibrates_is_left_out_and_takes_communication_for_free_in_skill() -> None:
+    row = scored("a", 1.0, 1.05, 1.2, 0.95)
+    alone = replace(row, said={name: value for name, value in row.said.items() if name != "closed_form"})
+    found = scores([alone])
+    assert found["closed_form"]["median"] is None and found["closed_form"]["points"] == 0
+    assert found["calibrated"]["skill"] == pytest.approx(0.75) and found["calibrated"]["bias"] == pytest.approx(0.05)
+    both = scores([alone, replace(row, said={**row.said, "closed_form": 1.1})])
+    assert both["closed_form"]["points"] == 1 and both["closed_form"]["median"] == pytest.approx(0.1)
+    assert both["calibrated"]["skill"] == pytest.approx(1.0 - 0.05 / 0.15)  # between a free 20% and its own 10%
+
+
 def test_the_exposed_part_has_an_error_of_its_own() -> None:
     assert scores([scored("a", 1.0, 1.05, 1.2, 0.8)])["calibrated"]["exposed"]["part_median"] == pytest.approx(0.25)
 
@@ -65,6 +76,7 @@ def test_the_closed_form_fits_rows_of_its_own_kind() -> None:
         step = closed_form(Known(asked, 0.1), truth)
         rows.append(Known(replace(asked, record=replace(asked.record, step_time=step)), 0.1))
     found = fit_closed_form(rows)
+    assert found is not None
     assert [closed_form(row, found) for row in rows] == pytest.approx([row.asked.step_time for row in rows], rel=0.02)
 
 
@@ -72,4 +84,4 @@ def test_the_copy_is_of_the_nearest_row_and_scales_with_compute() -> None:
     near, far = (question(record(placement=placement, step_time=step)) for placement, step in (("1+1", 2.0), ("4", 9.0)))
     wanted = Known(question(record(placement="1+1+1")), 0.5)
     assert copy_row(wanted, [Known(far, 1.0), Known(near, 1.0)]) == pytest.approx(1.0)
-    assert copy_row(wanted, []) == free_communication(wanted) == 0.5
+    assert copy_row(wanted, []) is None and fit_closed_form([]) is None and free_communication(wanted) == 0.5

@@ -43,7 +43,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_what_the_simulator_made_is_predicted(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["validate", str(runs), "--json", "-j", "1", "-o", str(tmp_path / "out")]) == 0
+    options = ["--json", "-j", "1", "-o", str(tmp_path / "out"), "--by", "nodes", "--left-out", "source,nodes"]
+    assert main(["validate", str(runs), *options]) == 0
     document = json.loads(capsys.readouterr().out)
     overall = document["overall"]
     assert set(overall) == {"zero_shot", "calibrated", "free_communication", "closed_form", "copy_row"}
@@ -58,6 +59,35 @@ def test_what_the_simulator_made_is_predicted(runs: Path, tmp_path: Path, capsys
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
         "predictions.csv", "validation.json", "validation.png", "validation.txt",
     ]  # fmt: skip
+    assert document["left_out"]["source"]["overall"] == overall  # no constant rests on a source that nobody knows
+    assert document["left_out"]["nodes"]["overall"]["calibrated"]["points"] == 8 and document["groups"][0]["value"] == "3"
+    check_predictions(tmp_path / "out" / "predictions.csv", runs)
+    text = (tmp_path / "out" / "validation.txt").read_text()
+    assert "by what is new" in text and "3+ nodes left out: overall" in text
+
+
+def check_predictions(path: Path, runs: Path) -> None:
+    """Every scored and every fitted row, with its line and its signed error; the measured step as it was given."""
+    rows, measured = (list(csv.DictReader(io.StringIO(file.read_text()))) for file in (path, runs))
+    assert [row["role"] for row in rows] == ["prediction"] * 4 + ["network"] * 6
+    assert {row["fitted_rows"] for row in rows} == {"6"} and {row["record"] for row in rows} == {str(runs)}
+    for row in rows:
+        given = measured[int(row["line"]) - 2]
+        assert float(row["measured_s"]) == pytest.approx(float(given["step_time_s"]), rel=1e-4)
+        assert int(row["nodes"]) == given["placement"].count("+") + 1 and row["precision"] == "fp32"
+        assert float(row["signed_error"]) == pytest.approx(float(row["calibrated_s"]) / float(row["measured_s"]) - 1.0, abs=1e-4)
+
+
+def test_repeats_far_apart_calibrate_nothing_and_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "runs.csv"
+    same = "g4dn.12xlarge,resnet50,compute,1,8"
+    rows = [f"{same},0.1", f"{same},0.2", f"{same.replace('compute,1', 'prediction,2')},0.1"]
+    path.write_text("\n".join(["hardware,workload,role,placement,batch_per_gpu,step_time_s", *rows]) + "\n")
+    assert main(["validate", str(path), "--json", "-j", "1"]) == 0
+    shown = capsys.readouterr()
+    assert f"{path}:2, {path}:3: repeats of one run lie 100% apart" in shown.err and "it calibrates nothing" in shown.err
+    found = json.loads(shown.out)["overall"]
+    assert found["closed_form"]["median"] is None and found["copy_row"]["median"] is None  # nothing left that calibrates a rule
 
 
 def test_a_condition_decides_the_exit_code(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,11 @@ from hypothesis import strategies as st
 
 from sim.cluster.node_links import TopologyError
 from sim.cluster.topology import NodeGraph, Route, node_graph
+from sim.spec.library import load_hardware
+from sim.study.collective import collective_table
+from sim.training.collectives.plan import Tuning
 from tests.cluster import machines
+from tests.harness import all_reduce_alone, cluster, toy_node
 
 MACHINES = [machines.p3_16xlarge, machines.dgx_1v, machines.p4d, machines.hgx_h100, machines.p2_16xlarge, machines.two_islands]
 
@@ -135,6 +139,29 @@ def test_gpudirect_stays_on_pcie_and_other_cards_go_through_host_memory():
     assert tcp.to_nic(0, 0).stages == (("gpu0>plx0", "plx0>socket0", "dram0"), ("dram0", "socket0>nic0", "nic0>net"))  # copied, then read
 
 
+@pytest.mark.parametrize("gpus", [2, 4, 8])
+def test_all_copies_through_host_memory_share_what_a_node_carries(gpus):
+    """Closed form: n ranks send 2(n-1)/n of 1 GB each, all of it by 4 GB/s that they share; with pods of their own as without peers."""
+    for keys in ({"peer_to_peer": "none"}, {"isolated": "host"}):
+        node = toy_node(gpus, wiring="pcie", pcie=1e12, host={"efficiency": 1.0})
+        topology = node.topology.model_copy(update={"host_copy_bandwidth": 4e9, **keys})
+        node = node.model_copy(update={"topology": topology})
+        assert all_reduce_alone(cluster(node), "phase", 1e9) == pytest.approx(2 * (gpus - 1) / 4, rel=1e-6)
+
+
+@pytest.mark.parametrize("level", ["pix", "pxb", "phb", "sys"])
+def test_gpudirect_ends_at_the_given_level(level):
+    """Closed form: a card at the host bridge reads 1 GB at 1 GB/s from a GPU that it may address, else after a copy of as long."""
+    node = toy_node(1, nic=1e9, pcie=1e9, peer_to_peer="none")
+    nic = node.nic.model_copy(update={"gpudirect": True, "gpudirect_level": level})
+    node = node.model_copy(update={"nic": nic})
+    direct = level in ("phb", "sys")
+    route = node_graph(node).to_nic(0, 0)
+    assert (route.path_class, route.staged) == ("PHB", not direct)
+    assert "dram0" not in route.links or not direct
+    assert all_reduce_alone(cluster(node, count=2), "phase", 1e9) == pytest.approx(1.0 if direct else 2.0, rel=1e-6)
+
+
 def test_copies_from_the_host_share_memory_and_the_uplink():
     """Issue of who shares what: GPUs 0 and 1 of a DGX-1 meet on the uplink of their switch, GPUs 0 and 4 nowhere."""
     graph = node_graph(machines.p3_16xlarge())
@@ -235,3 +262,19 @@ def test_a_graph_with_a_hole_is_refused(topology, words):
         topology = topology | {"nvlink": topology["nvlink"] | {"link": machines.link("nvlink2")}}
     with pytest.raises(TopologyError, match=words):
         node_graph(machines.node(2, topology))
+
+
+@pytest.mark.parametrize(("name", "transport", "cards"), [("a3-highgpu-8g", "gpudirect-tcpx", 4), ("a3-megagpu-8g", "gpudirect-tcpxo", 8)])
+def test_gpudirect_over_tcp_is_no_plain_socket(name, transport, cards):
+    """The card writes into the GPU's memory, and no flow bounds it: 1 GiB by rings reaches 85% of 200 Gbps a card, sockets no half."""
+    node = load_hardware(name).spec.groups[0].node
+    assert (node.nic.transport.name, node.nic.count) == (transport, cards)
+    graph = node_graph(node)
+    assert all(not graph.to_nic(gpu, graph.nearest_nic(gpu)).staged for gpu in range(8))
+    wire = cards * 25e9
+    rates = [
+        collective_table(name, "all_reduce", [2**30], nodes=4, tuning=Tuning(algorithms="Ring"), overrides=extra).rows[0].busbw
+        for extra in ((), ("node.nic.transport=tcp",))
+    ]
+    assert 0.85 * wire < rates[0] <= wire
+    assert rates[1] < 0.5 * wire

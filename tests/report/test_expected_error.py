@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from sim.cluster.build import place
@@ -10,8 +12,8 @@ from sim.report.document import run_document
 from sim.report.expected_error import interval_text, traffic
 from sim.report.table import run_text
 from sim.spec.catalogue import locate
-from sim.spec.hardware import Hardware
-from sim.spec.library import load
+from sim.spec.hardware import Gpu, Hardware
+from sim.spec.library import load, load_part
 from sim.spec.workload import Workload
 from sim.study.scenario import Scenario, answer
 from sim.training.job import Job
@@ -85,3 +87,25 @@ def test_another_gpu_and_another_network_extrapolate(monkeypatch: pytest.MonkeyP
     )
     strange = error_of("p2.8xlarge", monkeypatch)
     assert strange["basis"].startswith("based on all 9 measured runs (a, b)") and strange["extrapolates"]
+
+
+def test_a_gpu_that_nobody_measured_has_a_wider_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By hand: 9 / 25% of chips that were left out of the fit, added in squares; 95% of normal errors lie within 1.19 times the p90."""
+    known, new = (error_of(name, monkeypatch) for name in ("p3.16xlarge", "hgx-h100"))
+    assert (known["median"], known["p90"]) == (0.1, 0.2)
+    assert new["median"] == pytest.approx((0.1**2 + 0.09**2) ** 0.5)
+    assert new["p90"] == pytest.approx((0.2**2 + 0.25**2) ** 0.5)
+    ends = new["measured_over_predicted_95"]
+    wider = math.log(1.25) * 1.96 / 1.645
+    assert math.log(ends["low"]) == pytest.approx(-((math.log(0.8) ** 2 + wider**2) ** 0.5))
+    assert math.log(ends["high"]) == pytest.approx((math.log(1.2) ** 2 + wider**2) ** 0.5)
+
+
+def test_no_gpu_inherits_what_the_power_of_another_board_costs() -> None:
+    """The factors fitted on the 300 W of the RTX 6000 Ada are that board's alone; others take the mean of the architectures."""
+    mean = load_part(Gpu, "b200-sxm-180gb", "hardware/parts/gpus")
+    for name in ("l4", "l40s", "rtx4090", "rtx5090"):
+        gpu = load_part(Gpu, name, "hardware/parts/gpus")
+        assert (gpu.tensor_core_factor, gpu.tensor_core_gemm_factor) == (mean.tensor_core_factor, mean.tensor_core_gemm_factor)
+    held_back = load_part(Gpu, "rtx6000ada", "hardware/parts/gpus")
+    assert held_back.tensor_core_gemm_factor > 1.5 * mean.tensor_core_gemm_factor

@@ -38,7 +38,7 @@ def test_json_has_the_whole_contract(capsys: Capture) -> None:
         "throughput_samples_per_s", "epoch_time_s", "cost_per_epoch_usd", "price", "stalls_s", "first_epoch",
         "gpu_memory_bytes", "energy", "burst_credits_end", "collective", "expected_error", "assumptions", "warnings", "seed", "version",
         "inputs_sha256",
-        "inputs", "step_time_half_width_s", "verdict", "freed_step_time_s",
+        "inputs", "step_time_spread_s", "step_time_half_width_s", "verdict", "tied_resources", "tied_doubled_step_time_s", "freed_step_time_s",
         "without_buffer_broadcast_step_time_s", "whole_job",
     ]  # fmt: skip
     assert list(found["stalls_s"]) == [cause.value for cause in STALLS]
@@ -248,7 +248,7 @@ def test_forced_algorithms_and_protocols(capsys: Capture) -> None:
         (["--algo", "Rign"], "'Rign' is no name that NCCL 2.30 knows"),
         (["--proto", "LL256"], "write some of LL, LL128, Simple"),
         (["--algo", "hierarchical", "--op", "broadcast"], "is an all-reduce"),
-        (["--nccl", "1.0"], "choose one of 2.10, 2.30"),
+        (["--nccl", "1.0"], "choose one of 2.3, 2.4, 2.10, 2.30"),
         (["--op", "all_reduc"], "write one of all_reduce"),
         (["--bytes", "1GiB..1MiB"], "a range that goes up"),
         (["--bytes", "100"], "no unit"),

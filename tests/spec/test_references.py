@@ -130,6 +130,29 @@ def test_references_that_lead_nowhere(text: str, library: Path) -> None:
     assert problems(library, text) == PROBLEMS[text]
 
 
+def test_a_part_of_a_group_may_be_overridden(library: Path) -> None:
+    """A group that leaves out its node, or a part of it, takes that from the same group; a node of its own, or a name, replaces it."""
+    (library / "hardware/four.yaml").write_text("name: four\ngroups: [{node: toy, count: 4}]\n")
+    base = group(library, "extends: four")
+    for text in ("node: {gpu_count: 1}", "groups: [{node: {gpu_count: 1}}]"):
+        assert group(library, f"extends: four\n{text}") == {**base, "node": {**base["node"], "gpu_count": 1}}
+    assert group(library, "extends: toy\ngroups: [{node: {gpu_count: 1}, count: 3}]")["count"] == 3
+    (library / "hardware/pair.yaml").write_text("name: pair\ngroups: [{node: toy, count: 4}, {node: toy, count: 2}]\n")
+    kept = resolved(library, "extends: pair\ngroups: [{}, {node: {gpu_count: 1}}]").value["groups"]
+    before = resolved(library, "extends: pair").value["groups"]
+    assert kept == [before[0], {**before[1], "node": {**before[1]["node"], "gpu_count": 1}}]
+    assert "count" not in group(library, "extends: four\ngroups: [{node: toy}]")  # a whole node: a group of its own
+
+
+def test_a_file_may_extend_what_the_catalogue_has_under_its_own_name(library: Path, tmp_path: Path) -> None:
+    own = tmp_path / "elsewhere"
+    own.mkdir()
+    (own / "toy.yaml").write_text("extends: toy\nnode: {gpu_count: 1}\n")
+    resolver = Resolver()
+    document = resolver.finish(resolver.open(own / "toy.yaml", Hardware), Hardware)
+    assert not resolver.problems and document.value["groups"][0]["node"]["gpu_count"] == 1
+
+
 def test_a_circle_of_files_ends(library: Path) -> None:
     (library / "hardware/a.yaml").write_text("extends: b\n")
     (library / "hardware/b.yaml").write_text("extends: a\n")

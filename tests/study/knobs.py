@@ -84,6 +84,13 @@ SCENARIOS = (
         ("node.host_transport.channel_cap=100 MB/s", "training.stack.strategy=flat", *_SYNTHETIC),
     ),
     Scenario(
+        "p2.8xlarge",
+        "alexnet",
+        (
+            "node.topology.peer_to_peer=none", "node.topology.host_copy_bandwidth=3 GB/s", "training.stack.strategy=flat", *_SYNTHETIC,
+        ),
+    ),
+    Scenario(
         "p3.2xlarge",
         "alexnet",
         (

@@ -8,7 +8,7 @@ import pytest
 
 from sim.analysis.bottleneck import RESOURCES, Bottleneck, foremost
 from sim.cluster.build import Placement
-from sim.report.verdict import moments, verdict
+from sim.report.verdict import bound_by, moments, verdict
 from sim.simulate import Run
 from sim.study.bottleneck import bottlenecks, companies
 from sim.study.faster import faster
@@ -49,7 +49,33 @@ def test_two_equal_resources_bound_the_step_together() -> None:
     assert bottleneck.freed["disk"] == pytest.approx(1.0, rel=1e-3)
     assert bottleneck.freed["cpu"] == pytest.approx(1.0, rel=1e-3)
     assert bottleneck.saved_by_both == pytest.approx(0.7, rel=1e-2)
-    assert "bound the step together: freeing either alone saves under 4%, both 70%" in verdict(found, 0, bottleneck)
+    assert bottleneck.doubled == pytest.approx(0.5, rel=1e-3)
+    said = "bound the step together: freeing either alone saves under 4%, both 70%, doubling both 50%."
+    assert verdict(found, 0, bottleneck).endswith(said)
+
+
+def test_a_network_whose_doubling_gains_little_since_pcie_is_next_is_named_with_it() -> None:
+    """Closed form: 1 GB over a card of 1 GB/s, or over PCIe of 1.04 GB/s behind it: 1 s, 0.96 s with a faster card, 0.5 s with both."""
+    workload = toy_workload([layer(0.1, 0.2, 250_000_000)])
+    found = run(machine(1, 2, nic=1e9, pcie=1.04e9), workload)
+    [bottleneck] = bottlenecks(found)
+    assert bottleneck.tied == ("network", "pcie")
+    assert bottleneck.freed["network"] == pytest.approx(0.3 + 1 / 1.04, rel=1e-3)
+    assert bottleneck.doubled == pytest.approx(0.3 + 0.5, rel=1e-3)
+    said = "The network and PCIe bound the step together: freeing either alone saves under 4%, both 77%, doubling both 38%."
+    assert verdict(found, 0, bottleneck) == said
+    assert bound_by(found, 0, bottleneck) == "network"
+
+
+def test_what_binds_nearly_as_much_as_the_gpus_is_named_beside_them() -> None:
+    """Closed form: 0.3 s of compute and cores that need 0.285 s a batch: faster GPUs alone save 5%, both doubled half."""
+    workload = toy_workload(loader="dali_cpu", prep=0.285, inputs={"num_threads": 1})
+    found = run(machine(1, disk=volume()), workload)
+    [bottleneck] = bottlenecks(found)
+    assert bottleneck.tied == ("gpu", "cpu")
+    assert bottleneck.doubled == pytest.approx(0.15, rel=1e-3)
+    said = "would save less than 4%; faster GPUs alone would save 5% at most, as then the CPU limits; doubling both saves 50%."
+    assert verdict(found, 0, bottleneck).endswith(said)
 
 
 def test_jobs_that_never_meet_are_tried_by_themselves() -> None:

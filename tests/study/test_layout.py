@@ -12,7 +12,8 @@ import pytest
 
 import sim.mesh
 from sim.analysis.layout_memory import memory_by_stage
-from sim.commands.options import layout_of
+from sim.cli import main
+from sim.commands.options import LAYOUT
 from sim.events import Cause
 from sim.mesh import prepare, run_layout, worker_node
 from sim.parallel.schedule import Action
@@ -22,9 +23,11 @@ from sim.report.page.layout import layout_page
 from sim.spec.library import load_hardware, load_workload
 from sim.spec.yaml import SpecError
 from sim.study.layout import layout_answer
+from sim.study.layout_options import layout_of
 from sim.study.scenario import Infeasible, Scenario, answer
 from tests.training.layouts.toys import blocks, free, split_block, workload
 
+LAYOUT_NAMES = {"tensor": "tp", "pipeline": "pp", "context": "cp", "expert": "ep"}
 TITAN, MEGATRON = "torchtitan-2.x", "megatron-core"
 
 
@@ -207,6 +210,26 @@ def test_memory_of_a_run_is_that_of_its_layout() -> None:
     run = layouts_run()
     again = memory_by_stage(prepare(run.hardware, run.workload), run.workload, worker_node(run.hardware).gpu)
     assert run.memory == again
+
+
+@pytest.mark.parametrize("command", ["run", "compare", "whatif", "sweep", "goodput"])
+def test_commands_take_the_same_options_of_layouts(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    main([command, "--help"])
+    shown = capsys.readouterr().out
+    assert not [option for option in LAYOUT if f"--{LAYOUT_NAMES.get(option, option.replace('_', '-'))} " not in shown]
+
+
+def test_one_option_and_several_say_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    told = []
+    for options in (["--tp", "2", "--shard", "parameters"], ["--parallel", "tp=2,shard=parameters"]):
+        assert main(["compare", "llama-3.2-1b", "hgx-h100", "--json", *options]) == 0
+        told.append(json.loads(capsys.readouterr().out)["rows"])
+    assert told[0] == told[1] and told[0][0]["tokens_per_s"] > 0
+
+
+def test_profile_refuses_a_layout(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profile", "hgx-h100", "llama-3.2-1b", "--set", "training.parallel.shard=parameters"]) == 2
+    assert "profile follows Stash, which measures data-parallel training" in capsys.readouterr().err
 
 
 def test_one_gpu_has_nobody_to_talk_to():

@@ -192,7 +192,7 @@ def test_spot_machines_of_unknown_lives_are_no_candidates_unless_a_mean_is_given
     known = compare(ASKED, ["p4d.24xlarge"], document)
     found = recommend(ASKED, known, Plan(EPOCHS), Budget(money=1e6))
     assert [candidate.market for candidate in found.ranked] == ["on_demand"]
-    assert any("p4d.24xlarge: no interruption data for its spot machines; add --mean-lifetime" in note for note in found.notes)
+    assert any("p4d.24xlarge: no interruption data for spot machines; --mean-lifetime" in note for note in found.notes)
     assert "no interruption data" in recommend(ASKED, known, Plan(EPOCHS), Budget(money=1e6), ("spot",)).left_out["p4d.24xlarge"]
     times = []
     for mean in ("1 h", "100000 h"):

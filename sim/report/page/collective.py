@@ -10,7 +10,7 @@ from sim.report.page.basis import basis
 from sim.report.page.chart import Axis, Point, axis, chart, linear_axis
 from sim.report.page.frame import Part, outcome, page
 from sim.report.page.markup import Child, Figures, Html, section, table, tag, tiles
-from sim.report.page.words import as_bandwidth, as_memory, as_number, as_time
+from sim.report.page.words import as_bandwidth, as_memory, as_number, as_percent, as_time
 from sim.study.descriptions import Descriptions
 from sim.units import counted
 
@@ -55,6 +55,10 @@ def _tiles(whole: Figures, rows: Sequence[Figures]) -> Html:
     ]
     found.append(("Bus bandwidth", best.shown("busbw_bytes_per_s", as_bandwidth), "at most"))
     found.append(("Channels", best.shown("channels", as_number), "there"))
+    if whole.value("expected_error"):
+        last = len(whole.value("expected_error")["bands"]) - 1
+        error = whole.inside(f"expected_error/bands/{last}")
+        found.append(("Expected error", error.shown("median", as_percent), f"median of measured ones, {error.value('band')}"))
     if halves:
         found.append(("Between halves", whole.shown("bisection_bytes_per_s", as_bandwidth), "of the cluster, each way"))
     return tiles(found)

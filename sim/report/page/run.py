@@ -8,7 +8,7 @@ from typing import Any
 from sim.analysis.bottleneck import Bottleneck
 from sim.report.excerpt import Excerpt, excerpt
 from sim.report.expected_error import interval_text
-from sim.report.kinds import gpus_text, tightest
+from sim.report.kinds import batch_text, gpus_text, tightest
 from sim.report.page.bars import Piece, bar, named_bars, stalls, swatch
 from sim.report.page.drawing import Bound, drawings, use_table
 from sim.report.page.energy import energy
@@ -73,7 +73,7 @@ class _Job:
         found = self.figures
         nodes = found.value("nodes")
         set_up = (
-            f"{gpus_text(self.run, self.number)} on {counted(nodes, 'node')}, {counted(found.value('batch_per_gpu'), 'sample')} per GPU, "
+            f"{gpus_text(self.run, self.number)} on {counted(nodes, 'node')}, {batch_text(found.value(''))}, "
             f"{found.value('precision')}, {found.value('stack')}"
         )
         name = f"Job {self.number}: " if self.several else ""

@@ -27,8 +27,6 @@ from sim.training.layouts.prices import PriceBook
 
 STACKS: Final = ("torchtitan-2.x", "megatron-core")
 """Stacks whose layouts are compared where the user names none."""
-TIE: Final = 0.05
-"""Share of a step within which layouts count as equal: estimate (no measured run is scored for layouts of this kind)."""
 
 
 @dataclass(frozen=True)
@@ -71,11 +69,6 @@ class Plan:
     def rated(self) -> bool:
         """Tell whether every cluster has a price."""
         return all(setting.rate is not None for setting, _ in self.ways)
-
-    def tied(self, outcome: Outcome) -> bool:
-        """Tell whether *outcome* may be as good as the best within the expected error."""
-        best = self.tally.best
-        return best is not None and outcome.value <= best.value * (1 + TIE)
 
     def front(self) -> list[bool]:
         """Return for each simulated layout whether no other has less time, more memory left and less cost."""

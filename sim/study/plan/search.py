@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
+from sim.analysis.energy import node_power, power_model, shares_of
 from sim.analysis.layout_memory import StageMemory, memory_by_stage
 from sim.mesh import LayoutRun, prepare, scene_of, worker_node
 from sim.parallel.lower import Layout
@@ -21,10 +22,10 @@ from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.plan.floor import Setting, floors
 from sim.study.plan.space import Candidate
-from sim.training.layouts.bound import least_time
+from sim.training.layouts.bound import least_time, least_work
 from sim.training.layouts.run import play
 
-Objective = Literal["time", "cost"]
+Objective = Literal["time", "cost", "energy"]
 THRASH: Final = 3.0
 """Times that a step takes longer where the allocator frees and retries: 3 to 7 (nanotron on 80 GB, `sim.analysis.layout_memory`)."""
 SHOWN: Final = 10
@@ -50,7 +51,7 @@ class Outcome:
     bound: float
     """Seconds of a step by the recurrence."""
     value: float
-    """What is minimized, per step: seconds, or USD (node-seconds without a price)."""
+    """What is minimized, per step: seconds, USD (node-seconds without a price), or joules of the site."""
 
     @property
     def time(self) -> float:
@@ -125,10 +126,29 @@ def search(ways: Sequence[tuple[Setting, Sequence[Candidate]]], limits: Limits, 
 
 
 def scale(setting: Setting, objective: Objective) -> float:
-    """Return what a second of a step on the cluster of *setting* counts."""
+    """Return what a second of a step on the cluster of *setting* counts at least; only of energy it may count more."""
     if objective == "time":
         return 1.0
+    if objective == "energy":
+        return min(site_power(setting, shares) for shares in ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0)))
     return float(setting.nodes) if setting.rate is None else setting.rate
+
+
+def site_power(setting: Setting, shares: tuple[float, float, float]) -> float:
+    """Return the W of all nodes and what cools them while GPUs spend *shares* of a step computing, waiting and idle.
+
+    Raise SpecError where the power of the GPU is not given.
+    """
+    node, model = worker_node(setting.hardware), power_model()
+    power = node_power(node, model, shares, setting.nodes > 1, setting.gpus_per_node)
+    if power is None:
+        raise SpecError(f"--objective energy: {node.gpu.name} has no power; write it, for example --set node.gpu.power='700 W'")
+    return setting.nodes * power.total * model.pue
+
+
+def joules_of_step(setting: Setting, run: LayoutRun) -> float:
+    """Return the J of one step of *run* at the power of its GPUs' mean step."""
+    return site_power(setting, shares_of({cause.value: seconds for cause, seconds in run.stalls.items()})) * run.step_time
 
 
 def _bounded(
@@ -169,9 +189,9 @@ def _refined(tally: Tally, queue: list[tuple[float, int, int]], every: Sequence[
         way = every[number]
         try:
             if level == FLOOR:
-                bounds[number] = _least(way)
+                bounds[number], least = _least(way, limits.objective)
                 tally.bounded += 1
-                heapq.heapreplace(queue, (max(value, scale(way.setting, limits.objective) * bounds[number]), number, LEAST))
+                heapq.heapreplace(queue, (max(value, least), number, LEAST))
                 continue
             needed, outcome = _simulated(way, bounds[number], limits)
         except SpecError:  # a combination that the engine refuses
@@ -196,7 +216,7 @@ def _first(tally: Tally, queue: list[tuple[float, int, int]], every: Sequence[Wa
     entry = min(roomy)
     way = every[entry[1]]
     try:
-        _, outcome = _simulated(way, _least(way), limits)
+        _, outcome = _simulated(way, _least(way, limits.objective)[0], limits)
     except SpecError:
         return
     if outcome is not None:
@@ -214,10 +234,17 @@ def _proven(tally: Tally, bound: float, limits: Limits) -> bool:
     return len(tally.outcomes) >= limits.shown and tally.outcomes[limits.shown - 1].value <= bound
 
 
-def _least(way: Way) -> float:
+def _least(way: Way, objective: Objective) -> tuple[float, float]:
+    """Return the seconds of a step of *way*, and what is minimized, at least."""
     workload, layout = _layout(way)
     setting = way.setting
-    return least_time(scene_of(setting.hardware, workload, layout, setting.book))
+    scene = scene_of(setting.hardware, workload, layout, setting.book)
+    seconds = least_time(scene)
+    if objective != "energy":
+        return seconds, scale(setting, objective) * seconds
+    share = min(1.0, least_work(scene) / seconds)  # computing takes the most power: less of it, in a shorter step, takes less energy
+    power = min(site_power(setting, shares) for shares in ((share, 1.0 - share, 0.0), (share, 0.0, 1.0 - share)))
+    return seconds, power * seconds
 
 
 def _layout(way: Way) -> tuple[Workload, Layout]:
@@ -235,7 +262,8 @@ def _simulated(way: Way, bound: float, limits: Limits) -> tuple[float, Outcome |
         return needed, None
     run = LayoutRun(setting.hardware, workload, layout, play(scene_of(setting.hardware, workload, layout, setting.book)), memory)
     penalty = THRASH if run.memory_verdict == "thrashes" else 1.0
-    return needed, Outcome(way, run, bound, scale(setting, limits.objective) * run.step_time * penalty)
+    each = joules_of_step(setting, run) if limits.objective == "energy" else scale(setting, limits.objective) * run.step_time
+    return needed, Outcome(way, run, bound, each * penalty)
 
 
 def needed_bytes(stage: StageMemory) -> float:

@@ -55,6 +55,16 @@ class Layout:
         return any(part.slot.graph.isolated for part in self.parts)
 
     @cached_property
+    def carrier(self) -> str:
+        """Return the transport class that the bytes wait for: the NICs' between nodes, the slowest inside; ``xgmi`` on AMD's links."""
+        if self.nodes > 1 or self.isolated:
+            return min(part.slot.node.nic.transport.name for part in self.parts)
+        inside = {transport.name for part in self.parts for transport in part.channels.transports}
+        slow = [name for kind in ("host-staged", "pcie-peer") for name in sorted(inside) if name.startswith(kind)]
+        nvlink = self.parts[0].slot.node.nvlink
+        return slow[0] if slow else "xgmi" if nvlink and nvlink.link.name.startswith("xgmi") else min(inside)
+
+    @cached_property
     def tree_hops(self) -> tuple[int, int]:
         """Return the hops inside nodes and between them from a tree's root to its farthest rank; isolated GPUs are all in the tree."""
         between = depth(self.nodes)

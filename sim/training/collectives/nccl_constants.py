@@ -1,19 +1,19 @@
 """Which constants does NCCL's tuner hold? The tables of 2.10 and 2.30 as NCCL writes them: microseconds, GB/s, LL / LL128 / Simple.
 
 Sources: 2.30 is NVIDIA/nccl @5067397c, 2.10 its tag v2.10.3-1 (the generation of arXiv 2208.14344); the file is named at each table.
-`nccl_cost` and `nccl_search` read them and turn them into seconds and bytes/s.
+`nccl_cost` and `nccl_search` read them and turn them into seconds and bytes/s. 2.3 and 2.4, which had no tuner, take the search of 2.10.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from sim.spec.yaml import SpecError
 
-Version = Literal["2.10", "2.30"]
+Version = Literal["2.3", "2.4", "2.10", "2.30"]
 Generation = Literal["volta", "ampere", "hopper", "blackwell"]
 Row = tuple[float, float, float]
 """One value per protocol, or one per number of nodes: 1, 2, more."""
@@ -251,7 +251,10 @@ NCCL_2_10 = Constants(
     speeds_inter=((0, (48, 30, 24, 22, 18, 15, 12, 10, 9, 7, 6, 5, 4, *_SLOW)),),
 )
 
-VERSIONS: Mapping[str, Constants] = {"2.10": NCCL_2_10, "2.30": NCCL_2_30}
+NCCL_2_4 = replace(NCCL_2_10, name="2.4", algorithms=("Tree", "Ring"), max_channels=16)  # src/include/core.h; no tuner: nccl_threshold
+NCCL_2_3 = replace(NCCL_2_4, name="2.3", algorithms=("Ring",))
+
+VERSIONS: Mapping[str, Constants] = {"2.3": NCCL_2_3, "2.4": NCCL_2_4, "2.10": NCCL_2_10, "2.30": NCCL_2_30}
 
 
 def constants_of(version: str) -> Constants:

@@ -67,7 +67,7 @@ def nccl_machine(graph: NodeGraph, gpus: tuple[int, ...], nodes: int = 1, versio
         plugin_latency=graph.node.nic.nccl_plugin_latency,
         same_channels=len({channel.gpus for channel in found.channels}) == 1,
         nvswitch=graph.switch_links > 0,
-        nvls=_nvls(graph, found, rates, speeds) if constants.name != "2.10" else None,
+        nvls=_nvls(graph, found, rates, speeds) if not constants.one_list else None,
         collnet=collnet,
     )
 

@@ -167,7 +167,8 @@ class CollectivePlan:
         found = {}
         for algorithm in dict.fromkeys(row.algorithm for row in weighed):
             choice = choose("all_reduce", max(1.0, nbytes), self._machine, version, algorithm, protocols)
-            found[algorithm] = self.cost_of(nbytes, algorithm, choice.protocol, min(choice.channels, self.tuning.channels or choice.channels))
+            channels = min(choice.channels, self.tuning.channels or choice.channels)
+            found[algorithm] = self.cost_of(nbytes, algorithm, choice.protocol, channels)
         return found
 
     def cost_of(self, nbytes: float, algorithm: str, protocol: str, channels: int, op: Op = "all_reduce") -> Cost:

@@ -50,15 +50,30 @@ class Table(NamedTuple):
     tuning: Tuning = DEFAULT
     inputs: Mapping[str, str] = {}
     """SHA-256 of the description."""
+    carrier: str = ""
+    """The transport class that the bytes wait for."""
+    per_process: int = 1
+    """GPUs that one process launches on."""
 
 
-def rows(plan: CollectivePlan, op: Op, sizes: Sequence[int]) -> tuple[Row, ...]:
-    """Return how long *op* takes for each of *sizes* (bytes) as *plan* chooses."""
-    return tuple(_row(plan, op, size) for size in sizes)
+LAUNCH_BESIDE = 2.75e-6
+"""Seconds for each further GPU of a process. NVIDIA/nccl-tests issue 123, rings of 2 to 8 A100: 3.95 us a GPU, of which two hops of
+LL take 1.2 (NVIDIA/nccl tuning.cc)."""
 
 
-def _row(plan: CollectivePlan, op: Op, size: int) -> Row:
+def own_launches(per_process: int) -> float:
+    """Return the seconds that a process takes to launch on all of its *per_process* GPUs, beyond those of one."""
+    return (per_process - 1) * LAUNCH_BESIDE
+
+
+def rows(plan: CollectivePlan, op: Op, sizes: Sequence[int], per_process: int = 1) -> tuple[Row, ...]:
+    """Return how long *op* takes for each of *sizes* (bytes) as *plan* chooses; a process launches on *per_process* GPUs."""
+    return tuple(_row(plan, op, size, own_launches(per_process)) for size in sizes)
+
+
+def _row(plan: CollectivePlan, op: Op, size: int, launches: float) -> Row:
     cost = plan.cost(float(size), op)
-    algbw = size / cost.alone
+    time = cost.alone + launches
+    algbw = size / time
     moved = bus_factor(op, plan.ranks)
-    return Row(size, cost.alone, algbw, algbw * moved, cost.algorithm, cost.protocol, cost.channels, cost.bottleneck)
+    return Row(size, time, algbw, algbw * moved, cost.algorithm, cost.protocol, cost.channels, cost.bottleneck)

@@ -1,7 +1,7 @@
 """Which algorithm, protocol and number of channels does NCCL choose for a collective? The pair that its own model thinks quickest.
 
 Every algorithm and protocol that can run on the machine is timed (`nccl_cost`, with the constants of 2.10 or 2.30 from
-`nccl_constants`); the smallest time wins, the first of equals in NCCL's order (NVIDIA/nccl `src/graph/tuning.cc`,
+`nccl_constants`; of 2.3 and 2.4, which had no tuner: `nccl_threshold`); the smallest time wins, the first of equals in NCCL's order (NVIDIA/nccl `src/graph/tuning.cc`,
 `src/enqueue.cc`). `nccl_search` says what NCCL makes of a node's link graph. NCCL_ALGO and NCCL_PROTO force by name.
 
 The times choose; they do not predict. Not modelled: aggregated operations, mixed GPUs, POWER, MNNVL, C2C, tuner plug-ins, CUDA
@@ -18,6 +18,7 @@ from typing import NamedTuple, get_args
 from sim.spec.stack import OTHER_ALGORITHMS
 from sim.spec.yaml import SpecError
 from sim.training.collectives import nccl_constants as nccl
+from sim.training.collectives import nccl_threshold
 from sim.training.collectives.nccl_constants import PROTOCOLS, Constants, constants_of
 from sim.training.collectives.nccl_cost import GATHERS, Case, Collective, Machine, Pattern
 
@@ -75,6 +76,8 @@ def choose(
     constants = constants_of(version)
     _check(collective, nbytes, machine, constants)
     case = Case(collective, nbytes, machine, constants)
+    if version in nccl_threshold.VERSIONS:
+        return _by_threshold(collective, nbytes, machine, version, algorithms, protocols)
     named = _named("NCCL_ALGO", algorithms, constants.algorithms, case)
     if constants.one_list and collective != "all_reduce":
         named = named._replace(names=None)
@@ -90,6 +93,18 @@ def choose(
         raise SpecError(_nothing_runs(case, named, spoken))
     best = min(table, key=lambda row: row.time)
     return Choice(best.algorithm, best.protocol, case.channels(best.algorithm, best.protocol), best.time, tuple(table))
+
+
+def _by_threshold(
+    collective: Collective, nbytes: float, machine: Machine, version: str, algorithms: str | None, protocols: str | None
+) -> Choice:
+    """Return the choice of a version without a tuner, and the two lines that its threshold compares."""
+    algorithm, protocol, channels = nccl_threshold.by_threshold(collective, nbytes, machine, version, algorithms, protocols)
+    known = nccl_threshold.lines(machine)
+    trees = collective == "all_reduce" and version == "2.4" and machine.nodes > 1 and algorithms is None
+    names = ("Tree", "Ring") if trees else (algorithm,)
+    rows = tuple(Considered(name, protocol, line.latency + nbytes / line.bandwidth, *line) for name in names for line in [known[name]])
+    return Choice(algorithm, protocol, channels, next(row.time for row in rows if row.algorithm == algorithm), rows)
 
 
 def _considered(case: Case, algorithm: str, protocol: str) -> Considered:

@@ -43,6 +43,13 @@ def least_time(scene: Scene) -> float:
     return best
 
 
+def least_work(scene: Scene) -> float:
+    """Return the seconds that GPUs compute in a step of *scene* with nothing beside them, mean over stages."""
+    recurrence = _Recurrence(scene)
+    recurrence.run([list(program) for program in scene.programs])
+    return sum(rank.worked_in_step for rank in recurrence.ranks) / len(recurrence.ranks)
+
+
 @dataclass(eq=False)
 class _Rank:
     """The ranks of one stage: when their compute and their host are done with all so far."""

@@ -119,3 +119,49 @@ def test_nanotron_splits_blocks_by_cost(tmp_path: Path) -> None:
     assert blocks[-1] < min(blocks[:-1])
     even = replace(case, family="megatron", shape=case.shape.model_copy(update={"layers": 126}), pipeline=16)
     assert blocks_of_stages(even) == ((7, *[8] * 14, 7), 15)
+
+
+def test_launching_experts_bounds_a_step_and_graphs_shorten_it(tmp_path: Path) -> None:
+    # Qwen3 30B: 48 blocks of experts, 64 micro-batches of 4096 tokens; forward once and backward 1.5 times on the host
+    blank = dict.fromkeys(("layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab"), "")
+    case = one(tmp_path, **blank, model="Qwen3_30B_a3B", gpu="B200", ep="8", seq_len="4096", global_batch="512", zero_stage="1")
+    at = {**defaults(), "host.experts": 0.02}
+    eager = predict(case, at).step_time
+    launched = 64 * 48 * 2.5 * (0.02 + at["host"])
+    assert launched < eager < 1.3 * launched
+    assert predict(replace(case, graphs=True), at).step_time < 0.7 * eager
+
+
+def test_recipes_tell_who_replays_graphs(tmp_path: Path) -> None:
+    blank = dict.fromkeys(("layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab"), "")
+    bridge = dict(blank, source="NVIDIA-NeMo/Megatron-Bridge@1:x", seq_len="4096", dp="64", gpus="64", nodes="8", ep="8")
+    said = {
+        (gpu, model): one(tmp_path, **bridge, model=model, gpu=gpu).graphs
+        for gpu in ("H100", "B200", "B300", "GB200", "GB300")
+        for model in ("GPT OSS 120B", "DeepSeekV3", "Qwen3_235B_a22B", "Qwen3_30B_a3B")
+    }
+    graphed = {key for key, graphs in said.items() if graphs}
+    assert graphed == {
+        *((gpu, "GPT OSS 120B") for gpu in ("B300", "GB300")),
+        *((gpu, "DeepSeekV3") for gpu in ("B300", "GB200", "GB300")),
+        *((gpu, "Qwen3_235B_a22B") for gpu in ("GB200", "GB300")),
+        *((gpu, "Qwen3_30B_a3B") for gpu in ("H100", "B200", "B300", "GB200", "GB300")),
+    }
+    assert not one(tmp_path, **bridge, model="Qwen3_30B_a3B", gpu="H100", precision="fp8").graphs
+    assert one(tmp_path, **bridge, model="Qwen3_235B_a22B", gpu="H100").expert_overlap
+
+
+def test_dispatch_over_nodes_takes_the_network_and_one_copy_a_node_less(tmp_path: Path) -> None:
+    # without a stated network a GPU has its usual NIC; 8 experts of a token over 2 nodes: 4 copies go out, or 1 - 2**-8 of one
+    blank = dict.fromkeys(("layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab"), "")
+    case = one(
+        tmp_path, **blank, model="Qwen3_30B_a3B", network="InfiniBand", gpus="16", nodes="2", dp="16", ep="16", seq_len="4096",
+        global_batch="1024",
+    )  # fmt: skip
+    assert case.nic == pytest.approx(50e9)
+    at = {**defaults(), "host": 1e-9, "host.experts": 1e-9, "dispatch": 0.5, "launch.collective": 1e-9, "sync.experts": 1e-9}
+    every = predict(case, at).parts["experts"]
+    once = predict(replace(case, one_copy=True), at).parts["experts"]
+    sent = 4 * 64 * 48 * 2.0 * 4096 * 2048 / (50e9 * at["network"])
+    assert every == pytest.approx(4 * sent, rel=0.02)
+    assert once == pytest.approx((1 - 2**-8) * sent, rel=0.02)

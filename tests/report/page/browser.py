@@ -10,6 +10,7 @@ import select
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -60,15 +61,27 @@ class Tab:
         message, _, self._text = self._text.partition(b"\0")
         return dict(json.loads(message))
 
-    def open(self, path: Path) -> None:
-        """Open the file at *path*, and wait until it is there."""
+    def open(self, page: Path | str) -> None:
+        """Open *page*, a file or an address, in a tab of its own, and wait until it is there."""
         target = self.ask("Target.createTarget", url="about:blank")["targetId"]
         self.session = self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network", "Accessibility"):
             self.ask(f"{domain}.enable")
-        self.ask("Page.navigate", url=path.resolve().as_uri())
+        self.go(page)
+
+    def go(self, page: Path | str) -> None:
+        """Go to *page* in this tab, and wait until it is there."""
+        self.events.clear()
+        self.ask("Page.navigate", url=page if isinstance(page, str) else page.resolve().as_uri())
         while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
             self.events.append(self._next())
+
+    def until(self, expression: str) -> None:
+        """Wait until *expression* is true in the page; `PATIENCE` only ends a test that would hang."""
+        end = time.monotonic() + PATIENCE
+        while not self.evaluate(expression):
+            assert time.monotonic() < end, f"never true: {expression}; {self.complaints()}"
+            time.sleep(0.05)
 
     def evaluate(self, expression: str) -> Any:
         """The value of *expression* in the page."""
@@ -94,8 +107,9 @@ class Tab:
 
     def press(self, key: str) -> None:
         """Press *key*."""
+        text = "\r" if key == "Enter" else key if len(key) == 1 else ""
         for kind in ("keyDown", "keyUp"):
-            self.ask("Input.dispatchKeyEvent", type=kind, key=key, text=key if kind == "keyDown" and len(key) == 1 else "")
+            self.ask("Input.dispatchKeyEvent", type=kind, key=key, text=text if kind == "keyDown" else "")
 
     def wear(self, scheme: str, medium: str = "") -> None:
         """Let the system ask for a *scheme* (light, dark), and the page think it is on *medium* (print)."""
@@ -127,8 +141,8 @@ class Tab:
 
 
 @contextlib.contextmanager
-def opened(path: Path) -> Iterator[Tab]:
-    """The page at *path* in a browser of its own."""
+def opened(page: Path | str) -> Iterator[Tab]:
+    """The *page*, a file or an address, in a browser of its own."""
     found = browser()
     assert found is not None
     read_there, send = os.pipe()
@@ -142,7 +156,7 @@ def opened(path: Path) -> Iterator[Tab]:
         os.close(write_there)
         try:
             tab = Tab(send, receive)
-            tab.open(path)
+            tab.open(page)
             yield tab
         finally:
             with contextlib.suppress(OSError):

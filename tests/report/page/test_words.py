@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sim.report.page.words import as_money, as_number, as_plain, as_price, as_rate, as_tenths, as_time, counted, unbroken
+from sim.report.page.words import as_money, as_number, as_plain, as_price, as_rate, as_tenths, as_time, unbroken
+from sim.units import counted
 
 
 def test_numbers_stay_with_their_units() -> None:

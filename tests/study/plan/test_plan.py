@@ -123,8 +123,8 @@ def test_a_search_cut_short_says_what_may_be_missed(small: Plan) -> None:
 
 
 def test_the_document_counts_every_layout_and_its_command_simulates_the_same_step(small: Plan) -> None:
-    from sim.commands.options import layout_of
     from sim.study.layout import layout_answer
+    from sim.study.layout_options import layout_of
 
     document = plan_document(small)
     assert document["candidates"] == document["infeasible"] + document["excluded_by_bound"] + document["open"] + document["simulated"]

@@ -366,7 +366,7 @@ def test_which_algorithms_run_where():
         ({"algorithms": "collnet", "version": "2.10"}, "CollNet needs a network that reduces"),
         ({"algorithms": "pat", "collective": "all_gather"}, "PAT needs one rank per node"),
         ({"protocols": "^LL,LL128,Simple"}, "NCCL_PROTO=.* is not written for no protocol"),
-        ({"version": "2.9"}, "NCCL 2.9 is not modelled; choose one of 2.10, 2.30"),
+        ({"version": "2.9"}, "NCCL 2.9 is not modelled; choose one of 2.3, 2.4, 2.10, 2.30"),
         ({"collective": "all_to_all"}, "'all_to_all' is no collective that NCCL tunes; write one of all_reduce"),
         ({"nbytes": -1}, "a collective of -1 bytes is impossible"),
         ({"nbytes": float("nan")}, "a collective of nan bytes"),

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibration.collective_records import LAUNCH_BESIDE
 from sim.cluster.build import Slot
 from sim.cluster.topology import node_graph
 from sim.spec.hardware import Transport
 from sim.training.collectives.channels import ring_channels
 from sim.training.collectives.plan import Tuning, plan_collectives
+from sim.training.collectives.table import own_launches
 from sim.training.collectives.uncontended import all_reduce_time, hop_rate
 from tests.cluster import machines
 
@@ -110,7 +110,7 @@ def test_published_tables(table):
     machine, gpus, nodes, rows = TABLES[table]
     tuning = {"2 x p3dn EFA": Tuning("2.10", "Ring"), "4 x V100 staged": Tuning("2.30")}.get(table, Tuning("2.10"))
     plan = plan_collectives([(Slot("n0", machine(), nodes, ()), tuple(range(gpus)))], None, tuning)
-    launches = (gpus - 1) * LAUNCH_BESIDE if table in ONE_PROCESS else 0.0
+    launches = own_launches(gpus) if table in ONE_PROCESS else 0.0
     errors = [abs((plan.cost(nbytes).alone + launches) / (measured * 1e-6) - 1) for nbytes, measured in rows.items()]
     assert median(errors) < 0.15
     assert max(errors) < 0.45

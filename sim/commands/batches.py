@@ -1,0 +1,41 @@
+"""``batches``: how unlike machines share a batch."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from sim.commands.app import app
+from sim.commands.options import GlobalBatch, Hw, Json, Precision, Sets, Stack, Wl
+from sim.terminal import print_json, show_text, talk
+
+
+@app.command(
+    epilog="Examples:\n"
+    "  python -m sim batches my-two-kinds.yaml resnet50 --global-batch 512\n"
+    "  python -m sim batches 256x-tpu-v2-v3 resnet50 --global-batch 65536 --precision amp_bf16"
+)
+def batches(
+    hardware: Hw,
+    workload: Wl,
+    global_batch: GlobalBatch = None,
+    precision: Precision = None,
+    stack: Stack = None,
+    simulate: Annotated[int, typer.Option(min=2, help="most steps that are simulated")] = 400,
+    sets: Sets = [],  # noqa: B006
+    as_json: Json = False,
+) -> None:
+    """Find how many samples each group of unlike machines should take, for the shortest step of one data-parallel job.
+
+    HW has several groups of workers. DDP, Horovod and parameter servers that keep step are simulated with each share.
+    """
+    from sim.report.batches import batches_document, batches_text
+    from sim.study.batches import batches as searched
+    from sim.study.scenario import Scenario
+
+    scenario = Scenario(hardware, workload, tuple(sets), precision=precision, stack=stack)
+    found = searched(scenario, global_batch, simulate, talk.progress)
+    talk.progress("")
+    document = batches_document(found)
+    print_json(document) if as_json else show_text(batches_text(document))

@@ -1,0 +1,53 @@
+"""``ui``: a page on this computer where a run is set up with controls."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from sim.commands.app import app
+from sim.spec.yaml import SpecError
+from sim.terminal import talk
+
+LOOPBACK = "127.0.0.1"
+
+
+@app.command(epilog="Examples:\n  python -m sim ui\n  python -m sim ui hgx-h100 llama-3.1-8b --port 8000 --open")
+def ui(
+    hardware: Annotated[str | None, typer.Argument(metavar="[HW]", help="hardware to begin with: a YAML file or a catalogue name")] = None,
+    workload: Annotated[str | None, typer.Argument(metavar="[WL]", help="workload to begin with")] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="port on this computer; 0 takes a free one")] = 8421,
+    browse: Annotated[bool, typer.Option("--open", help="open the page in the browser")] = False,
+) -> None:
+    """Open a local page where model, machine and layout are set with sliders."""
+    try:
+        import uvicorn
+
+        from sim.ui.server import application
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn"):
+            raise
+        raise SpecError("ui needs starlette and uvicorn, which are not installed: pip install 'stallsim[ui]'") from None
+    import os
+    import socket
+
+    from sim.ui.choice import Choice, query_of
+
+    try:
+        listening = socket.create_server((LOOPBACK, port))
+    except OSError as error:
+        raise SpecError(f"--port {port}: {os.strerror(error.errno or 0)}; --port 0 takes a free port") from None
+    values = {name: value for name, value in (("hardware", hardware), ("workload", workload)) if value}
+    query = f"?{query_of(Choice(values))}" if values else ""
+    address = f"http://{LOOPBACK}:{listening.getsockname()[1]}/{query}"
+    server = uvicorn.Server(uvicorn.Config(application(), log_level="warning", timeout_graceful_shutdown=1))
+    talk(f"{address} (Ctrl+C ends it)")
+    if browse:
+        import webbrowser
+
+        webbrowser.open(address)
+    try:
+        server.run(sockets=[listening])
+    except KeyboardInterrupt:
+        talk("ended")

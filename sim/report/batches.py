@@ -1,0 +1,87 @@
+"""How should unlike machines share a batch? The batches of each group, what they save, and whether others can be better."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sim import __version__
+from sim.study.batches import Batches
+from sim.units import show
+
+
+def batches_document(found: Batches) -> dict[str, Any]:
+    """Return the JSON document of the answer."""
+    search, best = found.search, found.search.best
+    steps = found.workload.training.gradient_accumulation_steps
+    seconds = search.known[best]
+    return {
+        "schema": 1,
+        "hardware": found.hardware.name,
+        "workload": found.workload.name,
+        "stack": found.workload.training.stack.name,
+        "precision": found.workload.training.precision,
+        "global_batch": search.total * steps,
+        "step_time_s": seconds,
+        "throughput_samples_per_s": search.total * steps / seconds,
+        "groups": [
+            {
+                "gpu": group.node.gpu.name,
+                "nodes": group.count,
+                "gpus": share.gpus,
+                "batch_per_gpu": batch,
+                "most_that_fit": share.most,
+                "work_s": search.work(number, batch),
+            }
+            for number, (group, share, batch) in enumerate(zip(found.groups, search.shares, best, strict=True))
+        ],
+        "equal": None if found.equal is None else {"batch_per_gpu": found.equal[0][0], "step_time_s": found.equal[1]},
+        "by_peak": {"batches_per_gpu": list(found.by_peak[0]), "step_time_s": found.by_peak[1]},
+        "simulated": len(search.known),
+        "open": search.left,
+        "complete": not search.left,
+        "assumptions": [
+            "each GPU's gradient counts by its samples; equal GPUs of a group take equal batches",
+            "bounds are each GPU's own work, waiting for nobody",
+        ],
+        "warnings": _warnings(found),
+        "version": __version__,
+        "inputs_sha256": found.inputs,
+    }
+
+
+def _warnings(found: Batches) -> list[str]:
+    left = found.search.left
+    return [f"not proven: {left:,} shares that may be better were not simulated (--simulate)"] if left else []
+
+
+def batches_text(document: Mapping[str, Any]) -> str:
+    """Return what a person reads in a terminal."""
+    best = document["step_time_s"]
+    proof = "proven best under the model" if document["complete"] else "the best of those simulated"
+    lines = [
+        f"{document['workload']} on {document['hardware']}: {document['global_batch']} samples a step, {document['precision']}, "
+        f"{document['stack']}",
+        f"  step {show(best, 'time')}   {document['throughput_samples_per_s']:,.0f} samples/s, {proof} ({document['simulated']} simulated)",
+        "",
+        f"  {'group':<6}{'GPUs':>6}  {'kind':<24}{'samples per GPU':>16}{'at most':>9}{'work':>10}",
+    ]
+    for number, group in enumerate(document["groups"]):
+        lines.append(
+            f"  {number:<6}{group['gpus']:>6}  {group['gpu']:<24}{group['batch_per_gpu']:>16}{group['most_that_fit']:>9}"
+            f"{show(group['work_s'], 'time'):>10}"
+        )
+    lines.append("")
+    if document["equal"] is not None:
+        lines.append(f"  {_beside('equal batches', [document['equal']['batch_per_gpu']], document['equal']['step_time_s'], best)}")
+    peak = document["by_peak"]
+    lines.append(f"  {_beside('by peak rate', peak['batches_per_gpu'], peak['step_time_s'], best)}")
+    own = ",".join(str(group["batch_per_gpu"]) for group in document["groups"])
+    lines += ["", f"  Run it: --set training.batches=[{own}]", "", "  Assumed:", *(f"    - {text}" for text in document["assumptions"])]
+    if document["warnings"]:
+        lines += ["  Warnings:", *(f"    - {text}" for text in document["warnings"])]
+    return "\n".join(lines)
+
+
+def _beside(name: str, sizes: list[int], seconds: float, best: float) -> str:
+    return f"{name} ({' and '.join(map(str, sizes))}): {show(seconds, 'time')}, {100 * (seconds / best - 1):.1f}% longer"

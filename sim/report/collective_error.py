@@ -1,0 +1,90 @@
+"""How far off may a collective's time be? The errors that predictions of measured collectives showed, over the same links.
+
+`hardware/validated_collectives.json` is written by ``python -m calibration collectives --write`` from the tables of nccl-tests that come
+with `calibration`: relative errors of times predicted with the measured system left out of every fit. The same operation over the same
+kind of link answers for its band of sizes, then any operation over it; where nobody measured that link, nothing does, and that is said.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from sim.spec.catalogue import roots
+from sim.training.collectives.table import Table
+
+SUMMARY = "hardware/validated_collectives.json"
+
+
+def collective_error(table: Table) -> dict[str, Any] | None:
+    """Return the validated errors (fractions) of *table*'s operation by band of sizes, and what they rest on; None without any."""
+    known = validated_collectives()
+    found: dict[str, Mapping[str, Any]] = {}
+    unlike: list[str] = []
+    for row in table.rows:
+        band = _band(row.nbytes)
+        own, other = f"{table.carrier}, {table.op}, {band}", f"{table.carrier}, any operation, {band}"
+        name = own if own in known else other
+        if band not in found and name in known and row.algorithm not in NOT_NCCLS:
+            found[band] = known[name]
+            unlike += [f"no {table.op} {band}"] if name == other else []
+    if not found:
+        return None
+    beyond = unlike + [
+        f"{here} {what}, measured up to {most}"
+        for what, key, here in (("nodes", "most_nodes", table.nodes), ("GPUs", "most_gpus", table.ranks))
+        if here > (most := max(group[key] for group in found.values()))
+    ]
+    systems = sorted({system for group in found.values() for system in group["systems"]})
+    reach = f"extrapolated: {', '.join(beyond)}" if beyond else "within the sizes measured"
+    return {
+        "bands": [{"band": band, **{key: group[key] for key in ("median", "p90", "points")}} for band, group in found.items()],
+        "basis": f"measured over {table.carrier} on {', '.join(systems)}, each left out of the fit that predicts it; {reach}",
+        "extrapolates": bool(beyond),
+    }
+
+
+NOT_NCCLS = frozenset({"Hierarchical", "RackHierarchical", "HalvingDoubling"})
+"""Algorithms of other libraries, of which no row was measured."""
+
+
+def error_lines(error: Mapping[str, Any]) -> list[str]:
+    """Return *error* in words."""
+    bands = "; ".join(f"{band['band']} {100 * band['median']:.0f}% / {100 * band['p90']:.0f}%" for band in error["bands"])
+    return [f"expected error (median / 90th percentile): {bands}", f"  {error['basis']}"]
+
+
+def unmeasured(table: Table) -> list[str]:
+    """Return a warning where nobody measured what *table* is about."""
+    known = validated_collectives()
+    if not table.carrier:
+        return []
+    if not any(name.startswith(f"{table.carrier}, ") for name in known):
+        measured = ", ".join(sorted({name.partition(",")[0] for name in known}))
+        return [f"no collective over {table.carrier} was measured: its constants rest on the sources of the class; measured: {measured}"]
+    others = sorted({row.algorithm for row in table.rows} & NOT_NCCLS)
+    return [f"no {name} was measured: the time follows from its schedule and the links" for name in others]
+
+
+def _band(nbytes: float) -> str:
+    bands: Sequence[Mapping[str, Any]] = _summary().get("bands", ())
+    return next((str(band["name"]) for band in bands if nbytes <= (band["to"] or math.inf)), "")
+
+
+def validated_collectives() -> Mapping[str, Mapping[str, Any]]:
+    """Return the errors by group of measured collectives; empty where the library has no such file."""
+    groups: Mapping[str, Mapping[str, Any]] = _summary().get("groups", {})
+    return groups
+
+
+@lru_cache(maxsize=1)
+def _summary() -> Mapping[str, Any]:
+    for root in roots():
+        path = root / SUMMARY
+        if path.is_file():
+            found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            return found
+    return {}

@@ -1,0 +1,191 @@
+"""Which run do the controls of the page ask for? Request parameters in; a scenario, its command line and its URL out.
+
+A control is named like the option that does the same, so that the page, the command and a shared URL say one thing. Nothing here needs a
+server.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+from urllib.parse import urlencode
+
+from sim.analysis.whole_job import Plan
+from sim.spec.catalogue import suggestions
+from sim.spec.yaml import SpecError
+from sim.study.layout import has_layout
+from sim.study.layout_options import layout_of
+from sim.study.ranges import whole_numbers
+from sim.study.scenario import Scenario, batch_of, market_of, split_overrides
+from sim.study.whole_job import plan_of
+from sim.units import shorten
+
+OPTIONS: Final[dict[str, str]] = {
+    "nodes": "--nodes", "batch": "--batch", "sequence": "--sequence", "precision": "--precision", "stack": "--stack", "tp": "--tp",
+    "pp": "--pp", "cp": "--cp", "ep": "--ep", "shard": "--shard", "micro_batches": "--micro-batches", "schedule": "--schedule",
+    "market": "--market", "epochs": "--epochs", "hours": "--hours", "tokens": "--tokens",
+}  # fmt: skip
+"""Options of ``run`` by control."""
+LAYOUT: Final = ("tp", "pp", "cp", "ep", "shard", "schedule")
+"""Controls that ``compare`` takes in ``--parallel``."""
+FIELDS: Final[dict[str, str]] = {
+    "checkpointing": "training.activation_checkpointing={}",
+    "nic": "node.nic.bandwidth={} Gbps",
+    "price": "price.{market}={} USD/h",
+}
+"""Controls that set a field of a description, and the text after ``--set``."""
+SETS: Final = "set"
+"""The control that may be given several times: a field of any description."""
+AMONG: Final = "among"
+"""With which machines the chosen one is compared."""
+KEYS: Final = {option: name for name, option in OPTIONS.items()}
+CONTROLS: Final = ("workload", "hardware", *OPTIONS, *FIELDS, SETS, AMONG)
+DEFAULTS: Final = {"workload": "resnet50", "hardware": "p4d.24xlarge", "market": "on-demand", AMONG: "size"}
+_MOST: Final = 2_000
+"""Characters of one parameter."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What the controls say: *values* by control, without those that are left empty, and *sets* of any field."""
+
+    values: Mapping[str, str]
+    sets: tuple[str, ...] = ()
+
+    def get(self, control: str) -> str:
+        """Return what *control* says; its default, or nothing."""
+        return self.values.get(control, DEFAULTS.get(control, ""))
+
+    def without(self, *controls: str) -> Choice:
+        """Return the choice with *controls* left empty."""
+        return Choice({name: value for name, value in self.values.items() if name not in controls}, self.sets)
+
+
+def choice_of(parameters: Iterable[tuple[str, str]]) -> Choice:
+    """Return the choice that the *parameters* of a URL describe. Raise SpecError for a control that does not exist."""
+    values: dict[str, str] = {}
+    sets: list[str] = []
+    for name, text in parameters:
+        if name not in CONTROLS:
+            near = suggestions(name, list(CONTROLS), most=1)
+            raise SpecError(f"{shorten(name)}: there is no such control; " + (f"did you mean {near[0]}?" if near else _all()))
+        if len(text) > _MOST:
+            raise SpecError(f"{name} {shorten(text)}: write at most {_MOST:,} characters")
+        if name == SETS:
+            sets += filter(None, map(str.strip, text.splitlines()))
+        elif text.strip():
+            values[name] = text.strip()
+    return Choice(values, tuple(sets))
+
+
+def _all() -> str:
+    return f"the controls are {', '.join(CONTROLS)}"
+
+
+def query_of(choice: Choice) -> str:
+    """Return *choice* as the query of a URL, in one order and without what is the default."""
+    pairs = [(name, choice.values[name]) for name in CONTROLS if name in choice.values and choice.values[name] != DEFAULTS.get(name)]
+    named = {name: choice.get(name) for name in ("workload", "hardware")}
+    rest = [pair for pair in pairs if pair[0] not in named]
+    return urlencode([*named.items(), *rest, *((SETS, text) for text in choice.sets)])
+
+
+def scenario_of(choice: Choice) -> Scenario:
+    """Return the run that *choice* asks for. Raise SpecError with what an option cannot mean."""
+    number = {name: _count(choice, name) for name in ("nodes", "sequence", "tp", "pp", "cp", "ep", "micro_batches")}
+    layout = layout_of(
+        [], number["tp"], number["pp"], number["cp"], number["ep"], None, choice.get("shard") or None, number["micro_batches"],
+        choice.get("schedule") or None,
+    )  # fmt: skip
+    return Scenario(
+        choice.get("hardware"),
+        choice.get("workload"),
+        _sets(choice),
+        nodes=number["nodes"],
+        batch=batch_of(choice.get("batch")) if choice.get("batch") else None,
+        precision=choice.get("precision") or None,
+        stack=choice.get("stack") or None,
+        market=market_of(choice.get("market")),
+        plan=_plan(choice),
+        layout=layout,
+        sequence=number["sequence"],
+    )
+
+
+def _count(choice: Choice, control: str) -> int | None:
+    text = choice.get(control)
+    if not text:
+        return None
+    numbers = whole_numbers(text, OPTIONS[control])
+    if len(numbers) > 1:
+        raise SpecError(f"{OPTIONS[control]} {text}: write one number here; a range is for the command line")
+    return numbers[0]
+
+
+def _plan(choice: Choice) -> Plan | None:
+    return plan_of(_amount(choice, "epochs"), _amount(choice, "hours"), tokens=choice.get("tokens") or None)
+
+
+def _amount(choice: Choice, control: str) -> float | None:
+    text = choice.get(control)
+    try:
+        return float(text) if text else None
+    except ValueError:
+        raise SpecError(f"{OPTIONS[control]} {text}: write a number, for example 90") from None
+
+
+def _sets(choice: Choice) -> tuple[str, ...]:
+    market = choice.get("market").replace("-", "_")
+    made = [text.format(choice.get(name), market=market) for name, text in FIELDS.items() if choice.get(name)]
+    return (*made, *choice.sets)
+
+
+def command_of(choice: Choice) -> list[str]:
+    """Return the words after the program that give the same figures as the page: ``run p4d.24xlarge resnet50 --nodes 4``."""
+    words = ["run", choice.get("hardware"), choice.get("workload"), *_options(choice, OPTIONS)]
+    for text in _sets(choice):
+        words += ["--set", text]
+    try:
+        plain = not has_layout(scenario_of(choice))
+    except SpecError:
+        plain = True
+    return [*words, "--fast"] if plain else words
+
+
+def comparison_command(choice: Choice, machines: Iterable[str]) -> list[str]:
+    """Return the words after the program that compare *machines* as the page does."""
+    parallel = [f"{name}={choice.get(name)}" for name in LAYOUT if choice.get(name)]
+    options = {name: option for name, option in OPTIONS.items() if name not in (*LAYOUT, "sequence", "micro_batches", "tokens")}
+    if choice.get("micro_batches"):
+        parallel.append(f"micro_batches={choice.get('micro_batches')}")
+    words = ["compare", choice.get("workload"), *machines, *_options(choice, options)]
+    words += ["--parallel", ",".join(parallel)] if parallel else []
+    for text in elsewhere(choice).overrides:
+        words += ["--set", text]
+    return words
+
+
+def elsewhere(choice: Choice) -> Scenario:
+    """Return the run that *choice* asks for on other machines, as their files describe them: its own machine's changes are left out."""
+    other = choice.without("nic", "price", "tokens")
+    of_machine, _ = split_overrides(other.sets)
+    kept = Choice(other.values, tuple(text for text in other.sets if text not in of_machine))
+    found = scenario_of(kept)
+    sequence = (f"model.sequence={found.sequence}",) if found.sequence is not None else ()
+    return replace(found, hardware="", overrides=(*sequence, *found.overrides), sequence=None)
+
+
+def _options(choice: Choice, options: Mapping[str, str]) -> list[str]:
+    words: list[str] = []
+    for name, option in options.items():
+        text = choice.get(name)
+        if text and text != DEFAULTS.get(name):
+            words += [option, text]
+    return words
+
+
+def typed(words: Iterable[str]) -> str:
+    """Return *words* as a shell takes them."""
+    return shlex.join(words)

@@ -1,0 +1,68 @@
+"""Which other machine would be faster, or cheaper? The job of a choice on machines of the catalogue, the front redrawn as they come in."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
+
+from sim.documents import document
+from sim.report.comparison import comparison_document
+from sim.report.page.comparison import comparison_parts
+from sim.report.page.markup import joined
+from sim.spec.listing import Row
+from sim.spec.yaml import SpecError
+from sim.study.compare import Row as Compared
+from sim.study.compare import compare
+from sim.terminal import program
+from sim.ui.choice import AMONG, Choice, comparison_command, elsewhere, typed
+from sim.ui.view import View
+
+_BETWEEN: Final = 0.4
+"""Seconds after which the chart is drawn again while machines come in."""
+_SHOWN: Final = ("money", "table", "left-out")
+"""Parts of a comparison's page that are shown."""
+PEERS: Final = {"size": "rentable, same number of GPUs", "priced": "all rentable machines", "none": "none"}
+
+
+def machines_of(choice: Choice, rows: Iterable[Row]) -> list[str]:
+    """Return the machines of the catalogue *rows* that *choice* is compared with, its own first. Raise SpecError for an unknown *among*."""
+    among, own = choice.get(AMONG), choice.get("hardware")
+    if among not in PEERS:
+        raise SpecError(f"{AMONG} {among}: write one of {', '.join(PEERS)}")
+    if among == "none":
+        return []
+    listed = list(rows)
+    rentable = [row for row in listed if row["spot" if choice.get("market") == "spot" else "price"] is not None and row["nodes"] == 1]
+    gpus = next((row["gpus"] for row in listed if row["name"] == own), None)
+    same = [row for row in rentable if row["gpus"] == gpus] if among == "size" else []
+    return [own, *(str(row["name"]) for row in same or rentable if row["name"] != own)]
+
+
+def machine_views(choice: Choice, names: Sequence[str]) -> Iterator[View]:
+    """Yield what the page shows of the machines *names* for the job of *choice*, again and again while they are simulated.
+
+    Raise SpecError where the question itself is wrong, on any machine.
+    """
+    scenario = elsewhere(choice)
+    counts = [scenario.nodes] if scenario.nodes else []
+    rows: list[Compared] = []
+    drawn = time.monotonic()
+    for name in names:
+        rows += compare(scenario, [name], document, nodes=counts, processes=1)
+        if time.monotonic() - drawn > _BETWEEN:
+            yield _view(choice, names, rows)
+            drawn = time.monotonic()
+    yield _view(choice, names, rows)
+
+
+def _view(choice: Choice, names: Sequence[str], rows: Sequence[Compared]) -> View:
+    found: dict[str, Any] = comparison_document(choice.get("workload"), rows)
+    verdict, parts = comparison_parts(found)
+    return {
+        "done": len(rows),
+        "of": len(names),
+        "html": joined(*(part.html for part in parts if part.ident in _SHOWN)),
+        "verdict": verdict,
+        "command": f"{program()} {typed(comparison_command(choice, names))}",
+    }

@@ -1,0 +1,158 @@
+"""How does the page reach the simulator? Routes of a local web application: the page, a view, the machines, files; nothing is kept.
+
+Only this computer is answered (`TrustedHostMiddleware`), and only requests of the page itself reach the simulator. A request whose reader
+has gone is given up, and so is its computation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from sim.spec.listing import hardware_rows, workload_rows
+from sim.spec.yaml import SpecError
+from sim.ui.choice import Choice, choice_of
+from sim.ui.machines import machines_of
+from sim.ui.page import control_page
+from sim.ui.work import Message, Worker
+
+HOSTS: Final = ("localhost", "127.0.0.1", "[::1]")
+HEADERS: Final = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+"""Of every answer: a browser loads nothing from elsewhere for this page."""
+_GONE: Final = 499
+"""Status of an answer that nobody reads."""
+
+
+def application() -> Starlette:
+    """Return the web application; its processes live as long as it does."""
+    local = _Local()
+    routes = [
+        Route("/", local.page),
+        Route("/view", local.view),
+        Route("/machines", local.machines),
+        Route("/file/{name}", local.file),
+    ]
+    return Starlette(routes=routes, middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=list(HOSTS))], lifespan=local.life)
+
+
+class _Local:
+    """The answers, and who computes them: one process for the run, one for the machines."""
+
+    def __init__(self) -> None:
+        self.run, self.compare = Worker(), Worker()
+        self.run.start_soon()
+        self.compare.start_soon()
+        self.rows, _ = hardware_rows()
+        self.html = control_page(self.rows, workload_rows()[0])
+
+    @asynccontextmanager
+    async def life(self, _: Starlette) -> AsyncIterator[None]:
+        """Compute the first view ahead, so that what every run reads is at hand; end the processes with the application."""
+        ahead = asyncio.create_task(_read(self.run.answers("view", choice_of([]))))
+        yield
+        ahead.cancel()
+        await asyncio.wait({ahead})
+        self.run.end()
+        self.compare.end()
+
+    async def page(self, _: Request) -> Response:
+        return HTMLResponse(self.html, headers=HEADERS)
+
+    async def view(self, request: Request) -> Response:
+        return await self._first(request, self.run, "view")
+
+    async def file(self, request: Request) -> Response:
+        return await self._first(request, self.run, "file", request.path_params["name"])
+
+    async def machines(self, request: Request) -> Response:
+        try:
+            choice = _choice(request)
+            names = machines_of(choice, self.rows)
+        except SpecError as error:
+            return _refused(error.problems)
+        if not names:
+            return StreamingResponse(iter([json.dumps({"done": 0, "of": 0}) + "\n"]), media_type="application/x-ndjson", headers=HEADERS)
+        lines = _lines(_until_gone(request, self.compare.answers("machines", choice, names)))
+        return StreamingResponse(lines, media_type="application/x-ndjson", headers=HEADERS)
+
+    async def _first(self, request: Request, worker: Worker, task: str, *more: Any) -> Response:
+        """Return the only answer of *worker* to *task*."""
+        try:
+            choice = _choice(request)
+        except SpecError as error:
+            return _refused(error.problems)
+        found: Message | None = None
+        async for message in _until_gone(request, worker.answers(task, choice, *more)):
+            found = message
+        if found is None:
+            return PlainTextResponse("", _GONE)
+        how, what = found
+        if how == "refused":
+            return _refused(what)
+        if task == "file":
+            named = {"Content-Disposition": f'attachment; filename="{what.name}"'}
+            return Response(what.content, headers={**HEADERS, **named}, media_type=what.type)
+        return JSONResponse(what, headers=HEADERS)
+
+
+async def _read(messages: AsyncGenerator[Message, None]) -> None:
+    async for _ in messages:
+        pass
+
+
+def _choice(request: Request) -> Choice:
+    """Return what *request* asks for. Raise SpecError for a request of another site's page, and for an unknown control."""
+    if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        raise SpecError("only the page itself may ask this")
+    return choice_of(request.query_params.multi_items())
+
+
+def _refused(problems: Sequence[str]) -> Response:
+    return JSONResponse({"problems": list(problems)}, 422, headers=HEADERS)
+
+
+async def _lines(messages: AsyncIterator[Message]) -> AsyncIterator[str]:
+    """Yield each of *messages* as a line of JSON."""
+    async for how, what in messages:
+        yield json.dumps(what if how == "said" else {"problems": what}) + "\n"
+
+
+async def _until_gone(request: Request, messages: AsyncGenerator[Message, None]) -> AsyncIterator[Message]:
+    """Yield *messages* while there is somebody to read them; then close their iterator, which gives the computation up."""
+    gone = asyncio.create_task(_gone(request))
+    step: asyncio.Future[Message | None] | None = None
+    try:
+        while not gone.done():
+            step = asyncio.ensure_future(anext(messages, None))
+            await asyncio.wait({step, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if not step.done() or (message := step.result()) is None:
+                return
+            yield message
+    finally:
+        gone.cancel()
+        if step is not None and not step.done():
+            step.cancel()
+            await asyncio.wait({step})
+        await messages.aclose()
+
+
+async def _gone(request: Request) -> None:
+    """Return when who sent *request* has closed the connection."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

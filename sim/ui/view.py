@@ -1,0 +1,163 @@
+"""What does the page show for a choice? Its outcome and parts as HTML, the command that gives the same, and what empty controls mean."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sim.analysis.cost import node_price
+from sim.mesh import LayoutRun
+from sim.report.document import run_document
+from sim.report.figures import figures_csv
+from sim.report.layout import flat_figures, layout_document
+from sim.report.page.frame import Part
+from sim.report.page.layout import layout_page, layout_parts
+from sim.report.page.markup import Html, joined
+from sim.report.page.run import run_page, run_parts
+from sim.report.page.words import as_money, as_number, as_time
+from sim.report.rows import run_csv
+from sim.simulate import Run
+from sim.spec.library import load_workload
+from sim.spec.yaml import SpecError
+from sim.study.layout import has_layout, layout_answer
+from sim.study.scenario import Scenario, answer, loaded_hardware, sorted_overrides
+from sim.terminal import named_as_called, program
+from sim.ui.choice import KEYS, Choice, command_of, query_of, scenario_of, typed
+
+View = dict[str, Any]
+"""What is sent to the page: plain data."""
+_OPTION: Final = re.compile(r"(--[a-z][a-z-]*) ([\w.+=-]*\w)")
+_SUGGESTED: Final = re.compile(rf"(?:{_OPTION.pattern}(?: (?=--)|(?! (?=--))))+")
+"""Options in a sentence, several in a row taken together."""
+_FIRST: Final = ("time", "steps", "stages", "memory", "job")
+"""Parts that stand before the machines."""
+_GBPS: Final = 1e9 / 8
+"""Bytes per second of 1 Gbit/s."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A finished run of either kind, and its document."""
+
+    run: Run | LayoutRun
+    document: dict[str, Any]
+
+    @property
+    def parts(self) -> tuple[Html, list[Part]]:
+        """Return the outcome and the parts of its page."""
+        if isinstance(self.run, LayoutRun):
+            return layout_parts(self.run, self.document)
+        hero, parts, _ = run_parts(self.run, self.document)
+        return hero, parts
+
+    @property
+    def report(self) -> str:
+        """Return the page that ``--html`` writes."""
+        if isinstance(self.run, LayoutRun):
+            return layout_page(self.run, self.document)
+        return run_page(self.run, self.document)
+
+    @property
+    def csv(self) -> str:
+        """Return what ``--csv`` prints."""
+        if isinstance(self.run, LayoutRun):
+            return figures_csv([flat_figures(self.document)])
+        return run_csv(jobs_of(self.document))
+
+
+def outcome_of(scenario: Scenario) -> Outcome:
+    """Return the finished run of *scenario*, as ``run --fast`` has it. Raise SpecError with all that is wrong."""
+    if has_layout(scenario):
+        laid_out = layout_answer(scenario)
+        return Outcome(laid_out.run, layout_document(laid_out))
+    found = answer(scenario, keep_rates=True)
+    return Outcome(found.run, run_document(found.run, found.inputs, found.warnings, found.bottlenecks, found.market, found.plan))
+
+
+def view_of(choice: Choice) -> View:
+    """Return what the page shows for *choice*; where it cannot run, each problem in the simulator's own sentence."""
+    said: View = {"command": f"{program()} {typed(command_of(choice))}", "query": query_of(choice), "described": {}}
+    try:
+        scenario = scenario_of(choice)
+        said["described"] = described(choice)
+        outcome = outcome_of(scenario)
+    except SpecError as error:
+        problems = [named_as_called(problem) for problem in error.problems]
+        return said | {"problems": problems, "remedies": [remedy for problem in problems for remedy in remedies(choice, problem)]}
+    hero, parts = outcome.parts
+    return said | {
+        "title": f"{outcome.document['workload']} on {outcome.document['hardware']}",
+        "brief": brief(outcome.document),
+        "verdict": jobs_of(outcome.document)[0]["verdict"],
+        "result": hero,
+        "parts": joined(*(part.html for part in parts if part.ident in _FIRST)),
+        "more": joined(*(part.html for part in parts if part.ident not in _FIRST)),
+        "problems": [],
+    }
+
+
+def remedies(choice: Choice, problem: str) -> list[dict[str, str]]:
+    """Return the changes of *choice* that *problem* suggests: options in its words, with the query that each of them leads to."""
+    found = []
+    for words in dict.fromkeys(match[0].strip() for match in _SUGGESTED.finditer(problem) if match.start() > 0):
+        options = dict(_OPTION.findall(words))
+        values, sets = dict(choice.values), choice.sets
+        for option, value in options.items():
+            if option == "--set":
+                sets = (*sets, value)
+            elif option in KEYS:
+                values[KEYS[option]] = value
+        changed = Choice(values, sets)
+        if changed != choice:
+            found.append({"text": words, "query": query_of(changed)})
+    return found
+
+
+def jobs_of(document: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """Return the documents of the jobs in *document*, mostly one."""
+    found: Sequence[Mapping[str, Any]] = document.get("jobs", [document])
+    return found
+
+
+def brief(document: Mapping[str, Any]) -> str:
+    """Return the main figures of *document* in a line: step, speed, and what an epoch or the whole job costs."""
+    first = jobs_of(document)[0]
+    tokens = first.get("tokens_per_s")
+    speed = f"{as_number(tokens)} tokens/s" if tokens else f"{as_number(first['throughput_samples_per_s'])} samples/s"
+    job = first["whole_job"]
+    cost, what = (job["cost_usd"], "whole job") if job else (first["cost_per_epoch_usd"], "epoch")
+    return ", ".join([f"step {as_time(first['step_time_s'])}", speed, *([] if cost is None else [f"{as_money(cost)} per {what}"])])
+
+
+def described(choice: Choice) -> dict[str, str]:
+    """Return by control what an empty one means: the value of the machine's or the workload's description.
+
+    Raise SpecError where one of the two cannot be read as *choice* sets it.
+    """
+    scenario = scenario_of(choice.without("nodes", "batch", "nic", "price"))
+    hardware = loaded_hardware(scenario).spec
+    _, of_workload = sorted_overrides(scenario)
+    workload = load_workload(scenario.workload, of_workload).spec
+    workers = [group for group in hardware.groups if group.role == "worker"]
+    price = node_price(workers[0], scenario.market)
+    training, layout = workload.training, workload.training.parallel
+    found = {
+        "nodes": sum(group.count for group in workers),
+        "batch": training.batch,
+        "precision": training.precision,
+        "sequence": workload.model.sequence or "",
+        "stack": training.stack.name,
+        "nic": f"{workers[0].node.nic.bandwidth / _GBPS:g}",
+        "price": "" if price is None else f"{price * 3600:g}",
+        "tp": layout.tensor,
+        "pp": layout.pipeline,
+        "cp": layout.context,
+        "ep": layout.expert,
+        "shard": layout.shard,
+        "schedule": layout.schedule or "1f1b",
+        "micro_batches": training.gradient_accumulation_steps,
+        "checkpointing": training.activation_checkpointing,
+    }
+    return {name: str(value) for name, value in found.items()}

@@ -1,0 +1,121 @@
+"""Who computes for the page, and how is it stopped? Processes of their own, each ended as soon as nobody wants its answer any more.
+
+A simulation cannot be interrupted from inside, and the server must go on answering: so each `Worker` holds a process that takes one task
+at a time. A task that is cancelled ends the process; the next one starts another, from a server of forks that has everything imported.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import signal
+import threading
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import nullcontext
+from multiprocessing.connection import Connection
+from typing import Any, Final, Literal
+
+from sim.spec.shelf import standing
+from sim.spec.yaml import SpecError
+from sim.ui.choice import Choice
+from sim.ui.download import file_of
+from sim.ui.machines import machine_views
+from sim.ui.view import view_of
+
+Message = tuple[Literal["said", "refused", "done"], Any]
+
+
+def _view(choice: Choice) -> Iterator[Any]:
+    yield view_of(choice)
+
+
+def _file(choice: Choice, name: str) -> Iterator[Any]:
+    yield file_of(choice, name)
+
+
+TASKS: Final[Mapping[str, Callable[..., Iterator[Any]]]] = {"view": _view, "file": _file, "machines": machine_views}
+"""What a worker can be asked: each takes a choice, and yields its answers."""
+
+
+def answers_to(task: str, choice: Choice, *more: Any) -> Iterator[Message]:
+    """Yield the messages with which a process answers: what the *task* yields, or why it is refused, and the end."""
+    own = any(name.endswith(".yaml") for name in (choice.get("hardware"), choice.get("workload")))
+    try:
+        with nullcontext() if own else standing("ui"):  # a file of the user's own may be edited between two requests
+            for found in TASKS[task](choice, *more):
+                yield "said", found
+    except SpecError as error:
+        yield "refused", list(error.problems)
+    except Exception as error:
+        yield "refused", [f"internal error: {type(error).__name__}: {error}"]
+    yield "done", None
+
+
+def _serve(connection: Connection) -> None:
+    """Answer the tasks that come through *connection* until it is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C ends the server, which ends this process
+    while True:
+        try:
+            asked = connection.recv()
+        except EOFError:
+            return
+        for message in answers_to(*asked):
+            connection.send(message)
+
+
+class Worker:
+    """A process that answers one task at a time; a task that is given up ends it."""
+
+    def __init__(self) -> None:
+        how = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+        self._context: Any = multiprocessing.get_context(how)
+        if how == "forkserver":
+            self._context.set_forkserver_preload([__name__])
+        self._lock = asyncio.Lock()
+        self._starting = threading.Lock()
+        self._process: Any = None
+        self._connection: Connection | None = None
+
+    async def answers(self, task: str, *arguments: Any) -> AsyncGenerator[Message, None]:
+        """Yield the messages that answer *task*, without the end; closing the iterator before that ends the process."""
+        loop = asyncio.get_running_loop()
+        async with self._lock:
+            connection = await loop.run_in_executor(None, self._started)
+            finished = False
+            try:
+                connection.send((task, *arguments))
+                while (message := await loop.run_in_executor(None, connection.recv))[0] != "done":
+                    yield message
+                finished = True
+            except EOFError:
+                yield "refused", ["internal error: the process that computes this has ended; memory may be short"]
+            finally:
+                if not finished:
+                    self.end()
+
+    def _started(self) -> Connection:
+        """Return the connection to the process, which is started if need be."""
+        with self._starting:
+            if self._connection is None or not self._process.is_alive():
+                self._connection, theirs = self._context.Pipe()
+                self._process = self._context.Process(target=_serve, args=(theirs,), daemon=True)
+                self._process.start()
+                theirs.close()
+            return self._connection
+
+    def start_soon(self) -> None:
+        """Start the process in the background, so that the first task need not wait for it."""
+        threading.Thread(target=self._started, daemon=True).start()
+
+    @property
+    def process(self) -> int | None:
+        """Return the number of the process, None while there is none."""
+        return self._process.pid if self._process is not None else None
+
+    def end(self) -> None:
+        """End the process, whatever it does."""
+        with self._starting:
+            if self._process is not None:
+                self._process.kill()
+                self._process.join()
+            self._process = self._connection = None  # whoever still reads from the connection closes it

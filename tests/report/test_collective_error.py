@@ -1,0 +1,50 @@
+"""Which measured collectives answer for a table? Oracles: the summary's own groups, and machines that nobody measured."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sim.report.collective import collective_document, collective_text
+from sim.report.collective_error import SUMMARY, collective_error, error_lines, unmeasured
+from sim.spec.yaml import SpecError
+from sim.study.collective import collective_table
+from sim.training.collectives.plan import Tuning
+from sim.training.collectives.table import own_launches
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_the_same_operation_over_the_same_link_answers_by_size() -> None:
+    groups = json.loads((ROOT / SUMMARY).read_text(encoding="utf-8"))["groups"]
+    table = collective_table("dgx-a100", "all_reduce", [2**10, 2**22, 2**30])
+    found = collective_error(table)
+    assert found is not None and not found["extrapolates"]
+    assert [(band["band"], band["median"]) for band in found["bands"]] == [
+        (band, groups[f"{table.carrier}, all_reduce, {band}"]["median"]) for band in ("< 1 MB", "1-64 MB", "> 64 MB")
+    ]
+    assert "a100-nvswitch" in found["basis"] and found["basis"] in error_lines(found)[1]
+    assert collective_document(table)["expected_error"] == found and found["basis"] in collective_text(table)
+
+
+def test_what_was_not_measured_is_said() -> None:
+    """An operation, a number of nodes, a library's algorithm and a link of which there is no row."""
+    gathered = collective_error(collective_table("dgx-a100", "gather", [2**30]))
+    assert gathered is not None and "no gather > 64 MB" in gathered["basis"] and gathered["extrapolates"]
+    many = collective_error(collective_table("hgx-h100", "all_reduce", [2**30], nodes=64))
+    assert many is not None and "64 nodes, measured up to" in many["basis"]
+    other = collective_table("hgx-h100", "all_reduce", [2**20], nodes=2, tuning=Tuning("2.30", "HalvingDoubling"))
+    assert collective_error(other) is None and "no HalvingDoubling was measured" in unmeasured(other)[0]
+    pods = collective_table("dgx-a100", "all_reduce", [2**20], nodes=2, overrides=["node.nic.transport=tcp-single-flow"])
+    assert collective_error(pods) is None and "no collective over tcp-single-flow was measured" in unmeasured(pods)[0]
+    assert collective_document(pods)["warnings"] == unmeasured(pods)
+
+
+def test_one_process_launches_one_gpu_after_another() -> None:
+    """Oracle: the same table with a constant added to every size."""
+    alone, together = (collective_table("dgx-a100", "broadcast", [2**10, 2**30], per_process=count).rows for count in (1, 4))
+    assert [later.time - row.time for row, later in zip(alone, together, strict=True)] == pytest.approx([own_launches(4)] * 2)
+    with pytest.raises(SpecError, match="-g 3: 8 GPUs of a node do not divide into processes of 3"):
+        collective_table("dgx-a100", "broadcast", [2**10], per_process=3)

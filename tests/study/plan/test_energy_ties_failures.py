@@ -1,0 +1,104 @@
+"""Does a plan find the least energy, show ties within the expected error, and count failures? Oracles: every layout, and single runs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from sim.cli import main
+from sim.events import Cause
+from sim.mesh import LayoutRun, prepare, scene_of, worker_node
+from sim.report import plan as report
+from sim.report.goodput import goodput_of
+from sim.report.layout import layout_document
+from sim.report.layout_error import expected_layout_error
+from sim.report.plan import plan_document, plan_text
+from sim.study.layout import LayoutAnswer
+from sim.study.plan.question import Plan, Question, plan, prepare_plan
+from sim.study.plan.search import Limits, joules_of_step, scale
+from sim.study.scenario import Scenario
+from sim.study.weeks import Weeks
+from sim.training.layouts.bound import least_work
+from sim.training.layouts.run import play
+
+ASKED = Question(
+    Scenario("hgx-h100", "llama-3.2-1b", global_batch=4, stack="megatron-core", sequence=1024),
+    (1,),
+    2,
+    tokens="300B",
+    limits=Limits(objective="energy"),
+)
+"""A few dozen layouts of a small decoder on two GPUs, by energy."""
+
+
+@pytest.fixture(scope="module")
+def made() -> Plan:
+    return plan(ASKED)
+
+
+def test_the_least_energy_is_that_of_every_layout_simulated(made: Plan) -> None:
+    """Oracle: every layout simulated; its joules by the document of a single run; no bound of work or of power is above it."""
+    joules = []
+    for setting, every in prepare_plan(ASKED).ways:
+        for candidate in every:
+            workload = setting.laid(candidate)
+            layout = prepare(setting.hardware, workload, setting.gpus_per_node)
+            scene = scene_of(setting.hardware, workload, layout, setting.book)
+            run = LayoutRun(setting.hardware, workload, layout, play(scene), ())
+            joules.append(joules_of_step(setting, run))
+            assert scale(setting, "energy") * run.step_time <= joules[-1] * (1 + 1e-9)
+            assert least_work(scene) <= run.stalls[Cause.COMPUTE] * (1 + 1e-6), candidate
+    assert made.tally.complete
+    assert len(joules) == made.tally.candidates > 20
+    best = made.tally.outcomes[0]
+    assert best.value == pytest.approx(min(joules), rel=1e-9)
+    assert [each.value for each in made.tally.outcomes] == sorted(each.value for each in made.tally.outcomes)
+    document = layout_document(LayoutAnswer(best.run, {}))
+    assert best.value == pytest.approx(document["energy"]["energy_per_sample_j"] * best.run.global_batch)
+    row = plan_document(made)["layouts"][0]
+    assert row["energy_per_step_j"] == best.value
+    assert row["job_energy_kwh"] == pytest.approx(best.value * (made.steps or 0.0) / 3.6e6)
+    assert "J/tok" in plan_text(plan_document(made))
+    assert worker_node(best.run.hardware).gpu.power
+
+
+def test_ties_are_within_the_expected_error_of_each_layout(made: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Oracle: values beside the best, by the median error that a single run of the layout would show."""
+    document = plan_document(made)
+    best = made.tally.outcomes[0].value
+    for row, outcome in zip(document["layouts"], made.tally.outcomes, strict=True):
+        expected = expected_layout_error(outcome.run)
+        assert expected is not None
+        assert row["tie_within"] == expected["median"]
+        assert row["tie"] == (outcome.value <= best * (1 + expected["median"]))
+    assert document["ties"] == sum(row["tie"] for row in document["layouts"])
+    assert document["expected_error"] == expected_layout_error(made.tally.outcomes[0].run)
+    monkeypatch.setattr(report, "expected_layout_error", lambda run: None)
+    assert {row["tie_within"] for row in plan_document(made)["layouts"]} == {report.TIE}
+
+
+def test_failures_are_those_of_goodput(made: Plan) -> None:
+    """Oracle: `goodput` of the best layout's own document; a fleet that never fails is wholly effective but for its checkpoints."""
+    best = made.tally.outcomes[0].run
+    found = plan_document(made, with_failures=True)["with_failures"]
+    expected = goodput_of(layout_document(LayoutAnswer(best, made.inputs)), best.hardware, best.workload, Weeks(tokens=3e11), changes=False)
+    assert (found["ettr"], found["days"], found["interruptions"]) == (expected["ettr"], expected["days"], expected["interruptions"])
+    assert found["days"] * 86400 > (made.steps or 0.0) * best.step_time
+    assert "With failures" in plan_text(plan_document(made, with_failures=True))
+    assert plan_document(made)["with_failures"] is None
+
+
+def test_bad_input_is_a_sentence(made: Plan, capsys: pytest.CaptureFixture[str]) -> None:
+    cases = {
+        ("--with-failures",): "--tokens",
+        ("--objective", "joy"): "write time or cost or energy",
+        ("--objective", "energy", "--set", "node.gpu.power=null"): "has no power",
+    }
+    for words, said in cases.items():
+        assert main(["plan", "hgx-h100", "gpt2", "--gpus", "2", *words]) == 2
+        assert said in capsys.readouterr().err
+    timed = plan(replace(ASKED, limits=Limits(simulations=1), tokens=None))
+    json.dumps(plan_document(timed))
+    assert plan_document(timed)["layouts"][0]["job_energy_kwh"] is None

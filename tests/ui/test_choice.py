@@ -1,0 +1,117 @@
+"""Does the page ask for what its command asks for? Compared with the command line itself."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import shlex
+from typing import Any
+from urllib.parse import parse_qsl
+
+import pytest
+import typer
+
+from sim.cli import app, main
+from sim.spec.yaml import SpecError
+from sim.ui.choice import CONTROLS, OPTIONS, Choice, choice_of, command_of, comparison_command, query_of, scenario_of
+from sim.ui.machines import machine_views, machines_of
+from sim.ui.view import outcome_of
+
+CHOICES = (
+    {"workload": "vgg16", "hardware": "p3.16xlarge", "nodes": "2", "batch": "32", "nic": "50", "price": "10", "epochs": "3"},
+    {"workload": "resnet50", "hardware": "p4d.24xlarge", "market": "spot", "price": "9.5", "precision": "amp_fp16", "hours": "2",
+     "set": "input.num_workers=8\ninput.pin_memory=false"},
+    {"workload": "llama-3.1-8b", "hardware": "hgx-h100", "nodes": "2", "tp": "2", "pp": "2", "shard": "optimizer", "micro_batches": "8",
+     "sequence": "4096", "checkpointing": "blocks", "tokens": "1B", "set": "price.on_demand=20 USD/h"},
+)  # fmt: skip
+
+
+def choice(**values: str) -> Choice:
+    return choice_of(values.items())
+
+
+def printed(words: list[str]) -> Any:
+    """What the command line prints."""
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        assert main([*words, "--json"]) == 0
+    return json.loads(said.getvalue())
+
+
+def test_the_command_shown_prints_the_figures_shown() -> None:
+    wrong = []
+    for values in CHOICES:
+        asked = choice(**values)
+        words = shlex.split(shlex.join(command_of(asked)))
+        shown = json.loads(json.dumps(outcome_of(scenario_of(asked)).document))
+        if printed(words) != shown:
+            wrong.append(words)
+    assert not wrong
+
+
+def test_the_comparison_shown_prints_the_rows_shown() -> None:
+    asked = choice(workload="llama-3.1-8b", hardware="hgx-h100", tp="2", shard="parameters", micro_batches="2", sequence="2048", nic="50")
+    names = ["p5.48xlarge", "gpu_8x_h100_sxm5", "p3.2xlarge"]
+    words = comparison_command(asked, names)
+    assert "node.nic.bandwidth=50 Gbps" not in words, "a change of the machine that was chosen, not of these"
+    rows = {row["hardware"]: row["step_time_s"] for row in printed([*words, "--jobs", "1"])["rows"]}
+    shown = [view for view in machine_views(asked, names)][-1]
+    assert (shown["done"], shown["of"]) == (3, 3)
+    assert set(rows) == {"p5.48xlarge", "gpu_8x_h100_sxm5"}
+    assert all(repr(step) in shown["html"] for step in rows.values()), "each step, to the last digit"
+    assert "p3.2xlarge" in shown["html"], "the reason why it cannot run"
+
+
+def test_a_shared_address_means_the_same() -> None:
+    for values in CHOICES:
+        asked = choice(**values)
+        again = choice_of(parse_qsl(query_of(asked)))
+        assert scenario_of(again) == scenario_of(asked)
+        assert query_of(again) == query_of(asked)
+
+
+def test_controls_are_options_of_run() -> None:
+    group: Any = typer.main.get_command(app)
+    known = {name for option in group.commands["run"].params for name in option.opts}
+    assert set(OPTIONS.values()) <= known
+
+
+def test_what_is_wrong_is_one_sentence() -> None:
+    wrong = {
+        (("batchh", "4"),): "'batchh': there is no such control; did you mean batch?",
+        (("nodes", "0"),): "--nodes 0: write 1 or more",
+        (("nodes", "1..4"),): "--nodes 1..4: write one number here; a range is for the command line",
+        (("batch", "many"),): "--batch many: write the samples of each GPU, 1 or more, or max for as many as fit into its memory",
+        (("epochs", "few"),): "--epochs few: write a number, for example 90",
+        (("market", "sport"),): "--market sport: did you mean spot?",
+        (("epochs", "2"), ("tokens", "1B")): "--tokens, --epochs and --hours: write one of the three",
+        (("set", "x" * 3000),): "set 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx...: write at most 2,000 characters",
+    }
+    for parameters, sentence in wrong.items():
+        with pytest.raises(SpecError) as caught:
+            scenario_of(choice_of(parameters))
+        assert str(caught.value) == sentence
+
+
+def test_machines_are_rentable_and_as_large() -> None:
+    rows: list[dict[str, Any]] = [
+        {"name": "own", "gpus": 8, "nodes": 1, "price": None, "spot": None},
+        {"name": "eight", "gpus": 8, "nodes": 1, "price": 3.0, "spot": None},
+        {"name": "spot", "gpus": 8, "nodes": 1, "price": 3.0, "spot": 1.0},
+        {"name": "one", "gpus": 1, "nodes": 1, "price": 1.0, "spot": 0.5},
+        {"name": "pair", "gpus": 8, "nodes": 2, "price": 1.0, "spot": 0.5},
+    ]
+    asked = choice(hardware="own")
+    assert machines_of(asked, rows) == ["own", "eight", "spot"]
+    assert machines_of(choice(hardware="own", market="spot"), rows) == ["own", "spot"]
+    assert machines_of(choice(hardware="own", among="priced"), rows) == ["own", "eight", "spot", "one"]
+    assert machines_of(choice(hardware="other"), rows) == ["other", "eight", "spot", "one"]
+    assert machines_of(choice(among="none"), rows) == []
+    with pytest.raises(SpecError, match="among all: write one of size, priced, none"):
+        machines_of(choice(among="all"), rows)
+
+
+def test_every_control_can_be_shared() -> None:
+    everything = {name: "1" for name in CONTROLS}
+    assert {name for name, _ in parse_qsl(query_of(choice(**everything)))} == set(CONTROLS)

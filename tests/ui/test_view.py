@@ -1,0 +1,68 @@
+"""Does the page show what the run's document says, and does what it suggests help?"""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import parse_qsl
+
+from sim.ui.choice import choice_of, scenario_of
+from sim.ui.view import brief, described, outcome_of, remedies, view_of
+
+
+def test_figures_on_the_page_are_those_of_the_document() -> None:
+    wrong = []
+    for values in (
+        {"workload": "vgg16", "hardware": "p3.16xlarge"},
+        {"workload": "llama-3.1-8b", "hardware": "hgx-h100", "shard": "parameters"},
+    ):
+        choice = choice_of(values.items())
+        view, document = view_of(choice), outcome_of(scenario_of(choice)).document
+        assert view["problems"] == []
+        assert view["verdict"] == document["verdict"]
+        html = view["result"] + view["parts"]
+        for key in ("step_time_s", "epoch_time_s"):
+            if f'value="{document[key]!r}" data-at="run/{key}"' not in html:
+                wrong.append(key)
+        for cause, seconds in document["stalls_s"].items():
+            if seconds > 0.001 * document["step_time_s"] and f'data-at="run/stalls_s/{cause}" data-value="{seconds!r}"' not in html:
+                wrong.append(cause)
+        assert re.search(r'id="memory"', html)
+        assert re.search(r'id="(steps|stages)"', html), "a timeline"
+    assert not wrong
+
+
+def test_the_brief_line_names_what_is_paid() -> None:
+    run = {"step_time_s": 0.25, "throughput_samples_per_s": 1000.0, "cost_per_epoch_usd": 4.5, "whole_job": None}
+    assert brief(run) == "step 250 ms, 1,000 samples/s, $4.50 per epoch"
+    assert brief(run | {"tokens_per_s": 2e6, "whole_job": {"cost_usd": 90.0}}) == "step 250 ms, 2,000,000 tokens/s, $90.00 per whole job"
+    assert brief(run | {"cost_per_epoch_usd": None}) == "step 250 ms, 1,000 samples/s"
+
+
+def test_empty_controls_say_what_they_mean() -> None:
+    found = described(choice_of([("hardware", "p4d.24xlarge"), ("workload", "resnet50"), ("nodes", "7"), ("nic", "9"), ("batch", "3")]))
+    assert (found["nodes"], found["nic"], found["batch"], found["tp"]) == ("1", "100", "80", "1"), "as the files say, not as set"
+    spot = described(choice_of([("hardware", "p3.16xlarge"), ("market", "spot")]))
+    assert float(spot["price"]) < float(described(choice_of([("hardware", "p3.16xlarge")]))["price"])
+
+
+def test_a_problem_is_the_sentence_of_the_simulator_and_its_remedy_runs() -> None:
+    view = view_of(choice_of([("workload", "llama-3.1-8b"), ("hardware", "hgx-h100")]))
+    assert len(view["problems"]) == 1
+    assert "needs 122 GiB" in view["problems"][0]
+    assert [remedy["text"] for remedy in view["remedies"]] == ["--shard parameters"]
+    again = view_of(choice_of(parse_qsl(view["remedies"][0]["query"])))
+    assert again["problems"] == []
+
+
+def test_remedies_are_options_in_the_sentence() -> None:
+    choice = choice_of([("workload", "vgg16"), ("batch", "64")])
+    sentence = "vgg16 does not fit: needs 90 GiB; --batch 1 --micro-batches 64 would fit"
+    assert [remedy["text"] for remedy in remedies(choice, sentence)] == ["--batch 1 --micro-batches 64"]
+    assert dict(parse_qsl(remedies(choice, sentence)[0]["query"]))["micro_batches"] == "64"
+    field = remedies(choice, "x does not fit; --shard parameters --set training.activation_checkpointing=blocks would fit")[0]
+    assert dict(parse_qsl(field["query"])) == {
+        "workload": "vgg16", "hardware": "p4d.24xlarge", "batch": "64", "shard": "parameters",
+        "set": "training.activation_checkpointing=blocks",
+    }  # fmt: skip
+    assert remedies(choice, "--batch x: write the samples of each GPU") == [], "what was typed is no remedy"
+    assert remedies(choice, "needs --batch 64") == [], "nor what is set already"
