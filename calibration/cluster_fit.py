@@ -3,8 +3,8 @@
 Least squares on the logarithm of step times, each residual in units of its noise, with the transport-class priors of
 `calibration.network_parameters` as further residuals: without rows the result is the prior. A smooth Huber loss keeps single odd rows
 from deciding. The rows of one workload share what its description gets wrong, so all workloads weigh the same. Jobs whose compute no
-row tells get one factor on their layer times each, fitted along; so do, with a narrow prior, those measured on one GPU only. The noise
-of a row has a relative part, and one in seconds where the rows show it (`calibration.scatter`).
+row tells get one factor on their layer times each, fitted along; so do, with a narrow prior, those measured on one GPU only. What predicts
+rows left out no better than its prior stays there (`calibration.acceptance`). Noise is in `calibration.scatter`.
 
 The covariance of the result is that of the linearised problem (Bishop, Pattern Recognition and Machine Learning, 2006, section
 4.4), so a prediction's interval is ``exp(+-1.96 sqrt(J C J' + noise^2 + (FORM x exposed)^2 + (SPREAD x straggler)^2))`` around it,

@@ -181,6 +181,10 @@ def _products(measured: Measured) -> list[Fit | None]:
     for precision in dict.fromkeys(row["precision"] for row in alone):
         rows = [row for row in alone if row["precision"] == precision]
         found.append(_line(f"gemm {precision}", "gemm", rows, lambda row: row["flop"]))
+    fused = [row for row in measured.rows("attention") if row["way"] == "forward"]
+    for precision in dict.fromkeys(row["precision"] for row in fused):
+        rows = [row for row in fused if row["precision"] == precision]
+        found.append(_line(f"attention {precision}", "attention", rows, lambda row: row["flop"]))
     every = measured.rows("convolution")
     for kind in CONVOLUTIONS:
         for precision in dict.fromkeys(row["precision"] for row in every):

@@ -203,6 +203,13 @@ class _Product(TypedDict):
     shape: list[_Size]
 
 
+class _Attention(TypedDict):
+    precision: str
+    way: Literal["forward", "both"]
+    flop: _Size
+    times_s: _Times
+
+
 _Convolution = TypedDict("_Convolution", {"class": str, "precision": str, "flop": _Size, "times_s": _Times})
 
 
@@ -214,7 +221,7 @@ class _Copy(TypedDict):
 
 
 class _Exchange(TypedDict):
-    op: Literal["all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "all_to_all"]
+    op: Literal["all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "all_to_all", "send_recv"]
     ranks: _Count
     bytes: _Size
     times_s: _Times
@@ -258,8 +265,8 @@ class _Loading(TypedDict):
 
 
 _ROWS: Final[Mapping[str, Any]] = {
-    "launch": (_Launch,), "memory": (_Pass,), "gemm": (_Product,), "convolution": (_Convolution,), "host_copy": (_Copy,),
-    "all_reduce": (_Exchange,), "collectives": (_Exchange,), "layers": (_Layers,), "steps": (_Steps,), "disk": (_Read,),
-    "loading": (_Loading,),
+    "launch": (_Launch,), "memory": (_Pass,), "gemm": (_Product,), "convolution": (_Convolution,), "attention": (_Attention,),
+    "host_copy": (_Copy,), "all_reduce": (_Exchange,), "collectives": (_Exchange,), "layers": (_Layers,), "steps": (_Steps,),
+    "disk": (_Read,), "loading": (_Loading,),
 }  # fmt: skip
 """What a row of each probe holds, so that a fit can read it; keys beside these are kept and left unread."""

@@ -104,7 +104,7 @@ def device_block(measured: Measured, found: Mapping[str, Fit]) -> Block:
         sources.fitted("memory_efficiency", "memory", interval(found["memory"][RATE], 1e-9, "GB/s", inverse=True))
     peaks = {precision: rate for precision, rate in known.peak.items()} if known else fastest(found)
     if curves := efficiency(found, peaks, _kernel_time(found)):
-        sources.fitted("efficiency", "gemm and convolution", "; ".join(curve_sources(found)))
+        sources.fitted("efficiency", "gemm, convolution and attention", "; ".join(curve_sources(found)))
         block["efficiency"] = {**_own_curves(known), **curves} if known else filled(curves, sources)
     if (launch := found.get("launch by the device")) is not None:
         block["kernel_time"] = f"{1e6 * launch[RATE].value:.4g} us"
@@ -183,7 +183,7 @@ def efficiency(found: Mapping[str, Fit], peaks: Mapping[Any, float], kernel_time
     curves: Block = {}
     for subject, fit in found.items():
         kind, _, precision = subject.partition(" ")
-        if kind in ("gemm", *CONVOLUTIONS) and precision in peaks and fit[RATE].identified:
+        if kind in ("gemm", "attention", *CONVOLUTIONS) and precision in peaks and fit[RATE].identified:
             curves.setdefault(kind, {})[precision] = _curve(fit, peaks[precision], kernel_time)
     if "gemm" in curves and "rnn" not in curves:
         curves["rnn"] = curves["gemm"]
@@ -211,7 +211,7 @@ def _curve(fit: Fit, peak: float, kernel_time: float) -> list[list[Any]]:
 def curve_sources(found: Mapping[str, Fit]) -> Iterable[str]:
     """Yield what each class and precision was found to do."""
     for subject, fit in found.items():
-        if fit.probe in ("gemm", "convolution"):
+        if fit.probe in ("gemm", "convolution", "attention"):
             yield f"{subject} {interval(fit[RATE], 1e-9, 'GFLOP/s', inverse=True)}, scatter {100 * fit.found.noise:.0f}%"
 
 

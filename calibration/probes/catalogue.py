@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from calibration.probes.attention import ATTENTION
+from calibration.probes.collectives import COLLECTIVES
 from calibration.probes.copies import HOST_COPY, PEER_COPY
 from calibration.probes.disk import DISK
 from calibration.probes.exchange import EXCHANGE
@@ -16,7 +18,9 @@ from calibration.probes.stash import STASH
 from calibration.probes.training import LAYERS, STEPS_PROBE
 from sim.spec.yaml import SpecError
 
-PROBES: Final = (LAUNCH, MEMORY, GEMM, CONVOLUTION, HOST_COPY, PEER_COPY, DISK, LOADING, EXCHANGE, LAYERS, STEPS_PROBE, STASH)
+PROBES: Final = (
+    LAUNCH, MEMORY, GEMM, CONVOLUTION, ATTENTION, HOST_COPY, PEER_COPY, DISK, LOADING, EXCHANGE, COLLECTIVES, LAYERS, STEPS_PROBE, STASH,
+)  # fmt: skip
 
 
 def chosen(names: str | None) -> Sequence[Probe]:

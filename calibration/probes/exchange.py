@@ -12,6 +12,7 @@ much longer either takes than alone.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any, Final
 
 from calibration.machine_record import Row
@@ -32,7 +33,8 @@ _LEAST: Final = 3
 """Repetitions of a call that takes seconds, as of 256 MB over a slow network."""
 
 
-def _alone(bench: Bench) -> str:
+def only_one(bench: Bench) -> str:
+    """Say that a rank alone has nobody to exchange with; empty where there are others."""
     return "" if bench.team.ranks > 1 else "one rank: nothing to exchange with"
 
 
@@ -74,7 +76,7 @@ def exchange_task(rank: Rank, asked: Row, seconds: float) -> tuple[list[float], 
         return None
     count = max(1, asked["bytes"] // 4)
     device = "cuda" if rank.device == "cuda" else "cpu"
-    call = _call(asked["op"], asked["ranks"], count, device, members)
+    call = _call(asked["op"], chosen, count, device, members)
     repetitions, calls = _agreed(call, device, members, seconds)
     times, used = [], time.process_time()
     for _ in range(repetitions):
@@ -159,17 +161,42 @@ def _group(rank: Rank, members: tuple[int, ...]) -> Any:
     return _groups[members]
 
 
-def _call(op: str, ranks: int, count: int, device: str, members: Any) -> Any:
+def _call(op: str, chosen: Sequence[int], count: int, device: str, members: Any) -> Any:
+    """Return what makes one collective of *chosen* ranks; *count* elements are counted as nccl-tests count them."""
     import torch
     import torch.distributed as dist
 
+    ranks = len(chosen)
     whole = torch.zeros(count, device=device)
     if op == "all_reduce":
         return lambda: dist.all_reduce(whole, group=members)
     part = torch.zeros(max(1, count // ranks), device=device)
     target = torch.zeros(part.numel() * ranks, device=device)
     gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # torch 2.13's name for it, and the older one
-    return lambda: gather(target, part, group=members)
+    if op == "all_gather":
+        return lambda: gather(target, part, group=members)
+    if op == "reduce_scatter":
+        scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+        return lambda: scatter(part, target, group=members)
+    if op == "all_to_all":
+        return lambda: dist.all_to_all_single(torch.empty_like(target), target, group=members)
+    return _send_recv(whole, chosen, members)
+
+
+def _send_recv(whole: Any, chosen: Sequence[int], members: Any) -> Any:
+    """Return what sends *whole* to the next of *chosen* ranks, and receives as much from the one before."""
+    import torch
+    import torch.distributed as dist
+
+    place, received = chosen.index(dist.get_rank()), torch.empty_like(whole)
+    after, before = chosen[(place + 1) % len(chosen)], chosen[place - 1]
+
+    def call() -> None:
+        both = [dist.P2POp(dist.isend, whole, after, members), dist.P2POp(dist.irecv, received, before, members)]
+        for work in dist.batch_isend_irecv(both):
+            work.wait()
+
+    return call
 
 
 def _agreed(call: Any, device: str, members: Any, seconds: float) -> tuple[int, int]:
@@ -195,4 +222,4 @@ def repetitions_and_calls(once: float, seconds: float) -> tuple[int, int]:
     return repetitions, min(200, max(1, int(seconds / repetitions / max(once, 1e-6))))
 
 
-EXCHANGE = Probe("all_reduce", "collectives by size and ranks", exchange_questions, exchange_answer, _alone)
+EXCHANGE = Probe("all_reduce", "collectives by size and ranks", exchange_questions, exchange_answer, only_one)

@@ -45,7 +45,10 @@ TOGETHER: Final = 512
 BATCHES: Final = {"cpu": (1, 4, 16), "cuda": (1, 8, 64)}
 FASTEST: Final = {"cpu": 3e11, "cuda": 2e14}
 """FLOP/s beyond which no size is worth asking about: what is left out would take longer than this machine has for it."""
-_TYPES: Final = {"fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+PRECISION_TYPES: Final = {"fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp8": "float8_e4m3fn"}
+"""torch's name of an element of each precision."""
+_FP8_MULTIPLE: Final = 16
+"""Columns and depth of products in 8 bits come in such steps (cuBLAS)."""
 
 
 def precisions(bench: Bench) -> tuple[str, ...]:
@@ -54,8 +57,10 @@ def precisions(bench: Bench) -> tuple[str, ...]:
         return ("fp32",) if bench.quick else ("fp32", "bf16")
     import torch
 
-    modern = torch.cuda.get_device_capability()[0] >= 8
-    return ("fp32", "tf32", "fp16", "bf16") if modern else ("fp32", "fp16")
+    capability = torch.cuda.get_device_capability()
+    if capability < (8, 0):
+        return ("fp32", "fp16")
+    return ("fp32", "tf32", "fp16", "bf16", *(["fp8"] if capability >= (8, 9) else []))
 
 
 @contextmanager
@@ -81,7 +86,8 @@ def _rate(bench: Bench) -> float:
     return 2 * 256**3 / min(repeated(lambda: one @ one, "cpu", 0.02))
 
 
-def _affordable(bench: Bench, rows: list[Row]) -> list[Row]:
+def affordable(bench: Bench, rows: list[Row]) -> list[Row]:
+    """Return those of *rows* that one call takes a third of the time for at most; of a quick run every second."""
     most = _rate(bench) * bench.seconds / 3
     kept = [row for row in rows if row["flop"] <= most]
     return kept[:: 2 if bench.quick else 1]
@@ -90,11 +96,12 @@ def _affordable(bench: Bench, rows: list[Row]) -> list[Row]:
 def gemm_questions(bench: Bench) -> list[Row]:
     """Return shapes and precisions of matrix products."""
     shapes = [(size, size, size) for size in SIZES] + list(LAYERS)
-    asked = [
+    asked: list[Row] = [
         {"precision": precision, "shape": list(shape), "flop": 2 * math.prod(shape)} for precision in precisions(bench) for shape in shapes
     ]
+    asked = [row for row in asked if row["precision"] != "fp8" or all(size % _FP8_MULTIPLE == 0 for size in row["shape"][1:])]
     together = {"precision": "fp32", "shape": [TOGETHER] * 3, "flop": 2 * TOGETHER**3, "together": bench.neighbours}
-    return ([together] if shares_processors(bench) else []) + _affordable(bench, asked)
+    return ([together] if shares_processors(bench) else []) + affordable(bench, asked)
 
 
 def gemm_answer(bench: Bench, asked: Row) -> Row:
@@ -109,8 +116,11 @@ def gemm_times(asked: Row, device: str, seconds: float) -> list[float]:
     import torch
 
     rows, columns, depth = asked["shape"]
-    dtype = getattr(torch, _TYPES[asked["precision"]])
+    dtype = getattr(torch, PRECISION_TYPES[asked["precision"]])
     left = torch.randn(rows, depth, device=device).to(dtype)
+    if asked["precision"] == "fp8":
+        one, other = torch.ones((), device=device), torch.randn(columns, depth, device=device).to(dtype).t()  # column by column
+        return repeated(lambda: torch._scaled_mm(left, other, one, one, out_dtype=torch.bfloat16), device, seconds)
     right = torch.randn(depth, columns, device=device).to(dtype)
     return _times(asked, device, seconds, lambda: torch.matmul(left, right))
 
@@ -128,10 +138,11 @@ def convolution_questions(bench: Bench) -> list[Row]:
     asked = [
         {"precision": precision, "class": kind, "shape": [batch, *shape], "flop": _convolution_flop(batch, *shape)}
         for precision in precisions(bench)
+        if precision != "fp8"
         for kind, *shape in CONVOLUTIONS
         for batch in BATCHES[bench.device]
     ]
-    return _affordable(bench, asked)
+    return affordable(bench, asked)
 
 
 def _convolution_flop(batch: int, inputs: int, outputs: int, edge: int, window: int, stride: int, groups: int) -> int:
@@ -143,7 +154,7 @@ def convolution_answer(bench: Bench, asked: Row) -> Row:
     import torch
 
     batch, inputs, outputs, edge, window, stride, groups = asked["shape"]
-    dtype = getattr(torch, _TYPES[asked["precision"]])
+    dtype = getattr(torch, PRECISION_TYPES[asked["precision"]])
     image = torch.randn(batch, inputs, edge, edge, device=bench.device).to(dtype)
     weight = torch.randn(outputs, inputs // groups, window, window, device=bench.device).to(dtype)
     call = lambda: torch.nn.functional.conv2d(image, weight, stride=stride, padding=window // 2, groups=groups)  # noqa: E731

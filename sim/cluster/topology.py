@@ -7,7 +7,8 @@ too, all but the third shared by both directions. Path classes are those of NVID
 NVSwitch, PIX one PCIe switch, PXB several, PHB a host bridge, SYS the socket link.
 GPUs address each other up to ``topology.peer_to_peer``; beyond it the sender writes to the DRAM of the receiver's socket
 and the receiver reads it, as NCCL's shared-memory transport does: two copies in series (`Route.stages`). So do the bytes for a NIC
-that may not address the GPU, for want of GPUDirect or beyond ``nic.gpudirect_level``: one copy, and the card's own. How far the two overlap is the efficiency of ``host_transport``.
+that may not address the GPU, for want of GPUDirect or beyond ``nic.gpudirect_level``: one copy, and the card's own. How far the two
+overlap is the efficiency of ``host_transport``.
 
 Between isolated containers bytes go through host memory, or out of a NIC and back in.
 

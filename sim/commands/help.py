@@ -18,15 +18,14 @@ HEADINGS: Final[Mapping[str, str]] = {
     "--checkpoints --seed --exact --op --bytes --compute-time --input --example --arg --from --name --model --models --workload",
     "Layout": "--tp --pp --cp --ep --replicate --shard --micro-batches --schedule --parallel",
     "Machine": "--nodes --gpus --placement --workers --where --hardware --hardware-dir --workload-dir --twin --from-topo --gpu --cpu "
-    "--nic-bandwidth --transport --memory --algo --proto --channels --nccl --per-process --device --ranks --folder",
+    "--nic-bandwidth --transport --memory --algo --proto --channels --per-process --nccl --device --ranks --folder",
     "Money": "--market --on-demand --budget-hours --budget-usd --today --refresh --date --region",
     "Failures": "--with-failures --mean-lifetime --reliability --failure-rate --checkpoint --store --checkpoint-interval --spares --repair "
     "--elastic --in-place --new-fleet --trials",
     "Search": "--objective --max-memory --fix --allow --simulate --sensitivity --vary --sobol --policy --sort --fast --literal --jobs "
     "--cluster --predictor --no-leave-out --left-out --refit --only --again --quick --limit",
-    "Output": "--json --csv --output --html --trace --export --write --workload-out --by "
-    "--verbose --layers --force --plot --score --list --record --fail-if "
-    "--port --open --show-completion --install-completion",
+    "Output": "--json --csv --output --html --trace --export --journal --verbose --layers --force --plot --score --list --record --fail-if "
+    "--workload-out --write --by --port --open --show-completion --install-completion",
     "Other": "--version --debug --quiet --help",
 }
 """Which options stand under which heading, in the order of the headings; a name means the same in every command."""

@@ -60,6 +60,9 @@ def plan(
         typer.Option(metavar="NAME,...", help="also try fp8, zero_bubble ...; no-recompute leaves recomputation out"),
     ] = [],  # noqa: B006
     simulate: Annotated[int, typer.Option(min=1, help="simulate at most this many layouts")] = 200,
+    journal: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="keep simulated layouts here, so that a stopped plan goes on from there")
+    ] = None,
     sensitivity: Annotated[
         bool, typer.Option("--sensitivity", help="also find what wins with slower NICs, longer sequences, smaller batches")
     ] = False,
@@ -102,7 +105,7 @@ def plan(
     limits = Limits(simulate, memory, objective)  # type: ignore[arg-type]
     counts = whole_numbers(nodes, "--nodes") if nodes is not None else []
     question = Question(scenario, counts, gpus, tokens, fixed_axes(fix), frozenset(_words(allow)), limits)
-    made = planned(question, _watching(simulate))
+    made = planned(question, _watching(simulate), journal)
     turns = turned(made, talk.counting("changes")) if sensitivity and not made.tally.interrupted else []
     talk.progress("")
     document = plan_document(made, turns, with_failures)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from sim.report.nccl_choice import choice_warnings, messages_of_step
 from sim.study.scenario import Scenario, answer
 from sim.training.exchange_plan import gradient_volume
@@ -24,7 +26,7 @@ def test_a_faster_card_that_makes_nccl_take_a_slower_algorithm_is_explained() ->
     steps = [run.jobs[0].warm.step_time for run in (slow, fast, forced)]
     assert steps[1] > 1.1 * steps[0]
     [said] = choice_warnings(fast)
-    assert said.startswith("NCCL 2.10 takes Ring for 22 of 22 all-reduces of a step")
+    assert re.match(r"NCCL 2\.10 takes Ring for (\d+) of \1 all-reduces of a step", said)
     assert "nccl_algo=Tree" in said
     assert steps[2] <= 1.001 * steps[0]
     assert choice_warnings(slow) == choice_warnings(forced) == []

@@ -38,7 +38,8 @@ def test_json_has_the_whole_contract(capsys: Capture) -> None:
         "throughput_samples_per_s", "epoch_time_s", "cost_per_epoch_usd", "price", "stalls_s", "first_epoch",
         "gpu_memory_bytes", "energy", "burst_credits_end", "collective", "expected_error", "assumptions", "warnings", "seed", "version",
         "inputs_sha256",
-        "inputs", "step_time_spread_s", "step_time_half_width_s", "verdict", "tied_resources", "tied_doubled_step_time_s", "freed_step_time_s",
+        "inputs", "step_time_spread_s", "step_time_half_width_s", "verdict", "tied_resources", "tied_doubled_step_time_s",
+        "freed_step_time_s",
         "without_buffer_broadcast_step_time_s", "whole_job",
     ]  # fmt: skip
     assert list(found["stalls_s"]) == [cause.value for cause in STALLS]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Final
 
 from sim.analysis.cost import price
@@ -18,7 +19,9 @@ from sim.spec.hardware import Hardware
 from sim.spec.library import Loaded, load_hardware, load_workload
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
+from sim.study.journal import Journal
 from sim.study.plan.floor import Setting
+from sim.study.plan.kept import Kept
 from sim.study.plan.search import Limits, Outcome, Tally, search
 from sim.study.plan.space import ALLOWED, DEFAULT, FIXED, Candidate, Space, candidates, fixed_of
 from sim.study.scenario import Infeasible, Scenario, sorted_overrides
@@ -91,10 +94,14 @@ def cost_of_step(outcome: Outcome) -> float | None:
     return None if rate is None else rate * outcome.time
 
 
-def plan(question: Question, progress: Callable[[Tally], None] | None = None) -> Plan:
-    """Return the best layouts. Raise SpecError for what makes no sense, Infeasible where nothing fits."""
+def plan(question: Question, progress: Callable[[Tally], None] | None = None, journal: Path | None = None) -> Plan:
+    """Return the best layouts. Raise SpecError for what makes no sense, Infeasible where nothing fits.
+
+    With a *journal* file, layouts that an interrupted plan simulated are taken from there, and new ones added to it.
+    """
     made = prepare_plan(question)
-    tally = search(made.ways, question.limits, progress)
+    with Journal(journal) as steps:
+        tally = search(made.ways, question.limits, progress, Kept(steps) if journal is not None else None)
     made = replace(made, tally=tally)
     if tally.best is None:
         raise _nothing(made)

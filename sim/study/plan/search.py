@@ -21,9 +21,11 @@ from sim.parallel.lower import Layout
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.plan.floor import Setting, floors
+from sim.study.plan.kept import Kept, NotKept
 from sim.study.plan.space import Candidate
 from sim.training.layouts.bound import least_time, least_work
 from sim.training.layouts.run import play
+from sim.training.layouts.scene import Played
 
 Objective = Literal["time", "cost", "energy"]
 THRASH: Final = 3.0
@@ -105,15 +107,23 @@ class Limits:
     shown: int = SHOWN
 
 
-def search(ways: Sequence[tuple[Setting, Sequence[Candidate]]], limits: Limits, progress: Callable[[Tally], None] | None = None) -> Tally:
-    """Return the simulated layouts of all *ways*, best first, and what is proven. Ctrl-C ends it with what there is so far."""
+def search(
+    ways: Sequence[tuple[Setting, Sequence[Candidate]]],
+    limits: Limits,
+    progress: Callable[[Tally], None] | None = None,
+    kept: Kept | None = None,
+) -> Tally:
+    """Return the simulated layouts of all *ways*, best first, and what is proven. Ctrl-C ends it with what there is so far.
+
+    Steps that are *kept* are not simulated again. Raise NotKept where they cannot be.
+    """
     tally = Tally(candidates=sum(len(candidates) for _, candidates in ways))
     queue: list[tuple[float, int, int]] = []
     every: list[Way] = []
     try:
         for setting, candidates in ways:
             _bounded(setting, candidates, limits, tally, queue, every)
-        for _ in _refined(tally, queue, every, limits):
+        for _ in _refined(tally, queue, every, limits, kept):
             if progress is not None:
                 progress(tally)
     except KeyboardInterrupt:
@@ -180,10 +190,10 @@ def _note_tightest(tally: Tally, excess: float, way: Way) -> None:
         tally.tightest = (excess, way)
 
 
-def _refined(tally: Tally, queue: list[tuple[float, int, int]], every: Sequence[Way], limits: Limits) -> Iterator[None]:
+def _refined(tally: Tally, queue: list[tuple[float, int, int]], every: Sequence[Way], limits: Limits, kept: Kept | None) -> Iterator[None]:
     """Refine the layout of the least value until the table is proven, or as many are simulated as may be."""
     bounds: dict[int, float] = {}
-    yield from _first(tally, queue, every, limits)
+    yield from _first(tally, queue, every, limits, kept)
     while queue and not _proven(tally, queue[0][0], limits):
         value, number, level = queue[0]
         way = every[number]
@@ -193,7 +203,9 @@ def _refined(tally: Tally, queue: list[tuple[float, int, int]], every: Sequence[
                 tally.bounded += 1
                 heapq.heapreplace(queue, (max(value, least), number, LEAST))
                 continue
-            needed, outcome = _simulated(way, bounds[number], limits)
+            needed, outcome = _simulated(way, bounds[number], limits, kept)
+        except NotKept:
+            raise
         except SpecError:  # a combination that the engine refuses
             heapq.heappop(queue)
             tally.infeasible += 1
@@ -208,7 +220,7 @@ def _refined(tally: Tally, queue: list[tuple[float, int, int]], every: Sequence[
         yield
 
 
-def _first(tally: Tally, queue: list[tuple[float, int, int]], every: Sequence[Way], limits: Limits) -> Iterator[None]:
+def _first(tally: Tally, queue: list[tuple[float, int, int]], every: Sequence[Way], limits: Limits, kept: Kept | None) -> Iterator[None]:
     """Simulate one layout that surely fits, so that there is an answer at once."""
     roomy = [entry for entry in queue if tally.needs[entry[1]] <= ROOMY * _memory(every[entry[1]].setting, limits)]
     if not roomy or limits.simulations < 2:
@@ -216,7 +228,9 @@ def _first(tally: Tally, queue: list[tuple[float, int, int]], every: Sequence[Wa
     entry = min(roomy)
     way = every[entry[1]]
     try:
-        _, outcome = _simulated(way, _least(way, limits.objective)[0], limits)
+        _, outcome = _simulated(way, _least(way, limits.objective)[0], limits, kept)
+    except NotKept:
+        raise
     except SpecError:
         return
     if outcome is not None:
@@ -252,7 +266,7 @@ def _layout(way: Way) -> tuple[Workload, Layout]:
     return workload, prepare(way.setting.hardware, workload, way.setting.gpus_per_node, ends=False)
 
 
-def _simulated(way: Way, bound: float, limits: Limits) -> tuple[float, Outcome | None]:
+def _simulated(way: Way, bound: float, limits: Limits, kept: Kept | None) -> tuple[float, Outcome | None]:
     """Return the bytes that a layout needs, and its simulation where they are there."""
     setting = way.setting
     workload, layout = _layout(way)
@@ -260,7 +274,12 @@ def _simulated(way: Way, bound: float, limits: Limits) -> tuple[float, Outcome |
     needed = max(needed_bytes(stage) for stage in memory)
     if needed > _memory(setting, limits):
         return needed, None
-    run = LayoutRun(setting.hardware, workload, layout, play(scene_of(setting.hardware, workload, layout, setting.book)), memory)
+
+    def simulated() -> Played:
+        return play(scene_of(setting.hardware, workload, layout, setting.book))
+
+    played = simulated() if kept is None else kept.played(setting, way.candidate, simulated)
+    run = LayoutRun(setting.hardware, workload, layout, played, memory)
     penalty = THRASH if run.memory_verdict == "thrashes" else 1.0
     each = joules_of_step(setting, run) if limits.objective == "energy" else scale(setting, limits.objective) * run.step_time
     return needed, Outcome(way, run, bound, each * penalty)

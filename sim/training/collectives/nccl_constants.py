@@ -130,6 +130,7 @@ P2P_PARTNERS_OF_A_CHANNEL = 8  # NCCL_MAX_DEV_WORK_P2P_PER_BATCH, src/include/de
 P2P_CHUNK = {"nvlink": 512 * 1024.0, "pcie": 128 * 1024.0, "network": 128 * 1024.0}  # src/init.cc
 P2P_LL_BYTES = 16 * 1024.0  # of each channel; src/enqueue.cc, P2P_LL_THRESHOLD
 P2P_CHANNELS = 2  # for each NVLink of a path, for PCIe, and for a NIC; src/graph/paths.cc
+P2P_SENDS_OF_A_CHANNEL = 4  # between nodes a peer has one channel where two of all ranks would be more; src/graph/paths.cc
 P2P_LEAST_PART = {1: 1 / 8, 2: 1 / 2}  # of a chunk, on one node and on several; src/enqueue.cc
 P2P_MOST_PART = {1: 32.0, 2: 1.0}  # a message in larger parts takes more channels
 

@@ -5,9 +5,9 @@ S/n to the root; scatter: the root sends each its block. At most k partners are 
 
     T = S/B + l        send/recv;        T = (n - 1) S/(nB) + ceil((n - 1) / k) l        gather, scatter
 
-NCCL gives a peer 2 channels per NVLink of the path, 2 over PCIe or a NIC, the fewest of all pairs for everyone (NVIDIA/nccl
-`src/graph/paths.cc`); a message takes as many as give each a part of its chunk, and LL up to 16 KiB a channel (`src/enqueue.cc`).
-A channel serves 8 partners at a time (`src/include/device.h`).
+NCCL gives a peer 2 channels per NVLink of the path, 2 over PCIe or a NIC (1 where many ranks would crowd the channels), the fewest of
+all pairs for everyone (NVIDIA/nccl `src/graph/paths.cc`); a message takes as many as give each a part of its chunk, and LL up to
+16 KiB a channel (`src/enqueue.cc`). A channel serves 8 partners at a time (`src/include/device.h`).
 """
 
 from __future__ import annotations
@@ -72,8 +72,10 @@ def _round_before(place: int, at_once: int) -> tuple[int, ...]:
 @lru_cache(maxsize=256)
 def peer_channels(layout: Layout) -> int:
     """Return the channels that NCCL opens to a peer, a power of two."""
-    per_path = [_links(layout, part_number) for part_number in range(len(layout.parts))] if layout.nodes == 1 else [1]
-    return min(_power_of_two(nccl.P2P_CHANNELS * min(per_path)), send_pool(layout))
+    if layout.nodes > 1:
+        few = nccl.P2P_CHANNELS * layout.ranks <= nccl.P2P_SENDS_OF_A_CHANNEL * send_pool(layout)
+        return min(nccl.P2P_CHANNELS if few else 1, send_pool(layout))
+    return min(_power_of_two(nccl.P2P_CHANNELS * _links(layout)), send_pool(layout))
 
 
 def send_pool(layout: Layout) -> int:
@@ -106,9 +108,9 @@ def partners_at_once(layout: Layout) -> int:
     return nccl.P2P_PARTNERS_OF_A_CHANNEL * max(1, send_pool(layout) // peer_channels(layout))
 
 
-def _links(layout: Layout, number: int) -> int:
-    """Return the NVLinks between the farthest GPUs of a node, 1 where any two meet otherwise."""
-    part = layout.parts[number]
+def _links(layout: Layout) -> int:
+    """Return the NVLinks between the farthest GPUs of one node, 1 where any two meet otherwise."""
+    (part,) = layout.parts
     graph = part.slot.graph
     if graph.switch_links:
         return graph.switch_links

@@ -1,8 +1,9 @@
 """Which algorithm, protocol and number of channels does NCCL choose for a collective? The pair that its own model thinks quickest.
 
 Every algorithm and protocol that can run on the machine is timed (`nccl_cost`, with the constants of 2.10 or 2.30 from
-`nccl_constants`; of 2.3 and 2.4, which had no tuner: `nccl_threshold`); the smallest time wins, the first of equals in NCCL's order (NVIDIA/nccl `src/graph/tuning.cc`,
-`src/enqueue.cc`). `nccl_search` says what NCCL makes of a node's link graph. NCCL_ALGO and NCCL_PROTO force by name.
+`nccl_constants`); the smallest time wins, the first of equals in NCCL's order (NVIDIA/nccl `src/graph/tuning.cc`, `src/enqueue.cc`).
+2.3 and 2.4 had no tuner (`nccl_threshold`). `nccl_search` says what NCCL makes of a node's link graph. NCCL_ALGO and NCCL_PROTO force
+by name.
 
 The times choose; they do not predict. Not modelled: aggregated operations, mixed GPUs, POWER, MNNVL, C2C, tuner plug-ins, CUDA
 11.8's rule against LL128 between two H100s, and the channels that CollNet adds.

@@ -1,4 +1,4 @@
-"""What did NCCL take before it had a tuner? Oracle: its functions ``ncclTreeThreshold`` and ``getKernelInfo`` by hand (2.4, src/init.cc)."""
+"""What did NCCL take before it had a tuner? Oracle: ``ncclTreeThreshold`` and ``getKernelInfo`` of 2.4, by hand."""
 
 from __future__ import annotations
 

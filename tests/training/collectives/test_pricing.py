@@ -58,19 +58,19 @@ def test_hierarchical(executor, gpus, nodes, nbytes, nic, inside):
 
 @given(n=st.integers(2, 16), nbytes=sizes, nic=st.floats(1e8, 1e11), latency=st.floats(0, 1e-3))
 def test_all_to_all_between_nodes(n, nbytes, nic, latency):
-    """Closed form: (n-1) S/(nB), and a latency for all partners together: one channel to each of 16, in a pool of two."""
+    """Closed form: (n-1) S/(nB), and one latency: two channels, one to each of so many partners, serve sixteen at once."""
     toys = machine(1, n, nic=nic, network_latency=latency, pcie=1e15)
-    expected = all_to_all_time(n, nbytes, nic, latency, 8)
+    expected = all_to_all_time(n, nbytes, nic, latency, 16)
     assert cost(toys, nbytes, "Pairwise", op="all_to_all").alone == pytest.approx(expected, rel=1e-9)
 
 
 @given(n=st.integers(2, 16), nbytes=sizes, nic=st.floats(1e8, 1e11), latency=st.floats(0, 1e-3))
 def test_sends_between_nodes(n, nbytes, nic, latency):
-    """Closed forms: S/B + l to the next; (n-1) S/(nB) through the root's port, a latency for every eight partners."""
+    """Closed forms: S/B + l to the next; (n-1) S/(nB) through the root's port, a latency for every sixteen partners."""
     toys = machine(1, n, nic=nic, network_latency=latency, pcie=1e15)
     assert cost(toys, nbytes, "SendRecv", op="send_recv").alone == pytest.approx(send_recv_time(n, nbytes, nic, latency), rel=1e-9)
     for algorithm, op in (("Gather", "gather"), ("Scatter", "scatter")):
-        assert cost(toys, nbytes, algorithm, op=op).alone == pytest.approx(gather_time(n, nbytes, nic, latency, 8), rel=1e-9)
+        assert cost(toys, nbytes, algorithm, op=op).alone == pytest.approx(gather_time(n, nbytes, nic, latency, 16), rel=1e-9)
 
 
 @given(gpus=st.integers(1, 4), nodes=st.integers(2, 6), nbytes=sizes)

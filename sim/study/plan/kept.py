@@ -1,0 +1,83 @@
+"""Which layouts were simulated before? Steps of a plan in a journal, so that a plan that was stopped goes on where it was.
+
+Kept is what a step takes by stage, cause and group of GPUs, under a fingerprint of the machine, the workload and the layout; the log of
+what happened when is not kept, and no table of a plan needs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sim import __version__
+from sim.events import Cause, EventLog
+from sim.spec.library import fingerprint
+from sim.spec.yaml import SpecError
+from sim.study.journal import Figures, Journal
+from sim.study.plan.floor import Setting
+from sim.study.plan.space import Candidate
+from sim.training.layouts.scene import Played, StageStep
+
+
+class NotKept(SpecError):
+    """A journal that cannot be read or written, which is no fault of the layout."""
+
+
+class Kept:
+    """Steps of layouts in *journal*."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._settings: dict[int, str] = {}
+        self.found = 0
+        """Layouts that were not simulated again."""
+
+    def played(self, setting: Setting, candidate: Candidate, play: Callable[[], Played]) -> Played:
+        """Return the step of *candidate*, from the journal or simulated by *play*. Raise NotKept where the journal fails."""
+        if id(setting) not in self._settings:
+            described = [each.model_dump(mode="json") for each in (setting.hardware, setting.workload)]
+            self._settings[id(setting)] = fingerprint([__version__, setting.gpus_per_node, *described])
+        key = fingerprint([self._settings[id(setting)], list(candidate)])
+        try:
+            if key in self._journal:
+                self.found += 1
+                return _played(self._journal[key])
+        except SpecError as error:
+            raise NotKept(error.problems) from None
+        played = play()
+        try:
+            self._journal.note(key, _figures(played))
+        except SpecError as error:
+            raise NotKept(error.problems) from None
+        return played
+
+
+def _figures(played: Played) -> Figures:
+    return {
+        "stages": [
+            {
+                "time": stage.time,
+                "stalls": {cause.value: seconds for cause, seconds in stage.stalls.items()},
+                "resources": [[cause.value, name, seconds] for (cause, name), seconds in stage.resources.items()],
+                "exposed": dict(stage.exposed),
+                "begin": stage.begin,
+                "end": stage.end,
+            }
+            for stage in played.stages
+        ]
+    }
+
+
+def _played(figures: Mapping[str, Any]) -> Played:
+    stages = tuple(
+        StageStep(
+            stage["time"],
+            {Cause(name): seconds for name, seconds in stage["stalls"].items()},
+            {(Cause(cause), name): seconds for cause, name, seconds in stage["resources"]},
+            stage["exposed"],
+            stage["begin"],
+            stage["end"],
+        )
+        for stage in figures["stages"]
+    )
+    return Played(stages, EventLog(lambda: 0.0))
