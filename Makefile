@@ -66,9 +66,10 @@ oracles: $(VENV)/.oracles
 readme: $(VENV)/.dev
 	$(BIN)/python -m tests.shown
 
-# Builds the documentation as a site in build/site.
+# Writes the pages of docs/reference from the program and builds the documentation as a site in build/site.
 docs: $(VENV)/.dev
 	$(INSTALL) '.[docs]'
+	$(BIN)/python -m tests.reference
 	$(BIN)/python -m mkdocs build --strict --site-dir build/site
 
 # Predicts the committed measurements again and writes how far off that was into docs/trust/validation.md and hardware/validated.json.

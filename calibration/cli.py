@@ -71,7 +71,8 @@ def collectives(
 
     if write and file:
         raise SpecError(f"--write {file}: only errors of the committed rows are written; leave the file out")
-    rows = publish() if write else error_rows(score_all(apart(read_collectives(file) if file else None)))
+    rows = publish() if write else error_rows(score_all(apart(read_collectives(file) if file else None), talk.counting("systems")))
+    talk.progress("")
     print_json({"schema": 1, "rows": rows}) if as_json else show_text(error_text(rows))
 
 
@@ -185,7 +186,8 @@ def validate(
         _validate_llm(files, memory, not no_leave_out, predictor, conditions, as_json, output)
         return
     folders = Folders(hardware_dir, workload_dir)
-    found = validation(files or committed_records(), folders, jobs, talk)
+    found = validation(files or committed_records(), folders, jobs, talk, talk.counting("clusters"))
+    talk.progress("")
     for note in found.notes:
         talk(note)
     found = carried_over(found, folders, kinds, jobs, talk)
@@ -217,7 +219,8 @@ def _validate_llm(
     """Predict the transformer runs in *files*, and say how far off the predictions are."""
     from calibration.llm.validate import llm_document, llm_table, named_files, predictor_named, validate_tables
 
-    found = validate_tables(files, memory, leave_out, predictor_named(predictor))
+    found = validate_tables(files, memory, leave_out, predictor_named(predictor), talk.counting("runs"))
+    talk.progress("")
     document = llm_document(found)
     _conclude(document, llm_table(found), conditions, partial(named_files, found), output, as_json)
 

@@ -11,7 +11,7 @@ import io
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -72,9 +72,13 @@ def apart(records: Sequence[CollectiveRecord] | None = None, systems: Sequence[s
     return found
 
 
-def score_all(systems: Apart) -> list[GroupScore]:
-    """Return the scores of all *systems*."""
-    return [group for mine, constants in systems for group in score(mine, constants)]
+def score_all(systems: Apart, progress: Callable[[int, int], None] = lambda done, of: None) -> list[GroupScore]:
+    """Return the scores of all *systems*; *progress* hears how many are done."""
+    found = []
+    for number, (mine, constants) in enumerate(systems, 1):
+        found += score(mine, constants)
+        progress(number, len(systems))
+    return found
 
 
 def predict_all(systems: Apart) -> list[Predicted]:

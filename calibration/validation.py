@@ -26,6 +26,7 @@ from calibration.splits import DISAGREEMENT, contradicting
 from sim.study.pool import replaced_quietly
 
 Say = Callable[[str], None]
+Progress = Callable[[int, int], None]
 LITTLE: Final = 0.03
 """Share of a step that waits for the exchange below which a row tells what GPUs lose beside others."""
 
@@ -63,14 +64,16 @@ class Validation:
         return [row for cluster in self.clusters for row in cluster.fitted]
 
 
-def validate(files: Sequence[Path], folders: Folders, processes: int = 0, say: Say = lambda text: None) -> Validation:
-    """Return how predictions compare with the measurements in *files*; *say* is told of progress.
+def validate(
+    files: Sequence[Path], folders: Folders, processes: int = 0, say: Say = lambda text: None, progress: Progress = lambda done, of: None
+) -> Validation:
+    """Return how predictions compare with the measurements in *files*; *say* is told of each cluster, *progress* how many are done.
 
     Raise SpecError with everything that is wrong.
     """
     read = [read_records(path) for path in files]
     asked, contradictions = _consistent(questions([record for found in read for record in found.records], folders))
-    clusters = validate_clusters(asked, folders, processes or os.cpu_count() or 1, say)
+    clusters = validate_clusters(asked, folders, processes or os.cpu_count() or 1, say, progress=progress)
     notes = (*(note for one in read for note in one.notes), *contradictions, *_odd(asked))
     return Validation(tuple(clusters), notes, asked=tuple(asked))
 
@@ -89,7 +92,13 @@ def _consistent(asked: Sequence[Question]) -> tuple[list[Question], list[str]]:
 
 
 def validate_clusters(
-    asked: Sequence[Question], folders: Folders, processes: int, say: Say, carried: Carried = KNOWN, names: Sequence[str] = ()
+    asked: Sequence[Question],
+    folders: Folders,
+    processes: int,
+    say: Say,
+    carried: Carried = KNOWN,
+    names: Sequence[str] = (),
+    progress: Progress = lambda done, of: None,
 ) -> list[Cluster]:
     """Return the outcome for each cluster of *asked*, or of *names*: side by side where there are many, else each with all processes."""
     names = names or list(dict.fromkeys(row.record.hardware for row in asked))
@@ -102,6 +111,7 @@ def validate_clusters(
         for name in names:
             clusters.append(_validate_cluster(name, rows[name], near[name], known, Evaluator(folders, processes), carried))
             say(f"{name}: {len(rows[name])} rows")
+            progress(len(clusters), len(names))
     else:
         from joblib import Parallel, delayed
 
@@ -113,7 +123,11 @@ def validate_clusters(
             )
             for name in longest_first
         )
-        found = dict(zip(longest_first, Parallel(n_jobs=processes, batch_size=1, max_nbytes=None)(tasks), strict=True))
+        found: dict[str, Cluster] = {}
+        outcomes = Parallel(n_jobs=processes, batch_size=1, max_nbytes=None, return_as="generator")(tasks)
+        for name, cluster in zip(longest_first, outcomes, strict=True):
+            found[name] = cluster
+            progress(len(found), len(names))
         clusters = [found[name] for name in names]
     return [
         replace(cluster, scored=tuple(replace(row, novelty=novelty(row.asked, asked)) for row in cluster.scored)) for cluster in clusters

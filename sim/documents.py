@@ -31,14 +31,19 @@ def _one_job(scenario: Scenario) -> Answer:
     return found
 
 
-def weeks_document(scenario: Scenario, weeks: Weeks, changes: bool = True) -> dict[str, Any]:
-    """Return the document of *weeks* of *scenario*; *changes*: with what other set-ups would do. Raise SpecError."""
+def weeks_document(
+    scenario: Scenario, weeks: Weeks, changes: bool = True, progress: Callable[[int, int], None] = lambda done, of: None
+) -> dict[str, Any]:
+    """Return the document of *weeks* of *scenario*; *changes*: with what other set-ups would do. Raise SpecError.
+
+    *progress* hears how many of those are done.
+    """
     if has_layout(scenario):
         laid_out = layout_answer(scenario)
-        return goodput_of(layout_document(laid_out), laid_out.run.hardware, laid_out.run.workload, weeks, changes)
+        return goodput_of(layout_document(laid_out), laid_out.run.hardware, laid_out.run.workload, weeks, changes, progress)
     found = _one_job(scenario)
     described = run_document(found.run, found.inputs, found.warnings, market=found.market)
-    return goodput_of(described, found.run.hardware, found.run.jobs[0].job.workload, weeks, changes)
+    return goodput_of(described, found.run.hardware, found.run.jobs[0].job.workload, weeks, changes, progress)
 
 
 def row(scenario: Scenario) -> dict[str, Any]:

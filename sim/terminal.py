@@ -33,10 +33,17 @@ ANYWHERE = {"--debug": "debug", "--quiet": "quiet", "-q": "quiet"}
 """Options that are taken out before the command line is parsed."""
 
 
+MINUTE = 60.0
+"""Seconds between two lines of progress where there is no terminal."""
+
+
 class Talk:
     """What is said on stderr beside the result."""
 
     quiet = False
+
+    def __init__(self) -> None:
+        self.said = time.monotonic()
 
     def __call__(self, text: str) -> None:
         """Say *text* on a line of its own."""
@@ -44,28 +51,29 @@ class Talk:
             typer.echo(text, err=True)
 
     def counting(self, what: str) -> Callable[[int, int], None]:
-        """Return what shows how many of all *what* are done, and about how long the others take: a line a minute without a terminal."""
-        started = said = time.monotonic()
+        """Return what shows how many of all *what* are done, and about how long the others take."""
+        started = time.monotonic()
         first: int | None = None
 
         def show_done(done: int, of: int) -> None:
-            nonlocal said, first
-            now = time.monotonic()
+            nonlocal first
             first = done - 1 if first is None else first
-            left = (now - started) / (done - first) * (of - done)
-            text = f"{done} of {of} {what}" + (f", about {show(left, 'time', 2)} left" if left >= 1 and now - started > 2 else "")
-            self.progress(text)
-            if not self.quiet and not sys.stderr.isatty() and now - said >= 60:
-                said = now
-                typer.echo(text, err=True)
+            spent = time.monotonic() - started
+            left = spent / max(done - first, 1) * (of - done)
+            self.progress(f"{done:,} of {of:,} {what}" + (f", about {show(left, 'time', 2)} left" if left >= 1 and spent > 2 else ""))
 
         return show_done
 
     def progress(self, text: str) -> None:
-        """Show *text* in place of what was shown before, on a terminal only; an empty one clears the line."""
-        if not self.quiet and sys.stderr.isatty():
-            sys.stderr.write(f"\r\x1b[K{text}")
+        """Show *text* in place of what was shown before, an empty one clears it; without a terminal, say it once a minute."""
+        if self.quiet:
+            return
+        if sys.stderr.isatty():
+            sys.stderr.write(f"\r\x1b[K{text[: shutil.get_terminal_size().columns - 1]}")
             sys.stderr.flush()
+        elif text and time.monotonic() - self.said >= MINUTE:
+            self.said = time.monotonic()
+            typer.echo(text, err=True)
 
 
 talk = Talk()
@@ -106,7 +114,7 @@ def without_anywhere(arguments: Sequence[str]) -> tuple[list[str], set[str]]:
 def exit_code(app: Callable[..., Any], arguments: Sequence[str] | None) -> int:
     """Run *app* on *arguments* (None: the process's own) and return the exit code; errors are one sentence on stderr."""
     words, given = without_anywhere(sys.argv[1:] if arguments is None else arguments)
-    talk.quiet = "quiet" in given
+    talk.quiet, talk.said = "quiet" in given, time.monotonic()
     typed = MADE_BY.set(shlex.join([*program().split(), *words]))
     try:
         app(args=words, standalone_mode=True)

@@ -12,7 +12,7 @@ import typer
 from sim.report.fitting import plain
 from sim.report.picture import Picture
 from sim.spec.yaml import SpecError
-from sim.terminal import exit_code, json_text, show_table, show_text, talk, without_anywhere, write_result
+from sim.terminal import Talk, exit_code, json_text, show_table, show_text, talk, without_anywhere, write_result
 
 
 def test_options_that_may_stand_anywhere_are_taken_out() -> None:
@@ -104,3 +104,23 @@ def test_a_pipe_gets_every_byte_and_a_terminal_what_fits(monkeypatch: pytest.Mon
             shown = capsys.readouterr().out
         assert max(map(len, plain(shown).splitlines())) <= 60
         assert ("\x1b" in shown) is colour
+
+
+def test_progress_is_a_line_a_minute_without_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """By hand: a point each 20 s, so 3 points a minute, and 20 s more for each that is left."""
+    clock = [1000.0]
+    monkeypatch.setattr("sim.terminal.time.monotonic", lambda: clock[0])
+    told = Talk()
+    done = told.counting("points")
+    for number in range(1, 10):
+        clock[0] += 20
+        done(number, 1000 if number == 6 else 10)
+    assert capsys.readouterr().err.splitlines() == [
+        "3 of 10 points, about 2.3 min left",
+        "6 of 1,000 points, about 5.5 h left",
+        "9 of 10 points, about 20 s left",
+    ]
+    told.quiet = True
+    clock[0] += 600
+    done(10, 10)
+    assert capsys.readouterr().err == ""

@@ -66,11 +66,16 @@ class LlmValidation:
 
 
 def validate_tables(
-    files: Sequence[Path], memory: Path | None = None, leave_out: bool = True, predictor: Predictor = closed_form.predict
+    files: Sequence[Path],
+    memory: Path | None = None,
+    leave_out: bool = True,
+    predictor: Predictor = closed_form.predict,
+    progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> LlmValidation:
     """Return how predictions compare with the runs in *files*, and with the failed runs in *memory*.
 
-    Nothing is fitted on a source of the files where *leave_out* is true. Raise SpecError where a file lacks a column.
+    Nothing is fitted on a source of the files where *leave_out* is true. *progress* hears how many runs are
+    predicted. Raise SpecError where a file lacks a column.
     """
     described: list[Case] = []
     undescribed: list[Undescribed] = []
@@ -84,7 +89,7 @@ def validate_tables(
     if not count:
         raise SpecError(f"{files[0]}: no run in it; write one a line under the header")
     known = {source: fitted(source, leave_out) for source in {case.row.source for case in described}}
-    said = _predicted(files[0], described, known, predictor, undescribed)
+    said = _predicted(files[0], described, known, predictor, undescribed, progress)
     scored = [_scored(case, prediction, known[case.row.source]) for case, prediction in said if scorable(case)]
     failed: list[Case] = []
     if memory is not None:
@@ -108,16 +113,22 @@ def predictor_named(name: str) -> Predictor:
 
 
 def _predicted(
-    path: Path, cases: Sequence[Case], known: Mapping[str, Fitted], predictor: Predictor, undescribed: list[Undescribed]
+    path: Path,
+    cases: Sequence[Case],
+    known: Mapping[str, Fitted],
+    predictor: Predictor,
+    undescribed: list[Undescribed],
+    progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> list[tuple[Case, Prediction]]:
     """Return *cases* with what *predictor* says; those that it refuses go to *undescribed*."""
     found = []
-    for case in cases:
+    for done, case in enumerate(cases, 1):
         try:
             found.append((case, predictor(case, known[case.row.source].constants)))
         except (SpecError, ValueError, ArithmeticError) as error:
             reason = (str(error).splitlines() or [type(error).__name__])[0]
             undescribed.append(Undescribed(path.name, case.row.line, case.row.text["model"], reason))
+        progress(done, len(cases))
     return found
 
 

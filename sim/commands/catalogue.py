@@ -7,10 +7,13 @@ from typing import Annotated
 
 import typer
 
+from sim.commands import names
 from sim.commands.app import app
 from sim.commands.options import Folder, Json, Sets
 from sim.spec.yaml import SpecError
 from sim.terminal import json_text, print_json, show_text, talk
+
+KINDS = ("hardware", "workloads", "jobs", "gpus", "models", "datasets", "stacks", "links", "cpus", "volumes", "transports")
 
 Where = Annotated[list[str], typer.Option("--where", metavar="COND", help="only rows that match, for example gpus=8; repeatable")]
 
@@ -23,7 +26,9 @@ def list_(
     kind: Annotated[
         str,
         typer.Argument(
-            metavar="[KIND]", help="hardware, workloads, jobs, gpus, models, datasets, stacks, links, cpus, volumes, transports"
+            metavar="[KIND]",
+            help=", ".join(KINDS),
+            autocompletion=names.of_words(*KINDS),
         ),
     ] = "",
     where: Where = [],  # noqa: B006
@@ -60,8 +65,14 @@ def schema(
     epilog="Examples:\n  python -m sim show vgg16 --hardware p3.16xlarge\n  python -m sim show vgg16 resnet50 --hardware p3.16xlarge"
 )
 def show(
-    workloads: Annotated[list[str], typer.Argument(metavar="WL...", help="one workload: its layers; several: layers against gradients")],
-    hardware: Annotated[str | None, typer.Option(metavar="HW", help="whose GPU gives times; several workloads run on all of it")] = None,
+    workloads: Annotated[
+        list[str],
+        typer.Argument(metavar="WL...", help="one workload: its layers; several: layers against gradients", autocompletion=names.workloads),
+    ],
+    hardware: Annotated[
+        str | None,
+        typer.Option(metavar="HW", help="whose GPU gives times; several workloads run on all of it", autocompletion=names.hardware),
+    ] = None,
     batch: Annotated[int | None, typer.Option(min=1, help="samples per GPU")] = None,
     every: Annotated[bool, typer.Option("--layers", help="list every layer instead of blocks")] = False,
     sets: Sets = [],  # noqa: B006

@@ -6,13 +6,21 @@ from typing import Annotated
 
 import typer
 
+from sim.commands import names
 from sim.commands.app import app
 from sim.units import counted
 
 
 @app.command(epilog="Examples:\n  python -m sim check p3.16xlarge vgg16\n  python -m sim check my-box.yaml my-model.yaml -v")
 def check(
-    files: Annotated[list[str], typer.Argument(metavar="FILE", help="files or catalogue names; none checks the whole catalogue")] = [],  # noqa: B006
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE",
+            help="files or catalogue names; none checks the whole catalogue",
+            autocompletion=names.of_folders("hardware", "workloads"),
+        ),
+    ] = [],  # noqa: B006
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="list every estimate")] = False,
 ) -> None:
     """Validate descriptions: every problem at once, each with file, line and column."""

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from sim.commands import names
 from sim.commands.app import app
 from sim.commands.options import (
     Batch,
@@ -40,7 +41,10 @@ from sim.terminal import show_table, talk, write_result
 @takes_layout
 def compare(
     workload: Wl,
-    hardware: Annotated[list[str], typer.Argument(metavar="HW...", help="machines to compare; all of the catalogue by default")] = [],  # noqa: B006
+    hardware: Annotated[
+        list[str],
+        typer.Argument(metavar="HW...", help="machines to compare; all of the catalogue by default", autocompletion=names.hardware),
+    ] = [],  # noqa: B006
     where: Where = [],  # noqa: B006
     nodes: Nodes = None,
     batch: Batch = None,

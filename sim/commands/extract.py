@@ -46,6 +46,10 @@ def extract(
         raise SpecError("--input and --example: write one of the two")
     model = run_extract(target, [f"@{example}"] if example else inputs, output, name, arguments)
     talk(f"wrote {output}: {len(model.layers)} layers, {model.parameters:,} parameters")
+    talk(
+        f"next: write a workload that names it, such as a file of four lines: 'name: my-job', 'model: {output}', "
+        "'dataset: {extends: imagenet-1k, samples: 20000}' and 'training: {batch: 16, precision: amp_bf16, optimizer: {name: adam}}'"
+    )
     if target.startswith("transformers:") and not arguments:
         talk(
             "the class was built with its default configuration; set the sizes of your model with --arg, such as --arg num_hidden_layers=24"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sim.commands import names
 from sim.commands.app import app
 from sim.commands.options import (
     Batch,
@@ -24,7 +25,7 @@ from sim.commands.options import (
     Wl,
     takes_layout,
 )
-from sim.terminal import print_json, show_text, write_result
+from sim.terminal import print_json, show_text, talk, write_result
 
 if TYPE_CHECKING:
     from sim.study.scenario import Scenario
@@ -56,7 +57,10 @@ def goodput(
     rate: Annotated[str | None, typer.Option("--failure-rate", metavar="RATE", help="failures of 8 GPUs, such as '0.0038 /d'")] = None,
     mode: Annotated[str, typer.Option("--checkpoint", metavar="sync|async|tiered", help="how checkpoints are written")] = "async",
     store: Annotated[
-        str, typer.Option(metavar="NAME|FILE|disk", help="where checkpoints go: hardware/parts/stores, or each node's disk")
+        str,
+        typer.Option(
+            metavar="NAME|FILE|disk", help="where checkpoints go: hardware/parts/stores, or each node's disk", autocompletion=names.stores
+        ),
     ] = "object-store",
     interval: Annotated[
         str, typer.Option("--checkpoint-interval", metavar="auto|TIME", help="work between checkpoints; auto takes the best")
@@ -129,7 +133,8 @@ def _show(scenario: Scenario, weeks: Weeks, fast: bool, as_json: bool, output: P
     from sim.report.page.goodput import goodput_page
 
     weeks.checked()
-    document = weeks_document(scenario, weeks, changes=not fast)
+    document = weeks_document(scenario, weeks, changes=not fast, progress=talk.counting("changes of the set-up"))
+    talk.progress("")
     text, table = goodput_text(document), figures_csv(document["distribution"])
     write_result(output, html, "goodput", (document, text), reading(goodput_page, scenario), goodput_plot, {"goodput.csv": table})
     print_json(document) if as_json else show_text(text)

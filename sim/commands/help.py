@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from sim.terminal import named_as_called
+from sim.terminal import SCRIPTS, named_as_called, program
 
 T = TypeVar("T")
 
@@ -25,7 +25,7 @@ HEADINGS: Final[Mapping[str, str]] = {
     "Search": "--objective --max-memory --fix --allow --simulate --sensitivity --vary --sobol --policy --sort --fast --literal --jobs "
     "--cluster --predictor --no-leave-out --left-out --refit --only --again --quick --limit",
     "Output": "--json --csv --output --html --trace --export --journal --verbose --layers --force --plot --score --list --record --fail-if "
-    "--workload-out --write --port --open --show-completion --install-completion",
+    "--workload-out --write --by --port --open --show-completion --install-completion",
     "Other": "--version --debug --quiet --help",
 }
 """Which options stand under which heading, in the order of the headings; a name means the same in every command."""
@@ -94,9 +94,10 @@ class Command(TyperCommand):
     """A command whose options come under headings."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Return what follows the name of the command: arguments, those in brackets that may be left out."""
+        """Return what follows the name of the command: arguments and required options; what is in brackets may be left out."""
         arguments = [parameter for parameter in self.get_params(ctx) if parameter.param_type_name == "argument"]
-        return [*(_usage(parameter, ctx) for parameter in arguments), "[OPTIONS]"]
+        needed = [parameter for parameter in self.get_params(ctx) if parameter.param_type_name == "option" and parameter.required]
+        return [*(_usage(parameter, ctx) for parameter in arguments), *(_usage(parameter, ctx) for parameter in needed), "[OPTIONS]"]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write arguments and options, heading by heading."""
@@ -107,9 +108,9 @@ class Command(TyperCommand):
         _write_examples(self, formatter)
 
 
-def _usage(argument: Any, context: Any) -> str:
-    name = _record(argument, context)[0].strip("[]")
-    return name if argument.required else f"[{name}]"
+def _usage(parameter: Any, context: Any) -> str:
+    name = _record(parameter, context)[0].split(", ")[0 if parameter.param_type_name == "argument" else -1].strip("[]")
+    return name if parameter.required else f"[{name}]"
 
 
 class Group(TyperGroup):
@@ -136,7 +137,8 @@ class Program(typer.Typer):
     def __init__(self, headings: Mapping[str, str] | None = None, **settings: Any) -> None:
         """Lay out the commands named in *headings* under them, the others under "Commands"; *settings* are typer's."""
         context = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-        fixed = {"no_args_is_help": True, "pretty_exceptions_enable": False, "rich_markup_mode": None, "add_completion": False}
+        fixed = {"no_args_is_help": True, "pretty_exceptions_enable": False, "rich_markup_mode": None}
+        settings.setdefault("add_completion", program() in SCRIPTS.values())
         super().__init__(cls=type("Group", (Group,), {"headings": headings or {}}), context_settings=context, **(fixed | settings))
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[Any], Any]:

@@ -35,8 +35,8 @@ def show_layouts(
         raise SpecError("--trace: a trace shows one run; write one number of nodes or GPUs")
     found: list[LayoutAnswer] = []
     documents = []
-    for number, each in enumerate(scenarios):
-        talk.progress(f"run {number + 1} of {len(scenarios)}" if len(scenarios) > 1 else "")
+    done = talk.counting("runs")
+    for each in scenarios:
         try:
             found.append(layout_answer(each))
             documents.append(layout_document(found[-1]))
@@ -44,6 +44,7 @@ def show_layouts(
             if len(scenarios) == 1:
                 raise
             documents.append(infeasible_document(each.hardware, each.workload, error.nodes, error.gpus, str(error), error.brief))
+        done(len(documents), len(scenarios))
     talk.progress("")
     one = len(scenarios) == 1
     whole = documents[0] if one else {"schema": 1, "runs": documents}

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from sim.commands import names
 from sim.commands.app import app
 from sim.commands.options import SampleTokens
 from sim.spec.yaml import SpecError
@@ -37,8 +38,8 @@ def new(
     output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="where the YAML goes")] = None,
     name: Annotated[str | None, typer.Option(help="name of the machine or workload; the file's by default")] = None,
     sequence: SampleTokens = None,
-    gpu: Annotated[str | None, typer.Option(help="GPU of the catalogue, where the file does not tell")] = None,
-    cpu: Annotated[str | None, typer.Option(help="processor of the catalogue")] = None,
+    gpu: Annotated[str | None, typer.Option(help="GPU of the catalogue, where the file does not tell", autocompletion=names.gpus)] = None,
+    cpu: Annotated[str | None, typer.Option(help="processor of the catalogue", autocompletion=names.cpus)] = None,
     nic_bandwidth: Annotated[str | None, typer.Option(metavar="RATE", help="of one NIC, for example '200 Gbps'")] = None,
     transport: Annotated[str | None, typer.Option(help="transport class of the NIC: tcp, infiniband, roce, efa")] = None,
     memory: Annotated[str | None, typer.Option(metavar="SIZE", help="DRAM of the machine, for example '1 TiB'")] = None,

@@ -10,12 +10,17 @@ from typing import Annotated, Any, Final, get_type_hints
 
 import typer
 
+from sim.commands import names
 from sim.report.files import file_due, folder_due
 from sim.spec.yaml import SpecError
 from sim.study.layout_options import layout_of
 
-Hw = Annotated[str, typer.Argument(metavar="HW", help="hardware: a YAML file or a catalogue name such as p3.16xlarge")]
-Wl = Annotated[str, typer.Argument(metavar="WL", help="workload: a YAML file or a catalogue name such as vgg16")]
+Hw = Annotated[
+    str, typer.Argument(metavar="HW", help="hardware: a YAML file or a catalogue name such as p3.16xlarge", autocompletion=names.hardware)
+]
+Wl = Annotated[
+    str, typer.Argument(metavar="WL", help="workload: a YAML file or a catalogue name such as vgg16", autocompletion=names.workloads)
+]
 Sets = Annotated[
     list[str], typer.Option("--set", metavar="K=V", help="override any field, for example node.nic.bandwidth='100 Gbps'; repeatable")
 ]
@@ -26,9 +31,14 @@ Nodes = Annotated[
 ]
 Batch = Annotated[int | None, typer.Option(min=1, help="samples per GPU")]
 GlobalBatch = Annotated[int | None, typer.Option(min=1, help="samples per step of all GPUs together (strong scaling)")]
-Precision = Annotated[str | None, typer.Option(help="fp32, tf32, amp_fp16, amp_bf16, fp16, bf16 or fp8")]
-Stack = Annotated[str | None, typer.Option(help="software stack: a file or a name in workloads/stacks/")]
-Market = Annotated[str, typer.Option(metavar="on-demand|spot", help="which price to use: on-demand or spot")]
+Precision = Annotated[str | None, typer.Option(help="fp32, tf32, amp_fp16, amp_bf16, fp16, bf16 or fp8", autocompletion=names.precisions)]
+Stack = Annotated[str | None, typer.Option(help="software stack: a file or a name in workloads/stacks/", autocompletion=names.stacks)]
+Market = Annotated[
+    str,
+    typer.Option(
+        metavar="on-demand|spot", help="which price to use: on-demand or spot", autocompletion=names.of_words("on-demand", "spot")
+    ),
+]
 MeanLifetime = Annotated[
     str | None,
     typer.Option("--mean-lifetime", metavar="TIME", help="mean time to interruption of a spot machine, instead of measured data"),
@@ -65,10 +75,22 @@ LAYOUT: Final[dict[str, Any]] = {
     "replicate": Annotated[int | None, typer.Option("--replicate", min=1, help="replicas of a sharded model (HSDP)")],
     "shard": Annotated[
         str | None,
-        typer.Option("--shard", metavar="none|optimizer|gradients|parameters", help="what data-parallel ranks shard (ZeRO, FSDP)"),
+        typer.Option(
+            "--shard",
+            metavar="none|optimizer|gradients|parameters",
+            help="what data-parallel ranks shard (ZeRO, FSDP)",
+            autocompletion=names.of_words("none", "optimizer", "gradients", "parameters"),
+        ),
     ],
     "micro_batches": Annotated[int | None, typer.Option("--micro-batches", min=1, help="micro-batches of a step (gradient accumulation)")],
-    "schedule": Annotated[str | None, typer.Option("--schedule", help="gpipe, 1f1b, interleaved_1f1b, zb_h1, zbv or dualpipev")],
+    "schedule": Annotated[
+        str | None,
+        typer.Option(
+            "--schedule",
+            help="gpipe, 1f1b, interleaved_1f1b, zb_h1, zbv or dualpipev",
+            autocompletion=names.of_words("gpipe", "1f1b", "interleaved_1f1b", "zb_h1", "zbv", "dualpipev"),
+        ),
+    ],
     "parallel": Annotated[
         list[str],
         typer.Option(

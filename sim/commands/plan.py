@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
@@ -28,6 +29,7 @@ from sim.commands.options import (
 from sim.report.files import folder_due
 from sim.spec.yaml import SpecError
 from sim.terminal import show_table, talk, write_result
+from sim.units import show
 
 if TYPE_CHECKING:
     from sim.study.plan.search import Tally
@@ -103,8 +105,8 @@ def plan(
     limits = Limits(simulate, memory, objective)  # type: ignore[arg-type]
     counts = whole_numbers(nodes, "--nodes") if nodes is not None else []
     question = Question(scenario, counts, gpus, tokens, fixed_axes(fix), frozenset(_words(allow)), limits)
-    made = planned(question, _watched, journal)
-    turns = turned(made, talk.progress) if sensitivity and not made.tally.interrupted else []
+    made = planned(question, _watching(simulate), journal)
+    turns = turned(made, talk.counting("changes")) if sensitivity and not made.tally.interrupted else []
     talk.progress("")
     document = plan_document(made, turns, with_failures)
     text, table = plan_text(document), figures_csv([_flat(row) for row in document["layouts"]])
@@ -116,10 +118,20 @@ def plan(
         raise typer.Exit(130)
 
 
-def _watched(tally: Tally) -> None:
-    best = tally.best
-    if best is not None:
-        talk.progress(f"{len(tally.outcomes)} of {tally.candidates:,} layouts simulated, best {best.run.step_time:.4g} s a step")
+def _watching(simulate: int) -> Callable[[Tally], None]:
+    """Return what shows how far a search of at most *simulate* simulations is."""
+    first: list[float] = []
+
+    def show_tally(tally: Tally) -> None:
+        done, most = len(tally.outcomes), min(simulate, tally.candidates - tally.infeasible)
+        if tally.best is None:
+            return
+        first.append(time.monotonic())
+        left = (first[-1] - first[0]) / max(done - 1, 1) * (most - done)
+        more = f", at most {show(left, 'time', 2)} left" if left >= 1 else ""
+        talk.progress(f"{done:,} layouts of at most {most:,} simulated, best {show(tally.best.run.step_time, 'time')} a step{more}")
+
+    return show_tally
 
 
 def _export(made: Any, folder: Path) -> None:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from sim.commands import names
 from sim.commands.app import app
 from sim.commands.options import Batch, Count, Folder, Html, Hw, Json, Precision, Sets, Stack, Wl
 from sim.spec.yaml import SpecError
@@ -22,7 +23,11 @@ def profile(
     workload: Wl,
     twin: Annotated[
         str | None,
-        typer.Option(metavar="HW", help="machine of half the GPUs, taken twice; 'none' leaves it out; the catalogue's by default"),
+        typer.Option(
+            metavar="HW",
+            help="machine of half the GPUs, taken twice; 'none' leaves it out; the catalogue's by default",
+            autocompletion=names.hardware,
+        ),
     ] = None,
     nodes: Count = None,
     batch: Batch = None,

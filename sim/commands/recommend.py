@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from sim.commands import names
 from sim.commands.app import app
 from sim.commands.options import (
     Batch,
@@ -41,7 +42,10 @@ from sim.terminal import print_json, show_text, talk, write_result
 )
 def recommend(
     workload: Wl,
-    hardware: Annotated[list[str], typer.Argument(metavar="HW...", help="machines to compare; all of the catalogue by default")] = [],  # noqa: B006
+    hardware: Annotated[
+        list[str],
+        typer.Argument(metavar="HW...", help="machines to compare; all of the catalogue by default", autocompletion=names.hardware),
+    ] = [],  # noqa: B006
     budget_hours: Annotated[float | None, typer.Option(help="time budget: recommends the cheapest machine that meets it")] = None,
     budget_usd: Annotated[float | None, typer.Option(help="money budget: recommends the fastest machine within it")] = None,
     epochs: Epochs = None,

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from sim.commands import names
 from sim.commands.app import app
 from sim.commands.options import Csv, Folder, Html, Hw, Json, Sets
 from sim.terminal import show_table, write_result
@@ -18,7 +19,9 @@ from sim.terminal import show_table, write_result
 )
 def share(
     hardware: Hw,
-    jobs: Annotated[str, typer.Argument(metavar="JOBS", help="a file of several jobs, or its name in workloads/jobs/")],
+    jobs: Annotated[
+        str, typer.Argument(metavar="JOBS", help="a file of several jobs, or its name in workloads/jobs/", autocompletion=names.jobs)
+    ],
     policy: Annotated[list[str], typer.Option(help="even, proportional or greedy, beside even; all without any")] = [],  # noqa: B006
     workers: Annotated[int | None, typer.Option(min=1, help="loader workers of a node; as many as it has cores by default")] = None,
     nodes: Annotated[int | None, typer.Option(min=1, help="number of nodes (machines)")] = None,

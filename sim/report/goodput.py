@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,12 +34,15 @@ NAMES = {
 _INTERVALS = {"interval50": (0.25, 0.75), "interval95": (0.025, 0.975)}
 
 
-def goodput_of(document: Mapping[str, Any], machine: Hardware, workload: Workload, weeks: Weeks, changes: bool = True) -> dict[str, Any]:
+def goodput_of(
+    document: Mapping[str, Any], machine: Hardware, workload: Workload, weeks: Weeks, changes: bool = True,
+    progress: Callable[[int, int], None] = lambda done, of: None,
+) -> dict[str, Any]:  # fmt: skip
     """Return the document of *weeks* of the run of *workload* on *machine* whose *document* is given. Raise SpecError.
 
-    *changes*: with what other set-ups would do.
+    *changes*: with what other set-ups would do; *progress* hears how many of them are done.
     """
-    found = goodput_document(weeks_of(steps_of(document, machine, workload), weeks, changes))
+    found = goodput_document(weeks_of(steps_of(document, machine, workload), weeks, changes, progress))
     found |= {key: document[key] for key in ("stack", "stalls_s", "model_flops_utilization") if key in document}
     return found | {key: document[key] for key in ("assumptions", "warnings", "inputs_sha256")}
 

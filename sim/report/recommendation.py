@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sim.report.basis import basis_of
@@ -17,6 +18,8 @@ from sim.study.recommend import Candidate, Recommendation
 from sim.units import show
 
 SHOWN = 10
+NAMED = 3
+"""Machines that a line names of which the same is said."""
 """Candidates in the table; JSON has them all."""
 
 
@@ -92,10 +95,12 @@ def recommendation_text(document: dict[str, Any]) -> str:
         if chosen.get("energy_kwh") is not None:
             lines.append(f"  {chosen['energy_kwh']:.3g} kWh and {chosen['co2_kg']:.3g} kg CO2")
     else:
-        lines += [f"  {name}: {problem.removeprefix(f'{name}: ')}" for name, problem in document["left_out"].items()]
-    if chosen and len(document["left_out"]) <= SHOWN:
-        lines += [f"  - left out: {name}: {problem.removeprefix(f'{name}: ')}" for name, problem in document["left_out"].items()]
-    lines += [f"  - {note}" for note in document["notes"]]
+        lines += [f"  {said}" for said in grouped(document["left_out"].items())]
+    if chosen and not document["named"] and len(document["left_out"]) <= SHOWN:
+        lines += [f"  - left out: {said}" for said in grouped(document["left_out"].items())]
+    about = [(name, text) for name, colon, text in (note.partition(": ") for note in document["notes"]) if colon and " " not in name]
+    lines += [f"  - {note}" for note in document["notes"] if tuple(note.split(": ", 1)) not in about]
+    lines += [f"  - {said}" for said in grouped(about)]
     lines += [f"  - {line}" for line in price_lines(_paid(document, chosen))]
     by_time = document["job"]["time_s"] is not None
     rows = [_cells(candidate, by_time) for candidate in document["candidates"][:SHOWN]]
@@ -108,13 +113,27 @@ def recommendation_text(document: dict[str, Any]) -> str:
     return "\n".join([*lines, *(table if rows else []), *(_left_out(document) if chosen else [])])
 
 
+def grouped(said: Iterable[tuple[str, str]]) -> list[str]:
+    """Return a line for each thing that is *said* of a machine, those of whom the same is said together; HW stands for each of several."""
+    about: dict[str, list[tuple[str, str]]] = {}
+    for name, text in said:
+        text = text.removeprefix(f"{name}: ")
+        about.setdefault(re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w.-])", "HW", text), []).append((name, text))
+    lines = []
+    for text, each in about.items():
+        names = [name for name, _ in each]
+        more = f" and {len(names) - NAMED} more" if len(names) > NAMED + 1 else ""
+        lines.append(f"{', '.join(names[:NAMED] if more else names)}{more}: {each[0][1] if len(each) == 1 else text}")
+    return lines
+
+
 def _left_out(document: Mapping[str, Any]) -> list[str]:
     """Return why each machine that was named is no candidate; of others only how many there are."""
     left_out = document["left_out"]
     if not left_out:
         return []
     if document["named"]:
-        return ["", "Left out:", *(f"  - {name}: {problem.removeprefix(f'{name}: ')}" for name, problem in left_out.items())]
+        return ["", "Left out:", *(f"  - {said}" for said in grouped(left_out.items()))]
     count = len(left_out)
     return [
         "",

@@ -61,8 +61,8 @@ def locate(name: str, folder: str, near: Library = None, written_in: Path | None
     by_lower = {known_name.lower(): path for known_name, path in known.items()}
     if (found := by_lower.get(name.lower()) or _by_alias(name, known)) is not None:
         return found
-    if written_in is None and _is_file(elsewhere.named(name)):
-        return elsewhere.named(name)
+    if written_in is None and (_is_file(elsewhere.named(name)) or name in (".", "..")):
+        return _file_at(name, folder, None)
     raise UnknownName(f"{_shown(name)} is not in the catalogue ({folder}/){nearest(name, folder)}")
 
 
@@ -135,6 +135,15 @@ def _is_path(name: str) -> bool:
 def _file_at(name: str, folder: str, written_in: Path | None) -> Path:
     path = written_in.parent / name if written_in is not None else elsewhere.named(name)
     if _is_file(path):
+        if path.suffix == ".py" and written_in is None:
+            raise UnknownName(
+                f"{_shown(name)}: is a Python file; make a layer table of its model with "
+                f"'python -m sim extract {name}:FUNCTION --input 3x224x224 -o model.yaml'"
+            )
+        if path.name == "config.json" and written_in is None:
+            raise UnknownName(
+                f"{_shown(name)}: is a model's configuration; make a workload of it with 'python -m sim new workload {name} -o mine.yaml'"
+            )
         return path
     try:
         folder_there = path.is_dir()

@@ -10,7 +10,7 @@ Limits: those of `sim.analysis.course`; one group of equal nodes; the step is th
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -88,7 +88,7 @@ class Goodput:
     notes: Sequence[str]
 
 
-def weeks_of(steps: Steps, weeks: Weeks, changes: bool = True) -> Goodput:
+def weeks_of(steps: Steps, weeks: Weeks, changes: bool = True, progress: Callable[[int, int], None] = lambda done, of: None) -> Goodput:
     """Return what *weeks* of *steps* come to; *changes* also draws what other set-ups would do."""
     reliability = reliability_of(weeks.level)
     saved = saved_state(steps.workload, steps.gpus)
@@ -107,7 +107,7 @@ def weeks_of(steps: Steps, weeks: Weeks, changes: bool = True) -> Goodput:
     return Goodput(
         steps, weeks, reliability, run, times, saved.nbytes, saved.writers, courses, intervals, closed_form(run),
         meta_ettr(run.rate[1], _mean_overhead(run), saving.interval, saving.blocking),
-        _changes(run, weeks, steps, parts, store) if changes else (),
+        _changes(run, weeks, steps, parts, store, progress) if changes else (),
         _powers(steps), power_model().pue,
         named_grid(weeks.region) if weeks.region else grid_of(steps.region, steps.provider),
         _notes(steps, weeks, reliability),
@@ -211,7 +211,9 @@ def closed_form(run: LongRun) -> float:
     return effective_share(1 / rate, saving.interval, saving.blocking, saving.persist, recovery)
 
 
-def _changes(run: LongRun, weeks: Weeks, steps: Steps, parts: Parts, store: Store | None) -> list[Change]:
+def _changes(
+    run: LongRun, weeks: Weeks, steps: Steps, parts: Parts, store: Store | None, progress: Callable[[int, int], None]
+) -> list[Change]:
     """Return the effective share with one thing changed at a time, on the same drawn faults; the interval is chosen anew."""
     lasts = min(run.horizon, run.work, _FAULTS_OF_CHANGES / max(run.rate[1], 1e-12))
     run = replace(run, horizon=lasts, work=math.inf)
@@ -237,7 +239,11 @@ def _changes(run: LongRun, weeks: Weeks, steps: Steps, parts: Parts, store: Stor
     tried.append(("faults noticed within 10 s", replace(run, causes=noticed)))
     tried.append(("restart in place", replace(run, restart=run.restart_in_place)))
     trials = min(weeks.trials, _TRIALS_OF_CHANGES)
-    return [Change(name, float(draw(one, trials, weeks.seed).share.mean()), closed_form(one)) for name, one in tried]
+    found = []
+    for name, one in tried:
+        found.append(Change(name, float(draw(one, trials, weeks.seed).share.mean()), closed_form(one)))
+        progress(len(found), len(tried))
+    return found
 
 
 # --- energy, notes -----------------------------------------------------------------------------------------------------

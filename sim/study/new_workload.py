@@ -59,7 +59,7 @@ def new_workload(
             f"{', '.join(places) or 'sim new workload'}: nothing here describes a model; add --from with a config.json, arguments of "
             "Megatron-LM or a TOML of torchtitan"
         )
-    return write(told, name or _named(sources, told), output, sequence, ", ".join(places), overwrite)
+    return write(told, name or _named(sources, told, output), output, sequence, ", ".join(places), overwrite)
 
 
 def write(told: Told, name: str, output: Path | None, sequence: int | None, origin: str, overwrite: bool = False) -> Made:
@@ -131,6 +131,13 @@ def _told(path: Path, text: str) -> Told:
         return launch_files.megatron(text, place)
     if suffix in (".yaml", ".yml"):
         said = yaml.parse(text, place).value
+        if isinstance(said, Mapping) and "layers" in said:
+            raise SpecError(
+                f"{place}: is a layer table; name it in a workload, such as '{{name: my-job, model: {place}, dataset: "
+                "{extends: imagenet-1k, samples: 20000}, training: {batch: 16, precision: amp_bf16, optimizer: {name: adam}}}'"
+            )
+        if isinstance(said, Mapping) and "model" in said:
+            raise SpecError(f"{place}: is a workload already; run it with 'python -m sim run HW {place}'")
         if isinstance(said, Mapping):
             return launch_files.accelerate(said, place)
     if suffix in (".py", ".pt", ".pth"):
@@ -183,13 +190,13 @@ def _refused(error: str) -> str:
     return f"the hub does not answer ({error})"
 
 
-def _named(sources: Sequence[str], told: Told) -> str:
-    """Return the name of a workload from *sources*: the catalogue's model, or the first file's or its folder's name, in lower case."""
+def _named(sources: Sequence[str], told: Told, output: Path | None) -> str:
+    """Return the name of a workload: the catalogue's model, that of *output*, or the first file's or its folder's, in lower case."""
     if told.model:
         return told.model
     path = Path(sources[0])
-    stem = path.name if path.is_dir() or not path.suffix or not path.is_file() else path.stem
-    if stem == "config":
+    stem = output.stem if output is not None else path.name if path.is_dir() or not path.suffix or not path.is_file() else path.stem
+    if output is None and stem == "config":
         stem = path.resolve().parent.name
     return re.sub(r"[^a-z0-9._+-]+", "-", stem.lower()).strip("-._+") or "workload"
 

@@ -39,9 +39,12 @@ class Point:
 
 
 def answers(
-    scenarios: Sequence[Scenario], thorough: bool = False, tell: Callable[[str], None] = lambda _: None, keep_rates: bool = False
+    scenarios: Sequence[Scenario],
+    thorough: bool = False,
+    progress: Callable[[int, int], None] = lambda done, of: None,
+    keep_rates: bool = False,
 ) -> list[Point]:
-    """Run *scenarios* and return a point each; *tell* hears how far they are.
+    """Run *scenarios* and return a point each; *progress* hears how many are done.
 
     One alone must be able to run; of several, all are checked before the first runs, and those that cannot say why. *thorough*
     also tries what bounds the last one that runs, and which estimates decide it; *keep_rates* is for pictures of one alone.
@@ -58,9 +61,9 @@ def answers(
         if isinstance(question, Infeasible):
             point = Point(scenario.hardware, scenario.workload, question.nodes, question.gpus, problem=str(question), brief=question.brief)
         else:
-            tell(f"{place + 1} of {len(asked)}: {sum(job.ranks for job in question.jobs)} GPUs")
             point = _ran(scenario, answer_to(question, scenario, thorough=thorough and place == last))
         points.append(point)
+        progress(len(points), len(asked))
     return points
 
 

@@ -153,8 +153,8 @@ def test_progress_is_for_terminals(capsys: Capture, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     assert main(table) == 0
     said = capsys.readouterr().err
-    assert "1 of 2: 8 GPUs" in said
-    assert "2 of 2: 16 GPUs" in said
+    assert "1 of 2 runs" in said
+    assert "2 of 2 runs" in said
     assert said.endswith("\r\x1b[K")
     assert main([*table, "-q"]) == 0
     assert capsys.readouterr().err == ""

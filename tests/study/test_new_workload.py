@@ -110,7 +110,7 @@ def test_a_configuration_becomes_a_workload_that_loads(tmp_path: Path) -> None:
     zero.write_text(json.dumps({"train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": 2}, "bf16": {"enabled": "auto"}}))
     made = new_workload([str(folder), str(zero)], tmp_path / "made.yaml")
     found = load_workload(str(made.path)).spec
-    assert (found.name, found.model.sequence, found.training.batch, found.training.parallel.shard) == ("tiny-llama", 2048, 4, "gradients")
+    assert (found.name, found.model.sequence, found.training.batch, found.training.parallel.shard) == ("made", 2048, 4, "gradients")
     assert found.training.stack.name == "torchtitan-2.x"
     assert found.dataset.prepared == 16 * 2048
     with pytest.raises(SpecError, match="--force"):

@@ -27,11 +27,14 @@ def test_points_are_single_runs() -> None:
 
 
 def test_a_size_that_cannot_run_says_why_and_the_others_go_on() -> None:
-    said: list[str] = []
-    points = answers(scaling(Scenario("p3.8xlarge", "alexnet", ("dataset.samples=20000",)), [], [4, 5]), tell=said.append)
+    said: list[tuple[int, int]] = []
+    points = answers(
+        scaling(Scenario("p3.8xlarge", "alexnet", ("dataset.samples=20000",)), [], [4, 5]),
+        progress=lambda done, of: said.append((done, of)),
+    )
     assert [point.run is not None for point in points] == [True, False]
     assert (points[1].gpus == 5 and points[1].brief in points[1].problem) or points[1].brief
-    assert said == ["1 of 2: 4 GPUs"]
+    assert said == [(1, 2), (2, 2)]
 
 
 def test_one_alone_that_cannot_run_is_an_error() -> None:

@@ -41,16 +41,17 @@ class Turn:
     problem: str = ""
 
 
-def sensitivity(made: Plan, progress: Callable[[str], None] | None = None) -> list[Turn]:
+def sensitivity(made: Plan, progress: Callable[[int, int], None] | None = None) -> list[Turn]:
     """Return what each change does to the best layout of *made*."""
     best = made.tally.best
     if best is None:
         return []
     turns = []
-    for change, question in _changes(made):
-        if progress is not None:
-            progress(change)
+    changes = _changes(made)
+    for change, question in changes:
         turns.append(_turn(made, best, change, question))
+        if progress is not None:
+            progress(len(turns), len(changes))
     return turns
 
 

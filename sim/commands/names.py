@@ -1,0 +1,38 @@
+"""Which words may follow? Names of the catalogue for shell completion; where none begins alike, the shell offers files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import get_args
+
+
+def of_folders(*folders: str) -> Callable[[str], list[str]]:
+    """Return what completes a name in *folders* of the catalogue, such as ``hardware``."""
+
+    def complete(incomplete: str) -> list[str]:
+        from sim.spec.catalogue import catalogue
+
+        return [name for folder in folders for name in catalogue(folder) if name.startswith(incomplete)]
+
+    return complete
+
+
+def of_words(*words: str) -> Callable[[str], list[str]]:
+    """Return what completes one of *words*."""
+    return lambda incomplete: [word for word in words if word.startswith(incomplete)]
+
+
+def precisions(incomplete: str) -> list[str]:
+    """Return the precisions that begin with *incomplete*."""
+    from sim.spec.fields import Precision
+
+    return [name for name in get_args(Precision) if name.startswith(incomplete)]
+
+
+hardware = of_folders("hardware")
+workloads = of_folders("workloads", "workloads/jobs")
+jobs = of_folders("workloads/jobs")
+stacks = of_folders("workloads/stacks")
+gpus = of_folders("hardware/parts/gpus")
+cpus = of_folders("hardware/parts/cpus")
+stores = of_folders("hardware/parts/stores")

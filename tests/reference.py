@@ -1,0 +1,255 @@
+"""Which pages of docs/reference say what the program is? Written from the program itself: ``python -m tests.reference``.
+
+Commands come from the command line, fields from the schema of descriptions, JSON documents from runs, stalls from the report.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import inspect
+import io
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import typer
+from pydantic import BaseModel
+
+from calibration.cli import app as calibration_app
+from sim.cli import app, main
+from sim.commands.help import walked
+from sim.report.style import MEANINGS
+from sim.spec import defaults, schema
+
+FOLDER: Final = Path(__file__).resolve().parents[1] / "docs" / "reference"
+PROGRAMS: Final = {"python -m sim": app, "python -m calibration": calibration_app}
+RUNS: Final = {
+    "run": ("run p3.8xlarge alexnet --epochs 2", "one data-parallel run"),
+    "run, with a layout": ("run hgx-h100 llama-3.2-1b --parallel shard=parameters --tokens 1B", "one run of a model that is split"),
+    "compare": ("compare alexnet p3.2xlarge p3.8xlarge", "a row for each machine"),
+    "recommend": ("recommend alexnet p3.2xlarge p3.8xlarge --nodes 1 --epochs 2 --budget-hours 9", "what to rent, and every candidate"),
+    "whatif": ("whatif p3.8xlarge alexnet", "a row for each resource"),
+    "collective": ("collective p3.8xlarge --bytes 1MiB", "a row for each size"),
+    "goodput": ("goodput hgx-h100 gpt2-xl --nodes 4 --batch 4 --precision amp_bf16 --days 9 --trials 20 --fast", "weeks with failures"),
+    "list hardware": ("list hardware --where name=p3.8xlarge", "rows of the catalogue"),
+}
+"""Commands whose documents are described, and what they hold."""
+OPEN: Final = ("inputs", "inputs_sha256", "distribution")
+"""Keys whose own keys are those of the descriptions."""
+UNITS: Final = {
+    "_samples_per_s": "samples/s", "_tokens_per_s": "tokens/s", "_bytes_per_s": "bytes/s", "_per_s": "1/s", "_s": "s", "_bytes": "bytes",
+    "_usd_per_h": "USD/h", "_usd": "USD", "_kwh": "kWh", "_kg": "kg", "_w": "W", "_hz": "Hz", "_j": "J", "_flop": "FLOP",
+}  # fmt: skip
+"""What the end of a key says; keys inside such a block have its unit."""
+TERMS: Final = {
+    "stall": "Time of a step in which a GPU waits instead of computing. Every second of a step is compute or one stall.",
+    "step": "One update of the weights: forward, backward, gradient exchange and optimizer.",
+    "warm epoch, first epoch": "In the first epoch the page cache is empty, so samples come from the disk. Later epochs are warm.",
+    "rank": "One process of a job, which drives one GPU.",
+    "node": "One machine. A group is a number of equal nodes.",
+    "straggler": "The rank that finishes last. The other ranks wait for it, because a gradient exchange needs all of them.",
+    "exposed": "Not hidden behind other work. Only exposed communication makes a step longer.",
+    "critical path": "The chain of events that decides when a step ends. What is not on it can be slower at no cost.",
+    "bus bandwidth": "Rate of a collective that can be compared with the rate of a link: nccl-tests' busbw.",
+    "MFU": "Model FLOPS utilization: arithmetic of the model per second, relative to the dense 16-bit peak of the GPUs.",
+    "micro-batch": "The samples of one forward and backward pass. Several make a step: gradient accumulation.",
+    "global batch": "Samples per step of all GPUs together.",
+    "layout": "How a model is split over GPUs: tensor, pipeline, context and expert parallelism, and what data-parallel ranks shard.",
+    "pipeline bubble": "Time in which a pipeline stage has no micro-batch to work on.",
+    "page cache": "DRAM in which Linux keeps files that were read; the data set of a warm epoch comes from it as far as it fits.",
+    "effective share": "Share of the time of a long job that counts: without failures, restarts, repeated work and checkpoints.",
+    "interpolated, extrapolated": "Whether measured runs like this one surround the prediction, or it lies beyond them.",
+    "estimate": "A number without a measurement or a data sheet. Its source says `estimate (reason)`, and `check -v` lists it.",
+    "expected error": "How far similar predictions were from measurements: median and 90th percentile.",
+    "Pareto-optimal": "Nothing else is both faster and cheaper.",
+    "zero-shot, calibrated": "Predicted from the description alone, or after one or two measured rows fixed a factor.",
+}  # fmt: skip
+WARNING: Final = "<!-- Written by `python -m tests.reference`; a test compares it. -->\n\n"
+
+
+def pages() -> dict[str, str]:
+    """Return the text of every page by file name."""
+    return {"commands.md": commands(), "fields.md": fields(), "documents.md": documents(), "glossary.md": glossary()}
+
+
+def commands() -> str:
+    """Return the page of all commands: their help, 100 columns wide."""
+    called, sys.argv = sys.argv, ["/sim/__main__.py"]
+    try:
+        lines = ["# Commands\n", WARNING, "What `--help` shows. `stallsim` is another name of `python -m sim`, once it is installed.\n"]
+        for program, made in PROGRAMS.items():
+            group: Any = typer.main.get_command(made)
+            context = group.context_class(group, info_name=program, max_content_width=100, terminal_width=100)
+            lines += [f"\n## {program}\n", _fenced(group.get_help(context))]
+            for path, command, below in walked(group, context):
+                lines += [f"\n### {' '.join((program, *path))}\n", _fenced(command.get_help(below))]
+    finally:
+        sys.argv = called
+    return "\n".join(lines) + "\n"
+
+
+def _fenced(text: str) -> str:
+    return f"```text\n{text.rstrip()}\n```"
+
+
+def fields() -> str:
+    """Return the page of all fields of descriptions: type, unit, default and meaning."""
+    lines = [
+        "# YAML fields\n",
+        WARNING,
+        "A quantity is written with its unit. A field without a default is required. `--set` changes any of them by its dotted name, for",
+        "example `--set node.nic.bandwidth='100 Gbps'`. Every block with numbers has a `source`: one text, or one for each key.",
+        "Every block that the catalogue holds may also say `extends:` and the name of another.\n",
+        f"A workload without a stack runs on `{defaults.REPLICATED_STACK}`, with a layout on `{defaults.PARALLEL_STACK}`. A model that is",
+        f"described by its transformer reads `{defaults.TOKENS}` and trains with:\n",
+        *(f"- `{key}`: {_value(value)}" for block in (defaults.DECODER_TRAINING, defaults.LOADER) for key, value in block.items()),
+    ]
+    seen: set[str] = set()
+    for name, kind in schema.KINDS.items():
+        lines += [f"\n## {name}\n", f"Files in `{schema.FOLDERS[kind]}/`."]
+        for model in _nested(kind, seen):
+            lines += [f"\n### {model.__name__}\n", " ".join((inspect.getdoc(model) or "").split()), "", *_table(model)]
+    return "\n".join(lines) + "\n"
+
+
+def _nested(kind: type[BaseModel], seen: set[str]) -> Iterator[type[BaseModel]]:
+    """Yield *kind* and the blocks inside it that were not *seen*, each once."""
+    if kind.__name__ in seen:
+        return
+    seen.add(kind.__name__)
+    yield kind
+    for field in kind.model_fields.values():
+        for inner in schema._models(field.annotation):
+            yield from _nested(inner, seen)
+
+
+def _table(model: type[BaseModel]) -> list[str]:
+    properties = model.model_json_schema(ref_template="{model}")["properties"]
+    notes = _notes(model)
+    rows = ["| field | type and unit | default | meaning |", "|---|---|---|---|"]
+    for name, field in model.model_fields.items():
+        default = "required" if field.is_required() else _value(field.get_default(call_default_factory=True))
+        rows.append(f"| `{name}` | {_cell(_kind(properties[name]))} | {_cell(default)} | {_cell(notes.get(name, ''))} |")
+    return rows
+
+
+def _kind(said: Mapping[str, Any]) -> str:
+    """Return in words what a value of a JSON schema may be."""
+    if "$ref" in said:
+        return f"[{said['$ref']}](#{said['$ref'].lower()})"
+    if "anyOf" in said:
+        return " or ".join(dict.fromkeys(_kind(one) for one in said["anyOf"] if one.get("type") != "null"))
+    if "enum" in said or "const" in said:
+        return ", ".join(f"`{one}`" for one in said.get("enum", [said.get("const")]))
+    if "description" in said:
+        return str(said["description"])
+    if said.get("type") == "array":
+        return f"list of {_kind(said['items'])}" if "items" in said else "list"
+    if said.get("type") == "object" and isinstance(said.get("additionalProperties"), Mapping):
+        return f"block of {_kind(said['additionalProperties'])}"
+    return str(said.get("type", "any")).replace("string", "text").replace("boolean", "true or false")
+
+
+def _value(value: Any) -> str:
+    if value is None or value == () or value == {}:
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, BaseModel):
+        return "its defaults"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}: {_value(inner)}" for key, inner in value.items())
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.replace("|", "\\|").split())
+
+
+def _notes(model: type[BaseModel]) -> dict[str, str]:
+    """Return the docstrings below the fields of *model* and of what it is made from."""
+    found: dict[str, str] = {}
+    for parent in reversed(model.__mro__):
+        if not issubclass(parent, BaseModel) or parent is BaseModel:
+            continue
+        [defined] = ast.parse(inspect.getsource(parent)).body
+        assert isinstance(defined, ast.ClassDef)
+        for before, after in zip(defined.body, defined.body[1:], strict=False):
+            if isinstance(before, ast.AnnAssign) and isinstance(before.target, ast.Name) and isinstance(after, ast.Expr):
+                found[before.target.id] = ast.literal_eval(after.value)
+    return found
+
+
+def documents() -> str:
+    """Return the page of JSON documents: every key of what ``--json`` prints, its type and unit."""
+    lines = [
+        "# JSON documents\n",
+        WARNING,
+        "Every figure is in SI units, or in the unit that ends its key. `[]` stands for each element of a list.\n",
+    ]
+    for name, (command, holds) in RUNS.items():
+        lines += [
+            f"\n## {name}\n",
+            f"{holds[0].upper()}{holds[1:]}: `python -m sim {command} --json`\n",
+            "| key | type | unit |",
+            "|---|---|---|",
+        ]
+        found: dict[str, set[str]] = {}
+        for key, value in _leaves(json.loads(_printed(command)), ""):
+            found.setdefault(key, set()).add(_type(value))
+        lines += [f"| `{key}` | {' or '.join(sorted(types))} | {_unit(key)} |" for key, types in found.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _printed(command: str) -> str:
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(io.StringIO()):
+        code = main([*command.split(), "--json"])
+    assert code == 0, command
+    return shown.getvalue()
+
+
+def _leaves(value: Any, key: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping) and value and key.rpartition(".")[2] not in OPEN:
+        for name, inner in value.items():
+            yield from _leaves(inner, f"{key}.{name}" if key else name)
+    elif isinstance(value, list) and value and isinstance(value[0], (Mapping, list)):
+        for inner in value:
+            yield from _leaves(inner, f"{key}[]")
+    else:
+        yield key, value
+
+
+def _type(value: Any) -> str:
+    if isinstance(value, list):
+        return f"list of {_type(value[0])}s" if value else "list"
+    kinds = {bool: "true or false", int: "number", float: "number", str: "text", type(None): "null", dict: "object"}
+    return kinds[type(value)]
+
+
+def _unit(key: str) -> str:
+    for part in reversed(key.replace("[]", "").split(".")):
+        for end, unit in UNITS.items():
+            if part.endswith(end):
+                return unit
+    return ""
+
+
+def glossary() -> str:
+    """Return the page of the stalls and the other terms."""
+    lines = ["# Glossary\n", WARNING, "Where the time of a step goes:\n", "| name | what a GPU does, or waits for |", "|---|---|"]
+    lines += [f"| {cause.value} | {meaning} |" for cause, meaning in MEANINGS.items()]
+    lines += [
+        "\nOther terms:\n",
+        *(f"**{term}**\n: {meaning}\n" for term, meaning in sorted(TERMS.items(), key=lambda item: item[0].lower())),
+    ]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    for file, text in pages().items():
+        (FOLDER / file).write_text(text, encoding="utf-8")

@@ -1,0 +1,148 @@
+"""Does a stranger come from a model of their own to a decision in at most four commands and one file? What goes wrong is told clearly.
+
+The commands run as typed, in an empty folder; each must succeed without a word that begins with "error" or names an exception.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from sim.cli import main
+
+UNET = '''
+"""A small U-Net for segmentation."""
+
+import torch
+from torch import nn
+
+
+def block(inside, outside):
+    return nn.Sequential(nn.Conv2d(inside, outside, 3, padding=1), nn.BatchNorm2d(outside), nn.ReLU(inplace=True))
+
+
+class UNet(nn.Module):
+    def __init__(self, width=16, classes=21):
+        super().__init__()
+        sizes = [width * 2**level for level in range(4)]
+        self.down = nn.ModuleList(block(a, b) for a, b in zip([3, *sizes], sizes))
+        self.up = nn.ModuleList(nn.ConvTranspose2d(b, a, 2, stride=2) for a, b in zip(sizes, sizes[1:]))
+        self.merge = nn.ModuleList(block(2 * a, a) for a in sizes[:-1])
+        self.head = nn.Conv2d(width, classes, 1)
+
+    def forward(self, x):
+        kept = []
+        for number, step in enumerate(self.down):
+            x = step(x if number == 0 else nn.functional.max_pool2d(x, 2))
+            kept.append(x)
+        for level in reversed(range(len(self.up))):
+            x = self.merge[level](torch.cat([kept[level], self.up[level](x)], dim=1))
+        return self.head(x)
+'''
+JOB = """name: segmentation
+model: unet.yaml
+dataset: {extends: imagenet-1k, samples: 20000}
+training: {batch: 16, precision: amp_fp16, optimizer: {name: adam}}
+"""
+CONFIG = """{"model_type": "llama", "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16, "num_attention_heads": 32,
+ "num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 131072, "rms_norm_eps": 1e-05, "rope_theta": 500000.0,
+ "hidden_act": "silu", "tie_word_embeddings": true, "torch_dtype": "bfloat16"}
+"""
+
+
+def typed(capsys: pytest.CaptureFixture[str], *commands: str) -> list[str]:
+    """What each of *commands* prints; all succeed, and there are at most four."""
+    assert len(commands) <= 4
+    said = []
+    for command in commands:
+        code = main(command.split())
+        shown = capsys.readouterr()
+        assert code == 0, f"{command}: {shown.err}"
+        assert not re.search(r"\b(internal error|Traceback|\w+Error)\b", shown.out + shown.err), command
+        said.append(shown.out + shown.err)
+    return said
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder to work in."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.needs("torch")
+def test_an_own_unet_in_three_commands_and_one_file(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (desk / "unet.py").write_text(UNET)  # theirs before
+    (desk / "job.yaml").write_text(JOB)  # the one file that is written by hand
+    extracted, run, chosen = typed(
+        capsys,
+        "extract unet.py:UNet --input 3x64x64 -o unet.yaml",
+        "run p3.2xlarge job.yaml",
+        "recommend job.yaml p3.2xlarge p3.8xlarge g5.xlarge --nodes 1 --epochs 100 --budget-hours 24",
+    )
+    assert "write a workload that names it" in extracted and "model: unet.yaml" in extracted
+    assert re.search(r"^  step .+ samples/s$", run, re.MULTILINE) and "expected error" in run
+    assert chosen.startswith("Rent 1 x ")
+
+
+def test_a_configuration_of_hugging_face_in_two_commands(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (desk / "config.json").write_text(CONFIG)
+    made, chosen = typed(
+        capsys,
+        "new workload config.json -o mine.yaml",
+        "recommend mine.yaml p4d.24xlarge --nodes 1 --tokens 10B --budget-hours 72",
+    )
+    assert "1.24 billion parameters" in made and "name: mine\n" in (desk / "mine.yaml").read_text()
+    assert chosen.startswith("Rent 1 x p4d.24xlarge") and "mine" in chosen
+
+
+WRONG = {
+    "run H100 vgg16": "it is a GPU",
+    "run p3.2xlarge unet.py": "python -m sim extract unet.py:FUNCTION",
+    "run p3.2xlarge config.json": "python -m sim new workload config.json -o mine.yaml",
+    "run p3.2xlarge .": ". is a folder",
+    "run p3.2xlarge empty.yaml": "file is empty; write a description",
+    "run table.yaml vgg16": "expected a hardware file",
+    "run p3.2xlarge table.yaml": "this is a model file; expected a workload file",
+    "run p3.2xlarge missing.yaml": "missing.yaml: no such file",
+    "run p3.2xlarge vgg61": "did you mean vgg",
+    "run p3.2xlarge vgg16 --stack fsdp": "use --shard parameters",
+    "run p3.2xlarge vgg16 --batch many": "write the samples of each GPU",
+    "run p3.2xlarge vgg16 --nodes 0": "write 1 or more",
+    "run p3.2xlarge vgg16 --nodes 1..1000000000": "",
+    "run p3.2xlarge vgg16 --set training.bach=3": "did you mean 'batch'",
+    "run p3.2xlarge vgg16 --bach 3": "--batch",
+    "run p3.2xlarge": "Missing argument 'WL'",
+    "recomend vgg16": "Did you mean 'recommend'",
+    "recommend vgg16": "--budget-hours or --budget-usd",
+    "recommend vgg16 p3.2xlrge --budget-hours 3": "did you mean p3.2xlarge",
+    "recommend vgg16 --budget-usd ten": "Invalid value for '--budget-usd'",
+    "extract unet.py --input 3x64x64": "file.py:callable",
+    "new workload table.yaml": "is a layer table",
+    "new workload job.yaml": "is a workload already",
+    "new workload nothing.json": "no such file or folder",
+    "list hardwares": "",
+}
+"""What newcomers typed, and what the answer says."""
+
+
+def test_wrong_inputs_are_answered_in_one_sentence(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = {
+        "unet.py": UNET,
+        "config.json": CONFIG,
+        "job.yaml": JOB,
+        "empty.yaml": "",
+        "table.yaml": "name: x\nparameters: 1\nlayers: []\n",
+    }
+    for name, text in files.items():
+        (desk / name).write_text(text)
+    wrong = []
+    for command, answer in WRONG.items():
+        code = main(command.split())
+        shown = capsys.readouterr()
+        if code != 2 or shown.out or answer not in shown.err or "Traceback" in shown.err or "internal error" in shown.err:
+            wrong.append(f"{command}: {code}: {shown.out[:100]}{shown.err[:300]}")
+    assert not wrong, "\n".join(wrong)
+    assert {path.name for path in desk.iterdir()} == set(files)

@@ -1,0 +1,26 @@
+"""Do the committed pages of docs/reference say what the program is? Oracle: the program; ``python -m tests.reference`` writes them."""
+
+from __future__ import annotations
+
+import re
+
+from sim.spec import schema
+from tests.reference import FOLDER, pages
+
+
+def test_pages_are_those_of_the_program() -> None:
+    made = pages()
+    committed = {path.name: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.md")}
+    assert set(committed) == set(made)
+    wrong = []
+    for name, text in made.items():
+        new, old = set(text.splitlines()), set(committed[name].splitlines())
+        wrong += [f"{name}: {line[:150]}" for line in sorted(new ^ old)[:5]]
+    assert not wrong and committed == made, "run `python -m tests.reference`:\n" + "\n".join(wrong)
+
+
+def test_every_link_of_the_page_of_fields_leads_to_a_block() -> None:
+    text = (FOLDER / "fields.md").read_text(encoding="utf-8")
+    blocks = {title.lower() for title in re.findall(r"^### (\w+)$", text, re.MULTILINE)}
+    assert set(re.findall(r"\]\(#(\w+)\)", text)) <= blocks
+    assert {kind.__name__.lower() for kind in schema.KINDS.values()} <= blocks
