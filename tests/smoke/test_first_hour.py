@@ -115,7 +115,7 @@ WRONG = {
     "run p3.2xlarge vgg16 --set training.bach=3": "did you mean 'batch'",
     "run p3.2xlarge vgg16 --bach 3": "--batch",
     "run p3.2xlarge": "Missing argument 'WL'",
-    "recomend vgg16": "Did you mean 'recommend'",
+    "recommennd vgg16": "Did you mean 'recommend'",
     "recommend vgg16": "--budget-hours or --budget-usd",
     "recommend vgg16 p3.2xlrge --budget-hours 3": "did you mean p3.2xlarge",
     "recommend vgg16 --budget-usd ten": "Invalid value for '--budget-usd'",
