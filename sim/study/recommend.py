@@ -13,6 +13,7 @@ Limits: machines whose lives nobody measured are no candidates on the spot marke
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from math import inf
@@ -130,7 +131,13 @@ def recommend(
     notes = [nearest_that_runs(scenario, there.left_out)]
     if any(row.document is not None for row in rows):
         of_markets = _of_markets(there.candidates, markets, there.unmeasured)
-        notes = [*_notes(plan, budget, allowed, others, mean), *of_markets, *_of_nodes(rows), _of_batches(rows, global_batch)]
+        notes = [
+            *_notes(plan, budget, allowed, others, mean),
+            *of_markets,
+            *_of_nodes(rows),
+            *_partly_left_out(rows),
+            _of_batches(rows, global_batch),
+        ]
     notes = [note for note in notes if note]
     return Recommendation(plan, budget, best, runner_up, near, [*allowed, *others], there.left_out, notes, there.machines, markets)
 
@@ -178,6 +185,19 @@ def _gathered(
     for name in there.machines:  # on other numbers of nodes it may have been left out
         there.left_out.pop(name, None)
     return there
+
+
+def _partly_left_out(rows: Sequence[Row]) -> list[str]:
+    """Return which numbers of nodes a machine cannot run the job on that runs it on others, and why."""
+    ran = {row.hardware for row in rows if row.document is not None}
+    failed: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        if row.document is None and row.hardware in ran and row.nodes is not None:
+            failed[row.hardware].append(row)
+    return [
+        f"{name}: not on {', '.join(str(row.nodes) for row in each)} nodes: {each[0].problem.removeprefix(f'{name}, {each[0].nodes} nodes: ')}"
+        for name, each in failed.items()
+    ]
 
 
 def _measured(machine: Hardware, markets: Sequence[Market], mean: float | None) -> Sequence[Market]:

@@ -167,6 +167,15 @@ def test_three_nodes_are_found_where_they_are_cheapest() -> None:
     assert "tried with 1, 2, 3 and 4 nodes; --nodes tries other numbers" in found.notes
 
 
+def test_it_says_which_numbers_of_nodes_cannot_share_the_batch() -> None:
+    several = compare(ASKED, ["p3.16xlarge"], document, nodes=[1, 2, 4], global_batch=8)
+    found = recommend(ASKED, several, Plan(1), Budget(money=1e6), ("on_demand",), global_batch=8)
+    assert {candidate.nodes for candidate in found.ranked} == {1} and not found.left_out
+    assert [
+        note for note in found.notes if note.startswith("p3.16xlarge: not on 2, 4 nodes: a global batch of 8 does not divide over 16 GPUs")
+    ]
+
+
 def test_a_little_more_money_may_save_much_time(rows: list[Row]) -> None:
     budget = Budget(money=1e6)
     found = recommend(ASKED, rows, Plan(EPOCHS, checkpoints=False), budget)
