@@ -6,6 +6,7 @@ import csv
 import io
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from calibration.baselines import NAMES as BASELINES
@@ -185,7 +186,8 @@ def _traffic_lines(found: Validation) -> list[str]:
 
 def _unexplained(row: Scored) -> str:
     record = row.asked.record
-    return f"{record.where}: {row.cluster} {record.workload}: {signed(row.error('calibrated'))}%, {abs(row.missed):.1f} widths"
+    where = f"{Path(record.file).name}:{record.line}"
+    return f"{where}: {row.cluster} {record.workload}: {signed(row.error('calibrated'))}%, {abs(row.missed):.1f} widths"
 
 
 def _line(name: str, found: Mapping[str, Any]) -> str:
