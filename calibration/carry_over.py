@@ -88,9 +88,9 @@ def _beyond(asked: Sequence[Question], folders: Folders, processes: int, say: Sa
             continue
         there = elsewhere((row for row in of_same_gpu(here, asked) if row.record.hardware != name), here, kind)
         [cluster] = validate_clusters([*changed, *there], folders, processes, say, names=[name])
-        lines = {row.record.line for row in far}
+        lines = {row.record.where for row in far}
         scored = [row for row in cluster.scored if row.asked.job.ranks > 1]
-        made += [replace(row, novelty=(FAR if row.asked.record.line in lines else NEAR,)) for row in scored]
+        made += [replace(row, novelty=(FAR if row.asked.record.where in lines else NEAR,)) for row in scored]
     return tuple(made)
 
 

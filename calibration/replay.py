@@ -328,7 +328,7 @@ def _extra(base: Workload, gpu: Gpu, ranks: int) -> float:
 def _cut(base: Workload) -> dict[str, Any]:
     """Return the data set of a stream of tokens, cut into the samples of *base*."""
     data = base.dataset
-    return {"samples": data.samples, "sample": f"{data.sample:g} B", "prepared": f"{data.prepared:g} B", "prep": f"{data.prep:g} s"}
+    return {"samples": data.samples, "sample": f"{data.sample!r} B", "prepared": f"{data.prepared!r} B", "prep": f"{data.prep!r} s"}
 
 
 def _noise(seen: Seen) -> dict[str, Any]:

@@ -55,7 +55,8 @@ class Bottleneck:
     @property
     def spread(self) -> tuple[float, float]:
         """Return the least and the greatest step time (s) over all moments that were tried."""
-        return min(self.step_time, *self.phases, self.step_time), max(self.step_time, *self.phases, self.step_time)
+        times = (self.step_time, *self.phases)
+        return min(times), max(times)
 
     def saved(self, resource: Resource) -> float:
         """Return the share of the step that freeing *resource* saves."""

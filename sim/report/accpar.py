@@ -27,7 +27,7 @@ def accpar_document(study: AccparStudy) -> dict[str, Any]:
         "boards": [_boards(study, wires) for wires in WIRES],
         "rows": [row for result in study.results for row in _rows(result)],
         "means": [_mean(study, wires, name) for wires in WIRES for name in STRATEGIES],
-        "published": "AccPar (HPCA 2020), abstract, from memory",
+        "published": "AccPar (HPCA 2020), abstract",
         "differs": differs(study),
         "assumptions": _assumptions(),
         "warnings": ["all figures of the boards are estimates from weak sources (sim list hardware; sim check -v)"],
@@ -94,8 +94,7 @@ def differs(study: AccparStudy) -> list[str]:
     return [
         f"the mean depends on the networks: AccPar's gain is {min(spread):.1f} to {max(spread):.1f} times on the same array, largest where "
         "weights outweigh products (AlexNet, VGG)",
-        "it depends on the network between boards, whose rate the paper states and this study takes from memory: "
-        "both ways to join boards are shown",
+        "it depends on the network between boards, whose rate was not verified against the paper: both ways to join boards are shown",
         "products run at the peak and nothing overlaps; the paper's simulator also counts memory accesses, which slow every strategy alike",
         f"ratios are searched on a grid of {STEPS} parts for each layer, exactly; the paper balances both sides of a layer by an equation",
         "the networks are torchvision's: AlexNet has 64 channels in its first layer (the authors' has 96)",

@@ -127,7 +127,8 @@ def _described(run: Run, rank: RankExcerpt, number: int) -> dict[str, Any]:
     return {
         "pid": number, "rank": number, "stands_for": known.size, "job": known.job, "node": known.node, "gpus": list(known.gpus),
         "nodes": len(run.jobs[known.job].job.placement), "hardware": run.hardware.name, "workload": workload.name,
-        "stack": workload.training.stack.name, "batch_per_gpu": workload.training.batch, "precision": workload.training.precision,
+        "stack": workload.training.stack.name,
+        **({} if workload.training.batches else {"batch_per_gpu": workload.training.batch}), "precision": workload.training.precision,
         "gradient_accumulation_steps": workload.training.gradient_accumulation_steps,
         "activation_checkpointing": workload.training.activation_checkpointing,
     }  # fmt: skip

@@ -9,12 +9,13 @@ from sim.analysis.bottleneck import Resource
 from sim.analysis.cost import cost, price
 from sim.report.basis import run_basis
 from sim.report.columns import Title, aligned
+from sim.report.kinds import batch_text
 from sim.report.picture import Picture, figure, picture
 from sim.report.prices import price_lines, price_rows
 from sim.report.resources import described
 from sim.simulate import Run
 from sim.study.whatif import Crowded, Outcome, Upgrade, WhatIf, break_even
-from sim.units import counted, show
+from sim.units import show
 
 _SEEN = 1e-3
 """Share of the throughput below which a gain is not worth a line of the table."""
@@ -38,6 +39,7 @@ def whatif_document(found: WhatIf) -> dict[str, Any]:
         "nodes": len(job.job.placement),
         "gpus": job.job.ranks,
         "batch_per_gpu": workload.training.batch,
+        **({"batches_per_gpu": list(workload.training.batches)} if workload.training.batches else {}),
         "precision": workload.training.precision,
         "step_time_s": now.step_time,
         "throughput_samples_per_s": job.throughput,
@@ -127,7 +129,7 @@ def _head(document: dict[str, Any]) -> str:
     money = "" if cost is None else f", ${cost:,.2f} at ${document['price_usd_per_h']:.2f}/h"
     return (
         f"{document['workload']} on {document['hardware']}, {nodes} node{'s' * (nodes > 1)}, {gpus} GPU{'s' * (gpus > 1)}, "
-        f"{counted(document['batch_per_gpu'], 'sample')} per GPU: step {show(document['step_time_s'], 'time')}, "
+        f"{batch_text(document)}: step {show(document['step_time_s'], 'time')}, "
         f"epoch {show(document['epoch_time_s'], 'time')}{money}"
     )
 

@@ -19,6 +19,7 @@ from sim.cluster.build import place
 from sim.simulate import ring_channels_of, simulate
 from sim.spec.hardware import Group, Hardware
 from sim.spec.library import load_workload
+from sim.spec.precision import MEANING
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.scenario import Scenario, job_on, prepare, sorted_overrides
@@ -55,6 +56,8 @@ class Search:
     work: Callable[[int, int], float]
     """Seconds that a GPU of a group works at a batch, waiting for nobody."""
     limit: int = MOST
+    steps: int = 1
+    """Accumulation steps, of which each takes *total* samples."""
     known: dict[Sizes, float] = field(default_factory=dict)
     left: int = 0
     """Shares that were not simulated although they may be better."""
@@ -90,14 +93,20 @@ def _choices(gpus: list[int], ceilings: list[int], total: int) -> Iterator[Sizes
         yield from ((batch, *rest) for rest in _choices(gpus[1:], ceilings[1:], total - gpus[0] * batch))
 
 
-def shortest(search: Search) -> Search:
-    """Simulate shares best bound first until none can be better. Raise SpecError where none give the total, or too many do."""
+def every_choice(search: Search) -> list[Sizes]:
+    """Return all shares that give the total. Raise SpecError where none do, or too many."""
     every = list(islice(search.choices(), MANY + 1))
     if not every:
         raise SpecError(_unreachable(search))
     if len(every) > MANY:
-        raise SpecError(f"--global-batch {search.total}: can be shared in more than {MANY:,} ways; write a smaller one, or fewer groups")
-    waiting = sorted((search.bound(sizes), sizes) for sizes in every)
+        ways = f"can be shared in more than {MANY:,} ways; write a smaller one, or fewer groups"
+        raise SpecError(f"--global-batch {search.total * search.steps}: {ways}")
+    return every
+
+
+def shortest(search: Search) -> Search:
+    """Simulate shares best bound first until none can be better. Raise SpecError where none give the total, or too many do."""
+    waiting = sorted((search.bound(sizes), sizes) for sizes in every_choice(search))
     for done, (bound, sizes) in enumerate(waiting):
         if search.known and bound >= search.known[search.best] * (1 - SLACK):
             return search
@@ -116,8 +125,8 @@ def _unreachable(search: Search) -> str:
     near = sorted(range(least, most + 1), key=lambda total: abs(total - search.total))[:2000]
     would = next((total for total in near if next(_choices(gpus, ceilings, total), None)), least)
     return (
-        f"--global-batch {search.total}: groups of {' and '.join(map(str, gpus))} GPUs, of which each takes 1 to "
-        f"{' or '.join(map(str, ceilings))} samples, cannot share it; {would} is the nearest that they can"
+        f"--global-batch {search.total * search.steps}: groups of {' and '.join(map(str, gpus))} GPUs, of which each takes 1 to "
+        f"{' or '.join(map(str, ceilings))} samples, cannot share it; {would * search.steps} is the nearest that they can"
     )
 
 
@@ -182,17 +191,17 @@ def batches(
         own = job.workload.model_copy(update={"training": job.workload.training.model_copy(update={"batch": batch})})
         return least_time(plan_step(own, node.gpu, node.host.cpu.speed, job.ranks))
 
-    search = Search(shares, samples, step_time, cache(work), limit)
-    peaks = [max(group.node.gpu.peak.values()) for group in groups]
+    search = Search(shares, samples, step_time, cache(work), limit, steps)
+    units = MEANING[job.workload.training.precision].needs or "fp32"
+    peaks = [group.node.gpu.peak.get(units, group.node.gpu.peak["fp32"]) for group in groups]
     first = [samples * peak / sum(count * other for count, other in zip(gpus, peaks, strict=True)) for peak in peaks]
-    near = min(search.choices(), key=lambda sizes: math.dist(sizes, first), default=None)
+    near = min(every_choice(search), key=lambda sizes: math.dist(sizes, first))
     shortest(search)
     each, rest = divmod(samples, sum(gpus))
     same = (each,) * len(groups)
     fits = not rest and all(each <= share.most for share in shares)
     equal = (same, search.time(same)) if fits else None
-    by_peak = near or search.best
-    return Batches(machine, job.workload, search, equal, (by_peak, search.time(by_peak)), dict(question.inputs))
+    return Batches(machine, job.workload, search, equal, (near, search.time(near)), dict(question.inputs))
 
 
 def least_time(plan: StepPlan) -> float:

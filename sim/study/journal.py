@@ -38,6 +38,10 @@ class Journal:
         if self._path is not None:
             self._file = _locked(self._path)
             self._place = dict(_places(self._file))
+            if not self._place and not _is_journal(self._file):
+                self._file.close()
+                raise SpecError(f"{self._path}: is no journal of points; name another file, or remove this one")
+            self._file.seek(0, os.SEEK_END)
             if self._file.tell():
                 self._write(b"\n")  # ends a line that a kill may have cut off
         return self
@@ -111,6 +115,13 @@ def _locked(path: Path) -> IO[bytes]:
         file.close()  # the sweep that held it ended and removed it
 
 
+def _is_journal(file: IO[bytes]) -> bool:
+    """Tell whether *file*, in which no line is complete, may be a journal: empty, or begun with a line that a kill cut off."""
+    file.seek(0)
+    begun = file.readline(_LONGEST)
+    return not begun.strip() or begun.startswith(_FIRST[: len(begun)])
+
+
 def _is_at(file: IO[bytes], path: Path) -> bool:
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
@@ -120,6 +131,7 @@ def _is_at(file: IO[bytes], path: Path) -> bool:
 
 _LONGEST = 2**20
 """Bytes of a line; a row of figures has a few thousand."""
+_FIRST = b'{"key": '
 _SUM = b', "sum": "'
 
 

@@ -81,6 +81,11 @@ def synthetic_run(scenario: Scenario) -> Run:
     return _run(scenario, "synthetic")
 
 
+def _unlike(run: Run) -> bool:
+    """Tell whether the GPUs of *run* differ in kind or batch."""
+    return len({slot.node.gpu.name for slot in run.cluster if slot.lent}) > 1 or bool(run.jobs[0].job.workload.training.batches)
+
+
 def profile(scenario: Scenario, twin: str | None = None) -> Profile:
     """Return what the Stash procedure measures for *scenario*; *twin* names the machine of half the GPUs ('none' leaves it out).
 
@@ -89,6 +94,8 @@ def profile(scenario: Scenario, twin: str | None = None) -> Profile:
     found_runs = runs(scenario)
     one_gpu, synthetic, real = found_runs
     job = real.jobs[0]
+    if _unlike(real):
+        raise SpecError("profile follows Stash, whose GPUs are all alike; 'python -m sim run' tells the stalls of unlike machines")
     paired = _twin(scenario, synthetic, twin)
     times = found_runs.times(paired)
     samples = float(job.warm.steps * job.job.samples)

@@ -80,7 +80,7 @@ def in_epochs(plan: Plan, samples: int, workload: Workload) -> Plan:
 
 def course(plan: Plan, document: Mapping[str, Any], machine: Hardware, workload: Workload) -> Course:
     """Return the job of *plan* on *machine*, given the *document* of its run of *workload*."""
-    samples = document["gpus"] * workload.training.batch * workload.training.gradient_accumulation_steps
+    samples = round(document["throughput_samples_per_s"] * document["step_time_s"])
     pace, plan = _pace(document, machine, workload), in_epochs(plan, samples, workload)
     return Course(epochs_in(plan, pace), whole_job(plan, pace))
 

@@ -10,6 +10,7 @@ from sim.documents import document
 from sim.report.comparison import comparison_document
 from sim.report.page.comparison import comparison_parts
 from sim.report.page.markup import joined
+from sim.spec.library import load_hardware
 from sim.spec.listing import Row
 from sim.spec.yaml import SpecError
 from sim.study.compare import Row as Compared
@@ -34,9 +35,15 @@ def machines_of(choice: Choice, rows: Iterable[Row]) -> list[str]:
         return []
     listed = list(rows)
     rentable = [row for row in listed if row["spot" if choice.get("market") == "spot" else "price"] is not None and row["nodes"] == 1]
-    gpus = next((row["gpus"] for row in listed if row["name"] == own), None)
-    same = [row for row in rentable if row["gpus"] == gpus] if among == "size" else []
-    return [own, *(str(row["name"]) for row in same or rentable if row["name"] != own)]
+    if among == "size":
+        gpus = next((row["gpus"] for row in listed if row["name"] == own), None) or _gpus_of(own)
+        rentable = [row for row in rentable if row["gpus"] == gpus]
+    return [own, *(str(row["name"]) for row in rentable if row["name"] != own)]
+
+
+def _gpus_of(own: str) -> int:
+    """Return the GPUs that the description *own*, a file, has. Raise SpecError where it is none."""
+    return sum(group.count * group.node.gpu_count for group in load_hardware(own).spec.groups if group.role == "worker")
 
 
 def machine_views(choice: Choice, names: Sequence[str]) -> Iterator[View]:

@@ -26,7 +26,7 @@ from sim.ui.machines import machines_of
 from sim.ui.page import control_page
 from sim.ui.work import Message, Worker
 
-HOSTS: Final = ("localhost", "127.0.0.1", "[::1]")
+HOSTS: Final = ("localhost", "127.0.0.1")
 HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",

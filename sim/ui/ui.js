@@ -104,6 +104,8 @@
       if (common(text) !== compared) await compare(text, mine.signal);
     } catch (error) {
       if (mine.signal.aborted) return;
+      machines.classList.remove("busy");
+      at("machines-parts").classList.remove("stale");
       says(`No answer (${error.message}). Is the server still running?`, false);
     }
   };

@@ -87,7 +87,7 @@ class Worker:
                 while (message := await loop.run_in_executor(None, connection.recv))[0] != "done":
                     yield message
                 finished = True
-            except EOFError:
+            except (EOFError, OSError):
                 yield "refused", ["internal error: the process that computes this has ended; memory may be short"]
             finally:
                 if not finished:

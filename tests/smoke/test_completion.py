@@ -15,7 +15,9 @@ def completed(line: str) -> list[str]:
     """What follows the last word of *line* when the tab key is pressed."""
     words = line.split(" ")
     environment = os.environ | {"_STALLSIM_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
-    done = subprocess.run([sys.executable, "-c", SCRIPT], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", SCRIPT], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120
+    )
     assert not done.stderr
     return done.stdout.split()
 

@@ -95,6 +95,8 @@ def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_port_in_use_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    import errno
+    import os
     import socket
 
     pytest.importorskip("uvicorn")
@@ -103,4 +105,4 @@ def test_a_port_in_use_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as taken:
         port = taken.getsockname()[1]
         assert main(["ui", "--port", str(port)]) == 2
-    assert capsys.readouterr().err.startswith(f"--port {port}: Address already in use; --port 0 takes a free port")
+    assert capsys.readouterr().err.startswith(f"--port {port}: {os.strerror(errno.EADDRINUSE)}; --port 0 takes a free port")

@@ -20,7 +20,7 @@ HARDWARE: Final = "256x-tpu-v2-v3"
 BATCH: Final = 512
 """Samples of a step, of all boards (linghaosong/AccPar @8f28c36 src/main.cpp)."""
 PUBLISHED: Final[Mapping[str, float]] = {"one weird trick": 2.98, "HyPar": 3.78, "AccPar": 6.30}
-"""Mean speed-ups over data parallelism that the paper states (from memory of its abstract)."""
+"""Mean speed-ups over data parallelism that the paper states (HPCA 2020, abstract)."""
 WIRES: Final = ("nic", "links")
 """Between boards: their NICs, or as many of the chips' own links as leave a board."""
 TORUS: Final = 4
