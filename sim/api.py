@@ -29,6 +29,7 @@ from sim.simulate import Run
 from sim.spec.yaml import SpecError
 from sim.study.compare import compare as compare_machines
 from sim.study.compare import machines
+from sim.study.layout_options import layout_of
 from sim.study.scenario import Answer, Scenario, answer, market_of
 from sim.study.space import asked_points
 from sim.study.sweep import sweep as sweep_points
@@ -132,19 +133,23 @@ def compare(
     market: str = "on-demand",
     epochs: float | None = None,
     hours: float | None = None,
+    tokens: str | None = None,
+    parallel: Mapping[str, object] | None = None,
     processes: int | None = 1,
 ) -> DataFrame:
     """Return a row for each machine, figures in columns that carry their unit, fastest (or what *sort* says) first.
 
     *hardware* defaults to the whole catalogue; *where* are conditions such as ``gpus=8``. Machines that cannot run the workload come
-    last, with the reason in ``problem``. With *epochs* or *hours* machines are compared by the whole job, whose figures have columns.
+    last, with the reason in ``problem``. With *epochs*, *hours* or *tokens* (``"300B"``) machines are compared by the whole job, whose
+    figures have columns. *parallel* lays the model out, as after ``--parallel``: ``{"tp": 8, "shard": "optimizer"}``.
     *processes* simulate side by side (None: one a core). Raise `SpecError` where nothing is left.
     """
     import pandas
 
     scenario = Scenario(
         "", str(workload), _texts(overrides), batch=batch, precision=precision, stack=stack, market=market_of(market),
-        plan=plan_of(epochs, hours),
+        plan=plan_of(epochs, hours, tokens=tokens),
+        layout=layout_of([f"{name}={value}" for name, value in (parallel or {}).items()]),
     )  # fmt: skip
     names = machines([str(name) for name in hardware], where)
     rows = compare_machines(scenario, names, document_of, nodes=nodes, processes=processes)

@@ -26,6 +26,7 @@ from sim.commands.options import (
     Processes,
     Sets,
     Stack,
+    TokenBudget,
     Where,
     Wl,
     takes_layout,
@@ -56,6 +57,7 @@ def compare(
     market: Market = "on-demand",
     epochs: Epochs = None,
     hours: Hours = None,
+    tokens: TokenBudget = None,
     evaluation: Evaluation = 0.0,
     checkpoints: Checkpoints = True,
     sort: Annotated[str, typer.Option(help="time, cost, step or name")] = "time",
@@ -86,7 +88,7 @@ def compare(
         precision=precision,
         stack=stack,
         market=market_of(market),
-        plan=plan_of(epochs, hours, evaluation, checkpoints),
+        plan=plan_of(epochs, hours, evaluation, checkpoints, tokens),
         layout=layout,
     )
     names = machines(hardware, where)

@@ -32,8 +32,13 @@ def ui(
     import os
     import socket
 
+    from sim.spec.library import load_hardware, load_workload
     from sim.ui.choice import Choice, query_of
 
+    if hardware is not None:
+        load_hardware(hardware)
+    if workload is not None:
+        load_workload(workload)
     try:
         listening = socket.create_server((LOOPBACK, port))
     except OSError as error:

@@ -154,8 +154,10 @@ def mesh_of(parallel: Parallel, placement: Sequence[int], order: tuple[Axis, ...
         axes = f"tensor {parallel.tensor} x context {parallel.context} x pipeline {parallel.pipeline}"
         below = gpus // parallel.model_ranks * parallel.model_ranks
         near = f"{below} or {below + parallel.model_ranks}" if below else f"{parallel.model_ranks}"
+        able = ", ".join(str(ranks) for ranks in range(1, gpus + 1) if gpus % ranks == 0)
         raise SpecError(
-            f"training.parallel: {axes} = {parallel.model_ranks} ranks do not divide {gpus} GPUs; use {near} GPUs, or other axes"
+            f"training.parallel: {axes} = {parallel.model_ranks} ranks do not divide {gpus} GPUs; use {near} GPUs, "
+            f"or axes with a product among {able}"
         )
     pool = gpus // (parallel.tensor * parallel.pipeline)
     kept = parallel.reshard_after_forward if type(parallel.reshard_after_forward) is int else 1

@@ -19,7 +19,7 @@ from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.goodput import Goodput, weeks_of
 from sim.study.weeks import Weeks, steps_of
-from sim.units import show
+from sim.units import counted, show
 
 DAY = 86400.0
 QUANTILES = 40
@@ -177,7 +177,7 @@ def _distribution(figures: Mapping[str, NDArray[np.float64] | None]) -> list[dic
 
 def goodput_text(document: Mapping[str, Any]) -> str:
     """Return *document* in words: the outcome, where time goes, checkpoints, and what would help."""
-    size = f"{document['gpus']} GPUs, {document['nodes']} nodes and {document['spares']} spares"
+    size = ", ".join([counted(document["gpus"], "GPU"), counted(document["nodes"], "node"), counted(document["spares"], "spare")])
     lines = [f"{document['workload']} on {document['hardware']}: {size}", ""]
     lines += [aligned([Title("", True), Title("mean"), Title("50% between"), Title("95% between")], _rows(document)), ""]
     lines.append("  Where the time goes (mean):")

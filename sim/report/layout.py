@@ -268,18 +268,20 @@ def _rates(document: Mapping[str, Any]) -> str:
     return "   ".join(parts)
 
 
+_USES = ("weights", "gradients", "optimizer_state", "activations", "gathered", "workspace", "communication_buffers", "context")
+"""What a GPU's memory holds; sums to the total."""
+
+
 def _memory_lines(document: Mapping[str, Any], memory: float) -> list[str]:
     stages = document["memory_by_stage"]
     words = {"fits": "fits", "thrashes": "nearly full", "does_not_fit": "does not fit"}
     lines = [f"  GPU memory of {memory / 2**30:.0f} GiB: {words[document['memory_verdict']]}"]
     many = len(stages) > 6
     for stage in [*stages[:3], *stages[-2:]] if many else stages:
-        uses = ", ".join(
-            f"{name.replace('_', ' ')} {stage[name] / 2**30:.1f}"
-            for name in ("weights", "gradients", "optimizer_state", "activations", "gathered")
-            if stage[name] > 0.05 * 2**30
-        )
+        uses = ", ".join(f"{name.replace('_', ' ')} {stage[name] / 2**30:.1f}" for name in _USES if stage[name] > 0.05 * 2**30)
         name = f"stage {stage['stage']:<3}" if len(stages) > 1 else "each GPU "
+        if many and stage is stages[-2]:
+            lines.append(f"    ... {len(stages) - 5} more (--json lists them)")
         lines.append(f"    {name} {stage['total'] / 2**30:6.1f} GiB  ({uses})")
     return lines
 

@@ -254,7 +254,8 @@ def plan_text(document: Mapping[str, Any], shown: int = 10) -> str:
     by_energy = document["objective"] == "energy"
     gpus, nodes = (" or ".join(map(str, document[key])) for key in ("gpus", "nodes"))
     lines = [
-        f"{document['workload']} on {document['hardware']}: {gpus} GPUs, {nodes} nodes, global batch {document['global_batch']}",
+        f"{document['workload']} on {document['hardware']}: {gpus} GPUs, {nodes} node{'s' * (nodes != '1')}, "
+        f"global batch {document['global_batch']}",
         f"  {document['verdict']}",
         "",
         f"  {document['candidates']:,} layouts: {document['infeasible']:,} cannot fit, "

@@ -98,7 +98,8 @@ def recommendation_text(document: dict[str, Any]) -> str:
         lines += [f"  {said}" for said in grouped(document["left_out"].items())]
     if chosen and not document["named"] and len(document["left_out"]) <= SHOWN:
         lines += [f"  - left out: {said}" for said in grouped(document["left_out"].items())]
-    about = [(name, text) for name, colon, text in (note.partition(": ") for note in document["notes"]) if colon and " " not in name]
+    machines = {row["hardware"] for row in document["candidates"]} | {*document["left_out"], *document["named"]}
+    about = [(name, text) for name, colon, text in (note.partition(": ") for note in document["notes"]) if colon and name in machines]
     lines += [f"  - {note}" for note in document["notes"] if tuple(note.split(": ", 1)) not in about]
     lines += [f"  - {said}" for said in grouped(about)]
     lines += [f"  - {line}" for line in price_lines(_paid(document, chosen))]

@@ -167,7 +167,10 @@ def batches(
     if len(question.jobs) != 1:
         raise SpecError("a file of several jobs gives each job one batch; write a single workload")
     if len(groups) < 2:
-        raise SpecError(f"{machine.name}: has one group of workers, whose batches are equal; write a file with several groups of machines")
+        raise SpecError(
+            f"{machine.name}: has one group of workers, whose batches are equal; "
+            "write a file with several groups of machines, like 256x-tpu-v2-v3"
+        )
     job = question.jobs[0]
     _possible(job.workload)
     wanted = load_workload(scenario.workload, sorted_overrides(scenario)[1]).spec.training.batch

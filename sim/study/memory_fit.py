@@ -21,14 +21,14 @@ def memory_problem(gpu: Gpu, workload: Workload, ranks: int, channels: int | Non
         return None
     most = largest_batch(workload, gpu, ranks=ranks, channels=channels)
     if most:
-        would = f"the largest batch that fits is {most}"
+        would = f"; the largest batch that fits is {most}"
     else:
         single = workload.model_copy(update={"training": workload.training.model_copy(update={"batch": 1})})
         least = show(gpu_memory(single, gpu, ranks=ranks, channels=channels).total, "binary size")
-        would = f"even batch 1 needs {least}"
+        would = "" if workload.training.batch == 1 else f"; even batch 1 needs {least}"
     return (
         f"batch {workload.training.batch} per GPU needs {show(needed, 'binary size')} of GPU memory, "
-        f"{gpu.name} has {show(gpu.memory, 'binary size')}; {would}{_remedy(gpu, workload, ranks, channels, plan)}"
+        f"{gpu.name} has {show(gpu.memory, 'binary size')}{would}{_remedy(gpu, workload, ranks, channels, plan)}"
     )
 
 

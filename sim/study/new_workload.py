@@ -7,6 +7,7 @@ and only then renamed: a file that is there is complete and right.
 from __future__ import annotations
 
 import json
+import math
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -218,9 +219,27 @@ _COMMENTS: Final[Mapping[str, str]] = {
 }
 
 
+STATES: Final = 16
+"""Bytes of weights, gradients and optimizer states of a parameter (AdamW in mixed precision)."""
+ROOM: Final = 40e9
+"""Bytes of a GPU of 80 GB that these may take, so that activations fit beside them: estimate."""
+NODE: Final = 8
+"""GPUs of hgx-h100."""
+
+
+def _command(told: Told, file: str, parameters: int) -> str:
+    """Return a command that runs the workload in *file*: sharded, or planned over more nodes, where one GPU cannot hold it."""
+    needed = STATES * parameters
+    if told.parallel or told.global_batch or needed <= ROOM:
+        return f"python -m sim run hgx-h100 {file}{_options(told)}"
+    if needed <= NODE * ROOM:
+        return f"python -m sim run hgx-h100 {file} --shard parameters --set training.activation_checkpointing=blocks"
+    return f"python -m sim plan hgx-h100 {file} --nodes {math.ceil(needed / (NODE * ROOM))}"
+
+
 def _text(told: Told, name: str, file: str, shape: Transformer, tokens: int, origin: str) -> str:
     count = parameter_count(shape)
-    lines = [f"# {name}: {count:,} parameters, from {_plain(origin)}.", f"# python -m sim run hgx-h100 {file}{_options(told)}"]
+    lines = [f"# {name}: {count:,} parameters, from {_plain(origin)}.", f"# {_command(told, file, count)}"]
     lines += [f"# {_plain(note)}" for note in told.notes]
     lines += [f"name: {name}", f'description: "{name}, {count / 1e9:.3g} billion parameters, sequences of {tokens:,} tokens"', "model:"]
     if told.model:

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import shlex
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -94,7 +95,7 @@ def test_what_is_wrong_is_one_sentence() -> None:
         assert str(caught.value) == sentence
 
 
-def test_machines_are_rentable_and_as_large() -> None:
+def test_machines_are_rentable_and_as_large(tmp_path: Path) -> None:
     rows: list[dict[str, Any]] = [
         {"name": "own", "gpus": 8, "nodes": 1, "price": None, "spot": None},
         {"name": "eight", "gpus": 8, "nodes": 1, "price": 3.0, "spot": None},
@@ -106,7 +107,11 @@ def test_machines_are_rentable_and_as_large() -> None:
     assert machines_of(asked, rows) == ["own", "eight", "spot"]
     assert machines_of(choice(hardware="own", market="spot"), rows) == ["own", "spot"]
     assert machines_of(choice(hardware="own", among="priced"), rows) == ["own", "eight", "spot", "one"]
-    assert machines_of(choice(hardware="other"), rows) == ["other", "eight", "spot", "one"]
+    own = tmp_path / "one-gpu.yaml"
+    own.write_text("extends: p3.2xlarge\nname: one-gpu\n", encoding="utf-8")
+    assert machines_of(choice(hardware=str(own)), rows) == [str(own), "one"]
+    with pytest.raises(SpecError, match="other is not in the catalogue"):
+        machines_of(choice(hardware="other"), rows)
     assert machines_of(choice(among="none"), rows) == []
     with pytest.raises(SpecError, match="among all: write one of size, priced, none"):
         machines_of(choice(among="all"), rows)
