@@ -209,7 +209,8 @@ def test_check_suggests_a_name(capsys: Capture) -> None:
 def test_help_shows_an_example(capsys: Capture) -> None:
     for command in ("run", "check", "list", "schema", "extract", "collective", "new"):
         assert main([command, "--help"]) == 0
-        assert "Example:" in capsys.readouterr().out
+        shown = capsys.readouterr().out
+        assert "Examples:" in shown and f"\n  python -m sim {command} " in shown
 
 
 def test_collective_table(capsys: Capture, tmp_path: Path) -> None:

@@ -22,8 +22,9 @@ _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9.-]*[a-z0-9]")
 _OTHERS = frozenset(
     {"--pid", "--tty", "--arch", "--gpus", "--no-compile", "--no-deps", "--nproc-per-node", "--standalone", "--port", "--expected"}
     | {"--nnodes", "--node-rank", "--rdzv-backend", "--rdzv-endpoint", "--job.config-file", "--use-tp-pp-dp-mapping"}
+    | {"--install-completion", "--show-completion"}
 )
-"""Options of other programs that messages name."""
+"""Options of other programs that messages name, and those that only the script ``stallsim`` has."""
 _FOREIGN = ("sim/report/page/", "sim/spec/launch_files.py", "sim/study/new_workload.py")
 """Where words that begin with two dashes are variables of CSS, or options of other programs that are read."""
 _QUICK = ("list", "schema", "collective p3", "show")
