@@ -104,7 +104,8 @@ def device_block(measured: Measured, found: Mapping[str, Fit]) -> Block:
         sources.fitted("memory_efficiency", "memory", interval(found["memory"][RATE], 1e-9, "GB/s", inverse=True))
     peaks = {precision: rate for precision, rate in known.peak.items()} if known else fastest(found)
     if curves := efficiency(found, peaks, _kernel_time(found)):
-        sources.fitted("efficiency", "gemm, convolution and attention", "; ".join(curve_sources(found)))
+        ran = [probe for probe in ("gemm", "convolution", "attention") if any(fit.probe == probe for fit in found.values())]
+        sources.fitted("efficiency", " and ".join(filter(None, (", ".join(ran[:-1]), ran[-1]))), "; ".join(curve_sources(found)))
         block["efficiency"] = {**_own_curves(known), **curves} if known else filled(curves, sources)
     if (launch := found.get("launch by the device")) is not None:
         block["kernel_time"] = f"{1e6 * launch[RATE].value:.4g} us"

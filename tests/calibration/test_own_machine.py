@@ -19,10 +19,14 @@ RECORD = MACHINES / "epyc-2-cores.json"
 README = Path(__file__).resolve().parents[2] / "docs" / "trust" / "validation.md"
 
 
+LATER = {"attention", "collectives"}
+"""Probes that did not exist when the machine was measured."""
+
+
 def test_the_record_is_whole_and_says_no_more_than_it_should() -> None:
     """No name of a host, no folder, no address."""
     record = read_record(RECORD)
-    assert record.state == "complete" and set(record.probes) == {probe.name for probe in PROBES}
+    assert record.state == "complete" and set(record.probes) == {probe.name for probe in PROBES} - LATER
     text = RECORD.read_text()
     assert not re.search(r"/(home|root|tmp|work|mnt)/|\d+\.\d+\.\d+\.\d+", text)
     assert record.probes["host_copy"].reason == record.probes["peer_copy"].reason == "no GPU"

@@ -21,6 +21,9 @@ WITHOUT_EFFECT = {
     "Dataset.sequence": "read when the workload is loaded, to scale its sizes to the model's sequence; runs have the scaled ones",
     "Dataset.tokens": "the same: whole, the stream is cut anew into samples from it, whose number runs have",
     "Transformer.dropout": "a mask takes the same bytes and time for every share that is not zero",
+    "MeasuredOn.batch": "no scenario replays a measured profile: tests/cluster/test_measured.py",
+    **{f"MeasuredTimes.{name}": "the same" for name in ("forward", "backward", "upkeep", "forward_launches", "backward_launches")},
+    "Training.batches": "no scenario has unlike batches: tests/study/test_batches.py",
     "Socket.nics": "numbers, not amounts: machines whose NICs hang off a socket have one, NIC 0",
 }
 
