@@ -21,7 +21,7 @@ def test_max_fits_and_one_more_does_not() -> None:
 
 
 def test_max_of_a_model_that_does_not_fit_is_refused() -> None:
-    with pytest.raises(SpecError, match="even batch 1 needs "):
+    with pytest.raises(SpecError, match="--batch max: batch 1 per GPU needs "):
         prepare(Scenario("p3.2xlarge", "gpt2-xl", batch="max", precision="fp32"))
 
 
