@@ -108,7 +108,7 @@ def simulate(
     cluster, rings = _planned(hardware, jobs, fold)
     warm_hits = [_hit_ratios(jobs, job_slots(number, cluster)) for number in range(len(jobs))]
     cold_hits = [dict.fromkeys(hits, 0.0) for hits in warm_hits]
-    steps = [max(1, math.ceil(job.workload.dataset.samples / job.samples)) for job in jobs]
+    steps = [steps_per_epoch(job.workload, job.samples) for job in jobs]
     scene = Scene(jobs, cluster, rings, _credits(cluster), steps, exact, fold, keep_rates, executor, seed, lag)
     differs = any(job.start or job.workload.input.loader != "synthetic" for job in jobs)
     first = EpochRun(scene, cold_hits, [job.start for job in jobs]).run() if cold and differs else None
@@ -169,10 +169,9 @@ def _plan(hardware: Hardware, jobs: Sequence[Job], number: int, cluster: Sequenc
     return plan_collectives(job_slots(number, cluster), hardware.fabric, tuning_of(stack), fabric)
 
 
-def steps_per_epoch(workload: Workload, ranks: int) -> int:
-    """Return optimizer steps that see every sample once."""
-    training = workload.training
-    return max(1, math.ceil(workload.dataset.samples / (ranks * training.batch * training.gradient_accumulation_steps)))
+def steps_per_epoch(workload: Workload, samples: int) -> int:
+    """Return optimizer steps of *samples* that see every sample of the data set once."""
+    return max(1, math.ceil(workload.dataset.samples / samples))
 
 
 def _hit_ratios(jobs: Sequence[Job], used: Sequence[tuple[Slot, tuple[int, ...]]]) -> dict[str, float]:

@@ -366,7 +366,8 @@ def test_real_data_need_a_disk():
 @given(st.integers(1, 1000), st.integers(1, 16), st.integers(1, 8), st.integers(1, 3))
 def test_steps_of_an_epoch(samples, ranks, batch, accumulation):
     """Definition: as many steps as see every sample once."""
-    steps = steps_per_epoch(toy_workload(samples=samples, batch=batch, accumulation=accumulation), ranks)
+    workload = toy_workload(samples=samples, batch=batch, accumulation=accumulation)
+    steps = steps_per_epoch(workload, Job(workload, (Placement(0, tuple(range(ranks))),)).samples)
     assert steps * ranks * batch * accumulation >= samples > (steps - 1) * ranks * batch * accumulation
 
 

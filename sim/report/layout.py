@@ -50,7 +50,7 @@ def layout_document(answer: LayoutAnswer) -> dict[str, Any]:
     training, mesh = workload.training, run.mesh
     tokens = _tokens(run)
     price = _price(run, answer.market)
-    steps = steps_per_epoch(workload, run.replicas)
+    steps = steps_per_epoch(workload, run.global_batch)
     epoch = steps * run.step_time
     stalls = {cause.value: run.stalls[cause] for cause in LAYOUT_STALLS}
     fullest = max(run.memory, key=lambda stage: stage.total)
