@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 
+from sim.spec.library import load_hardware, load_workload
+from sim.spec.yaml import SpecError
 from tests import shown
 
 BLOCKS = [(page.name, match) for page in shown.PAGES for match in shown.BLOCK.finditer(page.read_text(encoding="utf-8"))]
+YAML = re.compile(r"```yaml\n(?P<body>.*?)```", re.DOTALL)
+SOURCE = re.compile(r"`((?:sim|calibration|hardware|workloads|tests)/[\w./-]*\w/?)`")
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
 
 
@@ -40,3 +45,28 @@ def test_links_lead_somewhere() -> None:
             if not (page.parent / Path(target)).exists():
                 broken.append(f"{page.name}: {target}")
     assert not broken
+
+
+def test_named_files_exist() -> None:
+    missing = []
+    for page in shown.PAGES:
+        for name in SOURCE.findall(page.read_text(encoding="utf-8")):
+            if not (shown.ROOT / name).exists():
+                missing.append(f"{page.name}: {name}")
+    assert not missing
+
+
+def test_descriptions_shown_are_accepted(tmp_path: Path) -> None:
+    shutil.copy(shown.ROOT / "workloads/models/resnet50.yaml", tmp_path / "my-model.yaml")
+    pages = [shown.ROOT / "docs/how-to" / name for name in ("my-machine.md", "my-model.md", "replay.md", "layouts.md")]
+    bodies = [body for page in pages for body in YAML.findall(page.read_text(encoding="utf-8")) if body.startswith(("name:", "extends:"))]
+    refused = []
+    for number, body in enumerate(bodies):
+        file = tmp_path / f"shown-{number}.yaml"
+        file.write_text(body, encoding="utf-8")
+        try:
+            (load_hardware if "node:" in body else load_workload)(str(file))
+        except SpecError as error:
+            refused.append(str(error))
+    assert len(bodies) > 3
+    assert not refused
