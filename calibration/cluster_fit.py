@@ -37,6 +37,7 @@ from calibration.network_parameters import (
     places_met,
     way_taken,
 )
+from calibration.priors import prior
 from calibration.questions import Question
 from calibration.run_records import RunRecord
 from calibration.scatter import LEAST_NOISE, ROBUST, Look, Scatter, doubt_of, loss, seen, usual, widened
@@ -44,8 +45,8 @@ from calibration.scatter import LEAST_NOISE, ROBUST, Look, Scatter, doubt_of, lo
 if TYPE_CHECKING:
     import numpy as np
 
-UNKNOWN_COMPUTE: Final = 0.35
-"""Prior width of a factor on layer times: kernel times of DeepBench's GPUs against the layer model, 5 to 35%."""
+UNKNOWN_COMPUTE: Final = prior("compute", "unknown compute")
+"""Prior width of a factor on layer times."""
 PROBE: Final = 0.03
 """Step of a difference quotient in a log factor."""
 MOST_ROWS: Final = 120
@@ -57,14 +58,10 @@ UNEXPLAINED: Final = 2.0 * LEAST_NOISE
 """Scatter by a share alone from which one in seconds is tried."""
 IMMATERIAL: Final = 0.005
 """Change of log step time over one standard deviation of a parameter below which it is left alone."""
-JOB: Final = 0.04
-"""Prior width of what one job's layers lose beside other GPUs beyond the cluster's own loss: steps of jobs that exchange next to nothing
-(ResNet-50, Lambda's 2-GPU rows) differ from those on one GPU by -6 to 5%, mostly by 2."""
-UNSEEN: Final = 0.1
-"""Relative standard deviation of what a job that no network row tells of loses beside other GPUs: software scatters more than the jobs of
-one vendor's containers do (`JOB`). With 0.1 the rows of such jobs are most probable, and 90% lie inside, one vote for each of 23 stacks on
-six clusters of DLPerf, PaddlePaddle/Perf, DeepLearningExamples and TensorFlow 1.1. Chosen without a stack, in turn for each, it is 0.075 to
-0.1, and 90% of the rows left out lie inside. 12 of the 23 are DLPerf's: chosen without that cluster it would hold 62% of its rows."""
+JOB: Final = prior("compute", "job")
+"""Prior width of what one job's layers lose beside other GPUs beyond the cluster's own loss."""
+UNSEEN: Final = prior("compute", "unseen")
+"""Relative standard deviation of what a job that no network row tells of loses beside other GPUs."""
 COMPUTE: Final = "compute"
 JOB_LOSS: Final = "job"
 _COMPUTES: Final = (COMPUTE, DISTRIBUTED, JOB_LOSS)
@@ -75,18 +72,12 @@ UNTOLD: Final = Scatter(UNEXPLAINED)
 """What steps are taken to scatter by where no row tells."""
 ENOUGH: Final = 0.95
 """Share of the variance of predictions that the directions simulated for intervals must carry."""
-FORM: Final = 0.25
-"""Relative standard deviation of exposed communication beyond what the constants leave open: estimate (the least with which 90% of the
-truth lies in 95% intervals, one vote for each of 42 clusters of Pollux, Sia, Lambda, DLPerf, MLPerf and others; chosen without a cluster,
-in turn for each, it is 0.2 to 0.3, and 90% of the rows of those left out lie inside; errors have longer tails than a normal's)."""
-SPREAD: Final = 1.0
-"""Relative standard deviation of the wait for the slowest rank beyond what the constants leave open. A cluster has one spread, its jobs
-differ: where little is exchanged, as on 2 GPUs of a node, Pollux's ResNet-50 waits 0.3 to 1.6% of its compute, ResNet-18 on small images
-0.1% (petuum/adaptdl, placement 2; the rows that calibrate). Estimate (the middle of such factors is known to about itself; that something
-of the kind was missing showed on prediction rows of siasosp23/artifacts, of which 73 to 87% lay in 95% intervals)."""
-LAYER_MODEL: Final = 0.15
-"""Relative standard deviation of layer times that no run tells: 90% of images on a chip left out of the fit lie within 26 to 36%, of
-language models within 26%, medians 11 to 13% (`calibration.compute` on calibration/records/single_gpu.csv)."""
+FORM: Final = prior("exchange", "form")
+"""Relative standard deviation of exposed communication beyond what the constants leave open."""
+SPREAD: Final = prior("exchange", "spread")
+"""Relative standard deviation of the wait for the slowest rank beyond what the constants leave open."""
+LAYER_MODEL: Final = prior("compute", "layer model")
+"""Relative standard deviation of layer times that no run tells."""
 FEW_ROWS: Final = 24
 """Rows on which it is seen what matters."""
 

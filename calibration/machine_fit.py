@@ -1,19 +1,10 @@
 """Which constants of the simulator do the records of one machine tell? One fit for each subject, over all its sizes.
 
-Every fit is a sum of parts with a prior (`calibration.posterior`), over the logarithm of the median repetition of each question:
-
-=================  =====================================================================  ==========================================
-subject            time                                                                   prior
-=================  =====================================================================  ==========================================
-launch             the operator on one element                                            vague
-memory             bytes / bandwidth, beyond caches                                       vague
-products           fixed + FLOP / rate, by class and precision                            vague
-copies             fixed + bytes / bandwidth, by direction and kind of host memory        vague
-overlap            products beside an all-reduce over the same alone                      vague
-jitter             scatter of a rank's steps without exchange, over their median          vague
-disk               one read; eight side by side                                           vague
-loading            one picture on one core                                                vague
-=================  =====================================================================  ==========================================
+Every fit is a sum of parts with a vague prior (`calibration.posterior`), over the logarithm of the median repetition of each question:
+launches (the operator on one element), memory (bytes over bandwidth, beyond caches), products (fixed + FLOP over rate, by class and
+precision), copies (fixed + bytes over bandwidth, by direction and kind of host memory), overlap (products beside an all-reduce over the
+same alone), jitter (scatter of a rank's steps without exchange, over their median), disk (one read; eight side by side), and loading (one
+picture on one core).
 
 Collectives are fitted by `calibration.gloo_fit` and `calibration.nccl_fit`, whose times are no such sums.
 """

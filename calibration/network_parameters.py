@@ -1,27 +1,10 @@
 """Which few numbers of a cluster's network does its measurement decide? Log factors on its transport classes' constants.
 
-A fit moves factors ``exp(x)`` on what a description says, so ``x = 0`` is the prediction before any measurement of the cluster.
-For each transport class met: its efficiency (with it the cap of a flow) and its latency per step; for the NIC's class also the share
-of the line that all flows reach together, and what a ring of two nodes loses, whose two directions join the same pair of hosts; then
-the launch cost of a collective, how far ranks spread, and how much slower GPUs compute beside others. The prior of each ``x`` is normal
-about 0. Its width is how far systems of one class differ in public tables:
-
-=================  =====  ==========================================================================================
-parameter          width  from
-=================  =====  ==========================================================================================
-efficiency         0.25   NVLink and PCIe: residual spread of DeepBench and nccl-tests machines (4 to 20%, outliers 2x)
-efficiency, host   0.8    host-staged copies: 1.0 to 1.7 GB/s per edge on the PCIe clusters of Sia and Pollux, 1 to 13 at Lambda
-efficiency, copies 0.4    the same where runs between nodes are asked about, whose NICs such copies may feed: 1.0 to 1.7 GB/s
-efficiency, NIC    0.35   InfiniBand lines of HKBU-HPML/MG-WFBP and RoCE reach 0.66 to 0.97 of the line
-efficiency, TCP    0.7    edges of 0.33 to 0.63 GB/s (petuum/adaptdl on 50 Gb/s), 4.9 GB/s on 100 Gb/s (zarzen/nccl-tests)
-total              0.35   7 of 12.5 GB/s through one card (siasosp23/artifacts, azure) against 0.956 of the line
-pair               0.3    0.41 against 0.61 GB/s per edge on 2 and 3 nodes (petuum/adaptdl), none on Sia's
-latency            0.7    TCP 31 to 105 us (zarzen/nccl-tests, MG-WFBP) and 200 to 350 us (petuum/adaptdl)
-launch             0.7    12 to 100 us over the transport classes
-spread             1.0    0.3% (compute_cv) on machines of NVIDIA's own, 1 to 3% in the sets of Pollux and Sia
-distributed        0.03   what GPUs lose beside others (clocks, power, hosts): 0 to 5% from one GPU to two in the sets of Lambda; its
-                          prior is about the usual loss, 0.75%
-=================  =====  ==========================================================================================
+A fit moves factors ``exp(x)`` on what a description says, so ``x = 0`` is the prediction before any measurement of the cluster. For each
+transport class met: its efficiency (with it the cap of a flow) and its latency per step; for the NIC's class also the share of the line
+that all flows reach together, and what a ring of two nodes loses, whose two directions join the same pair of hosts; then the launch cost
+of a collective, how far ranks spread, and how much slower GPUs compute beside others. The prior of each ``x`` is normal about 0; its
+width, how far systems of one class differ in public tables, is in `calibration.priors`.
 """
 
 from __future__ import annotations
@@ -30,25 +13,15 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
+from calibration.priors import prior, priors
 from calibration.questions import Question
 from sim.cluster.build import slots
 from sim.spec.hardware import Hardware, Node, Transport
 from sim.training.collectives.plan import plan_collectives
 from sim.training.job import job_slots
 
-WIDTHS: Final[Mapping[str, float]] = {
-    "efficiency": 0.25,
-    "efficiency, host": 0.8,
-    "efficiency, copies": 0.4,
-    "efficiency, NIC": 0.35,
-    "efficiency, TCP": 0.7,
-    "total": 0.35,
-    "pair": 0.3,
-    "latency": 0.7,
-    "launch": 0.7,
-    "spread": 1.0,
-    "distributed": 0.03,
-}
+WIDTHS: Final[Mapping[str, float]] = {name: each.value for name, each in priors("network").items()}
+"""Prior widths by constant."""
 
 AS_DESCRIBED: Final = ""
 STAGED: Final = "through host memory"
@@ -57,11 +30,9 @@ LOOPBACK: Final = "out of the NIC and back"
 """Each GPU has a container of its own, and reaches the others of its node over the NIC."""
 BRIDGED: Final = "over NVLink bridges"
 """Boards are joined in pairs by NVLink bridges, of which the description does not tell."""
-DOUBT: Final[Mapping[str, float]] = {AS_DESCRIBED: 0.0, STAGED: 3.0, LOOPBACK: 3.0, BRIDGED: 1.0}
-"""Logarithm of the odds against each way that traffic may take inside a node. Two of eight kinds of NVLink machine at Lambda
-(lambdal/deeplearning-benchmark) run as if without peer-to-peer, and one of four clusters of siasosp23/artifacts over its cards, yet a
-description is usually right: estimate, 20 to 1. Of a dozen kinds of machine there whose boards take a bridge, two GPUs of four exchange
-more than PCIe carries, and no log tells which have one: estimate, 3 to 1."""
+_NAMES: Final = {STAGED: "staged", LOOPBACK: "loopback", BRIDGED: "bridged"}
+DOUBT: Final[Mapping[str, float]] = {AS_DESCRIBED: 0.0, **{way: prior("doubt", name) for way, name in _NAMES.items()}}
+"""Logarithm of the odds against each way that traffic may take inside a node."""
 _CHANGES: Final[Mapping[str, Mapping[str, object]]] = {
     STAGED: {"nvlink": None, "bridged": False, "peer_to_peer": "none"},
     LOOPBACK: {"isolated": "nic"},
@@ -75,10 +46,8 @@ EVERYWHERE: Final = ""
 
 DISTRIBUTED: Final = "distributed"
 """Layer times beside other GPUs over those of one GPU by itself, where only the latter were measured, beyond the usual loss."""
-USUAL_LOSS: Final = 0.0075
-"""Logarithm by which they are usually longer: median over 23 clusters of how much longer ``network`` rows that wait for the exchange under
-3% take than predicted from one GPU (Lambda, DLPerf, TensorFlow's page; 19 of them lose, most of NVIDIA's own machines 0.3 to 1.5%).
-No prediction row was used."""
+USUAL_LOSS: Final = prior("compute", "usual loss")
+"""Logarithm by which they are usually longer."""
 
 
 class Parameter(NamedTuple):

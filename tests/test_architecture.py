@@ -18,6 +18,7 @@ PACKAGES = [ROOT / name for name in ("sim", "calibration") if (ROOT / name).is_d
 MODULES = sorted(path for package in PACKAGES for path in package.rglob("*.py"))
 SOURCES = MODULES + sorted((ROOT / "tests").rglob("*.py"))
 
+LONGEST_DOCSTRING = 12
 LONGEST_FUNCTION = 60
 MEDIAN_FUNCTION = 8
 
@@ -96,6 +97,12 @@ def test_public_names_are_documented() -> None:
     found = [(f"{name(path)}:{dotted}", node) for path in MODULES for dotted, node in public(tree(path), path.stem)]
     assert found
     assert [where for where, node in found if not ast.get_docstring(node)] == []
+
+
+def test_module_docstrings_are_short() -> None:
+    """Background goes to docs/model."""
+    found = [(len((ast.get_docstring(tree(path)) or "").splitlines()), name(path)) for path in MODULES]
+    assert [where for lines, where in found if lines > LONGEST_DOCSTRING] == []
 
 
 def test_no_star_imports() -> None:

@@ -1,22 +1,12 @@
 """Which work holds up a step, and whose? The chain of activities, each of which waited for the one before, back around a steady window.
 
-Walk back from the end of a step: what ended then is on the path; go to its start, and on to what ended at that very time and so let
-it start. That is the earlier wait of the same rank; for a collective the one before it, else the rank that came to it last, by its lag;
-for a loader's work the earlier stage of its batch, else the worker's earlier work, else the rank that took a batch and made room. What
-met a full resource waited for whoever left it last. A steady window repeats itself, so from its start the walk goes on at the same place
-of its end, until it comes by an activity again: between the two visits lies a cycle, which bounds the rate (Baccelli, Cohen, Olsder and
-Quadrat, Synchronization and Linearity, 1992, chapter 3)::
+Walk back from the end of a step: what ended then is on the path; go to its start, and on to what ended at that very time and so let it
+start. A steady window repeats itself, so the walk goes on until it comes by an activity again: between the two visits lies a cycle, which
+bounds the rate (Baccelli, Cohen, Olsder and Quadrat, Synchronization and Linearity, 1992, chapter 3). The step time is the sum of the
+cycle's seconds by cause and resource; p of one resource more saves ``p / (1 + p)`` of its seconds, until another cycle is longer.
 
-    step time        = sum over causes and resources of their seconds on the cycle, per step
-    T(1) - T(1 + p)  = p / (1 + p) * seconds on the cycle of what is 1 + p times as fast, until another cycle is longer
-
-What is not on the path is hidden. Where a GPU decodes beside training, half of the shared time is the other's. Limits, each of which the
-runs of `sim.study.whatif` see: of two equally long cycles one is found, so that on the edge of overlap the price of more is too high. A
-collective is its slowest part's: NVLink or PCIe inside one that the NICs bound, and the cores that copy for Gloo, have no seconds, the
-network up to a quarter too many where most is latency. Launches are logged where compute does not hide them: while they bound it,
-compute on the path is theirs. Horovod and MXNet fuse gradients by when they come, so that 1% more may jump. Of workers that do not
-wait for each other the path is the first one's, who meets the others at their servers in the mean. Loaders that now meet a full resource
-and now do not, and collectives that slow compute or share links with copies, gain by their neighbours' work too.
+What is not on the path is hidden. Limits, which `sim.study.whatif` does not have (docs/model/stalls.md): of two equally long cycles one is
+found; a collective is its slowest part's; launches are logged where compute does not hide them; of asynchronous workers the first one's.
 """
 
 from __future__ import annotations

@@ -1,16 +1,10 @@
 """How much GPU memory does one training step need? A first estimate by use, at the moment of the step that needs most.
 
-The split follows TBD (arXiv 1803.06905): weights, gradients, optimizer state, activations, workspace; beside them
-communication buffers, input batches and the CUDA context. Weights, gradients and state go by the element widths of the precision.
-Backward frees what forward saved, layer by layer, so activations peak at the layer i that maximises
-``sum(saved, layers up to i) + read(i) + write(i) + scratch(i)``: the gradients of its inputs and outputs exist together with what
-the layers before it saved, and the new gradient of its weights (for a shared weight all the way to its first use) until it is added to
-the old one. A checkpointed segment (``sim.spec.segments``) keeps its input alone until backward runs it again. The optimizer's moment
-counts too: activations are gone, but "foreach" keeps about one copy of the parameters (torch.optim documentation), others the largest
-tensor. Autocast keeps 16-bit casts of the weights that backward needs, each until its layer's backward is done; a weight's gradient is
-one of 16 bits, and then beside it one of 32. What autocast saves in all, casts of 32-bit activations among it, the layer table says
-(``autocast_saved``); without that, widths alone tell. The largest sum of these moments is the peak; uses are those of that moment, not
-each one's own maximum.
+Uses are those of TBD (arXiv 1803.06905): weights, gradients, optimizer state, activations, workspace; communication buffers, input batches
+and the CUDA context beside them. Activations peak at the layer i that maximizes ``sum(saved, layers up to i) + read(i) + write(i) +
+scratch(i)``; the optimizer's moment counts too. A checkpointed segment (``sim.spec.segments``) keeps its input alone until backward runs it
+again. Autocast keeps 16-bit casts of weights until their layer's backward is done; what it saves in all, the layer table says
+(``autocast_saved``). Background: docs/model/memory.md.
 
 Limits: gradients count as allocated throughout (``zero_grad`` sets them to zero before torch 2.0, and DDP's buckets hold them always); no
 fragmentation or rounding of the allocator. cuDNN's scratch memory is an estimate.

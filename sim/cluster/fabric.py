@@ -1,21 +1,9 @@
 """What does the traffic of one job put on the links between switches? So many streams for every stream that one node sends.
 
-Groups of nodes (leaves, pods, routers, dragonfly groups) have ports towards the rest; groups in which all jobs have as many nodes
-carry the same, so one stands for all. A job has N nodes, m of them in the group; what leaves the group, in streams of one node:
-
-    ring in the order of the switches     1 (only the group's last node sends to another group)
-    ring or tree in any order             m (N - m)/(N - 1)
-    all to all                            m (N - m)/(N - 1)
-    double binary tree in order           edges that join the group to others / streams of one node, min(N, 4)
-    pairs at distance d (doubling)        m; 0 where d < m and groups of 2d fill the group
-    a ring of racks of d nodes each       min(m, d)
-    switches that add up                  1
-
-Rails: a node's NIC k hangs off leaf k of its group, and what arrives at another NIC than it left from goes through the spine.
-Dragonfly (Kim et al., ISCA 2008): a group's global links carry all-to-all traffic evenly; a ring from group to group finds only the
-links of two groups, or, adaptively (Valiant), half of all. Between groups all-to-all traffic takes a local link at both ends more.
-Torus: a job has a block of whole rows, in order along a snake, whose ring crosses each link once; all to all loads a directed
-link of a ring of k nodes with N/k floor(k^2/4)/2 of the N - 1 streams each node sends (of a row of j < k: N/j floor(j/2) ceil(j/2)).
+Groups of nodes (leaves, pods, routers, dragonfly groups) have ports towards the rest; groups in which all jobs have as many nodes carry
+the same, so one stands for all. How many streams each kind of traffic puts on a port: docs/model/links.md. Rails: a node's NIC k hangs
+off leaf k of its group, and what arrives at another NIC than it left from goes through the spine. Dragonfly: Kim et al., ISCA 2008.
+Torus: a job has a block of whole rows, in order along a snake, whose ring crosses each link once.
 
 Limits: the busiest group of a tree stands for all like it; links of a torus carry the mean of a tree; jobs whose blocks of a torus overlap
 load all links of these alike; switches have no latency of their own beyond the fabric's, and spread flows evenly (no hash collisions).

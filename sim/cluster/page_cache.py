@@ -1,20 +1,11 @@
 """How many reads does the page cache serve? A closed form of the cached fraction, for a fresh random order each epoch.
 
-A node caches *capacity* bytes of a data set, c = min(1, capacity / data set). Every epoch deals a fresh uniform permutation to
-N nodes as disjoint equal shards (torch's DistributedSampler); N = 1 reads everything.
+A node caches c = min(1, capacity / data set); every epoch deals a fresh uniform permutation to N nodes (torch's DistributedSampler).
+Policies: never evict (MinIO of CoorDL, arXiv 2007.06775), LRU, partitioned (CoorDL: each node keeps its own part and serves it to the
+others), and Linux, which lies between the first two by a weight to be calibrated. Equations: docs/model/input.md.
 
-- *Never evict* (MinIO, CoorDL, arXiv 2007.06775): what is cached stays, so a read hits with probability c. Before the cache is
-  full, with q = 1 - 1/N, a node has seen 1 - q^e of the samples after e epochs: hits are min(c, 1 - q^e).
-- *LRU*: a read hits when fewer than c distinct samples were read since its last use. That use was k epochs ago with probability
-  (1/N) q^(k-1); with u and v the uniform positions of the two reads in their epochs, the share of samples *not* read in between is
-  (1 - (1-u)/N) q^(k-1) (1 - v/N). So ``hits = sum_k (1/N) q^(k-1) P[A B > (1-c) / q^(k-1)]``, A and B uniform on [q, 1].
-  For N = 1 this is ``c + (1-c) ln(1-c)``, for many nodes it tends to c: sharding makes reuse random, which costs LRU less.
-- *Partitioned* (CoorDL): each node never evicts its own part of the data set and serves it to the others, so that N caches hold
-  min(1, N c) of it together; 1/N of those hits are a node's own, the others come over the network.
-- *Linux* keeps an active and an inactive list and lies between the two: ``w * lru + (1-w) * never_evict``, w to be calibrated.
-
-Limits: samples of equal size, large data sets (no 1/samples terms), means over an epoch (LRU's misses crowd at its end), nothing else
-uses the cache, no readahead; what caches send each other takes NICs and cores, but no links between switches.
+Limits: samples of equal size, large data sets (no 1/samples terms), means over an epoch, no readahead, nothing else uses the cache; what
+caches send each other takes NICs and cores, but no links between switches.
 """
 
 from __future__ import annotations

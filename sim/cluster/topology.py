@@ -1,19 +1,13 @@
 """Which links does a byte cross between two devices of a node? Fixed shortest routes on the node's directed link graph.
 
-Vertices are ``gpu0..``, the switches by name, ``nvswitch``, ``socket0..`` and ``nic0..``; links are named ``gpu0>gpu3``,
-``gpu0>plx0``, ``plx0>socket0``, ``socket0>socket1``, ``nic0>net``. The DRAM of a socket (``dram0``) and, where they are known to be
-narrow, its root complex (``bridge0``), GPUs' copies to another socket's memory (``copies0to1``) and all of them (``copies``) are links
-too, all but the third shared by both directions. Path classes are those of NVIDIA/nccl `src/graph/topo.h`: NVL one NVLink hop, NVS through
-NVSwitch, PIX one PCIe switch, PXB several, PHB a host bridge, SYS the socket link.
-GPUs address each other up to ``topology.peer_to_peer``; beyond it the sender writes to the DRAM of the receiver's socket
-and the receiver reads it, as NCCL's shared-memory transport does: two copies in series (`Route.stages`). So do the bytes for a NIC
-that may not address the GPU, for want of GPUDirect or beyond ``nic.gpudirect_level``: one copy, and the card's own. How far the two
-overlap is the efficiency of ``host_transport``.
+Vertices are ``gpu0..``, the switches by name, ``nvswitch``, ``socket0..`` and ``nic0..``; links are named ``gpu0>gpu3``, ``gpu0>plx0``,
+``socket0>socket1``, ``nic0>net``. A socket's DRAM (``dram0``) and, where they are known to be narrow, its root complex (``bridge0``), GPUs'
+copies to another socket's memory (``copies0to1``) and all of them (``copies``) are links too, all but the third shared by both directions.
+Path classes are NCCL's (`src/graph/topo.h`). GPUs address each other up to ``topology.peer_to_peer``; beyond it bytes pass through host
+memory in two copies (`Route.stages`), as do those for a NIC without GPUDirect. Background: docs/model/links.md.
 
-Between isolated containers bytes go through host memory, or out of a NIC and back in.
-
-Does not model: NVLink relays through a third GPU (NCCL's NVB), the extra copies of a kernel TCP stack in DRAM, and NUMA
-placement of pinned memory (a GPU's buffers lie on its own socket).
+Does not model: NVLink relays through a third GPU (NCCL's NVB), the extra copies of a kernel TCP stack in DRAM, and NUMA placement of pinned
+memory (a GPU's buffers lie on its own socket).
 """
 
 from __future__ import annotations

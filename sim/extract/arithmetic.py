@@ -1,15 +1,9 @@
 """How many FLOP does an operator without products do? A hand formula for each, over the elements of its result or of an argument.
 
 Every addition, multiplication, division, comparison, exponential, logarithm, root, tanh and erf counts one, and a tensor's elements are
-all worked on; copies, gathers, fills and random numbers count none. With x' for the normalised input, s for the deviation, g for the
-gradient:
-
-- batch norm: mean 1, squared deviations 3, (x - m) / s * w + b 4; backward: x' 2, sum of g 1, of g x' 2, (g - m1 - x' m2) w/s 4
-- layer and group norm: the same forward; backward: x' 2, bias 1, weight 2, g w 1, its sum 1, its sum with x' 2, (g w - m1 - x' m2) / s 4
-- RMS norm: squares 2, x / s * w 2; backward: x' 1, weight 2, g w 1, its sum with x' 2, (g w - x' m) / s 3
-- softmax: maximum, difference, exponential, sum, quotient; backward y (g - sum of g y) 4; of its logarithm: sum, exponential, 2
-- pooling over k elements: k - 1 comparisons, or k - 1 additions and a division; backward: one addition for each element it goes to
-- Fourier transform of n points: 5 n log2 n (Cooley and Tukey, Math. Comput. 1965); sorting: log2 n comparisons an element
+all worked on; copies, gathers, fills and random numbers count none. Each formula stands beside its operator. Pooling over k elements
+takes k - 1 comparisons, or k - 1 additions and a division; a Fourier transform of n points 5 n log2 n (Cooley and Tukey, Math. Comput.
+1965); sorting log2 n comparisons an element.
 
 Limits: what a kernel saves by fusing factors, or spends on indices, is not seen. None of it decides a time: memory bounds these layers.
 """
@@ -108,9 +102,13 @@ _NONE: Final = frozenset(words("copy _to_copy clone where masked_fill fill zero 
 
 _RULES: Final[dict[str, Rule]] = dict(
     chain(
+        # x': normalized input, s: deviation, g: gradient. Forward: mean 1, squared deviations 3, (x - m) / s * w + b 4
         _each(_of_argument(0, 8), "native_batch_norm _native_batch_norm_legit _batch_norm_with_update native_layer_norm native_group_norm"),
+        # of RMS: squares 2, x / s * w 2
         _each(_of_argument(0, 4), "_native_batch_norm_legit_no_training _fused_rms_norm"),
+        # x' 2, sum of g 1, of g x' 2, (g - m1 - x' m2) w/s 4; of RMS: x' 1, weight 2, g w 1, its sum with x' 2, (g w - x' m) / s 3
         _each(_of_argument(0, 9), "native_batch_norm_backward batch_norm_backward _fused_rms_norm_backward"),
+        # x' 2, bias 1, weight 2, g w 1, its sum 1, its sum with x' 2, (g w - m1 - x' m2) / s 4
         _each(_of_argument(0, 13), "native_layer_norm_backward native_group_norm_backward"),
         _each(_max_pool, "max_pool2d_with_indices max_pool3d_with_indices"),
         _each(_average_pool, "avg_pool2d avg_pool3d"),
@@ -119,7 +117,9 @@ _RULES: Final[dict[str, Rule]] = dict(
         _each(_of_argument(0, 1), "max_pool2d_with_indices_backward max_pool3d_with_indices_backward adaptive_max_pool2d_backward"),
         _each(_of_argument(0, 1), "embedding_dense_backward upsample_nearest2d_backward col2im"),
         _each(_of_result(1), "_adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward"),
+        # maximum, difference, exponential, sum, quotient
         _each(_of_result(5), "_softmax _safe_softmax _log_softmax"),
+        # y (g - sum of g y); of the logarithm: sum, exponential, 2
         _each(_of_argument(0, 4), "_softmax_backward_data _log_softmax_backward_data"),
         _each(_reduction, "sum amax amin max min any all prod argmax argmin count_nonzero"),
         _each(_of_argument(0, 2), "linalg_vector_norm norm aminmax"),

@@ -1,17 +1,13 @@
 """What would more of one resource bring? The step with each resource a little, twice and infinitely as fast, and what that is worth.
 
-Every figure is a run of its own (`sim.study.faster`), so hidden work is seen: the step is no sum of stalls. With ``T(k)`` the warm
-step with *k* times of one resource and all else as it is::
+Every figure is a run of its own (`sim.study.faster`), so hidden work is seen. With ``T(k)`` the warm step with *k* times of one resource::
 
     shadow price = T(1) - T(1.01)             s of a step for 1% more: zero where overlap hides the resource
     enough       = least k with T(k) <= 1.01 T(infinite), by bisection: beyond it, more gains under 1% more
     break-even   = epoch(1) / epoch(k) - 1    the rise of the price at which an epoch costs what it did
     on the path  = the resource's s of a step on the critical path of the run as it is (`sim.analysis.critical_path`)
 
-One run alone gives a first-order price by that path: on the path / 101 for 1% more. Seconds that several resources make shorter (a copy is
-one of PCIe) are on the path of each; the runs are exact, and a check.
-On the knife-edge of overlap the two one-sided derivatives differ: 5% less of the resource delays the step and 5% more does not help.
-Limits: warm epochs; one resource at a time; a price is that of all nodes; whether an upgrade can be bought is not asked.
+Limits: warm epochs; one resource at a time; on the edge of overlap 5% less may delay the step where 5% more does not help.
 """
 
 from __future__ import annotations

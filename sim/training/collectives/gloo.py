@@ -1,17 +1,13 @@
 """What does a collective cost over Gloo? Down to host memory, around one ring of all ranks over sockets, and up again.
 
-All-reduce (facebookincubator/gloo, docs/algorithms.md, the default since the new interface): a ring in rank order, reduce-scatter then
-all-gather, each a pass of segments as `sim.training.collectives.gloo_ring` times it:
+All-reduce: a ring in rank order, reduce-scatter then all-gather (facebookincubator/gloo, docs/algorithms.md), each a pass of segments
+(`sim.training.collectives.gloo_ring`): ``launch + 2 pass_time(segments, segment / rate, latency / 2)`` with rate the slowest of one socket,
+the NIC, and what a rank's two threads copy and add. A gather goes around once; a broadcast is a binomial tree. Each byte takes
+``cpu_time_per_byte`` on the cores that loaders share. GPU tensors are copied to pinned memory before and back after (ProcessGroupGloo.cpp).
+Two threads of torch take collectives from one queue (torch/csrc/distributed/c10d/init.cpp), so that two overlap and share the sockets.
 
-    launch + 2 pass_time(segments, segment / rate, latency / 2)
-
-with rate the slowest of one socket, the NIC, and what a rank's two threads (event loop and caller) copy and add. The latency is that of a
-notice and of the data it lets go. A gather goes around once; a broadcast is a binomial tree, ceil(log2 n) times latency and bytes. Every
-rank sends and receives each byte of the ring, at ``cpu_time_per_byte`` both, on the cores that loaders share. torch copies a GPU's
-tensors to pinned memory before and back after (ProcessGroupGloo.cpp), each rank over its own PCIe path. Two of torch's threads take
-collectives from one queue (``options->threads = options->devices.size() * 2``, torch/csrc/distributed/c10d/init.cpp), and all of them
-go over the sockets of one context: two overlap, and share what a socket carries. Limits: the first NIC only; what sockets between ranks
-of one node and the additions put on DRAM is not counted; which of two collectives' segments goes first is not told apart.
+Limits: the first NIC only; what sockets between ranks of one node and the additions put on DRAM is not counted; which of two collectives'
+segments goes first is not told apart.
 """
 
 from __future__ import annotations

@@ -1,16 +1,13 @@
 """What does each rank send in a hierarchical all-reduce? Shards within the node, and its own shard between nodes.
 
-Three phases: reduce-scatter on a ring within each node of g ranks, all-reduce of each of the g shards on a ring of the N ranks that
-have the same place in their nodes, all-gather within each node. Only 2(N-1)/N of S/g leaves a rank's node, over N - 1 hops a
-lap rather than gN - 1 (Jia et al., arXiv:1807.11205; BlueConnect, Cho et al., MLSys 2019). A rank starts a phase when
-its part of the one before is over:
+Three phases: reduce-scatter on a ring within each node of g ranks, all-reduce of each of the g shards on a ring of the N ranks that have
+the same place in their nodes, all-gather within each node (Jia et al., arXiv:1807.11205; BlueConnect, Cho et al., MLSys 2019)::
 
     T = 2(g-1)(S/(g B_i) + l_i) + 2(N-1)(S/(gN B_o) + l_o)
 
-B_i and B_o: bytes/s of a rank's port within the node and between nodes (where g ranks share a NIC, a g-th of it), l: hop latencies.
-With one bandwidth the bytes take 2(n-1)/n S/B, a flat ring's time. Further levels (racks of nodes) do with their shards the same:
-level i of s_i members, of which s_1 .. s_i share a shard's bytes, adds 2(s_i - 1)(S/(s_1 .. s_i B_i) + l_i). Phases are not pipelined.
-Every group has the same number of members.
+B_i and B_o: bytes/s of a rank's port within the node and between nodes (where g ranks share a NIC, a g-th of it), l: hop latencies. Level i
+of s_i members, of which s_1 .. s_i share a shard's bytes, adds 2(s_i - 1)(S/(s_1 .. s_i B_i) + l_i). Phases are not pipelined. Every group
+has the same number of members.
 """
 
 from __future__ import annotations

@@ -1,18 +1,14 @@
 """What does each GPU send when NVSwitches reduce? Its payload once, and one sum of its own back for everyone.
 
-GPU k of n owns shard k. It loads the shard through the switch, which reads the others' parts, adds them and delivers one sum
-(``multimem.ld_reduce``); it stores the sum to a multicast address, and the switch copies it to all (``multimem.st``). So every GPU sends
-n parts to the sum and one sum to the copies, n + 1 shards in all, and receives as many, where a ring sends 2(n - 1) (NVIDIA, Hot
-Chips 34, 2022, NVLink SHARP; Klenk et al., ISCA 2020). The payload goes in P pieces over four hops: parts to the switch, sum to
-the owner, sum to the switch, copies to all. Either stores wait for all loads, or both run side by side on ports that give one in
-n + 1 of their bytes to sums, so that a piece keeps each hop for (n+1)/n S/(PB):
+GPU k of n owns shard k: it loads the shard through the switch, which adds the others' parts (``multimem.ld_reduce``), and stores the sum
+to a multicast address, which the switch copies to all (``multimem.st``): n + 1 shards sent, as many received (NVIDIA, Hot Chips 34, 2022;
+Klenk et al., ISCA 2020). Either stores wait for all loads, or both run side by side (P pieces, port of B bytes/s, l between GPU and
+switch)::
 
-    T = min(2 (1 + 1/(nP)) S/B,  (1 + 3/P) (n+1)/n S/B) + 4 l        port of B bytes/s, l between GPU and switch
+    T = min(2 (1 + 1/(nP)) S/B,  (1 + 3/P) (n+1)/n S/B) + 4 l
 
-Ports shared fairly between the two take no longer, and with few pieces up to 30% less.
-
-The switches of a node are one reducer here, as traffic is spread over them evenly. Loads (channel 0) and stores (channel 1) do not
-wait for one another. That the switch needs NVLink SHARP, and its efficiency, is for whoever chooses the algorithm to know.
+Ports shared fairly between the two take no longer, and with few pieces up to 30% less. The switches of a node are one reducer here. Loads
+(channel 0) and stores (channel 1) do not wait for one another. Whoever chooses the algorithm knows whether the switch can.
 """
 
 from __future__ import annotations

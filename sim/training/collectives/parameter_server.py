@@ -1,21 +1,13 @@
 """What do workers and servers send? Every worker pushes each server its share of the gradients, and pulls the updated share.
 
-Each of m servers keeps S/m of the model's S bytes, in P pieces. It adds the pushes of all n workers in whichever order they come, and
-a piece goes back to the workers once all have pushed it. A server may be one of the workers' hosts (colocated): what a worker
-pushes to itself crosses no wire. Pushes (channel 0) and pulls (channel 1) run side by side; PHub's variants are sharded
-(m = n) or central (m = 1), colocated or not (Luo et al., PHub, SoCC 2018, arXiv:1805.07891). The busiest port sends and receives
-W bytes in all, W_1 of them in the pushes alone:
+Each of m servers keeps S/m of the model's S bytes, in P pieces; a piece goes back once all n workers have pushed it (Luo et al., PHub, SoCC
+2018, arXiv:1805.07891). Pushes (channel 0) and pulls (channel 1) run side by side. The busiest port sends W bytes, W_1 of them in pushes::
 
-    on separate hosts    W = W_1 = max(1, n/m) S,        colocated    W = (n + m - 2)/m S,  W_1 = (n - 1)/m S.
+    on separate hosts    W = W_1 = max(1, n/m) S,        colocated    W = (n + m - 2)/m S,  W_1 = (n - 1)/m S
+    T = min(2 W_1/B,  (P + 1) W/(PB)) + 2 l              port of B bytes/s, hop latency l
 
-Either pulls wait for all pushes, or both run side by side and share the port evenly, a piece W/(PB) to the servers and as long back:
-
-    T = min(2 W_1/B,  (P + 1) W/(PB)) + 2 l        port of B bytes/s, hop latency l
-
-Ports shared fairly take as long on separate hosts or with one server, and up to a fifth less otherwise.
-
-What a server's processor needs per update and per byte, and sharding by whole variables, belong to `sim.training.server_plan`,
-which runs play.
+What a colocated worker pushes to itself crosses no wire. Ports shared fairly take as long on separate hosts or with one server, and up to a
+fifth less otherwise. A server's processor, and sharding by whole variables: `sim.training.server_plan`.
 """
 
 from __future__ import annotations

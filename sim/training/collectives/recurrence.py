@@ -1,19 +1,13 @@
 """How long does a ring of unequal hops take, alone? Exactly as long as its slowest walk.
 
-Hop i is busy for b_i (seconds) with each chunk and delivers it l_i later; rank i + 1 may pass on in step k + 1 what arrived in
-step k:
+Hop i is busy for b_i (seconds) with each chunk and delivers it l_i later; rank i + 1 may pass on in step k + 1 what arrived in step k. The
+last arrival is the dearest walk of K steps, each of which stays at its hop for b_i or moves on for b_i + l_i::
 
-    start_i(k) = max(arrive_{i-1}(k-1), start_i(k-1) + b_i),    arrive_i(k) = start_i(k) + b_i + l_i,    k = 1..K
+    T = max over start j and width w of    sum of b_i + l_i over the window  +  (K - w) * max of b_i over the window
 
-Unrolled, the last arrival is the dearest walk of K steps, each of which stays at its hop for b_i or moves on for b_i + l_i. A walk
-that meets w hops in a row (w <= K) meets each once and spends its K - w other steps at the busiest of them, so
-
-    T = max over start j and width w of    sum of b_i + l_i over the window  +  (K - w) * max of b_i over the window.
-
-On a ring of p hops repeated by N equal nodes windows look alike from node to node, so p starts are enough; a window of width
-w >= p holds the busiest hop, and a further whole period changes the sum by the same amount each time, so only the shortest and the
-longest widths can be best. Hence N enters through K alone and the cost, p^2, does not grow with it. Exact, not a bound;
-contention and jitter are left to the executors. Rings of many hops: `sim.training.collectives.long_rings`.
+On a ring of p hops repeated by N equal nodes p starts are enough, and of widths beyond p only the shortest and the longest can be best, so
+the cost, p^2, does not grow with N. Exact, not a bound; contention and jitter are left to the executors. Rings of many hops:
+`sim.training.collectives.long_rings`.
 """
 
 from __future__ import annotations

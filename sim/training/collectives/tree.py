@@ -1,19 +1,12 @@
 """What does each rank send in a double binary tree? Half of the payload up and down each of two trees, piece after piece.
 
-In each tree sums rise from the leaves to the root and the total comes back. Every rank with two children in one tree is a leaf of
-the other, so no port carries more than four streams of half the payload each way: up, down and down in one tree, up in the other
-(Sanders, Speck and Traeff, Parallel Computing 35(12), 2009). The trees are NCCL's (NVIDIA/nccl `src/graph/trees.cc`): the first
-takes the bits of the rank, the second mirrors it, or shifts it by one where the number of ranks is odd. Inside a node NCCL hangs
-a chain under the rank that the tree spans (`src/graph/connect.cc`); so does *per_node* here.
-
-If ports let sums rise first and totals fall after, each way has two streams of S/2 (one where there are two nodes), and a hop
-keeps one of P pieces for c_o = min(N - 1, 2) S/(2P B_o) between N nodes, c_i = S/(P B_i) within a node of g ranks. Each way
-the pieces follow one another over g - 1 hops of the chain and h = ceil(log2 N) of the tree:
+Every rank with two children in one tree is a leaf of the other (Sanders, Speck and Traeff, Parallel Computing 35(12), 2009). The trees
+are NCCL's (`src/graph/trees.cc`); inside a node a chain hangs under the rank that the tree spans (`src/graph/connect.cc`, *per_node*
+here). With c_o = min(N - 1, 2) S/(2P B_o) between N nodes, c_i = S/(P B_i) inside a node of g ranks, and h = ceil(log2 N)::
 
     T = 2 [(g - 1)(c_i + l_i) + h (c_o + l_o) + (P - 1) max(c_i, c_o)]
 
-Latency grows with log N where a ring's grows with N; with many pieces the bytes take 2S/B, as a ring's do with many ranks. Ports
-shared fairly between both ways take no longer, and with few pieces up to a third less (three nodes: half). NCCL's tuner counts
+Ports shared fairly between both ways take no longer, and with few pieces up to a third less (three nodes: half). NCCL's tuner counts
 floor(log2 N) hops. What each piece costs beyond its bytes stands in B, at the size of a piece (a transport's ``efficiency``).
 """
 
