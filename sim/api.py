@@ -1,8 +1,9 @@
 """What does a notebook user hold? A `Result`: one finished run, with its stalls as a DataFrame, pictures, a trace and a page.
 
 ``simulate("p3.16xlarge", "vgg16", nodes=2, overrides={"node.nic.bandwidth": "100 Gbps"})`` takes what the command line takes; `compare`
-puts machines side by side, `sweep` tries many points, `whatif` ranks what to improve. pandas and matplotlib are imported when something
-of theirs is asked for.
+puts machines side by side, `sweep` tries many points, `whatif` ranks what to improve, `plan` finds a layout, `recommend` a machine to
+rent, `goodput` draws weeks with failures. Tables are DataFrames, and ``DataFrame.attrs`` holds the rest of the command's JSON document.
+pandas and matplotlib are imported when something of theirs is asked for. `stallsim` is the public name of all this.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
+from math import inf
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -27,18 +29,21 @@ from sim.report.style import COLOURS, MEANINGS
 from sim.report.whatif import whatif_document
 from sim.simulate import Run
 from sim.spec.yaml import SpecError
+from sim.study.arguments import counts, scenario_of, several, whole
 from sim.study.compare import compare as compare_machines
 from sim.study.compare import machines
 from sim.study.layout_options import layout_of
-from sim.study.scenario import Answer, Scenario, answer, market_of
+from sim.study.scenario import Answer, Scenario, answer
 from sim.study.space import asked_points
 from sim.study.sweep import sweep as sweep_points
 from sim.study.whatif import whatif as ask_whatif
-from sim.study.whole_job import plan_of
+from sim.study.whole_job import plan_due, plan_of
 from sim.units import show
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
+    from sim.spec.workload import Model
 
 Name = str | PathLike[str]
 """A YAML file, or a name of the catalogue."""
@@ -69,9 +74,9 @@ def simulate(
     what freeing each resource would save; *market* is ``on-demand`` or ``spot``; *epochs* or *hours* add the whole job.
     Raise `SpecError` with everything that is wrong.
     """
-    scenario = Scenario(
-        str(hardware), str(workload), _texts(overrides), nodes, gpus, placement, batch, global_batch, precision, stack, seed, exact,
-        market=market_of(market), plan=plan_of(epochs, hours),
+    scenario = scenario_of(
+        hardware, workload, overrides, market, nodes=nodes, gpus=gpus, placement=placement, batch=batch, global_batch=global_batch,
+        precision=precision, stack=stack, seed=seed, exact=exact, plan=plan_of(epochs, hours),
     )  # fmt: skip
     return Result(scenario, answer(scenario, thorough=thorough))
 
@@ -107,12 +112,12 @@ def plan(
     from sim.study.plan.question import plan as planned
     from sim.study.plan.search import Limits
 
-    scenario = Scenario(
-        str(hardware), str(workload), _texts(overrides), global_batch=global_batch, precision=precision, stack=stack, sequence=sequence,
-        market=market_of(market),
+    scenario = scenario_of(
+        hardware, workload, overrides, market, global_batch=global_batch, precision=precision, stack=stack, sequence=sequence
     )  # fmt: skip
+    whole("gpus", gpus)
     fixed = {name: str(value).lower() for name, value in (fix or {}).items()}
-    question = Question(scenario, nodes, gpus, tokens, fixed, frozenset(allow), Limits(simulate, max_memory, objective))
+    question = Question(scenario, counts(nodes), gpus, tokens, fixed, frozenset(allow), Limits(simulate, max_memory, objective))
     document = plan_document(planned(question))
     table = pandas.DataFrame(document.pop("layouts"))
     table.attrs.update(document)
@@ -146,13 +151,12 @@ def compare(
     """
     import pandas
 
-    scenario = Scenario(
-        "", str(workload), _texts(overrides), batch=batch, precision=precision, stack=stack, market=market_of(market),
-        plan=plan_of(epochs, hours, tokens=tokens),
+    scenario = scenario_of(
+        "", workload, overrides, market, batch=batch, precision=precision, stack=stack, plan=plan_of(epochs, hours, tokens=tokens),
         layout=layout_of([f"{name}={value}" for name, value in (parallel or {}).items()]),
     )  # fmt: skip
-    names = machines([str(name) for name in hardware], where)
-    rows = compare_machines(scenario, names, document_of, nodes=nodes, processes=processes)
+    names = machines(several("hardware", hardware), several("where", where))
+    rows = compare_machines(scenario, names, document_of, nodes=counts(nodes), processes=processes)
     found = comparison_document(str(workload), rows, sort)
     flat = [
         {key: value for key, value in row.items() if key != "whole_job" and not isinstance(value, dict)}
@@ -186,7 +190,9 @@ def sweep(
     """
     import pandas
 
-    scenario = Scenario(str(hardware), str(workload), _texts(overrides), nodes, batch=batch, precision=precision, stack=stack, seed=seed)
+    scenario = scenario_of(hardware, workload, overrides, nodes=nodes, batch=batch, precision=precision, stack=stack, seed=seed)
+    if not isinstance(vary, Mapping):
+        raise SpecError(f"vary={vary!r}: expected a mapping from fields to values, such as {{'batch': [32, 64]}}")
     asked = [f"{key}={','.join(map(str, values)) if isinstance(values, list | tuple) else values}" for key, values in vary.items()]
     return pandas.DataFrame([flat(row) for row in sweep_points(scenario, asked_points(asked, sobol, seed), row_of, processes=processes)])
 
@@ -209,10 +215,127 @@ def whatif(
     """
     import pandas
 
-    scenario = Scenario(
-        str(hardware), str(workload), _texts(overrides), nodes, gpus, placement, batch, precision=precision, stack=stack
-    )  # fmt: skip
+    scenario = scenario_of(
+        hardware, workload, overrides, nodes=nodes, gpus=gpus, placement=placement, batch=batch, precision=precision, stack=stack
+    )
     return pandas.DataFrame([flat(row) for row in whatif_document(ask_whatif(scenario))["resources"]])
+
+
+def recommend(
+    workload: Name,
+    hardware: Sequence[Name] = (),
+    *,
+    budget_hours: float | None = None,
+    budget_usd: float | None = None,
+    epochs: float | None = None,
+    hours: float | None = None,
+    tokens: str | None = None,
+    where: Sequence[str] = (),
+    nodes: Sequence[int] = (1, 2, 3, 4),
+    overrides: Mapping[str, object] | None = None,
+    batch: int | None = None,
+    global_batch: int | None = None,
+    precision: str | None = None,
+    stack: str | None = None,
+    on_demand: bool = False,
+    with_failures: bool = False,
+    processes: int | None = 1,
+) -> DataFrame:
+    """Return a row for each machine and number of *nodes* that could be rented, those within the budget first.
+
+    One of *budget_hours* (the cheapest machine that meets it) and *budget_usd* (the fastest within it) is given; the job is one epoch
+    unless *epochs*, *hours* or *tokens* say otherwise. ``DataFrame.attrs`` holds ``best``, ``runner_up`` and ``notes``.
+    Raise `SpecError` where the question is wrong.
+    """
+    import pandas
+
+    from sim.documents import Renting, recommended
+    from sim.study.recommend import Budget
+
+    for option, value in (("budget_hours", budget_hours), ("budget_usd", budget_usd)):
+        if value is not None and not (isinstance(value, int | float) and 0 < value < inf):
+            raise SpecError(f"{option}={value!r}: expected more than 0")
+    job = plan_due(epochs, hours) if tokens is None else plan_of(epochs, hours, tokens=tokens)
+    scenario = scenario_of(
+        "", workload, overrides, batch=batch, global_batch=global_batch, precision=precision, stack=stack, plan=job
+    )  # fmt: skip
+    budget = Budget(None if budget_hours is None else 3600.0 * budget_hours, budget_usd)
+    names, conditions = several("hardware", hardware), several("where", where)
+    renting = Renting(budget, names, conditions, counts(nodes), on_demand, None, with_failures, processes)
+    found, _ = recommended(scenario, renting)
+    table = pandas.DataFrame([flat(row) for row in found.pop("candidates")])
+    table.attrs.update(found)
+    return table
+
+
+def goodput(
+    hardware: Name,
+    workload: Name,
+    *,
+    days: float | None = None,
+    tokens: str | None = None,
+    epochs: float | None = None,
+    parallel: Mapping[str, object] | None = None,
+    overrides: Mapping[str, object] | None = None,
+    nodes: int | None = None,
+    gpus: int | None = None,
+    batch: int | None = None,
+    global_batch: int | None = None,
+    precision: str | None = None,
+    stack: str | None = None,
+    market: str = "on-demand",
+    trials: int = 2000,
+    seed: int = 0,
+    **weeks: Any,
+) -> DataFrame:
+    """Return how weeks of a job go, failures and all: a row for each quantile of *trials* drawn runs.
+
+    One of *days*, *tokens* (``"15T"``) and *epochs* says how long the job is. *weeks* are further fields of `sim.study.weeks.Weeks`:
+    ``level``, ``rate``, ``mode``, ``store``, ``interval``, ``spares``, ``elastic``. ``DataFrame.attrs`` holds the rest of the document:
+    shares, losses, checkpoints, energy. Raise `SpecError` where the question is wrong.
+    """
+    from dataclasses import fields
+
+    import pandas
+
+    from sim.documents import weeks_document
+    from sim.study.weeks import Weeks
+    from sim.study.whole_job import token_count
+
+    allowed = {field.name for field in fields(Weeks)}
+    for name in weeks:
+        if name not in allowed:
+            raise SpecError(f"{name}: unknown option; known are {', '.join(sorted(allowed))}")
+    scenario = scenario_of(
+        hardware, workload, overrides, market, nodes=nodes, gpus=gpus, batch=batch, global_batch=global_batch, precision=precision,
+        stack=stack, layout=layout_of([f"{name}={value}" for name, value in (parallel or {}).items()]),
+    )  # fmt: skip
+    counted = None if tokens is None else token_count(tokens)
+    asked = Weeks(days=days, tokens=counted, epochs=epochs, trials=trials, seed=seed, **weeks)
+    asked.checked()
+    found = weeks_document(scenario, asked, changes=False)
+    table = pandas.DataFrame(found.pop("distribution"))
+    table.attrs.update(found)
+    return table
+
+
+def extract(
+    target: str,
+    inputs: Sequence[str],
+    output: Name,
+    *,
+    name: str | None = None,
+    arguments: Mapping[str, object] | None = None,
+) -> Model:
+    """Write the layer table of the torch model that *target* (``my_file.py:build``) returns to *output*, and return it.
+
+    *inputs* are shapes of one sample (``["3x224x224"]``). The model is traced on the meta device: no weights, no GPU. The module's code
+    runs, so extract only what you trust. Raise `SpecError` where the model cannot be traced.
+    """
+    from sim.extract import run_extract
+
+    given = [f"{key}={value}" for key, value in (arguments or {}).items()]
+    return run_extract(str(target), several("inputs", inputs), Path(output), name, given)
 
 
 @dataclass(frozen=True, repr=False)
@@ -295,10 +418,6 @@ class Result:
         return "".join(_section(document) for document in self.document.get("jobs", [self.document]))
 
 
-def _texts(overrides: Mapping[str, object] | None) -> tuple[str, ...]:
-    return tuple(f"{key}={value}" for key, value in (overrides or {}).items())
-
-
 def _line(document: Mapping[str, Any]) -> str:
     """Return in a line what one job does, how fast, and what bounds it."""
     rate = f"{document['throughput_samples_per_s']:,.0f}"
@@ -325,4 +444,6 @@ def _section(document: Mapping[str, Any]) -> str:
     )
 
 
-__all__ = ["Picture", "Result", "SpecError", "compare", "simulate", "sweep", "whatif"]
+__all__ = [
+    "Picture", "Result", "SpecError", "compare", "extract", "goodput", "plan", "recommend", "simulate", "sweep", "whatif",
+]  # fmt: skip

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sim.report.document import run_document, run_figures
 from sim.report.goodput import goodput_of
 from sim.report.layout import layout_document
+from sim.report.recommendation import layout_note, recommendation_document
 from sim.report.rows import run_row
 from sim.spec.yaml import SpecError
+from sim.study.compare import compare, machines
 from sim.study.descriptions import Descriptions, descriptions
 from sim.study.layout import has_layout, layout_answer
+from sim.study.one_batch import usual_global_batch
+from sim.study.plan.machines import needs_layout, planned_rows, shared_batch
+from sim.study.recommend import MARKETS, Budget, recommend, require_one_budget
 from sim.study.scenario import Answer, Scenario, answer
 from sim.study.weeks import Weeks
 
@@ -44,6 +50,51 @@ def weeks_document(
     found = _one_job(scenario)
     described = run_document(found.run, found.inputs, found.warnings, market=found.market)
     return goodput_of(described, found.run.hardware, found.run.jobs[0].job.workload, weeks, changes, progress)
+
+
+@dataclass(frozen=True)
+class Renting:
+    """What to rent among, for how much; the scenario that goes with it names no hardware and has a plan."""
+
+    budget: Budget
+    hardware: Sequence[str] = ()
+    """Machines to compare; all of the catalogue by default."""
+    where: Sequence[str] = ()
+    nodes: Sequence[int] = (1, 2, 3, 4)
+    on_demand: bool = False
+    """Leave spot prices out."""
+    mean_lifetime: str | None = None
+    """What a spot machine lasts on average, such as ``8 h``, where nobody measured it."""
+    with_failures: bool = False
+    processes: int | None = None
+
+
+def recommended(
+    scenario: Scenario, renting: Renting, counting: Callable[[str], Callable[[int, int], None] | None] = lambda what: None
+) -> tuple[dict[str, Any], list[str]]:
+    """Return the document of what to rent for *scenario*, and the machines that can run it. Raise SpecError.
+
+    *counting* is told what is counted and returns who hears how many of those are done.
+    """
+    plan, counts = scenario.plan, list(renting.nodes)
+    if plan is None:
+        raise SpecError("the length of the job is missing; write epochs, hours or tokens")
+    require_one_budget(plan, renting.budget)
+    names = machines(list(renting.hardware), [*renting.where, "nodes=1"] if not renting.hardware else renting.where)
+    bare = replace(scenario, plan=None)
+    together = None if scenario.batch is not None else scenario.global_batch or usual_global_batch(bare)
+    alone = replace(bare, global_batch=None)
+    rows = compare(alone, names, document, nodes=counts, global_batch=together, processes=renting.processes, progress=counting("machines"))
+    laid = needs_layout(alone, rows)
+    if laid:
+        together = shared_batch(replace(alone, global_batch=together), names, counts)
+        rows = planned_rows(replace(alone, global_batch=together), names, counts, layout_document, counting("machines planned"))
+    markets = MARKETS[:1] if renting.on_demand else MARKETS
+    chosen = recommend(alone, rows, plan, renting.budget, markets, renting.mean_lifetime, renting.with_failures, together)
+    found = recommendation_document(scenario.workload, chosen, list(renting.hardware))
+    if laid and together is not None:
+        found["notes"].append(layout_note(together))
+    return found, [each.hardware for each in rows if each.document]
 
 
 def row(scenario: Scenario) -> dict[str, Any]:

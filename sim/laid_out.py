@@ -13,9 +13,9 @@ from sim.mesh import LayoutRun
 from sim.report.files import write_file
 from sim.report.layout import layout_document, layout_text, waits
 from sim.report.layout_trace import write_layout_trace
+from sim.study.arguments import scenario_of
 from sim.study.layout import LayoutAnswer, layout_answer
 from sim.study.layout_options import layout_of
-from sim.study.scenario import Scenario
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -43,9 +43,8 @@ def lay_out(
     samples per micro-batch. Raise `SpecError` with what is wrong, also where GPU memory is short.
     """
     given = ",".join(f"{key}={value}" for key, value in parallel.items())
-    scenario = Scenario(
-        str(hardware), str(workload), tuple(f"{key}={value}" for key, value in (overrides or {}).items()), nodes=nodes, gpus=gpus,
-        batch=batch, global_batch=global_batch, precision=precision, stack=stack,
+    scenario = scenario_of(
+        hardware, workload, overrides, nodes=nodes, gpus=gpus, batch=batch, global_batch=global_batch, precision=precision, stack=stack,
         layout=layout_of([given] if given else [], micro_batches=micro_batches),
     )  # fmt: skip
     return LayoutResult(layout_answer(scenario))

@@ -153,12 +153,16 @@ _SHOWN: Final[dict[str, list[tuple[float, str]]]] = {
     "price": [(1 / _HOUR, "USD/h")],
     "money": [(1.0, "USD")],
     "power": [(1.0, "W"), (1e3, "kW"), (1e6, "MW")],
+    "energy": [(1e-3, "mJ"), (1.0, "J"), (1e3, "kJ"), (1e6, "MJ")],
+    "billed energy": [(3.6e6, "kWh"), (3.6e9, "MWh"), (3.6e12, "GWh")],
+    "mass": [(1.0, "kg"), (1e3, "t")],
     "failure rate": [(1 / (365 * 24 * _HOUR), "/y"), (1 / (24 * _HOUR), "/d")],
     "carbon intensity": [(1e-3 / 3.6e6, "g/kWh")],
     "time per byte": [(1e-9, "s/GB")],
     "fraction": [(0.01, "%")],
 }
-"""Units a dimension is shown in. ``binary size`` and ``bit rate`` are other spellings of a size and a bandwidth."""
+"""Units a dimension is shown in. ``binary size``, ``bit rate`` and ``billed energy`` are other spellings of a size, a bandwidth and
+an energy."""
 
 
 def counted(count: int, what: str) -> str:

@@ -4,8 +4,9 @@
 >>> result = stallsim.run("hgx-h100", "llama-3.1-8b", nodes=2, parallel={"shard": "parameters"})  # doctest: +SKIP
 >>> result.stalls  # doctest: +SKIP
 
-`run` returns a result with figures, DataFrames, a page and a trace; `compare`, `sweep` and `whatif` return DataFrames; `load` reads a
-description, `check` lists what is wrong with files. Every function raises `SpecError` with one clear sentence for each problem.
+`run` returns a result with figures, DataFrames, a page and a trace. `compare`, `recommend`, `plan`, `whatif`, `sweep` and `goodput` return
+DataFrames, with the rest of the command's JSON document in ``DataFrame.attrs``. `extract` writes the layer table of a torch model, `load`
+reads a description, `check` lists what is wrong with files. Every function raises `SpecError` with one clear sentence for each problem.
 """
 
 from __future__ import annotations
@@ -19,14 +20,16 @@ from sim.spec.yaml import SpecError
 if TYPE_CHECKING:
     from os import PathLike
 
-    from sim.api import Result, compare, sweep, whatif
+    from sim.api import Result, compare, extract, goodput, plan, recommend, sweep, whatif
     from sim.laid_out import LayoutResult
     from sim.spec.hardware import Hardware
     from sim.spec.workload import Workload
 
-__all__ = ["SpecError", "__version__", "check", "compare", "load", "run", "sweep", "whatif"]
+__all__ = [
+    "SpecError", "__version__", "check", "compare", "extract", "goodput", "load", "plan", "recommend", "run", "sweep", "whatif",
+]  # fmt: skip
 
-_OF_API = frozenset({"compare", "sweep", "whatif"})
+_OF_API = frozenset({"compare", "extract", "goodput", "plan", "recommend", "sweep", "whatif"})
 
 
 def __getattr__(name: str) -> Any:
@@ -37,28 +40,47 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'stallsim' has no attribute '{name}'")
 
 
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 def run(
     hardware: str | PathLike[str],
     workload: str | PathLike[str],
     *,
     parallel: Mapping[str, object] | None = None,
     micro_batches: int | None = None,
+    nodes: int | None = None,
+    gpus: int | None = None,
+    batch: int | None = None,
+    global_batch: int | None = None,
+    precision: str | None = None,
+    stack: str | None = None,
+    overrides: Mapping[str, object] | None = None,
     **options: Any,
 ) -> Result | LayoutResult:
     """Simulate *workload* on *hardware*; both are catalogue names or YAML files.
 
-    *parallel* is a layout such as ``{"tp": 8, "pp": 4, "shard": "optimizer"}``. *options* are those of ``sim run``: ``nodes``, ``gpus``,
-    ``batch``, ``global_batch``, ``precision``, ``stack``, ``overrides`` (a mapping of dotted keys).
+    *parallel* is a layout such as ``{"tp": 8, "pp": 4, "shard": "optimizer"}``; *batch* counts samples per GPU, *gpus* all GPUs;
+    *overrides* are fields by dotted key, as after ``--set``. Without a layout, *options* are those of `sim.api.simulate`: ``placement``,
+    ``seed``, ``exact``, ``thorough``, ``market``, ``epochs``, ``hours``.
     """
+    given: dict[str, Any] = {
+        "nodes": nodes, "gpus": gpus, "batch": batch, "global_batch": global_batch, "precision": precision, "stack": stack,
+    }  # fmt: skip
+    known = () if parallel else ("placement", "seed", "exact", "thorough", "market", "epochs", "hours")
+    for name in options:
+        if name not in known:
+            raise SpecError(f"{name}: unknown option; known are {', '.join(('parallel', 'micro_batches', 'overrides', *given, *known))}")
     if parallel:
         from sim.laid_out import lay_out
 
-        return lay_out(hardware, workload, parallel, micro_batches=micro_batches, **options)
+        return lay_out(hardware, workload, parallel, micro_batches=micro_batches, overrides=overrides, **given)
     from sim.api import simulate
 
     if micro_batches is not None:
-        options["overrides"] = {**options.get("overrides", {}), "training.gradient_accumulation_steps": micro_batches}
-    return simulate(hardware, workload, **options)
+        overrides = {**(overrides or {}), "training.gradient_accumulation_steps": micro_batches}
+    return simulate(hardware, workload, overrides=overrides, **given, **options)
 
 
 def load(name: str | PathLike[str], overrides: Sequence[str] = ()) -> Hardware | Workload:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
+
+import pytest
 
 import stallsim
 
@@ -17,6 +20,45 @@ def test_importing_costs_no_heavy_library() -> None:
     code = "import stallsim, sys; print([name for name in ('pandas', 'torch', 'matplotlib', 'simpy') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "[]"
+
+
+def test_dir_shows_the_public_names() -> None:
+    assert dir(stallsim) == sorted(stallsim.__all__)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: stallsim.run(1, "vgg16"), "hardware=1: expected a name"),
+        (lambda: stallsim.run("p3.16xlarge", "vgg16", nodes="2"), "nodes='2': expected a whole number"),
+        (lambda: stallsim.run("p3.16xlarge", "vgg16", gpus=2.5), "gpus=2.5: expected a whole number"),
+        (lambda: stallsim.run("p3.16xlarge", "vgg16", batch=True), "batch=True: expected a whole number or 'max'"),
+        (lambda: stallsim.run("p3.16xlarge", "vgg16", foo=1), "foo: unknown option; known are parallel"),
+        (lambda: stallsim.run("p3.16xlarge", "vgg16", overrides=["a=1"]), "overrides=['a=1']: expected a mapping"),
+        (lambda: stallsim.run("hgx-h100", "llama-3.2-1b", parallel={"tp": 2}, nodes=1.0), "nodes=1.0: expected a whole number"),
+        (lambda: stallsim.compare("vgg16", "p3.16xlarge"), "hardware='p3.16xlarge': expected a list of texts, such as ['p3.16xlarge']"),
+        (lambda: stallsim.compare("vgg16", ["p3.16xlarge"], nodes=[0]), "nodes=[0]: expected whole numbers of 1 or more"),
+        (lambda: stallsim.sweep("p3.16xlarge", "vgg16", ["batch"]), "vary=['batch']: expected a mapping"),
+        (lambda: stallsim.recommend("vgg16", ["p3.16xlarge"]), "--budget-hours or --budget-usd: write one of the two"),
+        (lambda: stallsim.recommend("vgg16", ["p3.16xlarge"], budget_usd=-1), "budget_usd=-1: expected more than 0"),
+        (lambda: stallsim.goodput("hgx-h100", "gpt2-xl", days=3, wait=1), "wait: unknown option; known are"),
+    ],
+)
+def test_wrong_arguments_are_told_in_a_sentence(call: Callable[[], object], words: str) -> None:
+    with pytest.raises(stallsim.SpecError) as refused:
+        call()
+    assert str(refused.value).startswith(words)
+
+
+def test_recommends_and_plans_and_draws_weeks() -> None:
+    rented = stallsim.recommend("resnet50", ["p3.8xlarge", "p3.16xlarge"], budget_hours=24, epochs=90, nodes=[1, 2])
+    planned = stallsim.plan("hgx-h100", "llama-3.2-1b", nodes=[1], global_batch=16, simulate=5)
+    drawn = stallsim.goodput("hgx-h100", "gpt2-xl", days=7, nodes=4, batch=4, precision="amp_bf16", trials=50)
+    assert rented.attrs["best"]["hardware"] in set(rented["hardware"])
+    assert rented.iloc[0]["total_time_s"] <= 24 * 3600
+    assert planned.iloc[0]["step_time_s"] == planned["step_time_s"].min()
+    assert len(drawn) > 1
+    assert 0.5 < drawn.attrs["effective_share"] <= 1.0
 
 
 def test_runs_with_and_without_a_layout() -> None:

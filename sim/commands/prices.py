@@ -7,18 +7,24 @@ from typing import Annotated
 
 import typer
 
+from sim.commands import names
 from sim.commands.app import app
 from sim.commands.options import Json
 from sim.spec.yaml import SpecError
 from sim.terminal import print_json, show_text, talk
+from sim.units import counted
 
 
 @app.command(
     epilog="Examples:\n"
+    "  python -m sim prices p4d.24xlarge H100\n"
     "  python -m sim prices --where 'gpu=H100*' --where provider=lambda\n"
     "  python -m sim prices --where provider=aws --today 2027-01-31"
 )
 def prices(
+    machines: Annotated[
+        list[str], typer.Argument(metavar="NAME...", help="machines, GPUs or providers; all by default", autocompletion=names.hardware)
+    ] = [],  # noqa: B006
     where: Annotated[list[str], typer.Option("--where", metavar="COND", help="only rows that match, for example gpus=8; repeatable")] = [],  # noqa: B006
     today: Annotated[str | None, typer.Option(metavar="YYYY-MM-DD", help="day from which ages are counted; the clock's by default")] = None,
     refresh: Annotated[
@@ -38,12 +44,12 @@ def prices(
 
     from sim.report.listing import columns_text
     from sim.spec.listing import exported, select, without_match
-    from sim.spec.prices import PRICES, STALE, first_day, price_rows
+    from sim.spec.prices import PRICES, STALE, first_day, named_rows, price_rows
 
     rows, problems = price_rows(first_day(today) if today else datetime.now(UTC).date())
     for problem in problems:
         typer.echo(problem, err=True)
-    chosen = select(rows, where, PRICES)
+    chosen = select(named_rows(rows, machines), where, PRICES)
     if where and not chosen:
         talk(without_match(rows, where, PRICES))
     if as_json:
@@ -51,7 +57,7 @@ def prices(
     else:
         show_text(columns_text(chosen, PRICES))
         old = sum(bool(row["mark"]) for row in chosen)
-        talk(f"{len(chosen)} machines, {old} with a price of more than {STALE} days")
+        talk(f"{counted(len(chosen), 'machine')}, {old} with a price of more than {STALE} days")
     if where and not chosen:
         raise typer.Exit(1)
 

@@ -73,45 +73,28 @@ def recommend(
     Spot machines count only where their price (`python -m sim list hardware`) and interruption data (K80, P100, V100) are known;
     --mean-lifetime stands in for the data. All candidates train at one global batch unless --batch is given.
     """
-    from sim.documents import document, reading
+    from sim.documents import Renting, reading, recommended
     from sim.report.figures import figures_csv
-    from sim.report.layout import layout_document
     from sim.report.page.recommendation import recommendation_page
-    from sim.report.recommendation import layout_note, recommendation_document, recommendation_plot, recommendation_text
-    from sim.study.compare import compare as compared
-    from sim.study.compare import machines
-    from sim.study.one_batch import usual_global_batch
-    from sim.study.plan.machines import needs_layout, planned_rows, shared_batch
+    from sim.report.recommendation import recommendation_plot, recommendation_text
     from sim.study.ranges import whole_numbers
-    from sim.study.recommend import MARKETS, Budget, require_one_budget
-    from sim.study.recommend import recommend as recommended
+    from sim.study.recommend import Budget
     from sim.study.scenario import Scenario
     from sim.study.whole_job import plan_due, plan_of
 
     plan = plan_due(epochs, hours, evaluation, checkpoints) if tokens is None else plan_of(epochs, hours, evaluation, checkpoints, tokens)
-    assert plan is not None
     budget = Budget(positive(budget_hours, "--budget-hours", 3600.0), positive(budget_usd, "--budget-usd"))
-    require_one_budget(plan, budget)
     if batch is not None and global_batch is not None:
         raise SpecError("--batch and --global-batch: write one of the two")
-    scenario = Scenario("", workload, tuple(sets), batch=batch, precision=precision, stack=stack)
+    scenario = Scenario(
+        "", workload, tuple(sets), batch=batch, global_batch=global_batch, precision=precision, stack=stack, plan=plan
+    )  # fmt: skip
     counts = whole_numbers(nodes, "--nodes") if nodes is not None else []
-    names = machines(hardware, [*where, "nodes=1"] if not hardware else where)
-    together = None if batch is not None else global_batch or usual_global_batch(scenario)
-    progress = talk.counting("machines")
-    rows = compared(scenario, names, document, nodes=counts, global_batch=together, processes=processes, progress=progress)
-    laid = needs_layout(scenario, rows)
-    if laid:
-        together = shared_batch(replace(scenario, global_batch=together), names, counts)
-        rows = planned_rows(replace(scenario, global_batch=together), names, counts, layout_document, talk.counting("machines planned"))
+    renting = Renting(budget, hardware, where, counts, on_demand, mean_lifetime, with_failures, processes)
+    found, able = recommended(scenario, renting, talk.counting)
     talk.progress("")
-    markets = MARKETS[:1] if on_demand else MARKETS
-    chosen = recommended(scenario, rows, plan, budget, markets, mean_lifetime, with_failures, together)
-    found = recommendation_document(workload, chosen, hardware)
-    if laid and together is not None:
-        found["notes"].append(layout_note(together))
     text, table = recommendation_text(found), figures_csv(found["candidates"])
-    page = reading(recommendation_page, scenario, [row.hardware for row in rows if row.document])
+    page = reading(recommendation_page, replace(scenario, plan=None, global_batch=None), able)
     write_result(output, html, "recommend", (found, text), page, recommendation_plot, {"recommend.csv": table})
     print_json(found) if as_json else show_text(text)
     if found["best"] is None:

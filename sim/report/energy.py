@@ -48,6 +48,11 @@ def job_energy(energy: Mapping[str, Any] | None, time: float) -> dict[str, Any]:
     return {"energy_kwh": None if joules is None else joules / KWH, "co2_kg": carbon}
 
 
+def kwh_text(kwh: float) -> str:
+    """Return *kwh* in words: 31.7 MWh."""
+    return show(kwh * KWH, "billed energy")
+
+
 def energy_text(energy: Mapping[str, Any] | None) -> str:
     """Return the line that tells the *energy* of a document."""
     if energy is None:
@@ -55,7 +60,7 @@ def energy_text(energy: Mapping[str, Any] | None) -> str:
     grid = energy["grid"]
     where = "the world's mean" if grid["assumed"] else grid["region"]
     return (
-        f"energy: {energy['kwh_per_epoch']:.3g} kWh and {energy['co2_per_epoch_kg']:.3g} kg CO2 an epoch "
-        f"({1000 * grid['kg_per_kwh']:.0f} g/kWh, {where}); {energy['energy_per_sample_j']:.3g} J a sample, a node draws "
+        f"energy: {kwh_text(energy['kwh_per_epoch'])} and {show(energy['co2_per_epoch_kg'], 'mass')} CO2 an epoch "
+        f"({1000 * grid['kg_per_kwh']:.0f} g/kWh, {where}); {show(energy['energy_per_sample_j'], 'energy')} a sample, a node draws "
         f"{show(energy['node_power_w'], 'power')}"
     )

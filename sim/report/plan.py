@@ -9,6 +9,7 @@ from sim import __version__
 from sim.analysis.energy import KWH
 from sim.events import Cause
 from sim.mesh import LayoutRun
+from sim.report.energy import kwh_text
 from sim.report.goodput import goodput_of
 from sim.report.layout import layout_document, layout_name
 from sim.report.layout_error import expected_layout_error
@@ -269,7 +270,7 @@ def plan_text(document: Mapping[str, Any], shown: int = 10) -> str:
     if document["tokens"] is not None and document["layouts"][0]["job_time_s"] is not None:
         best = document["layouts"][0]
         money = "" if best["job_cost_usd"] is None else f", {best['job_cost_usd']:,.0f} USD"
-        energy = "" if best["job_energy_kwh"] is None else f", {best['job_energy_kwh']:,.3g} kWh"
+        energy = "" if best["job_energy_kwh"] is None else f", {kwh_text(best['job_energy_kwh'])}"
         lines += ["", f"  {document['tokens']:.3g} tokens: {show(best['job_time_s'], 'time')}{money}{energy} with the best"]
     if document["with_failures"] is not None:
         lines += [f"  {_failures_text(document['with_failures'])}"]

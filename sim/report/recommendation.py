@@ -9,7 +9,7 @@ from typing import Any
 from sim.report.basis import basis_of
 from sim.report.columns import Title, aligned
 from sim.report.comparison import scattered
-from sim.report.energy import job_energy
+from sim.report.energy import job_energy, kwh_text
 from sim.report.layout import layout_name
 from sim.report.picture import Named, Picture, name_points, picture
 from sim.report.prices import price_lines, price_rows
@@ -93,7 +93,7 @@ def recommendation_text(document: dict[str, Any]) -> str:
         lines.append(f"  {parts_text(chosen['parts_s'])}")
         lines += [f"  in the layout {chosen['layout']}"] if chosen["layout"] else []
         if chosen.get("energy_kwh") is not None:
-            lines.append(f"  {chosen['energy_kwh']:.3g} kWh and {chosen['co2_kg']:.3g} kg CO2")
+            lines.append(f"  {kwh_text(chosen['energy_kwh'])} and {show(chosen['co2_kg'], 'mass')} CO2")
     else:
         lines += [f"  {said}" for said in grouped(document["left_out"].items())]
     if chosen and not document["named"] and len(document["left_out"]) <= SHOWN:

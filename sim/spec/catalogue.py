@@ -80,7 +80,7 @@ def nearest(name: str, folder: str, path: bool = False) -> str:
     """Return a hint for an unknown *name*: the names of *folder* most like it, or where it may belong; *path* if a file was named."""
     other = {"hardware": "workloads", "workloads": "hardware"}.get(folder)
     if other and name in catalogue(other):
-        return f"; it is in {other}/"
+        return f"; it is in {other}/: check the order of the arguments"
     known = list(catalogue(folder))
     if folder == "hardware" and not path and (gpu := _gpu_like(name)):
         have = f"'python -m sim list hardware --where gpu={gpu}' lists the machines that have it"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import date
 from typing import Final
 
-from sim.spec.listing import HARDWARE, Column, Row, hardware_rows
+from sim.spec.catalogue import suggestions
+from sim.spec.listing import HARDWARE, Column, Row, hardware_rows, select
 from sim.spec.yaml import SpecError
 
 STALE: Final = 90
@@ -22,6 +24,10 @@ PRICES: Final = (
 )
 
 
+_NAMES: Final = ("name", "gpu", "provider")
+"""Columns by which a row is named."""
+
+
 def price_rows(today: date) -> tuple[list[Row], list[str]]:
     """Return a row for every machine of the catalogue with a price, and what is wrong with files that cannot be read.
 
@@ -29,6 +35,20 @@ def price_rows(today: date) -> tuple[list[Row], list[str]]:
     """
     rows, problems = hardware_rows()
     return [_row(row, today) for row in rows if row["price"] is not None or row["spot"] is not None], problems
+
+
+def named_rows(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
+    """Return those of *rows* that are a machine, have a GPU, or are of a provider in *names*; all where there are none.
+
+    Raise SpecError for a name that no row has.
+    """
+    met = [{id(row) for column in _NAMES for row in select(rows, [f"{column}={name}"], PRICES)} for name in names]
+    for name, ones in zip(names, met, strict=True):
+        if not ones:
+            near = suggestions(name, sorted({str(row[column]) for row in rows for column in _NAMES if row[column]}))
+            hint = f"did you mean {' or '.join(near)}?" if near else "'python -m sim prices' lists all"
+            raise SpecError(f"{name}: no machine, GPU or provider with a price; {hint}")
+    return [row for row in rows if not names or any(id(row) in ones for ones in met)]
 
 
 def _row(row: Row, today: date) -> Row:

@@ -69,7 +69,7 @@ def test_unknown_names_come_with_near_ones(shelves: Path) -> None:
     messages = {
         "toyy": "toyy is not in the catalogue (hardware/); did you mean toy?",
         "zzz": "zzz is not in the catalogue (hardware/); known are toy",
-        "toy-job": "toy-job is not in the catalogue (hardware/); it is in workloads/",
+        "toy-job": "toy-job is not in the catalogue (hardware/); it is in workloads/: check the order of the arguments",
         "no/toy.yaml": "no/toy.yaml: no such file; did you mean toy?",
         "": "'' is not in the catalogue (hardware/); known are toy",
         "a\0b": "'a\\x00b' is not in the catalogue (hardware/); known are toy",

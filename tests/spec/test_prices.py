@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from sim.cli import app
 from sim.spec import price_refresh
-from sim.spec.prices import STALE, first_day, price_rows
+from sim.spec.prices import STALE, first_day, named_rows, price_rows
 from sim.spec.yaml import SpecError
 
 HEADER = "AvailabilityZone,InstanceType,AcceleratorName,AcceleratorCount,vCPUs,Price,SpotPrice,Region\n"
@@ -95,3 +95,14 @@ def test_the_command_lists_filters_and_shows_changes(tmp_path):
     folder = str(checkout(tmp_path, oci=",BM.GPU.H100.8,H100,8,224,81,,us-ashburn-1\n"))
     shown = run(app, ["prices", "--refresh", folder])
     assert shown.exit_code == 0 and "on demand 80 -> 81" in shown.stdout
+
+
+def test_rows_by_machine_gpu_or_provider() -> None:
+    rows, _ = price_rows(date(2026, 11, 1))
+    named = named_rows(rows, ["p4d.24xlarge", "lambda"])
+    assert {row["name"] for row in named} >= {"p4d.24xlarge"}
+    assert all(row["name"] == "p4d.24xlarge" or row["provider"] == "lambda" for row in named) and len(named) > 1
+    assert {row["gpu"] for row in named_rows(rows, ["H100-SXM5-80GB"])} == {"H100-SXM5-80GB"}
+    assert named_rows(rows, []) == rows
+    with pytest.raises(SpecError, match=r"^p4d.24xlarg: no machine, GPU or provider with a price; did you mean p4d.24xlarge"):
+        named_rows(rows, ["p4d.24xlarg"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from sim.report.energy import kwh_text
 from sim.units import show
 
 
@@ -64,9 +65,9 @@ def as_plain(value: float) -> str:
 
 def as_energy(kwh: float) -> str:
     """Return *kwh* in words."""
-    return f"{kwh:,.0f} kWh".replace(",", " ") if kwh >= 100 else f"{kwh:.3g} kWh"
+    return kwh_text(kwh)
 
 
 def as_carbon(kilograms: float) -> str:
     """Return *kilograms* of CO2 in words."""
-    return f"{kilograms:,.0f} kg".replace(",", " ") if kilograms >= 100 else f"{kilograms:.3g} kg"
+    return show(kilograms, "mass")

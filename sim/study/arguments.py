@@ -1,0 +1,60 @@
+"""What does a Python caller ask for? Arguments of a call in, a checked scenario out, or one sentence about the value that is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from typing import Any, Final
+
+from sim.spec.yaml import SpecError
+from sim.study.scenario import Scenario, market_of
+
+_WHOLE: Final = ("nodes", "gpus", "batch", "global_batch", "seed", "sequence")
+_TEXT: Final = ("precision", "stack", "placement")
+
+
+def scenario_of(
+    hardware: str | PathLike[str],
+    workload: str | PathLike[str],
+    overrides: Mapping[str, object] | None = None,
+    market: str = "on-demand",
+    **options: Any,
+) -> Scenario:
+    """Return the scenario of a call; *options* are fields of `Scenario`. Raise SpecError where a value has another type than it should."""
+    for option, value in (("hardware", hardware), ("workload", workload)):
+        if not isinstance(value, str | PathLike):
+            raise SpecError(f"{option}={value!r}: expected a name of the catalogue or the path of a YAML file")
+    if overrides is not None and not isinstance(overrides, Mapping):
+        raise SpecError(f"overrides={overrides!r}: expected a mapping, such as {{'node.nic.bandwidth': '100 Gbps'}}")
+    for option in _WHOLE:
+        whole(option, options.get(option), ("max",) if option == "batch" else ())
+    for option in _TEXT:
+        if not isinstance(options.get(option), str | None):
+            raise SpecError(f"{option}={options[option]!r}: expected text")
+    texts = tuple(f"{key}={value}" for key, value in (overrides or {}).items())
+    return Scenario(str(hardware), str(workload), texts, market=market_of(market), **options)
+
+
+def whole(option: str, value: object, words: Sequence[str] = ()) -> None:
+    """Raise SpecError unless *value* is a whole number, None, or one of *words*."""
+    if value is None or (isinstance(value, str) and value in words) or (isinstance(value, int) and not isinstance(value, bool)):
+        return
+    raise SpecError(f"{option}={value!r}: expected a whole number{''.join(f' or {word!r}' for word in words)}")
+
+
+def several(option: str, value: object) -> list[str]:
+    """Return the texts in *value*. Raise SpecError unless it is a list of texts or paths."""
+    if isinstance(value, str | PathLike) or not isinstance(value, Sequence) or not all(isinstance(one, str | PathLike) for one in value):
+        raise SpecError(f"{option}={value!r}: expected a list of texts, such as {[value if isinstance(value, str) else '...']}")
+    return [str(one) for one in value]
+
+
+def counts(nodes: object) -> list[int]:
+    """Return the numbers of nodes in *nodes*. Raise SpecError unless it is a list of whole numbers of 1 or more."""
+    if isinstance(nodes, str) or not isinstance(nodes, Sequence):
+        raise SpecError(f"nodes={nodes!r}: expected a list of whole numbers, such as [1, 2, 4]")
+    for number in nodes:
+        whole("nodes", number)
+        if number is None or number < 1:
+            raise SpecError(f"nodes={nodes!r}: expected whole numbers of 1 or more")
+    return list(nodes)
