@@ -148,6 +148,8 @@ def largest_batch(
 
     if fits(_ANY_BATCH):
         raise ValueError(f"{workload.model.name}: the layer table holds no activation sizes, so any batch fits")
+    if not fits(1):
+        return 0
     return bisect_left(range(1, _ANY_BATCH), True, key=lambda batch: not fits(batch))
 
 

@@ -10,6 +10,13 @@ from sim.spec.hardware import Gpu
 from sim.spec.workload import Workload
 from sim.units import show
 
+_NEEDS: Final = "of GPU memory"
+
+
+def is_shortage(problem: str) -> bool:
+    """Tell whether *problem* is one of `memory_problem`."""
+    return _NEEDS in problem
+
 
 def memory_problem(gpu: Gpu, workload: Workload, ranks: int, channels: int | None = None, plan: str = "") -> str | None:
     """Return in a sentence what does not fit into the GPU's memory, and what would; None where all fits.
@@ -27,7 +34,7 @@ def memory_problem(gpu: Gpu, workload: Workload, ranks: int, channels: int | Non
         least = show(gpu_memory(single, gpu, ranks=ranks, channels=channels).total, "binary size")
         would = "" if workload.training.batch == 1 else f"; even batch 1 needs {least}"
     return (
-        f"batch {workload.training.batch} per GPU needs {show(needed, 'binary size')} of GPU memory, "
+        f"batch {workload.training.batch} per GPU needs {show(needed, 'binary size')} {_NEEDS}, "
         f"{gpu.name} has {show(gpu.memory, 'binary size')}{would}{_remedy(gpu, workload, ranks, channels, plan)}"
     )
 
