@@ -38,7 +38,7 @@ from sim.study.space import asked_points
 from sim.study.sweep import sweep as sweep_points
 from sim.study.whatif import whatif as ask_whatif
 from sim.study.whole_job import plan_due, plan_of
-from sim.units import show
+from sim.units import counted, show
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -421,7 +421,7 @@ class Result:
 def _line(document: Mapping[str, Any]) -> str:
     """Return in a line what one job does, how fast, and what bounds it."""
     rate = f"{document['throughput_samples_per_s']:,.0f}"
-    gpus = f"{document['gpus']} GPU{'s' * (document['gpus'] > 1)}"
+    gpus = counted(document["gpus"], "GPU")
     speed = f"step {show(document['step_time_s'], 'time')}, {rate} samples/s"
     return f"<{document['workload']} on {document['hardware']}, {gpus}: {speed}. {document['verdict']}>"
 
@@ -429,7 +429,7 @@ def _line(document: Mapping[str, Any]) -> str:
 def _section(document: Mapping[str, Any]) -> str:
     """Return a heading, the verdict and the stall table of one job as HTML that needs nothing else."""
     step = document["step_time_s"]
-    head = f"{document['workload']} on {document['hardware']}, {document['gpus']} GPUs, {document['stack']}"
+    head = f"{document['workload']} on {document['hardware']}, {counted(document['gpus'], 'GPU')}, {document['stack']}"
     rows = [
         f"<tr><td>{cause.value}</td><td style='text-align:right'>{show(seconds, 'time')}</td>"
         f"<td style='text-align:right'>{100 * seconds / step:.1f}%</td><td><div title='{MEANINGS[cause]}' style='height:0.8em;"

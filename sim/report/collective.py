@@ -11,7 +11,7 @@ from sim.report.collective_error import collective_error, error_lines, unmeasure
 from sim.report.fabric_plot import fabric_plot
 from sim.report.picture import Picture, figure, picture
 from sim.training.collectives.table import Table
-from sim.units import show
+from sim.units import counted, show
 
 
 def collective_document(table: Table) -> dict[str, Any]:
@@ -92,4 +92,4 @@ def collective_plot(table: Table) -> Picture:
 
 
 def _title(table: Table) -> str:
-    return f"{table.op} on {table.hardware}: {table.ranks} GPUs on {table.nodes} node{'s' * (table.nodes > 1)}"
+    return f"{table.op} on {table.hardware}: {counted(table.ranks, 'GPU')} on {table.nodes} node{'s' * (table.nodes > 1)}"

@@ -6,7 +6,7 @@ from typing import Any
 
 from sim.report.layout import layout_document, layout_name
 from sim.study.layout_whatif import LayoutWhatIf
-from sim.units import show
+from sim.units import counted, show
 
 _SEEN = 1e-3
 """Gain below which a resource is listed as having no effect."""
@@ -41,7 +41,7 @@ def layout_whatif_document(found: LayoutWhatIf) -> dict[str, Any]:
 def layout_whatif_text(document: dict[str, Any]) -> str:
     """Return what a person reads of *document*."""
     lines = [
-        f"{document['workload']} on {document['hardware']}, {document['gpus']} GPUs, {layout_name(document)}: "
+        f"{document['workload']} on {document['hardware']}, {counted(document['gpus'], 'GPU')}, {layout_name(document)}: "
         f"step {show(document['step_time_s'], 'time')}",
         "",
         f"{'resource':>20} {'2x step':>10} {'gain':>8} {'infinite':>10}",

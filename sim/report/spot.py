@@ -11,7 +11,7 @@ from sim.report.picture import Picture, figure, picture
 from sim.report.prices import price_lines, price_rows
 from sim.study.spot import SpotAnswer
 from sim.study.transient import Outcome, Spread, spread, undisturbed
-from sim.units import show
+from sim.units import counted, show
 
 QUANTILES = 40
 """Steps of the distribution that the document tells: the middle 95% lie between the first and the last but one."""
@@ -76,7 +76,8 @@ def spot_text(document: dict[str, Any]) -> str:
     """Return the answer as a table and a few sentences."""
     spot, on_demand, checkpoint = document["spot"], document["on_demand"], document["checkpoint"]
     time, cost = spot["time_s"], spot["cost_usd"]
-    head = f"{document['workload']} on {document['workers']} spot {document['hardware']} ({document['gpus']} GPUs), {document['stack']}"
+    gpus = counted(document["gpus"], "GPU")
+    head = f"{document['workload']} on {document['workers']} spot {document['hardware']} ({gpus}), {document['stack']}"
     rows = [
         ["spot, mean", show(time["mean"], "time"), f"{cost['mean']:.2f}"],
         ["  half of the jobs within", show(time["p50"], "time"), f"{cost['p50']:.2f}"],

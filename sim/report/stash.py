@@ -123,7 +123,7 @@ def profile_plot(document: dict[str, Any]) -> Picture:
     runs = {title: run for name, title in RUNS.items() if (run := document["runs"][name]) is not None}
     drawn, axes = figure(2, (9, 6))
     axes[0].barh(list(runs)[::-1], [1e3 * run["step_time_s"] for run in reversed(runs.values())], color="#4477aa")
-    axes[0].set_title(f"{document['workload']} on {document['hardware']}, {document['gpus']} GPUs", fontsize=11, loc="left")
+    axes[0].set_title(f"{document['workload']} on {document['hardware']}, {counted(document['gpus'], 'GPU')}", fontsize=11, loc="left")
     axes[0].set_xlabel("milliseconds per step")
     stalls = [name for name, stall in document["stash"].items() if stall is not None]
     for place, name in enumerate(reversed(stalls)):

@@ -15,7 +15,7 @@ from sim.report.prices import price_lines, price_rows
 from sim.report.resources import described
 from sim.simulate import Run
 from sim.study.whatif import Crowded, Outcome, Upgrade, WhatIf, break_even
-from sim.units import show
+from sim.units import counted, show
 
 _SEEN = 1e-3
 """Share of the throughput below which a gain is not worth a line of the table."""
@@ -166,7 +166,7 @@ def whatif_plot(document: dict[str, Any]) -> Picture:
     axes.axvline(1e3 * document["step_time_s"], color="black", linestyle="--", linewidth=1, label="as it is")
     axes.set_yticks(range(len(rows)), [NAMES[row["resource"]] for row in rows])
     axes.set_xlabel("milliseconds per step")
-    axes.set_title(f"{document['workload']} on {document['hardware']}, {document['gpus']} GPUs", fontsize=11, loc="left")
+    axes.set_title(f"{document['workload']} on {document['hardware']}, {counted(document['gpus'], 'GPU')}", fontsize=11, loc="left")
     drawn.legend(loc="outside lower center", ncols=3, fontsize=8, frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
     return picture(drawn)

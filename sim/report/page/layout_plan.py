@@ -26,7 +26,7 @@ def plan_page(document: Mapping[str, Any]) -> str:
     rows = [whole.inside(f"layouts/{place}") for place in range(count)]
     title = f"Layouts of {document['workload']} on {document['hardware']}"
     gpus = " or ".join(map(str, document["gpus"]))
-    set_up = f"{gpus} GPUs, global batch {document['global_batch']}, objective {document['objective']}"
+    set_up = f"{gpus} GPU{'s' * (gpus != '1')}, global batch {document['global_batch']}, objective {document['objective']}"
     hero = outcome(title, document["verdict"], set_up, _tiles(whole, rows[0]), noted("Warnings", document["warnings"]))
     parts = [_table(rows), _time(rows), _trade(whole)]
     parts += [_turns(document)] if document["sensitivity"] else []
