@@ -94,6 +94,17 @@ class LayoutResult:
 
         return pandas.DataFrame(self.document["memory_by_stage"])
 
+    def memory_over_time(self, stage: int = 0) -> DataFrame:
+        """Return the bytes of one rank of *stage* by use over one step: ``begin_s``, ``end_s``, then a column a use.
+
+        A row is an instruction of the stage's program, at its fullest moment.
+        """
+        import pandas
+
+        course = self.run.memory_over_time(stage)
+        start = course[0][0] if course else 0.0
+        return pandas.DataFrame([{"begin_s": begin - start, "end_s": end - start, **memory.by_use()} for begin, end, memory in course])
+
     def trace(self, path: Name) -> str:
         """Write a Chrome trace of one step to *path* (.json, .json.gz, or a folder); return what was written."""
         return write_layout_trace(self.run, Path(path))

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
-from sim.analysis.layout_memory import StageMemory, Verdict, memory_by_stage
+from sim.analysis.layout_memory import StageMemory, Verdict, memory_by_stage, memory_course
 from sim.cluster.build import with_nodes
 from sim.events import LAYOUT_STALLS, Cause
 from sim.parallel.lower import Layout, program
@@ -105,6 +105,13 @@ class LayoutRun:
     def model_flop(self) -> float:
         """Return the FLOP that one optimizer step asks for, causal attention counted by half, recomputation not at all."""
         return self.global_batch * sum(layer.forward + layer.backward for layer in self.workload.model.layers)
+
+    def memory_over_time(self, stage: int) -> list[tuple[float, float, StageMemory]]:
+        """Return (begin, end, memory) of each instruction of *stage* in the step shown: s of simulated time, bytes of one rank."""
+        played = self.played.stages[stage]
+        course = memory_course(self.layout, self.workload, self.node.gpu, stage)
+        begins = (played.begin, *played.clock[:-1])
+        return list(zip(begins, played.clock, course, strict=True)) if played.clock else []
 
     @property
     def model_flops_utilization(self) -> float | None:

@@ -10,13 +10,14 @@ Limits: no fragmentation beyond a share for the allocator's rounding; NCCL's buf
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Final, Literal, NamedTuple
 
 from sim.parallel.checkpointing import kept_outputs
 from sim.parallel.lower import Layout, program
 from sim.parallel.mesh import GroupAxis
-from sim.parallel.program import Free, Start, Tag, Wait, Work
+from sim.parallel.program import Free, Instruction, Start, Tag, Wait, Work
 from sim.parallel.split import Unit
 from sim.spec.hardware import Gpu
 from sim.spec.parallel import MeshOptions
@@ -79,10 +80,18 @@ class StageMemory:
 
 def memory_by_stage(layout: Layout, workload: Workload, gpu: Gpu) -> tuple[StageMemory, ...]:
     """Return the memory of one rank of each stage."""
-    return tuple(_stage(layout, stage, workload, gpu) for stage in range(layout.mesh.stages))
+    stages = (_stage(layout, stage, workload, gpu) for stage in range(layout.mesh.stages))
+    return tuple(at(replay.fullest()) for replay, at in stages)
 
 
-def _stage(layout: Layout, stage: int, workload: Workload, gpu: Gpu) -> StageMemory:
+def memory_course(layout: Layout, workload: Workload, gpu: Gpu, stage: int) -> tuple[StageMemory, ...]:
+    """Return the memory of one rank of *stage* at the fullest moment of each instruction of its program, in order."""
+    replay, at = _stage(layout, stage, workload, gpu)
+    return tuple(map(at, replay.course()))
+
+
+def _stage(layout: Layout, stage: int, workload: Workload, gpu: Gpu) -> tuple[_Replay, Callable[[_Moment], StageMemory]]:
+    """Return the replay of *stage*, and what makes the memory of one of its moments."""
     mesh, options, parallel = layout.mesh, layout.options, layout.mesh.parallel
     held = layout.units_of(stage)
     level = {"none": 0, "optimizer": 1, "gradients": 2, "parameters": 3}[parallel.shard]
@@ -98,19 +107,22 @@ def _stage(layout: Layout, stage: int, workload: Workload, gpu: Gpu) -> StageMem
             for unit in held
         ) / (shards if level >= 1 else 1)
     replay = _Replay(layout, stage, workload, 0.0 if layout.sharded_parameters and layout.micro_batches == 1 else gradients)
-    fullest = replay.fullest()
     communicators = sum(mesh.group_size(axis) > 1 for axis in _AXES)
-    return StageMemory(
-        stage=stage,
-        weights=weights,
-        gradients=fullest.gradients,
-        optimizer_state=states,
-        activations=fullest.activations,
-        gathered=fullest.gathered,
-        workspace=fullest.workspace,
-        communication_buffers=communicators * COMMUNICATOR,
-        context=gpu.context_memory,
-    )
+
+    def at(moment: _Moment) -> StageMemory:
+        return StageMemory(
+            stage=stage,
+            weights=weights,
+            gradients=moment.gradients,
+            optimizer_state=states,
+            activations=moment.activations,
+            gathered=moment.gathered,
+            workspace=moment.workspace,
+            communication_buffers=communicators * COMMUNICATOR,
+            context=gpu.context_memory,
+        )
+
+    return replay, at
 
 
 def widths(workload: Workload, options: MeshOptions) -> tuple[float, float, float]:
@@ -162,31 +174,47 @@ class _Replay:
         """Input buffers of reduce-scatters."""
         self.passes: dict[tuple[int, bool], _Pass] = {}
         self.best = _Moment(gradients, 0.0, 0.0, 0.0)
+        """The fullest moment so far."""
 
     def fullest(self) -> _Moment:
         """Return the fullest moment of the step."""
         for instruction in self.program:
-            match instruction:
-                case Start(tag=(what, unit, _)) if what.startswith("gather"):
-                    self.gathers[instruction.tag] = instruction.nbytes
-                    self._note()
-                case Start(tag=(what, unit, _), op="reduce_scatter") if what.startswith("scatter"):
-                    self._scatter(instruction)
-                case Wait(tag=tag):
-                    self._arrived(tag)
-                case Free(units=units):
-                    for unit in units:
-                        self._free(unit)
-                case Work():
-                    numbers = range(instruction.first, instruction.last + 1)
-                    for number in numbers if instruction.part == "F" else reversed(numbers):
-                        self._work(number, instruction.part)
+            self._play(instruction)
         return self.best
 
-    def _note(self, workspace: float = 0.0) -> None:
+    def course(self) -> list[_Moment]:
+        """Return the fullest moment of each instruction of the step, in order."""
+        found = []
+        for instruction in self.program:
+            self.best = self._now()
+            self._play(instruction)
+            found.append(max(self.best, self._now(), key=sum))
+        return found
+
+    def _play(self, instruction: Instruction) -> None:
+        match instruction:
+            case Start(tag=(what, unit, _)) if what.startswith("gather"):
+                self.gathers[instruction.tag] = instruction.nbytes
+                self._note()
+            case Start(tag=(what, unit, _), op="reduce_scatter") if what.startswith("scatter"):
+                self._scatter(instruction)
+            case Wait(tag=tag):
+                self._arrived(tag)
+            case Free(units=units):
+                for unit in units:
+                    self._free(unit)
+            case Work():
+                numbers = range(instruction.first, instruction.last + 1)
+                for number in numbers if instruction.part == "F" else reversed(numbers):
+                    self._work(number, instruction.part)
+
+    def _now(self, workspace: float = 0.0) -> _Moment:
         buffers = sum(self.gathers.values()) + sum(self.scatters.values())
         gathered = buffers + sum(self.weights.values()) + sum(self.unreduced.values())
-        self.best = max(self.best, _Moment(self.gradients, self.activations, gathered, workspace), key=sum)
+        return _Moment(self.gradients, self.activations, gathered, workspace)
+
+    def _note(self, workspace: float = 0.0) -> None:
+        self.best = max(self.best, self._now(workspace), key=sum)
 
     def _work(self, number: int, part: str) -> None:
         unit = self.layout.units[number]

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -186,6 +187,23 @@ def test_the_trace_opens_with_a_file_for_each_stage(tmp_path: Path) -> None:
         assert {"ncclDevKernel_SendRecv", "ncclDevKernel_AllGather_RING_LL", "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL"} <= names
 
 
+@pytest.mark.parametrize(
+    ("given", "in_flight"),
+    [(scenario(LLAMA, tp=2, pp=4, micro_batches=6, stack=MEGATRON), (4, 3, 2, 1)), (scenario(LLAMA, shard="parameters"), (1,))],
+)
+def test_memory_over_time_covers_the_step_and_peaks_at_the_peak(given: Scenario, in_flight: tuple[int, ...]) -> None:
+    """1F1B: a stage has as many micro-batches in flight as there are stages from it on; at the end nothing is kept."""
+    run = layout_answer(given).run
+    for stage, (played, peak) in enumerate(zip(run.played.stages, run.memory, strict=True)):
+        course = run.memory_over_time(stage)
+        assert (course[0][0], course[-1][1]) == (played.begin, pytest.approx(played.end, rel=1e-9))
+        assert all(begin <= end == after for (begin, end, _), (after, _, _) in pairwise(course))
+        assert max(held.total for *_, held in course) == peak.total
+        held = [one.activations for *_, one in course]
+        one = held[next(place for place, amount in enumerate(held) if amount)]
+        assert held[-1] == pytest.approx(0.0, abs=1e-6 * one) if run.mesh.stages == 1 else max(held) >= 0.99 * in_flight[stage] * one
+
+
 def test_the_document_sums_and_the_page_renders(tmp_path: Path) -> None:
     given = scenario(LLAMA, tp=2, pp=2, shard="parameters", micro_batches=4)
     found = layout_answer(given)
@@ -196,6 +214,7 @@ def test_the_document_sums_and_the_page_renders(tmp_path: Path) -> None:
     assert document["tokens_per_s_per_gpu"] * 8 == pytest.approx(document["tokens_per_s"])
     page = tmp_path / "page.html"
     page.write_text(layout_page(found.run, document))
+    assert page.read_text().count('class="lane high"') == 2  # the memory of each stage against time
     browser = shutil.which("chromium")
     if browser is None:
         return

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from sim.analysis.layout_memory import StageMemory
 from sim.events import LAYOUT_STALLS, Cause, Work
 from sim.mesh import LayoutRun
 from sim.report.layout import LAYOUT_MEANINGS, layout_name
@@ -21,6 +22,10 @@ from sim.units import counted, show
 
 MOST_STAGES: Final = 32
 """Stages that have a lane of their own."""
+MOST_COURSES: Final = 8
+"""Stages whose memory is drawn against time."""
+COLUMNS: Final = 400
+"""Moments of a step at which memory is drawn, each at its fullest."""
 _SHADES: Final = {"forward": "#77aadd", "backward": "#4477aa", "backward of inputs": "#4477aa", "backward of weights": "#225588"}
 _SHOWN_USES: Final = ("weights", "gradients", "optimizer_state", "activations", "gathered", "workspace", "communication_buffers", "context")
 
@@ -87,23 +92,68 @@ def _time(figures: Figures) -> Part:
 
 
 def _stages(run: LayoutRun) -> Part:
-    """Return a lane for each stage: forward, backward and optimizer against time, waits in between."""
+    """Return a lane for each stage: forward, backward and optimizer against time, waits in between; below them the memory of each."""
     stages = run.played.stages
     begin, end = min(stage.begin for stage in stages), max(stage.end for stage in stages)
     span = Span(begin, end, [end])
     shown = range(min(len(stages), MOST_STAGES))
-    names = [tag("div", f"stage {stage}" if len(stages) > 1 else "each rank", class_="lane-name") for stage in shown]
+    words = [f"stage {stage}" if len(stages) > 1 else "each rank" for stage in shown]
+    names = [tag("div", word, class_="lane-name") for word in words]
     lanes = [tag("div", *_lane(run, stage, span), class_="lane") for stage in shown]
+    courses = {stage: course for stage in shown[:MOST_COURSES] if (course := run.memory_over_time(stage))}
+    if courses:
+        names.append(tag("div", "GPU memory", class_="lane-name title"))
+        names += [tag("div", words[stage], class_="lane-name high") for stage in courses]
+        lanes.append(tag("div", class_="title"))
+        lanes += [tag("div", _course(course, span, run.node.gpu.memory), class_="lane high") for course in courses.values()]
     head = tag("div", tag("div", class_="axis"), *names, class_="lane-names")
     canvas = tag(
         "div", tag("div", class_="axis", aria_hidden="true"), *lanes, class_="canvas marks", data_span=repr(end - begin), tabindex="0",
-        role="group", aria_label="Stages against time",
+        role="group", aria_label="Stages and their memory against time",
     )  # fmt: skip
     figure = tag("figure", tag("div", head, tag("div", canvas, class_="scroller"), class_="lanes"), class_="timeline")
     shades = (tag("li", tag("i", class_="swatch", style=f"background:{_SHADES[name]}"), name) for name in ("forward", "backward"))
-    key = tag("ul", *shades, class_="key")
+    uses = (tag("li", swatch(use), use.replace("_", " ")) for use in _SHOWN_USES) if courses else ()
+    key = tag("ul", *shades, *uses, class_="key")
     lead = f"One step of {as_time(end - begin)}: light blue is forward, dark blue backward; colored gaps are waits by cause."
+    if courses:
+        lead += f" Below, the memory of one GPU by use at each moment; the full height is its {as_memory(run.node.gpu.memory)}."
     return Part("stages", "Stages against time", section("stages", "Stages against time", figure, key, lead=lead))
+
+
+def _steps(heights: Sequence[float], columns: range) -> str:
+    """Return a path through *columns* at their *heights*, with a corner only where these change."""
+    found, last = [], ""
+    for column in columns:
+        height = f"{heights[column]:.1f}"
+        if height != last:
+            found.append(f"H{column + (columns.step < 0)}V{height}")
+            last = height
+    return "".join([*found, f"H{columns.stop + (columns.step < 0)}"])
+
+
+def _course(course: Sequence[tuple[float, float, StageMemory]], span: Span, memory: float) -> Html:
+    """Return the memory of one rank against time: an area for each use, one upon another, of *memory* bytes in all."""
+    columns: list[StageMemory | None] = [None] * COLUMNS
+    for begin, end, held in course:
+        first, last = (int(COLUMNS * (moment - span.start) / (span.end - span.start)) for moment in (begin, end))
+        for column in range(max(first, 0), min(max(last, first + 1), COLUMNS)):
+            before = columns[column]
+            columns[column] = held if before is None or held.total > before.total else before
+    full = max(memory, max(held.total for *_, held in course))
+    floor = [0.0] * COLUMNS
+    areas = []
+    for use in _SHOWN_USES:
+        top = [low + (getattr(held, use) if held else 0.0) for low, held in zip(floor, columns, strict=True)]
+        if top != floor:
+            up, down = ([100.0 - 100.0 * value / full for value in values] for values in (top, floor))
+            outline = f"M0,100{_steps(up, range(COLUMNS))}V100{_steps(down, range(COLUMNS - 1, -1, -1))}Z"
+            areas.append(tag("path", d=outline, style=f"fill:var(--{use.replace('_', '-')})"))
+        floor = top
+    peak = max((held for *_, held in course), key=lambda held: held.total)
+    says = "\n".join(f"{use.replace('_', ' ')} {as_memory(getattr(peak, use))}" for use in _SHOWN_USES if getattr(peak, use))
+    svg = tag("svg", *areas, viewBox=f"0 0 {COLUMNS} 100", preserveAspectRatio="none", aria_hidden="true")
+    return tag("div", svg, class_="mark", style="left:0;width:100%", data_tip=f"at most {as_memory(peak.total)}\n{says}")
 
 
 def _lane(run: LayoutRun, stage: int, span: Span) -> list[Html]:

@@ -162,6 +162,8 @@ class _Stage:
         """Messages to other stages that compute waits for before it goes on."""
         self.ends: list[float] = [0.0]
         self.exposed: list[dict[str, float]] = []
+        self.clock: list[float] = []
+        """When each instruction of this step was over."""
 
     def communicates(self, change: int) -> None:
         """Note that one operation more or less runs beside the compute."""
@@ -175,6 +177,7 @@ class _Stage:
             self.step = step
             self.exposed.append(dict.fromkeys(GROUPS, 0.0))
             self.worked_in_step = 0.0
+            self.clock = []
             for at, instruction in enumerate(program):
                 match instruction:
                     case Work():
@@ -191,6 +194,7 @@ class _Stage:
                     case Update():
                         yield from self._sent()
                         yield from self._update()
+                self.clock.append(self.env.now)
             self.host = max(self.host, self.env.now)  # results of the step are read back
             self.ends.append(self.env.now)
 
@@ -380,4 +384,4 @@ class _Stage:
         stalls = dict.fromkeys(LAYOUT_STALLS, 0.0)
         for (cause, _), seconds in resources.items():
             stalls[cause] += seconds
-        return StageStep(end - begin, stalls, dict(resources), self.exposed[-1], begin, end)
+        return StageStep(end - begin, stalls, dict(resources), self.exposed[-1], begin, end, tuple(self.clock))

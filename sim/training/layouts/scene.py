@@ -66,6 +66,8 @@ class StageStep:
     """Seconds of compute lost to messages of each kind of group."""
     begin: float
     end: float
+    clock: tuple[float, ...] = ()
+    """When each instruction of the stage's program was over (s)."""
 
 
 @dataclass(frozen=True)
