@@ -18,7 +18,6 @@ from sim.units import counted
 @app.command(
     epilog="Examples:\n"
     "  python -m sim prices p4d.24xlarge H100\n"
-    "  python -m sim prices --where 'gpu=H100*' --where provider=lambda\n"
     "  python -m sim prices --where provider=aws --today 2027-01-31"
 )
 def prices(
