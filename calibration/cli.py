@@ -23,7 +23,7 @@ from sim.terminal import exit_code, show_text, talk
 app = Program(
     {
         "Measure": "profile lab fit import-trace",
-        "Check predictions": "validate records collectives kernels servers longrun energy",
+        "Check predictions": "validate blind records collectives kernels servers longrun energy",
     },
     name="stallsim-calibrate",
     help="Measure machines, fit the simulator's parameters, and check its predictions against measurements.",
@@ -90,6 +90,35 @@ def kernels(
     lines = report.refitted(rows) if refit else report.scored(rows, left_out)
     shown = report.refitted_text if refit else report.text
     print_json({"schema": 1, "rows": lines}) if as_json else show_text(shown(lines))
+
+
+@app.command(
+    epilog="Examples:\n"
+    "  python -m calibration blind hgx-h200 -o predicted.csv\n"
+    "  python -m calibration blind predicted.csv --measure -o measured.csv"
+)
+def blind(
+    what: Annotated[str, typer.Argument(metavar="HW|FILE.csv", help="a machine to predict, or a table of predictions to measure or score")],
+    do_measure: Annotated[bool, typer.Option("--measure", help="answer the questions of the table on this machine's GPU")] = False,
+    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="where the table goes")] = None,
+    as_json: Json = False,
+) -> None:
+    """Predict steps, memory, power and kernels of a GPU before it is measured; measure the same; show the errors."""
+    from calibration import blind as tables
+
+    table = what.endswith(".csv")
+    if output is None and (do_measure or not table):
+        raise SpecError("-o is missing: write the file where the table goes, such as -o predicted.csv")
+    if do_measure and not table:
+        raise SpecError(f"--measure {what}: give the table that 'python -m calibration blind {what} -o predicted.csv' writes")
+    if not table or do_measure:
+        assert output is not None
+        count = (tables.measure if do_measure else tables.predict)(Path(what) if do_measure else what, output, talk.counting("questions"))  # type: ignore[operator]
+        talk.progress("")
+        talk(f"{output}: {count} questions {'answered' if do_measure else 'predicted'}")
+        return
+    found = tables.scores(tables.read_table(Path(what)))
+    print_json({"schema": 1, "rows": [one._asdict() for one in found]}) if as_json else show_text(tables.scores_text(found))
 
 
 @app.command(epilog="Examples:\n  python -m calibration longrun\n  python -m calibration longrun --json")

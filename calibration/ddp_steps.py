@@ -1,7 +1,7 @@
 """How long do training steps of a model take here, on each rank? Warm up, then time whole steps on synthetic data.
 
-A step is forward, loss, backward and SGD with momentum, wrapped in torch's DistributedDataParallel (Gloo on CPUs, NCCL on CUDA) or,
-without exchange, in nothing. `run_rank` is one rank: its place comes from RANK, WORLD_SIZE, LOCAL_RANK as ``torchrun`` sets them, its
+A step is forward, loss, backward and SGD with momentum (or AdamW), wrapped in torch's DistributedDataParallel (Gloo on CPUs, NCCL on
+CUDA) or, without exchange, in nothing. `run_rank` is one rank: its place comes from RANK, WORLD_SIZE, LOCAL_RANK as ``torchrun`` sets them, its
 process group is joined if there is one, else made. `spawn` starts all ranks on this machine, each behind a command of the caller's
 choice (``taskset``, ``ip netns exec``). Ranks meet before the first timed step only, so a step includes its wait for slower ranks.
 Limits: labels and token numbers are zeros; one GPU per rank.
@@ -25,7 +25,7 @@ from typing import IO, Any, Final, Literal, NoReturn, get_args
 
 from sim.spec.yaml import SpecError
 
-Precision = Literal["fp32", "tf32", "amp_fp16", "amp_bf16"]
+Precision = Literal["fp32", "tf32", "amp_fp16", "amp_bf16", "bf16"]
 
 LIMIT: Final = 300.0
 """Seconds that a rank waits for another before it gives up."""
@@ -64,6 +64,7 @@ class StepsWanted:
     """Empty: a GPU where there is one."""
     bucket_mib: int = 25
     """``bucket_cap_mb`` of torch's DistributedDataParallel, whose default this is."""
+    optimizer: Literal["momentum", "adamw"] = "momentum"
     trace: str = ""
     """A folder for a profile of each rank, of a few steps after the timed ones; empty: none."""
 
@@ -111,11 +112,11 @@ def run_rank(wanted: StepsWanted, next_inputs: NextInputs | None = None) -> Rank
     with _process_group(device):
         torch.set_num_threads(wanted.threads)
         torch.manual_seed(0)
-        model = _model(wanted).to(device)
+        model = _model(wanted).to(device, torch.bfloat16 if wanted.precision == "bf16" else None)
         try:
             batches = next_inputs or _same_batch(wanted, model, device)
             wrapped = _wrapped(model, device, wanted.bucket_mib) if wanted.exchange and _ranks() > 1 else model
-            step = _step(wrapped, wanted.precision, batches, device)
+            step = _step(wrapped, wanted, batches, device)
             times, cpu_time = _timed(step, wanted, device)
             if wanted.trace:
                 _profiled(step, Path(wanted.trace), device)
@@ -250,14 +251,18 @@ def _profiled(step: Callable[[], None], folder: Path, device: Any) -> None:
     profiler.export_chrome_trace(str(folder / f"rank{rank}.json"))
 
 
-def _step(model: Any, precision: Precision, next_inputs: NextInputs, device: Any) -> Callable[[], None]:
+def _step(model: Any, wanted: StepsWanted, next_inputs: NextInputs, device: Any) -> Callable[[], None]:
     """Return what runs one step of *model*."""
     import torch
 
+    precision = wanted.precision
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision != "fp32"
     low = {"amp_fp16": torch.float16, "amp_bf16": torch.bfloat16}.get(precision)
     scaler = torch.amp.GradScaler(device.type, enabled=precision == "amp_fp16" and device.type == "cuda")
-    optimizer = torch.optim.SGD([parameter for parameter in model.parameters() if parameter.requires_grad], lr=1e-6, momentum=0.9)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer: Any = torch.optim.SGD(trained, lr=1e-6, momentum=0.9)
+    if wanted.optimizer == "adamw":
+        optimizer = torch.optim.AdamW(trained, lr=1e-6)
 
     def step() -> None:
         positional, named = _moved(next_inputs(), device)
