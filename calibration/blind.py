@@ -1,6 +1,6 @@
 """Does the simulator foretell a GPU that nobody here has measured? Predict first, then measure the same, then compare.
 
-`QUESTIONS` are steps, GPU memory and power of training, single kernels, copies and the loader. `predict` writes what a machine's
+`questions` are steps, GPU memory and power of training, single kernels, copies and the loader. `predict` writes what a machine's
 description says of each, with the 95% interval where there is one, and `measure` answers them on that machine. Predictions are committed
 before anything is measured, and stay as they were: the records say how well the simulator did, not how well it does since.
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import csv
 import gc
+import importlib
 import io
 import statistics
 import tempfile
@@ -141,13 +142,14 @@ def _kernels() -> Iterator[Question]:
     from calibration.probes.attention import SHAPES
     from calibration.probes.products import CONVOLUTIONS
 
+    shapes: list[tuple[int, int, int]] = [*((edge, edge, edge) for edge in EDGES), *PROJECTIONS]
     for precision in CUDA_PRECISIONS:
-        for shape in [(edge, edge, edge) for edge in EDGES] + list(PROJECTIONS):
+        for shape in shapes:
             yield Question("product", "x".join(map(str, shape)), precision, 1, {"precision": precision, "shape": list(shape)})
     for precision in ("fp32", "tf32", "fp16"):
-        for kind, *shape in CONVOLUTIONS:
-            name = f"{kind} {'x'.join(map(str, shape))}"
-            yield Question("convolution", name, precision, 64, {"precision": precision, "class": kind, "shape": [64, *shape]})
+        for kind, *sizes in CONVOLUTIONS:
+            name = f"{kind} {'x'.join(map(str, sizes))}"
+            yield Question("convolution", name, precision, 64, {"precision": precision, "class": kind, "shape": [64, *sizes]})
     for way in ("forward", "both"):
         for heads, keys, tokens, size, causal in SHAPES:
             name = f"{way} {heads}/{keys} heads of {size}, {tokens} tokens{', causal' if causal else ''}"
@@ -225,7 +227,8 @@ def _document(run: Training, machine: str) -> dict[str, Any]:
     from sim.extract.table import write
 
     options: dict[str, Any] = {"batch": run.batch, "precision": run.precision, "stack": "torch-2.x-ddp"}
-    overrides = {"input.loader": "synthetic", "training.optimizer.name": "adam" if run.optimizer == "adamw" else run.optimizer}
+    optimizer = "adam" if run.optimizer == "adamw" else run.optimizer
+    overrides: dict[str, Any] = {"input.loader": "synthetic", "training.optimizer.name": optimizer}
     if run.precision == "fp32":
         overrides["training.stack.fp32_convolution"] = "fp32"
     if run.workload:
@@ -336,7 +339,7 @@ def read_table(path: Path) -> list[dict[str, str]]:
         raise SpecError(f"{path}: {getattr(error, 'strerror', None) or 'is no text'}") from None
     reader = csv.DictReader(lines)
     if tuple(reader.fieldnames or ()) != COLUMNS:
-        raise SpecError(f"{path}: the columns are not {', '.join(COLUMNS)}; give a table that 'blind predict' wrote")
+        raise SpecError(f"{path}: the columns are not {', '.join(COLUMNS)}; give a table of 'python -m calibration blind'")
     return list(reader)
 
 
@@ -389,7 +392,7 @@ class Runner:
         import torch
 
         if not torch.cuda.is_available():
-            raise SpecError("torch finds no GPU here; 'blind measure' needs the machine that was predicted")
+            raise SpecError("torch finds no GPU here; --measure needs the machine that was predicted")
         self.device = torch.cuda.get_device_name()
         self._bench = Bench("cuda", cores(), cores(), 0.1, Path.cwd(), SpawnedTeam(1, "cuda", cores()))
         self._trained: dict[Training, tuple[dict[Kind, float], str]] = {}
@@ -487,8 +490,8 @@ def llama_on_gpu(**shape: int) -> Any:
 def decoder_on_gpu(name: str) -> Any:
     """Return what Hugging Face transformers makes of the catalogue's decoder *name*: a module that returns its loss."""
     import torch
-    import transformers
 
+    transformers = importlib.import_module("transformers")  # of the GPU's machine: not among the project's requirements
     with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
         if name == "gpt2":
             return _with_loss(transformers.GPT2LMHeadModel(transformers.GPT2Config()))

@@ -113,7 +113,8 @@ def blind(
         raise SpecError(f"--measure {what}: give the table that 'python -m calibration blind {what} -o predicted.csv' writes")
     if not table or do_measure:
         assert output is not None
-        count = (tables.measure if do_measure else tables.predict)(Path(what) if do_measure else what, output, talk.counting("questions"))  # type: ignore[operator]
+        counting = talk.counting("questions")
+        count = tables.measure(Path(what), output, counting) if do_measure else tables.predict(what, output, counting)
         talk.progress("")
         talk(f"{output}: {count} questions {'answered' if do_measure else 'predicted'}")
         return

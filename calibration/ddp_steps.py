@@ -1,9 +1,10 @@
 """How long do training steps of a model take here, on each rank? Warm up, then time whole steps on synthetic data.
 
 A step is forward, loss, backward and SGD with momentum (or AdamW), wrapped in torch's DistributedDataParallel (Gloo on CPUs, NCCL on
-CUDA) or, without exchange, in nothing. `run_rank` is one rank: its place comes from RANK, WORLD_SIZE, LOCAL_RANK as ``torchrun`` sets them, its
-process group is joined if there is one, else made. `spawn` starts all ranks on this machine, each behind a command of the caller's
-choice (``taskset``, ``ip netns exec``). Ranks meet before the first timed step only, so a step includes its wait for slower ranks.
+CUDA) or, without exchange, in nothing. `run_rank` is one rank: its place comes from RANK, WORLD_SIZE and LOCAL_RANK as ``torchrun``
+sets them, its process group is joined if there is one, else made. `spawn` starts all ranks on this machine, each behind a command of
+the caller's choice (``taskset``, ``ip netns exec``). Ranks meet before the first timed step only, so a step includes its wait for
+slower ranks.
 Limits: labels and token numbers are zeros; one GPU per rank.
 """
 

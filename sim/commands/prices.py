@@ -15,11 +15,7 @@ from sim.terminal import print_json, show_text, talk
 from sim.units import counted
 
 
-@app.command(
-    epilog="Examples:\n"
-    "  python -m sim prices p4d.24xlarge H100\n"
-    "  python -m sim prices --where provider=aws --today 2027-01-31"
-)
+@app.command(epilog="Examples:\n  python -m sim prices p4d.24xlarge H100\n  python -m sim prices --where provider=aws --today 2027-01-31")
 def prices(
     machines: Annotated[
         list[str], typer.Argument(metavar="NAME...", help="machines, GPUs or providers; all by default", autocompletion=names.hardware)
