@@ -82,7 +82,11 @@ def test_an_own_unet_in_three_commands_and_one_file(desk: Path, capsys: pytest.C
         "run p3.2xlarge job.yaml",
         "recommend job.yaml p3.2xlarge p3.8xlarge g5.xlarge --nodes 1 --epochs 100 --budget-hours 24",
     )
-    assert "write a workload that names it" in extracted and "model: unet.yaml" in extracted
+    assert (
+        "python -m sim run p4d.24xlarge unet.yaml" in extracted
+        and "write a workload that names it" in extracted
+        and "model: unet.yaml" in extracted
+    )
     assert re.search(r"^  step .+ samples/s$", run, re.MULTILINE) and "expected error" in run
     assert chosen.startswith("Rent 1 x ")
 
@@ -105,7 +109,10 @@ WRONG = {
     "run p3.2xlarge .": ". is a folder",
     "run p3.2xlarge empty.yaml": "file is empty; write a description",
     "run table.yaml vgg16": "expected a hardware file",
-    "run p3.2xlarge table.yaml": "this is a model file; expected a workload file",
+    "run p3.2xlarge table.yaml": "table.yaml",
+    "run p3.2xlarge folder": "folder is a folder",
+    "run hgx-h100 llama-3.1-70b": "workloads/llama-3.1-70b.yaml:1:1: training.batch",
+    "extract unet.py:build --input 3x64x64": "it has block, UNet",
     "run p3.2xlarge missing.yaml": "missing.yaml: no such file",
     "run p3.2xlarge vgg61": "did you mean vgg",
     "run p3.2xlarge vgg16 --stack fsdp": "use --shard parameters",
@@ -119,7 +126,7 @@ WRONG = {
     "recommend vgg16": "--budget-hours or --budget-usd",
     "recommend vgg16 p3.2xlrge --budget-hours 3": "did you mean p3.2xlarge",
     "recommend vgg16 --budget-usd ten": "Invalid value for '--budget-usd'",
-    "extract unet.py --input 3x64x64": "file.py:callable",
+    "extract unet.py --input 3x64x64": "such as unet.py:UNet",
     "new workload table.yaml": "is a layer table",
     "new workload job.yaml": "is a workload already",
     "new workload nothing.json": "no such file or folder",
@@ -138,6 +145,7 @@ def test_wrong_inputs_are_answered_in_one_sentence(desk: Path, capsys: pytest.Ca
     }
     for name, text in files.items():
         (desk / name).write_text(text)
+    (desk / "folder").mkdir()
     wrong = []
     for command, answer in WRONG.items():
         code = main(command.split())
@@ -145,4 +153,4 @@ def test_wrong_inputs_are_answered_in_one_sentence(desk: Path, capsys: pytest.Ca
         if code != 2 or shown.out or answer not in shown.err or "Traceback" in shown.err or "internal error" in shown.err:
             wrong.append(f"{command}: {code}: {shown.out[:100]}{shown.err[:300]}")
     assert not wrong, "\n".join(wrong)
-    assert {path.name for path in desk.iterdir()} == set(files)
+    assert {path.name for path in desk.iterdir()} == {*files, "folder"}
