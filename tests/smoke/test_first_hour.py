@@ -93,13 +93,26 @@ def test_an_own_unet_in_three_commands_and_one_file(desk: Path, capsys: pytest.C
 
 def test_a_configuration_of_hugging_face_in_two_commands(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (desk / "config.json").write_text(CONFIG)
-    made, chosen = typed(
+    made, chosen, compared = typed(
         capsys,
         "new workload config.json -o mine.yaml",
-        "recommend mine.yaml p4d.24xlarge --nodes 1 --tokens 10B --budget-hours 72",
+        "recommend mine.yaml p4d.24xlarge --nodes 1 --tokens 10B --budget-hours 720",
+        "compare mine.yaml p4d.24xlarge",
     )
     assert "1.24 billion parameters" in made and "name: mine\n" in (desk / "mine.yaml").read_text()
-    assert chosen.startswith("Rent 1 x p4d.24xlarge") and "mine" in chosen
+    assert chosen.startswith("Rent 1 x p4d.24xlarge") and "10 billion tokens of mine in" in chosen
+    assert re.search(r"headroom: the time budget is \d+ times what the job needs", chosen)
+    assert compared.startswith("mine: 1 machine\n") and not re.search(r"\de\+\d", compared + chosen)
+
+
+def test_many_machines_of_a_note_are_counted_and_a_price_given_by_hand_has_no_region(
+    desk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (chosen,) = typed(capsys, "recommend alexnet --where provider=gcp --budget-usd 50 --nodes 1 --batch 8")
+    notes = [line for line in chosen.split("\n") if "interruption data" in line]
+    assert notes and all(re.search(r", [\w.-]+ and \d+ more: no interruption data", note) for note in notes)
+    assert main(["recommend", "alexnet", "hgx-h100", "--budget-usd", "50", "--nodes", "1", "--set", "price.on_demand=10 USD/h"]) == 0
+    assert "  - Prices on demand: hgx-h100; as given, without a source" in capsys.readouterr().out
 
 
 WRONG = {
