@@ -279,7 +279,7 @@ def test_options_win(tmp_path):
 
 @pytest.mark.parametrize(("options", "words"), [
     ({"cpu": "z80"}, "--cpu z80: is not in hardware/parts/cpus/; 'python -m sim list cpus' shows the"),
-    ({"transport": "pigeon"}, "--transport pigeon: is not in hardware/parts/transports/; write one of .*infiniband"),
+    ({"transport": "pigeon"}, "--transport pigeon: is not in hardware/parts/transports/; .python -m sim list transports. shows the"),
     ({"nic_bandwidth": "400"}, "--nic-bandwidth: .*unit"),
     ({"memory": "1 TB\nname: x"}, "--memory: "),
     ({"memory": "1 B"}, r"box.yaml:\d+:\d+: node.host.memory: "),
