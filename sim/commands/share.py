@@ -9,7 +9,7 @@ import typer
 from sim.commands import names
 from sim.commands.app import app
 from sim.commands.options import Csv, Folder, Html, Hw, Json, Sets
-from sim.terminal import show_table, write_result
+from sim.terminal import show_table, talk, write_result
 
 
 @app.command(
@@ -40,7 +40,8 @@ def share(
     from sim.study.share import POLICIES
     from sim.study.share import share as shared
 
-    document = share_document(shared(hardware, jobs, policy or POLICIES, sets, workers, nodes))
+    document = share_document(shared(hardware, jobs, policy or POLICIES, sets, workers, nodes, talk.counting("policies")))
+    talk.progress("")
     text, table = share_text(document), figures_csv(share_rows(document))
     page = reading(share_page, Scenario(hardware, jobs, tuple(sets), nodes=nodes))
     write_result(output, html, "share", (document, text), page, share_plot, {"share.csv": table})
