@@ -31,7 +31,7 @@ def share(
     output: Folder = None,
     html: Html = None,
 ) -> None:
-    """Divide the loader workers of nodes among jobs that come and go: what each gains, and who is done when."""
+    """Divide the data-loader workers of a node among its jobs: what each job gains, and when it finishes."""
     from sim.documents import reading
     from sim.report.figures import figures_csv
     from sim.report.page.share import share_page
