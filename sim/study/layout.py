@@ -62,7 +62,7 @@ def layout_answer(scenario: Scenario) -> LayoutAnswer:
     workload = _sized(loaded.spec, scenario, sum(len(part.gpus) for part in placement))
     run = run_layout(machine.spec, workload, each.pop())
     if run.memory_verdict == "does_not_fit":
-        raise Infeasible([shortage(run)], run.nodes, run.gpus, "does not fit into GPU memory")
+        raise Infeasible([shortage(run, scenario.plan_command)], run.nodes, run.gpus, "does not fit into GPU memory")
     return LayoutAnswer(run, _inputs(machine.sha256, loaded), tuple(_warnings(run)), scenario.market, scenario.plan)
 
 
@@ -87,8 +87,8 @@ def _sized(workload: Workload, scenario: Scenario, gpus: int) -> Workload:
     return workload.model_copy(update={"training": training.model_copy(update={"gradient_accumulation_steps": steps})})
 
 
-def shortage(run: LayoutRun) -> str:
-    """Return what a layout needs more than its GPUs have, and what would help."""
+def shortage(run: LayoutRun, plan: str = "") -> str:
+    """Return what a layout needs more than its GPUs have, and what would help: the command *plan*, where no small change does."""
     gpu = run.node.gpu
     fullest = max(run.memory, key=lambda stage: stage.total)
     uses = {name: value for name, value in fullest.by_use().items() if name not in ("allocated", "reserved", "total")}
@@ -97,7 +97,7 @@ def shortage(run: LayoutRun) -> str:
     named = " and ".join(f"{_gib(uses[name])} of {name.replace('_', ' ')}" for name in largest)
     return (
         f"{run.workload.name} does not fit: {where} needs {_gib(_needed(fullest))}, {gpu.name} has {_gib(gpu.memory)}; "
-        f"most is {named}; {_remedy(run, gpu)}"
+        f"most is {named}; {_remedy(run, gpu, plan)}"
     )
 
 
@@ -109,7 +109,7 @@ def _gib(nbytes: float) -> str:
     return f"{nbytes / 2**30:.1f} GiB"
 
 
-def _remedy(run: LayoutRun, gpu: Gpu) -> str:
+def _remedy(run: LayoutRun, gpu: Gpu, plan: str) -> str:
     """Return the first change of the layout that makes it fit, by simulation of memory alone."""
     from sim.analysis.layout_memory import memory_by_stage
     from sim.mesh import prepare
@@ -121,7 +121,8 @@ def _remedy(run: LayoutRun, gpu: Gpu) -> str:
             continue
         if all(stage.verdict(gpu) != "does_not_fit" for stage in memory_by_stage(layout, workload, gpu)):
             return f"{text} would fit"
-    return "it needs more GPUs, or GPUs with more memory"
+    looks = f": '{plan}' tries every layout and says what would fit" if plan else ""
+    return f"it needs another layout, more GPUs, or GPUs with more memory{looks}"
 
 
 def _changes(workload: Workload, gpus: int) -> list[tuple[str, Workload]]:

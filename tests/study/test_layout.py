@@ -124,6 +124,12 @@ def test_memory_that_is_short_names_what_helps() -> None:
     assert "llama-3.1-8b does not fit: each GPU needs" in text
 
 
+def test_where_no_small_change_helps_the_search_for_a_layout_is_named() -> None:
+    given = Scenario("hgx-h100", "llama-3.1-405b", nodes=8, layout=layout_of(["tp=8", "pp=8"]))
+    with pytest.raises(Infeasible, match=r"more memory: 'python -m sim plan hgx-h100 llama-3.1-405b --nodes 8' tries every layout"):
+        layout_answer(given)
+
+
 def test_a_schedule_that_never_ends_is_refused_with_its_cycle(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two stages that each wait for the other's next action, before anything is simulated."""
 
