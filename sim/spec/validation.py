@@ -26,6 +26,11 @@ _ADVICE: Final = {
 }
 """What to do with a file of one kind where another is due."""
 
+_PART: Final = re.compile(r"name of a file in \S+/(datasets|stacks|gpus|links|cpus|transports|volumes|models)/$")
+"""What is said of a part that may be named, where the program lists such parts."""
+MANY: Final = 3
+"""Missing blocks from which a machine was hardly meant to be described in full."""
+
 _RAISED: Final = "value_error"
 """pydantic's type of the errors our own validators raise; their text is a sentence already."""
 
@@ -87,7 +92,12 @@ def _same(part: BaseModel) -> BaseModel:
 def _sentences(kind: type[BaseModel], document: Document, errors: list[Any]) -> list[str]:
     errors = [error for error in errors if error.get("input") is not UNRESOLVED and not _is_consequence(error, errors)]
     placed = [(document.mark(key), document.place(key) + text) for key, text in (_sentence(kind, document, error) for error in errors)]
-    return [text for _, text in sorted(placed, key=lambda pair: (pair[0].file, pair[0].line, pair[0].column))]
+    found = [text for _, text in sorted(placed, key=lambda pair: (pair[0].file, pair[0].line, pair[0].column))]
+    if kind is schema.KINDS["hardware"] and sum(error["type"] == "missing" for error in errors) >= MANY:
+        found.append(
+            f"{document.root.file}: to leave these out, write 'extends: p4d.24xlarge' or another machine, and only what differs from it"
+        )
+    return found
 
 
 def _other_kind(kind: type[BaseModel], document: Document) -> str:
@@ -114,7 +124,10 @@ def _sentence(kind: type[BaseModel], document: Document, error: Any) -> tuple[Ke
         missing = (*key, location[-1])
         if missing == ("groups",):
             return ("node",), "is missing; write the block of one machine, or 'groups', a list of several"
-        return missing, f"is missing; write {schema.describe(kind, missing)}"
+        due = schema.describe(kind, missing)
+        listed = _PART.search(due)
+        shows = f" ('python -m sim list {listed[1]}' shows them)" if listed else ""
+        return missing, f"is missing; write {due}{shows}"
     if error["type"] == "extra_forbidden":
         return key, _unknown(kind, key)
     if error["type"] == _RAISED:

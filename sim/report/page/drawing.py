@@ -48,7 +48,7 @@ def use_table(uses: Sequence[Use], figures: Figures) -> Html:
         ]
         for place, use in enumerate(uses)
     ]  # fmt: skip
-    head = [("resource", False), ("alike on a node", True), ("carries", True), ("mean use", True), ("peak", True)]
+    head = [("resource", False), ("of this kind per node", True), ("carries", True), ("mean use", True), ("peak", True)]
     return table(head, rows, "Use of links, disk and processors during the steps shown", "sortable")
 
 
