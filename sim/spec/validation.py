@@ -94,8 +94,8 @@ def _sentences(kind: type[BaseModel], document: Document, errors: list[Any]) -> 
     placed = [(document.mark(key), document.place(key) + text) for key, text in (_sentence(kind, document, error) for error in errors)]
     found = [text for _, text in sorted(placed, key=lambda pair: (pair[0].file, pair[0].line, pair[0].column))]
     if kind is schema.KINDS["hardware"] and sum(error["type"] == "missing" for error in errors) >= MANY:
-        found.append(
-            f"{document.root.file}: to leave these out, write 'extends: p4d.24xlarge' or another machine, and only what differs from it"
+        found[-1] += (
+            "; or write 'extends: p4d.24xlarge', or another machine of 'python -m sim list hardware', and only what differs from it"
         )
     return found
 

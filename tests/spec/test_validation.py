@@ -69,7 +69,11 @@ EACH = {
         "4:3: node.gpu: Toy-GPX is not in the catalogue (hardware/parts/gpus/); did you mean toy-gpu?",
     ),
     "missing block": ("  gpu_count: 2\n", "", "3:1: node.gpu_count: is missing; write a whole number, zero or more"),
-    "no CPU": ("cpu: toy-cpu, ", "", f"11:3: node.host.cpu: is missing; {CPU}, or the name of a file in hardware/parts/cpus/"),
+    "no CPU": (
+        "cpu: toy-cpu, ",
+        "",
+        f"11:3: node.host.cpu: is missing; {CPU}, or the name of a file in hardware/parts/cpus/ ('python -m sim list cpus' shows them)",
+    ),
     "list item": (
         "gpus: [0, 1]",
         "gpus: [0, x]",
@@ -129,6 +133,12 @@ def test_a_number_for_a_part_names_its_keys_and_its_folder(library: Path) -> Non
     [message] = complaint(library, MACHINE.replace("gpu: Toy-GPU", "gpu: 4"))
     assert message.startswith("mine.yaml:4:3: node.gpu: found 4; write a block (name, architecture, compute_capability, memory, ")
     assert message.endswith(" ...), or the name of a file in hardware/parts/gpus/")
+
+
+def test_a_machine_of_which_much_is_missing_may_extend_another(library: Path) -> None:
+    messages = complaint(library, "name: mine\nnode: {gpu_count: 4, gpu: Toy-GPU}\n")
+    assert len(messages) >= 3 and all(" is missing; write " in message for message in messages)
+    assert [message for message in messages if "'extends: p4d.24xlarge'" in message] == messages[-1:]
 
 
 def test_everything_wrong_is_told_at_once_in_the_order_of_the_file(library: Path) -> None:
