@@ -8,11 +8,12 @@ dynamic dimension. While a model of transformers runs, its masks are asked wheth
 
 from __future__ import annotations
 
+import logging
 import re
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
@@ -107,10 +108,12 @@ def exported(path: str) -> tuple[torch.nn.Module, Any]:
     """Return the model in the file *path* that ``torch.export.save`` wrote, and a function that makes its inputs for a batch."""
     check_archive(Path(path))
     try:
-        with without_pickles():
+        with without_pickles(), _unlogged(torch.export.__name__):
             program = torch.export.load(path)
     except Exception as error:
-        raise SpecError(f"{path}: is not a program that torch.export.save wrote with this torch: {target.told(error)}") from error
+        why = target.told(error)
+        why = f"; export it again with torch {torch.__version__}" if "warnings above" in why else f": {why}"
+        raise SpecError(f"{path}: is not a program that torch.export.save wrote with this torch{why}") from error
     if program.example_inputs is None:
         raise SpecError(f"{path}: holds no example inputs; export it with some")
     size = _batch(path, program)
@@ -124,6 +127,17 @@ def exported(path: str) -> tuple[torch.nn.Module, Any]:
         return resized
 
     return _trainable(path, model), inputs
+
+
+@contextmanager
+def _unlogged(name: str) -> Iterator[None]:
+    """Keep the logger *name* quiet meanwhile: torch logs a traceback of what it then raises."""
+    logger = logging.getLogger(name)
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
 
 
 def _batch(path: str, program: Any) -> int:

@@ -6,6 +6,8 @@ import io
 import json
 import os
 import pickle
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -86,3 +88,14 @@ def test_example_inputs_are_tensors_and_nothing_else(tmp_path: Path) -> None:
     assert not proof.exists()
     pickle.loads(pickle.dumps(Touch(proof)))
     assert proof.exists(), "the pickle would have done it"
+
+
+@pytest.mark.needs("torch")
+def test_an_archive_of_something_else_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    """torch logs a traceback of its own for such a file; in a process of its own, since torch's log is set up once."""
+    path = archive(tmp_path / "other.pt2", other=b"text")
+    done = subprocess.run(
+        [sys.executable, "-m", "sim", "extract", str(path)], capture_output=True, text=True, timeout=120, cwd=tmp_path, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"{path}: is not a program that torch.export.save wrote") and done.stderr.count("\n") == 1
