@@ -44,7 +44,9 @@ def extract(
 
     if example and inputs:
         raise SpecError("--input and --example: write one of the two")
+    talk.progress("importing torch and tracing two steps; most models take 10 to 30 s")
     model = run_extract(target, [f"@{example}"] if example else inputs, output, name, arguments)
+    talk.progress("")
     talk(f"wrote {output}: {len(model.layers)} layers, {model.parameters:,} parameters")
     dataset = "openwebtext-seq1024" if any(":int" in shape for shape in inputs) else "imagenet-1k"
     talk(
