@@ -90,7 +90,7 @@ def test_what_cannot_be_fitted_is_refused_and_nothing_is_written(tmp_path: Path,
     write_record(record, broken)
     assert "do not tell gemm fp32: measure it with 'calibration profile --only gemm'" in refused(capsys, str(record), "-o", str(output))
     assert "ends in .yaml" in refused(capsys, str(record), "-o", str(tmp_path / "box.json"))
-    assert "cannot be read" in refused(capsys, str(tmp_path / "absent.json"), "-o", str(output))
+    assert "no such file" in refused(capsys, str(tmp_path / "absent.json"), "-o", str(output))
     for change, said in (
         (lambda rows: rows[2].update(times_s=[0.0]), r"probes.gemm.rows[2]: times_s.0: expected greater than 0, not 0.0"),
         (lambda rows: rows[1].pop("times_s"), r"probes.gemm.rows[1]: expected a list of times above zero"),
