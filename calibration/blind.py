@@ -52,6 +52,8 @@ EDGES: Final = (512, 1024, 2048, 4096, 8192)
 PROJECTIONS: Final = ((4096, 14336, 4096), (4096, 4096, 14336), (8192, 28672, 8192), (2048, 128256, 2048), (16, 4096, 4096))
 """Rows, columns and depth: feed-forward products of Llama 3 8B and 70B, the vocabulary of its 1B, and a few rows."""
 STEP_SECONDS: Final = 1.5
+STACK: Final = "torch-2.11-ddp"
+"""Of the machine that is lent."""
 TRACED: Final = {"calibration.blind:llama_on_gpu": "sim.extract.zoo_llama:Llama"}
 """What is traced in place of a model that is made on the GPU."""
 
@@ -226,7 +228,7 @@ def _document(run: Training, machine: str) -> dict[str, Any]:
     from sim.api import simulate
     from sim.extract.table import write
 
-    options: dict[str, Any] = {"batch": run.batch, "precision": run.precision, "stack": "torch-2.x-ddp"}
+    options: dict[str, Any] = {"batch": run.batch, "precision": run.precision, "stack": STACK}
     optimizer = "adam" if run.optimizer == "adamw" else run.optimizer
     overrides: dict[str, Any] = {"input.loader": "synthetic", "training.optimizer.name": optimizer}
     if run.precision == "fp32":
@@ -281,7 +283,7 @@ def _layer(gpu: Gpu, precision: Precision, batch: int, target: str, inputs: tupl
 
     model = traced(target, inputs, tuple(f"{name}={value}" for name, value in arguments.items()))
     layer = next(layer for layer in model.layers if layer.forward)
-    stack = full_precision(load_part(Stack, "torch-2.x-ddp", "workloads/stacks"))
+    stack = full_precision(load_part(Stack, STACK, "workloads/stacks"))
     return layer_time(layer, gpu, precision, stack, batch).time
 
 
@@ -291,7 +293,7 @@ def _pass(asked: Row, gpu: Gpu, machine: str) -> float:
 
 
 def _launch(asked: Row, gpu: Gpu, machine: str) -> float:
-    return gpu.kernel_time if asked["clock"] == "device" else load_part(Stack, "torch-2.x-ddp", "workloads/stacks").launch_cpu
+    return gpu.kernel_time if asked["clock"] == "device" else load_part(Stack, STACK, "workloads/stacks").launch_cpu
 
 
 def _copy(asked: Row, gpu: Gpu, machine: str) -> float | None:

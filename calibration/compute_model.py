@@ -70,6 +70,8 @@ class Row:
     on_tensor_cores: NDArray[np.bool_]
     fusible: Vector
     gemm: NDArray[np.bool_]
+    shaped: NDArray[np.bool_]
+    """Products of kernels of known shape, to which no factor applies."""
     moved: Vector
     converted: float
     kernels: float
@@ -174,6 +176,7 @@ def row_of(record: RunRecord) -> Row:
         fusible=np.array([memory_time(work.moved, gpu) if layer.op in FUSIBLE else 0.0 for layer, work in works]),
         moved=np.array([0.0 if layer.op in FUSIBLE else memory_time(work.moved, gpu) for layer, work in works]),
         gemm=np.array([layer.op in ("gemm", "attention") for layer, work in works]),
+        shaped=np.array([work.shaped for _, work in works]),
         converted=memory_time(sum(work.converted for _, work in works), gpu),
         kernels=kernels * gpu.kernel_time,
         host=(1.0 if training.stack.cuda_graphs else sum(work.launches for _, work in works)) * training.stack.launch_cpu,
@@ -193,15 +196,16 @@ def time_of(row: Row, local: Vector) -> float:
 def timed(row: Row, local: Vector) -> tuple[float, Vector]:
     """Return the step time of *row* and how its logarithm changes with the logarithm of each factor."""
     vector, tensor, memory, overall, fused, launch, optimizer, gemm = np.exp(local)
-    asked = row.products * np.where(row.on_tensor_cores, np.where(row.gemm, gemm, tensor), vector)
-    products, free = np.maximum(asked, row.least), asked >= row.least
+    factors = np.where(row.on_tensor_cores, np.where(row.gemm, gemm, tensor), vector)
+    asked = row.products * np.where(row.shaped, 1.0, factors)
+    products, free = np.maximum(asked, row.least), (asked >= row.least) & ~row.shaped
     fusible = row.fusible * fused * memory
     traffic = fusible + row.moved * memory
     bound = products >= traffic
     shares = dict.fromkeys(LOCAL, 0.0)
     busy = overall * (np.where(bound, products, traffic).sum() + row.converted * memory + row.kernels)
     if busy >= row.host * launch:
-        shares["vector"] = overall * products[bound & ~row.on_tensor_cores].sum()
+        shares["vector"] = overall * products[bound & ~row.on_tensor_cores & ~row.shaped].sum()
         shares["tensor"] = overall * products[bound & free & row.on_tensor_cores & ~row.gemm].sum()
         shares["gemm"] = overall * products[bound & free & row.on_tensor_cores & row.gemm].sum()
         shares["memory"] = overall * (traffic[~bound].sum() + row.converted * memory)
