@@ -46,6 +46,8 @@ EAGER_LAUNCH: Final = 25e-6
 """Seconds of one launch in stacks whose launches are fitted, before the fit: as in ``torch-1.13-ddp``, which all of them extend."""
 SAME_MULTIPROCESSOR: Final = {"3.7": "3.5"}
 """Compute capabilities that share their factors: GK210 is GK110 with more registers and shared memory (NVIDIA, Kepler Tuning Guide)."""
+STEPS_MEASURED: Final = frozenset({"9.0"})
+"""Compute capabilities whose efficiency curves rest on whole steps (records/blind), so that no factor turns kernels into networks."""
 CHIPS_OF_ONE_NAME: Final = ("maxwell", "pascal")
 """TITAN X is a GM200, and a year later a GP102."""
 FIRST_KERNELS: Final = "cuDNN 7.0"
@@ -232,10 +234,15 @@ def timed(row: Row, local: Vector) -> tuple[float, Vector]:
 def keys_of(row: Row) -> tuple[tuple[tuple[str, str], int], ...]:
     """Return the names of the factors that a row has, each with its place in ``LOCAL``."""
     place = {name: index for index, name in enumerate(LOCAL)}
-    own = [((kind, owner), place[kind]) for kind in ("vector", "tensor", "gemm", "memory") for owner in ("all", f"cc {row.capability}")]
+    own = [((kind, owner), place[kind]) for kind in factor_kinds(row.capability) for owner in ("all", f"cc {row.capability}")]
     stack = [((kind, row.stack), place[kind]) for kind in ("overall", "tensor", "gemm", "fused", "launch", "optimizer")]
     first = [(("tensor", FIRST_KERNELS), place["tensor"])] if row.stack in FIRST_STACKS else []
     return tuple(own + first + stack)
+
+
+def factor_kinds(capability: str) -> tuple[str, ...]:
+    """Return which factors GPUs of a compute *capability* have."""
+    return ("memory",) if capability in STEPS_MEASURED else ("vector", "tensor", "gemm", "memory")
 
 
 def names(found: Iterable[Row]) -> Sequence[tuple[str, str]]:

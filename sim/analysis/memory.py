@@ -215,10 +215,11 @@ def _moments(workload: Workload, batch: int, freed: bool) -> Iterator[_Moment]:
 
     With *freed* the first backward of a step finds no gradients. The last of several adds to those of the others.
     """
-    trainable = _tensors(workload)
-    every = math.fsum(_dense(layer, MEANING[workload.training.precision].gradient, batch) for layer in workload.model.layers)
-    made = _made(workload, batch) if freed and workload.training.gradient_accumulation_steps == 1 else [every] * len(workload.model.layers)
-    yield _Moment(every, 0.0, {"per_tensor": max(trainable, default=0), "foreach": sum(trainable), "fused": 0}[workload.training.stack.optimizer])
+    trainable, training, layers = _tensors(workload), workload.training, workload.model.layers
+    every = math.fsum(_dense(layer, MEANING[training.precision].gradient, batch) for layer in layers)
+    made = _made(workload, batch) if freed and training.gradient_accumulation_steps == 1 else [every] * len(layers)
+    beside = {"per_tensor": max(trainable, default=0), "foreach": sum(trainable), "fused": 0}[training.stack.optimizer]
+    yield _Moment(every, 0.0, beside)
     meaning = MEANING[workload.training.precision]
     narrow = [meaning.cast * elements if meaning.autocast else 0.0 for elements in _cast_weights(workload.model)]
     held = accumulate(_casts(workload.model, narrow, meaning.cast))
