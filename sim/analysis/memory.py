@@ -210,7 +210,7 @@ def _peak(workload: Workload, batch: int, freed: bool) -> _Moment:
     return max(_moments(workload, batch, freed), key=sum)
 
 
-def _moments(workload: Workload, batch: int, freed: bool) -> Iterator[_Moment]:
+def _moments(workload: Workload, batch: int, freed: bool = False) -> Iterator[_Moment]:
     """Yield the optimizer's moment, and those of each layer's backward: as it computes, and as autocast widens the weights' gradient.
 
     With *freed* the first backward of a step finds no gradients. The last of several adds to those of the others.

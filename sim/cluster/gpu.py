@@ -106,7 +106,7 @@ def layer_work(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack, batch
         products, least = _shaped_time(layer, gpu, stack, peak, batch, backward), 0.0
     else:
         products, least = _compute_time(layer, flop * batch, batch, gpu, stack, peak, backward)
-    kernels += bool(casts)
+    kernels += bool(casts) + len(_cast_weights(layer, precision, backward))
     launched = kernels * LIBRARY_LAUNCH if layer.op == "rnn" else kernels
     upkeep = hooks * len(layer.gradients)
     started, launched = (count * stack.kernels_per_operator + upkeep for count in (kernels, launched))
@@ -228,12 +228,16 @@ def _weight_bytes(layer: Layer, precision: Precision, stack: Stack, backward: bo
     return trained * (2.0 if backward else 1.0) + layer.frozen_bytes(width)
 
 
+def _cast_weights(layer: Layer, precision: Precision, backward: bool) -> tuple[int, ...]:
+    """Return the elements of the weights that autocast casts for a product, each in a kernel, or of gradients, which frozen ones lack."""
+    if layer.dtypes or layer.op not in PRODUCTS or not MEANING[precision].autocast:  # what is not FP32 is not converted
+        return ()
+    return layer.gradients if backward else layer.gradients + layer.frozen
+
+
 def _cast_bytes(layer: Layer, precision: Precision, backward: bool) -> float:
-    """Return the bytes by which autocast reads 4 and writes 2 for each weight, or the reverse for its gradient, which frozen ones lack."""
-    if layer.dtypes:  # what is not FP32 is not converted
-        return 0.0
-    elements = sum(layer.gradients) + (0 if backward else sum(layer.frozen))
-    return _CAST_BYTES * elements if MEANING[precision].autocast and layer.op in PRODUCTS else 0.0
+    """Return the bytes by which autocast reads 4 and writes 2 for each weight, or the reverse for its gradient."""
+    return _CAST_BYTES * sum(_cast_weights(layer, precision, backward))
 
 
 def _layout_bytes(layer: Layer, precision: Precision, stack: Stack, peak: Peak, backward: bool) -> float:
