@@ -32,7 +32,7 @@ from sim.spec.yaml import SpecError
 from sim.study.arguments import counts, scenario_of, several, whole
 from sim.study.compare import compare as compare_machines
 from sim.study.compare import machines
-from sim.study.layout_options import layout_of
+from sim.study.layout_options import layout_of, texts_of
 from sim.study.scenario import Answer, Scenario, answer
 from sim.study.space import asked_points
 from sim.study.sweep import sweep as sweep_points
@@ -153,7 +153,7 @@ def compare(
 
     scenario = scenario_of(
         "", workload, overrides, market, batch=batch, precision=precision, stack=stack, plan=plan_of(epochs, hours, tokens=tokens),
-        layout=layout_of([f"{name}={value}" for name, value in (parallel or {}).items()]),
+        layout=layout_of(texts_of(parallel or {})),
     )  # fmt: skip
     names = machines(several("hardware", hardware), several("where", where))
     rows = compare_machines(scenario, names, document_of, nodes=counts(nodes), processes=processes)
@@ -308,7 +308,7 @@ def goodput(
             raise SpecError(f"{name}: unknown option; known are {', '.join(sorted(allowed))}")
     scenario = scenario_of(
         hardware, workload, overrides, market, nodes=nodes, gpus=gpus, batch=batch, global_batch=global_batch, precision=precision,
-        stack=stack, layout=layout_of([f"{name}={value}" for name, value in (parallel or {}).items()]),
+        stack=stack, layout=layout_of(texts_of(parallel or {})),
     )  # fmt: skip
     counted = None if tokens is None else token_count(tokens)
     asked = Weeks(days=days, tokens=counted, epochs=epochs, trials=trials, seed=seed, **weeks)

@@ -87,7 +87,7 @@ LAYOUT: Final[dict[str, Any]] = {
         str | None,
         typer.Option(
             "--schedule",
-            help="gpipe, 1f1b, interleaved_1f1b, zb_h1, zbv or dualpipev",
+            help="gpipe, 1f1b, interleaved_1f1b, zb_h1, zbv or dualpipev, or one of your own",
             autocompletion=names.of_words("gpipe", "1f1b", "interleaved_1f1b", "zb_h1", "zbv", "dualpipev"),
         ),
     ],

@@ -1,0 +1,10 @@
+"""What may a user bring? The protocols of extensions, each with a page in docs/develop; a type checker compares yours with them.
+
+>>> from stallsim.protocols import PipelineSchedule
+"""
+
+from __future__ import annotations
+
+from sim.parallel.own_schedule import PipelineSchedule as PipelineSchedule
+
+__all__ = ["PipelineSchedule"]
