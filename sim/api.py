@@ -28,6 +28,7 @@ from sim.report.picture import Picture
 from sim.report.style import COLOURS, MEANINGS
 from sim.report.whatif import whatif_document
 from sim.simulate import Run
+from sim.spec.extensions import FAILURE_LAWS, give
 from sim.spec.yaml import SpecError
 from sim.study.arguments import counts, scenario_of, several, whole
 from sim.study.compare import compare as compare_machines
@@ -291,13 +292,15 @@ def goodput(
     """Return how weeks of a job go, failures and all: a row for each quantile of *trials* drawn runs.
 
     One of *days*, *tokens* (``"15T"``) and *epochs* says how long the job is. *weeks* are further fields of `sim.study.weeks.Weeks`:
-    ``level``, ``rate``, ``mode``, ``store``, ``interval``, ``spares``, ``elastic``. ``DataFrame.attrs`` holds the rest of the document:
-    shares, losses, checkpoints, energy. Raise `SpecError` where the question is wrong.
+    ``level``, ``rate``, ``mode``, ``store``, ``interval``, ``spares``, ``elastic``, ``law`` (a name, or an object of
+    `stallsim.protocols.FailureLaw`). ``DataFrame.attrs`` holds the rest of the document: shares, losses, checkpoints, energy.
+    Raise `SpecError` where the question is wrong.
     """
     from dataclasses import fields
 
     import pandas
 
+    from sim.analysis.failure_law import BUILT_IN
     from sim.documents import weeks_document
     from sim.study.weeks import Weeks
     from sim.study.whole_job import token_count
@@ -310,6 +313,8 @@ def goodput(
         hardware, workload, overrides, market, nodes=nodes, gpus=gpus, batch=batch, global_batch=global_batch, precision=precision,
         stack=stack, layout=layout_of(texts_of(parallel or {})),
     )  # fmt: skip
+    if not isinstance(weeks.get("law", ""), str):
+        weeks["law"] = give(FAILURE_LAWS, weeks["law"], BUILT_IN)
     counted = None if tokens is None else token_count(tokens)
     asked = Weeks(days=days, tokens=counted, epochs=epochs, trials=trials, seed=seed, **weeks)
     asked.checked()

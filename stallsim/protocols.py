@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from sim.analysis.failure_law import FailureLaw as FailureLaw
 from sim.parallel.own_schedule import PipelineSchedule as PipelineSchedule
 
-__all__ = ["PipelineSchedule"]
+__all__ = ["FailureLaw", "PipelineSchedule"]

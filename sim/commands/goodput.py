@@ -55,6 +55,15 @@ def goodput(
     sets: Sets = [],  # noqa: B006
     reliability: Annotated[str, typer.Option(metavar="low|middle|high|FILE", help="how often the fleet fails")] = "middle",
     rate: Annotated[str | None, typer.Option("--failure-rate", metavar="RATE", help="failures of 8 GPUs, such as '0.0038 /d'")] = None,
+    law: Annotated[
+        str,
+        typer.Option(
+            "--failure-law",
+            metavar="exponential|weibull:SHAPE|NAME",
+            help="how times between failures scatter, or a law of your own",
+            autocompletion=names.of_words("exponential", "weibull:0.7"),
+        ),
+    ] = "exponential",
     mode: Annotated[str, typer.Option("--checkpoint", metavar="sync|async|tiered", help="how checkpoints are written")] = "async",
     store: Annotated[
         str,
@@ -121,6 +130,7 @@ def goodput(
         trials,
         region,
         seed,
+        law,
     )
     _show(scenario, weeks, fast, as_json, output, html)
 

@@ -33,6 +33,7 @@ class Kind(NamedTuple):
 SCHEDULES: Final = Kind(
     "stallsim.schedules", "schedule", "PipelineSchedule", ("name", "waits_for_sends", "passes"), "own-schedule.md"
 )  # fmt: skip
+FAILURE_LAWS: Final = Kind("stallsim.failure_laws", "failure law", "FailureLaw", ("name", "gaps"), "own-failure-law.md")
 
 _NAME: Final = re.compile(r"(?=.*[A-Za-z])\w[\w.-]*", re.ASCII)
 _LONGEST: Final = 200
@@ -45,8 +46,12 @@ _loaded: Final[dict[tuple[str, str, str], object]] = {}
 
 def give(kind: Kind, value: object, taken: Sequence[str] = ()) -> str:
     """Make *value* known by its name, and return that. Raise SpecError for what is no *kind*, or has a name that is *taken*."""
-    value = _made(value)
-    name = _conforming(kind, value, f"the {kind.word} {_shown(value)}")
+    where = f"the {kind.word} {_shown(value)}"
+    try:
+        value = _made(value)
+    except Exception as error:
+        raise SpecError(f"{where}: cannot be made: {_raised(error)}") from error
+    name = _conforming(kind, value, where)
     if name in taken:
         raise SpecError(f"{kind.word} {name}: this is the name of a {kind.word} that is built in; give yours another name")
     _given[kind.group][name] = value
