@@ -30,7 +30,7 @@ from sim.report.whatif import whatif_document
 from sim.simulate import Run
 from sim.spec.extensions import FAILURE_LAWS, give
 from sim.spec.yaml import SpecError
-from sim.study.arguments import counts, scenario_of, several, whole
+from sim.study.arguments import counts, price_source, scenario_of, several, whole
 from sim.study.compare import compare as compare_machines
 from sim.study.compare import machines
 from sim.study.layout_options import layout_of, texts_of
@@ -68,16 +68,18 @@ def simulate(
     market: str = "on-demand",
     epochs: float | None = None,
     hours: float | None = None,
+    prices: object = None,
 ) -> Result:
     """Simulate *workload* on *hardware* and return the result; the options are those of ``sim run``.
 
     *overrides* are fields by dotted key, as after ``--set``; *batch* counts samples per GPU, *gpus* all GPUs; *thorough* also tries
-    what freeing each resource would save; *market* is ``on-demand`` or ``spot``; *epochs* or *hours* add the whole job.
-    Raise `SpecError` with everything that is wrong.
+    what freeing each resource would save; *market* is ``on-demand`` or ``spot``; *epochs* or *hours* add the whole job; *prices* is a
+    price source of your own, a name or an object of `stallsim.protocols.PriceSource`. Raise `SpecError` with everything that is wrong.
     """
     scenario = scenario_of(
         hardware, workload, overrides, market, nodes=nodes, gpus=gpus, placement=placement, batch=batch, global_batch=global_batch,
         precision=precision, stack=stack, seed=seed, exact=exact, plan=plan_of(epochs, hours),
+        prices=price_source(prices),
     )  # fmt: skip
     return Result(scenario, answer(scenario, thorough=thorough))
 
@@ -100,6 +102,7 @@ def plan(
     precision: str | None = None,
     stack: str | None = None,
     market: str = "on-demand",
+    prices: object = None,
 ) -> DataFrame:
     """Return the best layouts of *workload* on *hardware*, best first, a row for each that was simulated; options as of ``sim plan``.
 
@@ -114,7 +117,8 @@ def plan(
     from sim.study.plan.search import Limits
 
     scenario = scenario_of(
-        hardware, workload, overrides, market, global_batch=global_batch, precision=precision, stack=stack, sequence=sequence
+        hardware, workload, overrides, market, global_batch=global_batch, precision=precision, stack=stack, sequence=sequence,
+        prices=price_source(prices),
     )  # fmt: skip
     whole("gpus", gpus)
     fixed = {name: str(value).lower() for name, value in (fix or {}).items()}
@@ -142,6 +146,7 @@ def compare(
     tokens: str | None = None,
     parallel: Mapping[str, object] | None = None,
     processes: int | None = 1,
+    prices: object = None,
 ) -> DataFrame:
     """Return a row for each machine, figures in columns that carry their unit, fastest (or what *sort* says) first.
 
@@ -155,6 +160,7 @@ def compare(
     scenario = scenario_of(
         "", workload, overrides, market, batch=batch, precision=precision, stack=stack, plan=plan_of(epochs, hours, tokens=tokens),
         layout=layout_of(texts_of(parallel or {})),
+        prices=price_source(prices),
     )  # fmt: skip
     names = machines(several("hardware", hardware), several("where", where))
     rows = compare_machines(scenario, names, document_of, nodes=counts(nodes), processes=processes)
@@ -241,6 +247,7 @@ def recommend(
     on_demand: bool = False,
     with_failures: bool = False,
     processes: int | None = 1,
+    prices: object = None,
 ) -> DataFrame:
     """Return a row for each machine and number of *nodes* that could be rented, those within the budget first.
 
@@ -258,7 +265,8 @@ def recommend(
             raise SpecError(f"{option}={value!r}: expected more than 0")
     job = plan_due(epochs, hours) if tokens is None else plan_of(epochs, hours, tokens=tokens)
     scenario = scenario_of(
-        "", workload, overrides, batch=batch, global_batch=global_batch, precision=precision, stack=stack, plan=job
+        "", workload, overrides, batch=batch, global_batch=global_batch, precision=precision, stack=stack, plan=job,
+        prices=price_source(prices),
     )  # fmt: skip
     budget = Budget(None if budget_hours is None else 3600.0 * budget_hours, budget_usd)
     names, conditions = several("hardware", hardware), several("where", where)
@@ -287,6 +295,7 @@ def goodput(
     market: str = "on-demand",
     trials: int = 2000,
     seed: int = 0,
+    prices: object = None,
     **weeks: Any,
 ) -> DataFrame:
     """Return how weeks of a job go, failures and all: a row for each quantile of *trials* drawn runs.
@@ -312,6 +321,7 @@ def goodput(
     scenario = scenario_of(
         hardware, workload, overrides, market, nodes=nodes, gpus=gpus, batch=batch, global_batch=global_batch, precision=precision,
         stack=stack, layout=layout_of(texts_of(parallel or {})),
+        prices=price_source(prices),
     )  # fmt: skip
     if not isinstance(weeks.get("law", ""), str):
         weeks["law"] = give(FAILURE_LAWS, weeks["law"], BUILT_IN)

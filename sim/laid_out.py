@@ -13,7 +13,7 @@ from sim.mesh import LayoutRun
 from sim.report.files import write_file
 from sim.report.layout import layout_document, layout_text, waits
 from sim.report.layout_trace import write_layout_trace
-from sim.study.arguments import scenario_of
+from sim.study.arguments import price_source, scenario_of
 from sim.study.layout import LayoutAnswer, layout_answer
 from sim.study.layout_options import layout_of, texts_of
 
@@ -36,6 +36,7 @@ def lay_out(
     global_batch: int | None = None,
     precision: str | None = None,
     stack: str | None = None,
+    prices: object = None,
 ) -> LayoutResult:
     """Simulate one step of *workload* on *hardware* in the layout *parallel* and return the result.
 
@@ -44,7 +45,7 @@ def lay_out(
     """
     scenario = scenario_of(
         hardware, workload, overrides, nodes=nodes, gpus=gpus, batch=batch, global_batch=global_batch, precision=precision, stack=stack,
-        layout=layout_of(texts_of(parallel), micro_batches=micro_batches),
+        layout=layout_of(texts_of(parallel), micro_batches=micro_batches), prices=price_source(prices),
     )  # fmt: skip
     return LayoutResult(layout_answer(scenario))
 

@@ -7,5 +7,6 @@ from __future__ import annotations
 
 from sim.analysis.failure_law import FailureLaw as FailureLaw
 from sim.parallel.own_schedule import PipelineSchedule as PipelineSchedule
+from sim.spec.own_prices import PriceSource as PriceSource
 
-__all__ = ["FailureLaw", "PipelineSchedule"]
+__all__ = ["FailureLaw", "PipelineSchedule", "PriceSource"]

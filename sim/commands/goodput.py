@@ -19,6 +19,7 @@ from sim.commands.options import (
     LayoutFields,
     Market,
     Precision,
+    PriceSource,
     SampleTokens,
     Sets,
     Stack,
@@ -83,6 +84,7 @@ def goodput(
         str | None, typer.Option("--mean-lifetime", metavar="TIME", help="spot machines, revoked at random after this time on average")
     ] = None,
     market: Market = "on-demand",
+    prices: PriceSource = "",
     region: Annotated[
         str | None, typer.Option(help="region of the electricity: us-east-1, europe-north1, FRA; the price's by default")
     ] = None,
@@ -111,6 +113,7 @@ def goodput(
         market=market_of(market),
         sequence=sequence,
         layout=layout,
+        prices=prices,
     )
     weeks = Weeks(
         days,

@@ -39,6 +39,9 @@ Market = Annotated[
         metavar="on-demand|spot", help="which price to use: on-demand or spot", autocompletion=names.of_words("on-demand", "spot")
     ),
 ]
+PriceSource = Annotated[
+    str, typer.Option("--prices", metavar="NAME", help="a price source of your own, in place of the prices of descriptions")
+]
 MeanLifetime = Annotated[
     str | None,
     typer.Option("--mean-lifetime", metavar="TIME", help="mean time to interruption of a spot machine, instead of measured data"),

@@ -34,6 +34,7 @@ SCHEDULES: Final = Kind(
     "stallsim.schedules", "schedule", "PipelineSchedule", ("name", "waits_for_sends", "passes"), "own-schedule.md"
 )  # fmt: skip
 FAILURE_LAWS: Final = Kind("stallsim.failure_laws", "failure law", "FailureLaw", ("name", "gaps"), "own-failure-law.md")
+PRICE_SOURCES: Final = Kind("stallsim.price_sources", "price source", "PriceSource", ("name", "price"), "own-prices.md")
 
 _NAME: Final = re.compile(r"(?=.*[A-Za-z])\w[\w.-]*", re.ASCII)
 _LONGEST: Final = 200
@@ -63,6 +64,11 @@ def names(kind: Kind) -> list[str]:
     return sorted({*_given[kind.group], *(entry.name for entry in _entries(kind))})
 
 
+def any_given() -> bool:
+    """Tell whether this process knows extensions, given as arguments, that other processes would not."""
+    return any(_given.values())
+
+
 def extension(kind: Kind, name: str, taken: Sequence[str] = ()) -> object:
     """Return the extension of *kind* called *name*: of an argument, or else of an entry point.
 
@@ -82,7 +88,8 @@ def extension(kind: Kind, name: str, taken: Sequence[str] = ()) -> object:
 def unknown(kind: Kind, name: str, taken: Sequence[str] = ()) -> str:
     """Return in a sentence that nothing is called *name*, and what is."""
     known = ", ".join([*taken, *names(kind)])
-    return f"found {shorten(name)}; write one of {known}, or one of your own (docs/develop/{kind.page})"
+    advice = f"write one of {known}, or one of your own" if known else "none is installed; announce one of your own"
+    return f"found {shorten(name)}; {advice} (docs/develop/{kind.page})"
 
 
 def called(kind: Kind, name: str, call: Callable[[], object]) -> object:
