@@ -1,7 +1,7 @@
 """Each page of docs/develop about an extension works as it stands: its module, its entry point, its Python and its commands.
 
 A page has under 40 lines. The first Python block is a file, named in its first line; the TOML block announces it as an installed package
-would; the commands of console blocks run with that package installed.
+would; lines that begin with a prompt run with that package installed.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ import pytest
 from tests import shown
 
 PAGES = sorted(path for path in (shown.ROOT / "docs/develop").glob("*.md") if path.name != "index.md")
-BLOCK = re.compile(r"```(?P<language>python|toml|console)\n(?P<body>.*?)```", re.DOTALL)
+BLOCK = re.compile(r"```(?P<language>python|toml)\n(?P<body>.*?)```", re.DOTALL)
+COMMAND = re.compile(r"^`?\$ python (?P<words>-m .*?)`?$", re.MULTILINE)
 
 
 def blocks(page: Path) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {"python": [], "toml": [], "console": []}
+    found: dict[str, list[str]] = {"python": [], "toml": []}
     for match in BLOCK.finditer(page.read_text(encoding="utf-8")):
         found[match["language"]].append(match["body"])
-    return found
+    return found | {"commands": [match["words"] for match in COMMAND.finditer(page.read_text(encoding="utf-8"))]}
 
 
 def install(folder: Path, package: str, announced: dict[str, dict[str, str]]) -> None:
@@ -50,15 +51,14 @@ def test_page_works_as_it_stands(page: Path, tmp_path: Path) -> None:
     assert len(page.read_text(encoding="utf-8").splitlines()) < 40
     module, *uses = found["python"]
     [announced] = [tomllib.loads(body)["project"]["entry-points"] for body in found["toml"]]
-    assert module.startswith("# ") and uses and found["console"]
+    assert module.startswith("# ") and uses and found["commands"]
     (tmp_path / module.split("\n")[0][2:]).write_text(module, encoding="utf-8")
     for use in uses:
         done = typed([sys.executable, "-W", "error", "-c", use], tmp_path)
         assert done.returncode == 0, done.stderr
     install(tmp_path, "of_a_user", announced)
-    for line in "".join(found["console"]).splitlines():
-        assert line.startswith("$ python -m ")
-        done = typed([sys.executable, *shlex.split(line)[2:]], tmp_path)
+    for words in found["commands"]:
+        done = typed([sys.executable, *shlex.split(words)], tmp_path)
         assert done.returncode == 0, done.stderr
         assert any(name in done.stdout for rows in announced.values() for name in rows)
 

@@ -71,12 +71,18 @@ def check_run(
 def warn_job(hardware: Hardware, workload: Workload, ranks_per_node: int | None = None, ranks: int | None = None) -> list[str]:
     """Return what is odd, but not wrong, about *workload* on *hardware*; *ranks* are GPUs in all, every one of them if None."""
     ranks = ranks or sum(group.count * group.node.gpu_count for group in _workers(hardware))
-    slow = [*_without_half_units(hardware, workload), *_short_epoch(workload, ranks)]
+    slow = [*_without_half_units(hardware, workload), *_short_epoch(workload, ranks), *_own(workload)]
     if workload.input.loader == "synthetic":
         return slow
     return slow + [
         text for group in _workers(hardware) for text in (*_crowded(group, workload, ranks_per_node), *_overfull(group, workload))
     ]
+
+
+def _own(workload: Workload) -> Iterator[str]:
+    """Say that a loader of the user's own was compared with no measurement."""
+    if workload.input.own_loader is not None:
+        yield f"loader {workload.input.own_loader} is your own: it is not validated, and the expected error is that of other loaders"
 
 
 def _workers(hardware: Hardware) -> list[Group]:

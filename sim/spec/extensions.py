@@ -35,6 +35,7 @@ SCHEDULES: Final = Kind(
 )  # fmt: skip
 FAILURE_LAWS: Final = Kind("stallsim.failure_laws", "failure law", "FailureLaw", ("name", "gaps"), "own-failure-law.md")
 PRICE_SOURCES: Final = Kind("stallsim.price_sources", "price source", "PriceSource", ("name", "price"), "own-prices.md")
+LOADERS: Final = Kind("stallsim.loaders", "loader", "Loader", ("name", "made"), "own-loader.md")
 
 _NAME: Final = re.compile(r"(?=.*[A-Za-z])\w[\w.-]*", re.ASCII)
 _LONGEST: Final = 200
@@ -51,7 +52,7 @@ def give(kind: Kind, value: object, taken: Sequence[str] = ()) -> str:
     try:
         value = _made(value)
     except Exception as error:
-        raise SpecError(f"{where}: cannot be made: {_raised(error)}") from error
+        raise SpecError(f"{where}: cannot be made: {raised(error)}") from error
     name = _conforming(kind, value, where)
     if name in taken:
         raise SpecError(f"{kind.word} {name}: this is the name of a {kind.word} that is built in; give yours another name")
@@ -99,7 +100,7 @@ def called(kind: Kind, name: str, call: Callable[[], object]) -> object:
     except SpecError:
         raise
     except Exception as error:
-        raise SpecError(f"{kind.word} {name}: {_raised(error)}") from error
+        raise SpecError(f"{kind.word} {name}: {raised(error)}") from error
 
 
 def _entries(kind: Kind) -> list[EntryPoint]:
@@ -115,7 +116,7 @@ def _of_entry(kind: Kind, entry: EntryPoint) -> object:
         try:
             value = _made(entry.load())
         except Exception as error:
-            raise SpecError(f"{where}: cannot be loaded: {_raised(error)}; mend or uninstall that package") from error
+            raise SpecError(f"{where}: cannot be loaded: {raised(error)}; mend or uninstall that package") from error
         name = _conforming(kind, value, where)
         if name != entry.name:
             raise SpecError(f"{where}: its name is {name}; write the same name in both places")
@@ -149,7 +150,7 @@ def _shown(value: object) -> str:
     return f"object of {type(value).__module__}.{type(value).__qualname__}" if plain else shorten(value)
 
 
-def _raised(error: Exception) -> str:
+def raised(error: Exception) -> str:
     """Return *error* in a line; a ValueError says a sentence, others are named."""
     text = " ".join(str(error).split())
     text = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."

@@ -10,8 +10,8 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, Protocol, cast
 
+from sim.spec.days import first_day
 from sim.spec.extensions import PRICE_SOURCES, called, extension
-from sim.spec.prices import first_day
 from sim.spec.yaml import SpecError
 from sim.units import shorten
 
