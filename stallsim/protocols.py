@@ -8,6 +8,7 @@ from __future__ import annotations
 from sim.analysis.failure_law import FailureLaw as FailureLaw
 from sim.parallel.own_schedule import PipelineSchedule as PipelineSchedule
 from sim.spec.own_prices import PriceSource as PriceSource
+from sim.training.collectives.own import CollectiveAlgorithm as CollectiveAlgorithm
 from sim.training.own_loader import Loader as Loader
 
-__all__ = ["FailureLaw", "Loader", "PipelineSchedule", "PriceSource"]
+__all__ = ["CollectiveAlgorithm", "FailureLaw", "Loader", "PipelineSchedule", "PriceSource"]

@@ -15,6 +15,7 @@ from sim.spec.fields import Peak, Precision
 from sim.spec.hardware import Gpu, Group, Hardware
 from sim.spec.library import Loaded
 from sim.spec.precision import MEANING
+from sim.spec.stack import OTHER_ALGORITHMS, other_algorithm
 from sim.spec.workload import Workload
 from sim.spec.yaml import Document
 
@@ -80,7 +81,9 @@ def warn_job(hardware: Hardware, workload: Workload, ranks_per_node: int | None 
 
 
 def _own(workload: Workload) -> Iterator[str]:
-    """Say that a loader of the user's own was compared with no measurement."""
+    """Say that a loader or an all-reduce of the user's own was compared with no measurement."""
+    if (algorithm := other_algorithm(workload.training.stack.nccl_algo)) is not None and algorithm not in OTHER_ALGORITHMS:
+        yield f"collective {algorithm} is your own: it is not validated, and the expected error is that of other algorithms"
     if workload.input.own_loader is not None:
         yield f"loader {workload.input.own_loader} is your own: it is not validated, and the expected error is that of other loaders"
 

@@ -8,8 +8,10 @@ process only. docs/develop has a page for each protocol.
 from __future__ import annotations
 
 import re
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sim.spec.yaml import SpecError
@@ -36,6 +38,7 @@ SCHEDULES: Final = Kind(
 FAILURE_LAWS: Final = Kind("stallsim.failure_laws", "failure law", "FailureLaw", ("name", "gaps"), "own-failure-law.md")
 PRICE_SOURCES: Final = Kind("stallsim.price_sources", "price source", "PriceSource", ("name", "price"), "own-prices.md")
 LOADERS: Final = Kind("stallsim.loaders", "loader", "Loader", ("name", "made"), "own-loader.md")
+COLLECTIVES: Final = Kind("stallsim.collectives", "collective", "CollectiveAlgorithm", ("name", "all_reduce"), "own-collective.md")
 
 _NAME: Final = re.compile(r"(?=.*[A-Za-z])\w[\w.-]*", re.ASCII)
 _LONGEST: Final = 200
@@ -54,7 +57,7 @@ def give(kind: Kind, value: object, taken: Sequence[str] = ()) -> str:
     except Exception as error:
         raise SpecError(f"{where}: cannot be made: {raised(error)}") from error
     name = _conforming(kind, value, where)
-    if name in taken:
+    if name.lower() in (other.lower() for other in taken):
         raise SpecError(f"{kind.word} {name}: this is the name of a {kind.word} that is built in; give yours another name")
     _given[kind.group][name] = value
     return name
@@ -103,10 +106,16 @@ def called(kind: Kind, name: str, call: Callable[[], object]) -> object:
         raise SpecError(f"{kind.word} {name}: {raised(error)}") from error
 
 
-def _entries(kind: Kind) -> list[EntryPoint]:
+def _entries(kind: Kind) -> tuple[EntryPoint, ...]:
+    return _announced(kind.group, tuple(sys.path))
+
+
+@lru_cache(maxsize=64)
+def _announced(group: str, path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
+    """Return the entry points of *group* that packages on *path* announce; reading the metadata of all takes tens of milliseconds."""
     from importlib.metadata import entry_points
 
-    return list(entry_points(group=kind.group))
+    return tuple(entry_points(group=group))
 
 
 def _of_entry(kind: Kind, entry: EntryPoint) -> object:
