@@ -57,18 +57,21 @@ def run(
     precision: str | None = None,
     stack: str | None = None,
     overrides: Mapping[str, object] | None = None,
+    prices: object = None,
     **options: Any,
 ) -> Result | LayoutResult:
     """Simulate *workload* on *hardware*; both are catalogue names or YAML files.
 
     *parallel* is a layout such as ``{"tp": 8, "pp": 4, "shard": "optimizer"}``; *batch* counts samples per GPU, *gpus* all GPUs;
-    *overrides* are fields by dotted key, as after ``--set``. Without a layout, *options* are those of `sim.api.simulate`: ``placement``,
-    ``seed``, ``exact``, ``thorough``, ``market``, ``epochs``, ``hours``.
+    *overrides* are fields by dotted key, as after ``--set``, *prices* a price source of your own (a name or an object).
+    Without a layout, *options* are those of `sim.api.simulate`: ``placement``, ``seed``, ``exact``, ``thorough``, ``market``, ``epochs``,
+    ``hours``, ``loader`` and ``collective`` (of your own).
     """
     given: dict[str, Any] = {
         "nodes": nodes, "gpus": gpus, "batch": batch, "global_batch": global_batch, "precision": precision, "stack": stack,
+        "prices": prices,
     }  # fmt: skip
-    known = () if parallel else ("placement", "seed", "exact", "thorough", "market", "epochs", "hours")
+    known = () if parallel else ("placement", "seed", "exact", "thorough", "market", "epochs", "hours", "loader", "collective")
     for name in options:
         if name not in known:
             raise SpecError(f"{name}: unknown option; known are {', '.join(('parallel', 'micro_batches', 'overrides', *given, *known))}")

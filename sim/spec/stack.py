@@ -10,6 +10,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from sim.spec import extensions
 from sim.spec.fields import Bytes, Count, Factor, Fraction, Seconds, Source, Spec, Whole
 from sim.spec.hardware import Transport
 from sim.spec.parallel import MeshOptions
@@ -20,11 +21,17 @@ Strategy = Literal["ddp", "apex", "apex_per_tensor", "flat", "horovod", "paramet
 OTHER_ALGORITHMS = ("Hierarchical", "RackHierarchical", "HalvingDoubling")
 """All-reduces that NCCL does not have (Horovod's, Gloo's and MPI's); each is asked for alone in ``nccl_algo``."""
 
+NCCL_ALGORITHMS = ("ring", "tree", "collnet", "collnetdirect", "collnetchain", "nvls", "nvlstree", "pat")
+"""Names that are NCCL's own, in small letters."""
+
 
 def other_algorithm(asked: str | None) -> str | None:
-    """Return the algorithm that NCCL does not have which *asked* names, if it does."""
+    """Return the algorithm that NCCL does not have which *asked* names, if it does: of another library, or the user's own."""
     name = (asked or "").replace("_", "").lower()
-    return next((known for known in OTHER_ALGORITHMS if known.lower() == name), None)
+    found = next((known for known in OTHER_ALGORITHMS if known.lower() == name), None)
+    if found is None and asked and name not in NCCL_ALGORITHMS and asked in extensions.names(extensions.COLLECTIVES):
+        return asked
+    return found
 
 
 class Fusion(Spec):
@@ -159,7 +166,7 @@ class Stack(Spec):
     nccl: str = "2.10"
     """Version whose rules choose algorithm and protocol of each message: 2.3 (rings alone), 2.4 (trees below a size), 2.10 or 2.30."""
     nccl_algo: str | None = None
-    """What NCCL_ALGO says, such as ``Ring`` or ``^Tree``; or one of ``OTHER_ALGORITHMS``."""
+    """What NCCL_ALGO says, such as ``Ring`` or ``^Tree``; or one of ``OTHER_ALGORITHMS``, or an all-reduce of your own."""
     nccl_proto: str | None = None
     """What NCCL_PROTO says: ``LL``, ``LL128``, ``Simple``, a list of them, or ``^LL``."""
     channels: Count | None = None

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import Any, Final
 
+from sim.spec.extensions import PRICE_SOURCES, give
 from sim.spec.yaml import SpecError
 from sim.study.scenario import Scenario, market_of
 
@@ -33,6 +34,11 @@ def scenario_of(
             raise SpecError(f"{option}={options[option]!r}: expected text")
     texts = tuple(f"{key}={value}" for key, value in (overrides or {}).items())
     return Scenario(str(hardware), str(workload), texts, market=market_of(market), **options)
+
+
+def price_source(value: object) -> str:
+    """Return the name of the price source *value*, an object of the user's or a name. Raise SpecError for what is none."""
+    return value if isinstance(value, str) else "" if value is None else give(PRICE_SOURCES, value)
 
 
 def whole(option: str, value: object, words: Sequence[str] = ()) -> None:

@@ -157,6 +157,8 @@ def _warnings(run: LayoutRun) -> list[str]:
         )
     if run.workload.training.parallel.schedule in ("zb_h1", "zbv", "dualpipev"):
         found.append(f"schedule {run.layout.schedule} is not validated: no measured run in the records uses it")
+    elif run.layout.own is not None:
+        found.append(f"schedule {run.layout.schedule} is your own: it is not validated, and the expected error is that of other schedules")
     prep = _prep_bound(run)
     if prep > run.step_time:
         found.append(f"the loader is not simulated in layouts, but preparing a step's samples takes {show(prep, 'time')} of all CPU cores")
