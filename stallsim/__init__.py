@@ -65,13 +65,13 @@ def run(
     *parallel* is a layout such as ``{"tp": 8, "pp": 4, "shard": "optimizer"}``; *batch* counts samples per GPU, *gpus* all GPUs;
     *overrides* are fields by dotted key, as after ``--set``, *prices* a price source of your own (a name or an object).
     Without a layout, *options* are those of `sim.api.simulate`: ``placement``, ``seed``, ``exact``, ``thorough``, ``market``, ``epochs``,
-    ``hours``, ``loader`` and ``collective`` (of your own).
+    ``hours``; ``loader``, ``collective`` and ``exchange`` of your own.
     """
     given: dict[str, Any] = {
         "nodes": nodes, "gpus": gpus, "batch": batch, "global_batch": global_batch, "precision": precision, "stack": stack,
         "prices": prices,
     }  # fmt: skip
-    known = () if parallel else ("placement", "seed", "exact", "thorough", "market", "epochs", "hours", "loader", "collective")
+    known = () if parallel else ("placement", "seed", "exact", "thorough", "market", "epochs", "hours", "loader", "collective", "exchange")
     for name in options:
         if name not in known:
             raise SpecError(f"{name}: unknown option; known are {', '.join(('parallel', 'micro_batches', 'overrides', *given, *known))}")

@@ -81,7 +81,9 @@ def warn_job(hardware: Hardware, workload: Workload, ranks_per_node: int | None 
 
 
 def _own(workload: Workload) -> Iterator[str]:
-    """Say that a loader or an all-reduce of the user's own was compared with no measurement."""
+    """Say that a loader, an exchange or an all-reduce of the user's own was compared with no measurement."""
+    if (exchange := workload.training.stack.own_exchange) is not None:
+        yield f"exchange {exchange} is your own: it is not validated, and the expected error is that of other exchanges"
     if (algorithm := other_algorithm(workload.training.stack.nccl_algo)) is not None and algorithm not in OTHER_ALGORITHMS:
         yield f"collective {algorithm} is your own: it is not validated, and the expected error is that of other algorithms"
     if workload.input.own_loader is not None:
