@@ -82,7 +82,8 @@ def simulate(
     Raise `SpecError` with everything that is wrong.
     """
     own = own_parts(loader, collective, exchange)
-    overrides = {**(overrides or {}), **own} if own else overrides
+    if own and isinstance(overrides, Mapping | None):
+        overrides = {**(overrides or {}), **own}
     scenario = scenario_of(
         hardware, workload, overrides, market, nodes=nodes, gpus=gpus, placement=placement, batch=batch, global_batch=global_batch,
         precision=precision, stack=stack, seed=seed, exact=exact, plan=plan_of(epochs, hours),
