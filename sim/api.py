@@ -34,7 +34,7 @@ from sim.study.arguments import counts, own_parts, price_source, scenario_of, se
 from sim.study.compare import compare as compare_machines
 from sim.study.compare import machines
 from sim.study.layout_options import layout_of, texts_of
-from sim.study.scenario import Answer, Scenario, answer
+from sim.study.scenario import Answer, Scenario, answer, workload_name
 from sim.study.space import asked_points
 from sim.study.sweep import sweep as sweep_points
 from sim.study.whatif import whatif as ask_whatif
@@ -172,7 +172,7 @@ def compare(
     )  # fmt: skip
     names = machines(several("hardware", hardware), several("where", where))
     rows = compare_machines(scenario, names, document_of, nodes=counts(nodes), processes=processes)
-    found = comparison_document(str(workload), rows, sort)
+    found = comparison_document(workload_name(scenario), rows, sort)
     flat = [
         {key: value for key, value in row.items() if key != "whole_job" and not isinstance(value, dict)}
         | {f"{cause}_s": seconds for cause, seconds in row["stalls_s"].items()}

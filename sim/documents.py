@@ -18,7 +18,7 @@ from sim.study.layout import has_layout, layout_answer
 from sim.study.one_batch import usual_global_batch
 from sim.study.plan.machines import needs_layout, planned_rows, shared_batch
 from sim.study.recommend import MARKETS, Budget, recommend, require_one_budget
-from sim.study.scenario import Answer, Scenario, answer
+from sim.study.scenario import Answer, Scenario, answer, workload_name
 from sim.study.weeks import Weeks
 
 
@@ -91,7 +91,7 @@ def recommended(
         rows = planned_rows(replace(alone, global_batch=together), names, counts, layout_document, counting("machines planned"))
     markets = MARKETS[:1] if renting.on_demand else MARKETS
     chosen = recommend(alone, rows, plan, renting.budget, markets, renting.mean_lifetime, renting.with_failures, together)
-    found = recommendation_document(scenario.workload, chosen, list(renting.hardware))
+    found = recommendation_document(workload_name(bare), chosen, list(renting.hardware))
     if laid and together is not None:
         found["notes"].append(layout_note(together))
     return found, [each.hardware for each in rows if each.document]

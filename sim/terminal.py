@@ -33,6 +33,9 @@ ANYWHERE = {"--debug": "debug", "--quiet": "quiet", "-q": "quiet"}
 """Options that are taken out before the command line is parsed."""
 
 
+INTERRUPTED = 130
+"""The exit code of a command that Ctrl-C ended: 128 and the number of SIGINT."""
+
 MINUTE = 60.0
 """Seconds between two lines of progress where there is no terminal."""
 
@@ -119,12 +122,14 @@ def exit_code(app: Callable[..., Any], arguments: Sequence[str] | None) -> int:
     try:
         app(args=words, standalone_mode=True)
     except SystemExit as stopped:
+        if stopped.code == INTERRUPTED:
+            return _interrupted()
         _show_example(stopped.__context__)
         return stopped.code if isinstance(stopped.code, int) else 1
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader, such as head, has seen enough
     except KeyboardInterrupt:
-        return 130
+        return _interrupted()
     except Exception as error:
         if "debug" in given:
             raise
@@ -135,6 +140,13 @@ def exit_code(app: Callable[..., Any], arguments: Sequence[str] | None) -> int:
     finally:
         MADE_BY.reset(typed)
     return 0
+
+
+def _interrupted() -> int:
+    """Say that Ctrl-C ended the command, and return its exit code."""
+    talk.progress("")
+    talk("interrupted")
+    return INTERRUPTED
 
 
 def _show_example(error: BaseException | None) -> None:

@@ -179,10 +179,10 @@ def show(value: float, dimension: str, digits: int = 3) -> str:
             scale, unit = candidate_scale, candidate
     if value == 0 and dimension == "time":
         scale, unit = 1.0, "s"
-    return f"{_rounded(value / scale, digits)}{'' if unit == '%' else ' '}{unit}"
+    return f"{rounded(value / scale, digits)}{'' if unit == '%' else ' '}{unit}"
 
 
-def _rounded(number: float, digits: int) -> str:
+def rounded(number: float, digits: int = 3) -> str:
     """Return *number* with *digits* significant digits, or all digits before the point; exponents only beyond 15 digits."""
     if 10 ** (digits - 1) <= abs(number) < 1e15:
         return f"{number:.0f}"

@@ -12,7 +12,8 @@ reads a description, `check` lists what is wrong with files. Every function rais
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
 from sim import __version__
 from sim.spec.yaml import SpecError
@@ -32,6 +33,10 @@ __all__ = [
 _OF_API = frozenset({"compare", "extract", "goodput", "plan", "recommend", "sweep", "whatif"})
 
 
+_AXES: Final = frozenset({"tp", "pp", "cp", "ep", "shard", "replicate", "schedule", "virtual_stages"})
+"""Keys of a layout, which `run` takes in ``parallel``."""
+
+
 def __getattr__(name: str) -> Any:
     if name in _OF_API:
         from sim import api
@@ -44,6 +49,41 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
+@overload
+def run(
+    hardware: str | PathLike[str],
+    workload: str | PathLike[str],
+    *,
+    parallel: None = None,
+    micro_batches: int | None = None,
+    nodes: int | None = None,
+    gpus: int | None = None,
+    batch: int | Literal["max"] | None = None,
+    global_batch: int | None = None,
+    precision: str | None = None,
+    stack: str | None = None,
+    overrides: Mapping[str, object] | None = None,
+    **options: Any,
+) -> Result: ...
+
+
+@overload
+def run(
+    hardware: str | PathLike[str],
+    workload: str | PathLike[str],
+    *,
+    parallel: Mapping[str, object],
+    micro_batches: int | None = None,
+    nodes: int | None = None,
+    gpus: int | None = None,
+    batch: int | None = None,
+    global_batch: int | None = None,
+    precision: str | None = None,
+    stack: str | None = None,
+    overrides: Mapping[str, object] | None = None,
+) -> LayoutResult: ...
+
+
 def run(
     hardware: str | PathLike[str],
     workload: str | PathLike[str],
@@ -52,7 +92,7 @@ def run(
     micro_batches: int | None = None,
     nodes: int | None = None,
     gpus: int | None = None,
-    batch: int | None = None,
+    batch: int | Literal["max"] | None = None,
     global_batch: int | None = None,
     precision: str | None = None,
     stack: str | None = None,
@@ -74,7 +114,9 @@ def run(
     known = () if parallel else ("placement", "seed", "exact", "thorough", "market", "epochs", "hours", "loader", "collective", "exchange")
     for name in options:
         if name not in known:
-            raise SpecError(f"{name}: unknown option; known are {', '.join(('parallel', 'micro_batches', 'overrides', *given, *known))}")
+            layout = f"; write parallel={{{name!r}: {options[name]!r}}}" if name in _AXES else ""
+            names = ("parallel", "micro_batches", "overrides", *given, *known)
+            raise SpecError(f"{name}: unknown option{layout or '; known are ' + ', '.join(names)}")
     if parallel:
         from sim.laid_out import lay_out
 
@@ -96,18 +138,19 @@ def load(name: str | PathLike[str], overrides: Sequence[str] = ()) -> Hardware |
         locate(text, "hardware")
     except UnknownName:
         return load_workload(text, list(overrides)).spec
-    try:
+    with suppress(SpecError):
         return load_hardware(text, list(overrides)).spec
-    except SpecError:
+    try:
         return load_workload(text, list(overrides)).spec
+    except SpecError as error:
+        raise SpecError(check(text) or error.problems) from None
 
 
 def check(*paths: str | PathLike[str]) -> list[str]:
-    """Return what is wrong with description files, one sentence each with file and line; empty where nothing is."""
-    problems = []
-    for path in paths:
-        try:
-            load(path)
-        except SpecError as error:
-            problems += list(error.problems)
-    return problems
+    """Return what is wrong with description files (or catalogue names), as ``sim check`` says it; empty where nothing is.
+
+    Without any, the whole catalogue is checked.
+    """
+    from sim.check import validate
+
+    return [problem for verdict in validate([str(path) for path in paths]) for problem in verdict.problems]

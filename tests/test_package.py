@@ -5,11 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 import stallsim
 from sim.spec import extensions
+from sim.spec.library import catalogue
 from tests.shown import ROOT
 
 
@@ -45,6 +47,7 @@ def test_dir_shows_the_public_names() -> None:
         (lambda: stallsim.run("p3.16xlarge", "vgg16", gpus=2.5), "gpus=2.5: expected a whole number"),
         (lambda: stallsim.run("p3.16xlarge", "vgg16", batch=True), "batch=True: expected a whole number or 'max'"),
         (lambda: stallsim.run("p3.16xlarge", "vgg16", foo=1), "foo: unknown option; known are parallel"),
+        (lambda: stallsim.run("p3.16xlarge", "vgg16", tp=2), "tp: unknown option; write parallel={'tp': 2}"),
         (lambda: stallsim.run("p3.16xlarge", "vgg16", overrides=["a=1"]), "overrides=['a=1']: expected a mapping"),
         (lambda: stallsim.run("hgx-h100", "llama-3.2-1b", parallel={"tp": 2}, nodes=1.0), "nodes=1.0: expected a whole number"),
         (lambda: stallsim.compare("vgg16", "p3.16xlarge"), "hardware='p3.16xlarge': expected a list of texts, such as ['p3.16xlarge']"),
@@ -89,3 +92,28 @@ def test_check_lists_problems(tmp_path) -> None:  # type: ignore[no-untyped-def]
     path.write_text("name: box\nnode: {gpu: nonsense}\n")
     assert stallsim.check("p3.16xlarge") == []
     assert any("box.yaml" in problem for problem in stallsim.check(path))
+
+
+def test_a_wrong_hardware_file_is_judged_as_hardware(tmp_path: Path) -> None:
+    """Oracle: what ``sim check`` says of the same file."""
+    path = tmp_path / "mine.yaml"
+    path.write_text("extends: p3.16xlarge\nnode: {nic: {bandwidth: 25}}\n")
+    (problem,) = stallsim.check(path)
+    assert problem.startswith(f"{path}:2:14: node.nic.bandwidth: the number 25 has no unit")
+    with pytest.raises(stallsim.SpecError, match="the number 25 has no unit"):
+        stallsim.load(path)
+    assert stallsim.check("vgg16", "p3.16xlarge", "H100-SXM5-80GB") == []
+
+
+def test_a_layer_table_alone_runs(tmp_path: Path) -> None:
+    """Oracle: the workload of four lines that says what is assumed."""
+    table = tmp_path / "net.yaml"
+    table.write_bytes(catalogue("workloads/models")["resnet18"].read_bytes())
+    job = tmp_path / "job.yaml"
+    prepared = stallsim.load(table).model.input
+    job.write_text(
+        f"name: net\nmodel: net.yaml\ndataset: {{extends: synthetic-images, prepared: {prepared:.0f} B}}\ntraining: {{batch: 16}}\n"
+    )
+    alone, named = (stallsim.run("p3.8xlarge", path, batch=16) for path in (table, job))
+    assert alone.step_time == named.step_time
+    assert any("synthetic data: nothing is read or prepared" in said for said in alone.document["assumptions"])

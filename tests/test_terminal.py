@@ -35,7 +35,7 @@ def app(problem: BaseException | None) -> typer.Typer:
 @pytest.mark.parametrize(
     ("problem", "code", "said"),
     [
-        (None, 0, ""), (SpecError("x: wrong"), 2, "x: wrong\n"), (KeyboardInterrupt(), 130, ""), (typer.Exit(1), 1, ""),
+        (None, 0, ""), (SpecError("x: wrong"), 2, "x: wrong\n"), (KeyboardInterrupt(), 130, "interrupted\n"), (typer.Exit(1), 1, ""),
         (ValueError("oops"), 2, "internal error: ValueError: oops; --debug shows where\n"),
     ],
 )  # fmt: skip

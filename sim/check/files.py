@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,16 +29,19 @@ class Verdict:
     spec: Any = field(default=None, repr=False)
 
 
-def validate(names: Iterable[str] = ()) -> list[Verdict]:
+def validate(names: Iterable[str] = (), progress: Callable[[int, int], None] = lambda done, of: None) -> list[Verdict]:
     """Return a verdict on each of *names* (files, folders of files or catalogue names), or on the whole catalogue if there are none.
+
+    *progress* hears how many of all files are done.
 
     Of the catalogue every file has only its own estimates, not those of its parts; the last verdict, on no file, holds problems
     between files.
     """
     wanted = [file for name in names for file in _files(name)]
     if wanted:
-        return [_verdict_on_name(name) for name in wanted]
-    verdicts = [_own(_verdict(path, kind)) for kind, folder in _folders() for path in catalogue.catalogue(folder).values()]
+        return list(_told(map(_verdict_on_name, wanted), len(wanted), progress))
+    files = [(path, kind) for kind, folder in _folders() for path in catalogue.catalogue(folder).values()]
+    verdicts = list(_told((_own(_verdict(path, kind)) for path, kind in files), len(files), progress))
     return [*verdicts, Verdict("", "catalogue", _across(verdicts))]
 
 
@@ -47,10 +50,17 @@ def validate_path(name: str) -> list[str]:
     return _verdict_on_name(name).problems
 
 
+def _told(verdicts: Iterable[Verdict], of: int, progress: Callable[[int, int], None]) -> Iterator[Verdict]:
+    for done, verdict in enumerate(verdicts, 1):
+        progress(done, of)
+        yield verdict
+
+
 def _files(name: str) -> list[str]:
     """Return *name*, or the YAML files below it where it is a folder that has some."""
     try:
-        below = sorted(str(path) for path in Path(name).rglob("*.yaml")) if "/" in name or name == "." else []
+        known = not name or any(name in catalogue.catalogue(folder) for _, folder in _folders())
+        below = [] if known else sorted(str(path) for path in Path(name).rglob("*.yaml"))
     except (OSError, ValueError):  # not a name that a file system can hold
         below = []
     return below or [name]
@@ -71,8 +81,9 @@ def _verdict_on_name(name: str) -> Verdict:
 def _found(name: str) -> tuple[Path, type[Any] | None]:
     """Return the file that *name* stands for, and its kind where its folder in the catalogue tells."""
     for kind, folder in _folders():
-        if (path := catalogue.catalogue(folder).get(name)) is not None:
-            return path, kind
+        for spelling in (name, name.lower()):
+            if (path := catalogue.catalogue(folder).get(spelling)) is not None:
+                return path, kind
     try:
         return catalogue.locate(name, "hardware"), None
     except SpecError:

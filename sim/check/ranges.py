@@ -188,7 +188,7 @@ def _numbers(value: Any) -> Iterable[tuple[str | int | None, Any]]:
 
 
 def _sentence(number: float, bounds: Bounds, dimension: str) -> str:
-    shown = f"{number:.3g}" if isinstance(bounds[0], int | float) else units.show(number, dimension)
+    shown = units.rounded(number) if isinstance(bounds[0], int | float) else units.show(number, dimension)
     if abs(number) >= 1e15 and not isinstance(bounds[0], str):
         shown = f"{float(number):.3g}"
     return f"{shown} is implausible; write {_bound(bounds[0])} to {_bound(bounds[1])}"

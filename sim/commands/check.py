@@ -8,6 +8,8 @@ import typer
 
 from sim.commands import names
 from sim.commands.app import app
+from sim.spec.yaml import in_library
+from sim.terminal import talk
 from sim.units import counted
 
 
@@ -26,13 +28,14 @@ def check(
     """Validate descriptions: every problem at once, each with file, line and column."""
     from sim.check import validate
 
-    verdicts = validate(files)
+    verdicts = validate(files, talk.counting("files"))
+    talk.progress("")
     for verdict in verdicts:
         for problem in verdict.problems:
             typer.echo(problem, err=True)
         if verbose:
             for estimate in verdict.estimates:
-                typer.echo(f"{verdict.file}: {estimate}")
+                typer.echo(f"{in_library(verdict.file)}: {estimate}")
     problems = sum(len(verdict.problems) for verdict in verdicts)
     estimates = sum(len(verdict.estimates) for verdict in verdicts)
     told = [f"{counted(sum(bool(verdict.file) for verdict in verdicts), 'file')} {'checked' if problems else 'OK'}"]

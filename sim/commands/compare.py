@@ -78,7 +78,7 @@ def compare(
     from sim.study.compare import machines
     from sim.study.nearest import nearest_that_runs
     from sim.study.ranges import whole_numbers
-    from sim.study.scenario import Scenario, market_of
+    from sim.study.scenario import Scenario, market_of, workload_name
     from sim.study.whole_job import plan_of
 
     scenario = Scenario(
@@ -99,7 +99,7 @@ def compare(
     rows = compared(scenario, names, document, nodes=counts, processes=processes, progress=talk.counting("machines"))
     talk.progress("")
     note = "" if any(row.document for row in rows) else nearest_that_runs(scenario, names)
-    found = comparison_document(workload, rows, sort, note)
+    found = comparison_document(workload_name(scenario), rows, sort, note)
     text, table = comparison_text(found), figures_csv(found["rows"])
     page = reading(comparison_page, scenario, [row.hardware for row in rows if row.document])
     write_result(output, html, "compare", (found, text), page, comparison_plot, {"compare.csv": table})

@@ -46,9 +46,12 @@ def extract(
         raise SpecError("--input and --example: write one of the two")
     model = run_extract(target, [f"@{example}"] if example else inputs, output, name, arguments)
     talk(f"wrote {output}: {len(model.layers)} layers, {model.parameters:,} parameters")
+    dataset = "openwebtext-seq1024" if any(":int" in shape for shape in inputs) else "imagenet-1k"
     talk(
-        f"next: write a workload that names it, such as a file of four lines: 'name: my-job', 'model: {output}', "
-        "'dataset: {extends: imagenet-1k, samples: 20000}' and 'training: {batch: 16, precision: amp_bf16, optimizer: {name: adam}}'"
+        f"next: python -m sim run p4d.24xlarge {output} --batch 16 --precision amp_bf16\n"
+        "for its data set and optimizer as well, write a workload that names it, such as a file of these four lines:\n"
+        f"  name: my-job\n  model: {output}\n  dataset: {{extends: {dataset}, samples: 20000}}\n"
+        "  training: {batch: 16, precision: amp_bf16, optimizer: {name: adam}}"
     )
     if target.startswith("transformers:") and not arguments:
         talk(

@@ -109,7 +109,7 @@ def plan(
     limits = Limits(simulate, memory, objective)  # type: ignore[arg-type]
     counts = whole_numbers(nodes, "--nodes") if nodes is not None else []
     question = Question(scenario, counts, gpus, tokens, fixed_axes(fix), frozenset(_words(allow)), limits)
-    made = planned(question, _watching(simulate), journal)
+    made = planned(question, _watching(simulate), journal, lambda change: talk.progress(f"no layout fits; trying {change}"))
     turns = turned(made, talk.counting("changes")) if sensitivity and not made.tally.interrupted else []
     talk.progress("")
     document = plan_document(made, turns, with_failures)
@@ -129,11 +129,12 @@ def _watching(simulate: int) -> Callable[[Tally], None]:
     def show_tally(tally: Tally) -> None:
         done, most = len(tally.outcomes), min(simulate, tally.candidates - tally.infeasible)
         if tally.best is None:
+            talk.progress(f"{tally.infeasible:,} of {tally.candidates:,} layouts do not fit, none so far does")
             return
         first.append(time.monotonic())
         left = (first[-1] - first[0]) / max(done - 1, 1) * (most - done)
         more = f", at most {show(left, 'time', 2)} left" if left >= 1 else ""
-        talk.progress(f"{done:,} layouts of at most {most:,} simulated, best {show(tally.best.run.step_time, 'time')} a step{more}")
+        talk.progress(f"{done:,} of at most {most:,} layouts simulated, best {show(tally.best.run.step_time, 'time')} a step{more}")
 
     return show_tally
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -76,9 +78,12 @@ def sweep(
     )
     journal = output.with_name(output.name + ".journal")
     progress = talk.counting("points")
-    with swept(
-        scenario, points, row, journal, processes, lambda done: progress(done.points, done.of), cluster, talk, alone=not force
-    ) as rows:
+    with (
+        _kept(journal, force),
+        swept(
+            scenario, points, row, journal, processes, lambda done: progress(done.points, done.of), cluster, talk, alone=not force
+        ) as rows,
+    ):
         talk.progress("")
         if output.exists() and not force:  # made while this sweep ran
             raise SpecError(f"{output}: exists; --force replaces it")
@@ -93,6 +98,18 @@ def sweep(
         talk(f"wrote {html}")
     if len(failed) == len(rows):
         raise typer.Exit(1)
+
+
+@contextmanager
+def _kept(journal: Path, forced: bool) -> Iterator[None]:
+    """Say where the points are that were computed, if Ctrl-C ends the sweep meanwhile."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        talk.progress("")
+        if journal.is_file():
+            talk(f"the points computed so far are in {journal}; the same command{' without --force' * forced} goes on from there")
+        raise
 
 
 def _sweep_page(html: Path, scenario: Scenario, first: Point, rows: Rows) -> None:

@@ -169,6 +169,10 @@ _REMEDIES: Final = (
         "transformers, else with .to(torch.bfloat16) in the callable; FLOP and parameters stay as they are",
     ),
     (
+        re.compile(r"argument #1 'indices' to have one of the following scalar types|Expected .*scalar types?: Long"),
+        "where the model takes whole numbers, such as tokens, write the type of the input: --input 1024:int64",
+    ),
+    (
         re.compile(r"no fake impl"),
         "without one its shapes are not known: add it to your code with its register_fake, and its backward with register_autograd, or "
         "let the callable use torch's own operators in its place",

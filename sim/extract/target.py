@@ -8,6 +8,7 @@ the inputs, a tuple or a dict of tensors, where shapes alone do not say enough. 
 
 from __future__ import annotations
 
+import ast
 import difflib
 import importlib
 import importlib.util
@@ -18,13 +19,17 @@ from collections.abc import Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sim.spec import scalars
 from sim.spec.yaml import SpecError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+
+MOST_DEFINED: Final = 8
+"""Callables of a file that a message names: the last ones, which are made of those before them."""
 
 
 class Shape(NamedTuple):
@@ -71,12 +76,27 @@ def parse_arguments(arguments: Sequence[str]) -> dict[str, Any]:
 def check_target(target: str) -> None:
     """Raise SpecError where *target* cannot name a callable, or names a file that is not there: before torch is imported."""
     module_name, colon, name = target.rpartition(":")
+    file = Path(target.removesuffix(":"))
+    if file.suffix == ".py" and (defined := _defined(file)):
+        raise SpecError(
+            f"{file}: write which of its callables returns the model, such as {file}:{defined[-1]}; it has {', '.join(defined)}"
+        )
     if not colon or not module_name or not name:
         hub = f"; a decoder of the Hugging Face hub is read by 'python -m sim new workload {target}'"
         example = f"for example torchvision.models:vgg16{hub if '/' in target else ''}"
         raise SpecError(f"{target}: write module:callable or file.py:callable, {example}")
     if module_name.endswith(".py") and not Path(module_name).is_file():
-        raise SpecError(f"{target}: {module_name}: {'is a folder' if Path(module_name).is_dir() else 'no such file'}")
+        raise SpecError(f"{module_name}: {'is a folder; expected a Python file' if Path(module_name).is_dir() else 'no such file'}")
+
+
+def _defined(file: Path) -> list[str]:
+    """Return the classes and functions that the Python *file* defines, without running it; none where it cannot be read."""
+    try:
+        body = ast.parse(file.read_bytes()).body
+    except (OSError, SyntaxError, ValueError):
+        return []
+    found = [item.name for item in body if isinstance(item, ast.ClassDef | ast.FunctionDef) and not item.name.startswith("_")]
+    return found[-MOST_DEFINED:]
 
 
 def find(target: str) -> Callable[..., Any]:
@@ -87,7 +107,9 @@ def find(target: str) -> Callable[..., Any]:
     for part in name.split("."):
         if not hasattr(found, part):
             near = difflib.get_close_matches(part, dir(found), n=1)
-            raise SpecError(f"{target}: {module_name} has no '{part}'" + (f"; did you mean '{near[0]}'?" if near else ""))
+            defined = _defined(Path(module_name)) if module_name.endswith(".py") else []
+            has = f"; did you mean '{near[0]}'?" if near else f"; it has {', '.join(defined)}" if defined else ""
+            raise SpecError(f"{target}: {module_name} has no '{part}'{has}")
         found = getattr(found, part)
     if not callable(found):
         raise SpecError(f"{target}: expected a function or class that returns the model, not {type(found).__name__}")

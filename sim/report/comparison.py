@@ -14,7 +14,7 @@ from sim.report.prices import price_lines
 from sim.report.table import rate_text
 from sim.spec.yaml import SpecError
 from sim.study.compare import Row, front
-from sim.units import show
+from sim.units import rounded, show
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -158,8 +158,8 @@ def _cells(row: dict[str, Any], of_job: Sequence[str], rate: str) -> list[str]:
         str(row["gpus"]),
         rate_text(row[rate]),
         show(row["epoch_time_s"], "time"),
-        "-" if cost is None else f"{cost:.2f}",
-        "-" if row["energy"] is None else f"{row['energy']['kwh_per_epoch']:.3g}",
+        "-" if cost is None else f"{cost:,.2f}",
+        "-" if row["energy"] is None else rounded(row["energy"]["kwh_per_epoch"]),
         show(row["first_epoch_time_s"], "time"),
         *(_job_cells(row["whole_job"], of_job[0]) if of_job else ()),
         f"{row['gpu_memory_bytes'] / 2**30:.1f} GiB",
@@ -196,7 +196,7 @@ def _at(row: Mapping[str, Any]) -> str:
 
 def _job_cells(job: Mapping[str, Any], title: str) -> tuple[str, str]:
     cost = job["cost_usd"]
-    return show(job["time_s"], "time") if title == _JOB else f"{job['epochs']:.1f}", "-" if cost is None else f"{cost:.2f}"
+    return show(job["time_s"], "time") if title == _JOB else f"{job['epochs']:.1f}", "-" if cost is None else f"{cost:,.2f}"
 
 
 class Shown(NamedTuple):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 _BAR = re.compile(r"[█▉▊▋▌▍▎▏]")
 _FEWEST = 8
@@ -22,29 +22,53 @@ def fitted(text: str, width: int) -> str:
     """Return *text* with no line longer than *width*, which is at least 40, unless a single word or cell is."""
     width = max(width, 40)
     shown: list[str] = []
-    for lines, celled in _blocks(text.split("\n")):
-        if max(map(len, lines)) <= width:
-            shown += lines
+    for lines, celled, notes in _blocks(text.split("\n")):
+        if max(map(len, [*lines, *notes.values()])) <= width:
+            shown += [line for place, said in enumerate(lines) for line in (said, *([notes[place]] if place in notes else []))]
         elif celled and len(lines) > 1 and len(cells := _cells(lines)) > 2:
-            indent = min(re.match(" *", line).end() for line in lines if line.strip())  # type: ignore[union-attr]
-            shown += [f"{' ' * indent}{line}".rstrip() for line in _table(cells, width - indent)]
+            indent = min(_indent(line) for line in lines if line.strip())
+            first, rows = _table(cells, width - indent)
+            shown += [f"{' ' * indent}{line}".rstrip() for line in first]
+            for place, row in enumerate(rows):
+                shown += [f"{' ' * indent}{line}".rstrip() for line in row]
+                shown += _wrapped(notes[place], width) if place in notes else []
         else:
-            for line in lines:
+            for place, line in enumerate(lines):
                 shown += _wrapped(line, width)
+                shown += _wrapped(notes[place], width) if place in notes else []
     return "\n".join(shown)
 
 
-def _blocks(lines: Sequence[str]) -> Iterator[tuple[list[str], bool]]:
-    """Yield runs of *lines* and whether they have cells: something, two spaces or more, something."""
+def _blocks(lines: Sequence[str]) -> Iterator[tuple[list[str], bool, dict[int, str]]]:
+    """Yield runs of *lines*, whether they have cells (something, two spaces or more, something), and the notes below single rows."""
     block: list[str] = []
+    notes: dict[int, str] = {}
     before = False
-    for line in lines:
-        celled = bool(re.search(r"\S {2,}\S", line.lstrip("-* ")))
+    for place, line in enumerate(lines):
+        celled = _celled(line)
+        if block and before and not celled and _is_note(line, block, notes, lines[place + 1 :]):
+            notes[len(block) - 1] = line
+            continue
         if block and celled != before:
-            yield block, before
-            block = []
+            yield block, before, notes
+            block, notes = [], {}
         block, before = [*block, line], celled
-    yield block, before
+    yield block, before, notes
+
+
+def _celled(line: str) -> bool:
+    return bool(re.search(r"\S {2,}\S", line.lstrip("-* ")))
+
+
+def _is_note(line: str, rows: Sequence[str], notes: Mapping[int, str], below: Sequence[str]) -> bool:
+    """Tell whether *line* says more of the last of *rows*: it begins further right than that, and another row or a blank line follows."""
+    after = below[0] if below else ""
+    further = bool(line.strip()) and _indent(line) > _indent(rows[-1]) and not line.lstrip().startswith("- ")
+    return further and len(rows) > 1 and len(rows) - 1 not in notes and (_celled(after) or bool(notes and not after.strip()))
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip(" "))
 
 
 def _wrapped(line: str, width: int) -> list[str]:
@@ -82,14 +106,14 @@ def _titles(line: str, edges: Sequence[tuple[int, int]]) -> tuple[list[str], lis
         place = min(range(len(edges)), key=lambda place: (edges[place][1] != end, abs(edges[place][0] - start)))
         heads[place] = f"{heads[place]} {line[start:end]}".strip()
         right[place] = edges[place][1] <= end and edges[place][0] != start
-        first, space, last = heads[place].rpartition(" ")
-        if right[place] and space and place and not heads[place - 1] and len(heads[place]) > edges[place][1] - edges[place][0]:
-            heads[place - 1], heads[place], right[place - 1] = first, last, True
     return heads, right
 
 
-def _table(columns: list[list[str]], width: int) -> list[str]:
-    """Return a table of *columns* of equally long cells: bars shrunk, the last column wrapped, or parts of it below one another."""
+def _table(columns: list[list[str]], width: int) -> tuple[list[str], list[list[str]]]:
+    """Return a table of *columns* of equally long cells: bars shrunk, the last column wrapped, or parts of it below one another.
+
+    First the lines of all parts but the last, then those of each row of the last.
+    """
     excess = sum(len(column[0]) for column in columns) + len(_GAP) * (len(columns) - 1) - width
     for place, column in enumerate(columns):
         if excess > 0 and any(_BAR.search(cell) for cell in column):
@@ -97,8 +121,17 @@ def _table(columns: list[list[str]], width: int) -> list[str]:
             excess -= len(column[0]) - len(columns[place][0])
     last = columns[-1]
     if excess > 0 and all(cell == cell.lstrip() or not cell.strip() for cell in last) and len(last[0]) - excess >= _WRAPPED:
-        return _with_last_wrapped(columns, len(last[0]) - excess)
-    return _in_parts(columns, width) if excess > 0 else _joined(columns)
+        return [], _with_last_wrapped(columns, len(last[0]) - excess)
+    *before, end = _in_parts(columns, width) if excess > 0 else [columns]
+    shown: list[str] = []
+    for number, lines in enumerate(_joined(part) for part in before):
+        shown += [*([""] if number and lines[0] else []), *lines]
+    rows = (
+        _with_last_wrapped(end, max(_WRAPPED, width - _width(end[:-1]) - len(_GAP)))
+        if _width(end) > width
+        else [[line] for line in _joined(end)]
+    )
+    return [*shown, *([""] if shown and rows[0][0] else [])], rows
 
 
 def _shrunk(column: Sequence[str], width: int) -> list[str]:
@@ -112,12 +145,12 @@ def _joined(columns: Sequence[Sequence[str]]) -> list[str]:
     return [_GAP.join(cells).rstrip() for cells in zip(*columns, strict=True)]
 
 
-def _with_last_wrapped(columns: Sequence[Sequence[str]], width: int) -> list[str]:
+def _with_last_wrapped(columns: Sequence[Sequence[str]], width: int) -> list[list[str]]:
     before = sum(len(column[0]) + len(_GAP) for column in columns[:-1])
-    shown: list[str] = []
+    shown: list[list[str]] = []
     for *cells, text in zip(*columns, strict=True):
         first, *more = textwrap.wrap(text.strip(), width) or [""]
-        shown += [_GAP.join((*cells, first)).rstrip(), *(" " * before + line for line in more)]
+        shown.append([_GAP.join((*cells, first)).rstrip(), *(" " * before + line for line in more)])
     return shown
 
 
@@ -141,7 +174,12 @@ def _filled(cells: Sequence[str]) -> list[str]:
     return filled
 
 
-def _in_parts(columns: list[list[str]], width: int) -> list[str]:
+def _width(columns: Sequence[Sequence[str]]) -> int:
+    """Return how wide *columns* and the gaps behind each but the last are."""
+    return sum(len(column[0]) + len(_GAP) for column in columns) - len(_GAP) * bool(columns)
+
+
+def _in_parts(columns: list[list[str]], width: int) -> list[list[list[str]]]:
     """Return *columns* in parts as wide as the terminal, each with what names the rows."""
     names = _naming(columns, width)
     fixed, rest = columns[:names], columns[names:]
@@ -151,11 +189,7 @@ def _in_parts(columns: list[list[str]], width: int) -> list[str]:
         if parts[-1] and used + sum(len(other[0]) + len(_GAP) for other in parts[-1]) + len(column[0]) > width:
             parts.append([])
         parts[-1].append(column)
-    shown: list[str] = []
-    for number, part in enumerate(parts):
-        lines = _joined([*fixed, *part])
-        shown += [*([""] if number and lines[0] else []), *lines]
-    return shown
+    return [[*fixed, *part] for part in parts]
 
 
 def coloured(text: str) -> str:

@@ -48,7 +48,7 @@ def price_lines(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     alike: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         where = ", ".join(part for part in (row["region"], row["date"]) if part)
-        key = f"{row['market'].replace('_', ' ')} ({where})", row["source"]
+        key = f"{row['market'].replace('_', ' ')}{f' ({where})' if where else ''}", row["source"]
         alike.setdefault(key, []).append(row["hardware"])
     return [f"Prices {market}: {_few(list(dict.fromkeys(names)))}; {source}" for (market, source), names in alike.items()]
 

@@ -173,7 +173,7 @@ def _cells(candidate: dict[str, Any], by_time: bool) -> list[str]:
         str(candidate["nodes"]),
         candidate["market"].replace("_", "-"),
         f"{candidate['epochs']:.1f}" if by_time else show(candidate["total_time_s"], "time"),
-        f"{candidate['total_cost_usd']:.2f}",
+        f"{candidate['total_cost_usd']:,.2f}",
         "met" if candidate["within_budget"] else "missed",
     ]
 

@@ -79,11 +79,11 @@ def spot_text(document: dict[str, Any]) -> str:
     gpus = counted(document["gpus"], "GPU")
     head = f"{document['workload']} on {document['workers']} spot {document['hardware']} ({gpus}), {document['stack']}"
     rows = [
-        ["spot, mean", show(time["mean"], "time"), f"{cost['mean']:.2f}"],
-        ["  half of the jobs within", show(time["p50"], "time"), f"{cost['p50']:.2f}"],
-        ["  nine of ten within", show(time["p90"], "time"), f"{cost['p90']:.2f}"],
+        ["spot, mean", show(time["mean"], "time"), f"{cost['mean']:,.2f}"],
+        ["  half of the jobs within", show(time["p50"], "time"), f"{cost['p50']:,.2f}"],
+        ["  nine of ten within", show(time["p90"], "time"), f"{cost['p90']:,.2f}"],
         ["  95% between", _range(time, "time"), _range(cost)],
-        ["on demand", show(on_demand["time_s"], "time"), "-" if on_demand["cost_usd"] is None else f"{on_demand['cost_usd']:.2f}"],
+        ["on demand", show(on_demand["time_s"], "time"), "-" if on_demand["cost_usd"] is None else f"{on_demand['cost_usd']:,.2f}"],
     ]
     lines = [head, "", aligned([Title("", True), Title("time"), Title("USD")], rows), ""]
     if document["saving"] is not None:
@@ -100,7 +100,7 @@ def spot_text(document: dict[str, Any]) -> str:
 
 def _range(figures: dict[str, float], dimension: str = "") -> str:
     low, high = figures["low_95"], figures["high_95"]
-    return f"{show(low, dimension)} .. {show(high, dimension)}" if dimension else f"{low:.2f} .. {high:.2f}"
+    return f"{show(low, dimension)} .. {show(high, dimension)}" if dimension else f"{low:,.2f} .. {high:,.2f}"
 
 
 def slower(time: float, other: float) -> str:

@@ -137,7 +137,7 @@ def scaling_text(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _scaling_row(row: Mapping[str, Any], base: float, whole: bool) -> str:
     stall = max((name for name in row["stalls_s"] if name != "compute"), key=lambda name: row["stalls_s"][name])
-    cost = "-" if row["cost_per_epoch_usd"] is None else f"{row['cost_per_epoch_usd']:.2f}"
+    cost = "-" if row["cost_per_epoch_usd"] is None else f"{row['cost_per_epoch_usd']:,.2f}"
     efficiency = 100 * row["throughput_samples_per_s"] / row["gpus"] / base
     job = _job_cells(row["whole_job"]) if whole else ""
     return (
@@ -147,7 +147,7 @@ def _scaling_row(row: Mapping[str, Any], base: float, whole: bool) -> str:
 
 
 def _job_cells(job: Mapping[str, Any]) -> str:
-    cost = "-" if job["cost_usd"] is None else f"{job['cost_usd']:.2f}"
+    cost = "-" if job["cost_usd"] is None else f"{job['cost_usd']:,.2f}"
     return f" {show(job['time_s'], 'time'):>10} {cost:>10} {job['epochs']:>8.4g}"
 
 

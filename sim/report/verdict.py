@@ -15,6 +15,7 @@ from sim.events import Cause
 from sim.report.nccl_choice import choice_warnings
 from sim.simulate import JobRun, Run
 from sim.spec.hardware import Hardware, Node
+from sim.spec.library import SYNTHETIC
 from sim.spec.servers import Servers
 from sim.spec.workload import Workload
 from sim.training.collectives.plan import CORES_COPY, OF_BROADCAST
@@ -227,7 +228,10 @@ def assumptions(run: Run, number: int = 0) -> list[str]:
     workload = job.job.workload
     found = [stack_assumed(workload), *volume_assumed(run.hardware, run.nodes(number), workload)]
     found += kernels_assumed(run.nodes(number), workload)
-    if workload.input.loader != "synthetic":
+    if workload.dataset.name == SYNTHETIC:
+        samples = f"{workload.dataset.samples:,} samples an epoch"
+        found.append(f"synthetic data: nothing is read or prepared, {samples} (--set dataset=NAME, 'python -m sim list datasets')")
+    elif workload.input.loader != "synthetic":
         found.append(f"warm epochs find {100 * job.hit_ratio:.0f}% of the data set in the page cache")
     if workload.training.stack.unpadded and (lengths := workload.dataset.lengths) is not None:
         found.append(f"no padding is computed: sequences of {workload.dataset.name} are {100 * lengths.mean:.0f}% as long as the longest")
@@ -262,7 +266,7 @@ def kernels_assumed(nodes: Sequence[Node], workload: Workload) -> list[str]:
 
 def volume_assumed(hardware: Hardware, nodes: Sequence[Node], workload: Workload) -> list[str]:
     """Return which volume a machine is given whose *nodes* come without one; nothing where *workload* reads no data."""
-    if workload.input.loader == "synthetic":
+    if workload.input.loader == "synthetic" or workload.dataset.name == SYNTHETIC:
         return []
     without = [node for node in nodes if node.storage is not None and node.storage.volume.assumed]
     key = "" if len(hardware.groups) == 1 else "groups.N."

@@ -126,7 +126,7 @@ def whatif_text(document: dict[str, Any]) -> str:
 
 def _head(document: dict[str, Any]) -> str:
     cost, nodes, gpus = document["cost_per_epoch_usd"], document["nodes"], document["gpus"]
-    money = "" if cost is None else f", ${cost:,.2f} at ${document['price_usd_per_h']:.2f}/h"
+    money = "" if cost is None else f", ${cost:,.2f} at ${document['price_usd_per_h']:,.2f}/h"
     return (
         f"{document['workload']} on {document['hardware']}, {nodes} node{'s' * (nodes > 1)}, {gpus} GPU{'s' * (gpus > 1)}, "
         f"{batch_text(document)}: step {show(document['step_time_s'], 'time')}, "
@@ -146,8 +146,8 @@ def _cells(row: dict[str, Any]) -> list[str]:
         NAMES[row["resource"]],
         show(twice["step_time_s"], "time"),
         f"{twice['throughput_gain_percent']:+.1f}%",
-        "-" if cost is None else f"{cost:.2f}",
-        f"{twice['break_even_price_rise_percent']:+.1f}%" if rate is None else f"${rate:.2f}/h",
+        "-" if cost is None else f"{cost:,.2f}",
+        f"{twice['break_even_price_rise_percent']:+.1f}%" if rate is None else f"${rate:,.2f}/h",
         f"{row['infinite']['throughput_gain_percent']:+.1f}%",
         show(row["critical_path_s"], "time") if row["critical_path_s"] > 0 else "-",
         show(row["shadow_price_s_per_percent"], "time") if row["shadow_price_s_per_percent"] > 0 else "-",

@@ -42,5 +42,5 @@ def epochs_text(epochs: float) -> str:
 
 
 def parts_text(parts: Mapping[str, float]) -> str:
-    """Return the parts of a whole job that take any time, in their order."""
-    return ", ".join(f"{name.replace('_', ' ')} {show(value, 'time')}" for name, value in parts.items() if value)
+    """Return the parts of a whole job that take a millisecond or more, in their order."""
+    return ", ".join(f"{name.replace('_', ' ')} {show(value, 'time')}" for name, value in parts.items() if value >= 1e-3)

@@ -61,7 +61,7 @@ def locate(name: str, folder: str, near: Library = None, written_in: Path | None
     by_lower = {known_name.lower(): path for known_name, path in known.items()}
     if (found := by_lower.get(name.lower()) or _by_alias(name, known)) is not None:
         return found
-    if written_in is None and (_is_file(elsewhere.named(name)) or name in (".", "..")):
+    if written_in is None and (_is_file(elsewhere.named(name)) or (name and _is_folder(elsewhere.named(name)))):
         return _file_at(name, folder, None)
     raise UnknownName(f"{_shown(name)} is not in the catalogue ({folder}/){nearest(name, folder)}")
 
@@ -145,11 +145,7 @@ def _file_at(name: str, folder: str, written_in: Path | None) -> Path:
                 f"{_shown(name)}: is a model's configuration; make a workload of it with 'python -m sim new workload {name} -o mine.yaml'"
             )
         return path
-    try:
-        folder_there = path.is_dir()
-    except (OSError, ValueError):
-        folder_there = False
-    if folder_there:
+    if _is_folder(path):
         raise UnknownName(f"{_shown(name)} is a folder; write the path of a YAML file{_inside(path)} or a catalogue name")
     raise UnknownName(f"{_shown(name)}: no such file{nearest(Path(name).stem, folder, path=True)}")
 
@@ -167,6 +163,13 @@ def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
     except (OSError, ValueError):  # a name too long for the file system, or with a null character
+        return False
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):
         return False
 
 

@@ -31,7 +31,6 @@ __all__ = [
     "SpecError",
     "catalogue",
     "fingerprint",
-    "layer_table",
     "load",
     "load_hardware",
     "load_model_alone",
@@ -40,6 +39,11 @@ __all__ = [
     "locate",
     "roots",
 ]
+
+SYNTHETIC = "synthetic-images"
+"""The data set of a layer table that no workload names: nothing is read or prepared."""
+ALONE = 32
+"""Samples per GPU of such a table."""
 
 Spec = TypeVar("Spec", bound=BaseModel)
 T = TypeVar("T", covariant=True)
@@ -63,28 +67,30 @@ def load_hardware(name: str, overrides: Iterable[Override] = (), library: Librar
 
 
 def load_workload(name: str, overrides: Iterable[Override] = (), library: Library = None) -> Loaded[Workload]:
-    """Return the workload that *name* (path or catalogue name) describes, with *overrides* applied."""
-    return load(Workload, _found(name, "workloads", library), overrides, library)
+    """Return the workload that *name* (path or catalogue name) describes, with *overrides* applied; a model file is one by itself."""
+    path = _found(name, "workloads", library)
+    said = read(path).value
+    if isinstance(said, dict) and ("layers" in said or "transformer" in said) and schema.kind_of(said) is Model:
+        return load_model_alone(path, overrides)
+    return load(Workload, path, overrides, library)
 
 
 def load_model_alone(path: Path, overrides: Iterable[Override] = ()) -> Loaded[Workload]:
-    """Return a workload for the layer table *path* that no file describes: 32 samples a step in torch's DDP."""
-    said = {
-        "name": path.stem,
-        "model": str(path.resolve()),
-        "dataset": "synthetic-images",
-        "training": {"batch": 32, "stack": "torch-1.13-ddp"},
-    }
+    """Return a workload for the model file *path* that no other file names: 32 synthetic samples per GPU; a decoder has its defaults."""
+    asked = tuple(overrides)
+    return shelf.remembered((Model, Workload, path, asked), lambda: _alone(path, asked))
+
+
+def _alone(path: Path, overrides: tuple[Override, ...]) -> Loaded[Workload]:
+    model = read(path)
+    said: dict[str, Any] = {"name": path.stem, "model": f"./{path.name}"}
+    if "transformer" not in model.value:
+        prepared = {"prepared": model.value["input"]} if isinstance(model.value.get("input"), str) else {}
+        said |= {"dataset": {"extends": SYNTHETIC, **prepared}, "training": {"batch": ALONE}}
     resolver = Resolver()
-    document = override.apply(resolver, Document(said, Mark(str(path))), Workload, tuple(overrides))
+    document = override.apply(resolver, Document(said, Mark(str(path), inside={"model": Mark(str(path), 1, 1)})), Workload, overrides)
     document = resolver.finish(document, Workload)
     return Loaded(validated(Workload, document, resolver.problems), fingerprint(document.value), document)
-
-
-def layer_table(name: str) -> Path | None:
-    """Return the file that *name* (path or catalogue name of a workload) stands for where that is a layer table alone."""
-    path = locate(name, "workloads")
-    return path if schema.kind_of(read(path).value) is Model else None
 
 
 def _found(name: str, folder: str, library: Library) -> Path:

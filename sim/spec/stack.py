@@ -115,6 +115,8 @@ class Stack(Spec):
     accumulates_gradients: bool = False
     """Gradients are zeroed before each step and added to, two kernels and four passes for each tensor; else the first one is taken as it is
     (torch.optim.Optimizer.zero_grad: set_to_none is its default since 2.0)."""
+    frees_gradients: bool = False
+    """Gradients' memory is free from the optimizer's step until backward makes them anew (torch 2's ``zero_grad`` drops them)."""
     gradient_hooks: float = Field(default=0.0, ge=0)
     """Kernels that hooks launch on each gradient tensor as it becomes ready, each a pass over it."""
     gradient_checks: float = Field(default=0.0, ge=0)

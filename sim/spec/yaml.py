@@ -30,6 +30,17 @@ MAX_SHOWN: Final = 50
 """Problems that one message lists."""
 
 
+_LIBRARY: Final = re.compile(
+    rf"^(?:{re.escape(str(Path(__file__).resolve().parents[2]))}|{re.escape(str(Path(__file__).resolve().parents[1] / 'data'))})"
+    r"[/\\](?=(?:hardware|workloads)[/\\])"
+)
+
+
+def in_library(file: str) -> str:
+    """Return *file* as a message names it: a description of the catalogue without the folder of the installation."""
+    return _LIBRARY.sub("", file)
+
+
 class Mark:
     """A place in a file, counted from 1, and the places of what stands inside; line 0 is text that is no file.
 
@@ -48,7 +59,8 @@ class Mark:
         self.inside = _NOTHING if inside is None else inside
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}:{self.column}" if self.line else self.file
+        file = in_library(self.file)
+        return f"{file}:{self.line}:{self.column}" if self.line else file
 
     def holding(self, inside: Mapping[str | int, Mark]) -> Mark:
         """Return a mark of the same place with *inside* inside."""

@@ -8,8 +8,10 @@ at a time; an item that loses its process twice with nothing beside it is refuse
 from __future__ import annotations
 
 import os
+import signal
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeVar
 
 from sim.spec.extensions import any_given
@@ -72,7 +74,25 @@ def _on_processes(
 
     replaced_quietly()
     parallel = Parallel(n_jobs=processes, batch_size=batch, pre_dispatch=under_way, return_as="generator")
-    yield from parallel(delayed(function)(item) for item in items)
+    with _interrupted_later():
+        results = parallel(delayed(function)(item) for item in items)
+    yield from results
+
+
+@contextmanager
+def _interrupted_later() -> Iterator[None]:
+    """Hold Ctrl-C back meanwhile: processes that are started inherit that, and leave it to this one to end them, without tracebacks."""
+    from multiprocessing import resource_tracker
+
+    from joblib.externals.loky.backend import resource_tracker as of_joblib
+
+    resource_tracker.ensure_running()  # starting these two lets Ctrl-C through again, so that comes first
+    of_joblib.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _killed(done: int, of: int, processes: int) -> str:

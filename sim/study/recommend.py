@@ -14,7 +14,7 @@ Limits: machines whose lives nobody measured are no candidates on the spot marke
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any, NamedTuple
@@ -33,10 +33,12 @@ from sim.study.scenario import Scenario, sorted_overrides
 from sim.study.spot import expected, mean_seconds
 from sim.study.weeks import steps_of
 from sim.study.whole_job import course
-from sim.units import show
+from sim.units import rounded, show
 
 LITTLE, MUCH = 0.1, 0.2
 """Shares: a candidate that costs a little more of what is kept small and saves much of the other is worth a word."""
+MOST_LISTED = 6
+"""Machines that a note names; of more it says how many."""
 MARKETS: tuple[Market, ...] = ("on_demand", "spot")
 
 
@@ -278,7 +280,8 @@ def _notes(plan: Plan, budget: Budget, allowed: Sequence[Candidate], others: Seq
         notes.append(_of_spot(best, mean))
     if plan.time is None:
         spare, limit = 1.0 / budget.excess(best), "time" if budget.time is not None else "money"
-        notes.append(f"headroom: {'only ' if spare < 1.1 else ''}{100 * (spare - 1):.0f}% before the {limit} budget is exceeded")
+        over = f"{'only ' if spare < 1.1 else ''}{100 * (spare - 1):.0f}% before the {limit} budget is exceeded"
+        notes.append(f"headroom: {over if spare < 2 else f'the {limit} budget is {rounded(spare, 2)} times what the job needs'}")
     if runner_up is not None:
         ratio = budget.prefers(runner_up)[0] / budget.prefers(best)[0]
         what = "price" if budget.time is not None else "predicted time"
@@ -309,8 +312,15 @@ _UNMEASURED = "no interruption data for spot machines; --mean-lifetime 20h consi
 def _of_markets(candidates: Sequence[Candidate], markets: Sequence[Market], unmeasured: Set[str]) -> list[str]:
     """Return which machines the spot market was not asked about, for want of a price or of known lives."""
     names = sorted(unmeasured & {found.hardware for found in candidates})
-    without_lives = [f"{', '.join(names)}: {_UNMEASURED}"] if names else []
+    without_lives = [f"{_several(names)}: {_UNMEASURED}"] if names else []
     return [*without_lives, *_without_price(candidates, markets, unmeasured)]
+
+
+def _several(names: Iterable[str]) -> str:
+    """Return *names* in order; of many, the first few and how many more."""
+    known = sorted(names)
+    few = known if len(known) <= MOST_LISTED + 1 else [*known[:MOST_LISTED], f"{len(known) - MOST_LISTED} more"]
+    return f"{', '.join(few[:-1])} and {few[-1]}" if len(few) > 1 else "".join(few)
 
 
 def _without_price(candidates: Sequence[Candidate], markets: Sequence[Market], unmeasured: Set[str]) -> list[str]:
@@ -319,8 +329,8 @@ def _without_price(candidates: Sequence[Candidate], markets: Sequence[Market], u
     if "spot" not in markets or not others:
         return []
     if len(others) <= len(priced):
-        return [f"no spot price is known for {', '.join(sorted(others))}"]
-    return [f"spot prices are known only for {', '.join(sorted(priced))}" if priced else "no spot price is known for any of them"]
+        return [f"no spot price is known for {_several(others)}"]
+    return [f"spot prices are known only for {_several(priced)}" if priced else "no spot price is known for any of them"]
 
 
 def _of_nodes(rows: Sequence[Row]) -> list[str]:

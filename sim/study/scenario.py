@@ -172,6 +172,11 @@ def prepare(scenario: Scenario) -> Question:
     return Question(machine.spec, [job], inputs, notes)
 
 
+def workload_name(scenario: Scenario) -> str:
+    """Return what the workload of *scenario* calls itself, be it named by a file or by an alias."""
+    return load_workload(scenario.workload, sorted_overrides(scenario)[1]).spec.name
+
+
 def job_on(hardware: Hardware, workload: Workload, placement: tuple[Placement, ...]) -> Job:
     """Return the job of *workload* on the nodes of *placement*, with the batches of their groups."""
     workers = [group for group in hardware.groups if group.role == "worker" and group.node.gpu_count]

@@ -20,7 +20,7 @@ from sim.cluster.gpu import element_bytes, peaks_for
 from sim.cluster.measured import Setting, pass_time
 from sim.events import Cause
 from sim.spec.hardware import Gpu
-from sim.spec.library import catalogue, layer_table, load_hardware, load_model_alone, load_workload
+from sim.spec.library import catalogue, load_hardware, load_workload
 from sim.spec.segments import block
 from sim.spec.workload import Layer, Workload
 from sim.spec.yaml import SpecError
@@ -51,8 +51,7 @@ def layer_document(workload: str, hardware: str | None = None, overrides: Sequen
     if for_hardware and hardware is None:
         raise SpecError(f"--set {for_hardware[0]}: is the hardware's, but none is named; write --hardware HW")
     wanted = [*([f"training.batch={batch}"] if batch else []), *for_workload]
-    alone = layer_table(workload)
-    task = (load_model_alone(alone, wanted) if alone else load_workload(workload, wanted)).spec
+    task = load_workload(workload, wanted).spec
     gpu = _gpu(hardware, for_hardware) if hardware else None
     rows = [_row(layer, task, gpu) for layer in layers_run(task)]
     total = _total(rows)

@@ -24,7 +24,7 @@ SLIPS = {
     "node.gpu.kernel_time=5 s": "5 s is implausible; write 0 s to 10 ms",
     "node.gpu.memory_efficiency=0": "0 is implausible; write 0.01 to 1",
     "node.topology.pcie.bandwidth=16 B/s": "16 B/s is implausible; write 1 MB/s to 10 TB/s",
-    "node.topology.nvlink.pairs.0-1=5000": "5e+03 is implausible; write 1 to 100",
+    "node.topology.nvlink.pairs.0-1=5000": "5000 is implausible; write 1 to 100",
     "node.nic.bandwidth=25 bps": "3.12 B/s is implausible; write 10 Mbps to 10 Tbps",
     "node.nic.transport.hop_latency=30 s": "30 s is implausible; write 0 s to 1 s",
     "node.host.memory=488 TiB": "537 TB is implausible; write 1 GiB to 64 TiB",
@@ -33,7 +33,7 @@ SLIPS = {
     "node.storage.volume.burst_credits=1.0e+30": "1e+30 is implausible; write 0 to 1e+12",
     "price.on_demand=24480 USD/h": "24480 USD/h is implausible; write 0.001 USD/h to 1000 USD/h",
     "price.on_demand=0 USD/h": "0 USD/h is implausible; write 0.001 USD/h to 1000 USD/h",
-    "groups.0.count=9999999": "1e+07 is implausible; write 1 to 1000000",
+    "groups.0.count=9999999": "9999999 is implausible; write 1 to 1000000",
 }
 
 

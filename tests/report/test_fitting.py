@@ -59,3 +59,27 @@ def test_colours_change_no_character() -> None:
     text = "head\n\n  compute  ███  1\n*  best  1\n  Assumed:\n    - a\n  Warnings:\n    - b"
     shown = coloured(text)
     assert plain(shown) == text and shown.count("\x1b[33m") == 2 and "\x1b[36m███" in shown
+
+
+def test_titles_of_two_words_stay_together() -> None:
+    """A title that is wider than its column is not divided among the columns beside it."""
+    table = aligned([Title("", left=True), Title("2x step"), Title("gain"), Title("enough at")], [["CPU", "263 ms", "+91.5%", "1.91x"]])
+    heads = [line for line in fitted(f"{'.' * 50}\n{table}\n{'. ' * 30}", 40).split("\n") if "step" in line]
+    assert heads and all("2x step" in line for line in heads)
+    narrow = fitted("\n".join(f"{line}   {'x' * 30}" for line in table.split("\n")), 40).split("\n")
+    assert "2x step" in narrow[0] and narrow[1].startswith("CPU")
+
+
+def test_what_a_row_says_more_stays_below_it() -> None:
+    """The table is one, whatever lines stand between its rows; oracle: the order of the words."""
+    rows = [
+        f"  {number:2}{tie}  {step} ms  {9 * number},324  layout {number} of {'many ' * 9}"
+        for number, tie, step in ((1, " ", 879), (2, "~", 880))
+    ]
+    text = "\n".join(["        step  tok/s  layout", rows[0], "     compute 93%", rows[1], "     compute 99%", "", "  end"])
+    shown = fitted(text, 60).split("\n")
+    assert max(map(len, shown)) <= 60
+    assert " ".join(shown).split() == text.split()
+    first, second = (next(place for place, line in enumerate(shown) if f"{step} ms" in line) for step in (879, 880))
+    assert shown[first].index("879") == shown[second].index("880")
+    assert "compute 93%" in shown[second - 1]

@@ -82,20 +82,37 @@ def test_an_own_unet_in_three_commands_and_one_file(desk: Path, capsys: pytest.C
         "run p3.2xlarge job.yaml",
         "recommend job.yaml p3.2xlarge p3.8xlarge g5.xlarge --nodes 1 --epochs 100 --budget-hours 24",
     )
-    assert "write a workload that names it" in extracted and "model: unet.yaml" in extracted
+    assert (
+        "python -m sim run p4d.24xlarge unet.yaml" in extracted
+        and "write a workload that names it" in extracted
+        and "model: unet.yaml" in extracted
+    )
     assert re.search(r"^  step .+ samples/s$", run, re.MULTILINE) and "expected error" in run
     assert chosen.startswith("Rent 1 x ")
 
 
 def test_a_configuration_of_hugging_face_in_two_commands(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (desk / "config.json").write_text(CONFIG)
-    made, chosen = typed(
+    made, chosen, compared = typed(
         capsys,
         "new workload config.json -o mine.yaml",
-        "recommend mine.yaml p4d.24xlarge --nodes 1 --tokens 10B --budget-hours 72",
+        "recommend mine.yaml p4d.24xlarge --nodes 1 --tokens 10B --budget-hours 720",
+        "compare mine.yaml p4d.24xlarge",
     )
     assert "1.24 billion parameters" in made and "name: mine\n" in (desk / "mine.yaml").read_text()
-    assert chosen.startswith("Rent 1 x p4d.24xlarge") and "mine" in chosen
+    assert chosen.startswith("Rent 1 x p4d.24xlarge") and "10 billion tokens of mine in" in chosen
+    assert re.search(r"headroom: the time budget is \d+ times what the job needs", chosen)
+    assert compared.startswith("mine: 1 machine\n") and not re.search(r"\de\+\d", compared + chosen)
+
+
+def test_many_machines_of_a_note_are_counted_and_a_price_given_by_hand_has_no_region(
+    desk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (chosen,) = typed(capsys, "recommend alexnet --where provider=gcp --budget-usd 50 --nodes 1 --batch 8")
+    notes = [line for line in chosen.split("\n") if "interruption data" in line]
+    assert notes and all(re.search(r", [\w.-]+ and \d+ more: no interruption data", note) for note in notes)
+    assert main(["recommend", "alexnet", "hgx-h100", "--budget-usd", "50", "--nodes", "1", "--set", "price.on_demand=10 USD/h"]) == 0
+    assert "  - Prices on demand: hgx-h100; as given, without a source" in capsys.readouterr().out
 
 
 WRONG = {
@@ -105,7 +122,10 @@ WRONG = {
     "run p3.2xlarge .": ". is a folder",
     "run p3.2xlarge empty.yaml": "file is empty; write a description",
     "run table.yaml vgg16": "expected a hardware file",
-    "run p3.2xlarge table.yaml": "this is a model file; expected a workload file",
+    "run p3.2xlarge table.yaml": "table.yaml",
+    "run p3.2xlarge folder": "folder is a folder",
+    "run hgx-h100 llama-3.1-70b": "workloads/llama-3.1-70b.yaml:1:1: training.batch",
+    "extract unet.py:build --input 3x64x64": "it has block, UNet",
     "run p3.2xlarge missing.yaml": "missing.yaml: no such file",
     "run p3.2xlarge vgg61": "did you mean vgg",
     "run p3.2xlarge vgg16 --stack fsdp": "use --shard parameters",
@@ -119,7 +139,7 @@ WRONG = {
     "recommend vgg16": "--budget-hours or --budget-usd",
     "recommend vgg16 p3.2xlrge --budget-hours 3": "did you mean p3.2xlarge",
     "recommend vgg16 --budget-usd ten": "Invalid value for '--budget-usd'",
-    "extract unet.py --input 3x64x64": "file.py:callable",
+    "extract unet.py --input 3x64x64": "such as unet.py:UNet",
     "new workload table.yaml": "is a layer table",
     "new workload job.yaml": "is a workload already",
     "new workload nothing.json": "no such file or folder",
@@ -138,6 +158,7 @@ def test_wrong_inputs_are_answered_in_one_sentence(desk: Path, capsys: pytest.Ca
     }
     for name, text in files.items():
         (desk / name).write_text(text)
+    (desk / "folder").mkdir()
     wrong = []
     for command, answer in WRONG.items():
         code = main(command.split())
@@ -145,4 +166,4 @@ def test_wrong_inputs_are_answered_in_one_sentence(desk: Path, capsys: pytest.Ca
         if code != 2 or shown.out or answer not in shown.err or "Traceback" in shown.err or "internal error" in shown.err:
             wrong.append(f"{command}: {code}: {shown.out[:100]}{shown.err[:300]}")
     assert not wrong, "\n".join(wrong)
-    assert {path.name for path in desk.iterdir()} == set(files)
+    assert {path.name for path in desk.iterdir()} == {*files, "folder"}

@@ -113,10 +113,9 @@ def test_patterns_and_what_is_refused() -> None:
 
 
 def test_a_layer_table_alone_is_shown_as_that_of_its_workload(tmp_path: Path) -> None:
-    """Oracle: the workload that names the table; other commands say how to write one."""
+    """Oracle: the workload that names the table, with the stack of a table alone."""
     path = tmp_path / "net.yaml"
     path.write_bytes(catalogue("workloads/models")["resnet18"].read_bytes())
-    alone, due = (layer_document(name, "p3.2xlarge", ["training.precision=amp_fp16"], batch=16) for name in (str(path), "resnet18"))
+    set_up = ["training.precision=amp_fp16", "training.stack=torch-2.x-ddp"]
+    alone, due = (layer_document(name, "p3.2xlarge", set_up, batch=16) for name in (str(path), "resnet18"))
     assert (alone["layers"], alone["roofline"]) == (due["layers"], due["roofline"])
-    with pytest.raises(SpecError, match=r"this is a model file; .*write one that names this layer table, such as"):
-        against_gradients(["vgg11", str(path)], "p3.2xlarge")

@@ -94,8 +94,15 @@ def cost_of_step(outcome: Outcome) -> float | None:
     return None if rate is None else rate * outcome.time
 
 
-def plan(question: Question, progress: Callable[[Tally], None] | None = None, journal: Path | None = None) -> Plan:
+def plan(
+    question: Question,
+    progress: Callable[[Tally], None] | None = None,
+    journal: Path | None = None,
+    trying: Callable[[str], None] = lambda change: None,
+) -> Plan:
     """Return the best layouts. Raise SpecError for what makes no sense, Infeasible where nothing fits.
+
+    *trying* hears of each change that is tried where nothing fits.
 
     With a *journal* file, layouts that an interrupted plan simulated are taken from there, and new ones added to it.
     """
@@ -104,7 +111,7 @@ def plan(question: Question, progress: Callable[[Tally], None] | None = None, jo
         tally = search(made.ways, question.limits, progress, Kept(steps) if journal is not None else None)
     made = replace(made, tally=tally)
     if tally.best is None:
-        raise _nothing(made)
+        raise _nothing(made, trying)
     return made
 
 
@@ -197,7 +204,7 @@ def _contradiction(question: Question, ways: Sequence[tuple[Setting, Sequence[Ca
     return f"--global-batch {space.global_batch}: does not divide over the data ranks of any layout of {on}; {least} would do"
 
 
-def _nothing(made: Plan) -> Infeasible:
+def _nothing(made: Plan, trying: Callable[[str], None]) -> Infeasible:
     """Return that no layout fits, by how much the nearest misses, and the least change that would do."""
     tally, setting = made.tally, made.ways[-1][0]
     node = worker_node(setting.hardware)
@@ -206,12 +213,12 @@ def _nothing(made: Plan) -> Infeasible:
     nearest = "" if tally.tightest is None else f"the nearest needs {tally.tightest[0] / 2**30:.1f} GiB more; "
     text = (
         f"{setting.workload.name} fits in none of {tally.candidates:,} layouts on {setting.nodes * setting.gpus_per_node} {node.gpu.name} "
-        f"({memory / 2**30:.0f} GiB each): {nearest}{_change(made)}"
+        f"({memory / 2**30:.0f} GiB each): {nearest}{_change(made, trying)}"
     )
     return Infeasible([text], setting.nodes, setting.nodes * setting.gpus_per_node, "does not fit into GPU memory")
 
 
-def _change(made: Plan) -> str:
+def _change(made: Plan, trying: Callable[[str], None]) -> str:
     """Return the smallest change after which a layout fits."""
     question = made.question
     quick = replace(question.limits, simulations=1, shown=1)
@@ -231,6 +238,7 @@ def _change(made: Plan) -> str:
         grown = replace(base.scenario, global_batch=batch)
         trials.append((f"--nodes {nodes * times}", replace(base, scenario=grown, nodes=[nodes * times], gpus=None)))
     for text, trial in trials:
+        trying(text)
         try:
             again = prepare_plan(trial)
         except SpecError:

@@ -130,7 +130,7 @@ def search(
         tally.interrupted = True
     tally.excluded = len(queue)
     tally.open_bound = queue[0][0] if queue else math.inf
-    if tally.interrupted and not every:
+    if tally.interrupted and tally.best is None:  # nothing was found yet, which does not mean that nothing fits
         raise KeyboardInterrupt
     return tally
 

@@ -122,6 +122,23 @@ def test_a_search_cut_short_says_what_may_be_missed(small: Plan) -> None:
     assert len(stopped.outcomes) >= 1
 
 
+def test_ctrl_c_before_anything_is_found_does_not_say_that_nothing_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sim.study.plan.search._least", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        plan(SMALL)
+
+
+def test_each_change_that_is_tried_is_told() -> None:
+    """Oracle: the change that the message names is the last one tried."""
+    tried: list[str] = []
+    with pytest.raises(Infeasible) as refused:
+        plan(Question(Scenario("hgx-h100", "llama-3.1-70b", global_batch=16), (1,)), trying=tried.append)
+    assert str(refused.value).endswith(f"; {tried[-1]} would do")
+
+
 def test_the_document_counts_every_layout_and_its_command_simulates_the_same_step(small: Plan) -> None:
     from sim.study.layout import layout_answer
     from sim.study.layout_options import layout_of

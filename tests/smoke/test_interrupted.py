@@ -1,0 +1,49 @@
+"""Does Ctrl-C end a long command with one word, without a traceback of it or of the processes that it started?"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+SECONDS = 60.0
+"""Within which the processes of a sweep have begun, and later ended."""
+POINTS = 150
+
+
+def children(of: int) -> list[int]:
+    """Return the processes that *of* started, resource trackers and all."""
+    found = Path(f"/proc/{of}/task/{of}/children")
+    return [int(word) for word in found.read_text().split()] if found.exists() else []
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="children are read from /proc")
+def test_ctrl_c_while_processes_start(tmp_path: Path) -> None:
+    """As a terminal does, SIGINT goes to all processes of the group, just when the workers import."""
+    words = ["sweep", "p3.8xlarge", "resnet50", "--vary", f"batch=1..180:{POINTS}", "--jobs", "2", "-o", "t.csv"]
+    told = subprocess.Popen(
+        [sys.executable, "-m", "sim", *words],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    end = time.monotonic() + SECONDS
+    while len(children(told.pid)) < 3 and told.poll() is None and time.monotonic() < end:
+        time.sleep(0.02)
+    time.sleep(0.2)  # in the midst of their imports
+    started = children(told.pid)
+    os.killpg(told.pid, signal.SIGINT)
+    out, err = told.communicate(timeout=SECONDS)
+    assert len(started) >= 3
+    assert told.returncode == 130, err
+    assert out == ""
+    assert "Traceback" not in err
+    assert err.endswith("interrupted\n")
+    assert not (tmp_path / "t.csv").exists()
