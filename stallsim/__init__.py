@@ -7,6 +7,7 @@
 `run` returns a result with figures, DataFrames, a page and a trace. `compare`, `recommend`, `plan`, `whatif`, `sweep` and `goodput` return
 DataFrames, with the rest of the command's JSON document in ``DataFrame.attrs``. `extract` writes the layer table of a torch model, `load`
 reads a description, `check` lists what is wrong with files. Every function raises `SpecError` with one clear sentence for each problem.
+Schedules, loaders, collectives, exchanges, prices and failure laws of your own are objects of the protocols in `stallsim.protocols`.
 """
 
 from __future__ import annotations
