@@ -112,7 +112,11 @@ def run(
         "nodes": nodes, "gpus": gpus, "batch": batch, "global_batch": global_batch, "precision": precision, "stack": stack,
         "prices": prices,
     }  # fmt: skip
-    known = () if parallel else ("placement", "seed", "exact", "thorough", "market", "epochs", "hours", "loader", "collective", "exchange")
+    known = (
+        ("collective",)
+        if parallel
+        else ("placement", "seed", "exact", "thorough", "market", "epochs", "hours", "loader", "collective", "exchange")
+    )
     for name in options:
         if name not in known:
             layout = f"; write parallel={{{name!r}: {options[name]!r}}}" if name in _AXES else ""
@@ -121,7 +125,7 @@ def run(
     if parallel:
         from sim.laid_out import lay_out
 
-        return lay_out(hardware, workload, parallel, micro_batches=micro_batches, overrides=overrides, **given)
+        return lay_out(hardware, workload, parallel, micro_batches=micro_batches, overrides=overrides, **given, **options)
     from sim.api import simulate
 
     if micro_batches is not None:

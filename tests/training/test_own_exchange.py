@@ -113,8 +113,12 @@ def test_wrong_messages_are_refused_in_a_sentence(made: Any, told: str) -> None:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
+        (
+            {"overrides": {"training.stack.own_exchange": "mine"}, "parallel": {"tp": 2}, "stack": None},
+            "training.stack.own_exchange: mine forms the buckets of plain data parallelism, but layouts exchange as their framework does",
+        ),
         ({"exchange": 7}, "the exchange 7: is no ExchangeStrategy, for want of name and buckets; docs/develop/own-exchange.md shows one"),
-        ({"exchange": "lost"}, "--set training.stack.own_exchange=lost: found 'lost'; none is installed; announce one of your own (docs/"),
+        ({"exchange": "lost"}, "--set training.stack.own_exchange=lost: found 'lost'; write one of mine, or one of your own (docs/"),
         (
             {"exchange": Own(whole), "stack": "tf-parameter-server"},
             "own_exchange mine: forms the buckets of all-reduces, but the strategy is",
@@ -123,5 +127,7 @@ def test_wrong_messages_are_refused_in_a_sentence(made: Any, told: str) -> None:
 )
 def test_what_cannot_be_is_refused_in_a_sentence(given: dict[str, Any], told: str) -> None:
     with pytest.raises(SpecError) as refused:
-        stallsim.run("p3.16xlarge", "resnet50", **given)
+        extensions.give(extensions.EXCHANGES, Own(whole))
+        model = "gpt2-xl" if "parallel" in given else "resnet50"
+        stallsim.run("p3.16xlarge", model, **given)
     assert told in str(refused.value)
