@@ -28,10 +28,9 @@ from sim.report.picture import Picture
 from sim.report.style import COLOURS, MEANINGS
 from sim.report.whatif import whatif_document
 from sim.simulate import Run
-from sim.spec.extensions import COLLECTIVES, FAILURE_LAWS, LOADERS, give
-from sim.spec.stack import NCCL_ALGORITHMS, OTHER_ALGORITHMS
+from sim.spec.extensions import FAILURE_LAWS, give
 from sim.spec.yaml import SpecError
-from sim.study.arguments import counts, price_source, scenario_of, several, whole
+from sim.study.arguments import counts, own_parts, price_source, scenario_of, several, whole
 from sim.study.compare import compare as compare_machines
 from sim.study.compare import machines
 from sim.study.layout_options import layout_of, texts_of
@@ -72,19 +71,19 @@ def simulate(
     prices: object = None,
     loader: object = None,
     collective: object = None,
+    exchange: object = None,
 ) -> Result:
     """Simulate *workload* on *hardware* and return the result; the options are those of ``sim run``.
 
     *overrides* are fields by dotted key, as after ``--set``; *batch* counts samples per GPU, *gpus* all GPUs; *thorough* also tries
     what freeing each resource would save; *market* is ``on-demand`` or ``spot``; *epochs* or *hours* add the whole job; *prices* is a
-    price source, *loader* a loader and *collective* an all-reduce of your own, a name or an object (`stallsim.protocols`).
+    price source, *loader* a loader, *collective* an all-reduce and *exchange* a strategy of your own, a name or an object
+    (`stallsim.protocols`).
     Raise `SpecError` with everything that is wrong.
     """
-    if loader is not None:
-        overrides = {**(overrides or {}), "input.own_loader": loader if isinstance(loader, str) else give(LOADERS, loader)}
-    if collective is not None:
-        name = collective if isinstance(collective, str) else give(COLLECTIVES, collective, (*NCCL_ALGORITHMS, *OTHER_ALGORITHMS))
-        overrides = {**(overrides or {}), "training.stack.nccl_algo": name}
+    own = own_parts(loader, collective, exchange)
+    if own and isinstance(overrides, Mapping | None):
+        overrides = {**(overrides or {}), **own}
     scenario = scenario_of(
         hardware, workload, overrides, market, nodes=nodes, gpus=gpus, placement=placement, batch=batch, global_batch=global_batch,
         precision=precision, stack=stack, seed=seed, exact=exact, plan=plan_of(epochs, hours),

@@ -183,7 +183,14 @@ def _ends(schedule: str, parallel: Parallel, micro_batches: int) -> None:
 
 def mesh_options(workload: Workload) -> MeshOptions:
     """Return what the workload's stack does about layouts. Raise SpecError where it runs none."""
-    stack = workload.training.stack
+    stack, loader = workload.training.stack, workload.input.own_loader
+    if loader is not None:
+        raise SpecError(f"input.own_loader: {loader} would load, but loading is not simulated in layouts; leave it out")
+    if stack.own_exchange is not None:
+        raise SpecError(
+            f"training.stack.own_exchange: {stack.own_exchange} forms the buckets of plain data parallelism, but layouts exchange as their "
+            "framework does; leave it out"
+        )
     if stack.uses_servers:
         raise SpecError(
             f"training.stack: {stack.name} exchanges through parameter servers, which do not go with training.parallel; "

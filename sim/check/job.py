@@ -72,7 +72,7 @@ def check_run(
 def warn_job(hardware: Hardware, workload: Workload, ranks_per_node: int | None = None, ranks: int | None = None) -> list[str]:
     """Return what is odd, but not wrong, about *workload* on *hardware*; *ranks* are GPUs in all, every one of them if None."""
     ranks = ranks or sum(group.count * group.node.gpu_count for group in _workers(hardware))
-    slow = [*_without_half_units(hardware, workload), *_short_epoch(workload, ranks), *_own(workload)]
+    slow = [*_without_half_units(hardware, workload), *_short_epoch(workload, ranks), *own_notes(workload)]
     if workload.input.loader == "synthetic":
         return slow
     return slow + [
@@ -80,8 +80,10 @@ def warn_job(hardware: Hardware, workload: Workload, ranks_per_node: int | None 
     ]
 
 
-def _own(workload: Workload) -> Iterator[str]:
-    """Say that a loader or an all-reduce of the user's own was compared with no measurement."""
+def own_notes(workload: Workload) -> Iterator[str]:
+    """Say which loader, exchange or all-reduce of the user's own was compared with no measurement."""
+    if (exchange := workload.training.stack.own_exchange) is not None:
+        yield f"exchange {exchange} is your own: it is not validated, and the expected error is that of other exchanges"
     if (algorithm := other_algorithm(workload.training.stack.nccl_algo)) is not None and algorithm not in OTHER_ALGORITHMS:
         yield f"collective {algorithm} is your own: it is not validated, and the expected error is that of other algorithms"
     if workload.input.own_loader is not None:

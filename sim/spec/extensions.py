@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -39,12 +39,14 @@ FAILURE_LAWS: Final = Kind("stallsim.failure_laws", "failure law", "FailureLaw",
 PRICE_SOURCES: Final = Kind("stallsim.price_sources", "price source", "PriceSource", ("name", "price"), "own-prices.md")
 LOADERS: Final = Kind("stallsim.loaders", "loader", "Loader", ("name", "made"), "own-loader.md")
 COLLECTIVES: Final = Kind("stallsim.collectives", "collective", "CollectiveAlgorithm", ("name", "all_reduce"), "own-collective.md")
+EXCHANGES: Final = Kind("stallsim.exchanges", "exchange", "ExchangeStrategy", ("name", "buckets"), "own-exchange.md")
 
 _NAME: Final = re.compile(r"(?=.*[A-Za-z])\w[\w.-]*", re.ASCII)
 _LONGEST: Final = 200
 """Characters of what an extension raises that are shown."""
 _given: Final[dict[str, dict[str, object]]] = defaultdict(dict)
 """Objects that came as arguments, by group and name."""
+_turns: Final[Counter[tuple[str, str]]] = Counter()
 _loaded: Final[dict[tuple[str, str, str], object]] = {}
 """Objects of entry points, by group, name and value."""
 
@@ -59,6 +61,8 @@ def give(kind: Kind, value: object, taken: Sequence[str] = ()) -> str:
     name = _conforming(kind, value, where)
     if name.lower() in (other.lower() for other in taken):
         raise SpecError(f"{kind.word} {name}: this is the name of a {kind.word} that is built in; give yours another name")
+    if _given[kind.group].get(name) is not value:
+        _turns[kind.group, name] += 1
     _given[kind.group][name] = value
     return name
 
@@ -66,6 +70,11 @@ def give(kind: Kind, value: object, taken: Sequence[str] = ()) -> str:
 def names(kind: Kind) -> list[str]:
     """Return the names of all extensions of *kind*, without loading them."""
     return sorted({*_given[kind.group], *(entry.name for entry in _entries(kind))})
+
+
+def turn(kind: Kind, name: str | None) -> int:
+    """Return how many objects were given this *name* so far: a part of the key of caches of what such an object said."""
+    return 0 if name is None else _turns[kind.group, name]
 
 
 def any_given() -> bool:
@@ -94,6 +103,20 @@ def unknown(kind: Kind, name: str, taken: Sequence[str] = ()) -> str:
     known = ", ".join([*taken, *names(kind)])
     advice = f"write one of {known}, or one of your own" if known else "none is installed; announce one of your own"
     return f"found {shorten(name)}; {advice} (docs/develop/{kind.page})"
+
+
+def checked_name(kind: Kind) -> Callable[[object], object]:
+    """Return what checks a field that names an extension of *kind*: raise ValueError where there is none of that name."""
+
+    def check(value: object) -> object:
+        if isinstance(value, str):
+            try:
+                extension(kind, value)
+            except SpecError as error:
+                raise ValueError(str(error)) from None
+        return value
+
+    return check
 
 
 def called(kind: Kind, name: str, call: Callable[[], object]) -> object:

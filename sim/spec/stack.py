@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from sim.spec import extensions
 from sim.spec.fields import Bytes, Count, Factor, Fraction, Seconds, Source, Spec, Whole
@@ -78,6 +78,8 @@ class Stack(Spec):
     """ddp: buckets in gradient-ready order, overlapped with backward. apex: the same, counted in elements. apex_per_tensor: one
     all-reduce per gradient tensor, overlapped. flat: one all-reduce of everything after backward. horovod: what is ready each cycle.
     parameter_server: workers push gradients to servers and pull the new weights, all in step; parameter_server_async: each by itself."""
+    own_exchange: Annotated[str, BeforeValidator(extensions.checked_name(extensions.EXCHANGES))] | None = None
+    """The name of an exchange of your own, which forms the buckets in the place of ``strategy``."""
     bucket_cap: Bytes = 25 * 2.0**20
     first_bucket_cap: Bytes = 2.0**20
     message_size: Count = 10_000_000
@@ -209,6 +211,10 @@ class Stack(Spec):
         yield (
             self.servers is not None and not self.uses_servers,
             f"servers are for parameter servers, not {self.strategy}; leave them out, or write strategy: parameter_server",
+        )
+        yield (
+            self.uses_servers and self.own_exchange is not None,
+            f"own_exchange {self.own_exchange}: forms the buckets of all-reduces, but the strategy is {self.strategy}; leave it out",
         )
         yield (
             self.cuda_graphs and (horovod or gloo or self.uses_servers or self.blocking_scalar_all_reduces > 0),

@@ -32,7 +32,6 @@ from sim.spec.measured import MeasuredOn
 from sim.spec.parallel import Parallel
 from sim.spec.stack import Stack
 from sim.spec.transformer import Transformer
-from sim.spec.yaml import SpecError
 
 TOKEN_INPUT = 16.0
 """Bytes of a token and of its label on the GPU, as int64."""
@@ -200,21 +199,11 @@ class Dataset(Spec):
         )
 
 
-def _named_loader(value: object) -> object:
-    """Return *value*, the name of a loader of the user's; raise ValueError where there is none of that name."""
-    if isinstance(value, str):
-        try:
-            extensions.extension(extensions.LOADERS, value)
-        except SpecError as error:
-            raise ValueError(str(error)) from None
-    return value
-
-
 class Input(Spec):
     """The loader; torch's own names for torch's options. Counts are per rank."""
 
     loader: Literal["pytorch", "dali_cpu", "dali_gpu", "synthetic"] = "pytorch"
-    own_loader: Annotated[str, BeforeValidator(_named_loader)] | None = None
+    own_loader: Annotated[str, BeforeValidator(extensions.checked_name(extensions.LOADERS))] | None = None
     """The name of a loader of your own, which builds batches at the costs of ``loader`` in an order of its own."""
     num_workers: Whole = 4
     prefetch_factor: Count = 2

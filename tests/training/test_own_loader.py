@@ -148,3 +148,9 @@ def test_what_goes_wrong_is_told_in_a_sentence(loader: object, told: str) -> Non
         stallsim.run("p3.8xlarge", "resnet18", loader=loader)
     assert str(refused.value).startswith(told)
     assert "\n" not in str(refused.value)
+
+
+def test_layouts_refuse_it_since_they_load_nothing() -> None:
+    extensions.give(extensions.LOADERS, Own(Dealt))
+    with pytest.raises(SpecError, match=r"^input\.own_loader: mine would load, but loading is not simulated in layouts; leave it out$"):
+        stallsim.run("hgx-h100", "llama-3.2-1b", parallel={"tp": 2}, overrides={"input.own_loader": "mine"})

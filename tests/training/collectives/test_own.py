@@ -142,6 +142,16 @@ def test_a_run_with_it_is_that_with_the_built_in_one_and_says_that_it_is_not_val
     assert collective_error(table) is None and "no MyRing was measured" in unmeasured(table)[0]
 
 
+def test_layouts_take_it_too() -> None:
+    layout = {"tp": 8, "shard": "optimizer"}
+    own = stallsim.run("hgx-h100", "llama-3.2-1b", parallel=layout, nodes=2, collective=HalvingDoubling())
+    known = stallsim.run("hgx-h100", "llama-3.2-1b", parallel=layout, nodes=2, overrides={"training.stack.nccl_algo": "HalvingDoubling"})
+    left = stallsim.run("hgx-h100", "llama-3.2-1b", parallel=layout, nodes=2)
+    assert own.step_time == pytest.approx(known.step_time, rel=1e-9)
+    assert own.step_time > left.step_time
+    assert [text for text in own.document["warnings"] if text.startswith("collective MyHalvingDoubling is your own: it is not validated")]
+
+
 @pytest.mark.parametrize("algorithm", [Ring(), HalvingDoubling(), Star()])
 def test_what_is_proven_replays_to_all_sums(algorithm: CollectiveAlgorithm) -> None:
     """Oracle: `schedule.replay`, where the star's first rank adds in any order, as a server does."""
