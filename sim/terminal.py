@@ -55,15 +55,15 @@ class Talk:
 
     def counting(self, what: str) -> Callable[[int, int], None]:
         """Return what shows how many of all *what* are done, and about how long the others take."""
-        started = time.monotonic()
-        first: int | None = None
+        began: tuple[float, int] | None = None
 
         def show_done(done: int, of: int) -> None:
-            nonlocal first
-            first = done - 1 if first is None else first
-            spent = time.monotonic() - started
-            left = spent / max(done - first, 1) * (of - done)
-            self.progress(f"{done:,} of {of:,} {what}" + (f", about {show(left, 'time', 2)} left" if left >= 1 and spent > 2 else ""))
+            nonlocal began
+            now = time.monotonic()
+            began = began or (now, done)  # what comes before the first is done, such as starting processes, tells nothing of the rest
+            left = (now - began[0]) / max(done - began[1], 1) * (of - done)
+            told = left >= 1 and now - began[0] > 1
+            self.progress(f"{done:,} of {of:,} {what}" + (f", about {show(left, 'time', 2)} left" if told else ""))
 
         return show_done
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final
 
@@ -119,10 +120,20 @@ def _parse_text(text: str, dimension: str) -> float:
     scale = UNITS[dimension].get(unit)
     if scale is None:
         owner = next((name for name, units in UNITS.items() if unit in units), None)
-        reason = f"'{unit}' is a unit of {owner}" if owner else f"unknown unit {shorten(unit)}"
+        near = _spelled(str(unit), UNITS[dimension])
+        meant = f" (did you mean {near}?)" if near else ""
+        reason = f"'{unit}' is a unit of {owner}" if owner else f"unknown unit {shorten(unit)}{meant}"
         raise UnitError(f"{reason}, expected a {dimension}; {accepted(dimension)}")
     # Dividing by a whole number keeps 10 us at 1e-05; 1e-6 itself is no float, and 10 times it is 9.999...e-06.
     return _finite(float(number) * scale if scale >= 1 else float(number) / round(1 / scale), text)
+
+
+def _spelled(unit: str, known: Iterable[str]) -> str:
+    """Return which of *known* is written *unit* in another case, or with "ps" for "/s"; empty where none is."""
+    plain = unit.lower().removesuffix("ps")
+    found = [name for name in known if unit.lower() == name.lower() or (plain != unit.lower() and plain == name.lower().removesuffix("/s"))]
+    bits = [name for name in found if name.endswith("ps")]
+    return " or ".join(bits if unit.islower() and bits else [name for name in found if name not in bits] or found)
 
 
 def _finite(number: float, written: object) -> float:

@@ -120,6 +120,13 @@ def test_progress_is_a_line_a_minute_without_a_terminal(monkeypatch: pytest.Monk
         "6 of 1,000 points, about 5.5 h left",
         "9 of 10 points, about 20 s left",
     ]
+    other = told.counting("runs")
+    for after, number in ((100, 1), (1, 2), (1, 3), (1, 4)):  # the first waits for its processes to start, the others take a second
+        clock[0] += after
+        other(number, 100)
+    clock[0] += 58
+    other(62, 100)
+    assert capsys.readouterr().err.splitlines() == ["1 of 100 runs", "62 of 100 runs, about 38 s left"]
     told.quiet = True
     clock[0] += 600
     done(10, 10)

@@ -65,7 +65,7 @@ COMPLAINTS = [
     (3, "bandwidth", f"the number 3 has no unit; {BANDWIDTHS}"),
     ("3", "bandwidth", f"'3' has no unit; {BANDWIDTHS}"),
     ("3 GB", "bandwidth", f"'GB' is a unit of size, expected a bandwidth; {BANDWIDTHS}"),
-    ("3 gbps", "bandwidth", f"unknown unit 'gbps', expected a bandwidth; {BANDWIDTHS}"),
+    ("3 gbps", "bandwidth", f"unknown unit 'gbps' (did you mean Gbps?), expected a bandwidth; {BANDWIDTHS}"),
     ("GB", "size", f"'GB' is not a size; {SIZES}"),
     ("", "size", f"'' is not a size; {SIZES}"),
     ("1,5 GB", "size", f"'1,5 GB' is not a size; {SIZES}"),

@@ -71,7 +71,7 @@ def compare(
 ) -> None:
     """Compare machines for one workload by time and money."""
     from sim.documents import document, reading
-    from sim.report.comparison import comparison_document, comparison_plot, comparison_text
+    from sim.report.comparison import comparison_document, comparison_plot, comparison_text, require_sort
     from sim.report.figures import figures_csv
     from sim.report.page.comparison import comparison_page
     from sim.study.compare import compare as compared
@@ -81,6 +81,7 @@ def compare(
     from sim.study.scenario import Scenario, market_of, workload_name
     from sim.study.whole_job import plan_of
 
+    require_sort(sort)
     scenario = Scenario(
         "",
         workload,

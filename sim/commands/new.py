@@ -50,9 +50,11 @@ def new(
         _new_workload([*(files or []), *sources], output, name, sequence, force)
         return
     if files:
-        raise SpecError(f"sim new {what} {files[0]}: a machine is made --from-topo FILE")
+        raise SpecError(f"new {what} {files[0]}: a machine is described by its links; write --from-topo FILE")
     if topo is None or output is None:
-        raise SpecError("sim new: write --from-topo FILE and -o FILE for a machine, or 'sim new workload --from config.json'")
+        raise SpecError(
+            "new: write --from-topo FILE and -o FILE for a machine, or 'python -m sim new workload config.json -o mine.yaml' for a model"
+        )
     from sim.study.new_hardware import new_hardware
 
     made = new_hardware(topo, output, name, gpu, cpu=cpu, nic_bandwidth=nic_bandwidth, transport=transport, memory=memory, overwrite=force)
@@ -68,5 +70,8 @@ def _new_workload(sources: list[str], output: Path | None, name: str | None, seq
         told = asked(lambda question, default: str(typer.prompt(question, default=default, show_default=bool(default))))
         made = write(told, name or typer.prompt("name", default=told.model or "my-model"), output, sequence, "answers", overwrite=force)
     else:
-        raise SpecError("sim new workload: write --from config.json, a folder, a hub id or launch files; on a terminal it asks questions")
+        raise SpecError(
+            "new workload: write a config.json, its folder, a hub id or launch files, such as "
+            "'python -m sim new workload config.json -o mine.yaml'; without any it asks questions on a terminal"
+        )
     talk(f"wrote {made.path}: {made.note}")

@@ -137,7 +137,8 @@ def _show_runs(
     from sim.report.table import run_text, scaling_text
     from sim.study.scaling import answers
 
-    found = answers(scenarios, thorough, talk.counting("runs"), keep_rates=output is not None or html is not None)
+    kept = output is not None or html is not None
+    found = answers(scenarios, thorough, talk.counting("runs"), kept, talk.counting("runs that try estimates"))
     talk.progress("")
     documents = [
         run_document(point.run, point.inputs, point.warnings, point.bottlenecks, point.market, point.plan)

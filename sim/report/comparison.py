@@ -30,13 +30,18 @@ _ERROR = "error: half of such predictions missed by less than the first figure, 
 _FRONT = "* nothing else is both faster and cheaper"
 
 
+def require_sort(sort: str) -> None:
+    """Raise SpecError where *sort* is nothing that machines can be sorted by."""
+    if sort not in SORTS:
+        raise SpecError(f"--sort {sort}: write one of {', '.join(SORTS)}")
+
+
 def comparison_document(workload: str, rows: Sequence[Row], sort: str = "time", note: str = "") -> dict[str, Any]:
     """Return the JSON document of a comparison, sorted by *sort*; machines that cannot run the workload come last, with the reason.
 
     *note* says which machine could, where none of them can.
     """
-    if sort not in SORTS:
-        raise SpecError(f"--sort {sort}: write one of {', '.join(SORTS)}")
+    require_sort(sort)
     ran = [dict(row.document) for row in rows if row.document is not None]
     best = front(_time_and_cost(document) for document in ran)
     found = [{**_figures(document), "pareto": on_front} for document, on_front in zip(ran, best, strict=True)]

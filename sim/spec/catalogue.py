@@ -71,7 +71,7 @@ def read(path: Path, before: str | None = None) -> Document:
     try:
         stat = path.stat()
     except (OSError, ValueError) as error:
-        raise SpecError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        raise SpecError(f"{path}: {yaml.unreadable(error)}") from None
     elsewhere.note(path)
     return _read_unchanged(path, stat.st_mtime_ns, stat.st_size, before)
 

@@ -288,9 +288,11 @@ def transformer_of(said: Mapping[str, Any], place: str) -> Shape:
     kind = str(said.get("model_type", ""))
     family = FAMILIES.get(kind)
     if family is None:
+        which = f"model_type {kind} is not known" if kind else "model_type is missing"
         raise SpecError(
-            f"{place}: model_type {kind or '(missing)'} is not known; known are {', '.join(FAMILIES)}. Describe the decoder by its sizes: "
-            "model: {transformer: {layers: ..., hidden: ..., heads: ..., ffn: ..., vocab: ...}, sequence: ...}, or let sim new workload ask"
+            f"{place}: {which}; known are {', '.join(FAMILIES)}. Describe the decoder by its sizes: "
+            "model: {transformer: {layers: ..., hidden: ..., heads: ..., ffn: ..., vocab: ...}, sequence: ...}, or let "
+            "'python -m sim new workload' ask"
         )
     config = _Config(said, place)
     for name in _NEEDED:

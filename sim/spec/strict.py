@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Final, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
 
-from sim.spec.yaml import SpecError
+from sim.spec.yaml import SpecError, unreadable
 from sim.units import shorten
 
 MAX_BYTES: Final = 64 * 2**20
@@ -39,7 +39,7 @@ def read_bytes(path: Path, most: int = MAX_BYTES) -> bytes:
         with path.open("rb") as file:
             content = _at_most(file, most + 1)
     except OSError as error:
-        raise SpecError(f"{path}: cannot be read: {error.strerror or error}") from None
+        raise SpecError(f"{path}: {unreadable(error)}") from None
     except ValueError as error:
         raise SpecError(f"{str(path)!r}: is not a file name: {error}") from None
     if content[:2] == _GZIP and len(content) <= most:

@@ -5,6 +5,7 @@ Each problem reads ``file:line:col: dotted.key: what is wrong; what is accepted`
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -120,7 +121,39 @@ def _sentence(kind: type[BaseModel], document: Document, error: Any) -> tuple[Ke
         return key, str(error["msg"]).removeprefix("Value error, ")
     if error["type"] == "too_short":
         return key, "is empty; write at least one item"
-    return key, f"{_found(error['input'])}; write {schema.describe(kind, key)}"
+    due = schema.describe(kind, key)
+    return key, f"{_found(error['input'])};{_meant(error['input'], due)} write {due}"
+
+
+def _meant(value: object, due: str) -> str:
+    """Return which of the words that are *due* (``one of a, b``) was meant by *value*, as a question; empty where none was."""
+    if not isinstance(value, str) or not due.startswith("one of "):
+        return ""
+    words = due.removeprefix("one of ").split(", ")
+    plain = re.sub(r"[^a-z0-9]", "", value.lower())
+    near = [word for word in _SYNONYMS.get(plain, ()) if word in words] or suggestions(value, words, most=1)
+    return f" did you mean {' or '.join(near)}?" if near else ""
+
+
+_SYNONYMS: Final = {
+    "bfloat16": ("bf16", "amp_bf16"),
+    "float16": ("fp16", "amp_fp16"),
+    "half": ("fp16", "amp_fp16"),
+    "mixed": ("amp_bf16", "amp_fp16"),
+    "amp": ("amp_bf16", "amp_fp16"),
+    "float32": ("fp32",),
+    "float": ("fp32",),
+    "float8": ("fp8",),
+    "adamw": ("adam",),
+    "adamw8bit": ("adam8bit",),
+    "zero1": ("optimizer",),
+    "zero2": ("gradients",),
+    "zero3": ("parameters",),
+    "fsdp": ("parameters",),
+    "full": ("parameters",),
+    "params": ("parameters",),
+}
+"""What the words of other programs are called here."""
 
 
 def _unknown(kind: type[BaseModel], key: Key) -> str:

@@ -131,6 +131,15 @@ def read_head(path: Path, end: str) -> Document:
     return parse(re.split(rf"^{re.escape(end)}\s*:", _text(path), maxsplit=1, flags=re.MULTILINE)[0], str(path))
 
 
+def unreadable(error: OSError | ValueError) -> str:
+    """Return why a file cannot be read, in words."""
+    if isinstance(error, FileNotFoundError):
+        return "no such file"
+    if isinstance(error, IsADirectoryError):
+        return "is a folder; expected a file"
+    return f"cannot be read: {getattr(error, 'strerror', None) or error}"
+
+
 def _text(path: Path) -> str:
     return text_of(path, MAX_BYTES, "a description is smaller", "a YAML file")
 
@@ -141,7 +150,7 @@ def text_of(path: Path, most: int, smaller: str, expected: str) -> str:
         with path.open("rb") as file:
             content = file.read(most + 1)
     except OSError as error:
-        raise SpecError(f"{path}: cannot be read: {error.strerror}") from None
+        raise SpecError(f"{path}: {unreadable(error)}") from None
     if len(content) > most:
         raise SpecError(f"{path}: larger than {most} bytes; {smaller}")
     try:

@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 
 from pydantic import BaseModel
 
-from sim.spec.catalogue import catalogue
+from sim.spec.catalogue import MOST_NAMED, catalogue, suggestions
 from sim.spec.hardware import Gpu, Link, Transport
 from sim.spec.library import load_part
 from sim.spec.wiring import Card, Lanes, Processor, Wiring
@@ -80,7 +80,13 @@ def part(kind: type[Part], name: str, folder: str, option: str) -> Part:
     """Return the catalogue's part *name*; a name that *option* gave and the catalogue lacks is an error that lists the folder."""
     stem = next((stem for stem in catalogue(folder) if stem.lower() == name.lower()), None)
     if stem is None:
-        raise SpecError(f"{option}: {shorten(name)} is not in {folder}/; write one of {', '.join(catalogue(folder))}")
+        begin = [stem for stem in catalogue(folder) if stem.lower().startswith(f"{name.lower()}-")]
+        near = begin[:MOST_NAMED] or suggestions(name, list(catalogue(folder)))
+        meant = f"did you mean {' or '.join(near)}? " if near else ""
+        all_of = list(catalogue(folder))
+        listed = f"'python -m sim list {folder.rpartition('/')[2]}' shows the {len(all_of)} known"
+        known = f"write one of {', '.join(all_of)}" if len(all_of) <= MOST_NAMED else listed
+        raise SpecError(f"{option} {name}: is not in {folder}/; {meant}{known}")
     return load_part(kind, stem, folder)
 
 
@@ -120,7 +126,7 @@ def _by_capability(capability: str, file: Path) -> Gpu:
 
 
 def _unknown(file: Path, reason: str) -> SpecError:
-    return SpecError(f"{file}: {reason}; say which with --gpu, one of {', '.join(catalogue(GPUS))}")
+    return SpecError(f"{file}: {reason}; say which with --gpu, such as --gpu A100-SXM4-40GB ('python -m sim list gpus' shows all)")
 
 
 def named_like(printed: str) -> str | None:

@@ -43,15 +43,16 @@ def answers(
     thorough: bool = False,
     progress: Callable[[int, int], None] = lambda done, of: None,
     keep_rates: bool = False,
+    trying: Callable[[int, int], None] | None = None,
 ) -> list[Point]:
-    """Run *scenarios* and return a point each; *progress* hears how many are done.
+    """Run *scenarios* and return a point each; *progress* hears how many are done, *trying* how many runs of estimates.
 
     One alone must be able to run; of several, all are checked before the first runs, and those that cannot say why. *thorough*
     also tries what bounds the last one that runs, and which estimates decide it; *keep_rates* is for pictures of one alone.
     Raise SpecError for bad input.
     """
     if len(scenarios) == 1:
-        found = answer(scenarios[0], thorough, keep_rates)
+        found = answer(scenarios[0], thorough, keep_rates, trying)
         return [_ran(scenarios[0], found)]
     asked = [(scenario, _asked(scenario)) for scenario in scenarios]
     _different([question for _, question in asked if isinstance(question, Question)])
@@ -61,7 +62,7 @@ def answers(
         if isinstance(question, Infeasible):
             point = Point(scenario.hardware, scenario.workload, question.nodes, question.gpus, problem=str(question), brief=question.brief)
         else:
-            point = _ran(scenario, answer_to(question, scenario, thorough=thorough and place == last))
+            point = _ran(scenario, answer_to(question, scenario, thorough=thorough and place == last, progress=trying))
         points.append(point)
         progress(len(points), len(asked))
     return points

@@ -30,7 +30,7 @@ from sim.spec.yaml import Document, Mark, SpecError
 from sim.study.bottleneck import bottlenecks
 from sim.study.jobs_file import jobs_file, place_jobs
 from sim.study.memory_fit import memory_problem, most_that_fits, shortage
-from sim.study.sensitivity import estimate_warnings
+from sim.study.sensitivity import Progress, estimate_warnings
 from sim.training.job import Job
 
 _UNSET = {"name", "description", "aliases", "note"}
@@ -90,20 +90,23 @@ class Answer:
     plan: Plan | None = None
 
 
-def answer(scenario: Scenario, thorough: bool = False, keep_rates: bool = False) -> Answer:
+def answer(scenario: Scenario, thorough: bool = False, keep_rates: bool = False, progress: Progress | None = None) -> Answer:
     """Load, check and simulate *scenario*; *thorough* also tries what bounds it and which estimates decide it.
 
-    Raise SpecError with all that is wrong.
+    *progress* hears how many of the runs that try estimates are done, which all cores may share then. Raise SpecError with all that is
+    wrong.
     """
-    return answer_to(prepare(scenario), scenario, thorough, keep_rates)
+    return answer_to(prepare(scenario), scenario, thorough, keep_rates, progress)
 
 
-def answer_to(question: Question, scenario: Scenario, thorough: bool = False, keep_rates: bool = False) -> Answer:
+def answer_to(
+    question: Question, scenario: Scenario, thorough: bool = False, keep_rates: bool = False, progress: Progress | None = None
+) -> Answer:
     """Simulate the checked *question* as *scenario* says; for the rest see `answer`."""
     run = simulate(question.hardware, question.jobs, exact=scenario.exact, fold=scenario.fold, keep_rates=keep_rates, seed=scenario.seed)
     names = [f"jobs.{number}: " if len(question.jobs) > 1 else "" for number in range(len(question.jobs))]
     tried = zip(names, question.jobs, strict=True) if thorough else ()
-    found = [name + text for name, job in tried for text in estimate_warnings(question.hardware, job.averaged)]
+    found = [name + text for name, job in tried for text in estimate_warnings(question.hardware, job.averaged, progress)]
     return Answer(run, question.inputs, (*question.warnings, *found), bottlenecks(run) if thorough else (), scenario.market, scenario.plan)
 
 

@@ -6,8 +6,11 @@ believed; all others may stay guesses.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from sim.check import Estimate, count_estimates
@@ -15,12 +18,19 @@ from sim.simulate import simulate
 from sim.spec.fields import Spec
 from sim.spec.hardware import Hardware
 from sim.spec.workload import Workload
+from sim.study.pool import each
 from sim.training.job import Job
 
 CHANGE = 0.3
 """Share by which each estimate is moved, up and down."""
 NOTICEABLE = 0.05
 """Share of the step time from which an estimate is worth a warning."""
+
+LONG = 2.0
+"""Seconds of all runs from which they are shared among cores: processes take one to start."""
+CORES = 4
+"""Cores from which that pays."""
+Progress = Callable[[int, int], None]
 
 _WITHOUT_EFFECT = ("power", "context_memory", "clock", "nccl_bandwidth", "nccl_plugin_latency", "sockets")
 """Keys that never enter a step's time."""
@@ -34,34 +44,52 @@ class Sensitivity(NamedTuple):
     share: float
 
 
-def sensitivities(hardware: Hardware, job: Job) -> list[Sensitivity]:
-    """Return the estimates that matter to *job* on *hardware*, largest first."""
+def sensitivities(hardware: Hardware, job: Job, progress: Progress | None = None) -> list[Sensitivity]:
+    """Return the estimates that matter to *job* on *hardware*, largest first.
+
+    *progress* hears how many of all runs are done; where it is given and they take long, all cores share them.
+    """
+    started = time.monotonic()
     base = _step_time(hardware, job)
+    took = time.monotonic() - started
+    tried = list(_estimates(hardware, job.workload))
+    moves = [(of_hardware, estimate.key, factor) for of_hardware, estimate in tried for factor in (1 - CHANGE, 1 + CHANGE)]
+    shared = progress is not None and took * len(moves) > LONG and len(os.sched_getaffinity(0)) >= CORES
+    processes = None if shared else 1
+    steps: list[float] = []
+    for step in each(partial(_moved, hardware, job), moves, processes):
+        steps.append(step)
+        if progress is not None:
+            progress(len(steps), len(moves))
     found = []
-    for spec, estimate in _estimates(hardware, job.workload):
-        moved = [_moved(hardware, job, spec, estimate, factor) for factor in (1 - CHANGE, 1 + CHANGE)]
+    for (_, estimate), moved in zip(tried, zip(steps[::2], steps[1::2], strict=True), strict=True):
         share = max(abs(step - base) for step in moved) / base
         if share > NOTICEABLE:
             found.append(Sensitivity(estimate.key, estimate.reason, share))
     return sorted(found, key=lambda row: (-row.share, row.key))
 
 
-def estimate_warnings(hardware: Hardware, job: Job) -> list[str]:
-    """Return a sentence for each estimate that matters to *job* on *hardware*."""
+def estimate_warnings(hardware: Hardware, job: Job, progress: Progress | None = None) -> list[str]:
+    """Return a sentence for each estimate that matters to *job* on *hardware*; for *progress* see `sensitivities`."""
     return [
-        f"{row.key} is an estimate; 30% more or less would move the step by {100 * row.share:.0f}%" for row in sensitivities(hardware, job)
+        f"{row.key} is an estimate; 30% more or less would move the step by {100 * row.share:.0f}%"
+        for row in sensitivities(hardware, job, progress)
     ]
 
 
-def _estimates(hardware: Hardware, workload: Workload) -> Iterator[tuple[Spec, Estimate]]:
+def _estimates(hardware: Hardware, workload: Workload) -> Iterator[tuple[bool, Estimate]]:
+    """Yield each estimate that may matter, and whether it is one of the hardware."""
+    spec: Spec
     for spec in (hardware, workload):
         for estimate in count_estimates(spec):
             if isinstance(estimate.value, float | tuple) and estimate.value and estimate.key.rpartition(".")[2] not in _WITHOUT_EFFECT:
-                yield spec, estimate
+                yield spec is hardware, estimate
 
 
-def _moved(hardware: Hardware, job: Job, spec: Spec, estimate: Estimate, factor: float) -> float:
-    changed = _with_factor(spec, _path(estimate.key, spec), factor)
+def _moved(hardware: Hardware, job: Job, move: tuple[bool, str, float]) -> float:
+    of_hardware, key, factor = move
+    spec: Spec = hardware if of_hardware else job.workload
+    changed = _with_factor(spec, _path(key, spec), factor)
     if isinstance(changed, Hardware):
         return _step_time(changed, job)
     return _step_time(hardware, replace(job, workload=changed))

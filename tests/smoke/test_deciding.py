@@ -149,7 +149,7 @@ def test_diff(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["sweep", "p3.2xlarge", "resnet18", "--vary", "node.nic.bandwith=1..2 Gbps:2", "-o", "never.csv"], "did you mean 'bandwidth'"),
         (["sweep", "p3.2xlarge", "resnet18", "--vary", "batch=1..2:2", "-o", "never.txt"], "write FILE.csv or FILE.parquet"),
         (["sweep", "p3.2xlarge", "resnet18", "-o", "never.csv"], "name one field"),
-        (["diff", "nowhere.json", "nowhere.json"], "cannot be read"),
+        (["diff", "nowhere.json", "nowhere.json"], "no such file"),
         (["diff", ".", "."], "has no run.json; write one with: python -m sim run HW WL -o ."),
     ],
 )

@@ -143,6 +143,11 @@ WRONG = {
     "new workload table.yaml": "is a layer table",
     "new workload job.yaml": "is a workload already",
     "new workload nothing.json": "no such file or folder",
+    "new": "python -m sim new workload config.json -o mine.yaml",
+    "new --from-topo nothing.txt -o x.yaml": "nothing.txt: no such file",
+    "new workload empty.json": "empty.json: model_type is missing",
+    "diff a.json b.json": "a.json: no such file",
+    "compare resnet50 --sort price": "--sort price: write one of time",
     "list hardwares": "",
 }
 """What newcomers typed, and what the answer says."""
@@ -154,6 +159,7 @@ def test_wrong_inputs_are_answered_in_one_sentence(desk: Path, capsys: pytest.Ca
         "config.json": CONFIG,
         "job.yaml": JOB,
         "empty.yaml": "",
+        "empty.json": "{}",
         "table.yaml": "name: x\nparameters: 1\nlayers: []\n",
     }
     for name, text in files.items():

@@ -43,7 +43,11 @@ EACH = {
     ),
     "bare number": (NIC, "nic: {bandwidth: 25", f"12:9: node.nic.bandwidth: the number 25 has no unit; {BANDWIDTHS}"),
     "wrong unit": (NIC, "nic: {bandwidth: 25 GB", f"12:9: node.nic.bandwidth: 'GB' is a unit of size, expected a bandwidth; {BANDWIDTHS}"),
-    "unknown unit": (NIC, "nic: {bandwidth: 25 gbps", f"12:9: node.nic.bandwidth: unknown unit 'gbps', expected a bandwidth; {BANDWIDTHS}"),
+    "unknown unit": (
+        NIC,
+        "nic: {bandwidth: 25 gbps",
+        f"12:9: node.nic.bandwidth: unknown unit 'gbps' (did you mean Gbps?), expected a bandwidth; {BANDWIDTHS}",
+    ),
     "negative": (NIC, "nic: {bandwidth: -25 Gbps", "12:9: node.nic.bandwidth: '-25 Gbps' is out of range; write a bandwidth above zero"),
     "duplicate key": (
         NIC,

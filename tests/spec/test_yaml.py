@@ -119,8 +119,8 @@ def test_files_that_hold_no_text(tmp_path: Path) -> None:
     expected = {
         binary: f"{binary}: not a text file (byte 0 is not UTF-8); expected a YAML file",
         large: f"{large}: larger than 8388608 bytes; a description is smaller",
-        absent: f"{absent}: cannot be read: No such file or directory",
-        tmp_path: f"{tmp_path}: cannot be read: Is a directory",
+        absent: f"{absent}: no such file",
+        tmp_path: f"{tmp_path}: is a folder; expected a file",
     }
     for path, message in expected.items():
         with pytest.raises(SpecError) as caught:

@@ -173,8 +173,9 @@ def test_nvswitch_is_told_from_wires(count, links, gpu, switched, tmp_path):
     (printed_all(2, 4), "L4", "the topology shows NVLink, but L4 has none"),
     (DGX_1V, "P100-SXM2-16GB", "6 NVLinks on one GPU, but P100-SXM2-16GB has 4"),
     (XML_H100, "A100-SXM4-80GB", "18 NVLinks on one GPU, but A100-SXM4-80GB has 12"),
-    (DGX_1V, None, "does not name the GPU model; say which with --gpu, one of .*a10g.*v100-sxm2-16gb"),
-    (DGX_1V, "V1OO", r"--gpu: 'V1OO' is not in hardware/parts/gpus/; write one of .*v100-sxm2-32gb"),
+    (DGX_1V, None, "does not name the GPU model; say which with --gpu, such as --gpu A100-SXM4-40GB"),
+    (DGX_1V, "V100", "--gpu V100: is not in hardware/parts/gpus/; did you mean v100-pcie-16gb or v100-sxm2-16gb or v100-sxm2-32gb?"),
+    (DGX_1V, "V1OO", r"--gpu V1OO: is not in hardware/parts/gpus/; 'python -m sim list gpus' shows the \d+ known"),
     (XML_H100.replace("0x2330", "0x9999"), None, "several GPUs have compute capability 9.0; say which with --gpu: .*H100-"),
     (XML_H100.replace("0x2330", "0x9999").replace('sm="90"', 'sm="99"'), None, "no GPU of the catalogue has compute capability 9.9"),
     (XML_H100.replace("0x2330", "0x2335", 1), None, "GPUs of several kinds .PCI devices 0x2335, 0x2330"),
@@ -277,8 +278,8 @@ def test_options_win(tmp_path):
 
 
 @pytest.mark.parametrize(("options", "words"), [
-    ({"cpu": "z80"}, "--cpu: 'z80' is not in hardware/parts/cpus/; write one of .*epyc-7742"),
-    ({"transport": "pigeon"}, "--transport: 'pigeon' is not in hardware/parts/transports/; write one of .*infiniband"),
+    ({"cpu": "z80"}, "--cpu z80: is not in hardware/parts/cpus/; 'python -m sim list cpus' shows the"),
+    ({"transport": "pigeon"}, "--transport pigeon: is not in hardware/parts/transports/; .python -m sim list transports. shows the"),
     ({"nic_bandwidth": "400"}, "--nic-bandwidth: .*unit"),
     ({"memory": "1 TB\nname: x"}, "--memory: "),
     ({"memory": "1 B"}, r"box.yaml:\d+:\d+: node.host.memory: "),

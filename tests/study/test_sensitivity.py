@@ -43,3 +43,14 @@ def test_only_estimates_are_told() -> None:
     question = prepare(PREP_BOUND)
     known = {estimate.key for spec in (question.hardware, question.jobs[0].workload) for estimate in count_estimates(spec)}
     assert {row.key for row in sensitivities(question.hardware, question.jobs[0])} <= known
+
+
+def test_shared_among_processes_the_answer_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    question = prepare(PREP_BOUND)
+    alone = sensitivities(question.hardware, question.jobs[0])
+    monkeypatch.setattr("sim.study.sensitivity.LONG", 0.0)
+    monkeypatch.setattr("sim.study.sensitivity.CORES", 1)
+    heard: list[tuple[int, int]] = []
+    shared = sensitivities(question.hardware, question.jobs[0], lambda done, of: heard.append((done, of)))
+    assert shared == alone
+    assert heard == [(number, len(heard)) for number in range(1, len(heard) + 1)] and len(heard) > len(alone)
