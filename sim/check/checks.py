@@ -44,7 +44,7 @@ def check_jobs(jobs: Jobs, document: Document | None = None) -> list[str]:
     for number, entry in enumerate(jobs.jobs):
         problems += [(("jobs", number, "workload", *key), text) for key, text in _training(entry.workload)]
         if entry.gpus and entry.placement is not None:
-            problems.append((("jobs", number, "gpus"), "stands beside 'placement'; write one of the two"))
+            problems.append((("jobs", number, "gpus"), "cannot be combined with 'placement'; write one of the two"))
     return placed(problems, document)
 
 

@@ -17,9 +17,9 @@ def check_fabric(hardware: Hardware) -> Iterator[Problem]:
     fabric = hardware.fabric
     given = [kind for kind in _KINDS if getattr(fabric, kind) is not None]
     for kind in given[1:]:
-        yield ("fabric", kind), f"stands beside '{given[0]}'; a fabric has one structure, so write one of the two"
+        yield ("fabric", kind), f"cannot be combined with '{given[0]}'; a fabric has one structure, so write one of the two"
     if given and fabric.core_bandwidth is not None:
-        yield ("fabric", "core_bandwidth"), f"stands beside '{given[0]}', which says what each link carries; write one of the two"
+        yield ("fabric", "core_bandwidth"), f"cannot be combined with '{given[0]}', which says what each link carries; write one of the two"
     if fabric.rank_order == "scattered" and not given:
         yield ("fabric", "rank_order"), f"matters only with {', '.join(_KINDS[:-1])} or {_KINDS[-1]}; describe one, or leave it out"
     if fabric.in_network_reduction and (fabric.dragonfly or fabric.torus):
@@ -37,7 +37,7 @@ def check_fabric(hardware: Hardware) -> Iterator[Problem]:
 def _leaf_spine(spec: LeafSpine, nics: list[Nic], nodes: int) -> Iterator[Problem]:
     key = ("fabric", "leaf_spine")
     if spec.oversubscription is not None and spec.uplink_bandwidth is not None:
-        yield (*key, "uplink_bandwidth"), "stands beside 'oversubscription', which says the same as a ratio; write one of the two"
+        yield (*key, "uplink_bandwidth"), "cannot be combined with 'oversubscription', which says the same as a ratio; write one of the two"
     if spec.oversubscription is not None and spec.oversubscription < 1:
         yield (*key, "oversubscription"), f"{spec.oversubscription:g} is less than 1, uplinks that nodes could not fill; write 1 or more"
     if len({(nic.count, nic.bandwidth) for nic in nics}) > 1:

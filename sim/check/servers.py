@@ -47,7 +47,10 @@ def _fabric(hardware: Hardware, stack: Stack, servers: Servers) -> Iterator[Prob
     elif spec and stack.asynchronous:
         yield key, f"{stack.strategy} is not modelled across switches; write parameter_server, or fabric.core_bandwidth instead"
     elif spec and servers.racks > 1:
-        yield (*_STACK, "servers", "racks"), f"{servers.racks} racks stand beside fabric.leaf_spine, which has racks of its own; write 1"
+        yield (
+            (*_STACK, "servers", "racks"),
+            f"{servers.racks} racks cannot be combined with fabric.leaf_spine, which has racks of its own; write 1",
+        )
     elif spec and spec.uplink_bandwidth is None and servers.placement == "group":
         nics = {(group.node.nic.count, group.node.nic.bandwidth) for group in hardware.groups}
         if len(nics) > 1:

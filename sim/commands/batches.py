@@ -26,7 +26,7 @@ def batches(
     sets: Sets = [],  # noqa: B006
     as_json: Json = False,
 ) -> None:
-    """Find how many samples each group of unlike machines should take, for the shortest step of one data-parallel job.
+    """Balance the batches of different machines in one data-parallel job, for the shortest step.
 
     HW has several groups of workers. DDP, Horovod and parameter servers that keep step are simulated with each share.
     """

@@ -20,7 +20,7 @@ def diff(
     output: Folder = None,
     html: Html = None,
 ) -> None:
-    """Say what changed between two runs, and by which cause."""
+    """Show what changed between two runs, and which causes changed."""
     from sim.report.difference import difference, difference_text, read_document
     from sim.report.page.difference import difference_page
 

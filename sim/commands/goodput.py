@@ -95,7 +95,7 @@ def goodput(
     output: Folder = None,
     html: Html = None,
 ) -> None:
-    """Draw weeks of a job, failures and all: what share counts, days and money to the end, where time is lost, energy and CO2."""
+    """Simulate weeks of training with failures: goodput, days and cost to the end, where time is lost, energy and CO2."""
     from sim.study.scenario import Scenario, market_of
     from sim.study.weeks import Weeks
     from sim.study.whole_job import token_count

@@ -46,7 +46,7 @@ MeanLifetime = Annotated[
     str | None,
     typer.Option("--mean-lifetime", metavar="TIME", help="mean time to interruption of a spot machine, instead of measured data"),
 ]
-WithFailures = Annotated[bool, typer.Option("--with-failures", help="machines fail now and then, as `goodput` draws it")]
+WithFailures = Annotated[bool, typer.Option("--with-failures", help="include machine failures, simulated as in `goodput`")]
 Processes = Annotated[int | None, typer.Option("--jobs", min=1, help="number of processes; all cores by default")]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON document, and nothing else, on stdout")]
 Csv = Annotated[bool, typer.Option("--csv", help="print CSV on stdout")]
@@ -60,7 +60,7 @@ Folder = Annotated[
     ),
 ]
 SampleTokens = Annotated[
-    int | None, typer.Option("--sequence", min=1, metavar="N", help="tokens of a sample, of models described by their transformer")
+    int | None, typer.Option("--sequence", min=1, metavar="N", help="tokens per sample, for models described by their transformer")
 ]
 TokenBudget = Annotated[str | None, typer.Option("--tokens", metavar="N", help="tokens of the whole job, such as 300B: its time and cost")]
 Epochs = Annotated[float | None, typer.Option(help="epochs to train: shows time and cost of the whole job")]
@@ -85,7 +85,7 @@ LAYOUT: Final[dict[str, Any]] = {
             autocompletion=names.of_words("none", "optimizer", "gradients", "parameters"),
         ),
     ],
-    "micro_batches": Annotated[int | None, typer.Option("--micro-batches", min=1, help="micro-batches of a step (gradient accumulation)")],
+    "micro_batches": Annotated[int | None, typer.Option("--micro-batches", min=1, help="micro-batches per step (gradient accumulation)")],
     "schedule": Annotated[
         str | None,
         typer.Option(
@@ -135,7 +135,9 @@ def trace_due(path: Path | None) -> Path | None:
 Trace = Annotated[
     Path | None,
     typer.Option(
-        metavar="FILE", callback=trace_due, help="also write a Chrome trace of warm steps: .json, .json.gz, or a folder, a file a rank"
+        metavar="FILE",
+        callback=trace_due,
+        help="also write a Chrome trace of warm steps: .json, .json.gz, or a folder with one file per rank",
     ),
 ]
 

@@ -62,7 +62,7 @@ def plan(
     ] = [],  # noqa: B006
     simulate: Annotated[int, typer.Option(min=1, help="simulate at most this many layouts")] = 200,
     journal: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="keep simulated layouts here, so that a stopped plan goes on from there")
+        Path | None, typer.Option(metavar="FILE", help="save simulated layouts here, so that a stopped plan can resume")
     ] = None,
     sensitivity: Annotated[
         bool, typer.Option("--sensitivity", help="also find what wins with slower NICs, longer sequences, smaller batches")
@@ -80,7 +80,7 @@ def plan(
     output: Folder = None,
     html: Html = None,
 ) -> None:
-    """Find the best layout of a model on a cluster: every layout bounded, those that may be best simulated, the proof said.
+    """Find the best layout of a model on a cluster, and prove it: bound every layout, simulate those that may be best.
 
     Ctrl-C ends the search with the best so far.
     """

@@ -9,7 +9,7 @@ import typer
 from sim.commands import names
 from sim.commands.app import app
 from sim.commands.options import Csv, Folder, Html, Hw, Json, Sets
-from sim.terminal import show_table, write_result
+from sim.terminal import show_table, talk, write_result
 
 
 @app.command(
@@ -31,7 +31,7 @@ def share(
     output: Folder = None,
     html: Html = None,
 ) -> None:
-    """Divide the loader workers of nodes among jobs that come and go: what each gains, and who is done when."""
+    """Divide the data-loader workers of a node among its jobs: what each job gains, and when it finishes."""
     from sim.documents import reading
     from sim.report.figures import figures_csv
     from sim.report.page.share import share_page
@@ -40,7 +40,8 @@ def share(
     from sim.study.share import POLICIES
     from sim.study.share import share as shared
 
-    document = share_document(shared(hardware, jobs, policy or POLICIES, sets, workers, nodes))
+    document = share_document(shared(hardware, jobs, policy or POLICIES, sets, workers, nodes, talk.counting("policies")))
+    talk.progress("")
     text, table = share_text(document), figures_csv(share_rows(document))
     page = reading(share_page, Scenario(hardware, jobs, tuple(sets), nodes=nodes))
     write_result(output, html, "share", (document, text), page, share_plot, {"share.csv": table})

@@ -38,7 +38,7 @@ def spot(
     output: Folder = None,
     html: Html = None,
 ) -> None:
-    """Simulate a job on spot machines, with interruptions: the spread of its time and cost, against on-demand."""
+    """Simulate a job on spot machines, with interruptions: the spread of its time and cost, compared with on-demand."""
     from sim.documents import document, reading
     from sim.report.figures import figures_csv
     from sim.report.page.spot import spot_page

@@ -48,9 +48,10 @@ def sweep(
     force: Annotated[bool, typer.Option("--force", help="replace an existing file, and what another sweep to it kept")] = False,
     html: Html = None,
 ) -> None:
-    """Run many points and write one table; a sweep that was stopped goes on where it was.
+    """Run many points and write one table; a sweep that was stopped resumes where it was.
 
-    Each point is kept as it comes, as a JSON line of FILE.journal; the table is made of it when all are there, in the order of the points.
+    Each point is saved as soon as it is done, as a JSON line of FILE.journal; the table is written when
+    all are there, in their order.
     """
     from sim.documents import row
     from sim.report.figures import check_table, write_table

@@ -60,7 +60,7 @@ def energy_text(energy: Mapping[str, Any] | None) -> str:
     grid = energy["grid"]
     where = "the world's mean" if grid["assumed"] else grid["region"]
     return (
-        f"energy: {kwh_text(energy['kwh_per_epoch'])} and {show(energy['co2_per_epoch_kg'], 'mass')} CO2 an epoch "
-        f"({1000 * grid['kg_per_kwh']:.0f} g/kWh, {where}); {show(energy['energy_per_sample_j'], 'energy')} a sample, a node draws "
+        f"energy: {kwh_text(energy['kwh_per_epoch'])} and {show(energy['co2_per_epoch_kg'], 'mass')} CO2 per epoch "
+        f"({1000 * grid['kg_per_kwh']:.0f} g/kWh, {where}); {show(energy['energy_per_sample_j'], 'energy')} per sample; each node draws "
         f"{show(energy['node_power_w'], 'power')}"
     )

@@ -215,8 +215,9 @@ def _rows(document: Mapping[str, Any]) -> list[list[str]]:
 def _on_checkpoints(saved: Mapping[str, Any]) -> list[str]:
     times = {name: show(saved[f"{name}_s"], "time") for name in ("blocking", "persist", "load")}
     every = {name: show(seconds, "time") for name, seconds in saved["interval_s"].items()}
+    parts = counted(saved["writers"], "part")
     return [
-        f"  Checkpoints of {show(saved['bytes'], 'size')} in {saved['writers']} parts, {saved['mode']} to {saved['store']}: training waits "
+        f"  Checkpoints of {show(saved['bytes'], 'size')} in {parts}, {saved['mode']} to {saved['store']}: training waits "
         f"{times['blocking']}, complete after {times['persist']}, loaded in {times['load']};",
         f"  every {every['used']} of work (best {every['exact']}, Young {every['young']}, Daly {every['daly']}).",
     ]

@@ -221,11 +221,11 @@ def layout_text(run: LayoutRun, document: Mapping[str, Any], verbose: bool = Fal
     """Return what a person reads in a terminal; *verbose* adds every resource that was waited for."""
     gpu, step = run.node.gpu, document["step_time_s"]
     nodes = f"{document['nodes']} node{'s' * (document['nodes'] > 1)}"
+    micro = f"{document['micro_batches']} micro-batch{'es' * (document['micro_batches'] != 1)} of {document['batch_per_gpu']}"
     lines = [
         f"{document['workload']} on {document['hardware']}: {document['gpus']} x {gpu.name}, {nodes}, {document['precision']}, "
         f"{document['stack']}",
-        f"  layout: {layout_name(document)}; micro-batch {document['batch_per_gpu']}, {document['micro_batches']} of them, "
-        f"global batch {document['global_batch']}",
+        f"  layout: {layout_name(document)}; {micro}, global batch {document['global_batch']}",
         "",
         f"  step {show(step, 'time')}   {_rates(document)}",
         "",

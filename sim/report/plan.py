@@ -275,7 +275,7 @@ def plan_text(document: Mapping[str, Any], shown: int = 10) -> str:
     if document["with_failures"] is not None:
         lines += [f"  {_failures_text(document['with_failures'])}"]
     front = [str(place + 1) for place, row in enumerate(document["layouts"]) if row["pareto"]]
-    lines += ["", f"  No simulated layout beats these in time, memory left and money at once: {', '.join(front[:12])}"]
+    lines += ["", f"  Pareto-optimal in time, free memory and cost: {', '.join(front[:12])}"]
     lines += [f"  {_turn_text(turn)}" for turn in document["sensitivity"]]
     lines += ["", f"  Run the best: {document['layouts'][0]['command']}"]
     lines += ["", "  Assumed:", *(f"    - {text}" for text in document["assumptions"])]

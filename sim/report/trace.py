@@ -49,7 +49,7 @@ def write_trace(run: Run, path: Path, steps: int = 3) -> str:
         write_file(path, _encoded(trace_document(run, chosen), path.name))
         return f"{path}: {chosen.note}"
     if path.suffix:
-        raise SpecError(f"{path}: write FILE.json, FILE.json.gz, or the name of a folder for one file a rank")
+        raise SpecError(f"{path}: write FILE.json, FILE.json.gz, or the name of a folder for one file per rank")
     numbers = _numbers(run.log)
     files = {f"rank{numbers[rank.index]}.json": rank for rank in chosen.ranks}
     write_files(path, {name: _encoded(trace_document(run, chosen, rank), name) for name, rank in files.items()})

@@ -62,7 +62,7 @@ class _Builder:
 
     def _doctype(self, name: str, *_: object) -> None:
         hint = "; this looks like hwloc's file, write NCCL's own with NCCL_TOPO_DUMP_FILE" if name == "topology" else ""
-        message = f"a document type (<!DOCTYPE) stands here; NCCL's topology file has none, remove it{hint}"
+        message = f"this is a document type (<!DOCTYPE); NCCL's topology file has none, remove it{hint}"
         raise self.wrong(self._parser.CurrentLineNumber, message)
 
 

@@ -89,7 +89,7 @@ def _offer(cells: Mapping[str, str | None], path: Path, line: int) -> _Offer:
         try:
             return float(text) if text else None
         except ValueError:
-            raise SpecError(f"{path}:{line}: {name} is {text!r}; a number of USD per hour is due") from None
+            raise SpecError(f"{path}:{line}: {name} is {text!r}; expected a number of USD per hour") from None
 
     count = number("AcceleratorCount") or 0.0
     return _Offer(

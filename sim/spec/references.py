@@ -78,7 +78,7 @@ class Resolver:
         if piece.value is UNRESOLVED:
             raise SpecError(self.problems)
         if not isinstance(piece.value, dict):
-            raise SpecError(f"{piece.mark}: a list or single value stands here; write a block of keys, such as 'name: ...'")
+            raise SpecError(f"{piece.mark}: this is a list or a single value; write a block of keys, such as 'name: ...'")
         if "extends" in document.value and "name" not in document.value:
             piece = put(piece, "name", Piece(path.stem, piece.mark))
         if kind is Hardware and any(name in piece.value for name in schema.UNFOLDED):
@@ -217,7 +217,7 @@ class Resolver:
         rest = without(piece, *schema.UNFOLDED)
         if "groups" in piece.value:
             name = next(name for name in schema.UNFOLDED if name in piece.value)
-            self._note(child(piece, name), "stands beside 'groups'; write one of the two")
+            self._note(child(piece, name), "cannot be combined with 'groups'; write one of the two")
             return rest
         group = _folded(piece)
         self._implied = IMPLIED

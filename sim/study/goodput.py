@@ -263,8 +263,8 @@ def _powers(steps: Steps) -> dict[str, NodePower | None]:
 def _notes(steps: Steps, weeks: Weeks, reliability: Reliability) -> list[str]:
     rate = reliability.rate
     notes = [
-        f"failure rate of level {reliability.name}: {1000 * 86400 * rate.value:.2f} interruptions per 1000 nodes of "
-        f"{reliability.gpus_per_node} GPUs and day, 95% of fleets between {1000 * 86400 * rate.low:.1f} and {1000 * 86400 * rate.high:.1f}"
+        f"failure rate '{reliability.name}': {1000 * 86400 * rate.value:.2f} interruptions per day on 1,000 nodes of "
+        f"{reliability.gpus_per_node} GPUs; 95% of fleets have {1000 * 86400 * rate.low:.1f} to {1000 * 86400 * rate.high:.1f}"
         if weeks.rate is None
         else f"failure rate as given, {weeks.rate} for each node",
         f"checkpoints {weeks.mode} to {weeks.store}",

@@ -167,10 +167,11 @@ def share(
     overrides: Sequence[str] = (),
     workers: int | None = None,
     nodes: int | None = None,
+    progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> Shared:
     """Return how *policies* (``even`` first, to compare with) divide the *workers* of each node (all cores if None) among its jobs.
 
-    The jobs are those of a file, on *nodes* nodes (as many as described if None).
+    The jobs are those of a file, on *nodes* nodes (as many as described if None). *progress* hears how many policies are done.
     """
     chosen = [_policy(name) for name in policies]
     path = jobs_file(jobs)
@@ -190,11 +191,15 @@ def share(
     speeds = {number: min(slot.node.host.cpu.speed for slot, _ in job_slots(number, used)) for number in range(len(placed))}
     course_of = _Courses(machine, placed, epochs, {number: _need(machine, speeds[number], job) for number, job in enumerate(placed)}, hosts)
     every = dict.fromkeys((POLICIES[0], *chosen))
-    outcomes = tuple(course_of.outcome(policy) for policy in every)
+    progress(0, len(every))
+    outcomes = []
+    for policy in every:
+        outcomes.append(course_of.outcome(policy))
+        progress(len(outcomes), len(every))
     count, per_node = sum(slot.count for slot in used), [host.workers for host in hosts]
     return Shared(
         f"{machine.name}, {count} nodes" if count > 1 else machine.name,
-        placed, course_of.arrivals, epochs, (min(per_node), max(per_node)), outcomes, machine, question.inputs,
+        placed, course_of.arrivals, epochs, (min(per_node), max(per_node)), tuple(outcomes), machine, question.inputs,
     )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from sim.spec.workload import Training
 from sim.ui.choice import AMONG, DEFAULTS
 from sim.ui.download import FILES
 from sim.ui.machines import PEERS
+from sim.units import rounded
 
 SLIDERS: Final[Mapping[str, tuple[int, ...]]] = {
     "nodes": (1, 2, 4, 8, 16, 32, 64, 128, 256),
@@ -148,7 +149,8 @@ def _workload_name(row: Row) -> str:
     parameters = row["parameters"]
     if not isinstance(parameters, int | float):
         return str(row["name"])
-    return f"{row['name']} ({parameters / 1e9:.3g} B)" if parameters >= 1e9 else f"{row['name']} ({parameters / 1e6:.3g} M)"
+    scale, unit = (1e9, "B") if parameters >= 0.9995e9 else (1e6, "M")
+    return f"{row['name']} ({rounded(parameters / scale)} {unit})"
 
 
 # --- results ---------------------------------------------------------------------------------------------------------

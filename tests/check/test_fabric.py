@@ -36,8 +36,14 @@ HEAD = "name: mine\ngroups:\n  - node: dgx-a100\n    count: 48\nfabric:\n"
         ("  hypercube: {dimensions: 4}", "6:3: fabric.hypercube: unknown key; known are core_bandwidth, dragonfly"),
         ("  torus: {dimensions: [4, 4], link_bandwidth: 1 Gbps}", "6:11: fabric.torus.dimensions: 4 x 4 are 16 places, but 48 nodes"),
         ("  torus: {dimensions: [5, 10], link_bandwidth: 1 Gbps}", "48 nodes do not fill rows of 5; write 45 or 50 nodes"),
-        ("  torus: {dimensions: [4, 12], link_bandwidth: 1 Gbps}\n  leaf_spine: {nodes_per_leaf: 8}", "stands beside 'leaf_spine'"),
-        ("  torus: {dimensions: [4, 12], link_bandwidth: 1 Gbps}\n  core_bandwidth: 1 Tbps", "7:3: fabric.core_bandwidth: stands beside"),
+        (
+            "  torus: {dimensions: [4, 12], link_bandwidth: 1 Gbps}\n  leaf_spine: {nodes_per_leaf: 8}",
+            "cannot be combined with 'leaf_spine'",
+        ),
+        (
+            "  torus: {dimensions: [4, 12], link_bandwidth: 1 Gbps}\n  core_bandwidth: 1 Tbps",
+            "7:3: fabric.core_bandwidth: cannot be combined with",
+        ),
         ("  torus: {dimensions: [4, 12]}", "fabric.torus.link_bandwidth: is missing"),
         ("  rank_order: scattered", "matters only with leaf_spine, dragonfly or torus"),
     ],

@@ -125,7 +125,7 @@ def test_folded_servers_are_the_unfolded_ones(sharding: str, place: str) -> None
         (
             ("fabric.leaf_spine.nodes_per_leaf=2", "fabric.leaf_spine.uplink_bandwidth=1 Gbps", "training.stack.servers.racks=2"),
             "phub",
-            "2 racks stand beside fabric.leaf_spine",
+            "2 racks cannot be combined with fabric.leaf_spine",
         ),
     ],
 )

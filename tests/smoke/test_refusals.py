@@ -109,7 +109,7 @@ JOBS = {
     "no jobs": ("jobs: []\n", ":1:1: jobs: is empty"),
     "a misspelt key": ("jobs:\n  - {workload: vgg16, placements: '4'}\n", ":2:23: jobs.0.placements: unknown key; did you mean 'place"),
     "an unknown workload": ("jobs:\n  - {workload: vgg61}\n", ":2:6: jobs.0.workload: vgg61 is not in the catalogue (workloads/)"),
-    "both": ("jobs:\n  - {workload: vgg16, placement: '1', gpus: [0]}\n", ":2:39: jobs.0.gpus: stands beside 'placement'"),
+    "both": ("jobs:\n  - {workload: vgg16, placement: '1', gpus: [0]}\n", ":2:39: jobs.0.gpus: cannot be combined with 'placement'"),
     "GPUs twice": ("jobs:\n  - {workload: vgg16, gpus: [1]}\n  - {workload: vgg16, gpus: [1]}\n", "jobs.1: GPU 1 of node 0 belongs to an"),
     "no such GPU": ("jobs:\n  - {workload: vgg16, gpus: [8]}\n", "jobs.0: there is no GPU 8 on node 0; it has GPUs 0 to 7"),
     "none free": ("jobs:\n  - {workload: vgg16}\n  - {workload: vgg16, placement: '1'}\n", "needs 1 GPUs of node 0, of which 0 are free"),

@@ -118,9 +118,9 @@ PROBLEMS = {
     "extends: mine.yaml": ["1:1: extends: mine.yaml leads back to itself; a file cannot take its own parts from itself"],
     "name: mine\nnode: mine.yaml": ["2:1: node: mine.yaml leads back to itself; a file cannot take its own parts from itself"],
     "name: mine\ngroups: [{node: two}]": ["2:11: groups.0.node: two has no single 'node' to take"],
-    "name: mine\nnode: toy\ngroups: []": ["2:1: node: stands beside 'groups'; write one of the two"],
-    "extends: two\nprice: {date: 2026-07-20, source: tests}": ["2:1: price: stands beside 'groups'; write one of the two"],
-    "- a": ["1:1: a list or single value stands here; write a block of keys, such as 'name: ...'"],
+    "name: mine\nnode: toy\ngroups: []": ["2:1: node: cannot be combined with 'groups'; write one of the two"],
+    "extends: two\nprice: {date: 2026-07-20, source: tests}": ["2:1: price: cannot be combined with 'groups'; write one of the two"],
+    "- a": ["1:1: this is a list or a single value; write a block of keys, such as 'name: ...'"],
 }
 
 

@@ -87,7 +87,7 @@ def _over_size(rows: Sequence[Figures], names: tuple[str, str, str], key: str, w
     values = [point.y for point in points]
     up = axis("time", values, write) if key == "time_s" else linear_axis("bus bandwidth", [0.0, *values], write)
     drawn = chart(points, size_axis(rows), up, f"{names[2]} over size", line)
-    caption = tag("figcaption", "Algorithm and protocol stand where they change.")
+    caption = tag("figcaption", "Algorithm and protocol are shown where they change.")
     return Part(names[0], names[1], section(names[0], names[2], tag("figure", drawn, caption), lead=lead))
 
 

@@ -99,7 +99,7 @@ def _timeline(figures: Figures) -> Part:
     across = linear_axis("day", [point.x for point in points], as_plain)
     up = linear_axis("minutes until it works again", [0.0, *(point.y for point in points)], as_plain)
     drawn = tag("figure", chart(points, across, up, "Interruptions of one drawn course"))
-    lead = "Each point is an interruption of one of the drawn courses: its cause, and how long the job then stands."
+    lead = "Each point is an interruption of one of the drawn courses: its cause, and how long the job then stops."
     return Part("timeline", "One course", section("timeline", "One course, day by day", drawn, lead=lead))
 
 

@@ -120,7 +120,7 @@ class _Job:
     def _energy_tile(self) -> list[tuple[str, Child, Child]]:
         if self.figures.value("energy") is None:
             return []
-        more = joined(self.figures.shown("energy/co2_per_epoch_kg", as_carbon), " CO2 an epoch")
+        more = joined(self.figures.shown("energy/co2_per_epoch_kg", as_carbon), " CO2 per epoch")
         return [("Energy of an epoch", self.figures.shown("energy/kwh_per_epoch", as_energy), more)]
 
     def _error(self, error: Mapping[str, Any] | None) -> Html:

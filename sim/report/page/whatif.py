@@ -113,7 +113,7 @@ def _worth(rows: Sequence[Figures]) -> Part:
     titles = ["step, twice", "gain", "an epoch costs", "breaks even at", "gain, infinite", "on critical path", "saved per +1%", "enough at"]
     found = table([("resource", False), *((title, True) for title in titles)], cells, "What upgrades are worth", "sortable")
     lead = "Breaks even: the price of all nodes at which an epoch costs what it does now. Enough: beyond it, more gains under 1%."
-    lead += " On path: seconds of a step that nothing hides."
+    lead += " On critical path: time per step that is not overlapped."
     return Part("worth", "Worth", section("worth", "What an upgrade is worth", found, lead=lead))
 
 
