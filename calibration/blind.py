@@ -52,6 +52,10 @@ EDGES: Final = (512, 1024, 2048, 4096, 8192)
 PROJECTIONS: Final = ((4096, 14336, 4096), (4096, 4096, 14336), (8192, 28672, 8192), (2048, 128256, 2048), (16, 4096, 4096))
 """Rows, columns and depth: feed-forward products of Llama 3 8B and 70B, the vocabulary of its 1B, and a few rows."""
 STEP_SECONDS: Final = 1.5
+DECODER: Final = "calibration.blind:decoder_on_gpu"
+STACK: Final = "torch-2.11-ddp"
+DECODER_STACK: Final = "hf-transformers"
+"""Of the machine that is lent: PyTorch 2.11, and transformers 5 in it."""
 TRACED: Final = {"calibration.blind:llama_on_gpu": "sim.extract.zoo_llama:Llama"}
 """What is traced in place of a model that is made on the GPU."""
 
@@ -111,7 +115,7 @@ def trainings() -> list[Training]:
     decoders = [
         Training(
             name,
-            "calibration.blind:decoder_on_gpu",
+            DECODER,
             (f"input_ids={length}:int64",),
             batch,
             "amp_bf16",
@@ -121,6 +125,36 @@ def trainings() -> list[Training]:
             0 if name == "gpt2" else length,
         )
         for name, length, batch in (("gpt2", 1024, 16), ("llama-3.2-1b", 2048, 4), ("qwen2.5-0.5b", 2048, 8))
+    ]
+    return [*pictures, *bert, *blocks, *decoders, *_others()]
+
+
+def _others() -> list[Training]:
+    """Return runs of models that no constant was chosen on, asked after the first ones had been answered and learned from."""
+    convolutional = ("densenet121", "mobilenet_v3_large", "efficientnet_b0", "resnet152", "convnext_tiny", "swin_t")
+    pictures = [
+        Training(name, f"torchvision.models:{name}", PICTURES, 64, precision)
+        for name in convolutional
+        for precision in _precisions("tf32", "amp_bf16")
+    ]
+    bert = [
+        Training("bert-base-seq384", "sim.extract.zoo:bert_qa", TEXT, 64, precision, ("size=base",))
+        for precision in _precisions("fp32", "amp_bf16")
+    ]
+    blocks = [
+        Training(
+            f"llama-h{width}-seq4096",
+            "calibration.blind:llama_on_gpu",
+            ("input_ids=4096:int64",),
+            2,
+            "bf16",
+            (f"width={width}", f"depth={depth}", f"heads={width // 128}", f"inner={inner}", "sequence=4096"),
+        )
+        for width, depth, inner in ((2048, 8, 8192), (5120, 4, 13824))
+    ]
+    decoders = [
+        Training(name, DECODER, (f"input_ids={length}:int64",), batch, "amp_bf16", (f"name={name}",), "adamw", name, length)
+        for name, length, batch in (("qwen2.5-1.5b", 2048, 4), ("llama-3.2-3b", 2048, 2))
     ]
     return [*pictures, *bert, *blocks, *decoders]
 
@@ -226,7 +260,8 @@ def _document(run: Training, machine: str) -> dict[str, Any]:
     from sim.api import simulate
     from sim.extract.table import write
 
-    options: dict[str, Any] = {"batch": run.batch, "precision": run.precision, "stack": "torch-2.x-ddp"}
+    stack = DECODER_STACK if run.model == DECODER else STACK
+    options: dict[str, Any] = {"batch": run.batch, "precision": run.precision, "stack": stack}
     optimizer = "adam" if run.optimizer == "adamw" else run.optimizer
     overrides: dict[str, Any] = {"input.loader": "synthetic", "training.optimizer.name": optimizer}
     if run.precision == "fp32":
@@ -265,7 +300,8 @@ def _attention(asked: Row, gpu: Gpu, machine: str) -> float:
     heads, kv_heads, tokens, size = asked["shape"]
     shape = Attention(heads=heads, kv_heads=kv_heads, head_dim=size, queries=tokens, keys=tokens, causal=asked["causal"])
     ways = (False, True) if asked["way"] == "both" else (False,)
-    return sum(kernels.attention_time(gpu, asked["precision"], shape, 1, way, burst=True) + gpu.kernel_time for way in ways)
+    kernel = load_part(Stack, STACK, "workloads/stacks").attention_kernel
+    return sum(kernels.attention_time(gpu, asked["precision"], shape, 1, way, kernel, burst=True) + gpu.kernel_time for way in ways)
 
 
 def _convolution(asked: Row, gpu: Gpu, machine: str) -> float:
@@ -281,7 +317,7 @@ def _layer(gpu: Gpu, precision: Precision, batch: int, target: str, inputs: tupl
 
     model = traced(target, inputs, tuple(f"{name}={value}" for name, value in arguments.items()))
     layer = next(layer for layer in model.layers if layer.forward)
-    stack = full_precision(load_part(Stack, "torch-2.x-ddp", "workloads/stacks"))
+    stack = full_precision(load_part(Stack, STACK, "workloads/stacks"))
     return layer_time(layer, gpu, precision, stack, batch).time
 
 
@@ -291,7 +327,9 @@ def _pass(asked: Row, gpu: Gpu, machine: str) -> float:
 
 
 def _launch(asked: Row, gpu: Gpu, machine: str) -> float:
-    return gpu.kernel_time if asked["clock"] == "device" else load_part(Stack, "torch-2.x-ddp", "workloads/stacks").launch_cpu
+    if asked["clock"] == "device":
+        return gpu.kernel_time
+    return load_part(Stack, STACK, "workloads/stacks").launch_cpu / _node(machine).host.cpu.speed
 
 
 def _copy(asked: Row, gpu: Gpu, machine: str) -> float | None:

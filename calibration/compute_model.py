@@ -46,6 +46,8 @@ EAGER_LAUNCH: Final = 25e-6
 """Seconds of one launch in stacks whose launches are fitted, before the fit: as in ``torch-1.13-ddp``, which all of them extend."""
 SAME_MULTIPROCESSOR: Final = {"3.7": "3.5"}
 """Compute capabilities that share their factors: GK210 is GK110 with more registers and shared memory (NVIDIA, Kepler Tuning Guide)."""
+STEPS_MEASURED: Final = frozenset({"9.0"})
+"""Compute capabilities whose efficiency curves rest on whole steps (records/blind), so that no factor turns kernels into networks."""
 CHIPS_OF_ONE_NAME: Final = ("maxwell", "pascal")
 """TITAN X is a GM200, and a year later a GP102."""
 FIRST_KERNELS: Final = "cuDNN 7.0"
@@ -70,6 +72,8 @@ class Row:
     on_tensor_cores: NDArray[np.bool_]
     fusible: Vector
     gemm: NDArray[np.bool_]
+    shaped: NDArray[np.bool_]
+    """Products of kernels of known shape, to which no factor applies."""
     moved: Vector
     converted: float
     kernels: float
@@ -174,6 +178,7 @@ def row_of(record: RunRecord) -> Row:
         fusible=np.array([memory_time(work.moved, gpu) if layer.op in FUSIBLE else 0.0 for layer, work in works]),
         moved=np.array([0.0 if layer.op in FUSIBLE else memory_time(work.moved, gpu) for layer, work in works]),
         gemm=np.array([layer.op in ("gemm", "attention") for layer, work in works]),
+        shaped=np.array([work.shaped for _, work in works]),
         converted=memory_time(sum(work.converted for _, work in works), gpu),
         kernels=kernels * gpu.kernel_time,
         host=(1.0 if training.stack.cuda_graphs else sum(work.launches for _, work in works)) * training.stack.launch_cpu,
@@ -193,15 +198,16 @@ def time_of(row: Row, local: Vector) -> float:
 def timed(row: Row, local: Vector) -> tuple[float, Vector]:
     """Return the step time of *row* and how its logarithm changes with the logarithm of each factor."""
     vector, tensor, memory, overall, fused, launch, optimizer, gemm = np.exp(local)
-    asked = row.products * np.where(row.on_tensor_cores, np.where(row.gemm, gemm, tensor), vector)
-    products, free = np.maximum(asked, row.least), asked >= row.least
+    factors = np.where(row.on_tensor_cores, np.where(row.gemm, gemm, tensor), vector)
+    asked = row.products * np.where(row.shaped, 1.0, factors)
+    products, free = np.maximum(asked, row.least), (asked >= row.least) & ~row.shaped
     fusible = row.fusible * fused * memory
     traffic = fusible + row.moved * memory
     bound = products >= traffic
     shares = dict.fromkeys(LOCAL, 0.0)
     busy = overall * (np.where(bound, products, traffic).sum() + row.converted * memory + row.kernels)
     if busy >= row.host * launch:
-        shares["vector"] = overall * products[bound & ~row.on_tensor_cores].sum()
+        shares["vector"] = overall * products[bound & ~row.on_tensor_cores & ~row.shaped].sum()
         shares["tensor"] = overall * products[bound & free & row.on_tensor_cores & ~row.gemm].sum()
         shares["gemm"] = overall * products[bound & free & row.on_tensor_cores & row.gemm].sum()
         shares["memory"] = overall * (traffic[~bound].sum() + row.converted * memory)
@@ -228,10 +234,15 @@ def timed(row: Row, local: Vector) -> tuple[float, Vector]:
 def keys_of(row: Row) -> tuple[tuple[tuple[str, str], int], ...]:
     """Return the names of the factors that a row has, each with its place in ``LOCAL``."""
     place = {name: index for index, name in enumerate(LOCAL)}
-    own = [((kind, owner), place[kind]) for kind in ("vector", "tensor", "gemm", "memory") for owner in ("all", f"cc {row.capability}")]
+    own = [((kind, owner), place[kind]) for kind in factor_kinds(row.capability) for owner in ("all", f"cc {row.capability}")]
     stack = [((kind, row.stack), place[kind]) for kind in ("overall", "tensor", "gemm", "fused", "launch", "optimizer")]
     first = [(("tensor", FIRST_KERNELS), place["tensor"])] if row.stack in FIRST_STACKS else []
     return tuple(own + first + stack)
+
+
+def factor_kinds(capability: str) -> tuple[str, ...]:
+    """Return which factors GPUs of a compute *capability* have."""
+    return ("memory",) if capability in STEPS_MEASURED else ("vector", "tensor", "gemm", "memory")
 
 
 def names(found: Iterable[Row]) -> Sequence[tuple[str, str]]:

@@ -180,7 +180,7 @@ def fit_table(found: Mapping[str, Fit]) -> str:
     return "\n".join(lines)
 
 
-_RATES = {"gemm": "GFLOP/s", "convolution": "GFLOP/s", "memory": "GB/s", "host_copy": "GB/s", "all_reduce": "GB/s"}
+_RATES = {"gemm": "GFLOP/s", "convolution": "GFLOP/s", "attention": "GFLOP/s", "memory": "GB/s", "host_copy": "GB/s", "all_reduce": "GB/s"}
 
 
 def _shown(fit: Fit, estimate: Estimate) -> tuple[float, float, float, str]:

@@ -80,7 +80,7 @@ def workload_without(source: str, workload: Workload, overrides: tuple[str, ...]
     name = _fitted_name(training.stack.name)
     if name is None:
         return workload
-    fields = _stack_fields(training.stack, name, factors_without(source))
+    fields = stack_factors(training.stack, name, factors_without(source))
     kept = {field: value for field, value in fields.items() if not any(f"stack.{field}" in text for text in overrides)}
     stack = training.stack.model_copy(update=kept)
     return workload.model_copy(update={"training": training.model_copy(update={"stack": stack})})
@@ -103,26 +103,30 @@ def _rows() -> tuple[Row, ...]:
 
 def _gpu(gpu: Gpu, factors: Factors) -> Gpu:
     """Return *gpu* with the *factors* of its architecture; one that no row was ever measured on stays as it is."""
-    from calibration.compute_model import MEMORY_EFFICIENCY, SAME_MULTIPROCESSOR
+    from calibration.compute_model import SAME_MULTIPROCESSOR
 
     capability = SAME_MULTIPROCESSOR.get(gpu.compute_capability, gpu.compute_capability)
     if all(row.capability != capability for row in _rows()):
         return gpu
-    found = {
-        kind: math.exp(sum(factors.get((kind, owner), 0.0) for owner in ("all", f"cc {capability}")))
-        for kind in ("vector", "tensor", "gemm", "memory")
+    return gpu.model_copy(update=gpu_factors(capability, factors))
+
+
+def gpu_factors(capability: str, factors: Factors) -> dict[str, float]:
+    """Return the fitted fields of GPUs of a compute *capability*; those that all GPUs share where it has no rows."""
+    from calibration.compute_model import MEMORY_EFFICIENCY, factor_kinds
+
+    found = dict.fromkeys(("vector", "tensor", "gemm", "memory"), 1.0) | {
+        kind: math.exp(sum(factors.get((kind, owner), 0.0) for owner in ("all", f"cc {capability}"))) for kind in factor_kinds(capability)
     }
-    return gpu.model_copy(
-        update={
-            "vector_factor": found["vector"],
-            "tensor_core_factor": found["tensor"],
-            "tensor_core_gemm_factor": found["gemm"],
-            "memory_efficiency": MEMORY_EFFICIENCY / found["memory"],
-        }
-    )
+    return {
+        "vector_factor": found["vector"],
+        "tensor_core_factor": found["tensor"],
+        "tensor_core_gemm_factor": found["gemm"],
+        "memory_efficiency": MEMORY_EFFICIENCY / found["memory"],
+    }
 
 
-def _stack_fields(stack: Stack, name: str, factors: Factors) -> dict[str, float]:
+def stack_factors(stack: Stack, name: str, factors: Factors) -> dict[str, float]:
     """Return the fitted fields of *stack*, whose factors are those of the rows of the stack *name*."""
     from calibration.compute_model import EAGER_LAUNCH, FIRST_KERNELS, FIRST_STACKS
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sim import __version__
+from sim.spec.topo_matrix import COLOUR
 
 PACKAGES: Final = ("numpy", "pillow", "torchvision")
 
@@ -93,7 +94,7 @@ def _topology() -> str:
         done = subprocess.run(["nvidia-smi", "topo", "-m"], capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.SubprocessError):
         return ""
-    return done.stdout if done.returncode == 0 else ""
+    return COLOUR.sub("", done.stdout) if done.returncode == 0 else ""
 
 
 def version_facts() -> dict[str, str]:

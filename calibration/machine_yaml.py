@@ -28,6 +28,8 @@ FREE_COPY: Final = "1 TB/s"
 POINTS: Final = 6
 """Of an efficiency curve."""
 LEAST_SHARE: Final = 0.01
+TENSOR_FACTORS: Final = {"tensor_core_factor": ("conv", "direct_conv", "pointwise_conv"), "tensor_core_gemm_factor": ("gemm", "attention")}
+"""Factors of the catalogue that make up for curves of other GPUs, by the classes whose measured curves take their place."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,10 @@ def device_block(measured: Measured, found: Mapping[str, Fit]) -> Block:
         ran = [probe for probe in ("gemm", "convolution", "attention") if any(fit.probe == probe for fit in found.values())]
         sources.fitted("efficiency", " and ".join(filter(None, (", ".join(ran[:-1]), ran[-1]))), "; ".join(curve_sources(found)))
         block["efficiency"] = {**_own_curves(known), **curves} if known else filled(curves, sources)
+        for factor, kinds in TENSOR_FACTORS.items() if known else ():
+            if any(peak != "fp32" for kind in kinds for peak in curves.get(kind, {})):
+                block[factor] = 1.0
+                sources.fitted(factor, ran[-1], "none beside the measured efficiency on tensor cores")
     if (launch := found.get("launch by the device")) is not None:
         block["kernel_time"] = f"{1e6 * launch[RATE].value:.4g} us"
         sources.fitted("kernel_time", "launch", interval(launch[RATE], 1e6, "us"))

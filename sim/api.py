@@ -28,11 +28,12 @@ from sim.report.picture import Picture
 from sim.report.style import COLOURS, MEANINGS
 from sim.report.whatif import whatif_document
 from sim.simulate import Run
+from sim.spec.extensions import FAILURE_LAWS, give
 from sim.spec.yaml import SpecError
-from sim.study.arguments import counts, scenario_of, several, whole
+from sim.study.arguments import counts, own_parts, price_source, scenario_of, several, whole
 from sim.study.compare import compare as compare_machines
 from sim.study.compare import machines
-from sim.study.layout_options import layout_of
+from sim.study.layout_options import layout_of, texts_of
 from sim.study.scenario import Answer, Scenario, answer, workload_name
 from sim.study.space import asked_points
 from sim.study.sweep import sweep as sweep_points
@@ -67,16 +68,26 @@ def simulate(
     market: str = "on-demand",
     epochs: float | None = None,
     hours: float | None = None,
+    prices: object = None,
+    loader: object = None,
+    collective: object = None,
+    exchange: object = None,
 ) -> Result:
     """Simulate *workload* on *hardware* and return the result; the options are those of ``sim run``.
 
     *overrides* are fields by dotted key, as after ``--set``; *batch* counts samples per GPU, *gpus* all GPUs; *thorough* also tries
-    what freeing each resource would save; *market* is ``on-demand`` or ``spot``; *epochs* or *hours* add the whole job.
+    what freeing each resource would save; *market* is ``on-demand`` or ``spot``; *epochs* or *hours* add the whole job; *prices* is a
+    price source, *loader* a loader, *collective* an all-reduce and *exchange* a strategy of your own, a name or an object
+    (`stallsim.protocols`).
     Raise `SpecError` with everything that is wrong.
     """
+    own = own_parts(loader, collective, exchange)
+    if own and isinstance(overrides, Mapping | None):
+        overrides = {**(overrides or {}), **own}
     scenario = scenario_of(
         hardware, workload, overrides, market, nodes=nodes, gpus=gpus, placement=placement, batch=batch, global_batch=global_batch,
         precision=precision, stack=stack, seed=seed, exact=exact, plan=plan_of(epochs, hours),
+        prices=price_source(prices),
     )  # fmt: skip
     return Result(scenario, answer(scenario, thorough=thorough))
 
@@ -99,6 +110,7 @@ def plan(
     precision: str | None = None,
     stack: str | None = None,
     market: str = "on-demand",
+    prices: object = None,
 ) -> DataFrame:
     """Return the best layouts of *workload* on *hardware*, best first, a row for each that was simulated; options as of ``sim plan``.
 
@@ -113,7 +125,8 @@ def plan(
     from sim.study.plan.search import Limits
 
     scenario = scenario_of(
-        hardware, workload, overrides, market, global_batch=global_batch, precision=precision, stack=stack, sequence=sequence
+        hardware, workload, overrides, market, global_batch=global_batch, precision=precision, stack=stack, sequence=sequence,
+        prices=price_source(prices),
     )  # fmt: skip
     whole("gpus", gpus)
     fixed = {name: str(value).lower() for name, value in (fix or {}).items()}
@@ -141,6 +154,7 @@ def compare(
     tokens: str | None = None,
     parallel: Mapping[str, object] | None = None,
     processes: int | None = 1,
+    prices: object = None,
 ) -> DataFrame:
     """Return a row for each machine, figures in columns that carry their unit, fastest (or what *sort* says) first.
 
@@ -153,7 +167,8 @@ def compare(
 
     scenario = scenario_of(
         "", workload, overrides, market, batch=batch, precision=precision, stack=stack, plan=plan_of(epochs, hours, tokens=tokens),
-        layout=layout_of([f"{name}={value}" for name, value in (parallel or {}).items()]),
+        layout=layout_of(texts_of(parallel or {})),
+        prices=price_source(prices),
     )  # fmt: skip
     names = machines(several("hardware", hardware), several("where", where))
     rows = compare_machines(scenario, names, document_of, nodes=counts(nodes), processes=processes)
@@ -240,6 +255,7 @@ def recommend(
     on_demand: bool = False,
     with_failures: bool = False,
     processes: int | None = 1,
+    prices: object = None,
 ) -> DataFrame:
     """Return a row for each machine and number of *nodes* that could be rented, those within the budget first.
 
@@ -257,7 +273,8 @@ def recommend(
             raise SpecError(f"{option}={value!r}: expected more than 0")
     job = plan_due(epochs, hours) if tokens is None else plan_of(epochs, hours, tokens=tokens)
     scenario = scenario_of(
-        "", workload, overrides, batch=batch, global_batch=global_batch, precision=precision, stack=stack, plan=job
+        "", workload, overrides, batch=batch, global_batch=global_batch, precision=precision, stack=stack, plan=job,
+        prices=price_source(prices),
     )  # fmt: skip
     budget = Budget(None if budget_hours is None else 3600.0 * budget_hours, budget_usd)
     names, conditions = several("hardware", hardware), several("where", where)
@@ -286,18 +303,21 @@ def goodput(
     market: str = "on-demand",
     trials: int = 2000,
     seed: int = 0,
+    prices: object = None,
     **weeks: Any,
 ) -> DataFrame:
     """Return how weeks of a job go, failures and all: a row for each quantile of *trials* drawn runs.
 
     One of *days*, *tokens* (``"15T"``) and *epochs* says how long the job is. *weeks* are further fields of `sim.study.weeks.Weeks`:
-    ``level``, ``rate``, ``mode``, ``store``, ``interval``, ``spares``, ``elastic``. ``DataFrame.attrs`` holds the rest of the document:
-    shares, losses, checkpoints, energy. Raise `SpecError` where the question is wrong.
+    ``level``, ``rate``, ``mode``, ``store``, ``interval``, ``spares``, ``elastic``, ``law`` (a name, or an object of
+    `stallsim.protocols.FailureLaw`). ``DataFrame.attrs`` holds the rest of the document: shares, losses, checkpoints, energy.
+    Raise `SpecError` where the question is wrong.
     """
     from dataclasses import fields
 
     import pandas
 
+    from sim.analysis.failure_law import BUILT_IN
     from sim.documents import weeks_document
     from sim.study.weeks import Weeks
     from sim.study.whole_job import token_count
@@ -308,8 +328,11 @@ def goodput(
             raise SpecError(f"{name}: unknown option; known are {', '.join(sorted(allowed))}")
     scenario = scenario_of(
         hardware, workload, overrides, market, nodes=nodes, gpus=gpus, batch=batch, global_batch=global_batch, precision=precision,
-        stack=stack, layout=layout_of([f"{name}={value}" for name, value in (parallel or {}).items()]),
+        stack=stack, layout=layout_of(texts_of(parallel or {})),
+        prices=price_source(prices),
     )  # fmt: skip
+    if not isinstance(weeks.get("law", ""), str):
+        weeks["law"] = give(FAILURE_LAWS, weeks["law"], BUILT_IN)
     counted = None if tokens is None else token_count(tokens)
     asked = Weeks(days=days, tokens=counted, epochs=epochs, trials=trials, seed=seed, **weeks)
     asked.checked()

@@ -27,6 +27,7 @@ from sim.cluster.storage import Credits, most_iops
 from sim.events import Cause, EventLog
 from sim.spec import shelf
 from sim.training.job import Job, Stage, Wiring, add_disks, iops_link, make_ranks
+from sim.training.own_loader import blamed
 from sim.training.step import Rank
 
 MOST_LIVE_STEPS = 400
@@ -173,7 +174,12 @@ class EpochRun:
             self.env.process(self._launch(number, hits[number]))
 
     def run(self) -> list[Epoch]:
-        """Simulate until the epoch's outcome is known; return it by job."""
+        """Simulate until the epoch's outcome is known; return it by job. Raise SpecError where a loader of the user's own fails."""
+        with blamed([name for job in self.scene.jobs if (name := job.workload.input.own_loader) is not None]):
+            self._run()
+        return [self._epoch(job) for job in range(len(self.scene.jobs))]
+
+    def _run(self) -> None:
         while self._left() > 0:
             self._pause = self.env.event()
             self.env.run_to(self._pause)
@@ -186,7 +192,6 @@ class EpochRun:
             self._covered = self._stretch().first % last
         self._cover(last)
         self._drain()
-        return [self._epoch(job) for job in range(len(self.scene.jobs))]
 
     def _stretch(self) -> Period:
         """Return the steps that stand for others: a period, or the best there is."""

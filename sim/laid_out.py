@@ -13,9 +13,9 @@ from sim.mesh import LayoutRun
 from sim.report.files import write_file
 from sim.report.layout import layout_document, layout_text, waits
 from sim.report.layout_trace import write_layout_trace
-from sim.study.arguments import scenario_of
+from sim.study.arguments import own_parts, price_source, scenario_of
 from sim.study.layout import LayoutAnswer, layout_answer
-from sim.study.layout_options import layout_of
+from sim.study.layout_options import layout_of, texts_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -36,16 +36,20 @@ def lay_out(
     global_batch: int | None = None,
     precision: str | None = None,
     stack: str | None = None,
+    prices: object = None,
+    collective: object = None,
 ) -> LayoutResult:
     """Simulate one step of *workload* on *hardware* in the layout *parallel* and return the result.
 
     *parallel* has the keys of ``training.parallel``, or their short forms: ``{"tp": 8, "pp": 4, "shard": "optimizer"}``. *batch* counts
-    samples per micro-batch. Raise `SpecError` with what is wrong, also where GPU memory is short.
+    samples per micro-batch; *prices* is a price source and *collective* an all-reduce of your own, a name or an object.
+    Raise `SpecError` with what is wrong, also where GPU memory is short.
     """
-    given = ",".join(f"{key}={value}" for key, value in parallel.items())
+    if (own := own_parts(None, collective, None)) and isinstance(overrides, Mapping | None):
+        overrides = {**(overrides or {}), **own}
     scenario = scenario_of(
         hardware, workload, overrides, nodes=nodes, gpus=gpus, batch=batch, global_batch=global_batch, precision=precision, stack=stack,
-        layout=layout_of([given] if given else [], micro_batches=micro_batches),
+        layout=layout_of(texts_of(parallel), micro_batches=micro_batches), prices=price_source(prices),
     )  # fmt: skip
     return LayoutResult(layout_answer(scenario))
 

@@ -15,10 +15,11 @@ from sim.cluster.build import with_nodes
 from sim.events import LAYOUT_STALLS, Cause
 from sim.parallel.lower import Layout, program
 from sim.parallel.mesh import Mesh, mesh_of
+from sim.parallel.own_schedule import own_passes
 from sim.parallel.schedule import actions, check, deadlock
 from sim.parallel.split import split, stages
 from sim.spec.hardware import Gpu, Hardware, Node
-from sim.spec.parallel import MeshOptions, Parallel, Schedule
+from sim.spec.parallel import MeshOptions, Parallel
 from sim.spec.precision import MEANING
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
@@ -139,13 +140,15 @@ def prepare(
     training = workload.training
     parallel, options = training.parallel, mesh_options(workload)
     mesh = mesh_of(parallel, [gpus_per_node or node.gpu_count] * count, options.order)
-    schedule: Schedule = parallel.schedule or ("interleaved_1f1b" if parallel.virtual_stages > 1 else "1f1b")
+    schedule = parallel.schedule or ("interleaved_1f1b" if parallel.virtual_stages > 1 else "1f1b")
     micro_batches = training.gradient_accumulation_steps
     try:
-        check(schedule, parallel.pipeline, parallel.chunks, micro_batches)
+        own = own_passes(schedule, parallel.pipeline, parallel.chunks, micro_batches)
+        if own is None:
+            check(schedule, parallel.pipeline, parallel.chunks, micro_batches)
     except SpecError as error:
         raise SpecError([f"training.parallel: {problem}" for problem in error.problems]) from None
-    if ends:
+    if ends and own is None:
         _ends(schedule, parallel, micro_batches)
     held = split(workload.model, parallel, options.gathers_again)
     chunks = stages([unit.kind for unit in held], parallel, options.first_stage_less, options.last_stage_less)
@@ -166,10 +169,11 @@ def prepare(
         clips=training.stack.gradient_clipping,
         tied=_tied(workload, options),
         synchronizes_each=not training.stack.no_sync,
+        own=own,
     )
 
 
-def _ends(schedule: Schedule, parallel: Parallel, micro_batches: int) -> None:
+def _ends(schedule: str, parallel: Parallel, micro_batches: int) -> None:
     """Raise SpecError with the cycle of waits where the stages of *schedule* wait for each other for ever."""
     programs = [actions(schedule, parallel.pipeline, parallel.chunks, micro_batches, stage) for stage in range(parallel.pipeline)]
     cycle = deadlock(schedule, programs)
@@ -179,7 +183,14 @@ def _ends(schedule: Schedule, parallel: Parallel, micro_batches: int) -> None:
 
 def mesh_options(workload: Workload) -> MeshOptions:
     """Return what the workload's stack does about layouts. Raise SpecError where it runs none."""
-    stack = workload.training.stack
+    stack, loader = workload.training.stack, workload.input.own_loader
+    if loader is not None:
+        raise SpecError(f"input.own_loader: {loader} would load, but loading is not simulated in layouts; leave it out")
+    if stack.own_exchange is not None:
+        raise SpecError(
+            f"training.stack.own_exchange: {stack.own_exchange} forms the buckets of plain data parallelism, but layouts exchange as their "
+            "framework does; leave it out"
+        )
     if stack.uses_servers:
         raise SpecError(
             f"training.stack: {stack.name} exchanges through parameter servers, which do not go with training.parallel; "

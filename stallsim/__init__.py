@@ -7,6 +7,7 @@
 `run` returns a result with figures, DataFrames, a page and a trace. `compare`, `recommend`, `plan`, `whatif`, `sweep` and `goodput` return
 DataFrames, with the rest of the command's JSON document in ``DataFrame.attrs``. `extract` writes the layer table of a torch model, `load`
 reads a description, `check` lists what is wrong with files. Every function raises `SpecError` with one clear sentence for each problem.
+Schedules, loaders, collectives, exchanges, prices and failure laws of your own are objects of the protocols in `stallsim.protocols`.
 """
 
 from __future__ import annotations
@@ -97,18 +98,25 @@ def run(
     precision: str | None = None,
     stack: str | None = None,
     overrides: Mapping[str, object] | None = None,
+    prices: object = None,
     **options: Any,
 ) -> Result | LayoutResult:
     """Simulate *workload* on *hardware*; both are catalogue names or YAML files.
 
     *parallel* is a layout such as ``{"tp": 8, "pp": 4, "shard": "optimizer"}``; *batch* counts samples per GPU, *gpus* all GPUs;
-    *overrides* are fields by dotted key, as after ``--set``. Without a layout, *options* are those of `sim.api.simulate`: ``placement``,
-    ``seed``, ``exact``, ``thorough``, ``market``, ``epochs``, ``hours``.
+    *overrides* are fields by dotted key, as after ``--set``, *prices* a price source of your own (a name or an object).
+    Without a layout, *options* are those of `sim.api.simulate`: ``placement``, ``seed``, ``exact``, ``thorough``, ``market``, ``epochs``,
+    ``hours``; ``loader``, ``collective`` and ``exchange`` of your own.
     """
     given: dict[str, Any] = {
         "nodes": nodes, "gpus": gpus, "batch": batch, "global_batch": global_batch, "precision": precision, "stack": stack,
+        "prices": prices,
     }  # fmt: skip
-    known = () if parallel else ("placement", "seed", "exact", "thorough", "market", "epochs", "hours")
+    known = (
+        ("collective",)
+        if parallel
+        else ("placement", "seed", "exact", "thorough", "market", "epochs", "hours", "loader", "collective", "exchange")
+    )
     for name in options:
         if name not in known:
             layout = f"; write parallel={{{name!r}: {options[name]!r}}}" if name in _AXES else ""
@@ -117,7 +125,7 @@ def run(
     if parallel:
         from sim.laid_out import lay_out
 
-        return lay_out(hardware, workload, parallel, micro_batches=micro_batches, overrides=overrides, **given)
+        return lay_out(hardware, workload, parallel, micro_batches=micro_batches, overrides=overrides, **given, **options)
     from sim.api import simulate
 
     if micro_batches is not None:

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 import stallsim
+from sim.spec import extensions
 from sim.spec.library import catalogue
+from tests.shown import ROOT
 
 
 def test_all_names_exist_and_are_documented() -> None:
@@ -22,6 +24,15 @@ def test_importing_costs_no_heavy_library() -> None:
     code = "import stallsim, sys; print([name for name in ('pandas', 'torch', 'matplotlib', 'simpy') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "[]"
+
+
+def test_protocols_are_importable_first_and_named_in_the_index() -> None:
+    code = "import stallsim.protocols; print(*stallsim.protocols.__all__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    kinds = [kind for kind in vars(extensions).values() if isinstance(kind, extensions.Kind)]
+    assert kinds and sorted(kind.protocol for kind in kinds) == done.stdout.split()
+    index = (ROOT / "docs/develop/index.md").read_text(encoding="utf-8")
+    assert [kind.group for kind in kinds if f"]({kind.page}) | `{kind.group}`" not in index] == []
 
 
 def test_dir_shows_the_public_names() -> None:

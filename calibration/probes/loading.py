@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import time
+import warnings
 from typing import Any, Final
 
 from calibration.machine_record import Row
@@ -57,8 +58,10 @@ def _loader_times(pictures: list[bytes], workers: int, seconds: float) -> list[f
     from torch.utils.data import DataLoader
 
     rounds = 40
-    loader = DataLoader(Encoded(pictures, BATCH * workers * rounds), batch_size=BATCH, num_workers=workers)
-    batches = iter(loader)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that more workers than cores were asked for, as is meant
+        loader = DataLoader(Encoded(pictures, BATCH * workers * rounds), batch_size=BATCH, num_workers=workers)
+        batches = iter(loader)
     for _ in range(3 * workers):  # two batches a worker are made ahead
         next(batches)
     found: list[float] = []

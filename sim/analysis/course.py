@@ -1,9 +1,9 @@
 """How do weeks of training go, failures and all? Many courses of one job at once, from fault to fault, in arrays.
 
-Faults of the job's nodes arrive in wall-clock time, whatever the job does: at a rate that differs between fleets (log-normal between the
-ends of its interval) and nodes (gamma), followed by repeats, beside rare events that take several nodes, early failures of a new fleet, and
-planned stops. Each fault costs its detection, the wait for a spare, the restart, and the work since the last complete checkpoint. Between
-faults work and saves alternate, at lower speed while a node is slow or, with elastic data parallelism, a replica is missing.
+Faults of the job's nodes arrive in wall-clock time, whatever the job does: by a law (`sim.analysis.failure_law`), at a rate that differs
+between fleets (log-normal between the ends of its interval) and nodes (gamma), followed by repeats, beside rare events that take several
+nodes, early failures of a new fleet, and planned stops. Each fault costs its detection, the wait for a spare, the restart, and the work
+since the last complete checkpoint. Between faults work and saves alternate, at lower speed while a node is slow or a replica is missing.
 
 A failed node is repaired and is a spare again afterwards. A fault during a recovery begins the recovery anew.
 
@@ -123,8 +123,8 @@ class _Fleet:
         return drawn / rate if rate > 0 else np.full(self.trials, math.inf)
 
     def _next_fault(self, active: NDArray[np.intp]) -> Array:
-        """Return when the hazard of each course reaches one more exponential draw; all that are not *active* keep theirs."""
-        self.hazard[active] += self.random["faults"].exponential(size=self.trials)[active]
+        """Return when the hazard of each course reaches one more draw of the law; all that are not *active* keep theirs."""
+        self.hazard[active] += self.run.law.gaps(self.trials, self.random["faults"])[active]
         with np.errstate(divide="ignore"):
             times = np.where(self.rates > 0, self.hazard / self.rates, math.inf)
         early, within = self.run.new_fleet

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.analysis.failure_law import EXPONENTIAL, FailureLaw
 from sim.analysis.renewal import Uniform
 
 Array = NDArray[np.float64]
@@ -85,6 +86,8 @@ class LongRun:
     """Share of the speed that one missing replica takes; 0: the job waits for a spare."""
     repairs: bool = True
     """Whether failed nodes come back."""
+    law: FailureLaw = EXPONENTIAL
+    """How the times between first faults scatter."""
 
 
 @dataclass(frozen=True)

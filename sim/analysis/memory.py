@@ -6,8 +6,9 @@ scratch(i)``; the optimizer's moment counts too. A checkpointed segment (``sim.s
 again. Autocast keeps 16-bit casts of weights until their layer's backward is done; what it saves in all, the layer table says
 (``autocast_saved``). Background: docs/model/memory.md.
 
-Limits: gradients count as allocated throughout (``zero_grad`` sets them to zero before torch 2.0, and DDP's buckets hold them always); no
-fragmentation or rounding of the allocator. cuDNN's scratch memory is an estimate.
+Gradients count as allocated throughout, or, where the stack frees them at the end of a step, from their layer's backward on.
+
+Limits: no fragmentation or rounding of the allocator. cuDNN's scratch memory is an estimate.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ def gpu_memory(
     training = workload.training
     what = training.optimizer.name, workload.input.loader, training.precision, training.activation_checkpointing
     how = id(workload.model), parts(training.stack), gpu.context_memory, gpu.compute_capability
-    key = (*what, *how)
+    key = (*what, *how, training.gradient_accumulation_steps)
     return _needed(Same(key, workload, gpu), batch, ranks > 1, channels, gradient_as_bucket_view)
 
 
@@ -109,11 +110,11 @@ def _needed(asked: Same, batch: int, beside_others: bool, channels: int | None, 
     workload, gpu = asked.held
     model, training = workload.model, workload.training
     widths = MEANING[training.precision]
-    peak = _peak(workload, batch)
+    peak = _peak(workload, batch, freed=training.stack.frees_gradients and not (beside_others and gradient_as_bucket_view))
     kept_casts = 0.0 if widths.autocast else widths.cast * _cast_elements(model)
     return MemoryUse(
         weights=_weights(model, widths.weight) + kept_casts + peak.casts + model.buffers,
-        gradients=sum(_dense(layer, widths.gradient, batch) for layer in model.layers),
+        gradients=peak.gradients,
         optimizer_state=0.0 if training.stack.uses_servers else _states(workload),
         activations=peak.activations,
         workspace=peak.fresh + peak.scratch + _cublas(gpu),
@@ -178,8 +179,10 @@ def _single(layer: Layer, frozen: bool = True) -> float:
 
 
 class _Moment(NamedTuple):
-    """Bytes held at one moment of the step beside weights, gradients and optimizer state."""
+    """Bytes held at one moment of the step beside weights and optimizer state."""
 
+    gradients: float
+    """Those that earlier layers' backward, or earlier steps, left."""
     activations: float
     fresh: float
     """New gradients."""
@@ -202,23 +205,30 @@ class _Live(NamedTuple):
     scratch: float
 
 
-def _peak(workload: Workload, batch: int) -> _Moment:
+def _peak(workload: Workload, batch: int, freed: bool) -> _Moment:
     """Return the moment that needs most: the backward of some layer, or the optimizer."""
-    return max(_moments(workload, batch), key=sum)
+    return max(_moments(workload, batch, freed), key=sum)
 
 
-def _moments(workload: Workload, batch: int) -> Iterator[_Moment]:
-    """Yield the optimizer's moment, and those of each layer's backward: as it computes, and as autocast widens the weights' gradient."""
-    trainable = _tensors(workload)
-    yield _Moment(0.0, {"per_tensor": max(trainable, default=0), "foreach": sum(trainable), "fused": 0}[workload.training.stack.optimizer])
+def _moments(workload: Workload, batch: int, freed: bool = False) -> Iterator[_Moment]:
+    """Yield the optimizer's moment, and those of each layer's backward: as it computes, and as autocast widens the weights' gradient.
+
+    With *freed* the first backward of a step finds no gradients. The last of several adds to those of the others.
+    """
+    trainable, training, layers = _tensors(workload), workload.training, workload.model.layers
+    every = math.fsum(_dense(layer, MEANING[training.precision].gradient, batch) for layer in layers)
+    made = _made(workload, batch) if freed and training.gradient_accumulation_steps == 1 else [every] * len(layers)
+    beside = {"per_tensor": max(trainable, default=0), "foreach": sum(trainable), "fused": 0}[training.stack.optimizer]
+    yield _Moment(every, 0.0, beside)
     meaning = MEANING[workload.training.precision]
     narrow = [meaning.cast * elements if meaning.autocast else 0.0 for elements in _cast_weights(workload.model)]
     held = accumulate(_casts(workload.model, narrow, meaning.cast))
     earlier = 0.0
-    for live, (fresh, waiting), cast, casts in zip(_live(workload), _fresh_gradients(workload, batch), narrow, held, strict=True):
-        yield _Moment(batch * (live.kept + live.maps), waiting + (cast or fresh), batch * live.scratch, casts)
+    fresh_gradients = _fresh_gradients(workload, batch)
+    for live, (fresh, waiting), cast, casts, before in zip(_live(workload), fresh_gradients, narrow, held, made, strict=True):
+        yield _Moment(before, batch * (live.kept + live.maps), waiting + (cast or fresh), batch * live.scratch, casts)
         if cast:
-            yield _Moment(batch * (live.kept - live.saved + live.entering), waiting + cast + fresh, 0.0, earlier)
+            yield _Moment(before, batch * (live.kept - live.saved + live.entering), waiting + cast + fresh, 0.0, earlier)
         earlier = casts
 
 
@@ -310,6 +320,13 @@ def _fresh_gradients(workload: Workload, batch: int) -> list[tuple[float, float]
             copies = 3 if number in between else 1
             held[number] += fresh[owner] * (copies - (number == owner))
     return [(own, whole - own) for own, whole in zip(fresh, held, strict=True)]
+
+
+def _made(workload: Workload, batch: int) -> list[float]:
+    """Return the bytes of gradients that the backward of later layers has left when each layer's begins, in forward order."""
+    width = MEANING[workload.training.precision].gradient
+    later = accumulate(_dense(layer, width, batch) for layer in reversed(workload.model.layers[1:]))
+    return [0.0, *later][::-1]
 
 
 def _dense(layer: Layer, width: float, batch: int) -> float:

@@ -15,6 +15,7 @@ from sim.spec.fields import Peak, Precision
 from sim.spec.hardware import Gpu, Group, Hardware
 from sim.spec.library import Loaded
 from sim.spec.precision import MEANING
+from sim.spec.stack import OTHER_ALGORITHMS, other_algorithm
 from sim.spec.workload import Workload
 from sim.spec.yaml import Document
 
@@ -71,12 +72,22 @@ def check_run(
 def warn_job(hardware: Hardware, workload: Workload, ranks_per_node: int | None = None, ranks: int | None = None) -> list[str]:
     """Return what is odd, but not wrong, about *workload* on *hardware*; *ranks* are GPUs in all, every one of them if None."""
     ranks = ranks or sum(group.count * group.node.gpu_count for group in _workers(hardware))
-    slow = [*_without_half_units(hardware, workload), *_short_epoch(workload, ranks)]
+    slow = [*_without_half_units(hardware, workload), *_short_epoch(workload, ranks), *own_notes(workload)]
     if workload.input.loader == "synthetic":
         return slow
     return slow + [
         text for group in _workers(hardware) for text in (*_crowded(group, workload, ranks_per_node), *_overfull(group, workload))
     ]
+
+
+def own_notes(workload: Workload) -> Iterator[str]:
+    """Say which loader, exchange or all-reduce of the user's own was compared with no measurement."""
+    if (exchange := workload.training.stack.own_exchange) is not None:
+        yield f"exchange {exchange} is your own: it is not validated, and the expected error is that of other exchanges"
+    if (algorithm := other_algorithm(workload.training.stack.nccl_algo)) is not None and algorithm not in OTHER_ALGORITHMS:
+        yield f"collective {algorithm} is your own: it is not validated, and the expected error is that of other algorithms"
+    if workload.input.own_loader is not None:
+        yield f"loader {workload.input.own_loader} is your own: it is not validated, and the expected error is that of other loaders"
 
 
 def _workers(hardware: Hardware) -> list[Group]:

@@ -36,7 +36,13 @@ ALIGNMENT = 8
 """Channels that tensor cores take at a time in 16 bits (NVIDIA, Deep Learning Performance Guide)."""
 LIBRARY_LAUNCH = 0.1
 """Host time of a kernel that cuDNN launches for a recurrent layer's time step, over that of an operator: estimate (2.5 to 5 us from C)."""
+NATIVE_BATCH_NORM = 1.75
+"""Time of torch's own batch norm, which alone takes BF16 (aten/src/ATen/native/Normalization.cpp), over that of as many bytes in 32 bits:
+fitted to ResNet-50 at 128 of an H100 in records/blind; an H200's, whose memory it does not wait for, then takes a sixth longer still."""
+_CAST_BYTES = 4.0 + 2.0
+"""Of an element that is read in 32 bits and written in 16, or the reverse."""
 _MATRIX_PRODUCTS: frozenset[OperatorClass] = frozenset({"gemm", "attention"})
+_BY_ELEMENT: frozenset[OperatorClass] = frozenset({"norm", "pool"})
 _FULL_PRECISION_OPS = frozenset({"softmax", "loss"})  # kept in FP32 by autocast's and apex O1's lists
 
 
@@ -73,6 +79,8 @@ class LayerWork(NamedTuple):
     kernels: float
     launches: float
     """What the kernels cost the host, in launches of one operator each."""
+    shaped: bool
+    """Whether ``products`` are those of kernels of this shape: no factor of whole networks applies to them."""
 
 
 def layer_work(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack, batch: int, backward: bool = False) -> LayerWork:
@@ -85,13 +93,15 @@ def layer_work(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack, batch
     shaped = _shaped(layer, gpu, peak)
     fused = stack.elementwise_traffic if layer.op in FUSIBLE else 1.0
     beside = _beside_products(layer) if backward else 0.0
-    moved = (traffic - beside) * batch * _element_scale(layer, precision) * fused + _weight_bytes(layer, precision, stack, backward)
+    moved = (traffic - beside) * batch * _element_scale(layer, precision, stack) * fused + _weight_bytes(layer, precision, stack, backward)
     if shaped:
         moved = 0.0 if layer.op in PRODUCTS else kernels_of.pass_time(moved, gpu) * gpu.memory_bandwidth * gpu.memory_efficiency
-    converted = (_layout_bytes(layer, precision, stack, peak, backward) + beside * _element_scale(layer, precision)) * batch
+    converted = (_layout_bytes(layer, precision, stack, peak, backward) + beside * _element_scale(layer, precision, stack)) * batch
     converted += _cast_bytes(layer, precision, backward) + (
         stack.cast_traffic * _fp8_cast_bytes(layer, batch, backward) if shaped and peak == "fp8" and layer.channels else 0.0
     )
+    casts = layer.casts if MEANING[precision].autocast else 0
+    converted += _CAST_BYTES * casts * batch
     hooks, passes = _gradient_upkeep(stack) if backward else (0.0, 0.0)
     converted += passes * layer.gradient_bytes(MEANING[precision].gradient)
     if shaped:
@@ -99,10 +109,11 @@ def layer_work(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack, batch
         products, least = _shaped_time(layer, gpu, stack, peak, batch, backward), 0.0
     else:
         products, least = _compute_time(layer, flop * batch, batch, gpu, stack, peak, backward)
+    kernels += bool(casts) + len(_cast_weights(layer, precision, backward))
     launched = kernels * LIBRARY_LAUNCH if layer.op == "rnn" else kernels
     upkeep = hooks * len(layer.gradients)
     started, launched = (count * stack.kernels_per_operator + upkeep for count in (kernels, launched))
-    return LayerWork(products, least, peak, moved, converted, started, launched)
+    return LayerWork(products, least, peak, moved, converted, started, launched, shaped and layer.op in PRODUCTS)
 
 
 def _shaped(layer: Layer, gpu: Gpu, peak: Peak) -> bool:
@@ -111,10 +122,17 @@ def _shaped(layer: Layer, gpu: Gpu, peak: Peak) -> bool:
     if kernels is None:
         return False
     return (
-        bool(kernels.attention)
+        kernels_of.attention_rate(gpu, peak) is not None
         if layer.attention is not None
-        else layer.tokens > 0 and (layer.op not in PRODUCTS or len(layer.channels) == 2)
+        else _tokens(layer) > 0 and (layer.op not in PRODUCTS or len(layer.channels) == 2)
     )
+
+
+def _tokens(layer: Layer) -> float:
+    """Return the rows per sample of a layer's matrix product: those it says, or what its FLOP say; of other layers those they say."""
+    if layer.tokens or layer.op != "gemm" or len(layer.channels) != 2:
+        return float(layer.tokens)
+    return layer.forward / (2.0 * math.prod(layer.channels))
 
 
 def _composed_attention(shape: Attention, gpu: Gpu, peak: Peak, batch: int) -> float:
@@ -142,8 +160,9 @@ def _shaped_time(layer: Layer, gpu: Gpu, stack: Stack, peak: Peak, batch: int, b
         return 0.0
     k, n = layer.channels
     groups = max(layer.groups, 1)
-    rows = layer.tokens * batch / groups
-    scale = layer.forward / (2.0 * layer.tokens * k * n)  # 1, unless a layer is cut otherwise than its shape says
+    tokens = _tokens(layer)
+    rows = tokens * batch / groups
+    scale = layer.forward / (2.0 * tokens * k * n)  # 1, unless a layer is cut otherwise than its shape says
     if not backward:
         return scale * kernels_of.product_time(gpu, peak, rows, n, k, groups)
     products = layer.backward / layer.forward
@@ -159,7 +178,7 @@ def _fp8_cast_bytes(layer: Layer, batch: int, backward: bool) -> float:
     (NVIDIA/TransformerEngine, delayed scaling: one read).
     """
     k, n = layer.channels
-    activations = layer.tokens * batch * (n if backward else k) * (2.0 + 1.0 + 1.0)
+    activations = _tokens(layer) * batch * (n if backward else k) * (2.0 + 1.0 + 1.0)
     return activations if backward else activations + (4.0 + 1.0 + 1.0) * (sum(layer.gradients) + sum(layer.frozen))
 
 
@@ -172,13 +191,22 @@ def _gradient_upkeep(stack: Stack) -> tuple[float, float]:
 def layer_time(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack, batch: int, backward: bool = False) -> Kernels:
     """Return the GPU time and launches of one layer for a batch (samples)."""
     work = layer_work(layer, gpu, precision, stack, batch, backward)
-    products = max(work.products * _stack_factor(layer, stack, work.peak), work.least)
+    factor = 1.0 if work.shaped else _stack_factor(layer, stack, work.peak)
+    products = max(work.products * factor, work.least)
     busy = max(products, memory_time(work.moved, gpu)) + memory_time(work.converted, gpu)
     return Kernels((busy + work.kernels * gpu.kernel_time) * stack.compute_factor, work.launches)
 
 
-def _element_scale(layer: Layer, precision: Precision) -> float:
-    """Return the bytes of an activation element over the 4 that the layer table counts with."""
+def _element_scale(layer: Layer, precision: Precision, stack: Stack) -> float:
+    """Return the bytes of an activation element over the 4 that the layer table counts with.
+
+    Norms and pools of autocast that work channels first gain nothing from 16 bits: a norm of layers runs in 32 bits (torch.amp
+    documentation), one of batches and a pool take element by element: estimate (whole networks left out are foretold better so). The
+    statistics that a norm of layers writes for each sample tell it from one of batches.
+    """
+    if layer.op in _BY_ELEMENT and MEANING[precision].autocast and not stack.channels_last:
+        native = "bf16" in MEANING[precision].units and layer.op == "norm" and layer.write <= layer.read
+        return NATIVE_BATCH_NORM if native else 1.0
     return element_bytes(layer.op, precision) / 4.0
 
 
@@ -205,12 +233,16 @@ def _weight_bytes(layer: Layer, precision: Precision, stack: Stack, backward: bo
     return trained * (2.0 if backward else 1.0) + layer.frozen_bytes(width)
 
 
+def _cast_weights(layer: Layer, precision: Precision, backward: bool) -> tuple[int, ...]:
+    """Return the elements of the weights that autocast casts for a product, each in a kernel, or of gradients, which frozen ones lack."""
+    if layer.dtypes or layer.op not in PRODUCTS or not MEANING[precision].autocast:  # what is not FP32 is not converted
+        return ()
+    return layer.gradients if backward else layer.gradients + layer.frozen
+
+
 def _cast_bytes(layer: Layer, precision: Precision, backward: bool) -> float:
-    """Return the bytes by which autocast reads 4 and writes 2 for each weight, or the reverse for its gradient, which frozen ones lack."""
-    if layer.dtypes:  # what is not FP32 is not converted
-        return 0.0
-    elements = sum(layer.gradients) + (0 if backward else sum(layer.frozen))
-    return (4.0 + 2.0) * elements if MEANING[precision].autocast and layer.op in PRODUCTS else 0.0
+    """Return the bytes by which autocast reads 4 and writes 2 for each weight, or the reverse for its gradient."""
+    return _CAST_BYTES * sum(_cast_weights(layer, precision, backward))
 
 
 def _layout_bytes(layer: Layer, precision: Precision, stack: Stack, peak: Peak, backward: bool) -> float:
@@ -220,10 +252,10 @@ def _layout_bytes(layer: Layer, precision: Precision, stack: Stack, peak: Peak, 
     first has one input and one output; its backward takes both gradients' and the input's (tensorflow/core/kernels/fused_batch_norm_op.cc).
     """
     if layer.op == "norm" and stack.transposed_norms and MEANING[precision].activation < 4.0:
-        return 2.0 * layer.write * _element_scale(layer, precision) * (3.0 if backward else 2.0)
-    if layer.op != "conv" or stack.channels_last or peak == "fp32":
-        return 0.0
-    return 2.0 * (layer.read + layer.write) * _element_scale(layer, precision) * (2.0 if backward else 1.0)
+        return 2.0 * layer.write * _element_scale(layer, precision, stack) * (3.0 if backward else 2.0)
+    if layer.op != "conv" or stack.channels_last or peak == "fp32" or layer.kernel_size == 1:
+        return 0.0  # of windows of one element, channels first is a matrix product as it lies
+    return 2.0 * (layer.read + layer.write) * _element_scale(layer, precision, stack) * (2.0 if backward else 1.0)
 
 
 def efficiency_class(layer: Layer, gpu: Gpu, stack: Stack) -> OperatorClass:
@@ -273,7 +305,7 @@ def _peak(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack) -> Peak:
     if layer.attention is not None:
         usable = tuple(peak for peak in usable if peak != "fp8")  # fused attention stays in 16 bits unless asked otherwise
     peaks = [peak for peak in usable if peak in gpu.peak and (peak == "fp32" or _aligned(layer, gpu, stack))]
-    if gpu.kernels is not None and (layer.attention is not None or layer.tokens):
+    if gpu.kernels is not None and (layer.attention is not None or _tokens(layer)):
         return next((peak for peak in peaks if peak in gpu.kernels.product_share), peaks[0])
     # where the class was measured on none of them, its share of another peak says more than nothing
     return next((peak for peak in peaks if _LIKE.get(peak, peak) in curves or peak in curves), peaks[0])

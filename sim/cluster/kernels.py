@@ -143,9 +143,12 @@ def both(one: float, other: float, sharpness: float) -> float:
     return longer * (1.0 + (min(one, other) / longer) ** sharpness) ** (1.0 / sharpness) if longer > 0 else 0.0
 
 
-def attention_rate(gpu: Gpu, kernel: str) -> AttentionRate | None:
-    """Return what the GPU's fused attention *kernel* reaches, or the fastest it has where it lacks that; None: nothing is described."""
-    rates = gpu.kernels.attention if gpu.kernels else ()
+def attention_rate(gpu: Gpu, peak: Peak, kernel: str = "") -> AttentionRate | None:
+    """Return what the GPU's fused attention *kernel* reaches, or the first it has where it lacks that; None: nothing is described.
+
+    32 bits have the memory-efficient kernel alone.
+    """
+    rates = [rate for rate in (gpu.kernels.attention if gpu.kernels else ()) if (rate.kernel == "efficient") is (ELEMENT[peak] == 4)]
     return next((rate for rate in rates if rate.kernel == kernel), rates[0] if rates else None)
 
 
@@ -156,7 +159,7 @@ def attention_time(
 
     Raise ValueError where the GPU's kernels are not described for *peak*, or have no attention.
     """
-    kernels, rate = described(gpu, peak), attention_rate(gpu, kernel)
+    kernels, rate = described(gpu, peak), attention_rate(gpu, peak, kernel)
     if kernels is None or rate is None:
         raise ValueError(f"{gpu.name} has no kernels block with attention and a product_share of {peak}")
     share, fill = (rate.backward, rate.backward_fill) if backward else (rate.forward, rate.fill)

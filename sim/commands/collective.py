@@ -36,7 +36,9 @@ def collective(
     gpus: Annotated[int | None, typer.Option(min=1, help="total number of GPUs")] = None,
     placement: Annotated[str | None, typer.Option(metavar="1+2", help="GPUs on each node in turn")] = None,
     compute_time: Annotated[str | None, typer.Option(metavar="TIME", help="of a step; hides a parameter_server: 100 ms")] = None,
-    algo: Annotated[str | None, typer.Option(metavar="NAMES", help="like NCCL_ALGO; or (Rack)Hierarchical, HalvingDoubling")] = None,
+    algo: Annotated[
+        str | None, typer.Option(metavar="NAMES", help="like NCCL_ALGO; or (Rack)Hierarchical, HalvingDoubling, your own")
+    ] = None,
     proto: Annotated[str | None, typer.Option(metavar="NAMES", help="like NCCL_PROTO: LL, LL128, Simple, ^LL")] = None,
     channels: Annotated[int | None, typer.Option(min=1, help="like NCCL_MAX_NCHANNELS")] = None,
     per_process: Annotated[

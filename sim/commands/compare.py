@@ -23,6 +23,7 @@ from sim.commands.options import (
     Market,
     Nodes,
     Precision,
+    PriceSource,
     Processes,
     Sets,
     Stack,
@@ -55,6 +56,7 @@ def compare(
     layout: LayoutFields = (),
     sets: Sets = [],  # noqa: B006
     market: Market = "on-demand",
+    prices: PriceSource = "",
     epochs: Epochs = None,
     hours: Hours = None,
     tokens: TokenBudget = None,
@@ -91,6 +93,7 @@ def compare(
         market=market_of(market),
         plan=plan_of(epochs, hours, evaluation, checkpoints, tokens),
         layout=layout,
+        prices=prices,
     )
     names = machines(hardware, where)
     counts = whole_numbers(nodes, "--nodes") if nodes is not None else []

@@ -19,6 +19,7 @@ from sim.commands.options import (
     LayoutFields,
     Market,
     Precision,
+    PriceSource,
     SampleTokens,
     Sets,
     Stack,
@@ -55,6 +56,15 @@ def goodput(
     sets: Sets = [],  # noqa: B006
     reliability: Annotated[str, typer.Option(metavar="low|middle|high|FILE", help="how often the fleet fails")] = "middle",
     rate: Annotated[str | None, typer.Option("--failure-rate", metavar="RATE", help="failures of 8 GPUs, such as '0.0038 /d'")] = None,
+    law: Annotated[
+        str,
+        typer.Option(
+            "--failure-law",
+            metavar="exponential|weibull:SHAPE|NAME",
+            help="how times between failures scatter, or a law of your own",
+            autocompletion=names.of_words("exponential", "weibull:0.7"),
+        ),
+    ] = "exponential",
     mode: Annotated[str, typer.Option("--checkpoint", metavar="sync|async|tiered", help="how checkpoints are written")] = "async",
     store: Annotated[
         str,
@@ -74,6 +84,7 @@ def goodput(
         str | None, typer.Option("--mean-lifetime", metavar="TIME", help="spot machines, revoked at random after this time on average")
     ] = None,
     market: Market = "on-demand",
+    prices: PriceSource = "",
     region: Annotated[
         str | None, typer.Option(help="region of the electricity: us-east-1, europe-north1, FRA; the price's by default")
     ] = None,
@@ -102,6 +113,7 @@ def goodput(
         market=market_of(market),
         sequence=sequence,
         layout=layout,
+        prices=prices,
     )
     weeks = Weeks(
         days,
@@ -121,6 +133,7 @@ def goodput(
         trials,
         region,
         seed,
+        law,
     )
     _show(scenario, weeks, fast, as_json, output, html)
 

@@ -19,9 +19,9 @@ HEADINGS: Final[Mapping[str, str]] = {
     "Layout": "--tp --pp --cp --ep --replicate --shard --micro-batches --schedule --parallel",
     "Machine": "--nodes --gpus --placement --workers --where --hardware --hardware-dir --workload-dir --twin --from-topo --gpu --cpu "
     "--nic-bandwidth --transport --memory --algo --proto --channels --per-process --nccl --device --ranks --folder",
-    "Money": "--market --on-demand --budget-hours --budget-usd --today --refresh --date --region",
-    "Failures": "--with-failures --mean-lifetime --reliability --failure-rate --checkpoint --store --checkpoint-interval --spares --repair "
-    "--elastic --in-place --new-fleet --trials",
+    "Money": "--market --prices --on-demand --budget-hours --budget-usd --today --refresh --date --region",
+    "Failures": "--with-failures --mean-lifetime --reliability --failure-rate --failure-law --checkpoint --store --checkpoint-interval "
+    "--spares --repair --elastic --in-place --new-fleet --trials",
     "Search": "--objective --max-memory --fix --allow --simulate --sensitivity --vary --sobol --policy --sort --fast --literal --jobs "
     "--cluster --predictor --no-leave-out --left-out --refit --only --again --quick --limit",
     "Output": "--json --csv --output --html --trace --export --journal --verbose --layers --force --plot --score --list --record --fail-if "

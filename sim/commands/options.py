@@ -39,6 +39,9 @@ Market = Annotated[
         metavar="on-demand|spot", help="which price to use: on-demand or spot", autocompletion=names.of_words("on-demand", "spot")
     ),
 ]
+PriceSource = Annotated[
+    str, typer.Option("--prices", metavar="NAME", help="a price source of your own, in place of the prices of descriptions")
+]
 MeanLifetime = Annotated[
     str | None,
     typer.Option("--mean-lifetime", metavar="TIME", help="mean time to interruption of a spot machine, instead of measured data"),
@@ -87,7 +90,7 @@ LAYOUT: Final[dict[str, Any]] = {
         str | None,
         typer.Option(
             "--schedule",
-            help="gpipe, 1f1b, interleaved_1f1b, zb_h1, zbv or dualpipev",
+            help="gpipe, 1f1b, interleaved_1f1b, zb_h1, zbv or dualpipev, or one of your own",
             autocompletion=names.of_words("gpipe", "1f1b", "interleaved_1f1b", "zb_h1", "zbv", "dualpipev"),
         ),
     ],

@@ -19,6 +19,7 @@ from sim.commands.options import (
     Json,
     Nodes,
     Precision,
+    PriceSource,
     SampleTokens,
     Sets,
     Stack,
@@ -70,6 +71,7 @@ def plan(
     precision: Precision = None,
     stack: Stack = None,
     sets: Sets = [],  # noqa: B006
+    prices: PriceSource = "",
     export: Annotated[
         Path | None, typer.Option(metavar="DIR", callback=folder_due, help="also write the best layout as launch files of other programs")
     ] = None,
@@ -101,7 +103,9 @@ def plan(
         memory = None if max_memory is None else parse(max_memory, "size")
     except ValueError as error:
         raise SpecError(f"--max-memory {max_memory}: {error}") from None
-    scenario = Scenario(hardware, workload, tuple(sets), global_batch=global_batch, precision=precision, stack=stack, sequence=sequence)
+    scenario = Scenario(
+        hardware, workload, tuple(sets), global_batch=global_batch, precision=precision, stack=stack, sequence=sequence, prices=prices
+    )
     limits = Limits(simulate, memory, objective)  # type: ignore[arg-type]
     counts = whole_numbers(nodes, "--nodes") if nodes is not None else []
     question = Question(scenario, counts, gpus, tokens, fixed_axes(fix), frozenset(_words(allow)), limits)

@@ -22,6 +22,7 @@ from sim.commands.options import (
     MeanLifetime,
     Nodes,
     Precision,
+    PriceSource,
     Processes,
     Sets,
     Stack,
@@ -63,6 +64,7 @@ def recommend(
     precision: Precision = None,
     stack: Stack = None,
     sets: Sets = [],  # noqa: B006
+    prices: PriceSource = "",
     processes: Processes = None,
     as_json: Json = False,
     output: Folder = None,
@@ -87,7 +89,8 @@ def recommend(
     if batch is not None and global_batch is not None:
         raise SpecError("--batch and --global-batch: write one of the two")
     scenario = Scenario(
-        "", workload, tuple(sets), batch=batch, global_batch=global_batch, precision=precision, stack=stack, plan=plan
+        "", workload, tuple(sets), batch=batch, global_batch=global_batch, precision=precision, stack=stack, plan=plan,
+        prices=prices,
     )  # fmt: skip
     counts = whole_numbers(nodes, "--nodes") if nodes is not None else []
     renting = Renting(budget, hardware, where, counts, on_demand, mean_lifetime, with_failures, processes)

@@ -23,6 +23,7 @@ from sim.commands.options import (
     LayoutFields,
     Market,
     Precision,
+    PriceSource,
     SampleTokens,
     Sets,
     Stack,
@@ -59,6 +60,7 @@ def run(
     layout: LayoutFields = (),
     sets: Sets = [],  # noqa: B006
     market: Market = "on-demand",
+    prices: PriceSource = "",
     epochs: Epochs = None,
     hours: Hours = None,
     tokens: TokenBudget = None,
@@ -100,6 +102,7 @@ def run(
         plan=plan_of(epochs, hours, evaluation, checkpoints, tokens),
         sequence=sequence,
         layout=layout,
+        prices=prices,
     )
     many_nodes = whole_numbers(nodes, "--nodes") if nodes is not None else []
     many_gpus = whole_numbers(gpus, "--gpus") if gpus is not None else []

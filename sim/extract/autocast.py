@@ -1,4 +1,4 @@
-"""How many bytes does backward keep of a sample where torch.autocast runs products in 16 bits? Autocast's lists, played on the meta device.
+"""What does torch.autocast add to a model's work? What backward keeps, and which activations are cast, by its lists on the meta device.
 
 autocast leaves meta tensors alone, so its work is done above it, where Python calls torch's functions: it casts the arguments of some to 16
 bits, of others to 32, of some to the widest among them (torch.amp documentation, "CUDA Op-Specific Behavior"), and keeps the casts of
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch.nn import functional
@@ -20,11 +20,11 @@ from torch.utils._pytree import tree_leaves, tree_map
 from sim.extract.checkpointing import checkpointing
 from sim.extract.fused import as_on_cuda
 
-_NARROW: Final = {
+_PRODUCTS: Final = {
     *("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "linear", "matmul", "__matmul__", "mm"),
-    *("bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "einsum", "scaled_dot_product_attention", "prelu"),
-    *("lstm", "gru", "rnn_tanh", "rnn_relu"),
+    *("bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "einsum", "scaled_dot_product_attention"),
 }
+_NARROW: Final = _PRODUCTS | {"prelu", "lstm", "gru", "rnn_tanh", "rnn_relu"}
 _FULL: Final = {
     *("softmax", "log_softmax", "softmin", "layer_norm", "group_norm", "nll_loss", "cross_entropy", "mse_loss", "smooth_l1_loss"),
     *("binary_cross_entropy_with_logits", "l1_loss", "exp", "expm1", "log", "log10", "log2", "log1p", "pow", "__pow__", "rsqrt"),
@@ -41,10 +41,13 @@ class Autocast(TorchFunctionMode):  # type: ignore[misc, unused-ignore]
         self._dtype = dtype
         self._weights: dict[int, torch.Tensor] = {}
         self._depth = 0
+        self.narrowed: list[int] = []
+        """Elements of activations that each product had cast, in the order of the products."""
 
     def __enter__(self) -> Any:
         self._depth += 1
-        return super().__enter__()
+        super().__enter__()
+        return self
 
     def __exit__(self, *raised: Any) -> None:
         self._depth -= 1
@@ -56,6 +59,8 @@ class Autocast(TorchFunctionMode):  # type: ignore[misc, unused-ignore]
         name, given = getattr(func, "__name__", ""), kwargs or {}
         if func is functional.multi_head_attention_forward:
             return self._inside(func, args, given)
+        if name in _PRODUCTS:
+            self.narrowed.append(sum(leaf.numel() for leaf in tree_leaves((args, given)) if self._casts(leaf, self._dtype)))
         if name in _NARROW:
             args, given = self._cast((args, given), self._dtype)
         elif name in _FULL or (
@@ -79,6 +84,12 @@ class Autocast(TorchFunctionMode):  # type: ignore[misc, unused-ignore]
         finally:
             names["has_torch_function"] = asked
 
+    @staticmethod
+    def _casts(value: Any, dtype: torch.dtype) -> bool:
+        """Return whether *value* is an activation with a gradient that is cast to *dtype*."""
+        wanted = isinstance(value, torch.Tensor) and value.is_floating_point() and value.dtype is not dtype
+        return wanted and value.requires_grad and not value.is_leaf
+
     def _cast(self, given: Any, dtype: torch.dtype) -> Any:
         def cast(value: Any) -> Any:
             if not isinstance(value, torch.Tensor) or not value.is_floating_point() or value.dtype is dtype:
@@ -92,8 +103,17 @@ class Autocast(TorchFunctionMode):  # type: ignore[misc, unused-ignore]
         return tree_map(cast, given)
 
 
-def kept(model: torch.nn.Module, positional: Sequence[Any], named: Mapping[str, Any], loss_of: Callable[[Any], torch.Tensor]) -> int:
-    """Return the bytes that a forward under autocast, loss and all, keeps for backward beside its inputs, casts of weights among them."""
+class Played(NamedTuple):
+    """What a forward under autocast showed."""
+
+    kept: int
+    """Bytes that it keeps for backward beside its inputs, casts of weights among them."""
+    narrowed: tuple[int, ...]
+    """Elements of activations cast to 16 bits for each product, in the order of the products."""
+
+
+def played(model: torch.nn.Module, positional: Sequence[Any], named: Mapping[str, Any], loss_of: Callable[[Any], torch.Tensor]) -> Played:
+    """Run a forward under autocast, loss and all."""
     known = {tensor.untyped_storage()._cdata for tensor in tree_leaves((positional, named)) if isinstance(tensor, torch.Tensor)}
     storages: list[Any] = []  # held, so that no other comes to lie where one was
 
@@ -106,8 +126,8 @@ def kept(model: torch.nn.Module, positional: Sequence[Any], named: Mapping[str, 
 
     hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
     asked = torch.autocast("cpu", torch.bfloat16)  # casts nothing here, but modules ask whether any autocast is on
-    with torch.device("meta"), as_on_cuda(), checkpointing(nullcontext), hooks, asked, Autocast():
+    with torch.device("meta"), as_on_cuda(), checkpointing(nullcontext), hooks, asked, Autocast() as autocast:
         loss = loss_of(model(*positional, **named))
     nbytes: int = sum(storage.nbytes() for storage in storages)
     del loss
-    return nbytes
+    return Played(nbytes, tuple(autocast.narrowed))

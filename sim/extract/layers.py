@@ -214,7 +214,7 @@ def _add(group: _Group, event: Event, work: Work) -> None:
     group.work += work
     if group.op is None and (op := _class(event, work)) is not None:
         group.op, group.operator = op, "rnn" if op == "rnn" else event.operator
-    if group.cost is None and event.cost.channels:
+    if group.cost is None and (event.cost.channels or event.cost.attention):
         group.cost = event.cost
 
 
@@ -278,6 +278,7 @@ def _layer(group: _Group, name: str, shares: str) -> Layer:
         kernel_size=cost.kernel_size,
         stride=cost.stride,
         channels=cost.channels,
+        attention=cost.attention,
         rows=table.rows if owned else 0,
         rows_per_sample=group.looked_up if owned else 0,
         sparse=group.sparse,

@@ -16,6 +16,7 @@ from math import prod
 from typing import Any, Final, Literal, NamedTuple
 
 from sim.spec.fields import OperatorClass
+from sim.spec.layer import Attention
 
 FLOAT_BYTES: Final = 4
 
@@ -48,6 +49,7 @@ class Cost(NamedTuple):
     kernel_size: int = 0
     stride: int = 1
     channels: tuple[int, ...] = ()
+    attention: Attention | None = None
 
 
 class Call(NamedTuple):
@@ -283,10 +285,31 @@ def _product(left: int, right: int) -> Callable[[Call], Cost]:
     return rule
 
 
-def _attention(call: Call) -> Cost:
-    query, key, value = call.arguments[:3]
-    read, write = _traffic(call)
-    return Cost("attention", attention_flop(query, key, value), read, write, 1)
+def _attention(masked: bool) -> Callable[[Call], Cost]:
+    """Return the rule of fused attention; *masked*: of the variant whose fourth argument is a mask, which flash attention does not take."""
+
+    def rule(call: Call) -> Cost:
+        query, key, value = call.arguments[:3]
+        read, write = _traffic(call)
+        known = len(query.shape) == 4 and not (masked and call.arguments[3] is not None)
+        shape = _attention_shape(query, key, value, bool(call.arguments[6 if masked else 4])) if known else None
+        return Cost("attention", attention_flop(query, key, value), read, write, 1, attention=shape)
+
+    return rule
+
+
+def _attention_shape(query: Operand, key: Operand, value: Operand, causal: bool) -> Attention:
+    """Return the shape of attention over operands of (batch, heads, tokens, size)."""
+    heads, queries, size = query.shape[1:]
+    return Attention(
+        heads=heads,
+        kv_heads=key.shape[1],
+        head_dim=size,
+        value_dim=None if value.shape[-1] == size else value.shape[-1],
+        queries=queries,
+        keys=key.shape[2],
+        causal=causal,
+    )
 
 
 def _attention_backward(call: Call) -> Cost:
@@ -308,8 +331,8 @@ _PRODUCTS: Final[dict[str, Callable[[Call], Cost]]] = {
     "dot": _product(0, 1),
     "vdot": _product(0, 1),
     "_grouped_mm": _product(0, 1),
-    "_scaled_dot_product_efficient_attention": _attention,
+    "_scaled_dot_product_efficient_attention": _attention(masked=True),
     "_scaled_dot_product_efficient_attention_backward": _attention_backward,
-    "_scaled_dot_product_flash_attention": _attention,
+    "_scaled_dot_product_flash_attention": _attention(masked=False),
     "_scaled_dot_product_flash_attention_backward": _attention_backward,
 }

@@ -18,10 +18,11 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from sim.extract import layers, table, target
 from sim.extract.archive import EXPORTED
-from sim.extract.autocast import kept
+from sim.extract.autocast import Played, played
 from sim.extract.build import build, explained, exported, unpadded
 from sim.extract.operators import UnknownOperator
 from sim.extract.trace import Failed, Trace, element_bytes, loss_of, trace
+from sim.spec.layer import Layer
 from sim.spec.workload import Model
 from sim.spec.yaml import SpecError
 
@@ -42,7 +43,7 @@ def run(name: str, path: str, inputs: Sequence[str], arguments: Mapping[str, Any
             model = build(path, make, arguments)
             examples = [_inputs(model, inputs, batch) for batch in BATCHES]
         small, large = (_trace(path, model, *example) for example in examples)
-        autocast = _autocast_saved(model, examples)
+        autocast = _autocast(model, examples)
     try:
         made = layers.layers(small.events, large.events, BATCHES, small.ready, small.parameters)
     except SpecError as error:
@@ -59,22 +60,37 @@ def run(name: str, path: str, inputs: Sequence[str], arguments: Mapping[str, Any
         unused=parameters - sum(sum(layer.gradients) + sum(layer.frozen) for layer in made),
         input=float(input_bytes),
         buffers=float(_nbytes(list(model.buffers()))),
-        autocast_saved=autocast,
-        layers=tuple(made),
+        autocast_saved=float((autocast[1].kept - autocast[0].kept) // (BATCHES[1] - BATCHES[0])) if autocast else 0.0,
+        layers=_with_casts(made, autocast),
         source=_source(make),
     )
     return Model.model_validate(table.plain(drafted))
 
 
-def _autocast_saved(model: torch.nn.Module, examples: Sequence[Any]) -> float:
-    """Return the bytes a sample that backward keeps under autocast; 0 where the model does not run under it, as some types do not."""
+def _autocast(model: torch.nn.Module, examples: Sequence[Any]) -> tuple[Played, Played] | None:
+    """Return what autocast does with both batches; None where the model does not run under it, as some types do not."""
     random.seed(0)
     try:
         with unpadded():
-            small, large = (kept(model, positional, named, loss_of) for positional, named in examples)
-    except Exception:  # a step without autocast has run: the model is described without this number
-        return 0.0
-    return float((large - small) // (BATCHES[1] - BATCHES[0]))
+            small, large = (played(model, positional, named, loss_of) for positional, named in examples)
+    except Exception:  # a step without autocast has run: the model is described without what autocast adds
+        return None
+    return small, large
+
+
+def _with_casts(made: Sequence[Layer], autocast: tuple[Played, Played] | None) -> tuple[Layer, ...]:
+    """Return the layers *made* with the activations that autocast casts for their products, which come in the order of the layers.
+
+    Where functions and products do not pair up one to one (``einsum`` may take several, or none), nothing is said of casts.
+    """
+    products = [index for index, layer in enumerate(made) if layer.op in ("conv", "gemm", "attention") and layer.forward]
+    if autocast is None or not len(products) == len(autocast[0].narrowed) == len(autocast[1].narrowed):
+        return tuple(made)
+    layers = list(made)
+    for index, small, large in zip(products, autocast[0].narrowed, autocast[1].narrowed, strict=True):
+        if large > small:
+            layers[index] = layers[index].model_copy(update={"casts": (large - small) // (BATCHES[1] - BATCHES[0])})
+    return tuple(layers)
 
 
 def _inputs(model: torch.nn.Module, inputs: Sequence[str], batch: int) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -9,10 +9,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from sim.parallel.mesh import Mesh
+from sim.parallel.own_schedule import OwnPasses
 from sim.parallel.program import Instruction, Op, Receive, Send, Start, Tag, Update, Wait
-from sim.parallel.schedule import Action, actions, holder, position
+from sim.parallel.schedule import MEETING, Action, actions, holder, position
 from sim.parallel.split import Unit
-from sim.spec.parallel import MeshOptions, Schedule
+from sim.spec.parallel import MeshOptions
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Layout:
     units: tuple[Unit, ...]
     chunks: tuple[tuple[int, ...], ...]
     """Units of each chunk, in the order of the model."""
-    schedule: Schedule
+    schedule: str
     micro_batches: int
     gathered: float
     """Bytes of an element of weights as it travels."""
@@ -38,6 +39,13 @@ class Layout:
     """Bytes of a gradient that the first and the last stage share; 0 for none."""
     synchronizes_each: bool
     """Whether every micro-batch reduces its gradients, not just the last one."""
+    own: OwnPasses | None = None
+    """What the schedule runs where it is the user's."""
+
+    @property
+    def meets(self) -> bool:
+        """Whether a message between stages begins when its receiver asks for it, and compute waits until it has gone."""
+        return self.own.waits_for_sends if self.own else self.schedule in MEETING
 
     @property
     def sharded_parameters(self) -> bool:
@@ -57,6 +65,8 @@ class Layout:
 
     def stage_actions(self, stage: int) -> tuple[Action, ...]:
         """Return the schedule's actions on one rank of *stage*."""
+        if self.own is not None:
+            return self.own.programs[stage]
         return actions(self.schedule, self.mesh.stages, self.mesh.parallel.chunks, self.micro_batches, stage)
 
     def chunk_of(self, stage: int, local: int) -> int:

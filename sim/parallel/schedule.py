@@ -12,11 +12,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Final, Literal, NamedTuple
 
-from sim.spec.parallel import SPLIT_STAGES, Schedule
+from sim.spec.parallel import SPLIT_STAGES
 from sim.spec.yaml import SpecError
 
 Kind = Literal["F", "B", "I", "W"]
-_WORDS: Final[dict[Kind, str]] = {"F": "forward", "B": "backward", "I": "input gradient", "W": "weight gradient"}
+PASSES: Final[dict[Kind, str]] = {"F": "forward", "B": "backward", "I": "input gradient", "W": "weight gradient"}
+
+
+MEETING: Final = ("gpipe", "1f1b")
+"""Schedules whose messages begin when the receiver asks for them; compute waits until they have gone."""
 
 
 class Action(NamedTuple):
@@ -28,7 +32,7 @@ class Action(NamedTuple):
     micro_batch: int
 
 
-def actions(schedule: Schedule, stages: int, chunks: int, micro_batches: int, stage: int) -> tuple[Action, ...]:
+def actions(schedule: str, stages: int, chunks: int, micro_batches: int, stage: int) -> tuple[Action, ...]:
     """Return what the rank of *stage* runs in one step, in order; raise SpecError for what `check` refuses."""
     check(schedule, stages, chunks, micro_batches)
     if not 0 <= stage < stages:
@@ -47,14 +51,14 @@ def actions(schedule: Schedule, stages: int, chunks: int, micro_batches: int, st
     return tuple(_looped(chunks, micro_batches, group, warm_up, stage if schedule == "zb_h1" else None))
 
 
-def position(schedule: Schedule, stages: int, stage: int, chunk: int) -> int:
+def position(schedule: str, stages: int, stage: int, chunk: int) -> int:
     """Return which chunk of the model, counted from its input, a local *chunk* is: looped round the stages, or there and back (V)."""
     if schedule in SPLIT_STAGES and chunk == 1:
         return 2 * stages - 1 - stage
     return chunk * stages + stage
 
 
-def holder(schedule: Schedule, stages: int, chunks: int, global_chunk: int) -> tuple[int, int]:
+def holder(schedule: str, stages: int, chunks: int, global_chunk: int) -> tuple[int, int]:
     """Return the (stage, local chunk) that holds *global_chunk*: the inverse of `position`."""
     if not 0 <= global_chunk < stages * chunks:
         raise ValueError(f"chunk {global_chunk} of a model of {stages * chunks}")
@@ -62,7 +66,7 @@ def holder(schedule: Schedule, stages: int, chunks: int, global_chunk: int) -> t
     return (stages - 1 - place if schedule in SPLIT_STAGES and chunk == 1 else place), chunk
 
 
-def check(schedule: Schedule, stages: int, chunks: int, micro_batches: int) -> None:
+def check(schedule: str, stages: int, chunks: int, micro_batches: int) -> None:
     """Raise SpecError with one sentence where *schedule* cannot run so many micro-batches on such a pipeline."""
     if min(stages, chunks, micro_batches) < 1:
         raise SpecError(f"a pipeline of {stages} stages, {chunks} chunks each, with {micro_batches} micro-batches; write 1 or more of each")
@@ -96,7 +100,7 @@ def in_flight(program: Iterable[Action]) -> list[tuple[int, ...]]:
     return timeline
 
 
-def deadlock(schedule: Schedule, programs: Sequence[Sequence[Action]]) -> list[str] | None:
+def deadlock(schedule: str, programs: Sequence[Sequence[Action]]) -> list[str] | None:
     """Return None where the *programs* of all stages end, else the cycle of waits in words, one wait a line.
 
     Sends are buffered. A forward waits for that of the chunk before; a backward for its forward and for the backward of the chunk after.
@@ -206,14 +210,14 @@ class _Token(NamedTuple):
     micro_batch: int
 
     def __str__(self) -> str:
-        return f"{_WORDS[self.kind]} of chunk {self.chunk}, micro-batch {self.micro_batch}"
+        return f"{PASSES[self.kind]} of chunk {self.chunk}, micro-batch {self.micro_batch}"
 
 
 class _Run:
     """An untimed run of all stages: each advances until what its next action needs is missing."""
 
-    def __init__(self, schedule: Schedule, chunks: int, programs: Sequence[Sequence[Action]]) -> None:
-        self.schedule: Schedule = schedule
+    def __init__(self, schedule: str, chunks: int, programs: Sequence[Sequence[Action]]) -> None:
+        self.schedule = schedule
         self.chunks = chunks
         self.programs = programs
         self.places = [0] * len(programs)

@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from sim.spec.catalogue import roots
+from sim.spec.extensions import COLLECTIVES, names
 from sim.training.collectives.table import Table
 
 SUMMARY = "hardware/validated_collectives.json"
@@ -28,7 +29,7 @@ def collective_error(table: Table) -> dict[str, Any] | None:
         band = _band(row.nbytes)
         own, other = f"{table.carrier}, {table.op}, {band}", f"{table.carrier}, any operation, {band}"
         name = own if own in known else other
-        if band not in found and name in known and row.algorithm not in NOT_NCCLS:
+        if band not in found and name in known and row.algorithm not in _not_nccls():
             found[band] = known[name]
             unlike += [f"no {table.op} {band}"] if name == other else []
     if not found:
@@ -57,6 +58,11 @@ def error_lines(error: Mapping[str, Any]) -> list[str]:
     return [f"expected error (median / 90th percentile): {bands}", f"  {error['basis']}"]
 
 
+def _not_nccls() -> frozenset[str]:
+    """Return the algorithms that are other libraries', or the user's own."""
+    return NOT_NCCLS | {*names(COLLECTIVES)}
+
+
 def unmeasured(table: Table) -> list[str]:
     """Return a warning where nobody measured what *table* is about."""
     known = validated_collectives()
@@ -65,7 +71,7 @@ def unmeasured(table: Table) -> list[str]:
     if not any(name.startswith(f"{table.carrier}, ") for name in known):
         measured = ", ".join(sorted({name.partition(",")[0] for name in known}))
         return [f"no collective over {table.carrier} was measured: its constants rest on the sources of the class; measured: {measured}"]
-    others = sorted({row.algorithm for row in table.rows} & NOT_NCCLS)
+    others = sorted({row.algorithm for row in table.rows} & _not_nccls())
     return [f"no {name} was measured: the time follows from its schedule and the links" for name in others]
 
 

@@ -87,6 +87,7 @@ def goodput_document(answer: Goodput) -> dict[str, Any]:
         "checkpoint": _checkpoint(answer),
         "reliability": {
             "level": answer.reliability.name,
+            "law": answer.run.law.name,
             "interruptions_per_node_day": _per_node_day(answer),
             "source": answer.reliability.rate.source,
         },

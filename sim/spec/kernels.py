@@ -12,8 +12,9 @@ from sim.spec.fields import Bytes, Count, Factor, Fraction, Peak, Seconds, Sourc
 class AttentionRate(Spec):
     """What one fused attention kernel reaches, forward and backward: shares of the rate of large products, and the work beside them."""
 
-    kernel: Literal["flash2", "flash3", "flash4", "cudnn"]
-    """FlashAttention 2, 3, 4, or cuDNN's; on AMD's devices flash2 is Composable Kernel's."""
+    kernel: Literal["flash2", "flash3", "flash4", "cudnn", "efficient"]
+    """FlashAttention 2, 3, 4, or cuDNN's; on AMD's devices flash2 is Composable Kernel's. efficient: torch's memory-efficient kernel, which
+    alone takes FP32, here in TF32."""
     head_step: Count = 32
     """Multiples to which the size of a head is padded."""
     forward: Factor
@@ -62,7 +63,7 @@ class Kernels(Spec):
     exponentials: float = Field(gt=0)
     """Exponentials per second of all multiprocessors together, beside products."""
     attention: tuple[AttentionRate, ...] = ()
-    """The default first."""
+    """The default of 16 bits first."""
     measured: bool = False
     """Whether rows of this very GPU are in calibration/records/kernels.csv."""
     source: Source

@@ -61,6 +61,9 @@ class Layer(Spec):
     """Activation bytes the backward reads and writes."""
     saved: Bytes = 0.0
     """Activation bytes kept from forward for backward."""
+    casts: Whole = 0
+    """Activation elements that autocast converts to 16 bits for this product, in a kernel of their own, and whose gradients it converts
+    back."""
     forward_kernels: Whole = 1
     backward_kernels: Whole = 1
     kernel_size: Whole = 0

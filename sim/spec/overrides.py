@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from sim.spec import schema, yaml
 from sim.spec.hardware import Group, Hardware
+from sim.spec.own_prices import Priced, asked
 from sim.spec.references import IMPLIED, UNRESOLVED, Kind, Piece, Resolver, child, put
 from sim.spec.yaml import Document, Mark, SpecError
 
@@ -21,17 +22,22 @@ class Option(NamedTuple):
 
     name: str
     key: str
-    value: str | int
+    value: object
 
 
-Override = str | Option
-"""``KEY=VALUE``, several with ``;`` between them, or an option."""
+Override = str | Option | Priced
+"""``KEY=VALUE``, several with ``;`` between them, an option, or prices of a source of the user's."""
 
 
 def apply(resolver: Resolver, document: Document, kind: Kind, overrides: Iterable[Override]) -> Document:
     """Return *document* with every override applied, noting with *resolver* those that cannot be."""
     for given in overrides:
-        for part in [given] if isinstance(given, Option) else filter(None, map(str.strip, given.split(";"))):
+        try:
+            parts = _parts(given, document)
+        except SpecError as error:
+            resolver.problems.extend(error.problems)
+            continue
+        for part in parts:
             try:
                 document = _apply(resolver, document, kind, part)
             except SpecError as error:
@@ -39,7 +45,15 @@ def apply(resolver: Resolver, document: Document, kind: Kind, overrides: Iterabl
     return document
 
 
-def _apply(resolver: Resolver, document: Document, kind: Kind, given: Override) -> Document:
+def _parts(given: Override, document: Document) -> Iterable[str | Option]:
+    """Return the single overrides that *given* stands for."""
+    if isinstance(given, Priced):
+        block = asked(given.name, document.value)
+        return [] if block is None else [Option(f"--prices {given.name}:", "price", block)]
+    return [given] if isinstance(given, Option) else list(filter(None, map(str.strip, given.split(";"))))
+
+
+def _apply(resolver: Resolver, document: Document, kind: Kind, given: str | Option) -> Document:
     label, steps, new = _option(given) if isinstance(given, Option) else _written(given)
     top = Piece(document.value, document.root)
     implied = document.implied

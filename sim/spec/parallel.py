@@ -6,11 +6,13 @@ ranks; ``expert`` regroups the ranks of a stage for the weights of experts only.
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Annotated, Any, Final, Literal, get_args
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
+from sim.spec import extensions
 from sim.spec.fields import Count, Fraction, Source, Spec, Whole
+from sim.spec.yaml import SpecError
 
 Schedule = Literal["gpipe", "1f1b", "interleaved_1f1b", "zb_h1", "zbv", "dualpipev"]
 Shard = Literal["none", "optimizer", "gradients", "parameters"]
@@ -20,6 +22,31 @@ MEGATRON_ORDER: Final[tuple[Axis, ...]] = ("tensor", "context", "data", "pipelin
 """Axes from the fastest-varying rank number to the slowest (Megatron-LM's ``tp-cp-ep-dp-pp``; experts split the data axis)."""
 SPLIT_STAGES: Final = ("zbv", "dualpipev")
 """Schedules that place two chunks on each rank in the shape of a V."""
+SCHEDULES: Final[tuple[Schedule, ...]] = get_args(Schedule)
+
+
+def _named_schedule(value: object) -> Any:
+    """Return *value*, the name of a schedule; raise ValueError where there is none of that name, built in or the user's."""
+    if not isinstance(value, str) or value in SCHEDULES:
+        return value
+    try:
+        extensions.extension(extensions.SCHEDULES, value, SCHEDULES)
+    except SpecError as error:
+        raise ValueError(str(error)) from None
+    return value
+
+
+ScheduleName = Annotated[
+    str,
+    BeforeValidator(_named_schedule),
+    WithJsonSchema(
+        {
+            "anyOf": [{"enum": list(SCHEDULES), "type": "string"}, {"type": "string", "description": "the name of one of your own"}],
+            "description": f"one of {', '.join(SCHEDULES)}, or the name of one of your own",
+        }
+    ),
+]
+"""A schedule, or the name of one that the user brings."""
 
 
 class Parallel(Spec):
@@ -42,7 +69,7 @@ class Parallel(Spec):
     shard: Shard = "none"
     reshard_after_forward: bool | Count | None = None
     """FSDP: whether gathered weights are freed after forward; a number reshards to groups of n ranks. None: yes, unless pipelined."""
-    schedule: Schedule | None = None
+    schedule: ScheduleName | None = None
     """None: 1f1b, or interleaved_1f1b where ``virtual_stages`` is above 1."""
     virtual_stages: Count = 1
     """Chunks of layers on each rank of the pipeline."""

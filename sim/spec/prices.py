@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from datetime import date
 from typing import Final
 
 from sim.spec.catalogue import suggestions
+from sim.spec.days import first_day as first_day
 from sim.spec.listing import HARDWARE, Column, Row, hardware_rows, select
 from sim.spec.yaml import SpecError
 
@@ -62,16 +62,3 @@ def _row(row: Row, today: date) -> Row:
 
 def _age(written: object, today: date) -> int | None:
     return (today - first_day(str(written))).days if written else None
-
-
-_DATE: Final = re.compile(r"(\d{4})(?:-(\d\d))?(?:-(\d\d))?")
-
-
-def first_day(written: str) -> date:
-    """Return the first day that ``2026-05-20``, ``2026-05``, ``2026`` or ``2022-23`` (years) may mean. Raise SpecError for other text."""
-    match = _DATE.fullmatch(written)
-    year, month, day = (int(part or 1) for part in match.groups()) if match else (0, 0, 0)
-    try:
-        return date(year, 1 if month > 12 and match and not match[3] else month, day)
-    except ValueError:
-        raise SpecError(f"{written} is not a date; write YYYY-MM-DD, or YYYY-MM or YYYY where the day is not known") from None

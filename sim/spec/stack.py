@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
+from sim.spec import extensions
 from sim.spec.fields import Bytes, Count, Factor, Fraction, Seconds, Source, Spec, Whole
 from sim.spec.hardware import Transport
 from sim.spec.parallel import MeshOptions
@@ -20,11 +21,17 @@ Strategy = Literal["ddp", "apex", "apex_per_tensor", "flat", "horovod", "paramet
 OTHER_ALGORITHMS = ("Hierarchical", "RackHierarchical", "HalvingDoubling")
 """All-reduces that NCCL does not have (Horovod's, Gloo's and MPI's); each is asked for alone in ``nccl_algo``."""
 
+NCCL_ALGORITHMS = ("ring", "tree", "collnet", "collnetdirect", "collnetchain", "nvls", "nvlstree", "pat")
+"""Names that are NCCL's own, in small letters."""
+
 
 def other_algorithm(asked: str | None) -> str | None:
-    """Return the algorithm that NCCL does not have which *asked* names, if it does."""
+    """Return the algorithm that NCCL does not have which *asked* names, if it does: of another library, or the user's own."""
     name = (asked or "").replace("_", "").lower()
-    return next((known for known in OTHER_ALGORITHMS if known.lower() == name), None)
+    found = next((known for known in OTHER_ALGORITHMS if known.lower() == name), None)
+    if found is None and asked and name not in NCCL_ALGORITHMS and asked in extensions.names(extensions.COLLECTIVES):
+        return asked
+    return found
 
 
 class Fusion(Spec):
@@ -71,6 +78,8 @@ class Stack(Spec):
     """ddp: buckets in gradient-ready order, overlapped with backward. apex: the same, counted in elements. apex_per_tensor: one
     all-reduce per gradient tensor, overlapped. flat: one all-reduce of everything after backward. horovod: what is ready each cycle.
     parameter_server: workers push gradients to servers and pull the new weights, all in step; parameter_server_async: each by itself."""
+    own_exchange: Annotated[str, BeforeValidator(extensions.checked_name(extensions.EXCHANGES))] | None = None
+    """The name of an exchange of your own, which forms the buckets in the place of ``strategy``."""
     bucket_cap: Bytes = 25 * 2.0**20
     first_bucket_cap: Bytes = 2.0**20
     message_size: Count = 10_000_000
@@ -106,6 +115,8 @@ class Stack(Spec):
     accumulates_gradients: bool = False
     """Gradients are zeroed before each step and added to, two kernels and four passes for each tensor; else the first one is taken as it is
     (torch.optim.Optimizer.zero_grad: set_to_none is its default since 2.0)."""
+    frees_gradients: bool = False
+    """Gradients' memory is free from the optimizer's step until backward makes them anew (torch 2's ``zero_grad`` drops them)."""
     gradient_hooks: float = Field(default=0.0, ge=0)
     """Kernels that hooks launch on each gradient tensor as it becomes ready, each a pass over it."""
     gradient_checks: float = Field(default=0.0, ge=0)
@@ -157,7 +168,7 @@ class Stack(Spec):
     nccl: str = "2.10"
     """Version whose rules choose algorithm and protocol of each message: 2.3 (rings alone), 2.4 (trees below a size), 2.10 or 2.30."""
     nccl_algo: str | None = None
-    """What NCCL_ALGO says, such as ``Ring`` or ``^Tree``; or one of ``OTHER_ALGORITHMS``."""
+    """What NCCL_ALGO says, such as ``Ring`` or ``^Tree``; or one of ``OTHER_ALGORITHMS``, or an all-reduce of your own."""
     nccl_proto: str | None = None
     """What NCCL_PROTO says: ``LL``, ``LL128``, ``Simple``, a list of them, or ``^LL``."""
     channels: Count | None = None
@@ -200,6 +211,10 @@ class Stack(Spec):
         yield (
             self.servers is not None and not self.uses_servers,
             f"servers are for parameter servers, not {self.strategy}; leave them out, or write strategy: parameter_server",
+        )
+        yield (
+            self.uses_servers and self.own_exchange is not None,
+            f"own_exchange {self.own_exchange}: forms the buckets of all-reduces, but the strategy is {self.strategy}; leave it out",
         )
         yield (
             self.cuda_graphs and (horovod or gloo or self.uses_servers or self.blocking_scalar_all_reduces > 0),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
+from sim.spec import extensions
 from sim.spec.adapters import Lora, trained_layers
 from sim.spec.fields import (
     Bytes,
@@ -202,6 +203,8 @@ class Input(Spec):
     """The loader; torch's own names for torch's options. Counts are per rank."""
 
     loader: Literal["pytorch", "dali_cpu", "dali_gpu", "synthetic"] = "pytorch"
+    own_loader: Annotated[str, BeforeValidator(extensions.checked_name(extensions.LOADERS))] | None = None
+    """The name of a loader of your own, which builds batches at the costs of ``loader`` in an order of its own."""
     num_workers: Whole = 4
     prefetch_factor: Count = 2
     pin_memory: bool = True

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import Any, Final
 
+from sim.spec.extensions import COLLECTIVES, EXCHANGES, LOADERS, PRICE_SOURCES, give
+from sim.spec.stack import NCCL_ALGORITHMS, OTHER_ALGORITHMS
 from sim.spec.yaml import SpecError
 from sim.study.scenario import Scenario, market_of
 
@@ -33,6 +35,21 @@ def scenario_of(
             raise SpecError(f"{option}={options[option]!r}: expected text")
     texts = tuple(f"{key}={value}" for key, value in (overrides or {}).items())
     return Scenario(str(hardware), str(workload), texts, market=market_of(market), **options)
+
+
+def price_source(value: object) -> str:
+    """Return the name of the price source *value*, an object of the user's or a name. Raise SpecError for what is none."""
+    return value if isinstance(value, str) else "" if value is None else give(PRICE_SOURCES, value)
+
+
+def own_parts(loader: object, collective: object, exchange: object) -> dict[str, str]:
+    """Return the fields that name what the user brings, each an object or a name; None leaves one out. Raise SpecError for what is none."""
+    given = (
+        ("input.own_loader", loader, LOADERS, ()),
+        ("training.stack.nccl_algo", collective, COLLECTIVES, (*NCCL_ALGORITHMS, *OTHER_ALGORITHMS)),
+        ("training.stack.own_exchange", exchange, EXCHANGES, ()),
+    )
+    return {key: value if isinstance(value, str) else give(kind, value, taken) for key, value, kind, taken in given if value is not None}
 
 
 def whole(option: str, value: object, words: Sequence[str] = ()) -> None:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from sim.analysis.course import draw
 from sim.analysis.energy import GridIntensity, NodePower, grid_of, named_grid, node_power, power_model, shares_of
+from sim.analysis.failure_law import EXPONENTIAL, Own, failure_law
 from sim.analysis.long_run import Courses, LongRun, Saving
 from sim.analysis.renewal import Uniform, best_interval, daly_interval, effective_share, laplace_of_sum, meta_ettr
 from sim.analysis.saved_state import saved_state
@@ -268,6 +269,12 @@ def _notes(steps: Steps, weeks: Weeks, reliability: Reliability) -> list[str]:
         else f"failure rate as given, {weeks.rate} for each node",
         f"checkpoints {weeks.mode} to {weeks.store}",
     ]
+    if weeks.law != EXPONENTIAL.name:
+        own = isinstance(failure_law(weeks.law), Own)
+        notes.append(
+            f"times between failures scatter by the law {weeks.law}{', your own, which is not validated' if own else ''}; the closed form, "
+            "the formulas and the best interval are those of failures at random"
+        )
     if weeks.spares is None:
         notes.append(f"{spares_of(weeks, steps.nodes)} spare nodes, 5% of the nodes (--spares)")
     if revoked := revocations(weeks, steps):

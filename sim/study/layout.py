@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from sim.analysis.cost import Market
 from sim.analysis.layout_memory import StageMemory
 from sim.analysis.whole_job import Plan
-from sim.check import check_run
+from sim.check import check_run, own_notes
 from sim.cluster.build import place
 from sim.mesh import LayoutRun, mesh_options, run_layout
 from sim.spec.hardware import Gpu
@@ -158,6 +158,9 @@ def _warnings(run: LayoutRun) -> list[str]:
         )
     if run.workload.training.parallel.schedule in ("zb_h1", "zbv", "dualpipev"):
         found.append(f"schedule {run.layout.schedule} is not validated: no measured run in the records uses it")
+    elif run.layout.own is not None:
+        found.append(f"schedule {run.layout.schedule} is your own: it is not validated, and the expected error is that of other schedules")
+    found += own_notes(run.workload)
     prep = _prep_bound(run)
     if prep > run.step_time:
         found.append(f"the loader is not simulated in layouts, but preparing a step's samples takes {show(prep, 'time')} of all CPU cores")

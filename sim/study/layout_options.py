@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from sim.spec.extensions import SCHEDULES, give
+from sim.spec.parallel import SCHEDULES as BUILT_IN
 from sim.spec.yaml import SpecError
 
 _SHORT = {"tp": "tensor", "pp": "pipeline", "cp": "context", "ep": "expert", "sp": "sequence", "vp": "virtual_stages"}
+
+
+def texts_of(parallel: Mapping[str, object]) -> list[str]:
+    """Return the layout *parallel* as `layout_of` reads it; a schedule may be the user's object, which is known by its name from then on.
+
+    Raise SpecError for an object that is no schedule.
+    """
+    return [f"{name}={_schedule(value) if name == 'schedule' else value}" for name, value in parallel.items()]
+
+
+def _schedule(value: object) -> object:
+    return value if value is None or isinstance(value, str) else give(SCHEDULES, value, BUILT_IN)
 
 
 def layout_of(

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
+from sim.spec.extensions import any_given
 from sim.spec.yaml import SpecError
 
 Item = TypeVar("Item")
@@ -26,12 +27,13 @@ FEW = 4
 def each(function: Callable[[Item], Result], items: Sequence[Item], processes: int | None = None) -> Iterator[Result]:
     """Yield ``function(item)`` for each of *items* in order, on up to *processes* processes (all cores when None).
 
+    What only this process knows, such as a schedule that the user handed over as an object, keeps all of them here.
     Raise SpecError where an item's process is killed again and again.
     """
     if processes is not None and processes < 1:
         raise SpecError(f"--jobs {processes}: write 1 or more processes")
     wanted = min(processes or len(os.sched_getaffinity(0)), len(items))
-    if wanted <= 1 or len(items) <= FEW:
+    if wanted <= 1 or len(items) <= FEW or any_given():
         yield from map(function, items)
         return
     from joblib.externals.loky.process_executor import TerminatedWorkerError

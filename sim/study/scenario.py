@@ -22,6 +22,7 @@ from sim.spec.catalogue import suggestions
 from sim.spec.hardware import Hardware
 from sim.spec.library import Loaded, fingerprint, load_hardware, load_workload
 from sim.spec.overrides import Option, Override
+from sim.spec.own_prices import Priced
 from sim.spec.references import Piece, child, put
 from sim.spec.schema import UNFOLDED
 from sim.spec.workload import Workload
@@ -65,6 +66,8 @@ class Scenario:
     """Fields of ``training`` that lay the model out, with the options that set them: (option, key, value)."""
     sequence: int | None = None
     """Tokens of a sample, of a model with ``transformer``."""
+    prices: str = ""
+    """A price source of the user's, in place of the prices of descriptions."""
 
     @property
     def plan_command(self) -> str:
@@ -271,7 +274,8 @@ def sorted_overrides(scenario: Scenario) -> tuple[list[Override], list[Override]
     given = [Option(f"--{name}", f"training.{name}", value) for name, value in options.items() if value not in (None, "max")]
     given += [Option("--sequence", "model.sequence", scenario.sequence)] if scenario.sequence is not None else []
     laid = [Option(option, f"training.{key}", value) for option, key, value in scenario.layout]
-    return list(of_hardware), [*given, *laid, *of_workload]
+    priced = [Priced(scenario.prices)] if scenario.prices else []
+    return [*priced, *of_hardware], [*given, *laid, *of_workload]
 
 
 def split_overrides(texts: Iterable[str]) -> tuple[list[str], list[str]]:

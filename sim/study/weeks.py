@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from sim.analysis.cost import Market, node_price
 from sim.analysis.energy import named_grid
+from sim.analysis.failure_law import EXPONENTIAL, failure_law
 from sim.analysis.long_run import Cause, LongRun, Saving
 from sim.analysis.renewal import Uniform
 from sim.analysis.transient import lifetimes_of, survival
@@ -100,6 +101,8 @@ class Weeks:
     trials: int = 2000
     region: str | None = None
     seed: int = 0
+    law: str = EXPONENTIAL.name
+    """How the times between failures scatter: ``exponential``, ``weibull:0.7``, or the name of the user's own."""
 
     def checked(self) -> None:
         """Raise SpecError for what is wrong whatever the run is, before it is simulated."""
@@ -121,6 +124,7 @@ class Weeks:
             quantity(self.mean_lifetime, "time", "--mean-lifetime")
         if self.region is not None:
             named_grid(self.region)
+        failure_law(self.law)
 
 
 def reliability_of(level: str) -> Reliability:
@@ -167,6 +171,7 @@ def long_run(steps: Steps, weeks: Weeks, reliability: Reliability) -> LongRun:
         (planned.rate, planned.duration),
         1.0 / nodes if weeks.elastic and nodes > 1 else 0.0,
         weeks.repairs,
+        failure_law(weeks.law),
     )
 
 

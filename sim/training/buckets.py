@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 
 from sim.spec.stack import Stack, Strategy
 from sim.training.fusion import Bucket, fused
+from sim.training.own_exchange import own_buckets
 
 GRADIENT_ELEMENT = 4.0
 """Bytes by which apex's elements are counted where nothing narrower travels."""
@@ -55,12 +56,14 @@ def stack_buckets(
 ) -> list[Bucket]:
     """Return the buckets that *stack*'s strategy makes of gradient tensors of these *sizes* (bytes, ready order), in launch order.
 
-    *ready* are the times (s) at which all *ranks* have them, which only Horovod asks for; *element* is the bytes of one gradient
-    element; tensors of *alone* share a bucket with no other.
+    *ready* are the times (s) at which all *ranks* have them, which Horovod and the user's own exchanges ask for; *element* is the bytes of
+    one gradient element; tensors of *alone* share a bucket with no other.
     """
     shared = [index for index in range(len(sizes)) if index not in alone]
     together = [sizes[index] for index in shared]
-    if stack.fusion is not None and shared:
+    if stack.own_exchange is not None and shared:
+        found = own_buckets(stack.own_exchange, together, [ready[index] for index in shared], ranks)
+    elif stack.fusion is not None and shared:
         found = fused([ready[index] for index in shared], together, stack.fusion, ranks)
     else:
         found = [Bucket(tuple(bucket)) for bucket in assign_buckets(together, CAPS[stack.strategy](stack, element))] if shared else []

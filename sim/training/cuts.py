@@ -1,7 +1,7 @@
 """After which layers do ranks start an operation? The cuts of each micro-batch's passes, from its exchange plan; pure.
 
 Worked out once for all runs that exchange the same: neither the GPU nor the network decides, unless the stack fuses what becomes ready in
-the same cycle (Horovod).
+the same cycle (Horovod), or the user's own exchange looks at it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Program(NamedTuple):
 
 def programs(workload: Workload, ready: Sequence[float], ranks: int) -> tuple[Program, ...]:
     """Return the program of each micro-batch of a step of *ranks* that have each gradient tensor at *ready* (s after backward began)."""
-    if workload.training.stack.fusion is not None:
+    if workload.training.stack.fusion is not None or workload.training.stack.own_exchange is not None:
         return _programs(workload, ready, ranks)
     key = same_layers(workload), workload.training.gradient_accumulation_steps, ranks
     return _untimed(Same(key, workload, ranks))

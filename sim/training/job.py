@@ -34,6 +34,7 @@ from sim.training.input_pipeline import (
     Synthetic,
     WorkerLoader,
 )
+from sim.training.own_loader import own_pipeline
 from sim.training.pace import Pace, drawn_paces, mean_pace
 from sim.training.sequences import length_variation
 from sim.training.server_plan import Sender, ServerPlan
@@ -313,6 +314,8 @@ def _peers(found: RankClass, live: Mapping[str, str]) -> dict[str, float]:
 
 def _loader(site: Site, workload: Workload) -> InputPipeline:
     options = workload.input
+    if options.own_loader is not None:
+        return own_pipeline(site, options, options.own_loader)
     if options.loader == "synthetic":
         return Synthetic(site)
     if options.loader != "pytorch":

@@ -16,6 +16,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from sim.cluster.gpu import Kernels, memory_time
+from sim.spec import extensions
 from sim.spec.hardware import Gpu
 from sim.spec.identity import Same
 from sim.spec.precision import MEANING
@@ -119,7 +120,8 @@ def asked_of(workload: Workload, gpu: Gpu, cpu_speed: float) -> Same:
     """Return what decides a plan, as the key of caches: what else a description says may change."""
     training = workload.training
     scales = training.stack.launch_cpu, training.compute_factor, cpu_speed
-    rest = training.gradient_accumulation_steps, training.activation_checkpointing, training.optimizer.name
+    own = extensions.turn(extensions.EXCHANGES, training.stack.own_exchange)
+    rest = training.gradient_accumulation_steps, training.activation_checkpointing, training.optimizer.name, own
     return Same((same_layers(workload), same_gpu(gpu), *scales, *rest), workload, gpu, cpu_speed)
 
 

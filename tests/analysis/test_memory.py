@@ -394,3 +394,17 @@ def test_products_cast_the_slices_of_a_table_that_they_take() -> None:
 
     assert casts(3, 5) == 2 * (9 + 12 + 20)
     assert casts(10, 10) == 2 * (9 + 40)
+
+
+def test_gradients_that_a_step_frees_are_not_there_while_activations_peak() -> None:
+    """Layers that save 0, 0 and 1000 B with 3, 3 and 4 gradients: the last backward finds none, the first those of the two after it.
+
+    With several micro-batches, or without freeing, all ten are there at every moment.
+    """
+    job = workload([layer("gemm", saved, size) for saved, size in ((0, 3), (0, 3), (1000, 4))], 10, batch=1)
+    stack = job.training.stack.model_copy(update={"frees_gradients": True, "optimizer": "fused"})
+    freed = job.model_copy(update={"training": job.training.model_copy(update={"stack": stack})})
+    assert (gpu_memory(job, gpu()).gradients, gpu_memory(freed, gpu()).gradients) == (4 * 10, 0)
+    assert [moment.gradients for moment in memory._moments(freed, 1, freed=True)] == [4 * 10, 4 * 7, 4 * 4, 0]
+    several = freed.model_copy(update={"training": freed.training.model_copy(update={"gradient_accumulation_steps": 2})})
+    assert gpu_memory(several, gpu()).gradients == 4 * 10

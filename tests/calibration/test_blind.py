@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from calibration import blind
 from calibration.cli import main
 from sim.spec.yaml import SpecError
 
-RECORDS = sorted(Path("calibration/records/blind").glob("*.csv"))
+RECORDS = [path for path in sorted(Path("calibration/records/blind").glob("*.csv")) if "-others" not in path.stem]
 
 
 def test_every_question_is_asked_once() -> None:
@@ -48,6 +50,22 @@ def test_predictions_of_products_are_those_of_the_machine(tmp_path: Path, monkey
     operations = 2 * 8192**3
     assert 0.4e15 < operations / rows["8192x8192x8192", "bf16"] < 0.99e15  # below the data sheet's 989 TFLOP/s
     assert rows["8192x8192x8192", "fp32"] > 5 * rows["8192x8192x8192", "tf32"] > 5 * rows["8192x8192x8192", "bf16"]
+
+
+def test_the_page_says_the_errors_as_they_came_out() -> None:
+    """Oracle: the committed tables, all precisions of a kind together where the page names none."""
+    page = Path("docs/trust/blind.md").read_text(encoding="utf-8").partition("## What was learned")[0]
+    found = dict(re.findall(r"^\| (.+?) \| (\d.*%) \|[^|]*\|$", page, flags=re.MULTILINE))
+    assert len(found) == 15
+    for said, figures in found.items():
+        kind, _, precision = said.partition(", ")
+        due = []
+        for path in reversed(RECORDS):
+            rows = [row for row in blind.read_table(path) if row["kind"] == kind and row["precision"].startswith(precision)]
+            rows = [row for row in rows if precision in ("", row["precision"]) and row["predicted"] and row["measured"]]
+            errors = [abs(float(row["predicted"]) / float(row["measured"]) - 1) for row in rows]
+            due.append(f"{100 * np.median(errors):.0f} / {100 * np.percentile(errors, 90):.0f}%")
+        assert figures == " | ".join(due), said
 
 
 def test_scores_of_a_committed_table_are_shown_and_printed_as_json(capsys: pytest.CaptureFixture[str]) -> None:

@@ -56,7 +56,7 @@ def test_the_fit_finds_a_slow_network_and_predicts_other_placements() -> None:
     assert found[truth] == pytest.approx(-1.2, abs=0.2)
     for row, (prediction, spread) in zip(unseen, predictions(model, unseen, evaluator), strict=True):
         assert prediction.step == pytest.approx(row.step_time, rel=0.03)
-        assert 0.03 <= spread < 0.2
+        assert 0.03 <= spread < 0.25
 
 
 def test_without_rows_the_result_is_the_prior() -> None:

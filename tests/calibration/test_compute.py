@@ -77,8 +77,8 @@ def test_known_gpus_models_and_stacks() -> None:
     Those are 12 of Gavel's (instances and boards unknown, real data), 6 of NVIDIA's whose batch is not in the table, 10 of a T4 at small
     batches, and 35 of an RTX 3090, a GPU without fitted rows, of which half keep channels first; most of its models have no fitted row.
     """
-    reached = {("compute", IMAGES): (0.062, 0.180), ("compute", REST): (0.065, 0.187)}
-    reached |= {("prediction", IMAGES): (0.089, 0.191), ("prediction", REST): (0.071, 0.158)}
+    reached = {("compute", IMAGES): (0.062, 0.191), ("compute", REST): (0.058, 0.164)}
+    reached |= {("prediction", IMAGES): (0.106, 0.202), ("prediction", REST): (0.075, 0.159)}
     for (role, family), figures in reached.items():
         of_role = [row for row in all_rows() if row.record.role == role and row.family == family]
         found = score(predicted_time(row.record) / row.measured - 1 for row in of_role)
@@ -86,14 +86,17 @@ def test_known_gpus_models_and_stacks() -> None:
 
 
 def test_other_batches_from_one_measured_point() -> None:
-    """Aim: 6% median. Reached 3.8% of all; CIFAR-10, whose small batches the host bounds and whose large ones throttle a T4, 4%."""
+    """Aim: 6% median. Reached 4.1% of all; CIFAR-10, whose small batches the host bounds and whose large ones throttle a T4, 4%.
+
+    Worst: ResNet-50 of adaptdl in 16 bits, whose small batches take up to 31% longer than predicted.
+    """
     found = one_point(all_rows())
-    assert score(prediction.error for prediction in found).median == pytest.approx(0.038, abs=0.01)
+    assert score(prediction.error for prediction in found).median == pytest.approx(0.041, abs=0.01)
     small = [prediction for prediction in found if prediction.row.record.workload == "cifar10-resnet18"]
     rest = [prediction for prediction in found if prediction.row.record.workload != "cifar10-resnet18"]
-    assert score(prediction.error for prediction in small).median == pytest.approx(0.040, abs=0.015)
+    assert score(prediction.error for prediction in small).median == pytest.approx(0.044, abs=0.015)
     assert errors(rest, IMAGES) == pytest.approx((0.042, 0.106), abs=0.015)
-    assert errors(rest, REST) == pytest.approx((0.034, 0.120), abs=0.015)
+    assert errors(rest, REST) == pytest.approx((0.038, 0.157), abs=0.015)
     assert all(errors(rest, family)[0] < 0.5 * baseline_median(rest, family) + 0.01 for family in (IMAGES, REST))
 
 
@@ -125,28 +128,28 @@ def test_slopes_are_those_of_the_time() -> None:
 
 @pytest.mark.nightly
 def test_a_chip_that_was_never_fitted() -> None:
-    """Aims: 10 and 25% for images in FP32; 18 and 45% for the rest, whose stack is then often unknown too. Reached: 9, 25, 9, 26."""
+    """Aims: 10 and 25% for images in FP32; 18 and 45% for the rest, whose stack is then often unknown too. Reached: 10, 28, 9, 22."""
     found = leave_out(all_rows(), lambda row: row.chip)
-    assert errors(found, IMAGES) == pytest.approx((0.093, 0.246), abs=0.02)
-    assert errors(found, REST) == pytest.approx((0.092, 0.260), abs=0.02)
+    assert errors(found, IMAGES) == pytest.approx((0.096, 0.276), abs=0.02)
+    assert errors(found, REST) == pytest.approx((0.085, 0.223), abs=0.02)
     assert all(2 * errors(found, family)[0] < baseline_median(found, family) for family in (IMAGES, REST))
 
 
 @pytest.mark.nightly
 def test_a_model_that_was_never_fitted() -> None:
-    """Aims as above. Reached: 9 and 24%; 10 and 31%, worst ResNet-50, without which few rows tell how tensor cores do convolutions."""
+    """Aims as above. Reached: 10 and 24%; 9 and 31%, worst ResNet-50, without which few rows tell how tensor cores do convolutions."""
     found = leave_out(all_rows(), lambda row: row.record.workload)
-    assert errors(found, IMAGES) == pytest.approx((0.094, 0.238), abs=0.02)
-    assert errors(found, REST) == pytest.approx((0.101, 0.309), abs=0.02)
+    assert errors(found, IMAGES) == pytest.approx((0.101, 0.243), abs=0.02)
+    assert errors(found, REST) == pytest.approx((0.086, 0.307), abs=0.02)
     assert all(2 * errors(found, family)[0] < baseline_median(found, family) for family in (IMAGES, REST))
 
 
 @pytest.mark.nightly
 def test_a_stack_that_was_never_fitted() -> None:
-    """Aim without a stack factor: 18 and 45% for tensor cores and BERT. Reached: 12 and 30%; images in FP32 14 and 29%."""
+    """Aim without a stack factor: 18 and 45% for tensor cores and BERT. Reached: 12 and 28%; images in FP32 14 and 29%."""
     found = leave_out(all_rows(), lambda row: row.stack)
-    assert errors(found, IMAGES) == pytest.approx((0.141, 0.293), abs=0.02)
-    assert errors(found, REST) == pytest.approx((0.116, 0.300), abs=0.02)
+    assert errors(found, IMAGES) == pytest.approx((0.135, 0.287), abs=0.02)
+    assert errors(found, REST) == pytest.approx((0.115, 0.281), abs=0.02)
 
 
 def test_whole_networks_from_kernels_and_other_networks(v100: list[Row]) -> None:

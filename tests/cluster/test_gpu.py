@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.cluster.gpu import Kernels, efficiency_class, element_bytes, layer_time, memory_time, peaks_for
+from sim.cluster.gpu import NATIVE_BATCH_NORM, Kernels, efficiency_class, element_bytes, layer_time, memory_time, peaks_for
 from sim.spec.hardware import Gpu
 from sim.spec.stack import Stack
 from sim.spec.workload import Layer
@@ -79,11 +79,49 @@ def test_channels_first_costs_tensor_cores_a_transpose_before_and_after():
 
 
 def test_autocast_converts_weights_and_their_gradients():
-    """20 M weights: 6 bytes each to convert, and 2 to read, or 4 in backward to read and write, at 80 GB/s; pure FP16 converts nothing."""
+    """20 M weights: 6 bytes each to convert, and 2 to read, or 4 in backward to read and write, at 80 GB/s, in a kernel more each way.
+
+    Pure FP16 converts nothing."""
     weighty = layer("gemm", gradients=[20_000_000], forward="0 FLOP", backward="0 FLOP", read="0 B", write="0 B", backward_traffic="0 B")
-    for precision, forward, backward in (("amp_fp16", 8, 10), ("fp16", 2, 4)):
-        assert layer_time(weighty, gpu(), precision, stack(), 4).time == pytest.approx(forward * 20e6 / 80e9 + 10e-6)
-        assert layer_time(weighty, gpu(), precision, stack(), 4, backward=True).time == pytest.approx(backward * 20e6 / 80e9 + 20e-6)
+    for precision, forward, backward, casts in (("amp_fp16", 8, 10, 1), ("fp16", 2, 4, 0)):
+        assert layer_time(weighty, gpu(), precision, stack(), 4) == (
+            pytest.approx(forward * 20e6 / 80e9 + (1 + casts) * 10e-6),
+            1 + casts,
+        )
+        assert layer_time(weighty, gpu(), precision, stack(), 4, backward=True) == (
+            pytest.approx(backward * 20e6 / 80e9 + (2 + casts) * 10e-6),
+            2 + casts,
+        )
+
+
+def test_autocast_converts_the_activations_that_a_product_takes():
+    """1 M elements of each of 4 samples: 6 bytes each at 80 GB/s and a kernel, forward as backward; without autocast nothing."""
+    casting = layer("gemm", casts=1_000_000)
+    for backward in (False, True):
+        for precision, more in (("amp_fp16", 4 * 6e6 / 80e9 + 10e-6), ("fp16", 0.0)):
+            plain, cast = (layer_time(each, gpu(), precision, stack(), 4, backward) for each in (layer("gemm"), casting))
+            assert cast.time - plain.time == pytest.approx(more) and cast.launches - plain.launches == (more > 0)
+
+
+def test_windows_of_one_element_are_not_transposed():
+    last, first = stack(channels_last=True), stack()
+    for size, same in ((1, True), (3, False)):
+        one = layer(kernel_size=size)
+        assert (layer_time(one, gpu(), "fp16", first, 10) == layer_time(one, gpu(), "fp16", last, 10)) is same
+
+
+def test_norms_channels_first_gain_nothing_from_autocast_and_batch_norm_in_bf16_is_slower():
+    """A norm of layers writes statistics for each sample, so that it writes more than it reads; one of batches does not."""
+    chip = gpu(peak={"fp32": "10 TFLOP/s", "fp16": "80 TFLOP/s", "bf16": "80 TFLOP/s"})
+    of_batches, of_layers = layer("norm"), layer("norm", write="4.001 MB")
+
+    def time(one, precision, **keys):
+        return layer_time(one, chip, precision, stack(**keys), 10).time - 10e-6
+
+    full = time(of_batches, "fp32")
+    assert time(of_batches, "amp_fp16") == time(of_layers, "amp_bf16") / 1.000125 == pytest.approx(full)
+    assert time(of_batches, "amp_bf16") == pytest.approx(NATIVE_BATCH_NORM * full)
+    assert time(of_batches, "amp_fp16", channels_last=True) == pytest.approx(full / 2)
 
 
 def test_channels_that_tensor_cores_cannot_take_are_padded_or_left_to_vector_units():
@@ -133,7 +171,8 @@ def test_frozen_weights_are_read_and_cast_but_have_no_gradient():
     """20 M parameters, 80 MB at 80 GB/s: 1 ms each way; under autocast 0.5 ms each way, and 1.5 ms of casts in forward alone."""
     frozen = layer("gemm", frozen=[20_000_000], forward="0 FLOP", backward="0 FLOP", read="0 B", write="0 B", backward_traffic="0 B")
     for precision, forward, backward in (("fp32", 1e-3, 1e-3), ("amp_fp16", 2e-3, 0.5e-3)):
-        assert layer_time(frozen, gpu(), precision, stack(), 1).time == pytest.approx(forward + 10e-6)
+        casts = 10e-6 if precision == "amp_fp16" else 0.0
+        assert layer_time(frozen, gpu(), precision, stack(), 1).time == pytest.approx(forward + casts + 10e-6)
         assert layer_time(frozen, gpu(), precision, stack(), 1, backward=True).time == pytest.approx(backward + 20e-6)
 
 

@@ -125,13 +125,46 @@ def test_a_layer_that_says_its_shape_takes_the_time_of_its_products():
 def test_layers_without_a_shape_and_gpus_without_kernels_go_by_efficiency():
     with_kernels, without = gpu(), gpu().model_copy(update={"kernels": None})
     plain = Layer.model_validate({
-        "name": "l", "op": "gemm", "forward": "1 GFLOP", "backward": "2 GFLOP", "gradients": [1000], "channels": [10, 100], "read": "1 MB",
+        "name": "l", "op": "attention", "forward": "1 GFLOP", "backward": "2 GFLOP", "channels": [10, 100], "read": "1 MB",
     })  # fmt: skip
-    shaped = plain.model_copy(update={"tokens": 512, "channels": (1000, 1000)})
+    shaped = plain.model_copy(update={"op": "gemm", "tokens": 512, "channels": (1000, 1000), "gradients": (1000,)})
     for backward in (False, True):
         assert layer_time(plain, with_kernels, "bf16", stack(), 8, backward) == layer_time(plain, without, "bf16", stack(), 8, backward)
         assert layer_time(shaped, with_kernels, "fp32", stack(), 8, backward) == layer_time(shaped, without, "fp32", stack(), 8, backward)
         assert layer_time(shaped, with_kernels, "bf16", stack(), 8, backward) != layer_time(shaped, without, "bf16", stack(), 8, backward)
+
+
+def test_a_matrix_product_of_an_extracted_table_has_the_shape_that_its_work_says():
+    """Oracle: the same layer with its rows written out, 2 * rows * 1000 * 500 FLOP, in every precision; rounding apart."""
+    said = Layer.model_validate({
+        "name": "l", "op": "gemm", "forward": "128 MFLOP", "backward": "256 MFLOP", "gradients": [500_000], "channels": [1000, 500],
+        "tokens": 128, "read": "1 MB",
+    })  # fmt: skip
+    silent = said.model_copy(update={"tokens": 0})
+    for precision in ("fp32", "bf16", "amp_bf16", "fp8"):
+        for backward in (False, True):
+            assert layer_time(silent, gpu(), precision, stack(), 8, backward) == pytest.approx(
+                layer_time(said, gpu(), precision, stack(), 8, backward)
+            )
+
+
+def test_no_factor_of_whole_networks_touches_products_of_known_shape():
+    slow = stack().model_copy(update={"tensor_core_gemm_factor": 3.0})
+    layer = Layer.model_validate({"name": "l", "op": "gemm", "forward": "128 GFLOP", "backward": "256 GFLOP", "channels": [4096, 4096]})
+    assert layer_time(layer, gpu(), "bf16", slow, 1) == layer_time(layer, gpu(), "bf16", stack(), 1)
+    without = gpu().model_copy(update={"kernels": None})
+    assert layer_time(layer, without, "bf16", slow, 1).time > 2.0 * layer_time(layer, without, "bf16", stack(), 1).time
+
+
+def test_attention_in_32_bits_has_the_memory_efficient_kernel_alone():
+    """Where a GPU describes none, the layer goes by its FLOP; where it does, TF32 takes many times as long as 16 bits."""
+    shape = {"heads": 32, "kv_heads": 32, "head_dim": 128, "queries": 4096, "keys": 4096}
+    layer = Layer.model_validate({"name": "l", "op": "attention", "forward": "1 TFLOP", "backward": "2.5 TFLOP", "attention": shape})
+    tf32 = stack().model_copy(update={"fp32_matmul": "tf32"})
+    hopper, ampere = records.part("H200-SXM-141GB"), records.part("A100-SXM4-80GB")
+    assert layer_time(layer, hopper, "fp32", tf32, 1).time > 5.0 * layer_time(layer, hopper, "bf16", tf32, 1).time
+    without = ampere.model_copy(update={"kernels": None})
+    assert layer_time(layer, ampere, "fp32", tf32, 1) == layer_time(layer, without, "fp32", tf32, 1)
 
 
 def test_measured_kernels_are_met():

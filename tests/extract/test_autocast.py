@@ -68,3 +68,22 @@ def test_casts_of_weights_outlive_attention_inside() -> None:
         layer(tensor)
         assert mode._weights[id(layer.weight)] is cast
     assert not mode._weights
+
+
+def test_a_table_says_which_activations_a_product_casts() -> None:
+    """Two linear layers after one norm each cast its 24 elements a sample; what a linear layer gives the next is in 16 bits already."""
+    from sim.extract import extract
+
+    table = extract("tests.extract.casting:NormAndTwo", ["3x8"], "two")
+    casts = {layer.name: layer.casts for layer in table.layers if layer.op == "gemm"}
+    assert casts == {"left": 24, "right": 24, "after": 0}
+
+
+def test_fused_attention_says_its_shape_unless_it_is_masked() -> None:
+    from sim.extract import extract
+
+    plain, masked = (extract("tests.extract.casting:Attending", ["5x8"], "a", {"masked": masked}) for masked in (False, True))
+    (shape,) = [layer.attention for layer in plain.layers if layer.op == "attention"]
+    assert shape is not None
+    assert (shape.heads, shape.kv_heads, shape.head_dim, shape.queries, shape.keys, shape.causal) == (2, 2, 4, 5, 5, True)
+    assert [layer.attention for layer in masked.layers if layer.op == "attention"] == [None]

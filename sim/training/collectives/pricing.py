@@ -15,11 +15,13 @@ from functools import lru_cache
 from sim.cluster.fabric import RING, SWITCH, TREE
 from sim.cluster.topology import Route
 from sim.events import Cause
+from sim.spec.extensions import COLLECTIVES, names
 from sim.spec.yaml import SpecError
 from sim.training.collectives import in_turn, sends
 from sim.training.collectives import nccl_constants as nccl
 from sim.training.collectives.channels import Hop
 from sim.training.collectives.layout import Layout
+from sim.training.collectives.own import own
 from sim.training.collectives.recurrence import ring_time
 from sim.training.collectives.spans import Priced, Span, heads, held, traffic_of
 from sim.training.collectives.traffic import Cost, Edge, Pace, Part, Traffic, latency_of, outward
@@ -41,9 +43,12 @@ _NVLS_TREE_CUTS = ((16, 128 * 1024.0), (4, 64 * 1024.0), (1, 32 * 1024.0))
 
 def cost(layout: Layout, op: str, algorithm: str, protocol: str, nbytes: float, channels: int) -> Cost:
     """Return what *op* on *nbytes* costs; *channels* is told on. Raise SpecError where *algorithm* cannot run on *layout*."""
-    if algorithm not in PRICES:
+    if algorithm in PRICES:
+        found = PRICES[algorithm](layout, op, protocol, nbytes)
+    elif algorithm in names(COLLECTIVES):
+        found = own(layout, algorithm, protocol, nbytes)
+    else:
         raise SpecError(f"'{algorithm}' is no algorithm; write one of {', '.join(PRICES)}")
-    found = PRICES[algorithm](layout, op, protocol, nbytes)
     if algorithm == "Ring":
         found = _by_thread_blocks(found, layout, op, nbytes, channels)
     launch = max(part.channels.launch for part in layout.parts)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from sim.spec.extensions import COLLECTIVES, names
 from sim.spec.yaml import SpecError
 from sim.training.collectives.all_to_all import all_to_all
 from sim.training.collectives.channels import ring_channels
@@ -16,6 +17,7 @@ from sim.training.collectives.halving_doubling import halving_doubling_all_reduc
 from sim.training.collectives.hierarchical import hierarchical_all_reduce
 from sim.training.collectives.layout import Layout
 from sim.training.collectives.nvls import SWITCH, nvls_all_reduce
+from sim.training.collectives.own import own_steps, transfers
 from sim.training.collectives.point_to_point import gather, partners_at_once, scatter, send_recv
 from sim.training.collectives.pricing import nvls_piece, nvls_shards, piece_of, switch_edge, tree_piece
 from sim.training.collectives.ring import ring_all_gather, ring_all_reduce, ring_broadcast, ring_reduce, ring_reduce_scatter
@@ -33,6 +35,8 @@ class Script(NamedTuple):
 
 def scripts(layout: Layout, op: str, algorithm: str, nbytes: float) -> list[Script]:
     """Return what each channel plays; SpecError where the algorithm has no schedule of single transfers."""
+    if algorithm in names(COLLECTIVES):
+        return _straight(layout, transfers(own_steps(algorithm, layout.ranks, layout.most_local), nbytes))
     if algorithm not in _WRITERS:
         raise SpecError(f"{algorithm} is played as one activity only; the transfer executor knows {', '.join(_WRITERS)}")
     return _WRITERS[algorithm](layout, op, nbytes)

@@ -16,6 +16,7 @@ from collections.abc import Collection
 from functools import lru_cache
 from typing import NamedTuple, get_args
 
+from sim.spec import extensions
 from sim.spec.stack import OTHER_ALGORITHMS
 from sim.spec.yaml import SpecError
 from sim.training.collectives import nccl_constants as nccl
@@ -224,7 +225,11 @@ def _listed(variable: str, text: str, known: Collection[str], constants: Constan
     asked = [name.strip() for name in text.strip().removeprefix("^").split(",")]
     for name in asked:
         if name.lower() not in spelled:
-            others = f"; of all_reduce also one alone of {', '.join(OTHER_ALGORITHMS)}" if variable == "NCCL_ALGO" else ""
+            others = (
+                f"; of all_reduce also one alone of {', '.join((*OTHER_ALGORITHMS, *extensions.names(extensions.COLLECTIVES)))}"
+                if variable == "NCCL_ALGO"
+                else ""
+            )
             raise SpecError(f"{variable}: '{name}' is no name that NCCL {constants.name} knows; write some of {', '.join(known)}{others}")
     found = frozenset(spelled[name.lower()] for name in asked)
     return frozenset(known) - found if text.strip().startswith("^") else found

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from sim.parallel.program import Instruction, Program, Receive, Send, Start, Tag, Update, Wait, Work
-from sim.training.layouts.run import MEETING, SHARED
+from sim.training.layouts.run import SHARED
 from sim.training.layouts.scene import Scene
 
 _Passed = tuple[tuple[tuple[float, float, float, bool], ...], float, float]
@@ -86,7 +86,7 @@ class _Recurrence:
                 if type(each) is Start and each.axis in SHARED:
                     self.expected[each.tag] = self.expected.get(each.tag, 0) + 1
         self.works: list[dict[tuple[str, int, int], _Passed]] = [{} for _ in scene.programs]
-        self.meets = scene.layout.schedule in MEETING
+        self.meets = scene.layout.meets
         self.overlaps = scene.layout.options.pipeline_overlap and not self.meets
         self.sends: dict[tuple[int, int], float] = {}
 

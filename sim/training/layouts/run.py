@@ -29,8 +29,6 @@ from sim.training.layouts.scene import GROUPS, Played, Scene, StageStep, words
 from sim.training.layouts.times import Burst
 
 SimProcess = Generator[simpy.Event, object, None]
-MEETING: Final = ("gpipe", "1f1b")
-"""Schedules whose messages begin when the receiver asks for them."""
 SHARED: Final = ("everyone", "ends")
 """Groups with members in several stages."""
 _NAMES: Final = {"F": "forward", "B": "backward", "I": "backward of inputs", "W": "backward of weights"}
@@ -79,10 +77,9 @@ class _Simulation:
             for instruction in program:
                 if isinstance(instruction, Start) and instruction.axis in SHARED:
                     self.expected[instruction.tag] += 1
-        schedule, options = scene.layout.schedule, scene.layout.options
-        self.meets = schedule in MEETING
+        self.meets = scene.layout.meets
         """Whether a message begins when its receiver asks for it; else it has asked before."""
-        self.overlaps = options.pipeline_overlap and not self.meets
+        self.overlaps = scene.layout.options.pipeline_overlap and not self.meets
         """Whether stages compute on while they send."""
         self.stages = [_Stage(self, number) for number in range(len(scene.programs))]
 

@@ -1,0 +1,151 @@
+"""How does a pipeline schedule of the user's own run? It is asked once for the passes of each stage, which are checked before they run.
+
+Every micro-batch passes each chunk forward once and backward once (B, or its halves I and W), and the stages must not wait for each other
+for ever: neither for passes, nor, where sends are waited for, for a stage that does not ask for what was sent. Limit: chunks go round the
+stages (chunk c of stage s is number c x stages + s of the model), not there and back as in zbv.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol, cast
+
+from sim.parallel.schedule import PASSES, Action, Kind, deadlock, position
+from sim.spec.extensions import SCHEDULES, called, extension
+from sim.spec.parallel import SCHEDULES as BUILT_IN
+from sim.spec.yaml import SpecError
+
+_HALVES: Final = ({"F": 1, "B": 1}, {"F": 1, "I": 1, "W": 1})
+_ONCE: Final = "each micro-batch goes through each chunk forward once (F) and backward once (B, or I and W)"
+
+
+class PipelineSchedule(Protocol):
+    """In which order each stage of a pipeline runs its micro-batches; docs/develop/own-schedule.md has one as an example."""
+
+    @property
+    def name(self) -> str:
+        """What ``schedule:`` in YAML and ``--schedule`` say."""
+
+    @property
+    def waits_for_sends(self) -> bool:
+        """Whether compute waits until what a stage sent has gone: so torch's GPipe and 1F1B run, its other schedules do not."""
+
+    def passes(self, stage: int, stages: int, chunks: int, micro_batches: int) -> Iterable[tuple[str, int, int]]:
+        """Return what *stage* runs in a step, in order: (kind, own chunk, micro-batch), counted from 0.
+
+        Kinds are F (forward), B (backward), or for B in halves I (gradient of the input) and W (of the weights).
+        Raise ValueError with a sentence for numbers that the schedule cannot run.
+        """
+
+
+@dataclass(frozen=True)
+class OwnPasses:
+    """What the user's schedule runs, checked: the passes of every stage."""
+
+    waits_for_sends: bool
+    programs: tuple[tuple[Action, ...], ...]
+
+
+def own_passes(name: str, stages: int, chunks: int, micro_batches: int) -> OwnPasses | None:
+    """Return what the schedule *name* runs on such a pipeline; None for one that is built in.
+
+    Raise SpecError with one sentence where a pass is missing or doubled, or the stages wait for each other for ever.
+    """
+    if name in BUILT_IN:
+        return None
+    schedule = cast(PipelineSchedule, extension(SCHEDULES, name, BUILT_IN))
+    waits = schedule.waits_for_sends
+    if not isinstance(waits, bool):
+        raise SpecError(f"schedule {name}: waits_for_sends is {waits!r}; write True or False")
+    programs = tuple(_passes(schedule, name, stage, stages, chunks, micro_batches) for stage in range(stages))
+    cycle = deadlock(name, programs) or (_unmet(programs, chunks) if waits else None)
+    if cycle is not None:
+        raise SpecError(f"schedule {name} never ends: {'; '.join(cycle)}; change the order of its passes")
+    return OwnPasses(waits, programs)
+
+
+def _passes(schedule: PipelineSchedule, name: str, stage: int, stages: int, chunks: int, micro_batches: int) -> tuple[Action, ...]:
+    given = called(SCHEDULES, name, lambda: list(schedule.passes(stage, stages, chunks, micro_batches)))
+    found = tuple(_action(name, stage, each, chunks, micro_batches) for each in cast("list[object]", given))
+    counted = Counter(found)
+    for chunk in range(chunks):
+        for micro_batch in range(micro_batches):
+            kinds = {kind: times for kind in PASSES if (times := counted[Action(kind, chunk, micro_batch)])}
+            if kinds not in _HALVES:
+                raise SpecError(f"schedule {name}: stage {stage} runs {_told(kinds)} chunk {chunk}, micro-batch {micro_batch}; {_ONCE}")
+    return found
+
+
+def _action(name: str, stage: int, given: object, chunks: int, micro_batches: int) -> Action:
+    """Return the pass that *given* names. Raise SpecError where it names none."""
+    if isinstance(given, Sequence) and len(given) == 3:
+        kind, chunk, micro_batch = given
+        if isinstance(kind, str) and kind in PASSES and _below(chunk, chunks) and _below(micro_batch, micro_batches):
+            return Action(kind, int(chunk), int(micro_batch))
+    raise SpecError(
+        f"schedule {name}: stage {stage} runs {given!r}; write (kind, chunk, micro-batch) with a kind of {', '.join(PASSES)}, "
+        f"a chunk below {chunks} and a micro-batch below {micro_batches}"
+    )
+
+
+def _below(number: object, end: int) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool) and 0 <= number < end
+
+
+def _told(kinds: dict[Kind, int]) -> str:
+    """Return in words which passes there are: ``forward twice, and no backward of``."""
+    times = {1: "", 2: " twice"}
+    said = [f"{PASSES[kind]}{times.get(count, f' {count} times')}" for kind, count in kinds.items()]
+    lacking = [word for kinds_of, word in (("F", "forward"), ("BIW", "backward")) if not any(kind in kinds for kind in kinds_of)]
+    said += [f"no {word}" for word in lacking]
+    if "I" in kinds and not {"W", "B"} & set(kinds):
+        said.append("no weight gradient")
+    if "W" in kinds and not {"I", "B"} & set(kinds):
+        said.append("no input gradient")
+    return f"{' and '.join(said)} of"
+
+
+def _unmet(programs: Sequence[Sequence[Action]], chunks: int) -> list[str] | None:
+    """Return None where stages that wait for their sends end, else who waits for whom: a send goes when its receiver asks for it."""
+    many = len(programs) * chunks
+    places, asked, posted = [0] * len(programs), set[tuple[str, int, int]](), set[tuple[str, int, int]]()
+    waiting: list[set[tuple[str, int, int]]] = [set() for _ in programs]
+    moved = True
+    while moved:
+        moved = False
+        for stage, program in enumerate(programs):
+            while places[stage] < len(program):
+                action = program[places[stage]]
+                chunk = position("", len(programs), stage, action.chunk)
+                source, target = _messages(action, chunk, many, len(programs))
+                if source is not None:
+                    asked.add(source)
+                if (source is not None and source not in posted) or not waiting[stage] <= asked:
+                    break
+                waiting[stage] = set()
+                if target is not None:
+                    posted.add(target)
+                    waiting[stage].add(target)
+                places[stage] += 1
+                moved = True
+    stuck = [stage for stage, program in enumerate(programs) if places[stage] < len(program) and not waiting[stage] <= asked]
+    if not stuck:
+        return None
+    what, chunk, micro_batch = min(waiting[stuck[0]] - asked)
+    return [
+        f"stage {stuck[0]} waits until stage {chunk % len(programs)} asks for the {what} of micro-batch {micro_batch}, which comes "
+        "later, since waits_for_sends is True"
+    ]
+
+
+def _messages(action: Action, chunk: int, many: int, stages: int) -> tuple[tuple[str, int, int] | None, tuple[str, int, int] | None]:
+    """Return the message that *action* on *chunk* of *many* waits for, and the one that it sends; None for none."""
+    if stages == 1 or action.kind == "W":
+        return None, None
+    if action.kind == "F":
+        source = ("activations", chunk, action.micro_batch) if chunk > 0 else None
+        return source, (("activations", chunk + 1, action.micro_batch) if chunk < many - 1 else None)
+    source = ("gradients", chunk, action.micro_batch) if chunk < many - 1 else None
+    return source, (("gradients", chunk - 1, action.micro_batch) if chunk > 0 else None)

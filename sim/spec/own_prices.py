@@ -1,0 +1,86 @@
+"""What does a price source of the user's own ask for a machine? Its prices stand in the place of those that the description has.
+
+The source is asked for each machine by name, provider and region; what it does not know keeps the price it has. Limit: hardware of
+several groups keeps its prices.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple, Protocol, cast
+
+from sim.spec.days import first_day
+from sim.spec.extensions import PRICE_SOURCES, called, extension
+from sim.spec.yaml import SpecError
+from sim.units import shorten
+
+_KEYS: Final = ("on_demand", "spot", "date", "spot_date", "region", "source")
+_AMOUNTS: Final = ("on_demand", "spot")
+
+
+class PriceSource(Protocol):
+    """What machines cost; docs/develop/own-prices.md has one as an example."""
+
+    @property
+    def name(self) -> str:
+        """What ``--prices`` says."""
+
+    def price(self, machine: str, provider: str, region: str) -> Mapping[str, object] | None:
+        """Return what one *machine* (a name of the catalogue, or of a file) costs; None: the source does not know it.
+
+        Keys: ``on_demand`` and ``spot`` (USD an hour of one node, one of them at least), ``date`` (YYYY-MM-DD, of both), ``spot_date``,
+        ``region`` and ``source`` (text: where the figures are from).
+        """
+
+
+class Priced(NamedTuple):
+    """An override: the prices of the source called *name*."""
+
+    name: str
+
+
+def asked(name: str, description: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the ``price`` block that the source *name* gives the machine of *description*; None where it keeps its own.
+
+    Raise SpecError for a source that is not there, or says what is no price.
+    """
+    try:
+        source = cast(PriceSource, extension(PRICE_SOURCES, name))
+    except SpecError as error:
+        raise SpecError(f"--prices {name}: {error}") from None
+    groups = description.get("groups")
+    if not isinstance(groups, list) or len(groups) != 1 or not isinstance(groups[0], Mapping):
+        return None
+    machine, provider = str(description.get("name", "")), str(description.get("provider", ""))
+    now = groups[0].get("price")
+    region = str(now.get("region", "")) if isinstance(now, Mapping) else ""
+    given = called(PRICE_SOURCES, name, lambda: source.price(machine, provider, region))
+    return None if given is None else _checked(given, f"--prices {name}: {machine}", name)
+
+
+def _checked(given: object, where: str, name: str) -> dict[str, Any]:
+    """Return *given* as the ``price`` block of a description."""
+    if not isinstance(given, Mapping):
+        raise SpecError(f"{where}: found {shorten(given)}; return a mapping such as {{'on_demand': 12.5, 'date': '2026-11-01'}}, or None")
+    unknown = [key for key in given if key not in _KEYS]
+    if unknown:
+        raise SpecError(f"{where}: unknown key {shorten(unknown[0])}; known are {', '.join(_KEYS)}")
+    amounts = {key: given[key] for key in _AMOUNTS if given.get(key) is not None}
+    if not amounts or "date" not in given:
+        raise SpecError(f"{where}: {'a date' if amounts else 'a price'} is missing; return on_demand or spot, and date")
+    for key, amount in amounts.items():
+        if isinstance(amount, bool) or not isinstance(amount, int | float) or not 0 < amount < math.inf:
+            raise SpecError(f"{where}: {key} is {shorten(amount)}; return USD an hour of one node, more than 0")
+    texts = {key: given[key] for key in _KEYS if key not in _AMOUNTS and given.get(key) is not None}
+    for key, text in texts.items():
+        if not isinstance(text, str):
+            raise SpecError(f"{where}: {key} is {shorten(text)}; return text")
+        if key.endswith("date"):
+            try:
+                first_day(text)
+            except SpecError as error:
+                raise SpecError(f"{where}: {key} {error}") from None
+    told = f"price source {name}"
+    source = f"{told}: {texts.pop('source')}" if "source" in texts else told
+    return {**{key: f"{float(amount)!r} USD/h" for key, amount in amounts.items()}, **texts, "source": source}

@@ -1,0 +1,57 @@
+"""Which gradients travel together where the user says so? An exchange strategy of the user's own forms buckets in the place of DDP's.
+
+``strategy`` of the stack still says what the framework does around them (copies, memory, overlap); the user's object is asked which
+gradients share a message and how long it waits. Limits: messages start in the order in which their last gradients become ready; gradients
+of unlike types share none, so that each type is asked for by itself; rows of sparse embeddings travel alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Protocol, cast
+
+from sim.spec.extensions import EXCHANGES, called, extension
+from sim.spec.yaml import SpecError
+from sim.training.fusion import Bucket
+
+
+class ExchangeStrategy(Protocol):
+    """Which gradients travel together, and when; docs/develop/own-exchange.md has one as an example."""
+
+    @property
+    def name(self) -> str:
+        """What ``own_exchange`` of a stack says."""
+
+    def buckets(self, sizes: Sequence[float], ready: Sequence[float], ranks: int) -> Iterable[tuple[Iterable[int], float]]:
+        """Return the messages of one backward pass among *ranks*: (numbers of gradients, delay).
+
+        Gradients are numbered from 0 as they become ready; *sizes* are their bytes, *ready* the seconds after backward began. A message
+        starts *delay* seconds after the last of its gradients is ready, or when the one before it has ended.
+        """
+
+
+def own_buckets(name: str, sizes: Sequence[float], ready: Sequence[float], ranks: int) -> list[Bucket]:
+    """Return the messages that the strategy *name* makes. Raise SpecError unless each gradient is in one of them."""
+    strategy = cast(ExchangeStrategy, extension(EXCHANGES, name))
+
+    def asked() -> list[Bucket]:
+        return [Bucket(tuple(sorted(tensors)), delay) for tensors, delay in strategy.buckets(tuple(sizes), tuple(ready), ranks)]
+
+    found = cast("list[Bucket]", called(EXCHANGES, name, asked))
+    for bucket in found:
+        if not bucket.tensors or not all(_is_place(place, len(sizes)) for place in bucket.tensors):
+            raise SpecError(f"exchange {name}: a message of the gradients {list(bucket.tensors)!r}; write numbers below {len(sizes)}")
+        if isinstance(bucket.delay, bool) or not isinstance(bucket.delay, int | float) or not 0 <= bucket.delay < math.inf:
+            raise SpecError(f"exchange {name}: a message waits {bucket.delay!r} s; write a delay of 0 or more")
+    times = Counter(place for bucket in found for place in bucket.tensors)
+    wrong = next((place for place in range(len(sizes)) if times[place] != 1), None)
+    if wrong is not None:
+        said = "no message" if not times[wrong] else f"{times[wrong]} messages"
+        raise SpecError(f"exchange {name}: gradient {wrong} is in {said}; write each of the {len(sizes)} gradients once")
+    return found
+
+
+def _is_place(number: object, end: int) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool) and 0 <= number < end

@@ -1,0 +1,33 @@
+"""Small models whose casts and attention are known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+
+class NormAndTwo(torch.nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
+    """A norm whose output two products take, one of which feeds a third."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(8)
+        self.left, self.right, self.after = (torch.nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, given: Any) -> Any:
+        normed = self.norm(given)
+        return self.left(normed) + self.after(self.right(normed))
+
+
+class Attending(torch.nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
+    """Fused attention of two heads, causal, or under a mask."""
+
+    def __init__(self, masked: bool) -> None:
+        super().__init__()
+        self.masked, self.inner = masked, torch.nn.Linear(8, 8)
+
+    def forward(self, given: Any) -> Any:
+        heads = self.inner(given).unflatten(-1, (2, 4)).transpose(1, 2)
+        mask = torch.ones(5, 5, dtype=torch.bool, device=given.device) if self.masked else None
+        return torch.nn.functional.scaled_dot_product_attention(heads, heads, heads, mask, is_causal=not self.masked)

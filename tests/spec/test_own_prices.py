@@ -1,0 +1,128 @@
+"""Do prices of the user's own stand in the place of the catalogue's? Oracle: the same figures written with ``--set``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import stallsim
+from sim.spec import extensions
+from sim.spec.library import load_hardware
+from sim.spec.own_prices import Priced
+from sim.spec.yaml import SpecError
+
+RATES = {"p3.16xlarge": 10.0, "p4d.24xlarge": 20.0}
+MACHINES = ["p3.16xlarge", "p4d.24xlarge", "p3.8xlarge"]
+
+
+class Source:
+    """A source that answers what it is given."""
+
+    name = "mine"
+
+    def __init__(self, answer: Any = None) -> None:
+        self.answer = answer
+        self.asked: list[tuple[str, str, str]] = []
+
+    def price(self, machine: str, provider: str, region: str) -> Any:
+        self.asked.append((machine, provider, region))
+        if self.answer is not None:
+            return self.answer
+        return {"on_demand": RATES[machine], "date": "2026-11-01"} if machine in RATES else None
+
+
+class Failing(Source):
+    def price(self, machine: str, provider: str, region: str) -> Any:
+        return RATES["none"]
+
+
+@pytest.fixture(autouse=True)
+def _forgotten() -> Iterator[None]:
+    yield
+    extensions._given[extensions.PRICE_SOURCES.group].clear()
+
+
+def test_costs_are_those_of_the_same_price_written_by_hand() -> None:
+    source = Source()
+    own = stallsim.run("p3.16xlarge", "resnet18", prices=source, epochs=3).document
+    written = "{on_demand: 10.0 USD/h, date: 2026-11-01, source: price source mine}"
+    by_hand = stallsim.run("p3.16xlarge", "resnet18", overrides={"price": written}, epochs=3).document
+    assert own == by_hand
+    assert source.asked and set(source.asked) == {("p3.16xlarge", "aws", load_hardware("p3.16xlarge").spec.groups[0].price.region)}  # type: ignore[union-attr]
+    assert own["price"]["source"] == "price source mine" and own["price"]["date"] == "2026-11-01"
+
+
+def test_what_the_source_does_not_know_keeps_its_price() -> None:
+    own = stallsim.compare("resnet18", MACHINES, prices=Source()).set_index("hardware")
+    plain = stallsim.compare("resnet18", MACHINES).set_index("hardware")
+    for machine in MACHINES:
+        was = load_hardware(machine).spec.groups[0].price.on_demand * 3600  # type: ignore[union-attr, operator]
+        factor = RATES.get(machine, was) / was
+        assert own.cost_per_epoch_usd[machine] == pytest.approx(factor * plain.cost_per_epoch_usd[machine], rel=1e-12)
+
+
+def test_a_price_without_spot_leaves_no_spot_price_of_another_day() -> None:
+    extensions.give(extensions.PRICE_SOURCES, Source())
+    before, after = (load_hardware("p3.16xlarge", given).spec.groups[0].price for given in ([], [Priced("mine")]))
+    assert before is not None and before.spot is not None
+    assert after is not None and after.spot is None and after.on_demand == pytest.approx(10 / 3600)
+
+
+def test_layouts_recommendations_plans_and_weeks_take_it() -> None:
+    rate = {"on_demand": 36.0, "spot": 18.0, "date": "2026-11", "source": "a quote"}
+    laid = stallsim.run("hgx-h100", "llama-3.2-1b", parallel={"shard": "parameters"}, prices=Source(rate))
+    assert laid.document["price"] | {"region": None} == {
+        "market": "on_demand", "usd_per_h": pytest.approx(36.0), "date": "2026-11", "region": None, "source": "price source mine: a quote",
+    }  # fmt: skip
+    rented = stallsim.recommend("resnet18", ["p3.16xlarge"], budget_hours=9, nodes=[1], prices=Source(rate), on_demand=True)
+    assert rented.iloc[0]["total_cost_usd"] == pytest.approx(rented.iloc[0]["total_time_s"] * 36 / 3600)
+    weeks = stallsim.goodput("hgx-h100", "gpt2-xl", days=2, nodes=2, batch=4, precision="amp_bf16", trials=5, spares=0, prices=Source(rate))
+    assert weeks.attrs["cost_usd"] == pytest.approx(2 * 48 * 36)
+
+
+def test_a_price_that_is_set_wins() -> None:
+    document = stallsim.run("p3.16xlarge", "resnet18", prices=Source(), overrides={"price.on_demand": "7 USD/h"}).document
+    assert document["price"]["usd_per_h"] == pytest.approx(7.0)
+
+
+def test_an_object_stays_in_this_process_whatever_the_number_of_processes() -> None:
+    names = ["p3.2xlarge", "p3.8xlarge", "p3.16xlarge", "p4d.24xlarge", "g4dn.12xlarge", "p2.8xlarge"]
+    table = stallsim.compare("resnet18", names, prices=Source({"on_demand": 1.0, "date": "2026"}), processes=2)
+    assert "problem" not in table or table.problem.isna().all()
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (12.5, "found 12.5; return a mapping such as {'on_demand': 12.5, 'date': '2026-11-01'}, or None"),
+        ({"on_demand": 12.5, "currency": "EUR"}, "unknown key 'currency'; known are on_demand, spot, date, spot_date, region, source"),
+        ({"on_demand": 12.5}, "a date is missing; return on_demand or spot, and date"),
+        ({"date": "2026-11-01"}, "a price is missing; return on_demand or spot, and date"),
+        ({"on_demand": "12.5 USD/h", "date": "2026"}, "on_demand is '12.5 USD/h'; return USD an hour of one node, more than 0"),
+        ({"on_demand": float("nan"), "date": "2026"}, "on_demand is nan; return USD an hour of one node, more than 0"),
+        ({"on_demand": 1.0, "spot": -1, "date": "2026"}, "spot is -1; return USD"),
+        ({"on_demand": 1.0, "date": "yesterday"}, "date yesterday is not a date; write YYYY-MM-DD, or"),
+        ({"on_demand": 1.0, "date": "2026", "source": 4}, "source is 4; return text"),
+    ],
+)
+def test_a_wrong_price_is_refused_in_a_sentence(answer: Any, told: str) -> None:
+    with pytest.raises(SpecError) as refused:
+        stallsim.run("p3.16xlarge", "resnet18", prices=Source(answer))
+    assert str(refused.value).startswith(f"--prices mine: p3.16xlarge: {told}")
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        ("lost", "--prices lost: found 'lost'; none is installed; announce one of your own (docs/develop/own-prices.md)"),
+        (5, "the price source 5: is no PriceSource, for want of name and price; docs/develop/own-prices.md shows one"),
+        (Failing(), "price source mine: KeyError: 'none'"),
+    ],
+)
+def test_a_source_that_is_not_there_or_fails_is_told_of(source: object, told: str) -> None:
+    with pytest.raises(SpecError) as refused:
+        stallsim.compare("resnet18", ["p3.16xlarge"], prices=source)
+    assert str(refused.value) == told
