@@ -48,7 +48,7 @@ def test_empty_controls_say_what_they_mean() -> None:
 def test_a_problem_is_the_sentence_of_the_simulator_and_its_remedy_runs() -> None:
     view = view_of(choice_of([("workload", "llama-3.1-8b"), ("hardware", "hgx-h100")]))
     assert len(view["problems"]) == 1
-    assert "needs 122 GiB" in view["problems"][0]
+    assert "needs 107 GiB" in view["problems"][0]
     assert [remedy["text"] for remedy in view["remedies"]] == ["--shard parameters"]
     again = view_of(choice_of(parse_qsl(view["remedies"][0]["query"])))
     assert again["problems"] == []
