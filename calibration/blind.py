@@ -593,7 +593,9 @@ def scores(rows: Sequence[dict[str, str]]) -> list[Score]:
 
 
 def scores_text(found: Sequence[Score]) -> str:
-    """Return the errors as a table."""
+    """Return the errors as a table, or what to do where nothing was measured yet."""
+    if not found:
+        return "nothing of this table is measured yet: run it with --measure -o FILE.csv on the machine that it predicts"
     lines = [f"{'':24} {'rows':>5} {'signed':>8} {'median':>8} {'p90':>8}  inside 95%"]
     for one in found:
         inside = "" if one.inside is None else f"{100 * one.inside:.0f}%"

@@ -276,7 +276,8 @@ def _training(told: Told, origin: str) -> list[str]:
     for name in ("gradient_accumulation_steps", "activation_checkpointing", "stack"):
         lines += [f"  {name}: {given[name]}"] if name in given else []
     if "stack" not in given:
-        lines += ["  # stack: torch-2.x-ddp, or torchtitan-2.x where the layout below shards or splits the model"]
+        lines += ["  # stack: torch-2.x-ddp, or torchtitan-2.x where the layout below shards or splits the model;"]
+        lines += ["  #   hf-transformers for the modeling code of Hugging Face transformers under autocast (many small kernels)"]
     if told.parallel:
         lines += ["  parallel:", *(f"    {name}: {_word(value)}" for name, value in told.parallel.items())]
     else:

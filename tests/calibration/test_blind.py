@@ -76,6 +76,11 @@ def test_scores_of_a_committed_table_are_shown_and_printed_as_json(capsys: pytes
     assert {row["kind"] for row in json.loads(capsys.readouterr().out)["rows"]} >= {"step", "memory"}
 
 
+def test_a_table_that_was_not_measured_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["blind", "calibration/records/blind/2026-11-23-h200-others.csv"]) == 0
+    assert "nothing of this table is measured yet" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

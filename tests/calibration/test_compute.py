@@ -5,12 +5,15 @@ The figures reached stand here beside the aims, so that a change that makes pred
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from calibration.catalogue_factors import of_gpu, of_stack
 from calibration.compute import Prediction, fit, leave_out, one_point, predict, score
 from calibration.compute_model import FIRST_KERNELS, FIRST_STACKS, LOCAL, Row, gpu_part, keys_of, predicted_time, rows, time_of, timed
 
@@ -69,6 +72,20 @@ def test_the_catalogue_carries_the_factors_that_the_rows_give() -> None:
     factors = fit(all_rows())
     differences = np.abs([predicted_time(row.record) / predict(row, factors) - 1 for row in all_rows()])
     assert np.median(differences) < 0.01 and np.percentile(differences, 90) < 0.02
+
+
+def test_the_files_carry_the_values_of_the_fit() -> None:
+    """Oracle: writing the factors of the same rows into the files of GPUs and stacks again changes none of them by more than rounding."""
+    factors = fit(all_rows())
+    seen = 0
+    for folder, of in (("hardware/parts/gpus", of_gpu), ("workloads/stacks", of_stack)):
+        for path in Path(folder).glob("*.yaml"):
+            text = path.read_text(encoding="utf-8")
+            for key, value in of(path, factors).items():
+                written = re.findall(rf"(?m)^{key}: ([0-9.e+-]+)", text)  # none where a board takes it from the one that it extends
+                assert all(float(each) == pytest.approx(float(value.split()[0]), rel=0.02) for each in written), f"{path}: {key}"
+                seen += len(written)
+    assert seen > 100
 
 
 def test_known_gpus_models_and_stacks() -> None:
