@@ -149,20 +149,26 @@ def test_a_schedule_that_never_ends_is_refused_with_its_cycle(monkeypatch: pytes
 
 
 def test_plain_data_parallelism_takes_what_simulate_says() -> None:
-    """One engine, two programs: the trivial mesh with DDP's buckets, within 5%, 1% where the GPU and not the host decides.
+    """One engine, two programs: the trivial mesh with DDP's buckets, within 2.5% where both send 16 bits and no GPU lags.
 
-    With a sample a GPU, a fifth of gpt2's step waits for launches, and it is 6.2% slower here: what the host is ahead of one unit is not
-    carried into the next.
+    As torchtitan has it, layouts reduce in FP32: then gpt2 with a sample a GPU, where the exchange is exposed, is 6% slower.
     """
     wrong = []
-    cases = [(LLAMA, 1, 1, 0.0, 0.05), (LLAMA, 2, 1, 0.0, 0.05), ("gpt2", 1, 8, 0.0, 0.01), ("gpt2", 2, 8, 0.0, 0.01)]
-    for name, nodes, batch, due, within in [*cases, ("gpt2", 1, 1, -0.062, 0.01)]:
-        given = Scenario("hgx-h100", name, nodes=nodes, stack=TITAN, precision="bf16", batch=batch)
+    cases = [(LLAMA, 1, 1), (LLAMA, 2, 1), ("gpt2", 1, 1), ("gpt2", 2, 1), ("gpt2", 1, 8), ("gpt2", 2, 8)]
+    for name, nodes, batch in cases:
+        even = ("training.noise.compute_cv=0", "training.noise.persistent_cv=0")
+        given = Scenario("hgx-h100", name, even, nodes=nodes, stack=TITAN, precision="bf16", batch=batch)
         plain = answer(given).run
-        loaded = load_workload(name, [f"training.stack={TITAN}", f"training.batch={batch}", "training.precision=bf16"]).spec
-        made = run_layout(_nodes(nodes), loaded)
+        settings = [
+            *even,
+            f"training.stack={TITAN}",
+            "training.stack.mesh.reduction=bf16",
+            f"training.batch={batch}",
+            "training.precision=bf16",
+        ]
+        made = run_layout(_nodes(nodes), load_workload(name, settings).spec)
         ours, theirs = made.throughput, plain.jobs[0].throughput
-        if abs(ours / theirs - 1 - due) > within:
+        if abs(ours / theirs - 1) > 0.025:
             wrong.append(f"{name} on {nodes} nodes: {ours:.4f} samples/s, simulate {theirs:.4f} ({100 * (ours / theirs - 1):+.1f}%)")
     assert not wrong, "\n".join(wrong)
 
