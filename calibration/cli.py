@@ -104,7 +104,8 @@ def blind(
     as_json: Json = False,
 ) -> None:
     """Predict steps, memory, power and kernels of a GPU before it is measured; measure the same; show the errors."""
-    from calibration import blind as tables
+    from calibration.blind import rounds
+    from calibration.blind.table import read_table, scores, scores_text
 
     table = what.endswith(".csv")
     if output is None and (do_measure or not table):
@@ -114,12 +115,12 @@ def blind(
     if not table or do_measure:
         assert output is not None
         counting = talk.counting("questions")
-        count = tables.measure(Path(what), output, counting) if do_measure else tables.predict(what, output, counting)
+        count = rounds.measure(Path(what), output, counting) if do_measure else rounds.predict(what, output, counting)
         talk.progress("")
         talk(f"{output}: {count} questions {'answered' if do_measure else 'predicted'}")
         return
-    found = tables.scores(tables.read_table(Path(what)))
-    print_json({"schema": 1, "rows": [one._asdict() for one in found]}) if as_json else show_text(tables.scores_text(found))
+    found = scores(read_table(Path(what)))
+    print_json({"schema": 1, "rows": [one._asdict() for one in found]}) if as_json else show_text(scores_text(found))
 
 
 @app.command(epilog="Examples:\n  python -m calibration longrun\n  python -m calibration longrun --json")

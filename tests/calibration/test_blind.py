@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from calibration import blind
+from calibration.blind import rounds, table
+from calibration.blind.questions import questions
 from calibration.cli import main
 from sim.spec.yaml import SpecError
 
@@ -17,13 +18,13 @@ RECORDS = [path for path in sorted(Path("calibration/records/blind").glob("*.csv
 
 
 def test_every_question_is_asked_once() -> None:
-    keys = [(question.kind, question.name, question.precision, question.batch) for question in blind.questions()]
+    keys = [(question.kind, question.name, question.precision, question.batch) for question in questions()]
     assert len(keys) == len(set(keys))
 
 
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
 def test_committed_tables_hold_predictions_made_before_the_measurement(path: Path) -> None:
-    rows = blind.read_table(path)
+    rows = table.read_table(path)
     answered = [row for row in rows if row["predicted"] and row["measured"]]
     assert len(answered) > 100
     assert {row["kind"] for row in answered} >= {"step", "memory", "product", "attention"}
@@ -31,22 +32,22 @@ def test_committed_tables_hold_predictions_made_before_the_measurement(path: Pat
 
 def test_a_score_is_the_median_error_and_the_share_inside_the_intervals() -> None:
     def row(predicted: str, low: str, high: str, measured: str) -> dict[str, str]:
-        cells = dict.fromkeys(blind.COLUMNS, "")
+        cells = dict.fromkeys(table.COLUMNS, "")
         return cells | {"kind": "step", "precision": "fp32", "predicted": predicted, "low": low, "high": high, "measured": measured}
 
     rows = [row("1.1", "1.05", "1.2", "1"), row("1.3", "0.9", "1.4", "1"), row("0.8", "0.7", "1.1", "1"), row("5", "4", "6", "")]
-    (score,) = blind.scores(rows)
+    (score,) = table.scores(rows)
     assert score.rows == 3
     assert score.median == pytest.approx(0.2)
     assert score.inside == pytest.approx(2 / 3)
 
 
 def test_predictions_of_products_are_those_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = [question for question in blind.questions() if question.kind in ("product", "pass")]
-    monkeypatch.setattr(blind, "questions", lambda: asked)
-    table = tmp_path / "predicted.csv"
-    assert main(["blind", "gpu-h200-sxm_1gpu-16vcpu-200gb", "-o", str(table)]) == 0
-    rows = {(row["name"], row["precision"]): float(row["predicted"]) for row in blind.read_table(table) if row["predicted"]}
+    asked = [question for question in questions() if question.kind in ("product", "pass")]
+    monkeypatch.setattr(rounds, "questions", lambda: asked)
+    path = tmp_path / "predicted.csv"
+    assert main(["blind", "gpu-h200-sxm_1gpu-16vcpu-200gb", "-o", str(path)]) == 0
+    rows = {(row["name"], row["precision"]): float(row["predicted"]) for row in table.read_table(path) if row["predicted"]}
     operations = 2 * 8192**3
     assert 0.4e15 < operations / rows["8192x8192x8192", "bf16"] < 0.99e15  # below the data sheet's 989 TFLOP/s
     assert rows["8192x8192x8192", "fp32"] > 5 * rows["8192x8192x8192", "tf32"] > 5 * rows["8192x8192x8192", "bf16"]
@@ -61,7 +62,7 @@ def test_the_page_says_the_errors_as_they_came_out() -> None:
         kind, _, precision = said.partition(", ")
         due = []
         for path in reversed(RECORDS):
-            rows = [row for row in blind.read_table(path) if row["kind"] == kind and row["precision"].startswith(precision)]
+            rows = [row for row in table.read_table(path) if row["kind"] == kind and row["precision"].startswith(precision)]
             rows = [row for row in rows if precision in ("", row["precision"]) and row["predicted"] and row["measured"]]
             errors = [abs(float(row["predicted"]) / float(row["measured"]) - 1) for row in rows]
             due.append(f"{100 * np.median(errors):.0f} / {100 * np.percentile(errors, 90):.0f}%")
@@ -99,4 +100,4 @@ def test_a_table_of_other_columns_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "other.csv"
     path.write_text("kind,name\nstep,resnet50\n")
     with pytest.raises(SpecError, match="the columns are not kind, name"):
-        blind.read_table(path)
+        table.read_table(path)

@@ -1,0 +1,155 @@
+"""What does a machine's description say to each question, with its 95% interval where it has one?"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from calibration.blind.questions import DECODER, LLAMA, Kind, Question, Training
+from calibration.ddp_steps import Precision
+from calibration.machine_record import Row
+from sim.cluster import kernels
+from sim.cluster.gpu import layer_time
+from sim.spec.hardware import Gpu, Node
+from sim.spec.library import load_hardware, load_part, load_workload
+from sim.spec.stack import Stack
+from sim.spec.workload import Attention
+
+STACK: Final = "torch-2.11-ddp"
+DECODER_STACK: Final = "hf-transformers"
+"""Of the machine that is lent: PyTorch 2.11, and transformers 5 in it."""
+TRACED: Final = {LLAMA: "sim.extract.zoo_llama:Llama"}
+"""What is traced in place of a model that is made on the GPU."""
+
+
+class Foretold(NamedTuple):
+    """What a description says, and its 95% interval where it has one."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+def foretold(question: Question, machine: str) -> Foretold | None:
+    """Return what the description of *machine* says; None where it says nothing."""
+    if question.training is not None:
+        return _training(question.training, machine, question.kind)
+    assert question.asked is not None
+    time = _OF_KERNELS[question.kind](question.asked, _node(machine))
+    return None if time is None else Foretold(time)
+
+
+def _node(machine: str) -> Node:
+    return load_hardware(machine).spec.groups[0].node
+
+
+@lru_cache(maxsize=64)
+def _document(run: Training, machine: str) -> dict[str, Any]:
+    """Return the simulator's document of *run*: synthetic input, one GPU."""
+    from calibration.layer_factors import traced
+    from sim.api import simulate
+    from sim.extract.table import write
+
+    stack = DECODER_STACK if run.model == DECODER else STACK
+    options: dict[str, Any] = {"batch": run.batch, "precision": run.precision, "stack": stack}
+    optimizer = "adam" if run.optimizer == "adamw" else run.optimizer
+    overrides: dict[str, Any] = {"input.loader": "synthetic", "training.optimizer.name": optimizer}
+    if run.precision == "fp32":
+        overrides["training.stack.fp32_convolution"] = "fp32"
+    if run.workload:
+        overrides |= {"model.sequence": run.sequence} if run.sequence else {}
+        return simulate(machine, run.workload, overrides=overrides, **options).document
+    table = traced(TRACED.get(run.model, run.model), run.inputs, run.arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        layers, workload = Path(folder) / "layers.yaml", Path(folder) / "workload.yaml"
+        write(table, layers)
+        workload.write_text(f"{{name: {run.name}, model: {layers}, dataset: synthetic-images, training: {{batch: 1, stack: flat}}}}\n")
+        return simulate(machine, workload, overrides=overrides, **options).document
+
+
+def _training(run: Training, machine: str, kind: Kind) -> Foretold:
+    document = _document(run, machine)
+    if kind == "memory":  # as max_memory_allocated counts, without the context
+        held = document["gpu_memory_bytes"]
+        return Foretold(held["total"] - held["context"])
+    if kind == "power":
+        return Foretold(document["energy"]["gpu_power_w"])
+    share = document["expected_error"]["measured_over_predicted_95"]
+    step = document["step_time_s"]
+    return Foretold(step, step * share["low"], step * share["high"])
+
+
+def _product(asked: Row, node: Node) -> float | None:
+    rows, columns, depth = asked["shape"]
+    if kernels.described(node.gpu, asked["precision"]) is None:
+        return _layer(node.gpu, "fp32", rows, "torch.nn:Linear", (str(depth),), in_features=depth, out_features=columns, bias=False)
+    return kernels.product_time(node.gpu, asked["precision"], rows, columns, depth, burst=True) + node.gpu.kernel_time
+
+
+def _attention(asked: Row, node: Node) -> float:
+    heads, kv_heads, tokens, size = asked["shape"]
+    shape = Attention(heads=heads, kv_heads=kv_heads, head_dim=size, queries=tokens, keys=tokens, causal=asked["causal"])
+    ways = (False, True) if asked["way"] == "both" else (False,)
+    kernel = load_part(Stack, STACK, "workloads/stacks").attention_kernel
+    return sum(
+        kernels.attention_time(node.gpu, asked["precision"], shape, 1, way, kernel, burst=True) + node.gpu.kernel_time for way in ways
+    )
+
+
+def _convolution(asked: Row, node: Node) -> float:
+    batch, inputs, outputs, edge, window, stride, groups = asked["shape"]
+    said = {"in_channels": inputs, "out_channels": outputs, "kernel_size": window, "stride": stride, "padding": window // 2}
+    shape = (f"{inputs}x{edge}x{edge}",)
+    return _layer(node.gpu, asked["precision"], batch, "torch.nn:Conv2d", shape, **said, groups=groups, bias=False)
+
+
+def _layer(gpu: Gpu, precision: Precision, batch: int, target: str, inputs: tuple[str, ...], **arguments: Any) -> float:
+    """Return the seconds of the forward pass of one layer."""
+    from calibration.layer_factors import full_precision, traced
+
+    model = traced(target, inputs, tuple(f"{name}={value}" for name, value in arguments.items()))
+    layer = next(layer for layer in model.layers if layer.forward)
+    stack = full_precision(load_part(Stack, STACK, "workloads/stacks"))
+    return layer_time(layer, gpu, precision, stack, batch).time
+
+
+def _pass(asked: Row, node: Node) -> float:
+    gpu = node.gpu
+    time = kernels.pass_time(asked["bytes"], gpu) if gpu.kernels else asked["bytes"] / gpu.memory_bandwidth / gpu.memory_efficiency
+    return time + gpu.kernel_time
+
+
+def _launch(asked: Row, node: Node) -> float:
+    if asked["clock"] == "device":
+        return node.gpu.kernel_time
+    return load_part(Stack, STACK, "workloads/stacks").launch_cpu / node.host.cpu.speed
+
+
+def _copy(asked: Row, node: Node) -> float | None:
+    if asked["host"] == "pageable":
+        return None
+    link = node.topology.pcie
+    return float(asked["bytes"] / (link.bandwidth * link.efficiency))
+
+
+def _picture(asked: Row, node: Node) -> float | None:
+    """Return the seconds of a picture with so many workers: those of ImageNet, whose pictures the probe's are like."""
+    host = node.host
+    busy = min(asked["workers"], host.physical_cores)
+    threads = min(max(asked["workers"] - host.physical_cores, 0), host.vcpus - host.physical_cores)
+    gain = (host.cpu.smt_gain - 1.0) * threads
+    return float(load_workload("resnet50").spec.dataset.prep / host.cpu.speed / (busy + gain))
+
+
+_OF_KERNELS: Final[dict[Kind, Callable[[Row, Node], float | None]]] = {
+    "product": _product,
+    "convolution": _convolution,
+    "attention": _attention,
+    "pass": _pass,
+    "launch": _launch,
+    "copy": _copy,
+    "loader": _picture,
+}

@@ -1,0 +1,54 @@
+"""Which models are made on the GPU, where making them on the host would take longer than their steps?"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from sim.spec.library import load_workload
+
+
+def llama_on_gpu(**shape: int) -> Any:
+    """Return the decoder of `sim.extract.zoo_llama`, made where it will run."""
+    import torch
+
+    from sim.extract.zoo_llama import Llama
+
+    with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
+        return Llama(**shape)
+
+
+def decoder_on_gpu(name: str) -> Any:
+    """Return what Hugging Face transformers makes of the catalogue's decoder *name*: a module that returns its loss."""
+    import torch
+
+    transformers = importlib.import_module("transformers")  # of the GPU's machine: not among the project's requirements
+    with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
+        if name == "gpt2":
+            return _with_loss(transformers.GPT2LMHeadModel(transformers.GPT2Config()))
+        decoder = load_workload(name).spec.model.transformer
+        assert decoder is not None
+        shape = {
+            "hidden_size": decoder.hidden, "num_hidden_layers": decoder.layers, "num_attention_heads": decoder.heads,
+            "num_key_value_heads": decoder.kv_heads, "intermediate_size": decoder.ffn, "vocab_size": decoder.vocab,
+            "tie_word_embeddings": decoder.tied, "head_dim": decoder.head_dim, "max_position_embeddings": 8192,
+        }  # fmt: skip
+        if name.startswith("qwen2"):
+            shape.pop("head_dim")
+            return _with_loss(transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**shape)))
+        return _with_loss(transformers.LlamaForCausalLM(transformers.LlamaConfig(**shape)))
+
+
+def _with_loss(model: Any) -> Any:
+    """Return *model* of transformers as a module that takes tokens and returns the loss of the next ones."""
+    from torch import nn
+
+    class Causal(nn.Module):  # type: ignore[misc, unused-ignore]
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, input_ids: Any) -> Any:
+            return self.model(input_ids=input_ids, labels=input_ids, use_cache=False).loss
+
+    return Causal()

@@ -1,0 +1,171 @@
+"""What is asked of a machine before it is measured? Steps, GPU memory and power of training, single kernels, copies and the loader."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple
+
+from calibration.ddp_steps import Precision
+from calibration.machine_record import Row
+from calibration.probes.attention import SHAPES
+from calibration.probes.products import CONVOLUTIONS
+
+Kind = Literal["step", "memory", "power", "product", "convolution", "attention", "pass", "launch", "copy", "loader"]
+UNITS: Final[dict[Kind, str]] = {"memory": "B", "power": "W"}
+"""Of what is predicted; seconds else."""
+PICTURES: Final = ("3x224x224",)
+TEXT: Final = ("input_ids=384:int64", "token_type_ids=384:int64", "attention_mask=384:int64")
+CUDA_PRECISIONS: Final = ("fp32", "tf32", "fp16", "bf16", "fp8")
+EDGES: Final = (512, 1024, 2048, 4096, 8192)
+PROJECTIONS: Final = ((4096, 14336, 4096), (4096, 4096, 14336), (8192, 28672, 8192), (2048, 128256, 2048), (16, 4096, 4096))
+"""Rows, columns and depth: feed-forward products of Llama 3 8B and 70B, the vocabulary of its 1B, and a few rows."""
+DECODER: Final = "calibration.blind.models:decoder_on_gpu"
+LLAMA: Final = "calibration.blind.models:llama_on_gpu"
+"""Models that are made on the GPU."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """Steps to time: of a torch model, or of a catalogue workload that *workload* names and *model* builds."""
+
+    name: str
+    model: str
+    inputs: tuple[str, ...]
+    batch: int
+    precision: Precision
+    arguments: tuple[str, ...] = ()
+    optimizer: Literal["momentum", "adamw"] = "momentum"
+    workload: str = ""
+    sequence: int = 0
+
+
+class Question(NamedTuple):
+    """One line of the table before it is answered; *asked* is for the probe of its kind, *training* for steps."""
+
+    kind: Kind
+    name: str
+    precision: str
+    batch: int
+    asked: Row | None = None
+    training: Training | None = None
+
+
+def trainings() -> list[Training]:
+    """Return the training runs that are predicted and measured, smallest models first."""
+    pictures = [
+        Training(name, f"torchvision.models:{name}", PICTURES, batch, precision)
+        for name in ("resnet50", "vgg16", "vit_b_16")
+        for precision in _precisions("fp32", "tf32", "amp_bf16")
+        for batch in (32, 128)
+    ]
+    bert = [
+        Training("bert-large-seq384", "sim.extract.zoo:bert_qa", TEXT, batch, precision, ("size=large",))
+        for precision in _precisions("fp32", "tf32", "amp_bf16")
+        for batch in (8, 32)
+    ]
+    blocks = [
+        Training(
+            f"llama-h{width}-seq{sequence}",
+            LLAMA,
+            (f"input_ids={sequence}:int64",),
+            batch,
+            precision,
+            (f"width={width}", f"depth={depth}", f"heads={width // 128}", f"inner={inner}", f"sequence={sequence}"),
+        )
+        for width, depth, inner in ((4096, 4, 14336), (8192, 2, 28672))
+        for sequence, batch in ((2048, 4), (8192, 1))
+        for precision in _precisions("tf32", "amp_bf16", "bf16")
+    ]
+    decoders = [
+        Training(
+            name,
+            DECODER,
+            (f"input_ids={length}:int64",),
+            batch,
+            "amp_bf16",
+            (f"name={name}",),
+            "adamw",
+            name,
+            0 if name == "gpt2" else length,
+        )
+        for name, length, batch in (("gpt2", 1024, 16), ("llama-3.2-1b", 2048, 4), ("qwen2.5-0.5b", 2048, 8))
+    ]
+    return [*pictures, *bert, *blocks, *decoders, *_others()]
+
+
+def _others() -> list[Training]:
+    """Return runs of models that no constant was chosen on, asked after the first ones had been answered and learned from."""
+    convolutional = ("densenet121", "mobilenet_v3_large", "efficientnet_b0", "resnet152", "convnext_tiny", "swin_t")
+    pictures = [
+        Training(name, f"torchvision.models:{name}", PICTURES, 64, precision)
+        for name in convolutional
+        for precision in _precisions("tf32", "amp_bf16")
+    ]
+    bert = [
+        Training("bert-base-seq384", "sim.extract.zoo:bert_qa", TEXT, 64, precision, ("size=base",))
+        for precision in _precisions("fp32", "amp_bf16")
+    ]
+    blocks = [
+        Training(
+            f"llama-h{width}-seq4096",
+            LLAMA,
+            ("input_ids=4096:int64",),
+            2,
+            "bf16",
+            (f"width={width}", f"depth={depth}", f"heads={width // 128}", f"inner={inner}", "sequence=4096"),
+        )
+        for width, depth, inner in ((2048, 8, 8192), (5120, 4, 13824))
+    ]
+    decoders = [
+        Training(name, DECODER, (f"input_ids={length}:int64",), batch, "amp_bf16", (f"name={name}",), "adamw", name, length)
+        for name, length, batch in (("qwen2.5-1.5b", 2048, 4), ("llama-3.2-3b", 2048, 2))
+    ]
+    return [*pictures, *bert, *blocks, *decoders]
+
+
+def _precisions(*names: Precision) -> tuple[Precision, ...]:
+    return names
+
+
+def questions() -> list[Question]:
+    """Return every question, kind by kind."""
+    found: list[Question] = []
+    for run in trainings():
+        kinds: tuple[Kind, ...] = ("step", "memory", "power")
+        found += [Question(kind, run.name, run.precision, run.batch, training=run) for kind in kinds]
+    return [*found, *_kernels(), *_copies(), *_loader()]
+
+
+def _kernels() -> Iterator[Question]:
+    shapes: list[tuple[int, int, int]] = [*((edge, edge, edge) for edge in EDGES), *PROJECTIONS]
+    for precision in CUDA_PRECISIONS:
+        for shape in shapes:
+            yield Question("product", "x".join(map(str, shape)), precision, 1, {"precision": precision, "shape": list(shape)})
+    for precision in ("fp32", "tf32", "fp16"):
+        for kind, *sizes in CONVOLUTIONS:
+            name = f"{kind} {'x'.join(map(str, sizes))}"
+            yield Question("convolution", name, precision, 64, {"precision": precision, "class": kind, "shape": [64, *sizes]})
+    for way in ("forward", "both"):
+        for heads, keys, tokens, size, causal in SHAPES:
+            name = f"{way} {heads}/{keys} heads of {size}, {tokens} tokens{', causal' if causal else ''}"
+            yield Question(
+                "attention", name, "bf16", 1, {"precision": "bf16", "way": way, "shape": [heads, keys, tokens, size], "causal": causal}
+            )
+    for kind, arrays in (("copy", 2), ("scaled sum", 3)):
+        for size in (2**20, 2**24, 2**28):
+            yield Question("pass", f"{kind} of {size} B", "fp32", 1, {"pass": kind, "bytes": size * arrays})
+    for clock in ("device", "host"):
+        yield Question("launch", f"one operator, by the {clock}", "fp32", 1, {"clock": clock})
+
+
+def _copies() -> Iterator[Question]:
+    for way in ("to device", "to host"):
+        for host in ("pinned", "pageable"):
+            for size in (2**16, 2**22, 2**28):
+                yield Question("copy", f"{host} {way}, {size} B", "", 1, {"way": way, "host": host, "bytes": size, "together": 1})
+
+
+def _loader() -> Iterator[Question]:
+    for workers in (1, 4, 8, 16):
+        yield Question("loader", f"one picture, {workers} workers", "", 1, {"stage": "loader", "workers": workers})

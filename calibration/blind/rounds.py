@@ -1,0 +1,47 @@
+"""In which order? `predict` writes a table, which is committed; `measure` then answers it on the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from calibration.blind.answers import Runner
+from calibration.blind.foretold import foretold
+from calibration.blind.questions import questions
+from calibration.blind.table import key, key_of, line, read_table, write_table
+from sim.spec.yaml import SpecError
+
+
+def predict(machine: str, output: Path, progress: Callable[[int, int], None] = lambda done, count: None) -> int:
+    """Write what the machine called *machine* is predicted to answer, and return how many questions have a prediction."""
+    asked = questions()
+    rows = []
+    for number, question in enumerate(asked):
+        progress(number, len(asked))
+        told = foretold(question, machine)
+        rows.append(line(question, told))
+    write_table(output, rows, f"Predicted for {machine}.")
+    return sum(row["predicted"] != "" for row in rows)
+
+
+def measure(path: Path, output: Path, progress: Callable[[int, int], None] = lambda done, count: None) -> int:
+    """Answer the questions of the table at *path* on this machine's GPU, write the table with the answers to *output* and count them.
+
+    What fails is noted in its row. Raise SpecError where there is no GPU, or the table asks something else.
+    """
+    rows = read_table(path)
+    asked = {key(question): question for question in questions()}
+    if unknown := [row for row in rows if key_of(row) not in asked]:
+        raise SpecError(f"{path}: {unknown[0]['kind']} '{unknown[0]['name']}' is not among the questions; predict anew")
+    runner = Runner()
+    for number, row in enumerate(rows):
+        progress(number, len(rows))
+        if row["measured"]:
+            continue
+        value, note = runner.answer(asked[key_of(row)])
+        row["measured"] = "" if value is None else f"{value:.5g}"
+        row["note"] = "; ".join(part for part in (row["note"], note) if part)
+        if number % 8 == 7:
+            write_table(output, rows, f"Measured on {runner.device}.")
+    write_table(output, rows, f"Measured on {runner.device}.")
+    return sum(row["measured"] != "" for row in rows)

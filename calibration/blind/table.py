@@ -1,0 +1,102 @@
+"""What does a table of predictions hold, and how far off are they?"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from calibration.blind.foretold import Foretold
+from calibration.blind.questions import UNITS, Question
+from sim.report.files import write_file
+from sim.spec.yaml import SpecError
+
+COLUMNS: Final = ("kind", "name", "precision", "batch", "unit", "predicted", "low", "high", "measured", "note")
+
+
+def line(question: Question, told: Foretold | None) -> dict[str, Any]:
+    """Return the row of *question* as *told*, before it is measured."""
+    cells: dict[str, Any] = dict.fromkeys(COLUMNS, "")
+    cells |= {"kind": question.kind, "name": question.name, "precision": question.precision, "batch": question.batch}
+    cells["unit"] = UNITS.get(question.kind, "s")
+    if told is None:
+        return cells | {"note": "not predicted"}
+    numbers = {"predicted": told.value, "low": told.low, "high": told.high}
+    return cells | {name: f"{value:.5g}" for name, value in numbers.items() if value is not None}
+
+
+def key(question: Question) -> tuple[str, ...]:
+    """Return which line of a table *question* has."""
+    return question.kind, question.name, question.precision, str(question.batch)
+
+
+def key_of(row: dict[str, str]) -> tuple[str, ...]:
+    """Return which line of a table *row* is."""
+    return row["kind"], row["name"], row["precision"], row["batch"]
+
+
+def write_table(path: Path, rows: Sequence[dict[str, Any]], heading: str) -> None:
+    """Write *rows* as CSV, whole or not at all, below a line that says what they are."""
+    text = io.StringIO()
+    text.write(f"# {heading}\n")
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_file(path, text.getvalue())
+
+
+def read_table(path: Path) -> list[dict[str, str]]:
+    """Return the rows of a table that `predict` wrote; raise SpecError where *path* is none."""
+    try:
+        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"{path}: {getattr(error, 'strerror', None) or 'is no text'}") from None
+    reader = csv.DictReader(lines)
+    if tuple(reader.fieldnames or ()) != COLUMNS:
+        raise SpecError(f"{path}: the columns are not {', '.join(COLUMNS)}; give a table of 'python -m calibration blind'")
+    return list(reader)
+
+
+class Score(NamedTuple):
+    """Errors of predictions of one kind and precision: predicted over measured, less one."""
+
+    kind: str
+    precision: str
+    rows: int
+    signed: float
+    median: float
+    p90: float
+    inside: float | None
+    """Share of the measured values inside the 95% interval, where there is one."""
+
+
+def scores(rows: Sequence[dict[str, str]]) -> list[Score]:
+    """Return the errors of the *rows* that were predicted and measured, by kind and precision."""
+    groups: dict[tuple[str, str], list[dict[str, str]]] = {}
+    for row in rows:
+        if row["predicted"] and row["measured"]:
+            groups.setdefault((row["kind"], row["precision"]), []).append(row)
+    made = []
+    for (kind, precision), own in groups.items():
+        errors = np.array([float(row["predicted"]) / float(row["measured"]) - 1 for row in own])
+        bounded = [float(row["low"]) <= float(row["measured"]) <= float(row["high"]) for row in own if row["low"]]
+        sizes = np.abs(errors)
+        figures = (float(np.median(errors)), float(np.median(sizes)), float(np.percentile(sizes, 90)))
+        made.append(Score(kind, precision, len(own), *figures, sum(bounded) / len(bounded) if bounded else None))
+    return made
+
+
+def scores_text(found: Sequence[Score]) -> str:
+    """Return the errors as a table, or what to do where nothing was measured yet."""
+    if not found:
+        return "nothing of this table is measured yet: run it with --measure -o FILE.csv on the machine that it predicts"
+    lines = [f"{'':24} {'rows':>5} {'signed':>8} {'median':>8} {'p90':>8}  inside 95%"]
+    for one in found:
+        inside = "" if one.inside is None else f"{100 * one.inside:.0f}%"
+        figures = f"{100 * one.signed:+7.1f}% {100 * one.median:7.1f}% {100 * one.p90:7.1f}%"
+        lines.append(f"{(one.kind + ' ' + one.precision).strip():24} {one.rows:5} {figures}  {inside}".rstrip())
+    return "\n".join(lines)
