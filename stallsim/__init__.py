@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, Literal, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, Unpack, overload
 
 from sim import __version__
 from sim.spec.yaml import SpecError
@@ -50,38 +50,44 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
+class _Asked(TypedDict, total=False):
+    """What `run` takes with a layout and without."""
+
+    micro_batches: int | None
+    nodes: int | None
+    gpus: int | None
+    global_batch: int | None
+    precision: str | None
+    stack: str | None
+    overrides: Mapping[str, object] | None
+    prices: object
+    collective: object
+
+
+class _Laid(_Asked, total=False):
+    batch: int | None
+
+
+class _Plain(_Asked, total=False):
+    batch: int | Literal["max"] | None
+    placement: Any
+    seed: int
+    exact: bool
+    thorough: bool
+    market: Any
+    epochs: int | None
+    hours: float | None
+    loader: object
+    exchange: object
+
+
 @overload
-def run(
-    hardware: str | PathLike[str],
-    workload: str | PathLike[str],
-    *,
-    parallel: None = None,
-    micro_batches: int | None = None,
-    nodes: int | None = None,
-    gpus: int | None = None,
-    batch: int | Literal["max"] | None = None,
-    global_batch: int | None = None,
-    precision: str | None = None,
-    stack: str | None = None,
-    overrides: Mapping[str, object] | None = None,
-    **options: Any,
-) -> Result: ...
+def run(hardware: str | PathLike[str], workload: str | PathLike[str], *, parallel: None = None, **options: Unpack[_Plain]) -> Result: ...
 
 
 @overload
 def run(
-    hardware: str | PathLike[str],
-    workload: str | PathLike[str],
-    *,
-    parallel: Mapping[str, object],
-    micro_batches: int | None = None,
-    nodes: int | None = None,
-    gpus: int | None = None,
-    batch: int | None = None,
-    global_batch: int | None = None,
-    precision: str | None = None,
-    stack: str | None = None,
-    overrides: Mapping[str, object] | None = None,
+    hardware: str | PathLike[str], workload: str | PathLike[str], *, parallel: Mapping[str, object], **options: Unpack[_Laid]
 ) -> LayoutResult: ...
 
 
