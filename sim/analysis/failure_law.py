@@ -1,7 +1,7 @@
 """How do the times between failures scatter? Exponential, Weibull, or a law of the user's own; how often is the rate's business.
 
 A law draws times in units of their mean, so that one law serves every fleet: the rate of a course stretches them. Schroeder and Gibson
-(DSN 2006, section 5.3) fit times between failures of whole clusters by a Weibull law of shape 0.7 to 0.8: failures come in crowds.
+(DSN 2006) fit times between failures of whole clusters by a Weibull law of shape 0.7 to 0.8: failures come in crowds.
 A job begins as behind a failure. Limit: repeats, events that take several nodes and planned stops keep laws of their own.
 """
 

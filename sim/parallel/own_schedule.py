@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol, cast
 
 from sim.parallel.schedule import PASSES, Action, Kind, deadlock, position
-from sim.spec.extensions import SCHEDULES, called, extension
+from sim.spec.extensions import SCHEDULES, called, extension, is_place
 from sim.spec.parallel import SCHEDULES as BUILT_IN
 from sim.spec.yaml import SpecError
 
@@ -82,16 +82,12 @@ def _action(name: str, stage: int, given: object, chunks: int, micro_batches: in
     """Return the pass that *given* names. Raise SpecError where it names none."""
     if isinstance(given, Sequence) and len(given) == 3:
         kind, chunk, micro_batch = given
-        if isinstance(kind, str) and kind in PASSES and _below(chunk, chunks) and _below(micro_batch, micro_batches):
+        if isinstance(kind, str) and kind in PASSES and is_place(chunk, chunks) and is_place(micro_batch, micro_batches):
             return Action(kind, int(chunk), int(micro_batch))
     raise SpecError(
         f"schedule {name}: stage {stage} runs {given!r}; write (kind, chunk, micro-batch) with a kind of {', '.join(PASSES)}, "
         f"a chunk below {chunks} and a micro-batch below {micro_batches}"
     )
-
-
-def _below(number: object, end: int) -> bool:
-    return isinstance(number, int) and not isinstance(number, bool) and 0 <= number < end
 
 
 def _told(kinds: dict[Kind, int]) -> str:

@@ -18,7 +18,6 @@ from sim.spec.yaml import SpecError
 Kind = Literal["F", "B", "I", "W"]
 PASSES: Final[dict[Kind, str]] = {"F": "forward", "B": "backward", "I": "input gradient", "W": "weight gradient"}
 
-
 MEETING: Final = ("gpipe", "1f1b")
 """Schedules whose messages begin when the receiver asks for them; compute waits until they have gone."""
 

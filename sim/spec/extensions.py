@@ -105,13 +105,18 @@ def unknown(kind: Kind, name: str, taken: Sequence[str] = ()) -> str:
     return f"found {shorten(name)}; {advice} (docs/develop/{kind.page})"
 
 
-def checked_name(kind: Kind) -> Callable[[object], object]:
-    """Return what checks a field that names an extension of *kind*: raise ValueError where there is none of that name."""
+def is_place(number: object, end: int) -> bool:
+    """Tell whether *number*, which an extension returned, counts one of *end* things from 0."""
+    return isinstance(number, int) and not isinstance(number, bool) and 0 <= number < end
+
+
+def checked_name(kind: Kind, taken: Sequence[str] = ()) -> Callable[[object], object]:
+    """Return what checks a field that names an extension of *kind* or one of the built-in names *taken*: raise ValueError for others."""
 
     def check(value: object) -> object:
-        if isinstance(value, str):
+        if isinstance(value, str) and value not in taken:
             try:
-                extension(kind, value)
+                extension(kind, value, taken)
             except SpecError as error:
                 raise ValueError(str(error)) from None
         return value

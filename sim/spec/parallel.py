@@ -6,13 +6,12 @@ ranks; ``expert`` regroups the ranks of a stage for the weights of experts only.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal, get_args
+from typing import Annotated, Final, Literal, get_args
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from sim.spec import extensions
 from sim.spec.fields import Count, Fraction, Source, Spec, Whole
-from sim.spec.yaml import SpecError
 
 Schedule = Literal["gpipe", "1f1b", "interleaved_1f1b", "zb_h1", "zbv", "dualpipev"]
 Shard = Literal["none", "optimizer", "gradients", "parameters"]
@@ -25,20 +24,9 @@ SPLIT_STAGES: Final = ("zbv", "dualpipev")
 SCHEDULES: Final[tuple[Schedule, ...]] = get_args(Schedule)
 
 
-def _named_schedule(value: object) -> Any:
-    """Return *value*, the name of a schedule; raise ValueError where there is none of that name, built in or the user's."""
-    if not isinstance(value, str) or value in SCHEDULES:
-        return value
-    try:
-        extensions.extension(extensions.SCHEDULES, value, SCHEDULES)
-    except SpecError as error:
-        raise ValueError(str(error)) from None
-    return value
-
-
 ScheduleName = Annotated[
     str,
-    BeforeValidator(_named_schedule),
+    BeforeValidator(extensions.checked_name(extensions.SCHEDULES, SCHEDULES)),
     WithJsonSchema(
         {
             "anyOf": [{"enum": list(SCHEDULES), "type": "string"}, {"type": "string", "description": "the name of one of your own"}],

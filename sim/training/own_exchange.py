@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Protocol, cast
 
-from sim.spec.extensions import EXCHANGES, called, extension
+from sim.spec.extensions import EXCHANGES, called, extension, is_place
 from sim.spec.yaml import SpecError
 from sim.training.fusion import Bucket
 
@@ -41,7 +41,7 @@ def own_buckets(name: str, sizes: Sequence[float], ready: Sequence[float], ranks
 
     found = cast("list[Bucket]", called(EXCHANGES, name, asked))
     for bucket in found:
-        if not bucket.tensors or not all(_is_place(place, len(sizes)) for place in bucket.tensors):
+        if not bucket.tensors or not all(is_place(place, len(sizes)) for place in bucket.tensors):
             raise SpecError(f"exchange {name}: a message of the gradients {list(bucket.tensors)!r}; write numbers below {len(sizes)}")
         if isinstance(bucket.delay, bool) or not isinstance(bucket.delay, int | float) or not 0 <= bucket.delay < math.inf:
             raise SpecError(f"exchange {name}: a message waits {bucket.delay!r} s; write a delay of 0 or more")
@@ -51,7 +51,3 @@ def own_buckets(name: str, sizes: Sequence[float], ready: Sequence[float], ranks
         said = "no message" if not times[wrong] else f"{times[wrong]} messages"
         raise SpecError(f"exchange {name}: gradient {wrong} is in {said}; write each of the {len(sizes)} gradients once")
     return found
-
-
-def _is_place(number: object, end: int) -> bool:
-    return isinstance(number, int) and not isinstance(number, bool) and 0 <= number < end
