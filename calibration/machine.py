@@ -5,7 +5,6 @@ Linux tells processors and memory under /proc; elsewhere fewer facts are known. 
 
 from __future__ import annotations
 
-import os
 import platform
 import re
 import subprocess
@@ -16,6 +15,7 @@ from typing import Any, Final
 
 from sim import __version__
 from sim.spec.topo_matrix import COLOUR
+from sim.study.pool import cores
 
 PACKAGES: Final = ("numpy", "pillow", "torchvision")
 
@@ -32,11 +32,6 @@ def machine_facts(device: str, ranks: int, backend: str, nodes: int = 1) -> dict
         "nodes": nodes,
         "backend": backend,
     }
-
-
-def cores() -> int:
-    """Return the hardware threads that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def processor_facts(cpuinfo: str, usable: int) -> dict[str, Any]:

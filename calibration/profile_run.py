@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from calibration.machine import cores, machine_facts, neutral_name, version_facts
+from calibration.machine import machine_facts, neutral_name, version_facts
 from calibration.machine_record import MachineRecord, ProbeRecord, Row, read_record
 from calibration.probes.catalogue import chosen
 from calibration.probes.probe import Bench, JobModel, Probe
@@ -21,6 +21,7 @@ from calibration.probes.stash import stalls
 from calibration.profiling import Asked, Progress, measure, opened_record
 from calibration.team import Rank, SpawnedTeam, Team, TorchrunTeam, join, serve, under_torchrun
 from sim.spec.yaml import SpecError
+from sim.study.pool import cores
 from sim.terminal import Talk
 
 SECONDS, QUICK_SECONDS = 0.25, 0.04

@@ -11,7 +11,6 @@ from typing import Final
 
 from calibration.blind.questions import Kind, Question, Training
 from calibration.ddp_steps import StepsWanted, run_rank
-from calibration.machine import cores
 from calibration.machine_record import Row
 from calibration.probes.attention import attention_answer
 from calibration.probes.copies import copy_answer
@@ -21,6 +20,7 @@ from calibration.probes.probe import Bench
 from calibration.probes.products import convolution_answer, gemm_answer
 from calibration.team import SpawnedTeam
 from sim.spec.yaml import SpecError
+from sim.study.pool import cores
 
 STEP_SECONDS: Final = 1.5
 _PROBES: Final[dict[Kind, Callable[[Bench, Row], Row]]] = {

@@ -24,6 +24,11 @@ FEW = 4
 """Items up to which starting processes takes longer than it saves: a process imports for half a second, a run takes 0.1 s."""
 
 
+def cores() -> int:
+    """Return the processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def each(function: Callable[[Item], Result], items: Sequence[Item], processes: int | None = None) -> Iterator[Result]:
     """Yield ``function(item)`` for each of *items* in order, on up to *processes* processes (all cores when None).
 
@@ -32,7 +37,7 @@ def each(function: Callable[[Item], Result], items: Sequence[Item], processes: i
     """
     if processes is not None and processes < 1:
         raise SpecError(f"--jobs {processes}: write 1 or more processes")
-    wanted = min(processes or len(os.sched_getaffinity(0)), len(items))
+    wanted = min(processes or cores(), len(items))
     if wanted <= 1 or len(items) <= FEW or any_given():
         yield from map(function, items)
         return

@@ -6,7 +6,6 @@ believed; all others may stay guesses.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -18,7 +17,7 @@ from sim.simulate import simulate
 from sim.spec.fields import Spec
 from sim.spec.hardware import Hardware
 from sim.spec.workload import Workload
-from sim.study.pool import each
+from sim.study.pool import cores, each
 from sim.training.job import Job
 
 CHANGE = 0.3
@@ -54,7 +53,7 @@ def sensitivities(hardware: Hardware, job: Job, progress: Progress | None = None
     took = time.monotonic() - started
     tried = list(_estimates(hardware, job.workload))
     moves = [(of_hardware, estimate.key, factor) for of_hardware, estimate in tried for factor in (1 - CHANGE, 1 + CHANGE)]
-    shared = progress is not None and took * len(moves) > LONG and len(os.sched_getaffinity(0)) >= CORES
+    shared = progress is not None and took * len(moves) > LONG and cores() >= CORES
     processes = None if shared else 1
     steps: list[float] = []
     for step in each(partial(_moved, hardware, job), moves, processes):

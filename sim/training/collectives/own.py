@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import NamedTuple, Protocol, cast
 
 from sim.cluster.fabric import ALL, INSIDE, RING, Pattern
-from sim.spec.extensions import COLLECTIVES, called, extension
+from sim.spec.extensions import COLLECTIVES, called, extension, is_place
 from sim.spec.yaml import SpecError
 from sim.training.collectives.layout import Layout
 from sim.training.collectives.schedule import Transfer
@@ -114,17 +114,13 @@ def _sensible(where: str, step: Sequence[Send], ranks: int, chunks: int) -> None
     if not step:
         raise SpecError(f"{where} sends nothing; leave it out")
     for send in step:
-        if not (_below(send.src, ranks) and _below(send.dst, ranks)) or send.src == send.dst:
+        if not (is_place(send.src, ranks) and is_place(send.dst, ranks)) or send.src == send.dst:
             raise SpecError(f"{where} sends from rank {send.src!r} to rank {send.dst!r}; write two different ranks below {ranks}")
-        if not send.chunks or not all(_below(chunk, chunks) for chunk in send.chunks) or len(set(send.chunks)) < len(send.chunks):
+        if not send.chunks or not all(is_place(chunk, chunks) for chunk in send.chunks) or len(set(send.chunks)) < len(send.chunks):
             raise SpecError(f"{where} sends the chunks {list(send.chunks)!r}; write different ones below {chunks}")
     sizes = sorted({len(send.chunks) for send in step})
     if len(sizes) > 1:
         raise SpecError(f"{where} has sends of {' and '.join(map(str, sizes))} chunks; write two steps")
-
-
-def _below(number: object, end: int) -> bool:
-    return isinstance(number, int) and not isinstance(number, bool) and 0 <= number < end
 
 
 def transfers(found: Steps, nbytes: float) -> list[Transfer]:
