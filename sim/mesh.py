@@ -269,8 +269,10 @@ def times_of(hardware: Hardware, workload: Workload, layout: Layout, book: Price
 
 
 def _prices(hardware: Hardware, workload: Workload, layout: Layout, book: PriceBook | None) -> Prices:
-    tuning = tuning_of(workload.training.stack)
-    return Prices(hardware, layout.mesh, tuning) if book is None else Prices(hardware, layout.mesh, tuning, book=book)
+    stack = workload.training.stack
+    sockets = stack.gloo_transport if stack.backend == "gloo" else None
+    tuning = tuning_of(stack)
+    return Prices(hardware, layout.mesh, tuning, sockets, book=PriceBook() if book is None else book)
 
 
 def _times(gpu: Gpu, workload: Workload, layout: Layout, prices: Prices, stage: int, book: PriceBook | None) -> UnitTimes:

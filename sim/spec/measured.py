@@ -28,4 +28,6 @@ class MeasuredOn(Spec):
     batch: Count
     """Samples per GPU and pass."""
     precision: Precision
+    tensor: Count = 1
+    """Tensor ranks that divided the layers where they were measured."""
     source: Source

@@ -141,6 +141,8 @@ class MeshOptions(Spec):
     """Sequence parallelism gathers the inputs of split products again in backward rather than keep them. None: megatron and nanotron do."""
     expert_counts: bool = True
     """The host waits for the number of tokens of each expert before it launches the experts; not where their capacity is fixed."""
+    host_waits: Literal["nothing", "reductions", "everything"] = "nothing"
+    """Collectives that the host waits for before it goes on, as over Gloo, where no stream of a device holds them."""
     order: tuple[Axis, ...] = MEGATRON_ORDER
     first_stage_less: Whole = 0
     last_stage_less: Whole = 0

@@ -65,6 +65,13 @@ class _Rank:
     """When each of this step's operations is over."""
     sending: list[Tag] = field(default_factory=list)
     """Messages to other stages that compute waits for before it goes on."""
+    sent_ahead: list[Tag] = field(default_factory=list)
+    """Messages that it waits for with the next of those, or before the optimizer."""
+
+    def hold(self) -> None:
+        """Let compute wait for all that was sent so far."""
+        self.sending += self.sent_ahead
+        self.sent_ahead = []
 
 
 class _Recurrence:
@@ -95,7 +102,7 @@ class _Recurrence:
         self.arrivals, self.shared, self.sent, self.over = {}, {}, {}, {}
         for rank in self.ranks:
             rank.host = max(rank.host, rank.now)
-            rank.worked_in_step, rank.ends, rank.sending = 0.0, {}, []
+            rank.worked_in_step, rank.ends, rank.sending, rank.sent_ahead = 0.0, {}, [], []
 
     def run(self, programs: Sequence[Program | list[Instruction]]) -> None:
         """Run all stages to the ends of *programs*."""
@@ -118,6 +125,8 @@ class _Recurrence:
             instruction = program[place]
             kind = type(instruction)
             if kind is Work or kind is Update:
+                if kind is Update:
+                    rank.hold()
                 if rank.sending:
                     over = self._sent(rank)
                     if over is None:
@@ -180,7 +189,9 @@ class _Recurrence:
         if not self.meets:
             self.over[send.tag] = now + self._send(stage, send.stage, send.nbytes)
         if not self.overlaps:
-            rank.sending.append(send.tag)
+            rank.sent_ahead.append(send.tag)
+            if send.holds:
+                rank.hold()
 
     def _sent(self, rank: _Rank) -> float | None:
         """Return when all that a stage sends has gone; None while a receiver has not asked for it."""
@@ -196,7 +207,8 @@ class _Recurrence:
             sent = self.sent.get(receive.tag)
             if sent is None:
                 return None
-            self.over[receive.tag] = max(sent, now) + self._send(receive.stage, stage, self.scene.layout.boundary)
+            notice = self.scene.prices.send(receive.stage, stage, self.scene.layout.boundary).notice
+            self.over[receive.tag] = max(sent, now + notice) + self._send(receive.stage, stage, self.scene.layout.boundary)
         return self.over[receive.tag]
 
     def _send(self, source: int, target: int, nbytes: float) -> float:
