@@ -143,7 +143,7 @@ def prepare(
     schedule = parallel.schedule or ("interleaved_1f1b" if parallel.virtual_stages > 1 else "1f1b")
     micro_batches = training.gradient_accumulation_steps
     try:
-        own = own_passes(schedule, parallel.pipeline, parallel.chunks, micro_batches)
+        own = own_passes(schedule, parallel.pipeline, parallel.chunks, micro_batches, options.sends_ahead)
         if own is None:
             check(schedule, parallel.pipeline, parallel.chunks, micro_batches)
     except SpecError as error:

@@ -1,9 +1,10 @@
 """How well does the simulator foresee steps of divided models? Compute from each rank by itself; every point over a network predicted.
 
-A rank alone (`calibration.lab.layout_steps`) tells how long each unit of the model, or each pass of its stage, takes it. These are the times
-that the layers of the description carry; the rest, when which message is sent and how long it takes, is the simulator's: programs of
-`sim.parallel`, Gloo's rules of `sim.training.collectives.gloo`, and the socket constants of ``lab-gloo``, fitted to a data-parallel
-point. Nothing is fitted on a point that is predicted.
+A rank alone (`calibration.lab.layout_steps`) tells how long each unit of the model, or each pass of its stage, takes it. The layers of the
+description carry these times; the rest, when which message is sent and how long it takes, is the simulator's: programs of
+`sim.parallel`, Gloo's rules of `sim.training.collectives.gloo`, and the socket constants of ``lab-gloo``, which come from a data-parallel
+point, but for what an operation costs beyond its bytes (`launch_of`): a tensor-parallel point of role network says that, as its operations are
+many and small. Nothing is fitted on a point that is predicted.
 """
 
 from __future__ import annotations
@@ -12,14 +13,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from calibration.lab.network import BURST, PIECE
 from calibration.lab.plan import WORKLOADS, LabLayout
 from calibration.lab.records import Line, read_lines
 from calibration.questions import machine_named, workload_named
 from calibration.scores import weighted_quantile
-from sim.cluster.gpu import layer_time
-from sim.mesh import LayoutRun, mesh_options, run_layout, scene_of, prepare
-from sim.parallel.split import shared, stages, units
 from sim.cluster.build import with_nodes
+from sim.cluster.gpu import layer_time
+from sim.mesh import LayoutRun, mesh_options, prepare, run_layout, scene_of
+from sim.parallel.lower import program
+from sim.parallel.program import Send, Start, Work
+from sim.parallel.split import shared, stages, units
 from sim.spec.hardware import Hardware
 from sim.spec.measured import MeasuredOn, MeasuredTimes
 from sim.spec.parallel import Parallel
@@ -27,6 +31,7 @@ from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 
 COMMITTED: Final = Path(__file__).parents[1] / "records" / "lab-layouts.jsonl"
+PLAN: Final = Path(__file__).parent / "plans" / "layouts.yaml"
 HARDWARE: Final = "lab-two-cores"
 WORKLOAD: Final = "lab-decoder"
 STACK: Final = "lab-gloo-mesh"
@@ -66,15 +71,34 @@ class LayoutPoint(NamedTuple):
 
 def score_layouts(path: Path = COMMITTED) -> list[LayoutPoint]:
     """Return the points of *path* over a network with their predictions. Raise SpecError where no rank alone calibrates one."""
-    lines = [line for line in read_lines(path) if line["state"] == "measured" and "layout" in line["point"]]
-    alone = {_key(line): line for line in lines if line["point"]["alone"]}
+    lines = _measured(path)
+    alone = {_key(line): line for line in lines if line["role"] == "compute"}
     found = []
     for line in lines:
-        if not line["point"]["alone"]:
+        if line["role"] == "prediction":
             if _key(line) not in alone:
                 raise SpecError(f"{path}: no ranks alone of {_layout(line).text}, batch {line['point']['batch']}; measure them first")
             found.append(LayoutPoint(_layout(line), line, predicted(line, alone[_key(line)])))
     return found
+
+
+def launch_of(path: Path = COMMITTED) -> float:
+    """Return the seconds that an operation over Gloo costs beyond its bytes, by the one point of role network of *path*.
+
+    A step grows in proportion to it, as its operations are waited for one after another. Raise SpecError where there is not one such point.
+    """
+    lines = _measured(path)
+    calibrating = [line for line in lines if line["role"] == "network"]
+    if len(calibrating) != 1:
+        raise SpecError(f"{path}: {len(calibrating)} measured points have the role network; one calibrates the cost of an operation")
+    (line,) = calibrating
+    alone = next(other for other in lines if other["role"] == "compute" and _key(other) == _key(line))
+    at = {launch: predicted(line, alone, (f"training.stack.gloo_transport.launch={launch} ms",)).step_time for launch in (0, 1)}
+    return float((line["step_time_s"] - at[0]) / (at[1] - at[0]) * 1e-3)
+
+
+def _measured(path: Path) -> list[Line]:
+    return [line for line in read_lines(path) if line["state"] == "measured" and "layout" in line["point"]]
 
 
 def _layout(line: Line) -> LabLayout:
@@ -88,22 +112,23 @@ def _key(line: Line) -> tuple[object, ...]:
     return line["point"]["model"], line["point"]["batch"], line["point"]["hosts"], layout.model_copy(update=changed)
 
 
-def predicted(line: Line, alone: Line) -> LayoutRun:
+def predicted(line: Line, alone: Line, changes_of_workload: tuple[str, ...] = ()) -> LayoutRun:
     """Return the simulated step of the point *line*, whose ranks took what *alone* says."""
     point = line["point"]
     changes = (f"node.nic.bandwidth={8e-6 * point['rate_bytes_per_s']:g} Mbps", f"fabric.latency={1e3 * point['delay_s']:g} ms")
+    changes += (f"node.nic.burst={max(PIECE, point['rate_bytes_per_s'] * BURST):g} B",)
     hardware = with_nodes(machine_named(HARDWARE, changes), point["hosts"])
-    return run_layout(hardware, timed_workload(hardware, _layout(line), point["batch"], alone))
+    return run_layout(hardware, timed_workload(hardware, _layout(line), point["batch"], alone, changes_of_workload))
 
 
-def timed_workload(hardware: Hardware, layout: LabLayout, batch: int, alone: Line) -> Workload:
+def timed_workload(hardware: Hardware, layout: LabLayout, batch: int, alone: Line, further: tuple[str, ...] = ()) -> Workload:
     """Return the workload whose layers carry the times that the ranks of *layout* took by themselves."""
     said = parallel_of(layout)
     changes = [f"training.batch={batch}", f"training.stack={STACK}"]
     changes += [f"training.parallel.{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in said.items()]
     changes += [f"training.gradient_accumulation_steps={layout.micro_batches}"] if layout.micro_batches > 1 else []
     changes += ["training.stack.mesh.host_waits=reductions"] if layout.asynchronous else []
-    base = workload_named(WORKLOAD, tuple(changes), WORKLOADS)
+    base = workload_named(WORKLOAD, (*changes, *further), WORKLOADS)
     gpu, parallel = hardware.groups[0].node.gpu, base.training.parallel
     measured = MeasuredOn(gpu=gpu, batch=batch, precision=base.training.precision, tensor=parallel.tensor, source="ranks alone")
     times = _of_units(base, layout, alone)
@@ -161,9 +186,25 @@ def _updating(hardware: Hardware, workload: Workload, seconds: float) -> Workloa
     return workload.model_copy(update={"training": workload.training.model_copy(update={"stack": stack})})
 
 
-def sent_bytes(run: LayoutRun) -> float:
-    """Return the bytes that a rank of the first stage sends in a step, by what the simulator plays."""
-    raise NotImplementedError
+def sent_bytes(run: LayoutRun, stage: int) -> float:
+    """Return the payload (bytes) that a rank of *stage* sends in a step by its program, over Gloo's rings."""
+    training, total = run.workload.training, 0.0
+    for instruction in program(run.layout, stage):
+        if isinstance(instruction, Send):
+            total += instruction.nbytes
+        elif isinstance(instruction, Start):
+            total += _ring_share(instruction.op, run.mesh.group_size(instruction.axis)) * instruction.nbytes
+        elif isinstance(instruction, Work):
+            for unit in range(instruction.first, instruction.last + 1):
+                for piece in run.layout.units[unit].pieces:
+                    for message in piece.forward if instruction.part == "F" else piece.backward:
+                        total += _ring_share(message.op, run.mesh.group_size(message.axis)) * message.nbytes * training.batch
+    return total
+
+
+def _ring_share(op: str, ranks: int) -> float:
+    """Return what part of an operation's bytes each rank sends: a gather goes around once, anything that adds twice."""
+    return (1.0 if op == "all_gather" else 2.0) * (ranks - 1) / ranks
 
 
 def layout_rows(points: Sequence[LayoutPoint]) -> Iterator[dict[str, Any]]:
@@ -172,3 +213,22 @@ def layout_rows(points: Sequence[LayoutPoint]) -> Iterator[dict[str, Any]]:
         errors = [abs(point.error) for point in points if kind in (point.kind, "all")]
         quantiles = {name: weighted_quantile(errors, [1.0] * len(errors), share) for name, share in (("median", 0.5), ("p90", 0.9))}
         yield {"group": kind, "points": len(errors), **quantiles}
+
+
+def layout_document(points: Sequence[LayoutPoint]) -> dict[str, Any]:
+    """Return points and errors as one JSON document; errors are fractions."""
+    rows = [
+        {"point": point.text, "measured_s": point.measured, "predicted_s": point.run.step_time, "error": point.error} for point in points
+    ]
+    return {"schema": 1, "points": rows, "rows": list(layout_rows(points))}
+
+
+def layout_table(points: Sequence[LayoutPoint]) -> str:
+    """Return points and errors as text."""
+    lines = [f"{'':66} {'measured':>9} {'predicted':>9} {'error':>7}"]
+    for point in points:
+        lines.append(f"{point.text:66} {1e3 * point.measured:6.0f} ms {1e3 * point.run.step_time:6.0f} ms {100 * point.error:+6.1f}%")
+    lines.append(f"\n{'':66} {'points':>9} {'median/p90%':>17}")
+    for row in layout_rows(points):
+        lines.append(f"{row['group']:66} {row['points']:9} {100 * row['median']:10.1f} / {100 * row['p90']:4.1f}")
+    return "\n".join(lines)

@@ -12,7 +12,7 @@ from itertools import zip_longest
 from sim.parallel.mesh import Mesh
 from sim.parallel.own_schedule import OwnPasses
 from sim.parallel.program import Instruction, Op, Receive, Send, Start, Tag, Update, Wait
-from sim.parallel.schedule import MEETING, Action, actions, holder, position
+from sim.parallel.schedule import MEETING, Action, actions, holder, holds, position
 from sim.parallel.split import Unit
 from sim.spec.parallel import MeshOptions
 
@@ -104,13 +104,14 @@ class Lowering:
     def step(self) -> Iterator[Instruction]:
         """Yield the instructions of one step."""
         yield from self.before()
+        runs_ahead = self.layout.options.sends_ahead
         for action, following in zip_longest(self.actions, self.actions[1:]):
             chunk = self.layout.chunk_of(self.stage, action.chunk)
             yield from self._received(action, chunk)
             final = self.last.get(action.chunk) is action
             units = self.layout.chunks[chunk]
             yield from self.forward(units, action) if action.kind == "F" else self.backward(units, action, final)
-            yield from self._sent(action, chunk, self._holds(action, following))
+            yield from self._sent(action, chunk, holds(action, following, runs_ahead))
         yield from self.finish()
         yield from (Wait(tag) for tag in self.open)
         yield from self._tied()
@@ -151,25 +152,16 @@ class Lowering:
         if stage != self.stage:
             yield Receive((what, chunk, action.micro_batch), stage)
 
-    def _holds(self, action: Action, following: Action | None) -> bool:
-        """Tell whether compute waits for what *action* sends: torch's 1F1B and GPipe wait behind the next pass of the same direction.
-
-        ``torch/distributed/pipelining/schedules.py``: sends of warm-up and cool-down, and all of GPipe, are fired alone and waited for later;
-        a send before a pass of the other direction is one batch with the receive after it.
-        """
-        runs_ahead = self.layout.options.framework == "fsdp2" and self.layout.own is None
-        return not runs_ahead or following is None or following.kind != action.kind
-
-    def _sent(self, action: Action, chunk: int, holds: bool) -> Iterator[Instruction]:
+    def _sent(self, action: Action, chunk: int, held: bool) -> Iterator[Instruction]:
         if action.kind == "F" and chunk < self.many - 1:
-            yield from self._send("activations", chunk + 1, action, holds)
+            yield from self._send("activations", chunk + 1, action, held)
         elif action.kind in ("B", "I") and chunk > 0:
-            yield from self._send("gradients", chunk - 1, action, holds)
+            yield from self._send("gradients", chunk - 1, action, held)
 
-    def _send(self, what: str, to: int, action: Action, holds: bool) -> Iterator[Instruction]:
+    def _send(self, what: str, to: int, action: Action, held: bool) -> Iterator[Instruction]:
         stage, _ = holder(self.layout.schedule, self.layout.mesh.stages, self.layout.mesh.parallel.chunks, to)
         if stage != self.stage:
-            yield Send((what, to, action.micro_batch), stage, self.layout.boundary, holds)
+            yield Send((what, to, action.micro_batch), stage, self.layout.boundary, held)
 
     def _tied(self) -> Iterator[Instruction]:
         """Add up the gradient of a table that the first and the last stage both hold."""

@@ -224,6 +224,8 @@ class Nic(Spec):
     count: Count = 1
     bandwidth: Bandwidth
     transport: Transport
+    burst: Bytes = 0.0
+    """What passes at once after a pause, where a token bucket sets the rate; counted for messages over sockets (Gloo)."""
     gpudirect: bool = False
     gpudirect_level: Literal["pix", "pxb", "phb", "sys"] = "pxb"
     """How far from a GPU the cards still read and write its memory: what NCCL_NET_GDR_LEVEL says; by default PXB

@@ -150,6 +150,11 @@ class MeshOptions(Spec):
     source: Source
 
     @property
+    def sends_ahead(self) -> bool:
+        """Whether schedules that wait for sends wait later where the next pass has the same direction, as torch's do."""
+        return self.framework == "fsdp2"
+
+    @property
     def gathers_again(self) -> bool:
         """Whether backward gathers the inputs of split products again."""
         return self.framework in ("megatron", "nanotron") if self.regathers is None else self.regathers

@@ -3,7 +3,7 @@
 All-reduce: a ring in rank order, reduce-scatter then all-gather (facebookincubator/gloo, docs/algorithms.md), each a pass of segments
 (`sim.training.collectives.gloo_ring`): ``launch + 2 pass_time(segments, segment / rate, latency / 2)`` with rate the slowest of one socket,
 the NIC, and what a rank's two threads copy and add. A reduce-scatter is an all-reduce of which each rank keeps its part
-(ProcessGroupGloo.cpp). A gather goes around once, each rank's part in two segments (gloo/allgather.cc); a broadcast is a binomial tree. Each byte takes
+(ProcessGroupGloo.cpp); a gather goes around once, each rank's part in two segments; a broadcast is a binomial tree. Each byte takes
 ``cpu_time_per_byte`` on the cores that loaders share. GPU tensors are copied to pinned memory before and back after (ProcessGroupGloo.cpp).
 Two threads of torch take collectives from one queue (torch/csrc/distributed/c10d/init.cpp), so that two overlap and share the sockets.
 
@@ -73,10 +73,16 @@ class GlooPlan(CollectivePlan):
         steps, volume = _steps(op, ranks, nbytes)
         rate, cause, limit = self._rate(load)
         launch, latency = self.transport.launch, self._latency(op, nbytes, rate)
+        volume = max(1.0, volume - self._burst)
         total = latency + volume / rate
         tier = Cause.NETWORK if self.nodes > 1 else Cause.INTERCONNECT
         named = (cause, limit, (tier, f"{self.transport.name} latency"))
         return Cost(algorithm, protocol, channels, launch, volume, volume / steps, volume / total, latency / total, load, *named)
+
+    @property
+    def _burst(self) -> float:
+        """Return the bytes that pass at once after a pause."""
+        return min(part.slot.node.nic.burst for part in self.parts) if self.nodes > 1 else 0.0
 
     def _latency(self, op: Op, nbytes: float, rate: float) -> float:
         """Return the seconds that *op* takes beyond its bytes at *rate*."""
@@ -84,7 +90,7 @@ class GlooPlan(CollectivePlan):
         if op == "broadcast":
             return math.ceil(math.log2(self.ranks)) * 2 * one_way
         if op == "all_gather":
-            return gather_time(nbytes, self.ranks, rate, one_way) - (self.ranks - 1) / self.ranks * nbytes / rate
+            return gather_time(nbytes, self.ranks, rate, one_way, self._burst) - (self.ranks - 1) / self.ranks * nbytes / rate
         count, segment = cut(nbytes, self.ranks)
         wire = segment / rate
         return (2 if op in _REDUCING else 1) * (pass_time(count, wire, one_way, self.ranks == 2) - count * wire)

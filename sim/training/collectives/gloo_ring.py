@@ -35,11 +35,14 @@ def cut(nbytes: float, ranks: int) -> Segments:
     return Segments(each * (ranks - 1), nbytes / (each * ranks))
 
 
-def gather_time(nbytes: float, ranks: int, rate: float, one_way: float) -> float:
-    """Return the seconds in which the last of *ranks* to come has gathered *nbytes*, of all ranks together, at *rate* bytes/s."""
+def gather_time(nbytes: float, ranks: int, rate: float, one_way: float, burst: float = 0.0) -> float:
+    """Return the seconds in which the last of *ranks* to come has gathered *nbytes*, of all ranks together, at *rate* bytes/s.
+
+    Between two ranks the line of the earlier one has been at rest and lets *burst* bytes through at once.
+    """
     half = nbytes / ranks / IN_FLIGHT / rate
     if ranks == 2:
-        return (IN_FLIGHT + 1) * half + 2 * one_way
+        return IN_FLIGHT * half + max(0.0, half - burst / rate) + 2 * one_way
     return pass_time(IN_FLIGHT * (ranks - 1), half, one_way, one_line=False)
 
 

@@ -125,10 +125,8 @@ class _Recurrence:
             instruction = program[place]
             kind = type(instruction)
             if kind is Work or kind is Update:
-                if kind is Update:
-                    rank.hold()
-                if rank.sending:
-                    over = self._sent(rank)
+                if rank.sending or rank.sent_ahead:
+                    over = self._sent(rank, kind is Update)
                     if over is None:
                         break
                     now = max(now, over)
@@ -193,11 +191,16 @@ class _Recurrence:
             if send.holds:
                 rank.hold()
 
-    def _sent(self, rank: _Rank) -> float | None:
-        """Return when all that a stage sends has gone; None while a receiver has not asked for it."""
+    def _sent(self, rank: _Rank, all_of_it: bool) -> float | None:
+        """Return when what holds compute, or *all_of_it*, has gone; None while a receiver has not asked for it."""
+        if all_of_it:
+            rank.hold()
         if any(tag not in self.over for tag in rank.sending):
             return None
-        latest = max(self.over[tag] for tag in rank.sending)
+        if self.scene.prices.sockets is not None:  # a socket takes messages before the line does
+            rank.sending = []
+            return 0.0
+        latest = max((self.over[tag] for tag in rank.sending), default=0.0)
         rank.sending = []
         return latest
 

@@ -2,7 +2,8 @@
 
 Groups of one axis that share nodes run the same operation at the same time, so that each live link carries the sum of their loads: eight
 data-parallel groups of one GPU a node each take their own NIC where there are eight, and share four. Nodes that hold the same stages are
-simulated once. Limit: links between switches are counted for the nodes of each stage by themselves.
+simulated once. Limits: links between switches are counted for the nodes of each stage by themselves; over Gloo, copies between GPU and host
+memory are not counted.
 """
 
 from __future__ import annotations
@@ -255,7 +256,7 @@ class Prices:
         for name, amount in load.items():
             if self.capacity[name] / amount < rate * (1 - 1e-9):
                 rate, limit = self.capacity[name] / amount, self.descriptions[name]
-        return price._replace(load=dict(load), alone=price.launch + nbytes / rate, cause=limit[0], limit=limit[1])
+        return price._replace(load=dict(load), alone=price.launch + price.volume / rate, cause=limit[0], limit=limit[1])
 
     def _send_outline(self, ends: Sequence[tuple[int, int]], nbytes: float) -> _Outline:
         """Return the price of sends between *ends* (ranks), with links named by the end that they lie at."""
@@ -295,8 +296,9 @@ class Prices:
                 known = part.slot.graph.links[link]
                 rates.append((known.capacity / weight, known.description))
         rate, limit = min(rates)
-        seconds = one_way + nbytes / rate
-        price = Price(sockets.launch, nbytes, nbytes / seconds, {}, sockets.launch + seconds, 0.0, tier, limit, "Gloo send", one_way)
+        moved = max(1.0, nbytes - self._slot.node.nic.burst * between)
+        seconds = one_way + moved / rate
+        price = Price(sockets.launch, moved, moved / seconds, {}, sockets.launch + seconds, 0.0, tier, limit, "Gloo send", one_way)
         return _Outline(price, tuple((link, 0.0, (tier, limit), amount) for link, amount in load.items() if amount))
 
     def _widest(self, edge: Edge) -> str:

@@ -163,6 +163,8 @@ class _Stage:
         self.playing = 0
         self.sending: list[_Operation] = []
         """Messages to other stages that compute waits for before it goes on."""
+        self.handed: list[_Operation] = []
+        """Messages that the host has handed to a socket and does not wait for."""
         self.sent_ahead: list[_Operation] = []
         """Messages that it waits for with the next of those, or before the optimizer."""
         self.ends: list[float] = [0.0]
@@ -361,14 +363,15 @@ class _Stage:
         if notice > 0:  # nan where no receiver asks
             yield self.env.timeout(notice)
         operation.ready = self.env.now
+        operation.come.succeed()
         yield from self.simulation.play(operation, ends)
 
     def _on_the_wire(self, stage: int) -> list[_Operation]:
         """Return the messages to *stage* that a notice to it stands behind: over Gloo one connection takes both in turn."""
         if self.simulation.scene.prices.sockets is None:
             return []
-        own = (*self.sending, *self.sent_ahead)
-        return [message for message in own if message.target == stage and not math.isnan(message.begin) and not message.done.triggered]
+        own = (*self.handed, *self.sending, *self.sent_ahead)
+        return [message for message in own if message.target == stage and message.missing == 0 and not message.done.triggered]
 
     def _send(self, send: Send) -> None:
         message = self._message(send.tag, self.number, send.stage, send.nbytes)
@@ -384,13 +387,18 @@ class _Stage:
         self.sent_ahead = []
 
     def _sent(self) -> SimProcess:
-        """Hold compute until what this stage sends has gone: a send and the receive after it are one call, which compute waits for."""
+        """Hold compute until what this stage sends has gone: a send and the receive after it are one call, which compute waits for.
+
+        A socket takes a message as soon as the receiver's notice has come, and keeps it until the line has taken it.
+        """
         for message in self.sending:
-            if not message.done.triggered:
+            gone = message.done if self.simulation.scene.prices.sockets is None else message.come
+            if not gone.triggered:
                 start = self.env.now
-                yield message.done
+                yield gone
                 self._blame(message, start)
                 self.exposed[-1]["pipeline"] += self.env.now - start
+        self.handed = [message for message in (*self.handed, *self.sending) if not message.done.triggered]
         self.sending = []
 
     def _receive(self, receive: Receive) -> SimProcess:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -53,7 +54,7 @@ def test_the_host_waits_behind_each_operation_it_waits_for(waits: str, waited: i
     mesh = {"host_waits": waits, "forward_prefetch": False}
     layout = prepare(hosts(2), workload(blocks(3), stack=gloo(), mesh=mesh, shard="parameters"))
     steps = program(layout, 0)
-    behind = [one for one, after in zip(steps, steps[1:], strict=False) if isinstance(one, Start) and after == Wait(one.tag)]
+    behind = [one for one, after in pairwise(steps) if isinstance(one, Start) and after == Wait(one.tag)]
     assert len(behind) >= waited
     if waits == "everything":
         assert len(behind) == sum(isinstance(step, Start) for step in steps)
