@@ -3,13 +3,14 @@
 A rank alone (`calibration.lab.layout_steps`) tells how long each unit of the model, or each pass of its stage, takes it. The layers of the
 description carry these times; the rest, when which message is sent and how long it takes, is the simulator's: programs of
 `sim.parallel`, Gloo's rules of `sim.training.collectives.gloo`, and the socket constants of ``lab-gloo``, which come from a data-parallel
-point, but for what an operation costs beyond its bytes (`launch_of`): a tensor-parallel point of role network says that, as its operations are
-many and small. Nothing is fitted on a point that is predicted.
+point. What an operation costs beyond its bytes (`launch_of`) a tensor-parallel point of role network says, as its operations are many and
+small. Nothing is fitted on a point that is predicted. Points with more hosts than the two cores are for counting bytes only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -35,6 +36,8 @@ PLAN: Final = Path(__file__).parent / "plans" / "layouts.yaml"
 HARDWARE: Final = "lab-two-cores"
 WORKLOAD: Final = "lab-decoder"
 STACK: Final = "lab-gloo-mesh"
+_HOSTS: Final = 2
+"""As many as the machine of the committed records has cores."""
 _Times = dict[int, dict[str, float]]
 """Seconds of one pass (F or B) of each unit."""
 
@@ -71,11 +74,11 @@ class LayoutPoint(NamedTuple):
 
 def score_layouts(path: Path = COMMITTED) -> list[LayoutPoint]:
     """Return the points of *path* over a network with their predictions. Raise SpecError where no rank alone calibrates one."""
-    lines = _measured(path)
+    lines = measured_lines(path)
     alone = {_key(line): line for line in lines if line["role"] == "compute"}
     found = []
     for line in lines:
-        if line["role"] == "prediction":
+        if line["role"] == "prediction" and line["point"]["hosts"] == _HOSTS:
             if _key(line) not in alone:
                 raise SpecError(f"{path}: no ranks alone of {_layout(line).text}, batch {line['point']['batch']}; measure them first")
             found.append(LayoutPoint(_layout(line), line, predicted(line, alone[_key(line)])))
@@ -87,7 +90,7 @@ def launch_of(path: Path = COMMITTED) -> float:
 
     A step grows in proportion to it, as its operations are waited for one after another. Raise SpecError where there is not one such point.
     """
-    lines = _measured(path)
+    lines = measured_lines(path)
     calibrating = [line for line in lines if line["role"] == "network"]
     if len(calibrating) != 1:
         raise SpecError(f"{path}: {len(calibrating)} measured points have the role network; one calibrates the cost of an operation")
@@ -97,7 +100,8 @@ def launch_of(path: Path = COMMITTED) -> float:
     return float((line["step_time_s"] - at[0]) / (at[1] - at[0]) * 1e-3)
 
 
-def _measured(path: Path) -> list[Line]:
+def measured_lines(path: Path = COMMITTED) -> list[Line]:
+    """Return the measured points of *path* whose ranks divide the model."""
     return [line for line in read_lines(path) if line["state"] == "measured" and "layout" in line["point"]]
 
 
@@ -115,20 +119,32 @@ def _key(line: Line) -> tuple[object, ...]:
 def predicted(line: Line, alone: Line, changes_of_workload: tuple[str, ...] = ()) -> LayoutRun:
     """Return the simulated step of the point *line*, whose ranks took what *alone* says."""
     point = line["point"]
-    changes = (f"node.nic.bandwidth={8e-6 * point['rate_bytes_per_s']:g} Mbps", f"fabric.latency={1e3 * point['delay_s']:g} ms")
-    changes += (f"node.nic.burst={max(PIECE, point['rate_bytes_per_s'] * BURST):g} B",)
-    hardware = with_nodes(machine_named(HARDWARE, changes), point["hosts"])
+    hardware = _machine(line)
     return run_layout(hardware, timed_workload(hardware, _layout(line), point["batch"], alone, changes_of_workload))
 
 
-def timed_workload(hardware: Hardware, layout: LabLayout, batch: int, alone: Line, further: tuple[str, ...] = ()) -> Workload:
-    """Return the workload whose layers carry the times that the ranks of *layout* took by themselves."""
+def _machine(line: Line) -> Hardware:
+    """Return the hosts of the point *line*, with its rate, its delay and what its token buckets let through at once."""
+    point = line["point"]
+    rate = point["rate_bytes_per_s"]
+    changes = [f"node.nic.bandwidth={8e-6 * rate:g} Mbps", f"node.nic.burst={max(PIECE, rate * BURST):g} B"]
+    changes += [f"fabric.latency={1e3 * point['delay_s']:g} ms"] if point["delay_s"] else []
+    return with_nodes(machine_named(HARDWARE, tuple(changes)), point["hosts"])
+
+
+def described(layout: LabLayout, batch: int, further: tuple[str, ...] = ()) -> Workload:
+    """Return the workload of *layout* as the catalogue describes it, with computed times."""
     said = parallel_of(layout)
     changes = [f"training.batch={batch}", f"training.stack={STACK}"]
     changes += [f"training.parallel.{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in said.items()]
     changes += [f"training.gradient_accumulation_steps={layout.micro_batches}"] if layout.micro_batches > 1 else []
     changes += ["training.stack.mesh.host_waits=reductions"] if layout.asynchronous else []
-    base = workload_named(WORKLOAD, (*changes, *further), WORKLOADS)
+    return workload_named(WORKLOAD, (*changes, *further), WORKLOADS)
+
+
+def timed_workload(hardware: Hardware, layout: LabLayout, batch: int, alone: Line, further: tuple[str, ...] = ()) -> Workload:
+    """Return the workload whose layers carry the times that the ranks of *layout* took by themselves."""
+    base = described(layout, batch, further)
     gpu, parallel = hardware.groups[0].node.gpu, base.training.parallel
     measured = MeasuredOn(gpu=gpu, batch=batch, precision=base.training.precision, tensor=parallel.tensor, source="ranks alone")
     times = _of_units(base, layout, alone)
@@ -175,7 +191,7 @@ def _of_pass(alone: Line, chunk: int, part: str) -> float:
     own, passes = ranks[chunk % len(ranks)]["parts_s"], alone["point"]["layout"]["micro_batches"]
     last = chunk == len(ranks) - 1
     between = {"F": own["idle"] if last else own["idle"] / 2, "B": 0.0 if last else own["idle"] / 2}[part]
-    return float(own[f"{part} of stage {chunk}"] + between) / passes
+    return (float(own[f"{part} of stage {chunk}"]) + float(between)) / int(passes)
 
 
 def _updating(hardware: Hardware, workload: Workload, seconds: float) -> Workload:
@@ -186,19 +202,20 @@ def _updating(hardware: Hardware, workload: Workload, seconds: float) -> Workloa
     return workload.model_copy(update={"training": workload.training.model_copy(update={"stack": stack})})
 
 
-def sent_bytes(run: LayoutRun, stage: int) -> float:
-    """Return the payload (bytes) that a rank of *stage* sends in a step by its program, over Gloo's rings."""
-    training, total = run.workload.training, 0.0
-    for instruction in program(run.layout, stage):
+def sent_bytes(line: Line, stage: int) -> float:
+    """Return the payload (bytes) that a rank of *stage* sends in a step of the point *line* by its program, over Gloo's rings."""
+    workload = described(_layout(line), line["point"]["batch"])
+    layout, total = prepare(_machine(line), workload), 0.0
+    for instruction in program(layout, stage):
         if isinstance(instruction, Send):
             total += instruction.nbytes
         elif isinstance(instruction, Start):
-            total += _ring_share(instruction.op, run.mesh.group_size(instruction.axis)) * instruction.nbytes
+            total += _ring_share(instruction.op, layout.mesh.group_size(instruction.axis)) * instruction.nbytes
         elif isinstance(instruction, Work):
-            for unit in range(instruction.first, instruction.last + 1):
-                for piece in run.layout.units[unit].pieces:
-                    for message in piece.forward if instruction.part == "F" else piece.backward:
-                        total += _ring_share(message.op, run.mesh.group_size(message.axis)) * message.nbytes * training.batch
+            for piece in chain.from_iterable(layout.units[unit].pieces for unit in range(instruction.first, instruction.last + 1)):
+                for message in piece.forward if instruction.part == "F" else piece.backward:
+                    own = message.nbytes * workload.training.batch
+                    total += _ring_share(message.op, layout.mesh.group_size(message.axis)) * own
     return total
 
 

@@ -214,5 +214,5 @@ def _multiplied(block: Block) -> Iterator[Point]:
     layouts: tuple[Any, ...] = block.layout or (None,)
     for model, batch, hosts, rate, delay, layout in product(block.model, block.batch, block.hosts, rates, block.delay, layouts):
         alone = hosts == 1 or block.alone
-        line = (None, 0.0) if alone else (rate, delay)
-        yield Point(model, batch, hosts, *line, block.disk, block.workers, layout, block.alone)
+        line, late = (None, 0.0) if alone else (rate, delay)
+        yield Point(model, batch, hosts, line, late, block.disk, block.workers, layout, block.alone)
