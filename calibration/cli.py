@@ -206,6 +206,7 @@ def validate(
     from calibration.condition import read_condition
     from calibration.groups import keys_of
     from calibration.questions import Folders
+    from calibration.run_records import COMMITTED
     from calibration.validation import validate as validation
     from calibration.validation_report import named_files, validation_document, validation_table
 
@@ -217,7 +218,7 @@ def validate(
         _validate_llm(files, memory, not no_leave_out, predictor, conditions, as_json, output)
         return
     folders = Folders(hardware_dir, workload_dir)
-    found = validation(files or committed_records(), folders, jobs, talk, talk.counting("clusters"))
+    found = validation(files or [COMMITTED], folders, jobs, talk, talk.counting("clusters"))
     talk.progress("")
     for note in found.notes:
         talk(note)
@@ -286,9 +287,9 @@ def servers(
     as_json: Json = False,
 ) -> None:
     """Fit what parameter servers cost per update and per byte, and show how far off predictions of the other rows are."""
-    from calibration.servers import fit_servers, server_document, server_table
+    from calibration.servers import MEASURED, fit_servers, server_document, server_table
 
-    found = fit_servers(files or [Path(__file__).parent / "records" / "cmdare.csv"])
+    found = fit_servers(files or [MEASURED])
     print_json(server_document(found)) if as_json else show_text(server_table(found))
 
 
@@ -445,11 +446,6 @@ def lab(
     if any(line["state"] == "failed" for line in lines):
         talk("some points failed; the same command tries them again")
         raise typer.Exit(1)
-
-
-def committed_records() -> list[Path]:
-    """Return the files of measured runs that come with the package."""
-    return [Path(__file__).parent / "records" / "runs.csv"]
 
 
 def print_json(value: Any) -> None:

@@ -18,6 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple, get_args
 
+from calibration import HARDWARE, RECORDS
 from sim.cluster.build import place, slots, with_nodes
 from sim.spec.library import load_hardware
 from sim.spec.strict import csv_lines, csv_number, csv_rows
@@ -27,9 +28,7 @@ from sim.training.collectives.table import own_launches
 from sim.training.job import job_slots
 from sim.units import shorten
 
-HERE = Path(__file__).parent
-RECORDS = HERE / "records" / "collectives.csv"
-MACHINES = HERE / "hardware"
+MEASURED = RECORDS / "collectives.csv"
 
 NETWORKS = ("nvlink", "xgmi", "pcie", "infiniband", "roce", "efa", "slingshot", "tcp")
 COLUMNS = (
@@ -60,7 +59,7 @@ class CollectiveRecord(NamedTuple):
         return own_launches(self.gpus_per_process)
 
 
-def read_collectives(path: Path = RECORDS) -> list[CollectiveRecord]:
+def read_collectives(path: Path = MEASURED) -> list[CollectiveRecord]:
     """Return the rows of *path*. Raise SpecError with the line of what is wrong."""
     lines = csv_lines(path)
     rows = list(csv_rows(lines, str(path)))
@@ -96,7 +95,7 @@ def _record(path: Path, line: int, cells: Sequence[str]) -> CollectiveRecord:
 
 
 @lru_cache(maxsize=128)
-def plan_of(hardware: str, nodes: int, gpus_per_node: int, tuning: Tuning, machines: Path = MACHINES) -> CollectivePlan:
+def plan_of(hardware: str, nodes: int, gpus_per_node: int, tuning: Tuning, machines: Path = HARDWARE) -> CollectivePlan:
     """Return how the collectives of a job on *gpus_per_node* GPUs of each of *nodes* nodes of *hardware* travel."""
     machine = with_nodes(load_hardware(hardware, library=machines).spec, nodes)
     placed = place(machine, gpus_per_node * nodes)

@@ -15,13 +15,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
+from calibration import FOLDER, RECORDS
 from calibration.collective_constants import Constants
-from calibration.collective_records import HERE, RECORDS, CollectiveRecord, read_collectives
+from calibration.collective_records import CollectiveRecord, read_collectives
 from calibration.collectives import BANDS, Batch, band_of, bounding, committed, layout_of, predicted, without
 from sim.report.collective_error import SUMMARY
 from sim.report.files import write_file
 
-ERRORS = RECORDS.with_name("collective_errors.csv")
+ERRORS = RECORDS / "collective_errors.csv"
 """The scores of all systems as they were when the table was written last (``python -m calibration collectives --write``)."""
 AIMS: Mapping[str, Mapping[str, float]] = {
     "NVLink and InfiniBand": dict(zip((name for name, _, _ in BANDS), (0.10, 0.10, 0.04), strict=True)),
@@ -263,5 +264,5 @@ def publish() -> list[dict[str, str]]:
     systems = apart()
     rows = error_rows(score_all(systems))
     write_file(ERRORS, error_csv(rows))
-    write_file(HERE.parent / SUMMARY, json.dumps(summary(predict_all(systems)), indent=1) + "\n")
+    write_file(FOLDER.parent / SUMMARY, json.dumps(summary(predict_all(systems)), indent=1) + "\n")
     return rows

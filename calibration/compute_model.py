@@ -18,6 +18,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from calibration import RECORDS
 from calibration.run_records import RunRecord, read_records
 from sim.cluster.gpu import FUSIBLE, layer_work, memory_time
 from sim.spec.hardware import Gpu
@@ -29,7 +30,7 @@ from sim.training.step_plan import gradient_checks, optimizer_work, plan_step, r
 
 Vector = NDArray[np.float64]
 
-RECORDS: Final = Path(__file__).parent / "records" / "single_gpu.csv"
+ROWS: Final = RECORDS / "single_gpu.csv"
 """1-GPU rows; ``hardware`` names a GPU of ``hardware/parts/gpus``."""
 
 LOCAL: Final = ("vector", "tensor", "memory", "overall", "fused", "launch", "optimizer", "gemm")
@@ -149,7 +150,7 @@ def unfitted(workload: Workload, gpu: Gpu) -> tuple[Workload, Gpu]:
     return workload.model_copy(update={"training": workload.training.model_copy(update={"stack": stack})}), plain
 
 
-def rows(path: Path = RECORDS) -> tuple[Row, ...]:
+def rows(path: Path = ROWS) -> tuple[Row, ...]:
     """Return the rows of *path* that can be predicted: 1 GPU, a model of the catalogue."""
     return tuple(row_of(record) for record in read_records(path).records)
 

@@ -10,20 +10,20 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Final
 
+from calibration import FOLDER
 from calibration.aims import aims_table
 from calibration.carry_over import KINDS, carried_over
-from calibration.cli import committed_records
 from calibration.questions import Folders
+from calibration.run_records import COMMITTED
 from calibration.scores import Scored
 from calibration.validation import Validation, validate
 from calibration.validation_report import validation_table
 from sim.report.expected_error import SUMMARY, family_of, groups_of
 from sim.report.files import write_file
 
-ROOT: Final = Path(__file__).resolve().parents[1]
+ROOT: Final = FOLDER.parent
 BLOCK: Final = re.compile(r"<!-- validated -->\n.*?<!-- end -->", re.DOTALL)
 LEAST_POINTS: Final = 5
 """Runs below which a group has no percentiles worth quoting."""
@@ -63,7 +63,7 @@ def validated_block(found: Validation) -> str:
 
 def publish() -> None:
     """Validate the committed records and write what they say where it is read."""
-    found = carried_over(validate(committed_records(), Folders(), say=print), Folders(), KINDS, say=print)
+    found = carried_over(validate([COMMITTED], Folders(), say=print), Folders(), KINDS, say=print)
     write_file(ROOT / SUMMARY, json.dumps(summary(found), indent=1) + "\n")
     page = ROOT / "docs" / "trust" / "validation.md"
     text = page.read_text(encoding="utf-8")

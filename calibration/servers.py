@@ -13,8 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from calibration import RECORDS
 from calibration.questions import Question, question
 from calibration.run_records import read_records
 from sim.events import Cause
@@ -22,7 +23,9 @@ from sim.simulate import JobRun, simulate
 from sim.spec.yaml import SpecError
 from sim.training.sharding import shards
 
-LEAST_COMPUTE = 0.01
+MEASURED: Final = RECORDS / "cmdare.csv"
+"""The runs that come with the package."""
+LEAST_COMPUTE: Final = 0.01
 """Factor on layer times below which a model would not compute at all."""
 
 

@@ -11,13 +11,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from calibration import RECORDS
 from calibration.baselines import Known, closed_form
 from calibration.lab.plan import WORKLOADS
 from calibration.questions import Folders
 from calibration.scores import Scored, weighted_quantile
 from calibration.validation import Validation, validate
 
-COMMITTED: Final = Path(__file__).parents[1] / "records" / "lab.csv"
+COMMITTED: Final = RECORDS / "lab.csv"
 PLAN: Final = Path(__file__).parent / "plans" / "two-cores.yaml"
 RULES: Final = ("free_communication", "copy_row", "told")
 _HEAD: Final = (

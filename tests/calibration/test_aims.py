@@ -58,10 +58,9 @@ def test_aims_of_what_is_left_out() -> None:
 
 def test_aims_are_of_prediction_rows_that_exist() -> None:
     """Each aim names rows that the committed records hold."""
-    from calibration.cli import committed_records
     from calibration.questions import Folders, questions
-    from calibration.run_records import read_records
+    from calibration.run_records import COMMITTED, read_records
 
-    asked = questions([row for row in read_records(committed_records()[0]).records if row.role == "prediction"][::3], Folders())
+    asked = questions([row for row in read_records(COMMITTED).records if row.role == "prediction"][::3], Folders())
     rows = [Scored(one, 1.0, {}, {}) for one in asked]
     assert [aim.name for aim in AIMS if not any(aim.selects(row) for row in rows)] == []

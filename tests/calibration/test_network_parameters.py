@@ -8,13 +8,12 @@ from statistics import median
 
 import pytest
 
-from calibration.cli import committed_records
 from calibration.cluster_fit import prior_model
 from calibration.compute_scale import measured_scale
 from calibration.evaluate import Evaluator
 from calibration.network_parameters import USUAL_LOSS
 from calibration.questions import Folders, questions
-from calibration.run_records import read_records
+from calibration.run_records import COMMITTED, read_records
 
 SOURCES = ("lambda", "tf2017", "dlperf")
 """Those with rows on one GPU and ``network`` rows on several."""
@@ -23,7 +22,7 @@ SOURCES = ("lambda", "tf2017", "dlperf")
 @pytest.mark.nightly
 def test_the_usual_loss_beside_others_is_the_median_of_clusters() -> None:
     """Steps that hardly wait for the exchange, over what one GPU by itself takes, against the prior's centre."""
-    records = [row for path in committed_records() for row in read_records(path).records if row.source in SOURCES]
+    records = [row for row in read_records(COMMITTED).records if row.source in SOURCES]
     asked = questions([row for row in records if row.role != "prediction"], Folders())
     evaluator, losses = Evaluator(processes=1), defaultdict(list)
     for name in dict.fromkeys(row.record.hardware for row in asked):

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from calibration import fit_run
+from calibration import RECORDS, fit_run
 from calibration.gloo_fit import BETWEEN, gloo_fits
 from calibration.machine_fit import together
 from calibration.machine_record import read_record
 from calibration.probes.catalogue import PROBES
 from calibration.step_comparison import compare, median_errors
 
-MACHINES = Path(fit_run.__file__).parent / "records" / "machines"
+MACHINES = RECORDS / "machines"
 RECORD = MACHINES / "epyc-2-cores.json"
 README = Path(__file__).resolve().parents[2] / "docs" / "trust" / "validation.md"
 

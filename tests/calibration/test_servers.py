@@ -8,17 +8,15 @@ from pathlib import Path
 import pytest
 
 from calibration.cli import main
-from calibration.servers import Predicted, ServerFit, errors, fit_servers, server_table
+from calibration.servers import MEASURED, Predicted, ServerFit, errors, fit_servers, server_table
 from sim.spec.library import load_part
 from sim.spec.stack import Stack
 from sim.spec.yaml import SpecError
 
-RECORDS = Path(__file__).parents[2] / "calibration" / "records" / "cmdare.csv"
-
 
 @pytest.fixture(scope="module")
 def fitted() -> ServerFit:
-    return fit_servers([RECORDS])
+    return fit_servers([MEASURED])
 
 
 def rows(fitted: ServerFit, gpu: str, role: str, workload: str = "", servers: int = 0) -> list[Predicted]:
@@ -78,7 +76,7 @@ def test_the_stack_carries_the_fitted_costs(fitted: ServerFit) -> None:
 
 def test_models_alike_cannot_tell_the_costs_apart(tmp_path: Path) -> None:
     path = tmp_path / "runs.csv"
-    path.write_text("\n".join(line for line in RECORDS.read_text().splitlines() if "shake-shake-big" not in line))
+    path.write_text("\n".join(line for line in MEASURED.read_text().splitlines() if "shake-shake-big" not in line))
     with pytest.raises(SpecError, match="of two or more models, with mean bytes per variable that differ by half or more"):
         fit_servers([path])
 
