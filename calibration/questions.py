@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from calibration import HARDWARE
-from calibration.left_out import machine_without, workload_without
+from calibration.catalogue.left_out import machine_without, workload_without
 from calibration.run_records import TOO_MANY_PROBLEMS, RunRecord
 from sim.check import check_hardware, check_workload, require
 from sim.cluster.build import place, with_nodes
@@ -42,7 +42,7 @@ class Folders:
     hardware: Path | None = None
     workloads: Path | None = None
     without: str = ""
-    """A source of measured runs that descriptions may not know of (`calibration.left_out`)."""
+    """A source of measured runs that descriptions may not know of (`calibration.catalogue.left_out`)."""
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
-from calibration.ddp_steps import Precision
-from calibration.machine_record import Row
-from calibration.probes.attention import SHAPES
-from calibration.probes.products import CONVOLUTIONS
+from calibration.measure.ddp_steps import Precision
+from calibration.measure.machine_record import Row
+from calibration.measure.probes.attention import SHAPES
+from calibration.measure.probes.products import CONVOLUTIONS
 
 Kind = Literal["step", "memory", "power", "product", "convolution", "attention", "pass", "launch", "copy", "loader"]
 UNITS: Final[dict[Kind, str]] = {"memory": "B", "power": "W"}

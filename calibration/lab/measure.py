@@ -16,11 +16,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from calibration.ddp_steps import RankSteps, StepsWanted, spawn
 from calibration.lab.disk import Disk
 from calibration.lab.network import INTERFACE, Hosts, hosts_joined, on_cores, remove_orphans, shared_cores
 from calibration.lab.plan import LabModel, Plan, Point
 from calibration.lab.probe import Carried, probed
+from calibration.measure.ddp_steps import RankSteps, StepsWanted, spawn
 from sim.spec.yaml import SpecError
 
 _PORT: Final = "29500"
@@ -76,7 +76,9 @@ def measure(plan: Plan, point: Point) -> Measured:
         seconds=plan.seconds,
         device="cpu",  # hosts are shares of processors
     )
-    program = ("calibration.ddp_steps",) if point.disk is None else ("calibration.lab.disk", json.dumps(asdict(_disk(model, point))))
+    program = (
+        ("calibration.measure.ddp_steps",) if point.disk is None else ("calibration.lab.disk", json.dumps(asdict(_disk(model, point))))
+    )
     with _network(plan, point) as (hosts, cores):
         if hosts is None:
             ranks = spawn(wanted, 1, lambda rank: on_cores(cores[0]), _MEMORY, program=program)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from statistics import median
 
-from calibration.evaluate import predict
+from calibration.clusters.evaluate import predict
 from calibration.questions import question
 from calibration.run_records import COMMITTED, read_records
 
