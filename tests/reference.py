@@ -136,8 +136,9 @@ def _table(model: type[BaseModel]) -> list[str]:
     rows = ["| field | type and unit | default | meaning |", "|---|---|---|---|"]
     for name, field in model.model_fields.items():
         default = "required" if field.is_required() else _value(field.get_default(call_default_factory=True))
-        rows.append(f"| `{name}` | {_cell(_kind(properties[name]))} | {_cell(default)} | {_cell(notes.get(name, EVERYWHERE.get(name, '')))}
-        |") return rows
+        meaning = notes.get(name, EVERYWHERE.get(name, ""))
+        rows.append(f"| `{name}` | {_cell(_kind(properties[name]))} | {_cell(default)} | {_cell(meaning)} |")
+    return rows
 
 
 def _kind(said: Mapping[str, Any]) -> str:
