@@ -74,7 +74,7 @@ docs: $(VENV)/.dev
 
 # Predicts the committed measurements again and writes how far off that was into docs/trust/validation.md and hardware/validated.json.
 validated: $(VENV)/.dev
-	$(BIN)/python -m calibration.published
+	$(BIN)/python -m calibration.validate.published
 
 # Reads INPUTS mutated files of every kind and command lines, and fails where one ends in anything but a result or a sentence.
 fuzz: $(VENV)/.dev

@@ -66,8 +66,8 @@ def collectives(
     as_json: Json = False,
 ) -> None:
     """Predict measured collectives, each system by constants fitted without it, and show the errors."""
-    from calibration.collective_records import read_collectives
-    from calibration.collective_scores import apart, error_rows, error_text, publish, score_all
+    from calibration.collectives.records import read_collectives
+    from calibration.collectives.scores import apart, error_rows, error_text, publish, score_all
 
     if write and file:
         raise SpecError(f"--write {file}: only errors of the committed rows are written; leave the file out")
@@ -202,12 +202,13 @@ def validate(
     ] = None,
 ) -> None:
     """Predict measured runs, having calibrated on those that may calibrate, and say how far off the others are."""
-    from calibration.carry_over import carried_over, kinds_of
-    from calibration.condition import read_condition
-    from calibration.groups import keys_of
     from calibration.questions import Folders
-    from calibration.validation import validate as validation
-    from calibration.validation_report import named_files, validation_document, validation_table
+    from calibration.run_records import COMMITTED
+    from calibration.validate.carry_over import carried_over, kinds_of
+    from calibration.validate.condition import read_condition
+    from calibration.validate.groups import keys_of
+    from calibration.validate.validation import validate as validation
+    from calibration.validate.validation_report import named_files, validation_document, validation_table
 
     conditions = [read_condition(text) for text in fail_if]
     keys, kinds = keys_of(by), kinds_of(left_out)
@@ -217,7 +218,7 @@ def validate(
         _validate_llm(files, memory, not no_leave_out, predictor, conditions, as_json, output)
         return
     folders = Folders(hardware_dir, workload_dir)
-    found = validation(files or committed_records(), folders, jobs, talk, talk.counting("clusters"))
+    found = validation(files or [COMMITTED], folders, jobs, talk, talk.counting("clusters"))
     talk.progress("")
     for note in found.notes:
         talk(note)
@@ -286,9 +287,9 @@ def servers(
     as_json: Json = False,
 ) -> None:
     """Fit what parameter servers cost per update and per byte, and show how far off predictions of the other rows are."""
-    from calibration.servers import fit_servers, server_document, server_table
+    from calibration.clusters.servers import MEASURED, fit_servers, server_document, server_table
 
-    found = fit_servers(files or [Path(__file__).parent / "records" / "cmdare.csv"])
+    found = fit_servers(files or [MEASURED])
     print_json(server_document(found)) if as_json else show_text(server_table(found))
 
 
@@ -315,8 +316,8 @@ def profile(
     list_probes: Annotated[bool, typer.Option("--list", help="list the probes and end")] = False,
 ) -> None:
     """Measure this machine in about three minutes: alone, or each rank under torchrun. Ctrl-C keeps what was measured."""
-    from calibration import profile_run
-    from calibration.probes.probe import JobModel
+    from calibration.measure import profile_run
+    from calibration.measure.probes.probe import JobModel
 
     if list_probes:
         typer.echo(profile_run.listing())
@@ -351,9 +352,9 @@ def fit(
     as_json: Json = False,
 ) -> None:
     """Turn records of a machine into a hardware description with 95% intervals, and say what the records do not tell."""
-    from calibration import fit_run
-    from calibration.residuals import residual_picture
-    from calibration.step_comparison import compare, comparison_rows, comparison_table
+    from calibration.machines import fit_run
+    from calibration.machines.residuals import residual_picture
+    from calibration.machines.step_comparison import compare, comparison_rows, comparison_table
 
     measured, found, machine, ratios, written = fit_run.fit(files, output, hardware)
     if plot is not None:
@@ -392,10 +393,10 @@ def import_trace(
     as_json: Json = False,
 ) -> None:
     """Show where the time of a profiled job went, as for a simulated one."""
-    from calibration.import_trace import import_traces
     from calibration.questions import Folders
-    from calibration.replay import Asked, replayed
-    from calibration.trace_report import add_record, trace_document, trace_record, trace_table
+    from calibration.traces.import_trace import import_traces
+    from calibration.traces.replay import Asked, replayed
+    from calibration.traces.trace_report import add_record, trace_document, trace_record, trace_table
     from sim.report.files import write_file
 
     found = import_traces(files)
@@ -457,11 +458,6 @@ def lab(
     if any(line["state"] == "failed" for line in lines):
         talk("some points failed; the same command tries them again")
         raise typer.Exit(1)
-
-
-def committed_records() -> list[Path]:
-    """Return the files of measured runs that come with the package."""
-    return [Path(__file__).parent / "records" / "runs.csv"]
 
 
 def print_json(value: Any) -> None:

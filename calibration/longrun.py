@@ -12,12 +12,12 @@ import csv
 import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from calibration import RECORDS
 from sim.analysis.course import draw
 from sim.analysis.long_run import Cause, LongRun, Saving
 from sim.analysis.renewal import Uniform, best_interval
@@ -25,7 +25,7 @@ from sim.spec.library import load_part
 from sim.spec.reliability import Reliability
 from sim.study.weeks import SPARES, restart_time
 
-FOLDER = Path(__file__).parent / "records" / "longrun"
+FOLDER = RECORDS / "longrun"
 DAY = 86400.0
 TRIALS = 20_000
 COURSES = 400

@@ -14,7 +14,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-from calibration.left_out import machine_without, workload_without
+from calibration import HARDWARE
+from calibration.catalogue.left_out import machine_without, workload_without
 from calibration.run_records import TOO_MANY_PROBLEMS, RunRecord
 from sim.check import check_hardware, check_workload, require
 from sim.cluster.build import place, with_nodes
@@ -26,7 +27,6 @@ from sim.spec.yaml import SpecError
 from sim.study.scenario import split_overrides
 from sim.training.job import Job
 
-OWN_HARDWARE: Final = Path(__file__).parent / "hardware"
 """Clusters of the committed records, searched before the catalogue."""
 MOST_CONTRADICTION: Final = 0.03
 """Relative, between a row's step time and its throughput: estimate (rounding of both to two digits is less; another batch is more)."""
@@ -42,7 +42,7 @@ class Folders:
     hardware: Path | None = None
     workloads: Path | None = None
     without: str = ""
-    """A source of measured runs that descriptions may not know of (`calibration.left_out`)."""
+    """A source of measured runs that descriptions may not know of (`calibration.catalogue.left_out`)."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ def machine_named(name: str, overrides: tuple[str, ...] = (), folder: Path | Non
 
     Raise SpecError where there is none, or it cannot be.
     """
-    library = (*([folder] if folder else []), OWN_HARDWARE)
+    library = (*([folder] if folder else []), HARDWARE)
     loaded: Loaded[Hardware] = load(Hardware, _file(name, "hardware", library), overrides, library)
     require(check_hardware(loaded.spec, loaded.document))
     return machine_without(without, loaded.spec) if without else loaded.spec

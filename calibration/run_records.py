@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, cast, get_args
 
+from calibration import RECORDS
 from sim.spec.fields import Precision
 from sim.spec.strict import csv_lines, csv_number, csv_rows
 from sim.spec.yaml import SpecError
@@ -23,6 +24,8 @@ COLUMNS: Final = (
     "gradient_accumulation_steps", "precision", "strategy", "set", "step_time_s", "exposed_sync_s", "throughput_samples_per_s",
     "role", "note",
 )  # fmt: skip
+COMMITTED: Final = RECORDS / "runs.csv"
+"""The measured runs that come with the package."""
 REQUIRED: Final = ("hardware", "workload", "role")
 TOO_MANY_PROBLEMS: Final = 20
 """Problems shown of one file; the rest is counted."""

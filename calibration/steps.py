@@ -19,9 +19,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, TypeVar
 
-from calibration.machine import machine_facts, neutral_name, version_facts
-from calibration.machine_record import MachineRecord, ProbeRecord, Row, write_record
-from calibration.profiling import now, opened_record
+from calibration.measure.machine import machine_facts, neutral_name, version_facts
+from calibration.measure.machine_record import MachineRecord, ProbeRecord, Row, write_record
+from calibration.measure.profiling import now, opened_record
 from sim.spec.yaml import SpecError
 
 Batch = TypeVar("Batch")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from calibration.import_trace import import_traces
+from calibration.traces.import_trace import import_traces
 from sim.api import SpecError, compare, simulate, sweep, whatif
 from sim.cli import main
 from sim.events import STALLS

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Final
 
 from calibration.blind.questions import Kind, Question, Training
-from calibration.ddp_steps import StepsWanted, run_rank
-from calibration.machine_record import Row
-from calibration.probes.attention import attention_answer
-from calibration.probes.copies import copy_answer
-from calibration.probes.loading import loading_answer
-from calibration.probes.passes import launch_answer, memory_answer
-from calibration.probes.probe import Bench
-from calibration.probes.products import convolution_answer, gemm_answer
-from calibration.team import SpawnedTeam
+from calibration.measure.ddp_steps import StepsWanted, run_rank
+from calibration.measure.machine_record import Row
+from calibration.measure.probes.attention import attention_answer
+from calibration.measure.probes.copies import copy_answer
+from calibration.measure.probes.loading import loading_answer
+from calibration.measure.probes.passes import launch_answer, memory_answer
+from calibration.measure.probes.probe import Bench
+from calibration.measure.probes.products import convolution_answer, gemm_answer
+from calibration.measure.team import SpawnedTeam
 from sim.spec.yaml import SpecError
 from sim.study.pool import cores
 

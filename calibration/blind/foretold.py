@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from calibration.blind.questions import DECODER, LLAMA, Kind, Question, Training
-from calibration.ddp_steps import Precision
-from calibration.machine_record import Row
+from calibration.measure.ddp_steps import Precision
+from calibration.measure.machine_record import Row
 from sim.cluster import kernels
 from sim.cluster.gpu import layer_time
 from sim.spec.hardware import Gpu, Node
@@ -21,7 +21,7 @@ from sim.spec.workload import Attention
 STACK: Final = "torch-2.11-ddp"
 DECODER_STACK: Final = "hf-transformers"
 """Of the machine that is lent: PyTorch 2.11, and transformers 5 in it."""
-TRACED: Final = {LLAMA: "sim.extract.zoo_llama:Llama"}
+TRACED: Final = {LLAMA: "workloads/models/sources/llama.py:Llama"}
 """What is traced in place of a model that is made on the GPU."""
 
 
@@ -49,7 +49,7 @@ def _node(machine: str) -> Node:
 @lru_cache(maxsize=64)
 def _document(run: Training, machine: str) -> dict[str, Any]:
     """Return the simulator's document of *run*: synthetic input, one GPU."""
-    from calibration.layer_factors import traced
+    from calibration.machines.layer_factors import traced
     from sim.api import simulate
     from sim.extract.table import write
 
@@ -108,7 +108,7 @@ def _convolution(asked: Row, node: Node) -> float:
 
 def _layer(gpu: Gpu, precision: Precision, batch: int, target: str, inputs: tuple[str, ...], **arguments: Any) -> float:
     """Return the seconds of the forward pass of one layer."""
-    from calibration.layer_factors import full_precision, traced
+    from calibration.machines.layer_factors import full_precision, traced
 
     model = traced(target, inputs, tuple(f"{name}={value}" for name, value in arguments.items()))
     layer = next(layer for layer in model.layers if layer.forward)

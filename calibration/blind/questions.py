@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
-from calibration.ddp_steps import Precision
-from calibration.machine_record import Row
-from calibration.probes.attention import SHAPES
-from calibration.probes.products import CONVOLUTIONS
+from calibration.measure.ddp_steps import Precision
+from calibration.measure.machine_record import Row
+from calibration.measure.probes.attention import SHAPES
+from calibration.measure.probes.products import CONVOLUTIONS
 
 Kind = Literal["step", "memory", "power", "product", "convolution", "attention", "pass", "launch", "copy", "loader"]
 UNITS: Final[dict[Kind, str]] = {"memory": "B", "power": "W"}
@@ -60,7 +60,7 @@ def trainings() -> list[Training]:
         for batch in (32, 128)
     ]
     bert = [
-        Training("bert-large-seq384", "sim.extract.zoo:bert_qa", TEXT, batch, precision, ("size=large",))
+        Training("bert-large-seq384", "workloads/models/sources/bert.py:bert_qa", TEXT, batch, precision, ("size=large",))
         for precision in _precisions("fp32", "tf32", "amp_bf16")
         for batch in (8, 32)
     ]
@@ -103,7 +103,7 @@ def _others() -> list[Training]:
         for precision in _precisions("tf32", "amp_bf16")
     ]
     bert = [
-        Training("bert-base-seq384", "sim.extract.zoo:bert_qa", TEXT, 64, precision, ("size=base",))
+        Training("bert-base-seq384", "workloads/models/sources/bert.py:bert_qa", TEXT, 64, precision, ("size=base",))
         for precision in _precisions("fp32", "amp_bf16")
     ]
     blocks = [

@@ -12,6 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from calibration import RECORDS
 from sim.cluster import kernels
 from sim.spec.catalogue import UnknownName
 from sim.spec.fields import Peak
@@ -19,7 +20,7 @@ from sim.spec.hardware import Gpu
 from sim.spec.library import load_part
 from sim.spec.workload import Attention
 
-RECORDS: Final = Path(__file__).parent.parent / "records" / "kernels.csv"
+MEASURED: Final = RECORDS / "kernels.csv"
 PREFILL: Final = "ai-dynamo"
 """How the source of rows begins whose FP8 products include a cast, and whose causal attention keys and values written to a cache."""
 CASTS: Final = {"fp8": (4, 6.0), "fp8_block128": (1, 3.0)}
@@ -71,7 +72,7 @@ class Row(NamedTuple):
         return self.attention.keys >= 2048 if self.attention else self.nbytes >= 32e6
 
 
-def read(path: Path = RECORDS) -> list[Row]:
+def read(path: Path = MEASURED) -> list[Row]:
     """Return the measured kernels of *path*."""
     with path.open(encoding="utf-8", newline="") as lines:
         return [_row(cells) for cells in csv.DictReader(line for line in lines if not line.startswith("#"))]

@@ -2,7 +2,7 @@
 
     python -m calibration.lab.disk STEPS DISK
 
-runs one rank (`calibration.ddp_steps`, STEPS as there) that is fed by torch's DataLoader. A sample's bytes lie in memory; each read
+runs one rank (`calibration.measure.ddp_steps`, STEPS as there) that is fed by torch's DataLoader. A sample's bytes lie in memory; each read
 waits until the bucket has its bytes. They become numbers between 0 and 1: that is all there is to prepare.
 """
 
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from calibration import ddp_steps
+from calibration.measure import ddp_steps
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from calibration.ddp_steps import RankSteps, StepsWanted, spawn
 from calibration.lab.disk import Disk
 from calibration.lab.layout_steps import LaidOut
 from calibration.lab.network import INTERFACE, Hosts, hosts_joined, on_cores, remove_orphans, shared_cores
 from calibration.lab.plan import LabLayout, LabModel, Plan, Point
 from calibration.lab.probe import Carried, probed
+from calibration.measure.ddp_steps import RankSteps, StepsWanted, spawn
 from sim.spec.yaml import SpecError
 
 _PORT: Final = "29500"
@@ -79,7 +79,9 @@ def measure(plan: Plan, point: Point) -> Measured:
     )
     if point.layout is not None:
         return _laid_out(plan, point, point.layout, wanted)
-    program = ("calibration.ddp_steps",) if point.disk is None else ("calibration.lab.disk", json.dumps(asdict(_disk(model, point))))
+    program = (
+        ("calibration.measure.ddp_steps",) if point.disk is None else ("calibration.lab.disk", json.dumps(asdict(_disk(model, point))))
+    )
     with _network(plan, point) as (hosts, cores):
         if hosts is None:
             ranks = spawn(wanted, 1, lambda rank: on_cores(cores[0]), _MEMORY, program=program)

@@ -10,7 +10,7 @@ from calibration.lab.measure import Measured, machine, measure, overcommitted, r
 from calibration.lab.network import remove_orphans, require_laboratory
 from calibration.lab.plan import Plan, Point, points
 from calibration.lab.records import Line, is_measured, keep, line_of, raw_file, read_lines
-from calibration.processor_use import Used
+from calibration.measure.processor_use import Used
 from sim.spec.yaml import SpecError
 from sim.units import show
 

@@ -1,7 +1,7 @@
 """How well does the simulator foresee the laboratory? Compute from runs on one host, one network point, and everything else predicted.
 
-The rules are `calibration.validation`'s: nothing is fitted on a predicted row. Beside its simple rules stands one more, *told*: its closed
-form with each row's own rate, at the share of the line that the calibrating rows give, and the row's delay for every ring step.
+The rules are `calibration.validate.validation`'s: nothing is fitted on a predicted row. Beside its simple rules stands one more, *told*:
+its closed form with each row's own rate, at the share of the line that the calibrating rows give, and the row's delay for every ring step.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from calibration.baselines import Known, closed_form
+from calibration import RECORDS
 from calibration.lab.plan import WORKLOADS
 from calibration.questions import Folders
-from calibration.scores import Scored, weighted_quantile
-from calibration.validation import Validation, validate
+from calibration.validate.baselines import Known, closed_form
+from calibration.validate.scores import Scored, weighted_quantile
+from calibration.validate.validation import Validation, validate
 
-COMMITTED: Final = Path(__file__).parents[1] / "records" / "lab.csv"
+COMMITTED: Final = RECORDS / "lab.csv"
 PLAN: Final = Path(__file__).parent / "plans" / "two-cores.yaml"
 RULES: Final = ("free_communication", "copy_row", "told")
 _HEAD: Final = (

@@ -8,10 +8,10 @@ import math
 import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from statistics import median
 from typing import Any, Final, NamedTuple
 
+from calibration import FOLDER
 from calibration.llm.case import Case, describe
 from calibration.llm.closed_form import defaults, predict
 from calibration.llm.constants import FILE, QUANTILES, kind_of
@@ -23,7 +23,7 @@ from calibration.llm.table import read_table
 from sim.report.layout_error import family_of, group_names
 from sim.spec.yaml import SpecError
 
-EXPECTED = Path(__file__).parent.parent.parent / "hardware" / "validated_llm.json"
+EXPECTED = FOLDER.parent / "hardware" / "validated_llm.json"
 LEAST: Final = 6
 """Runs that a group of expected errors needs."""
 

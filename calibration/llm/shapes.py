@@ -9,13 +9,13 @@ import math
 import re
 from collections.abc import Mapping
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, Final
 
+from calibration import RECORDS as COMMITTED
 from calibration.llm.table import Row
 from sim.spec.transformer import Transformer
 
-RECORDS: Final = Path(__file__).parent.parent / "records" / "llm"
+RECORDS: Final = COMMITTED / "llm"
 
 
 class NoCase(Exception):

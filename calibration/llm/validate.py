@@ -30,7 +30,7 @@ from calibration.llm.score import (
     voted,
 )
 from calibration.llm.table import Row, read_table
-from calibration.validation_report import number, pair, percent
+from calibration.validate.validation_report import number, pair, percent
 from sim.spec.yaml import SpecError
 
 PREDICTORS: Final = ("closed-form", "simulator")

@@ -28,7 +28,8 @@ SUMMARY = "hardware/validated.json"
 SIMILAR = 1.5
 """How many times as large as the largest measured model a model may be that is called like those measured: estimate."""
 _UNMEASURED = {"median": 0.09, "p90": 0.25}
-"""Errors of steps on one GPU of a chip that was left out of the fit: 620 rows, calibration/compute.py (docs/trust/validation.md)."""
+"""Errors of steps on one GPU of a chip that was left out of the fit: 620 rows, calibration/catalogue/compute.py
+(docs/trust/validation.md)."""
 _TO_95 = 1.96 / 1.645
 """From what nine in ten stay below to what 19 in 20 do, of normal errors."""
 EVERYTHING = "all runs"

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from calibration.probes import timing
+from calibration.measure.probes import timing
 
 CYCLES = 1.5e9
 """A second, of its clock."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from calibration.machine_record import MachineRecord, ProbeRecord, Row
+from calibration.measure.machine_record import MachineRecord, ProbeRecord, Row
 from sim.training.collectives.gloo_ring import cut, pass_time
 
 TRUTH = {

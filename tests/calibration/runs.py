@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from calibration.evaluate import predict
-from calibration.network_parameters import Factors
+from calibration.clusters.evaluate import predict
+from calibration.clusters.network_parameters import Factors
 from calibration.questions import Question, question
 from calibration.run_records import RunRecord
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from calibration.cli import main
-from calibration.collective_constants import with_constants
-from calibration.collective_records import COLUMNS, plan_of, read_collectives
-from calibration.collective_scores import ERRORS, apart, error_rows, percentile90, score, score_all
-from calibration.collectives import ALIKE, PRIORS, band_of, committed, fit, predicted
+from calibration.collectives.constants import with_constants
+from calibration.collectives.fit import ALIKE, PRIORS, band_of, committed, fit, predicted
+from calibration.collectives.records import COLUMNS, plan_of, read_collectives
+from calibration.collectives.scores import ERRORS, apart, error_rows, percentile90, score, score_all
 from sim.spec.hardware import Transport
 from sim.spec.library import load_part
 from sim.spec.yaml import SpecError

@@ -6,20 +6,20 @@ from collections import Counter
 
 import pytest
 
-from calibration.cli import committed_records
-from calibration.questions import OWN_HARDWARE, Question, question
-from calibration.run_records import read_records
+from calibration import HARDWARE
+from calibration.questions import Question, question
+from calibration.run_records import COMMITTED, read_records
 from sim.spec.hardware import Hardware
 from sim.spec.library import load
 
 
 @pytest.fixture(scope="module")
 def rows() -> list[Question]:
-    return [question(record) for path in committed_records() for record in read_records(path).records]
+    return [question(record) for record in read_records(COMMITTED).records]
 
 
 def test_every_cluster_can_be_loaded() -> None:
-    for path in sorted(OWN_HARDWARE.glob("*.yaml")):
+    for path in sorted(HARDWARE.glob("*.yaml")):
         assert load(Hardware, path).spec.name == path.stem
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from calibration.machine_record import read_record
+from calibration.measure.machine_record import read_record
 from calibration.steps import StepTimes
 from sim.spec.yaml import SpecError
 

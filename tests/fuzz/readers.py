@@ -10,14 +10,14 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from calibration.collective_records import RECORDS, read_collectives
-from calibration.import_trace import import_traces
+from calibration.collectives.records import MEASURED, read_collectives
 from calibration.lab.plan import read_plan
 from calibration.lab.records import read_lines, rows_text
-from calibration.machine_fit import fits, together
-from calibration.machine_record import record_text
+from calibration.machines.machine_fit import fits, together
+from calibration.measure.machine_record import record_text
 from calibration.run_records import read_records
-from calibration.trace_report import trace_document, trace_record, trace_table
+from calibration.traces.import_trace import import_traces
+from calibration.traces.trace_report import trace_document, trace_record, trace_table
 from sim import check
 from sim.documents import document
 from sim.extract.archive import check_archive
@@ -30,7 +30,7 @@ from sim.study.new_workload import new_workload
 from sim.study.scenario import Scenario
 from sim.study.whole_job import plan_of
 from tests.calibration.machine_records import cpu_record
-from tests.calibration.test_import_trace import step
+from tests.calibration.traces.test_import_trace import step
 from tests.spec import topologies
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -57,7 +57,7 @@ def readers() -> Mapping[str, Reader]:
         "simulated trace": Reader("sim.json", _trace(stallsim={"ranks": [{"pid": 0, "rank": 0, "stands_for": 2, "nodes": 1}]}), _imported),
         "machine record": Reader("record.json", record_text(cpu_record()).encode(), _fitted),
         "run records": Reader("runs.csv", _head(ROOT / "calibration/records/runs.csv", 12), read_records),
-        "collectives": Reader("collectives.csv", _head(RECORDS, 12), read_collectives),
+        "collectives": Reader("collectives.csv", _head(MEASURED, 12), read_collectives),
         "laboratory": Reader("lab.jsonl", _head(ROOT / "calibration/records/lab.jsonl", 2), _laboratory),
         "plan": Reader("plan.yaml", (ROOT / "calibration/lab/plans/two-cores.yaml").read_bytes(), read_plan),
         "journal": Reader("t.csv.journal", _journal(), _kept),

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from statistics import median
 
-from calibration.cli import committed_records
-from calibration.evaluate import predict
+from calibration.clusters.evaluate import predict
 from calibration.questions import question
-from calibration.run_records import read_records
+from calibration.run_records import COMMITTED, read_records
 
 
 def test_bert_large_without_padding() -> None:
@@ -15,7 +14,7 @@ def test_bert_large_without_padding() -> None:
 
     The bounds are what is reached, 3.9% in the median and 16.0% at most.
     """
-    records = [row for path in committed_records() for row in read_records(path).records]
+    records = [row for row in read_records(COMMITTED).records]
     asked = [question(row) for row in records if row.source == "mlperf" and row.workload == "bert-large-seq512"]
     errors = [predict(found).step / found.step_time - 1 for found in asked]
     assert len(errors) >= 15
@@ -24,7 +23,7 @@ def test_bert_large_without_padding() -> None:
 
 def test_ranks_with_sequences_of_their_own_wait_in_v0_7_alone() -> None:
     """Closed form in the docstring of `sim.training.sequences`: 36 and 56 sequences a rank and step, 8 ranks, balanced since v1.0."""
-    records = [row for path in committed_records() for row in read_records(path).records]
+    records = [row for row in read_records(COMMITTED).records]
     one_node = [
         row for row in records if row.source == "mlperf" and row.workload.startswith("bert") and row.nodes == 1 and row.gpus_per_node == 8
     ]

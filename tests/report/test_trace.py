@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calibration.import_trace import import_traces
+from calibration.traces.import_trace import import_traces
 from sim.cli import main
 from sim.events import Cause
 from sim.report.excerpt import excerpt, loads

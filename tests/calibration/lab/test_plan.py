@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from calibration import HARDWARE
 from calibration.cli import main
 from calibration.lab.plan import MOST_HOSTS, Point, points, read_plan
 from calibration.lab.score import PLAN
-from calibration.questions import OWN_HARDWARE
 from sim.spec.yaml import SpecError
 
 GOOD = """\
@@ -119,4 +119,4 @@ def test_the_committed_plan_says_what_calibrates() -> None:
     assert {point.rate for point in predicted} >= {50e6 / 8, 5e9 / 8}
     assert {point.delay for point in predicted} >= {0.0, 0.02}
     assert {point.hosts for point in predicted} >= {2, 3, 4}
-    assert (OWN_HARDWARE / f"{found.hardware}.yaml").is_file()
+    assert (HARDWARE / f"{found.hardware}.yaml").is_file()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from calibration.evaluate import predict
+from calibration.clusters.evaluate import predict
 from calibration.lab.plan import WORKLOADS
 from calibration.lab.score import COMMITTED, groups, score, score_document, told
 from calibration.questions import Folders, question

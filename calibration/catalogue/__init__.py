@@ -1,0 +1,1 @@
+"""Factors of GPUs and software stacks that one-GPU rows say, with any source left out."""

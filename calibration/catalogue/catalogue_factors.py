@@ -1,0 +1,73 @@
+"""Writes into the catalogue what the measured one-GPU rows say of it: factors of GPUs and of software stacks, fitted together.
+
+Only values are replaced whose source line says that they were fitted to ``records/single_gpu.csv``, or are the mean of what was; nothing
+else of a file changes. Run it after a change of the layer model: ``python -m calibration.catalogue.catalogue_factors``.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+import yaml
+
+from calibration.catalogue.compute import Factors, fit
+from calibration.catalogue.compute_model import SAME_MULTIPROCESSOR, rows
+from calibration.catalogue.left_out import gpu_factors, stack_factors
+from sim.report.files import write_file
+from sim.spec.hardware import Gpu
+from sim.spec.library import load_part
+from sim.spec.stack import Stack
+
+FITTED: Final = "fitted to the rows of role compute on GPUs of compute capability"
+SHARED: Final = "estimate (mean of the architectures with rows in calibration/records/single_gpu.csv"
+OF_STACKS: Final = re.compile(r"fitted to the \d+ rows of this stack and role compute")
+
+
+def renewed(text: str, values: dict[str, str]) -> str:
+    """Return the YAML *text* with other *values* of top-level keys."""
+    for key, value in values.items():
+        text = re.sub(rf"(?m)^{key}: .*$", f"{key}: {value}", text)
+    return text
+
+
+def of_gpu(path: Path, factors: Factors) -> dict[str, str]:
+    """Return the fitted values that the GPU's file *path* gives itself."""
+    gpu = load_part(Gpu, path.stem, "hardware/parts/gpus")
+    own = gpu_factors(SAME_MULTIPROCESSOR.get(gpu.compute_capability, gpu.compute_capability), factors)
+    shared = gpu_factors("", factors)
+    sources = _sources(path)
+    found = {key: f"{value:.3g}" for key, value in own.items() if FITTED in sources.get(key, "")}
+    return found | {key: f"{value:.3g}" for key, value in shared.items() if sources.get(key, "").startswith(SHARED)}
+
+
+def of_stack(path: Path, factors: Factors) -> dict[str, str]:
+    """Return the fitted values that the stack's file *path* gives itself."""
+    found = stack_factors(load_part(Stack, path.stem, "workloads/stacks"), path.stem, factors)
+    sources = _sources(path)
+    return {
+        key: f"{value * 1e6:.3g} us" if key == "launch_cpu" else f"{value:.3g}"
+        for key, value in found.items()
+        if OF_STACKS.match(sources.get(key, ""))
+    }
+
+
+def _sources(path: Path) -> dict[str, str]:
+    source = yaml.safe_load(path.read_text(encoding="utf-8")).get("source")
+    return {key: text or "" for key, text in source.items()} if isinstance(source, dict) else {}
+
+
+def main() -> None:
+    """Fit to all rows, and write."""
+    factors = fit(rows())
+    for folder, of in (("hardware/parts/gpus", of_gpu), ("workloads/stacks", of_stack)):
+        for path in sorted(Path(folder).glob("*.yaml")):
+            before = path.read_text(encoding="utf-8")
+            after = renewed(before, of(path, factors))
+            if after != before:
+                write_file(path, after)
+
+
+if __name__ == "__main__":
+    main()

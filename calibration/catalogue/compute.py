@@ -1,0 +1,159 @@
+"""Which factors fit 1-GPU rows best, and how well do they predict rows that were never fitted?
+
+Ridge regression in logarithms: each row's ``log(predicted / measured)`` in units of the noise, each factor's logarithm in units of what it
+may plausibly be, so that a factor without rows stays where the kernels of DeepBench put it, and an architecture without rows takes the
+mean of all. Rows of one batch sweep share their weight. Left out, in turn: a chip, a model, a stack; the baseline is a constant fraction
+of peak, fitted on the same remaining rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from calibration.catalogue.compute_model import FIRST_KERNELS, LOCAL, Row, Vector, keys_of, names, time_of, timed
+
+NOISE: Final = 0.07
+"""Error of a row that no model can be blamed for: repeated runs, clocks, drivers (DLPerf's and Lambda's containers differ by 5 to 10%)."""
+PLAUSIBLE: Final = {
+    "all": {"vector": 0.05, "tensor": 0.2, "gemm": 0.2, "memory": 0.1},
+    "measured": {"vector": 0.08, "tensor": 0.1, "gemm": 0.1, "memory": 0.1},
+    "estimated": {"vector": 0.25, "tensor": 0.1, "gemm": 0.2, "memory": 0.15},
+    FIRST_KERNELS: {"tensor": 0.5},
+    "stack": {"overall": 0.15, "tensor": 0.15, "gemm": 0.15, "fused": 0.25, "launch": 0.5, "optimizer": 0.7},
+}
+"""Standard deviation of each factor's logarithm before any row is seen: estimate (clocks, caches and layouts; what fusion can save)."""
+MEASURED: Final = frozenset({"cc 5.2", "cc 6.0", "cc 6.1", "cc 7.0"})
+"""Architectures with kernels of their own in DeepBench (Turing's T4 is throttled and stands for itself alone)."""
+STEPS: Final = 8
+
+Factors = Mapping[tuple[str, str], float]
+
+
+class Score(NamedTuple):
+    """Absolute relative errors of step time over *rows*."""
+
+    rows: int
+    median: float
+    p90: float
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One row, predicted without the rows it was left out with."""
+
+    row: Row
+    left_out: str
+    predicted: float
+    baseline: float
+
+    @property
+    def error(self) -> float:
+        """Return predicted over measured, less one."""
+        return self.predicted / self.row.measured - 1
+
+
+def local_factors(row: Row, factors: Factors) -> Vector:
+    """Return the factors of *row* in the order of ``LOCAL``; unknown ones are zero."""
+    local = np.zeros(len(LOCAL))
+    for key, place in keys_of(row):
+        local[place] += factors.get(key, 0.0)
+    return local
+
+
+def predict(row: Row, factors: Factors) -> float:
+    """Return the step time of *row*, seconds."""
+    return time_of(row, local_factors(row, factors))
+
+
+def fit(found: Sequence[Row]) -> Factors:
+    """Return the factors that fit best those of the rows *found* that may be fitted (role ``compute``)."""
+    found = [row for row in found if row.record.role == "compute"]
+    keys = names(found)
+    index = {key: number for number, key in enumerate(keys)}
+    scale = np.array([PLAUSIBLE[_owner(owner)][kind] for kind, owner in keys])
+    weights = _weights(found)
+    values = np.zeros(len(keys))
+    for _ in range(STEPS):
+        factors = dict(zip(keys, values, strict=True))
+        matrix, residual = np.zeros((len(found), len(keys))), np.zeros(len(found))
+        for number, row in enumerate(found):
+            local = local_factors(row, factors)
+            predicted, slope = timed(row, local)
+            residual[number] = np.log(row.measured / predicted) / NOISE
+            for key, place in keys_of(row):
+                matrix[number, index[key]] += slope[place] / NOISE
+        robust = weights / np.maximum(1.0, np.abs(residual) / 2.0)
+        normal = matrix.T @ (robust[:, None] * matrix) + np.diag(1 / scale**2)
+        step = np.linalg.solve(normal, matrix.T @ (robust * residual) - values / scale**2)
+        values = values + np.clip(step, -0.3, 0.3)
+    return dict(zip(keys, values, strict=True))
+
+
+def _owner(name: str) -> str:
+    if name in ("all", FIRST_KERNELS):
+        return name
+    return ("measured" if name in MEASURED else "estimated") if name.startswith("cc ") else "stack"
+
+
+def _weights(found: Sequence[Row]) -> Vector:
+    """Return weights by which a batch sweep of n rows counts like the square root of n single ones."""
+    sweep = [(row.record.hardware, row.record.workload, row.stack, row.record.precision) for row in found]
+    return np.array([sweep.count(key) ** -0.5 for key in sweep])
+
+
+def constant_fraction(found: Sequence[Row]) -> Callable[[Row], float]:
+    """Return the baseline: FLOP over a fraction of peak, the median of the rows *found* that work on the same kind of units."""
+    fractions = {
+        kind: float(np.median([row.flop / row.peak / row.measured for row in found if bool(row.on_tensor_cores.any()) is kind] or [0.5]))
+        for kind in (False, True)
+    }
+    return lambda row: row.flop / row.peak / fractions[bool(row.on_tensor_cores.any())]
+
+
+def leave_out(found: Sequence[Row], by: Callable[[Row], str]) -> list[Prediction]:
+    """Return every row predicted from factors fitted without all rows that share its *by*."""
+    predictions: list[Prediction] = []
+    for name in sorted({by(row) for row in found}):
+        rest = [row for row in found if by(row) != name]
+        factors, baseline = fit(rest), constant_fraction(rest)
+        predictions += [Prediction(row, name, predict(row, factors), baseline(row)) for row in found if by(row) == name]
+    return predictions
+
+
+def one_point(found: Sequence[Row]) -> list[Prediction]:
+    """Return other batches of each sweep, scaled by the middle batch of it: one measured point of the same GPU, model and stack.
+
+    The factors are fitted to the middle batches alone, and to what is no sweep: no other batch had a part in them.
+    """
+    sweeps = _sweeps(found)
+    factors = fit([sweep[len(sweep) // 2] for sweep in sweeps])
+    predictions: list[Prediction] = []
+    for sweep in sweeps:
+        known = sweep[len(sweep) // 2]
+        ratio, rate = known.measured / predict(known, factors), known.measured / (known.record.batch_per_gpu or 1)
+        predictions += [
+            Prediction(row, "other batches", ratio * predict(row, factors), rate * (row.record.batch_per_gpu or 1))
+            for row in sweep
+            if row.record.batch_per_gpu != known.record.batch_per_gpu
+        ]
+    return predictions
+
+
+def _sweeps(found: Sequence[Row]) -> list[list[Row]]:
+    """Return the rows *found* of the same source, GPU, model and stack together, by batch."""
+    sweeps: dict[tuple[str, ...], list[Row]] = {}
+    for row in found:
+        record = row.record
+        key = (record.source, record.hardware, record.workload, row.stack, str(record.precision), record.overrides)
+        sweeps.setdefault(key, []).append(row)
+    return [sorted(sweep, key=lambda row: row.record.batch_per_gpu or 0) for sweep in sweeps.values()]
+
+
+def score(errors: Iterable[float]) -> Score:
+    """Return median and 90th percentile of absolute *errors*."""
+    sizes = np.abs(np.array(list(errors)))
+    return Score(len(sizes), float(np.median(sizes)), float(np.percentile(sizes, 90)))

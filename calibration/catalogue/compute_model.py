@@ -1,0 +1,251 @@
+"""How long does one GPU take for a measured row, as a function of a few factors? The layer model, opened up so that factors can be fitted.
+
+A row's step is ``c * (sum of max(products * f, bytes * m) + converted bytes * m + kernels)``, at least what the host needs to launch it,
+plus the optimizer, less what backward hides of its launches, and the host's checks of gradients. The sum runs over the layers, forward and
+backward, with times from ``sim.cluster.gpu.layer_work``. Factors belong to an architecture (compute capability): products on vector units,
+products on tensor cores, memory; or to a software stack: everything, tensor cores, bytes of fusible operators, launches, launches of the
+optimizer. All are logarithms here, zero where nothing was fitted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibration import RECORDS
+from calibration.run_records import RunRecord, read_records
+from sim.cluster.gpu import FUSIBLE, layer_work, memory_time
+from sim.spec.hardware import Gpu
+from sim.spec.library import load_part, load_workload
+from sim.spec.stack import Stack
+from sim.spec.workload import Workload
+from sim.training.sequences import layers_run
+from sim.training.step_plan import gradient_checks, optimizer_work, plan_step, reads_before_update
+
+Vector = NDArray[np.float64]
+
+ROWS: Final = RECORDS / "single_gpu.csv"
+"""1-GPU rows; ``hardware`` names a GPU of ``hardware/parts/gpus``."""
+
+LOCAL: Final = ("vector", "tensor", "memory", "overall", "fused", "launch", "optimizer", "gemm")
+"""What a row's time depends on; ``tensor`` adds an architecture's and a stack's factor."""
+NEUTRAL: Final[dict[str, float]] = {
+    "compute_factor": 1.0,
+    "tensor_core_factor": 1.0,
+    "tensor_core_gemm_factor": 1.0,
+    "elementwise_traffic": 1.0,
+    "optimizer_factor": 1.0,
+}
+"""Fitted fields of a stack, as they are before any fit."""
+EAGER_LAUNCH: Final = 25e-6
+"""Seconds of one launch in stacks whose launches are fitted, before the fit: as in ``torch-1.13-ddp``, which all of them extend."""
+SAME_MULTIPROCESSOR: Final = {"3.7": "3.5"}
+"""Compute capabilities that share their factors: GK210 is GK110 with more registers and shared memory (NVIDIA, Kepler Tuning Guide)."""
+STEPS_MEASURED: Final = frozenset({"9.0"})
+"""Compute capabilities whose efficiency curves rest on whole steps (records/blind), so that no factor turns kernels into networks."""
+CHIPS_OF_ONE_NAME: Final = ("maxwell", "pascal")
+"""TITAN X is a GM200, and a year later a GP102."""
+FIRST_KERNELS: Final = "cuDNN 7.0"
+"""The release with the first convolutions on tensor cores, slower than all since: its stacks share a factor on them."""
+FIRST_STACKS: Final = ("tensorflow-1.4", "tensorflow-1.5", "torch-0.3")
+MEMORY_EFFICIENCY: Final = 0.77
+"""Share of the data sheet's memory bandwidth before any fit: copies reach 0.75 on H100 (NVIDIA/nccl issue 1264), 0.78 on M60 (rossumai)."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A measured row and the arrays that predict it; one element per pass of a layer, seconds before any factor."""
+
+    record: RunRecord
+    capability: str
+    peak: float
+    """FLOP/s of the units that most of the row's FLOP run on."""
+    flop: float
+    measured: float
+    products: Vector
+    least: Vector
+    on_tensor_cores: NDArray[np.bool_]
+    fusible: Vector
+    gemm: NDArray[np.bool_]
+    shaped: NDArray[np.bool_]
+    """Products of kernels of known shape, to which no factor applies."""
+    moved: Vector
+    converted: float
+    kernels: float
+    host: float
+    optimizer: float
+    optimizer_host: float
+    checks: float
+    reads_back: bool
+    images: bool
+    """Whether convolutions do most of the FLOP."""
+
+    @property
+    def chip(self) -> str:
+        """Return the GPU without memory size and form factor: rows of one chip are left out together."""
+        name, _, board = self.record.hardware.partition("-")
+        return f"{name}-{board}" if board in CHIPS_OF_ONE_NAME else name
+
+    @property
+    def stack(self) -> str:
+        """Return the name of the software stack."""
+        return self.record.stack or ""
+
+    @property
+    def family(self) -> str:
+        """Return ``fp32 convolution`` for image models on vector units, else ``tensor cores and BERT``, with other language models."""
+        return "fp32 convolution" if self.images and not self.on_tensor_cores.any() else "tensor cores and BERT"
+
+
+@lru_cache(maxsize=256)
+def gpu_part(name: str) -> Gpu:
+    """Return a GPU of the catalogue."""
+    return load_part(Gpu, name, "hardware/parts/gpus")
+
+
+@lru_cache(maxsize=512)
+def workload_of(name: str, stack: str, overrides: str) -> Workload:
+    """Return a workload with its stack and ``KEY=VALUE;...`` overrides."""
+    return load_workload(name, [f"training.stack={stack}", *(text for text in overrides.split(";") if text)]).spec
+
+
+def described(record: RunRecord) -> tuple[Workload, Gpu]:
+    """Return what a record says was run, and on what."""
+    workload = workload_of(record.workload, record.stack or "", record.overrides)
+    precision = record.precision or workload.training.precision
+    training = workload.training.model_copy(update={"batch": record.batch_per_gpu or workload.training.batch, "precision": precision})
+    return workload.model_copy(update={"training": training}), gpu_part(record.hardware)
+
+
+def measured_time(record: RunRecord) -> float:
+    """Return the measured compute time of one step, seconds."""
+    if record.step_time is not None:
+        return record.step_time - (record.exposed_sync or 0.0)
+    assert record.throughput is not None and record.batch_per_gpu is not None
+    return record.batch_per_gpu / record.throughput
+
+
+def predicted_time(record: RunRecord) -> float:
+    """Return the step time that the simulator's own plan gives, with the factors that the catalogue carries."""
+    workload, gpu = described(record)
+    plan = plan_step(workload, gpu, 1.0, ranks=1)
+    segments = [segment for micro_batch in plan.micro_batches for segment in (*micro_batch.forward, *micro_batch.backward)]
+    return sum(segment.compute + segment.launch for segment in (*segments, plan.optimizer))
+
+
+def unfitted(workload: Workload, gpu: Gpu) -> tuple[Workload, Gpu]:
+    """Return both without any factor that was fitted to whole networks."""
+    given = workload.training.stack
+    fitted = isinstance(given.source, dict) and given.source.get("launch_cpu", "").startswith("fitted")
+    stack: Stack = given.model_copy(update=NEUTRAL | ({"launch_cpu": EAGER_LAUNCH} if fitted else {}))
+    plain = gpu.model_copy(
+        update={"vector_factor": 1.0, "tensor_core_factor": 1.0, "tensor_core_gemm_factor": 1.0, "memory_efficiency": MEMORY_EFFICIENCY}
+    )
+    return workload.model_copy(update={"training": workload.training.model_copy(update={"stack": stack})}), plain
+
+
+def rows(path: Path = ROWS) -> tuple[Row, ...]:
+    """Return the rows of *path* that can be predicted: 1 GPU, a model of the catalogue."""
+    return tuple(row_of(record) for record in read_records(path).records)
+
+
+def row_of(record: RunRecord) -> Row:
+    """Return *record* with what predicts it."""
+    workload, gpu = unfitted(*described(record))
+    training, layers, stack = workload.training, layers_run(workload), workload.layer_stack
+    works = [
+        (layer, layer_work(layer, gpu, training.precision, stack, training.batch, backward))
+        for layer in layers
+        for backward in (False, True)
+    ]
+    update = optimizer_work(workload, gpu)
+    kernels = sum(work.kernels for _, work in works)
+    weight = [(work.products * gpu.peak[work.peak], work.peak) for _, work in works if work.products]
+    return Row(
+        record=record,
+        capability=SAME_MULTIPROCESSOR.get(gpu.compute_capability, gpu.compute_capability),
+        peak=gpu.peak[max(weight)[1]],
+        flop=training.batch * sum(layer.forward + layer.backward for layer in layers),
+        measured=measured_time(record),
+        products=np.array([work.products for _, work in works]),
+        least=np.array([work.least for _, work in works]),
+        on_tensor_cores=np.array([work.peak != "fp32" and work.products > 0 for _, work in works]),
+        fusible=np.array([memory_time(work.moved, gpu) if layer.op in FUSIBLE else 0.0 for layer, work in works]),
+        moved=np.array([0.0 if layer.op in FUSIBLE else memory_time(work.moved, gpu) for layer, work in works]),
+        gemm=np.array([layer.op in ("gemm", "attention") for layer, work in works]),
+        shaped=np.array([work.shaped for _, work in works]),
+        converted=memory_time(sum(work.converted for _, work in works), gpu),
+        kernels=kernels * gpu.kernel_time,
+        host=(1.0 if training.stack.cuda_graphs else sum(work.launches for _, work in works)) * training.stack.launch_cpu,
+        optimizer=update.time,
+        optimizer_host=0.0 if training.stack.cuda_graphs else update.launches * training.stack.launch_cpu,
+        checks=gradient_checks(workload) * training.stack.launch_cpu,
+        reads_back=reads_before_update(workload),
+        images=sum(layer.forward for layer in layers if layer.op == "conv") > 0.5 * sum(layer.forward for layer in layers),
+    )
+
+
+def time_of(row: Row, local: Vector) -> float:
+    """Return the step time of *row*, seconds, with the logarithms *local* of its factors, in the order of ``LOCAL``."""
+    return timed(row, local)[0]
+
+
+def timed(row: Row, local: Vector) -> tuple[float, Vector]:
+    """Return the step time of *row* and how its logarithm changes with the logarithm of each factor."""
+    vector, tensor, memory, overall, fused, launch, optimizer, gemm = np.exp(local)
+    factors = np.where(row.on_tensor_cores, np.where(row.gemm, gemm, tensor), vector)
+    asked = row.products * np.where(row.shaped, 1.0, factors)
+    products, free = np.maximum(asked, row.least), (asked >= row.least) & ~row.shaped
+    fusible = row.fusible * fused * memory
+    traffic = fusible + row.moved * memory
+    bound = products >= traffic
+    shares = dict.fromkeys(LOCAL, 0.0)
+    busy = overall * (np.where(bound, products, traffic).sum() + row.converted * memory + row.kernels)
+    if busy >= row.host * launch:
+        shares["vector"] = overall * products[bound & ~row.on_tensor_cores & ~row.shaped].sum()
+        shares["tensor"] = overall * products[bound & free & row.on_tensor_cores & ~row.gemm].sum()
+        shares["gemm"] = overall * products[bound & free & row.on_tensor_cores & row.gemm].sum()
+        shares["memory"] = overall * (traffic[~bound].sum() + row.converted * memory)
+        shares["fused"] = overall * fusible[~bound].sum()
+        shares["overall"] = busy
+    else:
+        shares["launch"] = busy = row.host * launch
+    worked, launched = optimizer * row.optimizer * memory, optimizer * row.optimizer_host * launch
+    lead = 0.0 if row.reads_back else max(0.0, busy - row.host * launch)
+    if launched - lead > worked:
+        # backward hides a part of the launches: all waits for the host
+        shares = dict.fromkeys(LOCAL, 0.0) if lead else shares
+        shares["launch"] += launched + (row.host * launch if lead else 0.0)
+        shares["optimizer"] = launched
+        update = launched - lead
+    else:
+        shares["optimizer"] = update = worked
+        shares["memory"] += worked
+    shares["launch"] += row.checks * launch
+    total = float(busy + update + row.checks * launch)
+    return total, np.array([shares[name] for name in LOCAL]) / total
+
+
+def keys_of(row: Row) -> tuple[tuple[tuple[str, str], int], ...]:
+    """Return the names of the factors that a row has, each with its place in ``LOCAL``."""
+    place = {name: index for index, name in enumerate(LOCAL)}
+    own = [((kind, owner), place[kind]) for kind in factor_kinds(row.capability) for owner in ("all", f"cc {row.capability}")]
+    stack = [((kind, row.stack), place[kind]) for kind in ("overall", "tensor", "gemm", "fused", "launch", "optimizer")]
+    first = [(("tensor", FIRST_KERNELS), place["tensor"])] if row.stack in FIRST_STACKS else []
+    return tuple(own + first + stack)
+
+
+def factor_kinds(capability: str) -> tuple[str, ...]:
+    """Return which factors GPUs of a compute *capability* have."""
+    return ("memory",) if capability in STEPS_MEASURED else ("vector", "tensor", "gemm", "memory")
+
+
+def names(found: Iterable[Row]) -> Sequence[tuple[str, str]]:
+    """Return every factor of the rows *found*, sorted."""
+    return sorted({key for row in found for key, _ in keys_of(row)})

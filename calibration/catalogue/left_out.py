@@ -1,0 +1,160 @@
+"""What would descriptions say had one source never been measured? Its rows out of every fit, its constants back at what others tell.
+
+Factors of GPUs and software stacks are fitted anew to the one-GPU rows of all other sources (`calibration.catalogue.compute`). Constants
+of transport classes and machines that were read off the source's rows go back to those of the class they refine. What stays: descriptions
+of clusters, and which mechanisms the simulator has, some of which were looked for where predictions of these rows had missed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+
+from sim.spec.catalogue import UnknownName, locate, read
+from sim.spec.hardware import Gpu, Hardware, Node
+from sim.spec.stack import Stack
+from sim.spec.workload import Workload
+
+if TYPE_CHECKING:
+    from calibration.catalogue.compute import Factors
+    from calibration.catalogue.compute_model import Row
+
+ONE_GPU: Final[Mapping[str, str]] = {
+    "dlperf": "Oneflow-Inc/DLPerf",
+    "lambda": "lambdal/",
+    "nvidia-dle": "NVIDIA/DeepLearningExamples",
+    "paddle-perf": "PaddlePaddle/Perf",
+    "pollux": "petuum/adaptdl",
+    "sia": "siasosp23/",
+    "tf2017": "tensorflow/docs",
+}
+"""How the sources of measured runs begin in the records of one GPU; of others there are none."""
+_TRANSPORTS: Final[Mapping[str, Mapping[str, Mapping[str, Any]]]] = {
+    "pollux": {"tcp-pod-network": {"efficiency": ((1.0, 1.0),)}},
+    "sia": {"loopback": {"total_efficiency": 0.956}},
+    "lambda": {"host-staged-epyc": {"channel_cap": None}},
+}
+"""By source and transport class, what the class would say without it: what `tcp-single-flow`, `tcp` and `host-staged` do."""
+_TOPOLOGY: Final[Mapping[str, Mapping[str, Any]]] = {"lambda": {"socket_copy_bandwidth": None}}
+"""By source, what nodes would say without it: that copies from socket to socket have no limit of their own."""
+KNOWN: Final = frozenset({*ONE_GPU, *_TRANSPORTS, "mlperf"})
+"""The sources of the committed runs: constants may rest on them."""
+
+
+def machine_without(source: str, machine: Hardware) -> Hardware:
+    """Return *machine* as it would be described without *source*; equal nodes stay one object."""
+    changed: dict[int, Node] = {}
+    groups = []
+    for group in machine.groups:
+        if id(group.node) not in changed:
+            changed[id(group.node)] = _node(source, group.node)
+        groups.append(group.model_copy(update={"node": changed[id(group.node)]}))
+    return machine.model_copy(update={"groups": tuple(groups)})
+
+
+def _node(source: str, node: Node) -> Node:
+    moved = _TRANSPORTS.get(source, {})
+    places = ("nvlink_transport", "peer_transport", "host_transport")
+    update: dict[str, Any] = {
+        place: getattr(node, place).model_copy(update=dict(moved[getattr(node, place).name]))
+        for place in places
+        if getattr(node, place).name in moved
+    }
+    if node.nic.transport.name in moved:
+        transport = node.nic.transport.model_copy(update=dict(moved[node.nic.transport.name]))
+        update["nic"] = node.nic.model_copy(update={"transport": transport})
+    if source in _TOPOLOGY:
+        update["topology"] = node.topology.model_copy(update=dict(_TOPOLOGY[source]))
+    if source in ONE_GPU:
+        update["gpu"] = _gpu(node.gpu, factors_without(source))
+    return node.model_copy(update=update)
+
+
+def workload_without(source: str, workload: Workload, overrides: tuple[str, ...]) -> Workload:
+    """Return *workload* with its stack as it would be without *source*; what *overrides* set stays."""
+    if source not in ONE_GPU:
+        return workload
+    training = workload.training
+    name = _fitted_name(training.stack.name)
+    if name is None:
+        return workload
+    fields = stack_factors(training.stack, name, factors_without(source))
+    kept = {field: value for field, value in fields.items() if not any(f"stack.{field}" in text for text in overrides)}
+    stack = training.stack.model_copy(update=kept)
+    return workload.model_copy(update={"training": training.model_copy(update={"stack": stack})})
+
+
+@lru_cache(maxsize=16)
+def factors_without(source: str) -> Factors:
+    """Return the factors of GPUs and stacks (logarithms) fitted to all one-GPU rows but those of *source*."""
+    from calibration.catalogue.compute import fit
+
+    return fit([row for row in _rows() if not row.record.source.startswith(ONE_GPU[source])])
+
+
+@lru_cache(maxsize=1)
+def _rows() -> tuple[Row, ...]:
+    from calibration.catalogue.compute_model import rows
+
+    return rows()
+
+
+def _gpu(gpu: Gpu, factors: Factors) -> Gpu:
+    """Return *gpu* with the *factors* of its architecture; one that no row was ever measured on stays as it is."""
+    from calibration.catalogue.compute_model import SAME_MULTIPROCESSOR
+
+    capability = SAME_MULTIPROCESSOR.get(gpu.compute_capability, gpu.compute_capability)
+    if all(row.capability != capability for row in _rows()):
+        return gpu
+    return gpu.model_copy(update=gpu_factors(capability, factors))
+
+
+def gpu_factors(capability: str, factors: Factors) -> dict[str, float]:
+    """Return the fitted fields of GPUs of a compute *capability*; those that all GPUs share where it has no rows."""
+    from calibration.catalogue.compute_model import MEMORY_EFFICIENCY, factor_kinds
+
+    found = dict.fromkeys(("vector", "tensor", "gemm", "memory"), 1.0) | {
+        kind: math.exp(sum(factors.get((kind, owner), 0.0) for owner in ("all", f"cc {capability}"))) for kind in factor_kinds(capability)
+    }
+    return {
+        "vector_factor": found["vector"],
+        "tensor_core_factor": found["tensor"],
+        "tensor_core_gemm_factor": found["gemm"],
+        "memory_efficiency": MEMORY_EFFICIENCY / found["memory"],
+    }
+
+
+def stack_factors(stack: Stack, name: str, factors: Factors) -> dict[str, float]:
+    """Return the fitted fields of *stack*, whose factors are those of the rows of the stack *name*."""
+    from calibration.catalogue.compute_model import EAGER_LAUNCH, FIRST_KERNELS, FIRST_STACKS
+
+    def factor(kind: str) -> float:
+        shared = factors.get((kind, FIRST_KERNELS), 0.0) if name in FIRST_STACKS else 0.0
+        return math.exp(factors.get((kind, name), 0.0) + shared)
+
+    fields = {
+        "compute_factor": factor("overall"),
+        "tensor_core_factor": factor("tensor"),
+        "tensor_core_gemm_factor": factor("gemm"),
+        "elementwise_traffic": factor("fused"),
+        "optimizer_factor": factor("optimizer"),
+    }
+    if isinstance(stack.source, dict) and stack.source.get("launch_cpu", "").startswith("fitted"):
+        fields["launch_cpu"] = EAGER_LAUNCH * factor("launch")
+    return fields
+
+
+@lru_cache(maxsize=128)
+def _fitted_name(name: str) -> str | None:
+    """Return which stack's rows decided the factors of the stack *name*: its own, or those of the nearest one that it extends."""
+    fitted = {row.stack for row in _rows()}
+    for _ in range(8):
+        if name in fitted:
+            return name
+        try:
+            name = str(read(locate(name, "workloads/stacks")).value.get("extends") or "")
+        except UnknownName:
+            return None
+    return None

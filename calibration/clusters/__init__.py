@@ -1,0 +1,1 @@
+"""Network constants of whole clusters, fitted on their own rows and accepted by cross-validation."""

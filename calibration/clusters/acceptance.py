@@ -1,0 +1,88 @@
+"""Which fitted constants predict rows that they were not fitted on? Those are kept; what predicts no better than its prior stays there.
+
+Each calibrating row is left out in turn, and the others' most probable constants predict it; one linearisation about the fit of all rows
+serves all turns (the formula for leaving one out of a ridge regression is exact there: Allen, Technometrics 16, 1974). Constants go where
+leaving them at their priors predicts as well, the least useful first. A row counts by its ranks: predictions are asked about more of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from calibration.clusters.scatter import ROBUST, loss
+
+if TYPE_CHECKING:
+    import numpy as np
+
+ALONE: Final = 0.5
+"""Share of its own fitted value from which a row tells it nearly alone: more than all others and the prior together."""
+MARGIN: Final = 0.5
+"""Logarithm of odds by which left-out rows must be more probable without a constant: less is within what a few rows tell (estimate)."""
+
+
+@dataclass(frozen=True)
+class Linear:
+    """Rows about a fit of constants (log factors): what they were missed by there, and how they move with each constant."""
+
+    missed: np.ndarray
+    """Logarithm of predicted over measured step time, one a row."""
+    slope: np.ndarray
+    """Change of that logarithm with each constant, rows by constants."""
+    values: np.ndarray
+    """The constants of the fit."""
+    widths: np.ndarray
+    """Standard deviations of their priors about zero."""
+    sigma: np.ndarray
+    """Standard deviation of each row's logarithm."""
+    weights: np.ndarray
+    """Of the rows in the fit, one on average."""
+    counts: np.ndarray
+    """Of the rows when predictions are judged."""
+    described: np.ndarray
+    """What the rows are missed by with all constants at their priors: simulated, for a step is no straight line that far away."""
+
+    def left_out(self, kept: Sequence[int]) -> np.ndarray:
+        """Return the miss of each row, predicted by the others with only the constants *kept* (indices) free.
+
+        A row that is nearly the only one to tell of a constant is predicted by the prior where it is left out.
+        """
+        import numpy as np
+
+        if not len(kept):
+            return self.described
+        wanted = self.slope @ self.values - self.missed  # what the constants would have to say of each row
+        slope = self.slope[:, list(kept)]
+        robust = 1.0 / np.sqrt(1.0 + (self.missed / self.sigma / ROBUST) ** 2)
+        precision = self.weights * robust / self.sigma**2
+        curvature = slope.T @ (slope * precision[:, None]) + np.diag(self.widths[list(kept)] ** -2.0)
+        spread = np.linalg.solve(curvature, slope.T)
+        found = spread @ (precision * wanted)
+        lever = np.minimum(precision * np.einsum("ij,ji->i", slope, spread), 1.0 - 1e-9)
+        return np.where(lever > ALONE, self.described, (slope @ found - wanted) / (1.0 - lever))
+
+    def doubt(self, missed: np.ndarray) -> float:
+        """Return how improbable rows are that are *missed* by so much."""
+        import numpy as np
+
+        return float(np.sum(self.counts * loss(missed / self.sigma)))
+
+
+def useful(about: Linear, blocks: Sequence[Sequence[int]]) -> list[int]:
+    """Return the constants (indices) to be fitted, of *blocks* that act at one place each; what is in no block is not judged.
+
+    A block goes where its constants at their priors predict rows left out as well, a single constant where that is better by `MARGIN`:
+    constants of one place explain the same rows, and which of them carries a loss decides how it grows with scale.
+    """
+    kept = list(range(len(about.values)))
+    here = about.doubt(about.left_out(kept))
+    tried = [(tuple(block), 0.0) for block in blocks] + [((one,), MARGIN) for block in blocks for one in block]
+    while True:
+        left = [(one, margin) for one, margin in tried if set(one) & set(kept)]
+        gains = [(here - margin - about.doubt(about.left_out([other for other in kept if other not in one])), one) for one, margin in left]
+        gain, worst = max(gains, default=(-1.0, ()))
+        if gain < 0.0:
+            return kept
+        kept = [other for other in kept if other not in worst]
+        here = about.doubt(about.left_out(kept))

@@ -1,0 +1,428 @@
+"""Which network constants explain a cluster's ``network`` rows? One maximum a posteriori fit over all its models jointly.
+
+Least squares on the logarithm of step times, each residual in units of its noise, with the transport-class priors of
+`calibration.clusters.network_parameters` as further residuals: without rows the result is the prior. A smooth Huber loss keeps single odd
+rows from deciding. The rows of one workload share what its description gets wrong, so all workloads weigh the same. Jobs whose compute no
+row tells get one factor on their layer times each, fitted along; so do, with a narrow prior, those measured on one GPU only. What predicts
+rows left out no better than its prior stays there (`calibration.clusters.acceptance`). Noise is in `calibration.clusters.scatter`.
+
+The covariance of the result is that of the linearised problem (Bishop, Pattern Recognition and Machine Learning, 2006, section
+4.4), so a prediction's interval is ``exp(+-1.96 sqrt(J C J' + noise^2 + (FORM x exposed)^2 + (SPREAD x straggler)^2))`` around it,
+*exposed* being the share of the step that waits for the exchange, *straggler* of that for the slowest rank: what no constant mends is wrong
+in proportion to them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from calibration.clusters.acceptance import Linear, useful
+from calibration.clusters.compute_scale import ComputeScale, group_keys
+from calibration.clusters.evaluate import Case, Evaluator, Prediction
+from calibration.clusters.network_parameters import (
+    AS_DESCRIBED,
+    DISTRIBUTED,
+    DOUBT,
+    EVERYWHERE,
+    NIC,
+    USUAL_LOSS,
+    Parameter,
+    decides,
+    other_ways,
+    parameters_of,
+    places_met,
+    way_taken,
+)
+from calibration.clusters.priors import prior
+from calibration.clusters.scatter import LEAST_NOISE, ROBUST, Look, Scatter, doubt_of, loss, seen, usual, widened
+from calibration.questions import Question
+from calibration.run_records import RunRecord
+
+if TYPE_CHECKING:
+    import numpy as np
+
+UNKNOWN_COMPUTE: Final = prior("compute", "unknown compute")
+"""Prior width of a factor on layer times."""
+PROBE: Final = 0.03
+"""Step of a difference quotient in a log factor."""
+MOST_ROWS: Final = 120
+"""Network rows of one cluster that a fit looks at; of more, every k-th."""
+MOST_ROUNDS: Final = 12
+MOST_TURNS: Final = 5
+"""Of constants and scatter by turns, where a scatter in seconds is tried."""
+UNEXPLAINED: Final = 2.0 * LEAST_NOISE
+"""Scatter by a share alone from which one in seconds is tried."""
+IMMATERIAL: Final = 0.005
+"""Change of log step time over one standard deviation of a parameter below which it is left alone."""
+JOB: Final = prior("compute", "job")
+"""Prior width of what one job's layers lose beside other GPUs beyond the cluster's own loss."""
+UNSEEN: Final = prior("compute", "unseen")
+"""Relative standard deviation of what a job that no network row tells of loses beside other GPUs."""
+COMPUTE: Final = "compute"
+JOB_LOSS: Final = "job"
+_COMPUTES: Final = (COMPUTE, DISTRIBUTED, JOB_LOSS)
+"""Parameters of compute, not of the network."""
+_SLOWER: Final = {"efficiency": -1.0, "total": -1.0, "pair": -1.0, "latency": 1.0}
+"""In which direction a constant of the network makes it slow."""
+UNTOLD: Final = Scatter(UNEXPLAINED)
+"""What steps are taken to scatter by where no row tells."""
+ENOUGH: Final = 0.95
+"""Share of the variance of predictions that the directions simulated for intervals must carry."""
+FORM: Final = prior("exchange", "form")
+"""Relative standard deviation of exposed communication beyond what the constants leave open."""
+SPREAD: Final = prior("exchange", "spread")
+"""Relative standard deviation of the wait for the slowest rank beyond what the constants leave open."""
+LAYER_MODEL: Final = prior("compute", "layer model")
+"""Relative standard deviation of layer times that no run tells."""
+FEW_ROWS: Final = 24
+"""Rows on which it is seen what matters."""
+
+
+class Carried(NamedTuple):
+    """What clusters tell of each other: constants that rest on measured runs of several sources, or of one."""
+
+    usual_loss: float = USUAL_LOSS
+    form: float = FORM
+    unseen: float = UNSEEN
+    widths: tuple[tuple[str, float], ...] = ()
+    """Of priors, by constant, where they are not those of `calibration.clusters.network_parameters`."""
+
+
+KNOWN: Final = Carried()
+"""What all clusters tell."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """What decides the predictions of one cluster: compute factors measured, log factors fitted, and how sure they are."""
+
+    compute: ComputeScale
+    parameters: tuple[Parameter, ...] = ()
+    values: tuple[float, ...] = ()
+    covariance: tuple[tuple[float, ...], ...] = ()
+    noise: Scatter = UNTOLD
+    """Standard deviation of log step time beyond the parameters' own uncertainty."""
+    way: str = AS_DESCRIBED
+    """What traffic takes inside a node."""
+    groups: tuple[Any, ...] = field(default=())
+    """Jobs whose compute, or whose loss beside other GPUs, is fitted along, in the order of the parameters that scale them."""
+    carried: Carried = KNOWN
+    _met: dict[RunRecord, frozenset[str]] = field(default_factory=dict, repr=False, compare=False)
+
+    def case(self, asked: Question, values: Sequence[float] | np.ndarray | None = None) -> Case:
+        """Return what to simulate for *asked*, with the fitted *values* or others: those that decide nothing of it are left out."""
+        used = self.values if values is None else tuple(map(float, values))
+        if asked.record not in self._met:
+            self._met[asked.record] = places_met(asked, self.way)
+        met = self._met[asked.record]
+        network = [pair for pair in zip(self.parameters, used, strict=True) if pair[0].constant not in _COMPUTES and pair[1] != 0.0]
+        moved = tuple(pair for pair in network if decides(pair[0], asked, met))
+        return Case(asked.record, self._scale(asked, used), moved + way_taken(self.way))
+
+    def _scale(self, asked: Question, values: Sequence[float]) -> float:
+        measured = self.compute.of(asked)
+        if measured is not None:
+            return measured * self.slowdown(asked, values)
+        return math.exp(self._of_job(asked, values))
+
+    def _of_job(self, asked: Question, values: Sequence[float]) -> float:
+        """Return the log factor on the layer times of the job that *asked* belongs to, where one is fitted."""
+        first, keys = len(self.parameters) - len(self.groups), group_keys(asked)
+        return next((values[first + number] for number, group in enumerate(self.groups) if group in keys), 0.0)
+
+    def knows_compute(self, asked: Question) -> bool:
+        """Tell whether measured runs say how fast *asked* computes: on this GPU with this software, or a group fitted along."""
+        return self.compute.of(asked) is not None or self.has_own(asked)
+
+    def has_own(self, asked: Question) -> bool:
+        """Tell whether the compute of *asked*, or its loss, has a parameter of its own."""
+        return any(group in group_keys(asked) for group in self.groups)
+
+    def slowdown(self, asked: Question, values: Sequence[float] | None = None) -> float:
+        """Return how many times longer than measured on one GPU the layers of *asked* take beside other GPUs."""
+        if not self.compute.joins_others(asked):
+            return 1.0
+        used = self.values if values is None else values
+        pairs = zip(self.parameters, used, strict=True)
+        shared = next((value for parameter, value in pairs if parameter.constant == DISTRIBUTED), 0.0)
+        return math.exp(self.carried.usual_loss + shared + self._of_job(asked, used))
+
+
+def prior_model(compute: ComputeScale, asked: Sequence[Question], way: str = AS_DESCRIBED, carried: Carried = KNOWN) -> Model:
+    """Return the model of a cluster before any network row is seen: constants as described, uncertain as their priors are."""
+    widths = dict(carried.widths)
+    parameters = tuple(one._replace(width=widths.get(one.constant, one.width)) for one in parameters_of(asked, way))
+    return Model(compute, parameters, (0.0,) * len(parameters), _diagonal(parameters), way=way, carried=carried)
+
+
+def fit_model(
+    compute: ComputeScale, rows: Sequence[Question], asked: Sequence[Question], evaluator: Evaluator, carried: Carried = KNOWN
+) -> Model:
+    """Return the model that explains the network *rows* best; *asked* are all runs it will be asked about.
+
+    The other ways that its traffic may take are fitted as well, unless they could not be more probable even if they explained all with
+    no constant moved. Another way is taken where it is more probable and predicts rows that are left out better
+    (`calibration.clusters.acceptance`).
+    """
+    rows = _thinned(rows)
+    best = _fitted(prior_model(compute, asked, carried=carried), rows, evaluator)
+    if not rows:
+        return best.model
+    least = len(rows) * math.log(LEAST_NOISE)  # of a way that explains all with no constant moved
+    for way in other_ways(rows):
+        if least + DOUBT[way] >= best.doubt:
+            continue
+        other = _fitted(prior_model(compute, asked, way, carried), rows, evaluator)
+        if other.doubt + DOUBT[way] < best.doubt and best.about.doubt(other.missed) < best.about.doubt(best.missed):
+            best = other._replace(doubt=other.doubt + DOUBT[way])
+    return best.model
+
+
+class _Fit(NamedTuple):
+    """A fitted model, minus the logarithm of its probability, and how it misses each row when that is left out."""
+
+    model: Model
+    doubt: float
+    about: Linear
+    missed: np.ndarray
+
+
+def _fitted(prior: Model, rows: Sequence[Question], evaluator: Evaluator) -> _Fit:
+    """Return the model that moves those constants of *prior* to explain *rows* that predict rows left out better than the prior does."""
+    import numpy as np
+
+    model = _with_groups(prior, rows)
+    if not rows or not model.parameters:
+        nothing = np.zeros(0)
+        return _Fit(model, 0.0, Linear(nothing, np.zeros((0, 0)), nothing, nothing, nothing, nothing, nothing, nothing), nothing)
+    widths = np.array([parameter.width for parameter in model.parameters])
+    start = _start(model, rows, widths, evaluator)
+    # what hardly moves any row, there or as described, keeps its prior, and costs no simulation
+    slopes = [sensitivities(replace(model, values=tuple(point.tolist())), rows, np.diag(widths), evaluator) for point in (start, 0 * start)]
+    moving = np.flatnonzero(np.abs(slopes).max(axis=(0, 1)) > IMMATERIAL).tolist()
+    moves = np.array([one for one in moving if _can_tell(model, one, rows)], dtype=np.intp)
+    found = _maximum(model, rows, start[moves], moves, widths, evaluator)
+    kept = moves[useful(found.about, _judged(model, moves.tolist(), rows))]
+    if len(kept) < len(moves):
+        moves, found = kept, _maximum(model, rows, found.values[kept], kept, widths, evaluator)
+    own = np.array([one for one in moves if model.parameters[one].constant in (COMPUTE, JOB_LOSS)], dtype=np.intp)
+    if len(own) < len(moves) and found.about.doubt(_without_network(model, rows, found, moves, own, evaluator)) <= found.about.doubt(
+        found.missed
+    ):
+        moves, found = own, _maximum(model, rows, found.values[own], own, widths, evaluator)
+    covariance = np.diag(widths**2)
+    covariance[np.ix_(moves, moves)] = found.covariance
+    doubt = float(np.sum(np.log(found.noise.of(found.steps)))) + float(np.sum(loss(found.values / widths)))
+    model = replace(model, values=tuple(found.values.tolist()), covariance=tuple(map(tuple, covariance.tolist())), noise=found.noise)
+    return _Fit(model, doubt, found.about, found.missed)
+
+
+def _without_network(
+    model: Model, rows: Sequence[Question], found: _Most, moves: np.ndarray, own: np.ndarray, evaluator: Evaluator
+) -> np.ndarray:
+    """Return how rows are missed that are left out, the network as described, and only the constants of jobs fitted: *own*, of *moves*."""
+    import numpy as np
+
+    values = np.zeros(len(model.parameters))
+    values[own] = found.values[own]
+    times = evaluator.all([model.case(row, values) for row in rows])
+    missed = np.log([one.step for one in times]) - np.log(found.steps)
+    places = np.flatnonzero(np.isin(moves, own))
+    about = replace(found.about, missed=missed, slope=found.about.slope[:, places], values=values[own], widths=found.about.widths[places])
+    return about.left_out(range(len(own)))
+
+
+def _can_tell(model: Model, number: int, rows: Sequence[Question]) -> bool:
+    """Tell whether *rows* can tell a constant: what each step or launch costs shows in how it grows with ranks, which two do not show."""
+    parameter = model.parameters[number]
+    if parameter.constant not in ("latency", "launch"):
+        return True
+    return any(row.job.ranks > 2 and decides(parameter, row, places_met(row, model.way)) for row in rows)
+
+
+def _judged(model: Model, moves: Sequence[int], rows: Sequence[Question]) -> list[list[int]]:
+    """Return which of *moves* (by their places there) leaving rows out can judge, together by where they act.
+
+    A constant of a job that a single row tells of is not among them.
+    """
+    first = len(model.parameters) - len(model.groups)
+    blocks: dict[object, list[int]] = defaultdict(list)
+    for place, number in enumerate(moves):
+        if number < first:
+            parameter = model.parameters[number]
+            blocks[parameter.place or parameter.constant].append(place)
+        elif sum(model.groups[number - first] in group_keys(row) for row in rows) > 1:
+            blocks[number].append(place)
+    return list(blocks.values())
+
+
+def _start(model: Model, rows: Sequence[Question], widths: np.ndarray, evaluator: Evaluator) -> np.ndarray:
+    """Return where to begin: as described, or one or two widths slower, everywhere or between nodes, where that explains *rows* better.
+
+    Where communication is hidden altogether no constant of the network moves a step, and a search from there would end at once. Jobs
+    whose compute is not known begin where their rows are met in the middle.
+    """
+    import numpy as np
+
+    way = np.array([_SLOWER.get(parameter.constant, 0.0) for parameter in model.parameters]) * widths
+    between = np.array([parameter.place == NIC for parameter in model.parameters])
+    ways = [way, way * between] if between.any() and (way * ~between).any() else [way]
+    points = [0.0 * way, *(slow * steps for slow in ways for steps in (1.0, 2.0))]
+    times = [found.step for found in evaluator.all([model.case(row, point) for point in points for row in rows])]
+    missed = np.log([row.step_time for row in rows]) - np.log(np.array(times).reshape(len(points), len(rows)))
+    first = len(model.parameters) - len(model.groups)
+    for number, group in enumerate(model.groups):
+        if model.parameters[first + number].constant != COMPUTE:
+            continue
+        mine = [index for index, row in enumerate(rows) if group in group_keys(row)]
+        middle = np.median(missed[:, mine], axis=1)
+        missed[:, mine] -= middle[:, None]
+        for point, shift in zip(points, middle, strict=True):
+            point[first + number] = shift
+    best: np.ndarray = points[int(np.abs(missed).sum(axis=1).argmin())]
+    return best
+
+
+class _Most(NamedTuple):
+    """The most probable constants, the noise, and the covariance of those that moved; and how rows are missed that are left out."""
+
+    values: np.ndarray
+    noise: Scatter
+    covariance: np.ndarray
+    about: Linear
+    missed: np.ndarray
+    steps: np.ndarray
+
+
+def _maximum(
+    model: Model, rows: Sequence[Question], moved: np.ndarray, moves: np.ndarray, widths: np.ndarray, evaluator: Evaluator
+) -> _Most:
+    """Return the most probable values of those that *moves* (indices) lets move, from *moved* on; the others stay at their priors."""
+    import numpy as np
+    from scipy.optimize import least_squares
+
+    steps, weights = np.array([row.step_time for row in rows]), np.array(_weights(rows))
+    units = np.eye(len(widths))[moves]
+
+    def misses(moved: np.ndarray) -> np.ndarray:
+        found = evaluator.all([model.case(row, moved @ units) for row in rows])
+        return np.asarray(np.log([prediction.step for prediction in found]) - np.log(steps))
+
+    def residuals(moved: np.ndarray, noise: Scatter) -> np.ndarray:
+        return np.concatenate([misses(moved) * np.sqrt(weights) / noise.of(steps), moved / widths[moves]])
+
+    def slopes(moved: np.ndarray) -> np.ndarray:
+        there = replace(model, values=tuple((moved @ units).tolist()))
+        return sensitivities(there, rows, PROBE * units, evaluator) / PROBE if len(moves) else np.zeros((len(rows), 0))
+
+    def jacobian(moved: np.ndarray, noise: Scatter) -> np.ndarray:
+        return np.vstack([slopes(moved) * (np.sqrt(weights) / noise.of(steps))[:, None], np.diag(1.0 / widths[moves])])
+
+    def settled(look: Look, turns: int) -> tuple[float, np.ndarray, Scatter]:
+        """Return constants and scatter found by turns, after how improbable they are."""
+        here, noise = moved, Scatter()
+        for _ in range(turns):
+            settings = {"loss": "soft_l1", "f_scale": ROBUST, "x_scale": widths[moves], "max_nfev": MOST_ROUNDS, "xtol": 1e-3, "ftol": 1e-3}
+            here = least_squares(residuals, here, jacobian, args=(noise,), **settings).x if len(moves) else here
+            before, noise = noise, look(misses(here), steps, weights)
+            if noise == before:
+                break
+        return doubt_of(misses(here), steps, weights, noise) + float(np.sum(loss(here / widths[moves]))), here, noise
+
+    found = settled(usual, 2)
+    if _typical(widened(found[2], misses(found[1]), steps), rows) >= UNEXPLAINED:
+        found = min(found, settled(seen, MOST_TURNS), key=lambda one: one[0])
+    _, best, noise = found
+    slope, missed = jacobian(best, noise), misses(best)
+    ranks = np.array([float(row.job.ranks) for row in rows])
+    counts = weights * ranks / ranks.mean()
+    about = Linear(missed, slopes(best), best, widths[moves], noise.of(steps), weights, counts, misses(0.0 * best))
+    covariance = np.linalg.inv(slope.T @ slope) if len(moves) else np.zeros((0, 0))
+    return _Most(best @ units, widened(noise, missed, steps), covariance, about, about.left_out(range(len(moves))), steps)
+
+
+def _typical(noise: Scatter, rows: Sequence[Question]) -> float:
+    """Return the root mean square of the standard deviation of log step times over *rows*."""
+    import numpy as np
+
+    return float(np.sqrt(np.mean(noise.of(np.array([row.step_time for row in rows])) ** 2)))
+
+
+def _weights(rows: Sequence[Question]) -> list[float]:
+    """Return the weight of each row, one on average, such that all workloads have the same in all."""
+    counts = Counter(row.record.workload for row in rows)
+    return [len(rows) / len(counts) / counts[row.record.workload] for row in rows]
+
+
+def sensitivities(model: Model, rows: Sequence[Question], steps: np.ndarray, evaluator: Evaluator) -> np.ndarray:
+    """Return by how much the log step time of each of *rows* changes along each of *steps* (log factors, one a row)."""
+    import numpy as np
+
+    here = np.array(model.values)
+    points = [here, *(here + step for step in steps)]
+    cases = [model.case(row, point) for point in points for row in rows]
+    logs = np.log([found.step for found in evaluator.all(cases)]).reshape(len(points), len(rows))
+    return np.asarray((logs[1:] - logs[0]).T)
+
+
+def predictions(model: Model, asked: Sequence[Question], evaluator: Evaluator) -> list[tuple[Prediction, float]]:
+    """Return the prediction of each of *asked* with the standard deviation of the logarithm of its step time."""
+    import numpy as np
+
+    found = evaluator.all([model.case(row) for row in asked])
+    doubts = np.array([_doubt(model, row, prediction) for row, prediction in zip(asked, found, strict=True)])
+    noise = model.noise.of(np.array([prediction.step for prediction in found]))
+    if not model.parameters or not asked:
+        return list(zip(found, map(float, np.hypot(noise, doubts)), strict=True))
+    slope = sensitivities(model, asked, _directions(model, asked, evaluator), evaluator)
+    spread = np.sqrt(np.sum(slope**2, axis=1) + noise**2 + doubts**2)
+    return list(zip(found, map(float, spread), strict=True))
+
+
+def _doubt(model: Model, asked: Question, found: Prediction) -> float:
+    """Return the relative standard deviation that no parameter carries: of the network's form, of layer times never measured like this."""
+    exposed, straggler = max(0.0, found.exposed) / found.step, found.straggler / found.step
+    unknown = 0.0 if model.knows_compute(asked) else LAYER_MODEL
+    if model.compute.joins_others(asked) and not model.has_own(asked):
+        unknown = model.carried.unseen
+    return math.hypot(model.carried.form * exposed, SPREAD * straggler, unknown * (1.0 - exposed))
+
+
+def _directions(model: Model, asked: Sequence[Question], evaluator: Evaluator) -> np.ndarray:
+    """Return the steps of one standard deviation along the axes of the covariance that matter, seen on a few of *asked*."""
+    import numpy as np
+
+    variances, axes = np.linalg.eigh(np.array(model.covariance))
+    steps = (axes * np.sqrt(np.maximum(variances, 0.0))).T
+    # what is not yet the slowest hop shows in one direction only
+    slower = steps @ np.array([_SLOWER.get(parameter.constant, 0.0) for parameter in model.parameters])
+    steps = np.where(slower[:, None] < 0.0, -steps, steps)
+    few = asked[:: -(-len(asked) // FEW_ROWS)]
+    moved = np.mean(sensitivities(model, few, steps, evaluator) ** 2, axis=0)
+    order = np.argsort(-moved)
+    kept = 1 + int(np.searchsorted(np.cumsum(moved[order]), ENOUGH * moved.sum()))
+    return np.asarray(steps[order[:kept]][moved[order[:kept]] > IMMATERIAL**2 / 10])
+
+
+def _with_groups(model: Model, rows: Sequence[Question]) -> Model:
+    """Return *model* with one more parameter for each job of *rows* whose compute is not measured, or measured on one GPU by itself."""
+    jobs = {group_keys(row)[3]: row for row in rows if model.compute.of(row) is None or model.compute.joins_others(row)}
+    groups = tuple(jobs)
+    own = ((COMPUTE, UNKNOWN_COMPUTE) if model.compute.of(row) is None else (JOB_LOSS, JOB) for row in jobs.values())
+    extra = tuple(Parameter(EVERYWHERE, constant, width) for constant, width in own)
+    parameters = model.parameters + extra
+    return replace(model, parameters=parameters, values=(0.0,) * len(parameters), covariance=_diagonal(parameters), groups=groups)
+
+
+def _diagonal(parameters: Sequence[Parameter]) -> tuple[tuple[float, ...], ...]:
+    """Return the covariance of the priors."""
+    return tuple(tuple(one.width**2 if row == column else 0.0 for column in range(len(parameters))) for row, one in enumerate(parameters))
+
+
+def _thinned(rows: Sequence[Question]) -> Sequence[Question]:
+    step = -(-len(rows) // MOST_ROWS) or 1
+    return rows[::step]

@@ -1,0 +1,125 @@
+"""How long does the simulator say a measured run takes? One simulation per question, remembered, many side by side."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Final, NamedTuple
+from uuid import uuid4
+
+from calibration.clusters.network_parameters import Factors, with_factors
+from calibration.questions import Folders, Question, question, scaled
+from calibration.run_records import RunRecord
+from sim.epoch import Epoch
+from sim.events import Cause
+from sim.simulate import simulate
+from sim.spec.hardware import Hardware
+from sim.spec.shelf import standing
+from sim.study.pool import replaced_quietly
+from sim.training.job import Job
+
+SYNC: Final = (Cause.INTERCONNECT, Cause.NETWORK, Cause.STRAGGLER)
+"""What a rank waits for in the gradient exchange."""
+INPUT: Final = (Cause.FETCH, Cause.PREP)
+FEW: Final = 24
+"""Simulations that are sooner done in this process than handed to others."""
+
+
+class Prediction(NamedTuple):
+    """Seconds of one step, of which waiting for the exchange (straggler included), and for input; of the first, for the slowest rank."""
+
+    step: float
+    exposed: float
+    input: float
+    straggler: float = 0.0
+
+    @property
+    def compute(self) -> float:
+        """Return the seconds that are no wait for other ranks."""
+        return self.step - self.exposed
+
+
+class Case(NamedTuple):
+    """One simulation: which run, its layer times times what, on a network moved by what."""
+
+    record: RunRecord
+    compute_scale: float
+    factors: Factors
+
+
+def predict(asked: Question, compute_scale: float = 1.0, factors: Factors = ()) -> Prediction:
+    """Simulate *asked* and return its warm steady state."""
+    return _outcome(simulate(with_factors(asked, factors), [scaled(asked, compute_scale)], cold=False).jobs[0].warm)
+
+
+def _outcome(epoch: Epoch) -> Prediction:
+    waits = {cause: epoch.stalls.get(cause, 0.0) for cause in (*SYNC, *INPUT)}
+    exposed, missing = (sum(waits[cause] for cause in causes) for causes in (SYNC, INPUT))
+    return Prediction(epoch.step_time, exposed, missing, waits[Cause.STRAGGLER])
+
+
+@dataclass
+class Evaluator:
+    """Predicts cases, each once; *processes* at a time."""
+
+    folders: Folders = field(default_factory=Folders)
+    processes: int = 0
+    """0 takes one for each core."""
+    _known: dict[Case, Prediction] = field(default_factory=dict, repr=False)
+    _study: str = field(default_factory=lambda: uuid4().hex, repr=False)
+    """Name under which its processes remember what cases share (`sim.spec.shelf`)."""
+
+    def one(self, case: Case) -> Prediction:
+        """Return the prediction of *case*."""
+        return self.all([case])[0]
+
+    def all(self, cases: Sequence[Case]) -> list[Prediction]:
+        """Return the predictions of *cases*, in order."""
+        keys = [_key(case) for case in cases]
+        place = {record: number for number, record in enumerate(dict.fromkeys(key.record for key in keys))}
+        missing = [key for key in dict.fromkeys(keys) if key not in self._known]
+        missing.sort(key=lambda key: place[key.record])  # a job's layers are planned once for all its cases that follow each other
+        self._known.update(zip(missing, self._simulate(missing), strict=True))
+        return [self._known[key] for key in keys]
+
+    def _simulate(self, cases: list[Case]) -> list[Prediction]:
+        processes = self.processes or os.cpu_count() or 1
+        if processes == 1 or len(cases) <= FEW:
+            return _predict_all(cases, self.folders, self._study)
+        from joblib import Parallel, delayed
+
+        replaced_quietly()
+        size = max(4, min(32, len(cases) // (2 * processes)))
+        chunks = [cases[start : start + size] for start in range(0, len(cases), size)]
+        found = Parallel(n_jobs=processes, max_nbytes=None)(delayed(_predict_all)(chunk, self.folders, self._study) for chunk in chunks)
+        return [prediction for chunk in found for prediction in chunk]
+
+
+def _key(case: Case) -> Case:
+    """Return *case* without what was measured, so that equal runs are simulated once."""
+    record = replace(
+        case.record, file="", line=0, source="", software="", step_time=1.0, exposed_sync=None, throughput=None, role="prediction", note=""
+    )
+    return Case(record, round(case.compute_scale, 6), case.factors)
+
+
+@lru_cache(maxsize=4096)
+def _question(record: RunRecord, folders: Folders) -> Question:
+    return question(record, folders)
+
+
+def _predict_all(cases: Sequence[Case], folders: Folders, study: str) -> list[Prediction]:
+    """Simulate *cases*; what several of a *study* share, machines as moved and jobs as scaled, is made once and known again."""
+    machines: dict[tuple[int, bool, Factors], Hardware] = {}
+    jobs: dict[tuple[int, float], Job] = {}
+    found = []
+    for case in cases:
+        asked = _question(case.record, folders)
+        moved = (id(asked.hardware), asked.nodes == 2, case.factors)
+        machine = machines[moved] = machines.get(moved) or with_factors(asked, case.factors)
+        job = jobs[id(asked), case.compute_scale] = jobs.get((id(asked), case.compute_scale)) or scaled(asked, case.compute_scale)
+        with standing(study):
+            found.append(_outcome(simulate(machine, [job], cold=False).jobs[0].warm))
+    return found

@@ -1,0 +1,200 @@
+"""Which few numbers of a cluster's network does its measurement decide? Log factors on its transport classes' constants.
+
+A fit moves factors ``exp(x)`` on what a description says, so ``x = 0`` is the prediction before any measurement of the cluster. For each
+transport class met: its efficiency (with it the cap of a flow) and its latency per step; for the NIC's class also the share of the line
+that all flows reach together, and what a ring of two nodes loses, whose two directions join the same pair of hosts; then the launch cost
+of a collective, how far ranks spread, and how much slower GPUs compute beside others. The prior of each ``x`` is normal about 0; its
+width, how far systems of one class differ in public tables, is in `calibration.clusters.priors`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from calibration.clusters.priors import prior, priors
+from calibration.questions import Question
+from sim.cluster.build import slots
+from sim.spec.hardware import Hardware, Node, Transport
+from sim.training.collectives.plan import plan_collectives
+from sim.training.job import job_slots
+
+WIDTHS: Final[Mapping[str, float]] = {name: each.value for name, each in priors("network").items()}
+"""Prior widths by constant."""
+
+AS_DESCRIBED: Final = ""
+STAGED: Final = "through host memory"
+"""GPUs of a node do not address each other, whatever is described: all their traffic rests in host memory."""
+LOOPBACK: Final = "out of the NIC and back"
+"""Each GPU has a container of its own, and reaches the others of its node over the NIC."""
+BRIDGED: Final = "over NVLink bridges"
+"""Boards are joined in pairs by NVLink bridges, of which the description does not tell."""
+_NAMES: Final = {STAGED: "staged", LOOPBACK: "loopback", BRIDGED: "bridged"}
+DOUBT: Final[Mapping[str, float]] = {AS_DESCRIBED: 0.0, **{way: prior("doubt", name) for way, name in _NAMES.items()}}
+"""Logarithm of the odds against each way that traffic may take inside a node."""
+_CHANGES: Final[Mapping[str, Mapping[str, object]]] = {
+    STAGED: {"nvlink": None, "bridged": False, "peer_to_peer": "none"},
+    LOOPBACK: {"isolated": "nic"},
+    BRIDGED: {"bridged": True},
+}
+
+NIC: Final = "nic"
+EVERYWHERE: Final = ""
+"""The place of a parameter that belongs to no transport class."""
+
+
+DISTRIBUTED: Final = "distributed"
+"""Layer times beside other GPUs over those of one GPU by itself, where only the latter were measured, beyond the usual loss."""
+USUAL_LOSS: Final = prior("compute", "usual loss")
+"""Logarithm by which they are usually longer."""
+
+
+class Parameter(NamedTuple):
+    """One log factor: where in a node it acts, on which constant, and the standard deviation of its prior."""
+
+    place: str
+    """Field of the node that holds the transport class, ``nic`` for the NIC's; empty for what acts everywhere."""
+    constant: str
+    width: float
+
+    @property
+    def name(self) -> str:
+        """Return a name for tables."""
+        return f"{self.place} {self.constant}".strip().replace("_", " ")
+
+
+Factors = tuple[tuple[Parameter, float], ...]
+"""Parameters with their log factors; an empty tuple is the prior's centre."""
+
+
+def way_taken(way: str) -> Factors:
+    """Return the factors that make traffic take *way* inside a node."""
+    return () if way == AS_DESCRIBED else ((Parameter(EVERYWHERE, way, 1.0), 1.0),)
+
+
+def other_ways(questions: Iterable[Question]) -> list[str]:
+    """Return the ways besides the one described that traffic of *questions* may take inside a node.
+
+    Only runs on one node tell: in any other the network between nodes may be what is slow.
+    """
+    asked = [found for found in questions if found.nodes == 1 and found.job.ranks > 1]
+    return [way for way, change in _CHANGES.items() if any(_differs(found, change) for found in asked)]
+
+
+def _differs(asked: Question, change: Mapping[str, object]) -> bool:
+    node = asked.hardware.groups[0].node
+    if change.get("bridged") and (node.gpu.bridge is None or node.nvlink is not None):
+        return False
+    return any(getattr(node.topology, key) != value for key, value in change.items())
+
+
+def parameters_of(questions: Iterable[Question], way: str = AS_DESCRIBED) -> tuple[Parameter, ...]:
+    """Return the parameters on which the step times of *questions*, runs on one cluster, depend where traffic takes *way*."""
+    found: dict[tuple[str, str], Parameter] = {}
+    for asked in questions:
+        for place, transport in _met(asked, with_factors(asked, way_taken(way))):
+            for parameter in _of_transport(place, transport, asked.nodes):
+                known = found.get((place, parameter.constant), parameter)
+                found[place, parameter.constant] = min(known, parameter)  # of two widths the narrower
+    if not found:
+        return ()
+    everywhere = (Parameter(EVERYWHERE, constant, WIDTHS[constant]) for constant in ("launch", "spread", DISTRIBUTED))
+    return (*sorted(found.values()), *everywhere)
+
+
+def decides(parameter: Parameter, asked: Question, met: frozenset[str]) -> bool:
+    """Tell whether the step of *asked*, which meets the places *met*, can depend on *parameter*."""
+    stack = asked.workload.training.stack
+    if stack.uses_servers or stack.backend == "gloo":
+        return True
+    if parameter.constant == "pair" and asked.nodes != 2:
+        return False
+    return asked.job.ranks > 1 and (parameter.place == EVERYWHERE or parameter.place in met)
+
+
+def places_met(asked: Question, way: str) -> frozenset[str]:
+    """Return the places of parameters that collectives of *asked* meet where traffic takes *way*."""
+    return frozenset(place for place, _ in _met(asked, with_factors(asked, way_taken(way)), copies=True))
+
+
+def _of_transport(place: str, transport: Transport, nodes: int) -> list[Parameter]:
+    kind = "efficiency"
+    if place == NIC:
+        kind += ", TCP" if transport.flow_cap else ", NIC"
+    elif place == "host_transport":
+        kind += ", host" if nodes == 1 else ", copies"
+    made = [Parameter(place, "efficiency", WIDTHS[kind]), Parameter(place, "latency", WIDTHS["latency"])]
+    if place == NIC:
+        made.append(Parameter(place, "total", WIDTHS["total"]))
+        made += [Parameter(place, "pair", WIDTHS["pair"])] if nodes == 2 and transport.flow_cap else []
+    return made
+
+
+def _met(asked: Question, hardware: Hardware, copies: bool = False) -> list[tuple[str, Transport]]:
+    """Return the fields of the nodes whose transport classes the rings of *asked* cross on *hardware*.
+
+    *copies* adds the class of what feeds a NIC: runs between nodes cannot tell it from the NIC's own, so they do not fit it.
+    """
+    if asked.job.ranks < 2:
+        return []
+    plan = plan_collectives(job_slots(0, slots(hardware, [asked.job.placement])), hardware.fabric)
+    crossed = {transport.name for part in plan.parts for transport in part.channels.transports}
+    if copies:
+        crossed |= {transport.name for part in plan.parts for transport in part.channels.copies}
+    nodes = {id(part.slot.node): part.slot.node for part in plan.parts}.values()
+    return [found for node in nodes for found in transports(node) if found[1].name in crossed]
+
+
+def transports(node: Node) -> list[tuple[str, Transport]]:
+    """Return the transport classes of *node* with the fields that hold them."""
+    held = [(name, getattr(node, name)) for name in Node.model_fields]
+    return [(name, value) for name, value in held if isinstance(value, Transport)] + [(NIC, node.nic.transport)]
+
+
+def with_factors(asked: Question, factors: Factors) -> Hardware:
+    """Return the hardware of *asked* with its constants moved by *factors*."""
+    if not factors:
+        return asked.hardware
+    moves = {(parameter.place, parameter.constant): value for parameter, value in factors}
+    if asked.nodes != 2:
+        moves.pop((NIC, "pair"), None)
+    known: dict[int, Node] = {}  # equal nodes stay one object, by which the simulator folds them
+    groups = []
+    for group in asked.hardware.groups:
+        node = known.setdefault(id(group.node), _moved_node(group.node, moves))
+        groups.append(group.model_copy(update={"node": node}))
+    return asked.hardware.model_copy(update={"groups": tuple(groups)})
+
+
+def _moved_node(node: Node, moves: Mapping[tuple[str, str], float]) -> Node:
+    launch = moves.get((EVERYWHERE, "launch"), 0.0)
+    changed: dict[str, object] = {
+        place: _moved_transport(transport, {constant: value for (where, constant), value in moves.items() if where == place}, launch)
+        for place, transport in transports(node)
+    }
+    changed["nic"] = node.nic.model_copy(update={"transport": changed.pop(NIC)})
+    for way, change in _CHANGES.items():
+        if (EVERYWHERE, way) in moves:
+            changed["topology"] = node.topology.model_copy(update=dict(change))
+    if (spread := moves.get((EVERYWHERE, "spread"), 0.0)) != 0.0:
+        changed["gpu"] = node.gpu.model_copy(update={"compute_cv": min(0.5, node.gpu.compute_cv * math.exp(spread))})
+    return node.model_copy(update=changed)
+
+
+def _moved_transport(transport: Transport, moves: Mapping[str, float], launch: float) -> Transport:
+    latency = math.exp(moves.get("latency", 0.0))
+    efficiency = math.exp(moves.get("efficiency", 0.0) + moves.get("pair", 0.0))
+    return transport.model_copy(
+        update={
+            "efficiency": tuple((size, share * efficiency) for size, share in transport.efficiency),
+            **{name: _scaled(getattr(transport, name), latency) for name in ("hop_latency", "hop_latency_ll")},
+            "channel_cap": _scaled(transport.channel_cap, efficiency),
+            "launch": transport.launch * math.exp(launch),
+            "total_efficiency": min(1.0, transport.total_efficiency * math.exp(moves.get("total", 0.0))),
+        }
+    )
+
+
+def _scaled(value: float | None, factor: float) -> float | None:
+    return None if value is None else value * factor

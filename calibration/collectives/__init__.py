@@ -1,0 +1,1 @@
+"""Measured collectives of other systems: predicted, scored, and the constants of transport classes."""

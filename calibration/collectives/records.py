@@ -1,0 +1,102 @@
+"""Which collectives did others measure, on which machines? ``records/collectives.csv`` in our own schema, and what to simulate for each.
+
+One row is one message. *system* is what a fit leaves out as one; *network* the kind of path that bounds it; *hardware* a catalogue
+name or a file in ``calibration/hardware``; *gpus_per_process* is 1 as in training, or more where one process launches on several
+GPUs, which it does one after another; *nccl* the version whose rules choose; *algorithm* and *protocol* what was forced, or all
+that the library had; *role* ``fit``, or ``score`` where the machine has a flaw or a part that is not stated. MG-WFBP's rows (lines drawn
+through measurements) and cybertronai's (its EFA release is called early and unpatched) were fitted at first, and moved to ``score``
+after their effect on the constants had been seen: no judgement in advance.
+
+Left out: rows of other libraries (Baidu's ring, OSU), logs without a network (infNet), lines above the rate of their own link (MG-WFBP's
+10 GbE on 16 GPUs), unstated machines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple, get_args
+
+from calibration import HARDWARE, RECORDS
+from sim.cluster.build import place, slots, with_nodes
+from sim.spec.library import load_hardware
+from sim.spec.strict import csv_lines, csv_number, csv_rows
+from sim.spec.yaml import SpecError
+from sim.training.collectives.plan import CollectivePlan, Op, Tuning, plan_collectives
+from sim.training.collectives.table import own_launches
+from sim.training.job import job_slots
+from sim.units import shorten
+
+MEASURED = RECORDS / "collectives.csv"
+
+NETWORKS = ("nvlink", "xgmi", "pcie", "infiniband", "roce", "efa", "slingshot", "tcp")
+COLUMNS = (
+    "source", "system", "network", "hardware", "nodes", "gpus_per_node", "gpus_per_process", "op", "bytes", "time_s", "nccl", "algorithm",
+    "protocol", "role", "note",
+)  # fmt: skip
+
+
+class CollectiveRecord(NamedTuple):
+    """One measured message; bytes of the whole vector, seconds."""
+
+    source: str
+    system: str
+    network: str
+    hardware: str
+    nodes: int
+    gpus_per_node: int
+    gpus_per_process: int
+    op: Op
+    nbytes: float
+    time: float
+    tuning: Tuning
+    role: str
+
+    @property
+    def own_launches(self) -> float:
+        """Return the seconds that its process takes to launch on more GPUs than one."""
+        return own_launches(self.gpus_per_process)
+
+
+def read_collectives(path: Path = MEASURED) -> list[CollectiveRecord]:
+    """Return the rows of *path*. Raise SpecError with the line of what is wrong."""
+    lines = csv_lines(path)
+    rows = list(csv_rows(lines, str(path)))
+    if not rows or tuple(rows[0][1]) != COLUMNS:
+        raise SpecError(f"{path}:{lines[0][0] if lines else 1}: expected the columns {', '.join(COLUMNS)}")
+    return [_record(path, number, cells) for number, cells in rows[1:]]
+
+
+def _record(path: Path, line: int, cells: Sequence[str]) -> CollectiveRecord:
+    if len(cells) != len(COLUMNS):
+        raise SpecError(f"{path}:{line}: {len(cells)} values for {len(COLUMNS)} columns; put quotes around a value that holds a comma")
+    row = dict(zip(COLUMNS, cells, strict=True))
+    op = next((known for known in get_args(Op) if known == row["op"]), None)
+    if op is None:
+        raise SpecError(f"{path}:{line}: op {shorten(row['op'])}: write one of {', '.join(get_args(Op))}")
+    if row["network"] not in NETWORKS:
+        raise SpecError(f"{path}:{line}: network {shorten(row['network'])}: write one of {', '.join(NETWORKS)}")
+
+    def count(column: str) -> int:
+        wanted = "a whole number of 1 or more"
+        return int(csv_number(row[column], f"{path}:{line}: {column}", wanted, lambda value: 1 <= value < 2**63 and value == int(value)))
+
+    def above_zero(column: str) -> float:
+        return csv_number(row[column], f"{path}:{line}: {column}", "a number above 0", lambda value: value > 0)
+
+    nodes, gpus, own = (count(column) for column in ("nodes", "gpus_per_node", "gpus_per_process"))
+    nbytes, time = float(count("bytes")), above_zero("time_s")
+    if row["role"] not in ("fit", "score"):
+        raise SpecError(f"{path}:{line}: role '{row['role']}': write fit or score")
+    tuning = Tuning(row["nccl"], row["algorithm"] or None, row["protocol"] or None)
+    given = (row["source"], row["system"], row["network"], row["hardware"])
+    return CollectiveRecord(*given, nodes, gpus, own, op, nbytes, time, tuning, row["role"])
+
+
+@lru_cache(maxsize=128)
+def plan_of(hardware: str, nodes: int, gpus_per_node: int, tuning: Tuning, machines: Path = HARDWARE) -> CollectivePlan:
+    """Return how the collectives of a job on *gpus_per_node* GPUs of each of *nodes* nodes of *hardware* travel."""
+    machine = with_nodes(load_hardware(hardware, library=machines).spec, nodes)
+    placed = place(machine, gpus_per_node * nodes)
+    return plan_collectives(job_slots(0, slots(machine, [placed])), machine.fabric, tuning)

@@ -1,0 +1,268 @@
+"""How far off are predictions of measured collectives, by system, operation and size? Scores, their table, and what `sim` quotes of them.
+
+*Zero-shot* scores a system by constants fitted without any of its rows; *calibrated* by those and one factor on the bandwidth of what
+bounds its network, set by its own largest message there, which is then not scored.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import median
+from typing import Any, NamedTuple
+
+from calibration import FOLDER, RECORDS
+from calibration.collectives.constants import Constants
+from calibration.collectives.fit import BANDS, Batch, band_of, bounding, committed, layout_of, predicted, without
+from calibration.collectives.records import CollectiveRecord, read_collectives
+from sim.report.collective_error import SUMMARY
+from sim.report.files import write_file
+
+ERRORS = RECORDS / "collective_errors.csv"
+"""The scores of all systems as they were when the table was written last (``python -m calibration collectives --write``)."""
+AIMS: Mapping[str, Mapping[str, float]] = {
+    "NVLink and InfiniBand": dict(zip((name for name, _, _ in BANDS), (0.10, 0.10, 0.04), strict=True)),
+    "EFA, Slingshot, TCP": dict(zip((name for name, _, _ in BANDS), (0.20, 0.20, 0.10), strict=True)),
+}
+_AIMED = {name: "NVLink and InfiniBand" for name in ("nvlink", "infiniband", "roce")} | {
+    name: "EFA, Slingshot, TCP" for name in ("efa", "slingshot", "tcp")
+}
+
+
+class Score(NamedTuple):
+    """Relative errors of one group in one band: how many, the median and the 90th percentile of their size, and the signed median."""
+
+    points: int
+    median: float
+    p90: float
+    signed: float = 0.0
+
+
+class GroupScore(NamedTuple):
+    """Errors of one operation over one network of one system by band, zero-shot and calibrated."""
+
+    system: str
+    network: str
+    op: str
+    zero_shot: Mapping[str, Score]
+    calibrated: Mapping[str, Score]
+
+
+class Predicted(NamedTuple):
+    """One row with its zero-shot prediction, seconds."""
+
+    record: CollectiveRecord
+    seconds: float
+
+
+Apart = list[tuple[list[CollectiveRecord], Constants]]
+"""The rows of each system, with constants that none of them was fitted to."""
+
+
+def apart(records: Sequence[CollectiveRecord] | None = None, systems: Sequence[str] | None = None) -> Apart:
+    """Return the rows of each of *systems* (all) of *records* (the committed ones), with the fit that leaves that system out."""
+    known = read_collectives()
+    asked, base, found = known if records is None else records, committed(), []
+    for system in systems or dict.fromkeys(record.system for record in asked):
+        mine = [record for record in asked if record.system == system]
+        found.append((mine, without(mine, known, base)))
+    return found
+
+
+def score_all(systems: Apart, progress: Callable[[int, int], None] = lambda done, of: None) -> list[GroupScore]:
+    """Return the scores of all *systems*; *progress* hears how many are done."""
+    found = []
+    for number, (mine, constants) in enumerate(systems, 1):
+        found += score(mine, constants)
+        progress(number, len(systems))
+    return found
+
+
+def predict_all(systems: Apart) -> list[Predicted]:
+    """Return every row of *systems* with its prediction."""
+    return [
+        Predicted(record, seconds)
+        for mine, constants in systems
+        for record, seconds in zip(mine, Batch(mine).times(constants), strict=True)
+    ]
+
+
+def score(mine: Sequence[CollectiveRecord], constants: Constants) -> list[GroupScore]:
+    """Return the errors of *constants* on one system's rows, as they are and with one factor on the bandwidth of each network."""
+    found = []
+    for network in dict.fromkeys(record.network for record in mine):
+        rows = [record for record in mine if record.network == network]
+        anchor = _anchor(rows)
+        zero_shot = Batch(rows).times(constants)
+        calibrated = Batch(rows).times(_scaled(rows[anchor], constants))
+        for op in dict.fromkeys(record.op for record in rows):
+            places = [place for place, record in enumerate(rows) if record.op == op]
+            rest = [place for place in places if place != anchor]
+            found.append(GroupScore(rows[0].system, network, op, _bands(rows, zero_shot, places), _bands(rows, calibrated, rest)))
+    return found
+
+
+def _anchor(mine: Sequence[CollectiveRecord]) -> int:
+    """Return the place of a system's largest message, among the fewest GPUs of those."""
+    return max(range(len(mine)), key=lambda place: (mine[place].nbytes, -mine[place].nodes * mine[place].gpus_per_node))
+
+
+def _scaled(anchor: CollectiveRecord, constants: Constants) -> Constants:
+    """Return *constants* with the bandwidth of the classes that bound *anchor* scaled until its time is right."""
+    low, high = -2.0, 2.0
+    names = bounding(anchor)
+    for _ in range(40):
+        middle = (low + high) / 2
+        if predicted(anchor, _faster(constants, names, middle)) > anchor.time:
+            low = middle
+        else:
+            high = middle
+    return _faster(constants, names, (low + high) / 2)
+
+
+def _faster(constants: Constants, names: Iterable[str], by: float) -> dict[str, dict[str, float]]:
+    """Return *constants* with bandwidths of *names* times e^*by*."""
+    found = {name: dict(values) for name, values in constants.items()}
+    for name in names:
+        for key in {"efficiency", "flow_cap"} & set(found.get(name, {})):
+            found[name][key] *= math.exp(by)
+    return found
+
+
+def _bands(mine: Sequence[CollectiveRecord], times: Sequence[float], places: Iterable[int]) -> dict[str, Score]:
+    errors: dict[str, list[float]] = defaultdict(list)
+    for place in places:
+        errors[band_of(mine[place].nbytes)].append(times[place] / mine[place].time - 1.0)
+    return {name: _score(found) for name, found in errors.items()}
+
+
+def _score(errors: Sequence[float]) -> Score:
+    sizes = [abs(error) for error in errors]
+    return Score(len(errors), median(sizes), percentile90(sizes), median(errors))
+
+
+def percentile90(values: Sequence[float]) -> float:
+    """Return the 90th percentile of *values*, interpolated."""
+    ordered = sorted(values)
+    place = 0.9 * (len(ordered) - 1)
+    below = int(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (place - below) * (ordered[above] - ordered[below])
+
+
+# --- the table -------------------------------------------------------------------------------------------------------
+
+
+def error_rows(scores: Sequence[GroupScore]) -> list[dict[str, str]]:
+    """Return *scores* as rows of a table, one per system, network, operation and band."""
+    return [
+        {
+            "system": found.system,
+            "network": found.network,
+            "op": found.op,
+            "band": band,
+            "zero_shot_points": str(score.points),
+            "zero_shot_median": f"{score.median:.3f}",
+            "zero_shot_p90": f"{score.p90:.3f}",
+            "zero_shot_signed": f"{score.signed:.3f}",
+            **_calibrated(found.calibrated.get(band)),
+        }
+        for found in scores
+        for band, score in found.zero_shot.items()
+    ]
+
+
+def _calibrated(score: Score | None) -> dict[str, str]:
+    if score is None:
+        return {"calibrated_points": "0", "calibrated_median": "", "calibrated_p90": ""}
+    return {"calibrated_points": str(score.points), "calibrated_median": f"{score.median:.3f}", "calibrated_p90": f"{score.p90:.3f}"}
+
+
+def error_csv(rows: Sequence[Mapping[str, str]]) -> str:
+    """Return *rows* as CSV text."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def error_text(rows: Sequence[Mapping[str, str]]) -> str:
+    """Return *rows* in aligned columns, in per cent, with their summary by network and operation below."""
+    where = f"{'system':26} {'network':10} {'op':14} {'band':8}"
+    lines = [f"{where} {'rows':>4} {'zero-shot':>9} {'signed':>6} {'p90':>5} {'calibrated':>11} {'p90':>5}"]
+    for row in rows:
+        zero = f"{_percent(row['zero_shot_median']):>9} {_percent(row['zero_shot_signed']):>6} {_percent(row['zero_shot_p90']):>5}"
+        calibrated = f"{_percent(row['calibrated_median']):>11} {_percent(row['calibrated_p90']):>5}"
+        where = f"{row['system']:26} {row['network']:10} {row['op']:14} {row['band']:8}"
+        lines.append(f"{where} {row['zero_shot_points']:>4} {zero} {calibrated}")
+    return "\n".join([*lines, "", *_summary_lines(rows)])
+
+
+def _percent(fraction: str) -> str:
+    return f"{100 * float(fraction):.0f}%" if fraction else "-"
+
+
+def medians(rows: Sequence[Mapping[str, str]]) -> dict[tuple[str, str, str], tuple[int, float]]:
+    """Return of each network, operation and band the number of systems and the median of their zero-shot medians, one vote a system."""
+    found: dict[tuple[str, str, str], list[float]] = defaultdict(list)
+    for row in rows:
+        found[row["network"], row["op"], row["band"]].append(float(row["zero_shot_median"]))
+    return {key: (len(values), median(values)) for key, values in found.items()}
+
+
+def _summary_lines(rows: Sequence[Mapping[str, str]]) -> list[str]:
+    names = [name for name, _, _ in BANDS]
+    lines = ["medians of systems, zero-shot, one vote a system", f"{'network':10} {'op':14} " + " ".join(f"{name:>16}" for name in names)]
+    known = medians(rows)
+    for network, op in dict.fromkeys((network, op) for network, op, _ in sorted(known)):
+        cells = [_cell(network, name, known.get((network, op, name))) for name in names]
+        lines.append(f"{network:10} {op:14} " + " ".join(f"{cell:>16}" for cell in cells))
+    return lines
+
+
+def _cell(network: str, band: str, found: tuple[int, float] | None) -> str:
+    if found is None:
+        return "-"
+    systems, error = found
+    aim = AIMS[_AIMED[network]][band] if network in _AIMED else None
+    return f"{100 * error:.0f}%{f' (aim {100 * aim:.0f}%)' if aim else ''} of {systems}"
+
+
+# --- what a table of collectives quotes ------------------------------------------------------------------------------
+
+
+def summary(found: Sequence[Predicted]) -> dict[str, Any]:
+    """Return errors of zero-shot predictions by what carries the bytes, operation and band; also of all operations together."""
+    groups: dict[str, list[Predicted]] = defaultdict(list)
+    for row in found:
+        carried, band = layout_of(row.record).carrier, band_of(row.record.nbytes)
+        groups[f"{carried}, {row.record.op}, {band}"].append(row)
+        groups[f"{carried}, any operation, {band}"].append(row)
+    bands = [{"name": name, "to": high if math.isfinite(high) else None} for name, _, high in BANDS]
+    return {"schema": 1, "bands": bands, "groups": {name: _figures(rows) for name, rows in sorted(groups.items())}}
+
+
+def _figures(rows: Sequence[Predicted]) -> dict[str, Any]:
+    errors = [abs(row.seconds / row.record.time - 1.0) for row in rows]
+    return {
+        "points": len(rows),
+        "median": round(median(errors), 3),
+        "p90": round(percentile90(errors), 3),
+        "systems": sorted({row.record.system for row in rows}),
+        "most_nodes": max(row.record.nodes for row in rows),
+        "most_gpus": max(row.record.nodes * row.record.gpus_per_node for row in rows),
+    }
+
+
+def publish() -> list[dict[str, str]]:
+    """Score all committed rows, write the table and what `sim collective` quotes, and return the table's rows."""
+    systems = apart()
+    rows = error_rows(score_all(systems))
+    write_file(ERRORS, error_csv(rows))
+    write_file(FOLDER.parent / SUMMARY, json.dumps(summary(predict_all(systems)), indent=1) + "\n")
+    return rows

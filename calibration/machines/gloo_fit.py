@@ -1,0 +1,89 @@
+"""Which constants of one socket explain a machine's Gloo collectives? Start, latency and bandwidth, with intervals.
+
+The time of each measured collective is what the simulator takes (`sim.training.collectives.gloo`)::
+
+    launch + passes * pass_time(segments, segment / bandwidth, latency / 2)
+
+with two passes of the ring in an all-reduce and one in an all-gather. A ring over several machines waits for its slowest hop, which is
+between them; so records of several machines give these constants twice, and the network is what lies between the two. Priors are those of
+the transport class. Large messages are many segments, of which all but the first take turns alike: their time is carried on from a few.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from calibration.clusters.network_parameters import WIDTHS
+from calibration.machines.machine_fit import RATE, Fit, Measured, ring, typical
+from calibration.machines.posterior import VAGUE, Unknown, Vector, explain_by, mean_of
+from calibration.measure.machine_record import Row
+from sim.spec.hardware import Transport
+from sim.spec.library import load_part
+from sim.training.collectives.gloo_ring import cut, pass_time
+
+LARGE = 2.0**20
+"""Bytes of a collective from which its bytes, not its steps, take the processors' time."""
+INSIDE, BETWEEN = "gloo", "gloo between machines"
+"""Subjects."""
+PROBE = 1e-4
+"""Step of a difference quotient in a log parameter."""
+_ENOUGH = 16
+"""Segments after which a ring has found its rhythm, of two."""
+
+
+def gloo_class() -> Transport:
+    """Return the transport class whose constants are the prior of sockets."""
+    return load_part(Transport, "tcp-single-flow", "hardware/parts/transports")
+
+
+def gloo_fits(measured: Measured) -> list[Fit]:
+    """Return launch, latency and bandwidth of a socket inside a machine, and of one between machines, as far as they were measured."""
+    plain = [row for row in measured.rows("all_reduce") if "beside" not in row]
+    inside, across = ([row for row in plain if (row.get("nodes", 1) > 1) == between] for between in (False, True))
+    return [_fit(subject, rows) for subject, rows in ((INSIDE, inside), (BETWEEN, across)) if rows]
+
+
+def _fit(subject: str, rows: Sequence[Row]) -> Fit:
+    prior = gloo_class()
+    assert prior.flow_cap is not None
+    times = np.array([typical(row) for row in rows])
+
+    def model(here: Vector) -> tuple[Vector, Vector]:
+        points = [here, *(here + PROBE * unit for unit in np.eye(3))]
+        logs = np.log([[collective_time(row, *np.exp(point).tolist()) for row in rows] for point in points])
+        return logs[0], ((logs[1:] - logs[0]) / PROBE).T
+
+    unknowns = [
+        Unknown("launch", prior.launch, WIDTHS["launch"]),
+        Unknown("hop_latency", prior.hop_latency, WIDTHS["latency"]),
+        Unknown(RATE, 1.0 / prior.flow_cap, VAGUE if subject == BETWEEN else WIDTHS["efficiency, TCP"]),  # cards are of any speed
+    ]
+    sizes = np.array([row["bytes"] for row in rows], dtype=float)
+    return Fit(subject, "all_reduce", sizes, times, explain_by(model, times, unknowns))
+
+
+def collective_time(row: Row, launch: float, latency: float, per_byte: float) -> float:
+    """Return the seconds that a measured collective takes with these constants."""
+    count, segment = cut(float(row["bytes"]), row["ranks"])
+    passes = 2 if row["op"] == "all_reduce" else 1
+    return launch + passes * long_pass(count, segment * per_byte, latency / 2, row["ranks"] == 2)
+
+
+def long_pass(count: int, wire: float, one_way: float, one_line: bool) -> float:
+    """Return `pass_time`, of many segments carried on from the rhythm of the first."""
+    if count <= _ENOUGH + 2:
+        return pass_time(count, wire, one_way, one_line)
+    first = _ENOUGH + count % 2
+    before, after = (pass_time(number, wire, one_way, one_line) for number in (first, first + 2))
+    return before + (count - first) / 2 * (after - before)
+
+
+def gloo_processor(measured: Measured) -> Fit | None:
+    """Return the core-seconds of a byte sent or received: a rank does both with every byte of the ring."""
+    rows = [row for row in measured.rows("all_reduce") if row["bytes"] >= LARGE and row.get("cpu_s", 0.0) > 0]
+    if not rows:
+        return None
+    times = np.array([row["cpu_s"] / (2.0 * ring(row)[1]) for row in rows])
+    return Fit("gloo processor", "all_reduce", np.ones(len(times)), times, mean_of(RATE, times.tolist()))

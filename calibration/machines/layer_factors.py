@@ -1,0 +1,99 @@
+"""How much slower are layers inside a network than single kernels say? Two factors from the time of whole layers: products, and the rest.
+
+A measured network's convolutions and fully connected layers, forward and backward, are compared with what the simulator's layer model gives
+for them on the device as its kernels describe it; likewise all other layers, which memory bounds. Backward passes, allocation and
+cache misses, which single kernels do not show, are in the factors. One number a network; the typical one of all is used: that of products
+for the device, that of passes for the software stack's element-wise operators, norms and pooling (`Stack.elementwise_traffic`), since what
+these lose is not lost by the optimizer, which has the same memory. A network with layers whose kernels were not measured tells nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from functools import lru_cache
+from typing import Any, Final
+
+import numpy as np
+
+from calibration.machines.machine_fit import FACTOR, Fit, Measured
+from calibration.machines.posterior import mean_of
+from calibration.measure.machine_record import Row
+from sim.cluster.gpu import layer_time
+from sim.extract import extract
+from sim.spec.hardware import Gpu
+from sim.spec.library import load_part
+from sim.spec.stack import Stack
+from sim.spec.workload import Layer, Model
+from sim.spec.yaml import SpecError
+
+PRODUCTS: Final = ("conv", "gemm", "attention", "rnn", "embedding")
+"""Operator classes of layers that compute; all others pass over memory."""
+_COMPUTING: Final = ("Conv", "Linear", "Bilinear", "LSTM", "GRU", "RNN", "Embedding", "MultiheadAttention")
+"""How the names of torch's modules begin that do the same."""
+IN_NETWORKS: Final = "products in networks"
+PASSES: Final = "passes in networks"
+"""Subjects."""
+LEAST: Final = 20e-6
+"""Seconds of measured layers of a kind in a network below which their factor is noise."""
+
+
+@lru_cache(maxsize=32)
+def traced(target: str, inputs: Sequence[str], arguments: Sequence[str]) -> Model:
+    """Return the layer table of a model that was measured. Raise SpecError where it cannot be traced."""
+    from sim.extract.target import parse_arguments
+
+    return extract(target, inputs, target.rpartition(":")[2], parse_arguments(arguments))
+
+
+def layer_fits(measured: Measured, gpu: Gpu, kernels: Collection[str]) -> dict[str, Fit]:
+    """Return the factors on products and passes, relative to *gpu* as its *kernels* describe it; none where no layer was measured.
+
+    *kernels* are the classes that were measured, or that the catalogue knows.
+    """
+    found: dict[str, list[float]] = {IN_NETWORKS: [], PASSES: []}
+    for row in measured.rows("layers"):
+        try:
+            model = traced(row["model"], tuple(row["inputs"]), tuple(row["arguments"]))
+        except SpecError:
+            continue  # a model that is not here any more tells nothing
+        if any(_kernel(layer.op) not in kernels for layer in model.layers if layer.op in PRODUCTS):
+            continue  # layers beside kernels that nobody timed
+        for subject, ratio in zip(found, ratios(row, model, gpu), strict=True):
+            found[subject] += [ratio] if ratio else []
+    return {
+        subject: Fit(subject, "layers", np.ones(len(values)), np.array(values), mean_of(FACTOR, values))
+        for subject, values in found.items()
+        if values
+    }
+
+
+def _kernel(op: str) -> str:
+    """Return the class of kernels by which layers of class *op* are described."""
+    return "conv" if op == "conv" else "gemm"
+
+
+def ratios(row: Row, model: Model, gpu: Gpu) -> tuple[float | None, float | None]:
+    """Return measured over modelled time of the layers that compute, and of the others; None where there is too little."""
+    measured = [0.0, 0.0]
+    for layer in row["layers"]:
+        measured[not layer["type"].startswith(_COMPUTING)] += _median(layer["forward_s"]) + _median(layer["backward_s"])
+    stack = full_precision(load_part(Stack, "torch-2.x-ddp", "workloads/stacks"))
+    modelled = [0.0, 0.0]
+    for each in model.layers:
+        modelled[each.op not in PRODUCTS] += _time(each, gpu, stack, row["batch"])
+    pairs = zip(measured, modelled, strict=True)
+    computing, passing = (found / due if found > LEAST and due > 0 else None for found, due in pairs)
+    return computing, passing
+
+
+def full_precision(stack: Stack) -> Stack:
+    """Return *stack* as layers and steps are measured: products of fp32 without TF32."""
+    return stack.model_copy(update={"fp32_convolution": "fp32", "fp32_matmul": "fp32"})
+
+
+def _time(layer: Layer, gpu: Gpu, stack: Stack, batch: int) -> float:
+    return sum(layer_time(layer, gpu, "fp32", stack, batch, backward).time for backward in (False, True))
+
+
+def _median(times: Sequence[Any]) -> float:
+    return float(np.median(times)) if len(times) else 0.0

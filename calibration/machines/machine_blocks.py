@@ -1,0 +1,263 @@
+"""What surrounds the device in a description made from records? Host, disk, links, network; from a known machine, or from nothing.
+
+With a known machine (``--hardware``), what was measured replaces its numbers and all else stays. Without one, the machine is what the
+record says of processors and memory, its ranks side by side on one host bridge, and everything else is an estimate that says so. Of
+ranks on several machines the description is a cluster of these, with the network that their collectives met.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from calibration.machines.gloo_fit import BETWEEN, INSIDE, gloo_class
+from calibration.machines.layer_factors import IN_NETWORKS as PRODUCTS
+from calibration.machines.machine_fit import RATE, Fit, Measured, typical
+from calibration.machines.machine_yaml import FREE_COPY, Block, Sources, interval, rate_text, stack_block
+from calibration.machines.nccl_fit import NCCL, transport_blocks
+from sim.spec.hardware import Node
+from sim.spec.library import load_hardware, load_part
+from sim.spec.workload import Dataset
+from sim.spec.yaml import SpecError
+
+REFERENCE: Final = "imagenet-1k"
+"""The data set whose preparation the pictures that are decoded stand for; on the reference core a sample takes its ``prep``."""
+
+
+def described(
+    measured: Measured, found: Mapping[str, Fit], device: Block, name: str, hardware: str | None, reference: str = ""
+) -> tuple[Block, Block | None]:
+    """Return the machine *name* with its *device*, and its stack: *hardware* with what was measured, or what the records alone say.
+
+    *reference* is how the description is to name *hardware*, where that is a file. Raise SpecError where the records are not enough.
+    """
+    node: Block = {"gpu": device}
+    if (storage := storage_block(measured, found)) is not None:
+        node["storage"] = storage
+    if hardware is not None:
+        block: Block = {"name": name, "extends": reference or hardware, "node": node | _over(measured, found, hardware)}
+    else:
+        block = _bare(measured, found, name, node)
+    return block, stack_block(measured, found)
+
+
+def _over(measured: Measured, found: Mapping[str, Fit], hardware: str) -> Block:
+    """Return what replaces numbers of host and PCIe of the known machine *hardware*."""
+    node: Node = load_hardware(hardware).spec.groups[0].node
+    count = len(measured.machine["gpus"])
+    if count and count != node.gpu_count:
+        raise SpecError(f"--hardware {hardware}: has {node.gpu_count} GPUs, and the record {count}; name the machine that was measured")
+    block: Block = {}
+    if "loading" in found:
+        block["host"] = {"cpu": {"extends": node.host.cpu.name, **_speed(measured, found)}}
+    if "pinned copy to device" in found:
+        block["topology"] = {"pcie": _pcie(measured, found["pinned copy to device"], node)}
+    return block | (transport_blocks(measured, found[NCCL], load_hardware(hardware).spec) if NCCL in found else {})
+
+
+def _pcie(measured: Measured, copy: Fit, node: Node) -> Block:
+    rate, sources = 1.0 / copy[RATE].value, Sources(measured)
+    sources.fitted("efficiency", "host_copy", f"pinned, to the device: {interval(copy[RATE], 1e-9, 'GB/s', inverse=True)}")
+    return {
+        "extends": node.topology.pcie.name,
+        "efficiency": round(min(1.0, rate / node.topology.pcie.bandwidth), 4),
+        "source": sources.texts,
+    }
+
+
+def _speed(measured: Measured, found: Mapping[str, Fit]) -> Block:
+    """Return the speed of a core at preparing pictures, relative to the reference core."""
+    sources = Sources(measured)
+    reference = load_part(Dataset, REFERENCE, "workloads/datasets").prep
+    each = found["loading"][RATE]
+    sources.fitted(
+        "speed", "loading", f"{interval(each, 1e3, 'ms')} a picture and core, against {1e3 * reference:g} ms on the reference core"
+    )
+    block: Block = {"speed": float(f"{reference / each.value:.4g}")}
+    if (gain := threads_gain(measured)) is not None:
+        block["smt_gain"] = round(gain, 3)
+        sources.fitted("smt_gain", "loading", "rate with a worker for each hardware thread over that with one for each core")
+    return block | {"source": sources.texts}
+
+
+def threads_gain(measured: Measured) -> float | None:
+    """Return what second hardware threads add to the rate of loaders, where there are any and both were measured; at least 1."""
+    cores, threads = measured.machine["physical_cores"], measured.machine["vcpus"]
+    times = {row["workers"]: typical(row) for row in measured.rows("loading") if row["stage"] == "loader"}
+    if threads <= cores or cores not in times or threads not in times:
+        return None
+    return max(1.0, times[cores] / times[threads])
+
+
+def storage_block(measured: Measured, found: Mapping[str, Fit]) -> Block | None:
+    """Return the disk that was read; None where none was."""
+    if not {"disk bytes", "disk latency", "disk I/Os"} <= set(found):
+        return None
+    sources = Sources(measured)
+    rate, each, many = (found[name][RATE] for name in ("disk bytes", "disk latency", "disk I/Os"))
+    iops = f"{1 / many.value:.4g} IOPS"
+    cache = measured.rows("disk")[0]["cache"]
+    how = {"dropped": "page cache emptied", "direct": "O_DIRECT", "advised": "page cache not emptied for sure"}[cache]
+    sources.fitted("bandwidth", "disk", f"sequential, {how}: {interval(rate, 1e-9, 'GB/s', inverse=True)}")
+    for key in ("baseline_iops", "max_iops"):
+        sources.fitted(key, "disk", f"4 KiB by eight threads: {interval(many, 1.0, 'IOPS', inverse=True)}")
+    sources.fitted("latency", "disk", f"4 KiB by one thread: {interval(each, 1e3, 'ms')}")
+    sources.estimate("size", "not measured; no effect on rates")
+    sources.estimate("io_size", "Linux reads ahead 128 KiB")
+    volume = {
+        "name": f"disk-of-{measured.name}",
+        "size": "1 TB",
+        "bandwidth": rate_text(rate),
+        "io_size": "128 KiB",
+        "baseline_iops": iops,
+        "max_iops": iops,
+        "latency": f"{1e3 * each.value:.4g} ms",
+        "source": sources.texts,
+    }
+    return {"volume": volume, "source": f"{', '.join(measured.files)}, probe disk, {measured.date}"}
+
+
+def _bare(measured: Measured, found: Mapping[str, Fit], name: str, node: Block) -> Block:
+    facts = measured.machine
+    count = len(facts["gpus"]) or measured.neighbours
+    if len(facts["gpus"]) > 1:
+        raise SpecError(
+            f"{measured.files[0]}: {count} GPUs, and the record does not say how they are joined (no nvidia-smi); "
+            "--hardware names the machine, from the catalogue or made by 'sim new --from-topo'"
+        )
+    kind = f"{count} ranks of {facts['vcpus']} cores" if not facts["gpus"] else facts["gpus"][0]["name"]
+    storage = {"volume": {"extends": "gp2", "assumed": True}, "source": "estimate (not measured; profile --only disk)"}
+    whole = {
+        **node,
+        "gpu_count": count,
+        "topology": _topology(measured, found, count),
+        "host": _host(measured, found),
+        "nic": nic_block(measured, found),
+        "storage": node.get("storage", storage),
+        "nvlink_transport": "nvlink",
+        "peer_transport": "pcie-peer",
+        "host_transport": "host-staged",
+    }
+    head = {
+        "name": name,
+        "description": (f"{measured.nodes} times " if measured.nodes > 1 else "") + f"{kind}, measured {measured.date}",
+        "note": "" if facts["gpus"] else "A GPU of this description is one rank, which computes on its share of the cores.",
+    }
+    if measured.nodes == 1:
+        return head | {"node": whole}
+    return head | {"groups": [{"node": whole, "count": measured.nodes}], "fabric": fabric_block(measured, found)}
+
+
+def nic_block(measured: Measured, found: Mapping[str, Fit]) -> Block:
+    """Return the card: as fast as Gloo's ring between machines was, over the share of a line that its payload takes; else a guess."""
+    if (fit := found.get(BETWEEN)) is None or not fit[RATE].identified:
+        alone = "not measured, as one machine was alone; profile under torchrun on two"
+        reason = alone if measured.nodes == 1 else "not told by what was measured; profile --only all_reduce --again"
+        return {"bandwidth": "10 Gbps", "transport": "tcp", "source": f"estimate ({reason})"}
+    sources = Sources(measured)
+    payload = gloo_class().total_efficiency
+    carried = interval(fit[RATE], 1e-9, "GB/s", inverse=True)
+    sources.fitted(
+        "bandwidth", "all_reduce", f"a ring between machines carried {carried}, {payload:.3g} of the line; the card may be faster"
+    )
+    sources.estimate("*", "one socket between neighbours, as Gloo has")
+    return {"bandwidth": f"{8e-9 / fit[RATE].value / payload:.4g} Gbps", "transport": gloo_class().name, "source": sources.texts}
+
+
+def fabric_block(measured: Measured, found: Mapping[str, Fit]) -> Block:
+    """Return what lies between machines: the latency by which their ring's steps exceed those inside one."""
+    across, inside = found.get(BETWEEN), found.get(INSIDE)
+    if across is None or inside is None or not (across["hop_latency"].identified and inside["hop_latency"].identified):
+        return {"latency": "0 us", "source": "estimate (part of a socket's latency; it was not told apart)"}
+    further = 0.5 * max(0.0, across["hop_latency"].value - inside["hop_latency"].value)
+    sources = Sources(measured)
+    steps = f"{interval(across['hop_latency'], 1e6, 'us')} between machines, {interval(inside['hop_latency'], 1e6, 'us')} inside one"
+    sources.fitted("*", "all_reduce", f"half of what a ring's step takes longer: {steps}")
+    return {"latency": f"{1e6 * further:.4g} us", "source": sources.texts}
+
+
+def _topology(measured: Measured, found: Mapping[str, Fit], count: int) -> Block:
+    copy, sources = found.get("pinned copy to device"), Sources(measured)
+    if measured.machine["device"] == "cpu":
+        sources.estimate("*", "tensors of a CPU are in host memory: nothing is copied, so at a rate that costs nothing")
+        rate: str = FREE_COPY
+    elif copy is not None:
+        sources.fitted("*", "host_copy", f"pinned, to the device: {interval(copy[RATE], 1e-9, 'GB/s', inverse=True)}")
+        rate = rate_text(copy[RATE])
+    else:
+        sources.estimate("*", "PCIe 3 x16; not measured, profile --only host_copy")
+        rate = "15.75 GB/s"
+    link: Block = {
+        "name": f"copies-of-{measured.name}",
+        "bandwidth": rate,
+        "efficiency": 1.0,
+        "nccl_bandwidth": rate,
+        "source": sources.texts,
+    }
+    sockets: list[Any] = [{"gpus": list(range(count)), "nics": [0]}, *({} for _ in range(measured.machine["sockets"] - 1))]
+    return {"pcie": link, "sockets": sockets, "peer_to_peer": "none", "source": "estimate (ranks side by side on one host bridge)"}
+
+
+def _host(measured: Measured, found: Mapping[str, Fit]) -> Block:
+    facts, sources = measured.machine, Sources(measured)
+    sources.facts("*")
+    sources.estimate("socket_link", "one link between sockets, where there are two")
+    cpu: Block = {
+        "name": facts["cpu"],
+        "vendor": facts["vendor"],
+        "clock": f"{(facts['clock_hz'] or 2.5e9) / 1e9:.4g} GHz",
+        "speed": 1.0,
+        "smt_gain": 1.0,
+        "memory_bandwidth": _host_bandwidth(measured, sources),
+        "socket_link": "upi-skylake",
+    }
+    speed = _speed(measured, found) if "loading" in found else {"source": {"speed": "estimate (not measured; profile --only loading)"}}
+    told = {"smt_gain": "estimate (not measured, or no second hardware threads)"} | sources.texts | speed["source"]
+    return {
+        "cpu": cpu | speed | {"source": told},
+        "sockets": facts["sockets"],
+        "physical_cores": facts["physical_cores"],
+        "vcpus": facts["vcpus"],
+        "memory": f"{facts['memory_bytes'] / 2**30:.4g} GiB",
+        "source": f"{', '.join(measured.files)}: as the machine names itself",
+    }
+
+
+def _host_bandwidth(measured: Measured, sources: Sources) -> str:
+    """Return the bandwidth of a socket's memory: what all ranks reach together, where they did."""
+    beside = next((row for row in measured.rows("memory") if "together" in row), None)
+    if beside is None:
+        sources.estimate("memory_bandwidth", "not measured: a share of one socket of a server")
+        return "100 GB/s"
+    rate = beside["bytes"] * beside["together"] / typical(beside) / measured.machine["sockets"]
+    sources.fitted("memory_bandwidth", "memory", f"scaled sums by {beside['together']} ranks at once; more might be reached by more")
+    return f"{rate / 1e9:.4g} GB/s"
+
+
+WANTED: Final = {
+    "launch by the device": "launch",
+    "memory": "memory",
+    "gemm fp32": "gemm",
+    "conv fp32": "convolution",
+    "disk bytes": "disk",
+    "loading": "loading",
+}
+"""Subjects that every machine should tell, and the probe that tells them."""
+
+
+def untold(measured: Measured, found: Mapping[str, Fit]) -> list[str]:
+    """Return what the records do not tell, and which run would."""
+    wanted = WANTED | ({"pinned copy to device": "host_copy"} if measured.machine["gpus"] else {})
+    gloo = {(BETWEEN if measured.nodes > 1 else INSIDE): "all_reduce"}
+    wanted |= gloo if measured.machine["backend"] == "gloo" else {}
+    wanted |= {PRODUCTS: "layers,convolution"} if "torch" in measured.versions and measured.rows("layers") else {}
+    missing = [f"{subject}: profile --only {probe}" for subject, probe in wanted.items() if subject not in found]
+    weak = [(fit, estimate) for fit in found.values() for estimate in fit.found.estimates if not estimate.identified]
+    return missing + [f"{fit.subject}, {estimate.name}: {_identifying(fit, estimate.name)}" for fit, estimate in weak]
+
+
+def _identifying(fit: Fit, name: str) -> str:
+    """Return the run that would tell the parameter *name* of *fit*."""
+    if fit.subject in (INSIDE, BETWEEN) and name in ("launch", "hop_latency"):
+        return "profile --only all_reduce with another number of ranks (--ranks 4) into a record of its own, and fit both"
+    return f"profile --only {fit.probe} --again without --quick, for more sizes"

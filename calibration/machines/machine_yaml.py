@@ -1,0 +1,278 @@
+"""How do fitted constants become a description that `sim run` takes? A hardware YAML, and a software stack beside it, each with its source.
+
+A machine whose GPU the catalogue knows keeps its data sheet, and efficiencies are relative to it; a CPU, or another GPU, is described by
+what was measured alone: its peak is the fastest rate met. What no probe tells is an estimate that says so. On a CPU a *GPU* of the
+description is one rank: its share of the cores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from calibration.machines.gloo_fit import BETWEEN, INSIDE, gloo_class
+from calibration.machines.layer_factors import IN_NETWORKS, PASSES
+from calibration.machines.machine_fit import CONVOLUTIONS, FACTOR, FIXED, JITTER, RATE, Fit, Measured, typical
+from calibration.machines.posterior import Estimate
+from sim.spec.hardware import Gpu
+from sim.spec.library import load_part
+from sim.spec.yaml import SpecError
+
+Block = dict[str, Any]
+
+FREE_COPY: Final = "1 TB/s"
+"""Of what does not happen: tensors of a CPU are in host memory already."""
+POINTS: Final = 6
+"""Of an efficiency curve."""
+LEAST_SHARE: Final = 0.01
+TENSOR_FACTORS: Final = {"tensor_core_factor": ("conv", "direct_conv", "pointwise_conv"), "tensor_core_gemm_factor": ("gemm", "attention")}
+"""Factors of the catalogue that make up for curves of other GPUs, by the classes whose measured curves take their place."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What is written."""
+
+    hardware: Block
+    kernels: Block
+    """Of ``hardware``'s ``gpu`` block, what single kernels say of the numbers that whole layers changed."""
+    stack: Block | None
+    untold: tuple[str, ...]
+    """What the records do not tell, each with the probe that would."""
+
+
+def gpu_part(name: str) -> Gpu | None:
+    """Return the GPU of the catalogue that the driver calls *name*, if there is just one."""
+    from sim.study.new_parts import named_like
+
+    found = named_like(name)
+    return load_part(Gpu, found, "hardware/parts/gpus") if found else None
+
+
+class Sources:
+    """Says where each number of a block comes from."""
+
+    def __init__(self, measured: Measured) -> None:
+        self._measured = measured
+        self.texts: dict[str, str] = {}
+
+    def fitted(self, key: str, probe: str, text: str) -> None:
+        """Note that *key* was measured by *probe*."""
+        files = ", ".join(self._measured.files)
+        self.texts[key] = f"{files}, probe {probe}, {self._measured.date}: {text}"
+
+    def facts(self, key: str) -> None:
+        """Note that *key* is what the machine says of itself."""
+        self.texts[key] = f"{', '.join(self._measured.files)}, {self._measured.date}: as the machine names itself"
+
+    def estimate(self, key: str, reason: str) -> None:
+        """Note that *key* is a guess."""
+        self.texts[key] = f"estimate ({reason})"
+
+
+def interval(found: Estimate, scale: float, unit: str, inverse: bool = False) -> str:
+    """Return value and 95% interval in *unit*, of the parameter or of 1 over it."""
+    value, low, high = (1 / x for x in (found.value, found.high, found.low)) if inverse else (found.value, found.low, found.high)
+    return f"{value * scale:.4g} {unit} (95% {low * scale:.4g} to {high * scale:.4g})"
+
+
+def rate_text(found: Estimate, unit: str = "GB/s") -> str:
+    """Return the rate in 1e9 units per second that a time per unit means."""
+    return f"{1e-9 / found.value:.4g} {unit}"
+
+
+def essential(found: Mapping[str, Fit], subject: str, probe: str, name: str = RATE) -> Estimate:
+    """Return a parameter without which nothing can be simulated. Raise SpecError with the probe that tells it."""
+    if subject not in found or not found[subject][name].identified:
+        raise SpecError(f"the records do not tell {subject}: measure it with 'calibration profile --only {probe}'")
+    return found[subject][name]
+
+
+# --- the device ------------------------------------------------------------------------------------------------------
+
+
+def device_block(measured: Measured, found: Mapping[str, Fit]) -> Block:
+    """Return the ``gpu`` block."""
+    facts = measured.machine
+    known = gpu_part(facts["gpus"][0]["name"]) if facts["gpus"] else None
+    sources = Sources(measured)
+    block: Block = {"extends": known.name} if known else _unknown_device(measured, found, sources)
+    if known and "memory" in found:
+        share = min(1.0, 1.0 / found["memory"][RATE].value / known.memory_bandwidth)
+        block["memory_efficiency"] = round(share, 4)
+        sources.fitted("memory_efficiency", "memory", interval(found["memory"][RATE], 1e-9, "GB/s", inverse=True))
+    peaks = {precision: rate for precision, rate in known.peak.items()} if known else fastest(found)
+    if curves := efficiency(found, peaks, _kernel_time(found)):
+        ran = [probe for probe in ("gemm", "convolution", "attention") if any(fit.probe == probe for fit in found.values())]
+        sources.fitted("efficiency", " and ".join(filter(None, (", ".join(ran[:-1]), ran[-1]))), "; ".join(curve_sources(found)))
+        block["efficiency"] = {**_own_curves(known), **curves} if known else filled(curves, sources)
+        for factor, kinds in TENSOR_FACTORS.items() if known else ():
+            if any(peak != "fp32" for kind in kinds for peak in curves.get(kind, {})):
+                block[factor] = 1.0
+                sources.fitted(factor, ran[-1], "none beside the measured efficiency on tensor cores")
+    if (launch := found.get("launch by the device")) is not None:
+        block["kernel_time"] = f"{1e6 * launch[RATE].value:.4g} us"
+        sources.fitted("kernel_time", "launch", interval(launch[RATE], 1e6, "us"))
+    if (beside := slowdown_beside(measured)) > 1.0:
+        block["vector_factor"] = round(beside, 3)
+        sources.fitted("vector_factor", "gemm", f"products take {beside:.3g} times as long while the other ranks multiply as well")
+    if (jitter := found.get(JITTER)) is not None:
+        block["compute_cv"] = round(min(0.5, jitter[FACTOR].value), 4)
+        sources.fitted("compute_cv", "steps", f"steps without exchange: {interval(jitter[FACTOR], 1e2, '%')}")
+    return block | {"source": sources.texts}
+
+
+def with_layers(block: Block, measured: Measured, layers: Mapping[str, Fit], before: float) -> Block:
+    """Return the ``gpu`` *block*, whose ``vector_factor`` was *before*, with what whole layers add to its kernels."""
+    sources, changed = Sources(measured), dict(block)
+    if (products := layers.get(IN_NETWORKS)) is not None:
+        changed["vector_factor"] = round(before * products[FACTOR].value, 3)
+        text = f"layers take {interval(products[FACTOR], 1.0, 'times')} as long as their kernels"
+        sources.fitted("vector_factor", "layers", "; ".join([text, *(block["source"].get("vector_factor", "").split(": ")[1:])]))
+    return changed | {"source": block["source"] | sources.texts}
+
+
+def _own_curves(known: Gpu) -> Block:
+    return {kind: {peak: [list(point) for point in curve] for peak, curve in peaks.items()} for kind, peaks in known.efficiency.items()}
+
+
+def _kernel_time(found: Mapping[str, Fit]) -> float:
+    launch = found.get("launch by the device")
+    return launch[RATE].value if launch else 0.0
+
+
+def _unknown_device(measured: Measured, found: Mapping[str, Fit], sources: Sources) -> Block:
+    """Return what a device that the catalogue lacks needs beside what every device gets."""
+    facts = measured.machine
+    memory, product = essential(found, "memory", "memory"), essential(found, "gemm fp32", "gemm")
+    gpu = facts["gpus"][0] if facts["gpus"] else None
+    sources.facts("*")
+    sources.fitted("memory_bandwidth", "memory", interval(memory, 1e-9, "GB/s", inverse=True))
+    sources.fitted(
+        "peak", "gemm and convolution", f"the fastest class; products of fp32 {interval(product, 1e-9, 'GFLOP/s', inverse=True)}"
+    )
+    sources.estimate("context_memory", "what libraries and their buffers take")
+    if "launch by the device" not in found:
+        sources.estimate("kernel_time", "not measured; profile --only launch")
+    if not gpu:
+        sources.texts["host_cores"] = "each rank computes on its share of the cores"
+    own = {} if gpu else {"host_cores": max(1, facts["physical_cores"] // measured.neighbours)}
+    return {
+        "name": gpu["name"] if gpu else f"{measured.name}-rank",
+        "architecture": "unknown" if gpu else "cpu",
+        "compute_capability": gpu["compute_capability"] if gpu else "0.0",
+        "memory": f"{(gpu['memory_bytes'] if gpu else facts['memory_bytes'] / measured.neighbours) / 2**30:.4g} GiB",
+        "memory_bandwidth": rate_text(memory),
+        "memory_efficiency": 1.0,
+        "peak": {name: f"{rate / 1e9:.4g} GFLOP/s" for name, rate in fastest(found).items()},
+        "efficiency": {},
+        "kernel_time": "5 us",
+        "context_memory": "0.5 GiB",
+        **own,
+    }
+
+
+def fastest(found: Mapping[str, Fit]) -> dict[str, float]:
+    """Return the highest rate (FLOP/s) met in each precision."""
+    rates: dict[str, float] = {}
+    for subject, fit in found.items():
+        kind, _, precision = subject.partition(" ")
+        if kind in ("gemm", *CONVOLUTIONS) and fit[RATE].identified:
+            rates[precision] = max(rates.get(precision, 0.0), 1.0 / fit[RATE].value)
+    return rates
+
+
+def efficiency(found: Mapping[str, Fit], peaks: Mapping[Any, float], kernel_time: float) -> Block:
+    """Return, by class and precision, the share of the peak over the time at the peak, without the least time of a kernel."""
+    curves: Block = {}
+    for subject, fit in found.items():
+        kind, _, precision = subject.partition(" ")
+        if kind in ("gemm", "attention", *CONVOLUTIONS) and precision in peaks and fit[RATE].identified:
+            curves.setdefault(kind, {})[precision] = _curve(fit, peaks[precision], kernel_time)
+    if "gemm" in curves and "rnn" not in curves:
+        curves["rnn"] = curves["gemm"]
+    return curves
+
+
+def filled(curves: Block, sources: Sources) -> Block:
+    """Return *curves* of a device that the catalogue lacks, with convolutions as matrix products where none was measured.
+
+    A class without a curve would cost nothing but its bytes.
+    """
+    missing = [kind for kind in ("conv", "depthwise_conv") if kind not in curves]
+    if missing and "gemm" in curves:
+        sources.texts["efficiency"] += f"; {' and '.join(missing)} as gemm: estimate (not measured; profile --only convolution)"
+    return {kind: curves["gemm"] for kind in missing if "gemm" in curves} | curves
+
+
+def _curve(fit: Fit, peak: float, kernel_time: float) -> list[list[Any]]:
+    fixed = max(0.0, (fit[FIXED].value if fit[FIXED].identified else 0.0) - kernel_time)
+    sizes = np.geomspace(fit.sizes.min(), fit.sizes.max(), POINTS) if fit.sizes.max() > fit.sizes.min() else fit.sizes[:1]
+    points = [(size / peak, size / peak / (fixed + size * fit[RATE].value)) for size in sizes]
+    return [[f"{1e6 * time:.4g} us", float(f"{max(LEAST_SHARE, share):.4g}")] for time, share in points]
+
+
+def curve_sources(found: Mapping[str, Fit]) -> Iterable[str]:
+    """Yield what each class and precision was found to do."""
+    for subject, fit in found.items():
+        if fit.probe in ("gemm", "convolution", "attention"):
+            yield f"{subject} {interval(fit[RATE], 1e-9, 'GFLOP/s', inverse=True)}, scatter {100 * fit.found.noise:.0f}%"
+
+
+def slowdown_beside(measured: Measured) -> float:
+    """Return the time of a product beside other ranks' over the time of the same alone, at least 1; 1 where not both were measured."""
+    rows = measured.rows("gemm")
+    beside = next((row for row in rows if "together" in row), None)
+    if beside is None:
+        return 1.0
+    alone = [row for row in rows if "together" not in row and (row["shape"], row["precision"]) == (beside["shape"], beside["precision"])]
+    return max(1.0, typical(beside) / typical(alone[0])) if alone else 1.0
+
+
+# --- the software ----------------------------------------------------------------------------------------------------
+
+
+def stack_block(measured: Measured, found: Mapping[str, Fit]) -> Block | None:
+    """Return the software stack that the records tell; None where they tell nothing of it."""
+    sources = Sources(measured)
+    block: Block = {"extends": "gloo-ddp" if measured.machine["backend"] == "gloo" else "torch-2.x-ddp", "name": f"{measured.name}-ddp"}
+    if measured.machine["device"] == "cpu":
+        block |= {"launch_cpu": "0 us", "optimizer": "per_tensor"}
+        sources.texts["launch_cpu"] = "a CPU runs an operator in the call that launches it: the device's kernel_time holds its cost"
+        sources.texts["optimizer"] = "torch/optim: foreach is chosen for parameters on CUDA alone"
+    elif "launch by the host" in found:
+        launch = found["launch by the host"][RATE]
+        block["launch_cpu"] = f"{1e6 * launch.value:.4g} us"
+        sources.fitted("launch_cpu", "launch", interval(launch, 1e6, "us"))
+    if INSIDE in found or BETWEEN in found:
+        block["gloo_transport"] = gloo_block(measured, found)
+    if (passes := found.get(PASSES)) is not None:
+        block["elementwise_traffic"] = float(f"{passes[FACTOR].value:.4g}")
+        text = f"layers that memory bounds take {interval(passes[FACTOR], 1.0, 'times')} as long as their bytes"
+        sources.fitted("elementwise_traffic", "layers", text)
+    if (beside := found.get("products beside an exchange")) is not None and measured.machine["device"] == "cuda":
+        block["overlap_slowdown"] = round(max(1.0, beside[FACTOR].value), 3)
+        text = f"products beside an all-reduce take {interval(beside[FACTOR], 1.0, 'times')} as long as alone"
+        sources.fitted("overlap_slowdown", "all_reduce", text)
+    return block | {"source": sources.texts} if len(block) > 2 else None
+
+
+def gloo_block(measured: Measured, found: Mapping[str, Fit]) -> Block:
+    """Return the transport class of Gloo's sockets; constants that were not identified stay as in the class."""
+    fit, sources = found.get(INSIDE) or found[BETWEEN], Sources(measured)
+    block: Block = {"extends": gloo_class().name, "name": f"gloo-{measured.name}", "flows": 1}
+    for name in ("launch", "hop_latency"):
+        if fit[name].identified:
+            block[name] = f"{1e6 * fit[name].value:.4g} us"
+            sources.fitted(name, fit.probe, interval(fit[name], 1e6, "us"))
+    if fit[RATE].identified:
+        block["flow_cap"] = rate_text(fit[RATE])
+        sources.fitted("flow_cap", fit.probe, interval(fit[RATE], 1e-9, "GB/s", inverse=True))
+    if "gloo processor" in found:
+        used = found["gloo processor"][RATE]
+        block["cpu_time_per_byte"] = f"{1e9 * used.value:.4g} s/GB"
+        sources.fitted("cpu_time_per_byte", fit.probe, interval(used, 1e9, "s/GB"))
+    return block | {"source": sources.texts}

@@ -1,0 +1,155 @@
+"""Which constants of a machine's transport classes explain its NCCL collectives? Factors on efficiency, latency and launch, with intervals.
+
+What NCCL chooses for a message decides its time, so the simulator's own plan predicts each measured collective, and the factors by which
+the machine differs from its description are found as in `calibration.machines.posterior`, with the priors of
+`calibration.clusters.network_parameters`. Links and GPUs of the machine are those of its description (``--hardware``). Limits: what all
+flows together reach of a NIC stays as described.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import Any, Final
+
+import numpy as np
+
+from calibration.clusters.network_parameters import EVERYWHERE, NIC, WIDTHS, transports
+from calibration.machines.machine_fit import Fit, Measured, typical
+from calibration.machines.posterior import Unknown, Vector, explain_by
+from calibration.measure.machine_record import Row
+from sim.cluster.build import place, slots, with_nodes
+from sim.spec.hardware import Hardware, Node, Transport
+from sim.training.collectives.plan import CollectivePlan, plan_collectives
+from sim.training.collectives.table import rows as table_rows
+from sim.training.job import job_slots
+
+NCCL: Final = "nccl"
+PROBE: Final = 0.02
+"""Step of a difference quotient in a log factor."""
+Key = tuple[str, str]
+"""Field of the node that holds a transport class, ``nic`` for the NIC's, and the constant that is scaled."""
+
+
+def nccl_fit(measured: Measured, hardware: Hardware) -> Fit | None:
+    """Return the factors on *hardware*'s transport classes that explain the collectives of the records; None where none was measured."""
+    rows = [row for row in measured.rows("all_reduce") if "beside" not in row]
+    keys = _keys(hardware, rows)
+    if not rows or not keys:
+        return None
+    ordered = sorted(rows, key=_kind)
+    times = np.array([typical(row) for row in ordered])
+
+    def modelled(here: Vector) -> Vector:
+        return np.log(predicted(hardware, dict(zip(keys, here.tolist(), strict=True)), ordered))
+
+    def model(here: Vector) -> tuple[Vector, Vector]:
+        middle = modelled(here)
+        moved = [(modelled(here + step) - middle) / PROBE for step in PROBE * np.eye(len(keys))]
+        return middle, np.stack(moved, axis=1)
+
+    unknowns = [Unknown(name(key), 1.0, _width(hardware, key)) for key in keys]
+    sizes = np.array([row["bytes"] for row in ordered], dtype=float)
+    return Fit(NCCL, "all_reduce", sizes, times, explain_by(model, times, unknowns))
+
+
+def name(key: Key) -> str:
+    """Return the name of a factor in tables, such as ``nvlink transport efficiency``."""
+    return f"{key[0]} {key[1]}".strip().replace("_", " ")
+
+
+def _kind(row: Row) -> tuple[int, int, str]:
+    return row["ranks"], row.get("nodes", 1), row["op"]
+
+
+def _plan(hardware: Hardware, ranks: int, nodes: int) -> CollectivePlan:
+    """Return how *ranks* exchange: the first GPUs of each of *nodes*."""
+    machine = with_nodes(hardware, nodes)
+    placed = place(machine, None, "+".join([str(ranks // nodes)] * nodes))
+    return plan_collectives(job_slots(0, slots(machine, [placed])), machine.fabric)
+
+
+def _keys(hardware: Hardware, rows: Sequence[Row]) -> list[Key]:
+    """Return the constants on which collectives of *rows* depend."""
+    node = hardware.groups[0].node
+    plans = [_plan(hardware, *team) for team in sorted({_kind(row)[:2] for row in rows})]
+    crossed = {transport.name for plan in plans for part in plan.parts for transport in part.channels.transports}
+    met = [where for where, transport in transports(node) if transport.name in crossed]
+    return [(where, constant) for where in met for constant in ("efficiency", "latency")] + [(EVERYWHERE, "launch")] * bool(met)
+
+
+def _width(hardware: Hardware, key: Key) -> float:
+    where, constant = key
+    if constant != "efficiency":
+        return WIDTHS[constant]
+    if where == NIC:
+        return WIDTHS["efficiency, TCP" if hardware.groups[0].node.nic.transport.flow_cap else "efficiency, NIC"]
+    return WIDTHS["efficiency, host" if where == "host_transport" else "efficiency"]
+
+
+def predicted(hardware: Hardware, factors: Mapping[Key, float], ordered: Sequence[Row]) -> list[float]:
+    """Return the seconds of collectives, *ordered* by ranks and operation, on *hardware* with log *factors* on its constants."""
+    groups = [group.model_copy(update={"node": moved_node(group.node, factors)}) for group in hardware.groups]
+    machine = hardware.model_copy(update={"groups": tuple(groups)})
+    found: list[float] = []
+    for (ranks, nodes, op), same in groupby(ordered, _kind):
+        plan = _plan(machine, ranks, nodes)
+        found += [row.time for row in table_rows(plan, op, [row["bytes"] for row in same])]  # type: ignore[arg-type]
+    return found
+
+
+def moved_node(node: Node, factors: Mapping[Key, float]) -> Node:
+    """Return *node* with log *factors* on the constants of its transport classes."""
+    changed: dict[str, Any] = {where: moved_transport(transport, where, factors) for where, transport in transports(node)}
+    changed["nic"] = node.nic.model_copy(update={"transport": changed.pop(NIC)})
+    return node.model_copy(update=changed)
+
+
+def moved_transport(transport: Transport, where: str, factors: Mapping[Key, float]) -> Transport:
+    """Return *transport*, which stands at *where* of its node, with its constants scaled."""
+    efficiency, latency = (math.exp(factors.get((where, constant), 0.0)) for constant in ("efficiency", "latency"))
+    low = transport.hop_latency_ll
+    return transport.model_copy(
+        update={
+            "efficiency": tuple((size, share * efficiency) for size, share in transport.efficiency),
+            "hop_latency": transport.hop_latency * latency,
+            "hop_latency_ll": None if low is None else low * latency,
+            "launch": transport.launch * math.exp(factors.get((EVERYWHERE, "launch"), 0.0)),
+        }
+    )
+
+
+def transport_blocks(measured: Measured, fit: Fit, hardware: Hardware) -> dict[str, Any]:
+    """Return the part of a ``node`` block that holds the transport classes whose constants the records told."""
+    told = {key: fit[name(key)] for key in _keys(hardware, [row for row in measured.rows("all_reduce") if "beside" not in row])}
+    factors = {key: math.log(found.value) for key, found in told.items() if found.identified}
+    places = {where for where, _ in told if where}
+    texts = {
+        constant: _text(measured, {key: told[key] for key in factors if key[1] == constant})
+        for constant in ("efficiency", "latency", "launch")
+    }
+    blocks: dict[str, Any] = {}
+    for where, transport in transports(hardware.groups[0].node):
+        if where in places and (any(place == where for place, _ in factors) or (EVERYWHERE, "launch") in factors):
+            blocks[where] = _block(transport, moved_transport(transport, where, factors), measured.name, texts)
+    nic = blocks.pop(NIC, None)
+    return blocks | ({"nic": {"transport": nic}} if nic else {})
+
+
+def _text(measured: Measured, told: Mapping[Key, Any]) -> str:
+    found = "; ".join(f"{name(key)} times {one.value:.3g} (95% {one.low:.3g} to {one.high:.3g})" for key, one in told.items())
+    return f"{', '.join(measured.files)}, probe all_reduce, {measured.date}: {found} of the class" if found else ""
+
+
+def _block(before: Transport, after: Transport, owner: str, texts: Mapping[str, str]) -> dict[str, Any]:
+    block: dict[str, Any] = {"extends": before.name, "name": f"{before.name}-of-{owner}"}
+    source: dict[str, str] = {}
+    if after.efficiency != before.efficiency:
+        block["efficiency"] = [[f"{size:.6g} B", float(f"{share:.4g}")] for size, share in after.efficiency]
+        source["efficiency"] = texts["efficiency"]
+    for field, constant in (("hop_latency", "latency"), ("hop_latency_ll", "latency"), ("launch", "launch")):
+        if getattr(after, field) != getattr(before, field):
+            block[field] = f"{1e6 * getattr(after, field):.4g} us"
+            source[field] = texts[constant]
+    return block | {"source": source}

@@ -1,0 +1,52 @@
+"""What step does the simulator predict on a description that `calibration.machines.fit_run` wrote? For a measured question, in seconds.
+
+A model is traced into a layer table on torch's meta device, and simulated with synthetic data. A step without exchange is one rank's,
+beside ranks that do the same. Measured is the median over steps of the slowest rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+from calibration.machines.layer_factors import full_precision, traced
+from calibration.measure.machine_record import Row
+from sim.cluster.build import place
+from sim.simulate import simulate
+from sim.spec.library import load_hardware, load_workload
+from sim.spec.workload import Model, Workload
+from sim.training.job import Job
+
+
+class Written(NamedTuple):
+    """The files of a fit, and what undoes in them what whole layers changed: overrides of the hardware, fields of the stack."""
+
+    hardware: Path
+    stack: Path | None
+    without_layers: tuple[str, ...] = ()
+    stack_without_layers: Mapping[str, Any] = {}
+
+
+def measured_step(row: Row) -> float:
+    """Return the median over steps of the slowest rank, seconds."""
+    return float(median(max(times) for times in zip(*row["times_by_rank_s"], strict=True)))
+
+
+def predicted_step(row: Row, written: Written, overrides: Sequence[str] = (), stack: Mapping[str, Any] | None = None) -> float:
+    """Return the step that the simulator predicts on what was *written*, with *overrides* of the hardware and fields of the *stack*."""
+    machine = load_hardware(str(written.hardware.absolute()), overrides).spec
+    table = traced(row["model"], tuple(row["inputs"]), tuple(row["arguments"]))
+    workload = _workload(table, row["batch"], written.stack, stack or {})
+    placed = place(machine, row["ranks"]) if row["exchange"] else place(machine, None, "1")
+    return simulate(machine, [Job(workload, placed)], cold=False).jobs[0].warm.step_time
+
+
+def _workload(model: Model, batch: int, stack: Path | None, changed: Mapping[str, Any]) -> Workload:
+    """Return what the steps of `calibration.measure.ddp_steps` are: synthetic data, fp32, SGD with momentum."""
+    overrides = ["input.loader=synthetic", f"training.batch={batch}", "training.precision=fp32"]
+    overrides += [f"training.stack={stack.absolute()}"] if stack is not None else []
+    found = load_workload("alexnet", overrides).spec
+    used = full_precision(found.training.stack).model_copy(update=dict(changed))
+    return found.model_copy(update={"model": model, "name": model.name, "training": found.training.model_copy(update={"stack": used})})

@@ -1,0 +1,87 @@
+"""How far does each measured point lie from its fit? A panel for each probe swept over sizes, and one for all that is one number.
+
+Points of a sweep stand over their size. Of a subject that is one number (a launch, a rate of the disk, a factor of layers or steps) every
+measurement stands over the one that was fitted, a line for each subject.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from calibration.machines.machine_fit import Fit
+from sim.report.picture import Picture, picture, plain_logarithm
+from sim.spec.yaml import SpecError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+COLUMNS: Final = 3
+_LEAST_REACH: Final = 1.2
+"""A factor: closer fits are not drawn as if their points were far off."""
+_UNITS: Final = {"gemm": "FLOP", "convolution": "FLOP"}
+"""Of the sizes of a probe; bytes of others."""
+
+
+def residual_picture(found: Mapping[str, Fit]) -> Picture:
+    """Return measured over fitted of every point of *found*. Raise SpecError where no subject has several points."""
+    from matplotlib.figure import Figure
+
+    several = [fit for fit in found.values() if len(fit.times) > 1]
+    if not several:
+        raise SpecError("--plot: the records hold no points to show; profile --only gemm,all_reduce")
+    sweeps = [fit for fit in several if is_sweep(fit)]
+    repeated = [fit for fit in several if not is_sweep(fit)]
+    probes = list(dict.fromkeys(fit.probe for fit in sweeps))
+    rows = -(-len(probes) // COLUMNS)
+    heights = [3.2] * rows + ([0.9 + 0.26 * len(repeated)] if repeated else [])
+    drawn = Figure(figsize=(4.6 * COLUMNS, sum(heights)), layout="constrained")
+    grid = drawn.add_gridspec(len(heights), COLUMNS, height_ratios=heights)
+    for number, probe in enumerate(probes):
+        _sweep(drawn.add_subplot(grid[divmod(number, COLUMNS)]), probe, [fit for fit in sweeps if fit.probe == probe])
+    if repeated:
+        _repeated(drawn.add_subplot(grid[rows, :]), repeated)
+    return picture(drawn)
+
+
+def is_sweep(fit: Fit) -> bool:
+    """Tell whether *fit* is of several sizes."""
+    return len(set(fit.sizes.tolist())) > 1
+
+
+def _sweep(axes: Axes, probe: str, fits: Sequence[Fit]) -> None:
+    for fit in fits:
+        axes.plot(fit.sizes, _ratio(fit), "o", markersize=3.5, alpha=0.7, label=fit.subject)
+    axes.axhline(1.0, color="0.6", linewidth=0.8)
+    reach = _reach(fits)
+    axes.set(xscale="log", yscale="log", ylim=(1 / reach, reach))
+    plain_logarithm(axes.xaxis, _UNITS.get(probe, "B"))
+    plain_logarithm(axes.yaxis)
+    axes.set_title(probe, fontsize=10)
+    axes.set_ylabel("measured / fitted", fontsize=8)
+    axes.tick_params(labelsize=7)
+    axes.legend(fontsize=6.5, frameon=False)
+
+
+def _repeated(axes: Axes, fits: Sequence[Fit]) -> None:
+    for place, fit in enumerate(fits):
+        axes.plot(_ratio(fit), [place] * len(fit.times), "o", markersize=3.5, alpha=0.4)
+    axes.axvline(1.0, color="0.6", linewidth=0.8)
+    reach = _reach(fits)
+    axes.set(xscale="log", xlim=(1 / reach, reach), ylim=(len(fits) - 0.5, -0.5))
+    plain_logarithm(axes.xaxis)
+    axes.set_yticks(range(len(fits)), [fit.subject for fit in fits])
+    axes.set_title("one number each", fontsize=10)
+    axes.set_xlabel("measured / fitted", fontsize=8)
+    axes.tick_params(labelsize=7)
+
+
+def _reach(fits: Sequence[Fit]) -> float:
+    """Return up to which factor either way points lie from *fits*, and somewhat more."""
+    return 1.15 * max(_LEAST_REACH, *(float(max(_ratio(fit).max(), 1 / _ratio(fit).min())) for fit in fits))
+
+
+def _ratio(fit: Fit) -> Any:
+    import numpy as np
+
+    return np.exp(fit.found.residuals)

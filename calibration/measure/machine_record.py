@@ -1,0 +1,272 @@
+"""What was measured on one machine? One JSON document: the machine, versions, and for each probe its raw repetitions.
+
+The file is written whole or not at all, after every few answers, and says ``"state": "partial"`` until every probe asked for has
+ended: whatever stops a measurement, what stands there can be read and continued. Times are seconds, one number a repetition; a row
+holds what was asked beside what was measured.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, NotRequired
+
+from pydantic import ConfigDict, Field, with_config
+from typing_extensions import TypedDict
+
+from calibration.measure.processor_use import DISTURBED
+from sim.report.files import write_file
+from sim.spec.strict import read_json, typed
+from sim.spec.yaml import SpecError
+
+SCHEMA: Final = 1
+KIND: Final = "stallsim machine record"
+DIGITS: Final = 5
+"""Significant digits that are kept of a measured number; repetitions differ by more."""
+
+State = Literal["done", "partial", "skipped", "failed"]
+Row = dict[str, Any]
+
+
+@dataclass
+class ProbeRecord:
+    """What one probe found; *reason* says why it was skipped, failed or stopped."""
+
+    state: State
+    date: str
+    """Day and time (UTC) of the last answer."""
+    reason: str = ""
+    duration_s: float = 0.0
+    others_cores: float = 0.0
+    """Cores that other programs kept busy beside it, on average."""
+    rows: list[Row] = field(default_factory=list)
+
+
+@dataclass
+class MachineRecord:
+    """One machine and the probes that ran on it."""
+
+    name: str
+    machine: dict[str, Any]
+    versions: dict[str, str]
+    state: Literal["complete", "partial"] = "partial"
+    probes: dict[str, ProbeRecord] = field(default_factory=dict)
+
+    def disturbed(self) -> str:
+        """Return in words beside which probes other programs kept more than `processor_use.DISTURBED` of the cores busy; empty for none."""
+        cores = self.machine.get("vcpus", 1)
+        found = {name: probe.others_cores for name, probe in self.probes.items() if probe.others_cores > DISTURBED * cores}
+        if not found:
+            return ""
+        told = ", ".join(f"{busy:.1f} beside {name}" for name, busy in found.items())
+        return f"of {cores} cores other programs kept busy {told}; once they rest: profile --again --only {','.join(found)}"
+
+    def rows(self, probe: str) -> list[Row]:
+        """Return the rows of *probe*; none where it did not run."""
+        return self.probes[probe].rows if probe in self.probes else []
+
+
+def record_text(record: MachineRecord) -> str:
+    """Return the JSON text of *record*, one row a line."""
+    head = {"schema": SCHEMA, "kind": KIND, "name": record.name, "state": record.state}
+    lines = [f'"{key}": {json.dumps(value)},' for key, value in (*head.items(), ("machine", record.machine), ("versions", record.versions))]
+    probes = ",\n".join(_probe_text(name, probe) for name, probe in record.probes.items())
+    return "{\n" + "\n".join(lines) + '\n"probes": {\n' + probes + "\n}}\n"
+
+
+def _probe_text(name: str, probe: ProbeRecord) -> str:
+    head = {key: value for key, value in asdict(probe).items() if key != "rows"}
+    rows = ",\n".join("  " + json.dumps(rounded(row)) for row in probe.rows)
+    text = json.dumps(rounded(head))[:-1]
+    return f'"{name}": {text}, "rows": [' + (f"\n{rows}\n" if rows else "") + "]}"
+
+
+def rounded(value: Any) -> Any:
+    """Return *value* with every fraction in it at the digits that are kept."""
+    if isinstance(value, float):
+        return float(f"{value:.{DIGITS}g}")
+    if isinstance(value, dict):
+        return {key: rounded(inner) for key, inner in value.items()}
+    return [rounded(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+def write_record(path: Path, record: MachineRecord) -> None:
+    """Write *record* to *path*; what stood there stays until all is written. Raise SpecError where that fails."""
+    write_file(path, record_text(record))
+
+
+def read_record(path: Path) -> MachineRecord:
+    """Return the record at *path*. Raise SpecError where it cannot be read, is cut off, or is of another schema."""
+    found = read_json(path, "give a record that 'calibration profile' wrote")
+    if not isinstance(found, dict) or found.get("kind") != KIND:
+        raise SpecError(f"{path}: is no record of a machine; give a file that 'calibration profile' wrote")
+    if found.get("schema") != SCHEMA:
+        raise SpecError(f"{path}: schema {found.get('schema')}, and this version reads schema {SCHEMA}; measure into another file")
+    return _record(path, found)
+
+
+def _record(path: Path, found: dict[str, Any]) -> MachineRecord:
+    document = typed(_Document, found, str(path))
+    probes = {name: ProbeRecord(**probe) for name, probe in found["probes"].items()}
+    return MachineRecord(document["name"], found["machine"], document["versions"], document["state"], probes)
+
+
+def check_rows(path: Path, record: MachineRecord) -> None:
+    """Raise SpecError where a row of *record*, read from *path*, is not what its probe writes, so that no fit can read it."""
+    for name, probe in record.probes.items():
+        for number, row in enumerate(probe.rows):
+            for kind in (_Measured, *_ROWS.get(name, ())):
+                typed(kind, row, f"{path}: probes.{name}.rows[{number}]")
+
+
+# --- the types of a record -------------------------------------------------------------------------------------------
+
+_Size = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_Count = Annotated[int, Field(ge=1, le=10_000_000)]
+_Time = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_Times = Annotated[list[_Time], Field(min_length=1)]
+_ByRank = Annotated[list[_Times], Field(min_length=1)]
+
+
+class _Gpu(TypedDict):
+    name: str
+    memory_bytes: _Size
+    compute_capability: NotRequired[str]
+
+
+class _Machine(TypedDict, total=False):
+    cpu: str
+    vendor: str
+    clock_hz: _Size
+    sockets: _Count
+    physical_cores: _Count
+    vcpus: _Count
+    memory_bytes: _Size
+    device: Literal["cpu", "cuda"]
+    gpus: list[_Gpu]
+    ranks: _Count
+    nodes: _Count
+    backend: str
+
+
+@with_config(ConfigDict(extra="forbid"))
+class _Probe(TypedDict):
+    state: State
+    date: str
+    reason: NotRequired[str]
+    duration_s: NotRequired[_Number]
+    others_cores: NotRequired[_Number]
+    rows: NotRequired[list[dict[str, Any]]]
+
+
+class _Document(TypedDict):
+    name: str
+    state: Literal["complete", "partial"]
+    machine: _Machine
+    versions: dict[str, str]
+    probes: dict[str, _Probe]
+
+
+class _Measured(TypedDict, total=False):
+    """What any row may hold."""
+
+    times_s: _Times
+    times_by_rank_s: _ByRank
+    whole_s: _Times
+    flop: _Size
+    bytes: _Size
+    block_bytes: _Size
+    batch: _Size
+    ranks: _Count
+    nodes: _Count
+    together: _Count
+    workers: Annotated[int, Field(ge=0)]
+    threads: _Count
+    shape: list[_Size]
+
+
+class _Launch(TypedDict):
+    clock: str
+    times_s: _Times
+
+
+class _Pass(TypedDict):
+    bytes: _Size
+
+
+class _Product(TypedDict):
+    precision: str
+    flop: _Size
+    shape: list[_Size]
+
+
+class _Attention(TypedDict):
+    precision: str
+    way: Literal["forward", "both"]
+    flop: _Size
+    times_s: _Times
+
+
+_Convolution = TypedDict("_Convolution", {"class": str, "precision": str, "flop": _Size, "times_s": _Times})
+
+
+class _Copy(TypedDict):
+    host: str
+    way: str
+    bytes: _Size
+    together: _Count
+
+
+class _Exchange(TypedDict):
+    op: Literal["all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "all_to_all", "send_recv"]
+    ranks: _Count
+    bytes: _Size
+    times_s: _Times
+    cpu_s: NotRequired[_Number]
+    beside_s: NotRequired[_Times]
+    products_s: NotRequired[_Times]
+
+
+class _Layer(TypedDict):
+    type: str
+    forward_s: list[_Number]
+    backward_s: list[_Number]
+
+
+class _Layers(TypedDict):
+    model: str
+    inputs: list[str]
+    arguments: list[str]
+    batch: _Size
+    layers: list[_Layer]
+
+
+class _Steps(TypedDict):
+    model: str
+    exchange: bool
+    times_by_rank_s: _ByRank
+    cpu_s: NotRequired[list[_Number]]
+
+
+class _Read(TypedDict):
+    way: str
+    block_bytes: _Size
+    threads: _Count
+    times_s: _Times
+
+
+class _Loading(TypedDict):
+    stage: str
+    workers: Annotated[int, Field(ge=0)]
+    times_s: _Times
+
+
+_ROWS: Final[Mapping[str, Any]] = {
+    "launch": (_Launch,), "memory": (_Pass,), "gemm": (_Product,), "convolution": (_Convolution,), "attention": (_Attention,),
+    "host_copy": (_Copy,), "all_reduce": (_Exchange,), "collectives": (_Exchange,), "layers": (_Layers,), "steps": (_Steps,),
+    "disk": (_Read,), "loading": (_Loading,),
+}  # fmt: skip
+"""What a row of each probe holds, so that a fit can read it; keys beside these are kept and left unread."""

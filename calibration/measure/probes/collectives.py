@@ -1,0 +1,36 @@
+"""How long do collectives of sharded, expert-parallel and pipelined jobs take? All-gather, reduce-scatter, all-to-all, send and receive.
+
+Sizes are counted as nccl-tests count them: what every rank has in the end of an all-gather, in the beginning of a reduce-scatter, sends in
+all of an all-to-all, and sends to the next rank while it receives from the one before. They are timed as in
+`calibration.measure.probes.exchange`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from calibration.measure.machine_record import Row
+from calibration.measure.probes.exchange import exchange_answer, only_one, teams
+from calibration.measure.probes.probe import Bench, Probe
+
+OPERATIONS: Final = ("all_gather", "reduce_scatter", "all_to_all", "send_recv")
+SIZES: Final = tuple(2**power for power in range(12, 27, 2))
+"""Bytes: 4 KiB to 64 MiB."""
+
+
+def collective_questions(bench: Bench) -> list[Row]:
+    """Return operations, ranks that take part, and sizes."""
+    sizes = SIZES[::3] if bench.quick else SIZES
+    most = bench.memory / 8 / (1 if bench.device == "cuda" else bench.neighbours)
+    return [
+        {"op": op} | team | {"bytes": size} for op in OPERATIONS for team in teams(bench.team) for size in sizes if size <= most
+    ]  # fmt: skip
+
+
+COLLECTIVES = Probe(
+    "collectives",
+    "all-gather, reduce-scatter, all-to-all, send and receive by size and ranks",
+    collective_questions,
+    exchange_answer,
+    only_one,
+)

@@ -1,0 +1,225 @@
+"""How long do collectives take, by size and ranks? All-reduce from 8 B to 256 MB, and all-gather of small messages.
+
+Of ranks on several machines those of the first one exchange, then one rank of each, then all: what a NIC carries is told apart from what
+ranks do beside each other.
+
+As nccl-tests do: back to back on the ranks' tensors, float32, several calls in one repetition, the slowest rank's time. All-gathers of
+small messages make half an all-reduce's steps around the ring, so they tell the latency of a step from the cost of a start. Processor
+time is of the whole rank, threads of the library included. One large all-reduce runs beside matrix products, as beside a backward pass: how
+much longer either takes than alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+from calibration.measure.machine_record import Row
+from calibration.measure.probes.probe import Bench, Probe
+from calibration.measure.probes.timing import synchronize
+from calibration.measure.team import Rank, Team
+
+SIZES: Final = (8, 64, 512, 4096, 2**14, 2**16, 2**18, 2**20, 2**22, 2**24, 2**26, 2**28)
+"""Bytes, as nccl-tests count them: what one rank has of an all-reduce, what each gets of an all-gather."""
+SMALL: Final = (64, 512, 4096, 2**14)
+BESIDE: Final = {"cpu": 2**25, "cuda": 2**28}
+"""Bytes of the all-reduce beside products: about a bucket of DDP (25 MiB), and on GPUs some milliseconds over NVLink."""
+PRODUCT: Final = {"cpu": 512, "cuda": 2048}
+"""Edge of those products: some milliseconds on a core; on a GPU as many tiles of 128 x 128 as fill more multiprocessors than it has (at
+512 only 16 would work, and the collective's own would not be missed)."""
+_REPETITIONS: Final = 11
+_LEAST: Final = 3
+"""Repetitions of a call that takes seconds, as of 256 MB over a slow network."""
+
+
+def only_one(bench: Bench) -> str:
+    """Say that a rank alone has nobody to exchange with; empty where there are others."""
+    return "" if bench.team.ranks > 1 else "one rank: nothing to exchange with"
+
+
+def exchange_questions(bench: Bench) -> list[Row]:
+    """Return operations, ranks that take part, and sizes."""
+    sizes = SIZES[::2] if bench.quick else SIZES
+    most = bench.memory / 8 / (1 if bench.device == "cuda" else bench.neighbours)
+    reduces = [{"op": "all_reduce"} | team | {"bytes": size} for team in teams(bench.team) for size in sizes if size <= most]
+    gathers = [{"op": "all_gather"} | team | {"bytes": size} for team in teams(bench.team) for size in SMALL]
+    size = BESIDE[bench.device]
+    beside: list[Row] = [{"op": "all_reduce"} | teams(bench.team)[-1] | {"bytes": size, "beside": "products"}] if size <= 2 * most else []
+    return [*reduces, *gathers, *beside]
+
+
+def teams(team: Team) -> list[Row]:
+    """Return which ranks exchange: two and all of one machine, and of several one of each and all."""
+    local = team.ranks // team.nodes
+    inside = [{"ranks": ranks} for ranks in sorted({2, local}) if 1 < ranks <= local]
+    across = [{"ranks": ranks, "nodes": team.nodes} for ranks in sorted({team.nodes, team.ranks})] if team.nodes > 1 else []
+    return inside + across
+
+
+def exchange_answer(bench: Bench, asked: Row) -> Row:
+    """Time one collective: seconds of one call, the slowest rank's, and processor seconds of a call and rank."""
+    if "beside" in asked:
+        return _slowest(bench.team.ask(beside_task, asked))
+    found = [one for one in bench.team.ask(exchange_task, asked, bench.seconds) if one is not None]
+    times = [max(times) for times in zip(*(times for times, _ in found), strict=True)]
+    return {"times_s": times, "cpu_s": sum(used for _, used in found) / len(found)}
+
+
+def exchange_task(rank: Rank, asked: Row, seconds: float) -> tuple[list[float], float] | None:
+    """Take part in a collective, or stand aside where fewer ranks are asked."""
+    import torch.distributed as dist
+
+    chosen = members_of(rank, asked["ranks"], asked.get("nodes", 1))
+    members = _group(rank, chosen)
+    if rank.rank not in chosen:
+        return None
+    count = max(1, asked["bytes"] // 4)
+    device = "cuda" if rank.device == "cuda" else "cpu"
+    call = _call(asked["op"], chosen, count, device, members)
+    repetitions, calls = _agreed(call, device, members, seconds)
+    times, used = [], time.process_time()
+    for _ in range(repetitions):
+        dist.barrier(members)
+        start = time.perf_counter()
+        for _ in range(calls):
+            call()
+        synchronize(device)
+        times.append((time.perf_counter() - start) / calls)
+    return times, (time.process_time() - used) / repetitions / calls
+
+
+def _slowest(found: list[dict[str, list[float]]]) -> Row:
+    """Return the slowest rank's time of each repetition."""
+    return {name: [max(times) for times in zip(*(one[name] for one in found), strict=True)] for name in found[0]}
+
+
+def beside_task(rank: Rank, asked: Row) -> dict[str, list[float]]:
+    """Time an all-reduce and matrix products, each alone and both at once: seconds of one repetition each.
+
+    There are as many products as take about half of the all-reduce alone, so that it runs beside all of them.
+    """
+    import torch
+    import torch.distributed as dist
+
+    device = "cuda" if rank.device == "cuda" else "cpu"
+    gradients = torch.zeros(asked["bytes"] // 4, device=device)
+    edge = PRODUCT[device]
+    square = torch.zeros(edge, edge, device=device)
+    _elapsed(lambda: dist.all_reduce(gradients), device)
+    one = min(_elapsed(lambda: torch.matmul(square, square), device) for _ in range(3))
+    count = torch.tensor([0.5 * _elapsed(lambda: dist.all_reduce(gradients), device) / one])
+    dist.broadcast(count, src=0)
+
+    def products() -> None:
+        for _ in range(max(1, int(count.item()))):
+            torch.matmul(square, square)
+
+    found: dict[str, list[float]] = {"exchange_s": [], "products_s": [], "beside_s": [], "times_s": []}
+    for _ in range(_REPETITIONS):
+        found["exchange_s"].append(_elapsed(lambda: dist.all_reduce(gradients), device))
+        found["products_s"].append(_elapsed(products, device))
+        dist.barrier()
+        start = time.perf_counter()
+        work = dist.all_reduce(gradients, async_op=True)
+        products()
+        if device == "cuda":
+            torch.cuda.current_stream().synchronize()  # the products' stream; NCCL has one of its own
+        found["beside_s"].append(time.perf_counter() - start)
+        work.wait()
+        synchronize(device)
+        found["times_s"].append(time.perf_counter() - start)
+    return found
+
+
+def _elapsed(call: Any, device: str) -> float:
+    """Return the seconds of one *call* that all ranks begin together."""
+    import torch.distributed as dist
+
+    dist.barrier()
+    start = time.perf_counter()
+    call()
+    synchronize(device)
+    return time.perf_counter() - start
+
+
+def members_of(rank: Rank, ranks: int, nodes: int) -> tuple[int, ...]:
+    """Return which of *rank*'s team take part: *ranks* in all, the first ones of each of the first *nodes* machines."""
+    local = rank.ranks // rank.nodes
+    return tuple(node * local + number for node in range(nodes) for number in range(ranks // nodes))
+
+
+_groups: dict[tuple[int, ...], Any] = {}
+"""Of this process, by its members: a group costs a rendezvous."""
+
+
+def _group(rank: Rank, members: tuple[int, ...]) -> Any:
+    import torch.distributed as dist
+
+    if members not in _groups:
+        _groups[members] = dist.group.WORLD if len(members) == rank.ranks else dist.new_group(list(members))
+    return _groups[members]
+
+
+def _call(op: str, chosen: Sequence[int], count: int, device: str, members: Any) -> Any:
+    """Return what makes one collective of *chosen* ranks; *count* elements are counted as nccl-tests count them."""
+    import torch
+    import torch.distributed as dist
+
+    ranks = len(chosen)
+    whole = torch.zeros(count, device=device)
+    if op == "all_reduce":
+        return lambda: dist.all_reduce(whole, group=members)
+    part = torch.zeros(max(1, count // ranks), device=device)
+    target = torch.zeros(part.numel() * ranks, device=device)
+    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # torch 2.13's name for it, and the older one
+    if op == "all_gather":
+        return lambda: gather(target, part, group=members)
+    if op == "reduce_scatter":
+        scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+        return lambda: scatter(part, target, group=members)
+    if op == "all_to_all":
+        return lambda: dist.all_to_all_single(torch.empty_like(target), target, group=members)
+    return _send_recv(whole, chosen, members)
+
+
+def _send_recv(whole: Any, chosen: Sequence[int], members: Any) -> Any:
+    """Return what sends *whole* to the next of *chosen* ranks, and receives as much from the one before."""
+    import torch
+    import torch.distributed as dist
+
+    place, received = chosen.index(dist.get_rank()), torch.empty_like(whole)
+    after, before = chosen[(place + 1) % len(chosen)], chosen[place - 1]
+
+    def call() -> None:
+        both = [dist.P2POp(dist.isend, whole, after, members), dist.P2POp(dist.irecv, received, before, members)]
+        for work in dist.batch_isend_irecv(both):
+            work.wait()
+
+    return call
+
+
+def _agreed(call: Any, device: str, members: Any, seconds: float) -> tuple[int, int]:
+    """Return how many repetitions, and how many calls in each, as rank 0 sees it: 11, or fewer of calls that take seconds."""
+    import torch
+    import torch.distributed as dist
+
+    call()
+    synchronize(device)
+    start = time.perf_counter()
+    call()
+    synchronize(device)
+    once = time.perf_counter() - start
+    wanted = torch.tensor(list(repetitions_and_calls(once, seconds)), device=device)
+    dist.broadcast(wanted, src=0, group=members)
+    repetitions, calls = (int(value) for value in wanted.tolist())
+    return repetitions, calls
+
+
+def repetitions_and_calls(once: float, seconds: float) -> tuple[int, int]:
+    """Return how many repetitions of how many calls of *once* seconds take about *seconds*, or three where one call takes longer."""
+    repetitions = min(_REPETITIONS, max(_LEAST, int(10 * seconds / max(once, 1e-9))))
+    return repetitions, min(200, max(1, int(seconds / repetitions / max(once, 1e-6))))
+
+
+EXCHANGE = Probe("all_reduce", "collectives by size and ranks", exchange_questions, exchange_answer, only_one)

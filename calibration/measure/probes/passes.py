@@ -1,0 +1,83 @@
+"""How fast is memory, and what does a kernel cost that does nothing? Copies, scaled sums and additions of one element.
+
+A copy reads and writes each byte once, a scaled sum (``a + s * b`` into a third array) reads two and writes one, as STREAM counts them
+(McCalpin, 1995); ranks that are shares of one processor also make passes together. The launch probe times an operator on one element: on
+CUDA beside others in a stream the least time of a kernel, and by the host's clock, without waiting, what a launch costs the host; on a CPU
+both are the same call.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from calibration.measure.machine_record import Row
+from calibration.measure.probes.probe import Bench, Probe, shares_processors
+from calibration.measure.probes.timing import repeated, synchronize
+from calibration.measure.team import Rank
+
+SIZES: Final = tuple(2**power for power in range(14, 31, 2))
+"""Bytes of one array."""
+_LAUNCHES: Final = 2000
+
+
+def memory_questions(bench: Bench) -> list[Row]:
+    """Return sizes of arrays, up to a twentieth of memory and, on a CPU, 256 MiB."""
+    most = min(bench.memory / 20, 2.0**28 if bench.device == "cpu" else 2.0**30)
+    together = [{"pass": "scaled sum", "bytes": 3 * 2**26, "together": bench.neighbours}] if shares_processors(bench) else []
+    return together + [
+        {"pass": kind, "bytes": size * arrays} for size in SIZES if size <= most for kind, arrays in (("copy", 2), ("scaled sum", 3))
+    ]
+
+
+def memory_answer(bench: Bench, asked: Row) -> Row:
+    """Time one pass over arrays that move so many bytes in all, by one rank or by all at once."""
+    if "together" in asked:
+        return {"times_by_rank_s": bench.team.ask(pass_task, asked, bench.seconds)}
+    return {"times_s": pass_times(asked, bench.device, bench.seconds)}
+
+
+def pass_times(asked: Row, device: str, seconds: float) -> list[float]:
+    """Return the seconds of passes over arrays of this process."""
+    import torch
+
+    arrays = 2 if asked["pass"] == "copy" else 3
+    count = asked["bytes"] // arrays // 4
+    source, other, target = (torch.ones(count if index < arrays else 1, device=device) for index in range(3))
+    if asked["pass"] == "copy":
+        return repeated(lambda: other.copy_(source), device, seconds)
+    return repeated(lambda: torch.add(source, other, alpha=2.0, out=target), device, seconds)
+
+
+def pass_task(rank: Rank, asked: Row, seconds: float) -> list[float]:
+    """Make the passes on this rank, beside the others."""
+    import torch.distributed as dist
+
+    dist.barrier()
+    return pass_times(asked, rank.device, 4 * seconds)
+
+
+def launch_answer(bench: Bench, asked: Row) -> Row:
+    """Time an addition of one element."""
+    import torch
+
+    one = torch.ones(1, device=bench.device)
+    with torch.no_grad():
+        if asked["clock"] == "device":
+            return {"times_s": repeated(lambda: one.add_(1.0), bench.device, bench.seconds)}
+        return {"times_s": [_host_time(one, bench.device) for _ in range(7)]}
+
+
+def _host_time(one: object, device: str) -> float:
+    """Return the seconds the host spends on one launch while the device's queue has room."""
+    synchronize(device)
+    start = time.perf_counter()
+    for _ in range(_LAUNCHES // 10):
+        one.add_(1.0)  # type: ignore[attr-defined]
+    taken = (time.perf_counter() - start) / (_LAUNCHES // 10)
+    synchronize(device)
+    return taken
+
+
+MEMORY = Probe("memory", "memory bandwidth of the device", memory_questions, memory_answer)
+LAUNCH = Probe("launch", "cost of starting a kernel", lambda bench: [{"clock": "device"}, {"clock": "host"}], launch_answer)

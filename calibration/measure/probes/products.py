@@ -1,0 +1,172 @@
+"""How fast are matrix products and convolutions, by size and precision? One kernel at a time, as inside a network's layers.
+
+Matrix products are square, and a few of the shapes of fully connected layers. Convolutions are forward passes of ResNet-50's and
+MobileNetV2's shapes (arXiv 1512.03385, 1801.04381), in the classes in which the layer model knows them. Sizes end where one call would
+take longer than its share of the time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from calibration.measure.machine_record import Row
+from calibration.measure.probes.probe import Bench, Probe, shares_processors
+from calibration.measure.probes.timing import repeated
+from calibration.measure.team import Rank
+
+SIZES: Final = (64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
+LAYERS: Final = ((32, 4096, 4096), (64, 1000, 2048), (256, 1024, 1024), (1024, 4096, 1024), (3072, 1024, 4096))
+"""Rows, columns and depth of fully connected layers: VGG, ResNet-50, an attention layer, BERT-large's two."""
+CONVOLUTIONS: Final = (
+    ("conv", 64, 64, 56, 3, 1, 1),
+    ("conv", 128, 128, 28, 3, 1, 1),
+    ("conv", 256, 256, 14, 3, 1, 1),
+    ("conv", 512, 512, 7, 3, 1, 1),
+    ("conv", 64, 64, 112, 3, 1, 1),
+    ("pointwise_conv", 64, 256, 56, 1, 1, 1),
+    ("pointwise_conv", 256, 64, 56, 1, 1, 1),
+    ("pointwise_conv", 512, 128, 28, 1, 1, 1),
+    ("pointwise_conv", 1024, 256, 14, 1, 1, 1),
+    ("pointwise_conv", 512, 2048, 7, 1, 1, 1),
+    ("direct_conv", 3, 64, 224, 7, 2, 1),
+    ("direct_conv", 128, 128, 56, 3, 2, 1),
+    ("direct_conv", 256, 256, 28, 3, 2, 1),
+    ("direct_conv", 64, 192, 27, 5, 1, 1),
+    ("depthwise_conv", 144, 144, 56, 3, 1, 144),
+    ("depthwise_conv", 384, 384, 14, 3, 1, 384),
+    ("depthwise_conv", 960, 960, 7, 3, 1, 960),
+)
+"""Class, channels in and out, edge of the image, window, stride, groups."""
+TOGETHER: Final = 512
+"""Edge of the product that ranks which share processors make at once."""
+BATCHES: Final = {"cpu": (1, 4, 16), "cuda": (1, 8, 64)}
+FASTEST: Final = {"cpu": 3e11, "cuda": 2e14}
+"""FLOP/s beyond which no size is worth asking about: what is left out would take longer than this machine has for it."""
+PRECISION_TYPES: Final = {"fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp8": "float8_e4m3fn"}
+"""torch's name of an element of each precision."""
+_FP8_MULTIPLE: Final = 16
+"""Columns and depth of products in 8 bits come in such steps (cuBLAS)."""
+
+
+def precisions(bench: Bench) -> tuple[str, ...]:
+    """Return the precisions this device has units for; CPUs convert fp16 to fp32 and back."""
+    if bench.device == "cpu":
+        return ("fp32",) if bench.quick else ("fp32", "bf16")
+    import torch
+
+    capability = torch.cuda.get_device_capability()
+    if capability < (8, 0):
+        return ("fp32", "fp16")
+    return ("fp32", "tf32", "fp16", "bf16", *(["fp8"] if capability >= (8, 9) else []))
+
+
+@contextmanager
+def tf32(allowed: bool) -> Iterator[None]:
+    """Let products of fp32 run on tensor cores, or not."""
+    import torch
+
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = allowed
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+
+
+def _rate(bench: Bench) -> float:
+    """Return a first idea of the FLOP/s, to choose sizes with."""
+    if bench.device == "cuda":
+        return FASTEST["cuda"]
+    import torch
+
+    one = torch.randn(256, 256)
+    return 2 * 256**3 / min(repeated(lambda: one @ one, "cpu", 0.02))
+
+
+def affordable(bench: Bench, rows: list[Row]) -> list[Row]:
+    """Return those of *rows* that one call takes a third of the time for at most; of a quick run every second."""
+    most = _rate(bench) * bench.seconds / 3
+    kept = [row for row in rows if row["flop"] <= most]
+    return kept[:: 2 if bench.quick else 1]
+
+
+def gemm_questions(bench: Bench) -> list[Row]:
+    """Return shapes and precisions of matrix products."""
+    shapes = [(size, size, size) for size in SIZES] + list(LAYERS)
+    asked: list[Row] = [
+        {"precision": precision, "shape": list(shape), "flop": 2 * math.prod(shape)} for precision in precisions(bench) for shape in shapes
+    ]
+    asked = [row for row in asked if row["precision"] != "fp8" or all(size % _FP8_MULTIPLE == 0 for size in row["shape"][1:])]
+    together = {"precision": "fp32", "shape": [TOGETHER] * 3, "flop": 2 * TOGETHER**3, "together": bench.neighbours}
+    return ([together] if shares_processors(bench) else []) + affordable(bench, asked)
+
+
+def gemm_answer(bench: Bench, asked: Row) -> Row:
+    """Time one matrix product, on one rank or on all at once."""
+    if "together" in asked:
+        return {"times_by_rank_s": bench.team.ask(gemm_task, asked, bench.seconds)}
+    return {"times_s": gemm_times(asked, bench.device, bench.seconds)}
+
+
+def gemm_times(asked: Row, device: str, seconds: float) -> list[float]:
+    """Return the seconds of matrix products in this process."""
+    import torch
+
+    rows, columns, depth = asked["shape"]
+    dtype = getattr(torch, PRECISION_TYPES[asked["precision"]])
+    left = torch.randn(rows, depth, device=device).to(dtype)
+    if asked["precision"] == "fp8":
+        one, other = torch.ones((), device=device), torch.randn(columns, depth, device=device).to(dtype).t()  # column by column
+        return repeated(lambda: torch._scaled_mm(left, other, one, one, out_dtype=torch.bfloat16), device, seconds)
+    right = torch.randn(depth, columns, device=device).to(dtype)
+    return _times(asked, device, seconds, lambda: torch.matmul(left, right))
+
+
+def gemm_task(rank: Rank, asked: Row, seconds: float) -> list[float]:
+    """Multiply on this rank, beside the others."""
+    import torch.distributed as dist
+
+    dist.barrier()
+    return gemm_times(asked, rank.device, 4 * seconds)
+
+
+def convolution_questions(bench: Bench) -> list[Row]:
+    """Return classes, shapes and precisions of convolutions."""
+    asked = [
+        {"precision": precision, "class": kind, "shape": [batch, *shape], "flop": _convolution_flop(batch, *shape)}
+        for precision in precisions(bench)
+        if precision != "fp8"
+        for kind, *shape in CONVOLUTIONS
+        for batch in BATCHES[bench.device]
+    ]
+    return affordable(bench, asked)
+
+
+def _convolution_flop(batch: int, inputs: int, outputs: int, edge: int, window: int, stride: int, groups: int) -> int:
+    return 2 * batch * outputs * (-(-edge // stride)) ** 2 * window**2 * inputs // groups
+
+
+def convolution_answer(bench: Bench, asked: Row) -> Row:
+    """Time one convolution's forward pass."""
+    import torch
+
+    batch, inputs, outputs, edge, window, stride, groups = asked["shape"]
+    dtype = getattr(torch, PRECISION_TYPES[asked["precision"]])
+    image = torch.randn(batch, inputs, edge, edge, device=bench.device).to(dtype)
+    weight = torch.randn(outputs, inputs // groups, window, window, device=bench.device).to(dtype)
+    call = lambda: torch.nn.functional.conv2d(image, weight, stride=stride, padding=window // 2, groups=groups)  # noqa: E731
+    return {"times_s": _times(asked, bench.device, bench.seconds, call)}
+
+
+def _times(asked: Row, device: str, seconds: float, call: Callable[[], Any]) -> list[float]:
+    import torch
+
+    with torch.no_grad(), tf32(asked["precision"] == "tf32"):
+        return repeated(call, device, seconds)
+
+
+GEMM = Probe("gemm", "matrix products by size and precision", gemm_questions, gemm_answer)
+CONVOLUTION = Probe("convolution", "convolutions by class, size and precision", convolution_questions, convolution_answer)

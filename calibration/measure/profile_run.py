@@ -1,0 +1,258 @@
+"""How does one call of ``calibration profile`` go? Find device and ranks, open the record, measure, show progress, tell what failed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from calibration.measure.machine import machine_facts, neutral_name, version_facts
+from calibration.measure.machine_record import MachineRecord, ProbeRecord, Row, read_record
+from calibration.measure.probes.catalogue import chosen
+from calibration.measure.probes.probe import Bench, JobModel, Probe
+from calibration.measure.probes.stash import stalls
+from calibration.measure.profiling import Asked, Progress, measure, opened_record
+from calibration.measure.team import Rank, SpawnedTeam, Team, TorchrunTeam, join, serve, under_torchrun
+from sim.spec.yaml import SpecError
+from sim.study.pool import cores
+from sim.terminal import Talk
+
+SECONDS, QUICK_SECONDS = 0.25, 0.04
+"""Aim for one question; the probes ask about 150 of this machine."""
+MEMORY_SHARE = 0.25
+"""Of DRAM or of a GPU, that probes may use together."""
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What the command line said."""
+
+    path: Path
+    only: str | None = None
+    again: bool = False
+    quick: bool = False
+    device: str | None = None
+    ranks: int | None = None
+    folder: Path | None = None
+    name: str | None = None
+    model: JobModel | None = None
+
+
+def profile(wishes: Wishes, talk: Talk) -> MachineRecord | None:
+    """Measure this machine as *wishes* say, and return its record; None on ranks that only take part.
+
+    Raise SpecError where something cannot be measured at all, or where a probe failed: the record is then partial.
+    """
+    probes = chosen(wishes.only)
+    device = _device(wishes.device, any(probe.needs_torch for probe in probes))
+    if wishes.model is not None:
+        _check_model(wishes.model)
+    with _ending_by_signal(wishes.path), _team(wishes, device) as team:
+        if team is None:
+            return None
+        facts = _facts(team, device)
+        fresh = MachineRecord(wishes.name or neutral_name(facts), facts, version_facts())
+        record = opened_record(wishes.path, fresh)
+        failures = measure(Asked(wishes.path, probes, wishes.again), record, _bench(wishes, device, team, facts), Shown(talk))
+        if failures:
+            raise SpecError([*failures, f"{wishes.path}: holds the rest, marked partial"])
+        return record
+
+
+def _facts(team: Team, device: str) -> dict[str, Any]:
+    """Return what this machine says of itself; raise SpecError where the ranks' machines are not alike."""
+    facts = machine_facts(device, team.ranks, _backend(team.ranks, device), team.nodes)
+    if team.nodes > 1:
+        for number, there in enumerate(team.ask(facts_task)):
+            for name in ("cpu", "vcpus", "gpus"):
+                if there[name] != facts[name]:
+                    raise SpecError(
+                        f"rank {number}: {name} {there[name]}, and rank 0 has {facts[name]}; a record is of equal machines, "
+                        "so start torchrun on those of one kind"
+                    )
+    return facts
+
+
+def facts_task(rank: Rank) -> dict[str, Any]:
+    """Return what the machine of one rank says of itself."""
+    return machine_facts(rank.device, rank.ranks, "")
+
+
+def _check_model(model: JobModel) -> None:
+    """Raise SpecError where the user's model is not there, before anything is measured."""
+    from sim.extract import target
+
+    target.find(model.target)
+    target.parse_arguments(model.arguments)
+    for text in model.inputs:
+        target.find(text[1:]) if text.startswith("@") else target.parse_input(text)
+
+
+def _device(wanted: str | None, needs_torch: bool) -> str:
+    if wanted not in (None, "cpu", "cuda"):
+        raise SpecError(f"--device {wanted}: write cpu or cuda")
+    try:
+        import torch
+    except ImportError:
+        if needs_torch:
+            raise SpecError("torch is not installed: pip install 'stallsim[torch]', or measure without it: --only disk") from None
+        return "cpu"
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise SpecError("--device cuda: torch finds no GPU here; leave it out to measure the CPU")
+    return wanted or ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _backend(ranks: int, device: str) -> str:
+    return "none" if ranks == 1 else "nccl" if device == "cuda" else "gloo"
+
+
+@contextmanager
+def _team(wishes: Wishes, device: str) -> Iterator[Team | None]:
+    """Yield the team that this process leads; None once it has served as a rank of another's."""
+    if under_torchrun():
+        if wishes.ranks is not None:
+            raise SpecError("--ranks: torchrun has started the ranks already; leave it out")
+        local, ranks = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"])), int(os.environ["WORLD_SIZE"])
+        if ranks % local:
+            raise SpecError(f"{ranks} ranks, {local} of them on this machine: start torchrun with the same --nproc-per-node on each")
+        rank = Rank(int(os.environ["RANK"]), ranks, device, max(1, cores() // local), ranks // local)
+        _check_ranks(local, device)
+        join(rank, "env://")
+        if rank.rank > 0:
+            serve(rank)
+            yield None
+            return
+        team: Team = TorchrunTeam(rank)
+    else:
+        ranks = wishes.ranks or _usual_ranks(device)
+        _check_ranks(ranks, device)
+        team = SpawnedTeam(ranks, device, max(1, cores() // ranks))
+    try:
+        yield team
+    finally:
+        team.close()
+
+
+def _check_ranks(ranks: int, device: str) -> None:
+    """Raise SpecError where there are more ranks than GPUs: NCCL takes one rank a GPU."""
+    if device == "cuda" and ranks > _usual_ranks(device):
+        raise SpecError(f"{ranks} ranks for {_usual_ranks(device)} GPU(s): NCCL takes one rank a GPU; start fewer, or write --device cpu")
+
+
+def _usual_ranks(device: str) -> int:
+    """Return one rank for each GPU; on a CPU two, which is what an exchange takes."""
+    if device == "cpu":
+        return 2
+    import torch
+
+    return int(torch.cuda.device_count())
+
+
+def _bench(wishes: Wishes, device: str, team: Team, facts: dict[str, Any]) -> Bench:
+    folder = wishes.folder or wishes.path.absolute().parent
+    if not folder.is_dir():
+        raise SpecError(f"{folder}: no such folder; --folder names one on the disk to be measured")
+    threads = max(1, cores() // (team.ranks // team.nodes))
+    memory = _free(facts["gpus"][0]["memory_bytes"]) if device == "cuda" else facts["memory_bytes"]
+    bench = Bench(device, threads, cores(), QUICK_SECONDS if wishes.quick else SECONDS, folder, team, wishes.quick)
+    bench.memory = MEMORY_SHARE * memory
+    bench.models = (wishes.model,) if wishes.model else ()
+    if sys.modules.get("torch") is not None:
+        import torch
+
+        torch.set_num_threads(threads)
+    return bench
+
+
+def _free(memory: int) -> float:
+    """Return the bytes of a GPU of *memory* that nobody else has taken."""
+    import torch
+
+    return float(min(memory, torch.cuda.mem_get_info()[0]))
+
+
+class _Ended(SpecError):
+    """Another program, such as torchrun, told this one to end."""
+
+
+@contextmanager
+def _ending_by_signal(path: Path) -> Iterator[None]:
+    """Let a request to end (SIGTERM), or a terminal that closes (SIGHUP), leave by way of what tidies up and keeps the record at *path*."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(_TOLD_TO_END)
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    except SystemExit as stopped:
+        if stopped.code != _TOLD_TO_END:
+            raise
+        told = "told to end (SIGTERM or SIGHUP); under torchrun that is so when another rank has died"
+        leads = os.environ.get("RANK", "0") == "0"  # the others of torchrun write no record
+        raise _Ended([told, kept(path)] if leads else told) from None
+    finally:
+        for number, action in before.items():
+            signal.signal(number, action)
+
+
+_TOLD_TO_END = "told to end by a signal"
+
+
+class Shown(Progress):
+    """Progress on stderr: on a terminal a bar, and everywhere a line for each probe that has ended."""
+
+    def __init__(self, talk: Talk) -> None:
+        self._talk = talk
+        self._start = time.monotonic()
+        self._count = self._done = 0
+        self._name = ""
+
+    def begin(self, probe: Probe, count: int) -> None:
+        """Show that *probe* asks *count* questions."""
+        self._name, self._count, self._done = probe.name, count, 0
+
+    def step(self, asked: Row) -> None:
+        """Show which question comes."""
+        filled = 20 * self._done // max(1, self._count)
+        self._done += 1
+        what = " ".join(str(value) for value in asked.values())[:50]
+        self._talk.progress(f"{self._name:12} {'█' * filled}{'░' * (20 - filled)} {self._done}/{self._count}  {what}")
+
+    def end(self, probe: Probe, found: ProbeRecord) -> None:
+        """Show how *probe* ended."""
+        self._talk.progress("")
+        told = f"{len(found.rows)} answers" if found.state == "done" else f"{found.state}: {found.reason}"
+        self._talk(f"{time.monotonic() - self._start:6.0f} s  {probe.name:12} {told}")
+
+
+def listing() -> str:
+    """Return what can be asked, a probe a line."""
+    return "\n".join(f"{probe.name:12} {probe.about}" for probe in chosen(None))
+
+
+def summary(path: Path, found: MachineRecord) -> str:
+    """Return what a record holds, a probe a line."""
+    lines = [f"{path}: {found.name}, {found.state}"]
+    for name, probe in found.probes.items():
+        line = f"  {name:12} {probe.state:8} {len(probe.rows):4} answers  {probe.duration_s:6.1f} s  {probe.reason}"
+        lines.append(line.rstrip())
+    told = [f"{name} {1e3 * stall.time:.1f} ms a step ({100 * stall.share:.0f}%)" for name, stall in stalls(found.rows("stash")).items()]
+    lines += [f"  {found.disturbed()}"] if found.disturbed() else []
+    return "\n".join([*lines, *([f"  stalls as Stash measures them: {', '.join(told)}"] if told else [])])
+
+
+def kept(path: Path) -> str:
+    """Return a sentence on what an interrupted run leaves at *path*."""
+    try:
+        count = sum(len(probe.rows) for probe in read_record(path).probes.values())
+    except SpecError:
+        return "stopped before anything was measured"
+    return f"stopped; {path} keeps {count} answers, marked partial: the same command goes on"

@@ -1,0 +1,150 @@
+"""How is a machine measured? Each probe's questions one by one, the record written as answers come, progress shown.
+
+A question that the record answers is not asked again. Ctrl-C, a signal, a full disk or a rank that dies end the question or the run; what
+was measured stays, and the record says that it is partial and why.
+"""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from calibration.measure.machine_record import MachineRecord, ProbeRecord, Row, read_record, rounded, write_record
+from calibration.measure.probes.probe import Bench, Probe, no_memory
+from calibration.measure.processor_use import Used
+from calibration.measure.team import TorchrunTeam
+from sim.spec.yaml import SpecError
+
+EVERY: Final = 2.0
+"""Seconds after which answers are written, where a probe takes longer."""
+STOPPED: Final = "stopped before its end"
+
+
+class Progress:
+    """What is shown of a run; this shows nothing."""
+
+    def begin(self, probe: Probe, count: int) -> None:
+        """Show that *probe* asks *count* questions."""
+
+    def step(self, asked: Row) -> None:
+        """Show that a question comes."""
+
+    def end(self, probe: Probe, found: ProbeRecord) -> None:
+        """Show how *probe* ended."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the user wants measured, and where it is kept."""
+
+    path: Path
+    probes: Sequence[Probe]
+    again: bool = False
+
+
+def opened_record(path: Path, fresh: MachineRecord, but: Sequence[str] = ()) -> MachineRecord:
+    """Return the record at *path*, to go on with, or *fresh* where there is none.
+
+    Raise SpecError where it is of another machine or other versions, in anything *but* these facts.
+    """
+    if not path.exists():
+        return fresh
+    found = read_record(path)
+    for name, here in (fresh.machine | fresh.versions).items():
+        there = (found.machine | found.versions).get(name, 1 if name == "nodes" else None)  # as of records before it was asked
+        if name not in ("clock_hz", *but) and there != rounded(here):
+            raise SpecError(f"{path}: was measured with {name} {there}, and here it is {here}; measure into another file")
+    found.state = "partial"
+    return found
+
+
+def measure(asked: Asked, record: MachineRecord, bench: Bench, progress: Progress) -> list[str]:
+    """Ask what *asked* wants of this machine into *record*, and return what failed; the file is written as answers come."""
+    write_record(asked.path, record)
+    failures: list[str] = []
+    for probe in asked.probes:
+        found = record.probes[probe.name] = _begun(record, probe, asked.again)
+        try:
+            _run(probe, found, bench, progress, lambda: write_record(asked.path, record))
+        except Exception as error:
+            found.state, found.reason = "failed", str(error) if isinstance(error, SpecError) else f"{type(error).__name__}: {error}"
+            failures.append(f"{probe.name}: {found.reason}")
+            if isinstance(bench.team, TorchrunTeam) and "rank" in str(error):
+                break  # who is left has nobody to measure with
+        except BaseException as error:
+            found.state, found.reason = "partial", str(error) or "interrupted"
+            raise
+        finally:
+            bench.clear()
+            progress.end(probe, found)
+            write_record(asked.path, record)
+    if not any(probe.state in ("partial", "failed") for probe in record.probes.values()):
+        record.state = "complete"
+        write_record(asked.path, record)
+    return failures
+
+
+def _begun(record: MachineRecord, probe: Probe, again: bool) -> ProbeRecord:
+    """Return what *probe* has found so far."""
+    before = record.probes.get(probe.name)
+    return ProbeRecord("partial", now(), STOPPED) if before is None or again else before
+
+
+def _run(probe: Probe, found: ProbeRecord, bench: Bench, progress: Progress, write: Callable[[], None]) -> None:
+    reason = probe.skipped(bench)
+    if reason:
+        found.state, found.reason = "skipped", reason
+        return
+    found.state, found.reason = "partial", STOPPED
+    start = written = time.monotonic()
+    before = Used.now(bench.team.used())
+    questions = probe.questions(bench)
+    missing = unanswered(questions, found.rows)
+    progress.begin(probe, len(missing))
+    too_large: list[Row] = []
+    for asked in missing:
+        progress.step(asked)
+        bench.gather()
+        try:
+            found.rows.append(rounded(asked | probe.answer(bench, asked)))
+        except Exception as error:
+            if not no_memory(error):
+                raise
+            too_large.append(asked)
+            bench.clear()
+        found.date = now()
+        if time.monotonic() - written > EVERY:
+            write()
+            written = time.monotonic()
+    took, others = time.monotonic() - start, Used.now(bench.team.used()).others_since(before)
+    if took > 0:
+        found.others_cores = (found.others_cores * found.duration_s + others * took) / (found.duration_s + took)
+    found.duration_s += took
+    if too_large and not found.rows:
+        raise SpecError(f"no question fits into memory, not even {_words(too_large[-1])}")
+    found.state, found.reason = "done", _left_out(too_large)
+
+
+def _left_out(questions: Sequence[Row]) -> str:
+    """Return in words what did not fit into memory."""
+    return f"{len(questions)} did not fit into memory: {'; '.join(map(_words, questions[:3]))}" if questions else ""
+
+
+def _words(asked: Row) -> str:
+    return " ".join(f"{value}" for value in asked.values() if value not in ([], ""))
+
+
+def unanswered(questions: Sequence[Row], rows: Sequence[Row]) -> list[Row]:
+    """Return the *questions* that no row answers: one that says the same of everything that any of them says something of."""
+    names = {name for asked in questions for name in asked}
+    known: list[Row] = [{name: row[name] for name in names & row.keys()} for row in rows]
+    return [asked for asked in questions if rounded(asked) not in known]
+
+
+def now() -> str:
+    """Return day and time in UTC."""
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,1 @@
+"""Profiles of training jobs: read, reported, and replayed elsewhere."""

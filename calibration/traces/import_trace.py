@@ -1,0 +1,262 @@
+"""Where did the time of a measured job go? Profiles of its ranks become the spans that a simulation writes, and are analysed as those are.
+
+On each rank, moment by moment, in this order: a kernel of a compute stream runs: compute. The host is inside an operator or a launch, the
+next kernel is not launched yet, and neither a copy nor the loader holds the host: launch. A collective runs: the gradient exchange,
+blamed on its tier from the moment at which the last rank has joined it, before that on the straggler. The host waits in the loader's
+``__next__``: input (prep, as a profile cannot tell disk from decode). A copy runs: copy. Nothing at all: launch. A step ends when
+the host has begun the next one and the GPU has done what was launched before; so the first step that a profiler records is left out where
+there are more, as the GPU was still busy with what it did not record. Clocks of hosts are aligned by the ends of collectives.
+Limits: data-parallel jobs, whose ranks take part in the same collectives.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from calibration.traces.kineto import RankTrace, Span, read_trace
+from sim.analysis.stalls import Blame, Window, blame
+from sim.events import STALLS, Cause, EventLog, Rank, Wait, Work
+from sim.spec.yaml import SpecError
+
+_INSTANT = 1e-9  # seconds: Kineto's resolution
+EXCHANGE = (Cause.INTERCONNECT, Cause.NETWORK, Cause.STRAGGLER)
+"""What a rank waits for when it waits for gradients."""
+
+
+@dataclass(frozen=True)
+class Imported:
+    """A measured job: its log, the window of each rank, and what is seconds per step in it."""
+
+    traces: Sequence[RankTrace]
+    log: EventLog
+    windows: Sequence[Window]
+    step_time: float
+    resources: Sequence[Blame]
+    """Seconds per step, mean over ranks, largest first."""
+    by_rank: Sequence[dict[Cause, float]]
+
+    @property
+    def stalls(self) -> dict[Cause, float]:
+        """Return seconds per step by cause; they sum to ``step_time``."""
+        table = dict.fromkeys(STALLS, 0.0)
+        for row in self.resources:
+            table[row.cause] += row.seconds
+        return table
+
+    @property
+    def exposed_sync(self) -> float:
+        """Return the seconds of a step that waited for the gradient exchange."""
+        return sum(self.stalls[cause] for cause in EXCHANGE)
+
+
+def import_traces(files: Iterable[Path | str]) -> Imported:
+    """Return the job whose ranks *files* show, one file a rank. Raise SpecError where a rank or a step is missing."""
+    traces = sorted((trace for file in files for trace in read_trace(Path(file))), key=lambda trace: trace.rank)
+    _require_all(traces)
+    traces = _aligned(traces)
+    log = EventLog(lambda: 0.0, ranks=[Rank(0, number, trace.size, trace.host, ()) for number, trace in enumerate(traces)])
+    windows = [_window(trace) for trace in traces]
+    joined = _joined(traces)
+    tier = Cause.NETWORK if len({trace.host for trace in traces}) > 1 or traces[0].described.get("nodes", 1) > 1 else Cause.INTERCONNECT
+    for number, (trace, window) in enumerate(zip(traces, windows, strict=True)):
+        log.waits += _waits(trace, number, window)
+        log.work += [work._replace(rank=number) for work in (*trace.loader, *_exchange(trace, joined[number], tier))]
+    return _analysed(traces, log, windows)
+
+
+def _analysed(traces: Sequence[RankTrace], log: EventLog, windows: Sequence[Window]) -> Imported:
+    total = sum(trace.size for trace in traces)
+    mean: dict[tuple[Cause, str], float] = defaultdict(float)
+    for trace, own in zip(traces, windows, strict=True):
+        if own.end <= own.start:
+            raise SpecError(f"{trace.file}: the profiled steps of rank {trace.rank} take no time; export the trace again")
+    by_rank = []
+    for number, rows in enumerate(blame(log, windows)):
+        table = dict.fromkeys(STALLS, 0.0)
+        for row in rows:
+            if row.rank == number:
+                table[row.cause] += row.seconds / windows[number].steps
+                mean[row.cause, row.resource] += row.seconds / windows[number].steps * traces[number].size / total
+        by_rank.append(table)
+    step_time = sum(trace.size / total * (own.end - own.start) / own.steps for trace, own in zip(traces, windows, strict=True))
+    resources = sorted((Blame(-1, *key, seconds) for key, seconds in mean.items()), key=lambda row: (-row.seconds, row.cause, row.resource))
+    return Imported(traces, log, windows, step_time, resources, by_rank)
+
+
+# --- all ranks, all steps --------------------------------------------------------------------------------------------
+
+
+def _require_all(traces: Sequence[RankTrace]) -> None:
+    """Raise SpecError unless *traces* are all ranks of one job, each once, in the same steps."""
+    first = traces[0]
+    for trace, other in pairwise(traces):
+        if trace.rank == other.rank:
+            raise SpecError(
+                f"{other.file}: rank {other.rank} stands in {trace.file} already; give one file per rank, with its own distributedInfo"
+            )
+    if len({trace.described.get("job", 0) for trace in traces}) > 1:
+        raise SpecError(f"{first.file}: shows several jobs; trace each by itself")
+    shown = sum(trace.size for trace in traces)
+    if shown != first.world_size:
+        present = {trace.rank + member for trace in traces for member in range(trace.size)}
+        missing = [str(rank) for rank in range(first.world_size) if rank not in present]
+        more = ", ..." if len(missing) > 8 else ""
+        raise SpecError(f"{first.file}: of {first.world_size} ranks {shown} are given; missing: {', '.join(missing[:8])}{more}")
+    for trace in traces:
+        odd = sorted(trace.steps.keys() ^ first.steps.keys())
+        if odd:
+            lacks, has = (trace, first) if odd[0] in first.steps else (first, trace)
+            raise SpecError(f"{lacks.file}: lacks ProfilerStep#{odd[0]}, which {has.file} has; profile the same steps on every rank")
+
+
+def _aligned(traces: Sequence[RankTrace]) -> list[RankTrace]:
+    """Return *traces* with the clocks of other hosts set to the first's: a collective ends on all ranks at once."""
+    first = traces[0]
+    found = [first]
+    for trace in traces[1:]:
+        ends = [own.t1 - other.t1 for own, other in zip(trace.collectives, first.collectives, strict=False)]
+        found.append(trace if trace.host == first.host or not ends else _shifted(trace, -median(ends)))
+    return found
+
+
+def _shifted(trace: RankTrace, by: float) -> RankTrace:
+    def move(spans: Iterable[Span]) -> list[Span]:
+        return [span._replace(t0=span.t0 + by, t1=span.t1 + by, launched=span.launched + by, queued=span.queued + by) for span in spans]
+
+    def work(spans: Iterable[Work]) -> list[Work]:
+        return [span._replace(t0=span.t0 + by, t1=span.t1 + by) for span in spans]
+
+    steps = dict(zip(trace.steps, move(trace.steps.values()), strict=True))
+    return replace(
+        trace, steps=steps, compute=move(trace.compute), collectives=move(trace.collectives), copies=move(trace.copies),
+        inputs=move(trace.inputs), busy=move(trace.busy), blocked=move(trace.blocked), bounds=work(trace.bounds), loader=work(trace.loader),
+        backward=move(trace.backward), gradients=move(trace.gradients), optimizer=move(trace.optimizer),
+    )  # fmt: skip
+
+
+def _window(trace: RankTrace) -> Window:
+    """Return the steps that count, from where the host is there and the GPU has done what was launched before."""
+    numbers = sorted(trace.steps)
+    first = 0 if trace.described.get("stands_for") or len(numbers) == 1 else 1  # a simulated trace shows all that its steps meet
+    work = [*trace.compute, *trace.collectives, *trace.copies]
+
+    def done(when: float) -> float:
+        return max([when, *(span.t1 for span in work if span.launched < when - _INSTANT)])
+
+    return Window(done(trace.steps[numbers[first]].t0), done(trace.steps[numbers[-1]].t1), len(numbers) - first)
+
+
+# --- collectives -----------------------------------------------------------------------------------------------------
+
+
+def _joined(traces: Sequence[RankTrace]) -> list[list[float]]:
+    """Return by rank when the last rank joined each of its collectives (s)."""
+    simulated = any(trace.bounds for trace in traces)
+    counts = {len(trace.collectives) for trace in traces}
+    if simulated or len(traces) == 1:
+        return [[span.t0 for span in trace.collectives] for trace in traces]
+    if len(counts) > 1:
+        few, many = (pick(traces, key=lambda trace: len(trace.collectives)) for pick in (min, max))
+        raise SpecError(
+            f"{few.file}: shows {len(few.collectives)} collectives, {many.file} {len(many.collectives)}; "
+            "profile the same steps of a data-parallel job on every rank"
+        )
+    spans = [sorted(trace.collectives, key=lambda span: span.t0) for trace in traces]
+    last = [max(span.t0 for span in same) for same in zip(*spans, strict=True)]
+    return [last for _ in traces]
+
+
+def _exchange(trace: RankTrace, joined: Sequence[float], tier: Cause) -> list[Work]:
+    """Return what is to blame while the collectives of a rank move data."""
+    if trace.bounds:
+        return trace.bounds
+    spans = sorted(trace.collectives, key=lambda span: span.t0)
+    found: list[Work] = []
+    for span, start in zip(spans, joined, strict=True):
+        begin = max(min(start, span.t1), found[-1].t1 if found else span.t0)
+        if span.t1 > begin:
+            found.append(Work(0, "comm", span.name, tier, span.name.partition("(")[0], span.ident, 0.0, begin, span.t1))
+    return found
+
+
+# --- what a rank waits for -------------------------------------------------------------------------------------------
+
+
+def _waits(trace: RankTrace, rank: int, window: Window) -> list[Wait]:
+    """Return what *rank* waits for in *window*, without gaps."""
+    found: list[Wait] = []
+    for start, end, running, place in _moments(trace, window):
+        cause, resource, ident = _cause(trace, start, end, running, place)
+        last = found[-1] if found else None
+        if last and (last.cause, last.resource, last.ident) == (cause, resource, ident):
+            found[-1] = last._replace(t1=end)
+        else:
+            found.append(Wait(rank, cause, resource, ident, start, end))
+    return found
+
+
+_Moment = tuple[float, float, dict[str, int], tuple[int, int]]
+"""From, to, how many spans of each kind go on, and the places of the next kernel and of the present or next loader wait."""
+
+
+def _moments(trace: RankTrace, window: Window) -> Iterable[_Moment]:
+    """Cut *window* wherever something begins or ends, or a kernel is launched."""
+    kinds = {
+        "compute": trace.compute, "exchange": trace.collectives, "copy": trace.copies, "input": trace.inputs, "busy": trace.busy,
+        "blocked": trace.blocked,
+    }  # fmt: skip
+    trace.compute.sort(key=lambda span: span.t0)
+    trace.inputs.sort(key=lambda span: span.t0)
+    edges = [(time, kind, change) for kind, spans in kinds.items() for span in spans for time, change in ((span.t0, 1), (span.t1, -1))]
+    edges += [(span.queued, "", 0) for span in trace.compute]
+    edges += [(window.start, "", 0), (window.end, "", 0)]
+    edges.sort(key=lambda edge: edge[0])
+    running = dict.fromkeys((*kinds, ""), 0)
+    kernel = wait = 0
+    for (time, kind, change), (until, _, _) in pairwise(edges):
+        running[kind] += change
+        if until <= time or time < window.start or until > window.end:
+            continue
+        while kernel < len(trace.compute) and trace.compute[kernel].t1 <= time:
+            kernel += 1
+        while wait < len(trace.inputs) and trace.inputs[wait].t1 <= time:
+            wait += 1
+        yield time, until, running, (kernel, wait)
+
+
+def _cause(trace: RankTrace, start: float, end: float, running: dict[str, int], place: tuple[int, int]) -> tuple[Cause, str, int]:
+    """Return cause, resource and batch of what a rank waits for from *start* to *end*."""
+    kernel = trace.compute[place[0]] if place[0] < len(trace.compute) else None
+    if running["compute"]:
+        return Cause.COMPUTE, (kernel.resource if kernel and kernel.resource else f"{trace.gpu} compute"), -1
+    launching = running["busy"] and not running["blocked"] and not running["copy"] and not running["input"]
+    if launching and kernel is not None and kernel.queued >= end:
+        return Cause.LAUNCH, "host", -1
+    if running["exchange"]:
+        return Cause.GRADIENT, "", -1
+    if running["input"]:
+        return Cause.INPUT, "", trace.inputs[place[1]].ident
+    if running["copy"]:
+        return Cause.COPY, "host to device", -1
+    return Cause.LAUNCH, "host" if running["busy"] else "host outside any operator", -1
+
+
+def kernel_times(imported: Imported, most: int = 20) -> list[dict[str, Any]]:
+    """Return the kernels, collectives and copies that take most of the first rank's time: name, calls and seconds per step."""
+    trace, window = imported.traces[0], imported.windows[0]
+    found: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for kind, spans in (("compute", trace.compute), ("exchange", trace.collectives), ("copy", trace.copies)):
+        for span in spans:
+            if window.start <= span.t0 < window.end:
+                found[kind, span.name].append(span.t1 - span.t0)
+    rows: list[dict[str, Any]] = [
+        {"kind": kind, "name": name, "calls_per_step": len(times) / window.steps, "time_s": sum(times) / window.steps}
+        for (kind, name), times in found.items()
+    ]
+    return sorted(rows, key=lambda row: (-row["time_s"], row["name"]))[:most]

@@ -1,0 +1,304 @@
+"""What did the passes of a profiled step take? Kernels of each rank, by their pass, the gradient they lead to, and their class.
+
+A kernel belongs to the pass in which the host launched it: to backward where autograd ran, up to the gradient that was kept next; to the
+optimizer after that; to forward else. On a CPU the outermost operators stand for kernels, and what the host does between them counts
+with the operator that follows. A simulated trace names the pass and the bucket of each kernel. Compute beside a collective is slower by a
+given factor, which is taken out: elsewhere other work runs beside other collectives.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean, pstdev, stdev
+from typing import Final, Literal, NamedTuple
+
+from calibration.traces.import_trace import Imported
+from calibration.traces.kineto import CPU, RankTrace, Span
+from sim.analysis.stalls import Window
+from sim.events import Cause
+from sim.spec.fields import OperatorClass
+from sim.spec.yaml import SpecError
+
+Pass = Literal["forward", "backward", "copies", "optimizer"]
+PassKey = tuple[Pass, int]
+"""A pass, and in backward the gradient (of a simulated trace: bucket) that its work leads to, in the order they become ready; -1: none."""
+
+_CLASSES: Final[tuple[tuple[OperatorClass, re.Pattern[str]], ...]] = (
+    ("attention", re.compile(r"flash|fmha|attention", re.IGNORECASE)),
+    ("conv", re.compile(r"conv|cudnn.*(?:grad|fprop)|fprop|dgrad|wgrad|winograd|implicit_", re.IGNORECASE)),
+    ("gemm", re.compile(r"gemm|gemv|cutlass|nvjet|cublas|addmm|::b?mm$|matmul|linear|BmmBackward|MmBackward", re.IGNORECASE)),
+)
+"""By what kernels and operators of cuDNN, cuBLAS, CUTLASS and torch are called; everything else moves memory."""
+_INSTANT: Final = 1e-9
+"""Seconds: Kineto's resolution."""
+_SIMULATED: Final = re.compile(r"^(forward|backward|gradient copies|optimizer)(?: bucket \d+)?$")
+_PASSES: Final[Mapping[str, Pass]] = {"forward": "forward", "backward": "backward", "gradient copies": "copies", "optimizer": "optimizer"}
+
+
+@dataclass
+class Part:
+    """What one part of a pass took in one step: seconds of the GPU by class, those that no batch changes, and waiting for the host."""
+
+    by_class: dict[OperatorClass, float] = field(default_factory=lambda: defaultdict(float))
+    upkeep: float = 0.0
+    stall: float = 0.0
+    host: float = 0.0
+    """Seconds that the host spent on launches; 0 where the trace does not tell."""
+
+    @property
+    def seconds(self) -> float:
+        """All GPU time."""
+        return sum(self.by_class.values()) + self.upkeep
+
+
+class Gradient(NamedTuple):
+    """The gradient of one parameter: elements (-1: not recorded) and torch's name of their type."""
+
+    elements: int
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Mean of the profiled steps over steps and ranks."""
+
+    parts: Mapping[PassKey, Part]
+    gradients: tuple[Gradient, ...]
+    """In the order they become ready; empty in a simulated trace."""
+    micro_batches: int
+    """Forward and backward passes of a step, over which ``parts`` of these are means; 1 in a simulated trace, where they are sums."""
+    optimizer: str
+    """Class of the optimizer; empty where the trace does not tell."""
+    copied: float
+    """Bytes from host to device in a step."""
+    input_wait: float
+    compute_cv: float | None
+    """Variation of a rank's compute from step to step; None where there are too few steps to tell."""
+    persistent_cv: float | None
+    """Variation of the ranks' mean compute; None where there are too few ranks."""
+
+    def total(self, which: Pass) -> Part:
+        """Return all parts of one pass together."""
+        found = Part()
+        for (name, _), part in self.parts.items():
+            if name == which:
+                _add(found, part, 1.0)
+        return found
+
+
+class _Item(NamedTuple):
+    """One kernel with the pass it belongs to."""
+
+    key: PassKey
+    span: Span
+    upkeep: bool
+
+
+def passes_seen(found: Imported, slowdown: float = 1.0) -> Seen:
+    """Return what the passes of *found* took; compute beside a collective ran *slowdown* times longer.
+
+    Raise SpecError where the trace does not tell.
+    """
+    pairs = zip(found.traces, found.windows, strict=True)
+    steps = [[_step(trace, first, last) for first, last in _bounds(trace, window)] for trace, window in pairs]
+    parts: dict[PassKey, Part] = defaultdict(Part)
+    total = sum(trace.size for trace in found.traces)
+    compute: list[list[float]] = []
+    for trace, window, own in zip(found.traces, found.windows, steps, strict=True):
+        _require_alike(trace, own, steps[0][0])
+        beside = _union(trace.collectives)
+        compute.append([])
+        for step in own:
+            taken = _taken(trace, step, beside, slowdown)
+            compute[-1].append(sum(part.seconds for part in taken.values()))
+            for key, part in taken.items():
+                scale = trace.size / total / len(own) / (step.micro_batches if key[0] in ("forward", "backward") else 1)
+                _add(parts[key], part, scale)
+        _stalls(parts, found, trace, window, own, total)
+    first = steps[0][0]
+    copied = fmean(_copied(trace, window) for trace, window in zip(found.traces, found.windows, strict=True))
+    waits = found.stalls[Cause.PREP] + found.stalls[Cause.FETCH]
+    optimizer = found.traces[0].optimizer[0].name if found.traces[0].optimizer else ""
+    return Seen(dict(parts), first.gradients, first.micro_batches, optimizer, copied, waits, *_spread(compute, found.traces[0].simulated))
+
+
+class _Step(NamedTuple):
+    """One step of one rank."""
+
+    items: list[_Item]
+    gradients: tuple[Gradient, ...]
+    """Of one micro-batch."""
+    micro_batches: int
+
+
+def _bounds(trace: RankTrace, window: Window) -> list[tuple[float, float]]:
+    """Return from when to when the host worked on each step that counts."""
+    chosen = [trace.steps[number] for number in sorted(trace.steps)][-window.steps :]
+    ends = [*(span.t0 for span in chosen[1:]), chosen[-1].t1 - _INSTANT]
+    return [(span.t0, end) for span, end in zip(chosen, ends, strict=True)]
+
+
+def _step(trace: RankTrace, start: float, end: float) -> _Step:
+    kernels = sorted((span for span in trace.compute if start <= span.launched < end), key=lambda span: (span.launched, span.t0))
+    if trace.simulated:
+        return _Step([_Item(_named(trace, span), span, False) for span in kernels], (), 1)
+    gradients = sorted((span for span in trace.gradients if start <= span.t0 < end), key=lambda span: span.t0)
+    backward = sorted((span for span in trace.backward if start <= span.t0 < end), key=lambda span: span.t0)
+    rounds = _rounds(kernels, backward, gradients)
+    count = len(gradients) // rounds if rounds else 0
+    if not count or count * rounds != len(gradients):
+        raise SpecError(
+            f"{trace.file}: a step of rank {trace.rank} keeps {len(gradients)} gradients in {rounds} backward passes; "
+            "profile whole training steps, prof.step() after each optimizer step"
+        )
+    kept = tuple(Gradient(span.ident, span.resource) for span in gradients[:count])
+    return _Step(_sorted_out(kernels, backward, gradients, count), kept, rounds)
+
+
+def _named(trace: RankTrace, span: Span) -> PassKey:
+    """Return the pass that a simulated trace names."""
+    known = _SIMULATED.match(span.name)
+    if known is None:
+        raise SpecError(f"{trace.file}: the kernel '{span.name}' belongs to no pass of a simulated step; export the trace again")
+    return _PASSES[known[1]], span.ident if known[1] == "backward" else -1
+
+
+def _rounds(kernels: Sequence[Span], backward: Sequence[Span], gradients: Sequence[Span]) -> int:
+    """Return how many backward passes a step has: between two of them something is computed forward, and both keep gradients."""
+    starts = [span.t0 for span in backward]
+    forward = [span.launched for span in kernels if not _within(backward, starts, span.launched)]
+    marks = sorted([(time, False) for time in forward] + [(span.t0, True) for span in gradients])
+    return sum(keeps and not before for (_, before), (_, keeps) in zip([(0.0, False), *marks], marks, strict=False)) if gradients else 0
+
+
+def _within(spans: Sequence[Span], starts: Sequence[float], time: float) -> bool:
+    place = bisect_right(starts, time) - 1
+    return place >= 0 and time < spans[place].t1
+
+
+def _sorted_out(kernels: Sequence[Span], backward: Sequence[Span], gradients: Sequence[Span], count: int) -> list[_Item]:
+    """Return *kernels* with their passes; *count* gradients are kept in each backward pass."""
+    starts, ends = [span.t0 for span in backward], [span.t1 for span in gradients]
+    keeping = [span for span in backward if span.name == "torch::autograd::AccumulateGrad"]
+    kept = [span.t0 for span in keeping]
+    last = max(span.t1 for span in backward)
+    found = []
+    for span in kernels:
+        if _within(backward, starts, span.launched):
+            upkeep = _within(keeping, kept, span.launched)  # or it leads to the gradient that is kept next
+            place = bisect_right(kept, span.launched) - 1 if upkeep else bisect_right(ends, span.launched)
+            found.append(_Item(("backward", place % count if place < len(ends) else -1), span, upkeep))
+        else:
+            found.append(_Item(("optimizer" if span.launched >= last else "forward", -1), span, False))
+    return found
+
+
+def _require_alike(trace: RankTrace, steps: Sequence[_Step], first: _Step) -> None:
+    for step in steps:
+        if step.gradients != first.gradients or step.micro_batches != first.micro_batches:
+            raise SpecError(
+                f"{trace.file}: the steps of rank {trace.rank} keep other gradients than the first one of rank 0; "
+                "profile steps that train the same parameters on every rank"
+            )
+
+
+# --- seconds -----------------------------------------------------------------------------------------------------------------
+
+
+def _taken(trace: RankTrace, step: _Step, beside: Sequence[tuple[float, float]], slowdown: float) -> dict[PassKey, Part]:
+    """Return what each part of a step took; of kernels that run at once each moment counts once."""
+    found: dict[PassKey, Part] = defaultdict(Part)
+    done = host = -1.0
+    for key, span, upkeep in sorted(step.items, key=lambda item: item.span.t0):
+        start = max(span.t0, done)
+        done = max(done, span.t1)
+        seconds = max(0.0, span.t1 - start)
+        if slowdown > 1.0 and seconds:
+            seconds -= _overlap(beside, start, span.t1) * (1.0 - 1.0 / slowdown)
+        part = found[key]
+        if upkeep:
+            part.upkeep += seconds
+        else:
+            part.by_class[kernel_class(span.name)] += seconds
+        if trace.gpu != CPU:
+            part.host += max(0.0, span.queued - max(span.launched, host))
+            host = max(host, span.queued)
+    return found
+
+
+def kernel_class(name: str) -> OperatorClass:
+    """Return what bounds the kernel or operator *name*: a class of products, or memory."""
+    return next((found for found, pattern in _CLASSES if pattern.search(name)), "elementwise")
+
+
+def _stalls(parts: Mapping[PassKey, Part], found: Imported, trace: RankTrace, window: Window, steps: Sequence[_Step], total: int) -> None:
+    """Add the waits for the host to the parts whose kernel follows; on a CPU they are what it computes between operators."""
+    items = sorted((item for step in steps for item in step.items), key=lambda item: item.span.t0)
+    starts = [item.span.t0 for item in items]
+    rank = next(number for number, other in enumerate(found.traces) if other is trace)
+    for wait in found.log.waits:
+        if wait.rank != rank or wait.cause is not Cause.LAUNCH or not items:
+            continue
+        item = items[min(bisect_right(starts, wait.t0), len(items) - 1)]
+        passes = steps[0].micro_batches if item.key[0] in ("forward", "backward") else 1
+        seconds = (wait.t1 - wait.t0) * trace.size / total / window.steps / passes
+        if trace.gpu == CPU:
+            parts[item.key].by_class[kernel_class(item.span.name)] += seconds
+        else:
+            parts[item.key].stall += seconds
+
+
+def _add(part: Part, more: Part, scale: float) -> None:
+    for name, seconds in more.by_class.items():
+        part.by_class[name] += scale * seconds
+    part.upkeep += scale * more.upkeep
+    part.stall += scale * more.stall
+    part.host += scale * more.host
+
+
+def _union(spans: Iterable[Span]) -> list[tuple[float, float]]:
+    found: list[tuple[float, float]] = []
+    for span in sorted(spans, key=lambda span: span.t0):
+        if found and span.t0 <= found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], span.t1)
+        else:
+            found.append((span.t0, span.t1))
+    return found
+
+
+def _overlap(beside: Sequence[tuple[float, float]], start: float, end: float) -> float:
+    """Return the seconds between *start* and *end* in which one of *beside* went on."""
+    place = max(0, bisect_right(beside, (start, float("inf"))) - 1)
+    seconds = 0.0
+    while place < len(beside) and beside[place][0] < end:
+        seconds += max(0.0, min(end, beside[place][1]) - max(start, beside[place][0]))
+        place += 1
+    return seconds
+
+
+# --- everything else ---------------------------------------------------------------------------------------------------------
+
+
+def _copied(trace: RankTrace, window: Window) -> float:
+    """Return the bytes that a step copies from host to device."""
+    copies = [span for span in trace.copies if "HtoD" in span.name and window.start <= span.t0 < window.end]
+    return sum(max(0, span.nbytes) for span in copies) / window.steps
+
+
+_LEAST_STEPS: Final = 3
+_LEAST_RANKS: Final = 4
+
+
+def _spread(compute: Sequence[Sequence[float]], from_simulation: bool) -> tuple[float | None, float | None]:
+    """Return the variation from step to step and from rank to rank; None where there is too little to tell, or a mean was simulated."""
+    if from_simulation:
+        return None, None
+    means = [fmean(own) for own in compute]
+    enough = len(compute[0]) >= _LEAST_STEPS and all(means)
+    steps = fmean(stdev(own) / mean for own, mean in zip(compute, means, strict=True)) if enough else None
+    ranks = pstdev(means) / fmean(means) if len(means) >= _LEAST_RANKS and all(means) else None
+    return steps, ranks

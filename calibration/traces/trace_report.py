@@ -1,0 +1,155 @@
+"""How does an imported profile look? The stall table of a simulated run, JSON, and a row of the file of measured runs."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from calibration.questions import Folders, question
+from calibration.run_records import COLUMNS, record
+from calibration.traces.import_trace import Imported, kernel_times
+from calibration.traces.kineto import CPU
+from sim.events import STALLS, Cause
+from sim.report.columns import Title, aligned
+from sim.report.files import write_file
+from sim.report.style import MEANINGS
+from sim.report.table import BAR, bar
+from sim.spec.yaml import SpecError
+from sim.units import show
+
+Record = Mapping[str, str | int | float]
+
+MUCH_INPUT = 0.01
+"""Of a step spent on waiting for data: from there on a record says more of the loader than of compute."""
+_LONGEST_NAME = 90
+
+
+def trace_document(found: Imported, row: Record) -> dict[str, Any]:
+    """Return the JSON document of an imported job, and the *row* it makes."""
+    return {
+        "schema": 1,
+        "files": sorted({trace.file for trace in found.traces}),
+        "gpus": gpus(found),
+        "nodes": nodes(found),
+        "steps": found.windows[0].steps,
+        "step_time_s": found.step_time,
+        "stalls_s": {cause.value: found.stalls[cause] for cause in STALLS},
+        "exposed_sync_s": found.exposed_sync,
+        "resources": [{"cause": row.cause.value, "resource": row.resource, "time_s": row.seconds} for row in found.resources],
+        "ranks": [
+            {
+                "rank": trace.rank,
+                "stands_for": trace.size,
+                "step_time_s": (window.end - window.start) / window.steps,
+                "stalls_s": {cause.value: stalls[cause] for cause in STALLS},
+            }
+            for trace, window, stalls in zip(found.traces, found.windows, found.by_rank, strict=True)
+        ],
+        "kernels": kernel_times(found),
+        "record": dict(row),
+    }
+
+
+def trace_table(found: Imported) -> str:
+    """Return the stall table, what the ranks waited for most, and the kernels that took most."""
+    count, hosts = gpus(found), nodes(found)
+    what = "CPU rank" if found.traces[0].gpu == CPU else "GPU"
+    lines = [f"{count} {what}{'s' * (count > 1)} on {hosts} node{'s' * (hosts > 1)}, {found.windows[0].steps} steps profiled", ""]
+    lines += [f"  step {show(found.step_time, 'time')}", ""]
+    for cause in STALLS:
+        seconds = found.stalls[cause]
+        if seconds > 1e-12:
+            share = seconds / found.step_time
+            lines.append(f"  {cause.value:12} {show(seconds, 'time'):>10} {100 * share:5.1f}%  {bar(share):{BAR}}  {MEANINGS[cause]}")
+    titles = [Title("kernels, collectives and copies", left=True), Title("calls a step"), Title("time a step")]
+    rows = [[row["name"][:_LONGEST_NAME], f"{row['calls_per_step']:.4g}", show(row["time_s"], "time")] for row in kernel_times(found, 8)]
+    return "\n".join([*lines, "", *(f"  {line}" for line in aligned(titles, rows).splitlines())])
+
+
+def gpus(found: Imported) -> int:
+    """Return the ranks of the job."""
+    return sum(trace.size for trace in found.traces)
+
+
+def nodes(found: Imported) -> int:
+    """Return the hosts that the job ran on."""
+    simulated = found.traces[0].described.get("nodes")
+    return int(simulated) if simulated else len({trace.host for trace in found.traces})
+
+
+def trace_record(
+    found: Imported, *, hardware: str = "", workload: str = "", stack: str = "", batch: int | None = None, precision: str = ""
+) -> dict[str, str | int | float]:
+    """Return the row that calibration may read compute from: step time and, of it, the exposed gradient exchange (see run_records)."""
+    given = found.traces[0].described
+    simulated = {key: given.get(key, "") for key in ("hardware", "workload", "stack", "batch_per_gpu", "precision")}
+    fed = found.stalls[Cause.FETCH] + found.stalls[Cause.PREP]
+    waits = fed > MUCH_INPUT * found.step_time
+    row: dict[str, str | int | float] = dict.fromkeys(COLUMNS, "")
+    row |= {
+        "source": "profile",
+        "hardware": hardware or simulated["hardware"],
+        "workload": workload or simulated["workload"],
+        "stack": stack or simulated["stack"],
+        "batch_per_gpu": batch or simulated["batch_per_gpu"],
+        "precision": precision or simulated["precision"],
+        "nodes": nodes(found),
+        "gpus_per_node": gpus(found) / nodes(found),
+        "step_time_s": found.step_time,
+        "exposed_sync_s": found.exposed_sync,
+        "role": "prediction" if waits else "compute",
+        "note": f"{found.windows[0].steps} profiled steps" + (f"; {100 * fed / found.step_time:.0f}% of a step waits for data" * waits),
+    }
+    return row
+
+
+def add_record(path: Path, row: Record, folders: Folders) -> None:
+    """Add *row* to the measured runs in *path*, which is made if there is none.
+
+    Raise SpecError, with the file as it was, where that cannot be, ``validate`` could not ask for the row, or it is there already.
+    """
+    for column, option in _NAMED.items():
+        if not row[column]:
+            raise SpecError(f"--record {path}: the trace does not tell the record's {column}; add --{option}")
+    before, columns = "", list(COLUMNS)
+    if path.exists():
+        try:
+            before = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise SpecError(f"{path}: cannot be read: {error}") from None
+        header = next((line for line in before.splitlines() if line.strip() and not line.startswith("#")), "")
+        columns = [name.strip() for name in next(csv.reader([header]), [])] or columns
+    lacking = [name for name in columns if name not in COLUMNS]
+    needed = [name for name in COLUMNS if row[name] != "" and name not in columns]
+    if lacking or needed:
+        raise SpecError(f"{path}: its columns are not those of a run record ({', '.join(lacking or needed)}); write to another file")
+    cells = [str(row[name]) for name in columns]
+    _check(path, columns, cells, folders)
+    _check_new(path, before, cells)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerows([cells] if before.strip() else [columns, cells])
+    write_file(path, before + ("\n" if before and not before.endswith("\n") else "") + text.getvalue())
+
+
+_NAMED: Final = {"hardware": "hardware", "workload": "workload", "batch_per_gpu": "batch"}
+"""Columns that a row of a trace cannot do without, and the option of each: a blank batch would be read as the workload's own."""
+
+
+def _check(path: Path, columns: list[str], cells: list[str], folders: Folders) -> None:
+    """Raise SpecError where the row *cells* names what is not there, or cannot have run so."""
+    where = f"--record {path}"
+    try:
+        question(record(where, 0, columns, cells), folders)
+    except SpecError as error:
+        raise SpecError(str(error).replace(f"{where}:0: ", f"{where}: ")) from None
+
+
+def _check_new(path: Path, before: str, cells: list[str]) -> None:
+    """Raise SpecError where a line of *before*, which *path* holds, says the same as *cells*."""
+    for number, line in enumerate(before.splitlines(), 1):
+        if not line.startswith("#") and [cell.strip() for cell in next(csv.reader([line]), [])] == cells:
+            raise SpecError(f"{path}:{number}: is this job already, to the last digit; a trace is added once")

@@ -1,0 +1,1 @@
+"""How far off predictions are: scores, groups, sources left out, aims, and the published table."""

@@ -1,0 +1,179 @@
+"""Which of the project's aims do predictions of the committed measurements meet? Each aim, what is reached, and whether that is enough.
+
+An aim names prediction rows and how far off the simulator may be on them: at the median, at the 90th percentile, in skill. Aims were set
+before the simulator was written; those that are missed stay in the table.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+from calibration.validate.carry_over import FAR, NEAR
+from calibration.validate.groups import by_novelty
+from calibration.validate.scores import Scored, quantile, scores
+from sim.report.expected_error import traffic
+
+Selects = Callable[[Scored], bool]
+
+
+@dataclass(frozen=True)
+class Aim:
+    """Rows, which prediction of them is meant, and the errors (fractions) that are aimed at."""
+
+    name: str
+    selects: Selects
+    median: float
+    p90: float | None = None
+    column: str = "calibrated"
+
+
+def _rows(source: str, *hardware: str, workload: str = "") -> Selects:
+    def selects(row: Scored) -> bool:
+        record = row.asked.record
+        return record.source == source and (not hardware or record.hardware in hardware) and record.workload.startswith(workload)
+
+    return selects
+
+
+def _of_torch_or_oneflow(row: Scored) -> bool:
+    stack = row.asked.workload.training.stack.name
+    return row.asked.record.source == "dlperf" and stack.startswith(("torch-", "ngc-pytorch", "oneflow"))
+
+
+def _resnet(row: Scored) -> bool:
+    return _of_torch_or_oneflow(row) and row.asked.record.workload == "resnet50"
+
+
+def _resnet_or_one_node(row: Scored) -> bool:
+    return _resnet(row) or (_of_torch_or_oneflow(row) and row.asked.nodes == 1)
+
+
+AIMS: Final = (
+    Aim("Pollux, BERT", _rows("pollux", workload="bert"), 0.03),
+    Aim("Pollux, ResNet-50", _rows("pollux", workload="resnet50"), 0.05),
+    Aim("Pollux, ResNet-18 on CIFAR", _rows("pollux", workload="cifar10"), 0.06),
+    Aim("Sia, BERT, one row on all GPUs known", _rows("sia", workload="bert"), 0.05, 0.12),
+    Aim("DLPerf, PyTorch and OneFlow, ResNet-50, one-node BERT", _resnet_or_one_node, 0.04, 0.10, "zero_shot"),
+    Aim("DLPerf, PyTorch and OneFlow, ResNet-50, 2 nodes known", _resnet, 0.02, 0.06),
+    Aim("Lambda, 2 GPUs known, of one machine 8 as well", _rows("lambda"), 0.025, 0.08),
+    Aim("MLPerf, 1 to 8 nodes", lambda row: row.asked.record.source == "mlperf" and row.asked.nodes <= 8, 0.05, 0.12),
+    Aim("TensorFlow 2017, DGX-1", _rows("tf2017", "dgx-1-p100"), 0.03, 0.08),
+    Aim("TensorFlow 2017, K80", _rows("tf2017", "tf2017-gce-k80", "p2.8xlarge"), 0.03, 0.08),
+)
+LEAST_SKILL: Final = 0.5
+"""Of all rows with communication that shows."""
+LEAST_OF_FREE: Final = 0.5
+"""Error of the exposed part over that of free communication, Lambda's machines without NVLink."""
+COVERED: Final = (0.90, 0.99)
+
+
+CARRIED: Final = {"zero_shot": (0.05, 0.15), "calibrated": (0.03, 0.10)}
+"""Median and 90th percentile with each source left out."""
+LEAST_SKILL_OF_SOURCE: Final = 0.2
+MOST_HARM: Final = (0.005, 0.02)
+"""By how much calibrating may make the median and the 90th percentile of a cluster worse."""
+MOST_GROWTH: Final = 1.3
+"""90th percentile of errors at the scales that are left out over that at the others."""
+
+
+def aims_table(rows: Sequence[Scored], left_out: Mapping[str, Sequence[Scored]] = MappingProxyType({})) -> str:
+    """Return a line for each aim that *rows* (prediction rows) tell of: rows, what is reached, the aim, and whether it is missed.
+
+    *left_out* are rows that were predicted without something (`calibration.validate.carry_over`), with aims of their own.
+    """
+    lines = [f"{'aim':66} {'rows':>5}  {'reached':>12}  {'aim':>12}"]
+    for aim in AIMS:
+        chosen = [row for row in rows if aim.selects(row)]
+        if chosen:
+            lines.append(_errors(aim, len(chosen), scores(chosen)[aim.column]))
+    lines += _whole(rows)
+    if source := left_out.get("source"):
+        lines += _without_source(source)
+    if split := left_out.get("nodes"):
+        lines += _growth(split)
+    return "\n".join(lines)
+
+
+def _without_source(rows: Sequence[Scored]) -> Iterator[str]:
+    """Yield the aims of *rows* that were predicted without their source."""
+    found = scores(rows)
+    for name, (median, p90) in CARRIED.items():
+        met = found[name]["median"] <= median and found[name]["p90"] <= p90
+        both = f"{_percent(found[name]['median'])} / {_percent(found[name]['p90'])}%"
+        yield _line(f"source left out, {name.replace('_', '-')}", len(rows), both, f"{100 * median:g} / {100 * p90:g}%", met)
+    for part, score in (("", found["calibrated"]), (", exposed rows", found["calibrated"]["exposed"])):
+        if score["skill"] is not None:
+            met = score["skill"] >= LEAST_SKILL
+            yield _line(f"source left out, skill{part}", score["points"], f"{score['skill']:.2f}", f"{LEAST_SKILL:g}", met)
+    sources: dict[str, list[Scored]] = defaultdict(list)
+    clusters: dict[str, list[Scored]] = defaultdict(list)
+    for row in rows:
+        sources[row.asked.record.source].append(row)
+        clusters[row.cluster].append(row)
+    skill, worst = min((scores(same)["calibrated"]["skill"] or 0.0, name) for name, same in sources.items())
+    wanted = f"above {LEAST_SKILL_OF_SOURCE:g}"
+    yield _line(f"source left out, skill of the worst ({worst})", len(rows), f"{skill:.2f}", wanted, skill > LEAST_SKILL_OF_SOURCE)
+    for name, share, most in (("median", 0.5, MOST_HARM[0]), ("p90", 0.9, MOST_HARM[1])):
+        harm, worst = max((quantile(same, "calibrated", share) - quantile(same, "zero_shot", share), of) for of, same in clusters.items())
+        yield _line(
+            f"calibrated {name} above zero-shot's ({worst})", len(clusters[worst]), f"{100 * harm:.1f}", f"{100 * most:g}", harm <= most
+        )
+    low, high = COVERED
+    for entry in by_novelty(rows):
+        inside = entry["calibrated"]["coverage"]
+        wanted = f"{100 * low:g}-{100 * high:g}%"
+        yield _line(f"source left out, inside, {entry['novelty']}", entry["points"], f"{_percent(inside)}%", wanted, low <= inside <= high)
+
+
+def _growth(rows: Sequence[Scored]) -> Iterator[str]:
+    """Yield how errors grow beyond the scales that calibrate."""
+    far, near = ([row for row in rows if side in row.novelty] for side in (FAR, NEAR))
+    if far and near:
+        growth = quantile(far, "calibrated", 0.9) / quantile(near, "calibrated", 0.9)
+        yield _line("3+ nodes left out, p90 over that within", len(far), f"{growth:.2f}", f"{MOST_GROWTH:g}", growth <= MOST_GROWTH)
+
+
+def _errors(aim: Aim, count: int, found: Mapping[str, Any]) -> str:
+    met = found["median"] <= aim.median and (aim.p90 is None or found["p90"] <= aim.p90)
+    both = f"{_percent(found['median'])} / {_percent(found['p90'])}%"
+    wanted = f"{100 * aim.median:g}{'' if aim.p90 is None else f' / {100 * aim.p90:g}'}%"
+    return _line(f"{aim.name}{', zero-shot' if aim.column == 'zero_shot' else ''}", count, both, wanted, met)
+
+
+def _whole(rows: Sequence[Scored]) -> Iterator[str]:
+    """Yield the lines that are no medians: skill, coverage, exposed communication over PCIe."""
+    found = scores(rows)["calibrated"]
+    pcie = [row for row in rows if row.asked.record.source == "lambda" and _without_nvlink(row)]
+    exposed = scores(pcie)["calibrated"]["exposed"]
+    if exposed["points"]:
+        part = exposed["part_median"]
+        wanted = f"{LEAST_OF_FREE:g} of free"
+        yield _line(
+            "Lambda without NVLink, error of exposed communication", exposed["points"], f"{part:.2f}", wanted, part <= LEAST_OF_FREE
+        )
+    skill, points = found["exposed"]["skill"], found["exposed"]["points"]
+    if points:
+        yield _line("skill, rows with at least 10% exposed", points, f"{skill:.2f}", f"{LEAST_SKILL:g}", skill >= LEAST_SKILL)
+    sources = {row.asked.record.source for row in rows}
+    skills = {name: scores([row for row in rows if row.asked.record.source == name])["calibrated"]["skill"] or 0.0 for name in sources}
+    worst = min(skills, key=lambda name: skills[name])
+    yield _line(f"skill of the worst source ({worst})", len(rows), f"{skills[worst]:.2f}", "above 0", skills[worst] > 0.0)
+    low, high = COVERED
+    inside = low <= found["coverage"] <= high
+    yield _line("rows inside their 95% interval", len(rows), f"{_percent(found['coverage'])}%", f"{100 * low:g}-{100 * high:g}%", inside)
+
+
+def _line(name: str, rows: int, reached: str, wanted: str, met: bool) -> str:
+    return f"{name:66} {rows:5}  {reached:>12}  {wanted:>12}{'' if met else '  missed'}"
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f}"
+
+
+def _without_nvlink(row: Scored) -> bool:
+    return traffic(row.asked.hardware.groups[0].node, row.asked.job) in ("PCIe", "host memory")

@@ -1,0 +1,131 @@
+"""Does what was learnt carry over? The rows of each source predicted as if it had never been measured, and larger scales from smaller ones.
+
+*source*: every constant that rests on several sources is fitted anew without the scored one, or goes back to its prior
+(`calibration.catalogue.left_out`, `Carried`); the source's own calibrating rows still calibrate its clusters, as a user's would. *nodes*:
+one and two nodes calibrate, three and more are scored. *large-batches* and *small-batches*: the other half of each job's batches
+calibrates.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import median
+from typing import Final
+
+from calibration.catalogue.left_out import KNOWN
+from calibration.clusters.cluster_fit import KNOWN as ALL_KNOWN
+from calibration.clusters.cluster_fit import Carried
+from calibration.questions import Folders, Question, questions
+from calibration.validate.scores import Scored
+from calibration.validate.splits import SPLITS, elsewhere, split
+from calibration.validate.validation import Say, Validation, of_same_gpu, validate_clusters
+from sim.spec.yaml import SpecError
+
+KINDS: Final = ("source", *SPLITS)
+"""What can be left out."""
+WIDE: Final = 0.7
+"""Width of a prior that rests on one source alone, where that is left out: the widest of those with several sources but host memory's."""
+_WIDTHS: Final = {"pollux": (("pair", WIDE),), "sia": (("total", WIDE),)}
+"""Priors of `calibration.clusters.network_parameters` that rest on one source."""
+_COVERED: Final = 0.9
+_GRID: Final = tuple(0.025 * step for step in range(25))
+
+
+def kinds_of(text: str) -> list[str]:
+    """Return what *text* lists with commas between. Raise SpecError where one of them cannot be left out."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if name not in KINDS:
+            raise SpecError(f"--left-out {text}: '{name}' is unknown; write some of {','.join(KINDS)}")
+    return names
+
+
+def carried_over(found: Validation, folders: Folders, kinds: Sequence[str], processes: int = 0, say: Say = lambda text: None) -> Validation:
+    """Return *found* with its rows scored again without what each of *kinds* (of `KINDS`) leaves out."""
+    made: dict[str, tuple[Scored, ...]] = {}
+    processes = processes or os.cpu_count() or 1
+    for kind in kinds:
+        if kind == "source":
+            made[kind] = _without_sources(found, folders, processes, say)
+        else:
+            made[kind] = _beyond(found.asked, folders, processes, say, kind)
+    return replace(found, left_out=made)
+
+
+def _without_sources(found: Validation, folders: Folders, processes: int, say: Say) -> tuple[Scored, ...]:
+    """Return every prediction row, predicted without what its source told of constants that others share."""
+    asked = found.asked
+    rows: dict[tuple[str, int], Scored] = {}
+    for source in dict.fromkeys(row.asked.record.source for row in found.scored):
+        if source not in KNOWN:
+            rows |= {_place(row): row for row in found.scored if row.asked.record.source == source}
+            continue
+        names = list(dict.fromkeys(row.cluster for row in found.scored if row.asked.record.source == source))
+        here = [row for row in asked if row.record.hardware in names]
+        there = [row for row in of_same_gpu(here, asked) if row.record.hardware not in names]
+        without = replace(folders, without=source)
+        again = questions([row.record for row in (*here, *there)], without)
+        say(f"without {source}: {len(here)} rows")
+        clusters = validate_clusters(again, without, processes, say, carried_without(found, source), names)
+        rows |= {_place(row): row for cluster in clusters for row in cluster.scored if row.asked.record.source == source}
+    return tuple(replace(rows[_place(row)], novelty=row.novelty) for row in found.scored)
+
+
+def _place(row: Scored) -> tuple[str, int]:
+    return row.asked.record.file, row.asked.record.line
+
+
+def _beyond(asked: Sequence[Question], folders: Folders, processes: int, say: Say, kind: str) -> tuple[Scored, ...]:
+    """Return the rows on the far side of the split *kind*, and those prediction rows on its near side, marked by what is new of them."""
+    made: list[Scored] = []
+    for name in dict.fromkeys(row.record.hardware for row in asked):
+        here = [row for row in asked if row.record.hardware == name]
+        changed, far = split(here, kind)
+        if not far:
+            continue
+        there = elsewhere((row for row in of_same_gpu(here, asked) if row.record.hardware != name), here, kind)
+        [cluster] = validate_clusters([*changed, *there], folders, processes, say, names=[name])
+        lines = {row.record.where for row in far}
+        scored = [row for row in cluster.scored if row.asked.job.ranks > 1]
+        made += [replace(row, novelty=(FAR if row.asked.record.where in lines else NEAR,)) for row in scored]
+    return tuple(made)
+
+
+FAR: Final = "beyond"
+NEAR: Final = "within"
+"""On which side of a split a row lies."""
+
+
+def carried_without(found: Validation, source: str) -> Carried:
+    """Return what clusters tell of each other but for those of *source*: usual loss, widths of intervals, widths of priors."""
+    others = [row for row in found.scored if row.asked.record.source != source]
+    carried = Carried(widths=_WIDTHS.get(source, ()))
+    losses: dict[str, list[float]] = defaultdict(list)
+    for row in found.fitted:
+        if row.loss is not None and row.asked.record.source != source:
+            losses[row.cluster].append(row.loss)
+    if losses:
+        carried = carried._replace(usual_loss=median(map(median, losses.values())))
+    unseen = [row for row in others if row.unseen]
+    if not others:
+        return carried
+    form = next((width for width in _GRID if _covered(others, width, carried.unseen) >= _COVERED), carried.form)
+    narrow = carried._replace(form=form)
+    if unseen:
+        narrow = narrow._replace(unseen=next((width for width in _GRID if _covered(unseen, form, width) >= _COVERED), carried.unseen))
+    return narrow
+
+
+def _covered(rows: Sequence[Scored], form: float, unseen: float) -> float:
+    """Return the share of *rows* inside 95% intervals with other widths of what no constant mends, clusters weighing alike."""
+    usual, inside = ALL_KNOWN, defaultdict[str, list[bool]](list)
+    for row in rows:
+        rest = row.spread["calibrated"] ** 2 - (usual.form * row.waits) ** 2
+        rest -= (usual.unseen * (1.0 - row.waits)) ** 2 if row.unseen else 0.0
+        spread = math.sqrt(max(0.0, rest) + (form * row.waits) ** 2 + ((unseen * (1.0 - row.waits)) ** 2 if row.unseen else 0.0))
+        inside[row.cluster].append(abs(math.log(row.said["calibrated"] / row.asked.step_time)) <= 1.96 * spread)
+    return sum(sum(same) / len(same) for same in inside.values()) / len(inside)

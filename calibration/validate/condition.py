@@ -1,0 +1,65 @@
+"""When does ``validate --fail-if`` fail? Where a condition such as ``overall.calibrated.median>0.1`` holds of the document.
+
+A condition is read before anything is computed: its key must stand in the document of a validation without rows, which has every score.
+Limits: entries of lists (``sources``, ``clusters``) have no keys.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from operator import ge, gt, le, lt
+from typing import Any, Final, NamedTuple
+
+from calibration.validate.validation import Validation
+from calibration.validate.validation_report import validation_document
+from sim.spec.yaml import SpecError
+
+_SIGNS: Final[Mapping[str, Callable[[float, float], bool]]] = {">=": ge, "<=": le, ">": gt, "<": lt}
+"""The longer ones first, which hold the others."""
+
+
+class Condition(NamedTuple):
+    """A bound on one number of a validation's document, and the *text* it was read from."""
+
+    text: str
+    key: str
+    sign: str
+    bound: float
+
+    def holds(self, document: Mapping[str, Any]) -> bool:
+        """Tell whether *document* meets it. Raise SpecError where no row was scored that the number could be of."""
+        value = _at(document, self.key, self.text)
+        if value is None:
+            raise SpecError(f"--fail-if {self.text}: {self.key} is blank: no row was scored")
+        return _SIGNS[self.sign](value, self.bound)
+
+
+def read_condition(text: str) -> Condition:
+    """Return the condition that *text* says. Raise SpecError where it cannot be read, or names no number of the document."""
+    sign = next((sign for sign in _SIGNS if sign in text), None)
+    if sign is None:
+        raise SpecError(f"--fail-if {text}: write KEY>NUMBER or KEY<NUMBER, for example overall.calibrated.median>0.1")
+    key, limit = (part.strip() for part in text.split(sign, 1))
+    try:
+        bound = float(limit)
+    except ValueError:
+        bound = math.nan
+    if not math.isfinite(bound):
+        raise SpecError(f"--fail-if {text}: '{limit}' is not a number; write KEY{sign}NUMBER, for example overall.calibrated.median>0.1")
+    _at(validation_document(Validation((), ())), key, text)
+    return Condition(text, key, sign, bound)
+
+
+def _at(document: Mapping[str, Any], key: str, text: str) -> float | None:
+    """Return the number of *document* at the path *key*. Raise SpecError where there is none."""
+    value: Any = document
+    for step in key.split("."):
+        if not isinstance(value, Mapping) or step not in value:
+            known = ", ".join(value) if isinstance(value, Mapping) else "nothing"
+            raise SpecError(f"--fail-if {text}: there is no '{step}'; here stand {known}")
+        value = value[step]
+    if isinstance(value, Mapping | list):
+        further = f"; go on with one of {', '.join(value)}" if isinstance(value, Mapping) else ""
+        raise SpecError(f"--fail-if {text}: {key} is not a number{further}")
+    return None if value is None else float(value)

@@ -1,0 +1,74 @@
+"""What do the committed measurements say about the simulator? Writes the table in docs/trust and the errors that every run quotes.
+
+``make validated`` runs it. Errors that runs quote are those of predictions from descriptions alone, for nothing else is what a run
+does; that table shows also what a calibration gains.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any, Final
+
+from calibration import FOLDER
+from calibration.questions import Folders
+from calibration.run_records import COMMITTED
+from calibration.validate.aims import aims_table
+from calibration.validate.carry_over import KINDS, carried_over
+from calibration.validate.scores import Scored
+from calibration.validate.validation import Validation, validate
+from calibration.validate.validation_report import validation_table
+from sim.report.expected_error import SUMMARY, family_of, groups_of
+from sim.report.files import write_file
+
+ROOT: Final = FOLDER.parent
+BLOCK: Final = re.compile(r"<!-- validated -->\n.*?<!-- end -->", re.DOTALL)
+LEAST_POINTS: Final = 5
+"""Runs below which a group has no percentiles worth quoting."""
+
+
+def summary(found: Validation) -> dict[str, Any]:
+    """Return errors of predictions from descriptions alone, by group of runs."""
+    groups: dict[str, list[Scored]] = defaultdict(list)
+    for row in found.scored:
+        for name in groups_of(row.asked.hardware.groups[0].node, row.asked.job):
+            groups[name].append(row)
+    return {"schema": 1, "groups": {name: _figures(rows) for name, rows in sorted(groups.items()) if len(rows) >= LEAST_POINTS}}
+
+
+def _figures(rows: Sequence[Scored]) -> dict[str, Any]:
+    import numpy as np
+
+    ratios = np.array([row.asked.step_time / row.said["as_described"] for row in rows])
+    errors = np.abs(1.0 / ratios - 1.0)
+    rounded = {"median": np.median(errors), "p90": np.quantile(errors, 0.9)}
+    rounded |= {"low": np.quantile(ratios, 0.025), "high": np.quantile(ratios, 0.975)}
+    return {
+        "points": len(rows),
+        **{name: round(float(value), 3) for name, value in rounded.items()},
+        "most_nodes": max(row.asked.nodes for row in rows),
+        "most_gpus": max(row.asked.job.ranks for row in rows),
+        "most_parameters": max(row.asked.job.workload.model.parameters for row in rows),
+        "families": sorted({family_of(row.asked.job.workload.model) for row in rows}),
+        "sources": sorted({row.asked.record.source for row in rows}),
+    }
+
+
+def validated_block(found: Validation) -> str:
+    """Return the page's block with the scores and the aims."""
+    return f"<!-- validated -->\n```\n{validation_table(found)}\n\n{aims_table(found.scored, found.left_out)}\n```\n<!-- end -->"
+
+
+def publish() -> None:
+    """Validate the committed records and write what they say where it is read."""
+    found = carried_over(validate([COMMITTED], Folders(), say=print), Folders(), KINDS, say=print)
+    write_file(ROOT / SUMMARY, json.dumps(summary(found), indent=1) + "\n")
+    page = ROOT / "docs" / "trust" / "validation.md"
+    text = page.read_text(encoding="utf-8")
+    write_file(page, BLOCK.sub(lambda _: validated_block(found), text))
+
+
+if __name__ == "__main__":
+    publish()

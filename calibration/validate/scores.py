@@ -1,0 +1,177 @@
+"""How good are predictions? Median and 90th percentile of relative errors, one vote per cluster, skill over the best simple rule.
+
+Every cluster has the same weight in what is overall, so that large sets do not drown small ones; inside a cluster every row has. A
+row is *exposed* where at least a tenth of its measured step is not compute. The error of the exposed part is the miss over that part.
+Kendall's tau ranks the configurations of each job of each cluster by samples per second.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+from calibration.questions import Question
+from calibration.validate.baselines import NAMES as BASELINES
+
+EXPOSED: Final = 0.1
+"""Share of the measured step from which a row says something about communication or input."""
+MODELS: Final = ("zero_shot", "calibrated")
+
+
+@dataclass(frozen=True)
+class Scored:
+    """One prediction row: the measured step (s), what each model and rule says (s), and the standard deviations of logarithms."""
+
+    asked: Question
+    compute: float
+    """Seconds of the step that are no wait for other ranks, as far as known."""
+    said: Mapping[str, float]
+    """A rule that no calibrating row tells anything of this row is left out."""
+    spread: Mapping[str, float]
+    fitted: int = 0
+    """Network rows that the calibrated model of its cluster was fitted to."""
+    waits: float = 0.0
+    """Share of the calibrated step that waits for other ranks."""
+    unseen: bool = False
+    """Whether its compute is known from one GPU, and no network row tells of its job."""
+    loss: float | None = None
+    """Logarithm by which steps beside other GPUs are longer than predicted from one GPU; None where that is not what the row tells."""
+    missed: float = 0.0
+    """Log of the calibrated over the measured step, in standard deviations of the scatter of the cluster's rows."""
+    novelty: tuple[str, ...] = ()
+    """What of the row no calibrating one has (`calibration.validate.groups`)."""
+
+    @property
+    def cluster(self) -> str:
+        """Return the name of the machine or cluster."""
+        return self.asked.record.hardware
+
+    @property
+    def exposed(self) -> float:
+        """Return the measured seconds that are not compute."""
+        return self.asked.step_time - self.compute
+
+    def error(self, name: str) -> float:
+        """Return the relative error of what *name* says."""
+        return self.said[name] / self.asked.step_time - 1.0
+
+    def inside(self, name: str) -> bool:
+        """Tell whether the measured step lies in the 95% interval of what *name* says."""
+        import math
+
+        return abs(math.log(self.said[name] / self.asked.step_time)) <= 1.96 * self.spread[name]
+
+
+def scores(rows: Sequence[Scored]) -> dict[str, dict[str, Any]]:
+    """Return the scores of *rows* by model and rule, errors as fractions; null where there is nothing to score."""
+    exposed = [row for row in rows if row.exposed >= EXPOSED * row.asked.step_time]
+    whole, part = _errors(rows), _errors(exposed)
+    return {name: _score(name, rows, exposed, whole, part) for name in (*MODELS, *BASELINES)}
+
+
+def _score(
+    name: str,
+    rows: Sequence[Scored],
+    exposed: Sequence[Scored],
+    whole: Mapping[str, tuple[float, float]],
+    part: Mapping[str, tuple[float, float]],
+) -> dict[str, Any]:
+    median, p90 = whole.get(name, (None, None))
+    told = [row for row in rows if name in row.said]
+    found: dict[str, Any] = {
+        "points": len(told),
+        "median": median,
+        "p90": p90,
+        "bias": bias(told, name),
+        "skill": _skill(name, rows, whole),
+    }
+    median, p90 = part.get(name, (None, None))
+    found["exposed"] = {"points": len(exposed), "median": median, "p90": p90, "skill": _skill(name, exposed, part)}
+    told = [row for row in exposed if name in row.said]
+    found["exposed"]["part_median"] = _quantile(told, lambda row: abs(row.said[name] - row.asked.step_time) / row.exposed, 0.5)
+    found["kendall_tau"] = kendall([row for row in rows if name in row.said], name)
+    if name in MODELS:
+        found["coverage"] = coverage(rows, name)
+    return found
+
+
+def _errors(rows: Sequence[Scored]) -> dict[str, tuple[float, float]]:
+    """Return the median and 90th percentile of absolute errors by model and rule, of those rows that it says anything of."""
+    said = {name: [row for row in rows if name in row.said] for name in (*MODELS, *BASELINES)}
+    return {name: (quantile(have, name, 0.5), quantile(have, name, 0.9)) for name, have in said.items() if have}
+
+
+def quantile(rows: Sequence[Scored], name: str, share: float) -> float:
+    """Return the quantile *share* of absolute errors of *name*, clusters weighing alike."""
+    found = _quantile(rows, lambda row: abs(row.error(name)), share)
+    if found is None:
+        raise ValueError("a quantile of no rows")
+    return found
+
+
+def bias(rows: Sequence[Scored], name: str) -> float | None:
+    """Return the median signed error of *name*, clusters weighing alike; None of no rows."""
+    return _quantile(rows, lambda row: row.error(name), 0.5)
+
+
+def coverage(rows: Sequence[Scored], name: str) -> float | None:
+    """Return the share of *rows* inside the 95% interval of *name*, clusters weighing alike; None of no rows."""
+    weights = _weights(rows)
+    return sum(weight for row, weight in zip(rows, weights, strict=True) if row.inside(name)) / sum(weights) if rows else None
+
+
+def _quantile(rows: Sequence[Scored], value: Callable[[Scored], float], share: float) -> float | None:
+    if not rows:
+        return None
+    return weighted_quantile([value(row) for row in rows], _weights(rows), share)
+
+
+def weighted_quantile(values: Sequence[float], weights: Sequence[float], share: float) -> float:
+    """Return the quantile *share* of *values*: linear between the middles of their weights, so equal weights give Hazen's."""
+    ordered = sorted(zip(values, weights, strict=True))
+    total = sum(weights)
+    passed, places = 0.0, []
+    for value, weight in ordered:
+        places.append(((passed + weight / 2) / total, value))
+        passed += weight
+    for (low, first), (high, last) in pairwise(places):
+        if low <= share <= high:
+            return first + (last - first) * (share - low) / (high - low)
+    return places[0][1] if share < places[0][0] else places[-1][1]
+
+
+def _weights(rows: Sequence[Scored]) -> list[float]:
+    counts = Counter(row.cluster for row in rows)
+    return [1.0 / counts[row.cluster] for row in rows]
+
+
+def _skill(name: str, rows: Sequence[Scored], errors: Mapping[str, tuple[float, float]]) -> float | None:
+    """Return 1 - error over that of the best rule; null for the rules themselves. What a rule cannot tell it takes for free."""
+    if name in BASELINES or not rows:
+        return None
+    spoken = [[abs(row.said.get(rule, row.said[BASELINES[0]]) / row.asked.step_time - 1.0) for row in rows] for rule in BASELINES]
+    best = min(weighted_quantile(errors_of, _weights(rows), 0.5) for errors_of in spoken)
+    return 1.0 - errors[name][0] / best if best > 0 else None
+
+
+def kendall(rows: Sequence[Scored], name: str) -> float | None:
+    """Return Kendall's tau between measured and predicted samples per second, mean over jobs of at least three rows, by their rows."""
+    from scipy.stats import kendalltau
+
+    jobs: dict[tuple[str, str, str], list[Scored]] = defaultdict(list)
+    for row in rows:
+        jobs[row.cluster, row.asked.record.workload, row.asked.workload.training.stack.name].append(row)
+    found: list[tuple[float, int]] = []
+    for same in jobs.values():
+        if len(same) < 3:
+            continue
+        tau = float(
+            kendalltau([row.asked.samples / row.asked.step_time for row in same], [row.asked.samples / row.said[name] for row in same])[0]
+        )
+        if tau == tau:  # not a number where all are equal
+            found.append((tau, len(same)))
+    total = sum(count for _, count in found)
+    return sum(tau * count for tau, count in found) / total if total else None

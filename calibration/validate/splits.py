@@ -1,0 +1,78 @@
+"""Which rows may calibrate? Not those that contradict themselves; and, to see what carries over, only those of small scales or batches.
+
+A split takes calibrating rows from one side of a cluster and scores the other: one and two nodes against three and more, the smaller half
+of a job's batches against the larger, and the other way. Rows of the far side that could calibrate are scored as well.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from calibration.questions import Question
+
+DISAGREEMENT: Final = 0.2
+"""Repeats of one run that lie farther apart cannot calibrate: repeats on machines left alone differ by 2 to 4%
+(`calibration.clusters.scatter`)."""
+MOST_NODES: Final = 2
+"""Nodes of runs that calibrate where larger scales are left out."""
+SPLITS: Final = ("nodes", "small-batches", "large-batches")
+"""Left out: three nodes and more, the smaller batches, the larger batches."""
+
+Job = tuple[str, str, str]
+
+
+def contradicting(asked: Iterable[Question]) -> list[list[Question]]:
+    """Return the runs that were measured several times with step times more than `DISAGREEMENT` apart, each with its rows."""
+    repeats: dict[object, list[Question]] = defaultdict(list)
+    for row in asked:
+        described = replace(row.record, file="", line=0, step_time=None, exposed_sync=None, throughput=None, role="prediction", note="")
+        repeats[described].append(row)
+    times = [([row.step_time for row in same], same) for same in repeats.values()]
+    return [same for found, same in times if max(found) > (1.0 + DISAGREEMENT) * min(found)]
+
+
+def split(rows: Sequence[Question], name: str) -> tuple[list[Question], list[Question]]:
+    """Return the rows of one cluster with the roles of the split *name*, and those of them on the far side.
+
+    Both are empty where nothing calibrates on the near side, or nothing lies on the far one.
+    """
+    near = _near(rows, name)
+    changed = [row if near(row) or row.record.role == "prediction" else _scored(row) for row in rows]
+    far = [row for row in changed if not near(row) and row.record.role == "prediction" and row.job.ranks > 1]
+    calibrates = any(row.record.role == "network" for row in changed)
+    return (changed, far) if calibrates and far else ([], [])
+
+
+def elsewhere(rows: Iterable[Question], here: Sequence[Question], name: str) -> list[Question]:
+    """Return those compute *rows* of other clusters that the split *name* of the cluster's rows *here* lets calibrate."""
+    near = _near(here, name)
+    return [row for row in rows if near(row)]
+
+
+def _near(rows: Sequence[Question], name: str) -> Callable[[Question], bool]:
+    if name == "nodes":
+        return lambda row: row.nodes <= MOST_NODES
+    limits = _middles(rows)
+    if name == "large-batches":
+        return lambda row: row.batch <= limits.get(_job(row), row.batch)
+    return lambda row: row.batch > limits.get(_job(row), 0)
+
+
+def _middles(rows: Sequence[Question]) -> Mapping[Job, int]:
+    """Return by job the largest of the smaller half of its batches; jobs that were run with one batch only are left out."""
+    batches: dict[Job, set[int]] = defaultdict(set)
+    for row in rows:
+        batches[_job(row)].add(row.batch)
+    return {job: sorted(found)[(len(found) - 1) // 2] for job, found in batches.items() if len(found) > 1}
+
+
+def _job(row: Question) -> Job:
+    training = row.workload.training
+    return row.record.workload, training.stack.name, training.precision
+
+
+def _scored(row: Question) -> Question:
+    return replace(row, record=replace(row.record, role="prediction", exposed_sync=None))

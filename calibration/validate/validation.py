@@ -1,0 +1,211 @@
+"""How far off are predictions on a file of measured runs? Calibrate each cluster on its calibration rows, predict the others, score.
+
+``compute`` rows tell how fast a job computes, ``network`` rows the constants of their cluster's network, ``prediction`` rows are only
+scored. *zero_shot* uses the compute rows alone, *calibrated* both. Nothing is ever fitted on a prediction row. What is left out besides
+(a source of the constants that clusters share, scales, batches) is scored beside it (`calibration.validate.carry_over`).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from calibration.clusters.cluster_fit import KNOWN, Carried, Model, fit_model, predictions, prior_model
+from calibration.clusters.compute_scale import Solved, measured_scale, solved
+from calibration.clusters.evaluate import Case, Evaluator
+from calibration.questions import Folders, Question, questions
+from calibration.run_records import read_records
+from calibration.validate.baselines import Known, closed_form, copy_row, fit_closed_form, free_communication
+from calibration.validate.groups import novelty
+from calibration.validate.scores import Scored
+from calibration.validate.splits import DISAGREEMENT, contradicting
+from sim.study.pool import replaced_quietly
+
+Say = Callable[[str], None]
+Progress = Callable[[int, int], None]
+LITTLE: Final = 0.03
+"""Share of a step that waits for the exchange below which a row tells what GPUs lose beside others."""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """One cluster's models and its scored rows; *fitted* are its network rows, predicted by the model that saw them."""
+
+    name: str
+    zero_shot: Model
+    calibrated: Model
+    scored: tuple[Scored, ...]
+    fitted: tuple[Scored, ...]
+
+
+@dataclass(frozen=True)
+class Validation:
+    """The outcome for every cluster of a file, and what is odd about the file."""
+
+    clusters: tuple[Cluster, ...]
+    notes: tuple[str, ...]
+    left_out: Mapping[str, tuple[Scored, ...]] = field(default_factory=dict)
+    """Prediction rows, predicted with less than may calibrate, by what was left out (`calibration.validate.carry_over`)."""
+    asked: tuple[Question, ...] = ()
+    """All rows that calibrate or are scored."""
+
+    @property
+    def scored(self) -> list[Scored]:
+        """Return the prediction rows of all clusters."""
+        return [row for cluster in self.clusters for row in cluster.scored]
+
+    @property
+    def fitted(self) -> list[Scored]:
+        """Return the network rows of all clusters."""
+        return [row for cluster in self.clusters for row in cluster.fitted]
+
+
+def validate(
+    files: Sequence[Path], folders: Folders, processes: int = 0, say: Say = lambda text: None, progress: Progress = lambda done, of: None
+) -> Validation:
+    """Return how predictions compare with the measurements in *files*; *say* is told of each cluster, *progress* how many are done.
+
+    Raise SpecError with everything that is wrong.
+    """
+    read = [read_records(path) for path in files]
+    asked, contradictions = _consistent(questions([record for found in read for record in found.records], folders))
+    clusters = validate_clusters(asked, folders, processes or os.cpu_count() or 1, say, progress=progress)
+    notes = (*(note for one in read for note in one.notes), *contradictions, *_odd(asked))
+    return Validation(tuple(clusters), notes, asked=tuple(asked))
+
+
+def _consistent(asked: Sequence[Question]) -> tuple[list[Question], list[str]]:
+    """Return *asked* without calibrating rows that contradict their own repeats, and a note on every run that does."""
+    notes, dropped = [], set()
+    for same in contradicting(asked):
+        times = [row.step_time for row in same]
+        calibrating = [row for row in same if row.record.role != "prediction"]
+        dropped |= {id(row) for row in calibrating}
+        apart = f"repeats of one run lie {100 * (max(times) / min(times) - 1):.0f}% apart, more than {100 * DISAGREEMENT:g}%"
+        outcome = "; it calibrates nothing" if calibrating else ""
+        notes.append(f"{', '.join(row.record.where for row in same)}: {apart}{outcome}")
+    return [row for row in asked if id(row) not in dropped], notes
+
+
+def validate_clusters(
+    asked: Sequence[Question],
+    folders: Folders,
+    processes: int,
+    say: Say,
+    carried: Carried = KNOWN,
+    names: Sequence[str] = (),
+    progress: Progress = lambda done, of: None,
+) -> list[Cluster]:
+    """Return the outcome for each cluster of *asked*, or of *names*: side by side where there are many, else each with all processes."""
+    names = names or list(dict.fromkeys(row.record.hardware for row in asked))
+    rows = {name: [row for row in asked if row.record.hardware == name] for name in names}
+    near = {name: of_same_gpu(rows[name], asked) for name in names}
+    wanted = {id(row) for same in near.values() for row in same}
+    known = solved([row for row in asked if id(row) in wanted], Evaluator(folders, processes))
+    if processes == 1 or len(names) < 2 * processes:
+        clusters = []
+        for name in names:
+            clusters.append(_validate_cluster(name, rows[name], near[name], known, Evaluator(folders, processes), carried))
+            say(f"{name}: {len(rows[name])} rows")
+            progress(len(clusters), len(names))
+    else:
+        from joblib import Parallel, delayed
+
+        replaced_quietly()
+        longest_first = sorted(names, key=lambda name: -len(rows[name]))
+        tasks = (
+            delayed(_validate_cluster)(
+                name, rows[name], near[name], {row.record: known[row.record] for row in near[name]}, Evaluator(folders, 1), carried
+            )
+            for name in longest_first
+        )
+        found: dict[str, Cluster] = {}
+        outcomes = Parallel(n_jobs=processes, batch_size=1, max_nbytes=None, return_as="generator")(tasks)
+        for name, cluster in zip(longest_first, outcomes, strict=True):
+            found[name] = cluster
+            progress(len(found), len(names))
+        clusters = [found[name] for name in names]
+    return [
+        replace(cluster, scored=tuple(replace(row, novelty=novelty(row.asked, asked)) for row in cluster.scored)) for cluster in clusters
+    ]
+
+
+def of_same_gpu(rows: Sequence[Question], asked: Sequence[Question]) -> list[Question]:
+    """Return the compute rows of *asked* that may tell how fast *rows* compute."""
+    gpus = {row.gpu.name for row in rows}
+    return [row for row in asked if row.record.role == "compute" and row.gpu.name in gpus]
+
+
+def _validate_cluster(
+    name: str, rows: Sequence[Question], compute: Sequence[Question], known: Solved, evaluator: Evaluator, carried: Carried
+) -> Cluster:
+    """Return the outcome for one cluster; *compute* are the compute rows of this and others that tell of the same GPU.
+
+    *known* holds the factors on compute of those.
+    """
+    network = [row for row in rows if row.record.role == "network"]
+    asked = [row for row in rows if row.record.role == "prediction"]
+    with_sync = [row for row in network if row.record.exposed_sync is not None and row.job.ranks > 1]
+    zero_shot = prior_model(measured_scale(compute, evaluator, known), rows, carried=carried)
+    calibrated = fit_model(measured_scale([*compute, *with_sync], evaluator, known), network, rows, evaluator, carried)
+    calibration = _known(calibrated, [row for row in rows if row.record.role != "prediction"], evaluator)
+    constants = fit_closed_form([row for row in calibration if row.asked.record.role == "network"])
+    # both kinds at once: which directions of the covariance matter is asked once
+    scored = _scored(zero_shot, calibrated, [*asked, *network], calibration, constants, evaluator)
+    return Cluster(name, zero_shot, calibrated, tuple(scored[: len(asked)]), tuple(scored[len(asked) :]))
+
+
+def _known(model: Model, rows: Sequence[Question], evaluator: Evaluator) -> list[Known]:
+    found = evaluator.all([model.case(row) for row in rows])
+    return [Known(row, prediction.compute / model.slowdown(row)) for row, prediction in zip(rows, found, strict=True)]
+
+
+def _scored(
+    zero_shot: Model,
+    calibrated: Model,
+    rows: Sequence[Question],
+    calibration: Sequence[Known],
+    constants: Sequence[float] | None,
+    evaluator: Evaluator,
+) -> list[Scored]:
+    import numpy as np
+
+    before, after = (predictions(model, rows, evaluator) for model in (zero_shot, calibrated))
+    described = evaluator.all([Case(row.record, 1.0, ()) for row in rows])
+    fitted = sum(row.asked.record.role == "network" for row in calibration)
+    made = []
+    for row, bare, (early, early_spread), (late, late_spread) in zip(rows, described, before, after, strict=True):
+        known = Known(row, late.compute / calibrated.slowdown(row))  # as measured
+        said = {
+            "as_described": bare.step,
+            "zero_shot": early.step,
+            "calibrated": late.step,
+            "free_communication": free_communication(known),
+            "closed_form": closed_form(known, constants) if constants else None,
+            "copy_row": copy_row(known, calibration),
+        }
+        joins = zero_shot.compute.joins_others(row)
+        made.append(
+            Scored(
+                row,
+                known.compute - late.input,
+                {name: value for name, value in said.items() if value is not None},
+                {"zero_shot": early_spread, "calibrated": late_spread},
+                fitted,
+                max(0.0, late.exposed) / late.step,
+                calibrated.compute.joins_others(row) and not calibrated.has_own(row),
+                math.log(row.step_time * zero_shot.slowdown(row) / early.step) if joins and early.exposed < LITTLE * early.step else None,
+                math.log(late.step / row.step_time) / float(calibrated.noise.of(np.array([row.step_time]))[0]),
+            )
+        )
+    return made
+
+
+def _odd(asked: Sequence[Question]) -> list[str]:
+    """Return what may be a slip in rows that can be read: nothing to score."""
+    scored = any(row.record.role == "prediction" for row in asked)
+    return [] if scored else ["no row has the role 'prediction': nothing is scored"]

@@ -1,0 +1,294 @@
+"""How is a validation seen? One JSON document, a table, a CSV of every prediction, and a scatter plot."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from calibration.clusters.cluster_fit import Model
+from calibration.validate.baselines import NAMES as BASELINES
+from calibration.validate.carry_over import FAR, NEAR
+from calibration.validate.groups import by_novelty, groups, worst
+from calibration.validate.scores import EXPOSED, Scored, scores
+from calibration.validate.validation import Cluster, Validation
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+COLUMNS: Final = (
+    "record", "line", "role", "source", "hardware", "workload", "stack", "software", "precision", "nodes", "placement", "batch_per_gpu",
+    "fitted_rows", "measured_s", "compute_s", "zero_shot_s", "calibrated_s", "signed_error", "calibrated_low_s", "calibrated_high_s",
+    "free_communication_s", "closed_form_s", "copy_row_s",
+)  # fmt: skip
+"""Of the CSV of predictions."""
+BEYOND: Final = 3.0
+"""Noise widths from which a network row is said to be left unexplained."""
+MOST_BEYOND: Final = 20
+"""Such rows shown; the rest is counted."""
+_LEFT_OUT: Final = {
+    "source": "source left out",
+    "nodes": "3+ nodes left out",
+    "large-batches": "large batches left out",
+    "small-batches": "small batches left out",
+}
+_MARKS: Final = "osD^vP"
+"""Each of ten clusters, which differ by colour."""
+_NAMES: Final = 32
+"""Clusters in a column of names beside the plot."""
+_MARGIN: Final = 1.15
+"""From the outermost points to the ends of the axes, a factor: so that axes around one point have a length."""
+
+
+def validation_document(found: Validation, by: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the document of ``validate --json``, with groups *by* keys of runs; errors are fractions."""
+    rows = found.scored
+    return {
+        "schema": 1,
+        "overall": scores(rows),
+        "sources": [entry for cluster in found.clusters for entry in _sources(cluster)],
+        "whole_sources": _whole_sources(rows),
+        "left_out": {kind: _left_out(same) for kind, same in found.left_out.items()},
+        "novelty": by_novelty(rows),
+        "groups": [entry for key in by for entry in groups(rows, key)],
+        "clusters": [_parameters(cluster) for cluster in found.clusters],
+        "notes": list(found.notes),
+    }
+
+
+def _left_out(rows: Sequence[Scored]) -> dict[str, Any]:
+    """Return the scores of *rows*, predicted with something left out; of a split, of each side."""
+    far, near = ([row for row in rows if side in row.novelty] for side in (FAR, NEAR))
+    if far:
+        return {"overall": scores(far), "within": scores(near), "sources": _whole_sources(far)}
+    return {"overall": scores(rows), "sources": _whole_sources(rows), "novelty": by_novelty(rows)}
+
+
+def _sources(cluster: Cluster) -> list[dict[str, Any]]:
+    entries = []
+    for role, rows in (("prediction", cluster.scored), ("network", cluster.fitted)):
+        for source in dict.fromkeys(row.asked.record.source for row in rows):
+            same = [row for row in rows if row.asked.record.source == source]
+            entries.append({"source": source, "cluster": cluster.name, "role": role, **scores(same)})
+    return entries
+
+
+def _whole_sources(rows: Sequence[Scored]) -> list[dict[str, Any]]:
+    """Return the scores of each source over all its clusters, one vote per cluster, and its worst group."""
+    entries = []
+    for source in dict.fromkeys(row.asked.record.source for row in rows):
+        same = [row for row in rows if row.asked.record.source == source]
+        entries.append({"source": source, "clusters": len({row.cluster for row in same}), **scores(same), "worst_group": worst(same)})
+    return entries
+
+
+def _parameters(cluster: Cluster) -> dict[str, Any]:
+    """Return what was fitted: factors on the description's constants, with 95% intervals."""
+    model = cluster.calibrated
+    return {
+        "cluster": cluster.name,
+        "network_rows": len(cluster.fitted),
+        "noise": model.noise.relative,
+        "noise_s": model.noise.seconds,
+        "traffic_in_node": model.way or "as described",
+        "beyond_noise": [
+            {"record": row.asked.record.where, "error": row.error("calibrated"), "noise_widths": row.missed}
+            for row in beyond_noise(cluster)
+        ],
+        "factors": _factors(model),
+    }
+
+
+def _factors(model: Model) -> list[dict[str, Any]]:
+    made = []
+    for number, (parameter, value) in enumerate(zip(model.parameters, model.values, strict=True)):
+        half = 1.96 * math.sqrt(model.covariance[number][number])
+        made.append({"parameter": parameter.name, "factor": math.exp(value), "low": math.exp(value - half), "high": math.exp(value + half)})
+    return made
+
+
+def beyond_noise(cluster: Cluster) -> list[Scored]:
+    """Return the network rows of *cluster* that its fit leaves more than `BEYOND` noise widths off."""
+    return [row for row in cluster.fitted if abs(row.missed) > BEYOND]
+
+
+def validation_table(found: Validation, by: Sequence[str] = ()) -> str:
+    """Return the scores as text: a line per source and cluster, per source with several, overall; what was left out; groups *by* keys."""
+    head = (
+        f"{'':38} {'rows':>5}  {'zero-shot':>13}  {'calibrated':>13} {'skill':>6} {'tau':>6}  {'free':>6} {'closed':>6} {'copy':>6}"
+        f"  {'exposed rows':>12} {'calibrated':>13} {'skill':>6}  {'within':>6}\n"
+        f"{'':38} {'':>5}  {'median/p90%':>13}  {'median/p90%':>13} {'':>6} {'':>6}  {'median %':^20}  {'':>12} {'median/p90%':>13} {'':>6}"
+        f"  {'95%':>6}"
+    )
+    lines = [head]
+    for entry in (entry for cluster in found.clusters for entry in _sources(cluster) if entry["role"] == "prediction"):
+        lines.append(_line(f"{entry['source'][:14]} {entry['cluster']}", entry))
+    whole = _whole_sources(found.scored)
+    lines += [_line(f"{entry['source'][:24]}, {entry['clusters']} clusters", entry) for entry in whole if entry["clusters"] > 1]
+    lines.append(_line("overall, one vote per cluster", scores(found.scored)))
+    for kind, rows in found.left_out.items():
+        lines += ["", *_left_out_lines(kind, _left_out(rows))]
+    lines += _worst_lines(whole) + _novelty_lines(found)
+    for key in by:
+        lines += ["", _group_head(key), *(_group_line(entry["value"], entry) for entry in groups(found.scored, key))]
+    lines += _traffic_lines(found)
+    return "\n".join(line.rstrip() for line in "\n".join(lines).splitlines())
+
+
+def _left_out_lines(kind: str, found: Mapping[str, Any]) -> list[str]:
+    """Return the lines of what one *kind* leaves out, each source by itself and overall."""
+    lines = [_line(f"{_LEFT_OUT[kind]}: {entry['source']}", entry) for entry in found["sources"]]
+    if kind != "source":
+        lines.append(_line(f"{_LEFT_OUT[kind]}: rows within", found["within"]))
+    return [*lines, _line(f"{_LEFT_OUT[kind]}: overall", found["overall"])]
+
+
+def _group_head(name: str) -> str:
+    return f"{name:38} {'rows':>5}  {'zero-shot':>13} {'signed':>7}  {'calibrated':>13} {'signed':>7}  {'within 95%':>10}"
+
+
+def _group_line(name: str, found: Mapping[str, Any]) -> str:
+    before, after = found["zero_shot"], found["calibrated"]
+    return (
+        f"{name[:38]:38} {found['points']:5}  {pair(before):>13} {signed(before['bias']):>7}  {pair(after):>13} {signed(after['bias']):>7}"
+        f"  {percent(after['coverage']):>10}"
+    )
+
+
+def _worst_lines(whole: Sequence[Mapping[str, Any]]) -> list[str]:
+    told = [(entry["source"], entry["worst_group"]) for entry in whole if entry["worst_group"]]
+    lines = [_group_line(f"{source}, {group['key']} {group['value']}", group) for source, group in told]
+    return ["", _group_head("the worst group of each source"), *lines] if lines else []
+
+
+def _novelty_lines(found: Validation) -> list[str]:
+    """Return coverage and errors by what is new about rows; of rows predicted without their source, where they were."""
+    lines = []
+    for text, rows in (("", found.scored), (", source left out", found.left_out.get("source", ()))):
+        if entries := by_novelty(rows):
+            lines += ["", _group_head(f"by what is new{text}"), *(_group_line(entry["novelty"], entry) for entry in entries)]
+    return lines
+
+
+def _traffic_lines(found: Validation) -> list[str]:
+    """Return which ways of traffic were chosen against the descriptions, and which network rows their cluster's fit does not explain."""
+    ways = [f"  {cluster.name}: {cluster.calibrated.way}" for cluster in found.clusters if cluster.calibrated.way]
+    rows = [row for cluster in found.clusters for row in beyond_noise(cluster)]
+    rows.sort(key=lambda row: -abs(row.missed))
+    left = [f"  {_unexplained(row)}" for row in rows[:MOST_BEYOND]]
+    more = [f"  and {len(rows) - MOST_BEYOND} more"] if len(rows) > MOST_BEYOND else []
+    lines = ["", "traffic inside a node, other than described:", *ways] if ways else []
+    return lines + (["", f"network rows that fits leave more than {BEYOND:g} noise widths off:", *left, *more] if left else [])
+
+
+def _unexplained(row: Scored) -> str:
+    record = row.asked.record
+    where = f"{Path(record.file).name}:{record.line}"
+    return f"{where}: {row.cluster} {record.workload}: {signed(row.error('calibrated'))}%, {abs(row.missed):.1f} widths"
+
+
+def _line(name: str, found: Mapping[str, Any]) -> str:
+    after = found["calibrated"]
+    rules = " ".join(f"{percent(found[rule]['median']):>6}" for rule in BASELINES)
+    exposed = after["exposed"]
+    return (
+        f"{name[:38]:38} {after['points']:5}  {pair(found['zero_shot']):>13}  {pair(after):>13} {number(after['skill']):>6}"
+        f" {number(after['kendall_tau']):>6}  {rules}"
+        f"  {exposed['points']:>12} {pair(exposed):>13} {number(exposed['skill']):>6}  {percent(after['coverage']):>6}"
+    )
+
+
+def pair(score: Mapping[str, Any]) -> str:
+    """Return the median and 90th percentile of *score*, in percent."""
+    return f"{percent(score['median'])} / {percent(score['p90'])}"
+
+
+def percent(value: float | None) -> str:
+    """Return *value* in percent; a dash for none."""
+    return "-" if value is None else f"{100 * value:.1f}"
+
+
+def signed(value: float | None) -> str:
+    """Return *value* in percent with its sign; a dash for none."""
+    return "-" if value is None else f"{100 * value:+.1f}"
+
+
+def number(value: float | None) -> str:
+    """Return *value* with two digits; a dash for none."""
+    return "-" if value is None else f"{value:.2f}"
+
+
+def predictions_csv(found: Validation) -> str:
+    """Return every scored and every fitted row with what was measured, what each model and rule says, and the 95% interval.
+
+    *signed_error* is calibrated over measured, less one; *fitted_rows* counts the network rows that the row's cluster was fitted to.
+    """
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for cluster in found.clusters:
+        for row in (*cluster.scored, *cluster.fitted):
+            writer.writerow(_cells(row))
+    return out.getvalue()
+
+
+def _cells(row: Scored) -> list[object]:
+    asked, said = row.asked, row.said
+    half = math.exp(1.96 * row.spread["calibrated"])
+    placement = "+".join(str(len(part.gpus)) for part in asked.job.placement)
+    times = [asked.step_time, row.compute, said["zero_shot"], said["calibrated"]]
+    ends = [said["calibrated"] / half, said["calibrated"] * half]
+    rules = [said.get(rule) for rule in BASELINES]
+    record, training = asked.record, asked.workload.training
+    named = [record.file, record.line, record.role, record.source, record.hardware, record.workload, training.stack.name, record.software]
+    named += [training.precision, asked.nodes, placement, asked.batch, row.fitted]
+    figures = [*times, row.error("calibrated"), *ends, *rules]
+    return [*named, *("" if figure is None else f"{figure:.6g}" for figure in figures)]
+
+
+def validation_plot(found: Validation) -> bytes:
+    """Return the PNG of `validation_figure`."""
+    out = io.BytesIO()
+    validation_figure(found).savefig(out, format="png", dpi=120, bbox_inches="tight", metadata={"Software": None})
+    return out.getvalue()
+
+
+def validation_figure(found: Validation) -> Figure:
+    """Return predicted over measured step time, one colour and mark per cluster; both axes reach equally far."""
+    from matplotlib.figure import Figure
+
+    from sim.report.picture import plain_logarithm
+
+    shown = [cluster for cluster in found.clusters if cluster.scored]
+    columns = -(-len(shown) // _NAMES)
+    figure = Figure(figsize=(6 + 2.2 * columns, 6), layout="constrained")
+    axes = figure.subplots()
+    for number, cluster in enumerate(shown):
+        steps = [row.asked.step_time for row in cluster.scored], [row.said["calibrated"] for row in cluster.scored]
+        mark, colour = _MARKS[number // 10 % len(_MARKS)], f"C{number % 10}"
+        axes.scatter(*steps, s=10, alpha=0.6, label=cluster.name, marker=mark, color=colour, linewidths=0)
+    times = [time for row in found.scored for time in (row.asked.step_time, row.said["calibrated"])] or [0.1, 1.0]
+    ends = [min(times) / _MARGIN, max(times) * _MARGIN]
+    axes.plot(ends, ends, color="black", linewidth=0.8)
+    for factor in (1 - EXPOSED, 1 + EXPOSED):
+        axes.plot(ends, [factor * end for end in ends], color="grey", linewidth=0.6, linestyle="--")
+    axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, aspect="equal", title="calibrated predictions, dashed: 10%")
+    axes.set(xlabel="measured step", ylabel="predicted step")
+    for axis in (axes.xaxis, axes.yaxis):
+        plain_logarithm(axis, "s")
+    if shown:
+        figure.legend(fontsize=7, ncols=columns, loc="outside right upper", frameon=False)
+    return figure
+
+
+def named_files(found: Validation, by: Sequence[str], document_text: str) -> dict[str, str | bytes]:
+    """Return the files of ``-o DIR`` by name."""
+    return {
+        "validation.json": document_text,
+        "validation.txt": validation_table(found, by) + "\n",
+        "predictions.csv": predictions_csv(found),
+        "validation.png": validation_plot(found),
+    }

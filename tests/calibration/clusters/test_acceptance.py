@@ -1,0 +1,70 @@
+"""Does leaving rows out accept what predicts? Oracle: ridge regressions solved anew without each row."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from calibration.clusters.acceptance import Linear, useful
+
+
+def rows(count: int, truth: list[float], noise: float, seed: int) -> Linear:
+    """Rows that depend on as many constants as *truth* has, seen from constants at zero."""
+    drawn = np.random.default_rng(seed)
+    slope = drawn.uniform(0.1, 1.0, (count, len(truth)))
+    wanted = slope @ np.array(truth) + noise * drawn.standard_normal(count)
+    ones = np.ones(count)
+    return Linear(-wanted, slope, np.zeros(len(truth)), np.full(len(truth), 0.5), 0.03 * ones, ones, ones, -wanted)
+
+
+def at_fit(about: Linear) -> Linear:
+    """The same rows seen from their most probable constants."""
+    precision = np.diag(about.sigma**-2.0)
+    found = np.linalg.solve(
+        about.slope.T @ precision @ about.slope + np.diag(about.widths**-2.0), about.slope.T @ precision @ -about.missed
+    )
+    return Linear(
+        about.missed + about.slope @ found, about.slope, found, about.widths, about.sigma, about.weights, about.counts, about.described
+    )
+
+
+def test_one_formula_gives_what_leaving_out_each_row_gives() -> None:
+    about = at_fit(rows(12, [0.4, -0.3], 0.0, 1))
+    wanted, misses = about.slope @ about.values - about.missed, []
+    robust = 1.0 / np.sqrt(1.0 + (about.missed / about.sigma / 2.0) ** 2)
+    for row in range(12):
+        rest = np.arange(12) != row
+        slope, precision = about.slope[rest], (robust / about.sigma**2)[rest]
+        constants = np.linalg.solve(
+            slope.T @ (slope * precision[:, None]) + np.diag(about.widths**-2.0), slope.T @ (precision * wanted[rest])
+        )
+        misses.append(about.slope[row] @ constants - wanted[row])
+    assert about.left_out([0, 1]) == pytest.approx(misses, abs=1e-9)
+
+
+def test_no_constant_left_gives_the_prior() -> None:
+    about = rows(5, [0.2], 0.0, 2)
+    assert at_fit(about).left_out([]) == pytest.approx(about.described)
+
+
+def test_what_the_rows_depend_on_stays_and_what_only_follows_noise_mostly_goes() -> None:
+    """The second constant of the truth is zero: leaving one out is known to keep such a one in about a sixth to a third of cases."""
+    kept = [useful(at_fit(rows(20, [0.5, 0.0], 0.03, seed)), [[0], [1]]) for seed in range(60)]
+    assert all(0 in found for found in kept)
+    assert sum(1 in found for found in kept) < 30
+
+
+def test_a_single_row_says_nothing_of_itself() -> None:
+    """Of one row no other tells: left out, it is predicted by the prior, which is as good; so the constant stays there, if it is judged."""
+    about = at_fit(rows(1, [0.4], 0.0, 3))
+    assert about.left_out([0]) == pytest.approx(about.described)
+    assert useful(about, [[0]]) == [] and useful(about, []) == [0]
+
+
+def test_constants_that_explain_the_same_share_it() -> None:
+    """Two constants of one place that move all rows alike: neither is dropped for the other."""
+    about = rows(12, [0.4, 0.4], 0.0, 4)
+    slope = about.slope.mean(axis=1, keepdims=True).repeat(2, axis=1)
+    missed = -slope.sum(axis=1) * 0.4
+    same = at_fit(Linear(missed, slope, about.values, about.widths, about.sigma, about.weights, about.counts, missed))
+    assert useful(same, [[0, 1]]) == [0, 1]

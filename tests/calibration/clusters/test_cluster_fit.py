@@ -1,0 +1,228 @@
+"""Does calibration find what is true? Oracle: rows that the simulator made under known factors."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from calibration.clusters.cluster_fit import FORM, LAYER_MODEL, SPREAD, UNEXPLAINED, UNSEEN, Carried, fit_model, predictions, prior_model
+from calibration.clusters.compute_scale import ComputeScale, group_keys, measured_scale
+from calibration.clusters.evaluate import Evaluator, Prediction, predict
+from calibration.clusters.network_parameters import (
+    AS_DESCRIBED,
+    LOOPBACK,
+    STAGED,
+    USUAL_LOSS,
+    Parameter,
+    parameters_of,
+    way_taken,
+    with_factors,
+)
+from calibration.questions import Question, question
+from tests.calibration.runs import record, simulated
+
+RUNS = [
+    record(workload=workload, placement=placement, batch_per_gpu=batch, role="network")
+    for workload, batches in (("resnet50", (8, 32)), ("bert-base-seq384", (2,)))
+    for placement in ("1+1+1", "2+2+2", "1+1+1+1")
+    for batch in batches
+]
+
+
+def test_no_factor_leaves_the_machine_as_described() -> None:
+    asked = question(RUNS[0])
+    assert with_factors(asked, ()) is asked.hardware
+
+
+def test_factors_move_their_own_constant_only() -> None:
+    asked = question(RUNS[0])
+    before = asked.hardware.groups[0].node
+    after = with_factors(asked, ((Parameter("nic", "latency", 1.0), math.log(2.0)),)).groups[0].node
+    assert after.nic.transport.hop_latency == pytest.approx(2 * before.nic.transport.hop_latency)
+    assert after.nic.transport.efficiency == before.nic.transport.efficiency
+    assert after.host_transport == before.host_transport and after.gpu == before.gpu
+
+
+def test_parameters_are_those_of_the_transports_met() -> None:
+    assert {parameter.place for parameter in parameters_of([question(record(placement="1+1"))])} == {"nic", ""}
+    assert {parameter.place for parameter in parameters_of([question(record(placement="2"))])} == {"host_transport", ""}
+    assert parameters_of([question(record(placement="1"))]) == ()
+
+
+def test_the_fit_finds_a_slow_network_and_predicts_other_placements() -> None:
+    evaluator = Evaluator(processes=1)
+    truth = next(parameter for parameter in parameters_of([question(RUNS[0])]) if parameter.name == "nic efficiency")
+    rows = simulated(RUNS, factors=((truth, -1.2),))
+    unseen = simulated(
+        [record(placement="4+4+4+4", batch_per_gpu=16), record(placement="1+2+3", batch_per_gpu=12)], factors=((truth, -1.2),)
+    )
+    model = fit_model(ComputeScale(), rows, [*rows, *unseen], evaluator)
+    found = dict(zip(model.parameters, model.values, strict=True))
+    # the prior pulls back a little: less than a third of its own width
+    assert found[truth] == pytest.approx(-1.2, abs=0.2)
+    for row, (prediction, spread) in zip(unseen, predictions(model, unseen, evaluator), strict=True):
+        assert prediction.step == pytest.approx(row.step_time, rel=0.03)
+        assert 0.03 <= spread < 0.25
+
+
+def test_without_rows_the_result_is_the_prior() -> None:
+    asked = [question(row) for row in RUNS]
+    model = fit_model(ComputeScale(), [], asked, Evaluator(processes=1))
+    assert set(model.values) == {0.0} and model.parameters == prior_model(ComputeScale(), asked).parameters
+    assert np.allclose(np.sqrt(np.diag(model.covariance)), [parameter.width for parameter in model.parameters])
+
+
+def test_compute_of_one_gpu_is_met_and_interpolated() -> None:
+    evaluator = Evaluator(processes=1)
+    rows = simulated([record(placement="1", batch_per_gpu=batch, role="compute") for batch in (8, 32)], compute_scale=1.7)
+    scale = measured_scale(rows, evaluator)
+    for batch in (4, 8, 16, 32, 64):
+        assert scale.of(question(record(placement="1", batch_per_gpu=batch))) == pytest.approx(1.7, rel=0.01)
+    assert scale.of(question(record(workload="vgg16", placement="1"))) is None
+
+
+def test_what_gpus_lose_beside_others_is_fitted_where_one_was_measured_by_itself() -> None:
+    """The simulator made rows on one GPU, and rows on several with layer times 5% longer: these, and no run on one GPU, are slower."""
+    evaluator = Evaluator(processes=1)
+    alone = simulated([record(placement="1", batch_per_gpu=batch, role="compute") for batch in (8, 32)])
+    together = simulated([record(placement=where, batch_per_gpu=32, role="network") for where in ("2", "4", "1+1") * 3], compute_scale=1.05)
+    scale = measured_scale(alone, evaluator)
+    assert prior_model(scale, together).slowdown(together[0]) == pytest.approx(math.exp(USUAL_LOSS))
+    model = fit_model(scale, together, [*alone, *together], evaluator)
+    assert model.slowdown(together[0]) == pytest.approx(1.05, abs=0.015) and model.slowdown(alone[0]) == 1.0
+    # layer times measured in steps of several GPUs hold the loss already
+    with_sync = [replace(row, record=replace(row.record, exposed_sync=0.0)) for row in together[:1]]
+    assert replace(model, compute=measured_scale(with_sync, evaluator)).slowdown(together[0]) == 1.0
+
+
+def test_a_job_may_lose_more_than_the_others_of_its_cluster() -> None:
+    """The simulator made rows of two jobs on several GPUs, one with layer times 12% longer: the other is left nearly alone."""
+    evaluator = Evaluator(processes=1)
+    alone = simulated([record(workload=name, placement="1", batch_per_gpu=32, role="compute") for name in ("resnet50", "vgg16")])
+    places = ("2", "4", "1+1") * 2
+    slow, other = (
+        simulated([record(workload=name, placement=where, batch_per_gpu=32, role="network") for where in places], compute_scale=scale)
+        for name, scale in (("resnet50", 1.12), ("vgg16", 1.0))
+    )
+    model = fit_model(measured_scale(alone, evaluator), [*slow, *other], [*alone, *slow, *other], evaluator)
+    assert model.slowdown(slow[0]) == pytest.approx(1.12, abs=0.025)
+    assert model.slowdown(other[0]) == pytest.approx(1.0, abs=0.025)
+
+
+class Straight:
+    """Stands for the simulator: a step of one second of compute, and bytes over a NIC that takes another as described."""
+
+    def all(self, cases):
+        moved = [{parameter.constant: value for parameter, value in case.factors} for case in cases]
+        exposed = [
+            math.exp(-found.get("efficiency", 0.0)) * (case.record.batch_per_gpu or 1) / 8 for case, found in zip(cases, moved, strict=True)
+        ]
+        return [Prediction(1.0 + wait, wait, 0.0) for wait in exposed]
+
+
+@pytest.mark.nightly
+def test_intervals_of_predictions_hold_the_truth_in_19_of_20_cases() -> None:
+    """Closed form in place of the simulator, 300 seeds: efficiency drawn from its prior, rows and the row foretold scatter by 5%."""
+    rows = [question(record(placement="1+1+1", batch_per_gpu=batch, role="network")) for batch in (2, 4, 8, 16) * 3]
+    unseen = question(record(placement="1+1+1", batch_per_gpu=48))
+    width = next(one.width for one in parameters_of([unseen]) if one.name == "nic efficiency")
+    held, right = 0, Carried(form=0.0)  # the form is right
+    for seed in range(300):
+        generator = np.random.default_rng(seed)
+        slow = math.exp(generator.normal(0.0, width))
+        told = [_measured(row, (1.0 + slow * row.batch / 8) * math.exp(generator.normal(0.0, 0.05))) for row in rows]
+        model = fit_model(ComputeScale({key: [(8, 1.0)] for key in group_keys(unseen)}), told, [*told, unseen], Straight(), right)  # type: ignore[arg-type]
+        ((found, spread),) = predictions(model, [unseen], Straight())  # type: ignore[arg-type]
+        truth = (1.0 + slow * unseen.batch / 8) * math.exp(generator.normal(0.0, 0.05))
+        held += abs(math.log(found.step / truth)) <= 1.96 * spread
+    assert 0.90 <= held / 300 <= 0.99
+
+
+class Late:
+    """Stands for the simulator: a tenth of each step is a wait for the slowest rank."""
+
+    def all(self, cases):
+        return [Prediction(1.0, 0.1, 0.0, straggler=0.1) for _ in cases]
+
+
+def test_waits_for_the_slowest_rank_are_as_unsure_as_they_are_long() -> None:
+    """By hand: in quadrature with the scatter of steps and the form of what is exposed, and nothing else, as no constant moves a step."""
+    row = question(record(placement="1+1", batch_per_gpu=8))
+    model = prior_model(ComputeScale({key: [(8, 1.0)] for key in group_keys(row)}), [row])
+    ((_, spread),) = predictions(model, [row], Late())  # type: ignore[arg-type]
+    assert spread == pytest.approx(math.sqrt(UNEXPLAINED**2 + (FORM * 0.1) ** 2 + (SPREAD * 0.1) ** 2))
+
+
+def _measured(asked: Question, step: float) -> Question:
+    return replace(asked, record=replace(asked.record, step_time=step))
+
+
+def test_jobs_that_no_run_on_their_gpu_tells_of_have_wider_intervals() -> None:
+    """By hand: the layer model's own spread joins in quadrature, on the part of the step that is compute."""
+    evaluator = Evaluator(processes=1)
+    asked = question(record(placement="1", batch_per_gpu=8))
+    scale = measured_scale(simulated([record(placement="1", batch_per_gpu=8, role="compute")]), evaluator)
+    ((_, known),) = predictions(prior_model(scale, [asked]), [asked], evaluator)
+    ((_, unknown),) = predictions(prior_model(ComputeScale(), [asked]), [asked], evaluator)
+    assert unknown == pytest.approx(math.hypot(known, LAYER_MODEL))
+
+
+def test_jobs_never_seen_beside_others_have_wider_intervals_there() -> None:
+    """By hand: what software may lose beside others joins in quadrature, on the part of the step that is compute, on several GPUs only."""
+    evaluator = Evaluator(processes=1)
+    rows = [question(record(placement=where, batch_per_gpu=8)) for where in ("1", "2")]
+    model = prior_model(measured_scale(simulated([record(placement="1", batch_per_gpu=8, role="compute")]), evaluator), rows)
+    (_, alone), (beside, unsure) = predictions(model, rows, evaluator)
+    (_, other), (_, sure) = predictions(replace(model, carried=Carried(unseen=0.0)), rows, evaluator)
+    assert alone == other
+    assert unsure == pytest.approx(math.hypot(sure, UNSEEN * (1.0 - beside.exposed / beside.step)))
+
+
+def test_step_less_synchronisation_is_compute() -> None:
+    asked = question(record(placement="2+2", batch_per_gpu=16, role="network"))
+    found = predict(asked, 1.3)
+    row = replace(asked, record=replace(asked.record, step_time=found.compute + 0.5, exposed_sync=0.5))
+    assert measured_scale([row], Evaluator(processes=1)).of(asked) == pytest.approx(1.3, rel=0.01)
+
+
+def test_compute_nobody_measured_is_fitted_along() -> None:
+    evaluator = Evaluator(processes=1)
+    rows = simulated([replace(row, placement="4") for row in RUNS[:4]], compute_scale=1.5)
+    model = fit_model(ComputeScale(), rows, rows, evaluator)
+    assert model.case(rows[0]).compute_scale == pytest.approx(1.5, rel=0.05)
+
+
+@pytest.mark.parametrize("truth", [AS_DESCRIBED, STAGED, LOOPBACK])
+def test_the_way_that_traffic_takes_is_found_out(truth: str) -> None:
+    """A machine with NVLink whose GPUs may not see each other: no factor on NVLink's constants explains all placements as well."""
+    runs = [
+        record(hardware="nd40rs_v2", workload=workload, placement=placement, batch_per_gpu=batch, role="network", stack="flat")
+        for workload, batch in (("resnet50", 8), ("bert-base-seq384", 4))
+        for placement in ("2", "8", "2+2")
+    ]
+    rows = simulated(runs, factors=way_taken(truth))
+    assert fit_model(ComputeScale(), rows, rows, Evaluator(processes=1)).way == truth
+
+
+def test_what_cannot_matter_to_a_run_is_not_simulated_for_it() -> None:
+    """The simulator itself: constants of transports that a run does not meet leave its step as it is, so they are left out of its case."""
+    evaluator = Evaluator(processes=1)
+    rows = [question(record(placement=placement)) for placement in ("1", "4", "1+1")]
+    model = prior_model(ComputeScale(), rows)
+    moved = [0.3] * len(model.parameters)
+    places = [{parameter.place for parameter, _ in model.case(row, moved).factors} for row in rows]
+    assert places == [set(), {"host_transport", ""}, {"nic", "host_transport", ""}]
+    for row in rows:
+        everything = tuple(zip(model.parameters, moved, strict=True))
+        assert evaluator.one(model.case(row, moved)).step == pytest.approx(predict(row, 1.0, everything).step)
+
+
+def test_a_worker_alone_with_servers_waits_for_them_in_its_measured_step() -> None:
+    """The simulator made the row with twice the layer times: exchange and all, so that what is found is twice, not more."""
+    alone = record(hardware="cm-dare-p100", workload="resnet15-cifar", stack="tf-parameter-server", placement="1", role="compute")
+    rows = simulated([alone], compute_scale=2.0)
+    assert predict(rows[0]).exposed > 0.05 * predict(rows[0]).step
+    assert measured_scale(rows, Evaluator(processes=1)).of(rows[0]) == pytest.approx(2.0, rel=0.01)

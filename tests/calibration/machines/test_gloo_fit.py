@@ -1,0 +1,56 @@
+"""Are Gloo's constants found, and no more than the data tell? Oracles: times of the simulator's own ring; the ring played in full."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from calibration.machines.gloo_fit import BETWEEN, INSIDE, gloo_fits, gloo_processor, long_pass
+from calibration.machines.machine_fit import Measured, together
+from calibration.measure.machine_record import MachineRecord, write_record
+from sim.training.collectives.gloo_ring import pass_time
+from tests.calibration.machine_records import cpu_record, over_two_machines
+
+
+def measured(folder: Path, record: MachineRecord) -> Measured:
+    write_record(folder / "r.json", record)
+    return together([folder / "r.json"])
+
+
+@pytest.mark.parametrize("one_line", [True, False])
+@pytest.mark.parametrize("count", [2, 17, 18, 19, 64, 301])
+def test_many_segments_keep_the_rhythm_of_a_few(count: int, one_line: bool) -> None:
+    """Wires from idle to busy: the whole pass, segment by segment, is the oracle."""
+    for wire in (1e-6, 1e-4, 3e-4, 1e-2):
+        assert long_pass(count, wire, 1e-4, one_line) == pytest.approx(pass_time(count, wire, 1e-4, one_line), rel=1e-9)
+
+
+def test_constants_of_a_socket_come_out(tmp_path: Path) -> None:
+    [found] = gloo_fits(measured(tmp_path, cpu_record()))
+    assert found.subject == INSIDE
+    assert found["hop_latency"].value == pytest.approx(180e-6, rel=0.02) and found["time per unit"].value == pytest.approx(
+        1 / 0.9e9, rel=0.02
+    )
+    used = gloo_processor(measured(tmp_path, cpu_record()))
+    assert used is not None and used["time per unit"].value == pytest.approx(0.4e-9, rel=0.01)
+
+
+def test_rings_of_one_size_do_not_tell_start_from_latency(tmp_path: Path) -> None:
+    """All-reduces of two ranks alone: a start and two passes are one number to small messages."""
+    record = cpu_record(0.02)
+    rows = [row for row in record.rows("all_reduce") if (row["ranks"], row["op"]) == (2, "all_reduce") and row["bytes"] < 10**5]
+    record.probes["all_reduce"].rows = rows
+    [alone] = gloo_fits(measured(tmp_path, record))
+    assert not alone["launch"].identified
+    assert alone["launch"].high / alone["launch"].low > 5  # the prior's own width, at least
+
+
+def test_machines_and_the_network_between_them_are_told_apart(tmp_path: Path) -> None:
+    """Rings inside a machine at 0.9 GB/s and 180 us a step; between two at 1 Gbps, of which 0.956 is payload, and 480 us a step."""
+    inside, between = gloo_fits(measured(tmp_path, over_two_machines()))
+    assert (inside.subject, between.subject) == (INSIDE, BETWEEN)
+    assert inside["hop_latency"].value == pytest.approx(180e-6, rel=0.05)
+    assert inside["time per unit"].value == pytest.approx(1 / 0.9e9, rel=0.05)
+    assert between["hop_latency"].value == pytest.approx(480e-6, rel=0.05)
+    assert 1 / between["time per unit"].value == pytest.approx(0.956 * 125e6, rel=0.02)

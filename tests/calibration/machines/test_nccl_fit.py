@@ -1,0 +1,68 @@
+"""Are factors on transport classes found? Oracle: collectives predicted on a machine whose classes were scaled by known factors."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from calibration.machines import fit_run
+from calibration.machines.nccl_fit import _kind, predicted
+from calibration.measure.machine_record import MachineRecord, ProbeRecord, write_record
+from sim.spec.library import load_hardware
+from tests.calibration.machine_records import gpu_record
+
+NVLINK = "nvlink_transport"
+
+
+ONE = ({"ranks": 2}, {"ranks": 8})
+TWO = ({"ranks": 2, "nodes": 2}, {"ranks": 16, "nodes": 2})
+
+
+def record(hardware: str, factors: dict[tuple[str, str], float], noise: float = 0.0, teams: tuple[dict, ...] = ONE) -> MachineRecord:
+    """Return a record of 8 V100s a machine whose collectives take what *hardware* with *factors* is predicted to take."""
+    found, generator = gpu_record(8), np.random.default_rng(1)
+    rows = [{"op": "all_reduce", **team, "bytes": 4**power, "cpu_s": 0.0} for team in teams for power in range(2, 15)]
+    rows += [{"op": "all_gather", **team, "bytes": size, "cpu_s": 0.0} for team in teams for size in (512, 4096)]
+    rows.sort(key=_kind)
+    logs = {key: math.log(factor) for key, factor in factors.items()}
+    times = predicted(load_hardware(hardware).spec, logs, rows) * np.exp(generator.normal(0.0, noise, len(rows)))
+    made = [row | {"times_s": [float(time)] * 3} for row, time in zip(rows, times, strict=True)]
+    found.probes["all_reduce"] = ProbeRecord("done", "2026-01-02T00:00:00Z", rows=made)
+    return found
+
+
+def test_factors_come_out_and_stand_in_the_description(tmp_path: Path) -> None:
+    truth = {(NVLINK, "efficiency"): 0.8, (NVLINK, "latency"): 1.5}
+    write_record(tmp_path / "r.json", record("p3.16xlarge", truth, noise=0.03))
+    found = fit_run.fit([tmp_path / "r.json"], tmp_path / "r.yaml", "p3.16xlarge").fits
+    efficiency, latency = found["nccl"]["nvlink transport efficiency"], found["nccl"]["nvlink transport latency"]
+    assert efficiency.identified and efficiency.low < 0.8 < efficiency.high and efficiency.value == pytest.approx(0.8, rel=0.05)
+    assert latency.identified and latency.low < 1.5 < latency.high
+    before, after = (load_hardware(name).spec.groups[0].node for name in ("p3.16xlarge", str(tmp_path / "r.yaml")))
+    assert after.nvlink_transport.hop_latency / before.nvlink_transport.hop_latency == pytest.approx(latency.value, rel=1e-3)
+    ratios = [new[1] / old[1] for new, old in zip(after.nvlink_transport.efficiency, before.nvlink_transport.efficiency, strict=True)]
+    assert ratios == pytest.approx([efficiency.value] * len(ratios), rel=1e-2)
+    assert after.host_transport == before.host_transport  # which no ring crosses
+
+
+def test_a_machine_as_described_stays_so(tmp_path: Path) -> None:
+    write_record(tmp_path / "r.json", record("p3.16xlarge", {}))
+    found = fit_run.fit([tmp_path / "r.json"], tmp_path / "r.yaml", "p3.16xlarge").fits
+    assert all(estimate.value == pytest.approx(1.0, rel=1e-2) for estimate in found["nccl"].found.estimates)
+
+
+@pytest.mark.nightly
+def test_factors_between_machines_come_out(tmp_path: Path) -> None:
+    """One GPU of each of two machines, and all sixteen, over sockets a third slower than their class, whose steps take twice as long."""
+    truth = {("nic", "efficiency"): 0.67, ("nic", "latency"): 2.0}
+    measured = record("p3.16xlarge", truth, noise=0.03, teams=(*ONE, *TWO))
+    measured.machine |= {"ranks": 16, "nodes": 2}
+    write_record(tmp_path / "r.json", measured)
+    found = fit_run.fit([tmp_path / "r.json"], tmp_path / "r.yaml", "p3.16xlarge").fits["nccl"]
+    for (_, constant), factor in truth.items():  # cards and flows share the line, so the efficiency is known less well
+        told = found[f"nic {constant}"]
+        assert told.identified and told.low < factor < told.high and told.value == pytest.approx(factor, rel=0.15)
+    assert found["nvlink transport efficiency"].value == pytest.approx(1.0, rel=0.05)

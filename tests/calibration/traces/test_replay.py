@@ -1,0 +1,223 @@
+"""Does a replayed profile foresee the job elsewhere? Oracles: the simulator itself, told of what the trace alone shows; traces by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from calibration.cli import main
+from calibration.traces.import_trace import import_traces
+from calibration.traces.passes_seen import kernel_class, passes_seen
+from calibration.traces.replay import Asked, replayed
+from sim.events import Cause
+from sim.report.trace import write_trace
+from sim.spec.library import load_hardware, load_workload
+from sim.spec.yaml import SpecError
+from sim.study.scenario import Scenario, answer
+from tests.calibration.traces.test_cpu_traces import cpu_profile
+from tests.calibration.traces.test_import_trace import NCCL, STEP, Event, event, gpu, profile
+
+ROOT = Path(__file__).resolve().parents[3]
+SYNTHETIC = "input.loader=synthetic"
+
+
+def step_time(hardware: str, workload: str, overrides: Sequence[str] = (), **keys: int | str | None) -> float:
+    found = answer(Scenario(hardware, workload, (SYNTHETIC, *overrides), **keys))  # type: ignore[arg-type]
+    return found.run.jobs[0].warm.step_time
+
+
+HIDDEN = ("node.gpu.vector_factor=1.4", "training.stack.launch_cpu=25 us", "training.compute_factor=1.2")
+"""What the machine of a simulated trace is like, and nobody tells the replay."""
+JOBS: dict[str, tuple[str, str, int, int, tuple[str, ...], str | None]] = {
+    "small buckets": ("p3.16xlarge", "resnet50", 2, 32, (), "torch-1.13-ddp"),
+    "host-bound": ("p3.16xlarge", "resnet50", 2, 4, (), None),
+    "large gradients": ("p3.8xlarge", "vgg16", 2, 32, (), "flat"),
+    "16 bits": ("p4d.24xlarge", "mobilenet_v2", 2, 32, ("training.precision=amp_fp16",), None),
+    "accumulation": ("g4dn.12xlarge", "resnet18", 2, 32, ("training.gradient_accumulation_steps=3",), "torch-2.x-ddp"),
+    "recomputed": ("p4d.24xlarge", "bert-base-seq128", 2, 16, ("training.activation_checkpointing=blocks",), None),
+    "horovod": ("dgx-a100", "resnet50", 2, 64, (), "horovod-0.21"),
+}
+
+
+def test_a_simulated_job_is_replayed_where_it_ran_and_on_other_numbers_of_nodes(tmp_path: Path) -> None:
+    """Within 1 % where it ran, 3 % on 1 and 4 nodes and with buckets of 5 MiB."""
+    wrong = []
+    for name, (hardware, workload, nodes, batch, overrides, stack) in JOBS.items():
+        truth = (*overrides, *HIDDEN)
+        run = answer(Scenario(hardware, workload, (SYNTHETIC, *truth), nodes=nodes, batch=batch, stack=stack), keep_rates=True).run
+        write_trace(run, tmp_path / "t.json.gz")
+        mine = tmp_path / f"{name}.yaml"
+        mine.write_text(replayed(import_traces([tmp_path / "t.json.gz"]), Asked(), mine))
+        buckets = ("training.stack.bucket_cap=5 MiB",)
+        for where, most, more in ((nodes, 0.01, ()), (1, 0.03, ()), (4, 0.03, ()), (nodes, 0.03, buckets)):
+            direct = step_time(hardware, workload, (*truth, *more), nodes=where, batch=batch, stack=stack)
+            found = step_time(hardware, str(mine), more, nodes=where)
+            if abs(found / direct - 1.0) > most:
+                wrong.append(f"{name}, {where} nodes {more}: {found:.6f} s, simulated {direct:.6f} s")
+    assert not wrong, wrong
+
+
+def test_what_the_model_misses_is_missed_nowhere_else(tmp_path: Path) -> None:
+    """All layers take 1.37 times what the model says: on another machine, network and batch the replay knows it."""
+    hidden = ("training.compute_factor=1.37",)
+    run = answer(Scenario("p3.16xlarge", "resnet50", (SYNTHETIC, *hidden), nodes=2, batch=64), keep_rates=True).run
+    write_trace(run, tmp_path / "t.json.gz")
+    mine = tmp_path / "mine.yaml"
+    assert main(["-q", "import-trace", str(tmp_path / "t.json.gz"), "--workload-out", str(mine)]) == 0
+    for hardware, nodes, batch in (("dgx-a100", 4, 64), ("p3.16xlarge", 2, 32), ("g4dn.12xlarge", 1, 48)):
+        direct = step_time(hardware, "resnet50", hidden, nodes=nodes, batch=batch)
+        assert step_time(hardware, str(mine), nodes=nodes, batch=batch) == pytest.approx(direct, rel=0.01)
+
+
+# --- of a trace alone ------------------------------------------------------------------------------------------------
+
+
+def torch_step(number: int, shapes: bool = True) -> list[Event]:
+    """One step of 100 ms of two parameters, as torch leaves it.
+
+    Copy 0-4 ms; forward: a convolution 4-20 and a ReLU 20-24 ms; backward: a product 24-44, keeping the gradient of 10 M elements 44-46, a
+    convolution 46-70, keeping that of 20 M 70-72; exchange 72-90; Adam 90-98, launched before.
+    """
+    at, ident = number * STEP, 100 * number
+
+    def kernel(place: int, start: float, end: float, name: str, stream: int = 7, category: str = "kernel") -> list[Event]:
+        return gpu(ident + place, (at + 100.0 * place, at + 100.0 * place + 50), (at + 1e3 * start, at + 1e3 * end), name, stream, category)
+
+    def backward(first: float, last: float, name: str, elements: int = 0) -> list[Event]:
+        start, end = at + 100.0 * first - 20, at + 100.0 * last + 70
+        inner = event("cpu_op", name, start + 2, start + 10, **({"Input Dims": [[elements]], "Input type": ["float"]} if shapes else {}))
+        outer = event("cpu_op", f"autograd::engine::evaluate_function: {name}", start, end)
+        return [outer, *([inner] if elements else [])]
+
+    keep = "torch::autograd::AccumulateGrad"
+    copy = kernel(1, 0, 4, "Memcpy HtoD (Pinned -> Device)", 7, "gpu_memcpy")
+    copy[1]["args"]["bytes"] = 8_000_000
+    return [
+        event("user_annotation", f"ProfilerStep#{number}", at, at + STEP), *copy,
+        *kernel(2, 4, 20, "sm80_xmma_fprop_implicit_gemm"), *kernel(3, 20, 24, "vectorized_elementwise_kernel"),
+        *backward(4, 4, "MmBackward0"), *kernel(4, 24, 44, "ampere_sgemm_128x64"),
+        *backward(5, 5, keep, 10_000_000), *kernel(5, 44, 46, "vectorized_elementwise_kernel"),
+        *backward(6, 6, "ConvolutionBackward0"), *kernel(6, 46, 70, "sm80_xmma_dgrad"),
+        *backward(7, 8, keep, 20_000_000), *kernel(7, 70, 72, "vectorized_elementwise_kernel"), *kernel(8, 72, 90, NCCL, 20),
+        event("user_annotation", "Optimizer.step#AdamW.step", at + 880, at + 960), *kernel(9, 90, 98, "multi_tensor_apply_kernel"),
+    ]  # fmt: skip
+
+
+def torch_profile(folder: Path, rank: int = 0, world_size: int = 1, shapes: bool = True) -> Path:
+    return profile(folder, rank, world_size, [found for number in range(3, 6) for found in torch_step(number, shapes)])
+
+
+def test_kernels_are_told_apart_by_pass_gradient_and_class(tmp_path: Path) -> None:
+    seen = passes_seen(import_traces([torch_profile(tmp_path)]))
+    table = {key: ({op: 1e3 * time for op, time in part.by_class.items()}, 1e3 * part.upkeep) for key, part in seen.parts.items()}
+    wanted: Any = {
+        ("forward", -1): ({"conv": pytest.approx(16), "elementwise": pytest.approx(4)}, 0.0),
+        ("backward", 0): ({"gemm": pytest.approx(20)}, pytest.approx(2)),
+        ("backward", 1): ({"conv": pytest.approx(24)}, pytest.approx(2)),
+        ("optimizer", -1): ({"elementwise": pytest.approx(8)}, 0.0),
+    }
+    assert table == wanted
+    assert [gradient.elements for gradient in seen.gradients] == [10_000_000, 20_000_000]
+    assert (seen.optimizer, seen.micro_batches) == ("AdamW", 1) and seen.copied == pytest.approx(8e6)
+
+
+def test_a_trace_alone_makes_a_workload(tmp_path: Path) -> None:
+    """On the machine that made it kernels take their 76 ms again; four nodes take longer, a faster GPU takes less."""
+    mine = tmp_path / "mine.yaml"
+    files = [str(torch_profile(tmp_path, rank, 2)) for rank in range(2)]
+    asked = ["--hardware", "a2-highgpu-2g", "--batch", "16", "--workload-out", str(mine)]
+    assert main(["-q", "import-trace", *files, *asked]) == 0
+    workload = load_workload(str(mine)).spec
+    assert [sum(layer.gradients) for layer in workload.model.layers if layer.gradients] == [20_000_000, 10_000_000]
+    assert workload.training.optimizer.name == "adam" and workload.model.input == 500_000
+    assert workload.training.noise.persistent_cv is None  # of two ranks nobody can tell
+    found = answer(Scenario("a2-highgpu-2g", str(mine), ("training.noise.compute_cv=0", "training.noise.persistent_cv=0"))).run
+    stalls = {blame.cause.value: blame.seconds for blame in found.stalls}
+    assert stalls["compute"] == pytest.approx(76e-3, rel=1e-3)
+    assert step_time("a2-highgpu-2g", str(mine), nodes=4) > step_time("a2-highgpu-2g", str(mine))
+    assert step_time("p5.48xlarge", str(mine)) < step_time("a2-highgpu-2g", str(mine))
+
+
+def test_ranks_that_waited_for_data_get_a_loader_as_fast_as_theirs(tmp_path: Path) -> None:
+    """A step of 100 ms waits 2 ms for its batch: the loader makes one in 100 ms, however fast the GPU of another machine is."""
+    name = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+    waits = [event("user_annotation", name, (at + 0.98) * STEP, (at + 1) * STEP) for at in range(3, 6)]
+    events = [*(found for number in range(3, 6) for found in torch_step(number)), *waits]
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(replayed(import_traces([profile(tmp_path, events=events)]), Asked("a2-highgpu-1g", batch=16), mine))
+    for hardware in ("a2-highgpu-1g", "p5.4xlarge"):
+        speed = (
+            load_hardware(hardware).spec.groups[0].node.host.cpu.speed / load_hardware("a2-highgpu-1g").spec.groups[0].node.host.cpu.speed
+        )
+        found = answer(Scenario(hardware, str(mine))).run.jobs[0].warm.step_time
+        assert found == pytest.approx(0.1 / speed, rel=0.02), hardware
+
+
+def test_classes_of_kernels_and_operators() -> None:
+    names = {
+        "sm80_xmma_fprop_implicit_gemm": "conv", "cudnn::cnn::wgrad_alg0_engine": "conv", "aten::conv2d": "conv",
+        "autograd::engine::evaluate_function: AddmmBackward0": "gemm", "aten::linear": "gemm", "ampere_bf16_s16816gemm": "gemm",
+        "nvjet_hsh_128x256": "gemm", "pytorch_flash::flash_fwd_kernel": "attention", "vectorized_elementwise_kernel": "elementwise",
+        "multi_tensor_apply_kernel": "elementwise", "aten::batch_norm": "elementwise",
+    }  # fmt: skip
+    assert {name: kernel_class(name) for name in names} == names
+
+
+def refused(files: Sequence[Path], tmp_path: Path, *more: str) -> str:
+    with pytest.raises(SpecError) as error:
+        named = dict(zip(("hardware", "workload"), more, strict=False))
+        replayed(import_traces(files), Asked(**named, batch=None if "no batch" in more else 16), tmp_path / "mine.yaml")  # type: ignore[arg-type]
+    return str(error.value)
+
+
+def test_what_cannot_be_replayed_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    whole = [torch_profile(tmp_path)]
+    assert "add --hardware, the one on which it was profiled" in refused(whole, tmp_path)
+    assert "V1000 is not in the catalogue" in refused(whole, tmp_path, "V1000")
+    assert "does not tell the samples per GPU; add --batch" in refused(whole, tmp_path, "a2-highgpu-1g", "", "no batch")
+    bare = [torch_profile(tmp_path, shapes=False)]
+    assert "profile with record_shapes=True, or add --workload" in refused(bare, tmp_path, "a2-highgpu-1g")
+    assert "keeps 0 gradients in 0 backward passes" in refused([profile(tmp_path)], tmp_path, "a2-highgpu-1g")
+    assert "of 2 ranks 1 are given; missing: 1" in refused([torch_profile(tmp_path, 0, 2)], tmp_path, "a2-highgpu-2g")
+    assert "keeps 0 gradients" in refused([cpu_profile(tmp_path, rank) for rank in range(2)], tmp_path, "a2-highgpu-1g")
+
+
+def test_a_sharded_or_pipelined_job_is_refused(tmp_path: Path) -> None:
+    for name in ("FSDP::all_gather (0)", "gloo:send", "_c10d_functional::all_reduce"):
+        events = [found for number in range(3, 6) for found in torch_step(number)]
+        events.append(event("user_annotation", name, 4 * STEP, 4 * STEP + 10))
+        message = refused([profile(tmp_path, events=events)], tmp_path, "a2-highgpu-1g")
+        assert f"shows {name}, so that ranks divide the model among them; only data-parallel jobs" in message
+
+
+def test_steps_with_several_backward_passes_are_counted(tmp_path: Path) -> None:
+    """Two steps under one ProfilerStep, without the first one's optimizer and exchange, are one step of two micro-batches."""
+    events: list[Event] = []
+    for number in (2, 4, 6):
+        first = [found for found in torch_step(number) if found["args"].get("correlation") not in (100 * number + 8, 100 * number + 9)]
+        kept = [found for found in [*first, *torch_step(number + 1)] if not found["name"].startswith(("ProfilerStep", "Optimizer"))]
+        events += [event("user_annotation", f"ProfilerStep#{number // 2}", number * STEP, (number + 2) * STEP), *kept]
+    seen = passes_seen(import_traces([profile(tmp_path, events=events)]))
+    assert (seen.micro_batches, [gradient.elements for gradient in seen.gradients]) == (2, [10_000_000, 20_000_000])
+    assert sum(part.seconds for (name, _), part in seen.parts.items() if name == "backward") == pytest.approx(48e-3)
+
+
+@pytest.mark.nightly
+@pytest.mark.needs("torch")
+def test_a_job_that_torch_profiled_over_gloo_is_replayed(tmp_path: Path) -> None:
+    """Oracle: torch.profiler under DistributedDataParallel: every gradient in its place, and compute as long as the trace has it."""
+    from calibration.measure.ddp_steps import StepsWanted, spawn
+
+    wanted = StepsWanted("calibration.lab.models:vgg", ("3x32x32",), 4, steps=2, device="cpu", trace=str(tmp_path))
+    parameters = spawn(wanted, 2)[0].parameters
+    found = import_traces(sorted(tmp_path.glob("rank*.json")))
+    mine, machine = tmp_path / "mine.yaml", "calibration/hardware/lab-two-cores.yaml"
+    mine.write_text(replayed(found, Asked(str(ROOT / machine), batch=4), mine))
+    workload = load_workload(str(mine)).spec
+    assert workload.model.parameters == parameters == sum(sum(layer.gradients) for layer in workload.model.layers)
+    assert {"conv", "gemm", "elementwise"} == {layer.op for layer in workload.model.layers}
+    alone = answer(Scenario(str(ROOT / machine), str(mine), nodes=1)).run.jobs[0].warm.step_time
+    assert alone == pytest.approx(found.stalls[Cause.COMPUTE] + found.stalls[Cause.LAUNCH], rel=0.1)

@@ -1,0 +1,49 @@
+"""Is what clusters tell of each other chosen without the scored one? Oracle: medians and coverage of made rows, by hand."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from calibration.clusters.cluster_fit import FORM, UNSEEN
+from calibration.questions import question
+from calibration.validate.carry_over import carried_without, kinds_of
+from calibration.validate.scores import Scored
+from calibration.validate.validation import Cluster, Validation
+from sim.spec.yaml import SpecError
+from tests.calibration.runs import record
+
+
+def row(source: str, cluster: str, log_error: float, loss: float | None = None) -> Scored:
+    asked = question(record(placement="2", source=source))
+    asked = replace(asked, record=replace(asked.record, hardware=cluster))
+    spread = math.hypot(0.01, FORM * 0.4)  # 40% of the step waits for others
+    names = ("zero_shot", "calibrated", "free_communication")
+    return Scored(asked, 0.5, dict.fromkeys(names, math.exp(log_error)), dict.fromkeys(names[:2], spread), waits=0.4, loss=loss)
+
+
+def validation(rows: list[Scored], fitted: list[Scored]) -> Validation:
+    return Validation((Cluster("any", None, None, tuple(rows), tuple(fitted)),), ())  # type: ignore[arg-type]
+
+
+def test_the_usual_loss_and_the_form_are_those_of_other_sources() -> None:
+    rows = [row("mine", "a", 0.5)] * 20 + [row("other", "b", 0.08)] * 20
+    fitted = [row("mine", "a", 0.0, 0.09), row("other", "b", 0.0, 0.01), row("other", "b", 0.0, 0.03), row("third", "c", 0.0, 0.04)]
+    without = carried_without(validation(rows, fitted), "mine")
+    assert without.usual_loss == pytest.approx(0.03)  # of two clusters: 2% and 4%
+    # the least on the grid with 1.96 hypot(0.01, form 0.4) above 0.08
+    assert without.form == pytest.approx(0.1) and without.unseen == UNSEEN
+    assert carried_without(validation(rows, fitted), "other").form == FORM  # none on the grid covers errors of 50%
+
+
+def test_priors_that_rest_on_one_source_are_wide_without_it() -> None:
+    found = validation([row("mine", "a", 0.0)], [])
+    assert dict(carried_without(found, "pollux").widths) == {"pair": 0.7} and carried_without(found, "lambda").widths == ()
+
+
+def test_what_can_be_left_out() -> None:
+    assert kinds_of("source, nodes") == ["source", "nodes"]
+    with pytest.raises(SpecError, match="'gpus' is unknown; write some of source,nodes,small-batches,large-batches"):
+        kinds_of("gpus")

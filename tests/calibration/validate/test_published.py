@@ -1,0 +1,60 @@
+"""Is what the docs and every run say about errors what validation finds? Oracle: validation run again."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+
+from calibration.questions import Folders, question
+from calibration.run_records import COMMITTED
+from calibration.validate.published import BLOCK, ROOT, summary, validated_block
+from calibration.validate.scores import Scored
+from calibration.validate.validation import Cluster, Validation, validate
+from sim.report.document import run_document
+from sim.report.expected_error import SUMMARY
+from sim.study.scenario import Scenario, answer
+from tests.calibration.runs import record
+
+FIGURE = re.compile(r"-?\d+\.\d+|\d+")
+
+
+def test_errors_are_grouped_and_counted() -> None:
+    asked = question(record(placement="2", step_time=1.0))
+    row = Scored(asked, 0.5, {"as_described": 1.25}, {})
+    found = summary(Validation((Cluster("a", None, None, tuple([row] * 5), ()),), ()))["groups"]  # type: ignore[arg-type]
+    assert set(found) == {"T4, host memory, torch-1.13-ddp", "T4, host memory", "host memory", "all runs"}
+    assert found["host memory"] | {"sources": []} == {
+        "points": 5, "median": 0.25, "p90": 0.25, "low": 0.8, "high": 0.8, "most_nodes": 1, "most_gpus": 2, "sources": [],
+        "most_parameters": 25557032, "families": ["a convolutional network"],
+    }  # fmt: skip
+    assert summary(Validation((Cluster("a", None, None, (row,), ()),), ()))["groups"] == {}  # type: ignore[arg-type]
+
+
+def test_a_run_quotes_the_nearest_group_and_says_when_it_extrapolates() -> None:
+    found = answer(Scenario("g4dn.12xlarge", "resnet50", ("input.loader=synthetic",), nodes=64))
+    said = run_document(found.run, found.inputs)["expected_error"]
+    assert said["extrapolates"] and "extrapolated: 64 nodes" in said["basis"]
+    assert 0 < said["median"] <= said["p90"]
+    inside = answer(replace(Scenario("dlperf", "resnet50", ("input.loader=synthetic",)), stack="torch-1.6-ddp"))
+    said = run_document(inside.run, inside.inputs)["expected_error"]
+    assert not said["extrapolates"] and "V100-SXM2-16GB, infiniband between nodes, torch-1.6-ddp" in said["basis"]
+
+
+@pytest.mark.nightly
+def test_the_published_figures_are_those_of_validation() -> None:
+    found = validate([COMMITTED], Folders())
+    shown = BLOCK.search((ROOT / "docs" / "trust" / "validation.md").read_text(encoding="utf-8"))
+    assert shown is not None
+    page = iter(shown[0].splitlines())  # between lines of the table are those of what is left out, which would take minutes more
+    for line in validated_block(found).splitlines():
+        written = next((other for other in page if other[:38] == line[:38]), "")
+        before, after = ([float(figure) for figure in FIGURE.findall(text)] for text in (written, line))
+        assert before == pytest.approx(after, abs=0.1), f"run `make validated`: {line}"
+    groups = json.loads((ROOT / SUMMARY).read_text(encoding="utf-8"))["groups"]
+    fresh = summary(found)["groups"]
+    assert groups.keys() == fresh.keys()
+    for name, figures in groups.items():
+        assert [figures["median"], figures["p90"]] == pytest.approx([fresh[name]["median"], fresh[name]["p90"]], abs=0.001), name

@@ -1,0 +1,122 @@
+"""Does a whole file come out scored? Oracle: rows that the simulator made itself, on a machine twice as slow as described."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from calibration.cli import main
+from calibration.clusters.evaluate import predict
+from calibration.clusters.network_parameters import Parameter
+from calibration.questions import question
+from calibration.run_records import read_records
+
+COLUMNS = ["source", "hardware", "workload", "input", "placement", "batch_per_gpu", "step_time_s", "exposed_sync_s", "role"]
+SLOW = ((Parameter("nic", "efficiency", 0.7), -1.0), (Parameter("host_transport", "efficiency", 0.4), -0.5))
+
+
+def row(folder: Path, placement: str, batch: int, role: str) -> list[object]:
+    """A row with the simulator's own time where layers take 1.4 times as long and the network is slow."""
+    written = ["made", "g4dn.12xlarge", "resnet50", "synthetic", placement, batch]
+    path = folder / "one.csv"
+    path.write_text(",".join(COLUMNS) + "\n" + ",".join(map(str, [*written, 1, "", role])) + "\n")
+    found = predict(question(read_records(path).records[0]), 1.4, SLOW)
+    return [*written, found.step, found.exposed if placement != "1" else "", role]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    rows = [row(folder, "1", 8, "compute"), row(folder, "1", 32, "compute")]
+    rows += [row(folder, placement, batch, "network") for placement in ("4", "1+1+1", "2+2+2") for batch in (8, 32)]
+    rows += [row(folder, placement, batch, "prediction") for placement in ("4+4+4", "1+2+3") for batch in (8, 16)]
+    out = io.StringIO()
+    csv.writer(out).writerows([COLUMNS, *rows])
+    path = folder / "runs.csv"
+    path.write_text(out.getvalue())
+    return path
+
+
+def test_what_the_simulator_made_is_predicted(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--json", "-j", "1", "-o", str(tmp_path / "out"), "--by", "nodes", "--left-out", "source,nodes"]
+    assert main(["validate", str(runs), *options]) == 0
+    document = json.loads(capsys.readouterr().out)
+    overall = document["overall"]
+    assert set(overall) == {"zero_shot", "calibrated", "free_communication", "closed_form", "copy_row"}
+    assert all({"points", "median", "p90", "skill"} <= set(score) for score in overall.values())
+    assert overall["calibrated"]["points"] == 4 and overall["calibrated"]["median"] < 0.03 < overall["zero_shot"]["median"]
+    assert [(entry["source"], entry["cluster"], entry["role"]) for entry in document["sources"]] == [
+        ("made", "g4dn.12xlarge", "prediction"),
+        ("made", "g4dn.12xlarge", "network"),
+    ]
+    factor = {entry["parameter"]: entry["factor"] for entry in document["clusters"][0]["factors"]}
+    assert math.log(factor["nic efficiency"]) == pytest.approx(-1.0, abs=0.25)
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "predictions.csv", "validation.json", "validation.png", "validation.txt",
+    ]  # fmt: skip
+    assert document["left_out"]["source"]["overall"] == overall  # no constant rests on a source that nobody knows
+    assert document["left_out"]["nodes"]["overall"]["calibrated"]["points"] == 8 and document["groups"][0]["value"] == "3"
+    check_predictions(tmp_path / "out" / "predictions.csv", runs)
+    text = (tmp_path / "out" / "validation.txt").read_text()
+    assert "by what is new" in text and "3+ nodes left out: overall" in text
+
+
+def check_predictions(path: Path, runs: Path) -> None:
+    """Every scored and every fitted row, with its line and its signed error; the measured step as it was given."""
+    rows, measured = (list(csv.DictReader(io.StringIO(file.read_text()))) for file in (path, runs))
+    assert [row["role"] for row in rows] == ["prediction"] * 4 + ["network"] * 6
+    assert {row["fitted_rows"] for row in rows} == {"6"} and {row["record"] for row in rows} == {str(runs)}
+    for row in rows:
+        given = measured[int(row["line"]) - 2]
+        assert float(row["measured_s"]) == pytest.approx(float(given["step_time_s"]), rel=1e-4)
+        assert int(row["nodes"]) == given["placement"].count("+") + 1 and row["precision"] == "fp32"
+        assert float(row["signed_error"]) == pytest.approx(float(row["calibrated_s"]) / float(row["measured_s"]) - 1.0, abs=1e-4)
+
+
+def test_repeats_far_apart_calibrate_nothing_and_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "runs.csv"
+    same = "g4dn.12xlarge,resnet50,compute,1,8"
+    rows = [f"{same},0.1", f"{same},0.2", f"{same.replace('compute,1', 'prediction,2')},0.1"]
+    path.write_text("\n".join(["hardware,workload,role,placement,batch_per_gpu,step_time_s", *rows]) + "\n")
+    assert main(["validate", str(path), "--json", "-j", "1"]) == 0
+    shown = capsys.readouterr()
+    assert f"{path}:2, {path}:3: repeats of one run lie 100% apart" in shown.err and "it calibrates nothing" in shown.err
+    found = json.loads(shown.out)["overall"]
+    assert found["closed_form"]["median"] is None and found["copy_row"]["median"] is None  # nothing left that calibrates a rule
+
+
+def test_a_condition_decides_the_exit_code(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["validate", str(runs), "-j", "1", "--fail-if", "overall.calibrated.median>0.5"]) == 0
+    assert "overall, one vote per cluster" in capsys.readouterr().out
+    assert main(["validate", str(runs), "-j", "1", "--fail-if", "overall.calibrated.median<0.5"]) == 1
+    assert "failed: overall.calibrated.median<0.5" in capsys.readouterr().err
+
+
+@pytest.mark.nightly
+def test_the_answer_does_not_depend_on_the_number_of_processes(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    answers = []
+    for count in ("1", "2"):
+        assert main(["validate", str(runs), "--json", "-j", count]) == 0
+        answers.append(capsys.readouterr().out)
+    assert answers[0] == answers[1]
+
+
+def test_unknown_names_of_all_rows_come_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "runs.csv"
+    path.write_text("hardware,workload,role,step_time_s\nnowhere,resnet50,network,1\ng4dn.12xlarge,nothing,network,1\n")
+    assert main(["validate", str(path)]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == "" and f"{path}:2: nowhere" in shown.err and f"{path}:3: nothing" in shown.err
+
+
+def test_a_file_without_prediction_rows_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "runs.csv"
+    path.write_text("hardware,workload,role,step_time_s,placement\ng4dn.12xlarge,resnet50,compute,1,1\n")
+    assert main(["validate", str(path), "--json", "-j", "1"]) == 0
+    shown = capsys.readouterr()
+    assert "nothing is scored" in shown.err and json.loads(shown.out)["overall"]["calibrated"]["median"] is None

@@ -1,0 +1,43 @@
+"""Can the plot of a validation be read, of one point as of many clusters? Oracle: boxes of what is drawn."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from calibration.validate.validation_report import validation_figure, validation_plot
+
+
+def validation(clusters: int, first: float, last: float, points: int) -> Any:
+    """What a plot reads of a validation: steps from *first* to *last* (s), predicted 5% too long."""
+    steps = [first * (last / first) ** (number / max(1, points - 1)) for number in range(points)]
+    rows = [SimpleNamespace(asked=SimpleNamespace(step_time=step), said={"calibrated": 1.05 * step}) for step in steps]
+    found = [SimpleNamespace(name=f"a-cluster-of-number-{number}", scored=rows) for number in range(clusters)]
+    return SimpleNamespace(clusters=found, scored=rows * clusters)
+
+
+@pytest.mark.parametrize(("clusters", "first", "last", "points"), [(1, 0.25, 0.25, 1), (1, 0.175, 0.185, 4), (46, 0.003, 30.0, 20)])
+def test_names_and_ticks_leave_room_for_the_points(clusters: int, first: float, last: float, points: int) -> None:
+    figure = validation_figure(validation(clusters, first, last, points))
+    figure.draw_without_rendering()
+    [axes], [legend] = figure.axes, figure.legends
+    plot = axes.get_window_extent()
+    assert plot.width > 4.5 * figure.dpi and not plot.overlaps(legend.get_window_extent())
+    assert len(legend.get_texts()) == clusters
+    for labels in (axes.get_xticklabels(which="both"), axes.get_yticklabels(which="both")):
+        boxes = [label.get_window_extent() for label in labels if label.get_text()]
+        assert len(boxes) >= 2 and all(not one.overlaps(other) for place, one in enumerate(boxes) for other in boxes[:place])
+    low, high = axes.get_xlim()
+    assert low < first and 1.05 * last < high and axes.get_ylim() == (low, high)
+
+
+def test_clusters_look_different() -> None:
+    [axes] = validation_figure(validation(46, 0.1, 1.0, 2)).axes
+    looks = {(tuple(drawn.get_facecolor()[0]), drawn.get_paths()[0].vertices.tobytes()) for drawn in axes.collections}
+    assert len(looks) == 46
+
+
+def test_nothing_scored_is_an_empty_plot() -> None:
+    assert validation_plot(validation(0, 1.0, 1.0, 1)).startswith(b"\x89PNG")
