@@ -143,6 +143,8 @@ class MeshOptions(Spec):
     """Sequence parallelism gathers the inputs of split products again in backward rather than keep them. None: megatron and nanotron do."""
     expert_counts: bool = True
     """The host waits for the number of tokens of each expert before it launches the experts; not where their capacity is fixed."""
+    host_waits: Literal["nothing", "reductions", "everything"] = "nothing"
+    """Collectives that the host waits for before it goes on, as over Gloo, where no stream of a device holds them."""
     order: tuple[Axis, ...] = MEGATRON_ORDER
     """Axes from neighbors to far apart: which ranks are next to each other."""
     first_stage_less: Whole = 0
@@ -150,6 +152,11 @@ class MeshOptions(Spec):
     last_stage_less: Whole = 0
     """Blocks that the first and the last stage hold less, in place of the embedding and of the head."""
     source: Source
+
+    @property
+    def sends_ahead(self) -> bool:
+        """Whether schedules that wait for sends wait later where the next pass has the same direction, as torch's do."""
+        return self.framework == "fsdp2"
 
     @property
     def gathers_again(self) -> bool:
