@@ -15,6 +15,8 @@ from typing import Final
 
 from calibration.llm.case import MEASURED_MESSAGE, Case
 from calibration.llm.weights import Weights, blocks_of_stages, stage_weights
+from sim.parallel.collective_check import check_time
+from sim.parallel.routing import BACKWARD_LAUNCHES, copies_between, expert_host_time
 
 Constants = Mapping[str, float]
 
@@ -216,9 +218,8 @@ class _Wires:
             return 0.0
         inside = max(1, min(ranks, self.case.domain // stride))
         outside = size * (1 - inside / ranks)
-        if self.case.one_copy and ranks > inside:
-            nodes, copies = ranks / inside, self.case.shape.experts_per_token
-            outside *= nodes * (1 - (1 - 1 / nodes) ** copies) / copies
+        if ranks > inside:
+            outside *= copies_between(ranks / inside, self.case.shape.experts_per_token, self.case.one_copy)
         near = size * (inside - 1) / ranks / self.fabric
         return max(near, outside / self.network) / self.at["dispatch"] * 0.5 + self.at["launch.collective"]
 
@@ -284,8 +285,10 @@ def _micro_batch(case: Case, at: Constants, work: _Work, wires: _Wires, weights:
     if not case.lora:
         compute_backward += at["accumulate"] * weights.total / layers / work.bandwidth
     again = 1.0 if case.recompute == "full" and not case.recomputed_layers else 0.0
-    one_backward = max(compute_backward + recomputed, (1.5 + again) * host) + tensor / 2 + 2 * context / 3 + experts * share / 2
-    one_backward = max(one_backward, 1.5 * host + CHECKED_BACKWARD * check)
+    one_backward = (
+        max(compute_backward + recomputed, (BACKWARD_LAUNCHES + again) * host) + tensor / 2 + 2 * context / 3 + experts * share / 2
+    )
+    one_backward = max(one_backward, BACKWARD_LAUNCHES * host + CHECKED_BACKWARD * check)
     if case.zero == 3:
         one_forward, one_backward = _sharded(case, at, wires, weights, one_forward, one_backward)
     steps = case.micro_batches * layers
@@ -321,27 +324,19 @@ def _layer_traffic(case: Case, at: Constants, wires: _Wires, core_forward: float
 
 
 def _host(case: Case, at: Constants, layers: int) -> float:
-    """Return the seconds that the host needs to launch one micro-batch's forward of a stage.
-
-    Router, dispatch, experts and combination of a block of experts are some hundred operators (Megatron-Core transformer/moe). Graphs of
-    attention and router leave half of those to the host: counts of tokens shape dispatch and experts.
-    """
+    """Return the seconds that the host needs to launch one micro-batch's forward of a stage."""
     eager = case.family in EAGER and not case.compiled
     shape = case.shape
     graphed = case.tuned or case.graphs
     share = sum(shape.has_experts(layer) for layer in range(shape.layers)) / shape.layers
     return layers * (
-        at["host.eager" if eager else "host"] * (0.3 if graphed else 1.0) + share * at["host.experts"] * (0.5 if graphed else 1.0)
+        at["host.eager" if eager else "host"] * (0.3 if graphed else 1.0) + share * expert_host_time(at["host.experts"], graphed)
     )
 
 
 def _check(case: Case, at: Constants, ranks: int) -> float:
-    """Return the host's seconds to compare one collective of *ranks* between them.
-
-    ``ProcessGroupWrapper::runCollectiveChecks`` of torch: a monitored barrier, in which the first rank hears from and answers every other
-    in turn, and two ring all-gathers of a fingerprint over Gloo; four socket messages a rank, one after the other.
-    """
-    return 4.0 * (ranks - 1) * at["check.message"] if case.checked else 0.0
+    """Return the host's seconds to compare one collective of *ranks* between them."""
+    return check_time(ranks, at["check.message"]) if case.checked else 0.0
 
 
 def _sharded(case: Case, at: Constants, wires: _Wires, weights: Weights, forward: float, backward: float) -> tuple[float, float]:
