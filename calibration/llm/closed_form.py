@@ -49,6 +49,11 @@ BUCKET: Final = 25 * 2.0**20
 """``bucket_cap_mb`` of torch's DistributedDataParallel."""
 GATHERS_BESIDE: Final = ("megatron", "fsdp1", "fsdp2", "jax", "llmc")
 """Families that gather updated parameters beside the next forward; others do before it (nanotron optim/zero.py, DeepSpeed stage 1)."""
+REDUCES_AFTER: Final = ("deepspeed", "megatron-2021")
+"""Families that reduce gradients after the last backward, not beside it (``overlap_gradients: false`` of workloads/stacks)."""
+ONE_BY_ONE: Final = ("deepspeed",)
+"""Families whose stages send and receive in four calls a micro-batch, each of which compute waits for (DeepSpeed runtime/pipe/schedule.py,
+``TrainSchedule``; engine.py, ``_exec_send_activations`` and its like); Megatron-LM joins a send with the receive after it."""
 FAMILY_PRIORS: Final[Mapping[str, tuple[float, float]]] = {"elementwise": (1.0, 0.25), "compute": (1.0, 0.08), "data": (1.0, 0.5)}
 """Factors of one software family on element-wise bytes, all compute and exposed data-parallel traffic; shrunk to 1."""
 
@@ -370,6 +375,8 @@ def _sends(case: Case, at: Constants, wires: _Wires) -> float:
     rows = case.micro_batch * case.seq / case.context / (case.tensor if case.sequence_parallel else 1)
     stride = case.tensor * case.context * case.data
     one = wires.send(2.0 * rows * case.shape.hidden, stride)
+    if case.family in ONE_BY_ONE:
+        return 4 * one
     return 2 * one * case.virtual * at["exposed.stages"] * (0.5 if case.virtual > 1 else 1.0)
 
 
@@ -394,6 +401,8 @@ def _data_traffic(case: Case, at: Constants, wires: _Wires, weights: Weights, ba
         gather += wires.gather(2.0 * weights.experts, max(1, ranks * case.tensor // case.expert), case.expert)
     after = 0.0 if case.family in GATHERS_BESIDE else gather
     gather -= after
+    if case.family in REDUCES_AFTER:
+        return late + after + scatter + gather
     hidden = min(1.0, backward / case.virtual / max(scatter + gather, 1e-9)) if case.virtual else 1.0
     exposed = at["exposed.data"] * at[f"data:{case.family}"]
     return late + after + (scatter + gather) * (1 - (1 - min(1.0, exposed)) * hidden)
