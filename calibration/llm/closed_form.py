@@ -51,6 +51,11 @@ GATHERS_BESIDE: Final = ("megatron", "fsdp1", "fsdp2", "jax", "llmc")
 """Families that gather updated parameters beside the next forward; others do before it (nanotron optim/zero.py, DeepSpeed stage 1)."""
 REDUCES_AFTER: Final = ("deepspeed", "megatron-2021")
 """Families that reduce gradients after the last backward, not beside it (``overlap_gradients: false`` of workloads/stacks)."""
+BY_TENSOR: Final = ("nanotron",)
+"""Families whose sharded optimizer scatters and gathers each tensor by itself (nanotron optim/zero.py, ``_all_gather_params``;
+optim/gradient_accumulator.py, ``reduce_scatter_coalesced``)."""
+TENSORS_OF_BLOCK: Final = 6
+"""Of a block of Llama in nanotron: q, k and v; output; gate and up; down; two norms (models/llama.py)."""
 ONE_BY_ONE: Final = ("deepspeed",)
 """Families whose stages send and receive in four calls a micro-batch, each of which compute waits for (DeepSpeed runtime/pipe/schedule.py,
 ``TrainSchedule``; engine.py, ``_exec_send_activations`` and its like); Megatron-LM joins a send with the receive after it."""
@@ -212,10 +217,15 @@ class _Wires:
         inside = max(1, min(ranks, self.case.domain // stride))
         nodes = math.ceil(ranks / inside)
         rate = self.fabric if nodes == 1 else min(self.fabric, self.network * inside)
-        hops = (ranks - nodes) * self.at["hop.fabric"] + (nodes - 1) * self.at["hop.network"]
+        hops = self.start(ranks, stride)
         if latency is not None and nodes > 1:
             hops = (nodes - 1) * latency * size / MEASURED_MESSAGE
         return size * (ranks - 1) / ranks / rate + self.at["launch.collective"] + hops
+
+    def start(self, ranks: int, stride: int) -> float:
+        """Return the seconds that one ring of *ranks*, *stride* GPUs apart, takes for no bytes to speak of."""
+        nodes = math.ceil(ranks / max(1, min(ranks, self.case.domain // stride)))
+        return (ranks - nodes) * self.at["hop.fabric"] + (nodes - 1) * self.at["hop.network"]
 
     def exchange(self, size: float, ranks: int, stride: int) -> float:
         """Return the seconds of an all-to-all in which each rank sends *size* bytes in all."""
@@ -396,6 +406,9 @@ def _data_traffic(case: Case, at: Constants, wires: _Wires, weights: Weights, ba
     late = _buckets(case, weights) * _check(case, at, ranks) if not case.zero else 0.0
     scatter = wires.gather(width * plain, ranks, stride, latency)
     gather = wires.gather((2.0 if case.zero else width) * plain, ranks, stride, latency)
+    if case.zero and case.family in BY_TENSOR and ranks > 1:
+        starts = TENSORS_OF_BLOCK * weights.layers * wires.start(ranks, stride)
+        scatter, gather = scatter + starts, gather + starts
     if case.expert > 1:
         scatter += wires.gather(width * weights.experts, max(1, ranks * case.tensor // case.expert), case.expert)
         gather += wires.gather(2.0 * weights.experts, max(1, ranks * case.tensor // case.expert), case.expert)
