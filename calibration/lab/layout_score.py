@@ -18,7 +18,7 @@ from calibration.lab.network import BURST, PIECE
 from calibration.lab.plan import WORKLOADS, LabLayout
 from calibration.lab.records import Line, read_lines
 from calibration.questions import machine_named, workload_named
-from calibration.scores import weighted_quantile
+from calibration.validate.scores import weighted_quantile
 from sim.cluster.build import with_nodes
 from sim.cluster.gpu import layer_time
 from sim.mesh import LayoutRun, mesh_options, prepare, run_layout, scene_of

@@ -2,9 +2,9 @@
 
     python -m calibration.lab.layout_steps STEPS LAYOUT
 
-runs one rank, STEPS as of `calibration.ddp_steps` (its batch is one micro-batch), LAYOUT the document of a `LaidOut`. With *alone* the
+runs one rank, STEPS as of `ddp_steps` (its batch is one micro-batch), LAYOUT the document of a `LaidOut`. With *alone* the
 process plays its rank by itself: a process group that sends nothing (torch's fake backend) stands for the others, so that what is left of
-a step is the rank's own work, and the line it prints tells how long each part of the model took. Limits: as of `calibration.ddp_steps`; one
+a step is the rank's own work, and the line it prints tells how long each part of the model took. Limits: as of `ddp_steps`; one
 axis beside data parallelism at a time; losses are cross-entropy, over tensor ranks by ``loss_parallel``.
 """
 
@@ -22,10 +22,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from calibration import ddp_steps
-from calibration.ddp_steps import RankSteps, StepsWanted
 from calibration.lab.network import INTERFACE
 from calibration.lab.plan import LabLayout
+from calibration.measure import ddp_steps
+from calibration.measure.ddp_steps import RankSteps, StepsWanted
 from sim.extract import target
 from sim.spec.yaml import SpecError
 

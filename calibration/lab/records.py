@@ -19,9 +19,9 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from calibration.ddp_steps import RankSteps
 from calibration.lab.measure import Measured
 from calibration.lab.plan import Plan, Point
+from calibration.measure.ddp_steps import RankSteps
 from calibration.run_records import COLUMNS, Role
 from sim.report.files import write_file
 from sim.spec.strict import decoded, parse_json, read_bytes, typed
