@@ -176,7 +176,7 @@ class _Recurrence:
         time = self.scene.times[stage].span(first, last, part)  # type: ignore[arg-type]
         tail = self.scene.spread.tensor * time.compute + sum(each.seconds for each in time.exposed if each.seconds > 0)
         cpu = self.scene.launch_cpu
-        bursts = tuple((each.compute, each.launches * cpu, min(1.0, each.launches) * cpu, each.drained) for each in time.bursts)
+        bursts = tuple((each.compute, each.launching(cpu), min(1.0, each.launches) * cpu, each.drained) for each in time.bursts)
         self.works[stage][key] = (bursts, time.compute, tail)
         return self.works[stage][key]
 
@@ -229,8 +229,12 @@ class _Recurrence:
             late, rank.worked = spread.data * rank.worked, 0.0
         if start.prefetch:
             work = next((each for each in program[place:] if type(each) is Work), None)
-            launches = self.scene.times[stage].span(work.first, work.last, work.part).launches if work is not None else 0.0
-            late = max(late, rank.host + launches * self.scene.launch_cpu - now)
+            launching = self.scene.times[stage].span(work.first, work.last, work.part).launching(self.scene.launch_cpu) if work else 0.0
+            late = max(late, rank.host + launching - now)
+        check = self.scene.check(start.axis)
+        if check:
+            rank.host += check
+            late = max(late, rank.host - now)
         seconds = prices.outlined(0 if shared else stage, start.axis, start.op, start.nbytes).alone
         if not shared:
             begin = max(now + late, rank.queues.get(start.communicator, 0.0))

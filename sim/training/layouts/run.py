@@ -231,7 +231,7 @@ class _Stage:
             if burst.drained:
                 self.host = max(self.host, self.env.now)
             yield from self._launched(self.host + min(1.0, burst.launches) * launch)
-            self.host += burst.launches * launch
+            self.host += burst.launching(launch)
             begun = self.env.now
             if burst.compute > 0:
                 yield self.gpu.compute(burst.compute).done
@@ -258,8 +258,10 @@ class _Stage:
     def _issued(self, program: Program, at: int) -> float:
         """Return when the host has launched the next work after place *at* of *program*."""
         work = next((each for each in program[at:] if isinstance(each, Work)), None)
-        launches = self.times.span(work.first, work.last, work.part).launches if work is not None else 0.0
-        return self.host + launches * self.simulation.scene.launch_cpu
+        launching = (
+            self.times.span(work.first, work.last, work.part).launching(self.simulation.scene.launch_cpu) if work is not None else 0.0
+        )
+        return self.host + launching
 
     def _start(self, start: Start, issued: float) -> None:
         """Enter an operation into its communicator's queue; it begins when the slowest rank has come and those before it are over."""
@@ -269,6 +271,10 @@ class _Stage:
         key = (self.step, start.tag) if shared else (self.step, self.number, start.tag)
         operation = simulation.operation(key, start.tag, price, simulation.expected[start.tag] if shared else 1)
         delay = self._late(start.axis)
+        check = simulation.scene.check(start.axis)
+        if check:  # the host compares it with the other ranks', and launches it then
+            self.host += check
+            issued = max(issued, self.host)
         operation.arrived = self.env.now
         operation.missing -= 1
         place = ("everyone", start.communicator) if shared else (self.number, start.communicator)
