@@ -413,7 +413,6 @@ def import_trace(
 
 @app.command(
     epilog="Examples:\n"
-    "  python -m calibration lab --list\n"
     "  python -m calibration lab my-plan.yaml -o my-lab.csv --limit 300\n"
     "  python -m calibration lab --layouts --score"
 )
