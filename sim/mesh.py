@@ -143,7 +143,7 @@ def prepare(
     schedule = parallel.schedule or ("interleaved_1f1b" if parallel.virtual_stages > 1 else "1f1b")
     micro_batches = training.gradient_accumulation_steps
     try:
-        own = own_passes(schedule, parallel.pipeline, parallel.chunks, micro_batches)
+        own = own_passes(schedule, parallel.pipeline, parallel.chunks, micro_batches, options.sends_ahead)
         if own is None:
             check(schedule, parallel.pipeline, parallel.chunks, micro_batches)
     except SpecError as error:
@@ -271,8 +271,10 @@ def times_of(hardware: Hardware, workload: Workload, layout: Layout, book: Price
 
 
 def _prices(hardware: Hardware, workload: Workload, layout: Layout, book: PriceBook | None) -> Prices:
-    tuning = tuning_of(workload.training.stack)
-    return Prices(hardware, layout.mesh, tuning) if book is None else Prices(hardware, layout.mesh, tuning, book=book)
+    stack = workload.training.stack
+    sockets = stack.gloo_transport if stack.backend == "gloo" else None
+    tuning = tuning_of(stack)
+    return Prices(hardware, layout.mesh, tuning, sockets, book=PriceBook() if book is None else book)
 
 
 def _times(gpu: Gpu, workload: Workload, layout: Layout, prices: Prices, stage: int, book: PriceBook | None) -> UnitTimes:

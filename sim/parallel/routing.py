@@ -20,7 +20,8 @@ def copies_between(nodes: float, copies: float, one_copy: bool) -> float:
     """Return the bytes that leave a node over those of one copy for each of a token's *copies* experts, spread evenly over *nodes*."""
     if not one_copy or nodes <= 1 or copies <= 1:
         return 1.0
-    return nodes * (1.0 - (1.0 - 1.0 / nodes) ** copies) / copies
+    missed: float = (1.0 - 1.0 / nodes) ** copies
+    return nodes * (1.0 - missed) / copies
 
 
 def expert_host_time(seconds: float, graphs: bool) -> float:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, Literal, NamedTuple
 
-from sim.cluster.gpu import Kernels, element_bytes, layer_time, memory_time
+from sim.cluster.gpu import Kernels, element_bytes, memory_time
+from sim.cluster.measured import Setting, pass_time
 from sim.events import Cause
 from sim.parallel.checkpointing import recomputed
 from sim.parallel.collective_check import check_time
@@ -141,7 +142,8 @@ class UnitTimes:
         training = self.workload.training
         # gradients of micro-batches are added up by the products themselves, which `_accumulated` counts
         stack = self.workload.layer_stack.model_copy(update={"accumulates_gradients": False})
-        busy, launches = layer_time(layer, self.gpu, training.precision, stack, training.batch, backward)
+        here = Setting(self.gpu, training.precision, stack, training.batch)
+        busy, launches = pass_time(layer, self.workload.model.measured, here, backward)
         return Kernels(busy * training.compute_factor, launches)
 
     def _layer(self, piece: Piece, backward: bool, share: float) -> UnitTime:
