@@ -191,7 +191,7 @@ class EpochRun:
         log = replace(epochs[0].log, capacity=self.log.capacity | changed)
         return [replace(epoch, log=log) for epoch in epochs]
 
-    def _simulated(self) -> tuple[Sequence[Epoch], Mapping[str, float], Mapping[str, float]]:
+    def _simulated(self) -> tuple[Sequence[Epoch], Mapping[str, float], dict[str, float]]:
         """Return the epoch by job, the burst credits left by slot, and the links whose capacity has changed."""
         before = dict(self.log.capacity)
         with blamed(self._own_loaders):

@@ -65,7 +65,6 @@ def noticed(function: FunctionType, code: CodeType, tests: Sequence[str], second
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, 1)
         os.dup2(nowhere, 2)
-        os.environ["HYPOTHESIS_PROFILE"] = "mutants"  # a failure is enough, the simplest one is not looked for
         function.__code__ = code
         os._exit(int(pytest.main([*OPTIONS, *tests])))
     _, status = os.waitpid(child, 0)
@@ -74,7 +73,9 @@ def noticed(function: FunctionType, code: CodeType, tests: Sequence[str], second
 
 def tried(name: str, tests: Sequence[str]) -> dict[str, Any]:
     """Make the mistakes drawn for the module *name*; return how many *tests* notice, and the others."""
+    os.environ["HYPOTHESIS_PROFILE"] = "mutants"  # a failure is enough, the simplest one is not looked for
     module = importlib.import_module(name)
+    importlib.import_module("tests.conftest")
     for path in tests:
         importlib.import_module(path.removesuffix(".py").replace("/", "."))  # what they import, every process then has
     possible = list(mistakes(inspect.getsource(module)))
