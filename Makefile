@@ -15,6 +15,9 @@ KEPT := $(VENV)/constraints.txt
 # What is never imported need not be compiled, and of torch and its kin that is most.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 
+# Tests start hundreds of processes: without compiled files, as images of containers mostly ask for, each would compile all it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: run test nightly golden compared check style types imports spelling oracles readme docs validated fuzz mutants bench clean
 .DEFAULT_GOAL := run
 
