@@ -17,6 +17,7 @@ from sim.spec.fields import (
     ComputeRate,
     Count,
     Curve,
+    Devices,
     Factor,
     Fraction,
     Frequency,
@@ -292,7 +293,7 @@ class Node(Spec):
     """One machine."""
 
     gpu: Gpu
-    gpu_count: Whole
+    gpu_count: Devices
     topology: Topology
     host: Host
     nic: Nic

@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 from pydantic import model_validator
 
-from sim.spec.fields import Count, Fraction, Spec, Whole
+from sim.spec.fields import Count, Depth, Fraction, Spec, Whole
 
 Activation = Literal["gelu", "relu", "relu2", "silu", "swiglu", "geglu", "reglu"]
 Norm = Literal["layernorm", "rmsnorm", "nonparametric"]
@@ -33,7 +33,7 @@ class Mla(Spec):
 class Transformer(Spec):
     """Shape of a decoder. Sizes are elements; words are those of Hugging Face's and Megatron-LM's configurations."""
 
-    layers: Count
+    layers: Depth
     hidden: Count
     heads: Count
     kv_heads: Count | None = None
