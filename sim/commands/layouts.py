@@ -20,6 +20,7 @@ def show_layouts(
     output: Path | None,
     html: Path | None,
     trace: Path | None,
+    chakra: Path | None = None,
 ) -> None:
     """Simulate *scenario* at each number of *nodes* or *gpus* and print the outcome."""
     from sim.report.document import infeasible_document
@@ -33,6 +34,8 @@ def show_layouts(
     scenarios = scaling(scenario, nodes, gpus)
     if trace is not None and len(scenarios) > 1:
         raise SpecError("--trace: a trace shows one run; write one number of nodes or GPUs")
+    if chakra is not None and len(scenarios) > 1:
+        raise SpecError("--chakra: a trace holds one run; write one number of nodes or GPUs")
     found: list[LayoutAnswer] = []
     documents = []
     done = talk.counting("runs")
@@ -65,6 +68,10 @@ def show_layouts(
         from sim.report.layout_trace import write_layout_trace
 
         talk(f"wrote {write_layout_trace(found[0].run, trace)}")
+    if chakra is not None:
+        from sim.report.layout_chakra import write_layout
+
+        talk(f"wrote {write_layout(found[0].run, chakra)}")
     if as_json:
         print_json(whole)
     else:

@@ -2,7 +2,7 @@
 
 A moment in which the GPU computes is compute. Otherwise it is, in this order: the collective or message that is under way on this rank,
 the one begun first; the host; the memory; other ranks that have not come yet to what this rank has come to; or, when this rank has nothing
-left to do, ranks that still have. A message that is not sent yet is the pipeline's, a collective that others have not come to a straggler's.
+left to do, ranks that still have. A message that is not sent yet is the pipeline's, a collective that others miss is a straggler's.
 """
 
 from __future__ import annotations

@@ -267,7 +267,7 @@ class _Rank:
 
     def _done(self, unit: str, place: int, start: float) -> None:
         node = self.graph.nodes[place]
-        cause = Cause.LAUNCH if unit == "host" else Cause.COMPUTE
+        cause = {"compute": Cause.COMPUTE, "host": Cause.LAUNCH, "memory": Cause.COPY}[unit]
         stream = "gpu" if unit == "compute" else unit
         resource = {"compute": f"{self.gpu.name} compute", "host": "host", "memory": f"{self.gpu.name} memory"}[unit]
         self.simulation.log.did(self.number, stream, node.name or unit, cause, start, resource, place)

@@ -1,0 +1,160 @@
+"""How is a simulated trace told? Its step by cause, its communication by communicator and collective, its ranks; as text and JSON."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any, Final
+
+from sim import __version__
+from sim.events import LAYOUT_STALLS, Cause
+from sim.report.layout import NOTEWORTHY
+from sim.report.style import MEANINGS
+from sim.report.table import BAR, bar
+from sim.study.graph import GraphRun
+from sim.training.graphs.run import named
+from sim.units import counted, show
+
+SCHEMA: Final = 1
+GRAPH_MEANINGS: Final[Mapping[Cause, str]] = MEANINGS | {
+    Cause.COMPUTE: "GPU kernels",
+    Cause.COPY: "loads and stores of memory",
+    Cause.INTERCONNECT: "messages inside the node",
+    Cause.NETWORK: "messages between nodes",
+    Cause.STRAGGLER: "waiting for other ranks",
+    Cause.LAUNCH: "operations of the host",
+    Cause.PIPELINE: "waiting for messages that are not sent yet",
+}
+"""What a rank of a trace does, or waits for, meanwhile."""
+MOST_RANKS: Final = 8
+"""Ranks that have a line of their own."""
+
+
+def graph_document(run: GraphRun) -> dict[str, Any]:
+    """Return the document of one simulated trace."""
+    ranks = len(run.ranks)
+    stalls = {cause.value: sum(rank.stalls[cause] for rank in run.ranks) / ranks for cause in LAYOUT_STALLS}
+    return {
+        "schema": SCHEMA,
+        "hardware": run.hardware.name,
+        "trace": run.name,
+        "nodes": run.nodes,
+        "gpus": ranks,
+        "step_time_s": run.step_time,
+        "stalls_s": stalls,
+        "communication": _communication(run),
+        "by_rank": [
+            {"rank": number, "operations": len(graph.nodes), "end_s": end, "stalls_s": {cause.value: own.stalls[cause] for cause in LAYOUT_STALLS}}
+            for number, (graph, own, end) in enumerate(zip(run.graphs, run.ranks, run.played.ends, strict=True))
+        ],
+        "verdict": _verdict(run, stalls),
+        "assumptions": _assumptions(run),
+        "warnings": _warnings(run),
+        "version": __version__,
+        "inputs_sha256": dict(run.inputs),
+    }  # fmt: skip
+
+
+def _communication(run: GraphRun) -> list[dict[str, Any]]:
+    """Return a row for each collective of each communicator, and one for messages: the one that compute waits longest for first."""
+    rows: dict[str, dict[str, Any]] = {}
+    for done in run.played.done:
+        new = {"name": named(done.node), "ranks": len(done.ranks), "operations": 0, "bytes": 0.0, "time_s": 0.0, "exposed_s": 0.0}
+        row = rows.setdefault(named(done.node), new)
+        row["operations"] += 1
+        row["bytes"] += done.node.nbytes
+        row["time_s"] += done.end - done.begin
+    for own in run.ranks:
+        for name, seconds in own.exposed.items():
+            rows[name]["exposed_s"] += seconds / len(run.ranks)
+    return sorted(rows.values(), key=lambda row: (-row["exposed_s"], row["name"]))
+
+
+def _verdict(run: GraphRun, stalls: Mapping[str, float]) -> str:
+    step = run.step_time
+    if not step:
+        return "Nothing in the trace takes time."
+    busy = f"GPUs are busy {100 * stalls['compute'] / step:.0f}% of the step"
+    waits: dict[str, float] = defaultdict(float)
+    for own in run.ranks:
+        for wait in own.waits:
+            if wait.cause != Cause.COMPUTE:
+                waits[wait.resource] += (wait.t1 - wait.t0) / len(run.ranks)
+    longest = max(waits, key=lambda resource: waits[resource], default=None)
+    if longest is None or waits[longest] < NOTEWORTHY * step:
+        return f"Compute-bound: {busy}."
+    return f"{busy}; the longest wait is {100 * waits[longest] / step:.0f}%, for {longest}."
+
+
+def _assumptions(run: GraphRun) -> list[str]:
+    nodes = [node for graph in run.graphs for node in graph.nodes if node.kind == "compute"]
+    told = sum(node.seconds is not None for node in nodes)
+    guessed = sum(node.seconds is None and node.flop + node.nbytes > 0 for node in nodes)
+    found = [f"durations of compute are those that the trace records ({told:,} of {len(nodes):,} operations)"] if told else []
+    if guessed:
+        units = f"{run.peak} units" if run.peak else "16-bit units where the GPU has them"
+        found.append(f"compute without a duration takes what its num_ops and tensor_size do on the GPU ({guessed:,} operations, {units})")
+    empty = len(nodes) - told - guessed
+    if empty:
+        found.append(f"compute with neither takes no time ({counted(empty, 'operation')})")
+    if any(node.kind == "memory" and node.seconds is None for graph in run.graphs for node in graph.nodes):
+        found.append("loads and stores without a duration go to the memory of the GPU, at its bandwidth")
+    version, *_ = run.prices.tuning
+    return [
+        *found,
+        f"NCCL {version}'s rules choose algorithm, protocol and channels of collectives; recorded durations of them are not used",
+    ]
+
+
+def _warnings(run: GraphRun) -> list[str]:
+    return [] if run.played.done or len(run.ranks) == 1 else ["the ranks of the trace never exchange anything"]
+
+
+def graph_text(run: GraphRun, document: Mapping[str, Any]) -> str:
+    """Return what a person reads in a terminal."""
+    step = document["step_time_s"]
+    gpu = run.prices.node(0).gpu.name
+    counts = sum(row["operations"] for row in document["by_rank"])
+    lines = [
+        f"{document['trace']} on {document['hardware']}: {document['gpus']} x {gpu}, {counted(document['nodes'], 'node')}; "
+        f"{counted(counts, 'operation')} of {counted(document['gpus'], 'rank')}",
+        "",
+        f"  step {show(step, 'time')}",
+        "",
+    ]
+    for cause in LAYOUT_STALLS:
+        seconds = document["stalls_s"][cause.value]
+        if seconds > 1e-12:
+            share = f"{show(seconds, 'time'):>10} {100 * seconds / step:5.1f}%"
+            lines.append(f"  {cause.value:12} {share}  {bar(seconds / step):{BAR}}  {GRAPH_MEANINGS[cause]}")
+    lines += ["", f"  {document['verdict']}"]
+    if document["communication"]:
+        lines += ["", f"  {'exposed':>10} {'in all':>10} {'calls':>7} {'size':>10}  communication"]
+        lines += [
+            f"  {show(row['exposed_s'], 'time'):>10} {show(row['time_s'], 'time'):>10} {row['operations']:>7,} "
+            f"{show(row['bytes'], 'binary size'):>10}  {row['name']}"
+            for row in document["communication"]
+        ]
+    lines += ["", *_rank_lines(document), "", "  Assumed:", *(f"    - {text}" for text in document["assumptions"])]
+    if document["warnings"]:
+        lines += ["  Warnings:", *(f"    - {text}" for text in document["warnings"])]
+    return "\n".join(lines)
+
+
+def _rank_lines(document: Mapping[str, Any]) -> list[str]:
+    """Return a line for each rank, the first ones where there are many."""
+    ranks = document["by_rank"]
+    lines = [f"  {'rank':>6} {'compute':>10} {'waits':>10} {'ends at':>10}"]
+    for row in ranks[:MOST_RANKS]:
+        compute = row["stalls_s"]["compute"]
+        waits = sum(row["stalls_s"].values()) - compute
+        lines.append(f"  {row['rank']:>6} {show(compute, 'time'):>10} {show(waits, 'time'):>10} {show(row['end_s'], 'time'):>10}")
+    return [*lines, f"    ... {len(ranks) - MOST_RANKS} more (--json lists them)"] if len(ranks) > MOST_RANKS else lines
+
+
+def rank_rows(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return a flat row for each rank of *document*."""
+    return [
+        {"rank": row["rank"], "operations": row["operations"], "end_s": row["end_s"], **{f"{name}_s": value for name, value in row["stalls_s"].items()}}
+        for row in document["by_rank"]
+    ]  # fmt: skip
