@@ -3,8 +3,9 @@
 Conventions are those of Chakra's converters and of ASTRA-sim's feeder. ``comm_size`` is what a rank puts in: of an all-gather and a gather
 its own part, of a reduce-scatter and an all-to-all its whole vector. A collective is among the ranks of ``pg_name`` (a communicator of
 ``comm_group.json``, or of the trace's own ``process_group`` metadata), of ``involved_dim`` (the first dimension are the GPUs of a node, the
-second the nodes), or of all ranks. A node without ``is_cpu_op`` runs on the GPU. ``duration_micros`` are whole microseconds; a duration in
-seconds may stand beside it, as ``duration_s``, and is then taken.
+second the nodes), or of all ranks. A node without ``is_cpu_op`` runs on the GPU. A message leaves when it is sent, without waiting for its
+receiver. Two attributes are this simulator's own: ``duration_s`` (s) beside ``duration_micros``, which are whole microseconds, and
+``rendezvous`` of a send that waits for its receiver.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from sim.spec.chakra_wire import COLLECTIVES, NODE_TYPES, Message
 from sim.spec.yaml import SpecError
 
 EXACT: Final = "duration_s"
+MEETS: Final = "rendezvous"
 BARRIER_BYTES: Final = 4.0
 """What a barrier reduces: one element (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp)."""
 _OPS: Final[Mapping[str, CollectiveOp]] = {
@@ -176,7 +178,9 @@ class _Reader:
         if peer not in self.world or peer == self.rank:
             raise self._wrong(node, f"{other} is {peer}; expected another of the ranks 0 to {len(self.world) - 1}")
         nbytes = self._amount(node, "comm_size", needed=True)
-        return made._replace(kind="send" if sends else "receive", nbytes=nbytes, peer=peer, tag=self._number(node, "comm_tag", 0))
+        meets = node.attributes.get(MEETS) is True
+        tag = self._number(node, "comm_tag", 0)
+        return made._replace(kind="send" if sends else "receive", nbytes=nbytes, peer=peer, tag=tag, meets=meets)
 
     def _number(self, node: Message, name: str, otherwise: int | None = None) -> int:
         value: Any = node.attributes.get(name, otherwise)

@@ -40,6 +40,8 @@ class GraphNode(NamedTuple):
     peer: int = -1
     """The other end of a message."""
     tag: int = 0
+    meets: bool = False
+    """Whether a message leaves only when its receiver has come too."""
 
 
 class Graph(NamedTuple):
@@ -202,8 +204,11 @@ def _require_an_end(graphs: Sequence[Graph], found: Matched) -> None:
         for before, after in pairwise(turns):
             waits[after].add(before)
     for meeting in found.messages:
-        (source, sent), (target, got) = meeting.members
-        waits[first[target] + got].add(first[source] + sent)
+        sent, got = (first[rank] + place for rank, place in meeting.members)
+        if meeting.node.meets:
+            stands[got] = sent
+        else:
+            waits[got].add(sent)
     for rank, graph in enumerate(graphs):
         for place, node in enumerate(graph.nodes):
             own = stands[first[rank] + place]

@@ -44,7 +44,7 @@ def graph_document(run: GraphRun) -> dict[str, Any]:
         "stalls_s": stalls,
         "communication": _communication(run),
         "by_rank": [
-            {"rank": number, "operations": len(graph.nodes), "end_s": end, "stalls_s": {cause.value: own.stalls[cause] for cause in LAYOUT_STALLS}}
+            {"rank": number, "operations": len(graph.nodes), "end_s": end, "stalls_s": {cause.value: time for cause, time in own.stalls.items()}}
             for number, (graph, own, end) in enumerate(zip(run.graphs, run.ranks, run.played.ends, strict=True))
         ],
         "verdict": _verdict(run, stalls),
@@ -155,6 +155,6 @@ def _rank_lines(document: Mapping[str, Any]) -> list[str]:
 def rank_rows(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return a flat row for each rank of *document*."""
     return [
-        {"rank": row["rank"], "operations": row["operations"], "end_s": row["end_s"], **{f"{name}_s": value for name, value in row["stalls_s"].items()}}
+        {key: row[key] for key in ("rank", "operations", "end_s")} | {f"{name}_s": value for name, value in row["stalls_s"].items()}
         for row in document["by_rank"]
     ]  # fmt: skip

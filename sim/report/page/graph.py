@@ -118,7 +118,10 @@ def _ranks(figures: Figures) -> Part:
         row = figures.inside(f"by_rank/{place}")
         busy = row.value("stalls_s/compute") / figures.value("step_time_s") if figures.value("step_time_s") else 0.0
         rows.append(
-            [row.shown("rank", as_number), row.shown("operations", as_number), row.shown("stalls_s/compute", as_time), as_percent(busy), row.shown("end_s", as_time)]
+            [
+                row.shown("rank", as_number), row.shown("operations", as_number), row.shown("stalls_s/compute", as_time), as_percent(busy),
+                row.shown("end_s", as_time),
+            ]
         )  # fmt: skip
     head = [("rank", True), ("operations", True), ("compute", True), ("busy", True), ("ends at", True)]
     return Part("each", "Each rank", section("each", "Each rank", table(head, rows, "Ranks", "sortable")))

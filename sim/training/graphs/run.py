@@ -1,8 +1,8 @@
 """How does a step that is given as a graph go? Every rank's nodes played against the clock, each as soon as it may begin.
 
 A rank has a GPU, a host and a memory that each do one thing at a time, of what may begin the lowest number first. A communicator plays its
-collectives one after another, each from when its members have come; a message leaves when its sender has come. All of them share the links
-of the machine. Collectives among one rank, and those of no bytes, end when their members have come.
+collectives one after another, each from when its members have come; a message leaves when its sender has come, or its receiver too where
+the two meet. All of them share the links of the machine. Collectives among one rank, or of no bytes, end when their members have come.
 """
 
 from __future__ import annotations
@@ -146,11 +146,11 @@ class _Simulation:
         operation, turn = self.operations[rank, place]
         operation.came[turn] = self.env.now
         operation.missing -= 1
-        if operation.meeting.node.kind == "send":
-            if turn == 0:
+        node = operation.meeting.node
+        if node.kind == "send":
+            if not operation.missing if node.meets else not turn:
                 self._start(operation)
-            return operation.ended
-        if not operation.missing:
+        elif not operation.missing:
             self._serve(self.queues[rank, place])
         return operation.ended
 
