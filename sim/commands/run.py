@@ -211,7 +211,7 @@ def _write_trace(scenarios: Sequence[Any], path: Path) -> None:
 
 
 def _write_chakra(scenarios: Sequence[Any], folder: Path) -> None:
-    from sim.report.chakra import write_run
+    from sim.report.run_chakra import write_run
     from sim.study.scenario import answer
 
     if len(scenarios) > 1:

@@ -44,7 +44,7 @@ def graph_document(run: GraphRun) -> dict[str, Any]:
         "stalls_s": stalls,
         "communication": _communication(run),
         "by_rank": [
-            {"rank": number, "operations": len(graph.nodes), "end_s": end, "stalls_s": {cause.value: time for cause, time in own.stalls.items()}}
+            {"rank": number, "operations": len(graph.nodes), "end_s": end, "stalls_s": _stalls(own.stalls)}
             for number, (graph, own, end) in enumerate(zip(run.graphs, run.ranks, run.played.ends, strict=True))
         ],
         "verdict": _verdict(run, stalls),
@@ -53,6 +53,10 @@ def graph_document(run: GraphRun) -> dict[str, Any]:
         "version": __version__,
         "inputs_sha256": dict(run.inputs),
     }  # fmt: skip
+
+
+def _stalls(seconds: Mapping[Cause, float]) -> dict[str, float]:
+    return {cause.value: seconds[cause] for cause in LAYOUT_STALLS}
 
 
 def _communication(run: GraphRun) -> list[dict[str, Any]]:

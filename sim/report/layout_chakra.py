@@ -135,7 +135,7 @@ class _Stage:
             yield from times.in_turn(times.units[number], work.part)
 
     def _inside(self, name: str, compute: float, message: Exposed) -> float:
-        """Write *compute* seconds and *message* beside as much of their end as hides it, and of what comes next; return what is not written."""
+        """Write *compute* seconds, and *message* beside as much of their end, and of what comes next, as hides it; return what is left."""
         size = self.run.mesh.group_size(message.axis)
         if message.op is None or size == 1:
             return compute
