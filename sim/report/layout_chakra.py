@@ -8,7 +8,7 @@ does not; a gather that the host issues late (prefetch) begins with its instruct
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -121,8 +121,7 @@ class _Stage:
         rest = lasted if not time.compute else 0.0
         for layer in self._layers(work):
             rest += layer.compute * scale
-            for message in layer.exposed:
-                rest = self._inside(name, rest, message)
+            rest = self._inside(name, rest, layer.exposed)
         self._compute(name, rest)
         late = self.scene.spread.tensor * time.compute
         if late:
@@ -134,18 +133,23 @@ class _Stage:
         for number in units if work.part == "F" else reversed(units):
             yield from times.in_turn(times.units[number], work.part)
 
-    def _inside(self, name: str, compute: float, message: Exposed) -> float:
-        """Write *compute* seconds, and *message* beside as much of their end, and of what comes next, as hides it; return what is left."""
-        size = self.run.mesh.group_size(message.axis)
-        if message.op is None or size == 1:
+    def _inside(self, name: str, compute: float, messages: Sequence[Exposed]) -> float:
+        """Write *compute* seconds, with *messages* beside as much of their end and of what comes next as hides them; return what is left."""
+        sent = [message for message in messages if message.op is not None and self.run.mesh.group_size(message.axis) > 1]
+        if not sent:
             return compute
-        hidden = message.alone - message.seconds
-        beside = min(compute, hidden)
-        self._compute(name, compute - beside)
-        sent = self.made.collective(f"{message.axis} {message.op}", message.op, message.nbytes, message.axis, size, self.stream)
-        self.among[sent] = _Among(message.axis, message.axis)
-        self._run(name, beside)
-        self.open = (sent, hidden - beside)
+        beside = []
+        for message in sent:
+            beside.append(min(compute, message.alone - message.seconds))
+            compute -= beside[-1]
+        self._compute(name, compute)
+        for message, own in zip(sent, beside, strict=True):
+            self._compute(name, 0.0)
+            size, op = self.run.mesh.group_size(message.axis), message.op or "all_reduce"
+            number = self.made.collective(f"{message.axis} {op}", op, message.nbytes, message.axis, size, self.stream)
+            self.among[number] = _Among(message.axis, message.axis)
+            self._run(name, own)
+            self.open = (number, message.alone - message.seconds - own)
         return 0.0
 
     def _compute(self, name: str, seconds: float) -> None:

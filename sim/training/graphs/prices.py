@@ -123,7 +123,11 @@ class GraphPrices:
                 load[self._live(node if slot == OUT else other, link)] += amount
             elif (slot, link) == CORE:
                 load[self._core()] += amount
-        return GraphPrice(alone.launch, nbytes, alone.rate, dict(load), alone.cause, alone.limit)
+        rate, limit = alone.rate, (alone.cause, alone.limit)
+        for name, amount in load.items():
+            if self.capacity[name] / amount < rate * (1 - 1e-9):
+                rate, limit = self.capacity[name] / amount, self.descriptions[name]
+        return GraphPrice(alone.launch, nbytes, rate, dict(load), *limit)
 
     # --- links ----------------------------------------------------------------------------------------------------
 
