@@ -12,7 +12,7 @@ from sim.report.layout import NOTEWORTHY
 from sim.report.style import MEANINGS
 from sim.report.table import BAR, bar
 from sim.study.graph import GraphRun
-from sim.training.graphs.run import named
+from sim.training.graphs.run import Done, named
 from sim.units import counted, show
 
 SCHEMA: Final = 1
@@ -43,6 +43,7 @@ def graph_document(run: GraphRun) -> dict[str, Any]:
         "step_time_s": run.step_time,
         "stalls_s": stalls,
         "communication": _communication(run),
+        "by_communicator": _communicators(run),
         "by_rank": [
             {"rank": number, "operations": len(graph.nodes), "end_s": end, "stalls_s": _stalls(own.stalls)}
             for number, (graph, own, end) in enumerate(zip(run.graphs, run.ranks, run.played.ends, strict=True))
@@ -60,18 +61,39 @@ def _stalls(seconds: Mapping[Cause, float]) -> dict[str, float]:
 
 
 def _communication(run: GraphRun) -> list[dict[str, Any]]:
-    """Return a row for each collective of each communicator, and one for messages: the one that compute waits longest for first."""
+    """Return a row for each collective of communicators of one size, and one for messages: what compute waits longest for first."""
     rows: dict[str, dict[str, Any]] = {}
+    members: dict[str, set[object]] = defaultdict(set)
+    kind_of: dict[str, str] = {}
     for done in run.played.done:
-        new = {"name": named(done.node), "ranks": len(done.ranks), "operations": 0, "bytes": 0.0, "time_s": 0.0, "exposed_s": 0.0}
-        row = rows.setdefault(named(done.node), new)
-        row["operations"] += 1
-        row["bytes"] += done.node.nbytes
-        row["time_s"] += done.end - done.begin
-    for own in run.ranks:
-        for name, seconds in own.exposed.items():
-            rows[name]["exposed_s"] += seconds / len(run.ranks)
+        own = named(done.node)
+        kind = kind_of[own] = own if not done.node.communicator else f"{done.node.op} of communicators of {len(done.ranks)} ranks"
+        new = {"name": kind, "ranks": len(done.ranks), "communicators": 0, "operations": 0, "bytes": 0.0, "time_s": 0.0, "exposed_s": 0.0}
+        _add(rows.setdefault(kind, new), done)
+        members[kind].add((done.node.communicator, done.ranks))
+    for kind, row in rows.items():
+        row["communicators"] = len(members[kind])
+        row["time_s"] /= len(members[kind])
+    for step in run.ranks:
+        for own, seconds in step.exposed.items():
+            rows[kind_of[own]]["exposed_s"] += seconds / len(run.ranks)
     return sorted(rows.values(), key=lambda row: (-row["exposed_s"], row["name"]))
+
+
+def _communicators(run: GraphRun) -> list[dict[str, Any]]:
+    """Return a row for each collective of each communicator, and for the messages between two ranks."""
+    rows: dict[tuple[str, tuple[int, ...]], dict[str, Any]] = {}
+    for done in run.played.done:
+        own = named(done.node)
+        new = {"name": own, "ranks": list(done.ranks), "operations": 0, "bytes": 0.0, "time_s": 0.0}
+        _add(rows.setdefault((own, done.ranks), new), done)
+    return list(rows.values())
+
+
+def _add(row: dict[str, Any], done: Done) -> None:
+    row["operations"] += 1
+    row["bytes"] += done.node.nbytes
+    row["time_s"] += done.end - done.begin
 
 
 def _verdict(run: GraphRun, stalls: Mapping[str, float]) -> str:
@@ -133,16 +155,20 @@ def graph_text(run: GraphRun, document: Mapping[str, Any]) -> str:
             lines.append(f"  {cause.value:12} {share}  {bar(seconds / step):{BAR}}  {GRAPH_MEANINGS[cause]}")
     lines += ["", f"  {document['verdict']}"]
     if document["communication"]:
-        lines += ["", f"  {'exposed':>10} {'in all':>10} {'calls':>7} {'size':>10}  communication"]
+        lines += ["", f"  {'exposed':>10} {'time':>10} {'calls':>9} {'size':>10}  communication"]
         lines += [
-            f"  {show(row['exposed_s'], 'time'):>10} {show(row['time_s'], 'time'):>10} {row['operations']:>7,} "
-            f"{show(row['bytes'], 'binary size'):>10}  {row['name']}"
+            f"  {show(row['exposed_s'], 'time'):>10} {show(row['time_s'], 'time'):>10} {row['operations']:>9,} "
+            f"{show(row['bytes'], 'binary size'):>10}  {row['name']}{_many(row)}"
             for row in document["communication"]
         ]
     lines += ["", *_rank_lines(document), "", "  Assumed:", *(f"    - {text}" for text in document["assumptions"])]
     if document["warnings"]:
         lines += ["  Warnings:", *(f"    - {text}" for text in document["warnings"])]
     return "\n".join(lines)
+
+
+def _many(row: Mapping[str, Any]) -> str:
+    return f" ({row['communicators']} of them)" if row["communicators"] > 1 else ""
 
 
 def _rank_lines(document: Mapping[str, Any]) -> list[str]:

@@ -134,7 +134,7 @@ class _Stage:
             yield from times.in_turn(times.units[number], work.part)
 
     def _inside(self, name: str, compute: float, messages: Sequence[Exposed]) -> float:
-        """Write *compute* seconds, with *messages* beside as much of their end and of what comes next as hides them; return what is left."""
+        """Write *compute* seconds, with *messages* beside as much of their end and of what follows as hides them; return what is left."""
         sent = [message for message in messages if message.op is not None and self.run.mesh.group_size(message.axis) > 1]
         if not sent:
             return compute

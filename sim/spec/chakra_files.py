@@ -1,7 +1,7 @@
 """Which files make up a Chakra trace of several ranks? Those of one name, numbered from 0: ``name.0.et``, ``name.1.et``, ...
 
-A trace is named by that name, with ``.et`` behind it or not, by one of its files, by ``name.{rank}.et``, or by a folder that holds one
-trace. Groups of ranks stand in ``comm_group.json`` beside the files, as ASTRA-sim takes them: ``{"1": [0, 1], "2": [2, 3]}``.
+A trace is named by ``name.et``, by one of its files, by ``name.{rank}.et``, or by a folder that holds one trace and is no workload of the
+catalogue. Groups of ranks stand in ``comm_group.json`` beside the files, as ASTRA-sim takes them: ``{"1": [0, 1], "2": [2, 3]}``.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from sim.spec.catalogue import catalogue
 from sim.spec.chakra_wire import Malformed, Message, messages
 from sim.spec.yaml import SpecError
 
@@ -42,30 +43,34 @@ def trace_paths(text: str) -> tuple[str, dict[int, Path]] | None:
     if "{rank}" in path.name:
         return text.replace("{rank}", "N"), _like(path.parent, *path.name.split("{rank}", 1))
     if path.is_dir():
-        return _of_folder(path)
+        return _of_folder(path) if text.strip() and text not in catalogue("workloads") else None
     if path.name.endswith(_ENDINGS) and path.is_file():
         known = _RANK.match(path.name)
         return (str(path), {0: path}) if known is None else (known["name"], _like(path.parent, f"{known['name']}.", known["ending"]))
+    if not path.name.endswith(".et"):
+        return None
     stem = path.name.removesuffix(".et")
-    for ending in _ENDINGS:
-        found = _like(path.parent, f"{stem}.", ending)
-        if found:
-            return stem, found
-    return (stem, {}) if path.name.endswith(".et") else None
+    return stem, next((found for ending in _ENDINGS if (found := _like(path.parent, f"{stem}.", ending))), {})
 
 
 def _like(folder: Path, before: str, after: str) -> dict[int, Path]:
     """Return the files of *folder* with a rank between *before* and *after*."""
-    if not folder.is_dir():
-        return {}
     numbered = re.compile(re.escape(before) + r"(\d+)" + re.escape(after))
-    matches = ((numbered.fullmatch(path.name), path) for path in sorted(folder.iterdir()))
+    matches = ((numbered.fullmatch(path.name), path) for path in _files(folder))
     return {int(match[1]): path for match, path in matches if match}
+
+
+def _files(folder: Path) -> list[Path]:
+    """Return what *folder* holds; nothing where it cannot be read."""
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
 
 
 def _of_folder(folder: Path) -> tuple[str, dict[int, Path]] | None:
     found: dict[tuple[str, str], dict[int, Path]] = defaultdict(dict)
-    for path in sorted(folder.iterdir()):
+    for path in _files(folder):
         match = _RANK.match(path.name)
         if match and match["ending"] in _ENDINGS:
             found[match["name"], match["ending"]][int(match["rank"])] = path

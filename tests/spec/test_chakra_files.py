@@ -13,7 +13,7 @@ from tests.parallel.traces import compute, write
 NODE = [compute(0, 1e-3)]
 
 
-@pytest.mark.parametrize("named", ["toy.et", "toy", "toy.0.et", "toy.1.et", "toy.{rank}.et", ""])
+@pytest.mark.parametrize("named", ["toy.et", "toy.0.et", "toy.1.et", "toy.{rank}.et", ""])
 def test_all_names_of_a_trace_are_the_same_files(tmp_path: Path, named: str) -> None:
     write(tmp_path, NODE, NODE)
     found = read_trace(str(tmp_path / named))

@@ -102,12 +102,12 @@ def _communication(figures: Figures) -> Part:
         row = figures.inside(f"communication/{place}")
         rows.append(
             [
-                row.value("name"), row.shown("ranks", as_number), row.shown("operations", as_number), row.shown("bytes", as_memory),
+                row.value("name"), row.shown("communicators", as_number), row.shown("operations", as_number), row.shown("bytes", as_memory),
                 row.shown("time_s", as_time), row.shown("exposed_s", as_time),
             ]
         )  # fmt: skip
-    head = [("communication", False), ("ranks", True), ("calls", True), ("bytes", True), ("time", True), ("exposed", True)]
-    lead = "Time is that of all calls together; exposed is what a rank's GPU stands still for it, mean over ranks."
+    head = [("communication", False), ("communicators", True), ("calls", True), ("bytes", True), ("time", True), ("exposed", True)]
+    lead = "Time is that of all calls of one communicator; exposed is what a rank's GPU stands still for it, mean over ranks."
     shown = table(head, rows, "Communication", "sortable") if rows else tag("p", "The ranks exchange nothing.")
     return Part("communication", "Communication", section("communication", "Communication", shown, lead=lead))
 

@@ -66,8 +66,9 @@ def _of_operation(done: Done, came: float, ready: float) -> Iterator[_Claim]:
     """Yield what *done*, which might begin at *ready*, is for a member that came at *came*: absence of others, a queue, and the way."""
     group, message = named(done.node), done.node.kind == "send"
     if ready > came:
-        cause, whom = (Cause.PIPELINE, f"rank {done.ranks[0]} to send") if message else (Cause.STRAGGLER, f"members of {group}")
-        yield _Claim(_MEETS, came, ready, cause, whom, group)
+        last = done.ranks[0 if message else done.came.index(ready)]
+        cause, whom = (Cause.PIPELINE, "to send") if message else (Cause.STRAGGLER, f"the last to come to {group}")
+        yield _Claim(_MEETS, came, ready, cause, f"rank {last}, {whom}", group)
     if done.begin > ready and done.pieces:
         first = done.pieces[0]
         yield _Claim(_MOVES, ready, done.begin, first.cause, f"{group}: behind other collectives", group)
