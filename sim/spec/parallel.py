@@ -55,6 +55,7 @@ class Parallel(Spec):
     replicate: Count = 1
     """Replicas of a sharded model (HSDP): parameters are sharded inside each, gradients all-reduced between them."""
     shard: Shard = "none"
+    """What data-parallel ranks divide among each other; none: nothing (DDP)."""
     reshard_after_forward: bool | Count | None = None
     """FSDP: whether gathered weights are freed after forward; a number reshards to groups of n ranks. None: yes, unless pipelined."""
     schedule: ScheduleName | None = None
@@ -109,6 +110,7 @@ class MeshOptions(Spec):
     """What a framework does about layouts: data types, overlap and buckets. Without this block a stack runs plain data parallelism only."""
 
     framework: Literal["fsdp2", "fsdp1", "megatron", "nanotron", "deepspeed"]
+    """Whose timing and defaults hold."""
     weights: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Type of the parameters that the optimizer updates (FSDP's sharded parameters), or of the working copy where ``master`` is true."""
     master: bool = False
@@ -142,7 +144,9 @@ class MeshOptions(Spec):
     expert_counts: bool = True
     """The host waits for the number of tokens of each expert before it launches the experts; not where their capacity is fixed."""
     order: tuple[Axis, ...] = MEGATRON_ORDER
+    """Axes from neighbors to far apart: which ranks are next to each other."""
     first_stage_less: Whole = 0
+    """Blocks that the first stage holds less, in place of the embedding."""
     last_stage_less: Whole = 0
     """Blocks that the first and the last stage hold less, in place of the embedding and of the head."""
     source: Source

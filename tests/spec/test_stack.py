@@ -31,8 +31,14 @@ CONTRADICTIONS = {
         "strategy=parameter_server",
         "servers={count: 1, source: t}",
         "sync_batch_norm=true",
-    ): "backend gloo, sync_batch_norm, compression and "
-    "sparse_embeddings are for ranks that meet each other; leave them out, or write another strategy than parameter servers",
+    ): "sync_batch_norm, compression and sparse_embeddings are for ranks that meet each other; leave them out, or write another strategy "
+    "than parameter servers",
+    (
+        "strategy=parameter_server",
+        "servers={count: 1, source: t}",
+        "backend=gloo",
+        "gloo_transport=tcp-single-flow",
+    ): "backend gloo is for ranks that meet each other; leave it out, or write another strategy than parameter servers",
     ("compression={method: top_k, source: t}",): "method top_k needs a density; write it, for example density: 0.01",
     ("compression={method: power_sgd, density: 0.1, source: t}",): "method power_sgd needs a rank; write it, for example rank: 4",
     (
