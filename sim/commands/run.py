@@ -44,8 +44,7 @@ if TYPE_CHECKING:
 @app.command(
     epilog="Examples:\n"
     "  python -m sim run p3.16xlarge vgg16 --nodes 1..16 --set node.nic.bandwidth='100 Gbps'\n"
-    "  python -m sim run hgx-h100 llama-3.1-70b --nodes 8 --tp 8 --pp 4 --shard optimizer --micro-batches 16\n"
-    "  python -m sim run hgx-h100 traces/allreduce.et --html report.html"
+    "  python -m sim run hgx-h100 llama-3.1-70b --nodes 8 --tp 8 --pp 4 --shard optimizer --micro-batches 16"
 )
 @takes_layout
 def run(
@@ -87,7 +86,7 @@ def run(
         typer.Option(metavar="FILE", help="communicators of a Chakra trace, as ASTRA-sim takes them; comm_group.json beside it by default"),
     ] = None,
 ) -> None:
-    """Simulate a training job, or a Chakra execution trace, and show where its time goes."""
+    """Simulate a training job, or a Chakra execution trace (sim run HW traces/job.et), and show where its time goes."""
     if as_json and as_csv:
         raise SpecError("--json and --csv: write one of the two")
     from sim.spec.chakra_files import trace_paths

@@ -9,6 +9,7 @@ does not; a gather that the host issues late (prefetch) begins with its instruct
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -200,10 +201,12 @@ class _Stage:
 
     # --- ranks ----------------------------------------------------------------------------------------------------
 
+    @cached_property
+    def _alike(self) -> list[bytes]:
+        return as_bytes(self.made.nodes)
+
     def of_rank(self, rank: int, communicators: Communicators) -> list[bytes]:
         """Return the nodes of *rank*, with its own communicators and neighbours."""
-        if not hasattr(self, "_alike"):
-            self._alike = as_bytes(self.made.nodes)
         mesh = self.run.mesh
         first = mesh.rank(pipeline=self.stage)
         found = list(self._alike)

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from sim.mesh import LayoutRun
-from sim.parallel.program import Start, Work
+from sim.mesh import LayoutRun, scene_of
+from sim.parallel.program import Start
 from sim.report.layout_chakra import write_layout
 from sim.report.run_chakra import write_run
 from sim.spec.chakra_files import read_trace
@@ -46,6 +46,7 @@ def laid_out(nodes: int, stack: str | None = None, **layout: Any) -> tuple[Scena
         (1, {"tensor": 8, "stack": "megatron-core"}, EXACT),
         (1, {"tensor": 2}, CLOSE),
         (1, {"tensor": 2, "pipeline": 2, "micro_batches": 4}, CLOSE),
+        (1, {"tensor": 8, "stack": "nemo"}, CLOSE),
         (2, {"pipeline": 4, "micro_batches": 8, "schedule": "zb_h1"}, CLOSE),
         (2, {"context": 2, "tensor": 2, "shard": "parameters"}, CLOSE),
     ],
@@ -65,8 +66,6 @@ def test_a_layout_moves_the_same_bytes(tmp_path: Path) -> None:
     told: Counter[tuple[str, tuple[int, ...]]] = Counter()
     for done in found.played.done:
         told[done.node.op, done.ranks] += round(done.node.nbytes)
-    from sim.mesh import scene_of
-
     asked: Counter[tuple[str, tuple[int, ...]]] = Counter()
     for instruction in scene_of(run.hardware, run.workload, run.layout).programs[0]:
         if isinstance(instruction, Start):
@@ -83,7 +82,7 @@ def test_durations_in_microseconds_add_up(tmp_path: Path) -> None:
     nodes = read_trace(str(tmp_path)).ranks[0]
     exact = sum(value for node in nodes if isinstance(value := node.attributes.get("duration_s", 0.0), float))
     assert sum(node.duration_micros for node in nodes) == pytest.approx(exact * 1e6, abs=1.0)
-    assert any(isinstance(instruction, Work) for instruction in run.played.stages) or exact > 0
+    assert exact > 0.1 * run.step_time
 
 
 @pytest.mark.parametrize(
@@ -101,7 +100,7 @@ def test_a_data_parallel_run_comes_back(tmp_path: Path, hardware: str, workload:
     run = answer(scenario).run
     write_run(run, tmp_path)
     found = again(tmp_path, scenario, run.jobs[0].job.workload.training.stack.name)
-    assert found.step_time == pytest.approx(run.jobs[0].warm.step_time, rel=1e-6)
+    assert found.step_time == pytest.approx(run.jobs[0].warm.step_time, rel=EXACT)
 
 
 def test_a_data_parallel_run_moves_its_gradients(tmp_path: Path) -> None:
