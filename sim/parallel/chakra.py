@@ -64,6 +64,9 @@ def _process_groups(nodes: Sequence[Message], where: str, ranks: int) -> dict[st
                 found[str(group["pg_name"])] = tuple(int(rank) for rank in group["ranks"]) or tuple(range(ranks))
         except (ValueError, KeyError, TypeError) as error:
             raise SpecError(f"{where}: node {node.id}: its process groups cannot be read: {error}") from None
+        wrong = next((name for name, members in found.items() if not set(members) <= set(range(ranks))), None)
+        if wrong is not None:
+            raise SpecError(f"{where}: node {node.id}: process group {wrong} has a rank beyond the {ranks} of the trace")
     return found
 
 

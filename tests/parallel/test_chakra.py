@@ -56,6 +56,8 @@ def test_process_groups_of_a_trace_are_read(tmp_path: Path) -> None:
     trace = TraceFiles("toy", tuple(map(Path, "0123")), (nodes[0], nodes[1], nodes[0], nodes[1]), {}, "")
     found = graphs_of(trace, [4])
     assert [graph.nodes[1].ranks for graph in found[:2]] == [(0, 2), (0, 1, 2, 3)]
+    with pytest.raises(SpecError, match="node 0: process group 7 has a rank beyond the 2 of the trace"):
+        graphs_of(trace._replace(paths=trace.paths[:2], ranks=trace.ranks[:2]), [2])
 
 
 def test_durations_in_microseconds_and_in_seconds(tmp_path: Path) -> None:
