@@ -414,9 +414,7 @@ def import_trace(
 
 
 @app.command(
-    epilog="Examples:\n"
-    "  python -m calibration lab my-plan.yaml -o my-lab.csv --limit 300\n"
-    "  python -m calibration lab --layouts --score"
+    epilog="Examples:\n  python -m calibration lab my-plan.yaml -o my-lab.csv --limit 300\n  python -m calibration lab --layouts --score"
 )
 def lab(
     file: Annotated[
