@@ -228,7 +228,6 @@ def _assumptions(plan: Plan) -> list[str]:
         + ("" if named else ", the workload's batch on every GPU (--global-batch)"),
         "bounds are of steps without contention; ranks differ by their expected spread",
         "ties: layouts within the median error of predictions of layouts like them",
-        "samples are read ahead: loading is not simulated in layouts",
     ]
     if plan.question.scenario.stack is None:
         stacks = sorted({setting.workload.training.stack.name for setting, _ in plan.ways})

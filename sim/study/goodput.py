@@ -38,6 +38,7 @@ from sim.study.weeks import (
     spares_of,
     store_of,
 )
+from sim.training.layer_times import mix_of
 from sim.units import counted, show
 
 KEPT = 2
@@ -252,9 +253,9 @@ def _changes(
 
 def _powers(steps: Steps) -> dict[str, NodePower | None]:
     """Return the power of a node while the job works, while it saves or waits for a failed peer, and while it restarts."""
-    model, several = power_model(), steps.nodes > 1
+    model, several, mix = power_model(), steps.nodes > 1, mix_of(steps.workload, steps.node.gpu)
     return {
-        "working": node_power(steps.node, model, shares_of(steps.stalls), several),
+        "working": node_power(steps.node, model, shares_of(steps.stalls), several, mix=mix),
         "waiting": node_power(steps.node, model, (0.0, 1.0, 0.0), several),
         "idle": node_power(steps.node, model, (0.0, 0.0, 1.0), several, working=False),
     }

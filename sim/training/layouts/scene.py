@@ -10,6 +10,7 @@ from sim.events import Cause, EventLog
 from sim.parallel.lower import Layout
 from sim.parallel.program import Program, Tag
 from sim.spec.hardware import Node
+from sim.training.layouts.loader import Feed
 from sim.training.layouts.prices import Prices
 from sim.training.layouts.times import UnitTimes
 from sim.training.spread import expected_maximum
@@ -97,3 +98,5 @@ class Scene:
     launch_cpu: float
     overlap_slowdown: float
     spread: Spread
+    feed: Feed | None = None
+    """What feeds the ranks that begin the model; None: data are ready."""
