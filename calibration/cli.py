@@ -138,9 +138,10 @@ def energy(
     as_json: Json = False,
 ) -> None:
     """Predict measured power of nodes and GPUs, and what power limits cost, and show the errors."""
+    from calibration.blind.power import score_steps
     from calibration.energy import energy_document, energy_text
 
-    document = energy_document(steps)
+    document = energy_document(score_steps() if steps else ())
     print_json(document) if as_json else show_text(energy_text(document))
 
 

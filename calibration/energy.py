@@ -9,12 +9,11 @@ RTX 6000 take the full draw of BERT's rows, which are not scored.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from calibration import RECORDS
 from calibration.longrun import rows_of
 from sim.analysis.energy import node_power, power_model
 from sim.spec.fields import at
@@ -24,11 +23,6 @@ from sim.spec.library import load_hardware, load_part
 MACHINES = {"H100-SXM5-80GB": "hgx-h100", "B200-SXM-180GB": "hgx-b200"}
 SCORED = ("resnet50", "deepspeech2")
 """Networks of Zeus whose GPUs are busy all the time: of the others the loader or the host decides."""
-
-
-MEASURED = "gpu-h100-sxm_1gpu-16vcpu-200gb"
-STEPS = RECORDS / "blind" / "2026-11-23-h100.csv"
-"""Steps of that machine with the power of its GPU."""
 
 
 class Scored(NamedTuple):
@@ -84,22 +78,6 @@ def score_limits() -> tuple[list[Scored], list[Scored]]:
     return powers, slower
 
 
-def score_mixes() -> list[Scored]:
-    """Return the power (W) of an H100 in training steps whose mix of kernels and idle gaps is simulated, as its description says now."""
-    from calibration.blind.foretold import foretold
-    from calibration.blind.questions import questions
-    from calibration.blind.table import key, key_of, read_table
-
-    measured = {key_of(row): float(row["measured"]) for row in read_table(STEPS) if row["kind"] == "power" and row["measured"]}
-    power = load_hardware(MEASURED).spec.groups[0].node.gpu.power
-    scored = []
-    for question in questions():
-        if key(question) in measured and (told := foretold(question, MEASURED)) is not None:
-            name = f"{question.name}, {question.precision}, batch {question.batch}"
-            scored.append(Scored(name, measured[key(question)], told.value, power))
-    return scored
-
-
 _PARTS = {"V100": "v100-pcie-16gb", "P100": "p100-pcie-16gb", "RTX6000": "quadrortx6000"}
 
 
@@ -109,12 +87,12 @@ def _full(gpu: str) -> float:
     return named.compute
 
 
-def energy_document(steps: bool = False) -> dict[str, Any]:
-    """Return the document of all scores; with those of single training *steps*, which take a minute."""
+def energy_document(steps: Sequence[Scored] = ()) -> dict[str, Any]:
+    """Return the document of all scores, those of single training *steps* among them."""
     nodes, (powers, slower) = score_nodes(), score_limits()
     groups: dict[str, list[Scored]] = {"node_power_w": nodes, "gpu_power_w": powers, "slow_down_under_limits": slower}
     if steps:
-        groups["gpu_power_by_mix_w"] = score_mixes()
+        groups["gpu_power_by_mix_w"] = list(steps)
     return {
         "schema": 1,
         **{name: [{**one._asdict(), "error": one.error} for one in rows] for name, rows in groups.items()},

@@ -284,7 +284,7 @@ def longrun_document(seed: int = 0) -> dict[str, Any]:
     """Return the document of all scores."""
     counts, causes, shares, nodes = score_counts(seed), score_causes(seed=seed), score_shares(seed), score_nodes()
     others = score_shares_of_others(seed)
-    judged = [one.inside for one in (*counts, *causes, *(one for one in others if not one.bound))]
+    judged = [*(one.inside for one in counts), *(one.inside for one in causes), *(one.inside for one in others if not one.bound)]
     measured = [one for one in shares if not one.bound]
     return {
         "schema": 1,

@@ -14,8 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from sim.cluster.gpu import KernelMix
-from sim.spec.energy import GpuPower, Grid, PowerModel
+from sim.spec.energy import GpuPower, Grid, KernelMix, PowerModel
 from sim.spec.fields import at
 from sim.spec.hardware import Gpu, Node
 from sim.spec.library import catalogue, load_part

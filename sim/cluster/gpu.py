@@ -19,6 +19,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from sim.cluster import kernels as kernels_of
+from sim.spec.energy import KernelMix
 from sim.spec.fields import Curve, OperatorClass, Peak, Precision, at
 from sim.spec.hardware import Gpu
 from sim.spec.layer import Attention
@@ -195,13 +196,6 @@ def layer_time(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack, batch
     products = max(work.products * factor, work.least)
     busy = max(products, memory_time(work.moved, gpu)) + memory_time(work.converted, gpu)
     return Kernels((busy + work.kernels * gpu.kernel_time) * stack.compute_factor, work.launches)
-
-
-class KernelMix(NamedTuple):
-    """Shares of the time of kernels in which products and memory bound them; in the rest kernels start."""
-
-    products: float
-    memory: float
 
 
 def kernel_mix(layers: Iterable[Layer], gpu: Gpu, precision: Precision, stack: Stack, batch: int) -> KernelMix | None:

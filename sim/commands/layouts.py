@@ -53,8 +53,9 @@ def show_layouts(
     if with_failures and scenario.plan is not None:
         from sim.report.goodput import beside_run, goodput_text
 
-        whole["with_failures"] = beside_run(whole, found[0].run.hardware, found[0].run.workload, scenario.plan)
-        text += "\n\n" + goodput_text(whole["with_failures"])
+        weeks = beside_run(whole, found[0].run.hardware, found[0].run.workload, scenario.plan)
+        whole["with_failures"] = weeks
+        text += "\n\n" + goodput_text(weeks)
     table = figures_csv([flat_figures(document) for document in documents])
     if html is not None or output is not None:
         from sim.report.page.layout import layout_page

@@ -5,9 +5,18 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from pydantic import Field
 
 from sim.spec.fields import CarbonIntensity, Curve, Factor, Power, Source, Spec
+
+
+class KernelMix(NamedTuple):
+    """Shares of the time of kernels in which products and memory bound them; in the rest kernels start."""
+
+    products: float
+    memory: float
 
 
 class GpuPower(Spec):

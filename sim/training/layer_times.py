@@ -11,8 +11,9 @@ from collections.abc import Hashable
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from sim.cluster.gpu import KernelMix, kernel_mix
+from sim.cluster.gpu import kernel_mix
 from sim.cluster.measured import Setting, pass_time
+from sim.spec.energy import KernelMix
 from sim.spec.hardware import Gpu
 from sim.spec.identity import Same, parts
 from sim.spec.workload import Workload

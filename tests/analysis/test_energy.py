@@ -15,7 +15,7 @@ from sim.analysis.energy import (
     power_model,
     shares_of,
 )
-from sim.cluster.gpu import KernelMix
+from sim.spec.energy import KernelMix
 from sim.spec.hardware import Node
 from sim.spec.library import load_hardware, load_workload
 from sim.spec.yaml import SpecError

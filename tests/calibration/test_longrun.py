@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from calibration.blind.power import score_steps
 from calibration.energy import energy_document, energy_text
 from calibration.longrun import longrun_document, longrun_text, pool_without
 from sim.study.weeks import reliability_of
@@ -55,7 +56,7 @@ def test_energy() -> None:
 @pytest.mark.nightly
 def test_power_by_the_mix_of_kernels() -> None:
     """Measured: 39 steps of an H100, which no constant was chosen on. The page shows the line that the command prints."""
-    found = energy_document(steps=True)
+    found = energy_document(score_steps())
     steps = found["summary"]["gpu_power_by_mix_w"]
     assert steps["rows"] == 39 and steps["median_error"] < 0.08 and steps["within_15_percent"] > 0.8
     assert energy_text(found) in (Path(__file__).parents[2] / "docs" / "trust" / "longrun.md").read_text(encoding="utf-8")
