@@ -135,11 +135,15 @@ def longrun(as_json: Json = False) -> None:
 
 
 @app.command(epilog="Examples:\n  python -m calibration energy\n  python -m calibration energy --json")
-def energy(as_json: Json = False) -> None:
+def energy(
+    steps: Annotated[bool, typer.Option("--steps", help="also the power of an H100 in 39 training steps; takes a minute")] = False,
+    as_json: Json = False,
+) -> None:
     """Predict measured power of nodes and GPUs, and what power limits cost, and show the errors."""
+    from calibration.blind.power import score_steps
     from calibration.energy import energy_document, energy_text
 
-    document = energy_document()
+    document = energy_document(score_steps() if steps else ())
     print_json(document) if as_json else show_text(energy_text(document))
 
 

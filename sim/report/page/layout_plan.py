@@ -8,8 +8,9 @@ from typing import Any, Final
 from sim.report.page.bars import Piece, bar, named_bars, swatch
 from sim.report.page.chart import Point, axis, chart, linear_axis
 from sim.report.page.frame import Part, outcome, page
+from sim.report.page.goodput import with_failures
 from sim.report.page.markup import Child, Figures, Html, bullets, joined, noted, section, table, tag, tiles
-from sim.report.page.words import as_memory, as_money, as_number, as_percent, as_time
+from sim.report.page.words import as_carbon, as_energy, as_memory, as_money, as_number, as_percent, as_time
 from sim.units import show
 
 SHOWN: Final = 10
@@ -29,6 +30,8 @@ def plan_page(document: Mapping[str, Any]) -> str:
     set_up = f"{gpus} GPU{'s' * (gpus != '1')}, global batch {document['global_batch']}, objective {document['objective']}"
     hero = outcome(title, document["verdict"], set_up, _tiles(whole, rows[0]), noted("Warnings", document["warnings"]))
     parts = [_table(rows), _time(rows), _trade(whole)]
+    failing = with_failures(whole)
+    parts += [Part("failures", "With failures", section("failures", "With failures", failing))] if failing else []
     parts += [_turns(document)] if document["sensitivity"] else []
     assumed = section("assumed", "Assumed", bullets(document["assumptions"]))
     command = section("command", "Run it", tag("pre", document["layouts"][0]["command"], tabindex="0"))
@@ -49,6 +52,8 @@ def _tiles(whole: Figures, best: Figures) -> Html:
     if best.value("job_time_s") is not None:
         money = best.shown("job_cost_usd", as_money) if best.value("job_cost_usd") is not None else None
         rows.append(("Whole job", best.shown("job_time_s", as_time), money))
+        if best.value("job_energy_kwh") is not None:
+            rows.append(("Energy", best.shown("job_energy_kwh", as_energy), joined(best.shown("job_co2_kg", as_carbon), " CO2")))
     return tiles(rows)
 
 
