@@ -123,14 +123,12 @@ def run(
         return show_graph(scaling(scenario, many_nodes, many_gpus), comm_groups, (as_json, as_csv), output, html, trace)
     if comm_groups is not None:
         raise SpecError(f"--comm-groups {comm_groups}: belongs to a Chakra trace, and {workload} is a workload; leave it out")
-    if has_layout(scenario):
-        if with_failures:
-            raise SpecError("--with-failures: for a layout use 'python -m sim goodput' with the same options")
-        from sim.commands.layouts import show_layouts
-
-        return show_layouts(scenario, many_nodes, many_gpus, (as_json, as_csv, verbose), output, html, trace, chakra)
     if with_failures:
         _require_weeks(scenario, len(many_nodes) > 1 or len(many_gpus) > 1)
+    if has_layout(scenario):
+        from sim.commands.layouts import show_layouts
+
+        return show_layouts(scenario, many_nodes, many_gpus, (as_json, as_csv, verbose), output, html, trace, with_failures, chakra)
     scenarios = scaling(scenario, many_nodes, many_gpus)
     if trace is not None:
         _write_trace(scenarios, trace)

@@ -117,7 +117,7 @@ class _Stage:
     def _work(self, work: Work) -> None:
         self._sent()
         time, name = self._time(work), f"{_NAMES[work.part]} {work.micro_batch}"
-        lasted = self._lasted(_NAMES[work.part], work.micro_batch) if time.compute or time.launches else 0.0
+        lasted = self._lasted(_NAMES[work.part], work.micro_batch) if time.compute or time.launching(1.0) else 0.0
         scale = lasted / time.compute if time.compute else 0.0
         rest = lasted if not time.compute else 0.0
         for layer in self._layers(work):

@@ -258,6 +258,8 @@ class Nic(Spec):
     """Of one, in each direction."""
     transport: Transport
     """What carries messages between nodes, and how well."""
+    burst: Bytes = 0.0
+    """What passes at once after a pause, where a token bucket sets the rate; counted for messages over sockets (Gloo)."""
     gpudirect: bool = False
     """Whether the cards read and write GPUs' memory without a copy through the host's."""
     gpudirect_level: Literal["pix", "pxb", "phb", "sys"] = "pxb"
