@@ -413,7 +413,12 @@ def import_trace(
     print_json(trace_document(found, row)) if as_json else show_text(trace_table(found))
 
 
-@app.command(epilog="Examples:\n  python -m calibration lab --list\n  python -m calibration lab my-plan.yaml -o my-lab.csv --limit 300")
+@app.command(
+    epilog="Examples:\n"
+    "  python -m calibration lab --list\n"
+    "  python -m calibration lab my-plan.yaml -o my-lab.csv --limit 300\n"
+    "  python -m calibration lab --layouts --score"
+)
 def lab(
     file: Annotated[
         Path | None,
@@ -428,17 +433,24 @@ def lab(
     limit: Annotated[float | None, typer.Option(min=1, metavar="SECONDS", help="begin no further point after so long")] = None,
     only_list: Annotated[bool, typer.Option("--list", help="print the points of the plan and measure nothing")] = False,
     score: Annotated[bool, typer.Option("--score", help="predict measured rows and say how far off that is")] = False,
+    layouts: Annotated[
+        bool, typer.Option("--layouts", help="FSDP2, tensor-parallel and pipelined ranks: their plan; with --score their FILE.jsonl")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Measure training over networks of given rate and delay, with namespaces of this machine as hosts (needs root)."""
+    from calibration.lab import layout_score
     from calibration.lab import score as scoring
     from calibration.lab.plan import points, read_plan
     from calibration.lab.run import run_plan
 
+    if score and layouts:
+        laid_out = layout_score.score_layouts(file or layout_score.COMMITTED)
+        return print_json(layout_score.layout_document(laid_out)) if as_json else show_text(layout_score.layout_table(laid_out))
     if score:
         found = scoring.score(file or scoring.COMMITTED)
         return print_json(scoring.score_document(found)) if as_json else show_text(scoring.score_table(found))
-    plan = read_plan(file or scoring.PLAN)
+    plan = read_plan(file or (layout_score.PLAN if layouts else scoring.PLAN))
     if only_list:
         return typer.echo("\n".join(f"{role:10}  {point.text}" for point, role in points(plan).items()))
     try:

@@ -17,7 +17,7 @@ from sim.parallel.lower import Layout, program
 from sim.parallel.mesh import Mesh, mesh_of
 from sim.parallel.own_schedule import own_passes
 from sim.parallel.schedule import actions, check, deadlock
-from sim.parallel.split import split, stages
+from sim.parallel.split import costs, split, stages
 from sim.spec.hardware import Gpu, Hardware, Node
 from sim.spec.parallel import MeshOptions, Parallel
 from sim.spec.precision import MEANING
@@ -143,7 +143,7 @@ def prepare(
     schedule = parallel.schedule or ("interleaved_1f1b" if parallel.virtual_stages > 1 else "1f1b")
     micro_batches = training.gradient_accumulation_steps
     try:
-        own = own_passes(schedule, parallel.pipeline, parallel.chunks, micro_batches)
+        own = own_passes(schedule, parallel.pipeline, parallel.chunks, micro_batches, options.sends_ahead)
         if own is None:
             check(schedule, parallel.pipeline, parallel.chunks, micro_batches)
     except SpecError as error:
@@ -151,7 +151,9 @@ def prepare(
     if ends and own is None:
         _ends(schedule, parallel, micro_batches)
     held = split(workload.model, parallel, options.gathers_again)
-    chunks = stages([unit.kind for unit in held], parallel, options.first_stage_less, options.last_stage_less)
+    shape = workload.model.transformer
+    cost = costs(shape) if shape and options.stages_by_cost and parallel.virtual_stages == 1 else None
+    chunks = stages([unit.kind for unit in held], parallel, options.first_stage_less, options.last_stage_less, cost)
     activation = MEANING[training.precision].activation
     shares = parallel.context * (parallel.tensor if parallel.sequence_parallel else 1)
     inner = next((unit for unit in held if unit.kind == "block"), held[0])
@@ -269,8 +271,10 @@ def times_of(hardware: Hardware, workload: Workload, layout: Layout, book: Price
 
 
 def _prices(hardware: Hardware, workload: Workload, layout: Layout, book: PriceBook | None) -> Prices:
-    tuning = tuning_of(workload.training.stack)
-    return Prices(hardware, layout.mesh, tuning) if book is None else Prices(hardware, layout.mesh, tuning, book=book)
+    stack = workload.training.stack
+    sockets = stack.gloo_transport if stack.backend == "gloo" else None
+    tuning = tuning_of(stack)
+    return Prices(hardware, layout.mesh, tuning, sockets, book=PriceBook() if book is None else book)
 
 
 def _times(gpu: Gpu, workload: Workload, layout: Layout, prices: Prices, stage: int, book: PriceBook | None) -> UnitTimes:

@@ -126,13 +126,18 @@ def _nested(kind: type[BaseModel], seen: set[str]) -> Iterator[type[BaseModel]]:
             yield from _nested(inner, seen)
 
 
+EVERYWHERE: Final = {"name": "What it is called, in lists and results.", "source": "Who says so."}
+"""Meaning of fields that have the same one in every block."""
+
+
 def _table(model: type[BaseModel]) -> list[str]:
     properties = model.model_json_schema(ref_template="{model}")["properties"]
     notes = _notes(model)
     rows = ["| field | type and unit | default | meaning |", "|---|---|---|---|"]
     for name, field in model.model_fields.items():
         default = "required" if field.is_required() else _value(field.get_default(call_default_factory=True))
-        rows.append(f"| `{name}` | {_cell(_kind(properties[name]))} | {_cell(default)} | {_cell(notes.get(name, ''))} |")
+        meaning = notes.get(name, EVERYWHERE.get(name, ""))
+        rows.append(f"| `{name}` | {_cell(_kind(properties[name]))} | {_cell(default)} | {_cell(meaning)} |")
     return rows
 
 

@@ -24,3 +24,8 @@ def test_every_link_of_the_page_of_fields_leads_to_a_block() -> None:
     blocks = {title.lower() for title in re.findall(r"^### (\w+)$", text, re.MULTILINE)}
     assert set(re.findall(r"\]\(#(\w+)\)", text)) <= blocks
     assert {kind.__name__.lower() for kind in schema.KINDS.values()} <= blocks
+
+
+def test_every_field_has_a_meaning() -> None:
+    text = (FOLDER / "fields.md").read_text(encoding="utf-8")
+    assert not re.findall(r"^\| `(\w+)` .*\|  \|$", text, re.MULTILINE)

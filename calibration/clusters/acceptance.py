@@ -72,12 +72,14 @@ class Linear:
 def useful(about: Linear, blocks: Sequence[Sequence[int]]) -> list[int]:
     """Return the constants (indices) to be fitted, of *blocks* that act at one place each; what is in no block is not judged.
 
-    A block goes where its constants at their priors predict rows left out as well, a single constant where that is better by `MARGIN`:
-    constants of one place explain the same rows, and which of them carries a loss decides how it grows with scale.
+    A block, or all together, goes where its constants at their priors predict rows left out as well, a single constant where that is better
+    by `MARGIN`: constants of one place explain the same rows, and which of them carries a loss decides how it grows with scale. So what is
+    returned never predicts rows left out worse than the priors of all that is judged.
     """
     kept = list(range(len(about.values)))
     here = about.doubt(about.left_out(kept))
-    tried = [(tuple(block), 0.0) for block in blocks] + [((one,), MARGIN) for block in blocks for one in block]
+    together = tuple(one for block in blocks for one in block)
+    tried = [(tuple(block), 0.0) for block in (*blocks, together)] + [((one,), MARGIN) for one in together]
     while True:
         left = [(one, margin) for one, margin in tried if set(one) & set(kept)]
         gains = [(here - margin - about.doubt(about.left_out([other for other in kept if other not in one])), one) for one, margin in left]

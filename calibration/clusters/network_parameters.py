@@ -2,15 +2,17 @@
 
 A fit moves factors ``exp(x)`` on what a description says, so ``x = 0`` is the prediction before any measurement of the cluster. For each
 transport class met: its efficiency (with it the cap of a flow) and its latency per step; for the NIC's class also the share of the line
-that all flows reach together, and what a ring of two nodes loses, whose two directions join the same pair of hosts; then the launch cost
-of a collective, how far ranks spread, and how much slower GPUs compute beside others. The prior of each ``x`` is normal about 0; its
-width, how far systems of one class differ in public tables, is in `calibration.clusters.priors`.
+that all flows reach together, and what a ring of two nodes loses, whose two directions join the same pair of hosts; where copies from
+socket to socket have a limit of their own, that limit, of which no run inside a socket tells; then the launch cost of a collective, how
+far ranks spread, and how much slower GPUs compute beside others. The prior of each ``x`` is normal about 0; its width, how far systems of
+one class differ in public tables, is in `calibration.clusters.priors`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from calibration.clusters.priors import prior, priors
@@ -40,6 +42,10 @@ _CHANGES: Final[Mapping[str, Mapping[str, object]]] = {
 }
 
 NIC: Final = "nic"
+SOCKETS: Final = "sockets"
+"""The place of what copies from one socket's memory to the other's carry, where the topology limits it."""
+SOCKET_COPIES: Final = re.compile(r"copies\d+to\d+")
+"""Names of the links that stand for them (`sim.cluster.node_links`)."""
 EVERYWHERE: Final = ""
 """The place of a parameter that belongs to no transport class."""
 
@@ -89,7 +95,7 @@ def _differs(asked: Question, change: Mapping[str, object]) -> bool:
     return any(getattr(node.topology, key) != value for key, value in change.items())
 
 
-def parameters_of(questions: Iterable[Question], way: str = AS_DESCRIBED) -> tuple[Parameter, ...]:
+def parameters_of(questions: Sequence[Question], way: str = AS_DESCRIBED) -> tuple[Parameter, ...]:
     """Return the parameters on which the step times of *questions*, runs on one cluster, depend where traffic takes *way*."""
     found: dict[tuple[str, str], Parameter] = {}
     for asked in questions:
@@ -99,6 +105,8 @@ def parameters_of(questions: Iterable[Question], way: str = AS_DESCRIBED) -> tup
                 found[place, parameter.constant] = min(known, parameter)  # of two widths the narrower
     if not found:
         return ()
+    if any(_crosses_sockets(asked, with_factors(asked, way_taken(way))) for asked in questions):
+        found[SOCKETS, "efficiency"] = Parameter(SOCKETS, "efficiency", WIDTHS["efficiency, sockets"])
     everywhere = (Parameter(EVERYWHERE, constant, WIDTHS[constant]) for constant in ("launch", "spread", DISTRIBUTED))
     return (*sorted(found.values()), *everywhere)
 
@@ -115,7 +123,9 @@ def decides(parameter: Parameter, asked: Question, met: frozenset[str]) -> bool:
 
 def places_met(asked: Question, way: str) -> frozenset[str]:
     """Return the places of parameters that collectives of *asked* meet where traffic takes *way*."""
-    return frozenset(place for place, _ in _met(asked, with_factors(asked, way_taken(way)), copies=True))
+    hardware = with_factors(asked, way_taken(way))
+    met = frozenset(place for place, _ in _met(asked, hardware, copies=True))
+    return met | {SOCKETS} if _crosses_sockets(asked, hardware) else met
 
 
 def _of_transport(place: str, transport: Transport, nodes: int) -> list[Parameter]:
@@ -146,6 +156,15 @@ def _met(asked: Question, hardware: Hardware, copies: bool = False) -> list[tupl
     return [found for node in nodes for found in transports(node) if found[1].name in crossed]
 
 
+def _crosses_sockets(asked: Question, hardware: Hardware) -> bool:
+    """Tell whether rings of *asked* on *hardware* copy from socket to socket where the topology limits such copies."""
+    if asked.job.ranks < 2 or all(group.node.topology.socket_copy_bandwidth is None for group in hardware.groups):
+        return False
+    plan = plan_collectives(job_slots(0, slots(hardware, [asked.job.placement])), hardware.fabric)
+    links = {link for part in plan.parts for channel in part.channels.channels for hop in channel.hops for link in hop.links}
+    return any(SOCKET_COPIES.fullmatch(link) for link in links)
+
+
 def transports(node: Node) -> list[tuple[str, Transport]]:
     """Return the transport classes of *node* with the fields that hold them."""
     held = [(name, getattr(node, name)) for name in Node.model_fields]
@@ -174,12 +193,23 @@ def _moved_node(node: Node, moves: Mapping[tuple[str, str], float]) -> Node:
         for place, transport in transports(node)
     }
     changed["nic"] = node.nic.model_copy(update={"transport": changed.pop(NIC)})
+    topology = dict(_socket_copies(node, moves))
     for way, change in _CHANGES.items():
         if (EVERYWHERE, way) in moves:
-            changed["topology"] = node.topology.model_copy(update=dict(change))
+            topology |= change
+    if topology:
+        changed["topology"] = node.topology.model_copy(update=topology)
     if (spread := moves.get((EVERYWHERE, "spread"), 0.0)) != 0.0:
         changed["gpu"] = node.gpu.model_copy(update={"compute_cv": min(0.5, node.gpu.compute_cv * math.exp(spread))})
     return node.model_copy(update=changed)
+
+
+def _socket_copies(node: Node, moves: Mapping[tuple[str, str], float]) -> dict[str, object]:
+    """Return the limit on copies from socket to socket as moved: a rate by itself, of which the share that copies reach takes nothing."""
+    limit, (_, share) = node.topology.socket_copy_bandwidth, node.host_transport.efficiency[-1]
+    moved = share * math.exp(moves.get(("host_transport", "efficiency"), 0.0))
+    factor = math.exp(moves.get((SOCKETS, "efficiency"), 0.0)) * min(1.0, share) / min(1.0, moved)
+    return {} if limit is None or factor == 1.0 else {"socket_copy_bandwidth": limit * factor}
 
 
 def _moved_transport(transport: Transport, moves: Mapping[str, float], launch: float) -> Transport:

@@ -20,8 +20,9 @@ def show_layouts(
     output: Path | None,
     html: Path | None,
     trace: Path | None,
+    with_failures: bool = False,
 ) -> None:
-    """Simulate *scenario* at each number of *nodes* or *gpus* and print the outcome."""
+    """Simulate *scenario* at each number of *nodes* or *gpus* and print the outcome; *with_failures* that of the whole job as well."""
     from sim.report.document import infeasible_document
     from sim.report.figures import figures_csv
     from sim.report.files import write_file, write_files
@@ -49,6 +50,12 @@ def show_layouts(
     one = len(scenarios) == 1
     whole = documents[0] if one else {"schema": 1, "runs": documents}
     text = layout_text(found[0].run, documents[0], verbose) if one else layout_scaling_text(documents)
+    if with_failures and scenario.plan is not None:
+        from sim.report.goodput import beside_run, goodput_text
+
+        weeks = beside_run(whole, found[0].run.hardware, found[0].run.workload, scenario.plan)
+        whole["with_failures"] = weeks
+        text += "\n\n" + goodput_text(weeks)
     table = figures_csv([flat_figures(document) for document in documents])
     if html is not None or output is not None:
         from sim.report.page.layout import layout_page

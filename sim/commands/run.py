@@ -106,14 +106,12 @@ def run(
     )
     many_nodes = whole_numbers(nodes, "--nodes") if nodes is not None else []
     many_gpus = whole_numbers(gpus, "--gpus") if gpus is not None else []
-    if has_layout(scenario):
-        if with_failures:
-            raise SpecError("--with-failures: for a layout use 'python -m sim goodput' with the same options")
-        from sim.commands.layouts import show_layouts
-
-        return show_layouts(scenario, many_nodes, many_gpus, (as_json, as_csv, verbose), output, html, trace)
     if with_failures:
         _require_weeks(scenario, len(many_nodes) > 1 or len(many_gpus) > 1)
+    if has_layout(scenario):
+        from sim.commands.layouts import show_layouts
+
+        return show_layouts(scenario, many_nodes, many_gpus, (as_json, as_csv, verbose), output, html, trace, with_failures)
     scenarios = scaling(scenario, many_nodes, many_gpus)
     if trace is not None:
         _write_trace(scenarios, trace)

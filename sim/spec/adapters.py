@@ -25,6 +25,7 @@ class Lora(Spec):
     """Adapters of *rank*. They train, and nothing else does."""
 
     rank: Count
+    """Columns of the first factor, rows of the second."""
     targets: tuple[str, ...] = TARGETS
     """Ends of the names of the products that have adapters."""
 

@@ -29,9 +29,11 @@ class PowerModel(Spec):
 
     name: str
     gpus: tuple[GpuPower, ...] = Field(min_length=1)
+    """What each kind of GPU draws by what it does."""
     host: Power
     """Of one node beside its GPUs at work: processors, memory, fans, disks, conversion."""
     host_idle: Power
+    """The same of a node that waits."""
     host_gpus: Factor
     """GPUs of the node that ``host`` speaks of; a node with fewer GPUs draws in proportion."""
     nic: Power
@@ -43,6 +45,7 @@ class PowerModel(Spec):
     pue: Factor
     """Power usage effectiveness: energy of the site over that of its computers."""
     pue_interval: tuple[Factor, Factor]
+    """95% of sites lie between."""
     source: Source
 
 

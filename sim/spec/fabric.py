@@ -25,6 +25,7 @@ class LeafSpine(Spec):
     """Switches in two tiers, or with *pods* three: every leaf switch has links to every spine (a fat tree where nothing is saved)."""
 
     nodes_per_leaf: Count
+    """Nodes below one leaf switch."""
     oversubscription: Factor | None = None
     """Bandwidth of the nodes below a leaf over that of its uplinks; 1 without ``uplink_bandwidth``."""
     uplink_bandwidth: Bandwidth | None = None
@@ -34,16 +35,22 @@ class LeafSpine(Spec):
     radix: Count | None = None
     """Ports of one switch, each as fast as a NIC: only to check that leaves and spines can be built of them."""
     pods: Pods | None = None
+    """A third tier."""
 
 
 class Dragonfly(Spec):
     """Routers in groups: each has a link to every other of its group, and ``global_links`` to other groups."""
 
     nodes_per_router: Count
+    """Nodes at one router."""
     routers_per_group: Count
+    """All linked with each other."""
     groups: Count
+    """How many."""
     local_bandwidth: Port
+    """Of a link inside a group, in each direction."""
     global_bandwidth: Port
+    """Of a link between groups, in each direction."""
     global_links: Count = 1
     """Of one router."""
     radix: Count | None = None
@@ -56,5 +63,6 @@ class Torus(Spec):
     """Nodes in a grid whose rows close to rings; links join neighbours."""
 
     dimensions: tuple[Count, ...] = Field(min_length=1)
+    """Nodes along each dimension."""
     link_bandwidth: Port
     """Of one link to one neighbour, in each direction."""

@@ -41,6 +41,7 @@ class Link(Spec):
 
     name: str
     bandwidth: Bandwidth
+    """In each direction."""
     efficiency: Fraction
     """Share of ``bandwidth`` that a large copy reaches."""
     nccl_bandwidth: Bandwidth
@@ -52,7 +53,9 @@ class Bridge(Spec):
     """What joins two boards over NVLink where they have connectors for it: *count* links."""
 
     link: Link
+    """Kind of each of its links."""
     count: Count
+    """Links between the two boards."""
     source: Source
 
 
@@ -69,12 +72,17 @@ class Gpu(Spec):
     aliases: tuple[str, ...] = ()
     """What others call it, in tables of runs."""
     architecture: str
+    """NVIDIA's or AMD's name of it, such as ``Ampere``."""
     compute_capability: Annotated[str, AfterValidator(_capability)]
     """NVIDIA's, in quotes: ``"8.0"``; ``"0.0"`` for a processor."""
     memory: Bytes
+    """Size of the device's memory."""
     memory_bandwidth: Bandwidth
+    """Of the device's memory, by the data sheet."""
     memory_efficiency: Fraction
+    """Share of it that element-wise kernels reach."""
     peak: dict[Peak, ComputeRate]
+    """Rate of vector units and tensor cores by precision."""
     tensor_core_rate: Fraction = 1.0
     """Share of its tensor cores' own rate that the board lets through, and ``peak`` states: GeForce boards halve products in 16 bits that
     are summed in FP32."""
@@ -82,10 +90,11 @@ class Gpu(Spec):
     """Share of ``peak`` an operator class reaches, over the time that one kernel would take at that peak: so GPUs of one architecture
     share curves, whatever their size. Above 1 where Winograd saves work."""
     vector_factor: Factor = 1.0
+    """Time of products inside whole networks over that of ``efficiency``'s single kernels: on vector units."""
     tensor_core_factor: Factor = 1.0
+    """The same of convolutions and recurrent layers on tensor cores."""
     tensor_core_gemm_factor: Factor = 1.0
-    """Time of products inside whole networks over that of ``efficiency``'s single kernels: on vector units; on tensor cores convolutions
-    and recurrent layers; on tensor cores matrix products and attention."""
+    """The same of matrix products and attention on tensor cores."""
     kernel_time: Seconds
     """Least time of one kernel on the device."""
     kernels: Kernels | None = None
@@ -93,9 +102,11 @@ class Gpu(Spec):
     bridge: Bridge | None = None
     """The NVLink bridge that joins two boards, for machines whose topology says ``bridged``."""
     context_memory: Bytes
+    """What CUDA, cuDNN and NCCL hold before the first tensor."""
     host_cores: Whole = 0
     """Of a processor that trains itself: the host's cores it is made of, on which loaders and sockets work as well."""
     power: Power | None = None
+    """Limit of the board (TDP)."""
     compute_cv: Fraction = 0.0
     """Coefficient of variation of a step's compute time on one device, from step to step."""
     persistent_cv: Fraction = 0.0
@@ -141,7 +152,9 @@ class Cpu(Spec):
 
     name: str
     vendor: Literal["intel", "amd", "arm"]
+    """Decides how copies between sockets go (NCCL's rules)."""
     clock: Frequency
+    """For information: what loading costs is measured per core."""
     speed: Factor
     """Speed of one core at decoding and augmenting, relative to the reference core of the data sets (Xeon Gold 5118)."""
     smt_gain: Factor
@@ -149,6 +162,7 @@ class Cpu(Spec):
     memory_bandwidth: Bandwidth
     """Of one socket."""
     socket_link: Link
+    """Between two processors: QPI, UPI, Infinity Fabric."""
     source: Source
 
 
@@ -156,10 +170,15 @@ class Host(Spec):
     """The processors and DRAM of one node."""
 
     cpu: Cpu
+    """The processor."""
     sockets: Count
+    """How many processors."""
     physical_cores: Count
+    """Of all processors together."""
     vcpus: Count
+    """Hardware threads that the machine may use."""
     memory: Bytes
+    """DRAM."""
     source: Source
 
     @model_validator(mode="after")
@@ -174,8 +193,11 @@ class Switch(Spec):
 
     name: str
     parent: str
+    """``socketN``, or the name of another switch."""
     gpus: tuple[Whole, ...] = ()
+    """Numbers of the GPUs below it."""
     nics: tuple[Whole, ...] = ()
+    """Numbers of the NICs below it."""
     link: Link | None = None
     """Of the ports and the uplink, where it differs from the node's PCIe."""
 
@@ -184,26 +206,35 @@ class Socket(Spec):
     """What hangs directly off one socket's host bridge."""
 
     gpus: tuple[Whole, ...] = ()
+    """Numbers of the GPUs on its own PCIe ports."""
     nics: tuple[Whole, ...] = ()
+    """Numbers of the NICs there."""
 
 
 class NvLink(Spec):
     """NVLink between pairs (``pairs: {0-1: 2}``), or from every GPU to NVSwitch (``switch_links: 12``)."""
 
     link: Link
+    """Kind of each link."""
     pairs: dict[str, Count] = Field(default_factory=dict)
+    """Links between two GPUs, by their numbers."""
     switch_links: Whole = 0
+    """Links of each GPU to NVSwitch."""
 
 
 class Topology(Spec):
     """The link graph of one node."""
 
     nvlink: NvLink | None = None
+    """NVLink between GPUs; none: PCIe only."""
     bridged: bool = False
     """Whether boards are joined in pairs (0-1, 2-3 ...) by the NVLink bridge of their GPU."""
     pcie: Link
+    """Of GPUs, NICs and switches."""
     sockets: tuple[Socket, ...]
+    """What hangs directly off each processor."""
     switches: tuple[Switch, ...] = ()
+    """PCIe switches, each below a socket or another switch."""
     peer_to_peer: Literal["none", "pix", "pxb", "phb", "sys"] = "pxb"
     """Farthest PCIe path on which GPUs may address each other; beyond it copies are staged through host memory."""
     isolated: Literal["none", "host", "nic"] = "none"
@@ -223,13 +254,20 @@ class Nic(Spec):
     """The network interfaces of one node; ``bandwidth`` is of each, in each direction."""
 
     count: Count = 1
+    """How many, all equal."""
     bandwidth: Bandwidth
+    """Of one, in each direction."""
     transport: Transport
+    """What carries messages between nodes, and how well."""
+    burst: Bytes = 0.0
+    """What passes at once after a pause, where a token bucket sets the rate; counted for messages over sockets (Gloo)."""
     gpudirect: bool = False
+    """Whether the cards read and write GPUs' memory without a copy through the host's."""
     gpudirect_level: Literal["pix", "pxb", "phb", "sys"] = "pxb"
     """How far from a GPU the cards still read and write its memory: what NCCL_NET_GDR_LEVEL says; by default PXB
     (NVIDIA/nccl src/graph/paths.cc)."""
     nccl_plugin_latency: Seconds = 0.0
+    """What the network plugin tells NCCL of itself, which chooses algorithms by it."""
     source: Source
 
 
@@ -237,7 +275,9 @@ class SmallVolume(Spec):
     """Volumes up to *size* have this lower ceiling of bandwidth instead."""
 
     size: Bytes
+    """Up to this size a volume counts as small."""
     bandwidth: Bandwidth
+    """Ceiling of a small volume."""
 
 
 class Volume(Spec):
@@ -245,6 +285,7 @@ class Volume(Spec):
 
     name: str
     size: Bytes
+    """Capacity."""
     bandwidth: Bandwidth
     """Ceiling of one volume."""
     small: SmallVolume | None = None
@@ -252,14 +293,17 @@ class Volume(Spec):
     io_size: Bytes
     """Largest single I/O; a longer read takes several."""
     baseline_iops: Rate
+    """I/O operations per second of one volume, before any per GiB."""
     iops_per_gib: float = Field(default=0.0, ge=0)
     """Added per GiB of size above nothing, between ``baseline_iops`` and ``max_iops``."""
     max_iops: Rate
+    """Ceiling of one volume."""
     burst_iops: Rate | None = None
     """Rate while burst credits last; only volumes with a lower baseline burst."""
     burst_credits: float = Field(default=0.0, ge=0)
     """I/O operations in a full credit bucket; refills at the baseline rate."""
     latency: Seconds = 0.0
+    """Of one read."""
     count: Count = 1
     """Volumes striped together."""
     assumed: bool = False
@@ -271,9 +315,11 @@ class Storage(Spec):
     """Where the data set lies, and the ceilings of the node towards it."""
 
     volume: Volume
+    """The disk or network volume."""
     bandwidth: Bandwidth | None = None
     """The node's own ceiling (on AWS: the EBS bandwidth of the instance)."""
     iops: Rate | None = None
+    """The node's own ceiling of I/O operations."""
     source: Source
 
 
@@ -293,16 +339,25 @@ class Node(Spec):
     """One machine."""
 
     gpu: Gpu
+    """The kind of its GPUs, which are all equal."""
     gpu_count: Devices
+    """How many; 0 for a node that only serves parameters."""
     topology: Topology
+    """How GPUs, NICs and processors are linked."""
     host: Host
+    """Processors and DRAM."""
     nic: Nic
+    """Network interfaces."""
     storage: Storage | None = None
+    """Where the data set is read from; none: nothing can be loaded."""
     page_cache: PageCache = PageCache()
+    """How files stay in DRAM once they were read."""
     nvlink_transport: Transport
+    """How well messages go inside the node over NVLink."""
     peer_transport: Transport
+    """The same from GPU to GPU over PCIe."""
     host_transport: Transport
-    """Transport classes inside the node: over NVLink, peer to peer over PCIe, staged through host memory."""
+    """The same staged through host memory."""
 
     @property
     def nvlink(self) -> NvLink | None:
@@ -326,12 +381,15 @@ class Prices(Spec):
     """What one node costs."""
 
     on_demand: Price | None = None
+    """Of one node."""
     spot: Price | None = None
+    """Of one node that may be taken back."""
     date: str = ""
     """Day or month of the prices; empty where it is not known."""
     spot_date: str = ""
     """Of the spot price, where it is not that of ``date``."""
     region: str = ""
+    """To which the prices belong."""
     source: Source = "as given, without a source"
 
 
@@ -339,19 +397,28 @@ class Group(Spec):
     """*count* equal nodes."""
 
     node: Node
+    """The machine that it consists of."""
     count: Count = 1
+    """How many of them."""
     role: Literal["worker", "server"] = "worker"
+    """server: only for parameter servers."""
     price: Prices | None = None
+    """Of one node; none: unknown, so that no costs are shown."""
 
 
 class Fabric(Spec):
     """The network between nodes: non-blocking behind the NICs, unless a structure is described or ``core_bandwidth`` bounds it all."""
 
     latency: Seconds = 0.0
+    """Added by the switches to each message, beside the transport's own."""
     core_bandwidth: Bandwidth | None = None
+    """What crosses between nodes in all, at most; none: as much as the NICs carry."""
     leaf_spine: LeafSpine | None = None
+    """Two or three tiers of switches."""
     dragonfly: Dragonfly | None = None
+    """Routers in groups."""
     torus: Torus | None = None
+    """Nodes linked to their neighbors."""
     rank_order: Literal["by_switch", "scattered"] = "by_switch"
     """Whether a job's nodes are numbered along the structure, so that rings visit it switch by switch, or as it happens."""
     in_network_reduction: bool = False
@@ -364,12 +431,18 @@ class Hardware(Spec):
 
     name: str
     provider: str = ""
+    """Who rents it out: AWS, GCP ...; empty for machines that nobody rents out."""
     description: str = ""
+    """One sentence, shown in lists."""
     aliases: tuple[str, ...] = ()
+    """Further names by which it is found."""
     note: str = ""
+    """A remark, shown with results."""
     source: Source | None = None
     """Where the composition comes from; the parts have sources of their own."""
     hypothetical: bool = False
     """Whether nobody rents or sells it so: it can be simulated and compared, but is not recommended."""
     groups: tuple[Group, ...] = Field(min_length=1)
+    """Its nodes, by kind; a single machine is one group of one node."""
     fabric: Fabric = Fabric()
+    """The network between nodes."""

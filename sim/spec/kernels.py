@@ -18,13 +18,17 @@ class AttentionRate(Spec):
     head_step: Count = 32
     """Multiples to which the size of a head is padded."""
     forward: Factor
+    """Share of the rate of large matrix products that forward reaches."""
     backward: Factor
+    """The same of backward."""
     fill: Whole
     """Keys that a block of queries costs beyond those it sees: loading, the first and last products, the result."""
     backward_fill: Whole
+    """The same in backward."""
     exponential_passes: Factor
     """Work of the softmax per score, in exponentials of ``Kernels.exponentials``; below 1 where polynomials replace some."""
     backward_passes: Factor
+    """The same in backward."""
     sharpness: Factor
     """How well products and exponentials overlap: 1 not at all."""
     source: Source

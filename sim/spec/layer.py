@@ -27,15 +27,23 @@ class Attention(Spec):
     """Shape of one fused attention call, per sample."""
 
     heads: Count
+    """Heads of queries."""
     kv_heads: Count
+    """Heads of keys and values."""
     head_dim: Count
+    """Size of a head of queries and keys."""
     value_dim: Count | None = None
     """Size of a value head where it differs (multi-head latent attention)."""
     queries: Count
+    """Tokens that ask."""
     keys: Count
+    """Tokens that are asked."""
     causal: bool = True
+    """Whether each token sees earlier ones only."""
     window: Whole = 0
     """Tokens that each token looks back on; 0: all."""
+    shares: Count = 1
+    """Ranks that share a longer sequence's queries, each with a piece from either end: all see equally many keys."""
 
 
 class Layer(Spec):
@@ -43,6 +51,7 @@ class Layer(Spec):
 
     name: str
     op: OperatorClass
+    """Class of operator; it decides which efficiency holds."""
     gradients: tuple[Count, ...] = ()
     """Elements of each gradient tensor that becomes ready with this layer's backward, in the order they become ready."""
     dtypes: tuple[Dtype, ...] = ()
@@ -50,9 +59,11 @@ class Layer(Spec):
     forward: Work = 0.0
     """FLOP of products: convolutions, matrix products, attention."""
     backward: Work = 0.0
+    """FLOP of backward's products."""
     arithmetic: Work = 0.0
     """FLOP of everything else, in a layer without products."""
     backward_arithmetic: Work = 0.0
+    """The same of backward."""
     read: Bytes = 0.0
     """Activation bytes the forward reads."""
     write: Bytes = 0.0
@@ -65,7 +76,9 @@ class Layer(Spec):
     """Activation elements that autocast converts to 16 bits for this product, in a kernel of their own, and whose gradients it converts
     back."""
     forward_kernels: Whole = 1
+    """Kernels that forward launches."""
     backward_kernels: Whole = 1
+    """Kernels that backward launches."""
     kernel_size: Whole = 0
     """Edge of a convolution's window (3 for 3x3, 7 for 1x7); 0 elsewhere."""
     stride: Count = 1
@@ -83,6 +96,8 @@ class Layer(Spec):
     shares: str = ""
     """The earlier layer whose parameter this one uses too."""
     share: Share = ""
+    """How tensor parallelism divides it: by output columns, input rows, vocabulary, heads, along the sequence, by expert; replicated or
+    empty: not at all."""
     tokens: Whole = 0
     """Rows of a matrix product per sample; with ``channels`` its shape. 0: not known."""
     groups: Whole = 0

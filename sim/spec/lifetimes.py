@@ -15,8 +15,11 @@ class Phases(Spec):
     """What a machine goes through between its request and its first process; only booting is paid for."""
 
     provisioning: Seconds
+    """Until a machine is found."""
     staging: Seconds
+    """Until it is prepared."""
     booting: Seconds
+    """Until its first process runs."""
 
     @property
     def total(self) -> float:
@@ -31,7 +34,9 @@ class Lifetimes(Spec):
     gpus: tuple[str, ...] = Field(min_length=1)
     """Names of GPUs in the catalogue that these machines carry."""
     provider: str
+    """Whose machines they are."""
     date: str
+    """When lifetimes were observed."""
     cap: Seconds
     """The provider takes every machine back after this time."""
     revoked: tuple[Seconds, ...]
@@ -41,6 +46,7 @@ class Lifetimes(Spec):
     start_up: Phases
     """Of a transient machine."""
     on_demand_start_up: Phases
+    """Of a machine that is not taken back."""
     replacement: Seconds
     """From asking for a replacement right after a revocation until it runs."""
     source: Source

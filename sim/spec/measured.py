@@ -12,6 +12,7 @@ class MeasuredTimes(Spec):
     """GPU time of one layer for one batch, and what its kernels cost the host."""
 
     forward: Seconds = 0.0
+    """GPU time of forward."""
     backward: Seconds = 0.0
     """Without ``upkeep``."""
     upkeep: Seconds = 0.0
@@ -19,13 +20,18 @@ class MeasuredTimes(Spec):
     forward_launches: float = Field(default=0.0, ge=0)
     """Host time of the forward kernels, in launches of the stack (``launch_cpu``)."""
     backward_launches: float = Field(default=0.0, ge=0)
+    """The same of backward."""
 
 
 class MeasuredOn(Spec):
     """Where, and with what batch, the times of a model's layers were measured."""
 
     gpu: Gpu
+    """On which the times were measured."""
     batch: Count
     """Samples per GPU and pass."""
     precision: Precision
+    """In which they were measured."""
+    tensor: Count = 1
+    """Tensor ranks that divided the layers where they were measured."""
     source: Source

@@ -20,8 +20,11 @@ class Interval(Spec):
     """A rate with the interval that holds 95% of the fleets of this level."""
 
     value: FailureRate
+    """The middle."""
     low: FailureRate
+    """95% of fleets have more."""
     high: FailureRate
+    """95% of fleets have less."""
     source: Source
 
     @model_validator(mode="after")
@@ -38,7 +41,9 @@ class FaultCause(Spec):
     share: Fraction
     """Of all unexpected interruptions."""
     detection: Span
+    """From the fault until the job has stopped."""
     localisation: Span
+    """Until the faulty node is known."""
     replaces: Fraction
     """Share of these faults after which the node leaves the job."""
     silent_for: Seconds = 0.0
@@ -50,7 +55,9 @@ class Repeats(Spec):
     """Faults that follow on the same node: a *share* of faults is followed by one more, *after* this time on average."""
 
     share: Fraction
+    """Of faults that come back on a node just returned."""
     after: Seconds
+    """Mean time until they do."""
     source: Source
 
 
@@ -60,7 +67,9 @@ class Correlated(Spec):
     rate: FailureRate
     """Events per node."""
     nodes: Count
+    """That one such fault stops."""
     repair: Span
+    """Mean time to repair."""
     source: Source
 
 
@@ -68,7 +77,9 @@ class NewFleet(Spec):
     """Early failures: a *share* of the GPUs of a new fleet fails *within* this time on average, beside the constant rate."""
 
     share: Fraction
+    """Of the GPUs, those that fail early."""
     within: Seconds
+    """Mean time until they do."""
     source: Source
 
 
@@ -78,7 +89,9 @@ class SlowNodes(Spec):
     rate: FailureRate
     """Episodes per node."""
     factor: Factor
+    """Step time of the job while it lasts, over the usual."""
     duration: Seconds
+    """Until it ends or is noticed, on average."""
     source: Source
 
 
@@ -86,7 +99,9 @@ class Planned(Spec):
     """Planned stops of the job: *rate* per job, each without rework; training goes on after *duration* and a restart."""
 
     rate: FailureRate
+    """Stops of one job."""
     duration: Seconds
+    """Of one stop, before the restart."""
     source: Source
 
 
@@ -94,15 +109,20 @@ class Quantile(Spec):
     """A *share* of repairs takes no longer than *time*."""
 
     share: Fraction
+    """Of repairs."""
     time: Seconds
+    """In which they are done."""
 
 
 class Restart(Spec):
     """Time from a placed job to the first process: *base* at 2048 GPUs and *per_doubling* more for each doubling; at least *least*."""
 
     base: Seconds
+    """At 2048 GPUs."""
     per_doubling: Seconds
+    """More for each doubling of GPUs."""
     least: Seconds
+    """However few the GPUs are."""
     source: Source
 
 
@@ -117,19 +137,27 @@ class Reliability(Spec):
     spread_of_nodes: Factor
     """Shape of the gamma distribution of the rates of single nodes (mean 1): small where few nodes fail often."""
     repeats: Repeats
+    """Faults that come back on the same node."""
     correlated: Correlated
+    """Faults of a rack or switch, which stop many nodes."""
     new_fleet: NewFleet
+    """More faults in a fleet's first months."""
     causes: tuple[FaultCause, ...] = Field(min_length=1)
+    """Of unexpected interruptions, with what each takes."""
     repair: tuple[Quantile, ...]
     """Quantiles of the time until a node returns."""
     spare: Span
     """Until a warm spare takes the place of a node."""
     requeue: Restart
+    """Of a job that goes through the scheduler again."""
     in_place: Restart
+    """Of a job that keeps its nodes."""
     communicators: Span
     """Until all process groups are up, compilation included."""
     slow: SlowNodes
+    """Nodes that slow the job without failing."""
     planned: Planned
+    """Stops for maintenance."""
     source: Source
 
     @model_validator(mode="after")

@@ -11,6 +11,7 @@ class Servers(Spec):
     """Parameter servers; costs are core-seconds of the server's processor, as fast as the reference core of the data sets."""
 
     count: Count = 1
+    """Server processes."""
     placement: Literal["group", "colocated"] = "group"
     """group: one server on each of the first hosts of role ``server``; colocated: on each of the first worker nodes."""
     sharding: Literal["variables", "chunks"] = "variables"

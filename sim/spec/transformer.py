@@ -25,17 +25,24 @@ class Mla(Spec):
     q_rank: Whole = 0
     """Size of the latent query; 0: queries are projected directly."""
     kv_rank: Count
+    """Width to which keys and values are compressed."""
     nope_dim: Count
+    """Part of a query's and key's head without positions."""
     rope_dim: Count
+    """Part with rotary positions."""
     value_dim: Count
+    """Size of a value's head."""
 
 
 class Transformer(Spec):
     """Shape of a decoder. Sizes are elements; words are those of Hugging Face's and Megatron-LM's configurations."""
 
     layers: Depth
+    """Blocks."""
     hidden: Count
+    """Width of the residual stream."""
     heads: Count
+    """Heads of queries."""
     kv_heads: Count | None = None
     """Heads of keys and values (grouped-query attention); None: as many as ``heads``."""
     head_dim: Count | None = None
@@ -45,10 +52,13 @@ class Transformer(Spec):
     vocab: Count
     """Rows of the embedding, padding included."""
     activation: Activation = "swiglu"
+    """Of the feed-forward block; swiglu, geglu and reglu are gated."""
     norm: Norm = "rmsnorm"
+    """nonparametric: a layer norm without weights."""
     norm_bias: bool | None = None
     """None: layernorm has one, the others have none."""
     positions: Literal["rope", "learned", "alibi", "none"] = "rope"
+    """How tokens know their place."""
     max_seq: Count | None = None
     """Most tokens of a sequence; rows of the table where positions are learned."""
     tied: bool = False
@@ -56,14 +66,17 @@ class Transformer(Spec):
     bias: Literal["none", "all", "qkv", "qkv_output", "ffn"] = "none"
     """Which products of blocks have a bias."""
     head_bias: bool = False
+    """Whether the product with the vocabulary has a bias."""
     qk_norm: Literal["none", "head", "all", "weightless"] = "none"
     """Norms of queries and keys: one weight for each element of a head, for all elements, or none."""
     sinks: bool = False
     """Each head has a learned attention sink."""
     norms_per_layer: Literal[1, 2, 4] = 2
+    """1: both halves of a block share one; 2: one before each; 4: before and after each."""
     parallel: bool = False
     """Attention and feed-forward block work side by side on the same input; with one norm a layer they share it."""
     embedding_norm: bool = False
+    """Whether a norm follows the embedding."""
     window: Whole = 0
     """Tokens that each token looks back on; 0: all."""
     global_every: Whole = 0
@@ -71,10 +84,13 @@ class Transformer(Spec):
     dropout: Fraction = 0.0
     """Rate of dropout after the embedding and before each residual."""
     experts: Whole = 0
+    """Experts of a layer, of which each token takes some; 0: a dense model."""
     experts_per_token: Whole = 0
+    """Experts that each token goes to."""
     expert_ffn: Count | None = None
     """None: ``ffn``."""
     shared_experts: Whole = 0
+    """Experts that every token goes to, beside those."""
     shared_expert_ffn: Count | None = None
     """Of all shared experts together; None: ``shared_experts * expert_ffn``."""
     first_dense_layers: Whole = 0
@@ -84,6 +100,7 @@ class Transformer(Spec):
     prediction_layers: Whole = 0
     """Further blocks at the end that predict later tokens (DeepSeek-V3's multi-token prediction); they share embedding and head."""
     mla: Mla | None = None
+    """Multi-head latent attention (DeepSeek)."""
 
     @model_validator(mode="after")
     def _agrees(self) -> Transformer:

@@ -72,6 +72,7 @@ class Model(Spec):
     measured: MeasuredOn | None = None
     """Where the times that layers carry were measured (``calibration import-trace --workload-out``); None: layer times are computed."""
     layers: tuple[Layer, ...] = Field(min_length=1)
+    """Operator calls in the order of forward; ``sim extract`` writes them from a torch model."""
     source: Source
 
     @model_validator(mode="before")
@@ -160,6 +161,7 @@ class Dataset(Spec):
 
     name: str
     samples: Count
+    """In one epoch."""
     sample: Bytes
     """Mean bytes of one sample on disk."""
     prepared: Bytes
@@ -203,12 +205,17 @@ class Input(Spec):
     """The loader; torch's own names for torch's options. Counts are per rank."""
 
     loader: Literal["pytorch", "dali_cpu", "dali_gpu", "synthetic"] = "pytorch"
+    """dali_cpu, dali_gpu: NVIDIA DALI, decoding on the processor or the GPU. synthetic: data are ready on the GPU."""
     own_loader: Annotated[str, BeforeValidator(extensions.checked_name(extensions.LOADERS))] | None = None
     """The name of a loader of your own, which builds batches at the costs of ``loader`` in an order of its own."""
     num_workers: Whole = 4
+    """Loader processes of each rank; 0: the training process loads."""
     prefetch_factor: Count = 2
+    """Batches that each worker has ready or in the making."""
     pin_memory: bool = True
+    """Whether batches are copied to page-locked memory, from which they go to the GPU beside compute."""
     persistent_workers: bool = False
+    """Whether workers live on between epochs."""
     num_threads: Count = 3
     """DALI's threads of one rank."""
     worker_start: Seconds = 0.0
@@ -237,6 +244,7 @@ class Optimizer(Spec):
     """
 
     name: Literal["none", "sgd", "momentum", "adam", "lamb", "adam8bit", "adafactor", "muon"] = "momentum"
+    """Of the rule; it decides how many states each weight has."""
 
     @property
     def passes(self) -> float:
@@ -305,12 +313,17 @@ class Training(Spec):
     """How the model is trained; the batch is per GPU."""
 
     batch: Count
+    """Samples of each GPU in one micro-batch."""
     batches: tuple[Count, ...] = ()
     """Samples per GPU of each group of workers, in the hardware's order, where they differ; empty: ``batch`` on all."""
     precision: Precision = "fp32"
+    """fp32, tf32: of products; amp_*: autocast; fp16, bf16: the whole model."""
     optimizer: Optimizer = Optimizer()
+    """Which one, and its states."""
     stack: Stack
+    """Framework and its versions: exchange, kernels, launches."""
     gradient_accumulation_steps: Count = 1
+    """Micro-batches of one step."""
     parallel: Parallel = Parallel()
     """Layout of the model over the GPUs; the default is plain data parallelism."""
     activation_checkpointing: Literal["model", "none", "blocks", "selective", "operators"] = "model"
@@ -319,6 +332,7 @@ class Training(Spec):
     compute_factor: Factor = 1.0
     """Measured compute time over the model's, where the user knows it."""
     noise: Noise = Noise()
+    """How steps and ranks vary."""
     source: Source = "the user's choice"
 
     @model_validator(mode="before")
@@ -351,11 +365,17 @@ class Workload(Spec):
 
     name: str
     aliases: tuple[str, ...] = ()
+    """Further names by which it is found."""
     description: str = ""
+    """One sentence, shown in lists."""
     model: Model
+    """What is trained."""
     dataset: Dataset
+    """What it is trained on."""
     input: Input = Input()
+    """How batches are loaded."""
     training: Training
+    """Batch, precision, optimizer and software."""
 
     @model_validator(mode="after")
     def _cut(self) -> Workload:
@@ -366,9 +386,15 @@ class Workload(Spec):
 
     @model_validator(mode="after")
     def _replays(self) -> Workload:
-        if self.model.measured is not None and not self.training.parallel.trivial:
+        parallel, on = self.training.parallel, self.model.measured
+        if on is not None and parallel.context * parallel.expert > 1:
             raise ValueError(
-                "layers with measured times are replayed in data parallelism only; leave parallel out, or use the model's own table"
+                "layers with measured times are not replayed with context or expert ranks; use 1 of each, or the model's own table"
+            )
+        if on is not None and parallel.tensor != on.tensor:
+            raise ValueError(
+                f"layers that {on.tensor} tensor ranks divided where they were measured are replayed on as many, not {parallel.tensor}; "
+                f"use tensor: {on.tensor}, or the model's own table"
             )
         return self
 
@@ -385,6 +411,7 @@ class JobSpec(Spec):
     """One of several jobs on one cluster: which *nodes*, and there *placement* (GPUs per node, as in ``1+2``) or *gpus* by number."""
 
     workload: Workload
+    """What it trains."""
     nodes: Numbers = ()
     """Numbers of its nodes, from 0 on; without, *placement* counts from the first node, and *gpus* are those of the first."""
     placement: Counts | None = None
@@ -392,6 +419,7 @@ class JobSpec(Spec):
     gpus: tuple[Whole, ...] = ()
     """GPUs on each of its nodes."""
     start: Seconds = 0.0
+    """When it begins."""
     epochs: Factor = 1.0
     """Epochs after which it is over, where jobs that come and go share loader workers (``sim share``)."""
 
@@ -401,5 +429,6 @@ class Jobs(Spec):
 
     name: str = "jobs"
     jobs: tuple[JobSpec, ...] = Field(min_length=1)
+    """The jobs that share the cluster."""
     coordinated_prep: bool = False
     """Whether jobs with one data set on the same nodes read and prepare each batch once for all of them (CoorDL)."""

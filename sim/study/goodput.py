@@ -38,7 +38,7 @@ from sim.study.weeks import (
     spares_of,
     store_of,
 )
-from sim.units import show
+from sim.units import counted, show
 
 KEPT = 2
 """Checkpoints that a store holds at once: the last complete one and the one that is written."""
@@ -276,7 +276,7 @@ def _notes(steps: Steps, weeks: Weeks, reliability: Reliability) -> list[str]:
             "the formulas and the best interval are those of failures at random"
         )
     if weeks.spares is None:
-        notes.append(f"{spares_of(weeks, steps.nodes)} spare nodes, 5% of the nodes (--spares)")
+        notes.append(f"{counted(spares_of(weeks, steps.nodes), 'spare node')}, 5% of the nodes (--spares)")
     if revoked := revocations(weeks, steps):
         after = show(steps.nodes / revoked, "time")
         notes.append(

@@ -13,7 +13,9 @@ from sim.report.page.bars import ERROR_BARS, Piece, bar, missed_by, named_bars, 
 from sim.report.page.basis import basis
 from sim.report.page.chart import Point, axis, chart, linear_axis
 from sim.report.page.colours import USES, fill
+from sim.report.page.energy import LEAD, energy, energy_tile
 from sim.report.page.frame import Part, outcome, page
+from sim.report.page.goodput import with_failures
 from sim.report.page.markup import Child, Figures, Html, joined, noted, section, table, tag, tiles
 from sim.report.page.timeline import Span
 from sim.report.page.whole_job import whole_job
@@ -49,8 +51,8 @@ def layout_parts(run: LayoutRun, document: Mapping[str, Any]) -> tuple[Html, lis
         _tiles(figures),
         noted("Warnings", document["warnings"]),
     )
-    job = _job(figures)
-    return hero, [_time(figures), _stages(run), *([job] if job else []), _memory(figures, run.node.gpu.memory), *basis(figures)]
+    parts = [_time(figures), _job(figures), _failures(figures), _stages(run), _memory(figures, run.node.gpu.memory), _energy(figures)]
+    return hero, [*(part for part in parts if part), *basis(figures)]
 
 
 def _job(figures: Figures) -> Part | None:
@@ -58,6 +60,16 @@ def _job(figures: Figures) -> Part | None:
         return None
     lead = "From the start of the machines to the last checkpoint."
     return Part("job", "The whole job", section("job", "The whole job", whole_job(figures.inside("whole_job")), lead=lead))
+
+
+def _failures(figures: Figures) -> Part | None:
+    drawn = with_failures(figures)
+    return Part("failures", "With failures", section("failures", "With failures", drawn)) if drawn else None
+
+
+def _energy(figures: Figures) -> Part | None:
+    drawn = energy(figures)
+    return Part("energy", "Energy", section("energy", "Energy", drawn, lead=LEAD)) if drawn else None
 
 
 def _tiles(figures: Figures) -> Html:
@@ -76,6 +88,7 @@ def _tiles(figures: Figures) -> Html:
     if figures.value("expected_error"):
         beyond = joined("median; one in ten above ", figures.shown("expected_error/p90", as_percent))
         rows.append(("Expected error", figures.shown("expected_error/median", as_percent), beyond))
+    rows += energy_tile(figures)
     if figures.value("whole_job"):
         rows.append(("Whole job", figures.shown("whole_job/time_s", as_time), figures.shown("whole_job/cost_usd", as_money)))
     return tiles(rows)

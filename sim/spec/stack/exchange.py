@@ -35,6 +35,7 @@ class Compression(Spec):
     """What travels in place of whole gradients: the largest elements (top_k), or low-rank factors of each matrix (power_sgd)."""
 
     method: Literal["top_k", "power_sgd"]
+    """top_k: indices and values of the largest elements. power_sgd: two low-rank factors, all-reduced one after the other."""
     density: Fraction | None = None
     """Share of the elements that top_k sends."""
     rank: Count | None = None
@@ -61,7 +62,9 @@ class Exchange(Spec):
     own_exchange: Annotated[str, BeforeValidator(extensions.checked_name(extensions.EXCHANGES))] | None = None
     """The name of an exchange of your own, which forms the buckets in the place of ``strategy``."""
     bucket_cap: Bytes = 25 * 2.0**20
+    """Bytes at which DDP closes a bucket (``bucket_cap_mb``)."""
     first_bucket_cap: Bytes = 2.0**20
+    """The same of the bucket that is ready first."""
     message_size: Count = 10_000_000
     """Elements at which apex closes a bucket."""
     fusion: Fusion | None = None
@@ -69,6 +72,7 @@ class Exchange(Spec):
     servers: Servers | None = None
     """Of the parameter-server strategies, and only of them."""
     overlap: bool = True
+    """Whether gradients travel beside backward."""
     no_sync: bool = True
     """Micro-batches before the last of a step exchange nothing; else each exchanges and waits."""
     blocking_scalar_all_reduces: Whole = 0
@@ -82,6 +86,7 @@ class Exchange(Spec):
     wire_dtype: Literal["fp16", "bf16", "autocast"] | None = None
     """Gradients are cast to this for the exchange, and back; autocast: to 16 bits under amp_fp16 and amp_bf16, else not at all."""
     compression: Compression | None = None
+    """What travels in place of whole gradients."""
     gradient_copy_passes: float = Field(ge=0)
     """Memory passes per gradient byte to move gradients into and out of communication buffers."""
     distributed_overhead: Seconds = 0.0

@@ -21,8 +21,9 @@ class Kernels(Spec):
     compute_factor: Factor = 1.0
     """GPU time of this stack relative to the layer model."""
     tensor_core_factor: Factor = 1.0
+    """The same of convolutions and recurrent layers on tensor cores, on top of ``compute_factor``."""
     tensor_core_gemm_factor: Factor = 1.0
-    """The same on tensor cores, on top of ``compute_factor``: convolutions and recurrent layers; matrix products and attention."""
+    """The same of matrix products and attention on tensor cores."""
     elementwise_traffic: Factor = 1.0
     """Bytes that element-wise operators, norms and softmax move, relative to the layer table's: below 1 where they are fused."""
     composed_traffic: Factor = 1.0
@@ -44,8 +45,9 @@ class Kernels(Spec):
     unaligned_products: bool = True
     """Tensor cores take matrix products of any shape (cuBLAS 11 and later, or software that pads); else multiples of 8 only."""
     fp32_convolution: Literal["fp32", "tf32"] = "tf32"
+    """What 'fp32' means for convolutions on GPUs with TF32 tensor cores; it changed with PyTorch's versions."""
     fp32_matmul: Literal["fp32", "tf32"] = "fp32"
-    """What 'fp32' means on GPUs with TF32 tensor cores, by torch version."""
+    """The same for matrix products."""
     cudnn: str = Field(default="8.0", pattern=r"^\d+(\.\d+)*$")
     """Version that decides which kernels convolutions have: before 5.1 no Winograd on GPUs older than Maxwell."""
 
@@ -56,6 +58,7 @@ class Update(Spec):
     gradient_clipping: bool = False
     """Gradients are scaled by their global norm: a pass to read them, and one to write them, after all have come."""
     optimizer: Literal["per_tensor", "foreach", "fused"]
+    """How many kernels the step takes: some for each tensor, for each list of tensors, or one for all."""
     optimizer_factor: Factor = 1.0
     """Kernels of the optimizer step over those of torch's own rule, where the stack adds clipping, norms or statistics per tensor."""
     accumulates_gradients: bool = False

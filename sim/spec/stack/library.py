@@ -34,6 +34,7 @@ class Library(Spec):
     backend: Literal["nccl", "gloo"] = "nccl"
     """gloo: through host memory and sockets; its ``gloo_transport`` says what one socket carries."""
     gloo_transport: Transport | None = None
+    """What one of Gloo's sockets carries."""
     nccl: str = "2.10"
     """Version whose rules choose algorithm and protocol of each message: 2.3 (rings alone), 2.4 (trees below a size), 2.10 or 2.30."""
     nccl_algo: str | None = None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from calibration.clusters.acceptance import Linear, useful
 
@@ -68,3 +70,12 @@ def test_constants_that_explain_the_same_share_it() -> None:
     missed = -slope.sum(axis=1) * 0.4
     same = at_fit(Linear(missed, slope, about.values, about.widths, about.sigma, about.weights, about.counts, missed))
     assert useful(same, [[0, 1]]) == [0, 1]
+
+
+@given(st.integers(0, 10_000), st.integers(2, 12), st.sampled_from([[0.0, 0.0, 0.0, 0.0], [0.2, -0.2, 0.1, 0.0], [0.6, -0.5, 0.0, 0.1]]))
+@settings(max_examples=60, deadline=None)
+def test_what_is_accepted_never_predicts_rows_left_out_worse_than_priors(seed: int, count: int, truth: list[float]) -> None:
+    """Of few noisy rows, some of which the priors explain by chance: two blocks of two constants that explain the same rows in part."""
+    about = at_fit(rows(count, truth, 0.1, seed))
+    kept = useful(about, [[0, 1], [2, 3]])
+    assert about.doubt(about.left_out(kept)) <= about.doubt(about.left_out([])) + 1e-9

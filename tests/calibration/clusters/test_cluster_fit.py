@@ -18,10 +18,12 @@ from calibration.clusters.network_parameters import (
     USUAL_LOSS,
     Parameter,
     parameters_of,
+    places_met,
     way_taken,
     with_factors,
 )
 from calibration.questions import Question, question
+from calibration.run_records import RunRecord
 from tests.calibration.runs import record, simulated
 
 RUNS = [
@@ -50,6 +52,31 @@ def test_parameters_are_those_of_the_transports_met() -> None:
     assert {parameter.place for parameter in parameters_of([question(record(placement="1+1"))])} == {"nic", ""}
     assert {parameter.place for parameter in parameters_of([question(record(placement="2"))])} == {"host_transport", ""}
     assert parameters_of([question(record(placement="1"))]) == ()
+
+
+SPLIT = "node.topology.peer_to_peer=none;node.topology.socket_copy_bandwidth=2 GB/s;node.host_transport.efficiency=1.2"
+"""Two sockets of eight GPUs each, between which copies carry a rate of their own."""
+
+
+def on_sockets(placement: str, **columns: str | int) -> RunRecord:
+    """A run on a machine of two sockets, of which small jobs use one."""
+    return record(hardware="p2.16xlarge", overrides=SPLIT, batch_per_gpu=8, placement=placement, **columns)
+
+
+def test_runs_inside_a_socket_tell_nothing_of_copies_between_sockets() -> None:
+    """The limit between sockets is a rate of its own: half of it cannot come of what GPUs of one socket lose."""
+    inside, across = question(on_sockets("2")), question(on_sockets("16"))
+    assert "sockets" not in {one.place for one in parameters_of([inside])} and "sockets" not in places_met(inside, AS_DESCRIBED)
+    between = next(one for one in parameters_of([across]) if one.place == "sockets")
+    within = next(one for one in parameters_of([inside]) if one.name == "host transport efficiency")
+    limit = across.hardware.groups[0].node.topology.socket_copy_bandwidth
+    assert limit is not None
+    for log, factors in ((0.0, ((within, -1.0),)), (-1.0, ((between, -1.0),)), (0.3, ((within, 0.3), (between, 0.3)))):
+        node = with_factors(across, factors).groups[0].node
+        share = min(1.0, node.host_transport.efficiency[-1][1])
+        assert node.topology.socket_copy_bandwidth * share == pytest.approx(limit * math.exp(log))
+    assert predict(across, 1.0, ((within, -0.2),)).step == pytest.approx(predict(across, 1.0, ()).step, rel=0.02)
+    assert predict(across, 1.0, ((between, -0.7),)).step > 1.05 * predict(across, 1.0, ()).step
 
 
 def test_the_fit_finds_a_slow_network_and_predicts_other_placements() -> None:
