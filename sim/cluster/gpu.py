@@ -398,3 +398,13 @@ def _stack_factor(layer: Layer, stack: Stack, peak: Peak) -> float:
 def memory_time(nbytes: float, gpu: Gpu) -> float:
     """Return the time of moving *nbytes* to and from the GPU's memory."""
     return nbytes / (gpu.memory_bandwidth * gpu.memory_efficiency)
+
+
+def roofline_time(flop: float, nbytes: float, gpu: Gpu, peak: Peak) -> float:
+    """Return the time of a kernel of which only *flop* and the *nbytes* it moves are known: the longer of the two.
+
+    Products reach what matrix products of that many FLOP do.
+    """
+    curves = gpu.efficiency.get("gemm", {})
+    share = at(_curve(curves, peak), flop / gpu.peak[peak]) if curves and flop else 1.0
+    return max(flop / (gpu.peak[peak] * share), memory_time(nbytes, gpu))

@@ -60,21 +60,24 @@ def _tiles(whole: Figures, best: Figures) -> Html:
 def _table(rows: list[Figures]) -> Part:
     cells: list[list[Child]] = [
         [
-            _named(row, place), row.value("stack"), row.shown("nodes", as_number), row.shown("step_time_s", as_time),
+            _named(row, place), tag("span", row.value("stack"), class_="kept"), row.shown("nodes", as_number),
+            row.shown("step_time_s", as_time),
             row.shown("model_flops_utilization", as_percent), row.shown("memory_headroom_bytes", as_memory),
         ]
         for place, row in enumerate(rows)
     ]  # fmt: skip
     head = [("layout", False), ("stack", False), ("nodes", True), ("step", True), ("MFU", True), ("memory left", True)]
     lead = "Best first; ~ marks layouts that the model cannot tell from the best."
-    return Part("table", "Best layouts", section("table", "The best layouts", table(head, cells, "Layouts", "sortable"), lead=lead))
+    return Part("table", "Best layouts", section("table", "The best layouts", table(head, cells, "Layouts", "sortable wordy"), lead=lead))
 
 
 def _named(row: Figures, place: int) -> Html:
     """Return a layout's name, and below it what limits it and why it is not the best."""
     tie = tag("span", " ~", class_="flag", title="within the expected error of the best") if row.value("tie") and place else None
     reasons = "; ".join(text for text in (row.value("limit"), row.value("why")) if text)
-    return joined(row.value("name"), tie, tag("div", reasons, style="font-weight:normal;color:var(--muted);white-space:normal"))
+    return joined(
+        f"{place + 1}. ", row.value("name"), tie, tag("div", reasons, style="font-weight:normal;color:var(--muted);white-space:normal")
+    )
 
 
 def _time(rows: list[Figures]) -> Part:
