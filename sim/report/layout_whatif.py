@@ -16,6 +16,8 @@ _NAMES = {
     "pcie": "PCIe",
     "network": "network",
     "launch": "kernel launches",
+    "disk": "disk",
+    "cpu": "CPU cores, at loading",
     "spread": "variation of ranks",
 }
 

@@ -4,7 +4,8 @@ Worker k mod n builds micro-batch k: it reads it from the node's disk, which ser
 ``num_workers * prefetch_factor`` are built or in the making, and they are handed out in order. So ready(k) follows from when its worker,
 the disk and the cores were free and from when micro-batch k less the depth was taken. Without workers a rank builds its own while it waits.
 
-Ranks that share samples (of a tensor or context group) read them once for each node. Limits: nodes are alike; other nodes' memory serves
+Ranks that share samples (of a tensor or context group) read them once a node. A stream of tokens is new all along; of other data sets
+the page cache holds what it does in a warm epoch. Limits: nodes are alike; other nodes' memory serves
 nothing; copies to the GPU take no time.
 """
 
@@ -58,9 +59,10 @@ def feed_of(node: Node, workload: Workload, mesh: Mesh) -> Feed | None:
         return None
     first = mesh.place(mesh.rank(pipeline=0))[0]
     readers = len({mesh.coordinate(rank, "data") for rank in mesh.on_node(first) if mesh.stage_of(rank) == 0})
-    room = page_cache.capacity(host.memory, node.page_cache)
-    fraction = page_cache.cached_fraction(room, dataset.samples * dataset.sample)
-    hits = page_cache.hit_ratio(node.page_cache, fraction, math.ceil(mesh.gpus / mesh.gpus_per_node))
+    hits = 0.0
+    if dataset.sequence is None:  # a stream of tokens is read once
+        fraction = page_cache.cached_fraction(page_cache.capacity(host.memory, node.page_cache), dataset.samples * dataset.sample)
+        hits = page_cache.hit_ratio(node.page_cache, fraction, math.ceil(mesh.gpus / mesh.gpus_per_node))
     iops = min(baseline_iops(node.storage.volume), node.storage.iops or math.inf)
     rate = min(most_bandwidth(node.storage), iops * dataset.sample / ios_per_sample(node.storage.volume, dataset))
     cost = batch_cost(workload, node, rate, hits)

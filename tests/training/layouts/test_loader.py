@@ -12,6 +12,8 @@ from sim.events import Cause
 from sim.mesh import LayoutRun
 from sim.spec.hardware import Hardware
 from sim.spec.workload import Workload
+from sim.study.layout_whatif import layout_whatif
+from sim.study.scenario import Scenario
 from sim.training.layouts.loader import Feed, Loader
 from tests.harness import machine, volume
 from tests.training.layouts.toys import BACKWARD, FORWARD, blocks, run, split_block, workload
@@ -90,3 +92,13 @@ def test_no_rank_is_fed_faster_than_its_loader_builds(
         now += compute
     assert now - first >= (count - 1 - max(workers, 1)) * loader.feed.interval - 1e-9
     assert now <= count * (max(disk + prep, disk + cores) + compute) + 1e-9
+
+
+def test_an_upgrade_of_the_disk_helps_a_step_that_it_bounds() -> None:
+    slow = ("node.storage.volume.bandwidth=1 MB/s", "node.storage.volume.count=1")
+    layout = (("--shard", "parallel.shard", "parameters"),)
+    found = layout_whatif(Scenario("hgx-h100", "llama-3.2-1b", slow, stack="torchtitan-2.x", layout=layout))
+    now, disk = found.answer.run, found.upgrades[0]
+    assert disk.resource == "disk" and now.stalls[Cause.FETCH] > 0.2 * now.step_time
+    assert now.step_time == pytest.approx(8 * 8192 * 4 / 1e6, rel=1e-3)  # tokens of 4 bytes, a sequence of each GPU
+    assert disk.infinite == pytest.approx(now.stalls[Cause.COMPUTE], rel=0.05)
