@@ -9,7 +9,7 @@ from itertools import permutations
 from pathlib import Path
 from typing import Final
 
-from sim.spec import elsewhere, yaml
+from sim.spec import elsewhere, shelf, yaml
 from sim.spec.yaml import Document, SpecError
 from sim.units import shorten
 
@@ -32,6 +32,10 @@ def roots() -> list[Path]:
 
 def catalogue(folder: str) -> dict[str, Path]:
     """Return every file directly in *folder* of the library (``hardware``, ``workloads/stacks``, ...) by name."""
+    return dict(shelf.remembered((catalogue, folder), lambda: _files(folder)))
+
+
+def _files(folder: str) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for root in roots():
         for path in sorted((root / folder).glob("*" + SUFFIX)):

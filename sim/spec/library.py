@@ -101,7 +101,7 @@ def _found(name: str, folder: str, library: Library) -> Path:
 
 def load_part(kind: type[Spec], name: str, folder: str) -> Spec:
     """Return the part *name* of *folder* alone, for example a stack."""
-    return load(kind, locate(name, folder)).spec
+    return load(kind, _found(name, folder, None)).spec
 
 
 def load(kind: type[Spec], path: Path, overrides: Iterable[Override] = (), library: Library = None) -> Loaded[Spec]:

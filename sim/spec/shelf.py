@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar, cast
 
 T = TypeVar("T")
 
-MOST: Final = 2048
+MOST: Final = 4096
 """Results kept."""
 
 
