@@ -1,7 +1,7 @@
 """How does a job with a layout run? From hardware and workload to a step: mesh, programs, prices, simulation, memory.
 
 Plain data parallelism goes through `sim.simulate`; what shards, splits, pipelines or routes goes through here. Limits: one group of equal
-nodes; tokens are read ahead, so that loading is not simulated; exchanges inside a unit are priced uncontended.
+nodes; copies of samples to the GPU take no time; exchanges inside a unit are priced uncontended.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from sim.parallel.lower import Layout, program
 from sim.parallel.mesh import Mesh, mesh_of
 from sim.parallel.own_schedule import own_passes
 from sim.parallel.schedule import actions, check, deadlock
-from sim.parallel.split import split, stages
+from sim.parallel.split import costs, split, stages
 from sim.spec.hardware import Gpu, Hardware, Node
 from sim.spec.parallel import MeshOptions, Parallel
 from sim.spec.precision import MEANING
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.training.job import tuning_of
+from sim.training.layouts.loader import feed_of
 from sim.training.layouts.prices import PriceBook, Prices
 from sim.training.layouts.run import play
 from sim.training.layouts.scene import GROUPS, Played, Scene, spread_of
@@ -143,7 +144,7 @@ def prepare(
     schedule = parallel.schedule or ("interleaved_1f1b" if parallel.virtual_stages > 1 else "1f1b")
     micro_batches = training.gradient_accumulation_steps
     try:
-        own = own_passes(schedule, parallel.pipeline, parallel.chunks, micro_batches)
+        own = own_passes(schedule, parallel.pipeline, parallel.chunks, micro_batches, options.sends_ahead)
         if own is None:
             check(schedule, parallel.pipeline, parallel.chunks, micro_batches)
     except SpecError as error:
@@ -151,7 +152,9 @@ def prepare(
     if ends and own is None:
         _ends(schedule, parallel, micro_batches)
     held = split(workload.model, parallel, options.gathers_again)
-    chunks = stages([unit.kind for unit in held], parallel, options.first_stage_less, options.last_stage_less)
+    shape = workload.model.transformer
+    cost = costs(shape) if shape and options.stages_by_cost and parallel.virtual_stages == 1 else None
+    chunks = stages([unit.kind for unit in held], parallel, options.first_stage_less, options.last_stage_less, cost)
     activation = MEANING[training.precision].activation
     shares = parallel.context * (parallel.tensor if parallel.sequence_parallel else 1)
     inner = next((unit for unit in held if unit.kind == "block"), held[0])
@@ -185,7 +188,7 @@ def mesh_options(workload: Workload) -> MeshOptions:
     """Return what the workload's stack does about layouts. Raise SpecError where it runs none."""
     stack, loader = workload.training.stack, workload.input.own_loader
     if loader is not None:
-        raise SpecError(f"input.own_loader: {loader} would load, but loading is not simulated in layouts; leave it out")
+        raise SpecError(f"input.own_loader: {loader} would load, but layouts have torch's loader only; leave it out")
     if stack.own_exchange is not None:
         raise SpecError(
             f"training.stack.own_exchange: {stack.own_exchange} forms the buckets of plain data parallelism, but layouts exchange as their "
@@ -255,6 +258,7 @@ def scene_of(hardware: Hardware, workload: Workload, layout: Layout, book: Price
         launch_cpu=0.0 if stack.cuda_graphs else stack.launch_cpu / node.host.cpu.speed,
         overlap_slowdown=stack.overlap_slowdown,
         spread=spread_of(cv, mesh.parallel.tensor, mesh.gpus // mesh.stages, mesh.gpus),
+        feed=feed_of(node, workload, mesh),
     )
 
 
@@ -269,8 +273,10 @@ def times_of(hardware: Hardware, workload: Workload, layout: Layout, book: Price
 
 
 def _prices(hardware: Hardware, workload: Workload, layout: Layout, book: PriceBook | None) -> Prices:
-    tuning = tuning_of(workload.training.stack)
-    return Prices(hardware, layout.mesh, tuning) if book is None else Prices(hardware, layout.mesh, tuning, book=book)
+    stack = workload.training.stack
+    sockets = stack.gloo_transport if stack.backend == "gloo" else None
+    tuning = tuning_of(stack)
+    return Prices(hardware, layout.mesh, tuning, sockets, book=PriceBook() if book is None else book)
 
 
 def _times(gpu: Gpu, workload: Workload, layout: Layout, prices: Prices, stage: int, book: PriceBook | None) -> UnitTimes:

@@ -5,17 +5,16 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from sim.extract.target import find
 from sim.spec.library import load_workload
 
 
 def llama_on_gpu(**shape: int) -> Any:
-    """Return the decoder of `sim.extract.zoo_llama`, made where it will run."""
+    """Return the decoder of the catalogue's models, made where it will run."""
     import torch
 
-    from sim.extract.zoo_llama import Llama
-
     with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
-        return Llama(**shape)
+        return find("workloads/models/sources/llama.py:Llama")(**shape)
 
 
 def decoder_on_gpu(name: str) -> Any:

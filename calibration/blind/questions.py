@@ -60,7 +60,7 @@ def trainings() -> list[Training]:
         for batch in (32, 128)
     ]
     bert = [
-        Training("bert-large-seq384", "sim.extract.zoo:bert_qa", TEXT, batch, precision, ("size=large",))
+        Training("bert-large-seq384", "workloads/models/sources/bert.py:bert_qa", TEXT, batch, precision, ("size=large",))
         for precision in _precisions("fp32", "tf32", "amp_bf16")
         for batch in (8, 32)
     ]
@@ -103,7 +103,7 @@ def _others() -> list[Training]:
         for precision in _precisions("tf32", "amp_bf16")
     ]
     bert = [
-        Training("bert-base-seq384", "sim.extract.zoo:bert_qa", TEXT, 64, precision, ("size=base",))
+        Training("bert-base-seq384", "workloads/models/sources/bert.py:bert_qa", TEXT, 64, precision, ("size=base",))
         for precision in _precisions("fp32", "amp_bf16")
     ]
     blocks = [

@@ -12,13 +12,14 @@ import os
 import platform
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from calibration.lab.disk import Disk
+from calibration.lab.layout_steps import LaidOut
 from calibration.lab.network import INTERFACE, Hosts, hosts_joined, on_cores, remove_orphans, shared_cores
-from calibration.lab.plan import LabModel, Plan, Point
+from calibration.lab.plan import LabLayout, LabModel, Plan, Point
 from calibration.lab.probe import Carried, probed
 from calibration.measure.ddp_steps import RankSteps, StepsWanted, spawn
 from sim.spec.yaml import SpecError
@@ -76,6 +77,8 @@ def measure(plan: Plan, point: Point) -> Measured:
         seconds=plan.seconds,
         device="cpu",  # hosts are shares of processors
     )
+    if point.layout is not None:
+        return _laid_out(plan, point, point.layout, wanted)
     program = (
         ("calibration.measure.ddp_steps",) if point.disk is None else ("calibration.lab.disk", json.dumps(asdict(_disk(model, point))))
     )
@@ -87,6 +90,25 @@ def measure(plan: Plan, point: Point) -> Measured:
         meeting = {"MASTER_ADDR": hosts.addresses[0], "MASTER_PORT": _PORT, "GLOO_SOCKET_IFNAME": INTERFACE} | _MEMORY
         ranks = spawn(wanted, point.hosts, hosts.inside, meeting, program=program)
         return Measured(tuple(ranks), carried, hosts.delayed_by, cores)
+
+
+def _laid_out(plan: Plan, point: Point, layout: LabLayout, wanted: StepsWanted) -> Measured:
+    """Return what *point* gives, whose ranks divide the model: all of them over its network, or each unlike one by itself."""
+    program = "calibration.lab.layout_steps"
+    if point.alone:
+        remove_orphans()
+        cores = shared_cores(1, used_cores(plan, point.hosts)[:1])
+        ranks: list[RankSteps] = []
+        for number in range(layout.pipeline):
+            text = LaidOut(layout, point.hosts, number).text()
+            (found,) = spawn(wanted, 1, lambda rank: on_cores(cores[0]), _MEMORY, program=(program, text))
+            ranks.append(replace(found, rank=number))
+        return Measured(tuple(ranks), None, "", cores)
+    with hosts_joined(point.hosts, point.rate or math.inf, point.delay, used_cores(plan, point.hosts)) as hosts:
+        carried = probed(hosts, point.rate or math.inf)
+        meeting = {"MASTER_ADDR": hosts.addresses[0], "MASTER_PORT": _PORT, "GLOO_SOCKET_IFNAME": INTERFACE} | _MEMORY
+        found_ranks = spawn(wanted, point.hosts, hosts.inside, meeting, program=(program, LaidOut(layout, point.hosts).text()))
+        return Measured(tuple(found_ranks), carried, hosts.delayed_by, hosts.cores)
 
 
 @contextmanager

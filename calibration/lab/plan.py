@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -49,6 +49,41 @@ class LabModel(Spec):
     """Bytes of one stored sample, for points with a disk: one byte for each number of the first input by default."""
 
 
+class LabLayout(Spec):
+    """How the ranks of a point divide the model, by torch's own means; names are those of ``training.parallel``."""
+
+    shard: Literal["none", "parameters"] = "none"
+    """``fully_shard`` (FSDP2): embedding, each block, and norm with head are units."""
+    reshard_after_forward: bool = True
+    asynchronous: bool = False
+    """Gathers are issued asynchronously (``_set_unshard_async_op``), so that in backward one travels while a unit computes."""
+    tensor: Count = 1
+    """``parallelize_module``, with the loss over split scores (``loss_parallel``)."""
+    sequence: bool = False
+    pipeline: Count = 1
+    """``torch.distributed.pipelining``."""
+    schedule: Literal["gpipe", "1f1b", "interleaved_1f1b"] = "1f1b"
+    virtual_stages: Count = 1
+    micro_batches: Count = 1
+
+    @model_validator(mode="after")
+    def _adds_up(self) -> LabLayout:
+        if (self.shard == "parameters") + (self.tensor > 1) + (self.pipeline > 1) != 1:
+            raise ValueError("a layout of the laboratory has one axis; write shard: parameters, tensor: 2 or pipeline: 2")
+        if self.micro_batches > 1 and self.pipeline == 1:
+            raise ValueError("micro_batches belong to a pipeline here; write pipeline: 2, or leave them out")
+        return self
+
+    @property
+    def text(self) -> str:
+        """Return the layout in a few words."""
+        if self.pipeline > 1:
+            return f"pipeline {self.pipeline} {self.schedule}, {self.micro_batches} micro-batches"
+        if self.tensor > 1:
+            return f"tensor {self.tensor}" + " + sequence" * self.sequence
+        return "FSDP2" + ("" if self.reshard_after_forward else ", no reshard") + ", asynchronous" * self.asynchronous
+
+
 class Block(Spec):
     """Points: one for each combination of what the lists hold."""
 
@@ -63,10 +98,20 @@ class Block(Spec):
     """What each host's token-bucket reader gives; without one, batches are synthetic."""
     workers: Whole = 0
     """Processes of each host's loader; 0 reads in the training process."""
+    layout: Annotated[tuple[LabLayout, ...], _Several] = ()
+    """How ranks divide the model; without one they are data-parallel (DistributedDataParallel). ``batch`` is then one micro-batch."""
+    alone: bool = False
+    """Each unlike rank of the layout runs by itself, without a network: what compute is calibrated on."""
     role: Role | None = None
 
     @model_validator(mode="after")
     def _adds_up(self) -> Block:
+        if self.alone and not self.layout:
+            raise ValueError("alone is for ranks of a layout; without one, write hosts: 1")
+        if self.layout and (self.disk is not None or min(self.hosts) == 1):
+            raise ValueError("a layout is measured on 2 hosts or more with synthetic batches; leave disk out")
+        if self.alone:
+            return self
         if max(self.hosts) > 1 and not self.rate:
             raise ValueError("several hosts need a network; write its rate, for example rate: 1 Gbps")
         if max(self.hosts) > MOST_HOSTS:
@@ -102,11 +147,16 @@ class Point:
     delay: float
     disk: float | None
     workers: int
+    layout: LabLayout | None = None
+    alone: bool = False
+    """Ranks run by themselves."""
 
     @property
     def text(self) -> str:
         """Return the point in a few words."""
         words = [self.model, f"batch {self.batch}", f"{self.hosts} host" + "s" * (self.hosts > 1)]
+        words += [self.layout.text] if self.layout else []
+        words += ["each rank alone"] if self.alone else []
         words += [f"{8e-6 * self.rate:g} Mbps"] if self.rate else []
         words += [f"{show(self.delay, 'time')} one way"] if self.delay else []
         words += [f"disk {1e-6 * self.disk:g} MB/s, {self.workers} workers"] if self.disk else []
@@ -154,12 +204,15 @@ def points(plan: Plan) -> dict[Point, Role]:
     found: dict[Point, Role] = {}
     for block in plan.points:
         for point in _multiplied(block):
-            found.setdefault(point, block.role or ("compute" if point.hosts == 1 and not point.disk else "prediction"))
+            calibrates = point.alone or (point.hosts == 1 and not point.disk)
+            found.setdefault(point, block.role or ("compute" if calibrates else "prediction"))
     return found
 
 
 def _multiplied(block: Block) -> Iterator[Point]:
     rates: tuple[Any, ...] = block.rate or (None,)
-    for model, batch, hosts, rate, delay in product(block.model, block.batch, block.hosts, rates, block.delay):
-        alone = hosts == 1
-        yield Point(model, batch, hosts, None if alone else rate, 0.0 if alone else delay, block.disk, block.workers)
+    layouts: tuple[Any, ...] = block.layout or (None,)
+    for model, batch, hosts, rate, delay, layout in product(block.model, block.batch, block.hosts, rates, block.delay, layouts):
+        alone = hosts == 1 or block.alone
+        line, late = (None, 0.0) if alone else (rate, delay)
+        yield Point(model, batch, hosts, line, late, block.disk, block.workers, layout, block.alone)

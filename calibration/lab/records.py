@@ -12,6 +12,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -20,6 +21,7 @@ from typing_extensions import TypedDict
 
 from calibration.lab.measure import Measured
 from calibration.lab.plan import Plan, Point
+from calibration.measure.ddp_steps import RankSteps
 from calibration.run_records import COLUMNS, Role
 from sim.report.files import write_file
 from sim.spec.strict import decoded, parse_json, read_bytes, typed
@@ -44,7 +46,7 @@ def read_lines(path: Path) -> list[Line]:
     text = decoded(read_bytes(path), str(path))
     found: list[Line] = []
     for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip():
+        if not line.strip() or line.startswith("#"):
             continue
         entry = parse_json(line, f"{path}:{number}", "expected laboratory points, one JSON document a line")
         if not isinstance(entry, dict) or entry.get("schema") != SCHEMA:
@@ -104,7 +106,7 @@ def line_of(plan: Plan, point: Point, role: Role, machine: Mapping[str, Any], ou
         "delayed_by": outcome.delayed_by,
         "host_cores": [len(cores) for cores in outcome.cores],
         "hosts_per_core": _sharing(outcome),
-        "ranks": [{"times_s": [round(time, 6) for time in rank.times], "cpu_time_s": round(rank.cpu_time, 6)} for rank in outcome.ranks],
+        "ranks": [_rank_document(rank) for rank in outcome.ranks],
         "socket": None
         if carried is None
         else {
@@ -116,6 +118,12 @@ def line_of(plan: Plan, point: Point, role: Role, machine: Mapping[str, Any], ou
     }
 
 
+def _rank_document(rank: RankSteps) -> dict[str, Any]:
+    found: dict[str, Any] = {"times_s": [round(time, 6) for time in rank.times], "cpu_time_s": round(rank.cpu_time, 6)}
+    found |= {"sent_bytes": round(rank.sent)} if rank.sent else {}
+    return found | ({"parts_s": {part: round(seconds, 6) for part, seconds in rank.parts.items()}} if rank.parts else {})
+
+
 def _sharing(outcome: Measured) -> float:
     """Return how many hosts a core serves, at the most."""
     every = [core for cores in outcome.cores for core in cores]
@@ -124,7 +132,8 @@ def _sharing(outcome: Measured) -> float:
 
 def _point_document(point: Point) -> dict[str, Any]:
     found = asdict(point)
-    return {
+    own = {"layout": point.layout.model_dump(), "alone": point.alone} if point.layout else {}
+    return own | {
         "model": found["model"],
         "batch": found["batch"],
         "hosts": found["hosts"],
@@ -151,9 +160,16 @@ def keep(rows: Path, plan: Plan, lines: list[Line], new: Line) -> list[Line]:
     """Return *lines* with *new*, in place of an earlier outcome of the same point, having written both files."""
     same = (new["point"], new["definition"])
     kept = [line for line in lines if (line["point"], line["definition"]) != same] + [new]
-    write_file(raw_file(rows), "".join(json.dumps(line) + "\n" for line in kept))
-    write_file(rows, rows_text(plan, kept))
+    write_file(raw_file(rows), _head(raw_file(rows)) + "".join(json.dumps(line) + "\n" for line in kept))
+    if any("layout" not in line["point"] for line in kept):  # those with one have no rows
+        write_file(rows, rows_text(plan, kept))
     return kept
+
+
+def _head(path: Path) -> str:
+    """Return the comment lines with which *path* begins."""
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
+    return "".join(takewhile(lambda line: line.startswith("#"), lines))
 
 
 def rows_text(plan: Plan, lines: list[Line]) -> str:
@@ -162,7 +178,7 @@ def rows_text(plan: Plan, lines: list[Line]) -> str:
     writer = csv.DictWriter(out, COLUMNS, restval="", lineterminator="\n")
     writer.writeheader()
     for line in lines:
-        if line["state"] == "measured" and line["point"]["model"] in plan.models:
+        if line["state"] == "measured" and line["point"]["model"] in plan.models and "layout" not in line["point"]:
             writer.writerow(_row(plan, line))
     return out.getvalue()
 

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from calibration import FOLDER
 from calibration.llm.case import Case, describe
 from calibration.llm.closed_form import defaults, predict
-from calibration.llm.constants import FILE, QUANTILES, kind_of
+from calibration.llm.constants import FILE, QUANTILES, fitted, kind_of
 from calibration.llm.fit import fit, thinned
 from calibration.llm.rules import efficiencies
 from calibration.llm.score import quantile, scorable
@@ -113,7 +113,7 @@ def simulated_runs(cases: Sequence[Case]) -> tuple[list[Simulated], int]:
     made = []
     for case in cases:
         try:
-            run = simulated(case)
+            run = simulated(case, fitted(case.row.source).constants)
         except (SpecError, ValueError):
             continue
         made.append(Simulated(case, run.step_time, run.stalls[Cause.COMPUTE]))

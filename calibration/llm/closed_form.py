@@ -15,6 +15,8 @@ from typing import Final
 
 from calibration.llm.case import MEASURED_MESSAGE, Case
 from calibration.llm.weights import Weights, blocks_of_stages, stage_weights
+from sim.parallel.collective_check import check_time
+from sim.parallel.routing import BACKWARD_LAUNCHES, copies_between, expert_host_time
 
 Constants = Mapping[str, float]
 
@@ -47,6 +49,18 @@ BUCKET: Final = 25 * 2.0**20
 """``bucket_cap_mb`` of torch's DistributedDataParallel."""
 GATHERS_BESIDE: Final = ("megatron", "fsdp1", "fsdp2", "jax", "llmc")
 """Families that gather updated parameters beside the next forward; others do before it (nanotron optim/zero.py, DeepSpeed stage 1)."""
+REDUCES_AFTER: Final = ("deepspeed", "megatron-2021")
+"""Families that reduce gradients after the last backward, not beside it (``overlap_gradients: false`` of workloads/stacks)."""
+NORM_PASSES: Final = 2.0
+"""Memory passes of a fused norm's forward: read and written."""
+BY_TENSOR: Final = ("nanotron",)
+"""Families whose sharded optimizer scatters and gathers each tensor by itself (nanotron optim/zero.py, ``_all_gather_params``;
+optim/gradient_accumulator.py, ``reduce_scatter_coalesced``)."""
+TENSORS_OF_BLOCK: Final = 6
+"""Of a block of Llama in nanotron: q, k and v; output; gate and up; down; two norms (models/llama.py)."""
+ONE_BY_ONE: Final = ("deepspeed",)
+"""Families whose stages send and receive in four calls a micro-batch, each of which compute waits for (DeepSpeed runtime/pipe/schedule.py,
+``TrainSchedule``; engine.py, ``_exec_send_activations`` and its like); Megatron-LM joins a send with the receive after it."""
 FAMILY_PRIORS: Final[Mapping[str, tuple[float, float]]] = {"elementwise": (1.0, 0.25), "compute": (1.0, 0.08), "data": (1.0, 0.5)}
 """Factors of one software family on element-wise bytes, all compute and exposed data-parallel traffic; shrunk to 1."""
 
@@ -122,12 +136,18 @@ class _Work:
             down = self.product(rows, hidden, latent.kv_rank + latent.rope_dim) + (
                 self.product(rows, hidden, latent.q_rank) if latent.q_rank else 0
             )
-            up = self.product(rows, latent.q_rank or hidden, queries / tensor)
-            up += self.product(rows, latent.kv_rank, shape.heads * (latent.nope_dim + latent.value_dim) / tensor)
-            return down + up + self.product(rows, shape.heads * latent.value_dim / tensor, hidden)
+            return down + self.latent_up() + self.product(rows, shape.heads * latent.value_dim / tensor, hidden)
         keys = shape.groups * (shape.head_size + shape.value_size)
         merged = self.product(rows, hidden, (queries + max(keys, shape.head_size * 2 * tensor if tensor > shape.groups else keys)) / tensor)
         return merged + self.product(rows, shape.heads * shape.value_size / tensor, hidden)
+
+    def latent_up(self) -> float:
+        """Return the seconds of the projections out of the latents of attention that has some."""
+        shape, tensor, latent = self.case.shape, self.case.tensor, self.case.shape.mla
+        if latent is None:
+            return 0.0
+        up = self.product(self.tokens, latent.q_rank or shape.hidden, shape.heads * shape.head_size / tensor)
+        return up + self.product(self.tokens, latent.kv_rank, shape.heads * (latent.nope_dim + latent.value_dim) / tensor)
 
     def dense(self) -> float:
         """Return the seconds of a plain feed-forward block's products."""
@@ -205,10 +225,15 @@ class _Wires:
         inside = max(1, min(ranks, self.case.domain // stride))
         nodes = math.ceil(ranks / inside)
         rate = self.fabric if nodes == 1 else min(self.fabric, self.network * inside)
-        hops = (ranks - nodes) * self.at["hop.fabric"] + (nodes - 1) * self.at["hop.network"]
+        hops = self.start(ranks, stride)
         if latency is not None and nodes > 1:
             hops = (nodes - 1) * latency * size / MEASURED_MESSAGE
         return size * (ranks - 1) / ranks / rate + self.at["launch.collective"] + hops
+
+    def start(self, ranks: int, stride: int) -> float:
+        """Return the seconds that one ring of *ranks*, *stride* GPUs apart, takes for no bytes to speak of."""
+        nodes = math.ceil(ranks / max(1, min(ranks, self.case.domain // stride)))
+        return (ranks - nodes) * self.at["hop.fabric"] + (nodes - 1) * self.at["hop.network"]
 
     def exchange(self, size: float, ranks: int, stride: int) -> float:
         """Return the seconds of an all-to-all in which each rank sends *size* bytes in all."""
@@ -216,9 +241,8 @@ class _Wires:
             return 0.0
         inside = max(1, min(ranks, self.case.domain // stride))
         outside = size * (1 - inside / ranks)
-        if self.case.one_copy and ranks > inside:
-            nodes, copies = ranks / inside, self.case.shape.experts_per_token
-            outside *= nodes * (1 - (1 - 1 / nodes) ** copies) / copies
+        if ranks > inside:
+            outside *= copies_between(ranks / inside, self.case.shape.experts_per_token, self.case.one_copy)
         near = size * (inside - 1) / ranks / self.fabric
         return max(near, outside / self.network) / self.at["dispatch"] * 0.5 + self.at["launch.collective"]
 
@@ -273,9 +297,10 @@ def _micro_batch(case: Case, at: Constants, work: _Work, wires: _Wires, weights:
     compute_forward = factor * (products + core_forward + plain)
     compute_backward = factor * ((1.0 if case.lora else 2.0) * products + core_backward + 1.6 * plain)
     tensor, context, experts = _layer_traffic(case, at, wires, core_forward, core_backward)
-    recomputed = {"none": 0.0, "full": compute_forward + tensor / 2, "attention": core_forward if not case.flash else 0.0}.get(
+    recomputed = {"none": 0.0, "full": compute_forward + tensor / 2, "attention": factor * core_forward}.get(
         case.recompute, factor * (0.5 * products + plain)
     )
+    recomputed += factor * _modules_again(work, share) + (share * experts / 2 if "moe" in case.modules else 0.0)
     if case.recomputed_layers:
         recomputed *= min(1.0, case.recomputed_layers / layers)
     host, check = _host(case, at, layers) / layers, _check(case, at, case.tensor)
@@ -284,8 +309,10 @@ def _micro_batch(case: Case, at: Constants, work: _Work, wires: _Wires, weights:
     if not case.lora:
         compute_backward += at["accumulate"] * weights.total / layers / work.bandwidth
     again = 1.0 if case.recompute == "full" and not case.recomputed_layers else 0.0
-    one_backward = max(compute_backward + recomputed, (1.5 + again) * host) + tensor / 2 + 2 * context / 3 + experts * share / 2
-    one_backward = max(one_backward, 1.5 * host + CHECKED_BACKWARD * check)
+    one_backward = (
+        max(compute_backward + recomputed, (BACKWARD_LAUNCHES + again) * host) + tensor / 2 + 2 * context / 3 + experts * share / 2
+    )
+    one_backward = max(one_backward, BACKWARD_LAUNCHES * host + CHECKED_BACKWARD * check)
     if case.zero == 3:
         one_forward, one_backward = _sharded(case, at, wires, weights, one_forward, one_backward)
     steps = case.micro_batches * layers
@@ -299,6 +326,24 @@ def _micro_batch(case: Case, at: Constants, work: _Work, wires: _Wires, weights:
         "experts": steps * experts * share,
     }
     return layers * one_forward, layers * one_backward, parts
+
+
+def _modules_again(work: _Work, share: float) -> float:
+    """Return the seconds of a layer's modules that are recomputed by themselves; *share* of the layers have experts. Attention is apart."""
+    case, shape = work.case, work.case.shape
+    inner = float(shape.expert_ffn or shape.inner) * shape.experts_per_token
+    sides = 1.5 if shape.gated else 1.0
+    activation = work.wide(3 * work.at["inner"], work.tokens / case.tensor, float(shape.inner) * sides)
+    of_experts = work.wide(3 * work.at["inner"], work.tokens / case.tensor, inner * sides) if share else 0.0
+    moved = work.at["moe.traffic"] * 2 * work.held * shape.experts_per_token * shape.hidden / work.bandwidth
+    seconds = {
+        "mlp": (1 - share) * (work.dense() + activation) if "mlp" in case.modules else 0.0,
+        "moe": share * (work.experts() + of_experts + moved) if "moe" in case.modules else 0.0,
+        "moe_act": share * of_experts,
+        "layernorm": work.wide(2 * NORM_PASSES, work.held, shape.hidden),
+        "mla_up_proj": work.latent_up() if shape.mla is not None else 0.0,
+    }
+    return sum(seconds.get(module, 0.0) for module in case.modules)
 
 
 def _layer_traffic(case: Case, at: Constants, wires: _Wires, core_forward: float, core_backward: float) -> tuple[float, float, float]:
@@ -321,27 +366,19 @@ def _layer_traffic(case: Case, at: Constants, wires: _Wires, core_forward: float
 
 
 def _host(case: Case, at: Constants, layers: int) -> float:
-    """Return the seconds that the host needs to launch one micro-batch's forward of a stage.
-
-    Router, dispatch, experts and combination of a block of experts are some hundred operators (Megatron-Core transformer/moe). Graphs of
-    attention and router leave half of those to the host: counts of tokens shape dispatch and experts.
-    """
+    """Return the seconds that the host needs to launch one micro-batch's forward of a stage."""
     eager = case.family in EAGER and not case.compiled
     shape = case.shape
     graphed = case.tuned or case.graphs
     share = sum(shape.has_experts(layer) for layer in range(shape.layers)) / shape.layers
     return layers * (
-        at["host.eager" if eager else "host"] * (0.3 if graphed else 1.0) + share * at["host.experts"] * (0.5 if graphed else 1.0)
+        at["host.eager" if eager else "host"] * (0.3 if graphed else 1.0) + share * expert_host_time(at["host.experts"], graphed)
     )
 
 
 def _check(case: Case, at: Constants, ranks: int) -> float:
-    """Return the host's seconds to compare one collective of *ranks* between them.
-
-    ``ProcessGroupWrapper::runCollectiveChecks`` of torch: a monitored barrier, in which the first rank hears from and answers every other
-    in turn, and two ring all-gathers of a fingerprint over Gloo; four socket messages a rank, one after the other.
-    """
-    return 4.0 * (ranks - 1) * at["check.message"] if case.checked else 0.0
+    """Return the host's seconds to compare one collective of *ranks* between them."""
+    return check_time(ranks, at["check.message"]) if case.checked else 0.0
 
 
 def _sharded(case: Case, at: Constants, wires: _Wires, weights: Weights, forward: float, backward: float) -> tuple[float, float]:
@@ -375,6 +412,8 @@ def _sends(case: Case, at: Constants, wires: _Wires) -> float:
     rows = case.micro_batch * case.seq / case.context / (case.tensor if case.sequence_parallel else 1)
     stride = case.tensor * case.context * case.data
     one = wires.send(2.0 * rows * case.shape.hidden, stride)
+    if case.family in ONE_BY_ONE:
+        return 4 * one
     return 2 * one * case.virtual * at["exposed.stages"] * (0.5 if case.virtual > 1 else 1.0)
 
 
@@ -394,11 +433,16 @@ def _data_traffic(case: Case, at: Constants, wires: _Wires, weights: Weights, ba
     late = _buckets(case, weights) * _check(case, at, ranks) if not case.zero else 0.0
     scatter = wires.gather(width * plain, ranks, stride, latency)
     gather = wires.gather((2.0 if case.zero else width) * plain, ranks, stride, latency)
+    if case.zero and case.family in BY_TENSOR and ranks > 1:
+        starts = TENSORS_OF_BLOCK * weights.layers * wires.start(ranks, stride)
+        scatter, gather = scatter + starts, gather + starts
     if case.expert > 1:
         scatter += wires.gather(width * weights.experts, max(1, ranks * case.tensor // case.expert), case.expert)
         gather += wires.gather(2.0 * weights.experts, max(1, ranks * case.tensor // case.expert), case.expert)
     after = 0.0 if case.family in GATHERS_BESIDE else gather
     gather -= after
+    if case.family in REDUCES_AFTER:
+        return late + after + scatter + gather
     hidden = min(1.0, backward / case.virtual / max(scatter + gather, 1e-9)) if case.virtual else 1.0
     exposed = at["exposed.data"] * at[f"data:{case.family}"]
     return late + after + (scatter + gather) * (1 - (1 - min(1.0, exposed)) * hidden)

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 
 _RECOMPUTE: Final = {"none": "none", "full": "blocks", "attention": "selective", "operators": "operators"}
 _SHARD: Final = {0: "none", 1: "optimizer", 2: "gradients", 3: "parameters"}
+EXPOSED_TENSOR: Final = 0.4
+"""Part of tensor-parallel messages that user buffers or asynchronous tensor parallelism leave exposed (workloads/stacks/nemo.yaml)."""
+_PLAIN_STACKS: Final = ("torchtitan-2.x", "megatron-core")
+"""Stacks that overlap no tensor-parallel messages unless asked."""
 _PRECISION: Final = {"16bit": "bf16", "fp8": "fp8", "fp4": "fp8"}
 
 
@@ -60,36 +64,69 @@ def workload_document(case: Case) -> dict[str, Any]:
     }
 
 
-def workload_of(case: Case) -> Workload:
-    """Return the workload of *case*. Raise SpecError where it is none that can be."""
+def practice_overrides(case: Case, at: Constants) -> list[str]:
+    """Return what the scripts of the source of *case* set beside its stack's file, as overrides of its workload; host times are of *at*."""
+    stack = "training.stack"
+    found = {
+        f"{stack}.mesh.one_copy": str(case.one_copy).lower(),
+        f"{stack}.mesh.expert_overlap": "0.6" if case.expert_overlap else "0",
+        f"{stack}.mesh.collective_check": f"{at['check.message'] * 1e6:g} us" if case.checked else "0 s",
+        f"{stack}.cuda_graphs": str(case.tuned or case.graphs).lower(),
+    }
+    if case.ring_latency:  # measured with large messages, which Simple carries
+        found[f"{stack}.nccl_proto"] = "Simple"
+    if case.shape.experts:
+        found[f"{stack}.mesh.expert_host"] = f"{at['host.experts'] * 1e3:g} ms"
+    if not (case.tensor_overlap or case.tuned):
+        found[f"{stack}.mesh.tensor_overlap"] = "0"
+    elif case.stack in _PLAIN_STACKS:
+        found[f"{stack}.mesh.tensor_overlap"] = f"{1 - EXPOSED_TENSOR}"
+    return [f"{name}={value}" for name, value in found.items()]
+
+
+def workload_of(case: Case, at: Constants) -> Workload:
+    """Return the workload of *case*, the host times of its stack from *at*. Raise SpecError where it is none that can be."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "measured.yaml"
         path.write_text(json.dumps(workload_document(case)), encoding="utf-8")
-        return load(Workload, path).spec
+        return load(Workload, path, practice_overrides(case, at)).spec
 
 
 def hardware_of(case: Case) -> Hardware:
     """Return the machine of *case*, with its NICs. Raise SpecError where none is described."""
     if not case.chip.machine:
         raise SpecError(f"{case.chip.name}: no machine with it is described")
-    hardware = load_hardware(case.chip.machine).spec
-    node = hardware.groups[0].node
+    machine = _machine(case)
+    node = load_hardware(machine).spec.groups[0].node
     per_node = case.nic * node.gpu_count / node.nic.count
-    return load_hardware(case.chip.machine, [f"node.nic.bandwidth={per_node * 8 / 1e9:g} Gbps"]).spec
+    overrides = [f"node.nic.bandwidth={per_node * 8 / 1e9:g} Gbps"]
+    if case.ring_latency:  # of one node more: a hop of the network, and those inside the node
+        inside = (node.gpu_count - 1) * node.nvlink_transport.hop_latency if node.nvlink_transport else 0.0
+        overrides.append(f"node.nic.transport.hop_latency={max(0.0, case.ring_latency['gather'] - inside) * 1e6:g} us")
+    return load_hardware(machine, overrides).spec
 
 
-def simulated(case: Case) -> LayoutRun:
-    """Return the simulated step of *case*. Raise SpecError where the simulator refuses it."""
+def _machine(case: Case) -> str:
+    """Return the catalogue name of the machine of *case*: what ``node_type`` begins with, if it has this GPU; else the GPU's usual one."""
+    named = case.row.text["node_type"].split(" ")[0]
+    try:
+        same = bool(named) and load_hardware(named).spec.groups[0].node.gpu.name == case.chip.name
+    except SpecError:
+        same = False
+    return named if same else case.chip.machine
+
+
+def simulated(case: Case, at: Constants) -> LayoutRun:
+    """Return the simulated step of *case*, the host times of its stack from *at*. Raise SpecError where the simulator refuses it."""
     from sim.mesh import predict as simulate
 
     hardware = hardware_of(case)
     here = hardware.groups[0].node.gpu_count
     each = next(count for count in range(min(here, case.gpus), 0, -1) if case.gpus % count == 0)
-    return simulate(hardware, workload_of(case), math.ceil(case.gpus / each), each)
+    return simulate(hardware, workload_of(case, at), math.ceil(case.gpus / each), each)
 
 
 def predict(case: Case, at: Constants) -> Prediction:
-    """Return what the simulator says of *case*; of the constants *at* none is used."""
-    del at
-    run = simulated(case)
+    """Return what the simulator says of *case*; of the constants *at* it uses two that no stack's file can know, both of hosts."""
+    run = simulated(case, at)
     return Prediction(run.step_time, run.memory_peak_bytes, run.memory_verdict)

@@ -74,9 +74,15 @@ def _layer(case: Case, whole: bool = False) -> float:
     if case.family in EAGER and shape.gated:
         sides += 1.0
     inputs = tokens if case.family == "nanotron" else stream
-    norms = 2.0 * 2.0 * shape.hidden * stream + narrow * (1.0 + frozen) * shape.hidden * inputs
+    again = () if whole else case.modules
+    norms = 2.0 * 2.0 * shape.hidden * stream + (0.0 if "layernorm" in again else narrow * (1.0 + frozen) * shape.hidden * inputs)
+    if "mla_up_proj" in again:
+        queries = keys = 0
     attention = (2.0 * (queries + keys) - (2.0 - narrow) * shape.heads * shape.value_size) * tokens / case.tensor
-    block = (2.0 * sides * wide + frozen * narrow * wide + 2.0 * routed) * tokens / case.tensor
+    kept = 0.0 if "moe_act" in again else frozen * narrow * wide
+    block = (2.0 * sides * wide + kept + 2.0 * routed) * tokens / case.tensor
+    if ("moe" if shape.experts else "mlp") in again:
+        block = 0.0
     scores = 0.0
     if not case.flash and (whole or case.recompute == "none"):
         scores = 5.0 * shape.heads * case.seq * tokens / case.tensor
@@ -97,7 +103,7 @@ def _activations(case: Case, weights: Weights) -> float:
         if case.virtual > 1:
             in_flight *= 1 + (case.pipeline - 1) / (case.pipeline * case.virtual)
         in_flight = min(float(case.micro_batches), in_flight)
-    return in_flight * weights.layers * kept + (_layer(case, whole=True) if case.recompute != "none" else 0.0)
+    return in_flight * weights.layers * kept + (_layer(case, whole=True) if case.recompute != "none" or case.modules else 0.0)
 
 
 def _logits(case: Case) -> float:

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from calibration.llm.case import Case
+from sim.parallel.split import by_cost, costs
 
 
 @dataclass(frozen=True)
@@ -78,30 +79,12 @@ def blocks_of_stages(case: Case) -> tuple[tuple[int, ...], int]:
     """
     layers, stages = case.shape.layers, case.pipeline
     if case.family == "nanotron" and stages > 1:
-        return _by_cost(case)
+        return by_cost(layers, *costs(case.shape), stages)
     if layers % stages and (layers + 2) % stages == 0:
         each = (layers + 2) // stages
         return (each - 1, *[each] * (stages - 2), each - 1), stages - 1
     each = math.ceil(layers / stages)
     return tuple(max(0, min(each, layers - each * stage)) for stage in range(stages)), stages - 1
-
-
-def _by_cost(case: Case) -> tuple[tuple[int, ...], int]:
-    """Return the same for nanotron (models/base.py: build_model; ``get_block_compute_costs`` of Llama).
-
-    A stage takes blocks until their cost passes its even share; the head counts what its product does, the embedding nothing. The code
-    as stored lets a stage that reaches its share exactly take one block more; it is taken for even here, as the fullest stage is else.
-    """
-    shape = case.shape
-    block = 4.0 * shape.heads * shape.head_size * shape.hidden + 3.0 * shape.inner * shape.hidden
-    costs = [*[block] * shape.layers, float(shape.vocab) * shape.hidden]
-    share = sum(costs) / case.pipeline
-    blocks, stage, passed = [0] * case.pipeline, 0, 0.0
-    for cost in costs[:-1]:
-        blocks[stage] += 1
-        passed += cost
-        stage += passed >= share * (stage + 1)
-    return tuple(blocks), stage
 
 
 def total_parameters(case: Case) -> float:

@@ -19,7 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any, Final, Literal, NoReturn, get_args
@@ -35,7 +35,7 @@ _PROFILED: Final = 9
 """Steps of a profile, of which readers leave the first out."""
 _POLL: Final = 0.02
 """Seconds between two looks at the ranks' processes; nothing is timed with it."""
-_DONE: Final = "stallsim-steps:"
+DONE: Final = "stallsim-steps:"
 """What the line begins with on which a rank's process hands over its result; the model may print as well."""
 
 
@@ -88,6 +88,10 @@ class RankSteps:
     cpu_time: float
     """Seconds of processor time, user and system, of this rank's process in a mean step."""
     parameters: int
+    parts: Mapping[str, float] = field(default_factory=dict)
+    """Seconds of each part of a step, where they were told apart."""
+    sent: float = 0.0
+    """Bytes of a mean step that left the host, where they were counted."""
 
     @property
     def median(self) -> float:
@@ -118,7 +122,7 @@ def run_rank(wanted: StepsWanted, next_inputs: NextInputs | None = None) -> Rank
             batches = next_inputs or _same_batch(wanted, model, device)
             wrapped = _wrapped(model, device, wanted.bucket_mib) if wanted.exchange and _ranks() > 1 else model
             step = _step(wrapped, wanted, batches, device)
-            times, cpu_time = _timed(step, wanted, device)
+            times, cpu_time = timed(step, wanted, device)
             if wanted.trace:
                 _profiled(step, Path(wanted.trace), device)
         except SpecError:
@@ -292,7 +296,7 @@ def _loss(output: Any) -> Any:
     return sum(torch.nn.functional.cross_entropy(found, found.new_zeros(len(found), dtype=torch.int64)) for found in rows)
 
 
-def _timed(step: Callable[[], None], wanted: StepsWanted, device: Any) -> tuple[list[float], float]:
+def timed(step: Callable[[], None], wanted: StepsWanted, device: Any) -> tuple[list[float], float]:
     """Return the seconds of each timed step, and the processor time of a mean one."""
     import torch
     import torch.distributed as dist
@@ -399,19 +403,29 @@ def _last_words(said: IO[bytes]) -> str:
 def _result(said: IO[bytes]) -> RankSteps:
     said.seek(0)
     for line in reversed(said.read().decode(errors="replace").splitlines()):
-        if line.startswith(_DONE):
-            found = json.loads(line.removeprefix(_DONE))
+        if line.startswith(DONE):
+            found = json.loads(line.removeprefix(DONE))
             return RankSteps(**found | {"times": tuple(found["times"])})
     raise SpecError(f"a rank ended without a result: {_last_words(said)}")
+
+
+def read_wanted(text: str) -> StepsWanted:
+    """Return the steps that the JSON document *text* wants."""
+    found = json.loads(text)
+    return StepsWanted(**found | {"inputs": tuple(found["inputs"]), "arguments": tuple(found.get("arguments", ()))})
+
+
+def join(wanted: StepsWanted) -> None:
+    """Join the ranks that the environment tells of, where there are others and no group yet."""
+    _join(_device(wanted.device))
 
 
 def main(arguments: Sequence[str], next_inputs: NextInputs | None = None) -> int:
     """Run as one rank what the JSON document *arguments*[0] wants, fed by *next_inputs*, and hand the result over on stdout."""
     try:
-        found = json.loads(arguments[0])
-        wanted = StepsWanted(**found | {"inputs": tuple(found["inputs"]), "arguments": tuple(found.get("arguments", ()))})
-        _join(_device(wanted.device))  # and never part: Gloo's threads may abort a process that does
-        print(_DONE + json.dumps(asdict(run_rank(wanted, next_inputs))), flush=True)
+        wanted = read_wanted(arguments[0])
+        join(wanted)  # and never part: Gloo's threads may abort a process that does
+        print(DONE + json.dumps(asdict(run_rank(wanted, next_inputs))), flush=True)
     except SpecError as error:
         print(error, file=sys.stderr, flush=True)
         return 2

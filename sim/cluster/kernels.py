@@ -177,13 +177,18 @@ def attention_time(
 
 
 def visible_keys(shape: Attention) -> float:
-    """Return the keys that a block of queries walks over in the mean, in multiples of the block: those its mask shows."""
-    blocks = ceil(shape.queries / BLOCK)
+    """Return the keys that a block of queries walks over in the mean, in multiples of the block: those its mask shows.
+
+    Ranks of a context group take pieces from both ends of the sequence, so that each sees the mean of all (Transformer Engine,
+    attention/dot_product_attention/context_parallel.py; torch.distributed.tensor.experimental, ``context_parallel``).
+    """
+    whole = shape.queries * shape.shares
+    blocks = ceil(whole / BLOCK)
     every = ceil(shape.keys / BLOCK) * BLOCK
     if not shape.causal:
         reach = (2 * ceil(shape.window / BLOCK) + 1) * BLOCK if shape.window else every
         return float(min(every, reach))
-    offset = max(0, shape.keys - shape.queries)  # queries are the last of the keys
+    offset = max(0, shape.keys - whole)  # queries are the last of the keys
     reach = _reach(shape, every)
     first = offset + BLOCK
     ramp = min(blocks, max(0, (reach - first) // BLOCK + 1))

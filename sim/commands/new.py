@@ -11,6 +11,7 @@ import typer
 from sim.commands import names
 from sim.commands.app import app
 from sim.commands.options import SampleTokens
+from sim.report.files import yaml_due
 from sim.spec.yaml import SpecError
 from sim.terminal import talk
 
@@ -35,7 +36,7 @@ def new(
             "repeatable; without it questions are asked",
         ),
     ] = [],  # noqa: B006  typer copies the default
-    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="where the YAML goes")] = None,
+    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", callback=yaml_due, help="where the YAML goes")] = None,
     name: Annotated[str | None, typer.Option(help="name of the machine or workload; the file's by default")] = None,
     sequence: SampleTokens = None,
     gpu: Annotated[str | None, typer.Option(help="GPU of the catalogue, where the file does not tell", autocompletion=names.gpus)] = None,

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from sim.commands.app import app
-from sim.commands.options import Batch, Folder, Html, Hw, Json, MeanLifetime, Precision, Processes, Sets, Stack, Wl, positive
+from sim.commands.options import Batch, Folder, Html, Hw, Json, MeanLifetime, Precision, PriceSource, Processes, Sets, Stack, Wl, positive
 from sim.terminal import print_json, show_text, write_result
 
 
@@ -32,6 +32,7 @@ def spot(
     precision: Precision = None,
     stack: Stack = None,
     sets: Sets = [],  # noqa: B006
+    prices: PriceSource = "",
     seed: Annotated[int, typer.Option(min=0, help="random seed of the interruptions")] = 0,
     processes: Processes = None,
     as_json: Json = False,
@@ -48,7 +49,9 @@ def spot(
     from sim.study.spot import spot as drawn
 
     wanted = Wanted(positive(epochs, "--epochs"), positive(steps, "--steps"), interval, policy, trials, mean_lifetime)
-    scenario = Scenario(hardware, workload, tuple(sets), nodes=workers, batch=batch, precision=precision, stack=stack, seed=seed)
+    scenario = Scenario(
+        hardware, workload, tuple(sets), nodes=workers, batch=batch, precision=precision, stack=stack, seed=seed, prices=prices
+    )
     found = spot_document(drawn(scenario, wanted, document, processes))
     text = spot_text(found)
     table = figures_csv(found["distribution"])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sim.commands.app import app
-from sim.commands.options import Batch, Count, Html, Hw, LayoutFields, Precision, Processes, Sets, Stack, Wl, takes_layout
+from sim.commands.options import Batch, Count, Html, Hw, LayoutFields, Precision, PriceSource, Processes, Sets, Stack, Wl, takes_layout
 from sim.report.files import file_due
 from sim.spec.yaml import SpecError
 from sim.terminal import talk
@@ -42,6 +42,7 @@ def sweep(
     stack: Stack = None,
     layout: LayoutFields = (),
     sets: Sets = [],  # noqa: B006
+    prices: PriceSource = "",
     seed: Annotated[int, typer.Option(help="random seed of the Sobol sequence and of every run")] = 0,
     processes: Processes = None,
     cluster: Annotated[str | None, typer.Option(metavar="dask://HOST:PORT", help="compute on the workers of this dask scheduler")] = None,
@@ -76,6 +77,7 @@ def sweep(
         stack=stack,
         seed=seed,
         layout=layout,
+        prices=prices,
     )
     journal = output.with_name(output.name + ".journal")
     progress = talk.counting("points")

@@ -19,6 +19,7 @@ from sim.commands.options import (
     Json,
     LayoutFields,
     Precision,
+    PriceSource,
     Sets,
     Stack,
     Wl,
@@ -45,6 +46,7 @@ def whatif(
     stack: Stack = None,
     layout: LayoutFields = (),
     sets: Sets = [],  # noqa: B006
+    prices: PriceSource = "",
     as_json: Json = False,
     as_csv: Csv = False,
     output: Folder = None,
@@ -75,6 +77,7 @@ def whatif(
         precision=precision,
         stack=stack,
         layout=layout,
+        prices=prices,
     )
     if has_layout(scenario):
         laid = layout_whatif(scenario, talk.counting("resources"))

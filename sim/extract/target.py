@@ -22,6 +22,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sim.spec import scalars
+from sim.spec.catalogue import roots
 from sim.spec.yaml import SpecError
 
 if TYPE_CHECKING:
@@ -85,8 +86,14 @@ def check_target(target: str) -> None:
         hub = f"; a decoder of the Hugging Face hub is read by 'python -m sim new workload {target}'"
         example = f"for example torchvision.models:vgg16{hub if '/' in target else ''}"
         raise SpecError(f"{target}: write module:callable or file.py:callable, {example}")
-    if module_name.endswith(".py") and not Path(module_name).is_file():
+    if module_name.endswith(".py") and not _file(module_name).is_file():
         raise SpecError(f"{module_name}: {'is a folder; expected a Python file' if Path(module_name).is_dir() else 'no such file'}")
+
+
+def _file(name: str) -> Path:
+    """Return the Python file *name*, of the catalogue (``workloads/models/sources/gpt.py``) where there is none in the working folder."""
+    places = (Path(name), *(root / name for root in roots()))
+    return next((path for path in places if path.is_file()), Path(name))
 
 
 def _defined(file: Path) -> list[str]:
@@ -107,7 +114,7 @@ def find(target: str) -> Callable[..., Any]:
     for part in name.split("."):
         if not hasattr(found, part):
             near = difflib.get_close_matches(part, dir(found), n=1)
-            defined = _defined(Path(module_name)) if module_name.endswith(".py") else []
+            defined = _defined(_file(module_name)) if module_name.endswith(".py") else []
             has = f"; did you mean '{near[0]}'?" if near else f"; it has {', '.join(defined)}" if defined else ""
             raise SpecError(f"{target}: {module_name} has no '{part}'{has}")
         found = getattr(found, part)
@@ -120,7 +127,7 @@ def find(target: str) -> Callable[..., Any]:
 def _module(target: str, name: str) -> ModuleType:
     try:
         with importable(target):
-            return _from_file(Path(name)) if name.endswith(".py") else importlib.import_module(name)
+            return _from_file(_file(name)) if name.endswith(".py") else importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name and (name == error.name or name.startswith(error.name + ".")):
             raise SpecError(f"{target}: there is no module '{error.name}' here; is it installed, or written file.py:callable?") from None
@@ -136,7 +143,7 @@ def _module(target: str, name: str) -> ModuleType:
 @contextmanager
 def importable(target: str) -> Iterator[None]:
     """Let modules of the working folder be imported, as ``python -m`` does, and those beside a *target* file, as running it would."""
-    file = Path(target.rpartition(":")[0])
+    file = _file(target.rpartition(":")[0])
     folders = [str(Path.cwd()), *([str(file.resolve().parent)] if file.suffix == ".py" else [])]
     sys.path[:0] = folders
     try:
@@ -188,7 +195,7 @@ def _place(error: BaseException) -> str:
     trace = error.__traceback__
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename
-        if not re.search(r"[\\/](torch|importlib)[\\/]|[\\/]sim[\\/]extract[\\/](?!zoo)|<frozen", file):
+        if not re.search(r"[\\/](torch|importlib)[\\/]|[\\/]sim[\\/]extract[\\/]|<frozen", file):
             frames.append(f"{file}:{trace.tb_lineno}")
         trace = trace.tb_next
     return frames[-1] if frames else ""

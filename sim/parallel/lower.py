@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from sim.parallel.buckets import Bucketed
 from sim.parallel.lowering import Layout as Layout
-from sim.parallel.program import Program, fused
+from sim.parallel.program import HOST_WAITS, Program, fused, waited_for
 from sim.parallel.shard import Sharded
 
 
 def program(layout: Layout, stage: int) -> Program:
     """Return what each rank of *stage* does in one step."""
     lowering = Sharded(layout, stage) if layout.sharded_parameters else Bucketed(layout, stage)
-    return fused(lowering.step())
+    return fused(waited_for(lowering.step(), HOST_WAITS[layout.options.host_waits]))

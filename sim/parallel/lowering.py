@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from sim.parallel.mesh import Mesh
 from sim.parallel.own_schedule import OwnPasses
 from sim.parallel.program import Instruction, Op, Receive, Send, Start, Tag, Update, Wait
-from sim.parallel.schedule import MEETING, Action, actions, holder, position
+from sim.parallel.schedule import MEETING, Action, actions, holder, holds, position
 from sim.parallel.split import Unit
 from sim.spec.parallel import MeshOptions
 
@@ -103,13 +104,14 @@ class Lowering:
     def step(self) -> Iterator[Instruction]:
         """Yield the instructions of one step."""
         yield from self.before()
-        for action in self.actions:
+        runs_ahead = self.layout.options.sends_ahead
+        for action, following in zip_longest(self.actions, self.actions[1:]):
             chunk = self.layout.chunk_of(self.stage, action.chunk)
             yield from self._received(action, chunk)
             final = self.last.get(action.chunk) is action
             units = self.layout.chunks[chunk]
             yield from self.forward(units, action) if action.kind == "F" else self.backward(units, action, final)
-            yield from self._sent(action, chunk)
+            yield from self._sent(action, chunk, holds(action, following, runs_ahead))
         yield from self.finish()
         yield from (Wait(tag) for tag in self.open)
         yield from self._tied()
@@ -150,16 +152,16 @@ class Lowering:
         if stage != self.stage:
             yield Receive((what, chunk, action.micro_batch), stage)
 
-    def _sent(self, action: Action, chunk: int) -> Iterator[Instruction]:
+    def _sent(self, action: Action, chunk: int, held: bool) -> Iterator[Instruction]:
         if action.kind == "F" and chunk < self.many - 1:
-            yield from self._send("activations", chunk + 1, action)
+            yield from self._send("activations", chunk + 1, action, held)
         elif action.kind in ("B", "I") and chunk > 0:
-            yield from self._send("gradients", chunk - 1, action)
+            yield from self._send("gradients", chunk - 1, action, held)
 
-    def _send(self, what: str, to: int, action: Action) -> Iterator[Instruction]:
+    def _send(self, what: str, to: int, action: Action, held: bool) -> Iterator[Instruction]:
         stage, _ = holder(self.layout.schedule, self.layout.mesh.stages, self.layout.mesh.parallel.chunks, to)
         if stage != self.stage:
-            yield Send((what, to, action.micro_batch), stage, self.layout.boundary)
+            yield Send((what, to, action.micro_batch), stage, self.layout.boundary, held)
 
     def _tied(self) -> Iterator[Instruction]:
         """Add up the gradient of a table that the first and the last stage both hold."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, cast
 
-from sim.parallel.schedule import PASSES, Action, Kind, deadlock, position
+from sim.parallel.schedule import PASSES, Action, Kind, deadlock, holds, position
 from sim.spec.extensions import SCHEDULES, called, extension, is_place
 from sim.spec.parallel import SCHEDULES as BUILT_IN
 from sim.spec.yaml import SpecError
@@ -48,8 +48,8 @@ class OwnPasses:
     programs: tuple[tuple[Action, ...], ...]
 
 
-def own_passes(name: str, stages: int, chunks: int, micro_batches: int) -> OwnPasses | None:
-    """Return what the schedule *name* runs on such a pipeline; None for one that is built in.
+def own_passes(name: str, stages: int, chunks: int, micro_batches: int, runs_ahead: bool = False) -> OwnPasses | None:
+    """Return what the schedule *name* runs on such a pipeline; None for one that is built in. *runs_ahead*: `sim.parallel.schedule.holds`.
 
     Raise SpecError with one sentence where a pass is missing or doubled, or the stages wait for each other for ever.
     """
@@ -60,7 +60,7 @@ def own_passes(name: str, stages: int, chunks: int, micro_batches: int) -> OwnPa
     if not isinstance(waits, bool):
         raise SpecError(f"schedule {name}: waits_for_sends is {waits!r}; write True or False")
     programs = tuple(_passes(schedule, name, stage, stages, chunks, micro_batches) for stage in range(stages))
-    cycle = deadlock(name, programs) or (_unmet(programs, chunks) if waits else None)
+    cycle = deadlock(name, programs) or (_unmet(programs, chunks, runs_ahead) if waits else None)
     if cycle is not None:
         raise SpecError(f"schedule {name} never ends: {'; '.join(cycle)}; change the order of its passes")
     return OwnPasses(waits, programs)
@@ -103,11 +103,12 @@ def _told(kinds: dict[Kind, int]) -> str:
     return f"{' and '.join(said)} of"
 
 
-def _unmet(programs: Sequence[Sequence[Action]], chunks: int) -> list[str] | None:
+def _unmet(programs: Sequence[Sequence[Action]], chunks: int, runs_ahead: bool) -> list[str] | None:
     """Return None where stages that wait for their sends end, else who waits for whom: a send goes when its receiver asks for it."""
     many = len(programs) * chunks
     places, asked, posted = [0] * len(programs), set[tuple[str, int, int]](), set[tuple[str, int, int]]()
     waiting: list[set[tuple[str, int, int]]] = [set() for _ in programs]
+    ahead: list[set[tuple[str, int, int]]] = [set() for _ in programs]
     moved = True
     while moved:
         moved = False
@@ -123,8 +124,10 @@ def _unmet(programs: Sequence[Sequence[Action]], chunks: int) -> list[str] | Non
                 waiting[stage] = set()
                 if target is not None:
                     posted.add(target)
-                    waiting[stage].add(target)
+                    ahead[stage].add(target)
                 places[stage] += 1
+                if holds(action, program[places[stage]] if places[stage] < len(program) else None, runs_ahead):
+                    waiting[stage], ahead[stage] = ahead[stage], set()
                 moved = True
     stuck = [stage for stage, program in enumerate(programs) if places[stage] < len(program) and not waiting[stage] <= asked]
     if not stuck:

@@ -7,8 +7,8 @@ pipeline stage run the same program.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Literal, NamedTuple
+from collections.abc import Container, Iterable, Iterator, Mapping
+from typing import Final, Literal, NamedTuple, get_args
 
 from sim.parallel.mesh import GroupAxis
 
@@ -17,6 +17,12 @@ Part = Literal["F", "B", "I", "W"]
 Tag = tuple[str, int, int]
 """What an operation is for: (what, unit or chunk of the model, micro-batch)."""
 Op = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
+HOST_WAITS: Final[Mapping[str, frozenset[Op]]] = {
+    "nothing": frozenset(),
+    "reductions": frozenset({"all_reduce", "reduce_scatter"}),
+    "everything": frozenset(get_args(Op)),
+}
+"""Operations by what ``host_waits`` of a stack says."""
 
 
 class Work(NamedTuple):
@@ -64,6 +70,8 @@ class Send(NamedTuple):
     tag: Tag
     stage: int
     nbytes: float
+    holds: bool = True
+    """Not held: the next work goes on; the send is waited for with the next that holds, or before the optimizer."""
 
 
 class Receive(NamedTuple):
@@ -75,6 +83,14 @@ class Receive(NamedTuple):
 
 Instruction = Work | Update | Start | Wait | Free | Send | Receive
 Program = tuple[Instruction, ...]
+
+
+def waited_for(instructions: Iterable[Instruction], ops: Container[Op]) -> Iterator[Instruction]:
+    """Yield *instructions*, where the host waits for each operation of *ops* before it goes on."""
+    for instruction in instructions:
+        yield instruction
+        if isinstance(instruction, Start) and instruction.op in ops:
+            yield Wait(instruction.tag)
 
 
 def fused(instructions: Iterable[Instruction]) -> Program:

@@ -99,6 +99,15 @@ def in_flight(program: Iterable[Action]) -> list[tuple[int, ...]]:
     return timeline
 
 
+def holds(action: Action, following: Action | None, runs_ahead: bool) -> bool:
+    """Tell whether a stage that waits for its sends waits for that of *action* before it computes on.
+
+    With *runs_ahead* (torch/distributed/pipelining/schedules.py) sends of warm-up and cool-down, and all of GPipe, are fired alone and
+    waited for later; a send before a pass of the other direction is one batch with the receive after it.
+    """
+    return not runs_ahead or following is None or following.kind != action.kind
+
+
 def deadlock(schedule: str, programs: Sequence[Sequence[Action]]) -> list[str] | None:
     """Return None where the *programs* of all stages end, else the cycle of waits in words, one wait a line.
 

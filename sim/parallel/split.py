@@ -18,6 +18,7 @@ from typing import Final, Literal, NamedTuple
 from sim.parallel.mesh import divisors
 from sim.spec.parallel import Parallel
 from sim.spec.segments import block
+from sim.spec.transformer import Transformer
 from sim.spec.workload import Attention, Layer, Model
 from sim.spec.yaml import SpecError
 
@@ -42,6 +43,8 @@ class Piece(NamedTuple):
     backward: tuple[Message, ...] = ()
     counted: bool = False
     """Whether the host must read how many tokens each expert has before it launches this layer: the one behind the dispatch."""
+    begins_experts: bool = False
+    """Whether a run of experts begins with this layer."""
 
 
 @dataclass(frozen=True)
@@ -200,8 +203,15 @@ def _pieces(layers: Sequence[Layer], parallel: Parallel, regathers: bool) -> lis
             _expert_messages(layers, index, parallel, forward, backward)
         if parallel.context > 1 and layer.attention is not None:
             _context_messages(layer.attention, parallel, forward, backward)
-        pieces.append(Piece(shared(layer, parallel, regathers), tuple(forward), tuple(backward), _counted(layers, index)))
+        pieces.append(
+            Piece(shared(layer, parallel, regathers), tuple(forward), tuple(backward), _counted(layers, index), _begins(layers, index))
+        )
     return pieces
+
+
+def _begins(layers: Sequence[Layer], index: int) -> bool:
+    """Tell whether layer *index* is the first of a run of experts."""
+    return layers[index].share == "expert" and (index == 0 or layers[index - 1].share != "expert")
 
 
 def _counted(layers: Sequence[Layer], index: int) -> bool:
@@ -240,7 +250,7 @@ def _tensor_messages(
 
 def _expert_messages(layers: Sequence[Layer], index: int, parallel: Parallel, forward: list[Message], backward: list[Message]) -> None:
     """Add dispatch before the first and combine after the last layer of a run of experts; without expert ranks tensor ranks split them."""
-    begins = index == 0 or layers[index - 1].share != "expert"
+    begins = _begins(layers, index)
     ends = index + 1 == len(layers) or layers[index + 1].share != "expert"
     tokens = parallel.context * (parallel.tensor if parallel.sequence_parallel or parallel.expert == 1 else 1)
     if parallel.expert > 1:
@@ -355,19 +365,25 @@ def _shape(layer: Layer, parallel: Parallel) -> dict[str, object]:
     if layer.attention is not None:
         own = layer.attention
         heads, kv_heads = max(1, own.heads // tensor), max(1, own.kv_heads // tensor)
-        found["attention"] = own.model_copy(update={"heads": heads, "kv_heads": kv_heads, "queries": max(1, own.queries // context)})
+        found["attention"] = own.model_copy(
+            update={"heads": heads, "kv_heads": kv_heads, "queries": max(1, own.queries // context), "shares": own.shares * context}
+        )
     return found
 
 
-def stages(kinds: Sequence[Kind], parallel: Parallel, first_less: int = 0, last_less: int = 0) -> tuple[tuple[int, ...], ...]:
+def stages(
+    kinds: Sequence[Kind], parallel: Parallel, first_less: int = 0, last_less: int = 0, cost: tuple[float, float] | None = None
+) -> tuple[tuple[int, ...], ...]:
     """Return the units of each chunk in the order of the model, by number; the head and tail belong to the first and last chunk.
 
-    Blocks are spread evenly, remainders to the early chunks; the first and last chunk hold *first_less* and *last_less* blocks less. Raise
+    Blocks are spread evenly, remainders to the early chunks, or by the *cost* of a block and of the head (`by_cost`); the first and last
+    chunk hold *first_less* and *last_less* blocks less. Raise
     SpecError for more chunks than blocks, and for ``layers_per_stage`` that do not sum to the blocks.
     """
     chunks = parallel.pipeline * parallel.chunks
     numbers = [index for index, kind in enumerate(kinds) if kind == "block"]
-    counts = list(parallel.layers_per_stage) or _even(len(numbers), chunks, first_less, last_less)
+    even = _even(len(numbers), chunks, first_less, last_less)
+    counts = list(parallel.layers_per_stage) or (list(by_cost(len(numbers), *cost, chunks)[0]) if cost and chunks > 1 else even)
     if len(counts) != chunks or sum(counts) != len(numbers):
         raise SpecError(
             f"training.parallel.layers_per_stage: {'+'.join(map(str, counts))} gives {len(counts)} chunks {sum(counts)} blocks; "
@@ -383,6 +399,27 @@ def stages(kinds: Sequence[Kind], parallel: Parallel, first_less: int = 0, last_
     cut[0] = (*first, *cut[0])
     cut[-1] = (*cut[-1], *last)
     return tuple(cut)
+
+
+def costs(shape: Transformer) -> tuple[float, float]:
+    """Return what a block and the head count when stages are cut by cost (nanotron ``get_block_compute_costs``); the embedding nothing."""
+    block = 4.0 * shape.heads * shape.head_size * shape.hidden + 3.0 * shape.inner * shape.hidden
+    return block, float(shape.vocab) * shape.hidden
+
+
+def by_cost(blocks: int, block: float, head: float, stages: int) -> tuple[tuple[int, ...], int]:
+    """Return the blocks of each of *stages* and the one with the head, where each takes blocks until their cost passes its even share.
+
+    *block* and *head* are the costs of a block and of the head (nanotron models/base.py). The code as stored lets a stage that reaches
+    its share exactly take one block more; it is taken for even here, as the fullest stage is else.
+    """
+    share = (blocks * block + head) / stages
+    counts, stage, passed = [0] * stages, 0, 0.0
+    for _ in range(blocks):
+        counts[stage] += 1
+        passed += block
+        stage += passed >= share * (stage + 1)
+    return tuple(counts), stage
 
 
 def _even(blocks: int, chunks: int, first_less: int, last_less: int) -> list[int]:

@@ -17,6 +17,7 @@ from sim.spec.fields import (
     ComputeRate,
     Count,
     Curve,
+    Devices,
     Factor,
     Fraction,
     Frequency,
@@ -258,6 +259,8 @@ class Nic(Spec):
     """Of one, in each direction."""
     transport: Transport
     """What carries messages between nodes, and how well."""
+    burst: Bytes = 0.0
+    """What passes at once after a pause, where a token bucket sets the rate; counted for messages over sockets (Gloo)."""
     gpudirect: bool = False
     """Whether the cards read and write GPUs' memory without a copy through the host's."""
     gpudirect_level: Literal["pix", "pxb", "phb", "sys"] = "pxb"
@@ -337,7 +340,7 @@ class Node(Spec):
 
     gpu: Gpu
     """The kind of its GPUs, which are all equal."""
-    gpu_count: Whole
+    gpu_count: Devices
     """How many; 0 for a node that only serves parameters."""
     topology: Topology
     """How GPUs, NICs and processors are linked."""

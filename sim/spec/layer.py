@@ -42,6 +42,8 @@ class Attention(Spec):
     """Whether each token sees earlier ones only."""
     window: Whole = 0
     """Tokens that each token looks back on; 0: all."""
+    shares: Count = 1
+    """Ranks that share a longer sequence's queries, each with a piece from either end: all see equally many keys."""
 
 
 class Layer(Spec):

@@ -32,4 +32,6 @@ class MeasuredOn(Spec):
     """Samples per GPU and pass."""
     precision: Precision
     """In which they were measured."""
+    tensor: Count = 1
+    """Tensor ranks that divided the layers where they were measured."""
     source: Source

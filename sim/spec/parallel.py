@@ -11,7 +11,7 @@ from typing import Annotated, Final, Literal, get_args
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from sim.spec import extensions
-from sim.spec.fields import Count, Fraction, Source, Spec, Whole
+from sim.spec.fields import Count, Fraction, Seconds, Source, Spec, Whole
 
 Schedule = Literal["gpipe", "1f1b", "interleaved_1f1b", "zb_h1", "zbv", "dualpipev"]
 Shard = Literal["none", "optimizer", "gradients", "parameters"]
@@ -143,6 +143,16 @@ class MeshOptions(Spec):
     """Sequence parallelism gathers the inputs of split products again in backward rather than keep them. None: megatron and nanotron do."""
     expert_counts: bool = True
     """The host waits for the number of tokens of each expert before it launches the experts; not where their capacity is fixed."""
+    host_waits: Literal["nothing", "reductions", "everything"] = "nothing"
+    """Collectives that the host waits for before it goes on, as over Gloo, where no stream of a device holds them."""
+    expert_host: Seconds = 0.0
+    """Host time of the experts in one block's forward (router, dispatch, combination), beyond launching the layer table's kernels."""
+    one_copy: bool = False
+    """Dispatch sends a token once to each node that has experts for it (DeepEP, HybridEP), not once to each expert."""
+    collective_check: Seconds = 0.0
+    """Host time of one socket message where torch compares each collective between its ranks (TORCH_DISTRIBUTED_DEBUG=DETAIL)."""
+    stages_by_cost: bool = False
+    """Stages take blocks until the cost of their products passes an even share, in place of even numbers of blocks (nanotron)."""
     order: tuple[Axis, ...] = MEGATRON_ORDER
     """Axes from neighbors to far apart: which ranks are next to each other."""
     first_stage_less: Whole = 0
@@ -150,6 +160,11 @@ class MeshOptions(Spec):
     last_stage_less: Whole = 0
     """Blocks that the first and the last stage hold less, in place of the embedding and of the head."""
     source: Source
+
+    @property
+    def sends_ahead(self) -> bool:
+        """Whether schedules that wait for sends wait later where the next pass has the same direction, as torch's do."""
+        return self.framework == "fsdp2"
 
     @property
     def gathers_again(self) -> bool:

@@ -386,9 +386,15 @@ class Workload(Spec):
 
     @model_validator(mode="after")
     def _replays(self) -> Workload:
-        if self.model.measured is not None and not self.training.parallel.trivial:
+        parallel, on = self.training.parallel, self.model.measured
+        if on is not None and parallel.context * parallel.expert > 1:
             raise ValueError(
-                "layers with measured times are replayed in data parallelism only; leave parallel out, or use the model's own table"
+                "layers with measured times are not replayed with context or expert ranks; use 1 of each, or the model's own table"
+            )
+        if on is not None and parallel.tensor != on.tensor:
+            raise ValueError(
+                f"layers that {on.tensor} tensor ranks divided where they were measured are replayed on as many, not {parallel.tensor}; "
+                f"use tensor: {on.tensor}, or the model's own table"
             )
         return self
 

@@ -20,7 +20,6 @@ from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.jobs_file import jobs_file
 from sim.study.scenario import Infeasible, Scenario, loaded_hardware, sorted_overrides
-from sim.units import show
 
 
 @dataclass(frozen=True)
@@ -161,14 +160,4 @@ def _warnings(run: LayoutRun) -> list[str]:
     elif run.layout.own is not None:
         found.append(f"schedule {run.layout.schedule} is your own: it is not validated, and the expected error is that of other schedules")
     found += own_notes(run.workload)
-    prep = _prep_bound(run)
-    if prep > run.step_time:
-        found.append(f"the loader is not simulated in layouts, but preparing a step's samples takes {show(prep, 'time')} of all CPU cores")
     return found
-
-
-def _prep_bound(run: LayoutRun) -> float:
-    """Return the seconds that all cores of the nodes need to prepare one step's samples."""
-    host = run.node.host
-    cores = host.physical_cores * run.nodes
-    return run.global_batch * run.workload.dataset.prep / (cores * host.cpu.speed) if run.workload.input.loader != "synthetic" else 0.0

@@ -209,3 +209,19 @@ def test_what_is_not_described_is_refused():
         with pytest.raises(ValueError, match="kernels block"):
             call()
     assert kernels.product_time(gpu(), "bf16", 0, 5, 5) == 0
+
+
+@pytest.mark.parametrize("context", [2, 4, 8])
+def test_ranks_of_a_context_group_share_causal_attention_evenly(context):
+    # rank i holds pieces i and 2c-1-i of the 2c that a sequence is cut into: counted one by one, each sees the mean of all
+    sequence, block = 65536, kernels.BLOCK
+    pieces = [
+        [(sequence // (2 * context) * piece + first + block) for first in range(0, sequence // (2 * context), block)]
+        for piece in range(2 * context)
+    ]
+    means = {np.mean(pieces[rank] + pieces[-1 - rank]) for rank in range(context)}
+    alone = Attention(heads=32, kv_heads=8, head_dim=128, queries=sequence, keys=sequence)
+    shared = alone.model_copy(update={"queries": sequence // context, "shares": context})
+    assert means == {kernels.visible_keys(shared)} == {kernels.visible_keys(alone)}
+    ratio = kernels.attention_time(gpu(), "bf16", shared, 1.0) / kernels.attention_time(gpu(), "bf16", alone, 1.0)
+    assert ratio == pytest.approx(1 / context, rel=0.03)  # up to a last wave

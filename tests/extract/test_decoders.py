@@ -19,8 +19,12 @@ LLAMA = {"layers": 3, "hidden": 256, "heads": 4, "ffn": 704, "vocab": 500}
 GPT = {"layers": 3, "hidden": 256, "heads": 4, "vocab": 500, "activation": "gelu", "norm": "layernorm", "positions": "learned"}
 GPT |= {"max_seq": TOKENS, "bias": "all", "tied": True, "dropout": 0.1}
 CASES: list[tuple[dict[str, Any], str, dict[str, int]]] = [
-    (LLAMA, "sim.extract.zoo_llama:Llama", {"width": 256, "depth": 3, "heads": 4, "inner": 704, "vocabulary": 500, "sequence": 128}),
-    (GPT, "sim.extract.zoo_gpt:Gpt2", {"width": 256, "depth": 3, "heads": 4, "vocabulary": 500, "positions": 128}),
+    (
+        LLAMA,
+        "workloads/models/sources/llama.py:Llama",
+        {"width": 256, "depth": 3, "heads": 4, "inner": 704, "vocabulary": 500, "sequence": 128},
+    ),
+    (GPT, "workloads/models/sources/gpt.py:Gpt2", {"width": 256, "depth": 3, "heads": 4, "vocabulary": 500, "positions": 128}),
 ]
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from sim.extract import extract, run_extract
+from sim.extract.target import find
 from sim.spec.library import load_part
 from sim.spec.workload import Model
 from tests.extract.readiness import assert_same_order, watched
@@ -70,16 +71,14 @@ def test_catalogue_order_equals_a_real_backward() -> None:
 
 def test_bert_order_equals_a_real_backward() -> None:
     """Oracle: the same hooks on a BERT for pretraining of two layers and width 8; its decoder shares the word embeddings."""
-    from sim.extract.zoo import BertForPretraining
-
     size = {"width": 8, "depth": 2, "heads": 2, "vocabulary": 50}
-    model = BertForPretraining(**size)
+    model = find("workloads/models/sources/bert.py:BertForPretraining")(**size)
     order = watched(model)
     tokens = torch.zeros(2, 6, dtype=torch.long)
     words, following = model(tokens, tokens, tokens, tokens[:, :2])
     (words.sum() + following.sum()).backward()
     inputs = [f"{name}=6:int64" for name in ("input_ids", "token_type_ids", "attention_mask")] + ["masked_positions=2:int64"]
-    assert_same_order(extract("sim.extract.zoo:BertForPretraining", inputs, "bert", size), order)
+    assert_same_order(extract("workloads/models/sources/bert.py:BertForPretraining", inputs, "bert", size), order)
 
 
 @pytest.mark.parametrize("name", ["alexnet", "resnet10_noresidue", "bert-base-seq384"])
@@ -108,7 +107,7 @@ def test_unknown_depth_is_told() -> None:
 
     pytest.importorskip("torchvision", reason="the catalogue's image models are torchvision's")
     with pytest.raises(SpecError, match="depth 11: one of 10, 12, 16"):
-        extract("sim.extract.zoo:resnet", ["3x224x224"], "resnet11", {"depth": 11})
+        extract("workloads/models/sources/resnet.py:resnet", ["3x224x224"], "resnet11", {"depth": 11})
 
 
 PEAK = """

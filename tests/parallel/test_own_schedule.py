@@ -177,12 +177,12 @@ def test_what_is_refused_is_what_would_never_end(monkeypatch: pytest.MonkeyPatch
     told = Counter[str]()
     for seed in range(30):
         try:
-            own_passes(extensions.give(extensions.SCHEDULES, Drawn(seed, waits=True), BUILT_IN), 3, 1, 3)
+            own_passes(extensions.give(extensions.SCHEDULES, Drawn(seed, waits=True), BUILT_IN), 3, 1, 3, runs_ahead=True)
             refused = ""
         except SpecError as error:
             refused = str(error)
         with monkeypatch.context() as unchecked:
-            unchecked.setattr("sim.parallel.own_schedule._unmet", lambda programs, chunks: None)
+            unchecked.setattr("sim.parallel.own_schedule._unmet", lambda programs, chunks, runs_ahead: None)
             try:
                 figures(Drawn(seed, waits=True), pp=3, micro_batches=3, nodes=3)
                 ended = True

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.parallel.split import Unit, shared, split, stages
+from sim.parallel.split import Unit, by_cost, shared, split, stages
 from sim.spec.decoder import decoder_layers
 from sim.spec.parallel import Parallel
 from sim.spec.transformer import Transformer
@@ -196,3 +196,12 @@ def test_a_plan_and_attention_are_needed() -> None:
         split(plain, parallel(tensor=2))
     with pytest.raises(SpecError, match="toy has no attention whose sequence could be split; use context: 1"):
         split(plain, parallel(context=2))
+
+
+def test_blocks_by_cost_pass_their_even_share() -> None:
+    # nanotron's course notebook shows Llama 3 8B on eight stages: five blocks on the first one, the head on the last
+    block = 4.0 * 4096 * 4096 + 3.0 * 14336 * 4096
+    counts, head = by_cost(32, block, 128256.0 * 4096, 8)
+    assert (counts[0], sum(counts), head) == (5, 32, 7)
+    assert by_cost(8, 1.0, 0.0, 4)[0] == (2, 2, 2, 2)
+    assert by_cost(6, 1.0, 2.0, 2) == ((4, 2), 1)  # the head counts as two blocks

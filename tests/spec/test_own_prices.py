@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import csv
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 import stallsim
+from sim.cli import app
 from sim.spec import extensions
 from sim.spec.library import load_hardware
 from sim.spec.own_prices import Priced
 from sim.spec.yaml import SpecError
+from sim.study.arguments import price_source
 
 RATES = {"p3.16xlarge": 10.0, "p4d.24xlarge": 20.0}
 MACHINES = ["p3.16xlarge", "p4d.24xlarge", "p3.8xlarge"]
@@ -80,6 +86,24 @@ def test_layouts_recommendations_plans_and_weeks_take_it() -> None:
     assert rented.iloc[0]["total_cost_usd"] == pytest.approx(rented.iloc[0]["total_time_s"] * 36 / 3600)
     weeks = stallsim.goodput("hgx-h100", "gpt2-xl", days=2, nodes=2, batch=4, precision="amp_bf16", trials=5, spares=0, prices=Source(rate))
     assert weeks.attrs["cost_usd"] == pytest.approx(2 * 48 * 36)
+
+
+def test_what_would_help_sweeps_and_spot_take_it_on_the_command_line(tmp_path: Path) -> None:
+    rate = {"on_demand": 36.0, "spot": 18.0, "date": "2026-11"}
+    price_source(Source(rate))
+    few = ["--set", "dataset.samples=20000", "--prices", "mine"]
+
+    def says(*words: str) -> Any:
+        said = CliRunner().invoke(app, [*words], catch_exceptions=False)
+        return said.stdout
+
+    helped = json.loads(says("whatif", "p3.2xlarge", "resnet18", *few, "--json"))
+    assert helped["cost_per_epoch_usd"] == pytest.approx(helped["epoch_time_s"] / 100)
+    says("sweep", "p3.2xlarge", "resnet18", *few, "--vary", "nodes=1,2", "-o", str(tmp_path / "grid.csv"))
+    rows = list(csv.DictReader((tmp_path / "grid.csv").read_text(encoding="utf-8").splitlines()))
+    assert [float(row["cost_per_epoch_usd"]) / float(row["epoch_time_s"]) for row in rows] == pytest.approx([0.01, 0.02])
+    spot = json.loads(says("spot", "p3.2xlarge", "resnet18", *few, "--epochs", "1", "--trials", "5", "--mean-lifetime", "20h", "--json"))
+    assert {row["market"]: row["node_usd_per_h"] for row in spot["prices"]} == pytest.approx({"on_demand": 36.0, "spot": 18.0})
 
 
 def test_a_price_that_is_set_wins() -> None:

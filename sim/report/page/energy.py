@@ -6,7 +6,16 @@ from sim.report.page.markup import Child, Figures, Html, joined, table
 from sim.report.page.words import as_carbon, as_energy, as_time
 from sim.units import show
 
+LEAD = "A node's mean power, and what a limit on the GPUs' power would cost in time and save in energy."
 _PARTS = {"gpus": "GPUs", "host": "host, fans, conversion", "network": "NICs and switch ports"}
+
+
+def energy_tile(figures: Figures) -> list[tuple[str, Child, Child]]:
+    """Return the tile of the energy of an epoch of the job in *figures*; none where the TDP of its GPU is unknown."""
+    if figures.value("energy") is None:
+        return []
+    more = joined(figures.shown("energy/co2_per_epoch_kg", as_carbon), " CO2 per epoch")
+    return [("Energy of an epoch", figures.shown("energy/kwh_per_epoch", as_energy), more)]
 
 
 def energy(figures: Figures) -> Html:

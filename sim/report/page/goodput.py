@@ -38,6 +38,14 @@ def goodput_page(document: Mapping[str, Any], read: Descriptions | None = None) 
     return page(title, "goodput", hero, [part for part in parts if part.html], {"goodput": document})
 
 
+def with_failures(figures: Figures) -> Html:
+    """Return what failures make of the job in *figures*; empty where the run was asked without them."""
+    if not figures.value("").get("with_failures"):
+        return Html("")
+    weeks = figures.inside("with_failures")
+    return joined(tag("p", _verdict(weeks.value(""))), _lost(weeks), _found(weeks), noted("Assumed", weeks.value("notes")))
+
+
 def _verdict(document: Mapping[str, Any]) -> str:
     most = max(LOST, key=lambda name: document["lost_s"][name])
     lost = 100 * document["lost_s"][most] / document["elapsed_s"]
@@ -65,6 +73,11 @@ def _per_cent(share: float) -> str:
 
 
 def _losses(figures: Figures) -> Part:
+    lead = "Means over all drawn courses; they add up to the time from start to end. MFU is inside the kept work and is counted once."
+    return Part("lost", "Where time goes", section("lost", "Where the time goes", _lost(figures), lead=lead))
+
+
+def _lost(figures: Figures) -> Html:
     pieces = [Piece("work_s", "later_epochs", "kept work", "work that counts")]
     pieces += [Piece(f"lost_s/{name}", name, name.replace("_", " "), NAMES[name]) for name in LOST]
     rows: list[list[Child]] = [
@@ -72,16 +85,11 @@ def _losses(figures: Figures) -> Part:
         for piece in pieces
     ]
     whole = named_bars([("the mean course", bar(figures, pieces, "elapsed_s", figures.value("elapsed_s")), "")], "Where the time goes")
-    lost = sum(figures.document["lost_s"].values())
+    lost = sum(figures.value("lost_s").values())
     only = [("what is lost", bar(figures, pieces[1:], "elapsed_s", lost), "")] if lost else []
     more = named_bars(only, "What is lost") if only else None
     titles = [("", False), ("time", True), ("share", True)]
-    lead = "Means over all drawn courses; they add up to the time from start to end. MFU is inside the kept work and is counted once."
-    return Part(
-        "lost",
-        "Where time goes",
-        section("lost", "Where the time goes", whole, more, table(titles, rows, "Time of the mean course"), lead=lead),
-    )
+    return joined(whole, more, table(titles, rows, "Time of the mean course"))
 
 
 def _timeline(figures: Figures) -> Part:
@@ -121,14 +129,17 @@ def _spread(figures: Figures) -> Part:
             "figure",
             chart(points, across, up, "Share of courses below an effective share", [("front", [(point.x, point.y) for point in points])]),
         )
+    lead = "Fleets differ by more than one course differs from the next: the intervals hold both."
+    return Part("spread", "How it spreads", section("spread", "How courses spread", drawn, _found(figures), lead=lead))
+
+
+def _found(figures: Figures) -> Html:
     rows: list[list[Child]] = [
         [name, figures.shown(key, write), *(_ends(figures, interval, key, write) for interval in ("interval50", "interval95"))]
         for key, name, write in _SHOWN
         if figures.value(key) is not None
     ]
-    found = table([("", False), ("mean", True), ("50% between", True), ("95% between", True)], rows, "Figures of the job")
-    lead = "Fleets differ by more than one course differs from the next: the intervals hold both."
-    return Part("spread", "How it spreads", section("spread", "How courses spread", drawn, found, lead=lead))
+    return table([("", False), ("mean", True), ("50% between", True), ("95% between", True)], rows, "Figures of the job")
 
 
 def _ends(figures: Figures, interval: str, key: str, write: Any) -> Html:

@@ -11,21 +11,23 @@ from sim.report.expected_error import interval_text
 from sim.report.kinds import batch_text, gpus_text, tightest
 from sim.report.page.bars import Piece, bar, named_bars, stalls, swatch
 from sim.report.page.drawing import Bound, drawings, use_table
-from sim.report.page.energy import energy
+from sim.report.page.energy import LEAD, energy, energy_tile
 from sim.report.page.frame import Part, page
+from sim.report.page.goodput import with_failures
 from sim.report.page.markup import Child, Figures, Html, bullets, details, joined, noted, section, step, table, tag, tiles
 from sim.report.page.provenance import provenance
 from sim.report.page.timeline import STEPS, shown_span, timeline
 from sim.report.page.use import Use, uses, uses_document
 from sim.report.page.whole_job import whole_job
-from sim.report.page.words import as_bandwidth, as_carbon, as_energy, as_memory, as_money, as_number, as_percent, as_time, unbroken
+from sim.report.page.words import as_bandwidth, as_memory, as_money, as_number, as_percent, as_time, unbroken
 from sim.report.verdict import bound_by
 from sim.report.whatif import NAMES
 from sim.simulate import Run
 from sim.units import counted
 
 _TITLES = {
-    "time": "Where the time goes", "job": "The whole job", "steps": "Step by step", "machine": "The machine", "memory": "GPU memory",
+    "time": "Where the time goes", "job": "The whole job", "failures": "With failures",
+    "steps": "Step by step", "machine": "The machine", "memory": "GPU memory",
     "energy": "Energy", "help": "What would help", "assumed": "Assumptions", "inputs": "Inputs",
 }  # fmt: skip
 _KNOWN = 1e-4
@@ -109,19 +111,13 @@ class _Job:
             ("Epoch", found.shown("epoch_time_s", as_time), epoch),
             ("First epoch", found.shown("first_epoch/epoch_time_s", as_time), found.shown("first_epoch/cost_usd", as_money)),
             ("GPU memory", found.shown("gpu_memory_bytes/total", as_memory), joined("of ", self.own.shown("gpu_memory_bytes", as_memory))),
-            *self._energy_tile(),
+            *energy_tile(self.figures),
             ("Expected error", found.shown("expected_error/median", as_percent) if error else "unknown", self._error(error)),
         ]
         if found.value("whole_job"):
             costs = found.shown("whole_job/cost_usd", as_money)
             rows.append(("Whole job", found.shown("whole_job/time_s", as_time), costs))
         return tiles(rows)
-
-    def _energy_tile(self) -> list[tuple[str, Child, Child]]:
-        if self.figures.value("energy") is None:
-            return []
-        more = joined(self.figures.shown("energy/co2_per_epoch_kg", as_carbon), " CO2 per epoch")
-        return [("Energy of an epoch", self.figures.shown("energy/kwh_per_epoch", as_energy), more)]
 
     def _error(self, error: Mapping[str, Any] | None) -> Html:
         if error is None:
@@ -133,7 +129,8 @@ class _Job:
     def parts(self) -> list[Part]:
         """Return all parts of the job."""
         made = {
-            "time": self._time(), "job": self._job(), "steps": self._steps(), "machine": self._machine(), "memory": self._memory(),
+            "time": self._time(), "job": self._job(), "failures": with_failures(self.figures),
+            "steps": self._steps(), "machine": self._machine(), "memory": self._memory(),
             "energy": energy(self.figures),
             "help": self._help(), "assumed": self._assumed(),
             "inputs": details("All inputs, sources and hashes", provenance(self.run, self.number, self.figures)),
@@ -144,7 +141,7 @@ class _Job:
             "steps": "What one rank, its streams and its loader do, and how full each link is meanwhile.",
             "machine": self._exchange(),
             "memory": "Peak GPU memory of a step.",
-            "energy": "A node's mean power, and what a limit on the GPUs' power would cost in time and save in energy.",
+            "energy": LEAD,
             "help": self._help_lead(),
         }
         return [self._part(ident, html, leads.get(ident)) for ident, html in made.items() if html]

@@ -2,7 +2,8 @@
 
 All-reduce: a ring in rank order, reduce-scatter then all-gather (facebookincubator/gloo, docs/algorithms.md), each a pass of segments
 (`sim.training.collectives.gloo_ring`): ``launch + 2 pass_time(segments, segment / rate, latency / 2)`` with rate the slowest of one socket,
-the NIC, and what a rank's two threads copy and add. A gather goes around once; a broadcast is a binomial tree. Each byte takes
+the NIC, and what a rank's two threads copy and add. A reduce-scatter is an all-reduce of which each rank keeps its part
+(ProcessGroupGloo.cpp); a gather goes around once, each rank's part in two segments; a broadcast is a binomial tree. Each byte takes
 ``cpu_time_per_byte`` on the cores that loaders share. GPU tensors are copied to pinned memory before and back after (ProcessGroupGloo.cpp).
 Two threads of torch take collectives from one queue (torch/csrc/distributed/c10d/init.cpp), so that two overlap and share the sockets.
 
@@ -23,17 +24,18 @@ from sim.cluster.network import Network
 from sim.events import Cause, EventLog
 from sim.spec.hardware import Fabric, Transport
 from sim.training.collectives.channels import ring_channels
-from sim.training.collectives.gloo_ring import cut, pass_time
+from sim.training.collectives.gloo_ring import cut, gather_time, pass_time
 from sim.training.collectives.layout import Layout
 from sim.training.collectives.phase import PhaseExecutor, SimProcess
 from sim.training.collectives.plan import CORES_COPY, Chosen, CollectivePlan, Live, Op, Tuning, live_load, live_name
 from sim.training.collectives.traffic import CORE, CORE_LIMIT, CORES, FABRIC, Cost, Load, Part
 
-_NIC = ("nic0>net", "net>nic0")
+NIC_LINKS = ("nic0>net", "net>nic0")
 _THREADS = 2.0
 _STAGING = "copies to and from host memory"
 _SOCKET = ("gloo", "socket")
 """What all collectives of one job share: the connection between two neighbours of the ring."""
+_REDUCING = ("all_reduce", "reduce_scatter")
 STREAMS = 2
 """Threads of torch's that play collectives."""
 
@@ -71,19 +73,27 @@ class GlooPlan(CollectivePlan):
         steps, volume = _steps(op, ranks, nbytes)
         rate, cause, limit = self._rate(load)
         launch, latency = self.transport.launch, self._latency(op, nbytes, rate)
+        volume -= min(self._burst, max(0.0, volume - 1.0))
         total = latency + volume / rate
         tier = Cause.NETWORK if self.nodes > 1 else Cause.INTERCONNECT
         named = (cause, limit, (tier, f"{self.transport.name} latency"))
         return Cost(algorithm, protocol, channels, launch, volume, volume / steps, volume / total, latency / total, load, *named)
+
+    @property
+    def _burst(self) -> float:
+        """Return the bytes that pass at once after a pause."""
+        return min(part.slot.node.nic.burst for part in self.parts) if self.nodes > 1 else 0.0
 
     def _latency(self, op: Op, nbytes: float, rate: float) -> float:
         """Return the seconds that *op* takes beyond its bytes at *rate*."""
         one_way = self.transport.hop_latency / 2 + (self.fabric.latency if self.nodes > 1 else 0.0)
         if op == "broadcast":
             return math.ceil(math.log2(self.ranks)) * 2 * one_way
+        if op == "all_gather":
+            return gather_time(nbytes, self.ranks, rate, one_way, self._burst) - (self.ranks - 1) / self.ranks * nbytes / rate
         count, segment = cut(nbytes, self.ranks)
         wire = segment / rate
-        return (2 if op == "all_reduce" else 1) * (pass_time(count, wire, one_way, self.ranks == 2) - count * wire)
+        return (2 if op in _REDUCING else 1) * (pass_time(count, wire, one_way, self.ranks == 2) - count * wire)
 
     def crossings(self, slot: str) -> dict[str, Hashable]:
         """Return what tells the physical links of one node of *slot* apart."""
@@ -126,7 +136,7 @@ class GlooPlan(CollectivePlan):
             found[name, CORES] = 2.0 * len(part.gpus) * self.transport.cpu_time_per_byte
             if self.nodes > 1:
                 weight = max(1.0, nic.transport.total_efficiency / self.transport.total_efficiency)
-                found |= {(name, link): weight for link in _NIC}
+                found |= {(name, link): weight for link in NIC_LINKS}
                 sent = [Sent(RING, 0, 0, weight, 1.0)]
                 found |= {(FABRIC, link): load for link, load in self.layout.crossed.load(sent).items()}
         if self.fabric.core_bandwidth and self.nodes > 1:
@@ -148,7 +158,9 @@ class GlooPlan(CollectivePlan):
                 cores = host.physical_cores * (host.cpu.smt_gain if host.vcpus > host.physical_cores else 1.0)
                 limits.append((cores / load[part.slot.name, CORES], tier, CORES_COPY))
             if self.nodes > 1:
-                limits.append((links[_NIC[0]].capacity / load[part.slot.name, _NIC[0]], Cause.NETWORK, links[_NIC[0]].description))
+                limits.append(
+                    (links[NIC_LINKS[0]].capacity / load[part.slot.name, NIC_LINKS[0]], Cause.NETWORK, links[NIC_LINKS[0]].description)
+                )
         shared = {(FABRIC, name.removeprefix(f"{FABRIC}.")): capacity for name, capacity in self.shared.items()}
         held = [(capacity / load[key], key[1]) for key, capacity in shared.items() if key in load]
         limits += [(rate, Cause.NETWORK, self.layout.crossed.descriptions.get(name, CORE_LIMIT)) for rate, name in held]
@@ -161,7 +173,7 @@ def _steps(op: Op, ranks: int, nbytes: float) -> tuple[int, float]:
     if op == "broadcast":
         rounds = math.ceil(math.log2(ranks))
         return rounds, rounds * nbytes
-    steps = (2 if op == "all_reduce" else 1) * (ranks - 1)
+    steps = (2 if op in _REDUCING else 1) * (ranks - 1)
     return steps, steps * nbytes / ranks
 
 

@@ -6,6 +6,9 @@ begin once the notice of the posted receive has reached it (gloo/transport/tcp/p
 one segment on the wire and ``o`` those of anything one way, a ring whose wire is busy takes ``segments * s + 2 o``, and one that waits for
 notices ``s + 2 o`` for every two segments. Between two ranks one connection serves both directions, so a notice stands in line behind
 the data that its rank sent before. Equal ranks: all do the same at the same time.
+
+A gather cuts each rank's part in two, and posts each send before its receive (gloo/allgather.cc). Between two ranks that come more than a
+notice apart, as computing ranks do, the later one has leave at once, so that its own notices stand behind its data: three halves, not two.
 """
 
 from __future__ import annotations
@@ -30,6 +33,17 @@ def cut(nbytes: float, ranks: int) -> Segments:
     largest = max(1.0, min(math.ceil(nbytes / (IN_FLIGHT * ranks)), LARGEST))
     each = max(IN_FLIGHT, math.ceil(math.ceil(nbytes / largest) / ranks))
     return Segments(each * (ranks - 1), nbytes / (each * ranks))
+
+
+def gather_time(nbytes: float, ranks: int, rate: float, one_way: float, burst: float = 0.0) -> float:
+    """Return the seconds in which the last of *ranks* to come has gathered *nbytes*, of all ranks together, at *rate* bytes/s.
+
+    Between two ranks the line of the earlier one has been at rest and lets *burst* bytes through at once.
+    """
+    half = nbytes / ranks / IN_FLIGHT / rate
+    if ranks == 2:
+        return IN_FLIGHT * half + max(0.0, half - burst / rate) + 2 * one_way
+    return pass_time(IN_FLIGHT * (ranks - 1), half, one_way, one_line=False)
 
 
 def pass_time(count: int, wire: float, one_way: float, one_line: bool) -> float:

@@ -65,6 +65,13 @@ class _Rank:
     """When each of this step's operations is over."""
     sending: list[Tag] = field(default_factory=list)
     """Messages to other stages that compute waits for before it goes on."""
+    sent_ahead: list[Tag] = field(default_factory=list)
+    """Messages that it waits for with the next of those, or before the optimizer."""
+
+    def hold(self) -> None:
+        """Let compute wait for all that was sent so far."""
+        self.sending += self.sent_ahead
+        self.sent_ahead = []
 
 
 class _Recurrence:
@@ -95,7 +102,7 @@ class _Recurrence:
         self.arrivals, self.shared, self.sent, self.over = {}, {}, {}, {}
         for rank in self.ranks:
             rank.host = max(rank.host, rank.now)
-            rank.worked_in_step, rank.ends, rank.sending = 0.0, {}, []
+            rank.worked_in_step, rank.ends, rank.sending, rank.sent_ahead = 0.0, {}, [], []
 
     def run(self, programs: Sequence[Program | list[Instruction]]) -> None:
         """Run all stages to the ends of *programs*."""
@@ -118,8 +125,8 @@ class _Recurrence:
             instruction = program[place]
             kind = type(instruction)
             if kind is Work or kind is Update:
-                if rank.sending:
-                    over = self._sent(rank)
+                if rank.sending or rank.sent_ahead:
+                    over = self._sent(rank, kind is Update)
                     if over is None:
                         break
                     now = max(now, over)
@@ -169,7 +176,7 @@ class _Recurrence:
         time = self.scene.times[stage].span(first, last, part)  # type: ignore[arg-type]
         tail = self.scene.spread.tensor * time.compute + sum(each.seconds for each in time.exposed if each.seconds > 0)
         cpu = self.scene.launch_cpu
-        bursts = tuple((each.compute, each.launches * cpu, min(1.0, each.launches) * cpu, each.drained) for each in time.bursts)
+        bursts = tuple((each.compute, each.launching(cpu), min(1.0, each.launches) * cpu, each.drained) for each in time.bursts)
         self.works[stage][key] = (bursts, time.compute, tail)
         return self.works[stage][key]
 
@@ -180,13 +187,20 @@ class _Recurrence:
         if not self.meets:
             self.over[send.tag] = now + self._send(stage, send.stage, send.nbytes)
         if not self.overlaps:
-            rank.sending.append(send.tag)
+            rank.sent_ahead.append(send.tag)
+            if send.holds:
+                rank.hold()
 
-    def _sent(self, rank: _Rank) -> float | None:
-        """Return when all that a stage sends has gone; None while a receiver has not asked for it."""
+    def _sent(self, rank: _Rank, all_of_it: bool) -> float | None:
+        """Return when what holds compute, or *all_of_it*, has gone; None while a receiver has not asked for it."""
+        if all_of_it:
+            rank.hold()
         if any(tag not in self.over for tag in rank.sending):
             return None
-        latest = max(self.over[tag] for tag in rank.sending)
+        if self.scene.prices.sockets is not None:  # a socket takes messages before the line does
+            rank.sending = []
+            return 0.0
+        latest = max((self.over[tag] for tag in rank.sending), default=0.0)
         rank.sending = []
         return latest
 
@@ -196,7 +210,8 @@ class _Recurrence:
             sent = self.sent.get(receive.tag)
             if sent is None:
                 return None
-            self.over[receive.tag] = max(sent, now) + self._send(receive.stage, stage, self.scene.layout.boundary)
+            notice = self.scene.prices.send(receive.stage, stage, self.scene.layout.boundary).notice
+            self.over[receive.tag] = max(sent, now + notice) + self._send(receive.stage, stage, self.scene.layout.boundary)
         return self.over[receive.tag]
 
     def _send(self, source: int, target: int, nbytes: float) -> float:
@@ -214,8 +229,12 @@ class _Recurrence:
             late, rank.worked = spread.data * rank.worked, 0.0
         if start.prefetch:
             work = next((each for each in program[place:] if type(each) is Work), None)
-            launches = self.scene.times[stage].span(work.first, work.last, work.part).launches if work is not None else 0.0
-            late = max(late, rank.host + launches * self.scene.launch_cpu - now)
+            launching = self.scene.times[stage].span(work.first, work.last, work.part).launching(self.scene.launch_cpu) if work else 0.0
+            late = max(late, rank.host + launching - now)
+        check = self.scene.check(start.axis)
+        if check:
+            rank.host += check
+            late = max(late, rank.host - now)
         seconds = prices.outlined(0 if shared else stage, start.axis, start.op, start.nbytes).alone
         if not shared:
             begin = max(now + late, rank.queues.get(start.communicator, 0.0))

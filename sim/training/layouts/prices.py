@@ -2,7 +2,8 @@
 
 Groups of one axis that share nodes run the same operation at the same time, so that each live link carries the sum of their loads: eight
 data-parallel groups of one GPU a node each take their own NIC where there are eight, and share four. Nodes that hold the same stages are
-simulated once. Limit: links between switches are counted for the nodes of each stage by themselves.
+simulated once. Limits: links between switches are counted for the nodes of each stage by themselves; over Gloo, copies between GPU and host
+memory are not counted.
 """
 
 from __future__ import annotations
@@ -18,13 +19,11 @@ from sim.cluster.fabric import NOTHING, crossed
 from sim.events import Cause
 from sim.parallel.mesh import GroupAxis, Mesh
 from sim.parallel.program import Op
-from sim.spec.hardware import Hardware
-from sim.training.collectives.channels import ring_channels
-from sim.training.collectives.layout import Layout
+from sim.spec.hardware import Hardware, Transport
+from sim.training.collectives.gloo import NIC_LINKS, plan_gloo
+from sim.training.collectives.message import OUT, SIMPLE, edge_between, handing
 from sim.training.collectives.plan import CORES, CORES_COPY, CollectivePlan, Tuning, plan_collectives
-from sim.training.collectives.traffic import CORE, CORE_LIMIT, FABRIC, TIER, Edge, Part
-
-SIMPLE = "Simple"
+from sim.training.collectives.traffic import CORE, CORE_LIMIT, FABRIC, TIER, Edge
 
 
 class Price(NamedTuple):
@@ -43,6 +42,8 @@ class Price(NamedTuple):
     cause: Cause
     limit: str
     algorithm: str
+    notice: float = 0.0
+    """Seconds until a sender knows that its receiver asks for a message."""
 
 
 class _Outline(NamedTuple):
@@ -70,6 +71,8 @@ class Prices:
     hardware: Hardware
     mesh: Mesh
     tuning: Tuning
+    sockets: Transport | None = None
+    """What one socket carries where messages go over Gloo; None: NCCL's way."""
     capacity: dict[str, float] = field(default_factory=dict)
     """Of each live link, bytes/s."""
     descriptions: dict[str, tuple[Cause, str]] = field(default_factory=dict)
@@ -199,7 +202,11 @@ class Prices:
             slots = {gpus: Slot(names[gpus], self._slot.node, len(of), ((0, gpus),), (), tuple(of)) for gpus, of in alike.items()}
             used = [(slot, gpus) for gpus, slot in slots.items()]
             between = crossed(self.hardware, [sorted(by_node)], 0) if self._structured else NOTHING
-            self.book.plans[key] = plan_collectives(used, self.hardware.fabric, self.tuning, between)
+            self.book.plans[key] = (
+                plan_gloo(used, self.hardware.fabric, self.sockets, between)
+                if self.sockets
+                else plan_collectives(used, self.hardware.fabric, self.tuning, between)
+            )
         return self.book.plans[key], names[tuple(sorted(by_node[node]))]
 
     def _live(self, slot: str, link: str, plan: CollectivePlan) -> tuple[str, float, tuple[Cause, str]]:
@@ -240,13 +247,13 @@ class Prices:
         load: dict[str, float] = defaultdict(float)
         for link, _, _, amount in outline.links:
             end, name = link.split(" ", 1)
-            load[self._on_node(self.nodes_of(source if end == "out" else target), name)] += amount
+            load[self._on_node(self.nodes_of(source if end == OUT else target), name)] += amount
         price = outline.price
         rate, limit = price.cap, (price.cause, price.limit)
         for name, amount in load.items():
             if self.capacity[name] / amount < rate * (1 - 1e-9):
                 rate, limit = self.capacity[name] / amount, self.descriptions[name]
-        return price._replace(load=dict(load), alone=price.launch + nbytes / rate, cause=limit[0], limit=limit[1])
+        return price._replace(load=dict(load), alone=price.launch + price.volume / rate, cause=limit[0], limit=limit[1])
 
     def _send_outline(self, ends: Sequence[tuple[int, int]], nbytes: float) -> _Outline:
         """Return the price of sends between *ends* (ranks), with links named by the end that they lie at."""
@@ -255,29 +262,35 @@ class Prices:
         for edge in edges:
             for (slot, link), amount in edge.load(nbytes, SIMPLE).items():
                 if slot != FABRIC:
-                    load[f"{'out' if slot == 'out' else 'in'} {link}"] += amount
-        edge = edges[0]
-        own = edge.cap(nbytes, SIMPLE)
-        seconds = edge.latency(SIMPLE) + nbytes / own
-        rate, limit = nbytes / seconds, edge.latency_of
-        if edge.latency(SIMPLE) < nbytes / own:
-            limit = (edge.latency_of[0], self._widest(edge))
-        launch = max(hop.transport.launch for _, hop in edge.hops)
-        price = Price(launch, nbytes, rate, {}, launch + nbytes / rate, 0.0, *limit, "Send")
-        return _Outline(price, tuple((link, 0.0, limit, amount) for link, amount in load.items()))
+                    load[f"{slot} {link}"] += amount
+        if self.sockets:
+            return self._socket_outline(self.sockets, edges, nbytes)
+        alone = handing(edges[0], nbytes)
+        price = Price(alone.launch, nbytes, alone.rate, {}, alone.launch + nbytes / alone.rate, 0.0, alone.cause, alone.limit, "Send")
+        return _Outline(price, tuple((link, 0.0, (alone.cause, alone.limit), amount) for link, amount in load.items()))
 
-    def _widest(self, edge: Edge) -> str:
-        """Return the description of the narrowest link of *edge*."""
-        links = self._slot.graph.links
-        return min((links[link] for _, hop in edge.hops for link in hop.links), key=lambda link: link.capacity).description
+    def _socket_outline(self, sockets: Transport, edges: Sequence[Edge], nbytes: float) -> _Outline:
+        """Return the price of sends over Gloo: a notice that the receiver asks, then the data (gloo/transport/tcp/pair.cc)."""
+        between = edges[0].fabric is not None
+        one_way = sockets.hop_latency / 2 + (self.hardware.fabric.latency if between else 0.0)
+        tier = Cause.NETWORK if between else Cause.INTERCONNECT
+        own = self._slot.node.nic.transport.total_efficiency / sockets.total_efficiency
+        load: dict[str, float] = defaultdict(float)
+        rates = [(sockets.flow_cap * sockets.flows, f"the flow limit of {sockets.name}")] if sockets.flow_cap else []
+        rates += [(1.0 / sockets.cpu_time_per_byte, CORES_COPY)] if sockets.cpu_time_per_byte else []
+        for part, hop in (each for edge in edges for each in edge.hops):
+            end = part.slot.name
+            load[f"{end} {CORES}"] += sockets.cpu_time_per_byte
+            for link in hop.links:
+                weight = max(1.0, own) if link in NIC_LINKS else 1.0
+                load[f"{end} {link}"] += weight
+                known = part.slot.graph.links[link]
+                rates.append((known.capacity / weight, known.description))
+        rate, limit = min(rates)
+        moved = max(1.0, nbytes - self._slot.node.nic.burst * between)
+        seconds = one_way + moved / rate
+        price = Price(sockets.launch, moved, moved / seconds, {}, sockets.launch + seconds, 0.0, tier, limit, "Gloo send", one_way)
+        return _Outline(price, tuple((link, 0.0, (tier, limit), amount) for link, amount in load.items() if amount))
 
     def _edge(self, source: int, target: int) -> Edge:
-        (node, gpu), (other, onto) = self.mesh.place(source), self.mesh.place(target)
-        graph = self._slot.graph
-        if node == other:
-            slot = Slot("out", self._slot.node, 1, (), (), (node,))
-            part = Part(slot, tuple(sorted({gpu, onto})), ring_channels(graph, tuple(sorted({gpu, onto}))))
-            return Layout((part,), self.hardware.fabric).inside(part, gpu, onto)
-        leaving, arriving = (Slot(name, self._slot.node, 1, (), (), (number,)) for name, number in (("out", node), ("in", other)))
-        one, two = Part(leaving, (gpu,), ring_channels(graph, (gpu,), 2)), Part(arriving, (onto,), ring_channels(graph, (onto,), 2))
-        return Layout((one, two), self.hardware.fabric).across(one, two, gpu, onto)
+        return edge_between((self._slot, *self.mesh.place(source)), (self._slot, *self.mesh.place(target)), self.hardware.fabric)

@@ -24,6 +24,7 @@ from sim.events import Rank as LoggedRank
 from sim.events import Wait as Waited
 from sim.parallel.mesh import GroupAxis
 from sim.parallel.program import Program, Receive, Send, Start, Tag, Update, Wait, Work
+from sim.training.layouts.loader import Loader
 from sim.training.layouts.prices import Price
 from sim.training.layouts.scene import GROUPS, Played, Scene, StageStep, words
 from sim.training.layouts.times import Burst
@@ -46,6 +47,12 @@ class _Operation:
     come: simpy.Event
     arrived: float = math.nan
     """When the last member came."""
+    asked: float = math.nan
+    """When the receiver of a message asked for it."""
+    notice_behind: list[_Operation] = field(default_factory=list)
+    """Messages that go before the receiver's notice."""
+    target: int = -1
+    """The stage that a message goes to."""
     ready: float = math.nan
     """When the slowest rank of the members has come."""
     late: tuple[Cause, str] = (Cause.STRAGGLER, "slowest data-parallel rank")
@@ -57,14 +64,19 @@ class _Operation:
 def play(scene: Scene, steps: int = 0, keep_rates: bool = False) -> Played:
     """Simulate *steps* steps (0: as many as it takes for one to repeat) and return the last. *keep_rates* logs the load of links."""
     chosen = steps or (2 if scene.layout.clips or scene.layout.mesh.stages == 1 else 4)
-    return _Simulation(scene, chosen, keep_rates).run()
+    found = _Simulation(scene, chosen, keep_rates).run()
+    if scene.feed is not None and scene.feed.interval * scene.layout.micro_batches > found.time:  # what is built ahead is soon used up
+        return _Simulation(scene, chosen, keep_rates, starved=True).run()
+    return found
 
 
 class _Simulation:
     """All stages while they train."""
 
-    def __init__(self, scene: Scene, steps: int, keep_rates: bool) -> None:
+    def __init__(self, scene: Scene, steps: int, keep_rates: bool, starved: bool = False) -> None:
         self.scene = scene
+        self.starved = starved
+        """Whether loaders are slower than steps, so that they begin with nothing built ahead."""
         self.steps = steps
         self.env = env = Clock()
         self.log = EventLog(lambda: env.now, keep_rates=keep_rates)
@@ -147,6 +159,7 @@ class _Stage:
         simulation.log.ranks.append(LoggedRank(0, self.index, mesh.gpus // mesh.stages, f"stage {number}", gpus))
         self.gpu = LiveGpu(simulation.network, f"stage {number}", scene.overlap_slowdown, None)
         self.gpu_name = f"{scene.node.gpu.name} compute"
+        self.loader = Loader(scene.feed, simulation.starved) if scene.feed is not None else None
         self.times = scene.times[number]
         self.step = 0
         self.host = 0.0
@@ -157,6 +170,10 @@ class _Stage:
         self.playing = 0
         self.sending: list[_Operation] = []
         """Messages to other stages that compute waits for before it goes on."""
+        self.handed: list[_Operation] = []
+        """Messages that the host has handed to a socket and does not wait for."""
+        self.sent_ahead: list[_Operation] = []
+        """Messages that it waits for with the next of those, or before the optimizer."""
         self.ends: list[float] = [0.0]
         self.exposed: list[dict[str, float]] = []
         self.clock: list[float] = []
@@ -179,6 +196,7 @@ class _Stage:
                 match instruction:
                     case Work():
                         yield from self._sent()
+                        yield from self._fed(instruction)
                         yield from self._work(instruction)
                     case Start():
                         self._start(instruction, self._issued(program, at) if instruction.prefetch else 0.0)
@@ -189,11 +207,28 @@ class _Stage:
                     case Receive():
                         yield from self._receive(instruction)
                     case Update():
+                        self._hold()
                         yield from self._sent()
                         yield from self._update()
                 self.clock.append(self.env.now)
             self.host = max(self.host, self.env.now)  # results of the step are read back
             self.ends.append(self.env.now)
+
+    # --- input ----------------------------------------------------------------------------------------------------
+
+    def _fed(self, work: Work) -> SimProcess:
+        """Wait for the samples of *work*, if it begins the model."""
+        if self.loader is None or work.part != "F" or work.first != 0:
+            return
+        start = self.env.now
+        there, held = self.loader.next(start)
+        if there <= start:
+            return
+        yield self.env.timeout(there - start)
+        for cause, resource, until in held:
+            end = min(max(until, start), there)
+            self._waited(cause, resource, start, end)
+            start = max(start, end)
 
     # --- compute --------------------------------------------------------------------------------------------------
 
@@ -220,7 +255,7 @@ class _Stage:
             if burst.drained:
                 self.host = max(self.host, self.env.now)
             yield from self._launched(self.host + min(1.0, burst.launches) * launch)
-            self.host += burst.launches * launch
+            self.host += burst.launching(launch)
             begun = self.env.now
             if burst.compute > 0:
                 yield self.gpu.compute(burst.compute).done
@@ -247,8 +282,10 @@ class _Stage:
     def _issued(self, program: Program, at: int) -> float:
         """Return when the host has launched the next work after place *at* of *program*."""
         work = next((each for each in program[at:] if isinstance(each, Work)), None)
-        launches = self.times.span(work.first, work.last, work.part).launches if work is not None else 0.0
-        return self.host + launches * self.simulation.scene.launch_cpu
+        launching = (
+            self.times.span(work.first, work.last, work.part).launching(self.simulation.scene.launch_cpu) if work is not None else 0.0
+        )
+        return self.host + launching
 
     def _start(self, start: Start, issued: float) -> None:
         """Enter an operation into its communicator's queue; it begins when the slowest rank has come and those before it are over."""
@@ -258,6 +295,10 @@ class _Stage:
         key = (self.step, start.tag) if shared else (self.step, self.number, start.tag)
         operation = simulation.operation(key, start.tag, price, simulation.expected[start.tag] if shared else 1)
         delay = self._late(start.axis)
+        check = simulation.scene.check(start.axis)
+        if check:  # the host compares it with the other ranks', and launches it then
+            self.host += check
+            issued = max(issued, self.host)
         operation.arrived = self.env.now
         operation.missing -= 1
         place = ("everyone", start.communicator) if shared else (self.number, start.communicator)
@@ -328,29 +369,66 @@ class _Stage:
     def _message(self, tag: Tag, source: int, target: int, nbytes: float) -> _Operation:
         price = self.simulation.scene.prices.send(source, target, nbytes)
         members = 2 if self.simulation.meets else 1
-        return self.simulation.operation((self.step, "message", tag), tag, price, members)
+        message = self.simulation.operation((self.step, "message", tag), tag, price, members)
+        message.target = target
+        return message
 
     def _meet(self, operation: _Operation, source: int, target: int) -> None:
         operation.missing -= 1
+        if self.number == target:
+            operation.asked = self.env.now
+            operation.notice_behind = self._on_the_wire(source)
         if operation.missing == 0:
-            operation.arrived = operation.ready = self.env.now
+            operation.arrived = self.env.now
             ends = [self.simulation.stages[source], self.simulation.stages[target]]
-            self.env.process(self.simulation.play(operation, ends))
+            self.env.process(self._told(operation, ends))
+
+    def _told(self, operation: _Operation, ends: Sequence[_Stage]) -> SimProcess:
+        """Let a message begin when its sender knows that its receiver asks for it."""
+        for message in operation.notice_behind:
+            if not message.done.triggered:
+                yield message.done
+                operation.asked = self.env.now
+        notice = operation.asked + operation.price.notice - self.env.now
+        if notice > 0:  # nan where no receiver asks
+            yield self.env.timeout(notice)
+        operation.ready = self.env.now
+        operation.come.succeed()
+        yield from self.simulation.play(operation, ends)
+
+    def _on_the_wire(self, stage: int) -> list[_Operation]:
+        """Return the messages to *stage* that a notice to it stands behind: over Gloo one connection takes both in turn."""
+        if self.simulation.scene.prices.sockets is None:
+            return []
+        own = (*self.handed, *self.sending, *self.sent_ahead)
+        return [message for message in own if message.target == stage and message.missing == 0 and not message.done.triggered]
 
     def _send(self, send: Send) -> None:
         message = self._message(send.tag, self.number, send.stage, send.nbytes)
         self._meet(message, self.number, send.stage)
         if not self.simulation.overlaps:
-            self.sending.append(message)
+            self.sent_ahead.append(message)
+            if send.holds:
+                self._hold()
+
+    def _hold(self) -> None:
+        """Let compute wait for all that was sent so far."""
+        self.sending += self.sent_ahead
+        self.sent_ahead = []
 
     def _sent(self) -> SimProcess:
-        """Hold compute until what this stage sends has gone: a send and the receive after it are one call, which compute waits for."""
+        """Hold compute until what this stage sends has gone: a send and the receive after it are one call, which compute waits for.
+
+        A socket takes a message as soon as the receiver's notice has come, and keeps it until the line has taken it.
+        """
         for message in self.sending:
-            if not message.done.triggered:
+            gone = message.done if self.simulation.scene.prices.sockets is None else message.come
+            if not gone.triggered:
                 start = self.env.now
-                yield message.done
+                yield gone
                 self._blame(message, start)
                 self.exposed[-1]["pipeline"] += self.env.now - start
+        self.handed = [message for message in (*self.handed, *self.sending) if not message.done.triggered]
         self.sending = []
 
     def _receive(self, receive: Receive) -> SimProcess:

@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from sim.events import Cause, EventLog
+from sim.parallel.collective_check import check_time
 from sim.parallel.lower import Layout
+from sim.parallel.mesh import GroupAxis
 from sim.parallel.program import Program, Tag
 from sim.spec.hardware import Node
+from sim.training.layouts.loader import Feed
 from sim.training.layouts.prices import Prices
 from sim.training.layouts.times import UnitTimes
 from sim.training.spread import expected_maximum
@@ -97,3 +100,10 @@ class Scene:
     launch_cpu: float
     overlap_slowdown: float
     spread: Spread
+    feed: Feed | None = None
+    """What feeds the ranks that begin the model; None: data are ready."""
+
+    def check(self, axis: GroupAxis) -> float:
+        """Return the host's seconds to compare a collective of *axis* between its ranks, where the stack does."""
+        layout = self.layout
+        return check_time(layout.mesh.group_size(axis), layout.options.collective_check) if layout.options.collective_check else 0.0

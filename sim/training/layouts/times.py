@@ -9,12 +9,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final, Literal, NamedTuple
 
-from sim.cluster.gpu import Kernels, element_bytes, layer_time, memory_time
+from sim.cluster.gpu import Kernels, element_bytes, memory_time
+from sim.cluster.measured import Setting, pass_time
 from sim.events import Cause
 from sim.parallel.checkpointing import recomputed
-from sim.parallel.program import Part
+from sim.parallel.collective_check import check_time
+from sim.parallel.program import Op, Part
+from sim.parallel.routing import BACKWARD_LAUNCHES, copies_between, expert_host_time
 from sim.parallel.split import Message, Piece, Unit
 from sim.spec.hardware import Gpu
 from sim.spec.parallel import MeshOptions
@@ -35,6 +39,10 @@ class Exposed(NamedTuple):
     seconds: float
     cause: Cause
     limit: str
+    op: Op | None = None
+    """Of a single message: what it does, on so many bytes, in so many seconds of which the unit's own work hides a part."""
+    nbytes: float = 0.0
+    alone: float = 0.0
 
 
 class Burst(NamedTuple):
@@ -44,6 +52,12 @@ class Burst(NamedTuple):
     launches: float
     drained: bool = False
     """The host has waited for the GPU before it launches them."""
+    host: float = 0.0
+    """Seconds of the host beside launching them."""
+
+    def launching(self, launch_cpu: float) -> float:
+        """Return the host's seconds where one launch takes *launch_cpu*."""
+        return self.launches * launch_cpu + self.host
 
 
 class UnitTime(NamedTuple):
@@ -57,10 +71,9 @@ class UnitTime(NamedTuple):
         """Return the GPU seconds of all bursts."""
         return sum(burst.compute for burst in self.bursts)
 
-    @property
-    def launches(self) -> float:
-        """Return the launches of all bursts."""
-        return sum(burst.launches for burst in self.bursts)
+    def launching(self, launch_cpu: float) -> float:
+        """Return the host's seconds for all bursts where one launch takes *launch_cpu*."""
+        return sum(burst.launching(launch_cpu) for burst in self.bursts)
 
     @property
     def waits(self) -> float:
@@ -108,16 +121,19 @@ class UnitTimes:
         return self._spans[key]
 
     def _work_out(self, unit: Unit, part: Part) -> UnitTime:
+        return _joined(self.in_turn(unit, part))
+
+    def in_turn(self, unit: Unit, part: Part) -> list[UnitTime]:
+        """Return the times of *unit* for one micro-batch layer by layer, each with its single messages behind its kernels."""
         if part == "F":
-            return _joined(self._layer(piece, False, 1.0) for piece in unit.pieces)
-        whole = [*self._recomputed(unit), *(self._layer(piece, True, 1.0) for piece in reversed(unit.pieces))]
+            return [self._layer(piece, False, 1.0) for piece in unit.pieces]
         if part == "B":
-            return _joined([*whole, self._accumulated(unit)])
-        weights = _joined([*(self._weights(piece) for piece in unit.pieces), self._accumulated(unit)])
+            whole = (self._layer(piece, True, 1.0) for piece in reversed(unit.pieces))
+            return [*self._recomputed(unit), *whole, self._accumulated(unit)]
         if part == "W":
-            return weights
-        inputs = [*self._recomputed(unit), *(self._layer(piece, True, 1.0 - _of_weights(piece.layer)) for piece in reversed(unit.pieces))]
-        return _joined(inputs)
+            return [*(self._weights(piece) for piece in unit.pieces), self._accumulated(unit)]
+        inputs = (self._layer(piece, True, 1.0 - _of_weights(piece.layer)) for piece in reversed(unit.pieces))
+        return [*self._recomputed(unit), *inputs]
 
     def _recomputed(self, unit: Unit) -> list[UnitTime]:
         """Return what backward runs forward again."""
@@ -133,7 +149,8 @@ class UnitTimes:
         training = self.workload.training
         # gradients of micro-batches are added up by the products themselves, which `_accumulated` counts
         stack = self.workload.layer_stack.model_copy(update={"accumulates_gradients": False})
-        busy, launches = layer_time(layer, self.gpu, training.precision, stack, training.batch, backward)
+        here = Setting(self.gpu, training.precision, stack, training.batch)
+        busy, launches = pass_time(layer, self.workload.model.measured, here, backward)
         return Kernels(busy * training.compute_factor, launches)
 
     def _layer(self, piece: Piece, backward: bool, share: float) -> UnitTime:
@@ -142,20 +159,43 @@ class UnitTimes:
         busy *= share
         messages = piece.backward if backward else piece.forward
         drained = piece.counted and self.options.expert_counts and not backward
+        host = self._checked(messages) + self._routing(piece, backward)
         return UnitTime(
-            (Burst(busy, launches * share, drained),), tuple(self._exposed(message, layer, busy, backward) for message in messages)
+            (Burst(busy, launches * share, drained, host),), tuple(self._exposed(message, layer, busy, backward) for message in messages)
         )
+
+    def _checked(self, messages: Sequence[Message]) -> float:
+        """Return the host's seconds to compare *messages* between the ranks of their groups."""
+        mesh, message_time = self.prices.mesh, self.options.collective_check
+        return sum(check_time(mesh.group_size(message.axis), message_time) for message in messages)
+
+    def _routing(self, piece: Piece, backward: bool) -> float:
+        """Return the host's seconds for the experts of a block, spent where their dispatch begins."""
+        if not piece.begins_experts:
+            return 0.0
+        seconds = expert_host_time(self.options.expert_host, self.workload.training.stack.cuda_graphs)
+        return seconds * (BACKWARD_LAUNCHES if backward else 1.0)
 
     def _exposed(self, message: Message, layer: Layer, busy: float, backward: bool) -> Exposed:
         """Return how long compute waits for *message* of a layer that computes *busy* seconds."""
         training = self.workload.training
         nbytes = message.nbytes * training.batch * element_bytes(layer.op, training.precision) / 4.0
+        if message.op == "all_to_all":
+            nbytes *= self._between_nodes
         price = self.prices.outlined(self.stage, message.axis, message.op, nbytes)
         seconds = price.alone
         if message.beside:
             seconds = max(0.0, seconds - (0.5 * busy if message.axis == "tensor" and backward else busy))
         hidden = {"tensor": self.options.tensor_overlap, "expert": self.options.expert_overlap, "context": 0.0}[message.axis]
-        return Exposed(message.axis, seconds * (1.0 - hidden), price.cause, price.limit)
+        return Exposed(message.axis, seconds * (1.0 - hidden), price.cause, price.limit, message.op, nbytes, price.alone)
+
+    @cached_property
+    def _between_nodes(self) -> float:
+        """Return the bytes that dispatch sends between nodes over those of one copy for each expert."""
+        mesh, transformer = self.prices.mesh, self.workload.model.transformer
+        group = mesh.group(mesh.rank(pipeline=self.stage), "expert")
+        nodes = len({mesh.place(rank)[0] for rank in group})
+        return copies_between(nodes, transformer.experts_per_token if transformer else 1, self.options.one_copy)
 
     def _accumulated(self, unit: Unit) -> UnitTime:
         """Return the passes that add a micro-batch's gradients to those before it: read and written once each."""
@@ -176,7 +216,8 @@ def _joined(times: Iterable[UnitTime]) -> UnitTime:
     for time in times:
         for burst in time.bursts:  # a host without its lead is followed kernel by kernel until the next unit
             if bursts and not burst.drained and not bursts[-1].drained:
-                bursts[-1] = Burst(bursts[-1].compute + burst.compute, bursts[-1].launches + burst.launches)
+                last = bursts[-1]
+                bursts[-1] = Burst(last.compute + burst.compute, last.launches + burst.launches, host=last.host + burst.host)
             else:
                 bursts.append(burst)
         for each in time.exposed:

@@ -43,7 +43,9 @@ def test_ring_all_reduce(nodes, gpus, nbytes, launch):
     found = plan(machine(gpus, nodes, nic=1e9), launch=f"{launch!r} s")
     expected = launch + 2 * (ranks - 1) / ranks * nbytes / 1e9
     assert found.cost(nbytes).alone == pytest.approx(expected)
-    assert found.cost(nbytes, "all_gather").alone == pytest.approx(launch + (expected - launch) / 2)
+    later = 1.5 if ranks == 2 else 1.0  # the later of two ranks lets its data go before its notices
+    assert found.cost(nbytes, "all_gather").alone == pytest.approx(launch + later * (expected - launch) / 2)
+    assert found.cost(nbytes, "reduce_scatter").alone == pytest.approx(expected)
     rounds = math.ceil(math.log2(ranks))
     assert found.cost(nbytes, "broadcast").alone == pytest.approx(launch + rounds * nbytes / 1e9)
 

@@ -16,7 +16,7 @@ from sim.mesh import prepare, scene_of
 from sim.parallel.program import Receive, Send, Start, Wait
 from sim.spec.workload import Layer
 from sim.training.layouts.prices import Prices
-from tests.harness import loads, machine
+from tests.harness import layer, loads, machine
 from tests.training.layouts.toys import BACKWARD, FORWARD, block, blocks, free, played, run, split_block, workload
 
 SLOT = FORWARD + BACKWARD
@@ -231,7 +231,7 @@ def test_halves_of_backward_are_the_whole() -> None:
     scene = scene_of(free(4), given_, prepare(free(4), given_))
     whole, inputs, weights = (scene.times[0](0, part) for part in ("B", "I", "W"))
     assert inputs.compute + weights.compute == pytest.approx(whole.compute, rel=1e-12)
-    assert inputs.launches + weights.launches == pytest.approx(whole.launches, rel=1e-12)
+    assert inputs.launching(1.0) + weights.launching(1.0) == pytest.approx(whole.launching(1.0), rel=1e-12)
     assert weights.compute > 0
 
 
@@ -285,3 +285,48 @@ def test_a_message_takes_its_bytes_over_the_link() -> None:
     layers = [each.model_copy(update={"read": 4e6, "write": 4e6}) for each in blocks(2)]
     found = run(machine(2, nvlink=1e8), workload(layers, pipeline=2))
     assert found.step_time == pytest.approx(2 * SLOT + 2 * 4e6 / 1e8, rel=1e-3)
+
+
+# --- what the host does beside launching -------------------------------------------------------------------------------
+
+
+def test_checked_collectives_bound_a_step_by_the_host() -> None:
+    # forward two messages of a block, backward two more and one gathered again; each check is four socket messages to the other rank
+    seconds, count = 0.05, 3
+    checked, plain = (
+        run(free(2), workload([each for number in range(count) for each in split_block(number)], mesh=mesh, tensor=2)).step_time
+        for mesh in ({"framework": "megatron", "collective_check": f"{seconds} s"}, {"framework": "megatron"})
+    )
+    launched = count * 5 * 4 * seconds
+    assert launched < checked < launched + 2 * plain
+    assert plain < 0.1 * checked
+
+
+def test_a_checked_reduction_begins_when_the_host_has_compared_it() -> None:
+    step = {
+        check: run(free(4), workload(blocks(2), mesh={"collective_check": check}, shard="optimizer")).step_time for check in ("0 s", "1 s")
+    }
+    assert step["1 s"] - step["0 s"] == pytest.approx(2 * 4 * 3 * 1.0, rel=0.01)  # one bucket: a reduce-scatter, and a gather
+
+
+def routed(number: int) -> list[Layer]:
+    """Return a block of four experts: their product, and a combination that takes no time."""
+    own = {"share": "expert", "read": "4 B", "write": "4 B"}
+    return [
+        block(number, share="expert", tokens=64, groups=4, channels=(8, 8)),
+        layer(0.0, 0.0, name=f"layers.{number}.combine", **own),
+    ]
+
+
+def test_experts_keep_the_host_busy_and_graphs_less() -> None:
+    layers = [each for number in range(4) for each in routed(number)]
+    steps = {
+        (host, graphs): run(
+            free(2), workload(layers, mesh={"expert_host": host, "expert_counts": False}, stack={"cuda_graphs": graphs}, expert=2)
+        ).step_time
+        for host in ("0 s", "1 s")
+        for graphs in (False, True)
+    }
+    assert steps["0 s", False] == pytest.approx(4 * SLOT, rel=0.01)
+    assert steps["1 s", False] == pytest.approx(4 * (1.0 + 1.5), rel=0.02)
+    assert steps["1 s", True] == pytest.approx(4 * (1.0 + 1.5) / 2, rel=0.03)

@@ -1,0 +1,251 @@
+"""How well does the simulator foresee steps of divided models? Compute from each rank by itself; every point over a network predicted.
+
+A rank alone (`calibration.lab.layout_steps`) tells how long each unit of the model, or each pass of its stage, takes it. The layers of the
+description carry these times; the rest, when which message is sent and how long it takes, is the simulator's: programs of
+`sim.parallel`, Gloo's rules of `sim.training.collectives.gloo`, and the socket constants of ``lab-gloo``, which come from a data-parallel
+point. What an operation costs beyond its bytes (`launch_of`) a tensor-parallel point of role network says, as its operations are many and
+small. Nothing is fitted on a point that is predicted. Points with more hosts than the two cores are for counting bytes only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from calibration.lab.network import BURST, PIECE
+from calibration.lab.plan import WORKLOADS, LabLayout
+from calibration.lab.records import Line, read_lines
+from calibration.questions import machine_named, workload_named
+from calibration.validate.scores import weighted_quantile
+from sim.cluster.build import with_nodes
+from sim.cluster.gpu import layer_time
+from sim.mesh import LayoutRun, mesh_options, prepare, run_layout, scene_of
+from sim.parallel.lower import program
+from sim.parallel.program import Send, Start, Work
+from sim.parallel.split import shared, stages, units
+from sim.spec.hardware import Hardware
+from sim.spec.measured import MeasuredOn, MeasuredTimes
+from sim.spec.parallel import Parallel
+from sim.spec.workload import Workload
+from sim.spec.yaml import SpecError
+
+COMMITTED: Final = Path(__file__).parents[1] / "records" / "lab-layouts.jsonl"
+PLAN: Final = Path(__file__).parent / "plans" / "layouts.yaml"
+HARDWARE: Final = "lab-two-cores"
+WORKLOAD: Final = "lab-decoder"
+STACK: Final = "lab-gloo-mesh"
+_HOSTS: Final = 2
+"""As many as the machine of the committed records has cores."""
+_Times = dict[int, dict[str, float]]
+"""Seconds of one pass (F or B) of each unit."""
+
+
+class LayoutPoint(NamedTuple):
+    """One measured point and its prediction."""
+
+    layout: LabLayout
+    line: Line
+    run: LayoutRun
+
+    @property
+    def measured(self) -> float:
+        """Return the measured step, seconds."""
+        return float(self.line["step_time_s"])
+
+    @property
+    def error(self) -> float:
+        """Return predicted over measured, less 1."""
+        return self.run.step_time / self.measured - 1.0
+
+    @property
+    def kind(self) -> str:
+        """Return the axis that the layout has: FSDP2, tensor or pipeline."""
+        return "pipeline" if self.layout.pipeline > 1 else "tensor" if self.layout.tensor > 1 else "FSDP2"
+
+    @property
+    def text(self) -> str:
+        """Return the point in words."""
+        point = self.line["point"]
+        delay = f", {1e3 * point['delay_s']:g} ms one way" if point["delay_s"] else ""
+        return f"{self.layout.text}, batch {point['batch']}, {8e-6 * point['rate_bytes_per_s']:g} Mbps{delay}"
+
+
+def score_layouts(path: Path = COMMITTED) -> list[LayoutPoint]:
+    """Return the points of *path* over a network with their predictions. Raise SpecError where no rank alone calibrates one."""
+    lines = measured_lines(path)
+    alone = {_key(line): line for line in lines if line["role"] == "compute"}
+    found = []
+    for line in lines:
+        if line["role"] == "prediction" and line["point"]["hosts"] == _HOSTS:
+            if _key(line) not in alone:
+                raise SpecError(f"{path}: no ranks alone of {_layout(line).text}, batch {line['point']['batch']}; measure them first")
+            found.append(LayoutPoint(_layout(line), line, predicted(line, alone[_key(line)])))
+    return found
+
+
+def launch_of(path: Path = COMMITTED) -> float:
+    """Return the seconds that an operation over Gloo costs beyond its bytes, by the one point of role network of *path*.
+
+    A step grows in proportion to it, as its operations are waited for one after another. Raise SpecError where there is not one such point.
+    """
+    lines = measured_lines(path)
+    calibrating = [line for line in lines if line["role"] == "network"]
+    if len(calibrating) != 1:
+        raise SpecError(f"{path}: {len(calibrating)} measured points have the role network; one calibrates the cost of an operation")
+    (line,) = calibrating
+    alone = next(other for other in lines if other["role"] == "compute" and _key(other) == _key(line))
+    at = {launch: predicted(line, alone, (f"training.stack.gloo_transport.launch={launch} ms",)).step_time for launch in (0, 1)}
+    return float((line["step_time_s"] - at[0]) / (at[1] - at[0]) * 1e-3)
+
+
+def measured_lines(path: Path = COMMITTED) -> list[Line]:
+    """Return the measured points of *path* whose ranks divide the model."""
+    return [line for line in read_lines(path) if line["state"] == "measured" and "layout" in line["point"]]
+
+
+def _layout(line: Line) -> LabLayout:
+    return LabLayout.model_validate(line["point"]["layout"])
+
+
+def _key(line: Line) -> tuple[object, ...]:
+    """Return what a point shares with the ranks alone that calibrate it: passes of a stage do not know how many there are."""
+    layout = _layout(line)
+    changed = {"micro_batches": 1, "schedule": "1f1b"} if layout.pipeline > 1 else {}
+    return line["point"]["model"], line["point"]["batch"], line["point"]["hosts"], layout.model_copy(update=changed)
+
+
+def predicted(line: Line, alone: Line, changes_of_workload: tuple[str, ...] = ()) -> LayoutRun:
+    """Return the simulated step of the point *line*, whose ranks took what *alone* says."""
+    point = line["point"]
+    hardware = _machine(line)
+    return run_layout(hardware, timed_workload(hardware, _layout(line), point["batch"], alone, changes_of_workload))
+
+
+def _machine(line: Line) -> Hardware:
+    """Return the hosts of the point *line*, with its rate, its delay and what its token buckets let through at once."""
+    point = line["point"]
+    rate = point["rate_bytes_per_s"]
+    changes = [f"node.nic.bandwidth={8e-6 * rate:g} Mbps", f"node.nic.burst={max(PIECE, rate * BURST):g} B"]
+    changes += [f"fabric.latency={1e3 * point['delay_s']:g} ms"] if point["delay_s"] else []
+    return with_nodes(machine_named(HARDWARE, tuple(changes)), point["hosts"])
+
+
+def described(layout: LabLayout, batch: int, further: tuple[str, ...] = ()) -> Workload:
+    """Return the workload of *layout* as the catalogue describes it, with computed times."""
+    said = parallel_of(layout)
+    changes = [f"training.batch={batch}", f"training.stack={STACK}"]
+    changes += [f"training.parallel.{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in said.items()]
+    changes += [f"training.gradient_accumulation_steps={layout.micro_batches}"] if layout.micro_batches > 1 else []
+    changes += ["training.stack.mesh.host_waits=reductions"] if layout.asynchronous else []
+    return workload_named(WORKLOAD, (*changes, *further), WORKLOADS)
+
+
+def timed_workload(hardware: Hardware, layout: LabLayout, batch: int, alone: Line, further: tuple[str, ...] = ()) -> Workload:
+    """Return the workload whose layers carry the times that the ranks of *layout* took by themselves."""
+    base = described(layout, batch, further)
+    gpu, parallel = hardware.groups[0].node.gpu, base.training.parallel
+    measured = MeasuredOn(gpu=gpu, batch=batch, precision=base.training.precision, tensor=parallel.tensor, source="ranks alone")
+    times = _of_units(base, layout, alone)
+    layers = []
+    for number, (_, _, members) in enumerate(units(base.model)):
+        own = [shared(layer, parallel, mesh_options(base).gathers_again) for layer in members]
+        of_passes = {}
+        for part, backward in (("F", False), ("B", True)):
+            computed = [layer_time(layer, gpu, base.training.precision, base.layer_stack, batch, backward).time for layer in own]
+            of_passes[part] = [times[number][part] * each / sum(computed) for each in computed]
+        for layer, forward, back in zip(members, of_passes["F"], of_passes["B"], strict=True):
+            seconds = {"forward": f"{forward!r} s", "backward": f"{back!r} s"}
+            layers.append(layer.model_copy(update={"measured": MeasuredTimes.model_validate(seconds)}))
+    timed = base.model_copy(update={"model": base.model.model_copy(update={"layers": tuple(layers), "measured": measured})})
+    return _updating(hardware, timed, sum(rank["parts_s"]["update"] for rank in alone["ranks"]) / len(alone["ranks"]))
+
+
+def parallel_of(layout: LabLayout) -> Mapping[str, object]:
+    """Return the fields of ``training.parallel`` that say *layout*."""
+    if layout.pipeline > 1:
+        return {"pipeline": layout.pipeline, "schedule": layout.schedule, "virtual_stages": layout.virtual_stages}
+    if layout.tensor > 1:
+        return {"tensor": layout.tensor, "sequence": layout.sequence}
+    return {"shard": "parameters"} | ({} if layout.reshard_after_forward else {"reshard_after_forward": False})
+
+
+def _of_units(base: Workload, layout: LabLayout, alone: Line) -> _Times:
+    """Return the seconds of each pass of each unit of the model; those of a stage are spread evenly over its units."""
+    if layout.pipeline == 1:
+        parts = alone["ranks"][0]["parts_s"]
+        return {number: {part: parts[f"{part}{number}"] for part in "FB"} for number in range(len(units(base.model)))}
+    kinds = [kind for _, kind, _ in units(base.model)]
+    found: _Times = {}
+    for chunk, numbers in enumerate(stages(kinds, Parallel.model_validate(parallel_of(layout)))):
+        for part in "FB":
+            for number in numbers:
+                found.setdefault(number, {})[part] = _of_pass(alone, chunk, part) / len(numbers)
+    return found
+
+
+def _of_pass(alone: Line, chunk: int, part: str) -> float:
+    """Return the seconds of one pass of *chunk*, what its rank does between passes included: the last stage's loss behind its forward."""
+    ranks = alone["ranks"]
+    own, passes = ranks[chunk % len(ranks)]["parts_s"], alone["point"]["layout"]["micro_batches"]
+    last = chunk == len(ranks) - 1
+    between = {"F": own["idle"] if last else own["idle"] / 2, "B": 0.0 if last else own["idle"] / 2}[part]
+    return (float(own[f"{part} of stage {chunk}"]) + float(between)) / int(passes)
+
+
+def _updating(hardware: Hardware, workload: Workload, seconds: float) -> Workload:
+    """Return *workload* with an optimizer that takes *seconds* in the mean over stages."""
+    scene = scene_of(hardware, workload, prepare(hardware, workload))
+    computed = sum(time for time, _ in scene.updates) / len(scene.updates)
+    stack = workload.training.stack.model_copy(update={"optimizer_factor": workload.training.stack.optimizer_factor * seconds / computed})
+    return workload.model_copy(update={"training": workload.training.model_copy(update={"stack": stack})})
+
+
+def sent_bytes(line: Line, stage: int) -> float:
+    """Return the payload (bytes) that a rank of *stage* sends in a step of the point *line* by its program, over Gloo's rings."""
+    workload = described(_layout(line), line["point"]["batch"])
+    layout, total = prepare(_machine(line), workload), 0.0
+    for instruction in program(layout, stage):
+        if isinstance(instruction, Send):
+            total += instruction.nbytes
+        elif isinstance(instruction, Start):
+            total += _ring_share(instruction.op, layout.mesh.group_size(instruction.axis)) * instruction.nbytes
+        elif isinstance(instruction, Work):
+            for piece in chain.from_iterable(layout.units[unit].pieces for unit in range(instruction.first, instruction.last + 1)):
+                for message in piece.forward if instruction.part == "F" else piece.backward:
+                    own = message.nbytes * workload.training.batch
+                    total += _ring_share(message.op, layout.mesh.group_size(message.axis)) * own
+    return total
+
+
+def _ring_share(op: str, ranks: int) -> float:
+    """Return what part of an operation's bytes each rank sends: a gather goes around once, anything that adds twice."""
+    return (1.0 if op == "all_gather" else 2.0) * (ranks - 1) / ranks
+
+
+def layout_rows(points: Sequence[LayoutPoint]) -> Iterator[dict[str, Any]]:
+    """Yield the errors by axis, and of all: median and 90th percentile, as fractions."""
+    for kind in (*dict.fromkeys(point.kind for point in points), "all"):
+        errors = [abs(point.error) for point in points if kind in (point.kind, "all")]
+        quantiles = {name: weighted_quantile(errors, [1.0] * len(errors), share) for name, share in (("median", 0.5), ("p90", 0.9))}
+        yield {"group": kind, "points": len(errors), **quantiles}
+
+
+def layout_document(points: Sequence[LayoutPoint]) -> dict[str, Any]:
+    """Return points and errors as one JSON document; errors are fractions."""
+    rows = [
+        {"point": point.text, "measured_s": point.measured, "predicted_s": point.run.step_time, "error": point.error} for point in points
+    ]
+    return {"schema": 1, "points": rows, "rows": list(layout_rows(points))}
+
+
+def layout_table(points: Sequence[LayoutPoint]) -> str:
+    """Return points and errors as text."""
+    lines = [f"{'':66} {'measured':>9} {'predicted':>9} {'error':>7}"]
+    for point in points:
+        lines.append(f"{point.text:66} {1e3 * point.measured:6.0f} ms {1e3 * point.run.step_time:6.0f} ms {100 * point.error:+6.1f}%")
+    lines.append(f"\n{'':66} {'points':>9} {'median/p90%':>17}")
+    for row in layout_rows(points):
+        lines.append(f"{row['group']:66} {row['points']:9} {100 * row['median']:10.1f} / {100 * row['p90']:4.1f}")
+    return "\n".join(lines)

@@ -1,0 +1,269 @@
+"""How long are the steps of one rank that shards, splits or pipelines the model? torch's own FSDP2, DTensor and pipelining.
+
+    python -m calibration.lab.layout_steps STEPS LAYOUT
+
+runs one rank, STEPS as of `calibration.measure.ddp_steps` (its batch is one micro-batch), LAYOUT the document of a `LaidOut`. With *alone*
+the process plays its rank by itself: a process group that sends nothing (torch's fake backend) stands for the others, so that what is
+left of a step is the rank's own work, and the line it prints tells how long each part of the model took. Limits: as of
+`calibration.measure.ddp_steps`; one axis beside data parallelism at a time; losses are cross-entropy, over tensor ranks by
+``loss_parallel``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from calibration.lab.network import INTERFACE
+from calibration.lab.plan import LabLayout
+from calibration.measure import ddp_steps
+from calibration.measure.ddp_steps import RankSteps, StepsWanted
+from sim.extract import target
+from sim.spec.yaml import SpecError
+
+Marks = Callable[[str], None]
+"""Is told of each part of a step when it is over."""
+
+
+@dataclass(frozen=True)
+class LaidOut:
+    """How the ranks of a point divide the model, and which of them this process is."""
+
+    layout: LabLayout
+    ranks: int
+    alone: int | None = None
+    """The rank that this process plays by itself; None: it has others."""
+
+    @classmethod
+    def read(cls, text: str) -> LaidOut:
+        """Return what the JSON document *text* says."""
+        found = json.loads(text)
+        return cls(LabLayout.model_validate(found["layout"]), found["ranks"], found["alone"])
+
+    def text(self) -> str:
+        """Return this as a JSON document."""
+        return json.dumps({"layout": self.layout.model_dump(), "ranks": self.ranks, "alone": self.alone})
+
+
+class Rank:
+    """One rank of a layout: what it trains, and how it runs a step."""
+
+    def __init__(self, wanted: StepsWanted, laid_out: LaidOut) -> None:
+        import torch
+
+        layout = laid_out.layout
+        self.wanted, self.layout, self.ranks, self.alone = wanted, layout, laid_out.ranks, laid_out.alone is not None
+        torch.set_num_threads(wanted.threads)
+        torch.set_flush_denormal(True)  # alone, weights of others are whatever lies in memory
+        torch.manual_seed(0)
+        arguments = target.parse_arguments(wanted.arguments)
+        self.whole = target.find(wanted.model)(**arguments)
+        (shape,) = [target.parse_input(text) for text in wanted.inputs]
+        self.inputs = torch.zeros(shape.sizes(wanted.batch * layout.micro_batches), dtype=torch.int64)
+        self.mark: Marks = lambda part: None
+        self.run = self._pipelined() if layout.pipeline > 1 else self._joint()
+        self.optimizer = torch.optim.SGD(self.parameters, lr=1e-6, momentum=0.9)
+
+    def step(self) -> None:
+        """Run one step."""
+        self.run()
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.mark("update")
+
+    # --- all of the model on every rank -------------------------------------------------------------------------------
+
+    def _joint(self) -> Callable[[], None]:
+        """Return what runs forward and backward of a model that is sharded, split over tensor ranks, or neither."""
+        from torch.distributed.device_mesh import init_device_mesh
+
+        model, layout = self.whole, self.layout
+        context: Callable[[], AbstractContextManager[Any]] = nullcontext
+        if layout.tensor > 1:
+            from torch.distributed.tensor.parallel import loss_parallel, parallelize_module
+
+            from calibration.lab.decoder import split_plan
+
+            parallelize_module(model, init_device_mesh("cpu", (layout.tensor,)), dict(split_plan(model, layout.sequence)))
+            context = loss_parallel
+        if layout.shard == "parameters":
+            from torch.distributed.fsdp import fully_shard
+
+            mesh = init_device_mesh("cpu", (self.ranks,))
+            for unit in [model.embedding, *model.blocks, [model.norm, model.head]]:
+                fully_shard(unit, mesh=mesh, reshard_after_forward=layout.reshard_after_forward and not isinstance(unit, list))
+            fully_shard(model, mesh=mesh, reshard_after_forward=False)
+            if layout.asynchronous:
+                for unit in [model, model.embedding, *model.blocks, model.norm]:
+                    unit._set_unshard_async_op(True)
+        self.parameters = list(model.parameters())
+        self._marked([model.embedding, *model.blocks])
+
+        def run() -> None:
+            with context():
+                loss = _loss(model(self.inputs))
+                self.mark(f"F{len(model.blocks) + 1}")
+                loss.backward()
+            self.mark("B0")
+
+        return run
+
+    def _marked(self, units: Sequence[Any]) -> None:
+        """Tell of the end of each unit's forward, and of the backward of the unit behind it."""
+        for number, unit in enumerate(units):
+
+            def ended(module: Any, inputs: Any, output: Any, number: int = number) -> None:
+                self.mark(f"F{number}")
+                if output.requires_grad:
+                    output.register_hook(lambda gradient: self.mark(f"B{number + 1}"))
+
+            unit.register_forward_hook(ended)
+
+    # --- stages -------------------------------------------------------------------------------------------------------
+
+    def _pipelined(self) -> Callable[[], None]:
+        """Return what runs the schedule of this rank's stages."""
+        import torch.distributed as dist
+        from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
+
+        layout, rank = self.layout, dist.get_rank()
+        count = layout.pipeline * layout.virtual_stages
+        import torch
+
+        parts = [self._part(number, count) for number in range(rank, count, layout.pipeline)]
+        self.parameters = [parameter for part in parts for parameter in part.parameters()]
+        stages = []
+        for number, part in zip(range(rank, count, layout.pipeline), parts, strict=True):
+            width = self.whole.head.in_features
+            hidden = torch.empty(self.wanted.batch, self.inputs.shape[1], width, requires_grad=True)
+            scores = torch.empty(self.wanted.batch, self.inputs.shape[1], self.whole.head.out_features)
+            entering = self.inputs[: self.wanted.batch] if number == 0 else hidden
+            leaving = scores if number == count - 1 else hidden
+            stage = PipelineStage(part, number, count, torch.device("cpu"), input_args=entering, output_args=leaving)
+            if self.alone:  # nobody answers: what stages agree on, the layout says
+                stage._warmup_forward_vote = stage._warmup_backward_result = lambda *given, **named: torch.ones(1, dtype=torch.int32)
+            self._timed(stage)
+            stages.append(stage)
+        loss: Any = lambda scores, targets: _loss(scores)  # noqa: E731
+        kind = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}.get(layout.schedule)
+        if kind is not None:
+            schedule: Any = kind(stages[0], layout.micro_batches, loss_fn=loss)
+        else:
+            schedule = ScheduleInterleaved1F1B(stages, layout.micro_batches, loss_fn=loss)
+        first, last = rank == 0, rank == (count - 1) % layout.pipeline
+
+        def run() -> None:
+            arguments = (self.inputs,) if first else ()
+            schedule.step(*arguments, target=self.inputs if last else None, **({"losses": []} if last else {}))
+            self.mark("idle")
+
+        return run
+
+    def _part(self, number: int, count: int) -> Any:
+        """Return the part of the model that chunk *number* of *count* holds."""
+        import torch
+
+        whole = self.whole
+        each = len(whole.blocks) // count
+        if each * count != len(whole.blocks):
+            raise SpecError(f"lab: {len(whole.blocks)} blocks do not divide into {count} chunks")
+        part = type(whole)(1, 0, 1, False, False)
+        part.embedding = whole.embedding if number == 0 else None
+        part.blocks = torch.nn.ModuleList(whole.blocks[number * each : (number + 1) * each])
+        part.norm, part.head = (whole.norm, whole.head) if number == count - 1 else (None, None)
+        return part
+
+    def _timed(self, stage: Any) -> None:
+        """Tell of the ends of each pass over a micro-batch, and of what lies between two."""
+        forward, backward = stage.forward_one_chunk, stage.backward_one_chunk
+
+        def marked(name: str, run: Callable[..., Any]) -> Callable[..., Any]:
+            def call(*arguments: Any, **named: Any) -> Any:
+                self.mark("idle")
+                result = run(*arguments, **named)
+                self.mark(f"{name} of stage {stage.stage_index}")
+                return result
+
+            return call
+
+        stage.forward_one_chunk, stage.backward_one_chunk = marked("F", forward), marked("B", backward)
+
+
+def _loss(scores: Any) -> Any:
+    import torch
+
+    flat = scores.flatten(0, 1)
+    return torch.nn.functional.cross_entropy(flat, torch.zeros(len(flat), dtype=torch.int64))
+
+
+def run_rank(wanted: StepsWanted, laid_out: LaidOut) -> RankSteps:
+    """Run the steps *wanted* as one rank of a layout; alone also the median seconds of each part of a step."""
+    import torch
+
+    rank = Rank(wanted, laid_out)
+    before = _sent()
+    times, cpu_time = ddp_steps.timed(rank.step, wanted, torch.device("cpu"))
+    sent = (_sent() - before) / (len(times) + wanted.warmup)
+    parameters = sum(parameter.numel() for parameter in rank.parameters)
+    of_parts = parts(rank, len(times)) if rank.alone else {}
+    return RankSteps(int(os.environ.get("RANK", "0")), tuple(times), cpu_time, parameters, of_parts, sent)
+
+
+def _sent() -> int:
+    """Return the bytes that have left this host's interface; 0 where it has none of the laboratory's."""
+    counter = Path(f"/sys/class/net/{INTERFACE}/statistics/tx_bytes")
+    return int(counter.read_text(encoding="ascii")) if counter.exists() else 0
+
+
+def parts(rank: Rank, steps: int) -> Mapping[str, float]:
+    """Return the seconds of each part of a step, the median over *steps* steps of what all its passes take."""
+    seen: list[dict[str, float]] = []
+    last = [time.perf_counter()]
+
+    def mark(part: str) -> None:
+        now = time.perf_counter()
+        seen[-1][part] += now - last[0]
+        last[0] = now
+
+    rank.mark = mark
+    for _ in range(steps):
+        seen.append(defaultdict(float))
+        last[0] = time.perf_counter()
+        rank.step()
+    return {part: statistics.median(step[part] for step in seen) for part in seen[0]}
+
+
+def _alone(laid_out: LaidOut) -> None:
+    """Join a process group of ranks that are not there."""
+    import torch.distributed as dist
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", store=FakeStore(), rank=laid_out.alone or 0, world_size=laid_out.ranks)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one rank; see the module."""
+    try:
+        wanted, laid_out = ddp_steps.read_wanted(arguments[0]), LaidOut.read(arguments[1])
+        if laid_out.alone is None:
+            ddp_steps.join(wanted)  # and never part: Gloo's threads may abort a process that does
+        else:
+            _alone(laid_out)
+        print(ddp_steps.DONE + json.dumps(asdict(run_rank(wanted, laid_out))), flush=True)
+    except SpecError as error:
+        print(error, file=sys.stderr, flush=True)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    ddp_steps.leave(main(sys.argv[1:]))

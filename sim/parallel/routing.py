@@ -1,0 +1,29 @@
+"""What do experts cost beside their products and bytes? Copies of a token that leave a node, and the host's work for a block of experts.
+
+Dispatch that knows nodes sends a token once to each node that has experts for it, and hands it on inside (DeepEP, HybridEP: DeepSeek-V3,
+arXiv 2412.19437, section 3.2.2); all others send one copy for each expert. Router, dispatch, experts and combination are some hundred
+operators to the host (Megatron-LM transformer/moe); CUDA graphs of attention and router leave about half of those to it, since
+the number of tokens shapes what dispatch and experts launch.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+BACKWARD_LAUNCHES: Final = 1.5
+"""Host time of a block's backward over that of its forward: estimate (two products for each one, but no Python between operators)."""
+GRAPHED_EXPERTS: Final = 0.5
+"""Part of a block of experts that CUDA graphs leave to the host: estimate (Megatron-Core 0.15's scopes: attn, moe_router, ...)."""
+
+
+def copies_between(nodes: float, copies: float, one_copy: bool) -> float:
+    """Return the bytes that leave a node over those of one copy for each of a token's *copies* experts, spread evenly over *nodes*."""
+    if not one_copy or nodes <= 1 or copies <= 1:
+        return 1.0
+    missed: float = (1.0 - 1.0 / nodes) ** copies
+    return nodes * (1.0 - missed) / copies
+
+
+def expert_host_time(seconds: float, graphs: bool) -> float:
+    """Return the host's seconds for the experts of one block's forward, which take *seconds* without CUDA *graphs*."""
+    return seconds * (GRAPHED_EXPERTS if graphs else 1.0)
