@@ -215,6 +215,8 @@ def run_rank(wanted: StepsWanted, laid_out: LaidOut) -> RankSteps:
     sent = (_sent() - before) / (len(times) + wanted.warmup)
     parameters = sum(parameter.numel() for parameter in rank.parameters)
     of_parts = parts(rank, len(times)) if rank.alone else {}
+    if wanted.trace:
+        ddp_steps.profiled(rank.step, Path(wanted.trace), torch.device("cpu"))
     return RankSteps(int(os.environ.get("RANK", "0")), tuple(times), cpu_time, parameters, of_parts, sent)
 
 

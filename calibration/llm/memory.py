@@ -19,6 +19,9 @@ OUTSIDE: Final = 2.5 * 2.0**30
 """Bytes of context and NCCL that nvidia-smi shows: 1 to 3 GB a process (NVIDIA/Megatron-Bridge performance guide)."""
 BUCKETS: Final = 2 * 5e8 * 2.0
 """Bytes of DeepSpeed's flat buffers: reduce_bucket_size and allgather_bucket_size of 5e8 16-bit elements by default."""
+REDUCER: Final = 2.0
+"""Bytes of a parameter's 16-bit gradient in the buckets of DistributedDataParallel, which nanotron keeps beside its 32-bit ones
+(optim/gradient_accumulator.py, ``fp32_accum_hook``; torch's reducer.cpp allocates them once)."""
 FRAGMENTS: Final = 1.08
 """Cached over allocated bytes without expandable segments: estimate."""
 OPERATORS: Final = 0.43
@@ -51,6 +54,8 @@ def _states(case: Case, weights: Weights) -> float:
         block = (weights.dense + weights.experts) / weights.layers
         return 16.0 * (plain / ranks + weights.experts / experts_of) + 6.0 * block + 4.0 * weights.vocabulary
     kept = 6.0 if case.fp32_gradients else 4.0
+    if case.family == "nanotron" and case.data > 1:
+        kept += REDUCER
     states = 16.0 if case.family == "deepspeed" else 12.0
     if not case.zero:
         return (kept + states) * (plain + weights.experts)

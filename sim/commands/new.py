@@ -54,7 +54,8 @@ def new(
         raise SpecError(f"new {what} {files[0]}: a machine is described by its links; write --from-topo FILE")
     if topo is None or output is None:
         raise SpecError(
-            "new: write --from-topo FILE and -o FILE for a machine, or 'python -m sim new workload config.json -o mine.yaml' for a model"
+            "new: write --from-topo FILE (of 'nvidia-smi topo -m') and -o FILE for a machine, or 'python -m sim new workload config.json "
+            "-o mine.yaml' for a model; a machine like one of the catalogue is a file of 'extends: p4d.24xlarge' and what differs"
         )
     from sim.study.new_hardware import new_hardware
 

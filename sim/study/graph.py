@@ -120,4 +120,7 @@ def _peak(precision: str | None, hardware: Hardware) -> Peak | None:
 
 
 def _tuning(stack: str) -> Tuning:
-    return tuning_of(load_part(Stack, stack, "workloads/stacks"))
+    found = load_part(Stack, stack, "workloads/stacks")
+    if found.gloo_transport is not None or found.uses_servers:
+        raise SpecError(f"--stack {stack}: exchanges without NCCL, but the collectives of a trace are NCCL's; name a stack that has it")
+    return tuning_of(found)

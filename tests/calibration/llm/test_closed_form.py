@@ -196,3 +196,11 @@ def test_deepspeed_waits_for_each_of_four_messages(tmp_path: Path) -> None:
     alike = {**at, "compute:deepspeed": 1.0, "compute:megatron-2021": 1.0}
     grown = predict(case, alike).step_time - predict(joined, {**alike, "exposed.stages": 0.5}).step_time
     assert grown == pytest.approx((4 - 1) * message * (512 + 2 * 11), rel=0.05)
+
+
+def test_nanotron_keeps_buckets_of_16_bit_gradients_beside_its_own(tmp_path: Path) -> None:
+    # the reducer's buckets are there as soon as there is another rank to reduce with
+    case = nanotron(tmp_path, zero_stage="0", global_batch="256")
+    assert memory(case) - memory(replace(case, data=1)) == pytest.approx(2.0 * stage_weights(case).total)
+    other = replace(case, family="megatron")
+    assert memory(other) == memory(replace(other, data=1))
