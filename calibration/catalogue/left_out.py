@@ -10,36 +10,26 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from sim.spec.catalogue import UnknownName, locate, read
 from sim.spec.hardware import Gpu, Hardware, Node
 from sim.spec.stack import Stack
 from sim.spec.workload import Workload
+from sim.spec.yaml import read as parse
 
 if TYPE_CHECKING:
     from calibration.catalogue.compute import Factors
     from calibration.catalogue.compute_model import Row
 
-ONE_GPU: Final[Mapping[str, str]] = {
-    "dlperf": "Oneflow-Inc/DLPerf",
-    "lambda": "lambdal/",
-    "nvidia-dle": "NVIDIA/DeepLearningExamples",
-    "paddle-perf": "PaddlePaddle/Perf",
-    "pollux": "petuum/adaptdl",
-    "sia": "siasosp23/",
-    "tf2017": "tensorflow/docs",
-}
+FILE: Final = Path(__file__).with_name("sources.yaml")
+_SOURCES: Final[Mapping[str, Mapping[str, Any]]] = parse(FILE).value
+ONE_GPU: Final[Mapping[str, str]] = {name: told["one_gpu"] for name, told in _SOURCES.items() if "one_gpu" in told}
 """How the sources of measured runs begin in the records of one GPU; of others there are none."""
-_TRANSPORTS: Final[Mapping[str, Mapping[str, Mapping[str, Any]]]] = {
-    "pollux": {"tcp-pod-network": {"efficiency": ((1.0, 1.0),)}},
-    "sia": {"loopback": {"total_efficiency": 0.956}},
-    "lambda": {"host-staged-epyc": {"channel_cap": None}},
-}
-"""By source and transport class, what the class would say without it: what `tcp-single-flow`, `tcp` and `host-staged` do."""
-_TOPOLOGY: Final[Mapping[str, Mapping[str, Any]]] = {"lambda": {"socket_copy_bandwidth": None}}
-"""By source, what nodes would say without it: that copies from socket to socket have no limit of their own."""
-KNOWN: Final = frozenset({*ONE_GPU, *_TRANSPORTS, "mlperf"})
+WIDE: Final[Mapping[str, tuple[str, ...]]] = {name: tuple(told.get("wide", ())) for name, told in _SOURCES.items()}
+"""Priors that rest on one source alone."""
+KNOWN: Final = frozenset(_SOURCES)
 """The sources of the committed runs: constants may rest on them."""
 
 
@@ -55,7 +45,8 @@ def machine_without(source: str, machine: Hardware) -> Hardware:
 
 
 def _node(source: str, node: Node) -> Node:
-    moved = _TRANSPORTS.get(source, {})
+    told = _SOURCES.get(source, {})
+    moved = {name: {field: _frozen(value) for field, value in fields.items()} for name, fields in told.get("transports", {}).items()}
     places = ("nvlink_transport", "peer_transport", "host_transport")
     update: dict[str, Any] = {
         place: getattr(node, place).model_copy(update=dict(moved[getattr(node, place).name]))
@@ -65,11 +56,16 @@ def _node(source: str, node: Node) -> Node:
     if node.nic.transport.name in moved:
         transport = node.nic.transport.model_copy(update=dict(moved[node.nic.transport.name]))
         update["nic"] = node.nic.model_copy(update={"transport": transport})
-    if source in _TOPOLOGY:
-        update["topology"] = node.topology.model_copy(update=dict(_TOPOLOGY[source]))
+    if "topology" in told:
+        update["topology"] = node.topology.model_copy(update=dict(told["topology"]))
     if source in ONE_GPU:
         update["gpu"] = _gpu(node.gpu, factors_without(source))
     return node.model_copy(update=update)
+
+
+def _frozen(value: Any) -> Any:
+    """Return *value* as descriptions hold it: lists are tuples."""
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
 def workload_without(source: str, workload: Workload, overrides: tuple[str, ...]) -> Workload:

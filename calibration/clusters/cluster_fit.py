@@ -7,7 +7,7 @@ row tells get one factor on their layer times each, fitted along; so do, with a 
 rows left out no better than its prior stays there (`calibration.clusters.acceptance`). Noise is in `calibration.clusters.scatter`.
 
 The covariance of the result is that of the linearised problem (Bishop, Pattern Recognition and Machine Learning, 2006, section
-4.4), so a prediction's interval is ``exp(+-1.96 sqrt(J C J' + noise^2 + (FORM x exposed)^2 + (SPREAD x straggler)^2))`` around it,
+4.4), so a prediction's interval is ``exp(+-1.96 WIDENING sqrt(J C J' + noise^2 + (FORM x exposed)^2 + (SPREAD x straggler)^2))`` around it,
 *exposed* being the share of the step that waits for the exchange, *straggler* of that for the slowest rank: what no constant mends is wrong
 in proportion to them.
 """
@@ -78,6 +78,8 @@ SPREAD: Final = prior("exchange", "spread")
 """Relative standard deviation of the wait for the slowest rank beyond what the constants leave open."""
 LAYER_MODEL: Final = prior("compute", "layer model")
 """Relative standard deviation of layer times that no run tells."""
+WIDENING: Final = prior("interval", "widening")
+"""Factor on the standard deviation that a fitted model says, for a cluster is in some way unlike those that widths were seen on."""
 FEW_ROWS: Final = 24
 """Rows on which it is seen what matters."""
 
@@ -88,6 +90,7 @@ class Carried(NamedTuple):
     usual_loss: float = USUAL_LOSS
     form: float = FORM
     unseen: float = UNSEEN
+    widening: float = WIDENING
     widths: tuple[tuple[str, float], ...] = ()
     """Of priors, by constant, where they are not those of `calibration.clusters.network_parameters`."""
 
@@ -111,7 +114,14 @@ class Model:
     groups: tuple[Any, ...] = field(default=())
     """Jobs whose compute, or whose loss beside other GPUs, is fitted along, in the order of the parameters that scale them."""
     carried: Carried = KNOWN
+    fitted: bool = False
+    """Whether it saw network rows."""
     _met: dict[RunRecord, frozenset[str]] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def widening(self) -> float:
+        """Return the factor on standard deviations: 1 before any network row is seen, when priors are wide as they are."""
+        return self.carried.widening if self.fitted else 1.0
 
     def case(self, asked: Question, values: Sequence[float] | np.ndarray | None = None) -> Case:
         """Return what to simulate for *asked*, with the fitted *values* or others: those that decide nothing of it are left out."""
@@ -179,7 +189,7 @@ def fit_model(
         other = _fitted(prior_model(compute, asked, way, carried), rows, evaluator)
         if other.doubt + DOUBT[way] < best.doubt and best.about.doubt(other.missed) < best.about.doubt(best.missed):
             best = other._replace(doubt=other.doubt + DOUBT[way])
-    return best.model
+    return replace(best.model, fitted=True)
 
 
 class _Fit(NamedTuple):
@@ -377,9 +387,9 @@ def predictions(model: Model, asked: Sequence[Question], evaluator: Evaluator) -
     doubts = np.array([_doubt(model, row, prediction) for row, prediction in zip(asked, found, strict=True)])
     noise = model.noise.of(np.array([prediction.step for prediction in found]))
     if not model.parameters or not asked:
-        return list(zip(found, map(float, np.hypot(noise, doubts)), strict=True))
+        return list(zip(found, map(float, model.widening * np.hypot(noise, doubts)), strict=True))
     slope = sensitivities(model, asked, _directions(model, asked, evaluator), evaluator)
-    spread = np.sqrt(np.sum(slope**2, axis=1) + noise**2 + doubts**2)
+    spread = model.widening * np.sqrt(np.sum(slope**2, axis=1) + noise**2 + doubts**2)
     return list(zip(found, map(float, spread), strict=True))
 
 

@@ -26,7 +26,8 @@ PREFILL: Final = "ai-dynamo"
 CASTS: Final = {"fp8": (4, 6.0), "fp8_block128": (1, 3.0)}
 """Kernels that these rows launch beside the product, and the bytes these move for each element: with one scale a tensor the maximum first.
 Both follow from the rows: estimate (least error among 0 to 5 kernels and 3 to 16 bytes)."""
-_PEAKS: Final[dict[str, Peak]] = {"tf32": "tf32", "bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "fp8_block128": "fp8"}
+PEAKS: Final[dict[str, Peak]] = {"tf32": "tf32", "bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "fp8_block128": "fp8"}
+"""Units by precision of the operands."""
 
 
 class Experts(NamedTuple):
@@ -60,7 +61,7 @@ class Row(NamedTuple):
     @property
     def peak(self) -> Peak:
         """Return the units that it ran on."""
-        return _PEAKS[self.precision]
+        return PEAKS[self.precision]
 
     @property
     def large(self) -> bool:

@@ -4,14 +4,17 @@ The time of each measured collective is what the simulator takes (`sim.training.
 
     launch + passes * pass_time(segments, segment / bandwidth, latency / 2)
 
-with two passes of the ring in an all-reduce and one in an all-gather. A ring over several machines waits for its slowest hop, which is
-between them; so records of several machines give these constants twice, and the network is what lies between the two. Priors are those of
-the transport class. Large messages are many segments, of which all but the first take turns alike: their time is carried on from a few.
+with two passes of the ring in an all-reduce and one in an all-gather, small or large (probes ``all_reduce`` and ``collectives``; how Gloo
+scatters, sends and exchanges among all is not modelled, and tells nothing here). A ring over several machines waits for its slowest hop,
+which is between them; so records of several machines give these constants twice, and the network is what lies between the two. Priors are
+those of the transport class. Large messages are many segments, of which all but the first take turns alike: their time is carried on from
+a few.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 
@@ -25,6 +28,8 @@ from sim.training.collectives.gloo_ring import cut, pass_time
 
 LARGE = 2.0**20
 """Bytes of a collective from which its bytes, not its steps, take the processors' time."""
+PASSES: Final = {"all_reduce": 2, "all_gather": 1}
+"""Passes of the ring by operation."""
 INSIDE, BETWEEN = "gloo", "gloo between machines"
 """Subjects."""
 PROBE = 1e-4
@@ -40,7 +45,7 @@ def gloo_class() -> Transport:
 
 def gloo_fits(measured: Measured) -> list[Fit]:
     """Return launch, latency and bandwidth of a socket inside a machine, and of one between machines, as far as they were measured."""
-    plain = [row for row in measured.rows("all_reduce") if "beside" not in row]
+    plain = [row for row in (*measured.rows("all_reduce"), *measured.rows("collectives")) if row["op"] in PASSES and "beside" not in row]
     inside, across = ([row for row in plain if (row.get("nodes", 1) > 1) == between] for between in (False, True))
     return [_fit(subject, rows) for subject, rows in ((INSIDE, inside), (BETWEEN, across)) if rows]
 
@@ -67,8 +72,7 @@ def _fit(subject: str, rows: Sequence[Row]) -> Fit:
 def collective_time(row: Row, launch: float, latency: float, per_byte: float) -> float:
     """Return the seconds that a measured collective takes with these constants."""
     count, segment = cut(float(row["bytes"]), row["ranks"])
-    passes = 2 if row["op"] == "all_reduce" else 1
-    return launch + passes * long_pass(count, segment * per_byte, latency / 2, row["ranks"] == 2)
+    return launch + PASSES[row["op"]] * long_pass(count, segment * per_byte, latency / 2, row["ranks"] == 2)
 
 
 def long_pass(count: int, wire: float, one_way: float, one_line: bool) -> float:

@@ -17,6 +17,7 @@ from calibration.machines.gloo_fit import BETWEEN, INSIDE, gloo_class
 from calibration.machines.layer_factors import IN_NETWORKS, PASSES
 from calibration.machines.machine_fit import CONVOLUTIONS, FACTOR, FIXED, JITTER, RATE, Fit, Measured, typical
 from calibration.machines.posterior import Estimate
+from calibration.machines.product_shares import ProductShare, product_shares
 from sim.spec.hardware import Gpu
 from sim.spec.library import load_part
 from sim.spec.yaml import SpecError
@@ -113,6 +114,10 @@ def device_block(measured: Measured, found: Mapping[str, Fit]) -> Block:
             if any(peak != "fp32" for kind in kinds for peak in curves.get(kind, {})):
                 block[factor] = 1.0
                 sources.fitted(factor, ran[-1], "none beside the measured efficiency on tensor cores")
+    if known and (shares := product_shares(measured, known)):
+        told = {peak: float(f"{one.share:.3g}") for peak, one in shares.items()}
+        block["kernels"] = {"product_share": {**known.kernels.product_share, **told} if known.kernels else told}
+        sources.fitted("kernels", "gemm", "; ".join(_share_text(peak, one) for peak, one in shares.items()))
     if (launch := found.get("launch by the device")) is not None:
         block["kernel_time"] = f"{1e6 * launch[RATE].value:.4g} us"
         sources.fitted("kernel_time", "launch", interval(launch[RATE], 1e6, "us"))
@@ -123,6 +128,11 @@ def device_block(measured: Measured, found: Mapping[str, Fit]) -> Block:
         block["compute_cv"] = round(min(0.5, jitter[FACTOR].value), 4)
         sources.fitted("compute_cv", "steps", f"steps without exchange: {interval(jitter[FACTOR], 1e2, '%')}")
     return block | {"source": sources.texts}
+
+
+def _share_text(peak: str, found: ProductShare) -> str:
+    missed = f"products left out are {100 * found.left_out:.0f}% off, {100 * found.described:.0f}% by the catalogue's"
+    return f"{peak} share {found.share:.3g} of {found.points} products ({missed})"
 
 
 def with_layers(block: Block, measured: Measured, layers: Mapping[str, Fit], before: float) -> Block:

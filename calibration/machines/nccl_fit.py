@@ -26,6 +26,8 @@ from sim.training.collectives.table import rows as table_rows
 from sim.training.job import job_slots
 
 NCCL: Final = "nccl"
+PROBES: Final = ("all_reduce", "collectives")
+"""Of collectives: all-reduces and small all-gathers; what sharded, expert-parallel and pipelined jobs exchange."""
 PROBE: Final = 0.02
 """Step of a difference quotient in a log factor."""
 Key = tuple[str, str]
@@ -34,7 +36,7 @@ Key = tuple[str, str]
 
 def nccl_fit(measured: Measured, hardware: Hardware) -> Fit | None:
     """Return the factors on *hardware*'s transport classes that explain the collectives of the records; None where none was measured."""
-    rows = [row for row in measured.rows("all_reduce") if "beside" not in row]
+    rows = _collectives(measured)
     keys = _keys(hardware, rows)
     if not rows or not keys:
         return None
@@ -52,6 +54,11 @@ def nccl_fit(measured: Measured, hardware: Hardware) -> Fit | None:
     unknowns = [Unknown(name(key), 1.0, _width(hardware, key)) for key in keys]
     sizes = np.array([row["bytes"] for row in ordered], dtype=float)
     return Fit(NCCL, "all_reduce", sizes, times, explain_by(model, times, unknowns))
+
+
+def _collectives(measured: Measured) -> list[Row]:
+    """Return the measured collectives of every operation that ran by themselves."""
+    return [row for probe in PROBES for row in measured.rows(probe) if "beside" not in row]
 
 
 def name(key: Key) -> str:
@@ -122,7 +129,7 @@ def moved_transport(transport: Transport, where: str, factors: Mapping[Key, floa
 
 def transport_blocks(measured: Measured, fit: Fit, hardware: Hardware) -> dict[str, Any]:
     """Return the part of a ``node`` block that holds the transport classes whose constants the records told."""
-    told = {key: fit[name(key)] for key in _keys(hardware, [row for row in measured.rows("all_reduce") if "beside" not in row])}
+    told = {key: fit[name(key)] for key in _keys(hardware, _collectives(measured))}
     factors = {key: math.log(found.value) for key, found in told.items() if found.identified}
     places = {where for where, _ in told if where}
     texts = {
@@ -139,7 +146,8 @@ def transport_blocks(measured: Measured, fit: Fit, hardware: Hardware) -> dict[s
 
 def _text(measured: Measured, told: Mapping[Key, Any]) -> str:
     found = "; ".join(f"{name(key)} times {one.value:.3g} (95% {one.low:.3g} to {one.high:.3g})" for key, one in told.items())
-    return f"{', '.join(measured.files)}, probe all_reduce, {measured.date}: {found} of the class" if found else ""
+    probes = " and ".join(probe for probe in PROBES if measured.rows(probe))
+    return f"{', '.join(measured.files)}, probe {probes}, {measured.date}: {found} of the class" if found else ""
 
 
 def _block(before: Transport, after: Transport, owner: str, texts: Mapping[str, str]) -> dict[str, Any]:

@@ -41,6 +41,8 @@ class Scored:
     """Logarithm by which steps beside other GPUs are longer than predicted from one GPU; None where that is not what the row tells."""
     missed: float = 0.0
     """Log of the calibrated over the measured step, in standard deviations of the scatter of the cluster's rows."""
+    widened: float = 1.0
+    """Factor that the calibrated standard deviation holds beyond what the model says (`calibration.clusters.cluster_fit`)."""
     novelty: tuple[str, ...] = ()
     """What of the row no calibrating one has (`calibration.validate.groups`)."""
 

@@ -200,6 +200,7 @@ def _scored(
                 calibrated.compute.joins_others(row) and not calibrated.has_own(row),
                 math.log(row.step_time * zero_shot.slowdown(row) / early.step) if joins and early.exposed < LITTLE * early.step else None,
                 math.log(late.step / row.step_time) / float(calibrated.noise.of(np.array([row.step_time]))[0]),
+                calibrated.widening,
             )
         )
     return made

@@ -10,7 +10,7 @@ from sim.spec.yaml import read
 def test_every_prior_says_what_it_rests_on() -> None:
     topics = read(FILE).value
     bare = [f"{topic}.{name}" for topic in topics for name, each in priors(topic).items() if len(each.source.split()) < 4]
-    assert set(topics) == {"network", "doubt", "compute", "exchange"}
+    assert set(topics) == {"network", "doubt", "compute", "exchange", "interval"}
     assert not bare
 
 

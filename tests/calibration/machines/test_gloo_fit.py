@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
 
 from calibration.machines.gloo_fit import BETWEEN, INSIDE, gloo_fits, gloo_processor, long_pass
 from calibration.machines.machine_fit import Measured, together
-from calibration.measure.machine_record import MachineRecord, write_record
+from calibration.measure.machine_record import MachineRecord, ProbeRecord, write_record
 from sim.training.collectives.gloo_ring import pass_time
-from tests.calibration.machine_records import cpu_record, over_two_machines
+from tests.calibration.machine_records import Meter, _collective, cpu_record, over_two_machines
 
 
 def measured(folder: Path, record: MachineRecord) -> Measured:
@@ -44,6 +45,22 @@ def test_rings_of_one_size_do_not_tell_start_from_latency(tmp_path: Path) -> Non
     [alone] = gloo_fits(measured(tmp_path, record))
     assert not alone["launch"].identified
     assert alone["launch"].high / alone["launch"].low > 5  # the prior's own width, at least
+
+
+def test_large_all_gathers_tell_the_bandwidth_that_small_collectives_do_not(tmp_path: Path) -> None:
+    """Of the probe of sharded jobs; how Gloo scatters and exchanges among all is not modelled, so rows of those change nothing."""
+    record = cpu_record()
+    every = record.rows("all_reduce")
+    record.probes["all_reduce"].rows = [row for row in every if row["bytes"] < 10**5]
+    [small] = gloo_fits(measured(tmp_path, record))
+    gathers = [_collective(Meter(0.0, 1), "all_gather", ranks, 2**power) for ranks in (2, 8) for power in (20, 24, 26)]
+    others = [row | {"op": op, "times_s": [1.0]} for row in gathers for op in ("reduce_scatter", "all_to_all", "send_recv")]
+    record.probes["collectives"] = ProbeRecord("done", "2026-01-02T00:00:00Z", rows=[*gathers, *others])
+    [both] = gloo_fits(measured(tmp_path, record))
+    assert len(both.times) == len(small.times) + len(gathers)
+    assert both["time per unit"].value == pytest.approx(1 / 0.9e9, rel=0.02)
+    wide, narrow = (math.log(one["time per unit"].high / one["time per unit"].low) for one in (small, both))
+    assert narrow < 0.2 * wide
 
 
 def test_machines_and_the_network_between_them_are_told_apart(tmp_path: Path) -> None:

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from calibration.machines import fit_run
-from calibration.machines.nccl_fit import _kind, predicted
+from calibration.machines.machine_fit import together
+from calibration.machines.nccl_fit import _kind, nccl_fit, predicted, transport_blocks
 from calibration.measure.machine_record import MachineRecord, ProbeRecord, write_record
+from calibration.measure.probes.collectives import OPERATIONS
 from sim.spec.library import load_hardware
 from tests.calibration.machine_records import gpu_record
 
@@ -52,6 +54,24 @@ def test_a_machine_as_described_stays_so(tmp_path: Path) -> None:
     write_record(tmp_path / "r.json", record("p3.16xlarge", {}))
     found = fit_run.fit([tmp_path / "r.json"], tmp_path / "r.yaml", "p3.16xlarge").fits
     assert all(estimate.value == pytest.approx(1.0, rel=1e-2) for estimate in found["nccl"].found.estimates)
+
+
+def test_collectives_of_sharded_jobs_tell_the_factors_too(tmp_path: Path) -> None:
+    """No all-reduce is in the record: all-gathers, reduce-scatters, exchanges among all and sends to the next rank alone."""
+    truth = {(NVLINK, "efficiency"): 0.7, (NVLINK, "latency"): 1.6}
+    found, logs = gpu_record(8), {key: math.log(factor) for key, factor in truth.items()}
+    rows = [{"op": op, **team, "bytes": 4**power, "cpu_s": 0.0} for op in OPERATIONS for team in ONE[1:] for power in (6, 10, 13)]
+    rows.sort(key=_kind)
+    times = predicted(load_hardware("p3.16xlarge").spec, logs, rows)
+    made = [row | {"times_s": [float(time)] * 3} for row, time in zip(rows, times, strict=True)]
+    found.probes["collectives"] = ProbeRecord("done", "2026-01-02T00:00:00Z", rows=made)
+    write_record(tmp_path / "r.json", found)
+    measured, described = together([tmp_path / "r.json"]), load_hardware("p3.16xlarge").spec
+    fitted = nccl_fit(measured, described)
+    assert fitted is not None and len(fitted.times) == len(rows)
+    assert fitted["nvlink transport efficiency"].value == pytest.approx(0.7, rel=0.05)
+    assert fitted["nvlink transport latency"].value == pytest.approx(1.6, rel=0.1)
+    assert "probe collectives, 2026-01-02" in transport_blocks(measured, fitted, described)[NVLINK]["source"]["efficiency"]
 
 
 @pytest.mark.nightly

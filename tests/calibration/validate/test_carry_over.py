@@ -9,7 +9,7 @@ import pytest
 
 from calibration.clusters.cluster_fit import FORM, UNSEEN
 from calibration.questions import question
-from calibration.validate.carry_over import carried_without, kinds_of
+from calibration.validate.carry_over import carried_without, kinds_of, widening
 from calibration.validate.scores import Scored
 from calibration.validate.validation import Cluster, Validation
 from sim.spec.yaml import SpecError
@@ -41,6 +41,22 @@ def test_the_usual_loss_and_the_form_are_those_of_other_sources() -> None:
 def test_priors_that_rest_on_one_source_are_wide_without_it() -> None:
     found = validation([row("mine", "a", 0.0)], [])
     assert dict(carried_without(found, "pollux").widths) == {"pair": 0.7} and carried_without(found, "lambda").widths == ()
+
+
+def test_intervals_are_widened_by_what_a_new_cluster_would_miss() -> None:
+    """Oracle: clusters in turn left out of 40 that miss differently; 95% of their rows lie inside. Few clusters say the largest miss."""
+    half = 1.96 * math.hypot(0.01, FORM * 0.4)
+    every = {f"c{number}": [row("s", f"c{number}", half * (0.05 * number + 0.01 * place)) for place in range(5)] for number in range(40)}
+    inside = []
+    for name, mine in every.items():
+        factor = widening([one for other, rows in every.items() if other != name for one in rows])
+        inside += [abs(math.log(one.said["calibrated"])) <= factor * half for one in mine]
+    assert 0.95 <= sum(inside) / len(inside) < 0.99
+    few = [one for number in range(30, 35) for one in every[f"c{number}"]]
+    assert widening(few) == pytest.approx(0.05 * 34 + 0.04)
+    assert widening(every["c3"]) == widening([]) == 1.0  # never narrower than the model says
+    wide = [replace(one, spread={"calibrated": 2.0 * one.spread["calibrated"]}, widened=2.0) for one in few]
+    assert widening(wide) == pytest.approx(widening(few))
 
 
 def test_what_can_be_left_out() -> None:
