@@ -160,7 +160,9 @@ class Mesh:
         own, inside = self.parallel, self.gpus_per_node
         parts = {"shard": self.group_size("shard"), "reshard": self.group_size("reshard"), "expert": own.expert}
         if own.replicate > 1 or own.expert > 1 or parts["reshard"] > 1:
-            return inside & (inside - 1) == 0 and all(size & (size - 1) == 0 for size in (*self.sizes.values(), own.replicate, *parts.values()))
+            return inside & (inside - 1) == 0 and all(
+                size & (size - 1) == 0 for size in (*self.sizes.values(), own.replicate, *parts.values())
+            )
         ends = [stride * self.sizes[axis] for axis, stride in self._strides.items()]
         return all(end % inside == 0 or inside % end == 0 for end in ends)
 

@@ -1,18 +1,20 @@
-"""A layout with every rank, group and node simulated by itself: no stage, group or node stands for others like it.
+"""What if the nodes of a stage are not alike? Every rank, group and node of a layout simulated by itself: none stands for others like it.
 
-Only what is inside a unit (messages of tensor, context and expert groups) stays as the scene prices it.
+Limit: what is inside a unit (messages of tensor, context and expert groups) stays as the scene prices it, that of the stage's first rank.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict, deque
+from collections.abc import Sequence
 from dataclasses import replace
+from statistics import fmean
 
 from sim.parallel.program import Op, Program, Receive, Send, Start, Tag
 from sim.training.collectives.traffic import CORE, FABRIC
 from sim.training.layouts.prices import Price, Prices
-from sim.training.layouts.run import _Operation, _Simulation, _Stage
-from sim.training.layouts.scene import Scene
+from sim.training.layouts.run import Operation, Simulation, Stage
+from sim.training.layouts.scene import Played, Scene, StageStep
 
 Group = tuple[int, ...]
 
@@ -21,6 +23,7 @@ class RankPrices(Prices):
     """What one group or one pair of ranks pays, with its load on each of its own nodes."""
 
     def of_group(self, ranks: Group, op: Op, nbytes: float) -> Price:
+        """Return what *op* on *nbytes* costs the group of *ranks*."""
         plan, _ = self._plan(ranks, self.mesh.place(ranks[0])[0])
         alike, _ = self._alike(ranks)
         nodes = {f"g{index}": numbers for index, numbers in enumerate(alike.values())}
@@ -45,10 +48,10 @@ class RankPrices(Prices):
         return outline.price._replace(load=dict(load))
 
 
-class Unfolded(_Simulation):
+class Unfolded(Simulation):
     """All ranks while they train."""
 
-    def __init__(self, scene: Scene, steps: int) -> None:
+    def __init__(self, scene: Scene, steps: int, keep_rates: bool = False) -> None:
         mesh = scene.layout.mesh
         of = [mesh.stage_of(rank) for rank in range(mesh.gpus)]
         prices = RankPrices(scene.prices.hardware, mesh, scene.prices.tuning, scene.prices.sockets)
@@ -59,9 +62,19 @@ class Unfolded(_Simulation):
             updates=[scene.updates[stage] for stage in of],
             prices=prices,
         )
-        super().__init__(replace(ranks, programs=()), steps, keep_rates=False)
-        self.scene, self.prices = ranks, prices  # ranks come after the simulation that they run in
-        self.stages = [_Rank(self, number) for number in range(mesh.gpus)]
+        super().__init__(replace(ranks, programs=()), steps, keep_rates)
+        self.scene, self.prices = ranks, prices
+        firsts = [mesh.rank(pipeline=stage) for stage in range(mesh.stages)]
+        made = {
+            rank: _Rank(self, rank) for rank in dict.fromkeys((*firsts, *range(mesh.gpus)))
+        }  # the log's first ranks are those of stages
+        self.stages: list[Stage] = [made[rank] for rank in range(mesh.gpus)]
+
+    def run(self) -> Played:
+        """Return the last step, of each stage the mean of its ranks and the clock of its first."""
+        mesh, done = self.scene.layout.mesh, super().run()
+        of = [[step for rank, step in enumerate(done.stages) if mesh.stage_of(rank) == stage] for stage in range(mesh.stages)]
+        return Played(tuple(map(_mean, of)), done.log)
 
 
 def _by_rank(program: Program, rank: int, scene: Scene) -> Program:
@@ -74,14 +87,26 @@ def _by_rank(program: Program, rank: int, scene: Scene) -> Program:
     )
 
 
-class _Rank(_Stage):
+def _mean(ranks: Sequence[StageStep]) -> StageStep:
+    """Return the mean of *ranks*, which are of one stage, first one first."""
+    resources = dict.fromkeys(key for rank in ranks for key in rank.resources)
+    return replace(
+        ranks[0],
+        time=fmean(rank.time for rank in ranks),
+        stalls={cause: fmean(rank.stalls[cause] for rank in ranks) for cause in ranks[0].stalls},
+        resources={key: fmean(rank.resources.get(key, 0.0) for rank in ranks) for key in resources},
+        exposed={group: fmean(rank.exposed[group] for rank in ranks) for group in ranks[0].exposed},
+    )
+
+
+class _Rank(Stage):
     simulation: Unfolded
 
     def __init__(self, simulation: Unfolded, number: int) -> None:
         super().__init__(simulation, simulation.scene.layout.mesh.stage_of(number))
         self.number = number
         self.times = simulation.scene.times[number]
-        self.mine: dict[tuple[int, Tag], _Operation] = {}
+        self.mine: dict[tuple[int, Tag], Operation] = {}
 
     def _start(self, start: Start, issued: float) -> None:
         simulation, mesh = self.simulation, self.simulation.scene.layout.mesh
@@ -106,14 +131,9 @@ class _Rank(_Stage):
             if len(queue) == 1:
                 self.env.process(self._serve(queue, [simulation.stages[rank] for rank in group]))
 
-    def _message(self, tag: Tag, source: int, target: int, nbytes: float) -> _Operation:
+    def _message(self, tag: Tag, source: int, target: int, nbytes: float) -> Operation:
         price = self.simulation.prices.send(source, target, nbytes)
         members = 2 if self.simulation.meets else 1
         message = self.simulation.operation((self.step, "message", source, target, tag), tag, price, members)
         message.target = target
         return message
-
-
-def time_unfolded(scene: Scene, steps: int) -> float:
-    """Return the seconds of the last of *steps* steps, each rank by itself."""
-    return Unfolded(scene, steps).run().time

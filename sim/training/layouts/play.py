@@ -1,0 +1,20 @@
+"""Which simulation does a layout get? One rank for each stage where the nodes of a stage are alike, else every rank by itself."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sim.training.layouts.run import Simulation
+from sim.training.layouts.scene import Played, Scene
+from sim.training.layouts.unfolded import Unfolded
+
+MOST_RANKS: Final = 64
+"""Ranks that are simulated one by one at most; a larger mesh is simulated as if all nodes of a stage were like its first."""
+
+
+def play(scene: Scene, steps: int = 0, keep_rates: bool = False) -> Played:
+    """Simulate *steps* steps (0: as many as it takes for one to repeat) and return the last. *keep_rates* logs the load of links."""
+    mesh = scene.layout.mesh
+    if mesh.even or mesh.gpus > MOST_RANKS:
+        return Simulation(scene, steps or (2 if scene.layout.clips or mesh.stages == 1 else 4), keep_rates).run()
+    return Unfolded(scene, steps or 4, keep_rates).run()
