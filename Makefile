@@ -15,7 +15,10 @@ KEPT := $(VENV)/constraints.txt
 # What is never imported need not be compiled, and of torch and its kin that is most.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 
-.PHONY: run test nightly golden compared check style types imports spelling oracles readme docs validated fuzz bench clean
+# Tests start hundreds of processes: without compiled files, as images of containers mostly ask for, each would compile all it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: run test nightly golden compared check style types imports spelling oracles readme docs validated fuzz mutants bench clean
 .DEFAULT_GOAL := run
 
 run: $(VENV)/.run
@@ -79,6 +82,10 @@ validated: $(VENV)/.dev
 # Reads INPUTS mutated files of every kind and command lines, and fails where one ends in anything but a result or a sentence.
 fuzz: $(VENV)/.dev
 	$(BIN)/python -m tests.fuzz --inputs $(INPUTS)
+
+# Makes small mistakes in the modules that price, share, blame and schedule, and fails where the tests miss one that they did not before.
+mutants: $(VENV)/.dev
+	$(BIN)/python -m tests.mutants
 
 # Prints how fast the program is on this machine and writes the medians into docs/trust/speed.md.
 bench: $(VENV)/.dev

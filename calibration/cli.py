@@ -15,7 +15,7 @@ import typer
 
 from sim import __version__
 from sim.commands.help import Program
-from sim.report.files import folder_due
+from sim.report.files import csv_due, folder_due, yaml_due
 from sim.report.picture import picture_due
 from sim.spec.yaml import SpecError
 from sim.terminal import exit_code, show_text, talk
@@ -100,7 +100,9 @@ def kernels(
 def blind(
     what: Annotated[str, typer.Argument(metavar="HW|FILE.csv", help="a machine to predict, or a table of predictions to measure or score")],
     do_measure: Annotated[bool, typer.Option("--measure", help="answer the questions of the table on this machine's GPU")] = False,
-    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="where the table goes")] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE.csv", callback=csv_due, help="where the table goes")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Predict steps, memory, power and kernels of a GPU before it is measured; measure the same; show the errors."""
@@ -133,11 +135,15 @@ def longrun(as_json: Json = False) -> None:
 
 
 @app.command(epilog="Examples:\n  python -m calibration energy\n  python -m calibration energy --json")
-def energy(as_json: Json = False) -> None:
+def energy(
+    steps: Annotated[bool, typer.Option("--steps", help="also the power of an H100 in 39 training steps; takes a minute")] = False,
+    as_json: Json = False,
+) -> None:
     """Predict measured power of nodes and GPUs, and what power limits cost, and show the errors."""
+    from calibration.blind.power import score_steps
     from calibration.energy import energy_document, energy_text
 
-    document = energy_document()
+    document = energy_document(score_steps() if steps else ())
     print_json(document) if as_json else show_text(energy_text(document))
 
 
@@ -342,9 +348,9 @@ def profile(
 )
 def fit(
     files: Annotated[list[Path], typer.Argument(metavar="RECORD...", help="records of one machine, as profile writes them")],
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="the hardware; its stack goes to FILE-stack.yaml")] = Path(
-        "machine.yaml"
-    ),
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="FILE", callback=yaml_due, help="the hardware; its stack goes to FILE-stack.yaml")
+    ] = Path("machine.yaml"),
     hardware: Annotated[str | None, typer.Option(metavar="HW", help="the machine, if known: what is not measured stays as it says")] = None,
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE.png", callback=picture_due, help="also draw how far each point lies from its fit")
@@ -412,10 +418,7 @@ def import_trace(
 
 
 @app.command(
-    epilog="Examples:\n"
-    "  python -m calibration lab --list\n"
-    "  python -m calibration lab my-plan.yaml -o my-lab.csv --limit 300\n"
-    "  python -m calibration lab --layouts --score"
+    epilog="Examples:\n  python -m calibration lab my-plan.yaml -o my-lab.csv --limit 300\n  python -m calibration lab --layouts --score"
 )
 def lab(
     file: Annotated[
@@ -423,7 +426,10 @@ def lab(
         typer.Argument(metavar="[FILE]", help="a plan of points to measure, or with --score measured rows; the committed ones by default"),
     ] = None,
     output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="FILE.csv", help="rows; the points it holds already are not measured again")
+        Path,
+        typer.Option(
+            "-o", "--output", metavar="FILE.csv", callback=csv_due, help="rows; the points it holds already are not measured again"
+        ),
     ] = Path("lab.csv"),
     limit: Annotated[float | None, typer.Option(min=1, metavar="SECONDS", help="begin no further point after so long")] = None,
     only_list: Annotated[bool, typer.Option("--list", help="print the points of the plan and measure nothing")] = False,

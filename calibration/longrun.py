@@ -2,8 +2,8 @@
 
 A fleet's count is predicted from the other fleets of the pool (`failures.csv`): the geometric mean of their rates, log-normal with their
 spread, then faults with repeats, early failures where the fleet is new, and planned stops where a row counts all restarts. Effective
-shares take a row's own rate, so that only stages, checkpoints and spares are predicted. Node faults are scored out of sample: fitted to
-one half of the nodes, scored on the other.
+shares take a row's own rate, so that only stages, checkpoints and spares are predicted, and again the rates of the other fleets. Node
+faults are scored out of sample: fitted to one half of the nodes, scored on the other.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import csv
 import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -184,6 +185,32 @@ def run_of(row: Mapping[str, str]) -> LongRun:
     )  # fmt: skip
 
 
+def of_other_fleets(row: Mapping[str, str], seed: int = 0) -> LongRun:
+    """Return the long run that *row* describes with the stages of the middle level, at the rates of the other fleets of the pool.
+
+    A new fleet has early failures.
+    """
+    run, data = run_of({**row, "level": "middle"}), level()
+    rates = predictive(pool_without(row["fleet"]), TRIALS, np.random.default_rng(seed)) * run.nodes
+    low, middle, high = (float(rate) for rate in np.quantile(rates, [0.025, 0.5, 0.975]))
+    new = any(other["new_fleet"] == "1" for other in rows_of("failures") if other["fleet"] == row["fleet"])
+    early = data.new_fleet.share * data.gpus_per_node * run.nodes if new else 0.0
+    saving = run.saving
+    if not row["interval_s"]:
+        saving = replace(saving, interval=best_interval(1 / middle, saving.blocking, saving.persist))
+    return replace(run, rate=(low, middle, high), saving=saving, new_fleet=(early, data.new_fleet.within))
+
+
+def score_shares_of_others(seed: int = 0) -> list[Shared]:
+    """Return the effective shares of the records beside drawn ones, at the rates of the other fleets."""
+    scored = []
+    for row in rows_of("goodput"):
+        drawn = draw(of_other_fleets(row, seed), COURSES, seed).share
+        low, middle, high = (float(share) for share in np.quantile(drawn, [0.025, 0.5, 0.975]))
+        scored.append(Shared(row["fleet"], float(row["share"]), middle, low, high, row["bound"] == "1"))
+    return scored
+
+
 def score_shares(seed: int = 0) -> list[Shared]:
     """Return the effective shares of the records beside drawn ones, at each row's own rate."""
     scored = []
@@ -256,13 +283,15 @@ def _stepwise(times: NDArray[np.float64], fitted: NDArray[np.float64]) -> float:
 def longrun_document(seed: int = 0) -> dict[str, Any]:
     """Return the document of all scores."""
     counts, causes, shares, nodes = score_counts(seed), score_causes(seed=seed), score_shares(seed), score_nodes()
-    judged = [*(one.inside for one in counts), *(one.inside for one in causes)]
+    others = score_shares_of_others(seed)
+    judged = [*(one.inside for one in counts), *(one.inside for one in causes), *(one.inside for one in others if not one.bound)]
     measured = [one for one in shares if not one.bound]
     return {
         "schema": 1,
         "counts": [{**one._asdict(), "inside": one.inside, "error": one.predicted / one.observed - 1} for one in counts],
         "causes": [{**one._asdict(), "inside": one.inside} for one in causes],
         "effective_shares": [{**one._asdict(), "inside": one.inside, "error": one.predicted - one.observed} for one in shares],
+        "effective_shares_of_others": [{**one._asdict(), "inside": one.inside, "error": one.predicted - one.observed} for one in others],
         "nodes": [one._asdict() for one in nodes],
         "inside_95": sum(judged) / len(judged),
         "median_width": float(np.median([one.high / max(one.low, 1e-9) for one in counts])),
@@ -290,6 +319,13 @@ def longrun_text(document: Mapping[str, Any]) -> str:
         f"| {row['name']} | {'> ' * row['bound']}{100 * row['observed']:.1f}% | {100 * row['predicted']:.1f}% | "
         f"{'bound ' + ('kept' if row['inside'] else 'broken') if row['bound'] else format(100 * row['error'], '+.1f')} |"
         for row in document["effective_shares"]
+    ]
+    lines += ["", "| effective share, rates of other fleets | published | predicted | 95% between | inside |", "|---|--:|--:|---|---|"]
+    lines += [
+        f"| {row['name']} | {'> ' * row['bound']}{100 * row['observed']:.1f}% | {100 * row['predicted']:.1f}% | "
+        f"{100 * row['low']:.1f} to {100 * row['high']:.1f}% | "
+        f"{'bound ' + ('kept' if row['inside'] else 'broken') if row['bound'] else 'yes' if row['inside'] else 'no'} |"
+        for row in document["effective_shares_of_others"]
     ]
     lines += ["", "| held-out log-likelihood | rows | ours | plain model |", "|---|--:|--:|--:|"]
     for row in document["nodes"]:

@@ -196,6 +196,7 @@ def sweep(
     stack: str | None = None,
     seed: int = 0,
     processes: int | None = 1,
+    prices: object = None,
 ) -> DataFrame:
     """Return a row for each point of the grid of *vary* (or for *sobol* points in it): its fields, then what a run says.
 
@@ -205,7 +206,9 @@ def sweep(
     """
     import pandas
 
-    scenario = scenario_of(hardware, workload, overrides, nodes=nodes, batch=batch, precision=precision, stack=stack, seed=seed)
+    scenario = scenario_of(
+        hardware, workload, overrides, nodes=nodes, batch=batch, precision=precision, stack=stack, seed=seed, prices=price_source(prices)
+    )
     if not isinstance(vary, Mapping):
         raise SpecError(f"vary={vary!r}: expected a mapping from fields to values, such as {{'batch': [32, 64]}}")
     asked = [f"{key}={','.join(map(str, values)) if isinstance(values, list | tuple) else values}" for key, values in vary.items()]
@@ -223,6 +226,7 @@ def whatif(
     batch: int | None = None,
     precision: str | None = None,
     stack: str | None = None,
+    prices: object = None,
 ) -> DataFrame:
     """Return a row for each resource, best first: the step with twice and infinitely much of it, and what that is worth.
 
@@ -231,8 +235,9 @@ def whatif(
     import pandas
 
     scenario = scenario_of(
-        hardware, workload, overrides, nodes=nodes, gpus=gpus, placement=placement, batch=batch, precision=precision, stack=stack
-    )
+        hardware, workload, overrides, nodes=nodes, gpus=gpus, placement=placement, batch=batch, precision=precision, stack=stack,
+        prices=price_source(prices),
+    )  # fmt: skip
     return pandas.DataFrame([flat(row) for row in whatif_document(ask_whatif(scenario))["resources"]])
 
 

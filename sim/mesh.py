@@ -1,7 +1,7 @@
 """How does a job with a layout run? From hardware and workload to a step: mesh, programs, prices, simulation, memory.
 
 Plain data parallelism goes through `sim.simulate`; what shards, splits, pipelines or routes goes through here. Limits: one group of equal
-nodes; tokens are read ahead, so that loading is not simulated; exchanges inside a unit are priced uncontended.
+nodes; copies of samples to the GPU take no time; exchanges inside a unit are priced uncontended.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from sim.spec.precision import MEANING
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.training.job import tuning_of
+from sim.training.layouts.loader import feed_of
 from sim.training.layouts.play import play
 from sim.training.layouts.prices import PriceBook, Prices
 from sim.training.layouts.scene import GROUPS, Played, Scene, spread_of
@@ -187,7 +188,7 @@ def mesh_options(workload: Workload) -> MeshOptions:
     """Return what the workload's stack does about layouts. Raise SpecError where it runs none."""
     stack, loader = workload.training.stack, workload.input.own_loader
     if loader is not None:
-        raise SpecError(f"input.own_loader: {loader} would load, but loading is not simulated in layouts; leave it out")
+        raise SpecError(f"input.own_loader: {loader} would load, but layouts have torch's loader only; leave it out")
     if stack.own_exchange is not None:
         raise SpecError(
             f"training.stack.own_exchange: {stack.own_exchange} forms the buckets of plain data parallelism, but layouts exchange as their "
@@ -257,6 +258,7 @@ def scene_of(hardware: Hardware, workload: Workload, layout: Layout, book: Price
         launch_cpu=0.0 if stack.cuda_graphs else stack.launch_cpu / node.host.cpu.speed,
         overlap_slowdown=stack.overlap_slowdown,
         spread=spread_of(cv, mesh.parallel.tensor, mesh.gpus // mesh.stages, mesh.gpus),
+        feed=feed_of(node, workload, mesh),
     )
 
 

@@ -11,7 +11,7 @@ from sim.analysis.stalls import Blame
 from sim.cluster import page_cache
 from sim.cluster.between import hosts_of, ways_between
 from sim.cluster.build import Slot, slots
-from sim.cluster.fabric import crossed
+from sim.cluster.fabric import NOTHING, crossed
 from sim.cluster.storage import Credits, epochs_until_empty
 from sim.epoch import Epoch, EpochRun, Scene
 from sim.events import EventLog
@@ -166,7 +166,13 @@ def _plan(hardware: Hardware, jobs: Sequence[Job], number: int, cluster: Sequenc
     fabric = crossed(hardware, lists, number, fold)
     if stack.gloo_transport is not None:
         return plan_gloo(job_slots(number, cluster), hardware.fabric, stack.gloo_transport, fabric)
-    return plan_collectives(job_slots(number, cluster), hardware.fabric, tuning_of(stack), fabric)
+    used, tuning = job_slots(number, cluster), tuning_of(stack)
+    if fabric is not NOTHING:
+        return plan_collectives(used, hardware.fabric, tuning, fabric)
+    alike = tuple((slot.name, slot.count, slot.numbers, slot.graph, gpus) for slot, gpus in used)
+    return shelf.remembered(
+        (plan_collectives, alike, id(hardware.fabric), tuning), lambda: plan_collectives(used, hardware.fabric, tuning), hardware.fabric
+    )
 
 
 def steps_per_epoch(workload: Workload, samples: int) -> int:

@@ -29,6 +29,7 @@ PROGRAMS: Final = {"python -m sim": app, "python -m calibration": calibration_ap
 RUNS: Final = {
     "run": ("run p3.8xlarge alexnet --epochs 2", "one data-parallel run"),
     "run, with a layout": ("run hgx-h100 llama-3.2-1b --parallel shard=parameters --tokens 1B", "one run of a model that is split"),
+    "run, of a Chakra trace": ("run p3.8xlarge examples/chakra", "one simulated trace"),
     "compare": ("compare alexnet p3.2xlarge p3.8xlarge", "a row for each machine"),
     "recommend": ("recommend alexnet p3.2xlarge p3.8xlarge --nodes 1 --epochs 2 --budget-hours 9", "what to rent, and every candidate"),
     "whatif": ("whatif p3.8xlarge alexnet", "a row for each resource"),

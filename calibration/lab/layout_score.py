@@ -18,15 +18,15 @@ from calibration.lab.network import BURST, PIECE
 from calibration.lab.plan import WORKLOADS, LabLayout
 from calibration.lab.records import Line, read_lines
 from calibration.questions import machine_named, workload_named
+from calibration.traces.divided import optimizer_factor, timed_layers
 from calibration.validate.scores import weighted_quantile
 from sim.cluster.build import with_nodes
-from sim.cluster.gpu import layer_time
-from sim.mesh import LayoutRun, mesh_options, prepare, run_layout, scene_of
+from sim.mesh import LayoutRun, prepare, run_layout
 from sim.parallel.lower import program
 from sim.parallel.program import Send, Start, Work
-from sim.parallel.split import shared, stages, units
+from sim.parallel.split import stages, units
 from sim.spec.hardware import Hardware
-from sim.spec.measured import MeasuredOn, MeasuredTimes
+from sim.spec.measured import MeasuredOn
 from sim.spec.parallel import Parallel
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
@@ -38,8 +38,6 @@ WORKLOAD: Final = "lab-decoder"
 STACK: Final = "lab-gloo-mesh"
 _HOSTS: Final = 2
 """As many as the machine of the committed records has cores."""
-_Times = dict[int, dict[str, float]]
-"""Seconds of one pass (F or B) of each unit."""
 
 
 class LayoutPoint(NamedTuple):
@@ -147,19 +145,11 @@ def timed_workload(hardware: Hardware, layout: LabLayout, batch: int, alone: Lin
     base = described(layout, batch, further)
     gpu, parallel = hardware.groups[0].node.gpu, base.training.parallel
     measured = MeasuredOn(gpu=gpu, batch=batch, precision=base.training.precision, tensor=parallel.tensor, source="ranks alone")
-    times = _of_units(base, layout, alone)
-    layers = []
-    for number, (_, _, members) in enumerate(units(base.model)):
-        own = [shared(layer, parallel, mesh_options(base).gathers_again) for layer in members]
-        of_passes = {}
-        for part, backward in (("F", False), ("B", True)):
-            computed = [layer_time(layer, gpu, base.training.precision, base.layer_stack, batch, backward).time for layer in own]
-            of_passes[part] = [times[number][part] * each / sum(computed) for each in computed]
-        for layer, forward, back in zip(members, of_passes["F"], of_passes["B"], strict=True):
-            seconds = {"forward": f"{forward!r} s", "backward": f"{back!r} s"}
-            layers.append(layer.model_copy(update={"measured": MeasuredTimes.model_validate(seconds)}))
-    timed = base.model_copy(update={"model": base.model.model_copy(update={"layers": tuple(layers), "measured": measured})})
-    return _updating(hardware, timed, sum(rank["parts_s"]["update"] for rank in alone["ranks"]) / len(alone["ranks"]))
+    layers = timed_layers(base, gpu, _of_units(base, layout, alone))
+    timed = base.model_copy(update={"model": base.model.model_copy(update={"layers": layers, "measured": measured})})
+    seconds = sum(rank["parts_s"]["update"] for rank in alone["ranks"]) / len(alone["ranks"])
+    stack = timed.training.stack.model_copy(update={"optimizer_factor": optimizer_factor(hardware, timed, seconds)})
+    return timed.model_copy(update={"training": timed.training.model_copy(update={"stack": stack})})
 
 
 def parallel_of(layout: LabLayout) -> Mapping[str, object]:
@@ -171,18 +161,14 @@ def parallel_of(layout: LabLayout) -> Mapping[str, object]:
     return {"shard": "parameters"} | ({} if layout.reshard_after_forward else {"reshard_after_forward": False})
 
 
-def _of_units(base: Workload, layout: LabLayout, alone: Line) -> _Times:
-    """Return the seconds of each pass of each unit of the model; those of a stage are spread evenly over its units."""
+def _of_units(base: Workload, layout: LabLayout, alone: Line) -> list[tuple[Sequence[int], dict[str, float]]]:
+    """Return the seconds of each pass of each unit of the model, or of all units of a chunk."""
+    kinds = [kind for _, kind, _ in units(base.model)]
     if layout.pipeline == 1:
         parts = alone["ranks"][0]["parts_s"]
-        return {number: {part: parts[f"{part}{number}"] for part in "FB"} for number in range(len(units(base.model)))}
-    kinds = [kind for _, kind, _ in units(base.model)]
-    found: _Times = {}
-    for chunk, numbers in enumerate(stages(kinds, Parallel.model_validate(parallel_of(layout)))):
-        for part in "FB":
-            for number in numbers:
-                found.setdefault(number, {})[part] = _of_pass(alone, chunk, part) / len(numbers)
-    return found
+        return [([number], {part: parts[f"{part}{number}"] for part in "FB"}) for number in range(len(kinds))]
+    chunks = stages(kinds, Parallel.model_validate(parallel_of(layout)))
+    return [(numbers, {part: _of_pass(alone, chunk, part) for part in "FB"}) for chunk, numbers in enumerate(chunks)]
 
 
 def _of_pass(alone: Line, chunk: int, part: str) -> float:
@@ -192,14 +178,6 @@ def _of_pass(alone: Line, chunk: int, part: str) -> float:
     last = chunk == len(ranks) - 1
     between = {"F": own["idle"] if last else own["idle"] / 2, "B": 0.0 if last else own["idle"] / 2}[part]
     return (float(own[f"{part} of stage {chunk}"]) + float(between)) / int(passes)
-
-
-def _updating(hardware: Hardware, workload: Workload, seconds: float) -> Workload:
-    """Return *workload* with an optimizer that takes *seconds* in the mean over stages."""
-    scene = scene_of(hardware, workload, prepare(hardware, workload))
-    computed = sum(time for time, _ in scene.updates) / len(scene.updates)
-    stack = workload.training.stack.model_copy(update={"optimizer_factor": workload.training.stack.optimizer_factor * seconds / computed})
-    return workload.model_copy(update={"training": workload.training.model_copy(update={"stack": stack})})
 
 
 def sent_bytes(line: Line, stage: int) -> float:

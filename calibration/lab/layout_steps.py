@@ -2,10 +2,11 @@
 
     python -m calibration.lab.layout_steps STEPS LAYOUT
 
-runs one rank, STEPS as of `ddp_steps` (its batch is one micro-batch), LAYOUT the document of a `LaidOut`. With *alone* the
-process plays its rank by itself: a process group that sends nothing (torch's fake backend) stands for the others, so that what is left of
-a step is the rank's own work, and the line it prints tells how long each part of the model took. Limits: as of `ddp_steps`; one
-axis beside data parallelism at a time; losses are cross-entropy, over tensor ranks by ``loss_parallel``.
+runs one rank, STEPS as of `calibration.measure.ddp_steps` (its batch is one micro-batch), LAYOUT the document of a `LaidOut`. With *alone*
+the process plays its rank by itself: a process group that sends nothing (torch's fake backend) stands for the others, so that what is
+left of a step is the rank's own work, and the line it prints tells how long each part of the model took. Limits: as of
+`calibration.measure.ddp_steps`; one axis beside data parallelism at a time; losses are cross-entropy, over tensor ranks by
+``loss_parallel``.
 """
 
 from __future__ import annotations
@@ -214,6 +215,8 @@ def run_rank(wanted: StepsWanted, laid_out: LaidOut) -> RankSteps:
     sent = (_sent() - before) / (len(times) + wanted.warmup)
     parameters = sum(parameter.numel() for parameter in rank.parameters)
     of_parts = parts(rank, len(times)) if rank.alone else {}
+    if wanted.trace:
+        ddp_steps.profiled(rank.step, Path(wanted.trace), torch.device("cpu"))
     return RankSteps(int(os.environ.get("RANK", "0")), tuple(times), cpu_time, parameters, of_parts, sent)
 
 

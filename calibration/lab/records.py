@@ -161,8 +161,8 @@ def keep(rows: Path, plan: Plan, lines: list[Line], new: Line) -> list[Line]:
     same = (new["point"], new["definition"])
     kept = [line for line in lines if (line["point"], line["definition"]) != same] + [new]
     write_file(raw_file(rows), _head(raw_file(rows)) + "".join(json.dumps(line) + "\n" for line in kept))
-    if (text := rows_text(plan, kept)).count("\n") > 1:  # points with a layout have no rows
-        write_file(rows, text)
+    if any("layout" not in line["point"] for line in kept):  # those with one have no rows
+        write_file(rows, rows_text(plan, kept))
     return kept
 
 

@@ -21,6 +21,8 @@ from sim.spec.transformer import Transformer
 MEASURED_MESSAGE: Final = 256e6
 """Bytes of the collectives that measured latencies are of (``measured/llm/collectives_same_cluster.csv``)."""
 Recompute = Literal["none", "full", "attention", "operators"]
+MODULES: Final = ("core_attn", "mlp", "moe", "moe_act", "layernorm", "mla_up_proj")
+"""Parts of a block that Megatron recomputes one by one (megatron/core/transformer/transformer_config.py, ``recompute_modules``)."""
 Products = Literal["16bit", "fp8", "fp4"]
 
 
@@ -77,6 +79,8 @@ class Case:
     recompute: Recompute
     recomputed_layers: int
     """Blocks of a rank that are recomputed, where not all are; 0: all."""
+    modules: tuple[str, ...]
+    """Parts of each block that are recomputed by themselves (``recompute_modules`` of Megatron): some of `MODULES`."""
     flash: bool
     lora: bool
     family: str
@@ -193,6 +197,7 @@ def _case(row: Row) -> Case:
         scaling=scaling,
         recompute=recompute,
         recomputed_layers=recomputed,
+        modules=_modules(row),
         flash=not row.text["flash_attention"].lower().startswith("no"),
         lora="lora" in f"{row.text['class']} {row.text['model']} {row.text['set']}".lower(),
         family=practice["family"],
@@ -293,6 +298,13 @@ def _recompute(row: Row, practice: Mapping[str, Any]) -> tuple[Recompute, int]:
     if "attention" in text or "core_attn" in text or text == "selective":
         return "attention", 0
     return "none", 0
+
+
+def _modules(row: Row) -> tuple[str, ...]:
+    """Return the modules that the row says are recomputed, as ``selective: mlp, core_attn`` does."""
+    kind, _, names = row.text["activation_checkpointing"].lower().partition(":")
+    said = {name.strip() for name in names.split(",")} if kind.startswith("selective") else set()
+    return tuple(name for name in MODULES if name in said)
 
 
 def _precision(row: Row, chip: Chip, assumed: list[str]) -> tuple[Products, str]:

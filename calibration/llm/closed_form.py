@@ -51,6 +51,8 @@ GATHERS_BESIDE: Final = ("megatron", "fsdp1", "fsdp2", "jax", "llmc")
 """Families that gather updated parameters beside the next forward; others do before it (nanotron optim/zero.py, DeepSpeed stage 1)."""
 REDUCES_AFTER: Final = ("deepspeed", "megatron-2021")
 """Families that reduce gradients after the last backward, not beside it (``overlap_gradients: false`` of workloads/stacks)."""
+NORM_PASSES: Final = 2.0
+"""Memory passes of a fused norm's forward: read and written."""
 BY_TENSOR: Final = ("nanotron",)
 """Families whose sharded optimizer scatters and gathers each tensor by itself (nanotron optim/zero.py, ``_all_gather_params``;
 optim/gradient_accumulator.py, ``reduce_scatter_coalesced``)."""
@@ -134,12 +136,18 @@ class _Work:
             down = self.product(rows, hidden, latent.kv_rank + latent.rope_dim) + (
                 self.product(rows, hidden, latent.q_rank) if latent.q_rank else 0
             )
-            up = self.product(rows, latent.q_rank or hidden, queries / tensor)
-            up += self.product(rows, latent.kv_rank, shape.heads * (latent.nope_dim + latent.value_dim) / tensor)
-            return down + up + self.product(rows, shape.heads * latent.value_dim / tensor, hidden)
+            return down + self.latent_up() + self.product(rows, shape.heads * latent.value_dim / tensor, hidden)
         keys = shape.groups * (shape.head_size + shape.value_size)
         merged = self.product(rows, hidden, (queries + max(keys, shape.head_size * 2 * tensor if tensor > shape.groups else keys)) / tensor)
         return merged + self.product(rows, shape.heads * shape.value_size / tensor, hidden)
+
+    def latent_up(self) -> float:
+        """Return the seconds of the projections out of the latents of attention that has some."""
+        shape, tensor, latent = self.case.shape, self.case.tensor, self.case.shape.mla
+        if latent is None:
+            return 0.0
+        up = self.product(self.tokens, latent.q_rank or shape.hidden, shape.heads * shape.head_size / tensor)
+        return up + self.product(self.tokens, latent.kv_rank, shape.heads * (latent.nope_dim + latent.value_dim) / tensor)
 
     def dense(self) -> float:
         """Return the seconds of a plain feed-forward block's products."""
@@ -289,9 +297,10 @@ def _micro_batch(case: Case, at: Constants, work: _Work, wires: _Wires, weights:
     compute_forward = factor * (products + core_forward + plain)
     compute_backward = factor * ((1.0 if case.lora else 2.0) * products + core_backward + 1.6 * plain)
     tensor, context, experts = _layer_traffic(case, at, wires, core_forward, core_backward)
-    recomputed = {"none": 0.0, "full": compute_forward + tensor / 2, "attention": core_forward if not case.flash else 0.0}.get(
+    recomputed = {"none": 0.0, "full": compute_forward + tensor / 2, "attention": factor * core_forward}.get(
         case.recompute, factor * (0.5 * products + plain)
     )
+    recomputed += factor * _modules_again(work, share) + (share * experts / 2 if "moe" in case.modules else 0.0)
     if case.recomputed_layers:
         recomputed *= min(1.0, case.recomputed_layers / layers)
     host, check = _host(case, at, layers) / layers, _check(case, at, case.tensor)
@@ -317,6 +326,24 @@ def _micro_batch(case: Case, at: Constants, work: _Work, wires: _Wires, weights:
         "experts": steps * experts * share,
     }
     return layers * one_forward, layers * one_backward, parts
+
+
+def _modules_again(work: _Work, share: float) -> float:
+    """Return the seconds of a layer's modules that are recomputed by themselves; *share* of the layers have experts. Attention is apart."""
+    case, shape = work.case, work.case.shape
+    inner = float(shape.expert_ffn or shape.inner) * shape.experts_per_token
+    sides = 1.5 if shape.gated else 1.0
+    activation = work.wide(3 * work.at["inner"], work.tokens / case.tensor, float(shape.inner) * sides)
+    of_experts = work.wide(3 * work.at["inner"], work.tokens / case.tensor, inner * sides) if share else 0.0
+    moved = work.at["moe.traffic"] * 2 * work.held * shape.experts_per_token * shape.hidden / work.bandwidth
+    seconds = {
+        "mlp": (1 - share) * (work.dense() + activation) if "mlp" in case.modules else 0.0,
+        "moe": share * (work.experts() + of_experts + moved) if "moe" in case.modules else 0.0,
+        "moe_act": share * of_experts,
+        "layernorm": work.wide(2 * NORM_PASSES, work.held, shape.hidden),
+        "mla_up_proj": work.latent_up() if shape.mla is not None else 0.0,
+    }
+    return sum(seconds.get(module, 0.0) for module in case.modules)
 
 
 def _layer_traffic(case: Case, at: Constants, wires: _Wires, core_forward: float, core_backward: float) -> tuple[float, float, float]:

@@ -19,6 +19,9 @@ OUTSIDE: Final = 2.5 * 2.0**30
 """Bytes of context and NCCL that nvidia-smi shows: 1 to 3 GB a process (NVIDIA/Megatron-Bridge performance guide)."""
 BUCKETS: Final = 2 * 5e8 * 2.0
 """Bytes of DeepSpeed's flat buffers: reduce_bucket_size and allgather_bucket_size of 5e8 16-bit elements by default."""
+REDUCER: Final = 2.0
+"""Bytes of a parameter's 16-bit gradient in the buckets of DistributedDataParallel, which nanotron keeps beside its 32-bit ones
+(optim/gradient_accumulator.py, ``fp32_accum_hook``; torch's reducer.cpp allocates them once)."""
 FRAGMENTS: Final = 1.08
 """Cached over allocated bytes without expandable segments: estimate."""
 OPERATORS: Final = 0.43
@@ -51,6 +54,8 @@ def _states(case: Case, weights: Weights) -> float:
         block = (weights.dense + weights.experts) / weights.layers
         return 16.0 * (plain / ranks + weights.experts / experts_of) + 6.0 * block + 4.0 * weights.vocabulary
     kept = 6.0 if case.fp32_gradients else 4.0
+    if case.family == "nanotron" and case.data > 1:
+        kept += REDUCER
     states = 16.0 if case.family == "deepspeed" else 12.0
     if not case.zero:
         return (kept + states) * (plain + weights.experts)
@@ -74,9 +79,15 @@ def _layer(case: Case, whole: bool = False) -> float:
     if case.family in EAGER and shape.gated:
         sides += 1.0
     inputs = tokens if case.family == "nanotron" else stream
-    norms = 2.0 * 2.0 * shape.hidden * stream + narrow * (1.0 + frozen) * shape.hidden * inputs
+    again = () if whole else case.modules
+    norms = 2.0 * 2.0 * shape.hidden * stream + (0.0 if "layernorm" in again else narrow * (1.0 + frozen) * shape.hidden * inputs)
+    if "mla_up_proj" in again:
+        queries = keys = 0
     attention = (2.0 * (queries + keys) - (2.0 - narrow) * shape.heads * shape.value_size) * tokens / case.tensor
-    block = (2.0 * sides * wide + frozen * narrow * wide + 2.0 * routed) * tokens / case.tensor
+    kept = 0.0 if "moe_act" in again else frozen * narrow * wide
+    block = (2.0 * sides * wide + kept + 2.0 * routed) * tokens / case.tensor
+    if ("moe" if shape.experts else "mlp") in again:
+        block = 0.0
     scores = 0.0
     if not case.flash and (whole or case.recompute == "none"):
         scores = 5.0 * shape.heads * case.seq * tokens / case.tensor
@@ -97,7 +108,7 @@ def _activations(case: Case, weights: Weights) -> float:
         if case.virtual > 1:
             in_flight *= 1 + (case.pipeline - 1) / (case.pipeline * case.virtual)
         in_flight = min(float(case.micro_batches), in_flight)
-    return in_flight * weights.layers * kept + (_layer(case, whole=True) if case.recompute != "none" else 0.0)
+    return in_flight * weights.layers * kept + (_layer(case, whole=True) if case.recompute != "none" or case.modules else 0.0)
 
 
 def _logits(case: Case) -> float:

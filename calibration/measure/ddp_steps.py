@@ -124,7 +124,7 @@ def run_rank(wanted: StepsWanted, next_inputs: NextInputs | None = None) -> Rank
             step = _step(wrapped, wanted, batches, device)
             times, cpu_time = timed(step, wanted, device)
             if wanted.trace:
-                _profiled(step, Path(wanted.trace), device)
+                profiled(step, Path(wanted.trace), device)
         except SpecError:
             raise
         except Exception as error:
@@ -242,7 +242,7 @@ def _wrapped(model: Any, device: Any, bucket_mib: int) -> Any:
     return DistributedDataParallel(model, device_ids=[device.index] if device.type == "cuda" else None, bucket_cap_mb=bucket_mib)
 
 
-def _profiled(step: Callable[[], None], folder: Path, device: Any) -> None:
+def profiled(step: Callable[[], None], folder: Path, device: Any) -> None:
     """Write the profile of a few steps of this rank into *folder*."""
     import torch.distributed as dist
     from torch.profiler import ProfilerActivity, profile, schedule

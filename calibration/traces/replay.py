@@ -4,7 +4,8 @@ With a layer table (a catalogue workload, one of ``sim extract``, or the one tha
 bucket where the trace tells buckets, are shared among its layers in the ratio of their computed times. Without one the trace alone makes
 the table: one layer for each gradient and class of kernel, in the order gradients become ready, which needs ``record_shapes=True``.
 Launches are those with which the host falls behind as far as it did; the optimizer's time goes into ``optimizer_factor``.
-Limits: data-parallel jobs; where the GPU never waits for the host, a simulated trace does not tell by how much. A trace alone tells neither
+Of jobs that shard or split the model, `calibration.traces.divided` tells the times, with a workload that says the layout.
+Limits: no pipelines; where the GPU never waits for the host, a simulated trace does not tell by how much. A trace alone tells neither
 activations, so that GPU memory is not counted, nor samples of an epoch, and its times grow with the batch in proportion.
 """
 
@@ -17,11 +18,14 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from calibration.questions import Folders
+from calibration.traces.divided import optimizer_factor, own_passes, timed_layers
 from calibration.traces.import_trace import Imported
 from calibration.traces.kineto import CPU
 from calibration.traces.passes_seen import Gradient, Part, Seen, passes_seen
 from calibration.traces.trace_report import MUCH_INPUT, gpus, nodes
+from sim.cluster.build import with_nodes
 from sim.extract.table import render, word
+from sim.parallel.split import units
 from sim.spec.catalogue import catalogue, locate
 from sim.spec.fields import Dtype, OperatorClass
 from sim.spec.hardware import Gpu, Node
@@ -81,6 +85,8 @@ def replayed(found: Imported, asked: Asked, path: Path) -> str:
         asked = replace(asked, **{name: value for name, value in known.items() if value and not getattr(asked, name)})
     _require(found, asked)
     machine = _machine(asked)
+    if any(trace.divided and not trace.simulated for trace in found.traces):
+        return _text(_of_layout(found, asked, machine, path), found, machine)
     if asked.workload:
         return _text(_of_table(found, asked, machine, path), found, machine)
     return _text(_of_trace(found, asked, machine, path), found, machine)
@@ -89,10 +95,10 @@ def replayed(found: Imported, asked: Asked, path: Path) -> str:
 def _require(found: Imported, asked: Asked) -> None:
     file = found.traces[0].file
     divided = next((trace for trace in found.traces if trace.divided), None)
-    if divided is not None and not divided.simulated:
+    if divided is not None and not divided.simulated and not asked.workload:
         raise SpecError(
-            f"{divided.file}: shows {divided.divided}, so that ranks divide the model among them; only data-parallel jobs "
-            "(DistributedDataParallel) are replayed: describe the layout, and let --record calibrate it"
+            f"{divided.file}: shows {divided.divided}, so that ranks divide the model among them; add --workload, one whose "
+            "training.parallel says how"
         )
     if not asked.hardware:
         raise SpecError(f"{file}: does not tell the machine; add --hardware, the one on which it was profiled")
@@ -154,6 +160,40 @@ def _of_table(found: Imported, asked: Asked, machine: _Machine, path: Path) -> d
         "dropped": dropped,
         "dataset": _cut(base) if base.model.sequence is not None else None,
         "training": training | set_up | _noise(seen),
+    }
+
+
+def _of_layout(found: Imported, asked: Asked, machine: _Machine, path: Path) -> dict[str, Any]:
+    """Return the workload that *asked* names, whose layout the ranks of *found* have, its layers with their times."""
+    passes = own_passes(found)
+    changed = [f"training.batch={asked.batch}"] if asked.batch else []
+    changed += [f"training.precision={asked.precision}"] if asked.precision else []
+    changed += [f"training.stack={asked.stack}"] if asked.stack else []
+    base = load_workload(asked.workload, (*changed, "training.compute_factor=1"), asked.folders.workloads).spec
+    parallel = base.training.parallel
+    if parallel.trivial or parallel.pipeline > 1:
+        raise SpecError(
+            f"{asked.workload}: training.parallel does not say how the {gpus(found)} ranks of {found.traces[0].file} divide the model; "
+            "write for example parallel: {shard: parameters}, or tensor: 2"
+        )
+    everything = range(len(units(base.model)))
+    layers = timed_layers(base, machine.gpu, [(everything, {"F": passes.forward, "B": passes.backward})])
+    on = _on(found, base, machine).model_copy(update={"tensor": parallel.tensor})
+    model = base.model.model_copy(update={"layers": layers, "measured": on, "command": ""})
+    timed = base.model_copy(update={"model": model})
+    hardware = load_hardware(asked.hardware, library=asked.folders.hardware).spec
+    each = next(group.node.gpu_count for group in hardware.groups if group.node.gpu_count)
+    factor = optimizer_factor(with_nodes(hardware, max(1, gpus(found) // each)), timed, passes.update)
+    stack = {"extends": _reference(asked.stack or base.training.stack.name, "workloads/stacks", asked, path), "optimizer_factor": factor}
+    stack["source"] = {"optimizer_factor": _source(found, machine)}
+    dropped = dict.fromkeys(("transformer", "sequence", "lora", "lengths", "frozen")) if base.model.transformer is not None else {}
+    return {
+        "extends": _reference(asked.workload, "workloads", asked, path),
+        "name": f"{base.name}-measured",
+        "model": model,
+        "dropped": dropped,
+        "dataset": _cut(base) if base.model.sequence is not None else None,
+        "training": {"batch": base.training.batch, "precision": base.training.precision, "compute_factor": 1.0, "stack": stack},
     }
 
 
@@ -472,6 +512,7 @@ def _model(model: Model, machine: _Machine) -> Sequence[str]:
     on = model.measured
     assert on is not None
     place = {"gpu": machine.said, "batch": on.batch, "precision": on.precision, "source": on.source}
+    place |= {"tensor": on.tensor} if on.tensor > 1 else {}
     lines = [line for line in head.splitlines() if not line.startswith("#")]
     return [f"  {line}".rstrip() for line in (*lines, f"measured: {_flow(place)}", "layers:", *table.splitlines())]
 

@@ -2,8 +2,9 @@
 
 Faults of the job's nodes arrive in wall-clock time, whatever the job does: by a law (`sim.analysis.failure_law`), at a rate that differs
 between fleets (log-normal between the ends of its interval) and nodes (gamma), followed by repeats, beside rare events that take several
-nodes, early failures of a new fleet, and planned stops. Each fault costs its detection, the wait for a spare, the restart, and the work
-since the last complete checkpoint. Between faults work and saves alternate, at lower speed while a node is slow or a replica is missing.
+nodes, early failures of a new fleet, revocations of spot machines at their age, and planned stops. Each fault costs its detection, the wait
+for a spare, the restart, and the work since the last complete checkpoint. Between faults work and saves alternate, at lower speed while a
+node is slow or a replica is missing.
 
 A failed node is repaired and is a spare again afterwards. A fault during a recovery begins the recovery anew.
 
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.analysis.long_run import LOST, Array, Courses, LongRun
+from sim.analysis.long_run import AT_ONCE, LOST, Array, Courses, LongRun
 from sim.analysis.renewal import Uniform
 
 TOGETHER = 2000
@@ -67,7 +68,8 @@ def draw(run: LongRun, trials: int, seed: int = 0) -> Courses:
 
 def _rates(run: LongRun, trials: int, random: np.random.Generator) -> Array:
     """Return the rate of first faults of each course (1/s): that of its fleet, of its nodes, less what follows of itself."""
-    low, value, high = run.rate
+    revoked = run.lives[1] if run.lives else 0.0
+    low, value, high = (rate - revoked for rate in run.rate)
     normal = random.standard_normal(trials)
     rates = np.full(trials, float(value))
     if value > 0 and low < high:
@@ -84,7 +86,7 @@ class _Fleet:
     def __init__(self, run: LongRun, rates: Array, seed: np.random.SeedSequence) -> None:
         self.run, self.trials, self.rates = run, rates.size, rates
         trials = rates.size
-        names = ("faults", "repeat", "correlated", "planned", "cause", "recovery", "repair", "slow")
+        names = ("faults", "repeat", "correlated", "planned", "cause", "recovery", "repair", "slow", "lives")
         self.random = {name: np.random.default_rng(own) for name, own in zip(names, seed.spawn(len(names)), strict=True)}
         zeros = np.zeros
         self.now = zeros(trials)
@@ -113,6 +115,10 @@ class _Fleet:
         self.next_fault = self._next_fault(np.arange(trials))
         self.next_correlated = self._exponential("correlated", run.correlated[0])
         self.next_planned = self._exponential("planned", run.planned[0])
+        self.leaves = np.full((trials, 1), math.inf)
+        """When each node is revoked."""
+        if run.lives:
+            self.leaves = run.lives[0].draws(trials * run.nodes, self.random["lives"]).reshape(trials, run.nodes)
         self.events: list[tuple[float, str, float]] = []
         self.first = True
 
@@ -146,9 +152,8 @@ class _Fleet:
         self._begin()
         while active.size:
             child = self.children[active].argmin(axis=1)
-            times = np.stack(
-                [self.next_fault[active], self.children[active, child], self.next_correlated[active], self.next_planned[active]]
-            )
+            due = self.next_fault[active], self.children[active, child], self.next_correlated[active], self.next_planned[active]
+            times = np.stack([*due, self.leaves[active].min(axis=1)])
             kind = times.argmin(axis=0)
             at = times[kind, np.arange(active.size)]
             ended = self._advance(active, np.minimum(np.minimum(at, self.run.horizon), FOR_EVER), at >= self.run.horizon)
@@ -245,6 +250,11 @@ class _Fleet:
             if rate > 0:
                 due = a[kind == number]
                 waiting[due] += self._exponential(stream, rate)[due]
+        if self.run.lives:
+            lives, _ = self.run.lives
+            due, another = a[kind == 4], self.run.causes[-1].repair or AT_ONCE
+            node = self.leaves[due].argmin(axis=1)
+            self.leaves[due, node] += another.mean + lives.draws(self.trials, self.random["lives"])[due]
         share, after = self.run.repeats
         if share > 0:
             random = self.random["repeat"]
@@ -255,7 +265,7 @@ class _Fleet:
 
     def _struck(self, a: NDArray[np.intp], kind: NDArray[np.intp], at: Array, going: NDArray[np.bool_]) -> None:
         """Let a fault or a planned stop strike the courses *a* that are still *going*, and lay out the recovery."""
-        drawn = self._draw_recovery()
+        drawn = self._draw_recovery(a[kind == 4])
         planned = going & (kind == 3)
         self._plan_stop(a[planned], at[planned], drawn)
         faulty = going & (kind != 3)
@@ -284,11 +294,16 @@ class _Fleet:
         first = "several nodes" if several[0] else self.run.causes[int(cause[0])].name
         self._tell(b, moment, first)
 
-    def _draw_recovery(self) -> dict[str, Any]:
-        """Draw cause and times of a recovery for every course, so that each keeps its own numbers whatever the others do."""
+    def _draw_recovery(self, revoked: NDArray[np.intp]) -> dict[str, Any]:
+        """Draw cause and times of a recovery for every course, so that each keeps its own numbers whatever the others do.
+
+        The cause of those *revoked* is known, and no other's where lives are drawn.
+        """
         causes, random = self.run.causes, self.random["cause"]
-        shares = np.cumsum([cause.share for cause in causes])
-        cause = np.minimum(np.searchsorted(shares, random.random(self.trials) * shares[-1], side="right"), len(causes) - 1)
+        of_faults = causes[:-1] if self.run.lives and len(causes) > 1 else causes
+        shares = np.cumsum([cause.share for cause in of_faults])
+        cause = np.minimum(np.searchsorted(shares, random.random(self.trials) * shares[-1], side="right"), len(of_faults) - 1)
+        cause[revoked] = len(causes) - 1
         return {
             "cause": cause,
             "replaces": (random.random(self.trials) < np.array([one.replaces for one in causes])[cause]).astype(float),

@@ -1,11 +1,12 @@
 """How much energy does training take, and how much carbon? Power by what GPUs do, of the host and the network; PUE; the grid's intensity.
 
-A GPU draws a share of its TDP: most while kernels run, less while a communication kernel spins, least while it has nothing to do
-(`sim.spec.energy`). A node adds its host, and its NICs with their switch ports where there are several nodes. Energy of the site is that
-of the computers times PUE; CO2 is that times the grid's intensity in the mean of a year. A power cap slows compute alone, by a measured
-curve over the share of the uncapped draw that the cap allows.
+A GPU draws a share of its TDP: most while products bound its kernels, less while memory does or a communication kernel spins, least while
+it has nothing to do, which it has while kernels start (`sim.spec.energy`). A node adds its host, and its NICs with their switch ports where
+there are several nodes. Energy of the site is that of the computers times PUE; CO2 is that times the grid's intensity in the mean of a
+year. A power cap slows compute alone, by a measured curve over the share of the uncapped draw that the cap allows.
 
-Limits: a mean over the step, no peaks; memory-bound and compute-bound kernels draw alike; storage and cooling are in host and PUE.
+Limits: a mean over the step, no peaks; kernels of all sizes draw alike; GPUs that nobody measured draw alike whatever bounds their
+kernels; storage and cooling are in host and PUE.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from sim.spec.energy import GpuPower, Grid, PowerModel
+from sim.spec.energy import GpuPower, Grid, KernelMix, PowerModel
 from sim.spec.fields import at
 from sim.spec.hardware import Gpu, Node
 from sim.spec.library import catalogue, load_part
@@ -56,10 +57,14 @@ def power_model() -> PowerModel:
     return load_part(PowerModel, "default", "hardware/parts/power")
 
 
-def draw_of(gpu: Gpu, model: PowerModel) -> GpuPower:
-    """Return what *model* says of *gpu*: the block that names it, else the one that names none."""
+def draw_of(gpu: Gpu, model: PowerModel, mix: KernelMix | None = None) -> GpuPower:
+    """Return what *model* says of *gpu*, the block that names it, else the one that names none, for kernels of *mix*."""
     named = next((block for block in model.gpus if gpu.name in block.gpus), None)
-    return named or next(block for block in model.gpus if not block.gpus)
+    block = named or next(block for block in model.gpus if not block.gpus)
+    if mix is None or block.products is None or block.memory is None:
+        return block
+    starts = max(0.0, 1.0 - mix.products - mix.memory)
+    return block.model_copy(update={"compute": mix.products * block.products + mix.memory * block.memory + starts * block.idle})
 
 
 def grid_of(region: str | None, provider: str = "") -> GridIntensity:
@@ -98,15 +103,22 @@ def shares_of(stalls: Mapping[str, float]) -> tuple[float, float, float]:
 
 
 def node_power(
-    node: Node, model: PowerModel, shares: tuple[float, float, float], several: bool, gpus: int | None = None, working: bool = True
+    node: Node,
+    model: PowerModel,
+    shares: tuple[float, float, float],
+    several: bool,
+    gpus: int | None = None,
+    working: bool = True,
+    mix: KernelMix | None = None,
 ) -> NodePower | None:
     """Return the mean power of *node* while its GPUs (or *gpus* of them) spend *shares* on computing, spinning and nothing.
 
-    *several*: whether the job has more nodes, so that the network counts; *working*: whether the host does. None without a TDP.
+    *several*: whether the job has more nodes, so that the network counts; *working*: whether the host does; *mix*: what bounds its
+    kernels, if that is known. None without a TDP.
     """
     if node.gpu.power is None or not node.gpu_count:
         return None
-    draw = draw_of(node.gpu, model)
+    draw = draw_of(node.gpu, model, mix)
     used = node.gpu_count if gpus is None else gpus
     busy = sum(share * level for share, level in zip(shares, (draw.compute, draw.waiting, draw.idle), strict=True))
     of_gpus = node.gpu.power * (used * busy + (node.gpu_count - used) * draw.idle)
@@ -124,17 +136,19 @@ class Capped(NamedTuple):
     power: NodePower
 
 
-def capped(node: Node, model: PowerModel, stalls: Mapping[str, float], cap: float, several: bool) -> Capped | None:
+def capped(
+    node: Node, model: PowerModel, stalls: Mapping[str, float], cap: float, several: bool, mix: KernelMix | None = None
+) -> Capped | None:
     """Return the step and the power of *node* with its GPUs limited to *cap* (W), given the *stalls* (s) of the uncapped step."""
     if node.gpu.power is None:
         return None
-    draw = draw_of(node.gpu, model)
+    draw = draw_of(node.gpu, model, mix)
     full = node.gpu.power * draw.compute
     share = min(1.0, cap / full)
     slower = dict(stalls)
     slower["compute"] = stalls.get("compute", 0.0) / at(model.cap, share)
     computing, waiting, idle = shares_of(slower)
-    power = node_power(node, model, (computing, waiting, idle), several)
+    power = node_power(node, model, (computing, waiting, idle), several, mix=mix)
     if power is None:
         return None
     saved = node.gpu.power * node.gpu_count * computing * draw.compute * (1 - share)
@@ -142,18 +156,25 @@ def capped(node: Node, model: PowerModel, stalls: Mapping[str, float], cap: floa
 
 
 def energy_figures(
-    node: Node, nodes: int, gpus: int, stalls: Mapping[str, float], per_step: float, grid: GridIntensity, tokens: int | None = None
+    node: Node,
+    nodes: int,
+    gpus: int,
+    stalls: Mapping[str, float],
+    per_step: float,
+    grid: GridIntensity,
+    tokens: int | None = None,
+    mix: KernelMix | None = None,
 ) -> dict[str, Any] | None:
     """Return power, energy and carbon of a run as its document has them: *per_step* samples of *tokens* tokens in the *stalls* (s)."""
     model, step = power_model(), sum(stalls.values())
     shares = shares_of(stalls)
-    power = node_power(node, model, shares, nodes > 1, max(1, round(gpus / nodes)))
+    power = node_power(node, model, shares, nodes > 1, max(1, round(gpus / nodes)), mix=mix)
     if power is None or not step:
         return None
     site = nodes * power.total * model.pue
     each = site * step / per_step
-    full = (node.gpu.power or 0.0) * draw_of(node.gpu, model).compute
-    caps = [capped(node, model, stalls, share * full, nodes > 1) for share in (0.5, 0.6, 0.7, 0.8, 0.9)]
+    full = (node.gpu.power or 0.0) * draw_of(node.gpu, model, mix).compute
+    caps = [capped(node, model, stalls, share * full, nodes > 1, mix) for share in (0.5, 0.6, 0.7, 0.8, 0.9)]
     return {
         "gpu_power_w": power.gpus / node.gpu_count,
         "node_power_w": power.total,

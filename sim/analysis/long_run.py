@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from sim.analysis.failure_law import EXPONENTIAL, FailureLaw
 from sim.analysis.renewal import Uniform
+from sim.analysis.transient import Lives
 
 Array = NDArray[np.float64]
 
@@ -88,6 +89,9 @@ class LongRun:
     """Whether failed nodes come back."""
     law: FailureLaw = EXPONENTIAL
     """How the times between first faults scatter."""
+    lives: tuple[Lives, float] | None = None
+    """How long each node stays until it is revoked, which is the last of ``causes``, and the part of ``rate`` (1/s) that this stands for.
+    None: what is revoked is so at random."""
 
 
 @dataclass(frozen=True)

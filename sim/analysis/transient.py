@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sim.spec.hardware import Gpu
 from sim.spec.library import catalogue, load_part
@@ -49,6 +50,11 @@ class Survival:
         place = int(np.searchsorted(-np.asarray(self.alive), -random.random(), side="left"))
         return self.times[place] if place < len(self.times) else self.cap
 
+    def draws(self, count: int, random: np.random.Generator) -> NDArray[np.float64]:
+        """Return *count* lifetimes (s)."""
+        places = np.searchsorted(-np.asarray(self.alive), -random.random(count), side="left")
+        return np.asarray([*self.times, self.cap])[places]
+
     @property
     def mean(self) -> float:
         """Return the mean lifetime (s), the area below the curve."""
@@ -65,6 +71,10 @@ class Exponential:
     def draw(self, random: np.random.Generator) -> float:
         """Return a lifetime (s)."""
         return float(random.exponential(self.mean))
+
+    def draws(self, count: int, random: np.random.Generator) -> NDArray[np.float64]:
+        """Return *count* lifetimes (s)."""
+        return random.exponential(self.mean, count)
 
 
 Lives = Survival | Exponential

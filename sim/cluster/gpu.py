@@ -14,11 +14,12 @@ Limits: kernels of one layer run one after another; nothing overlaps inside the 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
 from sim.cluster import kernels as kernels_of
+from sim.spec.energy import KernelMix
 from sim.spec.fields import Curve, OperatorClass, Peak, Precision, at
 from sim.spec.hardware import Gpu
 from sim.spec.layer import Attention
@@ -195,6 +196,21 @@ def layer_time(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack, batch
     products = max(work.products * factor, work.least)
     busy = max(products, memory_time(work.moved, gpu)) + memory_time(work.converted, gpu)
     return Kernels((busy + work.kernels * gpu.kernel_time) * stack.compute_factor, work.launches)
+
+
+def kernel_mix(layers: Iterable[Layer], gpu: Gpu, precision: Precision, stack: Stack, batch: int) -> KernelMix | None:
+    """Return what bounds the kernels of one forward and backward pass of *layers*; None where they take no time."""
+    products = memory = starts = 0.0
+    for layer in layers:
+        for backward in (False, True):
+            work = layer_work(layer, gpu, precision, stack, batch, backward)
+            factor = 1.0 if work.shaped else _stack_factor(layer, stack, work.peak)
+            multiplied, moved = max(work.products * factor, work.least), memory_time(work.moved, gpu)
+            products += multiplied if multiplied >= moved else 0.0
+            memory += memory_time(work.converted, gpu) + (moved if moved > multiplied else 0.0)
+            starts += work.kernels * gpu.kernel_time
+    total = products + memory + starts
+    return KernelMix(products / total, memory / total) if total > 0 else None
 
 
 def _element_scale(layer: Layer, precision: Precision, stack: Stack) -> float:
@@ -382,3 +398,13 @@ def _stack_factor(layer: Layer, stack: Stack, peak: Peak) -> float:
 def memory_time(nbytes: float, gpu: Gpu) -> float:
     """Return the time of moving *nbytes* to and from the GPU's memory."""
     return nbytes / (gpu.memory_bandwidth * gpu.memory_efficiency)
+
+
+def roofline_time(flop: float, nbytes: float, gpu: Gpu, peak: Peak) -> float:
+    """Return the time of a kernel of which only *flop* and the *nbytes* it moves are known: the longer of the two.
+
+    Products reach what matrix products of that many FLOP do.
+    """
+    curves = gpu.efficiency.get("gemm", {})
+    share = at(_curve(curves, peak), flop / gpu.peak[peak]) if curves and flop else 1.0
+    return max(flop / (gpu.peak[peak] * share), memory_time(nbytes, gpu))

@@ -10,7 +10,7 @@ ones are not held up by it yet.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 
 from sim.cluster.network import Activity, Network, fire
 
@@ -57,6 +57,11 @@ class LiveGpu:
         self.stood, self._since = [], self._network.env.now
         self._current = self._network.start(self._name, duration, self._usage, cap=self._speed(), weight=self._weight)
         return self._current
+
+    @property
+    def made_of(self) -> Hashable:
+        """Return everything that decides how it computes."""
+        return self._name, self._slow, self._network.asked(self._usage), self._weight, self._patience
 
     @property
     def slows(self) -> bool:

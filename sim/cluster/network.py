@@ -145,6 +145,10 @@ class Network:
         now = self.env.now
         return tuple((activity.name, activity.finish - now if activity.rate else -activity.remaining) for activity in self.active.values())
 
+    def asked(self, usage: Mapping[str, float]) -> tuple[tuple[str, float, float | None], ...]:
+        """Return the load of *usage* on each link and what that carries now, if it exists: all that decides an activity's share."""
+        return tuple([(link, load, self.capacity.get(link)) for link, load in usage.items()])
+
     # --- planning ------------------------------------------------------------------------------------------------
 
     def _plan(self) -> None:

@@ -248,13 +248,21 @@ class NodeGraph:
 
 
 def node_graph(node: Node) -> NodeGraph:
-    """Return the link graph of *node*; equal descriptions share one graph. Raise TopologyError where a device hangs nowhere."""
-    return _cached_graph(_Described(node))
+    """Return the link graph of *node*; nodes that are wired alike share one. Raise TopologyError where a device hangs nowhere.
+
+    What one of them computes, prepares and stores, and how fast, is no part of it: `NodeGraph.node` may be another one in that.
+    """
+    return _cached_graph(_Wired(node))
+
+
+_NOT_WIRED = {"gpu", "host", "storage", "page_cache"}
+_NOT_WIRED_OF_HOST = {"cpu", "memory"}
+_NOT_WIRED_OF_CPU = {"speed", "smt_gain"}
 
 
 @dataclass(frozen=True, eq=False)
-class _Described:
-    """A node as cache key: specs hold mappings, so they compare by what they say."""
+class _Wired:
+    """The wires of a node as cache key: specs hold mappings, so they compare by what they say."""
 
     node: Node
 
@@ -262,12 +270,18 @@ class _Described:
         return hash((self.node.gpu_count, self.node.nic.bandwidth, self.node.topology.model_dump_json()))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Described) and (self.node is other.node or self.node == other.node)
+        return isinstance(other, _Wired) and (self.node is other.node or self._said == other._said)
+
+    @cached_property
+    def _said(self) -> tuple[object, ...]:
+        node, blocks = self.node, ((self.node, _NOT_WIRED), (self.node.host, _NOT_WIRED_OF_HOST), (self.node.host.cpu, _NOT_WIRED_OF_CPU))
+        fields = [{name: value for name, value in block.__dict__.items() if name not in besides} for block, besides in blocks]
+        return node.gpu.compute_capability, node.gpu.bridge, *fields
 
 
 @lru_cache(maxsize=64)
-def _cached_graph(described: _Described) -> NodeGraph:
-    node = described.node
+def _cached_graph(wired: _Wired) -> NodeGraph:
+    node = wired.node
     parents = parents_of(node)
     return NodeGraph(node, {link.name: link for link in links_of(node, parents)}, parents)
 

@@ -10,6 +10,7 @@ import typer
 from sim.commands import names
 from sim.commands.app import app
 from sim.commands.options import Folder, Json, Sets
+from sim.report.files import folder_due
 from sim.spec.yaml import SpecError
 from sim.terminal import json_text, print_json, show_text, talk
 
@@ -49,7 +50,9 @@ def list_(
 
 @app.command(epilog="Examples:\n  python -m sim schema -o schemas\n  python -m sim schema > all.json")
 def schema(
-    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="DIR", help="write one file per kind there")] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="DIR", callback=folder_due, help="write one file per kind there")
+    ] = None,
 ) -> None:
     """Write JSON schemas of all kinds of description, for editors."""
     from sim.spec.json_schema import json_schemas, write_schemas

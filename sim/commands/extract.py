@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from sim.commands.app import app
+from sim.report.files import yaml_due
 from sim.spec.yaml import SpecError
 from sim.terminal import talk
 
@@ -31,7 +32,9 @@ def extract(
         ),
     ] = [],  # noqa: B006
     example: Annotated[str | None, typer.Option(metavar="MODULE:FUNCTION", help="takes the batch and returns the inputs")] = None,
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="where the layer table goes")] = Path("model.yaml"),
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", callback=yaml_due, help="where the layer table goes")] = Path(
+        "model.yaml"
+    ),
     name: Annotated[str | None, typer.Option(help="name of the model; the file's by default")] = None,
     arguments: Annotated[list[str], typer.Option("--arg", metavar="K=V", help="argument of the callable; repeatable")] = [],  # noqa: B006
 ) -> None:

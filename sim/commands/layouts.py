@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from sim.spec.yaml import SpecError
 from sim.study.scenario import Infeasible, Scenario
 from sim.terminal import json_text, print_json, show_text, talk
+
+if TYPE_CHECKING:
+    from sim.study.layout import LayoutAnswer
 
 
 def show_layouts(
@@ -21,19 +25,19 @@ def show_layouts(
     html: Path | None,
     trace: Path | None,
     with_failures: bool = False,
+    chakra: Path | None = None,
 ) -> None:
     """Simulate *scenario* at each number of *nodes* or *gpus* and print the outcome; *with_failures* that of the whole job as well."""
     from sim.report.document import infeasible_document
     from sim.report.figures import figures_csv
     from sim.report.files import write_file, write_files
     from sim.report.layout import flat_figures, layout_document, layout_scaling_text, layout_text
-    from sim.study.layout import LayoutAnswer, layout_answer
+    from sim.study.layout import layout_answer
     from sim.study.scaling import scaling
 
     as_json, as_csv, verbose = shown
     scenarios = scaling(scenario, nodes, gpus)
-    if trace is not None and len(scenarios) > 1:
-        raise SpecError("--trace: a trace shows one run; write one number of nodes or GPUs")
+    _require_one(len(scenarios), trace, chakra)
     found: list[LayoutAnswer] = []
     documents = []
     done = talk.counting("runs")
@@ -68,13 +72,28 @@ def show_layouts(
             files: dict[str, str | bytes] = {"run.json": json_text(whole), "report.txt": text + "\n", "report.html": page, "run.csv": table}
             write_files(output, files)
             talk(f"wrote {', '.join(str(output / name) for name in files)}")
-    if trace is not None:
-        from sim.report.layout_trace import write_layout_trace
-
-        talk(f"wrote {write_layout_trace(found[0].run, trace)}")
+    _write_traces(found, trace, chakra)
     if as_json:
         print_json(whole)
     else:
         typer.echo(table.rstrip("\n")) if as_csv else show_text(text)
     if not found:
         raise typer.Exit(1)
+
+
+def _require_one(runs: int, trace: Path | None, chakra: Path | None) -> None:
+    """Raise SpecError for traces of several *runs*."""
+    for option, path in (("--trace", trace), ("--chakra", chakra)):
+        if path is not None and runs > 1:
+            raise SpecError(f"{option}: a trace shows one run; write one number of nodes or GPUs")
+
+
+def _write_traces(found: Sequence[LayoutAnswer], trace: Path | None, chakra: Path | None) -> None:
+    if trace is not None:
+        from sim.report.layout_trace import write_layout_trace
+
+        talk(f"wrote {write_layout_trace(found[0].run, trace)}")
+    if chakra is not None:
+        from sim.report.layout_chakra import write_layout
+
+        talk(f"wrote {write_layout(found[0].run, chakra)}")

@@ -11,6 +11,7 @@ import typer
 from sim.commands import names
 from sim.commands.app import app
 from sim.commands.options import SampleTokens
+from sim.report.files import yaml_due
 from sim.spec.yaml import SpecError
 from sim.terminal import talk
 
@@ -35,7 +36,7 @@ def new(
             "repeatable; without it questions are asked",
         ),
     ] = [],  # noqa: B006  typer copies the default
-    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="where the YAML goes")] = None,
+    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", callback=yaml_due, help="where the YAML goes")] = None,
     name: Annotated[str | None, typer.Option(help="name of the machine or workload; the file's by default")] = None,
     sequence: SampleTokens = None,
     gpu: Annotated[str | None, typer.Option(help="GPU of the catalogue, where the file does not tell", autocompletion=names.gpus)] = None,
@@ -53,7 +54,8 @@ def new(
         raise SpecError(f"new {what} {files[0]}: a machine is described by its links; write --from-topo FILE")
     if topo is None or output is None:
         raise SpecError(
-            "new: write --from-topo FILE and -o FILE for a machine, or 'python -m sim new workload config.json -o mine.yaml' for a model"
+            "new: write --from-topo FILE (of 'nvidia-smi topo -m') and -o FILE for a machine, or 'python -m sim new workload config.json "
+            "-o mine.yaml' for a model; a machine like one of the catalogue is a file of 'extends: p4d.24xlarge' and what differs"
         )
     from sim.study.new_hardware import new_hardware
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, get_type_hints
 import typer
 
 from sim.commands import names
-from sim.report.files import file_due, folder_due
+from sim.report.files import file_due, folder_due, named, page_due
 from sim.spec.yaml import SpecError
 from sim.study.layout_options import layout_of
 
@@ -51,7 +51,7 @@ Processes = Annotated[int | None, typer.Option("--jobs", min=1, help="number of 
 Json = Annotated[bool, typer.Option("--json", help="print one JSON document, and nothing else, on stdout")]
 Csv = Annotated[bool, typer.Option("--csv", help="print CSV on stdout")]
 Html = Annotated[
-    Path | None, typer.Option(metavar="FILE", callback=file_due, help="also write the result as one HTML page that opens offline")
+    Path | None, typer.Option(metavar="FILE.html", callback=page_due, help="also write the result as one HTML page that opens offline")
 ]
 Folder = Annotated[
     Path | None,
@@ -129,7 +129,11 @@ def takes_layout(command: Callable[..., None]) -> Callable[..., None]:
 
 def trace_due(path: Path | None) -> Path | None:
     """Return *path*, where a trace can be written: a file, or a folder where its name has no ending. Raise SpecError otherwise."""
-    return file_due(path) if path is not None and path.suffix else folder_due(path)
+    if path is None or not path.suffix or path.is_dir():
+        return folder_due(path)
+    if not path.name.endswith((".json", ".json.gz")):
+        raise SpecError(f"{path}: a trace is JSON; expected {named(path, '.json')}, {named(path, '.json.gz')} or a folder")
+    return file_due(path)
 
 
 Trace = Annotated[

@@ -33,6 +33,7 @@ from sim.commands.options import (
     Wl,
     takes_layout,
 )
+from sim.report.files import folder_due
 from sim.spec.yaml import SpecError
 from sim.terminal import json_text, print_json, show_text, talk
 
@@ -76,10 +77,19 @@ def run(
     output: Folder = None,
     trace: Trace = None,
     html: Html = None,
+    chakra: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", callback=folder_due, help="also write the step as a Chakra trace: one NAME.{rank}.et for each rank"),
+    ] = None,
+    comm_groups: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="communicators of a Chakra trace, as ASTRA-sim takes them; comm_group.json beside it by default"),
+    ] = None,
 ) -> None:
-    """Simulate a training job and show where its time goes."""
+    """Simulate a training job, or a Chakra execution trace (sim run HW traces/job.et), and show where its time goes."""
     if as_json and as_csv:
         raise SpecError("--json and --csv: write one of the two")
+    from sim.spec.chakra_files import trace_paths
     from sim.study.layout import has_layout
     from sim.study.ranges import whole_numbers
     from sim.study.scaling import scaling
@@ -106,15 +116,24 @@ def run(
     )
     many_nodes = whole_numbers(nodes, "--nodes") if nodes is not None else []
     many_gpus = whole_numbers(gpus, "--gpus") if gpus is not None else []
+    if trace_paths(workload) is not None:
+        from sim.commands.graphs import only_of_workloads, show_graph
+
+        only_of_workloads(scenario, {"--with-failures": with_failures, "--exact": exact, "--chakra": chakra})
+        return show_graph(scaling(scenario, many_nodes, many_gpus), comm_groups, (as_json, as_csv), output, html, trace)
+    if comm_groups is not None:
+        raise SpecError(f"--comm-groups {comm_groups}: belongs to a Chakra trace, and {workload} is a workload; leave it out")
     if with_failures:
         _require_weeks(scenario, len(many_nodes) > 1 or len(many_gpus) > 1)
     if has_layout(scenario):
         from sim.commands.layouts import show_layouts
 
-        return show_layouts(scenario, many_nodes, many_gpus, (as_json, as_csv, verbose), output, html, trace, with_failures)
+        return show_layouts(scenario, many_nodes, many_gpus, (as_json, as_csv, verbose), output, html, trace, with_failures, chakra)
     scenarios = scaling(scenario, many_nodes, many_gpus)
     if trace is not None:
         _write_trace(scenarios, trace)
+    if chakra is not None:
+        _write_chakra(scenarios, chakra)
     _show_runs(scenarios, (as_json, as_csv, verbose), output, html, not fast, with_failures)
 
 
@@ -186,6 +205,15 @@ def _write_trace(scenarios: Sequence[Any], path: Path) -> None:
     if len(scenarios) > 1:
         raise SpecError("--trace: a trace shows one run; write one number of nodes or GPUs")
     talk(f"wrote {write_trace(answer(scenarios[0], keep_rates=True).run, path)}")
+
+
+def _write_chakra(scenarios: Sequence[Any], folder: Path) -> None:
+    from sim.report.run_chakra import write_run
+    from sim.study.scenario import answer
+
+    if len(scenarios) > 1:
+        raise SpecError("--chakra: a trace holds one run; write one number of nodes or GPUs")
+    talk(f"wrote {write_run(answer(scenarios[0]).run, folder)}")
 
 
 def _write_output(folder: Path, files: dict[str, str | bytes]) -> None:

@@ -26,7 +26,7 @@ def collective_error(table: Table) -> dict[str, Any] | None:
     found: dict[str, Mapping[str, Any]] = {}
     unlike: list[str] = []
     for row in table.rows:
-        band = _band(row.nbytes)
+        band = band_of(row.nbytes)
         own, other = f"{table.carrier}, {table.op}, {band}", f"{table.carrier}, any operation, {band}"
         name = own if own in known else other
         if band not in found and name in known and row.algorithm not in _not_nccls():
@@ -75,7 +75,8 @@ def unmeasured(table: Table) -> list[str]:
     return [f"no {name} was measured: the time follows from its schedule and the links" for name in others]
 
 
-def _band(nbytes: float) -> str:
+def band_of(nbytes: float) -> str:
+    """Return the band of sizes that a collective of *nbytes* belongs to; empty where none is validated."""
     bands: Sequence[Mapping[str, Any]] = _summary().get("bands", ())
     return next((str(band["name"]) for band in bands if nbytes <= (band["to"] or math.inf)), "")
 

@@ -97,8 +97,7 @@ def read_document(path: Path) -> dict[str, Any]:
         for stalls in (found["stalls_s"], found["first_epoch"]["stalls_s"]):
             if missing := [cause.value for cause in STALLS if cause.value not in stalls]:
                 raise SpecError(f"stalls_s.{missing[0]} is missing")
-        whole: dict[str, Any] = found
-        return whole
+        return {"cost_per_epoch_usd": None, **found}
     except SpecError as error:
         raise SpecError(f"{path}: is no document of a single run ({str(error).removeprefix(f'{path}: ')}); {hint}") from None
 
@@ -256,7 +255,8 @@ def _job_sentence(times: Sequence[float | None], costs: Sequence[float | None]) 
 
 
 def _by(old: float, new: float) -> str:
-    return f"{show(abs(new - old), 'time')} {'longer' if new > old else 'shorter'} ({100 * (new / old - 1):+.1f}%)"
+    share = f" ({100 * (new / old - 1):+.1f}%)" if old else ""
+    return f"{show(abs(new - old), 'time')} {'longer' if new > old else 'shorter'}{share}"
 
 
 def _cost_sentence(pair: Sequence[float | None], same_time: bool) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 from sim.analysis.energy import KWH, energy_figures, grid_of
 from sim.spec.hardware import Hardware
 from sim.spec.workload import Workload
+from sim.training.layer_times import mix_of
 from sim.units import show
 
 _SHORT = ("gpu_power_w", "node_power_w", "energy_per_sample_j", "energy_per_token_j", "kwh_per_epoch", "co2_per_epoch_kg")
@@ -23,7 +24,8 @@ def with_energy(document: dict[str, Any], machine: Hardware, workload: Workload)
     grid = grid_of(group.price.region if group.price else None, machine.provider)
     per_step = document["throughput_samples_per_s"] * document["step_time_s"]
     figures = energy_figures(
-        group.node, document["nodes"], document["gpus"], document["stalls_s"], per_step, grid, workload.model.sequence
+        group.node, document["nodes"], document["gpus"], document["stalls_s"], per_step, grid, workload.model.sequence,
+        mix_of(workload, group.node.gpu),
     )  # fmt: skip
     if figures is None:
         return document | {"energy": None}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from glob import escape
@@ -83,10 +83,45 @@ def file_due(path: Path | None) -> Path | None:
     return path
 
 
+def page_due(path: Path | None) -> Path | None:
+    """Return *path*, where an HTML page can be written. Raise SpecError otherwise, before anything is computed for it."""
+    return _ending(path, (".html", ".htm"), "an HTML page")
+
+
+def yaml_due(path: Path | None) -> Path | None:
+    """Return *path*, where a YAML file can be written. Raise SpecError otherwise, before anything is computed for it."""
+    return _ending(path, (".yaml", ".yml"), "a YAML file")
+
+
+def csv_due(path: Path | None) -> Path | None:
+    """Return *path*, where a CSV file can be written. Raise SpecError otherwise, before anything is computed for it."""
+    return _ending(path, (".csv",), "a CSV file")
+
+
+def _ending(path: Path | None, endings: Sequence[str], what: str) -> Path | None:
+    """Return *path*, where a file can be written whose name ends in one of *endings*, because it is *what*."""
+    found = file_due(path)
+    if found is not None and found.suffix.lower() not in endings:
+        raise SpecError(f"{found}: {what} is written here; expected a name that ends in {endings[0]}, such as {named(found, endings[0])}")
+    return found
+
+
+def named(path: Path, ending: str) -> Path:
+    """Return *path* with *ending* in place of its own, or with a name where it has none."""
+    return path.with_suffix(ending) if path.name else path / f"result{ending}"
+
+
+_FILES: Final = (".html", ".htm", ".pdf", ".json", ".gz", ".csv", ".parquet", ".txt", ".md", ".png", ".svg", ".yaml", ".yml")
+"""Endings of names that are meant as files."""
+
+
 def folder_due(path: Path | None) -> Path | None:
     """Return *path*, a folder that files can be written into, or that can be made. Raise SpecError otherwise."""
     if path is not None and path.exists() and not path.is_dir():
         raise SpecError(f"{path}: is a file; expected a folder")
+    if path is not None and path.suffix.lower() in _FILES and not path.exists():
+        page = f"; one HTML page is written by --html {path}" if path.suffix.lower() in (".html", ".htm") else ""
+        raise SpecError(f"{path}: several files are written here; expected the name of a folder, such as {path.with_suffix('')}{page}")
     if path is not None:
         _folder_of(path, next(parent for parent in (path, *path.absolute().parents) if parent.exists()))
     return path

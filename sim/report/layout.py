@@ -23,7 +23,7 @@ from sim.report.whole_job import whole_job_document, whole_job_text
 from sim.simulate import steps_per_epoch
 from sim.study.layout import LayoutAnswer
 from sim.study.whole_job import Course, checkpoint_time, in_epochs
-from sim.units import show
+from sim.units import counted, show
 
 SCHEMA = 1
 NOTEWORTHY = 0.02
@@ -188,13 +188,26 @@ def _assumptions(run: LayoutRun) -> list[str]:
     training = run.workload.training
     found = [
         f"software stack {training.stack.name}, {training.precision}, activation checkpointing {training.activation_checkpointing}",
-        "samples are read ahead: loading is not simulated in layouts",
+        _loading(run),
         "model FLOPS utilization counts causal attention by half, recomputation not at all, against the dense 16-bit peak",
         *kernels_assumed((run.node,), run.workload),
     ]
     if run.mesh.parallel.expert > 1 and run.mesh.parallel.expert_imbalance == 1.0:
         found.append("tokens are spread evenly over experts (--set training.parallel.expert_imbalance=1.2)")
     return found
+
+
+def _loading(run: LayoutRun) -> str:
+    """Return how samples come to the ranks that begin the model."""
+    options = run.workload.input
+    if options.loader == "synthetic":
+        return "samples are ready on the GPU: input is synthetic"
+    if run.node.storage is None:
+        return "samples are ready: the node describes no storage to read them from"
+    if not options.num_workers:
+        return "each rank reads and prepares its samples itself, while it waits"
+    built = options.num_workers * options.prefetch_factor
+    return f"the loader of each rank: {counted(options.num_workers, 'worker')}, at most {built} micro-batches ahead"
 
 
 def layout_name(document: Mapping[str, Any]) -> str:

@@ -33,17 +33,18 @@ def write_layout_trace(run: LayoutRun, path: Path) -> str:
     Raise SpecError where that fails.
     """
     if path.suffix in (".json", ".gz"):
-        write_file(path, _encoded(_document(run, range(run.mesh.stages)), path.name))
+        write_file(path, encoded(_document(run, range(run.mesh.stages)), path.name))
         return f"{path}: one step of {run.mesh.stages} stage{'s' * (run.mesh.stages > 1)}"
     if path.suffix:
         raise SpecError(f"{path}: write FILE.json, FILE.json.gz, or the name of a folder for one file a stage")
     ranks = {stage: run.mesh.rank(pipeline=stage) for stage in range(run.mesh.stages)}
-    files = {f"rank{rank}.json": _encoded(_document(run, range(stage, stage + 1)), "x.json") for stage, rank in ranks.items()}
+    files = {f"rank{rank}.json": encoded(_document(run, range(stage, stage + 1)), "x.json") for stage, rank in ranks.items()}
     write_files(path, files)
     return f"{path}/: {', '.join(files)}"
 
 
-def _encoded(document: dict[str, Any], name: str) -> bytes:
+def encoded(document: dict[str, Any], name: str) -> bytes:
+    """Return *document* as a file called *name* holds it: gzipped where that ends in ``.gz``."""
     text = json.dumps(document).encode()
     return gzip.compress(text, mtime=0) if name.endswith(".gz") else text
 
@@ -70,7 +71,7 @@ def _stage(run: LayoutRun, stage: int) -> list[Event]:
     events: list[Event] = [
         {"ph": "M", "name": "process_name", "pid": rank, "tid": 0, "args": {"name": f"stage {stage}: rank {rank}"}},
         {"ph": "M", "name": "thread_name", "pid": rank, "tid": WAITS, "args": {"name": "waits"}},
-        _span("user_annotation", "ProfilerStep#1", rank, 1, step.begin, step.end, {}),
+        span("user_annotation", "ProfilerStep#1", rank, 1, step.begin, step.end, {}),
     ]
     streams: dict[str, int] = {}
     for work in run.played.log.work:
@@ -80,13 +81,14 @@ def _stage(run: LayoutRun, stage: int) -> list[Event]:
         stream = streams.setdefault(work.name, 20 + len(streams)) if communicates else COMPUTE
         name = _NCCL.get(work.name, "ncclDevKernel_AllReduce_Sum_f32_RING_LL") if communicates else work.name
         details = {"stream": stream, "device": 0, "what": work.name, "resource": work.resource, "bytes": work.nbytes}
-        events.append(_span("kernel", name, rank, stream, work.t0, work.t1, details))
+        events.append(span("kernel", name, rank, stream, work.t0, work.t1, details))
     for wait in run.played.log.waits:
         if wait.rank == stage and wait.cause != Cause.COMPUTE and wait.t0 >= step.begin and wait.t1 <= step.end:
-            events.append(_span("wait", wait.cause.value, rank, WAITS, wait.t0, wait.t1, {"resource": wait.resource}))
+            events.append(span("wait", wait.cause.value, rank, WAITS, wait.t0, wait.t1, {"resource": wait.resource}))
     return events
 
 
-def _span(category: str, name: str, pid: int, tid: int, t0: float, t1: float, args: dict[str, Any]) -> Event:
+def span(category: str, name: str, pid: int, tid: int, t0: float, t1: float, args: dict[str, Any]) -> Event:
+    """Return what goes on from *t0* to *t1* (s) in one track."""
     start, length = round(t0 * 1e6, 6), round((t1 - t0) * 1e6, 6)
     return {"ph": "X", "cat": category, "name": name, "pid": pid, "tid": tid, "ts": start, "dur": length, "args": args}

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from sim import __version__
-from sim.analysis.energy import KWH
+from sim.analysis.energy import KWH, grid_of
 from sim.events import Cause
 from sim.mesh import LayoutRun
 from sim.report.energy import kwh_text
@@ -134,14 +134,18 @@ def _row(plan: Plan, outcome: Outcome, best: Outcome, on_front: bool) -> dict[st
 
 
 def _energy_of(plan: Plan, outcome: Outcome, tokens: int | None) -> dict[str, float | None]:
-    """Return the energy of a step and of a token; None where the power of the GPU is not given."""
+    """Return the energy of a step, a token and the job, and its CO2 by the grid of the price; None where no power of the GPU is given."""
     if outcome.run.node.gpu.power is None:
-        return {"energy_per_step_j": None, "energy_per_token_j": None, "job_energy_kwh": None}
+        return {"energy_per_step_j": None, "energy_per_token_j": None, "job_energy_kwh": None, "job_co2_kg": None}
+    hardware = outcome.run.hardware
+    own = hardware.groups[0].price
+    grid = grid_of(own.region if own else None, hardware.provider)
     joules = joules_of_step(outcome.way.setting, outcome.run)
     return {
         "energy_per_step_j": joules,
         "energy_per_token_j": joules / tokens if tokens else None,
         "job_energy_kwh": None if plan.steps is None else plan.steps * joules / KWH,
+        "job_co2_kg": None if plan.steps is None else plan.steps * joules * grid.intensity,
     }
 
 
@@ -228,7 +232,6 @@ def _assumptions(plan: Plan) -> list[str]:
         + ("" if named else ", the workload's batch on every GPU (--global-batch)"),
         "bounds are of steps without contention; ranks differ by their expected spread",
         "ties: layouts within the median error of predictions of layouts like them",
-        "samples are read ahead: loading is not simulated in layouts",
     ]
     if plan.question.scenario.stack is None:
         stacks = sorted({setting.workload.training.stack.name for setting, _ in plan.ways})
@@ -270,7 +273,7 @@ def plan_text(document: Mapping[str, Any], shown: int = 10) -> str:
     if document["tokens"] is not None and document["layouts"][0]["job_time_s"] is not None:
         best = document["layouts"][0]
         money = "" if best["job_cost_usd"] is None else f", {best['job_cost_usd']:,.0f} USD"
-        energy = "" if best["job_energy_kwh"] is None else f", {kwh_text(best['job_energy_kwh'])}"
+        energy = "" if best["job_energy_kwh"] is None else f", {kwh_text(best['job_energy_kwh'])}, {show(best['job_co2_kg'], 'mass')} CO2"
         lines += ["", f"  {document['tokens']:.3g} tokens: {show(best['job_time_s'], 'time')}{money}{energy} with the best"]
     if document["with_failures"] is not None:
         lines += [f"  {_failures_text(document['with_failures'])}"]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sim.analysis.bottleneck import Bottleneck
 from sim.events import STALLS, Cause
+from sim.report.expected_error import expected_error
 from sim.report.page.words import unbroken
 from sim.report.picture import Picture, figure, picture
 from sim.report.style import COLOURS
@@ -31,8 +32,7 @@ def stall_plot(run: Run, number: int = 0, bottleneck: Bottleneck | None = None) 
     drawn, axes = figure(2, (10, 6.5))
     job = run.jobs[number]
     workload = job.job.workload
-    _stacked(axes[0], ["first epoch", "warm epoch"], [job.first.stalls, job.warm.stalls])
-    axes[0].set_xlabel("milliseconds per step")
+    _stacked(axes[0], ["first epoch", "warm epoch"], [job.first.stalls, job.warm.stalls], [_missed_by(run, number)] * 2)
     says = textwrap.fill(unbroken(verdict(run, number, bottleneck)), _LINE)
     title = f"{workload.name} on {run.hardware.name}, {counted(job.job.ranks, 'GPU')}\n{says}"
     axes[0].set_title(title, fontsize=11, loc="left")
@@ -58,20 +58,30 @@ def scaling_plot(runs: Sequence[Run], number: int = 0) -> Picture:
     drawn, axes = figure(1, (10, 1.5 + 0.5 * len(runs)))
     jobs = [run.jobs[number] for run in runs]
     names = [f"{job.job.ranks} GPUs" for job in jobs]
-    _stacked(axes[0], names[::-1], [job.warm.stalls for job in reversed(jobs)])
-    axes[0].set_xlabel("milliseconds per step")
+    _stacked(axes[0], names[::-1], [job.warm.stalls for job in reversed(jobs)], [_missed_by(run, number) for run in reversed(runs)])
     axes[0].set_title(f"{jobs[0].job.workload.name} on {runs[0].hardware.name}", fontsize=11, loc="left")
     _key(drawn, [cause for cause in STALLS if _seen(cause, [job.warm.stalls for job in jobs])])
     return picture(drawn)
 
 
-def _stacked(axes: Axes, names: Sequence[str], tables: Sequence[Any]) -> None:
+def _missed_by(run: Run, number: int) -> float:
+    """Return the share that nine in ten predictions like this job missed by less than; 0 where no such error is known."""
+    return float((expected_error(run, number) or {}).get("p90", 0.0))
+
+
+def _stacked(axes: Axes, names: Sequence[str], tables: Sequence[Any], errors: Sequence[float]) -> None:
+    """Draw a bar for each of *tables*, and at its end by which share of it the step may be wrong."""
     left = [0.0] * len(tables)
     for cause in STALLS:
         widths = [1e3 * table[cause] for table in tables]
         if _seen(cause, tables):
             axes.barh(names, widths, left=left, color=COLOURS[cause], edgecolor="white", linewidth=0.5)
         left = [start + width for start, width in zip(left, widths, strict=True)]
+    for name, whole, off in zip(names, left, errors, strict=True):
+        if off > 0:
+            axes.errorbar(whole, name, xerr=[[whole * min(off, 1.0)], [whole * off]], color="black", capsize=3, linewidth=1)
+    axes.set_xlim(left=0)
+    axes.set_xlabel(f"milliseconds per step{'; error bars: nine in ten such predictions missed by less' if any(errors) else ''}")
     axes.spines[["top", "right"]].set_visible(False)
 
 

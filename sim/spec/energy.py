@@ -5,9 +5,18 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from pydantic import Field
 
 from sim.spec.fields import CarbonIntensity, Curve, Factor, Power, Source, Spec
+
+
+class KernelMix(NamedTuple):
+    """Shares of the time of kernels in which products and memory bound them; in the rest kernels start."""
+
+    products: float
+    memory: float
 
 
 class GpuPower(Spec):
@@ -16,11 +25,15 @@ class GpuPower(Spec):
     gpus: tuple[str, ...] = ()
     """Names of the catalogue; empty: all that no other block names."""
     compute: Factor
-    """While kernels of a training step run."""
+    """While kernels of a training step run of which no more is known."""
+    products: Factor | None = None
+    """While a kernel runs that matrix products or convolutions bound."""
+    memory: Factor | None = None
+    """While one runs that memory bounds."""
     waiting: Factor
     """While a communication kernel spins, waiting for the network or for other ranks."""
     idle: Factor
-    """While nothing runs: the input is late, or the job restarts."""
+    """While nothing runs: the input is late, kernels start, or the job restarts."""
     source: Source
 
 

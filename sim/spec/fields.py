@@ -94,7 +94,11 @@ def _not_negative(value: float) -> bool:
     return value >= 0
 
 
-def _whole(least: int) -> Any:
+_MOST = 10**15
+"""Of any whole number: beyond, sums of bytes and FLOP are no longer exact."""
+
+
+def _whole(least: int, most: int = _MOST) -> Any:
     rule = "zero or more" if least == 0 else f"{least} or more"
 
     def read(value: object) -> int:
@@ -103,6 +107,8 @@ def _whole(least: int) -> Any:
             raise ValueError(f"{units.shorten(value)} is not a whole number; write a whole number, {rule}")
         if number < least:
             raise ValueError(f"{number} is too small; write a whole number, {rule}")
+        if number > most:
+            raise ValueError(f"{units.shorten(number)} is too large; write a whole number up to {most:,}")
         return number
 
     return _read(read, {"type": "integer", "minimum": least, "description": f"a whole number, {rule}"})
@@ -124,6 +130,10 @@ Fraction = Annotated[float, *_quantity("fraction", lambda value: 0 <= value <= 1
 Factor = Annotated[float, *_quantity("fraction", _above_zero, "above zero")]
 Count = Annotated[int, *_whole(1)]
 Whole = Annotated[int, *_whole(0)]
+Depth = Annotated[int, *_whole(1, 100_000)]
+"""Layers of a model, each of which is gone through."""
+Devices = Annotated[int, *_whole(0, 4096)]
+"""Of one node, each of which is drawn and linked to others."""
 
 _SPAN = re.compile(r"\s*(\d{1,9})\s*(?:\.\.\s*(\d{1,9})\s*)?")
 

@@ -17,6 +17,7 @@ from sim.spec.fields import (
     ComputeRate,
     Count,
     Curve,
+    Devices,
     Factor,
     Fraction,
     Frequency,
@@ -339,7 +340,7 @@ class Node(Spec):
 
     gpu: Gpu
     """The kind of its GPUs, which are all equal."""
-    gpu_count: Whole
+    gpu_count: Devices
     """How many; 0 for a node that only serves parameters."""
     topology: Topology
     """How GPUs, NICs and processors are linked."""

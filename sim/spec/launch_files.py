@@ -75,12 +75,19 @@ _VARIABLE: Final = re.compile(r"\$\{?([A-Za-z_]\w*)(?::-([^}]*))?\}?")
 
 
 def megatron(text: str, place: str) -> Told:
-    """Return what the arguments of Megatron-LM in *text*, plain or inside a shell script, tell. Raise SpecError for what is missing."""
+    """Return what the arguments of Megatron-LM in *text*, plain or inside a shell script, tell. Raise SpecError for what is missing.
+
+    A script without any size of the model tells of layout and batch alone.
+    """
     given = _Arguments(_arguments(text, place), place)
-    for option in ("num-layers", "hidden-size", "num-attention-heads"):
+    sizes = ("num-layers", "hidden-size", "num-attention-heads")
+    sized = any(option in given.said for option in sizes)
+    for option in sizes if sized else ():
         if option not in given.said:
             raise SpecError(f"{place}: --{option} is missing; these are no complete arguments of Megatron-LM")
-    told = Told(shape=_megatron_shape(given), sequence=given.number("seq-length"), global_batch=given.number("global-batch-size"))
+    told = Told(
+        shape=_megatron_shape(given) if sized else {}, sequence=given.number("seq-length"), global_batch=given.number("global-batch-size")
+    )
     told.parallel = {name: size for option, name in _MEGATRON_RANKS.items() if (size := given.number(option) or 1) > 1}
     if "sequence-parallel" not in given.said and "tensor" in told.parallel:
         told.parallel["sequence"] = False
@@ -190,10 +197,12 @@ def _expert_layers(pattern: str, place: str) -> dict[str, Any]:
 
 
 def _virtual_stages(given: _Arguments, told: Told) -> dict[str, Any]:
-    stages, layers = told.parallel.get("pipeline", 1), told.shape["layers"]
+    stages = told.parallel.get("pipeline", 1)
     virtual = given.number("num-virtual-stages-per-pipeline-rank")
     if each := given.number("num-layers-per-virtual-pipeline-stage"):
-        virtual = max(1, layers // stages // each)
+        if "layers" not in told.shape:
+            raise SpecError(f"{given.place}: --num-layers-per-virtual-pipeline-stage needs --num-layers; write it too")
+        virtual = max(1, told.shape["layers"] // stages // each)
     return {"virtual_stages": virtual} if virtual and virtual > 1 and stages > 1 else {}
 
 

@@ -84,6 +84,8 @@ def load_model_alone(path: Path, overrides: Iterable[Override] = ()) -> Loaded[W
 def _alone(path: Path, overrides: tuple[Override, ...]) -> Loaded[Workload]:
     model = read(path)
     said: dict[str, Any] = {"name": path.stem, "model": f"./{path.name}"}
+    if not isinstance(model.value, dict):
+        raise SpecError(f"{path}:1:1: expected a model, a mapping with layers or transformer; see docs/reference/fields.md")
     if "transformer" not in model.value:
         prepared = {"prepared": model.value["input"]} if isinstance(model.value.get("input"), str) else {}
         said |= {"dataset": {"extends": SYNTHETIC, **prepared}, "training": {"batch": ALONE}}

@@ -43,6 +43,20 @@ def standing(name: str) -> Iterator[None]:
         _shelf.open = before
 
 
+@contextmanager
+def kept_meanwhile() -> Iterator[None]:
+    """Keep what is remembered inside: on the shelf that is open, or on one of its own that is emptied at the end."""
+    if _shelf.open:
+        yield
+        return
+    with standing("meanwhile"):
+        _shelf.kept.clear()
+        try:
+            yield
+        finally:
+            _shelf.kept.clear()
+
+
 def is_open() -> bool:
     """Tell whether anything is kept now."""
     return _shelf.open

@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 from pydantic import model_validator
 
-from sim.spec.fields import Count, Fraction, Spec, Whole
+from sim.spec.fields import Count, Depth, Fraction, Spec, Whole
 
 Activation = Literal["gelu", "relu", "relu2", "silu", "swiglu", "geglu", "reglu"]
 Norm = Literal["layernorm", "rmsnorm", "nonparametric"]
@@ -37,7 +37,7 @@ class Mla(Spec):
 class Transformer(Spec):
     """Shape of a decoder. Sizes are elements; words are those of Hugging Face's and Megatron-LM's configurations."""
 
-    layers: Count
+    layers: Depth
     """Blocks."""
     hidden: Count
     """Width of the residual stream."""

@@ -38,6 +38,7 @@ from sim.study.weeks import (
     spares_of,
     store_of,
 )
+from sim.training.layer_times import mix_of
 from sim.units import counted, show
 
 KEPT = 2
@@ -111,7 +112,7 @@ def weeks_of(steps: Steps, weeks: Weeks, changes: bool = True, progress: Callabl
         _changes(run, weeks, steps, parts, store, progress) if changes else (),
         _powers(steps), power_model().pue,
         named_grid(weeks.region) if weeks.region else grid_of(steps.region, steps.provider),
-        _notes(steps, weeks, reliability),
+        _notes(steps, weeks, reliability, run),
     )  # fmt: skip
 
 
@@ -252,15 +253,15 @@ def _changes(
 
 def _powers(steps: Steps) -> dict[str, NodePower | None]:
     """Return the power of a node while the job works, while it saves or waits for a failed peer, and while it restarts."""
-    model, several = power_model(), steps.nodes > 1
+    model, several, mix = power_model(), steps.nodes > 1, mix_of(steps.workload, steps.node.gpu)
     return {
-        "working": node_power(steps.node, model, shares_of(steps.stalls), several),
+        "working": node_power(steps.node, model, shares_of(steps.stalls), several, mix=mix),
         "waiting": node_power(steps.node, model, (0.0, 1.0, 0.0), several),
         "idle": node_power(steps.node, model, (0.0, 0.0, 1.0), several, working=False),
     }
 
 
-def _notes(steps: Steps, weeks: Weeks, reliability: Reliability) -> list[str]:
+def _notes(steps: Steps, weeks: Weeks, reliability: Reliability, run: LongRun) -> list[str]:
     rate = reliability.rate
     notes = [
         f"failure rate '{reliability.name}': {1000 * 86400 * rate.value:.2f} interruptions per day on 1,000 nodes of "
@@ -279,7 +280,6 @@ def _notes(steps: Steps, weeks: Weeks, reliability: Reliability) -> list[str]:
         notes.append(f"{counted(spares_of(weeks, steps.nodes), 'spare node')}, 5% of the nodes (--spares)")
     if revoked := revocations(weeks, steps):
         after = show(steps.nodes / revoked, "time")
-        notes.append(
-            f"spot machines are revoked at random, after {after} on average: one more cause of failures; `spot` draws measured lives"
-        )
+        lives = "at the ages that were measured" if run.lives else "at random"
+        notes.append(f"spot machines are revoked {lives}, after {after} on average: one more cause of failures")
     return notes

@@ -21,7 +21,6 @@ from sim.spec.yaml import SpecError
 from sim.study.jobs_file import jobs_file
 from sim.study.scenario import Infeasible, Scenario, loaded_hardware, sorted_overrides
 from sim.training.layouts.play import MOST_RANKS
-from sim.units import show
 
 
 @dataclass(frozen=True)
@@ -167,14 +166,4 @@ def _warnings(run: LayoutRun) -> list[str]:
             f"stages do not lie alike on nodes of {run.mesh.gpus_per_node} GPUs, and more than {MOST_RANKS} ranks are simulated as if all "
             "nodes of a stage were like its first; for an exact step use axes that fill whole nodes"
         )
-    prep = _prep_bound(run)
-    if prep > run.step_time:
-        found.append(f"the loader is not simulated in layouts, but preparing a step's samples takes {show(prep, 'time')} of all CPU cores")
     return found
-
-
-def _prep_bound(run: LayoutRun) -> float:
-    """Return the seconds that all cores of the nodes need to prepare one step's samples."""
-    host = run.node.host
-    cores = host.physical_cores * run.nodes
-    return run.global_batch * run.workload.dataset.prep / (cores * host.cpu.speed) if run.workload.input.loader != "synthetic" else 0.0

@@ -14,8 +14,8 @@ from sim.study.layout import LayoutAnswer, layout_answer
 from sim.study.scenario import Scenario
 from sim.training.job import Job
 
-RESOURCES: Final[tuple[Resource, ...]] = ("gpu", "nvlink", "pcie", "network", "launch", "spread")
-"""What a layout's step can wait for; loading is not simulated there."""
+RESOURCES: Final[tuple[Resource, ...]] = ("gpu", "nvlink", "pcie", "network", "disk", "cpu", "launch", "spread")
+"""What a layout's step can wait for; copies of samples to the GPU take no time there."""
 
 
 @dataclass(frozen=True)

@@ -119,6 +119,12 @@ def _read(source: str) -> tuple[str, Told]:
     return str(path), _told(path, _text_of(path))
 
 
+_ARGUMENTS: Final = re.compile(
+    r"--(num[-_]layers|(tensor|pipeline|expert)-model-parallel-size|context-parallel-size|micro-batch-size|global-batch-size)\b"
+)
+"""What Megatron-LM's arguments are known by."""
+
+
 def _told(path: Path, text: str) -> Told:
     place, suffix = str(path), path.suffix.lower()
     if suffix == ".json":
@@ -128,7 +134,7 @@ def _told(path: Path, text: str) -> Told:
             return launch_files.torchtitan(tomllib.loads(text), place)
         except tomllib.TOMLDecodeError as error:
             raise SpecError(f"{place}: is no TOML: {error}") from None
-    if "--num-layers" in text or "--num_layers" in text:
+    if _ARGUMENTS.search(text):
         return launch_files.megatron(text, place)
     if suffix in (".yaml", ".yml"):
         said = yaml.parse(text, place).value
@@ -143,6 +149,11 @@ def _told(path: Path, text: str) -> Told:
             return launch_files.accelerate(said, place)
     if suffix in (".py", ".pt", ".pth"):
         raise SpecError(f"{place}: models in torch are read by 'python -m sim extract {place}:FUNCTION --input ... -o FILE'")
+    if "#SBATCH" in text or "torchrun" in text:
+        raise SpecError(
+            f"{place}: is a script without the sizes of a model or a layout (--tensor-model-parallel-size ...); give the model's "
+            "config.json here, and the script's number of nodes to 'python -m sim run' as --nodes"
+        )
     raise SpecError(
         f"{place}: is no config.json, no arguments of Megatron-LM (--num-layers ...), no TOML of torchtitan, no JSON of DeepSpeed "
         "and no YAML of Accelerate"

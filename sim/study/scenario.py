@@ -103,11 +103,14 @@ def answer_to(
     question: Question, scenario: Scenario, thorough: bool = False, keep_rates: bool = False, progress: Progress | None = None
 ) -> Answer:
     """Simulate the checked *question* as *scenario* says; for the rest see `answer`."""
-    run = simulate(question.hardware, question.jobs, exact=scenario.exact, fold=scenario.fold, keep_rates=keep_rates, seed=scenario.seed)
-    names = [f"jobs.{number}: " if len(question.jobs) > 1 else "" for number in range(len(question.jobs))]
-    tried = zip(names, question.jobs, strict=True) if thorough else ()
-    found = [name + text for name, job in tried for text in estimate_warnings(question.hardware, job.averaged, progress)]
-    return Answer(run, question.inputs, (*question.warnings, *found), bottlenecks(run) if thorough else (), scenario.market, scenario.plan)
+    hardware, jobs = question.hardware, question.jobs
+    with shelf.kept_meanwhile():  # many of the runs that are tried turn out to be the same
+        run = simulate(hardware, jobs, exact=scenario.exact, fold=scenario.fold, keep_rates=keep_rates, seed=scenario.seed)
+        names = [f"jobs.{number}: " if len(jobs) > 1 else "" for number in range(len(jobs))]
+        tried = zip(names, jobs, strict=True) if thorough else ()
+        found = [name + text for name, job in tried for text in estimate_warnings(hardware, job.averaged, progress)]
+        freed = bottlenecks(run) if thorough else ()
+    return Answer(run, question.inputs, (*question.warnings, *found), freed, scenario.market, scenario.plan)
 
 
 class Question(NamedTuple):

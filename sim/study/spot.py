@@ -136,7 +136,7 @@ def _lives(machine: Hardware, group: Group, wanted: Wanted) -> tuple[Lives, Life
         return Exponential(mean_seconds(wanted.mean_lifetime)), known, ["revocations come at random, with the mean given"]
     if known is None:
         raise SpecError(
-            f"{machine.name}: no interruption data for spot machines with a {group.node.gpu.name}; add a mean, for example "
+            f"{machine.name}: no interruption data for spot machines with {group.node.gpu.name}; add a mean, for example "
             "--mean-lifetime 20h"
         )
     watched = len(known.revoked) + known.survived

@@ -15,7 +15,7 @@ from sim.analysis.energy import named_grid
 from sim.analysis.failure_law import EXPONENTIAL, failure_law
 from sim.analysis.long_run import Cause, LongRun, Saving
 from sim.analysis.renewal import Uniform
-from sim.analysis.transient import lifetimes_of, survival
+from sim.analysis.transient import Lives, lifetimes_of, survival
 from sim.analysis.whole_job import START_UP
 from sim.spec.hardware import Hardware, Node
 from sim.spec.library import load_part
@@ -30,6 +30,8 @@ MODES = ("sync", "async", "tiered")
 """How checkpoints are written: while training waits, beside it, or to memory of peers often and to the store now and then."""
 SPARES = 0.05
 """Spares for each node where the user names none: stas00/ml-engineering @744d01e1 advises 5 to 10 % of the nodes."""
+MOST_LIVES = 256
+"""Nodes up to which the life of each is drawn; of more, what is revoked of all comes at random (Palm and Khinchin's theorem)."""
 NOTICED = Uniform(0.0, 30.0)
 """Until a revocation is noticed (s): providers give a notice of 30 s and more, so that the job is told before or when it strikes."""
 
@@ -150,7 +152,7 @@ def long_run(steps: Steps, weeks: Weeks, reliability: Reliability) -> LongRun:
         nodes,
         spares_of(weeks, nodes),
         Saving(math.inf, 0.0, 0.0, 0.0),
-        _causes(weeks, reliability, nodes * size, revoked),
+        _causes(weeks, reliability, steps, nodes * size, revoked),
         (rates[0] + revoked, rates[1] + revoked, rates[2] + revoked),
         [(step.share, step.time) for step in reliability.repair],
         Uniform(*reliability.spare),
@@ -172,6 +174,7 @@ def long_run(steps: Steps, weeks: Weeks, reliability: Reliability) -> LongRun:
         1.0 / nodes if weeks.elastic and nodes > 1 else 0.0,
         weeks.repairs,
         failure_law(weeks.law),
+        _lives(weeks, steps, revoked),
     )
 
 
@@ -189,7 +192,7 @@ def _rates(weeks: Weeks, reliability: Reliability, nodes: float) -> tuple[float,
     return (nodes * low, nodes * value, nodes * high)
 
 
-def _causes(weeks: Weeks, reliability: Reliability, of_eight: float, revoked: float) -> list[Cause]:
+def _causes(weeks: Weeks, reliability: Reliability, steps: Steps, of_eight: float, revoked: float) -> list[Cause]:
     """Return the causes of interruptions; revocations of spot machines are one more."""
     causes = [
         Cause(cause.name, cause.share, Uniform(*cause.detection), Uniform(*cause.localisation), cause.replaces, cause.silent_for)
@@ -199,10 +202,11 @@ def _causes(weeks: Weeks, reliability: Reliability, of_eight: float, revoked: fl
         return causes
     failing = _rates(weeks, reliability, of_eight)[1]
     rest = failing / (failing + revoked)
-    another = Uniform(START_UP, START_UP)
+    lives = lifetimes_of(steps.node.gpu)
+    another = lives.replacement if lives else START_UP
     return [
         *(replace(cause, share=rest * cause.share) for cause in causes),
-        Cause("revocation", 1 - rest, NOTICED, Uniform(0.0, 0.0), 1.0, repair=another),
+        Cause("revocation", 1 - rest, NOTICED, Uniform(0.0, 0.0), 1.0, repair=Uniform(another, another)),
     ]
 
 
@@ -221,6 +225,14 @@ def revocations(weeks: Weeks, steps: Steps) -> float:
             f"--market spot: nobody measured how long spot machines with a {steps.node.gpu.name} live; write --mean-lifetime '20 h'"
         )
     return steps.nodes / survival(lives).mean
+
+
+def _lives(weeks: Weeks, steps: Steps, revoked: float) -> tuple[Lives, float] | None:
+    """Return the lives of spot machines where they were measured; None where many machines together are revoked at random anyway."""
+    lives = lifetimes_of(steps.node.gpu)
+    if not revoked or weeks.mean_lifetime is not None or lives is None or steps.nodes > MOST_LIVES:
+        return None
+    return survival(lives), revoked
 
 
 def quantity(text: str, dimension: str, option: str) -> float:

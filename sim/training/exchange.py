@@ -7,7 +7,7 @@ Gloo two. DDP launches its buckets in order. They run beside compute. Which oper
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 import simpy
@@ -100,6 +100,8 @@ class Exchange:
         """The collective in progress on each stream and when it began (s): part of the state that decides what happens next."""
         self.remembers: Callable[[], tuple[float, ...]] = tuple
         """Returns what else decides it: what the collective has learnt from earlier steps."""
+        self.made_of: Callable[[], Hashable] = lambda: None
+        """Returns everything that decides how the collective plays its operations; None where that is not known."""
         first = _Round(env, 0, rounds[0], len(ranks))
         self._at = dict.fromkeys(ranks, first)
         """The round that each rank is in: one may have left a round that another has still to finish."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Hashable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Protocol
@@ -80,6 +80,12 @@ class Site:
     """Seconds that a batch lies still once it is built: what shifts a loader's later work against the steps that it feeds."""
     _reading: int = 0
     _turns: deque[simpy.Event] = field(default_factory=deque)
+
+    @property
+    def made_of(self) -> Hashable:
+        """Return everything that decides what a loader finds here."""
+        loads = (self.disk, self.cores, self.pin, self.copy, self.gpu, self.peers)
+        return self.rank, *map(self.network.asked, loads), self.cost, self.crowd, self.peer_cap, self.lag
 
     @property
     def readers(self) -> int:

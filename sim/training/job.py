@@ -230,10 +230,16 @@ def _exchange(stage: Stage, ranks: Sequence[int], gpus: Sequence[LiveGpu], plan:
     """Return how the ranks meet; one rank alone meets nobody."""
     rounds = [micro_batch.operations for micro_batch in plan.micro_batches]
     if rings is None:
-        return Exchange(stage.network.env, stage.log, ranks, rounds, None, gpus)
+        alone = Exchange(stage.network.env, stage.log, ranks, rounds, None, gpus)
+        alone.made_of = tuple
+        return alone
     collective = _collective(stage, ranks[0], rings)
     tier = Cause.NETWORK if rings.nodes > 1 else Cause.INTERCONNECT
-    return Exchange(stage.network.env, stage.log, ranks, rounds, Backend(collective, tier, rings.streams), gpus)
+    made = Exchange(stage.network.env, stage.log, ranks, rounds, Backend(collective, tier, rings.streams), gpus)
+    if isinstance(collective, PhaseExecutor):
+        messages = [message for operations in rounds for operation in operations for message in operation.messages]
+        made.made_of = lambda: (tier, rings.streams, collective.made_of(messages))
+    return made
 
 
 def _collective(stage: Stage, rank: int, plan: CollectivePlan) -> Collective:

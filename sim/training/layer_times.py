@@ -11,7 +11,9 @@ from collections.abc import Hashable
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+from sim.cluster.gpu import kernel_mix
 from sim.cluster.measured import Setting, pass_time
+from sim.spec.energy import KernelMix
 from sim.spec.hardware import Gpu
 from sim.spec.identity import Same, parts
 from sim.spec.workload import Workload
@@ -36,6 +38,20 @@ class LayerTimes(NamedTuple):
 def layer_times(workload: Workload, gpu: Gpu) -> LayerTimes:
     """Return what each layer of *workload* takes on *gpu*, but for the training's own ``compute_factor``."""
     return _worked_out(Same((same_layers(workload), same_gpu(gpu)), workload, gpu))
+
+
+@lru_cache(maxsize=_KEPT)
+def _mixed(asked: Same) -> KernelMix | None:
+    workload, gpu = asked.held
+    training = workload.training
+    return kernel_mix(layers_run(workload), gpu, training.precision, workload.layer_stack, training.batch)
+
+
+def mix_of(workload: Workload, gpu: Gpu) -> KernelMix | None:
+    """Return what bounds the kernels of *workload* on *gpu*; None where their times were measured, so that nobody knows."""
+    if workload.model.measured is not None:
+        return None
+    return _mixed(Same((same_layers(workload), same_gpu(gpu)), workload, gpu))
 
 
 def same_layers(workload: Workload) -> Hashable:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Hashable, Iterator
 from dataclasses import dataclass
 
 import simpy
@@ -43,6 +43,11 @@ class Rank:
     _pace: Pace = MEAN
     _worked: float = 0.0
     """Seconds of compute in this step since the ranks last met."""
+
+    @property
+    def made_of(self) -> Hashable:
+        """Return everything that decides what it does, but for its exchange and its loader's options; of a rank whose steps are alike."""
+        return self.index, self.gpu_name, self.plan, self.gpu.made_of, self.input.site.made_of, next(self.paces)
 
     def train(self) -> SimProcess:
         """Run optimizer steps without end."""

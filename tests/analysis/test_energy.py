@@ -15,9 +15,11 @@ from sim.analysis.energy import (
     power_model,
     shares_of,
 )
+from sim.spec.energy import KernelMix
 from sim.spec.hardware import Node
-from sim.spec.library import load_hardware
+from sim.spec.library import load_hardware, load_workload
 from sim.spec.yaml import SpecError
+from sim.training.layer_times import mix_of
 
 STALLS = {"compute": 0.6, "fetch": 0.1, "network": 0.2, "straggler": 0.05, "launch": 0.05}
 
@@ -38,6 +40,31 @@ def test_power_is_the_share_of_each_activity_times_tdp(node: Node) -> None:
     half = node_power(node, model, (1.0, 0.0, 0.0), several=False, gpus=4)
     assert half is not None and half.gpus == pytest.approx(700 * (4 * draw.compute + 4 * draw.idle))
     assert node_power(node.model_copy(update={"gpu": node.gpu.model_copy(update={"power": None})}), model, (1, 0, 0), False) is None
+
+
+def test_a_mix_of_kernels_draws_the_mean_of_their_draws(node: Node) -> None:
+    model = power_model()
+    draw = draw_of(node.gpu, model)
+    assert draw.products is not None and draw.memory is not None and draw.idle < draw.memory < draw.products <= 1
+    mixed = draw_of(node.gpu, model, KernelMix(0.5, 0.3))
+    assert mixed.compute == pytest.approx(0.5 * draw.products + 0.3 * draw.memory + 0.2 * draw.idle)
+    power = node_power(node, model, (0.6, 0.25, 0.15), several=True, mix=KernelMix(0.5, 0.3))
+    assert power is not None
+    assert power.gpus == pytest.approx(8 * 700 * (0.6 * mixed.compute + 0.25 * draw.waiting + 0.15 * draw.idle))
+    volta = load_hardware("p3.16xlarge").spec.groups[0].node.gpu  # nobody measured what its kernels draw by kind
+    assert draw_of(volta, model, KernelMix(0.5, 0.3)) == draw_of(volta, model)
+
+
+def test_power_lies_between_the_draws_of_its_kernels() -> None:
+    """ResNet-50 in 16 bits is bound by memory, a decoder's blocks by products; both lie between the two draws."""
+    gpu = load_hardware("hgx-h100").spec.groups[0].node.gpu
+    decoder, pictures = (mix_of(load_workload(name).spec, gpu) for name in ("llama-3.1-8b", "resnet50"))
+    assert decoder is not None and pictures is not None
+    assert decoder.products > 0.5 > pictures.products
+    draw = draw_of(gpu, power_model())
+    for mix in (decoder, pictures):
+        assert draw.idle < draw_of(gpu, power_model(), mix).compute <= (draw.products or 0)
+    assert draw_of(gpu, power_model(), pictures).compute < draw_of(gpu, power_model(), decoder).compute
 
 
 def test_energy_of_a_sample_is_power_times_time_over_samples(node: Node) -> None:

@@ -91,8 +91,31 @@ def test_gradients_are_blamed_on_what_bounds_the_collective_then() -> None:
 
 
 def test_decoding_on_the_gpu_takes_half_of_what_it_shares() -> None:
-    found = log(work("pipeline gpu", Cause.PREP, 1, 3, "GPU decode", ident=1), wait(Cause.COMPUTE, 0, 4, GPU))
-    assert table(found, 0, 4) == {"compute": 3, "prep": 1}
+    """One of the four seconds from 10 s on is shared."""
+    found = log(work("pipeline gpu", Cause.PREP, 11, 12, "GPU decode", ident=1), wait(Cause.COMPUTE, 10, 14, GPU))
+    assert table(found, 10, 14) == {"compute": 3.5, "prep": 0.5}
+
+
+def test_gaps_between_collectives_are_as_long_as_they_are() -> None:
+    """From 10 s on: the slowest rank to 12 s, NVLink to 13 s, the slowest rank again to 15 s, then the NIC to 16 s."""
+    found = log(
+        work("comm", Cause.INTERCONNECT, 12, 13, "NVLink", ident=0),
+        work("comm", Cause.NETWORK, 15, 16, "NIC 0", ident=1),
+        wait(Cause.GRADIENT, 10, 16),
+    )
+    assert table(found, 10, 16) == {"straggler": 4, "interconnect": 1, "network": 1}
+
+
+def test_what_ends_as_a_window_begins_has_no_row() -> None:
+    """Neither the wait nor the collective before 4 s; rows are of no rank of its own."""
+    found = log(
+        work("comm", Cause.INTERCONNECT, 2, 4, "NVLink", ident=0),
+        work("comm", Cause.NETWORK, 4, 6, "NIC 0", ident=1),
+        wait(Cause.COPY, 3, 4, "host to device"),
+        wait(Cause.GRADIENT, 4, 6),
+    )
+    (row,) = resource_table(found, [Window(4, 6, 1)])
+    assert row == (-1, Cause.NETWORK, "NIC 0", 2)
 
 
 def test_classes_weigh_with_their_ranks_and_windows_with_their_repeats() -> None:

@@ -11,6 +11,7 @@ import shlex
 import sys
 from subprocess import DEVNULL, Popen
 from typing import Any
+from uuid import uuid4
 
 import pytest
 import simpy
@@ -142,7 +143,7 @@ def test_a_large_run_beside_a_small_one(benchmark: Any) -> None:
 
 def sweep_points() -> None:
     """Answer every point of a sweep, as one of its processes does."""
-    with standing("bench"):
+    with standing(uuid4().hex):
         for point in POINTS:
             row(at(MAIN, point))
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from calibration.blind.power import score_steps
 from calibration.energy import energy_document, energy_text
 from calibration.longrun import longrun_document, longrun_text, pool_without
 from sim.study.weeks import reliability_of
@@ -21,6 +22,8 @@ def test_counts_shares_and_effective_shares() -> None:
     assert found["bounds_kept"]
     shares = {row["name"]: row for row in found["effective_shares"]}
     assert abs(shares["byterobust"]["error"]) < 0.03
+    others = [row for row in found["effective_shares_of_others"] if not row["bound"]]
+    assert len(others) == 3 and sum(row["inside"] for row in others) >= 0.9 * len(others)
     assert all(row["ours"] > row["plain"] for row in found["nodes"])
     assert "| llama3 | unexpected | 54 | 419 |" in longrun_text(found)
 
@@ -48,3 +51,12 @@ def test_energy() -> None:
     assert nodes["median_error"] < nodes["median_error_of_tdp"]
     assert found["summary"]["slow_down_under_limits"]["median_error"] < 0.05
     assert "TDP alone" in energy_text(found)
+
+
+@pytest.mark.nightly
+def test_power_by_the_mix_of_kernels() -> None:
+    """Measured: 39 steps of an H100, which no constant was chosen on. The page shows the line that the command prints."""
+    found = energy_document(score_steps())
+    steps = found["summary"]["gpu_power_by_mix_w"]
+    assert steps["rows"] == 39 and steps["median_error"] < 0.08 and steps["within_15_percent"] > 0.8
+    assert energy_text(found) in (Path(__file__).parents[2] / "docs" / "trust" / "longrun.md").read_text(encoding="utf-8")

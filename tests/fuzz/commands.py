@@ -28,7 +28,7 @@ OPTIONS = (
     "--vary", "--sobol", "--jobs",
     "--cluster", "--force", "--policy", "--workers", "--bytes", "--op", "--hardware", "--layers", "--budget-usd", "--budget-hours",
     "--on-demand",
-    "--mean-lifetime", "--help", "--quiet", "--version", "--absent", "--topo", "--from", "--input", "--arg",
+    "--mean-lifetime", "--help", "--quiet", "--version", "--absent", "--topo", "--from", "--input", "--arg", "--chakra", "--comm-groups",
 )  # fmt: skip
 COMMANDS = (
     ("run", "p3.2xlarge", "alexnet", "--fast"), ("list", "hardware"), ("list", "workloads"), ("show", "alexnet"),

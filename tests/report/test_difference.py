@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from sim.cli import main
 from sim.documents import document
 from sim.report.difference import difference, difference_text, read_document
 from sim.spec.yaml import SpecError
@@ -136,3 +137,17 @@ def test_reads_what_run_wrote(tmp_path: Path, before: dict[str, Any]) -> None:
     file = tmp_path / "a.json"
     file.write_text(json.dumps(before))
     assert read_document(file) == before
+
+
+def test_a_document_without_a_price_is_compared_as_one_whose_price_is_unknown(tmp_path: Path, before: dict[str, Any]) -> None:
+    bare = {key: value for key, value in before.items() if key != "cost_per_epoch_usd"}
+    (tmp_path / "bare.json").write_text(json.dumps(bare))
+    (tmp_path / "whole.json").write_text(json.dumps(before))
+    command = ["diff", str(tmp_path / "bare.json"), str(tmp_path / "whole.json"), "--html", str(tmp_path / "page.html"), "-q"]
+    assert main(command) == 0
+    assert "known only after" in (tmp_path / "page.html").read_text()
+
+
+def test_a_job_that_took_no_time_has_no_share(before: dict[str, Any]) -> None:
+    jobs = [{**before, "whole_job": {"time_s": seconds, "epochs": 1.0, "given": "epochs"}} for seconds in (0.0, 60.0)]
+    assert "The whole job is 1 min longer." in said(*jobs)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from sim.report.files import file_due, folder_due, write_file, write_files
+from sim.commands.options import trace_due
+from sim.report.files import csv_due, file_due, folder_due, page_due, write_file, write_files, yaml_due
 from sim.spec.yaml import SpecError
 
 
@@ -71,3 +73,44 @@ def test_a_folder_that_is_read_only_is_refused(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr("os.access", lambda path, mode: False)
     with pytest.raises(SpecError, match="nothing may be written into"):
         file_due(tmp_path / "x.html")
+
+
+@pytest.mark.parametrize(
+    ("due", "name", "says"),
+    [
+        (page_due, "x.pdf", "x.pdf: an HTML page is written here; expected a name that ends in .html, such as x.html"),
+        (page_due, "x", "x: an HTML page is written here; expected a name that ends in .html, such as x.html"),
+        (yaml_due, "m.json", "m.json: a YAML file is written here; expected a name that ends in .yaml, such as m.yaml"),
+        (csv_due, "rows.xlsx", "rows.xlsx: a CSV file is written here; expected a name that ends in .csv, such as rows.csv"),
+        (trace_due, "t.html", "t.html: a trace is JSON; expected t.json, t.json.gz or a folder"),
+        (trace_due, "t.tar.gz", "t.tar.gz: a trace is JSON; expected t.tar.json, t.tar.json.gz or a folder"),
+        (folder_due, "x.pdf", "x.pdf: several files are written here; expected the name of a folder, such as x"),
+        (
+            folder_due,
+            "x.html",
+            "x.html: several files are written here; expected the name of a folder, such as x; one HTML page is written by --html x.html",
+        ),
+    ],
+)
+def test_a_name_of_another_kind_is_refused_with_one_that_is_right(
+    due: Callable[[Path | None], Path | None], name: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SpecError) as told:
+        due(Path(name))
+    assert str(told.value) == says
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_names_that_are_right_are_taken(tmp_path: Path) -> None:
+    (tmp_path / "out.json").mkdir()
+    right = [
+        (page_due, "a.html"),
+        (page_due, "A.HTM"),
+        (yaml_due, "a.yml"),
+        (csv_due, "a.csv"),
+        (trace_due, "a.json"),
+        (trace_due, "a.json.gz"),
+    ]
+    for due, name in [*right, (trace_due, "ranks"), (folder_due, "v1.2"), (folder_due, "out.json"), (trace_due, "out.json")]:
+        assert due(tmp_path / name) == tmp_path / name

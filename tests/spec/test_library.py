@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sim.spec import catalogue
-from sim.spec.library import fingerprint, load_hardware, load_part, load_workload
+from sim.spec.library import fingerprint, load_hardware, load_model_alone, load_part, load_workload
 from sim.spec.stack import Stack
 from sim.spec.yaml import SpecError
 
@@ -72,3 +72,19 @@ def test_loading_the_main_machine_is_fast() -> None:
     for _ in range(5):
         load_hardware("p3.16xlarge")
     assert (time.perf_counter() - start) / 5 < 0.1
+
+
+@pytest.mark.parametrize("text", ["- {name: a, op: conv}\n", "words\n", "3\n"])
+def test_a_model_that_is_no_mapping_is_a_sentence(tmp_path: Path, text: str) -> None:
+    (tmp_path / "model.yaml").write_text(text)
+    with pytest.raises(SpecError, match=r"model\.yaml:1:1: expected a model, a mapping with layers or transformer"):
+        load_model_alone(tmp_path / "model.yaml")
+
+
+def test_counts_have_an_end() -> None:
+    """Each layer and each GPU of a node is gone through: a slip of the keyboard must not take hours or all memory."""
+    for override, most in (("node.gpu_count=2147483648", "4,096"), ("node.nic.count=9999999999999999", "1,000,000,000,000,000")):
+        with pytest.raises(SpecError, match=f"is too large; write a whole number up to {most}"):
+            load_hardware("p3.8xlarge", [override])
+    with pytest.raises(SpecError, match="is too large; write a whole number up to 100,000"):
+        load_workload("llama-3.1-8b", ["model.transformer.layers=2147483648"])

@@ -5,18 +5,22 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import cache
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
 
 from sim.analysis.course import draw
+from sim.analysis.long_run import AT_ONCE, Cause, LongRun, Saving
+from sim.analysis.renewal import Uniform
+from sim.analysis.transient import lifetimes_of, survival
 from sim.documents import document, weeks_document
 from sim.spec.library import load_hardware, load_workload
 from sim.spec.yaml import SpecError
 from sim.study.goodput import Goodput, closed_form, expected_share, weeks_of
 from sim.study.scenario import Scenario
 from sim.study.spot import Wanted, spot
-from sim.study.transient import spread
+from sim.study.transient import SpotJob, courses, spread
 from sim.study.weeks import Steps, Weeks, reliability_of, steps_of
 
 DAY = 86400.0
@@ -86,6 +90,34 @@ def test_spot_is_a_case_of_it() -> None:
     made = weeks_of(found, asked, changes=False)
     assert made.courses.elapsed.mean() == pytest.approx(time, rel=0.02)
     assert made.courses.interruptions.mean() == pytest.approx(spread(drawn.outcomes, lambda outcome: outcome.revocations).mean, rel=0.1)
+
+
+def test_measured_lives_of_spot_machines_are_drawn_as_spot_draws_them() -> None:
+    """Oracle: `sim.study.transient` with the same measured lives, where all wait for a replacement; the same job in plain numbers."""
+    gpu = load_hardware("p3.2xlarge").spec.groups[0].node.gpu
+    known = lifetimes_of(gpu)
+    assert known is not None
+    lives, nodes, work, saves = survival(known), 4, 40 * 3600.0, 60.0
+    job = SpotJob(work, (1.0,) * nodes, lives, "wait", replacement=90.0, checkpoint=saves, restore=30.0, in_step=True)
+    drawn = courses(job, 1800.0, 400)
+    rate = nodes / lives.mean
+    causes = [Cause("revocation", 1.0, AT_ONCE, AT_ONCE, 1.0, repair=Uniform(90.0, 90.0))]
+    run = LongRun(nodes, 0, Saving(1800.0, saves, saves, 30.0), causes, (rate,) * 3, work=work, lives=(lives, rate))
+    made = draw(run, 400)
+    for name, values in {"time": made.elapsed, "revocations": made.interruptions, "lost": made.lost["rework"]}.items():
+        expected = spread(drawn, attrgetter(name))
+        error = math.hypot(expected.error, float(values.std()) / math.sqrt(values.size))
+        assert float(values.mean()) == pytest.approx(expected.mean, abs=3.5 * error), name
+
+
+def test_the_spot_market_draws_measured_lives() -> None:
+    made = weeks_of(steps()._replace(market="spot"), Weeks(days=20.0, trials=20, mean_lifetime="20 h"), changes=False)
+    assert made.run.lives is None
+    node = load_hardware("p3.2xlarge").spec.groups[0].node
+    volta = steps()._replace(node=node, nodes=4, gpus=4, market="spot")
+    found = weeks_of(volta, Weeks(days=5.0, trials=20), changes=False)
+    assert found.run.lives is not None and "at the ages that were measured" in found.notes[-1]
+    assert weeks_of(volta._replace(nodes=400, gpus=400), Weeks(days=1.0, trials=2), changes=False).run.lives is None
 
 
 def test_a_layout_has_weeks_too() -> None:

@@ -175,3 +175,27 @@ def test_bad_input_writes_nothing(tmp_path: Path) -> None:
         new_workload([str(tmp_path / "nothing.json")], tmp_path / "made.yaml")
     assert not list(tmp_path.glob("*.yaml"))
     assert not list(tmp_path.glob(".*"))
+
+
+SCRIPT = """#!/bin/bash
+#SBATCH --nodes=4
+#SBATCH --gpus-per-node=8
+srun torchrun --nnodes 4 --nproc-per-node 8 train.py --tensor-model-parallel-size 2 --pipeline-model-parallel-size 4 --micro-batch-size 3
+"""
+
+
+def test_a_batch_script_gives_the_layout_and_a_configuration_the_model(tmp_path: Path) -> None:
+    """Oracle: the numbers of the script, and of the configuration."""
+    parameters, config = CONFIGS["llama"]
+    (tmp_path / "config.json").write_text(json.dumps(config | {"model_type": "llama"}))
+    (tmp_path / "job.sbatch").write_text(SCRIPT)
+    made = new_workload([str(tmp_path / "config.json"), str(tmp_path / "job.sbatch")], tmp_path / "mine.yaml")
+    training = load_workload(str(made.path)).spec.training
+    assert (training.parallel.tensor, training.parallel.pipeline, training.batch) == (2, 4, 3)
+    assert load_workload(str(made.path)).spec.model.parameters == parameters
+
+
+def test_a_batch_script_without_a_layout_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "job.sbatch").write_text("#!/bin/bash\n#SBATCH --nodes=4\nsrun torchrun train.py\n")
+    with pytest.raises(SpecError, match=r"job\.sbatch: is a script without the sizes of a model or a layout .* as --nodes$"):
+        new_workload([str(tmp_path / "job.sbatch")], tmp_path / "mine.yaml")

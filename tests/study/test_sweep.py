@@ -7,7 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -188,6 +190,34 @@ def test_a_sweep_killed_with_its_processes_at_work_ends_with_the_same_file(tmp_p
     assert main([*options, "-o", str(tmp_path / "killed.csv")]) == 0
     assert (tmp_path / "killed.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
     assert not journal.exists()
+
+
+KILLS = 50
+MANY = 300
+"""Points, more than the lives before the last kill can finish."""
+
+
+@pytest.mark.nightly
+def test_fifty_random_kills_leave_the_same_table(tmp_path: Path) -> None:
+    """Oracle: the uninterrupted sweep. Each life is killed at a random moment: before, while or after it notes up to four points."""
+    options = ["sweep", "p3.2xlarge", "resnet18", "--vary", f"batch=1..{MANY}:{MANY}", "-q"]
+    assert main([*options, "-o", str(tmp_path / "whole.csv")]) == 0
+    journal = tmp_path / "killed.csv.journal"
+    chance = Random(17)
+    told = [sys.executable, "-m", "sim", *options, "--jobs", "1", "-o", str(tmp_path / "killed.csv")]
+    for life in range(KILLS):
+        due = (journal.stat().st_size if journal.exists() else 0) + chance.choice([0, 1, 300, 900, 1500])
+        with subprocess.Popen(told, start_new_session=True) as killed:
+            time.sleep(chance.uniform(0.0, 0.5))
+            while killed.poll() is None and not (journal.exists() and journal.stat().st_size >= due) and due:
+                time.sleep(0.001)
+            time.sleep(chance.uniform(0.0, 0.02))
+            assert killed.poll() is None, f"life {life} ended by itself"
+            os.killpg(killed.pid, signal.SIGKILL)
+        assert not (tmp_path / "killed.csv").exists()
+    assert main([*options, "-o", str(tmp_path / "killed.csv")]) == 0
+    assert (tmp_path / "killed.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["killed.csv", "whole.csv"]
 
 
 def test_journal_lines_are_json(tmp_path: Path) -> None:

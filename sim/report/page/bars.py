@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from sim.events import STALLS
@@ -13,6 +13,8 @@ from sim.report.style import MEANINGS
 
 _NAMED = 0.07
 """Share of a bar from which on a piece is wide enough for its name."""
+ERROR_BARS = "Error bars: nine in ten such predictions missed by less."
+"""What an error bar means."""
 _VISIBLE = 1e-4
 """Share of a bar below which a piece is not drawn."""
 
@@ -26,8 +28,21 @@ class Piece(NamedTuple):
     says: str
 
 
-def bar(figures: Figures, pieces: Sequence[Piece], whole: str, scale: float) -> Html:
-    """Return a bar of *pieces* of the figure at *whole*; *scale* is the value that fills the whole width."""
+def missed_by(figures: Figures) -> float:
+    """Return the share that nine in ten predictions like the job of *figures* missed by less than; 0 where no such error is known."""
+    return float((figures.value("").get("expected_error") or {}).get("p90", 0.0))
+
+
+def reach(rows: Iterable[Figures], whole: str) -> float:
+    """Return the value that fills the width of bars of *rows*: the largest of their figures at *whole*, with its error bar."""
+    return max(float(row.value(whole)) * (1 + missed_by(row)) for row in rows)
+
+
+def bar(figures: Figures, pieces: Sequence[Piece], whole: str, scale: float, off: float = 0.0) -> Html:
+    """Return a bar of *pieces* of the figure at *whole*; *scale* is the value that fills the whole width.
+
+    *off* is the share by which the whole may be wrong, for an error bar; 0 for none.
+    """
     total = figures.value(whole)
     marks = []
     for piece in pieces:
@@ -48,7 +63,14 @@ def bar(figures: Figures, pieces: Sequence[Piece], whole: str, scale: float) -> 
                 data_tip=f"{piece.name}\n{piece.says}\n{100 * share:.1f}% of the whole",
             )
         )
-    return tag("div", *marks, class_="stack")
+    stack = tag("div", *marks, class_="stack")
+    return tag("div", stack, _error(total, off, scale), class_="whole erring") if off > 0 else stack
+
+
+def _error(total: float, off: float, scale: float) -> Html:
+    """Return the error bar of a bar of length *total*, as far as *scale* reaches."""
+    low, high = (min(max(total * factor, 0.0), scale) for factor in (1 - off, 1 + off))
+    return tag("i", class_="off", style=f"left:{100 * low / scale:.2f}%;width:{100 * (high - low) / scale:.2f}%", aria_hidden="true")
 
 
 def named_bars(rows: Sequence[tuple[Child, Html, Child]], label: str) -> Html:
@@ -77,13 +99,15 @@ def swatch(colour: str) -> Html:
 def stalls(figures: Figures) -> Html:
     """Return the stalls of a warm and of the first epoch of one job: two bars, and the table that says the same."""
     warm, cold = figures, figures.inside("first_epoch")
-    scale = max(warm.value("step_time_s"), cold.value("step_time_s"))
+    off = missed_by(warm)
+    scale = max(warm.value("step_time_s"), cold.value("step_time_s")) * (1 + off)
     rows = [
-        (name, bar(which, stall_pieces(which), "step_time_s", scale), which.shown("step_time_s", as_time))
+        (name, bar(which, stall_pieces(which), "step_time_s", scale, off), which.shown("step_time_s", as_time))
         for name, which in (("warm epoch", warm), ("first epoch", cold))
     ]
     chart = named_bars(rows, "Seconds of a step by cause, in a warm and in the first epoch")
-    return joined(tag("figure", chart), stall_table(figures))
+    key = tag("figcaption", ERROR_BARS) if off > 0 else None
+    return joined(tag("figure", chart, key), stall_table(figures))
 
 
 def stall_table(figures: Figures) -> Html:

@@ -9,9 +9,14 @@ from dataclasses import dataclass
 from sim.report.page.markup import Html, joined, tag
 
 WIDTH, HEIGHT = 820.0, 470.0
-LEFT, RIGHT, TOP, BOTTOM = 74.0, 24.0, 14.0, 52.0
+LEFT, RIGHT, TOP, BOTTOM = 88.0, 24.0, 14.0, 52.0
 _LABEL_HEIGHT, _LABEL_WIDTH = 13.0, 6.6
 """Room of a label: its height, and the width of a letter."""
+
+_FACTORS = ((1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0))
+"""What powers of ten are multiplied by for the values that an axis writes, the first that gives enough."""
+_FEWEST = 3
+"""Values that an axis writes at least."""
 
 _Room = tuple[float, float, float, float]
 """Left, top, right, bottom."""
@@ -33,6 +38,8 @@ class Point:
     """Whether its name has room before those of others."""
     off: float = 0.0
     """Share by which the figure across may be wrong, for an error bar; 0 for none."""
+    off_up: float = 0.0
+    """The same of the figure up."""
 
 
 @dataclass(frozen=True)
@@ -49,12 +56,17 @@ class Axis:
 
     @property
     def ticks(self) -> list[float]:
-        """Return round values: 1, 2 and 5 times powers of ten, or the powers alone where the axis is long; or the axis's own."""
+        """Return round values: 1, 2 and 5 times powers of ten, the powers alone on a long axis, more on a short one; or the axis's own."""
         if self.own:
             return list(self.own)
         if self.linear:
             return self._even()
-        factors = (1.0, 2.0, 5.0) if self.high / self.low < 300 else (1.0,)
+        if self.high / self.low >= 300:
+            return self._powers((1.0,))
+        return next((found for factors in _FACTORS if len(found := self._powers(factors)) >= _FEWEST), None) or self._even()
+
+    def _powers(self, factors: Sequence[float]) -> list[float]:
+        """Return the powers of ten on the axis, each times every one of *factors*."""
         powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
         return [found for power in powers for factor in factors if self.low <= (found := factor * 10.0**power) <= self.high]
 
@@ -86,12 +98,35 @@ def linear_axis(title: str, values: Sequence[float], write: Callable[[float], st
     return Axis(title, 0.0 if 0.0 <= low < 0.5 * high else low - room, high + room, write, linear=True)
 
 
-def _error(point: Point, across: Axis, up: Axis) -> Html:
-    """Return the error bar of *point*, as far as the axis reaches."""
+def with_errors(points: Sequence[Point]) -> list[float]:
+    """Return the figures across of *points* and of the ends of their error bars, for an axis that holds them all."""
+    return [point.x * factor for point in points for factor in (1.0, 1 - point.off, 1 + point.off) if factor > _SHORTEST]
+
+
+_SHORTEST = 0.1
+"""Share of a figure below which an axis does not follow its error bar."""
+
+
+def _error(point: Point, across: Axis, up: Axis) -> tuple[Html, _Room]:
+    """Return the error bar of *point*, as far as the axis reaches, and the room it takes; a bar that is cut off has no end there."""
     ends = (max(across.low, point.x * (1 - point.off)), min(across.high, point.x * (1 + point.off)))
     left, right = (across.place(end, LEFT, WIDTH - RIGHT) for end in ends)
     y = up.place(point.y, HEIGHT - BOTTOM, TOP)
-    return tag("path", d=f"M{left:.1f},{y - 4:.1f}v8m0,-4H{right:.1f}m0,-4v8", class_="error")
+    first, last = (
+        "m0,-4v8m0,-4" if end == point.x * factor else "" for end, factor in zip(ends, (1 - point.off, 1 + point.off), strict=True)
+    )
+    return tag("path", d=f"M{left:.1f},{y:.1f}{first}H{right:.1f}{last}", class_="error"), (left, y - 4, right, y + 4)
+
+
+def _error_up(point: Point, across: Axis, up: Axis) -> tuple[Html, _Room]:
+    """Return the upright error bar of *point*, as `_error` does."""
+    ends = (max(up.low, point.y * (1 - point.off_up)), min(up.high, point.y * (1 + point.off_up)))
+    floor, top = (up.place(end, HEIGHT - BOTTOM, TOP) for end in ends)
+    x = across.place(point.x, LEFT, WIDTH - RIGHT)
+    first, last = (
+        "m-4,0h8m-4,0" if end == point.y * factor else "" for end, factor in zip(ends, (1 - point.off_up, 1 + point.off_up), strict=True)
+    )
+    return tag("path", d=f"M{x:.1f},{floor:.1f}{first}V{top:.1f}{last}", class_="error"), (x - 4, top, x + 4, floor)
 
 
 def chart(
@@ -106,7 +141,9 @@ def chart(
         tag("polyline", points=" ".join(f"{px:.1f},{py:.1f}" for px, py in (place(*corner) for corner in line)), class_=look)
         for look, line in lines
     ]
-    drawn += [_error(point, across, up) for point in points if point.off > 0]
+    errors = [_error(point, across, up) for point in points if point.off > 0]
+    errors += [_error_up(point, across, up) for point in points if point.off_up > 0]
+    drawn += [bar for bar, _ in errors]
     dots = []
     taken: list[_Room] = []
     for point in sorted(points, key=lambda point: point.best):  # the best ones lie on top
@@ -129,15 +166,19 @@ def chart(
         )
     first = sorted((point for point in points if point.named), key=lambda point: (not point.best, not point.first))
     written: list[_Room] = []
-    names = [found for point in first if (found := _name(point, *place(point.x, point.y), taken, written)) is not None]
+    names = [
+        found
+        for point in first
+        if (found := _name(point, *place(point.x, point.y), taken, [room for _, room in errors], written)) is not None
+    ]
     svg = tag("svg", *_grid(across, up), *drawn, *dots, *names, viewBox=f"0 0 {WIDTH:g} {HEIGHT:g}", role="group", aria_label=label)
     return tag("div", svg, class_="chart marks", tabindex="0", role="group", aria_label=f"{label}; arrow keys go from point to point")
 
 
-def _name(point: Point, x: float, y: float, dots: Sequence[_Room], written: list[_Room]) -> Html | None:
-    """Return the name of *point* where neither *dots* nor names *written* are in the way; of the best, over dots if need be."""
+def _name(point: Point, x: float, y: float, dots: Sequence[_Room], errors: Sequence[_Room], written: list[_Room]) -> Html | None:
+    """Return the name of *point* where *dots*, *errors* and names *written* leave room; over errors if need be, the best over dots too."""
     wide = _LABEL_WIDTH * len(point.name)
-    for taken in (dots, ()) if point.best else (dots,):
+    for taken in ((*dots, *errors), dots, *([()] if point.best else [])):
         for left, base in (
             (x + 10, y + 4), (x - 10 - wide, y + 4), (x + 6, y - 9), (x + 6, y + 19), (x - 6 - wide, y - 9), (x - 6 - wide, y + 19),
         ):  # fmt: skip

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from sim.report.collective_error import NOT_NCCLS, band_of
+from sim.report.page.bars import ERROR_BARS
 from sim.report.page.basis import basis
 from sim.report.page.chart import Axis, Point, axis, chart, linear_axis
 from sim.report.page.frame import Part, outcome, page
@@ -27,8 +29,8 @@ def collective_page(document: Mapping[str, Any], read: Descriptions | None = Non
     hero = outcome(title, verdict_of(rows), set_up, _tiles(whole, rows))
     lead = "Bus bandwidth compares with that of a link: bytes over time, times what every rank must send of each byte."
     parts = [
-        _over_size(rows, ("bandwidth", "Bandwidth", "Bus bandwidth"), "busbw_bytes_per_s", as_bandwidth, lead),
-        _over_size(rows, ("time", "Time", "Time"), "time_s", as_time, "Small sizes take what starting takes, large ones what links take."),
+        _over_size(whole, rows, ("bandwidth", "Bandwidth", "Bus bandwidth"), "busbw_bytes_per_s", as_bandwidth, lead),
+        _over_size(whole, rows, ("time", "Time", "Time"), "time_s", as_time, "Small sizes are bound by latency, large ones by the links."),
         _table(rows),
         *basis(whole, read),
     ]
@@ -71,8 +73,9 @@ def size_axis(rows: Sequence[Figures]) -> Axis:
     return replace(axis("size", known, as_memory), own=tuple(known[::apart]))
 
 
-def _over_size(rows: Sequence[Figures], names: tuple[str, str, str], key: str, write: Any, lead: str) -> Part:
+def _over_size(whole: Figures, rows: Sequence[Figures], names: tuple[str, str, str], key: str, write: Any, lead: str) -> Part:
     """Return a part: the figure *key* of *rows* over their sizes; *names* are its anchor, its name in the navigation, and its title."""
+    errors = {band["band"]: band["p90"] for band in (whole.value("expected_error") or {"bands": []})["bands"]}
     chosen = [f"{row.value('algorithm')} {row.value('protocol')}" for row in rows]
     points = [
         Point(
@@ -80,14 +83,18 @@ def _over_size(rows: Sequence[Figures], names: tuple[str, str, str], key: str, w
             f"{as_memory(row.value('bytes'))}\n{write(row.value(key))}\n{how}, {counted(row.value('channels'), 'channel')}\n"
             f"bound by {row.value('bottleneck')}",
             (row.marked("bytes"), row.marked(key)), named=how not in chosen[max(0, place - 1) : place],
+            off_up=errors.get(band_of(row.value("bytes")), 0.0) if row.value("algorithm") not in NOT_NCCLS else 0.0,
         )
         for place, (row, how) in enumerate(zip(rows, chosen, strict=True))
     ]  # fmt: skip
     line = [("front", [(point.x, point.y) for point in points])] if len(points) > 1 else []
-    values = [point.y for point in points]
+    values = [point.y * factor for point in points for factor in (1.0, 1 + point.off_up)]
     up = axis("time", values, write) if key == "time_s" else linear_axis("bus bandwidth", [0.0, *values], write)
     drawn = chart(points, size_axis(rows), up, f"{names[2]} over size", line)
-    caption = tag("figcaption", "Algorithm and protocol are shown where they change.")
+    caption = tag(
+        "figcaption",
+        f"Algorithm and protocol are shown where they change.{f' {ERROR_BARS}' if any(point.off_up for point in points) else ''}",
+    )
     return Part(names[0], names[1], section(names[0], names[2], tag("figure", drawn, caption), lead=lead))
 
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sim.report.comparison import Shown, cannot_run, shown_by
-from sim.report.page.bars import bar, named_bars, stall_key, stall_pieces
+from sim.report.page.bars import ERROR_BARS, bar, missed_by, named_bars, stall_key, stall_pieces
 from sim.report.page.basis import basis
-from sim.report.page.chart import Point, axis, chart
+from sim.report.page.chart import Point, axis, chart, with_errors
 from sim.report.page.frame import Part, outcome, page
 from sim.report.page.markup import Child, Figures, Html, bullets, joined, section, table, tag
 from sim.report.page.words import as_energy, as_memory, as_money, as_number, as_percent, as_plain, as_tenths, as_time
@@ -74,19 +74,19 @@ def _pareto(rows: Sequence[Figures]) -> Part:
     points = [
         Point(
             x, y, named(row), f"{named(row)}\n{_words(row)}\n{_stall(row)}", (row.marked(time.path), row.marked(cost.path)),
-            row.value("pareto"), True, row.value("pareto"), (row.value("expected_error") or {}).get("p90", 0.0) if in_time else 0.0,
+            row.value("pareto"), True, row.value("pareto"), missed_by(row) if in_time else 0.0,
         )
         for row in rows if (x := time.of(row.value(""))) is not None and (y := cost.of(row.value(""))) is not None
     ]  # fmt: skip
     if not points:
         return Part("money", "Time and money", section("money", "Time and money", tag("p", "None of these machines has a price.")))
-    across, up = axis(time.title, [point.x for point in points], as_plain), axis(cost.title, [point.y for point in points], as_plain)
+    across, up = axis(time.title, with_errors(points), as_plain), axis(cost.title, [point.y for point in points], as_plain)
     front = sorted((point.x, point.y) for point in points if point.best)
     drawn = chart(points, across, up, "Cost over time", [("front", front)] if len(front) > 1 else [])
     key = tag(
         "figcaption",
         tag("span", "Orange", class_="flag"),
-        ": nothing else is both faster and cheaper. Bars: nine in ten such predictions missed by less. Both axes are logarithmic.",
+        f": nothing else is both faster and cheaper. {ERROR_BARS} Both axes are logarithmic.",
     )
     whole = row_job(rows) is not None
     lead = f"Each point is a machine: what {'the whole job' if whole else 'an epoch'} takes, and what it costs."

@@ -9,7 +9,7 @@ from sim.analysis.layout_memory import StageMemory
 from sim.events import LAYOUT_STALLS, Cause, Work
 from sim.mesh import LayoutRun
 from sim.report.layout import LAYOUT_MEANINGS, layout_name
-from sim.report.page.bars import Piece, bar, named_bars, swatch
+from sim.report.page.bars import ERROR_BARS, Piece, bar, missed_by, named_bars, reach, swatch
 from sim.report.page.basis import basis
 from sim.report.page.chart import Point, axis, chart, linear_axis
 from sim.report.page.colours import USES, fill
@@ -83,7 +83,11 @@ def _tiles(figures: Figures) -> Html:
         rows.append(("Model FLOPS utilization", figures.shown("model_flops_utilization", as_percent), "of the dense 16-bit peak"))
     rows.append(("GPU memory", figures.shown("gpu_memory_bytes/total", as_memory), figures.value("memory_verdict").replace("_", " ")))
     rows.append(("Global batch", figures.shown("global_batch", as_number), f"{figures.value('micro_batches')} micro-batches"))
-    rows.append(("Epoch", figures.shown("epoch_time_s", as_time), figures.shown("cost_per_epoch_usd", as_money)))
+    cost = figures.shown("cost_per_epoch_usd", as_money) if figures.value("cost_per_epoch_usd") is not None else None
+    rows.append(("Epoch", figures.shown("epoch_time_s", as_time), cost))
+    if figures.value("expected_error"):
+        beyond = joined("median; one in ten above ", figures.shown("expected_error/p90", as_percent))
+        rows.append(("Expected error", figures.shown("expected_error/median", as_percent), beyond))
     rows += energy_tile(figures)
     if figures.value("whole_job"):
         rows.append(("Whole job", figures.shown("whole_job/time_s", as_time), figures.shown("whole_job/cost_usd", as_money)))
@@ -93,15 +97,32 @@ def _tiles(figures: Figures) -> Html:
 def _time(figures: Figures) -> Part:
     causes = [cause for cause in LAYOUT_STALLS if figures.value(f"stalls_s/{cause.value}") > 0]
     pieces = [Piece(f"stalls_s/{cause.value}", cause.value, cause.value, LAYOUT_MEANINGS[cause]) for cause in causes]
-    step = figures.shown("step_time_s", as_time)
-    drawn = named_bars([("step", bar(figures, pieces, "step_time_s", figures.value("step_time_s")), step)], "Step")
+    step, off = figures.shown("step_time_s", as_time), missed_by(figures)
+    drawn = named_bars([("step", bar(figures, pieces, "step_time_s", reach([figures], "step_time_s"), off), step)], "Step")
+    means = tag("figcaption", f"{ERROR_BARS} {_sentence(figures.value('expected_error')['basis'])}") if off > 0 else None
     key = tag("ul", *(tag("li", swatch(cause.value), cause.value) for cause in causes), class_="key")
     rows: list[list[Child]] = []
     for cause in causes:
         place = f"stalls_s/{cause.value}"
-        rows.append([cause.value, figures.shown(place, as_time), figures.share(place, "step_time_s"), LAYOUT_MEANINGS[cause]])
+        rows.append(
+            [
+                joined(swatch(cause.value), cause.value),
+                figures.shown(place, as_time),
+                figures.share(place, "step_time_s"),
+                LAYOUT_MEANINGS[cause],
+            ]
+        )
     head = [("cause", False), ("time", True), ("share", True), ("meaning", False)]
-    return Part("time", "Where the time goes", section("time", "Where the time goes", drawn, key, table(head, rows)))
+    lead = "Every moment of a rank's step, by what it does or waits for; mean over ranks."
+    return Part(
+        "time",
+        "Where the time goes",
+        section("time", "Where the time goes", tag("figure", drawn, means), key, table(head, rows), lead=lead),
+    )
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def _stages(run: LayoutRun) -> Part:

@@ -8,8 +8,9 @@ from typing import Any, Final
 from sim.report.page.bars import Piece, bar, named_bars, swatch
 from sim.report.page.chart import Point, axis, chart, linear_axis
 from sim.report.page.frame import Part, outcome, page
+from sim.report.page.goodput import with_failures
 from sim.report.page.markup import Child, Figures, Html, bullets, joined, noted, section, table, tag, tiles
-from sim.report.page.words import as_memory, as_money, as_number, as_percent, as_time
+from sim.report.page.words import as_carbon, as_energy, as_memory, as_money, as_number, as_percent, as_time
 from sim.units import show
 
 SHOWN: Final = 10
@@ -29,6 +30,8 @@ def plan_page(document: Mapping[str, Any]) -> str:
     set_up = f"{gpus} GPU{'s' * (gpus != '1')}, global batch {document['global_batch']}, objective {document['objective']}"
     hero = outcome(title, document["verdict"], set_up, _tiles(whole, rows[0]), noted("Warnings", document["warnings"]))
     parts = [_table(rows), _time(rows), _trade(whole)]
+    failing = with_failures(whole)
+    parts += [Part("failures", "With failures", section("failures", "With failures", failing))] if failing else []
     parts += [_turns(document)] if document["sensitivity"] else []
     assumed = section("assumed", "Assumed", bullets(document["assumptions"]))
     command = section("command", "Run it", tag("pre", document["layouts"][0]["command"], tabindex="0"))
@@ -49,27 +52,32 @@ def _tiles(whole: Figures, best: Figures) -> Html:
     if best.value("job_time_s") is not None:
         money = best.shown("job_cost_usd", as_money) if best.value("job_cost_usd") is not None else None
         rows.append(("Whole job", best.shown("job_time_s", as_time), money))
+        if best.value("job_energy_kwh") is not None:
+            rows.append(("Energy", best.shown("job_energy_kwh", as_energy), joined(best.shown("job_co2_kg", as_carbon), " CO2")))
     return tiles(rows)
 
 
 def _table(rows: list[Figures]) -> Part:
     cells: list[list[Child]] = [
         [
-            _named(row, place), row.value("stack"), row.shown("nodes", as_number), row.shown("step_time_s", as_time),
+            _named(row, place), tag("span", row.value("stack"), class_="kept"), row.shown("nodes", as_number),
+            row.shown("step_time_s", as_time),
             row.shown("model_flops_utilization", as_percent), row.shown("memory_headroom_bytes", as_memory),
         ]
         for place, row in enumerate(rows)
     ]  # fmt: skip
     head = [("layout", False), ("stack", False), ("nodes", True), ("step", True), ("MFU", True), ("memory left", True)]
     lead = "Best first; ~ marks layouts that the model cannot tell from the best."
-    return Part("table", "Best layouts", section("table", "The best layouts", table(head, cells, "Layouts", "sortable"), lead=lead))
+    return Part("table", "Best layouts", section("table", "The best layouts", table(head, cells, "Layouts", "sortable wordy"), lead=lead))
 
 
 def _named(row: Figures, place: int) -> Html:
     """Return a layout's name, and below it what limits it and why it is not the best."""
     tie = tag("span", " ~", class_="flag", title="within the expected error of the best") if row.value("tie") and place else None
     reasons = "; ".join(text for text in (row.value("limit"), row.value("why")) if text)
-    return joined(row.value("name"), tie, tag("div", reasons, style="font-weight:normal;color:var(--muted);white-space:normal"))
+    return joined(
+        f"{place + 1}. ", row.value("name"), tie, tag("div", reasons, style="font-weight:normal;color:var(--muted);white-space:normal")
+    )
 
 
 def _time(rows: list[Figures]) -> Part:

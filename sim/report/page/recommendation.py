@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sim.report.page.bars import named_bars
+from sim.report.page.bars import ERROR_BARS, missed_by, named_bars, reach
 from sim.report.page.basis import basis
-from sim.report.page.chart import Axis, Point, axis, chart
+from sim.report.page.chart import Axis, Point, axis, chart, with_errors
 from sim.report.page.frame import Part, outcome, page
 from sim.report.page.markup import Child, Figures, Html, bullets, joined, noted, section, table, tag, tiles
 from sim.report.page.whole_job import parts_bar, parts_key
@@ -94,7 +94,7 @@ def _money(whole: Figures, rows: Sequence[Figures]) -> Part:
     on_front = front((keys[1] * row.value(keys[0]), row.value("total_cost_usd")) for row in rows)
     points = [_point(row, place, by_time, first) for place, (row, first) in enumerate(zip(rows, on_front, strict=True))]
     time, money = whole.value("budget/time_s"), whole.value("budget/money_usd")
-    hours = [*(point.x for point in points), *([time / 3600] if time is not None and not by_time else [])]
+    hours = [*with_errors(points), *([time / 3600] if time is not None and not by_time else [])]
     usd = [*(point.y for point in points), *([money] if money is not None else [])]
     across, up = axis("epochs done" if by_time else "hours, whole job", hours, _plain), axis("USD, whole job", usd, _plain)
     budget = [] if by_time and money is None else [("ideal", _budget(time, money, across, up))]
@@ -104,7 +104,7 @@ def _money(whole: Figures, rows: Sequence[Figures]) -> Part:
     caption = tag(
         "figcaption",
         orange,
-        f"{dashed}Logarithmic axes; spot and on-demand are points of their own. Bars: nine in ten such predictions missed by less.",
+        f"{dashed}Logarithmic axes; spot and on-demand are points of their own. {ERROR_BARS}",
     )
     lead = f"Each point is a machine, a number of nodes and a market: what {whole.value('workload')} takes there, and what it costs."
     return Part("money", "Time and money", section("money", "Time and money", tag("figure", drawn, caption), lead=lead))
@@ -117,7 +117,7 @@ def _point(row: Figures, place: int, by_time: bool, first: bool) -> Point:
     marked = (row.marked(across), row.marked("total_cost_usd"))
     says = f"{_named(own)}\n{_taken(own)} for {epochs_text(own['epochs'])}\n{met}"
     best = place == 0 and row.value("within_budget")
-    off = 0.0 if by_time else (row.value("expected_error") or {}).get("p90", 0.0)
+    off = 0.0 if by_time else missed_by(row)
     return Point(own[across] / scale, own["total_cost_usd"], _named(own), says, marked, best, first or place < _NAMED, first, off)
 
 
@@ -134,12 +134,13 @@ def _plain(value: float) -> str:
 def _parts(rows: Sequence[Figures]) -> Part:
     near = _LONG * rows[0].value("total_time_s")
     shown = [row for row in rows if row.value("total_time_s") <= near][:_BARS]
-    scale = max(row.value("total_time_s") for row in shown)
+    scale = reach(shown, "total_time_s")
     drawn: list[tuple[Child, Html, Child]] = [
-        (_name_of(row), parts_bar(row, "total_time_s", scale), row.shown("total_time_s", as_time)) for row in shown
+        (_name_of(row), parts_bar(row, "total_time_s", scale, missed_by(row)), row.shown("total_time_s", as_time)) for row in shown
     ]
     lead = "The whole job: machines start, epochs run, results are evaluated and saved, and spot machines are taken away."
     lead += f" The first {len(shown)} candidates that take at most {_LONG:g} times as long as the first." if len(rows) > len(shown) else ""
+    lead += f" {ERROR_BARS}" if any(missed_by(row) for row in shown) else ""
     bars = tag("figure", named_bars(drawn, "Seconds of the whole job, by candidate"), class_="long")
     return Part("parts", "Where time goes", section("parts", "Where the time goes", bars, parts_key(list(shown)), lead=lead))
 

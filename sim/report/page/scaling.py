@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sim.report.basis import basis_of
-from sim.report.page.bars import bar, named_bars, stall_key, stall_pieces
+from sim.report.page.bars import ERROR_BARS, bar, missed_by, named_bars, reach, stall_key, stall_pieces
 from sim.report.page.basis import basis
 from sim.report.page.chart import Point, axis, chart
 from sim.report.page.frame import Part, outcome, page
@@ -96,12 +96,17 @@ def _speed(sizes: Sequence[Figures]) -> Html:
 
 
 def _steps(sizes: Sequence[Figures]) -> Html:
-    scale = max(found.value("step_time_s") for found in sizes)
+    scale = reach(sizes, "step_time_s")
     rows: list[tuple[Child, Html, Child]] = [
-        (f"{found.value('gpus')} GPUs", bar(found, stall_pieces(found), "step_time_s", scale), found.shown("step_time_s", as_time))
+        (
+            f"{found.value('gpus')} GPUs",
+            bar(found, stall_pieces(found), "step_time_s", scale, missed_by(found)),
+            found.shown("step_time_s", as_time),
+        )
         for found in sizes
     ]
-    return tag("figure", named_bars(rows, "Seconds of a step by cause, at each size"))
+    key = tag("figcaption", ERROR_BARS) if any(missed_by(found) for found in sizes) else None
+    return tag("figure", named_bars(rows, "Seconds of a step by cause, at each size"), key)
 
 
 def _table(sizes: Sequence[Figures]) -> Html:

@@ -89,10 +89,12 @@ def _over(rows: Sequence[Figures], key: str, place: int) -> Part | None:
     if len(values) < 2 or len(known) < len(rows):
         return None
     best = max(known, key=lambda row: row.value("throughput_samples_per_s"))
+    groups = _alike(known, key)
+    ends = {group[-1].below for group in groups} if 1 < len(groups) <= _LINES else set()
     points = [
         Point(
-            row.value(f"numbers/{step(key)}"), row.value("throughput_samples_per_s"), "", _says(row),
-            (row.marked(f"numbers/{step(key)}"), row.marked("throughput_samples_per_s")), row is best,
+            row.value(f"numbers/{step(key)}"), row.value("throughput_samples_per_s"), _others(row, key), _says(row),
+            (row.marked(f"numbers/{step(key)}"), row.marked("throughput_samples_per_s")), row is best, row.below in ends,
         )
         for row in known
     ]  # fmt: skip
@@ -103,6 +105,11 @@ def _over(rows: Sequence[Figures], key: str, place: int) -> Part | None:
     drawn = tag("figure", chart(points, across, up, f"Samples per second over {key}", _lines(known, key)))
     ident = f"over-{place}"
     return Part(ident, key.rpartition(".")[2], section(ident, f"Over {key}", drawn, lead=_lead(known, key)))
+
+
+def _others(row: Figures, key: str) -> str:
+    """Return the varied fields of *row* but *key*, which name its line."""
+    return ", ".join(f"{name.rpartition('.')[2]} {text}" for name, text in row.value("point").items() if name != key)
 
 
 def _lead(rows: Sequence[Figures], key: str) -> str:

@@ -23,6 +23,7 @@ from sim.spec.yaml import SpecError
 from sim.study.plan.floor import Setting, floors
 from sim.study.plan.kept import Kept, NotKept
 from sim.study.plan.space import Candidate
+from sim.training.layer_times import mix_of
 from sim.training.layouts.bound import least_time, least_work
 from sim.training.layouts.play import play
 from sim.training.layouts.scene import Played
@@ -144,13 +145,14 @@ def scale(setting: Setting, objective: Objective) -> float:
     return float(setting.nodes) if setting.rate is None else setting.rate
 
 
-def site_power(setting: Setting, shares: tuple[float, float, float]) -> float:
-    """Return the W of all nodes and what cools them while GPUs spend *shares* of a step computing, waiting and idle.
+def site_power(setting: Setting, shares: tuple[float, float, float], workload: Workload | None = None) -> float:
+    """Return the W of all nodes and what cools them while GPUs spend *shares* of a step of *workload* computing, waiting and idle.
 
     Raise SpecError where the power of the GPU is not given.
     """
     node, model = worker_node(setting.hardware), power_model()
-    power = node_power(node, model, shares, setting.nodes > 1, setting.gpus_per_node)
+    mix = mix_of(workload, node.gpu) if workload is not None else None
+    power = node_power(node, model, shares, setting.nodes > 1, setting.gpus_per_node, mix=mix)
     if power is None:
         raise SpecError(f"--objective energy: {node.gpu.name} has no power; write it, for example --set node.gpu.power='700 W'")
     return setting.nodes * power.total * model.pue
@@ -158,7 +160,7 @@ def site_power(setting: Setting, shares: tuple[float, float, float]) -> float:
 
 def joules_of_step(setting: Setting, run: LayoutRun) -> float:
     """Return the J of one step of *run* at the power of its GPUs' mean step."""
-    return site_power(setting, shares_of({cause.value: seconds for cause, seconds in run.stalls.items()})) * run.step_time
+    return site_power(setting, shares_of({cause.value: seconds for cause, seconds in run.stalls.items()}), run.workload) * run.step_time
 
 
 def _bounded(
@@ -257,7 +259,7 @@ def _least(way: Way, objective: Objective) -> tuple[float, float]:
     if objective != "energy":
         return seconds, scale(setting, objective) * seconds
     share = min(1.0, least_work(scene) / seconds)  # computing takes the most power: less of it, in a shorter step, takes less energy
-    power = min(site_power(setting, shares) for shares in ((share, 1.0 - share, 0.0), (share, 0.0, 1.0 - share)))
+    power = min(site_power(setting, shares, workload) for shares in ((share, 1.0 - share, 0.0), (share, 0.0, 1.0 - share)))
     return seconds, power * seconds
 
 

@@ -73,7 +73,7 @@ class GlooPlan(CollectivePlan):
         steps, volume = _steps(op, ranks, nbytes)
         rate, cause, limit = self._rate(load)
         launch, latency = self.transport.launch, self._latency(op, nbytes, rate)
-        volume = max(1.0, volume - self._burst)
+        volume -= min(self._burst, max(0.0, volume - 1.0))
         total = latency + volume / rate
         tier = Cause.NETWORK if self.nodes > 1 else Cause.INTERCONNECT
         named = (cause, limit, (tier, f"{self.transport.name} latency"))

@@ -9,7 +9,7 @@ two nodes of NVSwitch, many channels, 1 to 10 MB); within 10% beside other traff
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Hashable, Iterable, Iterator
 
 import simpy
 
@@ -17,7 +17,7 @@ from sim.cluster.network import Network
 from sim.events import Cause, EventLog
 from sim.spec import shelf
 from sim.training.collectives.plan import CollectivePlan, Cost, Live, live_load
-from sim.training.operations import Op
+from sim.training.operations import Message, Op
 
 SimProcess = Generator[simpy.Event, object, None]
 
@@ -40,15 +40,30 @@ class PhaseExecutor:
         self._live = live
         self._causes, self._usage = shelf.remembered((PhaseExecutor, id(plan), id(live)), lambda: _names(plan, live), (plan, live))
 
+    def made_of(self, messages: Iterable[Message]) -> Hashable:
+        """Return everything that decides how it plays *messages*."""
+        return tuple([(message, *self._asked(*message)) for message in dict.fromkeys(messages)])
+
+    def _asked(self, op: Op, nbytes: float) -> Iterator[Hashable]:
+        """Yield every part of what *op* costs, with its load by link and what each link means."""
+        cost = self._plan.cost(nbytes, op)
+        usage = self._on_links(op, nbytes, cost)
+        yield from (value for value in cost if value is not cost.load)
+        yield self._network.asked(usage)
+        yield tuple([self._causes.get(link) for link in usage])
+
+    def _on_links(self, op: Op, nbytes: float, cost: Cost) -> dict[str, float]:
+        if (op, nbytes) not in self._usage:
+            self._usage[op, nbytes] = live_load(cost.load, self._live)
+        return self._usage[op, nbytes]
+
     def __call__(self, name: str, ident: int, nbytes: float, op: Op = "all_reduce") -> SimProcess:
         """Play one *op* on *nbytes*."""
         env, cost = self._network.env, self._plan.cost(nbytes, op)
-        if (op, nbytes) not in self._usage:
-            self._usage[op, nbytes] = live_load(cost.load, self._live)
         launched = env.now
         yield env.timeout(cost.launch)
         bounds = [(*cost.latency_of, launched, env.now)]
-        activity = self._network.start(name, cost.volume, self._usage[op, nbytes], cap=cost.cap)
+        activity = self._network.start(name, cost.volume, self._on_links(op, nbytes, cost), cap=cost.cap)
         yield activity.done
         ends = [*(begin for begin, _ in activity.history[1:]), env.now]
         for (begin, bottleneck), end in zip(activity.history, ends, strict=True):

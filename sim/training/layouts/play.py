@@ -15,6 +15,10 @@ MOST_RANKS: Final = 64
 def play(scene: Scene, steps: int = 0, keep_rates: bool = False) -> Played:
     """Simulate *steps* steps (0: as many as it takes for one to repeat) and return the last. *keep_rates* logs the load of links."""
     mesh = scene.layout.mesh
-    if mesh.even or mesh.gpus > MOST_RANKS:
-        return Simulation(scene, steps or (2 if scene.layout.clips or mesh.stages == 1 else 4), keep_rates).run()
-    return Unfolded(scene, steps or 4, keep_rates).run()
+    even = mesh.even or mesh.gpus > MOST_RANKS
+    chosen = steps or (2 if even and (scene.layout.clips or mesh.stages == 1) else 4)
+    simulated = Simulation if even else Unfolded
+    found = simulated(scene, chosen, keep_rates).run()
+    if scene.feed is not None and scene.feed.interval * scene.layout.micro_batches > found.time:  # what is built ahead is soon used up
+        return simulated(scene, chosen, keep_rates, starved=True).run()
+    return found

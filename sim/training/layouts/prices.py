@@ -20,13 +20,10 @@ from sim.events import Cause
 from sim.parallel.mesh import GroupAxis, Mesh
 from sim.parallel.program import Op
 from sim.spec.hardware import Hardware, Transport
-from sim.training.collectives.channels import ring_channels
 from sim.training.collectives.gloo import NIC_LINKS, plan_gloo
-from sim.training.collectives.layout import Layout
+from sim.training.collectives.message import OUT, SIMPLE, edge_between, handing
 from sim.training.collectives.plan import CORES, CORES_COPY, CollectivePlan, Tuning, plan_collectives
-from sim.training.collectives.traffic import CORE, CORE_LIMIT, FABRIC, TIER, Edge, Part
-
-SIMPLE = "Simple"
+from sim.training.collectives.traffic import CORE, CORE_LIMIT, FABRIC, TIER, Edge
 
 
 class Price(NamedTuple):
@@ -264,7 +261,7 @@ class Prices:
         load: dict[str, float] = defaultdict(float)
         for link, _, _, amount in outline.links:
             end, name = link.split(" ", 1)
-            load[self._on_node(self.nodes_of(source if end == "out" else target), name)] += amount
+            load[self._on_node(self.nodes_of(source if end == OUT else target), name)] += amount
         price = outline.price
         rate, limit = price.cap, (price.cause, price.limit)
         for name, amount in load.items():
@@ -279,18 +276,12 @@ class Prices:
         for edge in edges:
             for (slot, link), amount in edge.load(nbytes, SIMPLE).items():
                 if slot != FABRIC:
-                    load[f"{'out' if slot == 'out' else 'in'} {link}"] += amount
-        edge = edges[0]
+                    load[f"{slot} {link}"] += amount
         if self.sockets:
             return self._socket_outline(self.sockets, edges, nbytes)
-        own = edge.cap(nbytes, SIMPLE)
-        seconds = edge.latency(SIMPLE) + nbytes / own
-        rate, limit = nbytes / seconds, edge.latency_of
-        if edge.latency(SIMPLE) < nbytes / own:
-            limit = (edge.latency_of[0], self._widest(edge))
-        launch = max(hop.transport.launch for _, hop in edge.hops)
-        price = Price(launch, nbytes, rate, {}, launch + nbytes / rate, 0.0, *limit, "Send")
-        return _Outline(price, tuple((link, 0.0, limit, amount) for link, amount in load.items()))
+        alone = handing(edges[0], nbytes)
+        price = Price(alone.launch, nbytes, alone.rate, {}, alone.launch + nbytes / alone.rate, 0.0, alone.cause, alone.limit, "Send")
+        return _Outline(price, tuple((link, 0.0, (alone.cause, alone.limit), amount) for link, amount in load.items()))
 
     def _socket_outline(self, sockets: Transport, edges: Sequence[Edge], nbytes: float) -> _Outline:
         """Return the price of sends over Gloo: a notice that the receiver asks, then the data (gloo/transport/tcp/pair.cc)."""
@@ -302,7 +293,7 @@ class Prices:
         rates = [(sockets.flow_cap * sockets.flows, f"the flow limit of {sockets.name}")] if sockets.flow_cap else []
         rates += [(1.0 / sockets.cpu_time_per_byte, CORES_COPY)] if sockets.cpu_time_per_byte else []
         for part, hop in (each for edge in edges for each in edge.hops):
-            end = "out" if part.slot.name == "out" else "in"
+            end = part.slot.name
             load[f"{end} {CORES}"] += sockets.cpu_time_per_byte
             for link in hop.links:
                 weight = max(1.0, own) if link in NIC_LINKS else 1.0
@@ -315,18 +306,5 @@ class Prices:
         price = Price(sockets.launch, moved, moved / seconds, {}, sockets.launch + seconds, 0.0, tier, limit, "Gloo send", one_way)
         return _Outline(price, tuple((link, 0.0, (tier, limit), amount) for link, amount in load.items() if amount))
 
-    def _widest(self, edge: Edge) -> str:
-        """Return the description of the narrowest link of *edge*."""
-        links = self._slot.graph.links
-        return min((links[link] for _, hop in edge.hops for link in hop.links), key=lambda link: link.capacity).description
-
     def _edge(self, source: int, target: int) -> Edge:
-        (node, gpu), (other, onto) = self.mesh.place(source), self.mesh.place(target)
-        graph = self._slot.graph
-        if node == other:
-            slot = Slot("out", self._slot.node, 1, (), (), (node,))
-            part = Part(slot, tuple(sorted({gpu, onto})), ring_channels(graph, tuple(sorted({gpu, onto}))))
-            return Layout((part,), self.hardware.fabric).inside(part, gpu, onto)
-        leaving, arriving = (Slot(name, self._slot.node, 1, (), (), (number,)) for name, number in (("out", node), ("in", other)))
-        one, two = Part(leaving, (gpu,), ring_channels(graph, (gpu,), 2)), Part(arriving, (onto,), ring_channels(graph, (onto,), 2))
-        return Layout((one, two), self.hardware.fabric).across(one, two, gpu, onto)
+        return edge_between((self._slot, *self.mesh.place(source)), (self._slot, *self.mesh.place(target)), self.hardware.fabric)

@@ -24,6 +24,7 @@ from sim.events import Rank as LoggedRank
 from sim.events import Wait as Waited
 from sim.parallel.mesh import GroupAxis
 from sim.parallel.program import Program, Receive, Send, Start, Tag, Update, Wait, Work
+from sim.training.layouts.loader import Loader
 from sim.training.layouts.prices import Price
 from sim.training.layouts.scene import GROUPS, Played, Scene, StageStep, words
 from sim.training.layouts.times import Burst
@@ -63,8 +64,10 @@ class Operation:
 class Simulation:
     """All stages while they train."""
 
-    def __init__(self, scene: Scene, steps: int, keep_rates: bool) -> None:
+    def __init__(self, scene: Scene, steps: int, keep_rates: bool, starved: bool = False) -> None:
         self.scene = scene
+        self.starved = starved
+        """Whether loaders are slower than steps, so that they begin with nothing built ahead."""
         self.steps = steps
         self.env = env = Clock()
         self.log = EventLog(lambda: env.now, keep_rates=keep_rates)
@@ -148,6 +151,7 @@ class Stage:
         simulation.log.ranks.append(LoggedRank(0, self.index, mesh.gpus // mesh.stages, f"stage {number}", gpus))
         self.gpu = LiveGpu(simulation.network, f"stage {number}", scene.overlap_slowdown, None)
         self.gpu_name = f"{scene.node.gpu.name} compute"
+        self.loader = Loader(scene.feed, simulation.starved) if scene.feed is not None else None
         self.times = scene.times[number]
         self.step = 0
         self.host = 0.0
@@ -185,6 +189,7 @@ class Stage:
                 match instruction:
                     case Work():
                         yield from self._sent()
+                        yield from self._fed(instruction)
                         yield from self._work(instruction)
                     case Start():
                         self._start(instruction, self._issued(program, at) if instruction.prefetch else 0.0)
@@ -201,6 +206,22 @@ class Stage:
                 self.clock.append(self.env.now)
             self.host = max(self.host, self.env.now)  # results of the step are read back
             self.ends.append(self.env.now)
+
+    # --- input ----------------------------------------------------------------------------------------------------
+
+    def _fed(self, work: Work) -> SimProcess:
+        """Wait for the samples of *work*, if it begins the model."""
+        if self.loader is None or work.part != "F" or work.first != 0:
+            return
+        start = self.env.now
+        there, held = self.loader.next(start)
+        if there <= start:
+            return
+        yield self.env.timeout(there - start)
+        for cause, resource, until in held:
+            end = min(max(until, start), there)
+            self._waited(cause, resource, start, end)
+            start = max(start, end)
 
     # --- compute --------------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from sim.parallel.lower import Layout
 from sim.parallel.mesh import GroupAxis
 from sim.parallel.program import Program, Tag
 from sim.spec.hardware import Node
+from sim.training.layouts.loader import Feed
 from sim.training.layouts.prices import Prices
 from sim.training.layouts.times import UnitTimes
 from sim.training.spread import expected_maximum
@@ -99,6 +100,8 @@ class Scene:
     launch_cpu: float
     overlap_slowdown: float
     spread: Spread
+    feed: Feed | None = None
+    """What feeds the ranks that begin the model; None: data are ready."""
 
     def check(self, axis: GroupAxis) -> float:
         """Return the host's seconds to compare a collective of *axis* between its ranks, where the stack does."""

@@ -17,7 +17,7 @@ from sim.cluster.measured import Setting, pass_time
 from sim.events import Cause
 from sim.parallel.checkpointing import recomputed
 from sim.parallel.collective_check import check_time
-from sim.parallel.program import Part
+from sim.parallel.program import Op, Part
 from sim.parallel.routing import BACKWARD_LAUNCHES, copies_between, expert_host_time
 from sim.parallel.split import Message, Piece, Unit
 from sim.spec.hardware import Gpu
@@ -39,6 +39,10 @@ class Exposed(NamedTuple):
     seconds: float
     cause: Cause
     limit: str
+    op: Op | None = None
+    """Of a single message: what it does, on so many bytes, in so many seconds of which the unit's own work hides a part."""
+    nbytes: float = 0.0
+    alone: float = 0.0
 
 
 class Burst(NamedTuple):
@@ -117,16 +121,19 @@ class UnitTimes:
         return self._spans[key]
 
     def _work_out(self, unit: Unit, part: Part) -> UnitTime:
+        return _joined(self.in_turn(unit, part))
+
+    def in_turn(self, unit: Unit, part: Part) -> list[UnitTime]:
+        """Return the times of *unit* for one micro-batch layer by layer, each with its single messages behind its kernels."""
         if part == "F":
-            return _joined(self._layer(piece, False, 1.0) for piece in unit.pieces)
-        whole = [*self._recomputed(unit), *(self._layer(piece, True, 1.0) for piece in reversed(unit.pieces))]
+            return [self._layer(piece, False, 1.0) for piece in unit.pieces]
         if part == "B":
-            return _joined([*whole, self._accumulated(unit)])
-        weights = _joined([*(self._weights(piece) for piece in unit.pieces), self._accumulated(unit)])
+            whole = (self._layer(piece, True, 1.0) for piece in reversed(unit.pieces))
+            return [*self._recomputed(unit), *whole, self._accumulated(unit)]
         if part == "W":
-            return weights
-        inputs = [*self._recomputed(unit), *(self._layer(piece, True, 1.0 - _of_weights(piece.layer)) for piece in reversed(unit.pieces))]
-        return _joined(inputs)
+            return [*(self._weights(piece) for piece in unit.pieces), self._accumulated(unit)]
+        inputs = (self._layer(piece, True, 1.0 - _of_weights(piece.layer)) for piece in reversed(unit.pieces))
+        return [*self._recomputed(unit), *inputs]
 
     def _recomputed(self, unit: Unit) -> list[UnitTime]:
         """Return what backward runs forward again."""
@@ -180,7 +187,7 @@ class UnitTimes:
         if message.beside:
             seconds = max(0.0, seconds - (0.5 * busy if message.axis == "tensor" and backward else busy))
         hidden = {"tensor": self.options.tensor_overlap, "expert": self.options.expert_overlap, "context": 0.0}[message.axis]
-        return Exposed(message.axis, seconds * (1.0 - hidden), price.cause, price.limit)
+        return Exposed(message.axis, seconds * (1.0 - hidden), price.cause, price.limit, message.op, nbytes, price.alone)
 
     @cached_property
     def _between_nodes(self) -> float:

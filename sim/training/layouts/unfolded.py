@@ -51,7 +51,7 @@ class RankPrices(Prices):
 class Unfolded(Simulation):
     """All ranks while they train."""
 
-    def __init__(self, scene: Scene, steps: int, keep_rates: bool = False) -> None:
+    def __init__(self, scene: Scene, steps: int, keep_rates: bool = False, starved: bool = False) -> None:
         mesh = scene.layout.mesh
         of = [mesh.stage_of(rank) for rank in range(mesh.gpus)]
         prices = RankPrices(scene.prices.hardware, mesh, scene.prices.tuning, scene.prices.sockets)
@@ -62,7 +62,7 @@ class Unfolded(Simulation):
             updates=[scene.updates[stage] for stage in of],
             prices=prices,
         )
-        super().__init__(replace(ranks, programs=()), steps, keep_rates)
+        super().__init__(replace(ranks, programs=()), steps, keep_rates, starved)
         self.scene, self.prices = ranks, prices
         firsts = [mesh.rank(pipeline=stage) for stage in range(mesh.stages)]
         made = {

@@ -165,3 +165,42 @@ def test_dispatch_over_nodes_takes_the_network_and_one_copy_a_node_less(tmp_path
     sent = 4 * 64 * 48 * 2.0 * 4096 * 2048 / (50e9 * at["network"])
     assert every == pytest.approx(4 * sent, rel=0.02)
     assert once == pytest.approx((1 - 2**-8) * sent, rel=0.02)
+
+
+def test_modules_recomputed_by_themselves_take_their_forward_again(tmp_path: Path) -> None:
+    # Megatron's recompute_modules: at 70B the feed-forward block has four fifths of the parameters of a block
+    blank = dict.fromkeys(("layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab"), "")
+    base = dict(blank, model="Llama 3 70B", gpus="32", nodes="4", tp="8", dp="4", seq_len="4096", global_batch="32")
+    steps = {
+        text: one(tmp_path, **base, activation_checkpointing=text)
+        for text in ("none", "selective: layernorm", "selective: core_attn", "selective: mlp", "selective: mlp, core_attn", "full")
+    }
+    at = defaults()
+    took = {text: predict(case, at).step_time for text, case in steps.items()}
+    assert sorted(took, key=took.__getitem__) == list(steps)
+    products = predict(steps["none"], at).parts["products"] / 3
+    assert 0.6 * products < took["selective: mlp"] - took["none"] < products
+    kept = {text: memory(case) for text, case in steps.items()}
+    assert kept["full"] < kept["selective: mlp"] < kept["selective: layernorm"]
+
+
+def test_deepspeed_waits_for_each_of_four_messages(tmp_path: Path) -> None:
+    # BLOOM's shape over 50 Gbps a GPU: a message of 2048 x 14336 elements takes 9.4 ms at full rate
+    case = one(
+        tmp_path, source="bigscience-workshop/bigscience@1:x", gpu="A100", gpus="384", nodes="48", tp="8", pp="12", dp="4", micro_batch="1",
+        global_batch="2048", seq_len="2048", hidden="14336", layers="72", heads="112", kv_heads="112", ffn_hidden="57344", vocab="50304",
+    )  # fmt: skip
+    at = {**defaults(), "network": 1.0, "launch.collective": 1e-9}
+    joined = replace(case, family="megatron-2021")
+    message = 2.0 * 2048 * 14336 / 6.25e9
+    alike = {**at, "compute:deepspeed": 1.0, "compute:megatron-2021": 1.0}
+    grown = predict(case, alike).step_time - predict(joined, {**alike, "exposed.stages": 0.5}).step_time
+    assert grown == pytest.approx((4 - 1) * message * (512 + 2 * 11), rel=0.05)
+
+
+def test_nanotron_keeps_buckets_of_16_bit_gradients_beside_its_own(tmp_path: Path) -> None:
+    # the reducer's buckets are there as soon as there is another rank to reduce with
+    case = nanotron(tmp_path, zero_stage="0", global_batch="256")
+    assert memory(case) - memory(replace(case, data=1)) == pytest.approx(2.0 * stage_weights(case).total)
+    other = replace(case, family="megatron")
+    assert memory(other) == memory(replace(other, data=1))

@@ -190,7 +190,9 @@ def test_a_sharded_or_pipelined_job_is_refused(tmp_path: Path) -> None:
         events = [found for number in range(3, 6) for found in torch_step(number)]
         events.append(event("user_annotation", name, 4 * STEP, 4 * STEP + 10))
         message = refused([profile(tmp_path, events=events)], tmp_path, "a2-highgpu-1g")
-        assert f"shows {name}, so that ranks divide the model among them; only data-parallel jobs" in message
+        assert f"shows {name}, so that ranks divide the model among them; add --workload" in message
+        told = refused([profile(tmp_path, events=events)], tmp_path, "a2-highgpu-1g", "gpt2")
+        assert "on GPUs; of such jobs only those on processors are replayed" in told
 
 
 def test_steps_with_several_backward_passes_are_counted(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.report.page.chart import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Point, axis, chart, linear_axis
+from sim.report.page.chart import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Point, axis, chart, linear_axis, with_errors
 from tests.report.page.reading import Page
 
 VALUES = st.floats(1e-3, 1e6)
@@ -34,7 +34,8 @@ def test_points_are_inside_and_in_order(places: list[tuple[float, float]]) -> No
 def test_ticks_are_round_and_inside(one: float, other: float) -> None:
     found = axis("x", [one, other], str)
     assert all(found.low <= tick <= found.high for tick in found.ticks)
-    assert all(f"{tick:.6e}"[0] in "125" for tick in found.ticks)
+    assert all(float(f"{tick:.2e}") == pytest.approx(tick, rel=1e-9) for tick in found.ticks)
+    assert len(found.ticks) >= (2 if found.high > 300 * found.low else 3)
 
 
 @given(VALUES, VALUES)
@@ -68,3 +69,18 @@ def test_labels_do_not_lie_on_each_other() -> None:
     for place, (left, base, wide) in enumerate(boxes):
         for other, low, width in boxes[place + 1 :]:
             assert left + wide <= other + 0.1 or other + width <= left + 0.1 or abs(base - low) >= 12.9
+
+
+def test_error_bars_are_whole_and_their_axis_holds_them() -> None:
+    """Oracle: the axis' own inverse. Ends are at -20% and +20%; a bar that the axis cuts off has no end mark there."""
+    point = Point(10.0, 5.0, "name", "says", (("a", 10.0), ("b", 5.0)), off=0.2, off_up=0.2)
+    across, up = axis("x", with_errors([point]), str), linear_axis("y", [0.0, 6.0], str)
+    flat, upright = (path.attributes["d"] for path in Page(chart([point], across, up, "label")).all("path", class_="error"))
+    left, right = (float(found) for found in re.findall(r"[MH]([\d.]+)", flat))
+    ends = [across.low * (across.high / across.low) ** ((end - LEFT) / (WIDTH - RIGHT - LEFT)) for end in (left, right)]
+    assert ends == pytest.approx([8.0, 12.0], rel=2e-3)
+    bottom, top = float(re.findall(r",([\d.]+)", upright)[0]), float(re.findall(r"V([\d.]+)", upright)[0])
+    heights = [up.high * (HEIGHT - BOTTOM - end) / (HEIGHT - BOTTOM - TOP) for end in (bottom, top)]
+    assert heights == pytest.approx([4.0, 6.0], abs=0.02)
+    cut = Page(chart([point], axis("x", [10.0], str), up, "label")).all("path", class_="error")[0].attributes["d"]
+    assert flat.count("v8") == 2 and cut.count("v8") == 0

@@ -47,9 +47,10 @@ def test_the_interval_of_the_step_stands_beside_the_expected_error() -> None:
 
 
 def test_bars_are_as_long_as_their_figures() -> None:
-    """Oracle: a piece's width over the whole bar is its figure over the step's; the pieces of a bar fill it."""
+    """Oracle: a piece's width over the whole bar is its figure over the longest step's and its error; the error bar ends there."""
     page, documents = Page(html("exchange")), {"run": document("exchange")}
-    scale = max(documents["run"]["step_time_s"], documents["run"]["first_epoch"]["step_time_s"])
+    error = documents["run"]["expected_error"]["p90"]
+    scale = max(documents["run"]["step_time_s"], documents["run"]["first_epoch"]["step_time_s"]) * (1 + error)
     for below in ("run/stalls_s", "run/first_epoch/stalls_s"):
         pieces = [mark for mark in page.all("div", class_="piece") if mark.attributes.get("data-at", "").startswith(f"{below}/")]
         widths = {mark.attributes["data-at"]: float(re.findall(r"width:([\d.]+)%", mark.attributes["style"])[0]) for mark in pieces}

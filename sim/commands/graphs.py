@@ -1,0 +1,68 @@
+"""How is a simulated Chakra trace printed? As text, JSON, CSV, page and Chrome trace."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from sim.spec.yaml import SpecError
+from sim.study.scenario import Scenario
+from sim.terminal import json_text, show_table, talk
+
+
+def show_graph(
+    scenarios: Sequence[Scenario],
+    groups: Path | None,
+    shown: tuple[bool, bool],
+    output: Path | None,
+    html: Path | None,
+    trace: Path | None,
+) -> None:
+    """Simulate the trace that the only one of *scenarios* names, and print the outcome; *groups* is the file of its communicators."""
+    if len(scenarios) > 1:
+        raise SpecError(f"{scenarios[0].workload}: a Chakra trace has one number of ranks; write one number of nodes or GPUs")
+    from sim.report.figures import figures_csv
+    from sim.report.files import write_file, write_files
+    from sim.report.graph import graph_document, graph_text, rank_rows
+    from sim.study.graph import graph_run
+
+    run = graph_run(scenarios[0], groups)
+    document = graph_document(run)
+    text, table = graph_text(run, document), figures_csv(rank_rows(document))
+    if html is not None or output is not None:
+        from sim.report.page.graph import graph_page
+
+        page = graph_page(run, document)
+        if html is not None:
+            write_file(html, page)
+            talk(f"wrote {html}")
+        if output is not None:
+            files: dict[str, str | bytes] = {
+                "run.json": json_text(document), "report.txt": text + "\n", "report.html": page, "run.csv": table,
+            }  # fmt: skip
+            write_files(output, files)
+            talk(f"wrote {', '.join(str(output / name) for name in files)}")
+    if trace is not None:
+        from sim.report.graph_trace import write_graph_trace
+
+        talk(f"wrote {write_graph_trace(run, trace)}")
+    show_table(document, text, table, *shown)
+
+
+def only_of_workloads(scenario: Scenario, others: Mapping[str, object]) -> None:
+    """Raise SpecError for an option that says what a trace says itself, those of *scenario* and *others* (by option)."""
+    plan = scenario.plan
+    given = {
+        "--batch": scenario.batch,
+        "--global-batch": scenario.global_batch,
+        "--sequence": scenario.sequence,
+        "--epochs": plan and plan.epochs,
+        "--hours": plan and plan.time,
+        "--tokens": plan and plan.tokens,
+        "--seed": scenario.seed,
+        **{option: value for option, _, value in scenario.layout},
+        **others,
+    }
+    for option, value in given.items():
+        if value:
+            raise SpecError(f"{option}: {scenario.workload} is a Chakra trace, which says what each rank does; leave {option} out")

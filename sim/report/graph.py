@@ -1,0 +1,190 @@
+"""How is a simulated trace told? Its step by cause, its communication by communicator and collective, its ranks; as text and JSON."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any, Final
+
+from sim import __version__
+from sim.events import LAYOUT_STALLS, Cause
+from sim.report.layout import NOTEWORTHY
+from sim.report.style import MEANINGS
+from sim.report.table import BAR, bar
+from sim.study.graph import GraphRun
+from sim.training.graphs.run import Done, named
+from sim.units import counted, show
+
+SCHEMA: Final = 1
+GRAPH_MEANINGS: Final[Mapping[Cause, str]] = MEANINGS | {
+    Cause.COMPUTE: "GPU kernels",
+    Cause.COPY: "loads and stores of memory",
+    Cause.INTERCONNECT: "messages inside the node",
+    Cause.NETWORK: "messages between nodes",
+    Cause.STRAGGLER: "waiting for other ranks",
+    Cause.LAUNCH: "operations of the host",
+    Cause.PIPELINE: "waiting for messages that are not sent yet",
+}
+"""What a rank of a trace does, or waits for, meanwhile."""
+MOST_RANKS: Final = 8
+"""Ranks that have a line of their own."""
+
+
+def graph_document(run: GraphRun) -> dict[str, Any]:
+    """Return the document of one simulated trace."""
+    ranks = len(run.ranks)
+    stalls = {cause.value: sum(rank.stalls[cause] for rank in run.ranks) / ranks for cause in LAYOUT_STALLS}
+    return {
+        "schema": SCHEMA,
+        "hardware": run.hardware.name,
+        "trace": run.name,
+        "nodes": run.nodes,
+        "gpus": ranks,
+        "step_time_s": run.step_time,
+        "stalls_s": stalls,
+        "communication": _communication(run),
+        "by_communicator": _communicators(run),
+        "by_rank": [
+            {"rank": number, "operations": len(graph.nodes), "end_s": end, "stalls_s": _stalls(own.stalls)}
+            for number, (graph, own, end) in enumerate(zip(run.graphs, run.ranks, run.played.ends, strict=True))
+        ],
+        "verdict": _verdict(run, stalls),
+        "assumptions": _assumptions(run),
+        "warnings": _warnings(run),
+        "version": __version__,
+        "inputs_sha256": dict(run.inputs),
+    }  # fmt: skip
+
+
+def _stalls(seconds: Mapping[Cause, float]) -> dict[str, float]:
+    return {cause.value: seconds[cause] for cause in LAYOUT_STALLS}
+
+
+def _communication(run: GraphRun) -> list[dict[str, Any]]:
+    """Return a row for each collective of communicators of one size, and one for messages: what compute waits longest for first."""
+    rows: dict[str, dict[str, Any]] = {}
+    members: dict[str, set[object]] = defaultdict(set)
+    kind_of: dict[str, str] = {}
+    for done in run.played.done:
+        own = named(done.node)
+        kind = kind_of[own] = own if not done.node.communicator else f"{done.node.op} of communicators of {len(done.ranks)} ranks"
+        new = {"name": kind, "ranks": len(done.ranks), "communicators": 0, "operations": 0, "bytes": 0.0, "time_s": 0.0, "exposed_s": 0.0}
+        _add(rows.setdefault(kind, new), done)
+        members[kind].add((done.node.communicator, done.ranks))
+    for kind, row in rows.items():
+        row["communicators"] = len(members[kind])
+        row["time_s"] /= len(members[kind])
+    for step in run.ranks:
+        for own, seconds in step.exposed.items():
+            rows[kind_of[own]]["exposed_s"] += seconds / len(run.ranks)
+    return sorted(rows.values(), key=lambda row: (-row["exposed_s"], row["name"]))
+
+
+def _communicators(run: GraphRun) -> list[dict[str, Any]]:
+    """Return a row for each collective of each communicator, and for the messages between two ranks."""
+    rows: dict[tuple[str, tuple[int, ...]], dict[str, Any]] = {}
+    for done in run.played.done:
+        own = named(done.node)
+        new = {"name": own, "ranks": list(done.ranks), "operations": 0, "bytes": 0.0, "time_s": 0.0}
+        _add(rows.setdefault((own, done.ranks), new), done)
+    return list(rows.values())
+
+
+def _add(row: dict[str, Any], done: Done) -> None:
+    row["operations"] += 1
+    row["bytes"] += done.node.nbytes
+    row["time_s"] += done.end - done.begin
+
+
+def _verdict(run: GraphRun, stalls: Mapping[str, float]) -> str:
+    step = run.step_time
+    if not step:
+        return "Nothing in the trace takes time."
+    busy = f"GPUs are busy {100 * stalls['compute'] / step:.0f}% of the step"
+    waits: dict[str, float] = defaultdict(float)
+    for own in run.ranks:
+        for wait in own.waits:
+            if wait.cause != Cause.COMPUTE:
+                waits[wait.resource] += (wait.t1 - wait.t0) / len(run.ranks)
+    longest = max(waits, key=lambda resource: waits[resource], default=None)
+    if longest is None or waits[longest] < NOTEWORTHY * step:
+        return f"Compute-bound: {busy}."
+    return f"{busy}; the longest wait is {100 * waits[longest] / step:.0f}%, for {longest}."
+
+
+def _assumptions(run: GraphRun) -> list[str]:
+    nodes = [node for graph in run.graphs for node in graph.nodes if node.kind == "compute"]
+    told = sum(node.seconds is not None for node in nodes)
+    guessed = sum(node.seconds is None and node.flop + node.nbytes > 0 for node in nodes)
+    found = [f"durations of compute are those that the trace records ({told:,} of {len(nodes):,} operations)"] if told else []
+    if guessed:
+        units = f"{run.peak} units" if run.peak else "16-bit units where the GPU has them"
+        found.append(f"compute without a duration takes what its num_ops and tensor_size do on the GPU ({guessed:,} operations, {units})")
+    empty = len(nodes) - told - guessed
+    if empty:
+        found.append(f"compute with neither takes no time ({counted(empty, 'operation')})")
+    if any(node.kind == "memory" and node.seconds is None for graph in run.graphs for node in graph.nodes):
+        found.append("loads and stores without a duration go to the memory of the GPU, at its bandwidth")
+    version, *_ = run.prices.tuning
+    return [
+        *found,
+        f"NCCL {version}'s rules choose algorithm, protocol and channels of collectives; recorded durations of them are not used",
+    ]
+
+
+def _warnings(run: GraphRun) -> list[str]:
+    return [] if run.played.done or len(run.ranks) == 1 else ["the ranks of the trace never exchange anything"]
+
+
+def graph_text(run: GraphRun, document: Mapping[str, Any]) -> str:
+    """Return what a person reads in a terminal."""
+    step = document["step_time_s"]
+    gpu = run.prices.node(0).gpu.name
+    counts = sum(row["operations"] for row in document["by_rank"])
+    lines = [
+        f"{document['trace']} on {document['hardware']}: {document['gpus']} x {gpu}, {counted(document['nodes'], 'node')}; "
+        f"{counted(counts, 'operation')} of {counted(document['gpus'], 'rank')}",
+        "",
+        f"  step {show(step, 'time')}",
+        "",
+    ]
+    for cause in LAYOUT_STALLS:
+        seconds = document["stalls_s"][cause.value]
+        if seconds > 1e-12:
+            share = f"{show(seconds, 'time'):>10} {100 * seconds / step:5.1f}%"
+            lines.append(f"  {cause.value:12} {share}  {bar(seconds / step):{BAR}}  {GRAPH_MEANINGS[cause]}")
+    lines += ["", f"  {document['verdict']}"]
+    if document["communication"]:
+        lines += ["", f"  {'exposed':>10} {'time':>10} {'calls':>9} {'size':>10}  communication"]
+        lines += [
+            f"  {show(row['exposed_s'], 'time'):>10} {show(row['time_s'], 'time'):>10} {row['operations']:>9,} "
+            f"{show(row['bytes'], 'binary size'):>10}  {row['name']}{_many(row)}"
+            for row in document["communication"]
+        ]
+    lines += ["", *_rank_lines(document), "", "  Assumed:", *(f"    - {text}" for text in document["assumptions"])]
+    if document["warnings"]:
+        lines += ["  Warnings:", *(f"    - {text}" for text in document["warnings"])]
+    return "\n".join(lines)
+
+
+def _many(row: Mapping[str, Any]) -> str:
+    return f" ({row['communicators']} of them)" if row["communicators"] > 1 else ""
+
+
+def _rank_lines(document: Mapping[str, Any]) -> list[str]:
+    """Return a line for each rank, the first ones where there are many."""
+    ranks = document["by_rank"]
+    lines = [f"  {'rank':>6} {'compute':>10} {'waits':>10} {'ends at':>10}"]
+    for row in ranks[:MOST_RANKS]:
+        compute = row["stalls_s"]["compute"]
+        waits = sum(row["stalls_s"].values()) - compute
+        lines.append(f"  {row['rank']:>6} {show(compute, 'time'):>10} {show(waits, 'time'):>10} {show(row['end_s'], 'time'):>10}")
+    return [*lines, f"    ... {len(ranks) - MOST_RANKS} more (--json lists them)"] if len(ranks) > MOST_RANKS else lines
+
+
+def rank_rows(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return a flat row for each rank of *document*."""
+    return [
+        {key: row[key] for key in ("rank", "operations", "end_s")} | {f"{name}_s": value for name, value in row["stalls_s"].items()}
+        for row in document["by_rank"]
+    ]  # fmt: skip

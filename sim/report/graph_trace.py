@@ -1,0 +1,75 @@
+"""How does a simulated Chakra trace look to a profiler's viewer? A Chrome trace with one process a rank.
+
+Kernels, host and memory stand on tracks of their own, collectives on one for each communicator, waits with cause and resource on a further
+one. A folder gets one file a rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from sim import __version__
+from sim.events import Cause
+from sim.report.files import write_file, write_files
+from sim.report.layout_trace import COMPUTE, WAITS, Event, encoded, span
+from sim.spec.yaml import SpecError
+from sim.study.graph import GraphRun
+from sim.training.graphs.run import Done, named
+
+_TRACKS: Final = {"gpu": (COMPUTE, "stream 7: compute", "kernel"), "host": (1, "host", "cpu_op"), "memory": (14, "memory", "gpu_memcpy")}
+_COMM: Final = 20
+
+
+def write_graph_trace(run: GraphRun, path: Path) -> str:
+    """Write the step to *path* (``.json``, ``.json.gz``, or a folder for one file a rank); return what was written.
+
+    Raise SpecError where that fails.
+    """
+    ranks = range(len(run.ranks))
+    if path.suffix in (".json", ".gz"):
+        write_file(path, encoded(_document(run, ranks), path.name))
+        return f"{path}: one step of {len(ranks)} rank{'s' * (len(ranks) > 1)}"
+    if path.suffix:
+        raise SpecError(f"{path}: write FILE.json, FILE.json.gz, or the name of a folder for one file a rank")
+    write_files(path, {f"rank{rank}.json": encoded(_document(run, [rank]), "x.json") for rank in ranks})
+    return f"{path}/: rank0.json to rank{ranks[-1]}.json"
+
+
+def _document(run: GraphRun, ranks: Sequence[int]) -> dict[str, Any]:
+    shown = set(ranks)
+    events: list[Event] = [event for rank in ranks for event in _names(rank)]
+    for work in run.played.log.work:
+        if work.stream in _TRACKS and work.rank in shown:
+            track, _, category = _TRACKS[work.stream]
+            events.append(span(category, work.name, work.rank, track, work.t0, work.t1, {"stream": track, "resource": work.resource}))
+    tracks: dict[str, int] = {}
+    for done in run.played.done:
+        track = tracks.setdefault(named(done.node), _COMM + len(tracks))
+        events += [_operation(done, rank, track) for rank in done.ranks if rank in shown and done.end > done.begin]
+    for rank in ranks:
+        for wait in run.ranks[rank].waits:
+            if wait.cause != Cause.COMPUTE:
+                events.append(span("wait", wait.cause.value, rank, WAITS, wait.t0, wait.t1, {"resource": wait.resource}))
+    return {
+        "schemaVersion": 1,
+        "displayTimeUnit": "ms",
+        "baseTimeNanoseconds": 0,
+        "deviceProperties": [],
+        "distributedInfo": {"backend": "nccl", "rank": ranks[0], "world_size": len(run.ranks)},
+        "stallsim": {"version": __version__, "hardware": run.hardware.name, "chakra": run.name},
+        "traceEvents": events,
+    }
+
+
+def _names(rank: int) -> list[Event]:
+    tracks = {WAITS: "waits", **{track: name for track, name, _ in _TRACKS.values()}}
+    own: list[Event] = [{"ph": "M", "name": "process_name", "pid": rank, "tid": 0, "args": {"name": f"rank {rank}"}}]
+    return own + [{"ph": "M", "name": "thread_name", "pid": rank, "tid": track, "args": {"name": name}} for track, name in tracks.items()]
+
+
+def _operation(done: Done, rank: int, track: int) -> Event:
+    details = {"stream": track, "operation": named(done.node), "bytes": round(done.node.nbytes), "ranks": list(done.ranks)}
+    resource = done.pieces[-1].resource if done.pieces else ""
+    return span("kernel", done.node.name or named(done.node), rank, track, done.begin, done.end, details | {"resource": resource})

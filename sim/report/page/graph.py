@@ -1,0 +1,127 @@
+"""How does a simulated Chakra trace look as a page? Where the step goes, ranks against time, communication."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any, Final
+
+from sim.events import LAYOUT_STALLS, Cause, Wait
+from sim.report.graph import GRAPH_MEANINGS
+from sim.report.page.bars import Piece, bar, named_bars, swatch
+from sim.report.page.basis import basis
+from sim.report.page.colours import fill
+from sim.report.page.frame import Part, outcome, page
+from sim.report.page.markup import Child, Figures, Html, noted, section, table, tag, tiles
+from sim.report.page.timeline import Span
+from sim.report.page.words import as_memory, as_number, as_percent, as_time
+from sim.study.descriptions import Descriptions
+from sim.study.graph import GraphRun
+from sim.units import counted
+
+MOST_RANKS: Final = 32
+"""Ranks that have a lane of their own."""
+MOST_MARKS: Final = 2000
+"""Marks of one lane; of more, those too short to be seen are left out."""
+_KERNEL: Final = "#4477aa"
+
+
+def graph_page(run: GraphRun, document: Mapping[str, Any]) -> str:
+    """Return the page of *run*, whose JSON is *document*."""
+    figures = Figures(document, "run")
+    gpu = run.prices.node(0).gpu.name
+    title = f"{document['trace']} on {document['hardware']}"
+    set_up = f"{document['gpus']} x {gpu} on {counted(document['nodes'], 'node')}; a Chakra execution trace"
+    hero = outcome(title, document["verdict"], set_up, _tiles(figures), noted("Warnings", document["warnings"]))
+    parts = [_time(figures), _lanes(run), _communication(figures), _ranks(figures), *basis(figures, Descriptions([run.hardware], []))]
+    return page(title, "run", hero, parts, {"run": document})
+
+
+def _tiles(figures: Figures) -> Html:
+    rows: list[tuple[str, Child, Child]] = [
+        ("Step", figures.shown("step_time_s", as_time), None),
+        ("Compute", figures.share("stalls_s/compute", "step_time_s"), "mean over ranks"),
+        ("Ranks", figures.shown("gpus", as_number), counted(figures.value("nodes"), "node")),
+    ]
+    if figures.value("communication"):
+        rows.append(("Longest exposed", figures.shown("communication/0/exposed_s", as_time), figures.value("communication/0/name")))
+    return tiles(rows)
+
+
+def _time(figures: Figures) -> Part:
+    causes = [cause for cause in LAYOUT_STALLS if figures.value(f"stalls_s/{cause.value}") > 0]
+    pieces = [Piece(f"stalls_s/{cause.value}", cause.value, cause.value, GRAPH_MEANINGS[cause]) for cause in causes]
+    step = figures.shown("step_time_s", as_time)
+    drawn = named_bars([("step", bar(figures, pieces, "step_time_s", figures.value("step_time_s")), step)], "Step")
+    key = tag("ul", *(tag("li", swatch(cause.value), cause.value) for cause in causes), class_="key")
+    rows: list[list[Child]] = []
+    for cause in causes:
+        place = f"stalls_s/{cause.value}"
+        rows.append([cause.value, figures.shown(place, as_time), figures.share(place, "step_time_s"), GRAPH_MEANINGS[cause]])
+    head = [("cause", False), ("time", True), ("share", True), ("meaning", False)]
+    lead = "Mean over ranks; every moment of a rank is compute, or one wait."
+    return Part("time", "Where the time goes", section("time", "Where the time goes", drawn, key, table(head, rows), lead=lead))
+
+
+def _lanes(run: GraphRun) -> Part:
+    """Return a lane for each rank: kernels against time, waits in between."""
+    span = Span(0.0, run.step_time or 1.0, [run.step_time])
+    shown = range(min(len(run.ranks), MOST_RANKS))
+    kernels: dict[int, list[Wait]] = defaultdict(list)
+    for work in run.played.log.work:
+        if work.stream == "gpu" and work.rank < MOST_RANKS:
+            kernels[work.rank].append(Wait(work.rank, Cause.COMPUTE, work.name, -1, work.t0, work.t1))
+    names = [tag("div", f"rank {rank}", class_="lane-name") for rank in shown]
+    lanes = []
+    for rank in shown:
+        marks = [*kernels[rank], *(wait for wait in run.ranks[rank].waits if wait.cause != Cause.COMPUTE)]
+        longest = sorted(marks, key=lambda mark: mark.t0 - mark.t1)[:MOST_MARKS]
+        lanes.append(tag("div", *(_mark(mark, span) for mark in sorted(longest, key=lambda mark: mark.t0)), class_="lane"))
+    head = tag("div", tag("div", class_="axis"), *names, class_="lane-names")
+    canvas = tag(
+        "div", tag("div", class_="axis", aria_hidden="true"), *lanes, class_="canvas marks", data_span=repr(span.end), tabindex="0",
+        role="group", aria_label="Ranks against time",
+    )  # fmt: skip
+    figure = tag("figure", tag("div", head, tag("div", canvas, class_="scroller"), class_="lanes"), class_="timeline")
+    more = f" The first {MOST_RANKS} of {len(run.ranks)} ranks." if len(run.ranks) > MOST_RANKS else ""
+    lead = f"One step of {as_time(run.step_time)}: blue is compute, other colors are waits by cause.{more}"
+    return Part("ranks", "Ranks against time", section("ranks", "Ranks against time", figure, lead=lead))
+
+
+def _mark(mark: Wait, span: Span) -> Html:
+    place, lasts = span.place(mark.t0, mark.t1), as_time(mark.t1 - mark.t0)
+    if mark.cause == Cause.COMPUTE:
+        return tag("div", class_="mark", style=f"{place};background:{_KERNEL}", data_tip=f"{mark.resource}\n{lasts}")
+    style = f"{place};{fill(mark.cause.value)};opacity:0.55"
+    return tag("div", class_="mark", style=style, data_tip=f"waits: {mark.resource}\n{lasts}")
+
+
+def _communication(figures: Figures) -> Part:
+    rows: list[list[Child]] = []
+    for place in range(len(figures.value("communication"))):
+        row = figures.inside(f"communication/{place}")
+        rows.append(
+            [
+                row.value("name"), row.shown("communicators", as_number), row.shown("operations", as_number), row.shown("bytes", as_memory),
+                row.shown("time_s", as_time), row.shown("exposed_s", as_time),
+            ]
+        )  # fmt: skip
+    head = [("communication", False), ("communicators", True), ("calls", True), ("bytes", True), ("time", True), ("exposed", True)]
+    lead = "Time is that of all calls of one communicator; exposed is what a rank's GPU stands still for it, mean over ranks."
+    shown = table(head, rows, "Communication", "sortable") if rows else tag("p", "The ranks exchange nothing.")
+    return Part("communication", "Communication", section("communication", "Communication", shown, lead=lead))
+
+
+def _ranks(figures: Figures) -> Part:
+    rows: list[list[Child]] = []
+    for place in range(len(figures.value("by_rank"))):
+        row = figures.inside(f"by_rank/{place}")
+        busy = row.value("stalls_s/compute") / figures.value("step_time_s") if figures.value("step_time_s") else 0.0
+        rows.append(
+            [
+                row.shown("rank", as_number), row.shown("operations", as_number), row.shown("stalls_s/compute", as_time), as_percent(busy),
+                row.shown("end_s", as_time),
+            ]
+        )  # fmt: skip
+    head = [("rank", True), ("operations", True), ("compute", True), ("busy", True), ("ends at", True)]
+    return Part("each", "Each rank", section("each", "Each rank", table(head, rows, "Ranks", "sortable")))

@@ -1,0 +1,160 @@
+"""What do the collectives and messages of a graph cost, rank by rank? NCCL's choice among any ranks, with its load on every node's links.
+
+Every node stands for itself, so that ranks that do unlike things meet on the links that they share. Limits: single messages do not load
+links between switches; groups on one torus load links of their own.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+from sim.cluster.build import Placement, Slot, slots
+from sim.cluster.fabric import NOTHING, crossed
+from sim.events import Cause
+from sim.parallel.graph import CollectiveOp
+from sim.spec.hardware import Hardware, Node
+from sim.training.collectives.message import OUT, SIMPLE, edge_between, handing
+from sim.training.collectives.plan import CORES_COPY, CollectivePlan, Tuning, plan_collectives
+from sim.training.collectives.traffic import CORE, CORE_LIMIT, CORES, FABRIC, TIER
+from sim.training.job import job_slots
+
+
+class GraphPrice(NamedTuple):
+    """One collective or message as one fluid activity."""
+
+    launch: float
+    """Seconds before anything moves."""
+    volume: float
+    cap: float
+    """Units per second when nothing else runs."""
+    load: Mapping[str, float]
+    """Per unit, by live link."""
+    cause: Cause
+    limit: str
+
+    @property
+    def alone(self) -> float:
+        """Return the seconds it takes when nothing else runs."""
+        return self.launch + self.volume / self.cap
+
+
+@dataclass(eq=False)
+class GraphPrices:
+    """Prices on *hardware*, on which *placement* says where ranks are, in their order; worked out once each."""
+
+    hardware: Hardware
+    placement: Sequence[Placement]
+    tuning: Tuning
+    capacity: dict[str, float] = field(default_factory=dict)
+    """Of each live link, bytes/s."""
+    descriptions: dict[str, tuple[Cause, str]] = field(default_factory=dict)
+    """Of each live link: what it means that it holds an operation back."""
+    _plans: dict[object, CollectivePlan] = field(default_factory=dict)
+    _known: dict[object, GraphPrice] = field(default_factory=dict)
+
+    @cached_property
+    def places(self) -> tuple[tuple[int, int], ...]:
+        """Return node and GPU of each rank."""
+        return tuple((part.node, gpu) for part in self.placement for gpu in part.gpus)
+
+    @cached_property
+    def slots(self) -> dict[int, Slot]:
+        """Return the slot of each node that is used; nodes alike share one."""
+        return {number: slot for slot in slots(self.hardware, [tuple(self.placement)]) for number in slot.numbers}
+
+    def node(self, rank: int) -> Node:
+        """Return the node that *rank* is on."""
+        return self.slots[self.places[rank][0]].node
+
+    def collective(self, ranks: tuple[int, ...], op: CollectiveOp, nbytes: float) -> GraphPrice:
+        """Return what *op* on *nbytes* costs *ranks*, which are two or more."""
+        key = (ranks, op, nbytes)
+        if key not in self._known:
+            self._known[key] = self._collective(ranks, op, nbytes)
+        return self._known[key]
+
+    def message(self, source: int, target: int, nbytes: float) -> GraphPrice:
+        """Return what handing *nbytes* from rank *source* to rank *target* costs."""
+        key = (source, target, nbytes)
+        if key not in self._known:
+            self._known[key] = self._message(source, target, nbytes)
+        return self._known[key]
+
+    def _collective(self, ranks: tuple[int, ...], op: CollectiveOp, nbytes: float) -> GraphPrice:
+        by_node: dict[int, list[int]] = defaultdict(list)
+        for rank in ranks:
+            node, gpu = self.places[rank]
+            by_node[node].append(gpu)
+        placement = tuple(Placement(node, tuple(sorted(gpus))) for node, gpus in sorted(by_node.items()))
+        plan = self._plan(placement)
+        cost = plan.cost(nbytes, op)
+        numbers: dict[str, list[int]] = defaultdict(list)
+        for part in placement:
+            like = next(known for known in plan.parts if known.slot.node is self.slots[part.node].node and known.gpus == part.gpus)
+            numbers[like.slot.name].append(part.node)
+        load: dict[str, float] = {}
+        for (slot, link), amount in cost.load.items():
+            names = [self._fabric(link, plan, placement)] if slot == FABRIC else [self._live(node, link) for node in numbers[slot]]
+            load |= dict.fromkeys(names, amount)
+        return GraphPrice(cost.launch, cost.volume, cost.cap, load, cost.cause, cost.bottleneck)
+
+    def _plan(self, placement: tuple[Placement, ...]) -> CollectivePlan:
+        """Return how collectives of ranks there travel; on a fabric without structure, as those of any ranks that lie alike."""
+        fabric = self.hardware.fabric
+        structured = fabric.leaf_spine is not None or fabric.dragonfly is not None or fabric.torus is not None
+        alike = placement if structured else tuple((id(self.slots[part.node].node), part.gpus) for part in placement)
+        if alike not in self._plans:
+            used = job_slots(0, slots(self.hardware, [placement]))
+            between = crossed(self.hardware, [[part.node for part in placement]], 0, fold=False) if structured else NOTHING
+            self._plans[alike] = plan_collectives(used, fabric, self.tuning, between)
+        return self._plans[alike]
+
+    def _message(self, source: int, target: int, nbytes: float) -> GraphPrice:
+        (node, gpu), (other, onto) = self.places[source], self.places[target]
+        edge = edge_between((self.slots[node], node, gpu), (self.slots[other], other, onto), self.hardware.fabric)
+        alone = handing(edge, nbytes)
+        load: dict[str, float] = defaultdict(float)
+        for (slot, link), amount in edge.load(nbytes, SIMPLE).items():
+            if slot != FABRIC:
+                load[self._live(node if slot == OUT else other, link)] += amount
+            elif (slot, link) == CORE:
+                load[self._core()] += amount
+        rate, limit = alone.rate, (alone.cause, alone.limit)
+        for name, amount in load.items():
+            if self.capacity[name] / amount < rate * (1 - 1e-9):
+                rate, limit = self.capacity[name] / amount, self.descriptions[name]
+        return GraphPrice(alone.launch, nbytes, rate, dict(load), *limit)
+
+    # --- links ----------------------------------------------------------------------------------------------------
+
+    def _live(self, node: int, link: str) -> str:
+        """Return the name of *link* of *node*, which is noted."""
+        name = f"node{node}.{link}"
+        if name not in self.capacity:
+            slot = self.slots[node]
+            if link == CORES:
+                self.capacity[name], self.descriptions[name] = slot.cores, (Cause.NETWORK, CORES_COPY)
+            else:
+                own = slot.graph.links[link]
+                self.capacity[name], self.descriptions[name] = own.capacity, (TIER[own.tier], own.description)
+        return name
+
+    def _core(self) -> str:
+        name = ".".join(CORE)
+        self.capacity.setdefault(name, self.hardware.fabric.core_bandwidth or 0.0)
+        self.descriptions.setdefault(name, (Cause.NETWORK, CORE_LIMIT))
+        return name
+
+    def _fabric(self, link: str, plan: CollectivePlan, placement: Sequence[Placement]) -> str:
+        """Return the name of a link between switches, which is noted."""
+        if (FABRIC, link) == CORE:
+            return self._core()
+        whose = f"{placement[0].node}." if self.hardware.fabric.torus is not None else ""
+        name, between = f"{FABRIC}.{whose}{link}", plan.layout.crossed
+        self.capacity.setdefault(name, between.capacities[link])
+        self.descriptions.setdefault(name, (Cause.NETWORK, between.descriptions[link]))
+        return name

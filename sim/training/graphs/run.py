@@ -1,0 +1,297 @@
+"""How does a step that is given as a graph go? Every rank's nodes played against the clock, each as soon as it may begin.
+
+A rank has a GPU, a host and a memory that each do one thing at a time, of what may begin the lowest number first. A communicator plays its
+collectives one after another, each from when its members have come; a message leaves when its sender has come, or its receiver too where
+the two meet. All of them share the links of the machine. Collectives among one rank, or of no bytes, end when their members have come.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from sim.cluster.clock import Clock
+from sim.cluster.gpu import memory_time, roofline_time
+from sim.cluster.network import Activity, Network
+from sim.events import Cause, EventLog
+from sim.events import Rank as LoggedRank
+from sim.parallel.graph import Graph, GraphNode, Matched, Meeting, Place, followers_of
+from sim.spec.fields import Peak
+from sim.spec.hardware import Gpu
+from sim.training.graphs.prices import GraphPrice, GraphPrices
+
+UNITS: Final = ("compute", "host", "memory")
+"""What a rank has that does one thing at a time, by the kind of its nodes."""
+
+
+@dataclass(frozen=True, eq=False)
+class GraphScene:
+    """Everything a simulation of graphs is made of."""
+
+    graphs: Sequence[Graph]
+    meetings: Matched
+    prices: GraphPrices
+    peak: Peak | None = None
+    """Units on which compute runs whose duration is not recorded; the best of 16 bits by default."""
+
+
+class Piece(NamedTuple):
+    """What held an operation back from *t0* to *t1* (s)."""
+
+    cause: Cause
+    resource: str
+    t0: float
+    t1: float
+
+
+class Done(NamedTuple):
+    """One collective or message: who took part, when each member came, and what held it back from when the last one had."""
+
+    ranks: tuple[int, ...]
+    node: GraphNode
+    came: tuple[float, ...]
+    """When each member came (s); of a message when its sender and its receiver did."""
+    begin: float
+    end: float
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class GraphPlayed:
+    """What the simulation of graphs tells."""
+
+    log: EventLog
+    done: tuple[Done, ...]
+    ends: tuple[float, ...]
+    """When each rank ended its last node (s)."""
+
+    @property
+    def time(self) -> float:
+        """Return the seconds of the step: until the last rank has ended."""
+        return max(self.ends)
+
+
+def play_graphs(scene: GraphScene, keep_rates: bool = False) -> GraphPlayed:
+    """Simulate *scene*. *keep_rates* logs the load of links."""
+    return _Simulation(scene, keep_rates).run()
+
+
+@dataclass(eq=False)
+class _Operation:
+    """A collective or a message while it runs."""
+
+    meeting: Meeting
+    price: GraphPrice | None
+    missing: int
+    came: list[float]
+    begin: float = math.nan
+    ended: bool = False
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        return tuple(rank for rank, _ in self.meeting.members)
+
+
+class _Simulation:
+    """All ranks while they run."""
+
+    def __init__(self, scene: GraphScene, keep_rates: bool) -> None:
+        self.scene = scene
+        self.env = env = Clock()
+        self.log = EventLog(lambda: env.now, keep_rates=keep_rates)
+        self.network = Network(env, self.log)
+        self.ranks = [_Rank(self, number) for number in range(len(scene.graphs))]
+        self.left = sum(len(graph.nodes) for graph in scene.graphs)
+        self.over = env.event()
+        self.done: list[Done] = []
+        self.operations: dict[Place, tuple[_Operation, int]] = {}
+        """What each node takes part in, and as which of its members."""
+        self.queues: dict[Place, deque[_Operation]] = {}
+        """Of each collective, the queue of its communicator."""
+        for meetings in scene.meetings.collectives.values():
+            queue = deque(map(self._operation, meetings))
+            for operation in queue:
+                self.queues.update(dict.fromkeys(operation.meeting.members, queue))
+        for message in scene.meetings.messages:
+            self._operation(message)
+
+    def run(self) -> GraphPlayed:
+        for rank in self.ranks:
+            rank.begin()
+        self.env.run_to(self.over)
+        return GraphPlayed(self.log, tuple(self.done), tuple(rank.end for rank in self.ranks))
+
+    def _operation(self, meeting: Meeting) -> _Operation:
+        node, ranks = meeting.node, tuple(rank for rank, _ in meeting.members)
+        prices, price = self.scene.prices, None
+        if node.nbytes > 0 and node.kind == "send":
+            price = prices.message(ranks[0], ranks[1], node.nbytes)
+        elif node.nbytes > 0 and len(ranks) > 1:
+            price = prices.collective(ranks, node.op, node.nbytes)
+        operation = _Operation(meeting, price, len(ranks), [math.nan] * len(ranks))
+        self.operations.update((member, (operation, turn)) for turn, member in enumerate(meeting.members))
+        for link in price.load if price else ():
+            if link not in self.network.capacity:
+                self.network.add_link(link, prices.capacity[link])
+        return operation
+
+    # --- collectives and messages ---------------------------------------------------------------------------------
+
+    def come(self, rank: int, place: int) -> bool:
+        """Let *rank* come to the operation at *place* of its graph; tell whether that has ended already."""
+        operation, turn = self.operations[rank, place]
+        operation.came[turn] = self.env.now
+        operation.missing -= 1
+        node = operation.meeting.node
+        if node.kind == "send":
+            if not operation.missing if node.meets else not turn:
+                self._start(operation)
+        elif not operation.missing:
+            self._serve(self.queues[rank, place])
+        return operation.ended
+
+    def _serve(self, queue: deque[_Operation]) -> None:
+        """Begin what stands first in *queue*, once its members have come."""
+        if queue and not queue[0].missing and math.isnan(queue[0].begin):
+            self._start(queue[0])
+
+    def _start(self, operation: _Operation) -> None:
+        operation.begin = self.env.now
+        launch = operation.price.launch if operation.price else 0.0
+        self.env.timeout(launch).callbacks.append(lambda _: self._move(operation))
+
+    def _move(self, operation: _Operation) -> None:
+        price = operation.price
+        if price is None:
+            self._end(operation, None)
+            return
+        activity = self.network.start(operation.meeting.node.name or operation.meeting.node.op, price.volume, price.load, cap=price.cap)
+        activity.done.callbacks.append(lambda _: self._end(operation, activity))
+
+    def _end(self, operation: _Operation, activity: Activity | None) -> None:
+        node, price, now = operation.meeting.node, operation.price, self.env.now
+        operation.ended = True
+        if price is not None and activity is not None:
+            pieces = tuple(self._pieces(operation.begin, price, activity))
+            self.log.did(operation.ranks[0], "comm", named(node), price.cause, operation.begin, price.limit, -1, node.nbytes)
+        else:
+            pieces = ()
+        self.done.append(Done(operation.ranks, node, tuple(operation.came), operation.begin, now, pieces))
+        if node.kind != "send":
+            queue = self.queues[operation.meeting.members[0]]
+            queue.popleft()
+            self._serve(queue)
+        for (rank, place), came in zip(operation.meeting.members, operation.came, strict=True):
+            if not math.isnan(came):  # a receiver may come later
+                self.ranks[rank].ended([place])
+
+    def _pieces(self, begin: float, price: GraphPrice, activity: Activity) -> Iterable[Piece]:
+        """Yield what held an operation back, moment by moment."""
+        ends = [*(when for when, _ in activity.history[1:]), self.env.now]
+        for (_, link), end in zip(activity.history, ends, strict=True):
+            cause, limit = self.scene.prices.descriptions.get(link, (price.cause, price.limit))
+            yield Piece(cause, limit, begin, end)
+            begin = end
+
+    def over_by(self, count: int) -> None:
+        """Note that so many nodes have ended."""
+        self.left -= count
+        if not self.left:
+            self.over.succeed()
+
+
+class _Rank:
+    """One rank: what may begin, and what each of its units is doing."""
+
+    def __init__(self, simulation: _Simulation, number: int) -> None:
+        self.simulation = simulation
+        self.number = number
+        self.graph = simulation.scene.graphs[number]
+        self.followers = followers_of(self.graph)
+        self.waits = [len(node.after) for node in self.graph.nodes]
+        self.ready: Mapping[str, list[tuple[int, int]]] = {unit: [] for unit in UNITS}
+        self.busy = dict.fromkeys(UNITS, False)
+        self.end = 0.0
+        prices = simulation.scene.prices
+        self.gpu = prices.node(number).gpu
+        self.peak = simulation.scene.peak or usual_peak(self.gpu)
+        node, gpu = prices.places[number]
+        simulation.log.ranks.append(LoggedRank(0, number, 1, f"node{node}", (gpu,)))
+
+    def begin(self) -> None:
+        """Let what waits for nothing begin."""
+        self._go_on(self._enter([place for place, count in enumerate(self.waits) if not count]))
+
+    def ended(self, places: Sequence[int]) -> None:
+        """Note that the nodes at *places* have ended; those that waited for them begin."""
+        self.end = self.simulation.env.now
+        self._go_on(places)
+
+    def _go_on(self, places: Sequence[int]) -> None:
+        while places:
+            free = []
+            for place in places:
+                for after in self.followers[place]:
+                    self.waits[after] -= 1
+                    if not self.waits[after]:
+                        free.append(after)
+            self.simulation.over_by(len(places))
+            places = self._enter(free)
+        for unit in UNITS:
+            self._dispatch(unit)
+
+    def _enter(self, places: Sequence[int]) -> list[int]:
+        """Let the nodes at *places* begin or queue; return those that end at once."""
+        over: list[int] = []
+        for place in places:
+            node = self.graph.nodes[place]
+            if node.kind in UNITS:
+                heapq.heappush(self.ready[node.kind], (node.number, place))
+            elif node.kind == "nothing" or self.simulation.come(self.number, place):
+                over.append(place)
+        return over
+
+    def _dispatch(self, unit: str) -> None:
+        if self.busy[unit] or not self.ready[unit]:
+            return
+        _, place = heapq.heappop(self.ready[unit])
+        node, simulation = self.graph.nodes[place], self.simulation
+        self.busy[unit] = True
+        start = simulation.env.now
+        timeout = simulation.env.timeout(seconds_of(node, self.gpu, self.peak))
+        timeout.callbacks.append(lambda _: self._done(unit, place, start))
+
+    def _done(self, unit: str, place: int, start: float) -> None:
+        node = self.graph.nodes[place]
+        cause = {"compute": Cause.COMPUTE, "host": Cause.LAUNCH, "memory": Cause.COPY}[unit]
+        stream = "gpu" if unit == "compute" else unit
+        resource = {"compute": f"{self.gpu.name} compute", "host": "host", "memory": f"{self.gpu.name} memory"}[unit]
+        self.simulation.log.did(self.number, stream, node.name or unit, cause, start, resource, place)
+        self.busy[unit] = False
+        self.ended([place])
+
+
+def seconds_of(node: GraphNode, gpu: Gpu, peak: Peak) -> float:
+    """Return the seconds of compute, of the host or of memory: as recorded, else by the roofline of *gpu*."""
+    if node.seconds is not None:
+        return node.seconds
+    if node.kind == "host":
+        return 0.0
+    return memory_time(node.nbytes, gpu) if node.kind == "memory" else roofline_time(node.flop, node.nbytes, gpu, peak)
+
+
+def usual_peak(gpu: Gpu) -> Peak:
+    """Return the units of *gpu* that training in 16 bits runs on."""
+    wanted: tuple[Peak, ...] = ("bf16", "fp16", "fp32")
+    return next(peak for peak in wanted if peak in gpu.peak)
+
+
+def named(node: GraphNode) -> str:
+    """Return a collective or message as reports name it: what it does, and among whom."""
+    if node.kind in ("send", "receive"):
+        return "send/recv"
+    return f"{node.op} of {f'communicator {node.communicator}' if node.communicator else 'all ranks'}"

@@ -1,0 +1,114 @@
+"""When is the next micro-batch there? Loaders of the ranks that begin a model, with torch's semantics, as a recurrence.
+
+Worker k mod n builds micro-batch k: it reads it from the node's disk, which serves one after another, then prepares it on a core; at most
+``num_workers * prefetch_factor`` are built or in the making, and they are handed out in order. So ready(k) follows from when its worker,
+the disk and the cores were free and from when micro-batch k less the depth was taken. Without workers a rank builds its own while it waits.
+
+Ranks that share samples (of a tensor or context group) read them once for each node. Limits: nodes are alike; other nodes' memory serves
+nothing; copies to the GPU take no time.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from sim.cluster import page_cache
+from sim.cluster.storage import baseline_iops, ios_per_sample, most_bandwidth
+from sim.events import Cause
+from sim.parallel.mesh import Mesh
+from sim.spec.hardware import Node
+from sim.spec.workload import Workload
+from sim.training.job import batch_cost
+
+DISK, CORES = "disk", "cpu cores"
+
+
+@dataclass(frozen=True)
+class Feed:
+    """What one micro-batch of each rank that loads on a node takes (s), and how far ahead it may be built."""
+
+    disk: float
+    """Of the node's disk, for all of these ranks."""
+    read: float
+    """Until one rank has read its own, alone at the disk."""
+    prep: float
+    """Of one core."""
+    cores: float
+    """Of all cores of the node, for all of these ranks."""
+    workers: int
+    """Of each rank; 0: the rank itself."""
+    ahead: int
+
+    @property
+    def interval(self) -> float:
+        """Return the seconds between two micro-batches that nobody keeps waiting."""
+        return max(self.disk, self.cores, (self.read + self.prep) / max(self.workers, 1))
+
+    @property
+    def slowest(self) -> tuple[Cause, str]:
+        """Return what bounds that."""
+        return (Cause.FETCH, DISK) if self.disk >= self.interval else (Cause.PREP, CORES)
+
+
+def feed_of(node: Node, workload: Workload, mesh: Mesh) -> Feed | None:
+    """Return what feeds the ranks of *mesh*; None where data are ready (synthetic), or where *node* describes no disk to read from."""
+    options, dataset, host = workload.input, workload.dataset, node.host
+    if options.loader == "synthetic" or node.storage is None:
+        return None
+    first = mesh.place(mesh.rank(pipeline=0))[0]
+    readers = len({mesh.coordinate(rank, "data") for rank in mesh.on_node(first) if mesh.stage_of(rank) == 0})
+    room = page_cache.capacity(host.memory, node.page_cache)
+    fraction = page_cache.cached_fraction(room, dataset.samples * dataset.sample)
+    hits = page_cache.hit_ratio(node.page_cache, fraction, math.ceil(mesh.gpus / mesh.gpus_per_node))
+    iops = min(baseline_iops(node.storage.volume), node.storage.iops or math.inf)
+    rate = min(most_bandwidth(node.storage), iops * dataset.sample / ios_per_sample(node.storage.volume, dataset))
+    cost = batch_cost(workload, node, rate, hits)
+    return Feed(
+        readers * cost.read / rate,
+        cost.read / cost.read_cap,
+        cost.prep,
+        readers * cost.prep / host.physical_cores,
+        options.num_workers,
+        max(1, options.num_workers) * options.prefetch_factor if options.num_workers else 0,
+    )
+
+
+@dataclass
+class Loader:
+    """The loader of one rank at work; *empty*: it begins with nothing built, else with all that it may build ahead."""
+
+    feed: Feed
+    empty: bool
+    taken: list[float] = field(default_factory=list)
+    """When each micro-batch was taken."""
+    workers: list[float] = field(default_factory=list)
+    """When each worker is free."""
+    disk: float = 0.0
+    cores: float = 0.0
+    ready: float = 0.0
+    """When the last micro-batch was there."""
+
+    def __post_init__(self) -> None:
+        each = self.feed.read + self.feed.prep  # evenly spread starts, as in `sim.training.input_pipeline`
+        count = max(1, self.feed.workers)
+        self.workers = [each * worker / count if self.empty else 0.0 for worker in range(count)]
+
+    def next(self, now: float) -> tuple[float, list[tuple[Cause, str, float]]]:
+        """Return when the micro-batch that is asked for at *now* (s) is there, and what holds it back until when."""
+        feed, number = self.feed, len(self.taken)
+        if number < feed.ahead and not self.empty:
+            self.taken.append(now)
+            return now, []
+        worker = number % len(self.workers)
+        allowed = now if not feed.ahead else self.taken[number - feed.ahead] if number >= feed.ahead else 0.0
+        begins = max(self.workers[worker], allowed, self.disk if feed.disk > 0 else 0.0)
+        read = begins + max(feed.disk, feed.read)
+        self.disk = begins + feed.disk
+        self.cores = max(self.cores, read) + feed.cores
+        built = max(read + feed.prep, self.cores)
+        self.workers[worker] = built
+        self.ready = max(self.ready, built)
+        there = max(now, self.ready)
+        self.taken.append(there)
+        return there, [(*feed.slowest, begins), (Cause.FETCH, DISK, read), (Cause.PREP, CORES, self.ready)]

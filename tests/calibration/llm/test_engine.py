@@ -1,0 +1,69 @@
+"""Oracle: the closed form, which knows no contention, where there is none; and what a source's scripts set reaches the simulator."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from calibration.llm.closed_form import predict
+from calibration.llm.constants import fitted
+from calibration.llm.engine import hardware_of, practice_overrides, simulated
+from tests.calibration.llm.test_case import one
+from tests.calibration.llm.test_closed_form import nanotron
+
+ALIKE: Final = 0.15
+"""Most by which both may differ (logarithm) where each rank's collectives have the links to themselves."""
+AT: Final = fitted("nobody").constants
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        dict(dp="8"),
+        dict(dp="8", zero_stage="3", framework="torchtitan", compile="yes"),
+        dict(tp="2", dp="4"),
+        dict(tp="8", dp="1"),
+        dict(pp="2", dp="4"),
+        dict(tp="2", pp="2", dp="2"),
+        dict(cp="2", dp="4"),
+    ],
+    ids=lambda layout: " ".join(f"{name}={value}" for name, value in layout.items()),
+)
+def test_without_contention_simulator_and_closed_form_agree(tmp_path: Path, layout: dict[str, str]) -> None:
+    case = one(tmp_path, **{"global_batch": "64", **layout})
+    assert abs(math.log(simulated(case, AT).step_time / predict(case, AT).step_time)) < ALIKE
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        dict(tp="4", dp="2", zero_stage="1"),
+        dict(tp="2", pp="2", dp="2", zero_stage="0"),
+        dict(gpus="16", nodes="2", tp="8", pp="2", dp="1", zero_stage="0"),
+    ],
+    ids=("tensor", "pipeline", "compared between ranks"),
+)
+def test_they_agree_where_torch_compares_collectives_too(tmp_path: Path, layout: dict[str, str]) -> None:
+    case = nanotron(tmp_path, **{"global_batch": "32", "node_type": "p5.48xlarge class", **layout})
+    assert case.checked is (case.gpus > 8)
+    assert abs(math.log(simulated(case, AT).step_time / predict(case, AT).step_time)) < ALIKE
+
+
+def test_a_node_type_of_the_catalogue_is_the_machine(tmp_path: Path) -> None:
+    nodes = {
+        text: hardware_of(nanotron(tmp_path, node_type=text)).name for text in ("p5.48xlarge class (EFA)", "p4d.24xlarge", "DGX H100", "")
+    }
+    usual = nodes[""]
+    assert nodes == {"p5.48xlarge class (EFA)": "p5.48xlarge", "p4d.24xlarge": usual, "DGX H100": usual, "": usual}  # p4d has another GPU
+
+
+def test_what_scripts_set_reaches_the_simulator(tmp_path: Path) -> None:
+    case = one(tmp_path, source="NVIDIA-NeMo/Megatron-Bridge@1:x")
+    changed = replace(case, one_copy=True, expert_overlap=True, graphs=True, checked=True)
+    found = [dict(each.split("=") for each in practice_overrides(which, AT)) for which in (case, changed)]
+    names = {name.removeprefix("training.stack.") for name in found[1] if found[0].get(name) != found[1][name]}
+    assert names == {"mesh.one_copy", "mesh.expert_overlap", "mesh.collective_check", "cuda_graphs"}

@@ -1,0 +1,92 @@
+"""Do samples come as fast as disk and cores give them? Oracles: bytes over bandwidth, core time over cores, and no loader at all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sim.events import Cause
+from sim.mesh import LayoutRun
+from sim.spec.hardware import Hardware
+from sim.spec.workload import Workload
+from sim.training.layouts.loader import Feed, Loader
+from tests.harness import machine, volume
+from tests.training.layouts.toys import BACKWARD, FORWARD, blocks, run, split_block, workload
+
+SLOT = FORWARD + BACKWARD
+SAMPLE, SAMPLES = 1e6, 1e9
+
+
+def fed(given_: Workload, prep: float = 0.0, **options: Any) -> Workload:
+    """Return *given_* with samples of 1 MB in a stream far larger than memory, *prep* core seconds each."""
+    dataset = given_.dataset.model_copy(update={"samples": int(SAMPLES), "sample": SAMPLE, "prep": prep, "files": "packed"})
+    inputs = given_.input.model_copy(update={"loader": "pytorch", **options})
+    return given_.model_copy(update={"dataset": dataset, "input": inputs})
+
+
+def on(bandwidth: float, gpus: int = 1, nodes: int = 1) -> Hardware:
+    """Return a machine whose messages are free, with a disk of *bandwidth* bytes/s in each node."""
+    return machine(gpus, nodes, nvlink=1e18, nic=1e18, pcie=1e18, dram=1e19, disk=volume(bandwidth))
+
+
+def stalled(found: LayoutRun) -> float:
+    return found.stalls[Cause.FETCH] + found.stalls[Cause.PREP]
+
+
+@pytest.mark.parametrize("micro_batches", [1, 3, 8])
+@pytest.mark.parametrize(("gpus", "tensor"), [(1, 1), (4, 1), (4, 4)])
+def test_a_step_that_the_disk_bounds_is_bytes_over_bandwidth(micro_batches: int, gpus: int, tensor: int) -> None:
+    readers = gpus // tensor  # ranks of a tensor group take the same samples
+    bandwidth = readers * SAMPLE / (4 * SLOT)  # a micro-batch in four times what it computes
+    layers = blocks(1) if tensor == 1 else split_block(0)
+    given_ = fed(workload(layers, tensor=tensor, shard="parameters" if tensor == 1 else "none", micro_batches=micro_batches))
+    batch = given_.training.batch
+    found = run(on(bandwidth, gpus), given_)
+    assert found.step_time == pytest.approx(micro_batches * readers * batch * SAMPLE / bandwidth, rel=1e-4)
+    assert stalled(found) == pytest.approx(found.step_time - found.stalls[Cause.COMPUTE], rel=1e-3)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_a_step_that_workers_bound_is_their_time(workers: int) -> None:
+    given_ = fed(workload(blocks(1), shard="parameters", micro_batches=8), prep=workers * 4 * SLOT, num_workers=workers)
+    found = run(on(1e15), given_)
+    assert found.step_time == pytest.approx(8 * given_.training.batch * 4 * SLOT, rel=1e-4)
+    assert found.stalls[Cause.PREP] > 0.7 * found.step_time and found.stalls[Cause.FETCH] < 1e-3 * found.step_time
+
+
+def test_without_workers_a_rank_reads_before_it_computes() -> None:
+    found = run(on(SAMPLE / SLOT), fed(workload(blocks(1), shard="parameters", micro_batches=4), num_workers=0))
+    assert found.step_time == pytest.approx(4 * (1 + found.workload.training.batch) * SLOT, rel=1e-4)
+
+
+@pytest.mark.parametrize("pipeline", [1, 2, 4])
+def test_a_fast_loader_costs_nothing(pipeline: int) -> None:
+    plain = workload(blocks(pipeline), pipeline=pipeline, micro_batches=8, **({} if pipeline > 1 else {"shard": "parameters"}))
+    assert run(on(1e15, pipeline), fed(plain)).step_time == run(on(1e15, pipeline), plain).step_time
+
+
+def test_data_are_ready_where_no_disk_is_described() -> None:
+    plain = workload(blocks(1), shard="parameters")
+    without = machine(1, 1, nvlink=1e18, nic=1e18, pcie=1e18, dram=1e19)
+    assert run(without, fed(plain)).step_time == run(without, plain).step_time
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.floats(0, 2), st.floats(0, 2), st.floats(0, 1), st.integers(0, 4), st.integers(1, 3), st.floats(0.01, 2))
+def test_no_rank_is_fed_faster_than_its_loader_builds(
+    disk: float, prep: float, cores: float, workers: int, factor: int, compute: float
+) -> None:
+    """Conservation: n micro-batches take n intervals at least, and no longer than all that they ask for, one after another."""
+    loader = Loader(Feed(disk, disk, prep, cores, workers, workers * factor), empty=True)
+    now, first, count = 0.0, 0.0, 40
+    for number in range(count):
+        asked = now
+        now, held = loader.next(now)
+        assert now >= asked and all(until <= now + 1e-9 for *_, until in held)
+        first = now if number == 0 else first
+        now += compute
+    assert now - first >= (count - 1 - max(workers, 1)) * loader.feed.interval - 1e-9
+    assert now <= count * (max(disk + prep, disk + cores) + compute) + 1e-9
