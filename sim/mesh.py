@@ -25,8 +25,8 @@ from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.training.job import tuning_of
 from sim.training.layouts.loader import feed_of
+from sim.training.layouts.play import play
 from sim.training.layouts.prices import PriceBook, Prices
-from sim.training.layouts.run import play
 from sim.training.layouts.scene import GROUPS, Played, Scene, spread_of
 from sim.training.layouts.times import WIDTH, UnitTimes, optimizer_time
 

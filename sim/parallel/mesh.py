@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Final, Literal
 
 from sim.spec.parallel import MEGATRON_ORDER, Axis, Parallel
 from sim.spec.yaml import SpecError
@@ -20,6 +20,8 @@ GroupAxis = Literal["tensor", "context", "shard", "reshard", "replicate", "exper
 equal shards; expert: ranks among which the experts of a layer are spread; expert_data: ranks that hold the same experts; ends: the first
 and the last stage."""
 
+_POOLED: Final[tuple[GroupAxis, ...]] = ("shard", "reshard", "replicate", "expert_data", "pipeline")
+"""Groups whose operations and messages share links with others over a step."""
 Place = tuple[int, int]
 """Node number and GPU number on it."""
 
@@ -133,6 +135,50 @@ class Mesh:
     def on_node(self, node: int) -> range:
         """Return the ranks of *node*."""
         return range(node * self.gpus_per_node, min((node + 1) * self.gpus_per_node, self.gpus))
+
+    @cached_property
+    def even(self) -> bool:
+        """Tell whether one node stands for every node that holds the same stage: its ranks, their groups and their messages lie alike."""
+        if self._boxes:
+            return True
+        alike: dict[int, object] = {}
+        for node in range(-(-self.gpus // self.gpus_per_node)):
+            ranks = self.on_node(node)
+            held = tuple(self.stage_of(rank) for rank in ranks)
+            for stage in set(held):
+                lying = [[self._lies(rank, axis) for axis in _POOLED] for rank in ranks if self.stage_of(rank) == stage]
+                if any(counts != lying[0][axis][1] for each in lying for axis, (_, counts) in enumerate(each)):
+                    return False
+                key = (held, [[where for where, _ in each] for each in lying])
+                if alike.setdefault(stage, key) != key:
+                    return False
+        return True
+
+    @property
+    def _boxes(self) -> bool:
+        """Tell whether nodes are boxes of the mesh, and groups inside an axis divide them."""
+        own, inside = self.parallel, self.gpus_per_node
+        parts = {"shard": self.group_size("shard"), "reshard": self.group_size("reshard"), "expert": own.expert}
+        if own.replicate > 1 or own.expert > 1 or parts["reshard"] > 1:
+            return inside & (inside - 1) == 0 and all(
+                size & (size - 1) == 0 for size in (*self.sizes.values(), own.replicate, *parts.values())
+            )
+        ends = [stride * self.sizes[axis] for axis, stride in self._strides.items()]
+        return all(end % inside == 0 or inside % end == 0 for end in ends)
+
+    def _lies(self, rank: int, axis: GroupAxis) -> tuple[object, object]:
+        """Return on which GPUs of its own and of other nodes the group of *rank* lies, and on how many of each node."""
+        home, _ = self.place(rank)
+        members = self.group(rank, axis)
+        by_node: dict[int, list[int]] = {}
+        for other in members:
+            node, gpu = self.place(other)
+            by_node.setdefault(node, []).append(gpu)
+        own = by_node.pop(home)
+        others = tuple(map(tuple, by_node.values()))
+        if axis == "pipeline":  # which neighbour stands where
+            return (tuple((self.place(other)[1], self.place(other)[0] == home) for other in members), ())
+        return (tuple(own), tuple(sorted(others))), (len(own), tuple(sorted(map(len, others))))
 
 
 def divisors(number: int, near: int) -> str:

@@ -25,7 +25,7 @@ from sim.study.plan.kept import Kept, NotKept
 from sim.study.plan.space import Candidate
 from sim.training.layer_times import mix_of
 from sim.training.layouts.bound import least_time, least_work
-from sim.training.layouts.run import play
+from sim.training.layouts.play import play
 from sim.training.layouts.scene import Played
 
 Objective = Literal["time", "cost", "energy"]

@@ -216,7 +216,7 @@ class _Recurrence:
 
     def _send(self, source: int, target: int, nbytes: float) -> float:
         if (source, target) not in self.sends:
-            self.sends[source, target] = self.scene.prices.send(source, target, nbytes).alone
+            self.sends[source, target] = self.scene.prices.least_send(source, target, nbytes)
         return self.sends[source, target]
 
     # --- groups ---------------------------------------------------------------------------------------------------
@@ -235,7 +235,7 @@ class _Recurrence:
         if check:
             rank.host += check
             late = max(late, rank.host - now)
-        seconds = prices.outlined(0 if shared else stage, start.axis, start.op, start.nbytes).alone
+        seconds = prices.least(0 if shared else stage, start.axis, start.op, start.nbytes)
         if not shared:
             begin = max(now + late, rank.queues.get(start.communicator, 0.0))
             if start.after is not None:

@@ -111,6 +111,20 @@ class Prices:
         """Return the price of *op* on *nbytes* without its links: what it costs with nothing beside it but the groups like it."""
         return self._outline(stage, axis, op, nbytes).price
 
+    def least(self, stage: int, axis: GroupAxis, op: Op, nbytes: float) -> float:
+        """Return seconds that *op* on *nbytes* takes the first rank of *stage* at least."""
+        if self.mesh.even:
+            return self._outline(stage, axis, op, nbytes).price.alone
+        _, groups, node = self._groups(stage, axis)  # groups beside the first one may come at other times
+        return self._plan(groups[0], node)[0].cost(nbytes, op).alone
+
+    def least_send(self, source: int, target: int, nbytes: float) -> float:
+        """Return seconds that a message takes at least from the first rank of stage *source* to that of *target*."""
+        if self.mesh.even:
+            return self.send(source, target, nbytes).alone
+        first = self.mesh.rank(pipeline=source), self.mesh.rank(pipeline=target)
+        return self._send_outline([first], nbytes).price.alone
+
     def lying(self, stage: int, axis: GroupAxis) -> tuple[object, ...]:
         """Return a key that is equal for groups of any mesh on this cluster that lie alike."""
         return self._groups(stage, axis)[0]

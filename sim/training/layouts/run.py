@@ -1,9 +1,9 @@
 """How does one step of a layout go? Each stage's program played against the clock: compute, communicators, messages between stages.
 
-Ranks of one stage are equal and simulated once. A rank has a compute stream that runs its program, a host that launches ahead of it, and
-one queue for each NCCL communicator, which plays operations one after another and begins each when its members have come. Steps repeat, so
-the last of a few stands for all. The slowest of n ranks is late by the expected maximum of their spread (`sim.training.spread`): a tensor
-group waits for its own at every message, data-parallel ranks for theirs where they reduce gradients.
+Ranks of one stage are equal and simulated once (elsewhere: `unfolded`). A rank has a compute stream that runs its program, a host that
+launches ahead of it, and one queue for each NCCL communicator, which plays operations one after another and begins each when its members
+have come. Steps repeat, so the last of a few stands for all. The slowest of n ranks is late by the expected maximum of their spread
+(`sim.training.spread`): a tensor group waits for its own at every message, data-parallel ranks for theirs where they reduce gradients.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _PARTIAL: Final = {"tensor": "tensor-parallel messages", "context": "context-par
 
 
 @dataclass(eq=False)
-class _Operation:
+class Operation:
     """One operation of a group class, or a message between stages: begins when *missing* members have come."""
 
     tag: Tag
@@ -49,7 +49,7 @@ class _Operation:
     """When the last member came."""
     asked: float = math.nan
     """When the receiver of a message asked for it."""
-    notice_behind: list[_Operation] = field(default_factory=list)
+    notice_behind: list[Operation] = field(default_factory=list)
     """Messages that go before the receiver's notice."""
     target: int = -1
     """The stage that a message goes to."""
@@ -61,16 +61,7 @@ class _Operation:
     pieces: list[tuple[Cause, str, float, float]] = field(default_factory=list)
 
 
-def play(scene: Scene, steps: int = 0, keep_rates: bool = False) -> Played:
-    """Simulate *steps* steps (0: as many as it takes for one to repeat) and return the last. *keep_rates* logs the load of links."""
-    chosen = steps or (2 if scene.layout.clips or scene.layout.mesh.stages == 1 else 4)
-    found = _Simulation(scene, chosen, keep_rates).run()
-    if scene.feed is not None and scene.feed.interval * scene.layout.micro_batches > found.time:  # what is built ahead is soon used up
-        return _Simulation(scene, chosen, keep_rates, starved=True).run()
-    return found
-
-
-class _Simulation:
+class Simulation:
     """All stages while they train."""
 
     def __init__(self, scene: Scene, steps: int, keep_rates: bool, starved: bool = False) -> None:
@@ -81,8 +72,8 @@ class _Simulation:
         self.env = env = Clock()
         self.log = EventLog(lambda: env.now, keep_rates=keep_rates)
         self.network = Network(env, self.log)
-        self.operations: dict[tuple[object, ...], _Operation] = {}
-        self.queues: dict[tuple[object, ...], deque[_Operation]] = {}
+        self.operations: dict[tuple[object, ...], Operation] = {}
+        self.queues: dict[tuple[object, ...], deque[Operation]] = {}
         self.linked: set[int] = set()
         self.expected: dict[Tag, int] = defaultdict(int)
         for program in scene.programs:
@@ -93,9 +84,10 @@ class _Simulation:
         """Whether a message begins when its receiver asks for it; else it has asked before."""
         self.overlaps = scene.layout.options.pipeline_overlap and not self.meets
         """Whether stages compute on while they send."""
-        self.stages = [_Stage(self, number) for number in range(len(scene.programs))]
+        self.stages = [Stage(self, number) for number in range(len(scene.programs))]
 
     def run(self) -> Played:
+        """Simulate all steps and return the last."""
         processes = [self.env.process(stage.train()) for stage in self.stages]
         self.env.run_to(simpy.AllOf(self.env, processes))
         return Played(tuple(stage.last_step() for stage in self.stages), self.log)
@@ -109,14 +101,14 @@ class _Simulation:
             if name not in self.network.capacity:
                 self.network.add_link(name, self.scene.prices.capacity[name])
 
-    def operation(self, key: tuple[object, ...], tag: Tag, price: Price, members: int) -> _Operation:
+    def operation(self, key: tuple[object, ...], tag: Tag, price: Price, members: int) -> Operation:
         """Return the operation called *key*, new where nobody has named it yet."""
         if key not in self.operations:
             self.link(price)
-            self.operations[key] = _Operation(tag, price, self.env.event(), members, self.env.event())
+            self.operations[key] = Operation(tag, price, self.env.event(), members, self.env.event())
         return self.operations[key]
 
-    def play(self, operation: _Operation, stages: Sequence[_Stage]) -> SimProcess:
+    def play(self, operation: Operation, stages: Sequence[Stage]) -> SimProcess:
         """Let *operation* happen on the network, beside the compute of *stages*."""
         price, env = operation.price, self.env
         operation.begin = env.now
@@ -134,7 +126,7 @@ class _Simulation:
         self.log.did(stages[0].index, "comm", words(operation.tag), price.cause, operation.begin, text, -1, price.volume)
         operation.done.succeed()
 
-    def _pieces(self, operation: _Operation, activity: Activity) -> Generator[tuple[Cause, str, float, float], None, None]:
+    def _pieces(self, operation: Operation, activity: Activity) -> Generator[tuple[Cause, str, float, float], None, None]:
         """Yield what held *operation* back, moment by moment."""
         price, start = operation.price, operation.begin
         ends = [*(begin for begin, _ in activity.history[1:]), self.env.now]
@@ -144,10 +136,10 @@ class _Simulation:
             start = end
 
 
-class _Stage:
+class Stage:
     """The ranks of one stage: a program, a host, a GPU, and a queue for each communicator."""
 
-    def __init__(self, simulation: _Simulation, number: int) -> None:
+    def __init__(self, simulation: Simulation, number: int) -> None:
         self.simulation = simulation
         self.number = number
         self.env = simulation.env
@@ -168,11 +160,11 @@ class _Stage:
         """Seconds of compute since the ranks of the stage last met."""
         self.worked_in_step = 0.0
         self.playing = 0
-        self.sending: list[_Operation] = []
+        self.sending: list[Operation] = []
         """Messages to other stages that compute waits for before it goes on."""
-        self.handed: list[_Operation] = []
+        self.handed: list[Operation] = []
         """Messages that the host has handed to a socket and does not wait for."""
-        self.sent_ahead: list[_Operation] = []
+        self.sent_ahead: list[Operation] = []
         """Messages that it waits for with the next of those, or before the optimizer."""
         self.ends: list[float] = [0.0]
         self.exposed: list[dict[str, float]] = []
@@ -186,6 +178,7 @@ class _Stage:
             self.gpu.communicating(bool(self.playing))
 
     def train(self) -> SimProcess:
+        """Run the stage's program once a step."""
         program = self.simulation.scene.programs[self.number]
         for step in range(self.simulation.steps):
             self.step = step
@@ -312,7 +305,7 @@ class _Stage:
             if len(queue) == 1:
                 self.env.process(self._serve(queue, simulation.stages if shared else [self]))
 
-    def _comes(self, operation: _Operation, delay: float, before: _Operation | None) -> SimProcess:
+    def _comes(self, operation: Operation, delay: float, before: Operation | None) -> SimProcess:
         """Let *operation* begin after *delay*, when the one *before* has ended."""
         yield self.env.timeout(delay)
         operation.ready = self.env.now
@@ -328,7 +321,7 @@ class _Stage:
         worked, self.worked = self.worked, 0.0
         return spread.data * worked
 
-    def _serve(self, queue: deque[_Operation], stages: Sequence[_Stage]) -> SimProcess:
+    def _serve(self, queue: deque[Operation], stages: Sequence[Stage]) -> SimProcess:
         """Play the operations of one communicator, one after another."""
         while queue:
             if not queue[0].come.triggered:
@@ -349,7 +342,7 @@ class _Stage:
         self.exposed[-1]["pipeline"] += came - start  # another stage was still at work
         self.exposed[-1][group] += self.env.now - came
 
-    def _blame(self, operation: _Operation, start: float) -> None:
+    def _blame(self, operation: Operation, start: float) -> None:
         """Write down why compute waited for *operation* from *start* until now."""
         came = min(max(start, operation.arrived), self.env.now)
         if came > start:  # another stage was still at work
@@ -366,14 +359,14 @@ class _Stage:
 
     # --- stages ---------------------------------------------------------------------------------------------------
 
-    def _message(self, tag: Tag, source: int, target: int, nbytes: float) -> _Operation:
+    def _message(self, tag: Tag, source: int, target: int, nbytes: float) -> Operation:
         price = self.simulation.scene.prices.send(source, target, nbytes)
         members = 2 if self.simulation.meets else 1
         message = self.simulation.operation((self.step, "message", tag), tag, price, members)
         message.target = target
         return message
 
-    def _meet(self, operation: _Operation, source: int, target: int) -> None:
+    def _meet(self, operation: Operation, source: int, target: int) -> None:
         operation.missing -= 1
         if self.number == target:
             operation.asked = self.env.now
@@ -383,7 +376,7 @@ class _Stage:
             ends = [self.simulation.stages[source], self.simulation.stages[target]]
             self.env.process(self._told(operation, ends))
 
-    def _told(self, operation: _Operation, ends: Sequence[_Stage]) -> SimProcess:
+    def _told(self, operation: Operation, ends: Sequence[Stage]) -> SimProcess:
         """Let a message begin when its sender knows that its receiver asks for it."""
         for message in operation.notice_behind:
             if not message.done.triggered:
@@ -396,7 +389,7 @@ class _Stage:
         operation.come.succeed()
         yield from self.simulation.play(operation, ends)
 
-    def _on_the_wire(self, stage: int) -> list[_Operation]:
+    def _on_the_wire(self, stage: int) -> list[Operation]:
         """Return the messages to *stage* that a notice to it stands behind: over Gloo one connection takes both in turn."""
         if self.simulation.scene.prices.sockets is None:
             return []

@@ -21,7 +21,7 @@ from sim.study.plan.search import Limits, joules_of_step, scale
 from sim.study.scenario import Scenario
 from sim.study.weeks import Weeks
 from sim.training.layouts.bound import least_work
-from sim.training.layouts.run import play
+from sim.training.layouts.play import play
 
 ASKED = Question(
     Scenario("hgx-h100", "llama-3.2-1b", global_batch=4, stack="megatron-core", sequence=1024),

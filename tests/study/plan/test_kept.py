@@ -14,7 +14,7 @@ from sim.study.plan.kept import NotKept
 from sim.study.plan.question import Question, plan
 from sim.study.plan.search import Limits
 from sim.study.scenario import Scenario
-from sim.training.layouts.run import play
+from sim.training.layouts.play import play
 
 ASKED = Question(Scenario("hgx-h100", "gpt2", global_batch=8, stack="megatron-core"), (1,), 4)
 

@@ -27,7 +27,7 @@ from sim.study.plan.sensitivity import sensitivity
 from sim.study.plan.space import Candidate
 from sim.study.scenario import Infeasible, Scenario
 from sim.training.layouts.bound import least_time
-from sim.training.layouts.run import play
+from sim.training.layouts.play import play
 
 SMALL = Question(Scenario("hgx-h100", "gpt2", global_batch=16), (1,), 4)
 """A few hundred layouts of a small decoder on four GPUs."""

@@ -15,7 +15,11 @@ from sim.events import Cause
 from sim.mesh import prepare, scene_of
 from sim.parallel.program import Receive, Send, Start, Wait
 from sim.spec.workload import Layer
+from sim.training.layouts.bound import least_time
+from sim.training.layouts.play import play
 from sim.training.layouts.prices import Prices
+from sim.training.layouts.run import Simulation
+from sim.training.layouts.unfolded import Unfolded
 from tests.harness import layer, loads, machine
 from tests.training.layouts.toys import BACKWARD, FORWARD, block, blocks, free, played, run, split_block, workload
 
@@ -158,6 +162,34 @@ def test_laws_of_a_step(drawn: tuple[dict[str, Any], int, int], stack: dict[str,
             assert sum(load * (end - start) for (start, load), (end, _) in pairwise(steps)) <= capacity[link] * ends * (1 + 1e-6)
     again = run(hardware, workload(model(), **stack, **fields))
     assert again.step_time == pytest.approx(done.time, rel=1e-9)
+
+
+@settings(max_examples=8)  # each simulates up to 96 ranks
+@given(layouts(), stacks(), st.permutations(("tensor", "context", "data", "pipeline")), st.sampled_from((1, 3)), st.sampled_from((1, 2)))
+def test_one_rank_a_stage_stands_for_all(
+    drawn: tuple[dict[str, Any], int, int], stack: dict[str, Any], order: list[str], more_nodes: int, nics: int
+) -> None:
+    """Where nodes are alike, a stage's first rank steps as every rank does by itself; elsewhere every rank is simulated."""
+    fields, each, nodes = drawn
+    hardware = machine(each, nodes * more_nodes, nvlink=2e8, nic=5e7, launch=1e-4, nics=nics if each % nics == 0 else 1)
+    asked = workload(model(), **stack, **fields, order=tuple(order))
+    scene = scene_of(hardware, asked, prepare(hardware, asked))
+    every = Unfolded(scene, 4).run()
+    shown = Simulation(scene, 4, keep_rates=False).run() if scene.layout.mesh.even else play(scene)
+    assert shown.time == pytest.approx(every.time, rel=1e-9)
+    for one, mean in zip(shown.stages, every.stages, strict=True):
+        assert one.stalls == pytest.approx(mean.stalls, rel=1e-9, abs=1e-9)
+        assert math.fsum(mean.stalls.values()) == pytest.approx(mean.time, rel=1e-9)
+    assert least_time(scene) <= shown.time * (1 + 1e-9)
+
+
+def test_a_stage_that_lies_unlike_on_its_nodes_shares_the_nic_of_each() -> None:
+    """Three nodes of two, stages of three ranks: the node in the middle carries gradients of both stages at the same time."""
+    hardware = machine(2, 3, nvlink=1e12, nic=1e8)
+    asked = workload(blocks(2, elements=1_000_000), pipeline=2, mesh={"framework": "megatron", "overlap_gradients": False})
+    scene = scene_of(hardware, asked, prepare(hardware, asked))
+    assert not scene.layout.mesh.even
+    assert play(scene).time > Simulation(scene, 4, keep_rates=False).run().time * (1 + 1e-3)
 
 
 @settings(max_examples=30)

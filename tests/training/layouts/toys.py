@@ -9,7 +9,7 @@ from sim.mesh import LayoutRun, prepare, run_layout, scene_of
 from sim.spec.hardware import Hardware
 from sim.spec.parallel import Parallel
 from sim.spec.workload import Layer, Workload
-from sim.training.layouts.run import play
+from sim.training.layouts.play import play
 from sim.training.layouts.scene import Played, Scene
 from tests.harness import layer, machine, toy_workload
 from tests.parallel.layouts import parallel
