@@ -19,7 +19,7 @@ from calibration.catalogue.left_out import machine_without, workload_without
 from calibration.run_records import TOO_MANY_PROBLEMS, RunRecord
 from sim.check import check_hardware, check_workload, require
 from sim.cluster.build import place, with_nodes
-from sim.spec.catalogue import SUFFIX, UnknownName, locate, suggestions
+from sim.spec.catalogue import SUFFIX, UnknownName, is_file, locate, suggestions
 from sim.spec.hardware import Gpu, Hardware
 from sim.spec.library import Loaded, load
 from sim.spec.workload import Workload
@@ -179,7 +179,7 @@ def _file(name: str, kind: str, folders: tuple[Path | None, ...]) -> Path:
     known: list[str] = []
     for folder in filter(None, folders):
         for place_ in (folder / kind, folder):
-            if (path := place_ / (name + SUFFIX)).is_file():
+            if is_file(path := place_ / (name + SUFFIX)):
                 return path
             known += [found.stem for found in sorted(place_.glob("*" + SUFFIX))]
     try:

@@ -59,13 +59,13 @@ def locate(name: str, folder: str, near: Library = None, written_in: Path | None
     nearby = [place for path in ((near,) if isinstance(near, Path) else near or ()) for place in (path / tail, path)]
     for place in (*_own_folders(written_in, tail), *nearby, *(root / folder for root in roots())):
         for spelling in dict.fromkeys((name, name.lower())):
-            if _is_file(path := place / (spelling + SUFFIX)):
+            if is_file(path := place / (spelling + SUFFIX)):
                 return path
     known = catalogue(folder)
     by_lower = {known_name.lower(): path for known_name, path in known.items()}
     if (found := by_lower.get(name.lower()) or _by_alias(name, known)) is not None:
         return found
-    if written_in is None and (_is_file(elsewhere.named(name)) or (name and _is_folder(elsewhere.named(name)))):
+    if written_in is None and (is_file(elsewhere.named(name)) or (name and _is_folder(elsewhere.named(name)))):
         return _file_at(name, folder, None)
     raise UnknownName(f"{_shown(name)} is not in the catalogue ({folder}/){nearest(name, folder)}")
 
@@ -138,7 +138,7 @@ def _is_path(name: str) -> bool:
 
 def _file_at(name: str, folder: str, written_in: Path | None) -> Path:
     path = written_in.parent / name if written_in is not None else elsewhere.named(name)
-    if _is_file(path):
+    if is_file(path):
         if path.suffix == ".py" and written_in is None:
             raise UnknownName(
                 f"{_shown(name)}: is a Python file; make a layer table of its model with "
@@ -163,7 +163,8 @@ def _inside(folder: Path) -> str:
     return f" in it, such as {first}," if first else ""
 
 
-def _is_file(path: Path) -> bool:
+def is_file(path: Path) -> bool:
+    """Return whether *path* is a file; no file has a name that the system refuses."""
     try:
         return path.is_file()
     except (OSError, ValueError):  # a name too long for the file system, or with a null character

@@ -113,3 +113,8 @@ def test_what_cannot_be_is_said_with_its_place(columns: dict[str, object], probl
     with pytest.raises(SpecError) as raised:
         question(record(**columns))
     assert problem in str(raised.value) and "runs.csv:2: " in str(raised.value)
+
+
+def test_a_name_longer_than_file_systems_take_is_no_machine(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="is not in the catalogue"):
+        machine_named("x" * 5000, (), tmp_path)
