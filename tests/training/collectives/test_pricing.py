@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sim.spec.library import load_hardware
 from sim.spec.yaml import SpecError
 from sim.training.collectives.all_to_all import all_to_all_time
 from sim.training.collectives.broadcast import broadcast_time
@@ -108,6 +109,20 @@ def test_a_broadcast_between_nodes(n, power, nic, latency):
     toys, nbytes = machine(1, n, nic=nic, network_latency=latency, pcie=1e15), 2.0**power
     pieces = round(nbytes / piece_of(nbytes, n - 1))
     assert cost(toys, nbytes, "Ring", op="broadcast").alone == pytest.approx(broadcast_time(n, nbytes, nic, latency, pieces), rel=1e-9)
+
+
+@pytest.mark.parametrize("op", ["broadcast", "reduce"])
+def test_channels_divide_a_broadcast_among_them(op):
+    """Bounds: of a large message, 12 channels that share NVSwitch take (n-1)/n more than those of an all-gather, and little beside."""
+    machine_of_12 = load_hardware("p4d.24xlarge").spec
+    pipeline, gathered = (cost(machine_of_12, 1e9, "Ring", op=each).alone for each in (op, "all_gather"))
+    assert 1.0 < pipeline / (gathered * 8 / 7) < 1.1
+
+
+@pytest.mark.parametrize(("name", "channels"), [("hgx-h100", 16), ("hgx-b200", 24)])
+def test_shards_of_a_reduction_in_nvswitch(name, channels):
+    """NVIDIA/nccl src/transport/nvls.cc: 16 channels of its own on one node of Hopper, 24 from Blackwell on; each has a shard a GPU."""
+    assert nvls_shards(Rig(load_hardware(name).spec, fold=True).plan.layout) == 8 * channels
 
 
 @given(power=st.integers(20, 30), occupied=st.floats(1e-6, 1e-3))
