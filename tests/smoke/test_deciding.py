@@ -191,7 +191,7 @@ def test_spot_through_servers_goes_on_with_fewer(capsys: pytest.CaptureFixture[s
     ("change", "said"),
     [
         (["p2.xlarge"], "no spot price is known; give one, for example --set price.spot="),
-        (["p4d.24xlarge"], "no interruption data for spot machines with a A100-SXM4-40GB; add a mean, for example --mean-lifetime"),
+        (["p4d.24xlarge"], "no interruption data for spot machines with A100-SXM4-40GB; add a mean, for example --mean-lifetime"),
         (["--policy", "hope"], "write one of shrink, replace, wait"),
         (["--steps", "5"], "--epochs or --steps"),
         (["--checkpoint-interval", "5"], "has no unit"),
