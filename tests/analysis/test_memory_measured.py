@@ -8,7 +8,7 @@ whole model in FP16 beside FP32 masters of weights and gradients, and FP32 state
 
 from __future__ import annotations
 
-from calibration.catalogue.compute_model import RECORDS, described
+from calibration.catalogue.compute_model import ROWS, described
 from calibration.run_records import read_records
 from sim.analysis.memory import gpu_memory, largest_batch
 from sim.spec.hardware import Gpu
@@ -102,7 +102,7 @@ def test_what_ran_fits(name: str, gpu: str, precision: str, optimizer: str, batc
 def test_every_row_that_compute_is_judged_by_fits() -> None:
     """All 1-GPU rows of the committed records, as they are described; Lambda's BERT in FP16 as apex O2 again."""
     for record in {
-        (row.hardware, row.workload, row.stack, row.precision, row.batch_per_gpu): row for row in read_records(RECORDS).records
+        (row.hardware, row.workload, row.stack, row.precision, row.batch_per_gpu): row for row in read_records(ROWS).records
     }.values():
         workload, device = described(record)
         masters = 0

@@ -94,7 +94,7 @@ def test_measured_layers_are_not_laid_out_otherwise(tmp_path: object) -> None:
     table = {"name": "one", "op": "gemm", "gradients": [10], "measured": {"forward": "1 ms"}}
     model = {"name": "m", "parameters": 10, "input": "1 kB", "source": "x", "layers": [table], "measured": place}
     assert workload(tmp_path, {"model": model}).model.measured.gpu == V100  # type: ignore[union-attr]
-    with pytest.raises(SpecError, match="replayed in data parallelism only"):
+    with pytest.raises(SpecError, match="layers that 1 tensor ranks divided where they were measured are replayed on as many, not 2"):
         workload(tmp_path, {"model": model, "training": {"batch": 1, "parallel": {"tensor": 2}}})
 
 

@@ -39,6 +39,7 @@ _ZERO = ("--shard", "parallel.shard", "optimizer")
 _REPLICATE = ("--replicate", "parallel.replicate", 2)
 _MESH = "training.stack.mesh"
 _OVERLAP = (f"{_MESH}.tensor_overlap=0.5", f"{_MESH}.expert_overlap=0.5", f"{_MESH}.bucket_elements=1000000000")
+_HOST = (f"{_MESH}.expert_host=50 ms", f"{_MESH}.collective_check=5 ms")
 _SHAPE = tuple(f"model.transformer.{key}" for key in ("mla.q_rank=512", "prediction_layers=1", "shared_expert_ffn=2816"))
 _MICRO = "training.gradient_accumulation_steps"
 _CK = "training.activation_checkpointing=blocks"
@@ -178,7 +179,7 @@ SCENARIOS = (
             ("llama-2-7b", (f"{_MICRO}=8",), 2, "torchtitan-2.x", (_TP, _PP)),
             ("llama-3.1-8b", ("model.lora={rank: 16}", f"{_MICRO}=16", _CK), 2, "torchtitan-2.x", (_TP, ("--pp", "parallel.pipeline", 4))),
             ("llama-3.1-8b", ("training.parallel.reshard_after_forward=4",), 2, "torchtitan-2.x", (_FSDP, _REPLICATE)),
-            ("mixtral-8x7b", ("model.transformer.shared_experts=1", *_OVERLAP, _CK), 4, "megatron-core", (_TP, _EP, _ZERO)),
+            ("mixtral-8x7b", ("model.transformer.shared_experts=1", *_OVERLAP, *_HOST, _CK), 4, "megatron-core", (_TP, _EP, _ZERO)),
             ("deepseek-v2-lite", (*_SHAPE, _CK), 4, "torchtitan-2.x", (_EP, _FSDP)),
             ("gemma-2-2b", (_CK,), 1, "torchtitan-2.x", (_FSDP,)),
             (

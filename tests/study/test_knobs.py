@@ -22,6 +22,8 @@ WITHOUT_EFFECT = {
     "Dataset.tokens": "the same: whole, the stream is cut anew into samples from it, whose number runs have",
     "Transformer.dropout": "a mask takes the same bytes and time for every share that is not zero",
     "MeasuredOn.batch": "no scenario replays a measured profile: tests/cluster/test_measured.py",
+    "MeasuredOn.tensor": "the same",
+    "Nic.burst": "no scenario sends over sockets between stages: tests/training/layouts/test_gloo.py",
     **{f"MeasuredTimes.{name}": "the same" for name in ("forward", "backward", "upkeep", "forward_launches", "backward_launches")},
     "Training.batches": "no scenario has unlike batches: tests/study/test_batches.py",
     "Socket.nics": "numbers, not amounts: machines whose NICs hang off a socket have one, NIC 0",
