@@ -67,6 +67,16 @@ def test_a_message_waits_for_its_receivers_notice() -> None:
     assert run(hosts(2, "0.003 s"), given).step_time == pytest.approx(2 * SLOT + 2 * (4e6 / RATE + 0.003), rel=1e-6)
 
 
+def test_a_token_bucket_lets_the_first_bytes_of_a_message_pass_at_once() -> None:
+    """Of each of two messages, there and back, the bytes of the bucket take no time."""
+    layers = [each.model_copy(update={"read": 4e6, "write": 4e6}) for each in blocks(2)]
+    given, plain = workload(layers, stack=gloo(), pipeline=2), hosts(2)
+    nic = plain.groups[0].node.nic.model_copy(update={"burst": 1e6})
+    node = plain.groups[0].node.model_copy(update={"nic": nic})
+    shaped = plain.model_copy(update={"groups": (plain.groups[0].model_copy(update={"node": node}),)})
+    assert run(shaped, given).step_time == pytest.approx(2 * SLOT + 2 * 3e6 / RATE, rel=1e-6)
+
+
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
 def test_torch_waits_for_a_send_with_the_next_pass_of_the_other_direction(schedule: str) -> None:
     """``Schedule1F1B`` fires sends of warm-up and cool-down alone, ``ScheduleGPipe`` all of them, and waits for them later."""
