@@ -1,0 +1,40 @@
+"""How many launches make the GPU wait for the host as long as it did? Found by halving, as waits only grow with launches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from sim.training.step_plan import Timeline
+
+_HALVINGS: Final = 60
+_MOST_SCALE: Final = 1e6
+
+
+def scale_reaching(wanted: float, waits: Callable[[float], float], least: float = 0.0) -> float:
+    """Return the scale, *least* or more, at which *waits* of it, which never falls, is *wanted*; 1 where it is that already."""
+    if abs(waits(1.0) - wanted) <= 1e-9 + 1e-6 * wanted:
+        return 1.0
+    low, high = least, 1.0
+    while waits(high) < wanted and high < _MOST_SCALE:
+        high *= 2.0
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if waits(middle) <= wanted else (low, middle)
+    return low
+
+
+def launches_scale(kernels: Sequence[tuple[float, float]], stall: float, timeline: Timeline) -> float:
+    """Return how many times their launches *kernels* (seconds, launches) must have, so that the GPU waits *stall* seconds for them.
+
+    *timeline* is where host and GPU are before; it stays there.
+    """
+
+    def waits(scale: float) -> float:
+        clock = Timeline(timeline.launch_cpu)
+        clock.host, clock.gpu = timeline.host, timeline.gpu
+        return sum(clock.run(seconds, launches * scale).launch for seconds, launches in kernels)
+
+    if timeline.launch_cpu <= 0 or not any(launches for _, launches in kernels):
+        return 1.0
+    return scale_reaching(stall, waits)

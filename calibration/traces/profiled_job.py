@@ -1,0 +1,122 @@
+"""What is known of a profiled job? What its trace tells, what the user says where that does not, and the machine that it ran on."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from calibration.questions import Folders
+from calibration.traces.import_trace import Imported
+from calibration.traces.trace_report import gpus, nodes
+from sim.spec.catalogue import catalogue, locate
+from sim.spec.hardware import Gpu, Node
+from sim.spec.library import load_hardware, load_part, load_workload
+from sim.spec.measured import MeasuredOn
+from sim.spec.workload import Workload
+from sim.spec.yaml import SpecError
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a user says of a profiled job, where the trace does not; empty and None: nothing."""
+
+    hardware: str = ""
+    workload: str = ""
+    stack: str = ""
+    batch: int | None = None
+    precision: str = ""
+    folders: Folders = field(default_factory=Folders)
+
+
+class Machine(NamedTuple):
+    """On what the job ran."""
+
+    gpu: Gpu
+    said: Any
+    """The GPU as a workload may name it: by its name in the catalogue, or all that its description says."""
+    cpu_speed: float
+    name: str
+
+
+@dataclass(frozen=True)
+class ProfiledJob:
+    """A job, its profile, and the file *path* in which a workload that replays it will stand."""
+
+    profile: Imported
+    asked: Asked
+    machine: Machine
+    path: Path
+
+    @property
+    def ranks(self) -> int:
+        """Return the number of ranks."""
+        return gpus(self.profile)
+
+    @property
+    def source(self) -> str:
+        """Return where measured times come from, in words."""
+        steps, names = self.profile.windows[0].steps, sorted({Path(trace.file).name for trace in self.profile.traces})
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        return f"{names[0]}{more}: {steps} steps of {self.ranks} ranks on {nodes(self.profile)} of {self.machine.name}"
+
+    def workload(self, *overrides: str) -> Workload:
+        """Return the workload that the user named, with what they said of the job and *overrides*."""
+        asked = self.asked
+        said = [f"training.batch={asked.batch}"] if asked.batch else []
+        said += [f"training.precision={asked.precision}"] if asked.precision else []
+        said += [f"training.stack={asked.stack}"] if asked.stack else []
+        return load_workload(asked.workload, (*said, *overrides, "training.compute_factor=1"), asked.folders.workloads).spec
+
+    def measured_on(self, base: Workload) -> MeasuredOn:
+        """Return under which conditions the times of the job's layers, *base*'s, were measured."""
+        return MeasuredOn(gpu=self.machine.gpu, batch=base.training.batch, precision=base.training.precision, source=self.source)
+
+    def reference(self, name: str, folder: str) -> str:
+        """Return how the file *path* names what *name* stands for in *folder*: what is no part of the catalogue, by its place."""
+        file = locate(name, folder, self.asked.folders.workloads)
+        own = file not in catalogue(folder).values()
+        return os.path.relpath(file.resolve(), self.path.resolve().parent) if own else name
+
+
+def job_of(profile: Imported, asked: Asked, path: Path) -> ProfiledJob:
+    """Return the job of *profile*. Raise SpecError where profile and *asked* leave open what a replay takes."""
+    if profile.traces[0].simulated:
+        told = profile.traces[0].described
+        known = {"hardware": told.get("hardware"), "workload": told.get("workload"), "stack": told.get("stack")}
+        known |= {"batch": told.get("batch_per_gpu"), "precision": told.get("precision")}
+        asked = replace(asked, **{name: value for name, value in known.items() if value and not getattr(asked, name)})
+    _require(profile, asked)
+    return ProfiledJob(profile, asked, _machine(asked), path)
+
+
+def _require(profile: Imported, asked: Asked) -> None:
+    file = profile.traces[0].file
+    divided = next((trace for trace in profile.traces if trace.divided), None)
+    if divided is not None and not divided.simulated and not asked.workload:
+        raise SpecError(
+            f"{divided.file}: shows {divided.divided}, so that ranks divide the model among them; add --workload, one whose "
+            "training.parallel says how"
+        )
+    if not asked.hardware:
+        raise SpecError(f"{file}: does not tell the machine; add --hardware, the one on which it was profiled")
+    if not asked.workload and asked.batch is None:
+        raise SpecError(f"{file}: does not tell the samples per GPU; add --batch")
+
+
+def _machine(asked: Asked) -> Machine:
+    loaded = load_hardware(asked.hardware, library=asked.folders.hardware)
+    for index, group in enumerate(loaded.spec.groups):
+        if group.role == "worker" and group.node.gpu_count:
+            said = loaded.document.value["groups"][index]["node"]["gpu"]
+            return Machine(group.node.gpu, _named(group.node) or said, group.node.host.cpu.speed, loaded.spec.name)
+    raise SpecError(f"{asked.hardware}: has no GPU on which the trace could have been made; name another --hardware")
+
+
+def _named(node: Node) -> str | None:
+    """Return the catalogue's name of the GPU of *node*, where that is just what the catalogue says."""
+    try:
+        return node.gpu.name if load_part(Gpu, node.gpu.name, "hardware/parts/gpus") == node.gpu else None
+    except SpecError:
+        return None

@@ -1,0 +1,96 @@
+"""How do the passes of a profile go onto the layers of a table? What a pass took is shared in the ratio of what is computed for them.
+
+Backward is shared bucket by bucket where the trace tells buckets. Launches are those with which the host falls behind as far as it did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from calibration.traces.host_lead import launches_scale
+from calibration.traces.passes_seen import Part, Seen
+from calibration.traces.profiled_job import Machine
+from sim.spec.measured import MeasuredTimes
+from sim.spec.segments import recomputed, segments
+from sim.spec.workload import Layer, Workload
+from sim.training.cuts import programs
+from sim.training.layer_times import layer_times
+from sim.training.step_plan import Timeline, asked_of, one_pass, plan_step
+
+
+class _Group(NamedTuple):
+    """Layers (places in the table, in the order they run) of one pass whose time is shared, and what was seen of them."""
+
+    places: Sequence[int]
+    seen: Part
+    beside: float
+    """Seconds of it that are no layer's: gradients copied into buckets."""
+
+
+def timed_layers(base: Workload, machine: Machine, seen: Seen, ranks: int) -> tuple[Layer, ...]:
+    """Return the layers of *base* with the times *seen*, shared in the ratio of those computed."""
+    layers, count = base.model.layers, len(base.model.layers)
+    times, rounds = layer_times(base, machine.gpu), base.training.gradient_accumulation_steps if seen.micro_batches == 1 else 1
+    launch = base.training.stack.launch_cpu / machine.cpu_speed
+    timeline = Timeline(launch)
+    forward = _Group(range(count), seen.total("forward"), 0.0)
+    ahead = _scaled(forward, times.forward, times.forward_launches, rounds, timeline)
+    again = {place: sum(ahead[0][other] for other in others) for place, others in recomputed(segments(base)).items()}
+    back: tuple[dict[int, float], dict[int, float]] = ({}, {})
+    for group in _backward_groups(base, machine, seen, ranks):
+        recompute = sum(again.get(place, 0.0) for place in group.places) * rounds
+        found = _scaled(group._replace(beside=group.beside + recompute), times.backward, times.backward_launches, rounds, timeline)
+        back[0].update(found[0])
+        back[1].update(found[1])
+    return tuple(
+        layer.model_copy(update={"measured": measured_times(ahead[0][place], back[0][place], ahead[1][place], back[1][place])})
+        for place, layer in enumerate(layers)
+    )
+
+
+def measured_times(
+    forward: float, backward: float, forward_launches: float, backward_launches: float, upkeep: float = 0.0
+) -> MeasuredTimes:
+    """Return times of a layer, in seconds and launches."""
+    times = {"forward": f"{forward!r} s", "backward": f"{backward!r} s", "upkeep": f"{upkeep!r} s"}
+    return MeasuredTimes.model_validate(times | {"forward_launches": forward_launches, "backward_launches": backward_launches})
+
+
+def _backward_groups(base: Workload, machine: Machine, seen: Seen, ranks: int) -> list[_Group]:
+    """Return backward's layers by bucket, where the trace tells what led to each; else all together."""
+    computed = one_pass(asked_of(base, machine.gpu, machine.cpu_speed))
+    plan = plan_step(base, machine.gpu, machine.cpu_speed, ranks).micro_batches[-1].backward
+    count = len(base.model.layers)
+    cuts = [(cut.layers, cut.operation.bucket) for cut in programs(base, computed.ready, ranks)[-1].backward]
+    cuts += [(count, -1)] if not cuts or cuts[-1][0] < count else []
+    copied, done = [], 0
+    for (until, _), segment in zip(cuts, plan, strict=True):
+        copied.append(segment.compute - sum(part.compute for part in computed.backward[done:until]))
+        done = until
+    told = {place for which, place in seen.parts if which == "backward"}
+    if base.training.gradient_accumulation_steps > 1 or {bucket for _, bucket in cuts} != told or len({*cuts}) != len(told):
+        rounds = base.training.gradient_accumulation_steps if seen.micro_batches == 1 and not base.training.stack.no_sync else 1
+        return [_Group(range(count - 1, -1, -1), seen.total("backward"), sum(copied) * rounds)]
+    starts = [0, *(until for until, _ in cuts)]
+    return [
+        _Group([count - 1 - place for place in range(start, until)], seen.parts["backward", bucket], beside)
+        for start, (until, bucket), beside in zip(starts, cuts, copied, strict=False)
+    ]
+
+
+def _scaled(
+    group: _Group, times: Sequence[float], launches: Sequence[float], rounds: int, timeline: Timeline
+) -> tuple[dict[int, float], dict[int, float]]:
+    """Return seconds and launches of each layer of *group*, whose *rounds* passes a step took what was seen; *timeline* goes on."""
+    computed = sum(times[place] for place in group.places)
+    seconds = max(0.0, group.seen.seconds - group.beside) / rounds
+    scale = seconds / computed if computed else 0.0
+    taken = {place: times[place] * scale for place in group.places}
+    stall = group.seen.stall / rounds
+    beside = group.beside / rounds
+    launched = launches_scale([(taken[place], launches[place]) for place in group.places], stall, timeline)
+    for place in group.places:
+        timeline.run(taken[place], launches[place] * launched)
+    timeline.gpu += beside
+    return taken, {place: launches[place] * launched for place in group.places}

@@ -1,0 +1,63 @@
+"""What table does a trace alone tell? One layer for each gradient and class of kernel, in the order in which gradients become ready."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from calibration.traces.host_lead import launches_scale
+from calibration.traces.passes_seen import Gradient, Part, Seen
+from calibration.traces.table_times import measured_times
+from sim.spec.fields import Dtype, OperatorClass
+from sim.spec.workload import Layer
+from sim.training.step_plan import Timeline
+
+_DTYPES: Final[Mapping[str, Dtype]] = {"float": "fp32", "double": "fp64", "c10::Half": "fp16", "c10::BFloat16": "bf16"}
+
+
+def layers_seen(seen: Seen, timeline: Timeline) -> tuple[Layer, ...]:
+    """Return a table of what was *seen*, in forward order: one layer for each class of kernel up to each gradient."""
+    none = Part()
+    ahead = seen.parts.get(("forward", -1), none)
+    launched = _launches(ahead, timeline)
+    behind = [seen.parts.get(("backward", place), none) for place in range(len(seen.gradients))]
+    segments_launched = [_launches(part, timeline) for part in behind]
+    rest = seen.parts.get(("backward", -1), none)
+    rest_launched = _launches(rest, timeline)
+    layers = []
+    for place in reversed(range(len(seen.gradients))):
+        layers += _segment(place, seen.gradients[place], behind[place], segments_launched[place])
+    first = []
+    for op in sorted({*ahead.by_class, *rest.by_class}):
+        seconds = ahead.by_class.get(op, 0.0), rest.by_class.get(op, 0.0)
+        times = measured_times(*seconds, launched * _share(ahead, op), rest_launched * _share(rest, op))
+        first.append(Layer(name=f"forward {op}", op=op, measured=times))
+    return tuple([*first, *layers])
+
+
+def _segment(place: int, gradient: Gradient, part: Part, launches: float) -> list[Layer]:
+    """Return the layers of backward that lead to one gradient, which the first of them, as it runs last, makes ready."""
+    classes: list[OperatorClass] = sorted(part.by_class) or ["elementwise"]
+    kind = _DTYPES.get(gradient.dtype, "fp32")
+    found = []
+    for number, op in enumerate(classes):
+        own_launches = launches * (_share(part, op) if part.by_class else 1.0)
+        times = measured_times(0.0, part.by_class.get(op, 0.0), 0.0, own_launches, 0.0 if number else part.upkeep)
+        own: dict[str, Any] = {} if number else {"gradients": (gradient.elements,), "dtypes": () if kind == "fp32" else (kind,)}
+        found.append(Layer(name=f"gradient {place} {op}", op=op, measured=times, **own))
+    return found
+
+
+def _share(part: Part, op: OperatorClass) -> float:
+    whole = sum(part.by_class.values())
+    return part.by_class.get(op, 0.0) / whole if whole else 0.0
+
+
+def _launches(part: Part, timeline: Timeline) -> float:
+    """Return what the kernels of *part* cost the host, in launches, so that the GPU waits for them as it did; *timeline* goes on."""
+    if timeline.launch_cpu <= 0:
+        return 0.0
+    count = max(part.host, part.stall) / timeline.launch_cpu
+    count *= launches_scale([(part.seconds, count)], part.stall, timeline)
+    timeline.run(part.seconds, count)
+    return count
