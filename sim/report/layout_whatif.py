@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from sim.report.layout import layout_document, layout_name
-from sim.study.layout_whatif import LayoutWhatIf
+from sim.study.layout_whatif import LINKS, LayoutUpgrade, LayoutWhatIf
 from sim.units import counted, show
 
 _SEEN = 1e-3
-"""Gain below which a resource is listed as having no effect."""
+"""Gain below which a resource is only named."""
+_ROUNDING = 1e-9
+"""Gain that is none: sums of floats differ by as much."""
 _NAMES = {
     "gpu": "GPUs",
     "nvlink": "NVLink",
@@ -17,27 +19,30 @@ _NAMES = {
     "network": "network",
     "launch": "kernel launches",
     "disk": "disk",
-    "cpu": "CPU cores, at loading",
+    "cpu": "CPU cores of loaders",
     "spread": "variation of ranks",
+    "links": "all links at once",
 }
 
 
 def layout_whatif_document(found: LayoutWhatIf) -> dict[str, Any]:
-    """Return the JSON document: the run's own, and ``resources`` best first."""
+    """Return the JSON document: the run's own, ``resources`` best first, and all ``links`` at once."""
     document = layout_document(found.answer)
     now = found.answer.run.step_time
-    document["resources"] = [
-        {
-            "resource": upgrade.resource,
-            "twice_step_time_s": upgrade.twice,
-            "twice_gain": now / upgrade.twice - 1.0,
-            "infinite_step_time_s": upgrade.infinite,
-            "infinite_gain": now / upgrade.infinite - 1.0,
-        }
-        for upgrade in found.upgrades
-    ]
+    document["resources"] = [_gains(upgrade, now) for upgrade in found.upgrades]
+    document["links"] = _gains(found.links, now)
     document["twice_micro_batches_time_per_sample"] = found.more_micro_batches
     return document
+
+
+def _gains(upgrade: LayoutUpgrade, now: float) -> dict[str, Any]:
+    return {
+        "resource": upgrade.resource,
+        "twice_step_time_s": upgrade.twice,
+        "twice_gain": now / upgrade.twice - 1.0,
+        "infinite_step_time_s": upgrade.infinite,
+        "infinite_gain": now / upgrade.infinite - 1.0,
+    }
 
 
 def layout_whatif_text(document: dict[str, Any]) -> str:
@@ -48,16 +53,22 @@ def layout_whatif_text(document: dict[str, Any]) -> str:
         "",
         f"{'resource':>20} {'2x step':>10} {'gain':>8} {'infinite':>10}",
     ]
-    nothing = []
-    for row in document["resources"]:
+    little, nothing = [], []
+    links = document["links"]
+    hidden = links["infinite_gain"] - max(row["infinite_gain"] for row in document["resources"] if row["resource"] in LINKS) >= _SEEN
+    for row in [*document["resources"], *([links] if hidden else [])]:
         name = _NAMES[row["resource"]]
         if row["infinite_gain"] < _SEEN:
-            nothing.append(name)
+            (little if row["infinite_gain"] > _ROUNDING else nothing).append(name)
             continue
         gains = f"{100 * row['twice_gain']:>+7.1f}% {100 * row['infinite_gain']:>+9.1f}%"
         lines.append(f"{name:>20} {show(row['twice_step_time_s'], 'time'):>10} {gains}")
+    if little or nothing:
+        lines.append("")
+    if little:
+        lines.append(f"  Less than 0.1% even if infinitely fast: {', '.join(little)}.")
     if nothing:
-        lines += ["", f"  No effect even if infinitely fast: {', '.join(nothing)}."]
+        lines.append(f"  No effect even if infinitely fast: {', '.join(nothing)}.")
     share = document["twice_micro_batches_time_per_sample"]
     if share is not None:
         lines.append(f"  Twice the micro-batches (and twice the global batch): {100 * (1 / share - 1):+.1f}% throughput.")

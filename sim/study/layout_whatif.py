@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from sim.analysis.bottleneck import Resource
 from sim.cluster.build import Placement
@@ -16,13 +16,14 @@ from sim.training.job import Job
 
 RESOURCES: Final[tuple[Resource, ...]] = ("gpu", "nvlink", "pcie", "network", "disk", "cpu", "launch", "spread")
 """What a layout's step can wait for; copies of samples to the GPU take no time there."""
+LINKS: Final[tuple[Resource, ...]] = ("nvlink", "pcie", "network")
 
 
 @dataclass(frozen=True)
 class LayoutUpgrade:
-    """Seconds of a step with more of one resource."""
+    """Seconds of a step with more of one resource, or of all links at once."""
 
-    resource: Resource
+    resource: Resource | Literal["links"]
     twice: float
     infinite: float
 
@@ -33,6 +34,8 @@ class LayoutWhatIf:
 
     answer: LayoutAnswer
     upgrades: tuple[LayoutUpgrade, ...]
+    links: LayoutUpgrade
+    """More of all links at once: a ring that NVLink and NICs bound alike gains nothing from either alone."""
     more_micro_batches: float | None
     """Seconds per sample with twice the micro-batches over those now; None without a pipeline."""
 
@@ -43,17 +46,19 @@ def layout_whatif(scenario: Scenario, progress: Callable[[int, int], None] | Non
     run = answer.run
     upgrades = []
     for number, resource in enumerate(RESOURCES):
-        upgrades.append(LayoutUpgrade(resource, _with_more(run, resource, 2.0), _with_more(run, resource, INFINITE)))
+        upgrades.append(LayoutUpgrade(resource, *_with_more(run, resource)))
         if progress is not None:
-            progress(number + 1, len(RESOURCES))
+            progress(number + 1, len(RESOURCES) + 1)
     upgrades.sort(key=lambda upgrade: (upgrade.twice, upgrade.infinite))
-    return LayoutWhatIf(answer, tuple(upgrades), _with_micro_batches(run))
+    return LayoutWhatIf(answer, tuple(upgrades), LayoutUpgrade("links", *_with_more(run, *LINKS)), _with_micro_batches(run))
 
 
-def _with_more(run: LayoutRun, resource: Resource, factor: float) -> float:
+def _with_more(run: LayoutRun, *resources: Resource) -> tuple[float, float]:
+    """Return seconds of a step with twice and with infinitely much of *resources*."""
     job = Job(run.workload, (Placement(0, tuple(range(run.mesh.gpus_per_node))),))
-    hardware, (changed,) = faster(run.hardware, [job], [resource], factor)
-    return run_layout(hardware, changed.workload, run.mesh.gpus_per_node).step_time
+    changed = [faster(run.hardware, [job], resources, factor) for factor in (2.0, INFINITE)]
+    twice, infinite = (run_layout(hardware, job.workload, run.mesh.gpus_per_node).step_time for hardware, (job,) in changed)
+    return twice, infinite
 
 
 def _with_micro_batches(run: LayoutRun) -> float | None:
@@ -65,9 +70,3 @@ def _with_micro_batches(run: LayoutRun) -> float | None:
     workload = run.workload.model_copy(update={"training": training.model_copy(update=more)})
     longer = run_layout(run.hardware, workload, run.mesh.gpus_per_node)
     return run.throughput / longer.throughput
-
-
-def gains(found: LayoutWhatIf) -> Mapping[Resource, float]:
-    """Return by how much twice of each resource raises the throughput, as a share."""
-    now = found.answer.run.step_time
-    return {upgrade.resource: now / upgrade.twice - 1.0 for upgrade in found.upgrades}

@@ -1,0 +1,44 @@
+"""What-if of a layout: resources beside each other, compared with runs of the machine as described."""
+
+import pytest
+
+from sim.analysis.bottleneck import Resource
+from sim.report.layout_whatif import layout_whatif_document, layout_whatif_text
+from sim.study.layout import layout_answer
+from sim.study.layout_whatif import LayoutWhatIf, layout_whatif
+from sim.study.scenario import Scenario
+
+SHARDED = (("--shard", "parallel.shard", "parameters"),)
+
+
+@pytest.fixture(scope="module")
+def found() -> LayoutWhatIf:
+    """A ring whose NICs (47.3 GB/s) and NVLinks (51.5 GB/s) are nearly as slow."""
+    return layout_whatif(Scenario("hgx-h100", "llama-3.2-1b", nodes=2, layout=SHARDED))
+
+
+def infinite(found: LayoutWhatIf, resource: Resource) -> float:
+    return next(upgrade.infinite for upgrade in found.upgrades if upgrade.resource == resource)
+
+
+def test_all_links_at_once_leave_no_exposed_message(found: LayoutWhatIf) -> None:
+    run = found.answer.run
+    exposed = sum(run.stalls[cause] for cause in run.stalls if cause.value in ("interconnect", "network"))
+    assert found.links.infinite == pytest.approx(run.step_time - exposed, rel=1e-3)
+    assert exposed > 0.0 and found.links.infinite <= min(infinite(found, "network"), infinite(found, "nvlink"), infinite(found, "pcie"))
+
+
+def test_infinite_network_equals_a_faster_nic_once_nvlink_is_the_limit(found: LayoutWhatIf) -> None:
+    nics = Scenario("hgx-h100", "llama-3.2-1b", ("node.nic.bandwidth='8000 Gbps'",), nodes=2, layout=SHARDED)
+    faster = layout_answer(nics).run.step_time
+    assert faster - 1e-3 * faster < infinite(found, "network") <= faster  # an infinite network has no hop latency either
+
+
+def test_what_gains_little_is_told_from_what_gains_nothing(found: LayoutWhatIf) -> None:
+    document = layout_whatif_document(found)
+    text = layout_whatif_text(document)
+    nothing = text.split("No effect even if infinitely fast: ")[1].split(".")[0]
+    gained = {row["resource"]: row["infinite_gain"] for row in document["resources"]}
+    assert gained["disk"] == pytest.approx(0.0, abs=1e-12) and "disk" in nothing
+    assert gained["network"] > 0.0 and "network" not in nothing
+    assert "all links at once" in text and document["links"]["infinite_gain"] > gained["network"]
