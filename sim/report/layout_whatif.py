@@ -53,7 +53,8 @@ def layout_whatif_text(document: dict[str, Any]) -> str:
         "",
         f"{'resource':>20} {'2x step':>10} {'gain':>8} {'infinite':>10}",
     ]
-    little, nothing = [], []
+    little: list[str] = []
+    nothing: list[str] = []
     links = document["links"]
     hidden = links["infinite_gain"] - max(row["infinite_gain"] for row in document["resources"] if row["resource"] in LINKS) >= _SEEN
     for row in [*document["resources"], *([links] if hidden else [])]:
