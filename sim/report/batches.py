@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sim import __version__
+from sim.report.table import basis_lines
 from sim.study.batches import Batches
 from sim.units import show
 
@@ -77,9 +78,7 @@ def batches_text(document: Mapping[str, Any]) -> str:
     peak = document["by_peak"]
     lines.append(f"  {_beside('by peak rate', peak['batches_per_gpu'], peak['step_time_s'], best)}")
     own = ",".join(str(group["batch_per_gpu"]) for group in document["groups"])
-    lines += ["", f"  Run it: --set training.batches=[{own}]", "", "  Assumed:", *(f"    - {text}" for text in document["assumptions"])]
-    if document["warnings"]:
-        lines += ["  Warnings:", *(f"    - {text}" for text in document["warnings"])]
+    lines += ["", f"  Run it: --set training.batches=[{own}]", "", *basis_lines(document)]
     return "\n".join(lines)
 
 

@@ -10,7 +10,7 @@ from sim import __version__
 from sim.events import LAYOUT_STALLS, Cause
 from sim.report.layout import NOTEWORTHY
 from sim.report.style import MEANINGS
-from sim.report.table import BAR, bar
+from sim.report.table import basis_lines, stall_lines
 from sim.study.graph import GraphRun
 from sim.training.graphs.run import Done, named
 from sim.units import counted, show
@@ -138,22 +138,16 @@ def _warnings(run: GraphRun) -> list[str]:
 
 def graph_text(run: GraphRun, document: Mapping[str, Any]) -> str:
     """Return what a person reads in a terminal."""
-    step = document["step_time_s"]
     gpu = run.prices.node(0).gpu.name
     counts = sum(row["operations"] for row in document["by_rank"])
     lines = [
         f"{document['trace']} on {document['hardware']}: {document['gpus']} x {gpu}, {counted(document['nodes'], 'node')}; "
         f"{counted(counts, 'operation')} of {counted(document['gpus'], 'rank')}",
         "",
-        f"  step {show(step, 'time')}",
+        f"  step {show(document['step_time_s'], 'time')}",
         "",
     ]
-    for cause in LAYOUT_STALLS:
-        seconds = document["stalls_s"][cause.value]
-        if seconds > 1e-12:
-            share = f"{show(seconds, 'time'):>10} {100 * seconds / step:5.1f}%"
-            lines.append(f"  {cause.value:12} {share}  {bar(seconds / step):{BAR}}  {GRAPH_MEANINGS[cause]}")
-    lines += ["", f"  {document['verdict']}"]
+    lines += [*stall_lines(document, GRAPH_MEANINGS), "", f"  {document['verdict']}"]
     if document["communication"]:
         lines += ["", f"  {'exposed':>10} {'time':>10} {'calls':>9} {'size':>10}  communication"]
         lines += [
@@ -161,9 +155,7 @@ def graph_text(run: GraphRun, document: Mapping[str, Any]) -> str:
             f"{show(row['bytes'], 'binary size'):>10}  {row['name']}{_many(row)}"
             for row in document["communication"]
         ]
-    lines += ["", *_rank_lines(document), "", "  Assumed:", *(f"    - {text}" for text in document["assumptions"])]
-    if document["warnings"]:
-        lines += ["  Warnings:", *(f"    - {text}" for text in document["warnings"])]
+    lines += ["", *_rank_lines(document), "", *basis_lines(document)]
     return "\n".join(lines)
 
 

@@ -17,7 +17,7 @@ from sim.report.inputs import values_of
 from sim.report.layout_error import expected_layout_error
 from sim.report.prices import dated, source_of
 from sim.report.style import MEANINGS
-from sim.report.table import BAR, bar, error_lines
+from sim.report.table import basis_lines, error_lines, stall_lines
 from sim.report.verdict import kernels_assumed
 from sim.report.whole_job import whole_job_document, whole_job_text
 from sim.simulate import steps_per_epoch
@@ -243,12 +243,7 @@ def layout_text(run: LayoutRun, document: Mapping[str, Any], verbose: bool = Fal
         f"  step {show(step, 'time')}   {_rates(document)}",
         "",
     ]
-    for cause in LAYOUT_STALLS:
-        seconds = document["stalls_s"][cause.value]
-        if seconds > 1e-12:
-            share = f"{show(seconds, 'time'):>10} {100 * seconds / step:5.1f}%"
-            lines.append(f"  {cause.value:12} {share}  {bar(seconds / step):{BAR}}  {LAYOUT_MEANINGS[cause]}")
-    lines += ["", f"  {document['verdict']}"]
+    lines += [*stall_lines(document, LAYOUT_MEANINGS), "", f"  {document['verdict']}"]
     exposed = [(name, seconds) for name, seconds in document["exposed_by_group_s"].items() if seconds > 1e-9]
     if exposed:
         shown = ", ".join(f"{_AXES[name]} {show(seconds, 'time')}" for name, seconds in sorted(exposed, key=lambda row: -row[1]))
@@ -264,9 +259,7 @@ def layout_text(run: LayoutRun, document: Mapping[str, Any], verbose: bool = Fal
     if verbose:
         lines += ["", "  waited for, in a step:"]
         lines += [f"    {show(seconds, 'time'):>10}  {cause.value:12}  {resource}" for cause, resource, seconds in waits(run)]
-    lines += ["", "  Assumed:", *(f"    - {text}" for text in document["assumptions"])]
-    if document["warnings"]:
-        lines += ["  Warnings:", *(f"    - {text}" for text in document["warnings"])]
+    lines += ["", *basis_lines(document)]
     return "\n".join(lines)
 
 

@@ -14,6 +14,7 @@ from sim.report.goodput import goodput_of
 from sim.report.layout import layout_document, layout_name
 from sim.report.layout_error import expected_layout_error
 from sim.report.layout_files import run_command
+from sim.report.table import basis_lines
 from sim.spec.yaml import SpecError
 from sim.study.layout import LayoutAnswer
 from sim.study.plan.question import Plan, cost_of_step, headroom
@@ -281,9 +282,7 @@ def plan_text(document: Mapping[str, Any], shown: int = 10) -> str:
     lines += ["", f"  Pareto-optimal in time, free memory and cost: {', '.join(front[:12])}"]
     lines += [f"  {_turn_text(turn)}" for turn in document["sensitivity"]]
     lines += ["", f"  Run the best: {document['layouts'][0]['command']}"]
-    lines += ["", "  Assumed:", *(f"    - {text}" for text in document["assumptions"])]
-    if document["warnings"]:
-        lines += ["  Warnings:", *(f"    - {text}" for text in document["warnings"])]
+    lines += ["", *basis_lines(document)]
     return "\n".join(lines)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sim.events import STALLS
+from sim.events import LAYOUT_STALLS, STALLS, Cause
 from sim.report.energy import energy_text
 from sim.report.expected_error import interval_text
 from sim.report.kinds import batch_text, gpus_text, tightest
@@ -16,6 +16,8 @@ from sim.units import show
 
 BAR = 40
 """Characters of a full bar."""
+NOTHING = 1e-12
+"""Seconds up to which a cause of waiting is not shown."""
 
 
 def run_text(run: Run, document: Mapping[str, Any], number: int = 0, verbose: bool = False) -> str:
@@ -31,7 +33,7 @@ def run_text(run: Run, document: Mapping[str, Any], number: int = 0, verbose: bo
     lines += [f"  {'':12} {'warm epoch':>18}  {'':{BAR}}  {'first epoch':>12}"]
     for cause in STALLS:
         seconds, cold = document["stalls_s"][cause.value], first["stalls_s"][cause.value]
-        if max(seconds, cold) <= 1e-12:
+        if max(seconds, cold) <= NOTHING:
             continue
         lines.append(
             f"  {cause.value:12} {show(seconds, 'time'):>10} {100 * seconds / step:5.1f}%  {bar(seconds / step):{BAR}}  "
@@ -50,9 +52,7 @@ def run_text(run: Run, document: Mapping[str, Any], number: int = 0, verbose: bo
     if verbose:
         lines += ["", "  waited for, in a warm step:"]
         lines += [f"    {show(row.seconds, 'time'):>10}  {row.cause.value:12}  {row.resource}" for row in run.jobs[number].warm.resources]
-    lines += ["", "  Assumed:", *(f"    - {text}" for text in document["assumptions"])]
-    if document["warnings"]:
-        lines += ["  Warnings:", *(f"    - {text}" for text in document["warnings"])]
+    lines += ["", *basis_lines(document)]
     return "\n".join(lines)
 
 
@@ -86,6 +86,25 @@ def bar(share: float, width: int = BAR) -> str:
 
 def _epoch(seconds: float, cost: float | None) -> str:
     return show(seconds, "time") + ("" if cost is None else f", ${cost:,.2f}")
+
+
+def stall_lines(document: Mapping[str, Any], meanings: Mapping[Cause, str]) -> list[str]:
+    """Return a line with a bar for each cause of the step of a rank of *document*; *meanings* say what each is."""
+    lines, step = [], document["step_time_s"]
+    for cause in LAYOUT_STALLS:
+        seconds = document["stalls_s"][cause.value]
+        if seconds > NOTHING:
+            share = f"{show(seconds, 'time'):>10} {100 * seconds / step:5.1f}%"
+            lines.append(f"  {cause.value:12} {share}  {bar(seconds / step):{BAR}}  {meanings[cause]}")
+    return lines
+
+
+def basis_lines(document: Mapping[str, Any]) -> list[str]:
+    """Return what *document* assumes, and what it warns of."""
+    lines = ["  Assumed:", *(f"    - {text}" for text in document["assumptions"])]
+    if document["warnings"]:
+        lines += ["  Warnings:", *(f"    - {text}" for text in document["warnings"])]
+    return lines
 
 
 def _exchange_lines(document: Mapping[str, Any]) -> list[str]:
