@@ -10,13 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from sim import __version__
 from sim.events import Cause
-from sim.report.files import write_file, write_files
-from sim.report.layout_trace import COMPUTE, WAITS, Event, encoded, span
-from sim.spec.yaml import SpecError
+from sim.report.chrome_trace import Event, headed, span, write_traces
+from sim.report.layout_trace import COMPUTE, WAITS
 from sim.study.graph import GraphRun
 from sim.training.graphs.run import Done, named
+from sim.units import counted
 
 _TRACKS: Final = {"gpu": (COMPUTE, "stream 7: compute", "kernel"), "host": (1, "host", "cpu_op"), "memory": (14, "memory", "gpu_memcpy")}
 _COMM: Final = 20
@@ -28,13 +27,9 @@ def write_graph_trace(run: GraphRun, path: Path) -> str:
     Raise SpecError where that fails.
     """
     ranks = range(len(run.ranks))
-    if path.suffix in (".json", ".gz"):
-        write_file(path, encoded(_document(run, ranks), path.name))
-        return f"{path}: one step of {len(ranks)} rank{'s' * (len(ranks) > 1)}"
-    if path.suffix:
-        raise SpecError(f"{path}: write FILE.json, FILE.json.gz, or the name of a folder for one file a rank")
-    write_files(path, {f"rank{rank}.json": encoded(_document(run, [rank]), "x.json") for rank in ranks})
-    return f"{path}/: rank0.json to rank{ranks[-1]}.json"
+    parts = ((f"rank{rank}.json", _document(run, [rank])) for rank in ranks)
+    files = write_traces(path, lambda: _document(run, ranks), parts, "a rank")
+    return f"{path}/: {files[0]} to {files[-1]}" if files else f"{path}: one step of {counted(len(ranks), 'rank')}"
 
 
 def _document(run: GraphRun, ranks: Sequence[int]) -> dict[str, Any]:
@@ -52,15 +47,7 @@ def _document(run: GraphRun, ranks: Sequence[int]) -> dict[str, Any]:
         for wait in run.ranks[rank].waits:
             if wait.cause != Cause.COMPUTE:
                 events.append(span("wait", wait.cause.value, rank, WAITS, wait.t0, wait.t1, {"resource": wait.resource}))
-    return {
-        "schemaVersion": 1,
-        "displayTimeUnit": "ms",
-        "baseTimeNanoseconds": 0,
-        "deviceProperties": [],
-        "distributedInfo": {"backend": "nccl", "rank": ranks[0], "world_size": len(run.ranks)},
-        "stallsim": {"version": __version__, "hardware": run.hardware.name, "chakra": run.name},
-        "traceEvents": events,
-    }
+    return headed(ranks[0], len(run.ranks), {"hardware": run.hardware.name, "chakra": run.name}, events)
 
 
 def _names(rank: int) -> list[Event]:

@@ -6,18 +6,14 @@ track. A folder gets one file a stage, named ``rankN.json``, which HolisticTrace
 
 from __future__ import annotations
 
-import gzip
-import json
 from pathlib import Path
 from typing import Any
 
-from sim import __version__
 from sim.events import Cause
 from sim.mesh import LayoutRun
-from sim.report.files import write_file, write_files
-from sim.spec.yaml import SpecError
+from sim.report.chrome_trace import Event, headed, span, write_traces
+from sim.units import counted
 
-Event = dict[str, Any]
 COMPUTE, WAITS = 7, 2
 _NCCL = {
     "weight gathers": "ncclDevKernel_AllGather_RING_LL",
@@ -32,37 +28,18 @@ def write_layout_trace(run: LayoutRun, path: Path) -> str:
 
     Raise SpecError where that fails.
     """
-    if path.suffix in (".json", ".gz"):
-        write_file(path, encoded(_document(run, range(run.mesh.stages)), path.name))
-        return f"{path}: one step of {run.mesh.stages} stage{'s' * (run.mesh.stages > 1)}"
-    if path.suffix:
-        raise SpecError(f"{path}: write FILE.json, FILE.json.gz, or the name of a folder for one file a stage")
-    ranks = {stage: run.mesh.rank(pipeline=stage) for stage in range(run.mesh.stages)}
-    files = {f"rank{rank}.json": encoded(_document(run, range(stage, stage + 1)), "x.json") for stage, rank in ranks.items()}
-    write_files(path, files)
-    return f"{path}/: {', '.join(files)}"
-
-
-def encoded(document: dict[str, Any], name: str) -> bytes:
-    """Return *document* as a file called *name* holds it: gzipped where that ends in ``.gz``."""
-    text = json.dumps(document).encode()
-    return gzip.compress(text, mtime=0) if name.endswith(".gz") else text
+    mesh = run.mesh
+    parts = ((f"rank{mesh.rank(pipeline=stage)}.json", _document(run, range(stage, stage + 1))) for stage in range(mesh.stages))
+    files = write_traces(path, lambda: _document(run, range(mesh.stages)), parts, "a stage")
+    return f"{path}/: {', '.join(files)}" if files else f"{path}: one step of {counted(mesh.stages, 'stage')}"
 
 
 def _document(run: LayoutRun, stages: range) -> dict[str, Any]:
     events: list[Event] = []
     for stage in stages:
         events += _stage(run, stage)
-    first = run.mesh.rank(pipeline=stages[0])
-    return {
-        "schemaVersion": 1,
-        "displayTimeUnit": "ms",
-        "baseTimeNanoseconds": 0,
-        "deviceProperties": [],
-        "distributedInfo": {"backend": "nccl", "rank": first, "world_size": run.gpus},
-        "stallsim": {"version": __version__, "hardware": run.hardware.name, "workload": run.workload.name},
-        "traceEvents": events,
-    }
+    shows = {"hardware": run.hardware.name, "workload": run.workload.name}
+    return headed(run.mesh.rank(pipeline=stages[0]), run.gpus, shows, events)
 
 
 def _stage(run: LayoutRun, stage: int) -> list[Event]:
@@ -86,9 +63,3 @@ def _stage(run: LayoutRun, stage: int) -> list[Event]:
         if wait.rank == stage and wait.cause != Cause.COMPUTE and wait.t0 >= step.begin and wait.t1 <= step.end:
             events.append(span("wait", wait.cause.value, rank, WAITS, wait.t0, wait.t1, {"resource": wait.resource}))
     return events
-
-
-def span(category: str, name: str, pid: int, tid: int, t0: float, t1: float, args: dict[str, Any]) -> Event:
-    """Return what goes on from *t0* to *t1* (s) in one track."""
-    start, length = round(t0 * 1e6, 6), round((t1 - t0) * 1e6, 6)
-    return {"ph": "X", "cat": category, "name": name, "pid": pid, "tid": tid, "ts": start, "dur": length, "args": args}

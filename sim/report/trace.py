@@ -11,23 +11,18 @@ HolisticTraceAnalysis counts as compute, as it does decoding on the GPU.
 
 from __future__ import annotations
 
-import gzip
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sim import __version__
 from sim.analysis.stalls import Window, blame
 from sim.events import STALLS, Cause, EventLog, Wait, Work
+from sim.report.chrome_trace import Event, headed, write_traces
 from sim.report.excerpt import Excerpt, RankExcerpt, excerpt
-from sim.report.files import write_file, write_files
 from sim.report.kernels import collective_kernel
 from sim.simulate import Run
 from sim.spec.yaml import SpecError
-
-Event = dict[str, Any]
 
 HOST, WAITS, LOADER = 1, 2, 100
 """Threads of a rank: training loop, what it waits for, and from which number on loader workers."""
@@ -45,15 +40,10 @@ def write_trace(run: Run, path: Path, steps: int = 3) -> str:
     if steps < 1:
         raise SpecError(f"a trace of {steps} steps: write 1 or more")
     chosen = excerpt(run, steps)
-    if path.suffix in (".json", ".gz"):
-        write_file(path, _encoded(trace_document(run, chosen), path.name))
-        return f"{path}: {chosen.note}"
-    if path.suffix:
-        raise SpecError(f"{path}: write FILE.json, FILE.json.gz, or the name of a folder for one file per rank")
     numbers = _numbers(run.log)
-    files = {f"rank{numbers[rank.index]}.json": rank for rank in chosen.ranks}
-    write_files(path, {name: _encoded(trace_document(run, chosen, rank), name) for name, rank in files.items()})
-    return f"{path}/{', '.join(files)}: {chosen.note}"
+    parts = ((f"rank{numbers[rank.index]}.json", trace_document(run, chosen, rank)) for rank in chosen.ranks)
+    files = write_traces(path, lambda: trace_document(run, chosen), parts, "per rank")
+    return f"{path}{'/' * bool(files)}{', '.join(files)}: {chosen.note}"
 
 
 def trace_document(run: Run, chosen: Excerpt, only: RankExcerpt | None = None) -> dict[str, Any]:
@@ -66,18 +56,9 @@ def trace_document(run: Run, chosen: Excerpt, only: RankExcerpt | None = None) -
         events += [*track.names(), *track.host(), *track.device(), *track.loader(), *track.arrows()]
     if only is None:
         events += _counters(run.log, chosen, origin, max(numbers) + 1)
-    return {
-        "schemaVersion": 1,
-        "displayTimeUnit": "ms",
-        "baseTimeNanoseconds": 0,
-        "deviceProperties": [],
-        "distributedInfo": {"backend": "nccl", "rank": numbers[shown[0].index], "world_size": _world(run, shown[0])},
-        "stallsim": {
-            "version": __version__, "hardware": run.hardware.name, "shows": chosen.note,
-            "ranks": [_described(run, rank, numbers[rank.index]) for rank in shown],
-        },
-        "traceEvents": events,
-    }  # fmt: skip
+    described = [_described(run, rank, numbers[rank.index]) for rank in shown]
+    shows = {"hardware": run.hardware.name, "shows": chosen.note, "ranks": described}
+    return headed(numbers[shown[0].index], _world(run, shown[0]), shows, events)
 
 
 def traced_stalls(run: Run, chosen: Excerpt, job: int = 0) -> dict[Cause, float]:
@@ -95,13 +76,6 @@ def traced_stalls(run: Run, chosen: Excerpt, job: int = 0) -> dict[Cause, float]
             if row.rank == rank.index:
                 table[row.cause] += row.seconds / window.steps * run.log.ranks[rank.index].size / total
     return table
-
-
-def _encoded(document: Mapping[str, Any], name: str) -> bytes:
-    head = json.dumps({key: value for key, value in document.items() if key != "traceEvents"})  # its spaces are part of what readers search
-    events = json.dumps(document["traceEvents"], separators=(",", ":"))
-    text = f'{head[:-1]}, "traceEvents": {events}}}\n'.encode()
-    return gzip.compress(text, mtime=0) if name.endswith(".gz") else text
 
 
 def _numbers(log: EventLog) -> list[int]:
