@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import simpy
 from simpy.events import NORMAL, EventPriority
@@ -55,6 +55,11 @@ class Activity:
     def left(self, now: float) -> float:
         """Return the volume still to do at time *now*."""
         return max(0.0, self.remaining - self.rate * (now - self.since)) if self.rate else self.remaining
+
+    def bound(self, end: float) -> Iterator[tuple[str, float, float]]:
+        """Yield which bottleneck bound it from when to when, in order, the last one until *end*."""
+        for number, (begin, bottleneck) in enumerate(self.history, 1):
+            yield bottleneck, begin, self.history[number][0] if number < len(self.history) else end
 
 
 class Network:

@@ -109,8 +109,7 @@ class ServerExecutor:
         last = max((leg for leg in legs if leg.history), key=lambda leg: leg.finish, default=None)
         if last is None:  # nothing to do took no time
             return
-        ends = [*(begin for begin, _ in last.history[1:]), self._network.env.now]
-        for (begin, link), end in zip(last.history, ends, strict=True):
+        for link, begin, end in last.bound(self._network.env.now):
             cause, resource = self._causes.get(link, _FLOW)
             moved = nbytes if end == self._network.env.now else 0.0
             self._log.did(self._rank, "comm", name, cause, begin, resource, ident, moved, end)

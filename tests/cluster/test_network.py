@@ -180,6 +180,7 @@ def test_history_tells_when_each_bottleneck_began_to_bind():
     bench.run()
     assert bench.activities["x"].history == [(0.0, ""), (1.0, "a"), (3.0, "")]
     assert bench.activities["y"].history == [(1.0, "a")]
+    assert list(bench.activities["x"].bound(7.0)) == [("", 0.0, 1.0), ("a", 1.0, 3.0), ("", 3.0, 7.0)]
 
 
 def test_state_is_what_is_in_progress_and_the_seconds_it_has_left():

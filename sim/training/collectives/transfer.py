@@ -122,6 +122,5 @@ class TransferExecutor:
 
     def _bounds(self, leg: _Leg, cost: Cost) -> Iterator[_Piece]:
         """Yield what bounded the bytes of *leg*."""
-        history = leg.flow.history if leg.flow else []
-        for (begin, bottleneck), end in zip(history, [*(begin for begin, _ in history[1:]), leg.sent], strict=True):
+        for bottleneck, begin, end in leg.flow.bound(leg.sent) if leg.flow else ():
             yield (*self._causes.get(bottleneck, (cost.cause, cost.bottleneck)), begin, end)

@@ -191,8 +191,7 @@ class _Simulation:
 
     def _pieces(self, begin: float, price: GraphPrice, activity: Activity) -> Iterable[Piece]:
         """Yield what held an operation back, moment by moment."""
-        ends = [*(when for when, _ in activity.history[1:]), self.env.now]
-        for (_, link), end in zip(activity.history, ends, strict=True):
+        for link, _, end in activity.bound(self.env.now):
             cause, limit = self.scene.prices.descriptions.get(link, (price.cause, price.limit))
             yield Piece(cause, limit, begin, end)
             begin = end

@@ -129,8 +129,7 @@ class Simulation:
     def _pieces(self, operation: Operation, activity: Activity) -> Generator[tuple[Cause, str, float, float], None, None]:
         """Yield what held *operation* back, moment by moment."""
         price, start = operation.price, operation.begin
-        ends = [*(begin for begin, _ in activity.history[1:]), self.env.now]
-        for (_, link), end in zip(activity.history, ends, strict=True):
+        for link, _, end in activity.bound(self.env.now):
             cause, limit = self.scene.prices.descriptions.get(link, (price.cause, price.limit))
             yield cause, f"{words(operation.tag)}: {limit}", start, end
             start = end
