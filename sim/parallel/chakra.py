@@ -29,7 +29,7 @@ _OPS: Final[Mapping[str, CollectiveOp]] = {
     "BROADCAST": "broadcast", "ALL_TO_ALL": "all_to_all", "REDUCE_SCATTER": "reduce_scatter", "REDUCE_SCATTER_BLOCK": "reduce_scatter",
     "BARRIER": "all_reduce",
 }  # fmt: skip
-_OF_PARTS: Final = ("all_gather", "gather")
+OF_PARTS: Final = ("all_gather", "gather")
 """Collectives whose ``comm_size`` is one rank's part of the vector."""
 _WORLD: Final = ("", "0")
 """Names of the communicator of all ranks, unless a file gives them other members."""
@@ -56,7 +56,7 @@ def _process_groups(nodes: Sequence[Message], where: str, ranks: int) -> dict[st
     found = {}
     for node in nodes:
         begin = node.inputs.find("[{")
-        if NODE_TYPES[1:2] != (_type(node),) or begin < 0:
+        if _type(node) != "METADATA_NODE" or begin < 0:
             continue
         try:
             told, _ = json.JSONDecoder().raw_decode(node.inputs.replace('\\"', '"')[begin:])
@@ -140,7 +140,7 @@ class _Reader:
         op = _OPS[COLLECTIVES[number]]
         name, ranks = self._members(node)
         nbytes = BARRIER_BYTES if COLLECTIVES[number] == "BARRIER" else self._amount(node, "comm_size", needed=True)
-        whole = nbytes * len(ranks) if op in _OF_PARTS else nbytes
+        whole = nbytes * len(ranks) if op in OF_PARTS else nbytes
         return made._replace(kind="collective", op=op, nbytes=whole, communicator=name, ranks=ranks)
 
     def _members(self, node: Message) -> tuple[str, tuple[int, ...]]:

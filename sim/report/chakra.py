@@ -11,17 +11,13 @@ from pathlib import Path
 from typing import Final
 
 from sim import __version__
-from sim.parallel.chakra import EXACT, MEETS
+from sim.parallel.chakra import EXACT, MEETS, OF_PARTS
 from sim.report.files import write_files
 from sim.spec.chakra_files import GROUPS_FILE
 from sim.spec.chakra_wire import COLLECTIVES, NODE_TYPES, Message, Value, metadata_bytes, node_bytes
 from sim.training.operations import Op
 
 _TYPES: Final = {name: number for number, name in enumerate(NODE_TYPES)}
-_OPS: Final[Mapping[Op, str]] = {
-    "all_reduce": "ALL_REDUCE", "all_gather": "ALL_GATHER", "reduce_scatter": "REDUCE_SCATTER", "broadcast": "BROADCAST",
-    "reduce": "REDUCE", "all_to_all": "ALL_TO_ALL", "gather": "GATHER", "scatter": "SCATTER",
-}  # fmt: skip
 After = Sequence[int]
 """Numbers of the nodes that one waits for."""
 
@@ -54,10 +50,14 @@ class Recording:
         micros = round(self._time * 1e6) - round(before * 1e6)
         return self._add(name, "COMP_NODE", after, {"is_cpu_op": host, EXACT: seconds}, micros)
 
+    def late(self, seconds: float, after: After) -> int:
+        """Add the *seconds* that the slowest rank comes later, in which the others wait."""
+        return self.compute("slowest rank", seconds, after, host=True)
+
     def collective(self, name: str, op: Op, nbytes: float, communicator: str, ranks: int, after: After) -> int:
         """Add *op* on *nbytes*, counted as in `sim.training.operations.Message`, among *ranks* ranks of *communicator* (empty: all)."""
-        own = nbytes / ranks if op in ("all_gather", "gather") else nbytes
-        said: dict[str, Value] = {"is_cpu_op": False, "comm_type": COLLECTIVES.index(_OPS[op]), "comm_size": round(own)}
+        own = nbytes / ranks if op in OF_PARTS else nbytes
+        said: dict[str, Value] = {"is_cpu_op": False, "comm_type": COLLECTIVES.index(op.upper()), "comm_size": round(own)}
         return self._add(name, "COMM_COLL_NODE", after, said | ({"pg_name": communicator} if communicator else {}))
 
     def message(self, name: str, nbytes: float, ends: tuple[int, int], sends: bool, tag: int, after: After, meets: bool = False) -> int:

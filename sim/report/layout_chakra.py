@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from sim.events import Work as Worked
 from sim.mesh import LayoutRun, scene_of
@@ -19,11 +19,8 @@ from sim.parallel.mesh import GroupAxis
 from sim.parallel.program import Receive, Send, Start, Tag, Update, Wait, Work
 from sim.report.chakra import Communicators, Recording, as_bytes, write_ranks
 from sim.spec.chakra_wire import Message, node_bytes
-from sim.training.layouts.scene import Scene, words
+from sim.training.layouts.scene import PASSES, Scene, words
 from sim.training.layouts.times import Exposed, UnitTime
-
-_NAMES: Final = {"F": "forward", "B": "backward", "I": "backward of inputs", "W": "backward of weights"}
-_SLOWEST: Final = "slowest rank"
 
 
 class _Among(NamedTuple):
@@ -116,8 +113,8 @@ class _Stage:
 
     def _work(self, work: Work) -> None:
         self._sent()
-        time, name = self._time(work), f"{_NAMES[work.part]} {work.micro_batch}"
-        lasted = self._lasted(_NAMES[work.part], work.micro_batch) if time.compute or time.launching(1.0) else 0.0
+        time, name = self._time(work), f"{PASSES[work.part]} {work.micro_batch}"
+        lasted = self._lasted(PASSES[work.part], work.micro_batch) if time.compute or time.launching(1.0) else 0.0
         scale = lasted / time.compute if time.compute else 0.0
         rest = lasted if not time.compute else 0.0
         for layer in self._layers(work):
@@ -126,7 +123,7 @@ class _Stage:
         self._compute(name, rest)
         late = self.scene.spread.tensor * time.compute
         if late:
-            self.stream = [self.made.compute(_SLOWEST, late, self.stream, host=True)]
+            self.stream = [self.made.late(late, self.stream)]
 
     def _layers(self, work: Work) -> Iterator[UnitTime]:
         times = self.scene.times[self.stage]
@@ -176,7 +173,7 @@ class _Stage:
             self.ended[start.tag] = after
             return
         if late:
-            after = [self.made.compute(_SLOWEST, late, self.stream, host=True), *after]
+            after = [self.made.late(late, self.stream), *after]
         sent = self.made.collective(words(start.tag), start.op, start.nbytes, start.communicator, size, after)
         self.among[sent] = _Among(start.axis, start.communicator)
         self.ended[start.tag] = [sent]

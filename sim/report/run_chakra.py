@@ -21,7 +21,6 @@ from sim.spec.yaml import SpecError
 from sim.training.server_plan import ServerPlan
 
 _INSTANT: Final = 1e-12
-_SLOWEST: Final = "slowest rank"
 
 
 def write_run(run: Run, folder: Path) -> str:
@@ -99,7 +98,7 @@ def _collective(run: Run, made: Recording, found: _Exchange, after: Sequence[int
     job, plan, work = run.jobs[0].job, run.rings[0], found.work
     ranks = plan.ranks if plan is not None else 1
     if found.late > _INSTANT:
-        after = [made.compute(_SLOWEST, found.late, after, host=True)]
+        after = [made.late(found.late, after)]
     return made.collective(work.name, operation_of(work.name, work.nbytes, job.workload, ranks), work.nbytes, "", ranks, after)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -104,10 +104,11 @@ def read_trace(text: str, groups: Path | None = None) -> TraceFiles:
     return TraceFiles(name, paths, ranks, read_groups(source, len(paths)) if source else {}, digest.hexdigest())
 
 
-def _read(path: Path, note: object) -> list[Message]:
+def _read(path: Path, note: Callable[[bytes], None]) -> list[Message]:
+    """Return the nodes of *path*, whose bytes *note* gets. Raise SpecError where that fails."""
     try:
         data = path.read_bytes()
-        note(data)  # type: ignore[operator]
+        note(data)
         return messages(data)
     except OSError as error:
         raise SpecError(f"{path}: {error.strerror}") from None

@@ -26,13 +26,12 @@ from sim.parallel.mesh import GroupAxis
 from sim.parallel.program import Program, Receive, Send, Start, Tag, Update, Wait, Work
 from sim.training.layouts.loader import Loader
 from sim.training.layouts.prices import Price
-from sim.training.layouts.scene import GROUPS, Played, Scene, StageStep, words
+from sim.training.layouts.scene import GROUPS, PASSES, Played, Scene, StageStep, words
 from sim.training.layouts.times import Burst
 
 SimProcess = Generator[simpy.Event, object, None]
 SHARED: Final = ("everyone", "ends")
 """Groups with members in several stages."""
-_NAMES: Final = {"F": "forward", "B": "backward", "I": "backward of inputs", "W": "backward of weights"}
 _PARTIAL: Final = {"tensor": "tensor-parallel messages", "context": "context-parallel messages", "expert": "expert dispatch and combine"}
 
 
@@ -226,7 +225,7 @@ class Stage:
 
     def _work(self, work: Work) -> SimProcess:
         time = self.times.span(work.first, work.last, work.part)
-        yield from self._compute(time.bursts, _NAMES[work.part], work.micro_batch)
+        yield from self._compute(time.bursts, PASSES[work.part], work.micro_batch)
         late = self.simulation.scene.spread.tensor * time.compute
         pieces = [(Cause.STRAGGLER, "slowest rank of the tensor group", late)] if late else []
         for each in time.exposed:

@@ -10,7 +10,7 @@ from sim.events import Cause, EventLog
 from sim.parallel.collective_check import check_time
 from sim.parallel.lower import Layout
 from sim.parallel.mesh import GroupAxis
-from sim.parallel.program import Program, Tag
+from sim.parallel.program import Part, Program, Tag
 from sim.spec.hardware import Node
 from sim.training.layouts.loader import Feed
 from sim.training.layouts.prices import Prices
@@ -19,6 +19,8 @@ from sim.training.spread import expected_maximum
 
 GROUPS: Final = ("data", "shard", "tensor", "pipeline", "context", "expert")
 """Keys of ``exposed_by_group_s``."""
+PASSES: Final[Mapping[Part, str]] = {"F": "forward", "B": "backward", "I": "backward of inputs", "W": "backward of weights"}
+"""Names of kernels by what they run."""
 _WORDS: Final[Mapping[str, str]] = {
     "gather F": "weight gathers",
     "gather B": "weight gathers",
