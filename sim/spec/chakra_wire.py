@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import struct
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,6 +37,7 @@ _SCALARS: Final = (
 _FIXED: Final = {"double": "<d", "float": "<f", "fixed32": "<I", "fixed64": "<Q", "sfixed32": "<i", "sfixed64": "<q"}
 _VARINT, _EIGHT, _LENGTH, _FOUR = 0, 1, 2, 5
 """Wire types."""
+_NO_SPACE: Final = re.compile(r"\S")
 _GZIP = b"\x1f\x8b"
 
 
@@ -228,9 +230,8 @@ def _of_json(data: bytes) -> list[Message]:
     decoder, found, at = json.JSONDecoder(), [], 0
     try:
         text = data.decode()
-        while text[at:].strip():
-            at += len(text[at:]) - len(text[at:].lstrip())
-            value, at = decoder.raw_decode(text, at)
+        while (begin := _NO_SPACE.search(text, at)) is not None:
+            value, at = decoder.raw_decode(text, begin.start())
             found.append(value)
     except (ValueError, RecursionError) as error:
         raise Malformed(f"is no Chakra trace in JSON: {error}") from None
