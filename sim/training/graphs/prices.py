@@ -17,9 +17,10 @@ from sim.cluster.fabric import NOTHING, crossed
 from sim.events import Cause
 from sim.parallel.graph import CollectiveOp
 from sim.spec.hardware import Hardware, Node
+from sim.training.collectives.links import held_back, link_of
 from sim.training.collectives.message import OUT, SIMPLE, edge_between, handing
-from sim.training.collectives.plan import CORES_COPY, CollectivePlan, Tuning, plan_collectives
-from sim.training.collectives.traffic import CORE, CORE_LIMIT, CORES, FABRIC, TIER
+from sim.training.collectives.plan import CollectivePlan, Tuning, plan_collectives
+from sim.training.collectives.traffic import CORE, CORE_LIMIT, FABRIC
 from sim.training.job import job_slots
 
 
@@ -123,10 +124,8 @@ class GraphPrices:
                 load[self._live(node if slot == OUT else other, link)] += amount
             elif (slot, link) == CORE:
                 load[self._core()] += amount
-        rate, limit = alone.rate, (alone.cause, alone.limit)
-        for name, amount in load.items():
-            if self.capacity[name] / amount < rate * (1 - 1e-9):
-                rate, limit = self.capacity[name] / amount, self.descriptions[name]
+        loaded = ((amount, self.capacity[name], self.descriptions[name]) for name, amount in load.items())
+        rate, limit = held_back(alone.rate, (alone.cause, alone.limit), loaded)
         return GraphPrice(alone.launch, nbytes, rate, dict(load), *limit)
 
     # --- links ----------------------------------------------------------------------------------------------------
@@ -135,12 +134,7 @@ class GraphPrices:
         """Return the name of *link* of *node*, which is noted."""
         name = f"node{node}.{link}"
         if name not in self.capacity:
-            slot = self.slots[node]
-            if link == CORES:
-                self.capacity[name], self.descriptions[name] = slot.cores, (Cause.NETWORK, CORES_COPY)
-            else:
-                own = slot.graph.links[link]
-                self.capacity[name], self.descriptions[name] = own.capacity, (TIER[own.tier], own.description)
+            self.capacity[name], self.descriptions[name] = link_of(self.slots[node], link)
         return name
 
     def _core(self) -> str:

@@ -21,9 +21,10 @@ from sim.parallel.mesh import GroupAxis, Mesh
 from sim.parallel.program import Op
 from sim.spec.hardware import Hardware, Transport
 from sim.training.collectives.gloo import NIC_LINKS, plan_gloo
+from sim.training.collectives.links import held_back, link_of
 from sim.training.collectives.message import OUT, SIMPLE, edge_between, handing
 from sim.training.collectives.plan import CORES, CORES_COPY, CollectivePlan, Tuning, plan_collectives
-from sim.training.collectives.traffic import CORE, CORE_LIMIT, FABRIC, TIER, Edge
+from sim.training.collectives.traffic import CORE, CORE_LIMIT, FABRIC, Edge
 
 
 class Price(NamedTuple):
@@ -181,10 +182,7 @@ class Prices:
                     load[name] += amount * cost.volume / volume
         cap = min(cost.cap * volume / cost.volume for cost in costs)
         cost = costs[0]
-        rate, limit = cap, (cost.cause, cost.bottleneck)
-        for link, amount in load.items():
-            if meant[link][0] / amount < rate * (1 - 1e-9):
-                rate, limit = meant[link][0] / amount, meant[link][1]
+        rate, limit = held_back(cap, (cost.cause, cost.bottleneck), ((amount, *meant[link]) for link, amount in load.items()))
         share = min(1.0, cost.latency_share * rate / cap)
         alone = cost.launch + volume / rate
         price = Price(cost.launch, volume, cap, {}, alone, share, *limit, cost.algorithm)
@@ -230,19 +228,12 @@ class Prices:
         if slot == FABRIC:
             crossed_ = plan.layout.crossed
             return f"{FABRIC}.{link}", crossed_.capacities[link], (Cause.NETWORK, crossed_.descriptions[link])
-        if link == CORES:
-            return link, self._slot.cores, (Cause.NETWORK, CORES_COPY)
-        own = self._slot.graph.links[link]
-        return link, own.capacity, (TIER[own.tier], own.description)
+        return link, *link_of(self._slot, link)
 
     def _on_node(self, nodes: str, link: str) -> str:
         name = f"{nodes}.{link}"
         if name not in self.capacity:
-            if link == CORES:
-                self.capacity[name], self.descriptions[name] = self._slot.cores, (Cause.NETWORK, CORES_COPY)
-            else:
-                own = self._slot.graph.links[link]
-                self.capacity[name], self.descriptions[name] = own.capacity, (TIER[own.tier], own.description)
+            self.capacity[name], self.descriptions[name] = link_of(self._slot, link)
         return name
 
     # --- from stage to stage --------------------------------------------------------------------------------------
@@ -263,10 +254,8 @@ class Prices:
             end, name = link.split(" ", 1)
             load[self._on_node(self.nodes_of(source if end == OUT else target), name)] += amount
         price = outline.price
-        rate, limit = price.cap, (price.cause, price.limit)
-        for name, amount in load.items():
-            if self.capacity[name] / amount < rate * (1 - 1e-9):
-                rate, limit = self.capacity[name] / amount, self.descriptions[name]
+        loaded = ((amount, self.capacity[name], self.descriptions[name]) for name, amount in load.items())
+        rate, limit = held_back(price.cap, (price.cause, price.limit), loaded)
         return price._replace(load=dict(load), alone=price.launch + price.volume / rate, cause=limit[0], limit=limit[1])
 
     def _send_outline(self, ends: Sequence[tuple[int, int]], nbytes: float) -> _Outline:
