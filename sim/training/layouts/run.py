@@ -281,10 +281,7 @@ class Stage:
     def _start(self, start: Start, issued: float) -> None:
         """Enter an operation into its communicator's queue; it begins when the slowest rank has come and those before it are over."""
         simulation = self.simulation
-        shared = start.axis in SHARED
-        price = simulation.scene.prices.price(0 if shared else self.number, start.axis, start.op, start.nbytes)
-        key = (self.step, start.tag) if shared else (self.step, self.number, start.tag)
-        operation = simulation.operation(key, start.tag, price, simulation.expected[start.tag] if shared else 1)
+        operation, communicator, stages = self._meeting(start)
         delay = self._late(start.axis)
         check = simulation.scene.check(start.axis)
         if check:  # the host compares it with the other ranks', and launches it then
@@ -292,16 +289,24 @@ class Stage:
             issued = max(issued, self.host)
         operation.arrived = self.env.now
         operation.missing -= 1
-        place = ("everyone", start.communicator) if shared else (self.number, start.communicator)
         if issued - self.env.now > delay:
             delay, operation.late = issued - self.env.now, (Cause.LAUNCH, "host")
         before = simulation.operations[self.step, self.number, start.after] if start.after is not None else None
         if operation.missing == 0:
             self.env.process(self._comes(operation, delay, before))
-            queue = simulation.queues.setdefault(place, deque())
+            queue = simulation.queues.setdefault(communicator, deque())
             queue.append(operation)
             if len(queue) == 1:
-                self.env.process(self._serve(queue, simulation.stages if shared else [self]))
+                self.env.process(self._serve(queue, stages))
+
+    def _meeting(self, start: Start) -> tuple[Operation, tuple[object, ...], Sequence[Stage]]:
+        """Return the operation that *start* enters, the communicator that plays it, and the stages beside whose compute it does."""
+        simulation, shared = self.simulation, start.axis in SHARED
+        price = simulation.scene.prices.price(0 if shared else self.number, start.axis, start.op, start.nbytes)
+        key = (self.step, start.tag) if shared else (self.step, self.number, start.tag)
+        operation = simulation.operation(key, start.tag, price, simulation.expected[start.tag] if shared else 1)
+        stages = simulation.stages if shared else [self]
+        return operation, ("everyone" if shared else self.number, start.communicator), stages
 
     def _comes(self, operation: Operation, delay: float, before: Operation | None) -> SimProcess:
         """Let *operation* begin after *delay*, when the one *before* has ended."""

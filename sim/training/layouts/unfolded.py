@@ -5,7 +5,7 @@ Limit: what is inside a unit (messages of tensor, context and expert groups) sta
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean
@@ -106,30 +106,13 @@ class _Rank(Stage):
         super().__init__(simulation, simulation.scene.layout.mesh.stage_of(number))
         self.number = number
         self.times = simulation.scene.times[number]
-        self.mine: dict[tuple[int, Tag], Operation] = {}
 
-    def _start(self, start: Start, issued: float) -> None:
-        simulation, mesh = self.simulation, self.simulation.scene.layout.mesh
-        group = mesh.group(self.number, start.axis)
+    def _meeting(self, start: Start) -> tuple[Operation, tuple[object, ...], Sequence[Stage]]:
+        simulation, group = self.simulation, self.simulation.scene.layout.mesh.group(self.number, start.axis)
         price = simulation.prices.of_group(group, start.op, start.nbytes)
         operation = simulation.operation((self.step, group, start.tag), start.tag, price, len(group))
-        self.mine[self.step, start.tag] = simulation.operations[self.step, self.number, start.tag] = operation
-        delay = self._late(start.axis)
-        check = simulation.scene.check(start.axis)
-        if check:
-            self.host += check
-            issued = max(issued, self.host)
-        operation.arrived = self.env.now
-        operation.missing -= 1
-        if issued - self.env.now > delay:
-            delay = issued - self.env.now
-        before = self.mine[self.step, start.after] if start.after is not None else None
-        if operation.missing == 0:
-            self.env.process(self._comes(operation, delay, before))
-            queue = simulation.queues.setdefault((group, start.communicator), deque())
-            queue.append(operation)
-            if len(queue) == 1:
-                self.env.process(self._serve(queue, [simulation.stages[rank] for rank in group]))
+        simulation.operations[self.step, self.number, start.tag] = operation
+        return operation, (group, start.communicator), [simulation.stages[rank] for rank in group]
 
     def _message(self, tag: Tag, source: int, target: int, nbytes: float) -> Operation:
         price = self.simulation.prices.send(source, target, nbytes)

@@ -183,6 +183,16 @@ def test_one_rank_a_stage_stands_for_all(
     assert least_time(scene) <= shown.time * (1 + 1e-9)
 
 
+def test_rank_by_rank_a_late_host_is_blamed_as_in_one_rank_a_stage() -> None:
+    """Ranks that are all alike: none is slower than another, and what comes late is what hosts compare and launch."""
+    hardware = machine(2, 2, nvlink=2e8, nic=5e7)
+    asked = workload(model(), shard="optimizer", mesh={"framework": "fsdp2", "collective_check": "3 ms"}, stack={"launch_cpu": "20 ms"})
+    scene = scene_of(hardware, asked, prepare(hardware, asked))
+    (one,), (mean,) = Simulation(scene, 4, keep_rates=False).run().stages, Unfolded(scene, 4).run().stages
+    assert one.stalls == pytest.approx(mean.stalls, rel=1e-9)
+    assert mean.stalls[Cause.LAUNCH] > mean.stalls[Cause.STRAGGLER] == 0.0
+
+
 def test_a_stage_that_lies_unlike_on_its_nodes_shares_the_nic_of_each() -> None:
     """Three nodes of two, stages of three ranks: the node in the middle carries gradients of both stages at the same time."""
     hardware = machine(2, 3, nvlink=1e12, nic=1e8)
