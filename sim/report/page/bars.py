@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from sim.events import STALLS
+from sim.events import LAYOUT_STALLS, STALLS, Cause
 from sim.report.page.colours import fill
 from sim.report.page.markup import Child, Figures, Html, joined, table, tag
 from sim.report.page.words import as_time
@@ -108,6 +108,27 @@ def stalls(figures: Figures) -> Html:
     chart = named_bars(rows, "Seconds of a step by cause, in a warm and in the first epoch")
     key = tag("figcaption", ERROR_BARS) if off > 0 else None
     return joined(tag("figure", chart, key), stall_table(figures))
+
+
+def step_stalls(figures: Figures, meanings: Mapping[Cause, str]) -> tuple[Html, Html, Html]:
+    """Return a rank's step of a layout or a graph by cause: a bar, its key, and the table that says the same; *meanings* by cause."""
+    causes = [cause for cause in LAYOUT_STALLS if figures.value(f"stalls_s/{cause.value}") > 0]
+    pieces = [Piece(f"stalls_s/{cause.value}", cause.value, cause.value, meanings[cause]) for cause in causes]
+    step, off = figures.shown("step_time_s", as_time), missed_by(figures)
+    drawn = named_bars([("step", bar(figures, pieces, "step_time_s", reach([figures], "step_time_s"), off), step)], "Step")
+    means = tag("figcaption", f"{ERROR_BARS} {_sentence(figures.value('expected_error')['basis'])}") if off > 0 else None
+    key = tag("ul", *(tag("li", swatch(cause.value), cause.value) for cause in causes), class_="key")
+    rows: list[list[Child]] = []
+    for cause in causes:
+        path = f"stalls_s/{cause.value}"
+        name = joined(swatch(cause.value), cause.value)
+        rows.append([name, figures.shown(path, as_time), figures.share(path, "step_time_s"), meanings[cause]])
+    head = [("cause", False), ("time", True), ("share", True), ("meaning", False)]
+    return tag("figure", drawn, means), key, table(head, rows)
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def stall_table(figures: Figures) -> Html:

@@ -6,14 +6,14 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any, Final
 
-from sim.events import LAYOUT_STALLS, Cause, Wait
+from sim.events import Cause, Wait
 from sim.report.graph import GRAPH_MEANINGS
-from sim.report.page.bars import Piece, bar, named_bars, swatch
+from sim.report.page.bars import step_stalls
 from sim.report.page.basis import basis
 from sim.report.page.colours import fill
 from sim.report.page.frame import Part, outcome, page
 from sim.report.page.markup import Child, Figures, Html, noted, section, table, tag, tiles
-from sim.report.page.timeline import Span
+from sim.report.page.timeline import Span, lanes_of
 from sim.report.page.words import as_memory, as_number, as_percent, as_time
 from sim.study.descriptions import Descriptions
 from sim.study.graph import GraphRun
@@ -49,18 +49,8 @@ def _tiles(figures: Figures) -> Html:
 
 
 def _time(figures: Figures) -> Part:
-    causes = [cause for cause in LAYOUT_STALLS if figures.value(f"stalls_s/{cause.value}") > 0]
-    pieces = [Piece(f"stalls_s/{cause.value}", cause.value, cause.value, GRAPH_MEANINGS[cause]) for cause in causes]
-    step = figures.shown("step_time_s", as_time)
-    drawn = named_bars([("step", bar(figures, pieces, "step_time_s", figures.value("step_time_s")), step)], "Step")
-    key = tag("ul", *(tag("li", swatch(cause.value), cause.value) for cause in causes), class_="key")
-    rows: list[list[Child]] = []
-    for cause in causes:
-        place = f"stalls_s/{cause.value}"
-        rows.append([cause.value, figures.shown(place, as_time), figures.share(place, "step_time_s"), GRAPH_MEANINGS[cause]])
-    head = [("cause", False), ("time", True), ("share", True), ("meaning", False)]
     lead = "Mean over ranks; every moment of a rank is compute, or one wait."
-    return Part("time", "Where the time goes", section("time", "Where the time goes", drawn, key, table(head, rows), lead=lead))
+    return Part("time", "Where the time goes", section("time", "Where the time goes", *step_stalls(figures, GRAPH_MEANINGS), lead=lead))
 
 
 def _lanes(run: GraphRun) -> Part:
@@ -77,12 +67,7 @@ def _lanes(run: GraphRun) -> Part:
         marks = [*kernels[rank], *(wait for wait in run.ranks[rank].waits if wait.cause != Cause.COMPUTE)]
         longest = sorted(marks, key=lambda mark: mark.t0 - mark.t1)[:MOST_MARKS]
         lanes.append(tag("div", *(_mark(mark, span) for mark in sorted(longest, key=lambda mark: mark.t0)), class_="lane"))
-    head = tag("div", tag("div", class_="axis"), *names, class_="lane-names")
-    canvas = tag(
-        "div", tag("div", class_="axis", aria_hidden="true"), *lanes, class_="canvas marks", data_span=repr(span.end), tabindex="0",
-        role="group", aria_label="Ranks against time",
-    )  # fmt: skip
-    figure = tag("figure", tag("div", head, tag("div", canvas, class_="scroller"), class_="lanes"), class_="timeline")
+    figure = lanes_of(names, lanes, span, "Ranks against time")
     more = f" The first {MOST_RANKS} of {len(run.ranks)} ranks." if len(run.ranks) > MOST_RANKS else ""
     lead = f"One step of {as_time(run.step_time)}: blue is compute, other colors are waits by cause.{more}"
     return Part("ranks", "Ranks against time", section("ranks", "Ranks against time", figure, lead=lead))

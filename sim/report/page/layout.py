@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from sim.analysis.layout_memory import StageMemory
-from sim.events import LAYOUT_STALLS, Cause, Work
+from sim.events import Cause, Work
 from sim.mesh import LayoutRun
 from sim.report.layout import LAYOUT_MEANINGS, layout_name
-from sim.report.page.bars import ERROR_BARS, Piece, bar, missed_by, named_bars, reach, swatch
+from sim.report.page.bars import Piece, bar, named_bars, step_stalls, swatch
 from sim.report.page.basis import basis
 from sim.report.page.chart import Point, axis, chart, linear_axis
 from sim.report.page.colours import USES, fill
@@ -17,7 +17,7 @@ from sim.report.page.energy import LEAD, energy, energy_tile
 from sim.report.page.frame import Part, outcome, page
 from sim.report.page.goodput import with_failures
 from sim.report.page.markup import Child, Figures, Html, joined, noted, section, table, tag, tiles
-from sim.report.page.timeline import Span
+from sim.report.page.timeline import Span, lanes_of
 from sim.report.page.whole_job import whole_job
 from sim.report.page.words import as_memory, as_money, as_number, as_percent, as_time
 from sim.units import counted, show
@@ -95,34 +95,8 @@ def _tiles(figures: Figures) -> Html:
 
 
 def _time(figures: Figures) -> Part:
-    causes = [cause for cause in LAYOUT_STALLS if figures.value(f"stalls_s/{cause.value}") > 0]
-    pieces = [Piece(f"stalls_s/{cause.value}", cause.value, cause.value, LAYOUT_MEANINGS[cause]) for cause in causes]
-    step, off = figures.shown("step_time_s", as_time), missed_by(figures)
-    drawn = named_bars([("step", bar(figures, pieces, "step_time_s", reach([figures], "step_time_s"), off), step)], "Step")
-    means = tag("figcaption", f"{ERROR_BARS} {_sentence(figures.value('expected_error')['basis'])}") if off > 0 else None
-    key = tag("ul", *(tag("li", swatch(cause.value), cause.value) for cause in causes), class_="key")
-    rows: list[list[Child]] = []
-    for cause in causes:
-        place = f"stalls_s/{cause.value}"
-        rows.append(
-            [
-                joined(swatch(cause.value), cause.value),
-                figures.shown(place, as_time),
-                figures.share(place, "step_time_s"),
-                LAYOUT_MEANINGS[cause],
-            ]
-        )
-    head = [("cause", False), ("time", True), ("share", True), ("meaning", False)]
     lead = "Every moment of a rank's step, by what it does or waits for; mean over ranks."
-    return Part(
-        "time",
-        "Where the time goes",
-        section("time", "Where the time goes", tag("figure", drawn, means), key, table(head, rows), lead=lead),
-    )
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}."
+    return Part("time", "Where the time goes", section("time", "Where the time goes", *step_stalls(figures, LAYOUT_MEANINGS), lead=lead))
 
 
 def _stages(run: LayoutRun) -> Part:
@@ -140,12 +114,7 @@ def _stages(run: LayoutRun) -> Part:
         names += [tag("div", words[stage], class_="lane-name high") for stage in courses]
         lanes.append(tag("div", class_="title"))
         lanes += [tag("div", _course(course, span, run.node.gpu.memory), class_="lane high") for course in courses.values()]
-    head = tag("div", tag("div", class_="axis"), *names, class_="lane-names")
-    canvas = tag(
-        "div", tag("div", class_="axis", aria_hidden="true"), *lanes, class_="canvas marks", data_span=repr(end - begin), tabindex="0",
-        role="group", aria_label="Stages and their memory against time",
-    )  # fmt: skip
-    figure = tag("figure", tag("div", head, tag("div", canvas, class_="scroller"), class_="lanes"), class_="timeline")
+    figure = lanes_of(names, lanes, span, "Stages and their memory against time")
     shades = (tag("li", tag("i", class_="swatch", style=f"background:{_SHADES[name]}"), name) for name in ("forward", "backward"))
     uses = (tag("li", swatch(use), use.replace("_", " ")) for use in _SHOWN_USES) if courses else ()
     key = tag("ul", *shades, *uses, class_="key")

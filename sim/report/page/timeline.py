@@ -77,6 +77,16 @@ def timeline(run: Run, number: int, chosen: Excerpt, span: Span, used: Sequence[
     return tag("figure", _tools(run, ranks), grid, _caption(chosen, span, len(used) - len(kept)), class_="timeline")
 
 
+def lanes_of(names: Sequence[Html], lanes: Sequence[Html], span: Span, label: str) -> Html:
+    """Return *lanes* against time during *span*, with their *names* beside them; *label* is for those who do not see them."""
+    head = tag("div", tag("div", class_="axis"), *names, class_="lane-names")
+    canvas = tag(
+        "div", tag("div", class_="axis", aria_hidden="true"), *lanes, class_="canvas marks", data_span=repr(span.end - span.start),
+        tabindex="0", role="group", aria_label=label,
+    )  # fmt: skip
+    return tag("figure", tag("div", head, tag("div", canvas, class_="scroller"), class_="lanes"), class_="timeline")
+
+
 def _tools(run: Run, ranks: Sequence[RankExcerpt]) -> Html:
     buttons = [
         tag("button", text, type="button", data_zoom=how, aria_label=says)

@@ -72,7 +72,7 @@ def feed_of(node: Node, workload: Workload, mesh: Mesh) -> Feed | None:
         cost.prep,
         readers * cost.prep / host.physical_cores,
         options.num_workers,
-        max(1, options.num_workers) * options.prefetch_factor if options.num_workers else 0,
+        options.num_workers * options.prefetch_factor,
     )
 
 
