@@ -158,7 +158,7 @@ class MeshOptions(Spec):
     first_stage_less: Whole = 0
     """Blocks that the first stage holds less, in place of the embedding."""
     last_stage_less: Whole = 0
-    """Blocks that the first and the last stage hold less, in place of the embedding and of the head."""
+    """Blocks that the last stage holds less, in place of the head."""
     source: Source
 
     @property
