@@ -184,6 +184,23 @@ def show_table(document: object, text: str, table: str, as_json: bool, as_csv: b
         typer.echo(table, nl=False) if as_csv else show_text(text)
 
 
+def write_report(html: Path | None, folder: Path | None, result: tuple[dict[str, Any], str, str], page: Callable[[], str]) -> None:
+    """Write the page of the *result* of a run (document, text, CSV) to *html*, and all of it into *folder*, if given."""
+    from sim.report.files import write_file, write_files
+
+    document, text, table = result
+    made = page() if html is not None or folder is not None else ""
+    if html is not None:
+        write_file(html, made)
+        talk(f"wrote {html}")
+    if folder is not None:
+        files: dict[str, str | bytes] = {
+            "run.json": json_text(document), "report.txt": text + "\n", "report.html": made, "run.csv": table,
+        }  # fmt: skip
+        write_files(folder, files)
+        talk(f"wrote {', '.join(str(folder / name) for name in files)}")
+
+
 def write_result(
     folder: Path | None,
     html: Path | None,

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from sim.spec.yaml import SpecError
 from sim.study.scenario import Scenario
-from sim.terminal import json_text, show_table, talk
+from sim.terminal import show_table, talk, write_report
+
+if TYPE_CHECKING:
+    from sim.study.graph import GraphRun
 
 
 def show_graph(
@@ -22,31 +26,24 @@ def show_graph(
     if len(scenarios) > 1:
         raise SpecError(f"{scenarios[0].workload}: a Chakra trace has one number of ranks; write one number of nodes or GPUs")
     from sim.report.figures import figures_csv
-    from sim.report.files import write_file, write_files
     from sim.report.graph import graph_document, graph_text, rank_rows
     from sim.study.graph import graph_run
 
     run = graph_run(scenarios[0], groups)
     document = graph_document(run)
     text, table = graph_text(run, document), figures_csv(rank_rows(document))
-    if html is not None or output is not None:
-        from sim.report.page.graph import graph_page
-
-        page = graph_page(run, document)
-        if html is not None:
-            write_file(html, page)
-            talk(f"wrote {html}")
-        if output is not None:
-            files: dict[str, str | bytes] = {
-                "run.json": json_text(document), "report.txt": text + "\n", "report.html": page, "run.csv": table,
-            }  # fmt: skip
-            write_files(output, files)
-            talk(f"wrote {', '.join(str(output / name) for name in files)}")
+    write_report(html, output, (document, text, table), lambda: _page(run, document))
     if trace is not None:
         from sim.report.graph_trace import write_graph_trace
 
         talk(f"wrote {write_graph_trace(run, trace)}")
     show_table(document, text, table, *shown)
+
+
+def _page(run: GraphRun, document: dict[str, Any]) -> str:
+    from sim.report.page.graph import graph_page
+
+    return graph_page(run, document)
 
 
 def only_of_workloads(scenario: Scenario, others: Mapping[str, object]) -> None:

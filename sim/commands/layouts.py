@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from sim.spec.yaml import SpecError
 from sim.study.scenario import Infeasible, Scenario
-from sim.terminal import json_text, print_json, show_text, talk
+from sim.terminal import print_json, show_text, talk, write_report
 
 if TYPE_CHECKING:
+    from sim.mesh import LayoutRun
     from sim.study.layout import LayoutAnswer
 
 
@@ -30,7 +31,6 @@ def show_layouts(
     """Simulate *scenario* at each number of *nodes* or *gpus* and print the outcome; *with_failures* that of the whole job as well."""
     from sim.report.document import infeasible_document
     from sim.report.figures import figures_csv
-    from sim.report.files import write_file, write_files
     from sim.report.layout import flat_figures, layout_document, layout_scaling_text, layout_text
     from sim.study.layout import layout_answer
     from sim.study.scaling import scaling
@@ -61,17 +61,7 @@ def show_layouts(
         whole["with_failures"] = weeks
         text += "\n\n" + goodput_text(weeks)
     table = figures_csv([flat_figures(document) for document in documents])
-    if html is not None or output is not None:
-        from sim.report.page.layout import layout_page
-
-        page = layout_page(found[0].run if one else None, whole)
-        if html is not None:
-            write_file(html, page)
-            talk(f"wrote {html}")
-        if output is not None:
-            files: dict[str, str | bytes] = {"run.json": json_text(whole), "report.txt": text + "\n", "report.html": page, "run.csv": table}
-            write_files(output, files)
-            talk(f"wrote {', '.join(str(output / name) for name in files)}")
+    write_report(html, output, (whole, text, table), lambda: _page(found[0].run if one else None, whole))
     _write_traces(found, trace, chakra)
     if as_json:
         print_json(whole)
@@ -79,6 +69,12 @@ def show_layouts(
         typer.echo(table.rstrip("\n")) if as_csv else show_text(text)
     if not found:
         raise typer.Exit(1)
+
+
+def _page(run: LayoutRun | None, document: dict[str, Any]) -> str:
+    from sim.report.page.layout import layout_page
+
+    return layout_page(run, document)
 
 
 def _require_one(runs: int, trace: Path | None, chakra: Path | None) -> None:
