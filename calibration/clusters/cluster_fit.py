@@ -399,6 +399,7 @@ def _doubt(model: Model, asked: Question, found: Prediction) -> float:
     unknown = 0.0 if model.knows_compute(asked) else LAYER_MODEL
     if model.compute.joins_others(asked) and not model.has_own(asked):
         unknown = model.carried.unseen
+    unknown = math.hypot(unknown, model.compute.doubt(asked))
     return math.hypot(model.carried.form * exposed, SPREAD * straggler, unknown * (1.0 - exposed))
 
 

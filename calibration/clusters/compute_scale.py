@@ -2,7 +2,7 @@
 
 A run that was measured together with its exposed synchronisation computes for ``step - exposed_sync``; on one GPU for the whole step.
 Its factor makes the simulated step, less simulated waits for other ranks, equal to that. Between measured batches the factor is
-interpolated over the logarithm of the batch, beyond them it stays: there the layer model's own dependence on the batch holds. Where no
+interpolated over the logarithm of the batch; beyond them a step has a constant part (`calibration.clusters.other_batches`). Where no
 run of the cluster says, runs of the same GPU and software do; where none does, the layer model is taken as it is.
 
 A row without exposed synchronisation whose steps hold some, on several GPUs or on one with parameter servers, is taken with the simulated
@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Final
 
 from calibration.clusters.evaluate import Case, Evaluator
-from calibration.questions import Question
+from calibration.clusters.other_batches import step_model
+from calibration.questions import Question, question
 from calibration.run_records import RunRecord
 
 LEAST_SCALE: Final = 0.05
@@ -35,17 +36,24 @@ class ComputeScale:
 
     curves: dict[Hashable, list[tuple[int, float]]] = field(default_factory=dict)
     alone: frozenset[Hashable] = frozenset()
+    doubts: dict[tuple[Hashable, int], float] = field(default_factory=dict)
+    """Standard deviations of the logarithms of factors, by group and batch, of batches beyond those measured."""
 
     def of(self, asked: Question) -> float | None:
         """Return the factor for *asked*; None where nothing was measured."""
-        key = self._key(asked)
+        key = self.group(asked)
         return None if key is None else _at(self.curves[key], asked.batch)
+
+    def doubt(self, asked: Question) -> float:
+        """Return the standard deviation of the logarithm of the factor for *asked* that comes of its batch being beyond those measured."""
+        return self.doubts.get((self.group(asked), asked.batch), 0.0)
 
     def joins_others(self, asked: Question) -> bool:
         """Tell whether *asked* runs on several GPUs, and its factor was measured on one by itself."""
-        return asked.job.ranks > 1 and self._key(asked) in self.alone
+        return asked.job.ranks > 1 and self.group(asked) in self.alone
 
-    def _key(self, asked: Question) -> Hashable | None:
+    def group(self, asked: Question) -> Hashable | None:
+        """Return the nearest group of *asked* that was measured; None where none was."""
         return next((key for key in group_keys(asked) if key in self.curves), None)
 
 
@@ -72,8 +80,12 @@ def solved(rows: Sequence[Question], evaluator: Evaluator) -> Solved:
     return dict(zip((row.record for row in rows), _solve(rows, evaluator), strict=True))
 
 
-def measured_scale(rows: Sequence[Question], evaluator: Evaluator, known: Solved | None = None) -> ComputeScale:
+def measured_scale(
+    rows: Sequence[Question], evaluator: Evaluator, known: Solved | None = None, asked: Sequence[Question] = ()
+) -> ComputeScale:
     """Return the factors that *rows* tell; where some of a group ran on several GPUs, those on one GPU are left out of it.
+
+    Batches of *asked* that lie beyond those of their group have factors of their own; others beyond take that of the last batch.
 
     A job that runs alone skips work that distributed ones do, or does more: compute of distributed steps is measured in such steps.
     Factors that are *known* are not looked for again.
@@ -90,7 +102,48 @@ def measured_scale(rows: Sequence[Question], evaluator: Evaluator, known: Solved
     for key, batches in found.items():
         curves[key] = [(batch, median(factors[id(row)] or 1.0 for row in _preferred(same))) for batch, same in sorted(batches.items())]
     alone = {key for key, batches in found.items() if all(row.job.ranks == 1 for same in batches.values() for row in _preferred(same))}
-    return ComputeScale(curves, frozenset(alone))
+    scale = ComputeScale(curves, frozenset(alone))
+    measured = {key: {batch: _preferred(same) for batch, same in batches.items()} for key, batches in found.items()}
+    return _with_batches_beyond(scale, measured, asked, evaluator)
+
+
+def _with_batches_beyond(
+    scale: ComputeScale, measured: Mapping[Hashable, Mapping[int, Sequence[Question]]], asked: Sequence[Question], evaluator: Evaluator
+) -> ComputeScale:
+    """Return *scale* with factors for those batches of *asked* that lie beyond their group's, which *measured* holds the runs of."""
+    beyond: dict[Hashable, dict[int, Question]] = defaultdict(dict)
+    for one in asked:
+        key = scale.group(one)
+        if key is not None and not min(measured[key]) <= one.batch <= max(measured[key]):
+            nearest = measured[key][_nearest(measured[key], one.batch)][0]
+            beyond[key][one.batch] = question(replace(nearest.record, batch_per_gpu=one.batch), evaluator.folders)
+    runs = [run for key, others in beyond.items() for run in (*(same[0] for same in measured[key].values()), *others.values())]
+    found = evaluator.all([Case(run.record, 1.0, ()) for run in runs])
+    layers = {id(run): _times(run, one.step, one.compute)[1] for run, one in zip(runs, found, strict=True)}
+    expected: list[tuple[Hashable, int, Question]] = []
+    doubts: dict[tuple[Hashable, int], float] = {}
+    for key, others in beyond.items():
+        times = {batch: median(map(_compute_time, same)) for batch, same in measured[key].items()}
+        model = step_model([layers[id(same[0])] for same in measured[key].values()], list(times.values()))
+        for batch, run in others.items():
+            last = _nearest(times, batch)
+            growth, doubts[key, batch] = model.growth(layers[id(run)], layers[id(measured[key][last][0])])
+            expected.append((key, batch, _taking(run, times[last] * growth)))
+    curves = {key: list(points) for key, points in scale.curves.items()}
+    for (key, batch, _), factor in zip(expected, _solve([run for *_, run in expected], evaluator), strict=True):
+        if factor is not None:
+            curves[key].append((batch, factor))
+    return replace(scale, curves={key: sorted(points) for key, points in curves.items()}, doubts=doubts)
+
+
+def _nearest(batches: Iterable[int], batch: int) -> int:
+    return min(batches, key=lambda known: abs(math.log(known / batch)))
+
+
+def _taking(run: Question, compute: float) -> Question:
+    """Return *run* as if its compute had been measured to take so many seconds."""
+    sync = None if run.record.exposed_sync is None else 0.0
+    return replace(run, record=replace(run.record, step_time=compute, exposed_sync=sync, throughput=None))
 
 
 def _preferred(rows: Sequence[Question]) -> Sequence[Question]:
@@ -121,9 +174,12 @@ def _solve(rows: Sequence[Question], evaluator: Evaluator) -> list[float | None]
 def _times(row: Question, step: float, compute: float) -> tuple[float, float]:
     """Return the measured seconds and the simulated ones that they are compared with."""
     alone = row.job.ranks == 1 and not row.workload.training.stack.uses_servers
-    if alone or row.record.exposed_sync is not None:
-        return row.step_time - (row.record.exposed_sync or 0.0), compute
-    return row.step_time, step
+    return _compute_time(row), compute if alone or row.record.exposed_sync is not None else step
+
+
+def _compute_time(row: Question) -> float:
+    """Return the measured seconds of a step but for its exposed synchronisation, where that was measured."""
+    return row.step_time - (row.record.exposed_sync or 0.0)
 
 
 def _next(trials: Sequence[tuple[float, float]]) -> float:

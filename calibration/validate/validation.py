@@ -150,8 +150,8 @@ def _validate_cluster(
     network = [row for row in rows if row.record.role == "network"]
     asked = [row for row in rows if row.record.role == "prediction"]
     with_sync = [row for row in network if row.record.exposed_sync is not None and row.job.ranks > 1]
-    zero_shot = prior_model(measured_scale(compute, evaluator, known), rows, carried=carried)
-    calibrated = fit_model(measured_scale([*compute, *with_sync], evaluator, known), network, rows, evaluator, carried)
+    zero_shot = prior_model(measured_scale(compute, evaluator, known, rows), rows, carried=carried)
+    calibrated = fit_model(measured_scale([*compute, *with_sync], evaluator, known, rows), network, rows, evaluator, carried)
     calibration = _known(calibrated, [row for row in rows if row.record.role != "prediction"], evaluator)
     constants = fit_closed_form([row for row in calibration if row.asked.record.role == "network"])
     # both kinds at once: which directions of the covariance matter is asked once
