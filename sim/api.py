@@ -102,7 +102,7 @@ def plan(
     global_batch: int | None = None,
     tokens: str | None = None,
     sequence: int | None = None,
-    objective: Literal["time", "cost"] = "time",
+    objective: Literal["time", "cost", "energy"] = "time",
     max_memory: float | None = None,
     fix: Mapping[str, object] | None = None,
     allow: Sequence[str] = (),
@@ -111,15 +111,18 @@ def plan(
     stack: str | None = None,
     market: str = "on-demand",
     prices: object = None,
+    processes: int | None = 1,
 ) -> DataFrame:
     """Return the best layouts of *workload* on *hardware*, best first, a row for each that was simulated; options as of ``sim plan``.
 
     *max_memory* is in bytes of each GPU, *fix* holds axes by name (``{"tp": 8}``). ``DataFrame.attrs`` holds the rest of the document:
-    how many layouts there are, what was excluded, the gap. Raise `SpecError` where nothing fits.
+    how many layouts there are, what was excluded, the gap. *processes* refine layouts side by side (None: one a
+    core). Raise `SpecError` where nothing fits.
     """
     import pandas
 
     from sim.report.plan import plan_document
+    from sim.study.plan.ahead import workers
     from sim.study.plan.question import Question
     from sim.study.plan.question import plan as planned
     from sim.study.plan.search import Limits
@@ -131,7 +134,8 @@ def plan(
     whole("gpus", gpus)
     fixed = {name: str(value).lower() for name, value in (fix or {}).items()}
     question = Question(scenario, counts(nodes), gpus, tokens, fixed, frozenset(allow), Limits(simulate, max_memory, objective))
-    document = plan_document(planned(question))
+    with workers(processes, None, lambda text: None) as crew:
+        document = plan_document(planned(question, crew=crew))
     table = pandas.DataFrame(document.pop("layouts"))
     table.attrs.update(document)
     return table

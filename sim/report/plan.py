@@ -17,8 +17,9 @@ from sim.report.layout_files import run_command
 from sim.report.table import basis_lines
 from sim.spec.yaml import SpecError
 from sim.study.layout import LayoutAnswer
+from sim.study.plan.objective import joules_of_step
 from sim.study.plan.question import Plan, cost_of_step, headroom
-from sim.study.plan.search import THRASH, Outcome, joules_of_step
+from sim.study.plan.search import THRASH, Outcome
 from sim.study.plan.sensitivity import Turn
 from sim.study.plan.space import Candidate
 from sim.study.weeks import Weeks

@@ -20,8 +20,10 @@ from sim.spec.library import Loaded, load_hardware, load_workload
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.journal import Journal
+from sim.study.plan.ahead import Workers, refiner
 from sim.study.plan.floor import Setting
 from sim.study.plan.kept import Kept
+from sim.study.plan.refine import Alone
 from sim.study.plan.search import Limits, Outcome, Tally, search
 from sim.study.plan.space import ALLOWED, DEFAULT, FIXED, Candidate, Space, candidates, fixed_of
 from sim.study.scenario import Infeasible, Scenario, sorted_overrides
@@ -99,16 +101,19 @@ def plan(
     progress: Callable[[Tally], None] | None = None,
     journal: Path | None = None,
     trying: Callable[[str], None] = lambda change: None,
+    crew: Workers | None = None,
 ) -> Plan:
     """Return the best layouts. Raise SpecError for what makes no sense, Infeasible where nothing fits.
 
-    *trying* hears of each change that is tried where nothing fits.
+    *trying* hears of each change that is tried where nothing fits. A *crew* refines layouts ahead; the answer is the same without.
 
     With a *journal* file, layouts that an interrupted plan simulated are taken from there, and new ones added to it.
     """
     made = prepare_plan(question)
+    limits = question.limits
     with Journal(journal) as steps:
-        tally = search(made.ways, question.limits, progress, Kept(steps) if journal is not None else None)
+        kept = Kept(steps) if journal is not None else None
+        tally = search(made.ways, limits, progress, refiner(Alone(limits.objective, limits.memory, kept), crew))
     made = replace(made, tally=tally)
     if tally.best is None:
         raise _nothing(made, trying)

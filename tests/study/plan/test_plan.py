@@ -22,7 +22,8 @@ from sim.spec.parallel import Parallel
 from sim.spec.yaml import SpecError
 from sim.study.plan.floor import Setting, floors
 from sim.study.plan.question import Plan, Question, plan, prepare_plan
-from sim.study.plan.search import Limits, Way, needed_bytes, search
+from sim.study.plan.refine import Way, needed_bytes
+from sim.study.plan.search import Limits, search
 from sim.study.plan.sensitivity import sensitivity
 from sim.study.plan.space import Candidate
 from sim.study.scenario import Infeasible, Scenario
@@ -126,7 +127,7 @@ def test_ctrl_c_before_anything_is_found_does_not_say_that_nothing_fits(monkeypa
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("sim.study.plan.search._least", interrupted)
+    monkeypatch.setattr("sim.study.plan.refine.least", interrupted)
     with pytest.raises(KeyboardInterrupt):
         plan(SMALL)
 
