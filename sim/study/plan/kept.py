@@ -11,6 +11,8 @@ from typing import Any
 
 from sim import __version__
 from sim.events import Cause, EventLog
+from sim.mesh import mesh_options
+from sim.parallel.own_schedule import own_passes
 from sim.spec.library import fingerprint
 from sim.spec.yaml import SpecError
 from sim.study.journal import Figures, Journal
@@ -59,7 +61,10 @@ class Kept:
         if id(setting) not in self._settings:
             described = [each.model_dump(mode="json") for each in (setting.hardware, setting.workload)]
             self._settings[id(setting)] = fingerprint([__version__, setting.gpus_per_node, *described])
-        return fingerprint([self._settings[id(setting)], list(candidate)])
+        ahead = mesh_options(setting.workload).sends_ahead
+        own = own_passes(candidate.schedule, candidate.pipeline, candidate.chunks, candidate.micro_batches, ahead)
+        passes = [] if own is None else [own.waits_for_sends, own.programs]  # a name alone does not tell what a schedule of the user runs
+        return fingerprint([self._settings[id(setting)], list(candidate), *passes])
 
 
 def figures_of(played: Played) -> Figures:
