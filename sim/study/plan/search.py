@@ -24,8 +24,8 @@ THRASH: Final = 3.0
 """Times that a step takes longer where the allocator frees and retries: 3 to 7 (nanotron on 80 GB, `sim.analysis.layout_memory`)."""
 SHOWN: Final = 10
 """Layouts of the table, which are simulated even where the best is proven before."""
-ROOMY: Final = 0.5
-"""Share of the memory that the first layout needs at most, by its bound: estimate (needs are up to twice their bound)."""
+ROOMY: Final = (0.5, 0.25, 0.125)
+"""Shares of the memory that the first layout needs at most, by its bound: estimates (most needs are up to twice their bound)."""
 _Entry = tuple[float, int, Level]
 """The least value of a layout, its number, and what that value comes from."""
 
@@ -181,20 +181,24 @@ def _next(tally: Tally, queue: list[_Entry], every: Sequence[Way], limits: Limit
 
 
 def _first(tally: Tally, queue: list[_Entry], every: Sequence[Way], limits: Limits, refine: Refine) -> Iterator[None]:
-    """Simulate one layout that surely fits, so that there is an answer at once."""
-    roomy = [entry for entry in queue if tally.needs[entry[1]] <= ROOMY * usable(every[entry[1]].setting, limits.memory)]
-    if not roomy or limits.simulations < 2:
+    """Simulate one layout that surely fits, so that there is an answer at once: of less and less memory until one does."""
+    if limits.simulations < 2:
         return
-    entry = min(roomy)
-    way = every[entry[1]]
-    bound = refine(Task(entry[1], FLOOR, way), lambda most: [])
-    step = refine(Task(entry[1], LEAST, way), lambda most: []) if isinstance(bound, Bound) else None
-    if isinstance(bound, Bound) and isinstance(step, Step) and step.played is not None:
-        queue.remove(entry)
-        heapq.heapify(queue)
-        tally.bounded += 1
-        tally.outcomes.append(_outcome(way, step, bound.time, limits.objective))
-        yield
+    for share in ROOMY:
+        roomy = [entry for entry in queue if tally.needs[entry[1]] <= share * usable(every[entry[1]].setting, limits.memory)]
+        if not roomy:
+            return
+        entry = min(roomy)
+        way = every[entry[1]]
+        bound = refine(Task(entry[1], FLOOR, way), lambda most: [])
+        step = refine(Task(entry[1], LEAST, way), lambda most: []) if isinstance(bound, Bound) else None
+        if isinstance(bound, Bound) and isinstance(step, Step) and step.played is not None:
+            queue.remove(entry)
+            heapq.heapify(queue)
+            tally.bounded += 1
+            tally.outcomes.append(_outcome(way, step, bound.time, limits.objective))
+            yield
+            return
 
 
 def _proven(tally: Tally, bound: float, limits: Limits) -> bool:
