@@ -7,6 +7,7 @@ import random
 import shlex
 import tomllib
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import yaml
@@ -172,7 +173,7 @@ def test_written_layouts_read_back_equal(small: Plan) -> None:
     for setting, every in made.ways:
         plain = [each for each in every if each.tensor * each.context * each.pipeline * each.replicate == 1]
         for candidate in [*draw.sample(every, 60), *plain]:
-            outcome = _outcome(setting, candidate)
+            outcome = outcome_of(setting, candidate)
             launch = launch_of(made, outcome)
             for name, write in WRITERS.items():
                 try:
@@ -196,7 +197,9 @@ def test_written_layouts_read_back_equal(small: Plan) -> None:
     assert all(left_out.values())
 
 
-def _outcome(setting: Setting, candidate: Candidate) -> object:
+def outcome_of(setting: Setting, candidate: Candidate) -> Any:
+    """Return what stands for a simulated layout where only the layout is asked for."""
+
     class Run:
         node = worker_node(setting.hardware)
 
