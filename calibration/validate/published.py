@@ -12,19 +12,21 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, Final
 
-from calibration import FOLDER
+from calibration import FOLDER, RECORDS
 from calibration.questions import Folders
 from calibration.run_records import COMMITTED
 from calibration.validate.aims import aims_table
 from calibration.validate.carry_over import KINDS, carried_over
 from calibration.validate.scores import Scored
 from calibration.validate.validation import Validation, validate
-from calibration.validate.validation_report import validation_table
+from calibration.validate.validation_report import group_table, validation_table
 from sim.report.expected_error import SUMMARY, family_of, groups_of
 from sim.report.files import write_file
 
 ROOT: Final = FOLDER.parent
 BLOCK: Final = re.compile(r"<!-- validated -->\n.*?<!-- end -->", re.DOTALL)
+UNEQUAL: Final = RECORDS / "unequal.csv"
+"""Runs with inputs of unequal size, or bound by their hosts: scored by themselves."""
 LEAST_POINTS: Final = 5
 """Runs below which a group has no percentiles worth quoting."""
 
@@ -56,18 +58,24 @@ def _figures(rows: Sequence[Scored]) -> dict[str, Any]:
     }
 
 
-def validated_block(found: Validation) -> str:
-    """Return the page's block with the scores and the aims."""
-    return f"<!-- validated -->\n```\n{validation_table(found)}\n\n{aims_table(found.scored, found.left_out)}\n```\n<!-- end -->"
+def validated_block(found: Validation, unequal: Validation) -> str:
+    """Return the page's block with the scores, those of `UNEQUAL`, and the aims."""
+    parts = [
+        validation_table(found),
+        group_table(unequal.scored, "workload", "in unequal.csv alone"),
+        aims_table(found.scored, found.left_out),
+    ]
+    return "<!-- validated -->\n```\n" + "\n\n".join(parts) + "\n```\n<!-- end -->"
 
 
 def publish() -> None:
     """Validate the committed records and write what they say where it is read."""
     found = carried_over(validate([COMMITTED], Folders(), say=print), Folders(), KINDS, say=print)
     write_file(ROOT / SUMMARY, json.dumps(summary(found), indent=1) + "\n")
+    unequal = validate([UNEQUAL], Folders(), say=print)
     page = ROOT / "docs" / "trust" / "validation.md"
     text = page.read_text(encoding="utf-8")
-    write_file(page, BLOCK.sub(lambda _: validated_block(found), text))
+    write_file(page, BLOCK.sub(lambda _: validated_block(found, unequal), text))
 
 
 if __name__ == "__main__":

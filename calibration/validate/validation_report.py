@@ -133,9 +133,14 @@ def validation_table(found: Validation, by: Sequence[str] = ()) -> str:
         lines += ["", *_left_out_lines(kind, _left_out(rows))]
     lines += _worst_lines(whole) + _novelty_lines(found)
     for key in by:
-        lines += ["", _group_head(key), *(_group_line(entry["value"], entry) for entry in groups(found.scored, key))]
+        lines += ["", group_table(found.scored, key, key)]
     lines += _traffic_lines(found)
     return "\n".join(line.rstrip() for line in "\n".join(lines).splitlines())
+
+
+def group_table(rows: Sequence[Scored], key: str, name: str) -> str:
+    """Return a line of errors for each value of *key* among *rows*, under a head that begins with *name*."""
+    return "\n".join([_group_head(name), *(_group_line(entry["value"], entry) for entry in groups(rows, key))])
 
 
 def _left_out_lines(kind: str, found: Mapping[str, Any]) -> list[str]:

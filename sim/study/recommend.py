@@ -280,7 +280,8 @@ def _notes(plan: Plan, budget: Budget, allowed: Sequence[Candidate], others: Seq
         notes.append(_of_spot(best, mean))
     if plan.time is None:
         spare, limit = 1.0 / budget.excess(best), "time" if budget.time is not None else "money"
-        over = f"{'only ' if spare < 1.1 else ''}{100 * (spare - 1):.0f}% before the {limit} budget is exceeded"
+        share = "less than 1%" if spare < 1.01 else f"{'only ' if spare < 1.1 else ''}{100 * (spare - 1):.0f}%"
+        over = f"{share} before the {limit} budget is exceeded"
         notes.append(f"headroom: {over if spare < 2 else f'the {limit} budget is {rounded(spare, 2)} times what the job needs'}")
     if runner_up is not None:
         ratio = budget.prefers(runner_up)[0] / budget.prefers(best)[0]

@@ -75,7 +75,7 @@ def in_epochs(plan: Plan, samples: int, workload: Workload) -> Plan:
         raise SpecError(
             f"--tokens {plan.tokens:g}: one step takes {samples * sequence:,} ({samples} samples of {sequence:,}); write that many or more"
         )
-    return plan._replace(epochs=plan.tokens / (workload.dataset.samples * sequence))
+    return plan._replace(epochs=plan.tokens // sequence / workload.dataset.samples)  # whole sequences
 
 
 def course(plan: Plan, document: Mapping[str, Any], machine: Hardware, workload: Workload) -> Course:
