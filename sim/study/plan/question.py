@@ -194,6 +194,9 @@ def _contradiction(question: Question, ways: Sequence[tuple[Setting, Sequence[Ca
     on = f"{' or '.join(map(str, gpus))} GPUs with a global batch of {space.global_batch}"
     stated = ", ".join(f"{key}={value}" for key, value in question.fixed.items())
     fields = fixed_of(question.fixed)
+    left_out = [name for name in sorted(ALLOWED.keys() - space.allowed) if _any(ways, replace(space, allowed=space.allowed | {name}))]
+    if fields and left_out:
+        return f"--fix {stated}: takes part only where it is allowed; --allow {left_out[0]} would do"
     for key in question.fixed:
         rest = {other: value for other, value in question.fixed.items() if other != key}
         values: set[object] = set()
@@ -207,6 +210,11 @@ def _contradiction(question: Question, ways: Sequence[tuple[Setting, Sequence[Ca
         return f"--fix {stated}: no layout has all of these on {on}; leave two or more of them out"
     least = gpus[0]
     return f"--global-batch {space.global_batch}: does not divide over the data ranks of any layout of {on}; {least} would do"
+
+
+def _any(ways: Sequence[tuple[Setting, Sequence[Candidate]]], space: Space) -> bool:
+    """Tell whether *space* has a layout on any cluster."""
+    return any(candidates(setting.workload, setting.nodes, setting.gpus_per_node, space) for setting, _ in ways)
 
 
 def _nothing(made: Plan, trying: Callable[[str], None]) -> Infeasible:

@@ -246,6 +246,8 @@ def test_bad_input_is_one_message_that_says_what_would_do() -> None:
     cases = [
         (Question(scenario, fixed={"tp": "3"}), "tp may be 1, 2, 4, 8"),
         (Question(scenario, fixed={"tp": "8", "pp": "16"}), "pp may be 1 beside the others"),
+        (Question(replace(scenario, global_batch=64), fixed={"pp": "4", "schedule": "zbv"}), "; --allow zero_bubble would do"),
+        (Question(scenario, fixed={"precision": "fp8"}), "; --allow fp8 would do"),
         (Question(scenario, fixed={"foo": "1"}), "no axis is called foo"),
         (Question(scenario, tokens="0"), "above 0"),
         (Question(scenario, allowed=frozenset({"magic"})), "--allow magic"),
