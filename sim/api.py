@@ -33,7 +33,7 @@ from sim.spec.yaml import SpecError
 from sim.study.arguments import counts, own_parts, price_source, scenario_of, several, whole
 from sim.study.compare import compare as compare_machines
 from sim.study.compare import machines
-from sim.study.layout_options import layout_of, texts_of
+from sim.study.layout_options import layout_of, schedule_name, texts_of
 from sim.study.scenario import Answer, Scenario, answer, workload_name
 from sim.study.space import asked_points
 from sim.study.sweep import sweep as sweep_points
@@ -102,24 +102,28 @@ def plan(
     global_batch: int | None = None,
     tokens: str | None = None,
     sequence: int | None = None,
-    objective: Literal["time", "cost"] = "time",
+    objective: Literal["time", "cost", "energy"] = "time",
     max_memory: float | None = None,
     fix: Mapping[str, object] | None = None,
     allow: Sequence[str] = (),
+    schedules: Sequence[object] = (),
     simulate: int = 200,
     precision: str | None = None,
     stack: str | None = None,
     market: str = "on-demand",
     prices: object = None,
+    processes: int | None = 1,
 ) -> DataFrame:
     """Return the best layouts of *workload* on *hardware*, best first, a row for each that was simulated; options as of ``sim plan``.
 
-    *max_memory* is in bytes of each GPU, *fix* holds axes by name (``{"tp": 8}``). ``DataFrame.attrs`` holds the rest of the document:
-    how many layouts there are, what was excluded, the gap. Raise `SpecError` where nothing fits.
+    *max_memory* is in bytes of each GPU, *fix* holds axes by name (``{"tp": 8}``), *schedules* are pipeline schedules of your own
+    to try as well. ``DataFrame.attrs`` holds the rest of the document: how many layouts there are, what was excluded, the gap. *processes*
+    refine layouts side by side (None: one a core). Raise `SpecError` where nothing fits.
     """
     import pandas
 
     from sim.report.plan import plan_document
+    from sim.study.plan.ahead import workers
     from sim.study.plan.question import Question
     from sim.study.plan.question import plan as planned
     from sim.study.plan.search import Limits
@@ -129,12 +133,22 @@ def plan(
         prices=price_source(prices),
     )  # fmt: skip
     whole("gpus", gpus)
-    fixed = {name: str(value).lower() for name, value in (fix or {}).items()}
+    for schedule in schedules:
+        schedule_name(schedule)
+    fixed = {name: _axis(name, value) for name, value in (fix or {}).items()}
     question = Question(scenario, counts(nodes), gpus, tokens, fixed, frozenset(allow), Limits(simulate, max_memory, objective))
-    document = plan_document(planned(question))
+    with workers(processes, None, lambda text: None) as crew:
+        document = plan_document(planned(question, crew=crew))
     table = pandas.DataFrame(document.pop("layouts"))
     table.attrs.update(document)
     return table
+
+
+def _axis(name: str, value: object) -> str:
+    """Return the *value* of an axis as it is typed; a schedule of the user's may be the object itself."""
+    if name == "schedule":
+        return str(schedule_name(value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def compare(

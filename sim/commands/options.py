@@ -48,6 +48,7 @@ MeanLifetime = Annotated[
 ]
 WithFailures = Annotated[bool, typer.Option("--with-failures", help="include machine failures, simulated as in `goodput`")]
 Processes = Annotated[int | None, typer.Option("--jobs", min=1, help="number of processes; all cores by default")]
+Cluster = Annotated[str | None, typer.Option(metavar="dask://HOST:PORT", help="compute on the workers of this dask scheduler")]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON document, and nothing else, on stdout")]
 Csv = Annotated[bool, typer.Option("--csv", help="print CSV on stdout")]
 Html = Annotated[
@@ -151,3 +152,9 @@ def positive(value: float | None, option: str, factor: float = 1.0) -> float | N
     if value is not None and not 0 < value < float("inf"):
         raise SpecError(f"{option} {value:g}: write more than 0")
     return None if value is None else value * factor
+
+
+def check_workers(processes: int | None, cluster: str | None) -> None:
+    """Raise SpecError where both are given."""
+    if cluster is not None and processes is not None:
+        raise SpecError("--jobs and --cluster: write one of the two; how many workers a cluster has is decided there")

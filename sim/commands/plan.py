@@ -11,6 +11,7 @@ import typer
 
 from sim.commands.app import app
 from sim.commands.options import (
+    Cluster,
     Csv,
     Folder,
     GlobalBatch,
@@ -20,12 +21,14 @@ from sim.commands.options import (
     Nodes,
     Precision,
     PriceSource,
+    Processes,
     SampleTokens,
     Sets,
     Stack,
     TokenBudget,
     WithFailures,
     Wl,
+    check_workers,
 )
 from sim.report.files import folder_due
 from sim.spec.yaml import SpecError
@@ -64,6 +67,8 @@ def plan(
     journal: Annotated[
         Path | None, typer.Option(metavar="FILE", help="save simulated layouts here, so that a stopped plan can resume")
     ] = None,
+    processes: Processes = None,
+    cluster: Cluster = None,
     sensitivity: Annotated[
         bool, typer.Option("--sensitivity", help="also find what wins with slower NICs, longer sequences, smaller batches")
     ] = False,
@@ -87,9 +92,11 @@ def plan(
     from sim.report.figures import figures_csv
     from sim.report.page.layout_plan import plan_page
     from sim.report.plan import plan_document, plan_text
+    from sim.study.plan.ahead import workers
+    from sim.study.plan.objective import Objective
     from sim.study.plan.question import Question
     from sim.study.plan.question import plan as planned
-    from sim.study.plan.search import Limits, Objective
+    from sim.study.plan.search import Limits
     from sim.study.plan.sensitivity import sensitivity as turned
     from sim.study.ranges import whole_numbers
     from sim.study.scenario import Scenario
@@ -109,8 +116,10 @@ def plan(
     limits = Limits(simulate, memory, objective)  # type: ignore[arg-type]
     counts = whole_numbers(nodes, "--nodes") if nodes is not None else []
     question = Question(scenario, counts, gpus, tokens, fixed_axes(fix), frozenset(_words(allow)), limits)
-    made = planned(question, _watching(simulate), journal, lambda change: talk.progress(f"no layout fits; trying {change}"))
-    turns = turned(made, talk.counting("changes")) if sensitivity and not made.tally.interrupted else []
+    check_workers(processes, cluster)
+    with workers(processes, cluster, talk) as crew:
+        made = planned(question, _watching(simulate), journal, lambda change: talk.progress(f"no layout fits; trying {change}"), crew)
+        turns = turned(made, talk.counting("changes"), crew) if sensitivity and not made.tally.interrupted else []
     talk.progress("")
     document = plan_document(made, turns, with_failures)
     text, table = plan_text(document), figures_csv([_flat(row) for row in document["layouts"]])

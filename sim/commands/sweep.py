@@ -10,7 +10,22 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sim.commands.app import app
-from sim.commands.options import Batch, Count, Html, Hw, LayoutFields, Precision, PriceSource, Processes, Sets, Stack, Wl, takes_layout
+from sim.commands.options import (
+    Batch,
+    Cluster,
+    Count,
+    Html,
+    Hw,
+    LayoutFields,
+    Precision,
+    PriceSource,
+    Processes,
+    Sets,
+    Stack,
+    Wl,
+    check_workers,
+    takes_layout,
+)
 from sim.report.files import file_due
 from sim.spec.yaml import SpecError
 from sim.terminal import talk
@@ -45,7 +60,7 @@ def sweep(
     prices: PriceSource = "",
     seed: Annotated[int, typer.Option(help="random seed of the Sobol sequence and of every run")] = 0,
     processes: Processes = None,
-    cluster: Annotated[str | None, typer.Option(metavar="dask://HOST:PORT", help="compute on the workers of this dask scheduler")] = None,
+    cluster: Cluster = None,
     force: Annotated[bool, typer.Option("--force", help="replace an existing file, and what another sweep to it kept")] = False,
     html: Html = None,
 ) -> None:
@@ -64,8 +79,7 @@ def sweep(
     check_table(output)
     if output.exists() and not force:
         raise SpecError(f"{output}: exists; --force replaces it")
-    if cluster is not None and processes is not None:
-        raise SpecError("--jobs and --cluster: write one of the two; how many workers a cluster has is decided there")
+    check_workers(processes, cluster)
     points = asked_points(vary, sobol, seed)
     scenario = Scenario(
         hardware,

@@ -21,7 +21,8 @@ def run_command(plan: Plan, outcome: Outcome) -> str:
     }  # fmt: skip
     said = [f"{name}={size}" for name, size in layout.items() if size > 1]
     said += [f"shard={own.shard}"] if own.shard != "none" else []
-    said += [f"schedule={own.schedule}"] if own.schedule and own.schedule != "1f1b" and own.virtual_stages == 1 else []
+    usual = "1f1b" if own.virtual_stages == 1 else "interleaved_1f1b"
+    said += [f"schedule={own.schedule}"] if own.schedule not in (None, usual) else []
     said += ["sequence=false"] if own.sequence is False and (own.tensor > 1 or not said) else []
     words = ["python", "-m", "sim", "run", scenario.hardware, scenario.workload, "--nodes", str(setting.nodes)]
     if setting.gpus_per_node != worker_node(setting.hardware).gpu_count:

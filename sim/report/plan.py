@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from sim import __version__
@@ -17,8 +17,9 @@ from sim.report.layout_files import run_command
 from sim.report.table import basis_lines
 from sim.spec.yaml import SpecError
 from sim.study.layout import LayoutAnswer
+from sim.study.plan.objective import joules_of_step
 from sim.study.plan.question import Plan, cost_of_step, headroom
-from sim.study.plan.search import THRASH, Outcome, joules_of_step
+from sim.study.plan.search import THRASH, Outcome
 from sim.study.plan.sensitivity import Turn
 from sim.study.plan.space import Candidate
 from sim.study.weeks import Weeks
@@ -114,6 +115,7 @@ def _row(plan: Plan, outcome: Outcome, best: Outcome, on_front: bool) -> dict[st
         "step_time_s": run.step_time,
         "penalized_step_time_s": outcome.time,
         "bound_s": outcome.bound,
+        "samples_per_s_per_gpu": run.throughput / run.gpus,
         "tokens_per_s_per_gpu": None if tokens is None else tokens / run.step_time / run.gpus,
         "model_flops_utilization": run.model_flops_utilization,
         "memory_peak_bytes": run.memory_peak_bytes,
@@ -121,6 +123,7 @@ def _row(plan: Plan, outcome: Outcome, best: Outcome, on_front: bool) -> dict[st
         "memory_verdict": run.memory_verdict,
         "cost_per_step_usd": money,
         **_energy_of(plan, outcome, tokens),
+        "cost_per_sample_usd": None if money is None else money / run.global_batch,
         "cost_per_token_usd": None if money is None or not tokens else money / tokens,
         "job_time_s": None if steps is None else steps * outcome.time,
         "job_cost_usd": None if steps is None or money is None else steps * money,
@@ -137,13 +140,14 @@ def _row(plan: Plan, outcome: Outcome, best: Outcome, on_front: bool) -> dict[st
 def _energy_of(plan: Plan, outcome: Outcome, tokens: int | None) -> dict[str, float | None]:
     """Return the energy of a step, a token and the job, and its CO2 by the grid of the price; None where no power of the GPU is given."""
     if outcome.run.node.gpu.power is None:
-        return {"energy_per_step_j": None, "energy_per_token_j": None, "job_energy_kwh": None, "job_co2_kg": None}
+        return dict.fromkeys(("energy_per_step_j", "energy_per_sample_j", "energy_per_token_j", "job_energy_kwh", "job_co2_kg"))
     hardware = outcome.run.hardware
     own = hardware.groups[0].price
     grid = grid_of(own.region if own else None, hardware.provider)
     joules = joules_of_step(outcome.way.setting, outcome.run)
     return {
         "energy_per_step_j": joules,
+        "energy_per_sample_j": joules / outcome.run.global_batch,
         "energy_per_token_j": joules / tokens if tokens else None,
         "job_energy_kwh": None if plan.steps is None else plan.steps * joules / KWH,
         "job_co2_kg": None if plan.steps is None else plan.steps * joules * grid.intensity,
@@ -256,7 +260,6 @@ def _warnings(plan: Plan) -> list[str]:
 
 def plan_text(document: Mapping[str, Any], shown: int = 10) -> str:
     """Return what a person reads in a terminal."""
-    by_energy = document["objective"] == "energy"
     gpus, nodes = (" or ".join(map(str, document[key])) for key in ("gpus", "nodes"))
     lines = [
         f"{document['workload']} on {document['hardware']}: {gpus} GPUs, {nodes} node{'s' * (nodes != '1')}, "
@@ -267,10 +270,8 @@ def plan_text(document: Mapping[str, Any], shown: int = 10) -> str:
         + (f"{document['excluded_by_bound']:,} excluded by their bound" if document["complete"] else f"{document['open']:,} left open")
         + f", {document['simulated']:,} simulated",
         "",
-        f"  {'':2} {'step':>9} {'tok/s/GPU':>10} {'MFU':>6} {'free':>9} {'J/tok' if by_energy else 'USD/Mtok':>9}  layout",
+        *_table(document, document["layouts"][:shown]),
     ]
-    for place, row in enumerate(document["layouts"][:shown]):
-        lines += _lines(place + 1, row, len(document["nodes"]) > 1, by_energy)
     if document["tokens"] is not None and document["layouts"][0]["job_time_s"] is not None:
         best = document["layouts"][0]
         money = "" if best["job_cost_usd"] is None else f", {best['job_cost_usd']:,.0f} USD"
@@ -295,20 +296,42 @@ def _failures_text(weeks: Mapping[str, Any]) -> str:
     )
 
 
-def _lines(place: int, row: Mapping[str, Any], nodes: bool, energy: bool) -> list[str]:
-    rate = "-" if row["tokens_per_s_per_gpu"] is None else f"{row['tokens_per_s_per_gpu']:,.0f}"
-    used = "-" if row["model_flops_utilization"] is None else f"{100 * row['model_flops_utilization']:.1f}%"
-    money = "-" if row["cost_per_token_usd"] is None else f"{1e6 * row['cost_per_token_usd']:.3g}"
-    if energy:
-        money = "-" if row["energy_per_token_j"] is None else f"{row['energy_per_token_j']:.3g}"
-    free = f"{row['memory_headroom_bytes'] / 2**30:.1f} GiB"
-    mark = "~" if row["tie"] and place > 1 else " "
-    on = f"{row['nodes']} nodes: " if nodes else ""
-    step = show(row["step_time_s"], "time")
-    return [
-        f"  {place:>2}{mark}{step:>9} {rate:>10} {used:>6} {free:>9} {money:>9}  {on}{row['name']} [{row['stack']}]",
-        f"     {row['limit']}" + ("" if place == 1 else f"; {row['why']}"),
+def rate_text(per_second: float) -> str:
+    """Return *per_second* in words: of few, three digits."""
+    return f"{per_second:,.0f}" if per_second >= 100 else f"{per_second:.3g}"
+
+
+_Column = tuple[str, str, Callable[[float], str]]
+"""Heading, key of a row and how its figure is written."""
+
+
+def _columns(document: Mapping[str, Any]) -> list[_Column]:
+    """Return the columns of the table: of tokens where samples have a sequence of them, else of samples."""
+    unit, word, million = ("sample", "samples", "Msamples") if document["sequence"] is None else ("token", "tok", "Mtok")
+    columns: list[_Column] = [
+        ("step", "step_time_s", lambda seconds: show(seconds, "time")),
+        (f"{word}/s/GPU", f"{unit}s_per_s_per_gpu", rate_text),
+        ("MFU", "model_flops_utilization", lambda share: f"{100 * share:.1f}%"),
+        ("free", "memory_headroom_bytes", lambda nbytes: f"{nbytes / 2**30:.1f} GiB"),
     ]
+    if document["objective"] == "energy":
+        return [*columns, (f"J/{'sample' if unit == 'sample' else word}", f"energy_per_{unit}_j", lambda joules: f"{joules:.3g}")]
+    return [*columns, (f"USD/{million}", f"cost_per_{unit}_usd", lambda usd: f"{1e6 * usd:.3g}")]
+
+
+def _table(document: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the table of *rows*, two lines each, without the columns that no row has a figure for."""
+    columns = [column for column in _columns(document) if any(row[column[1]] is not None for row in rows)]
+    widths = [max(len(head) + 1, 10) for head, _, _ in columns]
+    lines = [f"  {'':2}{''.join(f'{head:>{width}}' for (head, _, _), width in zip(columns, widths, strict=True))}  layout"]
+    for place, row in enumerate(rows, start=1):
+        figures = ["-" if row[key] is None else write(row[key]) for _, key, write in columns]
+        cells = "".join(f"{figure:>{width}}" for figure, width in zip(figures, widths, strict=True))
+        mark = "~" if row["tie"] and place > 1 else " "
+        on = f"{row['nodes']} nodes: " if len(document["nodes"]) > 1 else ""
+        lines.append(f"  {place:>2}{mark}{cells[1:]}  {on}{row['name']} [{row['stack']}]")
+        lines.append(f"     {row['limit']}" + ("" if place == 1 else f"; {row['why']}"))
+    return lines
 
 
 def _turn_text(turn: Mapping[str, Any]) -> str:

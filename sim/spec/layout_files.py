@@ -83,7 +83,7 @@ def torchtitan_toml(launch: Launch) -> str:
         "global_batch_size": launch.global_batch,
         "seq_len": launch.sequence,
     }
-    model = {"name": name[0], "flavor": name[1]} | ({"converters": ["float8"]} if launch.precision == "fp8" else {})
+    model = {"name": name[0], "flavor": name[1]} | ({"converters": ["quantize.linear.float8"]} if launch.precision == "fp8" else {})
     blocks: dict[str, dict[str, Any]] = {
         "model": model, "training": training, "parallelism": parallelism,
         "activation_checkpoint": {"mode": _TITAN_RECOMPUTES[launch.checkpointing]},
@@ -194,7 +194,6 @@ def accelerate_yaml(launch: Launch) -> str:
             "fsdp_activation_checkpointing": launch.checkpointing == "blocks",
         },
         "parallelism_config": {f"parallelism_config_{name}": size for name, size in ranks.items()},
-        "use_parallelism_config": True,
     }
     return str(yaml.safe_dump(said, sort_keys=False))
 

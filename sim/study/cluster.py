@@ -83,10 +83,20 @@ def each_on_cluster(
     *notice* hears, in a sentence, what is waited for. Raise SpecError where no scheduler or worker answers, where they go away, or
     where they have another version.
     """
+    with on_cluster(address, luggage, notice) as (_, run):
+        yield from run(function, items)
+
+
+@contextmanager
+def on_cluster(
+    address: str, luggage: Luggage, notice: Callable[[str], None] = lambda text: None
+) -> Iterator[tuple[int, Callable[[Callable[[Any], Any], Sequence[Any]], Iterator[Any]]]]:
+    """Give how many runs the workers at *address* have room for at once, and what `each_on_cluster` does, as often as asked for."""
     client = _connect(address, notice)
     with _quietly():
         try:
-            yield from _gather(client, address, function, items, luggage, notice)
+            room = sum(worker["nthreads"] for worker in client.scheduler_info(n_workers=-1)["workers"].values())
+            yield room, lambda function, items: _gather(client, address, function, items, luggage, notice)
         finally:
             client.close()
 

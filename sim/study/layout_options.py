@@ -16,10 +16,11 @@ def texts_of(parallel: Mapping[str, object]) -> list[str]:
 
     Raise SpecError for an object that is no schedule.
     """
-    return [f"{name}={_schedule(value) if name == 'schedule' else value}" for name, value in parallel.items()]
+    return [f"{name}={schedule_name(value) if name == 'schedule' else value}" for name, value in parallel.items()]
 
 
-def _schedule(value: object) -> object:
+def schedule_name(value: object) -> object:
+    """Return the name of a schedule, which may be the user's object; None stays None. Raise SpecError for an object that is no schedule."""
     return value if value is None or isinstance(value, str) else give(SCHEDULES, value, BUILT_IN)
 
 

@@ -29,15 +29,20 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def as_asked(processes: int | None) -> int:
+    """Return the number of processes asked for, all cores when None. Raise SpecError for less than one."""
+    if processes is not None and processes < 1:
+        raise SpecError(f"--jobs {processes}: write 1 or more processes")
+    return processes or cores()
+
+
 def each(function: Callable[[Item], Result], items: Sequence[Item], processes: int | None = None) -> Iterator[Result]:
     """Yield ``function(item)`` for each of *items* in order, on up to *processes* processes (all cores when None).
 
     What only this process knows, such as a schedule that the user handed over as an object, keeps all of them here.
     Raise SpecError where an item's process is killed again and again.
     """
-    if processes is not None and processes < 1:
-        raise SpecError(f"--jobs {processes}: write 1 or more processes")
-    wanted = min(processes or cores(), len(items))
+    wanted = min(as_asked(processes), len(items))
     if wanted <= 1 or len(items) <= FEW or any_given():
         yield from map(function, items)
         return

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import json
 import os
+import pty
 import random
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -59,6 +63,43 @@ def test_ten_thousand_what_ifs(benchmark: Any, tmp_path: Path) -> None:
         assert rows[index] == {name: "" if value is None else str(value) for name, value in alone.items()}
     benchmark.pedantic(lambda: None)
     benchmark.extra_info |= {"label": f"{spaced(len(points))} what-ifs of the main job, to one file", "value": said(used), "aim": "60 s"}
+
+
+def test_ten_thousand_layouts(benchmark: Any) -> None:
+    """The whole command, start to answer, and when the first layout is shown on a terminal."""
+    measured_only(benchmark)
+    words = ("plan", "hgx-h100", "llama-3.1-70b", "--gpus", "512", "--global-batch", "512", "--json")
+    terminal, of_child = pty.openpty()
+    before, start, said_so_far, first = os.times(), time.perf_counter(), b"", 0.0
+    with subprocess.Popen([sys.executable, "-m", "sim", *words], stdout=subprocess.PIPE, stderr=of_child, text=True) as child:
+        os.close(of_child)
+        while first == 0.0:
+            said_so_far += os.read(terminal, 4096)
+            first = time.perf_counter() - start if b"best" in said_so_far else 0.0
+        reader = threading.Thread(target=_drain, args=(terminal,))
+        reader.start()
+        output, _ = child.communicate()
+        reader.join()
+    after = os.times()
+    used = Used(
+        time.perf_counter() - start, after.children_user + after.children_system - before.children_user - before.children_system, ""
+    )
+    document = json.loads(output)
+    assert child.returncode == 0
+    assert document["candidates"] >= 10_000
+    assert document["complete"]
+    benchmark.pedantic(lambda: None)
+    label = (
+        f"`plan` of `llama-3.1-70b` on 512 GPUs: {spaced(document['candidates'])} layouts, {document['simulated']} simulated; first shown"
+    )
+    benchmark.extra_info |= {"label": label, "value": f"{said(used)}; {first:.1f} s", "aim": "60 s; 5 s"}
+
+
+def _drain(terminal: int) -> None:
+    """Read what is shown until the terminal closes."""
+    with contextlib.suppress(OSError):
+        while os.read(terminal, 4096):
+            pass
 
 
 def test_the_whole_catalogue(benchmark: Any) -> None:

@@ -19,8 +19,11 @@ from typing import NamedTuple
 import pytest
 
 from sim.documents import row
+from sim.report.plan import plan_document
 from sim.spec.yaml import SpecError
 from sim.study.cluster import Luggage, _quietly, each_on_cluster, pack
+from sim.study.plan.ahead import workers
+from sim.study.plan.question import Question, plan
 from sim.study.scenario import Scenario
 from sim.study.space import axis, grid
 from sim.study.sweep import Done, sweep
@@ -80,6 +83,15 @@ def test_a_sweep_survives_a_worker(machines: Machines, capfd: pytest.CaptureFixt
     assert told[-1] == Done(len(POINTS), len(POINTS), 0)
     assert machines.workers[0].wait(240) == -signal.SIGKILL
     assert capfd.readouterr().err == ""
+
+
+@pytest.mark.slow
+def test_a_plan_on_a_cluster_is_that_of_one_process(machines: Machines) -> None:
+    question = Question(Scenario("hgx-h100", "gpt2", global_batch=8), (1,), 4)
+    with workers(None, machines.address, print) as crew:
+        assert crew is not None
+        assert crew.processes == 2
+        assert plan_document(plan(question, crew=crew)) == plan_document(plan(question))
 
 
 def test_dask_s_own_warnings_are_kept_back_while_it_works() -> None:

@@ -11,6 +11,7 @@ from sim.report.page.frame import Part, outcome, page
 from sim.report.page.goodput import with_failures
 from sim.report.page.markup import Child, Figures, Html, bullets, joined, noted, section, table, tag, tiles
 from sim.report.page.words import as_carbon, as_energy, as_memory, as_money, as_number, as_percent, as_time
+from sim.report.plan import rate_text
 from sim.units import show
 
 SHOWN: Final = 10
@@ -47,8 +48,10 @@ def _tiles(whole: Figures, best: Figures) -> Html:
         ("Layouts", whole.shown("candidates", as_number), joined(whole.shown("infeasible", as_number), " cannot fit")),
         ("Simulated", whole.shown("simulated", as_number), gap),
     ]
-    if best.value("tokens_per_s_per_gpu") is not None:
-        rows.insert(1, ("Tokens per second and GPU", best.shown("tokens_per_s_per_gpu", as_number), None))
+    unit = _unit(best)
+    rows.insert(1, (f"{unit.capitalize()}s per second and GPU", best.shown(f"{unit}s_per_s_per_gpu", rate_text), None))
+    if best.value(f"cost_per_{unit}_usd") is not None:
+        rows.append((f"Per million {unit}s", best.shown(f"cost_per_{unit}_usd", _of_a_million), None))
     if best.value("job_time_s") is not None:
         money = best.shown("job_cost_usd", as_money) if best.value("job_cost_usd") is not None else None
         rows.append(("Whole job", best.shown("job_time_s", as_time), money))
@@ -57,16 +60,29 @@ def _tiles(whole: Figures, best: Figures) -> Html:
     return tiles(rows)
 
 
+def _unit(row: Figures) -> str:
+    """Return what is counted: tokens where a sample has a sequence of them, else samples."""
+    return "sample" if row.value("tokens_per_s_per_gpu") is None else "token"
+
+
+def _of_a_million(usd: float) -> str:
+    return as_money(1e6 * usd)
+
+
 def _table(rows: list[Figures]) -> Part:
+    unit = _unit(rows[0])
+    priced = [row.value(f"cost_per_{unit}_usd") is not None for row in rows]
     cells: list[list[Child]] = [
         [
             _named(row, place), tag("span", row.value("stack"), class_="kept"), row.shown("nodes", as_number),
-            row.shown("step_time_s", as_time),
+            row.shown("step_time_s", as_time), row.shown(f"{unit}s_per_s_per_gpu", rate_text),
             row.shown("model_flops_utilization", as_percent), row.shown("memory_headroom_bytes", as_memory),
+            *([row.shown(f"cost_per_{unit}_usd", _of_a_million) if known else "-"] if any(priced) else []),
         ]
-        for place, row in enumerate(rows)
+        for place, (row, known) in enumerate(zip(rows, priced, strict=True))
     ]  # fmt: skip
-    head = [("layout", False), ("stack", False), ("nodes", True), ("step", True), ("MFU", True), ("memory left", True)]
+    head = [("layout", False), ("stack", False), ("nodes", True), ("step", True), (f"{unit}s/s/GPU", True), ("MFU", True)]
+    head += [("memory left", True), *([(f"per million {unit}s", True)] if any(priced) else [])]
     lead = "Best first; ~ marks layouts that the model cannot tell from the best."
     return Part("table", "Best layouts", section("table", "The best layouts", table(head, cells, "Layouts", "sortable wordy"), lead=lead))
 

@@ -22,7 +22,7 @@ from sim.parallel.program import Part
 from sim.parallel.schedule import holder
 from sim.parallel.split import Kind, Unit, split, stages
 from sim.spec.hardware import Hardware
-from sim.spec.parallel import MeshOptions, Parallel, Schedule
+from sim.spec.parallel import MeshOptions, Parallel
 from sim.spec.workload import Workload
 from sim.study.plan.space import Candidate
 from sim.training.layouts.prices import PriceBook
@@ -78,7 +78,7 @@ class Floors(NamedTuple):
 def floors(setting: Setting, candidates: Sequence[Candidate]) -> Floors:
     """Return the least memory and time of each of *candidates*."""
     memory, time = numpy.zeros(len(candidates)), numpy.zeros(len(candidates))
-    groups: dict[tuple[int, int, Schedule], list[int]] = defaultdict(list)
+    groups: dict[tuple[int, int, str], list[int]] = defaultdict(list)
     for number, each in enumerate(candidates):
         groups[each.pipeline, each.chunks, each.schedule].append(number)
     shapes = _Shapes(setting)
@@ -99,11 +99,11 @@ class _Geometry(NamedTuple):
     high: NDArray[numpy.intp]
     stage: NDArray[numpy.intp]
     pipeline: int
-    schedule: Schedule
+    schedule: str
 
 
 @lru_cache(maxsize=1024)
-def _geometry(kinds: tuple[Kind, ...], pipeline: int, chunks: int, schedule: Schedule, first_less: int, last_less: int) -> _Geometry:
+def _geometry(kinds: tuple[Kind, ...], pipeline: int, chunks: int, schedule: str, first_less: int, last_less: int) -> _Geometry:
     parallel = Parallel(pipeline=pipeline, virtual_stages=chunks, schedule=schedule if pipeline > 1 else None)
     cut = stages(kinds, parallel, first_less, last_less)
     ends = numpy.cumsum([len(units) for units in cut])
@@ -131,7 +131,7 @@ def _time(geometry: _Geometry, own: Sequence[Candidate], held: Sequence[Shape]) 
     work = steps * _staged(geometry, forward + backward)
     ahead = numpy.cumsum(forward, axis=1)[:, : geometry.pipeline] - forward[:, : geometry.pipeline]
     behind = numpy.cumsum(backward, axis=1)[:, : geometry.pipeline] - backward[:, : geometry.pipeline]
-    if geometry.schedule not in ("gpipe", "1f1b", "interleaved_1f1b"):  # weights' gradients fill the end
+    if geometry.schedule not in ("gpipe", "1f1b", "interleaved_1f1b"):  # weights' gradients may fill the end
         behind = numpy.zeros_like(behind)
     least: Row = (work + ahead + behind).max(axis=1)
     return least
@@ -162,7 +162,7 @@ def _memory(setting: Setting, geometry: _Geometry, own: Sequence[Candidate], hel
 
 
 @lru_cache(maxsize=65536)
-def _in_flight_of(schedule: Schedule, pipeline: int, chunks: int, micro_batches: int) -> tuple[float, ...]:
+def _in_flight_of(schedule: str, pipeline: int, chunks: int, micro_batches: int) -> tuple[float, ...]:
     """Return how many chunks' activations each stage holds at once at least (Narayanan et al. 2021)."""
     if schedule == "gpipe":
         return (float(micro_batches),) * pipeline
@@ -199,7 +199,7 @@ class _Shapes:
         return self._made[key]
 
     def _make(self, candidate: Candidate) -> Shape:
-        workload = self.setting.laid(candidate)
+        workload = self.setting.laid(candidate._replace(schedule="1f1b", virtual_stages=1))  # which no share of a layer depends on
         layout = prepare(self.setting.hardware, workload, self.setting.gpus_per_node, ends=False)
         times = times_of(self.setting.hardware, workload, layout, self.setting.book)
         sizes = {unit.content: kept_bytes(unit, workload) for unit in {unit.content: unit for unit in layout.units}.values()}

@@ -11,6 +11,8 @@ from typing import Any
 
 from sim import __version__
 from sim.events import Cause, EventLog
+from sim.mesh import mesh_options
+from sim.parallel.own_schedule import own_passes
 from sim.spec.library import fingerprint
 from sim.spec.yaml import SpecError
 from sim.study.journal import Figures, Journal
@@ -32,27 +34,41 @@ class Kept:
         self.found = 0
         """Layouts that were not simulated again."""
 
+    def has(self, setting: Setting, candidate: Candidate) -> bool:
+        """Tell whether the step of *candidate* is in the journal."""
+        return self._key(setting, candidate) in self._journal
+
     def played(self, setting: Setting, candidate: Candidate, play: Callable[[], Played]) -> Played:
         """Return the step of *candidate*, from the journal or simulated by *play*. Raise NotKept where the journal fails."""
-        if id(setting) not in self._settings:
-            described = [each.model_dump(mode="json") for each in (setting.hardware, setting.workload)]
-            self._settings[id(setting)] = fingerprint([__version__, setting.gpus_per_node, *described])
-        key = fingerprint([self._settings[id(setting)], list(candidate)])
         try:
-            if key in self._journal:
+            if self.has(setting, candidate):
                 self.found += 1
-                return _played(self._journal[key])
+                return played_of(self._journal[self._key(setting, candidate)])
         except SpecError as error:
             raise NotKept(error.problems) from None
         played = play()
-        try:
-            self._journal.note(key, _figures(played))
-        except SpecError as error:
-            raise NotKept(error.problems) from None
+        self.keep(setting, candidate, played)
         return played
 
+    def keep(self, setting: Setting, candidate: Candidate, played: Played) -> None:
+        """Add the step of *candidate* to the journal. Raise NotKept where the journal fails."""
+        try:
+            self._journal.note(self._key(setting, candidate), figures_of(played))
+        except SpecError as error:
+            raise NotKept(error.problems) from None
 
-def _figures(played: Played) -> Figures:
+    def _key(self, setting: Setting, candidate: Candidate) -> str:
+        if id(setting) not in self._settings:
+            described = [each.model_dump(mode="json") for each in (setting.hardware, setting.workload)]
+            self._settings[id(setting)] = fingerprint([__version__, setting.gpus_per_node, *described])
+        ahead = mesh_options(setting.workload).sends_ahead
+        own = own_passes(candidate.schedule, candidate.pipeline, candidate.chunks, candidate.micro_batches, ahead)
+        passes = [] if own is None else [own.waits_for_sends, own.programs]  # a name alone does not tell what a schedule of the user runs
+        return fingerprint([self._settings[id(setting)], list(candidate), *passes])
+
+
+def figures_of(played: Played) -> Figures:
+    """Return the figures of *played* that are kept."""
     return {
         "stages": [
             {
@@ -68,7 +84,8 @@ def _figures(played: Played) -> Figures:
     }
 
 
-def _played(figures: Mapping[str, Any]) -> Played:
+def played_of(figures: Mapping[str, Any]) -> Played:
+    """Return the step that *figures* were kept of."""
     stages = tuple(
         StageStep(
             stage["time"],

@@ -20,8 +20,10 @@ from sim.spec.library import Loaded, load_hardware, load_workload
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.journal import Journal
+from sim.study.plan.ahead import Workers, refiner
 from sim.study.plan.floor import Setting
 from sim.study.plan.kept import Kept
+from sim.study.plan.refine import Alone
 from sim.study.plan.search import Limits, Outcome, Tally, search
 from sim.study.plan.space import ALLOWED, DEFAULT, FIXED, Candidate, Space, candidates, fixed_of
 from sim.study.scenario import Infeasible, Scenario, sorted_overrides
@@ -99,16 +101,19 @@ def plan(
     progress: Callable[[Tally], None] | None = None,
     journal: Path | None = None,
     trying: Callable[[str], None] = lambda change: None,
+    crew: Workers | None = None,
 ) -> Plan:
     """Return the best layouts. Raise SpecError for what makes no sense, Infeasible where nothing fits.
 
-    *trying* hears of each change that is tried where nothing fits.
+    *trying* hears of each change that is tried where nothing fits. A *crew* refines layouts ahead; the answer is the same without.
 
     With a *journal* file, layouts that an interrupted plan simulated are taken from there, and new ones added to it.
     """
     made = prepare_plan(question)
+    limits = question.limits
     with Journal(journal) as steps:
-        tally = search(made.ways, question.limits, progress, Kept(steps) if journal is not None else None)
+        kept = Kept(steps) if journal is not None else None
+        tally = search(made.ways, limits, progress, refiner(Alone(limits.objective, limits.memory, kept), crew))
     made = replace(made, tally=tally)
     if tally.best is None:
         raise _nothing(made, trying)
@@ -189,6 +194,9 @@ def _contradiction(question: Question, ways: Sequence[tuple[Setting, Sequence[Ca
     on = f"{' or '.join(map(str, gpus))} GPUs with a global batch of {space.global_batch}"
     stated = ", ".join(f"{key}={value}" for key, value in question.fixed.items())
     fields = fixed_of(question.fixed)
+    left_out = [name for name in sorted(ALLOWED.keys() - space.allowed) if _any(ways, replace(space, allowed=space.allowed | {name}))]
+    if fields and left_out:
+        return f"--fix {stated}: takes part only where it is allowed; --allow {left_out[0]} would do"
     for key in question.fixed:
         rest = {other: value for other, value in question.fixed.items() if other != key}
         values: set[object] = set()
@@ -202,6 +210,11 @@ def _contradiction(question: Question, ways: Sequence[tuple[Setting, Sequence[Ca
         return f"--fix {stated}: no layout has all of these on {on}; leave two or more of them out"
     least = gpus[0]
     return f"--global-batch {space.global_batch}: does not divide over the data ranks of any layout of {on}; {least} would do"
+
+
+def _any(ways: Sequence[tuple[Setting, Sequence[Candidate]]], space: Space) -> bool:
+    """Tell whether *space* has a layout on any cluster."""
+    return any(candidates(setting.workload, setting.nodes, setting.gpus_per_node, space) for setting, _ in ways)
 
 
 def _nothing(made: Plan, trying: Callable[[str], None]) -> Infeasible:

@@ -14,9 +14,11 @@ from sim.analysis.layout_memory import memory_by_stage
 from sim.mesh import prepare, scene_of, worker_node
 from sim.spec.yaml import SpecError
 from sim.study.faster import faster
+from sim.study.plan.ahead import Workers, refiner
 from sim.study.plan.floor import Setting
 from sim.study.plan.question import Plan, Question, prepare_plan
-from sim.study.plan.search import Outcome, Way, needed_bytes, search
+from sim.study.plan.refine import Alone, Way, needed_bytes
+from sim.study.plan.search import Outcome, search
 from sim.study.plan.space import Candidate
 from sim.training.layouts.bound import least_time
 from sim.training.layouts.prices import PriceBook
@@ -41,7 +43,7 @@ class Turn:
     problem: str = ""
 
 
-def sensitivity(made: Plan, progress: Callable[[int, int], None] | None = None) -> list[Turn]:
+def sensitivity(made: Plan, progress: Callable[[int, int], None] | None = None, crew: Workers | None = None) -> list[Turn]:
     """Return what each change does to the best layout of *made*."""
     best = made.tally.best
     if best is None:
@@ -49,7 +51,7 @@ def sensitivity(made: Plan, progress: Callable[[int, int], None] | None = None) 
     turns = []
     changes = _changes(made)
     for change, question in changes:
-        turns.append(_turn(made, best, change, question))
+        turns.append(_turn(made, best, change, question, crew))
         if progress is not None:
             progress(len(turns), len(changes))
     return turns
@@ -68,7 +70,7 @@ def _changes(made: Plan) -> list[tuple[str, Question]]:
     return changes
 
 
-def _turn(made: Plan, best: Outcome, change: str, question: Question) -> Turn:
+def _turn(made: Plan, best: Outcome, change: str, question: Question, crew: Workers | None) -> Turn:
     try:
         changed = prepare_plan(question)
     except SpecError as error:
@@ -76,7 +78,8 @@ def _turn(made: Plan, best: Outcome, change: str, question: Question) -> Turn:
     ways = changed.ways
     if change.startswith("NICs"):
         ways = [(_slower(setting, 0.5), each) for setting, each in ways]
-    winner = search(ways, question.limits).best
+    limits = question.limits
+    winner = search(ways, limits, refine=refiner(Alone(limits.objective, limits.memory), crew)).best
     if winner is None:
         return Turn(change, None, False, None, problem="no layout fits")
     like = _like(best.way.candidate, ways)

@@ -12,9 +12,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Literal, NamedTuple, get_args
 
+from sim.parallel.own_schedule import own_passes
 from sim.parallel.schedule import check
 from sim.parallel.split import split
-from sim.spec.parallel import Axis, MeshOptions, Parallel, Schedule, Shard
+from sim.spec.extensions import SCHEDULES as OWN
+from sim.spec.extensions import extension, names, turn
+from sim.spec.parallel import SCHEDULES, Axis, MeshOptions, Parallel, Schedule, Shard
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 
@@ -26,6 +29,7 @@ ALLOWED: Final[Mapping[str, str]] = {
     "virtual": "interleaved pipelines",
     "context": "context parallelism",
     "order": "stages on neighbouring nodes",
+    "own_schedule": "schedules of the user (entry points stallsim.schedules)",
     "no_sequence": "tensor parallelism without sequence parallelism",
     "selective": "recomputation of attention alone",
     "fp8": "8-bit products",
@@ -33,7 +37,7 @@ ALLOWED: Final[Mapping[str, str]] = {
     "gpipe": "schedule gpipe",
     "wide_tensor": "tensor groups across nodes",
 }
-DEFAULT: Final = frozenset({"recompute", "virtual", "context", "order"})
+DEFAULT: Final = frozenset({"recompute", "virtual", "context", "order", "own_schedule"})
 LARGEST_BATCH: Final = 16
 """Most samples of a micro-batch."""
 SHORTEST: Final = 2048
@@ -62,7 +66,7 @@ class Candidate(NamedTuple):
     replicate: int
     shard: Shard
     reshard: bool | None
-    schedule: Schedule
+    schedule: str
     virtual_stages: int
     batch: int
     micro_batches: int
@@ -135,7 +139,13 @@ def _value(option: str, name: str, text: str, kind: str) -> object:
         if text.lower() not in ("true", "false"):
             raise SpecError(f"{option}: write true or false")
         return text.lower() == "true"
-    choices = {"shard": get_args(Shard), "schedule": get_args(Schedule), "checkpointing": get_args(Checkpointing)}.get(name, ())
+    if name == "schedule" and text not in SCHEDULES:
+        try:
+            extension(OWN, text, SCHEDULES)
+        except SpecError as error:
+            raise SpecError(f"{option}: {error}") from None
+        return text
+    choices = {"shard": get_args(Shard), "checkpointing": get_args(Checkpointing)}.get(name, ())
     if choices and text not in choices:
         raise SpecError(f"{option}: write one of {', '.join(choices)}")
     return text
@@ -157,7 +167,7 @@ def _all(workload: Workload, options: MeshOptions, nodes: int, each: int, space:
         sharded = list(_sharding(options, data, context, pipeline, each, tensor))
         for batch in _batches(space.global_batch, data):
             micro_batches = space.global_batch // (data * batch)
-            for schedule, virtual in _schedules(options.framework, pipeline, blocks, micro_batches, space):
+            for schedule, virtual in _schedules(options, pipeline, blocks, micro_batches, space):
                 for shard, reshard, replicate in sharded:
                     for mode in modes:
                         for precision in precisions:
@@ -214,8 +224,9 @@ def _batches(global_batch: int, data: int) -> Iterator[int]:
         size *= 2
 
 
-def _schedules(framework: str, stages: int, blocks: int, micro_batches: int, space: Space) -> Iterator[tuple[Schedule, int]]:
+def _schedules(options: MeshOptions, stages: int, blocks: int, micro_batches: int, space: Space) -> Iterator[tuple[str, int]]:
     """Yield (schedule, virtual stages) that run so many micro-batches."""
+    framework = options.framework
     if stages == 1:
         yield "1f1b", 1
         return
@@ -235,6 +246,21 @@ def _schedules(framework: str, stages: int, blocks: int, micro_batches: int, spa
         except SpecError:
             continue
         yield schedule, virtual
+    if "own_schedule" in space.allowed:
+        chunks = [1, *(_virtual(framework, stages, blocks) if "virtual" in space.allowed else [])]
+        for name in names(OWN):
+            runs = (size for size in chunks if _runs(name, turn(OWN, name), stages, size, micro_batches, options.sends_ahead))
+            yield from ((name, size) for size in runs)
+
+
+@lru_cache(maxsize=65536)
+def _runs(name: str, given: int, stages: int, chunks: int, micro_batches: int, sends_ahead: bool) -> bool:
+    """Tell whether the user's schedule *name*, the one *given* last, runs on such a pipeline."""
+    try:
+        own_passes(name, stages, chunks, micro_batches, sends_ahead)
+    except SpecError:
+        return False
+    return True
 
 
 def _virtual(framework: str, stages: int, blocks: int) -> Sequence[int]:

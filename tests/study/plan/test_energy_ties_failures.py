@@ -16,8 +16,9 @@ from sim.report.layout import layout_document
 from sim.report.layout_error import expected_layout_error
 from sim.report.plan import plan_document, plan_text
 from sim.study.layout import LayoutAnswer
+from sim.study.plan.objective import joules_of_step, scale
 from sim.study.plan.question import Plan, Question, plan, prepare_plan
-from sim.study.plan.search import Limits, joules_of_step, scale
+from sim.study.plan.search import Limits
 from sim.study.scenario import Scenario
 from sim.study.weeks import Weeks
 from sim.training.layouts.bound import least_work

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from sim.report.plan import plan_document
-from sim.study.plan import search as searching
+from sim.study.plan import refine
 from sim.study.plan.kept import NotKept
 from sim.study.plan.question import Question, plan
-from sim.study.plan.search import Limits
+from sim.study.plan.search import Limits, Tally
 from sim.study.scenario import Scenario
 from sim.training.layouts.play import play
 
@@ -28,10 +28,10 @@ def test_a_stopped_plan_goes_on_and_answers_the_same(tmp_path: Path, monkeypatch
         played.append(scene)
         return play(scene)
 
-    monkeypatch.setattr(searching, "play", counted)
+    monkeypatch.setattr(refine, "play", counted)
     journal = tmp_path / "plan.journal"
 
-    def stop(tally: searching.Tally) -> None:
+    def stop(tally: Tally) -> None:
         if len(tally.outcomes) == 3:
             raise KeyboardInterrupt
 

@@ -7,6 +7,7 @@ import random
 import shlex
 import tomllib
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import yaml
@@ -22,7 +23,8 @@ from sim.spec.parallel import Parallel
 from sim.spec.yaml import SpecError
 from sim.study.plan.floor import Setting, floors
 from sim.study.plan.question import Plan, Question, plan, prepare_plan
-from sim.study.plan.search import Limits, Way, needed_bytes, search
+from sim.study.plan.refine import Way, needed_bytes
+from sim.study.plan.search import Limits, search
 from sim.study.plan.sensitivity import sensitivity
 from sim.study.plan.space import Candidate
 from sim.study.scenario import Infeasible, Scenario
@@ -126,7 +128,7 @@ def test_ctrl_c_before_anything_is_found_does_not_say_that_nothing_fits(monkeypa
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("sim.study.plan.search._least", interrupted)
+    monkeypatch.setattr("sim.study.plan.refine.least", interrupted)
     with pytest.raises(KeyboardInterrupt):
         plan(SMALL)
 
@@ -171,7 +173,7 @@ def test_written_layouts_read_back_equal(small: Plan) -> None:
     for setting, every in made.ways:
         plain = [each for each in every if each.tensor * each.context * each.pipeline * each.replicate == 1]
         for candidate in [*draw.sample(every, 60), *plain]:
-            outcome = _outcome(setting, candidate)
+            outcome = outcome_of(setting, candidate)
             launch = launch_of(made, outcome)
             for name, write in WRITERS.items():
                 try:
@@ -195,7 +197,9 @@ def test_written_layouts_read_back_equal(small: Plan) -> None:
     assert all(left_out.values())
 
 
-def _outcome(setting: Setting, candidate: Candidate) -> object:
+def outcome_of(setting: Setting, candidate: Candidate) -> Any:
+    """Return what stands for a simulated layout where only the layout is asked for."""
+
     class Run:
         node = worker_node(setting.hardware)
 
@@ -242,6 +246,8 @@ def test_bad_input_is_one_message_that_says_what_would_do() -> None:
     cases = [
         (Question(scenario, fixed={"tp": "3"}), "tp may be 1, 2, 4, 8"),
         (Question(scenario, fixed={"tp": "8", "pp": "16"}), "pp may be 1 beside the others"),
+        (Question(replace(scenario, global_batch=64), fixed={"pp": "4", "schedule": "zbv"}), "; --allow zero_bubble would do"),
+        (Question(scenario, fixed={"precision": "fp8"}), "; --allow fp8 would do"),
         (Question(scenario, fixed={"foo": "1"}), "no axis is called foo"),
         (Question(scenario, tokens="0"), "above 0"),
         (Question(scenario, allowed=frozenset({"magic"})), "--allow magic"),

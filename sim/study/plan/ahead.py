@@ -1,0 +1,142 @@
+"""How do many processes search for one layout? They refine ahead what the search comes to next.
+
+The search asks for one answer after the other and is the same whoever answers. What it has not got yet is computed in a wave, together with
+what it may ask for next: the layouts of the least bounds, without those that a simulated layout already beats. An answer that it never
+comes to, since a better layout was found meanwhile, counts nowhere; its step stays in the journal.
+"""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import lru_cache, partial
+from typing import Any, Final, NamedTuple
+
+from sim.analysis.layout_memory import StageMemory
+from sim.spec.extensions import any_given
+from sim.study.cluster import on_cluster, pack
+from sim.study.journal import Figures
+from sim.study.plan.floor import Setting
+from sim.study.plan.kept import figures_of, played_of
+from sim.study.plan.objective import Objective
+from sim.study.plan.refine import LEAST, Ahead, Alone, Found, Level, Refine, Step, Task, Way
+from sim.study.plan.space import Candidate
+from sim.study.pool import as_asked, each
+from sim.training.layouts.prices import PriceBook
+
+START: Final = 1.0
+"""Seconds of refining after which processes take over: about what two of them need to start, so that a short plan starts none."""
+SIMULATIONS, TASKS = 2, 16
+"""Most simulations and most tasks of a wave, for each process: bounds take a tenth of a simulation, and fewer of them are lost."""
+
+
+class Workers(NamedTuple):
+    """What computes waves: a function over many items, on so many processes."""
+
+    processes: int
+    each: Callable[[Callable[[Any], Any], Sequence[Any]], Iterator[Any]]
+    remote: bool
+    """Whether they are there already, on other machines."""
+
+
+@contextmanager
+def workers(processes: int | None, cluster: str | None, notice: Callable[[str], None]) -> Iterator[Workers | None]:
+    """Give up to *processes* processes of this machine (all cores when None), or those of the dask scheduler at *cluster*; None for one."""
+    if cluster is not None:
+        with on_cluster(cluster, pack(()), notice) as (count, run):
+            yield Workers(count, run, remote=True)
+        return
+    count = as_asked(processes)
+    yield None if count == 1 or any_given() else Workers(count, partial(_on_processes, count), remote=False)
+
+
+def _on_processes(processes: int, function: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]:
+    return each(function, items, processes)
+
+
+def refiner(alone: Alone, crew: Workers | None) -> Refine:
+    """Return what refines with *crew* as *alone* does."""
+    return alone if crew is None else _Waves(alone, crew)
+
+
+_Name = tuple[int, Level]
+
+
+class _Item(NamedTuple):
+    """A task as another process gets it."""
+
+    name: _Name
+    setting: bytes
+    candidate: Candidate
+
+
+class _Sent(NamedTuple):
+    """A simulated step as it comes back."""
+
+    memory: tuple[StageMemory, ...]
+    figures: Figures
+
+
+class _Waves:
+    """Answers from waves; what the journal has, and the first second of work, is answered here."""
+
+    def __init__(self, alone: Alone, crew: Workers) -> None:
+        self._alone, self._crew = alone, crew
+        self._found: dict[_Name, Found] = {}
+        self._settings: dict[int, bytes] = {}
+        self._here = 0.0
+
+    def __call__(self, task: Task, ahead: Ahead) -> Found:
+        if _name(task) not in self._found:
+            if self._is_kept(task) or (self._here < START and not self._crew.remote):
+                begin = time.perf_counter()
+                found = self._alone(task, ahead)
+                self._here += time.perf_counter() - begin
+                return found
+            self._compute(task, ahead)
+        return self._found.pop(_name(task))
+
+    def _is_kept(self, task: Task) -> bool:
+        return task.level == LEAST and self._alone.kept is not None and self._alone.kept.has(*task.way)
+
+    def _compute(self, task: Task, ahead: Ahead) -> None:
+        """Compute a wave that has *task* in it, and keep what comes."""
+        new = [each for each in ahead(TASKS * self._crew.processes) if _name(each) not in self._found and not self._is_kept(each)]
+        later = {each.number for each in [each for each in new if each.level == LEAST][SIMULATIONS * self._crew.processes :]}
+        wave = {_name(each): each for each in [task, *new] if each is task or each.number not in later}
+        items = [_Item(name, self._packed(each.way.setting), each.way.candidate) for name, each in wave.items()]
+        for name, found in self._crew.each(partial(_answer, self._alone.objective, self._alone.memory), items):
+            if isinstance(found, _Sent):
+                played = played_of(found.figures)
+                found = Step(found.memory, played)
+                if self._alone.kept is not None:
+                    self._alone.kept.keep(*wave[name].way, played)
+            self._found[name] = found
+
+    def _packed(self, setting: Setting) -> bytes:
+        if id(setting) not in self._settings:
+            self._settings[id(setting)] = pickle.dumps(replace(setting, book=PriceBook()))
+        return self._settings[id(setting)]
+
+
+def _name(task: Task) -> _Name:
+    return task.number, task.level
+
+
+def _answer(objective: Objective, memory: float | None, item: _Item) -> tuple[_Name, Found | _Sent]:
+    """Answer *item* in another process: the step of a layout goes back as its figures, without the log of what happened when."""
+    way = Way(_setting(item.setting), item.candidate)
+    found = Alone(objective, memory)(Task(*item.name, way), lambda most: [])
+    if isinstance(found, Step) and found.played is not None:
+        return item.name, _Sent(found.memory, figures_of(found.played))
+    return item.name, found
+
+
+@lru_cache(maxsize=16)
+def _setting(packed: bytes) -> Setting:
+    """Return the setting that was *packed*, with the prices that its layouts share."""
+    setting: Setting = pickle.loads(packed)
+    return setting

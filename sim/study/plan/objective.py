@@ -1,0 +1,41 @@
+"""What is a step worth that is to be short, cheap or frugal? Seconds, money or joules of the site."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from sim.analysis.energy import node_power, power_model, shares_of
+from sim.mesh import LayoutRun, worker_node
+from sim.spec.workload import Workload
+from sim.spec.yaml import SpecError
+from sim.study.plan.floor import Setting
+from sim.training.layer_times import mix_of
+
+Objective = Literal["time", "cost", "energy"]
+
+
+def scale(setting: Setting, objective: Objective) -> float:
+    """Return what a second of a step on the cluster of *setting* counts at least; only of energy it may count more."""
+    if objective == "time":
+        return 1.0
+    if objective == "energy":
+        return min(site_power(setting, shares) for shares in ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0)))
+    return float(setting.nodes) if setting.rate is None else setting.rate
+
+
+def site_power(setting: Setting, shares: tuple[float, float, float], workload: Workload | None = None) -> float:
+    """Return the W of all nodes and what cools them while GPUs spend *shares* of a step of *workload* computing, waiting and idle.
+
+    Raise SpecError where the power of the GPU is not given.
+    """
+    node, model = worker_node(setting.hardware), power_model()
+    mix = mix_of(workload, node.gpu) if workload is not None else None
+    power = node_power(node, model, shares, setting.nodes > 1, setting.gpus_per_node, mix=mix)
+    if power is None:
+        raise SpecError(f"--objective energy: {node.gpu.name} has no power; write it, for example --set node.gpu.power='700 W'")
+    return setting.nodes * power.total * model.pue
+
+
+def joules_of_step(setting: Setting, run: LayoutRun) -> float:
+    """Return the J of one step of *run* at the power of its GPUs' mean step."""
+    return site_power(setting, shares_of({cause.value: seconds for cause, seconds in run.stalls.items()}), run.workload) * run.step_time

@@ -1,0 +1,141 @@
+"""How long does one layout take, closer than its floor? The recurrence of its program, then its simulation: the two ways to refine it.
+
+A combination that the engine refuses is no answer. Memory excludes a layout before it is simulated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple, Protocol
+
+from sim.analysis.layout_memory import StageMemory, memory_by_stage
+from sim.mesh import prepare, scene_of, worker_node
+from sim.parallel.lower import Layout
+from sim.spec.workload import Workload
+from sim.spec.yaml import SpecError
+from sim.study.plan.floor import Setting
+from sim.study.plan.kept import Kept, NotKept
+from sim.study.plan.objective import Objective, scale, site_power
+from sim.study.plan.space import Candidate
+from sim.training.layouts.bound import least_time, least_work
+from sim.training.layouts.play import play
+from sim.training.layouts.scene import Played
+
+Level = Literal[0, 1]
+FLOOR: Final[Level] = 0
+"""A layout of which only the floor is known: next comes the recurrence."""
+LEAST: Final[Level] = 1
+"""A layout of which the recurrence is known: next comes the simulation."""
+
+
+class Way(NamedTuple):
+    """A layout and the cluster it is placed on."""
+
+    setting: Setting
+    candidate: Candidate
+
+
+class Bound(NamedTuple):
+    """What a step takes at least."""
+
+    time: float
+    """Seconds."""
+    value: float
+    """Of what is minimized."""
+
+
+class Step(NamedTuple):
+    """A layout's memory, and its simulated step where that fits."""
+
+    memory: tuple[StageMemory, ...]
+    played: Played | None
+
+    @property
+    def needed(self) -> float:
+        """Return the bytes that its fullest rank takes from the GPU."""
+        return max(map(needed_bytes, self.memory))
+
+
+class Task(NamedTuple):
+    """A layout of which more than its *level* is asked."""
+
+    number: int
+    level: Level
+    way: Way
+
+
+Found = Bound | Step | None
+"""What was found; None where the engine refuses the layout."""
+Ahead = Callable[[int], list[Task]]
+"""Returns up to so many tasks that may be asked for next, the likeliest first."""
+
+
+class Refine(Protocol):
+    """Answers tasks of a search."""
+
+    def __call__(self, task: Task, ahead: Ahead) -> Found:
+        """Return what *task* finds; *ahead* tells what may come next. Raise NotKept where a journal fails."""
+
+
+@dataclass(frozen=True)
+class Alone:
+    """Answers each task when it is asked for, in this process."""
+
+    objective: Objective
+    memory: float | None
+    """Bytes of each GPU that a layout may need; None: all."""
+    kept: Kept | None = None
+
+    def __call__(self, task: Task, ahead: Ahead) -> Found:
+        """Return what *task* finds."""
+        try:
+            return least(task.way, self.objective) if task.level == FLOOR else simulated(task.way, self.memory, self.kept)
+        except NotKept:
+            raise
+        except SpecError:
+            return None
+
+
+def usable(setting: Setting, memory: float | None) -> float:
+    """Return the bytes of each GPU that a layout may need, *memory* if that is less than it has."""
+    own = worker_node(setting.hardware).gpu.memory
+    return own if memory is None else min(own, memory)
+
+
+def least(way: Way, objective: Objective) -> Bound:
+    """Return what a step of *way* takes at least, by its recurrence."""
+    workload, layout = laid_out(way)
+    setting = way.setting
+    scene = scene_of(setting.hardware, workload, layout, setting.book)
+    seconds = least_time(scene)
+    if objective != "energy":
+        return Bound(seconds, scale(setting, objective) * seconds)
+    share = min(1.0, least_work(scene) / seconds)  # computing takes the most power: less of it, in a shorter step, takes less energy
+    power = min(site_power(setting, shares, workload) for shares in ((share, 1.0 - share, 0.0), (share, 0.0, 1.0 - share)))
+    return Bound(seconds, power * seconds)
+
+
+def laid_out(way: Way) -> tuple[Workload, Layout]:
+    """Return the workload of *way*, and its layout."""
+    workload = way.setting.laid(way.candidate)
+    return workload, prepare(way.setting.hardware, workload, way.setting.gpus_per_node, ends=False)
+
+
+def simulated(way: Way, memory: float | None, kept: Kept | None = None) -> Step:
+    """Return the step of *way*, from what is *kept* or simulated, if it needs no more than *memory* bytes of each GPU."""
+    setting = way.setting
+    workload, layout = laid_out(way)
+    held = memory_by_stage(layout, workload, worker_node(setting.hardware).gpu)
+    if Step(held, None).needed > usable(setting, memory):
+        return Step(held, None)
+
+    def played() -> Played:
+        return play(scene_of(setting.hardware, workload, layout, setting.book))
+
+    return Step(held, played() if kept is None else kept.played(setting, way.candidate, played))
+
+
+def needed_bytes(stage: StageMemory) -> float:
+    """Return the bytes that a rank of *stage* takes from its GPU."""
+    return stage.reserved + stage.communication_buffers + stage.context

@@ -1,0 +1,152 @@
+"""Does the program that a launch file is written for read the layout in it? Oracle: its own parser, where it is installed.
+
+None of these programs is needed for anything else: pip install accelerate deepspeed megatron-core skypilot 'torchtitan<0.3' triton.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import random
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sim.report.layout_files import launch_of
+from sim.spec.layout_files import Launch, launch_files
+from sim.study.plan.question import Plan, Question, prepare_plan
+from sim.study.plan.space import Candidate
+from sim.study.scenario import Scenario
+from tests.study.plan.test_plan import outcome_of
+
+ASKED = Question(
+    Scenario("hgx-h100", "llama-3.1-8b", global_batch=64), (2,), allowed=frozenset({"fp8", "gpipe", "zero_bubble", "selective"})
+)
+MANY = 12
+"""Layouts that each parser reads."""
+MODULES = {
+    "torchtitan": ("torchtitan.config.job_config", "torchtitan.toml"),
+    "megatron": ("megatron.core.transformer", "megatron.args"),
+    "deepspeed": ("deepspeed.runtime.config", "deepspeed.json"),
+    "accelerate": ("accelerate.commands.launch", "accelerate.yaml"),
+    "sky": ("sky.task", "skypilot.yaml"),
+}
+"""What is imported of each program, and its file."""
+OF_THE_PARSER = {
+    "global_batch_size", "micro_batch_size", "seq_length", "max_position_embeddings", "padded_vocab_size", "group_query_attention",
+    "position_embedding_type", "untie_embeddings_and_output_weights", "swiglu", "disable_bias_linear", "use_tp_pp_dp_mapping",
+    "num_virtual_stages_per_pipeline_rank",
+}  # fmt: skip
+"""Arguments of Megatron-LM (megatron/training/arguments.py) that are no fields of Megatron Core's configurations."""
+
+
+def installed(module: str) -> bool:
+    """Tell whether *module* is there, without importing the packages that it is in."""
+    package, *inner = module.split(".")
+    found = importlib.util.find_spec(package)
+    places = [Path(place, *inner) for place in (found.submodule_search_locations or ())] if found else []
+    return any(place.is_dir() or place.with_suffix(".py").is_file() for place in places)
+
+
+def titan(own: Candidate, launch: Launch) -> Mapping[str, Any]:
+    sharded, piped = own.shard == "parameters", own.pipeline > 1
+    return {
+        "tensor": own.tensor, "pipeline": own.pipeline, "context": own.context, "expert": own.expert, "known": True,
+        "replicate": own.replicate if sharded else own.data, "shards": own.data // own.replicate if sharded else 1,
+        "reshard": {None: "default", True: "always", False: "never"}[own.reshard if sharded else None],
+        "local_batch": own.batch * (own.micro_batches if piped else 1), "global_batch": 64, "model": ["llama3", "8B"],
+        "checkpointing": {"none": "none", "model": "none", "blocks": "full", "selective": "selective"}[own.checkpointing],
+        "fp8": own.precision == "fp8",
+    }  # fmt: skip
+
+
+def megatron(own: Candidate, launch: Launch) -> Mapping[str, Any]:
+    recompute = {"blocks": "full", "selective": "selective"}.get(own.checkpointing)
+    return {
+        "tensor": own.tensor, "pipeline": own.pipeline, "context": own.context, "expert": own.expert, "recompute": recompute,
+        "sequence": own.parallel.sequence_parallel, "virtual": own.chunks,
+    }  # fmt: skip
+
+
+def deepspeed(own: Candidate, launch: Launch) -> Mapping[str, Any]:
+    stage = {"none": 0, "optimizer": 1, "gradients": 2, "parameters": 3}[own.shard]
+    return {"stage": stage, "global_batch": 64, "batch": own.batch, "micro_batches": own.micro_batches, "ranks": own.data, "bf16": True}
+
+
+def accelerate(own: Candidate, launch: Launch) -> Mapping[str, Any]:
+    return {
+        "fsdp": True, "version": 2, "reshard": own.reshard is not False, "checkpointing": own.checkpointing == "blocks", "ranks": 16,
+        "nodes": 2, "meshed": True, "replicate": own.replicate, "shards": own.data // own.replicate, "tensor": own.tensor,
+        "context": own.context,
+    }  # fmt: skip
+
+
+def sky(own: Candidate, launch: Launch) -> Mapping[str, Any]:
+    return {"nodes": 2, "accelerators": {"H100": 8}}
+
+
+EXPECTED: Mapping[str, Callable[[Candidate, Launch], Mapping[str, Any]]] = {
+    "torchtitan": titan, "megatron": megatron, "deepspeed": deepspeed, "accelerate": accelerate, "sky": sky,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def made() -> Plan:
+    return prepare_plan(ASKED)
+
+
+def written(made: Plan, file: str) -> list[tuple[Candidate, Launch, str]]:
+    """Return layouts drawn at random that *file* can be written for, with its text."""
+    draw, found = random.Random(11), []
+    every = [(setting, each) for setting, candidates in made.ways for each in candidates]
+    plain = [(setting, each) for setting, each in every if each.tensor * each.context * each.pipeline * each.replicate == 1]
+    for setting, candidate in [*draw.sample(plain, min(40, len(plain))), *draw.sample(every, 400)]:
+        launch = launch_of(made, outcome_of(setting, candidate))
+        files, _ = launch_files(launch, "python -m sim run")
+        if file in files:
+            found.append((candidate, launch, files[file]))
+    assert len(found) >= MANY
+    return draw.sample(found, MANY)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", MODULES)
+def test_the_program_reads_what_was_planned(name: str, made: Plan, tmp_path: Path) -> None:
+    module, file = MODULES[name]
+    if not installed(module):
+        pytest.skip(f"{module} is not installed")
+    cases = written(made, file)
+    paths = []
+    for number, (_, _, text) in enumerate(cases):
+        paths.append(tmp_path / str(number) / file)
+        paths[-1].parent.mkdir()
+        paths[-1].write_text(text)
+    command = [sys.executable, "-W", "ignore", "-m", "tests.spec.launch_parsers", name, *map(str, paths)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    read = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert len(read) == MANY, done.stderr[-2000:]
+    for (candidate, launch, text), said in zip(cases, read, strict=True):
+        expected = EXPECTED[name](candidate, launch)
+        assert {key: said[key] for key in expected} == expected, (candidate, text)
+        assert set(said.get("unknown", ())) <= OF_THE_PARSER
+        if name == "sky":
+            subprocess.run(["bash", "-n", "-c", said["run"]], check=True)
+
+
+def test_torchrun_starts_what_was_written(made: Plan) -> None:
+    """Oracle: torch's own parser of torchrun's arguments."""
+    run = pytest.importorskip("torch.distributed.run")
+    names = set()
+    for _, launch, text in [*written(made, "torchtitan.toml")[:3], *written(made, "megatron.args")[:3]]:
+        files, _ = launch_files(launch, "")
+        line = files["torchrun.sh"].replace("$NODE_RANK", "1").replace("$HEAD", "10.0.0.1").replace("$(cat megatron.args)", text)
+        words = shlex.split(line)
+        read = run.get_args_parser().parse_args(words[1:])
+        assert (read.nnodes, read.nproc_per_node, read.rdzv_backend) == ("2", "8", "c10d")
+        names.add(read.training_script)
+    assert names == {"torchtitan.train", "pretrain_gpt.py"}

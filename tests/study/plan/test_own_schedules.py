@@ -1,0 +1,128 @@
+"""Are schedules of the user candidates of a plan? Oracles: a single run, and the built-in schedule under another name."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import stallsim
+from sim.parallel.schedule import MEETING, actions
+from sim.report.layout_files import run_command
+from sim.report.plan import plan_document
+from sim.spec import extensions
+from sim.spec.yaml import SpecError
+from sim.study.plan.floor import floors
+from sim.study.plan.question import Question, plan, prepare_plan
+from sim.study.plan.search import Limits
+from sim.study.scenario import Scenario
+from stallsim.protocols import PipelineSchedule
+from tests.study.plan.test_plan import played
+
+Passes = Iterable[tuple[str, int, int]]
+ASKED = Question(Scenario("hgx-h100", "llama-3.2-1b", global_batch=8, stack="torchtitan-2.x"), (1,), 4, fixed={"pp": "4"})
+
+
+class Eager:
+    """1F1B with twice the warm-up."""
+
+    name = "Eager-1F1B"
+    waits_for_sends = False
+
+    def passes(self, stage: int, stages: int, chunks: int, micro_batches: int) -> Passes:
+        ahead = min(2 * (stages - 1 - stage), micro_batches)
+        yield from (("F", 0, number) for number in range(ahead))
+        for number in range(micro_batches):
+            if ahead + number < micro_batches:
+                yield "F", 0, ahead + number
+            yield "B", 0, number
+
+
+class Again:
+    """A built-in schedule under another name."""
+
+    def __init__(self, again: str) -> None:
+        self.again, self.name, self.waits_for_sends = again, f"my_{again}", again in MEETING
+
+    def passes(self, stage: int, stages: int, chunks: int, micro_batches: int) -> Passes:
+        return actions(self.again, stages, chunks, micro_batches, stage)
+
+
+@pytest.fixture
+def brought() -> Iterator[list[PipelineSchedule]]:
+    """Schedules that this process has until the test ends."""
+    schedules: list[PipelineSchedule] = [Eager(), Again("1f1b"), Again("interleaved_1f1b")]
+    for schedule in schedules:
+        extensions.give(extensions.SCHEDULES, schedule)
+    yield schedules
+    extensions._given.clear()
+
+
+def test_each_is_a_candidate_where_it_runs_and_no_bound_is_above_its_simulation(brought: list[PipelineSchedule]) -> None:
+    """Oracle: its built-in twin has as many candidates; bounds against the simulation of every one."""
+    ((setting, every),) = prepare_plan(ASKED).ways
+    of = {name: [each for each in every if each.schedule == name] for name in {each.schedule for each in every}}
+    assert {each.name for each in brought} < set(of)
+    assert {each.virtual_stages for each in of["Eager-1F1B"]} == {1}  # with more it leaves chunks out, and does not run
+    for twin in ("1f1b", "interleaved_1f1b"):
+        changed = [each._replace(schedule=twin) for each in of[f"my_{twin}"] if twin == "1f1b" or each.virtual_stages > 1]
+        assert sorted(changed, key=str) == sorted(of[twin], key=str)
+    own = [each for each in every if each.schedule not in ("1f1b", "interleaved_1f1b")]
+    least = floors(setting, own)
+    for place, candidate in enumerate(own):
+        bound, time, needed = played(setting, candidate)
+        assert least.time[place] <= bound * (1 + 1e-9) <= time * (1 + 2e-9), candidate
+        assert least.memory[place] <= needed * (1 + 1e-9), candidate
+
+
+def test_the_answer_names_it_and_its_command_runs_it(brought: list[PipelineSchedule]) -> None:
+    made = plan(ASKED)
+    built_in = {each.way.candidate: each.run.step_time for each in made.tally.outcomes}
+    twins = [each for each in built_in if each.schedule == "my_1f1b" and each._replace(schedule="1f1b") in built_in]
+    assert twins
+    for twin in twins:
+        assert built_in[twin] == pytest.approx(built_in[twin._replace(schedule="1f1b")], rel=1e-9)
+    eager = next(each for each in made.tally.outcomes if each.way.candidate.schedule == "Eager-1F1B")
+    assert "schedule=Eager-1F1B" in shlex.join(shlex.split(run_command(made, eager)))
+    row = next(row for row in plan_document(made)["layouts"] if row["parallel"]["schedule"] == "Eager-1F1B")
+    alone = stallsim.run(
+        "hgx-h100", "llama-3.2-1b", gpus=4, stack="torchtitan-2.x", parallel={"pp": 4, "schedule": "Eager-1F1B"},
+        batch=row["batch_per_gpu"], micro_batches=row["micro_batches"], precision=row["precision"],
+        overrides={"training.activation_checkpointing": row["activation_checkpointing"]},
+    )  # fmt: skip
+    assert alone.document["step_time_s"] == pytest.approx(row["step_time_s"], rel=1e-9)
+
+
+def test_a_journal_tells_schedules_of_one_name_apart(brought: list[PipelineSchedule], tmp_path: Path) -> None:
+    """Oracle: the plans without a journal."""
+    asked = replace(ASKED, fixed={"pp": "4", "schedule": "my_1f1b"})
+    journal = tmp_path / "plan.journal"
+    before = plan_document(plan(asked, journal=journal))
+    other = Again("gpipe")
+    other.name = "my_1f1b"
+    extensions.give(extensions.SCHEDULES, other)
+    after = plan_document(plan(asked, journal=journal))
+    assert after == plan_document(plan(asked))
+    assert after["layouts"] != before["layouts"]
+
+
+def test_python_hands_it_over_and_it_can_be_fixed_or_left_out() -> None:
+    asked = {"gpus": 4, "global_batch": 8, "stack": "torchtitan-2.x", "simulate": 2}
+    try:
+        tried = stallsim.plan("hgx-h100", "llama-3.2-1b", fix={"pp": 4, "schedule": Eager()}, **asked)  # type: ignore[arg-type]
+        assert {row["schedule"] for row in tried["parallel"]} == {"Eager-1F1B"}
+        beside = stallsim.plan("hgx-h100", "llama-3.2-1b", fix={"pp": 4}, schedules=[Eager()], **asked)  # type: ignore[arg-type]
+        without = stallsim.plan("hgx-h100", "llama-3.2-1b", fix={"pp": 4}, allow=["no-own_schedule"], **asked)  # type: ignore[arg-type]
+        assert beside.attrs["candidates"] == without.attrs["candidates"] + tried.attrs["candidates"]
+    finally:
+        extensions._given.clear()
+    with pytest.raises(SpecError, match=r"^--fix schedule=eager: found 'eager'; write one of gpipe"):
+        plan(Question(ASKED.scenario, (1,), 4, fixed={"schedule": "eager"}, limits=Limits(1)))
+
+
+def test_the_command_of_a_v_shaped_pipeline_names_its_schedule() -> None:
+    made = plan(Question(ASKED.scenario, (1,), 4, fixed={"pp": "4", "schedule": "zbv"}, allowed={"zero_bubble"}, limits=Limits(1)))
+    assert "schedule=zbv" in run_command(made, made.tally.outcomes[0])
