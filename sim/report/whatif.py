@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sim.analysis.bottleneck import Resource
@@ -19,6 +19,8 @@ from sim.units import counted, show
 
 _SEEN = 1e-3
 """Share of the throughput below which a gain is not worth a line of the table."""
+_ROUNDING = 1e-9
+"""Share of the throughput that is no gain: sums of floats differ by as much."""
 NAMES = {
     "disk": "disk", "cpu": "CPU", "decode": "decoding on the GPU", "copy": "copy to the GPU", "nvlink": "NVLink", "network": "network",
     "pcie": "PCIe", "launch": "kernel launches", "spread": "step-time variation between ranks (halved)", "gpu": "GPUs",
@@ -108,14 +110,12 @@ def _edge(upgrade: Upgrade, now: float) -> str:
 def whatif_text(document: dict[str, Any]) -> str:
     """Return the ranked table of a what-if's *document*, and its warnings."""
     shown = [row for row in document["resources"] if matters(row)]
-    idle = [NAMES[row["resource"]] for row in document["resources"] if not matters(row)]
     titles = [
         Title("", True), Title("2x step"), Title("gain"), Title("USD/epoch"), Title("breaks even at"), Title("infinite"),
         Title("on critical path"), Title("saved per +1%"), Title("saved per extra unit"), Title("enough at"),
     ]  # fmt: skip
     lines = [_head(document), "", aligned(titles, [_cells(row) for row in shown]), ""]
-    if idle:
-        lines.append(f"  No effect even if infinitely fast: {', '.join(idle)}.")
+    lines += [f"  {line}" for line in little_or_nothing(document["resources"])]
     lines.append("  On critical path: time per step that is not overlapped. Speeding it up by 1% saves about 1% of it.")
     lines.append("  Enough at: beyond this factor further upgrades gain <1%. Each resource is changed alone, in a warm epoch.")
     lines += [f"  {line}." for line in price_lines(document["prices"])]
@@ -136,7 +136,20 @@ def _head(document: dict[str, Any]) -> str:
 
 def matters(row: Mapping[str, Any]) -> bool:
     """Tell whether more of the resource of *row* gains what is worth a line."""
-    return bool(max(row[kind]["throughput_gain_percent"] for kind in ("twice", "infinite")) > 100 * _SEEN)
+    return _best(row) > 100 * _SEEN
+
+
+def little_or_nothing(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a sentence each on the resources that gain little and those that gain nothing, of *rows* that do not matter."""
+    idle = [(NAMES[row["resource"]], _best(row) > 100 * _ROUNDING) for row in rows if not matters(row)]
+    kinds = (("Less than 0.1% even if infinitely fast", True), ("No effect even if infinitely fast", False))
+    named = [(words, [name for name, little in idle if little is kind]) for words, kind in kinds]
+    return [f"{words}: {', '.join(names)}." for words, names in named if names]
+
+
+def _best(row: Mapping[str, Any]) -> float:
+    """Return the larger gain in throughput of twice and infinitely much, in percent."""
+    return float(max(row[kind]["throughput_gain_percent"] for kind in LABELS))
 
 
 def _cells(row: dict[str, Any]) -> list[str]:

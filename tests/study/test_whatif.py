@@ -11,7 +11,7 @@ import pytest
 from sim.analysis.cost import cost
 from sim.cluster.build import place
 from sim.events import Cause
-from sim.report.whatif import matters, whatif_document, whatif_text
+from sim.report.whatif import little_or_nothing, matters, whatif_document, whatif_text
 from sim.simulate import Run, simulate
 from sim.spec.hardware import Hardware
 from sim.spec.workload import Workload
@@ -186,3 +186,17 @@ def test_a_resource_that_nodes_have_unlike_amounts_of_has_no_unit() -> None:
     trials = [_Trials(hardware, Job(toy_workload(), place(hardware))) for hardware in question]
     assert [_unit(trial, "cpu", 0.0) for trial in trials] == [None, Unit("core", 8.0, 0.0)]
     assert _unit(trials[0], "network", 0.0) == Unit("Gbps", 8.0, 0.0)
+
+
+def test_little_is_not_called_nothing() -> None:
+    """Gains of 0.05% and of exactly none stand in sentences of their own; a sum's rounding is none; 0.2% is a row of the table."""
+
+    def row(resource: str, gain: float) -> dict[str, Any]:
+        return {"resource": resource, "twice": {"throughput_gain_percent": 0.0}, "infinite": {"throughput_gain_percent": gain}}
+
+    rows = [row("gpu", 0.2), row("disk", 0.05), row("cpu", 0.0), row("copy", 1e-12)]
+    assert little_or_nothing(rows) == [
+        "Less than 0.1% even if infinitely fast: disk.",
+        "No effect even if infinitely fast: CPU, copy to the GPU.",
+    ]
+    assert little_or_nothing(rows[:1]) == []

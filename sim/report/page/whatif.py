@@ -11,7 +11,7 @@ from sim.report.page.basis import basis
 from sim.report.page.frame import Part, outcome, page
 from sim.report.page.markup import Child, Figures, Html, joined, noted, section, table, tag, tiles
 from sim.report.page.words import as_money, as_price, as_time
-from sim.report.whatif import LABELS, NAMES, matters
+from sim.report.whatif import LABELS, NAMES, little_or_nothing, matters
 from sim.study.descriptions import Descriptions
 from sim.units import counted
 
@@ -29,7 +29,7 @@ def whatif_page(document: Mapping[str, Any], read: Descriptions | None = None) -
     )
     title = f"{document['workload']} on {document['hardware']}: what if?"
     hero = outcome(title, verdict_of(whole, rows), set_up, _tiles(whole), noted("Warnings", document["warnings"]))
-    parts = [_ranking(whole, rows, [NAMES[row["resource"]] for row in document["resources"] if not matters(row)])]
+    parts = [_ranking(whole, rows)]
     parts += [*([_worth(rows)] if rows else []), *basis(whole, read)]
     return page(f"{document['workload']} on {document['hardware']}: what if", "what-if", hero, parts, {"whatif": document})
 
@@ -37,7 +37,7 @@ def whatif_page(document: Mapping[str, Any], read: Descriptions | None = None) -
 def verdict_of(whole: Figures, rows: Sequence[Figures]) -> str:
     """Return in a sentence what is worth improving first."""
     if not rows:
-        return "No resource makes the step faster, even if it were infinitely fast."
+        return "No resource makes the step more than 0.1% faster, even if it were infinitely fast."
     best = rows[0]
     gain, rise = best.value("twice/throughput_gain_percent"), best.value("twice/break_even_price_usd_per_h")
     name = NAMES[best.value("resource")]
@@ -64,7 +64,7 @@ def _tiles(whole: Figures) -> Html:
     ])  # fmt: skip
 
 
-def _ranking(whole: Figures, rows: Sequence[Figures], idle: Sequence[str]) -> Part:
+def _ranking(whole: Figures, rows: Sequence[Figures]) -> Part:
     now = whole.value("step_time_s")
     scale = max([now, *(row.value(f"{kind}/step_time_s") for row in rows for kind in _FILLS)])
     drawn: list[tuple[Child, Html, Child]] = []
@@ -75,9 +75,9 @@ def _ranking(whole: Figures, rows: Sequence[Figures], idle: Sequence[str]) -> Pa
     chart = (
         tag("figure", tag("div", named_bars(drawn, "Step time with more of each resource"), class_="short"), _key(whole)) if rows else None
     )
-    rest = tag("p", f"No effect even if infinitely fast: {', '.join(idle)}.") if idle else None
+    rest = [tag("p", line) for line in little_or_nothing(whole.value("resources"))]
     lead = "A warm step with one resource twice and infinitely as fast, all else as it is."
-    return Part("ranking", "Ranking", section("ranking", "What more would bring", chart, rest, lead=lead))
+    return Part("ranking", "Ranking", section("ranking", "What more would bring", chart, *rest, lead=lead))
 
 
 def _bar(row: Figures, kind: str, fill: str, scale: float, now: float) -> Html:

@@ -53,7 +53,7 @@ def test_where_nothing_helps_it_says_so(written: Path) -> None:
     document = json.loads((written.parent / "whatif.json").read_text())
     document["resources"] = [row for row in document["resources"] if not matters(row)]
     page = Page(whatif_page(document))
-    assert "No resource makes the step faster" in page.all("p", class_="verdict")[0].text
+    assert "No resource makes the step more than 0.1% faster" in page.all("p", class_="verdict")[0].text
 
 
 @pytest.mark.skipif(browser() is None, reason="no Chromium or Chrome on this machine")
