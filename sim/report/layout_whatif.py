@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from sim.report.layout import layout_document, layout_name
+from sim.report.whatif import SEEN, idle_lines
 from sim.study.layout_whatif import LINKS, LayoutUpgrade, LayoutWhatIf
 from sim.units import counted, show
 
-_SEEN = 1e-3
-"""Gain below which a resource is only named."""
-_ROUNDING = 1e-9
-"""Gain that is none: sums of floats differ by as much."""
 _NAMES = {
     "gpu": "GPUs",
     "nvlink": "NVLink",
@@ -53,23 +50,17 @@ def layout_whatif_text(document: dict[str, Any]) -> str:
         "",
         f"{'resource':>20} {'2x step':>10} {'gain':>8} {'infinite':>10}",
     ]
-    little: list[str] = []
-    nothing: list[str] = []
+    idle: list[tuple[str, float]] = []
     links = document["links"]
-    hidden = links["infinite_gain"] - max(row["infinite_gain"] for row in document["resources"] if row["resource"] in LINKS) >= _SEEN
+    hidden = links["infinite_gain"] - max(row["infinite_gain"] for row in document["resources"] if row["resource"] in LINKS) >= SEEN
     for row in [*document["resources"], *([links] if hidden else [])]:
         name = _NAMES[row["resource"]]
-        if row["infinite_gain"] < _SEEN:
-            (little if row["infinite_gain"] > _ROUNDING else nothing).append(name)
+        if row["infinite_gain"] < SEEN:
+            idle.append((name, row["infinite_gain"]))
             continue
         gains = f"{100 * row['twice_gain']:>+7.1f}% {100 * row['infinite_gain']:>+9.1f}%"
         lines.append(f"{name:>20} {show(row['twice_step_time_s'], 'time'):>10} {gains}")
-    if little or nothing:
-        lines.append("")
-    if little:
-        lines.append(f"  Less than 0.1% even if infinitely fast: {', '.join(little)}.")
-    if nothing:
-        lines.append(f"  No effect even if infinitely fast: {', '.join(nothing)}.")
+    lines += ["", *(f"  {line}" for line in idle_lines(idle))]
     share = document["twice_micro_batches_time_per_sample"]
     if share is not None:
         lines.append(f"  Twice the micro-batches (and twice the global batch): {100 * (1 / share - 1):+.1f}% throughput.")

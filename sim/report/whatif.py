@@ -17,7 +17,7 @@ from sim.simulate import Run
 from sim.study.whatif import Crowded, Outcome, Upgrade, WhatIf, break_even
 from sim.units import counted, show
 
-_SEEN = 1e-3
+SEEN = 1e-3
 """Share of the throughput below which a gain is not worth a line of the table."""
 _ROUNDING = 1e-9
 """Share of the throughput that is no gain: sums of floats differ by as much."""
@@ -136,14 +136,18 @@ def _head(document: dict[str, Any]) -> str:
 
 def matters(row: Mapping[str, Any]) -> bool:
     """Tell whether more of the resource of *row* gains what is worth a line."""
-    return _best(row) > 100 * _SEEN
+    return _best(row) > 100 * SEEN
 
 
 def little_or_nothing(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return a sentence each on the resources that gain little and those that gain nothing, of *rows* that do not matter."""
-    idle = [(NAMES[row["resource"]], _best(row) > 100 * _ROUNDING) for row in rows if not matters(row)]
+    return idle_lines([(NAMES[row["resource"]], _best(row) / 100) for row in rows if not matters(row)])
+
+
+def idle_lines(gains: Sequence[tuple[str, float]]) -> list[str]:
+    """Return a sentence each on those of *gains* (a name, a share of the throughput below `SEEN`) that are little, and that are none."""
     kinds = (("Less than 0.1% even if infinitely fast", True), ("No effect even if infinitely fast", False))
-    named = [(words, [name for name, little in idle if little is kind]) for words, kind in kinds]
+    named = [(words, [name for name, gain in gains if (gain > _ROUNDING) is little]) for words, little in kinds]
     return [f"{words}: {', '.join(names)}." for words, names in named if names]
 
 
