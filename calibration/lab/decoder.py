@@ -1,7 +1,7 @@
 """Which model do points with a layout train? A small decoder that splits over tensor ranks, shards and stages as torch's own examples do.
 
-Its description is the ``transformer`` block of ``workloads/lab-decoder.yaml``: RMS norms, one product for queries, keys and values, GELU,
-no biases, no positions, a head with weights of its own. `split_plan` is the tensor plan of torchtitan's llama3.
+Its description is the ``transformer`` block of ``calibration/lab/workloads/lab-decoder.yaml``: RMS norms, one product for queries, keys and
+values, GELU, no biases, no positions, a head with weights of its own. `split_plan` is the tensor plan of torchtitan's llama3.
 """
 
 from __future__ import annotations

@@ -13,9 +13,10 @@ from typing import Any, Final, NamedTuple
 
 from calibration import FOLDER
 from calibration.llm.case import Case, describe
-from calibration.llm.closed_form import defaults, predict
+from calibration.llm.closed_form import predict
 from calibration.llm.constants import FILE, QUANTILES, fitted, kind_of
 from calibration.llm.fit import fit, thinned
+from calibration.llm.priors import defaults
 from calibration.llm.rules import efficiencies
 from calibration.llm.score import quantile, scorable
 from calibration.llm.shapes import RECORDS

@@ -8,39 +8,18 @@ Limits: one time for every micro-batch, no contention between groups, no skew be
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from calibration.llm.case import MEASURED_MESSAGE, Case
+from calibration.llm.case import Case
+from calibration.llm.priors import EAGER, Constants
 from calibration.llm.weights import Weights, blocks_of_stages, stage_weights
+from calibration.llm.wires import Wires
+from calibration.llm.work import Work
 from sim.parallel.collective_check import check_time
-from sim.parallel.routing import BACKWARD_LAUNCHES, copies_between, expert_host_time
+from sim.parallel.routing import BACKWARD_LAUNCHES, expert_host_time
 
-Constants = Mapping[str, float]
-
-PRIORS: Final[Mapping[str, tuple[float, float]]] = {
-    # name: value before any fit, standard deviation of its logarithm
-    "product.volta": (0.70, 0.15), "product.ampere": (0.80, 0.1), "product.hopper": (0.70, 0.1), "product.blackwell": (0.72, 0.1),
-    "product.cdna3": (0.50, 0.15), "product.cdna4": (0.50, 0.2), "product.ada": (0.60, 0.2),
-    "product.fp8": (0.85, 0.15), "product.fp4": (0.65, 0.2), "depth": (160.0, 0.5), "unaligned": (1.15, 0.08),
-    "unaligned.head": (1.6, 0.3), "attention.forward": (0.62, 0.15), "attention.backward": (0.50, 0.15),
-    "scores": (9.0, 0.4), "memory": (0.80, 0.1), "wide": (17.0, 0.3), "inner": (1.0, 0.2), "head": (26.0, 0.3), "cast": (5.0, 0.4),
-    "fabric": (0.75, 0.15), "network": (0.70, 0.2), "hop.fabric": (2e-6, 0.4), "hop.network": (8e-6, 0.5),
-    "launch.collective": (25e-6, 0.5),
-    "kernel": (4e-6, 0.3), "host": (5e-4, 0.3),
-    "host.experts": (2e-3, 0.7), "update": (34.0, 0.3), "accumulate": (6.0, 0.4), "host.eager": (1.2e-3, 0.5),
-    "attention.eager": (0.65, 0.2), "elementwise.eager": (1.8, 0.3), "dispatch": (0.45, 0.4), "moe.traffic": (14.0, 0.4),
-    "experts": (1.2, 0.2), "sync.experts": (1e-4, 0.6), "contention": (1.06, 0.05), "step": (5e-3, 0.5),
-    "exposed.tensor": (0.85, 0.2), "exposed.tensor.overlap": (0.45, 0.4), "exposed.data": (0.5, 0.5), "exposed.stages": (0.7, 0.5),
-    "check.message": (77e-6, 0.4),
-    "exposed.context": (0.3, 0.5), "power.fp8": (1.0, 0.1), "ramp": (1.0, 0.1),
-}  # fmt: skip
-"""Physical constants: shares of peaks, bytes per element, seconds. Priors: datasheet-level estimates of facts/llm_mechanisms and NCCL."""
-FAMILIES: Final = ("megatron", "megatron-2021", "deepspeed", "nanotron", "fsdp1", "fsdp2", "jax", "llmc")
-EAGER: Final = ("nanotron", "fsdp1", "fsdp2")
-"""Families whose blocks torch runs operator by operator, with FlashAttention 2 or its like."""
 CHECKED_FORWARD: Final = 4
 """Tensor-parallel collectives of a block's forward: gathers before two products, reduce-scatters after two."""
 CHECKED_BACKWARD: Final = 6
@@ -61,22 +40,6 @@ TENSORS_OF_BLOCK: Final = 6
 ONE_BY_ONE: Final = ("deepspeed",)
 """Families whose stages send and receive in four calls a micro-batch, each of which compute waits for (DeepSpeed runtime/pipe/schedule.py,
 ``TrainSchedule``; engine.py, ``_exec_send_activations`` and its like); Megatron-LM joins a send with the receive after it."""
-FAMILY_PRIORS: Final[Mapping[str, tuple[float, float]]] = {"elementwise": (1.0, 0.25), "compute": (1.0, 0.08), "data": (1.0, 0.5)}
-"""Factors of one software family on element-wise bytes, all compute and exposed data-parallel traffic; shrunk to 1."""
-
-
-def priors() -> dict[str, tuple[float, float]]:
-    """Return the value before any fit and the logarithmic deviation of every constant."""
-    found = dict(PRIORS)
-    for family in FAMILIES:
-        for name, prior in FAMILY_PRIORS.items():
-            found[f"{name}:{family}"] = prior
-    return found
-
-
-def defaults() -> dict[str, float]:
-    """Return the constants before any fit."""
-    return {name: value for name, (value, _) in priors().items()}
 
 
 @dataclass(frozen=True)
@@ -90,171 +53,9 @@ class Prediction:
     parts: Mapping[str, float] = field(default_factory=dict)
 
 
-class _Work:
-    """One micro-batch of one rank, from the shapes of *case* and the rates in *at*."""
-
-    def __init__(self, case: Case, at: Constants) -> None:
-        self.case, self.at = case, at
-        self.chip = case.chip
-        self.tokens = case.micro_batch * case.seq / case.context
-        self.held = self.tokens / (case.tensor if case.sequence_parallel else 1)
-        eager = case.family in EAGER and not case.compiled
-        self.elementwise = at[f"elementwise:{case.family}"] * (at["elementwise.eager"] if eager else 1.0)
-        self.rate16 = self.chip.peak["16bit"] * at.get(f"product.{self.chip.generation}", 0.6)
-        self.rate = self.rate16
-        if case.products != "16bit":
-            self.rate = self.chip.peak[case.products] * at.get(f"product.{self.chip.generation}", 0.6) * at[f"product.{case.products}"]
-        self.bandwidth = self.chip.memory_bandwidth * at["memory"]
-
-    def product(self, rows: float, inner: float, columns: float, groups: float = 1.0, narrow: bool = True) -> float:
-        """Return the seconds of *groups* products of (rows x inner) by (inner x columns)."""
-        if rows <= 0:
-            return 0.0
-        rate = self.rate if narrow else self.rate16
-        tiles = groups * math.ceil(rows / 128) * math.ceil(columns / 128)
-        waves = tiles / self.chip.multiprocessors
-        full = 0.5 * (math.ceil(waves) + max(waves, 1.0)) / waves
-        padded = math.ceil(rows / 128) * 128 / rows
-        depth = 1 + self.at["depth"] / inner
-        if inner % 64 or columns % 64:
-            depth *= self.at["unaligned"]
-        flop = 2.0 * rows * inner * columns * groups
-        moved = 2.0 * (rows * inner + inner * columns + rows * columns) * groups / self.bandwidth
-        return max(flop * depth * max(full, padded) / rate, moved) + self.at["kernel"]
-
-    def wide(self, passes: float, tokens: float, elements: float) -> float:
-        """Return the seconds of *passes* memory passes over 16-bit activations of *tokens* by *elements*."""
-        return passes * 2.0 * tokens * elements * self.elementwise / self.bandwidth
-
-    def attention_products(self) -> float:
-        """Return the seconds of the projections around attention."""
-        shape, case = self.case.shape, self.case
-        hidden, tensor, rows = shape.hidden, case.tensor, self.tokens
-        queries = shape.heads * shape.head_size
-        if shape.mla is not None:
-            latent = shape.mla
-            down = self.product(rows, hidden, latent.kv_rank + latent.rope_dim) + (
-                self.product(rows, hidden, latent.q_rank) if latent.q_rank else 0
-            )
-            return down + self.latent_up() + self.product(rows, shape.heads * latent.value_dim / tensor, hidden)
-        keys = shape.groups * (shape.head_size + shape.value_size)
-        merged = self.product(rows, hidden, (queries + max(keys, shape.head_size * 2 * tensor if tensor > shape.groups else keys)) / tensor)
-        return merged + self.product(rows, shape.heads * shape.value_size / tensor, hidden)
-
-    def latent_up(self) -> float:
-        """Return the seconds of the projections out of the latents of attention that has some."""
-        shape, tensor, latent = self.case.shape, self.case.tensor, self.case.shape.mla
-        if latent is None:
-            return 0.0
-        up = self.product(self.tokens, latent.q_rank or shape.hidden, shape.heads * shape.head_size / tensor)
-        return up + self.product(self.tokens, latent.kv_rank, shape.heads * (latent.nope_dim + latent.value_dim) / tensor)
-
-    def dense(self) -> float:
-        """Return the seconds of a plain feed-forward block's products."""
-        shape, tensor = self.case.shape, self.case.tensor
-        inner = shape.inner
-        return self.product(self.tokens, shape.hidden, inner * (2 if shape.gated else 1) / tensor) + self.product(
-            self.tokens, inner / tensor, shape.hidden
-        )
-
-    def experts(self) -> float:
-        """Return the seconds of one rank's experts, router and shared expert."""
-        shape, case = self.case.shape, self.case
-        inner = float(shape.expert_ffn or shape.inner)
-        local = max(1.0, shape.experts / case.expert)
-        rows = self.held * shape.experts_per_token / local * (1 if case.expert > 1 or not case.sequence_parallel else case.tensor)
-        inner_here = inner if case.expert > 1 else inner / case.tensor
-        gates = 2 if shape.gated else 1
-        total = self.product(rows, shape.hidden, inner_here * gates, local) + self.product(rows, inner_here, shape.hidden, local)
-        total *= self.at["experts"]
-        shared = float(shape.shared_expert_ffn or shape.shared_experts * inner)
-        if shared:
-            total += self.product(self.tokens, shape.hidden, shared * gates / case.tensor)
-            total += self.product(self.tokens, shared / case.tensor, shape.hidden)
-        return total + self.product(self.held, shape.hidden, shape.experts, narrow=False)
-
-    def core(self, layer: int, backward: bool) -> float:
-        """Return the seconds of attention itself, causal; sequences of packed samples count in full."""
-        shape, case = self.case.shape, self.case
-        heads = shape.heads / case.tensor
-        window = shape.window_of(layer)
-        span = case.seq / 2 if not window or window >= case.seq else window * (1 - window / (2 * case.seq))
-        flop = 2.0 * self.tokens * span * heads * (shape.head_size + shape.value_size)
-        if case.flash:
-            share = self.at["attention.backward" if backward else "attention.forward"]
-            old = self.chip.generation in ("ampere", "volta")
-            share *= 1.0 if old or case.family not in EAGER else self.at["attention.eager"]
-            share *= 1.25 if old else 1.0
-            share *= min(1.0, shape.head_size / 128 + 0.25)
-            return (2.5 if backward else 1.0) * flop / (self.chip.peak["16bit"] * share) + 2 * self.at["kernel"]
-        scores = self.tokens * case.seq * heads * 2.0 * self.at["scores"] / self.bandwidth
-        slow = self.at["unaligned.head"] if shape.head_size % 8 else 1.0
-        return slow * (2.0 if backward else 1.0) * (2 * flop / (self.rate16 * 0.6)) + scores * (1.0 if backward else 0.8)
-
-    def element_wise(self, experts: bool) -> float:
-        """Return the seconds of norms, residuals, rotary positions, activation and casts of one layer, forward."""
-        shape, case = self.case.shape, self.case
-        inner = float(shape.expert_ffn or shape.inner) * shape.experts_per_token if experts else float(shape.inner)
-        rows = self.tokens / case.tensor
-        total = self.wide(self.at["wide"], self.held, shape.hidden) + self.wide(
-            3 * self.at["inner"], rows, inner * (1.5 if shape.gated else 1.0)
-        )
-        if experts:
-            total += self.at["moe.traffic"] * 2 * self.held * shape.experts_per_token * shape.hidden / self.bandwidth
-        if case.products != "16bit":
-            elements = 2 * shape.hidden + (shape.heads * shape.value_size + inner) / case.tensor
-            total += self.at["cast"] * self.tokens * elements / self.bandwidth * (0.7 if case.scaling == "delayed" else 1.0)
-        return total + 10 * self.at["kernel"]
-
-
-class _Wires:
-    """Times of collectives of *case*: bytes over the fabric inside a domain, over one NIC a GPU between."""
-
-    def __init__(self, case: Case, at: Constants) -> None:
-        self.case, self.at = case, at
-        self.fabric = case.chip.fabric * at["fabric"]
-        self.network = case.nic * at["network"]
-
-    def gather(self, size: float, ranks: int, stride: int, latency: float | None = None) -> float:
-        """Return the seconds of an all-gather or reduce-scatter of *size* bytes over *ranks*, *stride* GPUs apart.
-
-        *latency*: measured seconds of one more node for each `MEASURED_MESSAGE` of bytes, in place of those of hops.
-        """
-        if ranks <= 1:
-            return 0.0
-        inside = max(1, min(ranks, self.case.domain // stride))
-        nodes = math.ceil(ranks / inside)
-        rate = self.fabric if nodes == 1 else min(self.fabric, self.network * inside)
-        hops = self.start(ranks, stride)
-        if latency is not None and nodes > 1:
-            hops = (nodes - 1) * latency * size / MEASURED_MESSAGE
-        return size * (ranks - 1) / ranks / rate + self.at["launch.collective"] + hops
-
-    def start(self, ranks: int, stride: int) -> float:
-        """Return the seconds that one ring of *ranks*, *stride* GPUs apart, takes for no bytes to speak of."""
-        nodes = math.ceil(ranks / max(1, min(ranks, self.case.domain // stride)))
-        return (ranks - nodes) * self.at["hop.fabric"] + (nodes - 1) * self.at["hop.network"]
-
-    def exchange(self, size: float, ranks: int, stride: int) -> float:
-        """Return the seconds of an all-to-all in which each rank sends *size* bytes in all."""
-        if ranks <= 1:
-            return 0.0
-        inside = max(1, min(ranks, self.case.domain // stride))
-        outside = size * (1 - inside / ranks)
-        if ranks > inside:
-            outside *= copies_between(ranks / inside, self.case.shape.experts_per_token, self.case.one_copy)
-        near = size * (inside - 1) / ranks / self.fabric
-        return max(near, outside / self.network) / self.at["dispatch"] * 0.5 + self.at["launch.collective"]
-
-    def send(self, size: float, stride: int) -> float:
-        """Return the seconds of one message to the rank *stride* GPUs away."""
-        rate = self.fabric if stride < self.case.domain else self.network
-        return size / rate + self.at["launch.collective"]
-
-
 def predict(case: Case, at: Constants) -> Prediction:
     """Return the predicted step of *case* with the constants *at*."""
-    work, wires = _Work(case, at), _Wires(case, at)
+    work, wires = Work(case, at), Wires(case, at)
     weights = stage_weights(case)
     forward, backward, parts = _micro_batch(case, at, work, wires, weights)
     head_forward, head_backward = _head(case, at, work)
@@ -273,7 +74,7 @@ def predict(case: Case, at: Constants) -> Prediction:
     return Prediction(step, needed, verdict(case, needed), {**parts, "bubble": bubble, "data": exposed, "optimizer": update})
 
 
-def _micro_batch(case: Case, at: Constants, work: _Work, wires: _Wires, weights: Weights) -> tuple[float, float, dict[str, float]]:
+def _micro_batch(case: Case, at: Constants, work: Work, wires: Wires, weights: Weights) -> tuple[float, float, dict[str, float]]:
     """Return the seconds of a middle stage's forward and backward of one micro-batch, and parts of a step."""
     shape, layers = case.shape, weights.layers
     core_forward = core_backward = 0.0
@@ -328,7 +129,7 @@ def _micro_batch(case: Case, at: Constants, work: _Work, wires: _Wires, weights:
     return layers * one_forward, layers * one_backward, parts
 
 
-def _modules_again(work: _Work, share: float) -> float:
+def _modules_again(work: Work, share: float) -> float:
     """Return the seconds of a layer's modules that are recomputed by themselves; *share* of the layers have experts. Attention is apart."""
     case, shape = work.case, work.case.shape
     inner = float(shape.expert_ffn or shape.inner) * shape.experts_per_token
@@ -346,7 +147,7 @@ def _modules_again(work: _Work, share: float) -> float:
     return sum(seconds.get(module, 0.0) for module in case.modules)
 
 
-def _layer_traffic(case: Case, at: Constants, wires: _Wires, core_forward: float, core_backward: float) -> tuple[float, float, float]:
+def _layer_traffic(case: Case, at: Constants, wires: Wires, core_forward: float, core_backward: float) -> tuple[float, float, float]:
     """Return the exposed seconds of one layer's tensor, context and expert traffic, forward and backward together."""
     shape = case.shape
     activations = 2.0 * case.micro_batch * case.seq / case.context * shape.hidden
@@ -381,7 +182,7 @@ def _check(case: Case, at: Constants, ranks: int) -> float:
     return check_time(ranks, at["check.message"]) if case.checked else 0.0
 
 
-def _sharded(case: Case, at: Constants, wires: _Wires, weights: Weights, forward: float, backward: float) -> tuple[float, float]:
+def _sharded(case: Case, at: Constants, wires: Wires, weights: Weights, forward: float, backward: float) -> tuple[float, float]:
     """Return the seconds of one layer's forward and backward with fully sharded parameters: gathers and scatters beside compute."""
     block = (weights.dense + weights.experts) / weights.layers
     ranks = case.data * case.context
@@ -396,7 +197,7 @@ def _sharded(case: Case, at: Constants, wires: _Wires, weights: Weights, forward
     return max(forward * slow, gather * data), max(backward * slow, both)
 
 
-def _head(case: Case, at: Constants, work: _Work) -> tuple[float, float]:
+def _head(case: Case, at: Constants, work: Work) -> tuple[float, float]:
     """Return the seconds of output head and loss, forward and backward, of one micro-batch."""
     columns = case.shape.vocab / case.tensor
     product = work.product(work.tokens, case.shape.hidden, columns, narrow=False)
@@ -405,7 +206,7 @@ def _head(case: Case, at: Constants, work: _Work) -> tuple[float, float]:
     return factor * (product + passes / 2), factor * ((1 if case.lora else 2) * product + passes / 2)
 
 
-def _sends(case: Case, at: Constants, wires: _Wires) -> float:
+def _sends(case: Case, at: Constants, wires: Wires) -> float:
     """Return the exposed seconds of a micro-batch's messages between stages."""
     if case.pipeline == 1:
         return 0.0
@@ -417,7 +218,7 @@ def _sends(case: Case, at: Constants, wires: _Wires) -> float:
     return 2 * one * case.virtual * at["exposed.stages"] * (0.5 if case.virtual > 1 else 1.0)
 
 
-def _data_traffic(case: Case, at: Constants, wires: _Wires, weights: Weights, backward: float) -> float:
+def _data_traffic(case: Case, at: Constants, wires: Wires, weights: Weights, backward: float) -> float:
     """Return the exposed seconds of a step's gradient reduction and parameter gathers."""
     if case.lora:
         return 0.0
@@ -467,7 +268,7 @@ def _buckets(case: Case, weights: Weights) -> int:
     return closed
 
 
-def _update(case: Case, at: Constants, work: _Work, weights: Weights) -> float:
+def _update(case: Case, at: Constants, work: Work, weights: Weights) -> float:
     """Return the seconds of the optimizer's step: states read and written, gradients cleared and measured."""
     if case.lora:
         return 0.0

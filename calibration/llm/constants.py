@@ -15,7 +15,7 @@ from statistics import median, pvariance
 from typing import Any, Final
 
 from calibration.llm.case import Case
-from calibration.llm.closed_form import defaults
+from calibration.llm.priors import defaults
 from calibration.llm.shapes import RECORDS
 from sim.report import layout_error
 

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from calibration.llm.case import Case
-from calibration.llm.closed_form import Constants, Prediction
+from calibration.llm.closed_form import Prediction
+from calibration.llm.priors import Constants
 from sim.spec.hardware import Hardware
 from sim.spec.library import load, load_hardware
 from sim.spec.workload import Workload

@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from calibration.llm.case import Case
-from calibration.llm.closed_form import defaults, predict, priors
+from calibration.llm.closed_form import predict
+from calibration.llm.priors import defaults, priors
 
 if TYPE_CHECKING:
     import numpy as np

@@ -13,7 +13,7 @@ RATE, ALONE = {"rate": "100 Mbps"}, {"alone": True}
 
 
 def test_steps_are_foreseen() -> None:
-    """Bands a little wider than what is reached (median 3.3, 90th percentile 8.2%); no point of these is fitted."""
+    """Bands a little wider than what is reached (median 3.4, 90th percentile 8.2%); no point of these is fitted."""
     rows = {row["group"]: row for row in layout_rows(score_layouts())}
     assert rows["all"]["points"] >= 28
     assert rows["all"]["median"] < 0.04

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from calibration.llm.case import Case
-from calibration.llm.closed_form import defaults, memory, predict
+from calibration.llm.closed_form import memory, predict
 from calibration.llm.fit import fit
+from calibration.llm.priors import defaults
 from calibration.llm.rules import model_flop
 from calibration.llm.weights import blocks_of_stages, stage_weights
 from tests.calibration.llm.test_case import one

@@ -1,0 +1,54 @@
+"""How long do collectives and messages take? Bytes over the fabric inside a domain, over one NIC a GPU between domains."""
+
+from __future__ import annotations
+
+import math
+
+from calibration.llm.case import MEASURED_MESSAGE, Case
+from calibration.llm.priors import Constants
+from sim.parallel.routing import copies_between
+
+
+class Wires:
+    """Times of collectives of *case*: bytes over the fabric inside a domain, over one NIC a GPU between."""
+
+    def __init__(self, case: Case, at: Constants) -> None:
+        self.case, self.at = case, at
+        self.fabric = case.chip.fabric * at["fabric"]
+        self.network = case.nic * at["network"]
+
+    def gather(self, size: float, ranks: int, stride: int, latency: float | None = None) -> float:
+        """Return the seconds of an all-gather or reduce-scatter of *size* bytes over *ranks*, *stride* GPUs apart.
+
+        *latency*: measured seconds of one more node for each `MEASURED_MESSAGE` of bytes, in place of those of hops.
+        """
+        if ranks <= 1:
+            return 0.0
+        inside = max(1, min(ranks, self.case.domain // stride))
+        nodes = math.ceil(ranks / inside)
+        rate = self.fabric if nodes == 1 else min(self.fabric, self.network * inside)
+        hops = self.start(ranks, stride)
+        if latency is not None and nodes > 1:
+            hops = (nodes - 1) * latency * size / MEASURED_MESSAGE
+        return size * (ranks - 1) / ranks / rate + self.at["launch.collective"] + hops
+
+    def start(self, ranks: int, stride: int) -> float:
+        """Return the seconds that one ring of *ranks*, *stride* GPUs apart, takes for no bytes to speak of."""
+        nodes = math.ceil(ranks / max(1, min(ranks, self.case.domain // stride)))
+        return (ranks - nodes) * self.at["hop.fabric"] + (nodes - 1) * self.at["hop.network"]
+
+    def exchange(self, size: float, ranks: int, stride: int) -> float:
+        """Return the seconds of an all-to-all in which each rank sends *size* bytes in all."""
+        if ranks <= 1:
+            return 0.0
+        inside = max(1, min(ranks, self.case.domain // stride))
+        outside = size * (1 - inside / ranks)
+        if ranks > inside:
+            outside *= copies_between(ranks / inside, self.case.shape.experts_per_token, self.case.one_copy)
+        near = size * (inside - 1) / ranks / self.fabric
+        return max(near, outside / self.network) / self.at["dispatch"] * 0.5 + self.at["launch.collective"]
+
+    def send(self, size: float, stride: int) -> float:
+        """Return the seconds of one message to the rank *stride* GPUs away."""
+        rate = self.fabric if stride < self.case.domain else self.network
+        return size / rate + self.at["launch.collective"]

@@ -1,0 +1,125 @@
+"""How long does one rank compute for a micro-batch? Products by shape, attention, and memory passes, layer by layer."""
+
+from __future__ import annotations
+
+import math
+
+from calibration.llm.case import Case
+from calibration.llm.priors import EAGER, Constants
+
+
+class Work:
+    """One micro-batch of one rank, from the shapes of *case* and the rates in *at*."""
+
+    def __init__(self, case: Case, at: Constants) -> None:
+        self.case, self.at = case, at
+        self.chip = case.chip
+        self.tokens = case.micro_batch * case.seq / case.context
+        self.held = self.tokens / (case.tensor if case.sequence_parallel else 1)
+        eager = case.family in EAGER and not case.compiled
+        self.elementwise = at[f"elementwise:{case.family}"] * (at["elementwise.eager"] if eager else 1.0)
+        self.rate16 = self.chip.peak["16bit"] * at.get(f"product.{self.chip.generation}", 0.6)
+        self.rate = self.rate16
+        if case.products != "16bit":
+            self.rate = self.chip.peak[case.products] * at.get(f"product.{self.chip.generation}", 0.6) * at[f"product.{case.products}"]
+        self.bandwidth = self.chip.memory_bandwidth * at["memory"]
+
+    def product(self, rows: float, inner: float, columns: float, groups: float = 1.0, narrow: bool = True) -> float:
+        """Return the seconds of *groups* products of (rows x inner) by (inner x columns)."""
+        if rows <= 0:
+            return 0.0
+        rate = self.rate if narrow else self.rate16
+        tiles = groups * math.ceil(rows / 128) * math.ceil(columns / 128)
+        waves = tiles / self.chip.multiprocessors
+        full = 0.5 * (math.ceil(waves) + max(waves, 1.0)) / waves
+        padded = math.ceil(rows / 128) * 128 / rows
+        depth = 1 + self.at["depth"] / inner
+        if inner % 64 or columns % 64:
+            depth *= self.at["unaligned"]
+        flop = 2.0 * rows * inner * columns * groups
+        moved = 2.0 * (rows * inner + inner * columns + rows * columns) * groups / self.bandwidth
+        return max(flop * depth * max(full, padded) / rate, moved) + self.at["kernel"]
+
+    def wide(self, passes: float, tokens: float, elements: float) -> float:
+        """Return the seconds of *passes* memory passes over 16-bit activations of *tokens* by *elements*."""
+        return passes * 2.0 * tokens * elements * self.elementwise / self.bandwidth
+
+    def attention_products(self) -> float:
+        """Return the seconds of the projections around attention."""
+        shape, case = self.case.shape, self.case
+        hidden, tensor, rows = shape.hidden, case.tensor, self.tokens
+        queries = shape.heads * shape.head_size
+        if shape.mla is not None:
+            latent = shape.mla
+            down = self.product(rows, hidden, latent.kv_rank + latent.rope_dim) + (
+                self.product(rows, hidden, latent.q_rank) if latent.q_rank else 0
+            )
+            return down + self.latent_up() + self.product(rows, shape.heads * latent.value_dim / tensor, hidden)
+        keys = shape.groups * (shape.head_size + shape.value_size)
+        merged = self.product(rows, hidden, (queries + max(keys, shape.head_size * 2 * tensor if tensor > shape.groups else keys)) / tensor)
+        return merged + self.product(rows, shape.heads * shape.value_size / tensor, hidden)
+
+    def latent_up(self) -> float:
+        """Return the seconds of the projections out of the latents of attention that has some."""
+        shape, tensor, latent = self.case.shape, self.case.tensor, self.case.shape.mla
+        if latent is None:
+            return 0.0
+        up = self.product(self.tokens, latent.q_rank or shape.hidden, shape.heads * shape.head_size / tensor)
+        return up + self.product(self.tokens, latent.kv_rank, shape.heads * (latent.nope_dim + latent.value_dim) / tensor)
+
+    def dense(self) -> float:
+        """Return the seconds of a plain feed-forward block's products."""
+        shape, tensor = self.case.shape, self.case.tensor
+        inner = shape.inner
+        return self.product(self.tokens, shape.hidden, inner * (2 if shape.gated else 1) / tensor) + self.product(
+            self.tokens, inner / tensor, shape.hidden
+        )
+
+    def experts(self) -> float:
+        """Return the seconds of one rank's experts, router and shared expert."""
+        shape, case = self.case.shape, self.case
+        inner = float(shape.expert_ffn or shape.inner)
+        local = max(1.0, shape.experts / case.expert)
+        rows = self.held * shape.experts_per_token / local * (1 if case.expert > 1 or not case.sequence_parallel else case.tensor)
+        inner_here = inner if case.expert > 1 else inner / case.tensor
+        gates = 2 if shape.gated else 1
+        total = self.product(rows, shape.hidden, inner_here * gates, local) + self.product(rows, inner_here, shape.hidden, local)
+        total *= self.at["experts"]
+        shared = float(shape.shared_expert_ffn or shape.shared_experts * inner)
+        if shared:
+            total += self.product(self.tokens, shape.hidden, shared * gates / case.tensor)
+            total += self.product(self.tokens, shared / case.tensor, shape.hidden)
+        return total + self.product(self.held, shape.hidden, shape.experts, narrow=False)
+
+    def core(self, layer: int, backward: bool) -> float:
+        """Return the seconds of attention itself, causal; sequences of packed samples count in full."""
+        shape, case = self.case.shape, self.case
+        heads = shape.heads / case.tensor
+        window = shape.window_of(layer)
+        span = case.seq / 2 if not window or window >= case.seq else window * (1 - window / (2 * case.seq))
+        flop = 2.0 * self.tokens * span * heads * (shape.head_size + shape.value_size)
+        if case.flash:
+            share = self.at["attention.backward" if backward else "attention.forward"]
+            old = self.chip.generation in ("ampere", "volta")
+            share *= 1.0 if old or case.family not in EAGER else self.at["attention.eager"]
+            share *= 1.25 if old else 1.0
+            share *= min(1.0, shape.head_size / 128 + 0.25)
+            return (2.5 if backward else 1.0) * flop / (self.chip.peak["16bit"] * share) + 2 * self.at["kernel"]
+        scores = self.tokens * case.seq * heads * 2.0 * self.at["scores"] / self.bandwidth
+        slow = self.at["unaligned.head"] if shape.head_size % 8 else 1.0
+        return slow * (2.0 if backward else 1.0) * (2 * flop / (self.rate16 * 0.6)) + scores * (1.0 if backward else 0.8)
+
+    def element_wise(self, experts: bool) -> float:
+        """Return the seconds of norms, residuals, rotary positions, activation and casts of one layer, forward."""
+        shape, case = self.case.shape, self.case
+        inner = float(shape.expert_ffn or shape.inner) * shape.experts_per_token if experts else float(shape.inner)
+        rows = self.tokens / case.tensor
+        total = self.wide(self.at["wide"], self.held, shape.hidden) + self.wide(
+            3 * self.at["inner"], rows, inner * (1.5 if shape.gated else 1.0)
+        )
+        if experts:
+            total += self.at["moe.traffic"] * 2 * self.held * shape.experts_per_token * shape.hidden / self.bandwidth
+        if case.products != "16bit":
+            elements = 2 * shape.hidden + (shape.heads * shape.value_size + inner) / case.tensor
+            total += self.at["cast"] * self.tokens * elements / self.bandwidth * (0.7 if case.scaling == "delayed" else 1.0)
+        return total + 10 * self.at["kernel"]
