@@ -255,7 +255,10 @@ def _warnings(plan: Plan) -> list[str]:
             "no price is known of this hardware: cost counts node-seconds; write one, for example "
             "--set \"price={on_demand: 98 USD/h, date: '2026-01-01', source: quote}\""
         )
-    return texts
+    return [
+        *texts,
+        *(f"the schedule {name} runs none of these pipelines; --fix schedule={name} says why" for name in plan.refused_schedules),
+    ]
 
 
 def plan_text(document: Mapping[str, Any], shown: int = 10) -> str:

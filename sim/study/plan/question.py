@@ -15,6 +15,7 @@ from sim.analysis.cost import price
 from sim.check import check_run
 from sim.cluster.build import with_nodes
 from sim.mesh import worker_node
+from sim.spec.extensions import SCHEDULES, names
 from sim.spec.hardware import Hardware
 from sim.spec.library import Loaded, load_hardware, load_workload
 from sim.spec.workload import Workload
@@ -74,6 +75,13 @@ class Plan:
     def rated(self) -> bool:
         """Tell whether every cluster has a price."""
         return all(setting.rate is not None for setting, _ in self.ways)
+
+    @property
+    def refused_schedules(self) -> list[str]:
+        """Return those schedules of the user that run on none of the pipelines, where they were to take part."""
+        tried = {each.schedule for _, every in self.ways for each in every if each.pipeline > 1}
+        out = not tried or "schedule" in self.question.fixed or "no_own_schedule" in self.question.allowed
+        return [] if out else [name for name in names(SCHEDULES) if name not in tried]
 
     def front(self) -> list[bool]:
         """Return for each simulated layout whether no other has less time, more memory left and less cost."""

@@ -78,6 +78,24 @@ def test_each_is_a_candidate_where_it_runs_and_no_bound_is_above_its_simulation(
         assert least.memory[place] <= needed * (1 + 1e-9), candidate
 
 
+def test_one_that_runs_nowhere_is_named_with_a_command_that_says_why(brought: list[PipelineSchedule]) -> None:
+    """Without backward passes it is refused on any pipeline; on a single stage nothing is said of schedules."""
+
+    class Half(Eager):
+        name = "half"
+
+        def passes(self, stage: int, stages: int, chunks: int, micro_batches: int) -> Passes:
+            return [("F", 0, number) for number in range(micro_batches)]
+
+    extensions.give(extensions.SCHEDULES, Half())
+    asked = replace(ASKED, limits=Limits(1))
+    [warning] = [text for text in plan_document(plan(asked))["warnings"] if "schedule" in text]
+    assert warning.startswith("the schedule half runs none of these pipelines; --fix schedule=half")
+    assert prepare_plan(replace(asked, fixed={"pp": "1"})).refused_schedules == []
+    with pytest.raises(SpecError, match="half"):
+        plan(replace(asked, fixed={"pp": "4", "schedule": "half"}))
+
+
 def test_the_answer_names_it_and_its_command_runs_it(brought: list[PipelineSchedule]) -> None:
     made = plan(ASKED)
     built_in = {each.way.candidate: each.run.step_time for each in made.tally.outcomes}
