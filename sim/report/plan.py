@@ -255,10 +255,10 @@ def _warnings(plan: Plan) -> list[str]:
             "no price is known of this hardware: cost counts node-seconds; write one, for example "
             "--set \"price={on_demand: 98 USD/h, date: '2026-01-01', source: quote}\""
         )
-    return [
-        *texts,
-        *(f"the schedule {name} runs none of these pipelines; --fix schedule={name} says why" for name in plan.refused_schedules),
-    ]
+    stages = max((each.pipeline for _, every in plan.ways for each in every), default=1)
+    asked = f"python -m sim run {plan.question.scenario.hardware} {plan.question.scenario.workload} --pp {stages}"
+    texts += [f"the schedule {name} runs none of these pipelines; '{asked} --schedule {name}' says why" for name in plan.refused_schedules]
+    return texts
 
 
 def plan_text(document: Mapping[str, Any], shown: int = 10) -> str:
