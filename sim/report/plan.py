@@ -256,8 +256,8 @@ def _warnings(plan: Plan) -> list[str]:
             "--set \"price={on_demand: 98 USD/h, date: '2026-01-01', source: quote}\""
         )
     stages = max((each.pipeline for _, every in plan.ways for each in every), default=1)
-    asked = f"python -m sim run {plan.question.scenario.hardware} {plan.question.scenario.workload} --pp {stages}"
-    texts += [f"the schedule {name} runs none of these pipelines; '{asked} --schedule {name}' says why" for name in plan.refused_schedules]
+    asked = f"python -m sim run {plan.question.scenario.hardware} {plan.question.scenario.workload} --parallel pp={stages},schedule="
+    texts += [f"the schedule {name} runs none of these pipelines; '{asked}{name}' says why" for name in plan.refused_schedules]
     return texts
 
 

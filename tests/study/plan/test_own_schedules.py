@@ -90,7 +90,7 @@ def test_one_that_runs_nowhere_is_named_with_a_command_that_says_why(brought: li
     extensions.give(extensions.SCHEDULES, Half())
     asked = replace(ASKED, limits=Limits(1))
     [warning] = [text for text in plan_document(plan(asked))["warnings"] if "schedule" in text]
-    assert warning.endswith("'python -m sim run hgx-h100 llama-3.2-1b --pp 4 --schedule half' says why")
+    assert warning.endswith("'python -m sim run hgx-h100 llama-3.2-1b --parallel pp=4,schedule=half' says why")
     with pytest.raises(SpecError, match=r"schedule half: .*B"):
         stallsim.run("hgx-h100", "llama-3.2-1b", parallel={"pp": 4, "schedule": "half"}, stack="torchtitan-2.x")
     assert prepare_plan(replace(asked, fixed={"pp": "1"})).refused_schedules == []
