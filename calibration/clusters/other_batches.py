@@ -3,7 +3,7 @@
 A step holds work that does not grow with the batch: Python between layers, an optimizer in many small kernels, statistics of gradients,
 a host that launches more slowly than the GPU computes. So with ``s(b)`` seconds that the layer model says of batch *b*::
 
-    t(b) = constant + rate s(b)        constant >= 0, rate ~ 1 +- what layer models are off by (`calibration/clusters/priors.yaml`)
+    t(b) = constant + rate s(b)        both >= 0, rate ~ 1 +- what layer models are off by (`calibration/clusters/priors.yaml`)
 
 fitted by least squares of relative errors; a batch beyond the last measured one takes that one's time times ``t(b) / t(last)``. Limits:
 where the host bounds every measured step, no run tells the GPU's rate, which is then the prior's; where it bounds none, no floor is seen.
@@ -57,6 +57,8 @@ def step_model(layers: Sequence[float], measured: Sequence[float]) -> StepModel:
         constant, rate = covariance @ left.T @ right
         if constant < 0.0:
             constant, rate = 0.0, float(left[:, 1] @ right / (left[:, 1] @ left[:, 1]))
+        elif rate < 0.0:  # larger batches were the faster ones
+            constant, rate = float(left[:, 0] @ right / (left[:, 0] @ left[:, 0])), 0.0
         missed = (constant + rate * said) / took - 1.0
         noise = max(LEAST_NOISE, float(np.sqrt(np.mean(missed**2))))
     (first, cross), (_, second) = covariance.tolist()

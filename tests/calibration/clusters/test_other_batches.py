@@ -34,10 +34,20 @@ def test_a_constant_and_a_rate_are_found_again(constant: float, rate: float) -> 
 def test_time_grows_with_the_layers_and_never_faster_than_they_do(layers: Sequence[float], data: st.DataObject) -> None:
     measured = [data.draw(st.floats(0.3, 5.0)) * each for each in layers]
     found = step_model(layers, measured)
-    assert found.constant >= 0.0 and found.rate > 0.0
+    assert found.constant >= 0.0 and found.rate >= 0.0 and found.time(min(layers)) > 0.0
     for more in (1.5, 4.0):
         growth, spread = found.growth(more * max(layers), max(layers))
         assert 1.0 <= growth <= more * (1.0 + 1e-9) and spread >= LEAST_NOISE
+
+
+@pytest.mark.parametrize("layers", [(0.1, 1.0), (0.1, 0.2)])
+def test_where_a_larger_batch_was_faster_no_time_falls_and_intervals_are_wide(layers: tuple[float, float]) -> None:
+    """A line through both points falls, and is below zero further on."""
+    found = step_model(layers, [0.5, 0.3])
+    growth, spread = found.growth(10.0, layers[1])
+    assert min(found.constant, found.rate) >= 0.0
+    assert 1.0 <= growth <= 10.0 / layers[1]
+    assert spread > 0.2
 
 
 @given(st.floats(0.7, 1.4))
