@@ -98,13 +98,13 @@ def measured_scale(
         if factors[id(row)] is not None:
             for key in group_keys(row):
                 found[key][row.batch].append(row)
-    curves: dict[Hashable, list[tuple[int, float]]] = {}
-    for key, batches in found.items():
-        curves[key] = [(batch, median(factors[id(row)] or 1.0 for row in _preferred(same))) for batch, same in sorted(batches.items())]
-    alone = {key for key, batches in found.items() if all(row.job.ranks == 1 for same in batches.values() for row in _preferred(same))}
-    scale = ComputeScale(curves, frozenset(alone))
-    measured = {key: {batch: _preferred(same) for batch, same in batches.items()} for key, batches in found.items()}
-    return _with_batches_beyond(scale, measured, asked, evaluator)
+    measured = {key: {batch: _preferred(same) for batch, same in sorted(batches.items())} for key, batches in found.items()}
+    curves = {
+        key: [(batch, median(factors[id(row)] or 1.0 for row in same)) for batch, same in batches.items()]
+        for key, batches in measured.items()
+    }
+    alone = {key for key, batches in measured.items() if all(row.job.ranks == 1 for same in batches.values() for row in same)}
+    return _with_batches_beyond(ComputeScale(curves, frozenset(alone)), measured, asked, evaluator)
 
 
 def _with_batches_beyond(

@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from sim.mesh import worker_node
 from sim.spec.layout_files import Launch, launch_files
 from sim.study.plan.question import Plan
+from sim.study.plan.refine import Way
 from sim.study.plan.search import Outcome
 
 
-def run_command(plan: Plan, outcome: Outcome) -> str:
-    """Return the `sim run` line of *outcome*."""
-    scenario, candidate, setting = plan.question.scenario, outcome.way.candidate, outcome.way.setting
+def run_command(plan: Plan, way: Way) -> str:
+    """Return the `sim run` line of *way*."""
+    scenario, candidate, setting = plan.question.scenario, way.candidate, way.setting
     own = candidate.parallel
     layout = {
         "tp": own.tensor, "pp": own.pipeline, "cp": own.context, "ep": own.expert, "replicate": own.replicate,
@@ -70,4 +71,4 @@ def _accelerator(name: str) -> str:
 def export_files(plan: Plan, place: int = 0) -> tuple[dict[str, str], Mapping[str, str]]:
     """Return the launch files of the layout at *place* in the table, by name, and why others are left out."""
     outcome = plan.tally.outcomes[place]
-    return launch_files(launch_of(plan, outcome), run_command(plan, outcome))
+    return launch_files(launch_of(plan, outcome), run_command(plan, outcome.way))

@@ -60,7 +60,8 @@ def layout_whatif_text(document: dict[str, Any]) -> str:
             continue
         gains = f"{100 * row['twice_gain']:>+7.1f}% {100 * row['infinite_gain']:>+9.1f}%"
         lines.append(f"{name:>20} {show(row['twice_step_time_s'], 'time'):>10} {gains}")
-    lines += ["", *(f"  {line}" for line in idle_lines(idle))]
+    if idle:
+        lines += ["", *(f"  {line}" for line in idle_lines(idle))]
     share = document["twice_micro_batches_time_per_sample"]
     if share is not None:
         lines.append(f"  Twice the micro-batches (and twice the global batch): {100 * (1 / share - 1):+.1f}% throughput.")

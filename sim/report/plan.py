@@ -133,7 +133,7 @@ def _row(plan: Plan, outcome: Outcome, best: Outcome, on_front: bool) -> dict[st
         "tie_within": tie(outcome),
         "tie": outcome.value <= best.value * (1.0 + tie(outcome)),
         "pareto": on_front,
-        "command": run_command(plan, outcome),
+        "command": run_command(plan, outcome.way),
     }
 
 
@@ -255,9 +255,8 @@ def _warnings(plan: Plan) -> list[str]:
             "no price is known of this hardware: cost counts node-seconds; write one, for example "
             "--set \"price={on_demand: 98 USD/h, date: '2026-01-01', source: quote}\""
         )
-    stages = max((each.pipeline for _, every in plan.ways for each in every), default=1)
-    asked = f"python -m sim run {plan.question.scenario.hardware} {plan.question.scenario.workload} --parallel pp={stages},schedule="
-    texts += [f"the schedule {name} runs none of these pipelines; '{asked}{name}' says why" for name in plan.refused_schedules]
+    for way in plan.refused:
+        texts.append(f"the schedule {way.candidate.schedule} runs none of these pipelines; '{run_command(plan, way)}' says why")
     return texts
 
 

@@ -17,6 +17,7 @@ from sim.training.job import Job
 RESOURCES: Final[tuple[Resource, ...]] = ("gpu", "nvlink", "pcie", "network", "disk", "cpu", "launch", "spread")
 """What a layout's step can wait for; copies of samples to the GPU take no time there."""
 LINKS: Final[tuple[Resource, ...]] = ("nvlink", "pcie", "network")
+"""Those of them that carry messages."""
 
 
 @dataclass(frozen=True)

@@ -34,9 +34,11 @@ class Gpipe:
 class OneForwardOneBackward:
     name = "my_1f1b"
     waits_for_sends = True
+    warm_up = 1
+    """Forward passes ahead for each stage behind."""
 
     def passes(self, stage: int, stages: int, chunks: int, micro_batches: int) -> Passes:
-        ahead = min(stages - 1 - stage, micro_batches)
+        ahead = min(self.warm_up * (stages - 1 - stage), micro_batches)
         yield from (("F", 0, number) for number in range(ahead))
         for number in range(micro_batches):
             if ahead + number < micro_batches:

@@ -24,7 +24,7 @@ from sim.study.journal import Journal
 from sim.study.plan.ahead import Workers, refiner
 from sim.study.plan.floor import Setting
 from sim.study.plan.kept import Kept
-from sim.study.plan.refine import Alone
+from sim.study.plan.refine import Alone, Way, needed_bytes
 from sim.study.plan.search import Limits, Outcome, Tally, search
 from sim.study.plan.space import ALLOWED, DEFAULT, FIXED, Candidate, Space, candidates, fixed_of
 from sim.study.scenario import Infeasible, Scenario, sorted_overrides
@@ -77,11 +77,14 @@ class Plan:
         return all(setting.rate is not None for setting, _ in self.ways)
 
     @property
-    def refused_schedules(self) -> list[str]:
-        """Return those schedules of the user that run on none of the pipelines, where they were to take part."""
-        tried = {each.schedule for _, every in self.ways for each in every if each.pipeline > 1}
-        out = not tried or "schedule" in self.question.fixed or "no_own_schedule" in self.question.allowed
-        return [] if out else [name for name in names(SCHEDULES) if name not in tried]
+    def refused(self) -> list[Way]:
+        """Return a pipeline with each schedule of the user that runs on none, where they were to take part."""
+        piped = [Way(setting, each) for setting, every in self.ways for each in every if each.pipeline > 1]
+        if not piped or "schedule" in self.question.fixed or "no_own_schedule" in self.question.allowed:
+            return []
+        tried = {way.candidate.schedule for way in piped}
+        first = min(piped, key=lambda way: way.candidate.virtual_stages)
+        return [first._replace(candidate=first.candidate._replace(schedule=name)) for name in names(SCHEDULES) if name not in tried]
 
     def front(self) -> list[bool]:
         """Return for each simulated layout whether no other has less time, more memory left and less cost."""
@@ -95,7 +98,7 @@ def _beats(one: Sequence[float], other: Sequence[float]) -> bool:
 
 def headroom(outcome: Outcome) -> float:
     """Return the bytes of a GPU that the fullest rank leaves free."""
-    return outcome.run.node.gpu.memory - max(stage.reserved + stage.communication_buffers + stage.context for stage in outcome.run.memory)
+    return outcome.run.node.gpu.memory - max(map(needed_bytes, outcome.run.memory))
 
 
 def cost_of_step(outcome: Outcome) -> float | None:

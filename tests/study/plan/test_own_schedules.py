@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import stallsim
-from sim.parallel.schedule import MEETING, actions
+from sim.cli import main
 from sim.report.layout_files import run_command
 from sim.report.plan import plan_document
 from sim.spec import extensions
@@ -20,35 +20,18 @@ from sim.study.plan.question import Question, plan, prepare_plan
 from sim.study.plan.search import Limits
 from sim.study.scenario import Scenario
 from stallsim.protocols import PipelineSchedule
+from tests.parallel.test_own_schedule import Again, OneForwardOneBackward, Passes
 from tests.study.plan.test_plan import played
 
-Passes = Iterable[tuple[str, int, int]]
 ASKED = Question(Scenario("hgx-h100", "llama-3.2-1b", global_batch=8, stack="torchtitan-2.x"), (1,), 4, fixed={"pp": "4"})
 
 
-class Eager:
+class Eager(OneForwardOneBackward):
     """1F1B with twice the warm-up."""
 
     name = "Eager-1F1B"
     waits_for_sends = False
-
-    def passes(self, stage: int, stages: int, chunks: int, micro_batches: int) -> Passes:
-        ahead = min(2 * (stages - 1 - stage), micro_batches)
-        yield from (("F", 0, number) for number in range(ahead))
-        for number in range(micro_batches):
-            if ahead + number < micro_batches:
-                yield "F", 0, ahead + number
-            yield "B", 0, number
-
-
-class Again:
-    """A built-in schedule under another name."""
-
-    def __init__(self, again: str) -> None:
-        self.again, self.name, self.waits_for_sends = again, f"my_{again}", again in MEETING
-
-    def passes(self, stage: int, stages: int, chunks: int, micro_batches: int) -> Passes:
-        return actions(self.again, stages, chunks, micro_batches, stage)
+    warm_up = 2
 
 
 @pytest.fixture
@@ -78,7 +61,9 @@ def test_each_is_a_candidate_where_it_runs_and_no_bound_is_above_its_simulation(
         assert least.memory[place] <= needed * (1 + 1e-9), candidate
 
 
-def test_one_that_runs_nowhere_is_named_with_a_command_that_says_why(brought: list[PipelineSchedule]) -> None:
+def test_one_that_runs_nowhere_is_named_with_a_command_that_says_why(
+    brought: list[PipelineSchedule], capsys: pytest.CaptureFixture[str]
+) -> None:
     """Without backward passes it is refused on any pipeline; on a single stage nothing is said of schedules."""
 
     class Half(Eager):
@@ -90,10 +75,10 @@ def test_one_that_runs_nowhere_is_named_with_a_command_that_says_why(brought: li
     extensions.give(extensions.SCHEDULES, Half())
     asked = replace(ASKED, limits=Limits(1))
     [warning] = [text for text in plan_document(plan(asked))["warnings"] if "schedule" in text]
-    assert warning.endswith("'python -m sim run hgx-h100 llama-3.2-1b --parallel pp=4,schedule=half' says why")
-    with pytest.raises(SpecError, match=r"schedule half: .*B"):
-        stallsim.run("hgx-h100", "llama-3.2-1b", parallel={"pp": 4, "schedule": "half"}, stack="torchtitan-2.x")
-    assert prepare_plan(replace(asked, fixed={"pp": "1"})).refused_schedules == []
+    command = warning.removeprefix("the schedule half runs none of these pipelines; '").removesuffix("' says why")
+    assert main(shlex.split(command)[3:]) == 2
+    assert "schedule half: stage 0 runs forward and no backward of chunk 0" in capsys.readouterr().err
+    assert prepare_plan(replace(asked, fixed={"pp": "1"})).refused == []
     with pytest.raises(SpecError, match="half"):
         plan(replace(asked, fixed={"pp": "4", "schedule": "half"}))
 
@@ -106,7 +91,7 @@ def test_the_answer_names_it_and_its_command_runs_it(brought: list[PipelineSched
     for twin in twins:
         assert built_in[twin] == pytest.approx(built_in[twin._replace(schedule="1f1b")], rel=1e-9)
     eager = next(each for each in made.tally.outcomes if each.way.candidate.schedule == "Eager-1F1B")
-    assert "schedule=Eager-1F1B" in shlex.join(shlex.split(run_command(made, eager)))
+    assert "schedule=Eager-1F1B" in shlex.join(shlex.split(run_command(made, eager.way)))
     row = next(row for row in plan_document(made)["layouts"] if row["parallel"]["schedule"] == "Eager-1F1B")
     alone = stallsim.run(
         "hgx-h100", "llama-3.2-1b", gpus=4, stack="torchtitan-2.x", parallel={"pp": 4, "schedule": "Eager-1F1B"},
@@ -145,4 +130,4 @@ def test_python_hands_it_over_and_it_can_be_fixed_or_left_out() -> None:
 
 def test_the_command_of_a_v_shaped_pipeline_names_its_schedule() -> None:
     made = plan(Question(ASKED.scenario, (1,), 4, fixed={"pp": "4", "schedule": "zbv"}, allowed={"zero_bubble"}, limits=Limits(1)))
-    assert "schedule=zbv" in run_command(made, made.tally.outcomes[0])
+    assert "schedule=zbv" in run_command(made, made.tally.outcomes[0].way)

@@ -149,7 +149,7 @@ def test_the_document_counts_every_layout_and_its_command_simulates_the_same_ste
     assert document["candidates"] == document["infeasible"] + document["excluded_by_bound"] + document["open"] + document["simulated"]
     json.dumps(document)
     for outcome in small.tally.outcomes[:6]:
-        words = shlex.split(run_command(small, outcome))
+        words = shlex.split(run_command(small, outcome.way))
         value = {word: words[place + 1] for place, word in enumerate(words[:-1]) if word.startswith("--")}
         sets = tuple(words[place + 1] for place, word in enumerate(words) if word == "--set")
         scenario = Scenario(
