@@ -9,6 +9,7 @@ import pytest
 from calibration import HARDWARE
 from calibration.questions import Question, question
 from calibration.run_records import COMMITTED, read_records
+from calibration.validate.published import UNEQUAL
 from sim.spec.hardware import Hardware
 from sim.spec.library import load
 
@@ -56,3 +57,14 @@ def test_no_run_is_both_fitted_and_predicted(rows: list[Question]) -> None:
         for row in rows
     )  # fmt: skip
     assert not [key for key in keys if (*key[:-1], not key[-1]) in keys]
+
+
+def test_runs_scored_by_themselves_calibrate_by_the_agreed_placements_and_stand_in_no_other_file(rows: list[Question]) -> None:
+    counted = {(row.record.source, row.record.workload) for row in rows}
+    alone = [question(record) for record in read_records(UNEQUAL).records]
+    calibrating = {"pollux": ([1], [2], [1, 1], [1, 1, 1]), "sia": ([1], [2], [1, 1])}
+    assert {row.record.workload for row in alone} == {"deepspeech2", "ncf", "yolov3"}
+    for row in alone:
+        counts = [len(part.gpus) for part in row.job.placement]
+        assert (row.record.role != "prediction") == (counts in calibrating[row.record.source]), row.record.where
+        assert (row.record.source, row.record.workload) not in counted
