@@ -19,7 +19,7 @@ from calibration.llm.table import Row
 from sim.spec.transformer import Transformer
 
 MEASURED_MESSAGE: Final = 256e6
-"""Bytes of the collectives that measured latencies are of (``measured/llm/collectives_same_cluster.csv``)."""
+"""Bytes of the collectives that measured latencies are of (``ring_latency_us`` of ``records/llm/practice.yaml``)."""
 Recompute = Literal["none", "full", "attention", "operators"]
 MODULES: Final = ("core_attn", "mlp", "moe", "moe_act", "layernorm", "mla_up_proj")
 """Parts of a block that Megatron recomputes one by one (megatron/core/transformer/transformer_config.py, ``recompute_modules``)."""

@@ -24,7 +24,7 @@ PRIORS: Final[Mapping[str, tuple[float, float]]] = {
     "check.message": (77e-6, 0.4),
     "exposed.context": (0.3, 0.5), "power.fp8": (1.0, 0.1), "ramp": (1.0, 0.1),
 }  # fmt: skip
-"""Physical constants: shares of peaks, bytes per element, seconds. Priors: datasheet-level estimates of facts/llm_mechanisms and NCCL."""
+"""Physical constants: shares of peaks, bytes per element, seconds. Priors are estimates, at the level of datasheets."""
 FAMILIES: Final = ("megatron", "megatron-2021", "deepspeed", "nanotron", "fsdp1", "fsdp2", "jax", "llmc")
 EAGER: Final = ("nanotron", "fsdp1", "fsdp2")
 """Families whose blocks torch runs operator by operator, with FlashAttention 2 or its like."""
