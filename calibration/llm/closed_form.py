@@ -8,7 +8,7 @@ Limits: one time for every micro-batch, no contention between groups, no skew be
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -32,6 +32,8 @@ REDUCES_AFTER: Final = ("deepspeed", "megatron-2021")
 """Families that reduce gradients after the last backward, not beside it (``overlap_gradients: false`` of workloads/stacks)."""
 NORM_PASSES: Final = 2.0
 """Memory passes of a fused norm's forward: read and written."""
+EXPOSED_EXPERTS: Final = 0.4
+"""Part of dispatch and combination that stays exposed where they run beside another micro-batch's compute: estimate."""
 BY_TENSOR: Final = ("nanotron",)
 """Families whose sharded optimizer scatters and gathers each tensor by itself (nanotron optim/zero.py, ``_all_gather_params``;
 optim/gradient_accumulator.py, ``reduce_scatter_coalesced``)."""
@@ -130,21 +132,19 @@ def _micro_batch(case: Case, at: Constants, work: Work, wires: Wires, weights: W
 
 
 def _modules_again(work: Work, share: float) -> float:
-    """Return the seconds of a layer's modules that are recomputed by themselves; *share* of the layers have experts. Attention is apart."""
-    case, shape = work.case, work.case.shape
-    inner = float(shape.expert_ffn or shape.inner) * shape.experts_per_token
-    sides = 1.5 if shape.gated else 1.0
-    activation = work.wide(3 * work.at["inner"], work.tokens / case.tensor, float(shape.inner) * sides)
-    of_experts = work.wide(3 * work.at["inner"], work.tokens / case.tensor, inner * sides) if share else 0.0
-    moved = work.at["moe.traffic"] * 2 * work.held * shape.experts_per_token * shape.hidden / work.bandwidth
-    seconds = {
-        "mlp": (1 - share) * (work.dense() + activation) if "mlp" in case.modules else 0.0,
-        "moe": share * (work.experts() + of_experts + moved) if "moe" in case.modules else 0.0,
-        "moe_act": share * of_experts,
-        "layernorm": work.wide(2 * NORM_PASSES, work.held, shape.hidden),
-        "mla_up_proj": work.latent_up() if shape.mla is not None else 0.0,
+    """Return the seconds of a layer's modules that are recomputed by themselves; *share* of the layers have experts.
+
+    Attention itself (``core_attn``) is `Case.recompute`'s.
+    """
+    seconds: Mapping[str, Callable[[], float]] = {
+        "core_attn": lambda: 0.0,
+        "mlp": lambda: (1 - share) * (work.dense() + work.activation(experts=False)),
+        "moe": lambda: share * (work.experts() + work.activation(experts=True) + work.routed_traffic()) if share else 0.0,
+        "moe_act": lambda: share * work.activation(experts=True),
+        "layernorm": lambda: work.wide(2 * NORM_PASSES, work.held, work.case.shape.hidden),
+        "mla_up_proj": work.latent_up,
     }
-    return sum(seconds.get(module, 0.0) for module in case.modules)
+    return sum(seconds[module]() for module in work.case.modules)
 
 
 def _layer_traffic(case: Case, at: Constants, wires: Wires, core_forward: float, core_backward: float) -> tuple[float, float, float]:
@@ -162,7 +162,7 @@ def _layer_traffic(case: Case, at: Constants, wires: Wires, core_forward: float,
     if shape.experts and case.expert > 1:
         routed = 2.0 * case.micro_batch * case.seq / case.context / case.tensor * shape.experts_per_token * shape.hidden
         experts = 4 * wires.exchange(routed, case.expert, 1) + 2 * at["sync.experts"]
-        experts *= 0.4 if case.expert_overlap else 1.0
+        experts *= EXPOSED_EXPERTS if case.expert_overlap else 1.0
     return tensor, context, experts
 
 
@@ -244,7 +244,7 @@ def _data_traffic(case: Case, at: Constants, wires: Wires, weights: Weights, bac
     gather -= after
     if case.family in REDUCES_AFTER:
         return late + after + scatter + gather
-    hidden = min(1.0, backward / case.virtual / max(scatter + gather, 1e-9)) if case.virtual else 1.0
+    hidden = min(1.0, backward / case.virtual / max(scatter + gather, 1e-9))
     exposed = at["exposed.data"] * at[f"data:{case.family}"]
     return late + after + (scatter + gather) * (1 - (1 - min(1.0, exposed)) * hidden)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from calibration.llm.case import Case
-from calibration.llm.closed_form import Prediction
+from calibration.llm.closed_form import EXPOSED_EXPERTS, Prediction
 from calibration.llm.priors import Constants
 from sim.spec.hardware import Hardware
 from sim.spec.library import load, load_hardware
@@ -70,7 +70,7 @@ def practice_overrides(case: Case, at: Constants) -> list[str]:
     stack = "training.stack"
     found = {
         f"{stack}.mesh.one_copy": str(case.one_copy).lower(),
-        f"{stack}.mesh.expert_overlap": "0.6" if case.expert_overlap else "0",
+        f"{stack}.mesh.expert_overlap": f"{1 - EXPOSED_EXPERTS}" if case.expert_overlap else "0",
         f"{stack}.mesh.collective_check": f"{at['check.message'] * 1e6:g} us" if case.checked else "0 s",
         f"{stack}.cuda_graphs": str(case.tuned or case.graphs).lower(),
     }

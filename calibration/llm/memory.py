@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from calibration.llm.case import Case
+from calibration.llm.priors import EAGER
 from calibration.llm.weights import Weights
 
 WORKSPACE: Final = 0.8 * 2.0**30
@@ -27,7 +28,6 @@ FRAGMENTS: Final = 1.08
 OPERATORS: Final = 0.43
 """Share of a block's activations that torchtitan's selective checkpointing keeps: block input, attention's output, every second product's
 output (distributed/activation_checkpoint.py), of a gated block of Llama's proportions."""
-EAGER: Final = ("nanotron", "fsdp1", "fsdp2")
 
 
 def peak(case: Case, weights: Weights) -> float:

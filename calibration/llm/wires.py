@@ -24,7 +24,7 @@ class Wires:
         """
         if ranks <= 1:
             return 0.0
-        inside = max(1, min(ranks, self.case.domain // stride))
+        inside = self._inside(ranks, stride)
         nodes = math.ceil(ranks / inside)
         rate = self.fabric if nodes == 1 else min(self.fabric, self.network * inside)
         hops = self.start(ranks, stride)
@@ -34,14 +34,14 @@ class Wires:
 
     def start(self, ranks: int, stride: int) -> float:
         """Return the seconds that one ring of *ranks*, *stride* GPUs apart, takes for no bytes to speak of."""
-        nodes = math.ceil(ranks / max(1, min(ranks, self.case.domain // stride)))
+        nodes = math.ceil(ranks / self._inside(ranks, stride))
         return (ranks - nodes) * self.at["hop.fabric"] + (nodes - 1) * self.at["hop.network"]
 
     def exchange(self, size: float, ranks: int, stride: int) -> float:
         """Return the seconds of an all-to-all in which each rank sends *size* bytes in all."""
         if ranks <= 1:
             return 0.0
-        inside = max(1, min(ranks, self.case.domain // stride))
+        inside = self._inside(ranks, stride)
         outside = size * (1 - inside / ranks)
         if ranks > inside:
             outside *= copies_between(ranks / inside, self.case.shape.experts_per_token, self.case.one_copy)
@@ -52,3 +52,7 @@ class Wires:
         """Return the seconds of one message to the rank *stride* GPUs away."""
         rate = self.fabric if stride < self.case.domain else self.network
         return size / rate + self.at["launch.collective"]
+
+    def _inside(self, ranks: int, stride: int) -> int:
+        """Return how many of *ranks*, *stride* GPUs apart, share a domain."""
+        return max(1, min(ranks, self.case.domain // stride))

@@ -112,14 +112,25 @@ class Work:
     def element_wise(self, experts: bool) -> float:
         """Return the seconds of norms, residuals, rotary positions, activation and casts of one layer, forward."""
         shape, case = self.case.shape, self.case
-        inner = float(shape.expert_ffn or shape.inner) * shape.experts_per_token if experts else float(shape.inner)
-        rows = self.tokens / case.tensor
-        total = self.wide(self.at["wide"], self.held, shape.hidden) + self.wide(
-            3 * self.at["inner"], rows, inner * (1.5 if shape.gated else 1.0)
-        )
+        total = self.wide(self.at["wide"], self.held, shape.hidden) + self.activation(experts)
         if experts:
-            total += self.at["moe.traffic"] * 2 * self.held * shape.experts_per_token * shape.hidden / self.bandwidth
+            total += self.routed_traffic()
         if case.products != "16bit":
-            elements = 2 * shape.hidden + (shape.heads * shape.value_size + inner) / case.tensor
+            elements = 2 * shape.hidden + (shape.heads * shape.value_size + self._inner(experts)) / case.tensor
             total += self.at["cast"] * self.tokens * elements / self.bandwidth * (0.7 if case.scaling == "delayed" else 1.0)
         return total + 10 * self.at["kernel"]
+
+    def activation(self, experts: bool) -> float:
+        """Return the seconds of the activation of one layer's feed-forward block, forward."""
+        sides = 1.5 if self.case.shape.gated else 1.0
+        return self.wide(3 * self.at["inner"], self.tokens / self.case.tensor, self._inner(experts) * sides)
+
+    def routed_traffic(self) -> float:
+        """Return the seconds in which a layer's tokens are moved to the order of their experts and back, forward."""
+        shape = self.case.shape
+        return self.at["moe.traffic"] * 2 * self.held * shape.experts_per_token * shape.hidden / self.bandwidth
+
+    def _inner(self, experts: bool) -> float:
+        """Return the inner elements of a token in a feed-forward block, over all experts that it goes to."""
+        shape = self.case.shape
+        return float(shape.expert_ffn or shape.inner) * shape.experts_per_token if experts else float(shape.inner)
