@@ -11,15 +11,15 @@ one class differ in public tables, is in `calibration.clusters.priors`.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from calibration.clusters.priors import prior, priors
 from calibration.questions import Question
 from sim.cluster.build import slots
+from sim.cluster.node_links import SOCKET_COPIES
 from sim.spec.hardware import Hardware, Node, Transport
-from sim.training.collectives.plan import plan_collectives
+from sim.training.collectives.plan import CollectivePlan, plan_collectives
 from sim.training.job import job_slots
 
 WIDTHS: Final[Mapping[str, float]] = {name: each.value for name, each in priors("network").items()}
@@ -44,8 +44,6 @@ _CHANGES: Final[Mapping[str, Mapping[str, object]]] = {
 NIC: Final = "nic"
 SOCKETS: Final = "sockets"
 """The place of what copies from one socket's memory to the other's carry, where the topology limits it."""
-SOCKET_COPIES: Final = re.compile(r"copies\d+to\d+")
-"""Names of the links that stand for them (`sim.cluster.node_links`)."""
 EVERYWHERE: Final = ""
 """The place of a parameter that belongs to no transport class."""
 
@@ -148,7 +146,7 @@ def _met(asked: Question, hardware: Hardware, copies: bool = False) -> list[tupl
     """
     if asked.job.ranks < 2:
         return []
-    plan = plan_collectives(job_slots(0, slots(hardware, [asked.job.placement])), hardware.fabric)
+    plan = _plan(asked, hardware)
     crossed = {transport.name for part in plan.parts for transport in part.channels.transports}
     if copies:
         crossed |= {transport.name for part in plan.parts for transport in part.channels.copies}
@@ -156,11 +154,16 @@ def _met(asked: Question, hardware: Hardware, copies: bool = False) -> list[tupl
     return [found for node in nodes for found in transports(node) if found[1].name in crossed]
 
 
+def _plan(asked: Question, hardware: Hardware) -> CollectivePlan:
+    """Return what collectives of *asked* would be on *hardware*."""
+    return plan_collectives(job_slots(0, slots(hardware, [asked.job.placement])), hardware.fabric)
+
+
 def _crosses_sockets(asked: Question, hardware: Hardware) -> bool:
     """Tell whether rings of *asked* on *hardware* copy from socket to socket where the topology limits such copies."""
     if asked.job.ranks < 2 or all(group.node.topology.socket_copy_bandwidth is None for group in hardware.groups):
         return False
-    plan = plan_collectives(job_slots(0, slots(hardware, [asked.job.placement])), hardware.fabric)
+    plan = _plan(asked, hardware)
     links = {link for part in plan.parts for channel in part.channels.channels for hop in channel.hops for link in hop.links}
     return any(SOCKET_COPIES.fullmatch(link) for link in links)
 

@@ -8,14 +8,16 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from sim.spec.hardware import Link, Node, Topology
 from sim.spec.yaml import SpecError
 
 Tier = Literal["interconnect", "network"]
 
-_RESERVED = re.compile(r"(gpu|nic|socket|dram|bridge)\d+|copies\d+to\d+|copies|nvswitch|net|.*>.*")
+SOCKET_COPIES: Final = re.compile(r"copies\d+to\d+")
+"""Names of links that limit what copies from one socket's memory to the other's carry."""
+_RESERVED = re.compile(rf"(gpu|nic|socket|dram|bridge)\d+|{SOCKET_COPIES.pattern}|copies|nvswitch|net|.*>.*")
 
 
 class TopologyError(SpecError):
