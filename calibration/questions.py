@@ -27,7 +27,6 @@ from sim.spec.yaml import SpecError
 from sim.study.scenario import split_overrides
 from sim.training.job import Job
 
-"""Clusters of the committed records, searched before the catalogue."""
 MOST_CONTRADICTION: Final = 0.03
 """Relative, between a row's step time and its throughput: estimate (rounding of both to two digits is less; another batch is more)."""
 

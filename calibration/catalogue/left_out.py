@@ -27,8 +27,8 @@ FILE: Final = Path(__file__).with_name("sources.yaml")
 _SOURCES: Final[Mapping[str, Mapping[str, Any]]] = parse(FILE).value
 ONE_GPU: Final[Mapping[str, str]] = {name: told["one_gpu"] for name, told in _SOURCES.items() if "one_gpu" in told}
 """How the sources of measured runs begin in the records of one GPU; of others there are none."""
-WIDE: Final[Mapping[str, tuple[str, ...]]] = {name: tuple(told.get("wide", ())) for name, told in _SOURCES.items()}
-"""Priors that rest on one source alone."""
+PRIORS_OF_ONE: Final[Mapping[str, tuple[str, ...]]] = {name: tuple(told.get("wide", ())) for name, told in _SOURCES.items()}
+"""Priors of `calibration.clusters.priors` that rest on one source alone."""
 KNOWN: Final = frozenset(_SOURCES)
 """The sources of the committed runs: constants may rest on them."""
 

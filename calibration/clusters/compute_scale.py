@@ -85,10 +85,9 @@ def measured_scale(
 ) -> ComputeScale:
     """Return the factors that *rows* tell; where some of a group ran on several GPUs, those on one GPU are left out of it.
 
-    Batches of *asked* that lie beyond those of their group have factors of their own; others beyond take that of the last batch.
-
     A job that runs alone skips work that distributed ones do, or does more: compute of distributed steps is measured in such steps.
-    Factors that are *known* are not looked for again.
+    Factors that are *known* are not looked for again. Batches of *asked* that lie beyond those of their group have factors of their own;
+    others beyond take that of the last batch.
     """
     told = {**(known or {})}
     told |= solved([row for row in rows if row.record not in told], evaluator)

@@ -14,6 +14,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from calibration import RECORDS
 from calibration.lab.network import BURST, PIECE
 from calibration.lab.plan import WORKLOADS, LabLayout
 from calibration.lab.records import Line, read_lines
@@ -31,7 +32,7 @@ from sim.spec.parallel import Parallel
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 
-COMMITTED: Final = Path(__file__).parents[1] / "records" / "lab-layouts.jsonl"
+COMMITTED: Final = RECORDS / "lab-layouts.jsonl"
 PLAN: Final = Path(__file__).parent / "plans" / "layouts.yaml"
 HARDWARE: Final = "lab-two-cores"
 WORKLOAD: Final = "lab-decoder"

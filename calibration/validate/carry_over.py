@@ -16,8 +16,7 @@ from dataclasses import replace
 from statistics import median
 from typing import Final
 
-from calibration.catalogue.left_out import KNOWN
-from calibration.catalogue.left_out import WIDE as RESTS_ON
+from calibration.catalogue.left_out import KNOWN, PRIORS_OF_ONE
 from calibration.clusters.cluster_fit import KNOWN as ALL_KNOWN
 from calibration.clusters.cluster_fit import Carried
 from calibration.questions import Folders, Question, questions
@@ -104,7 +103,7 @@ NEAR: Final = "within"
 def carried_without(found: Validation, source: str) -> Carried:
     """Return what clusters tell of each other but for those of *source*: usual loss, widths of intervals, widths of priors."""
     others = [row for row in found.scored if row.asked.record.source != source]
-    carried = Carried(widths=tuple((name, WIDE) for name in RESTS_ON.get(source, ())))
+    carried = Carried(widths=tuple((name, WIDE) for name in PRIORS_OF_ONE.get(source, ())))
     losses: dict[str, list[float]] = defaultdict(list)
     for row in found.fitted:
         if row.loss is not None and row.asked.record.source != source:
