@@ -20,6 +20,7 @@ from calibration.lab.plan import WORKLOADS, LabLayout
 from calibration.lab.records import Line, read_lines
 from calibration.questions import machine_named, workload_named
 from calibration.traces.divided import optimizer_factor, timed_layers
+from calibration.traces.profiled_job import with_stack
 from calibration.validate.scores import weighted_quantile
 from sim.cluster.build import with_nodes
 from sim.mesh import LayoutRun, prepare, run_layout
@@ -149,8 +150,7 @@ def timed_workload(hardware: Hardware, layout: LabLayout, batch: int, alone: Lin
     layers = timed_layers(base, gpu, _of_units(base, layout, alone))
     timed = base.model_copy(update={"model": base.model.model_copy(update={"layers": layers, "measured": measured})})
     seconds = sum(rank["parts_s"]["update"] for rank in alone["ranks"]) / len(alone["ranks"])
-    stack = timed.training.stack.model_copy(update={"optimizer_factor": optimizer_factor(hardware, timed, seconds)})
-    return timed.model_copy(update={"training": timed.training.model_copy(update={"stack": stack})})
+    return with_stack(timed, optimizer_factor=optimizer_factor(hardware, timed, seconds))
 
 
 def parallel_of(layout: LabLayout) -> Mapping[str, object]:

@@ -6,7 +6,7 @@ from typing import Final
 
 from calibration.traces.host_lead import scale_reaching
 from calibration.traces.passes_seen import Seen
-from calibration.traces.profiled_job import Machine
+from calibration.traces.profiled_job import Machine, with_stack
 from sim.spec.hardware import Gpu
 from sim.spec.measured import MeasuredTimes
 from sim.spec.workload import Layer, Workload
@@ -17,19 +17,11 @@ _LEAST_FACTOR: Final = 1e-6
 
 def optimizer_factor(base: Workload, gpu: Gpu, seen: Seen, ranks: int) -> float:
     """Return the stack's ``optimizer_factor`` with which the optimizer takes as long as seen."""
-    stack = base.training.stack
-    plain_stack = stack.model_copy(update={"optimizer_factor": 1.0})
-    bare = base.model_copy(update={"training": base.training.model_copy(update={"stack": plain_stack})})
-    part = seen.total("optimizer")
-    once, twice = (
-        optimizer_work(bare.model_copy(update={"training": bare.training.model_copy(update={"stack": changed})}), gpu, ranks).time
-        for changed in (plain_stack, plain_stack.model_copy(update={"optimizer_factor": 2.0}))
-    )
-    rate = twice - once
-    plan_extra = _extra(base, gpu, ranks)
-    return (
-        max(_LEAST_FACTOR, (part.seconds - plan_extra - (once - rate)) / rate) if rate > 0 and part.seconds > 0 else stack.optimizer_factor
-    )
+    once, twice = (optimizer_work(with_stack(base, optimizer_factor=factor), gpu, ranks).time for factor in (1.0, 2.0))
+    rate, seconds = twice - once, seen.total("optimizer").seconds
+    if rate <= 0 or seconds <= 0:
+        return base.training.stack.optimizer_factor
+    return max(_LEAST_FACTOR, (seconds - _extra(base, gpu, ranks) - (once - rate)) / rate)
 
 
 def launching(draft: Workload, machine: Machine, seen: Seen, ranks: int) -> Workload:
@@ -51,9 +43,8 @@ def _relaunched(draft: Workload, scale: float) -> Workload:
         fewer = {"forward_launches": times.forward_launches / scale, "backward_launches": times.backward_launches / scale}
         return layer.model_copy(update={"measured": times.model_copy(update=fewer)})
 
-    stack = draft.training.stack.model_copy(update={"launch_cpu": draft.training.stack.launch_cpu * scale})
     model = draft.model.model_copy(update={"layers": tuple(changed(layer) for layer in draft.model.layers)})
-    return draft.model_copy(update={"model": model, "training": draft.training.model_copy(update={"stack": stack})})
+    return with_stack(draft.model_copy(update={"model": model}), launch_cpu=draft.training.stack.launch_cpu * scale)
 
 
 def _extra(base: Workload, gpu: Gpu, ranks: int) -> float:

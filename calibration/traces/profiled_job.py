@@ -91,6 +91,12 @@ def job_of(profile: Imported, asked: Asked, path: Path) -> ProfiledJob:
     return ProfiledJob(profile, asked, _machine(asked), path)
 
 
+def with_stack(workload: Workload, **fields: Any) -> Workload:
+    """Return *workload* with *fields* of its stack changed."""
+    training = workload.training
+    return workload.model_copy(update={"training": training.model_copy(update={"stack": training.stack.model_copy(update=fields)})})
+
+
 def _require(profile: Imported, asked: Asked) -> None:
     file = profile.traces[0].file
     divided = next((trace for trace in profile.traces if trace.divided), None)

@@ -19,7 +19,7 @@ from calibration.traces.kineto import CPU
 from calibration.traces.optimizer_seen import launching, optimizer_factor
 from calibration.traces.passes_seen import Seen, passes_seen
 from calibration.traces.profiled_job import Asked as Asked
-from calibration.traces.profiled_job import ProfiledJob, job_of
+from calibration.traces.profiled_job import ProfiledJob, job_of, with_stack
 from calibration.traces.table_times import timed_layers
 from calibration.traces.trace_alone import layers_seen
 from calibration.traces.trace_report import MUCH_INPUT
@@ -59,9 +59,7 @@ def _of_table(job: ProfiledJob) -> dict[str, Any]:
     seen = passes_seen(job.profile, base.training.stack.overlap_slowdown)
     factor = optimizer_factor(base, machine.gpu, seen, job.ranks)
     model = base.model.model_copy(update={"layers": timed_layers(base, machine, seen, job.ranks), "measured": job.measured_on(base)})
-    stack = base.training.stack.model_copy(update={"optimizer_factor": factor})
-    draft = base.model_copy(update={"model": model, "training": base.training.model_copy(update={"stack": stack})})
-    draft = launching(draft, machine, seen, job.ranks)
+    draft = launching(with_stack(base.model_copy(update={"model": model}), optimizer_factor=factor), machine, seen, job.ranks)
     fitted = {"optimizer_factor": factor, "launch_cpu": f"{draft.training.stack.launch_cpu!r} s"}
     return _extended(job, base, draft.model, fitted, set_up | _noise(seen))
 
