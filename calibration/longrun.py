@@ -11,7 +11,7 @@ from __future__ import annotations
 import csv
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -202,23 +202,19 @@ def of_other_fleets(row: Mapping[str, str], seed: int = 0) -> LongRun:
 
 
 def score_shares_of_others(seed: int = 0) -> list[Shared]:
-    """Return the effective shares of the records beside drawn ones, at the rates of the other fleets."""
-    scored = []
-    for row in rows_of("goodput"):
-        drawn = draw(of_other_fleets(row, seed), COURSES, seed).share
-        low, middle, high = (float(share) for share in np.quantile(drawn, [0.025, 0.5, 0.975]))
-        scored.append(Shared(row["fleet"], float(row["share"]), middle, low, high, row["bound"] == "1"))
-    return scored
+    """Return the effective shares of the records beside drawn ones (medians), at the rates of the other fleets."""
+    return [_shared(row, of_other_fleets(row, seed), np.median, seed) for row in rows_of("goodput")]
 
 
 def score_shares(seed: int = 0) -> list[Shared]:
-    """Return the effective shares of the records beside drawn ones, at each row's own rate."""
-    scored = []
-    for row in rows_of("goodput"):
-        drawn = draw(run_of(row), COURSES, seed).share
-        low, high = np.quantile(drawn, [0.025, 0.975])
-        scored.append(Shared(row["fleet"], float(row["share"]), float(drawn.mean()), float(low), float(high), row["bound"] == "1"))
-    return scored
+    """Return the effective shares of the records beside drawn ones (means), at each row's own rate."""
+    return [_shared(row, run_of(row), np.mean, seed) for row in rows_of("goodput")]
+
+
+def _shared(row: Mapping[str, str], run: LongRun, middle: Callable[[NDArray[np.float64]], Any], seed: int) -> Shared:
+    drawn = draw(run, COURSES, seed).share
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    return Shared(row["fleet"], float(row["share"]), float(middle(drawn)), float(low), float(high), row["bound"] == "1")
 
 
 # --- faults of single nodes ----------------------------------------------------------------------------------------------

@@ -132,17 +132,17 @@ class Rank:
 
     def _pipelined(self) -> Callable[[], None]:
         """Return what runs the schedule of this rank's stages."""
+        import torch
         import torch.distributed as dist
         from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 
         layout, rank = self.layout, dist.get_rank()
         count = layout.pipeline * layout.virtual_stages
-        import torch
-
-        parts = [self._part(number, count) for number in range(rank, count, layout.pipeline)]
+        own = range(rank, count, layout.pipeline)
+        parts = [self._part(number, count) for number in own]
         self.parameters = [parameter for part in parts for parameter in part.parameters()]
         stages = []
-        for number, part in zip(range(rank, count, layout.pipeline), parts, strict=True):
+        for number, part in zip(own, parts, strict=True):
             width = self.whole.head.in_features
             hidden = torch.empty(self.wanted.batch, self.inputs.shape[1], width, requires_grad=True)
             scores = torch.empty(self.wanted.batch, self.inputs.shape[1], self.whole.head.out_features)

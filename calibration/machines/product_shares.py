@@ -38,8 +38,9 @@ class ProductShare(NamedTuple):
 def product_shares(measured: Measured, gpu: Gpu) -> dict[Peak, ProductShare]:
     """Return the shares of *gpu*'s peaks that the record's products tell, of precisions whose kernels are described."""
     found: dict[Peak, ProductShare] = {}
-    for peak in dict.fromkeys(row.peak for row in _products(measured, gpu)):
-        rows = [row for row in _products(measured, gpu) if row.peak == peak]
+    products = list(_products(measured, gpu))
+    for peak in dict.fromkeys(row.peak for row in products):
+        rows = [row for row in products if row.peak == peak]
         if len(rows) < LEAST_SHAPES:
             continue
         usual = _missed(rows, gpu, peak, None)
