@@ -1,0 +1,38 @@
+"""Does a rank by itself tell what the score reads of it? Oracles: the units and stages of the described model, and its parameters."""
+
+from __future__ import annotations
+
+import pytest
+
+from calibration.lab.layout_score import described
+from calibration.lab.layout_steps import LaidOut
+from calibration.lab.plan import LabLayout
+from calibration.measure.ddp_steps import RankSteps, StepsWanted, spawn
+from sim.parallel.split import units
+
+pytestmark = [pytest.mark.needs("torch"), pytest.mark.nightly]
+
+WANTED = StepsWanted("calibration.lab.decoder:decoder", ("64:int64",), batch=2, steps=2, warmup=1, device="cpu")
+
+
+def alone(layout: LabLayout, rank: int) -> RankSteps:
+    """The steps of one of two ranks."""
+    [found] = spawn(WANTED, 1, program=("calibration.lab.layout_steps", LaidOut(layout, 2, rank).text()))
+    return found
+
+
+@pytest.mark.parametrize("layout", [LabLayout(shard="parameters"), LabLayout(tensor=2)])
+def test_each_unit_of_the_described_model_is_timed(layout: LabLayout) -> None:
+    found = alone(layout, 0)
+    count = len(units(described(layout, 2).model))
+    assert {*found.parts} == {f"{part}{number}" for part in "FB" for number in range(count)} | {"update"}
+    assert min(found.parts.values()) >= 0.0
+    assert found.parameters == described(layout, 2).model.parameters
+
+
+def test_stages_hold_the_model_between_them() -> None:
+    layout = LabLayout(pipeline=2, micro_batches=2)
+    found = [alone(layout, rank) for rank in range(2)]
+    for rank, one in enumerate(found):
+        assert {*one.parts} == {f"F of stage {rank}", f"B of stage {rank}", "idle", "update"}
+    assert sum(one.parameters for one in found) == described(layout, 2).model.parameters
