@@ -26,6 +26,7 @@ from sim.units import shorten
 MAX_BYTES: Final = 8 * 2**20
 MAX_DEPTH: Final = 40
 MAX_NODES: Final = 200_000
+_TOO_DEEP: Final = f"nested deeper than {MAX_DEPTH} levels"
 MAX_SHOWN: Final = 50
 """Problems that one message lists."""
 
@@ -168,7 +169,7 @@ def parse(text: str, file: str = "<text>", located: bool = True) -> Document:
             builder.take(event)
     except yaml.MarkedYAMLError as error:
         place = builder.at(error.problem_mark or error.context_mark)
-        raise SpecError([*builder.problems, f"{_inside(text, place)}: not valid YAML: {error.problem}{_tab_hint(text, place)}"]) from None
+        raise SpecError([*builder.problems, f"{_inside(text, place)}: {_fault(text, place, error.problem)}"]) from None
     except (yaml.YAMLError, ValueError) as error:
         if isinstance(error, SpecError):
             raise
@@ -188,6 +189,13 @@ def _inside(text: str, place: Mark) -> Mark:
     """Return *place*, or the end of *text* where the parser points beyond it."""
     lines = text.splitlines() or [""]
     return place if place.line <= len(lines) else Mark(place.file, len(lines), len(lines[-1]) + 1)
+
+
+def _fault(text: str, place: Mark, problem: str | None) -> str:
+    """Return the parser's *problem* in the project's words; libyaml from 0.2.6 on counts levels itself, ahead of its events."""
+    if "maximum nesting depth" in str(problem):
+        return _TOO_DEEP
+    return f"not valid YAML: {problem}{_tab_hint(text, place)}"
 
 
 def _tab_hint(text: str, place: Mark) -> str:
@@ -310,7 +318,7 @@ class _Builder:
         if self._nodes > MAX_NODES:
             raise self._stop(self.at(event.start_mark), f"more than {MAX_NODES} values once aliases are expanded")
         if len(self._frames) + height > MAX_DEPTH:
-            raise self._stop(self.at(event.start_mark), f"nested deeper than {MAX_DEPTH} levels")
+            raise self._stop(self.at(event.start_mark), _TOO_DEEP)
         if getattr(event, "tag", None):
             self._problem(self.at(event.start_mark), f"the tag {shorten(event.tag)} is not supported; write the value without it")
 
