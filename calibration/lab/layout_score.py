@@ -163,7 +163,12 @@ def parallel_of(layout: LabLayout) -> Mapping[str, object]:
 
 
 def _of_units(base: Workload, layout: LabLayout, alone: Line) -> list[tuple[Sequence[int], dict[str, float]]]:
-    """Return the seconds of each pass of each unit of the model, or of all units of a chunk."""
+    """Return the seconds of each pass of each unit of the model, or of all units of a chunk.
+
+    Raise SpecError where ranks hold several chunks: what a rank does between passes was timed as a whole, not by chunk.
+    """
+    if layout.virtual_stages > 1:
+        raise SpecError(f"{layout.text} with {layout.virtual_stages} virtual stages cannot be scored; write virtual_stages: 1")
     kinds = [kind for _, kind, _ in units(base.model)]
     if layout.pipeline == 1:
         parts = alone["ranks"][0]["parts_s"]

@@ -26,7 +26,7 @@ def test_each_unit_of_the_described_model_is_timed(layout: LabLayout) -> None:
     found = alone(layout, 0)
     count = len(units(described(layout, 2).model))
     assert {*found.parts} == {f"{part}{number}" for part in "FB" for number in range(count)} | {"update"}
-    assert min(found.parts.values()) >= 0.0
+    assert min(found.parts.values()) > 0.0
     assert found.parameters == described(layout, 2).model.parameters
 
 

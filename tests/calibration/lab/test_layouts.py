@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from calibration.cli import main
 from calibration.lab.layout_score import STACK, launch_of, layout_rows, measured_lines, score_layouts, sent_bytes
 from calibration.lab.plan import WORKLOADS, Block, LabLayout, Plan, points
 from calibration.questions import workload_named
+from sim.spec.yaml import SpecError
 
 RATE, ALONE = {"rate": "100 Mbps"}, {"alone": True}
 
@@ -19,6 +23,19 @@ def test_steps_are_foreseen() -> None:
     assert rows["all"]["median"] < 0.04
     assert rows["all"]["p90"] < 0.10
     assert {name: row["median"] < 0.075 for name, row in rows.items()} == dict.fromkeys(("FSDP2", "pipeline", "tensor", "all"), True)
+
+
+def test_chunks_whose_idle_time_was_not_told_apart_are_refused(tmp_path: Path) -> None:
+    lines = [line for line in measured_lines() if line["point"]["layout"]["pipeline"] == 2]
+    text = "\n".join(json.dumps(line) for line in lines)
+    (tmp_path / "own.jsonl").write_text(
+        text.replace('"virtual_stages": 1', '"virtual_stages": 2')
+        .replace('"gpipe"', '"interleaved_1f1b"')
+        .replace('"1f1b"', '"interleaved_1f1b"'),
+        encoding="utf-8",
+    )
+    with pytest.raises(SpecError, match="2 virtual stages cannot be scored; write virtual_stages: 1"):
+        score_layouts(tmp_path / "own.jsonl")
 
 
 def test_the_stack_holds_the_constant_of_the_calibrating_point() -> None:
