@@ -27,13 +27,9 @@ def test_steps_are_foreseen() -> None:
 
 def test_chunks_whose_idle_time_was_not_told_apart_are_refused(tmp_path: Path) -> None:
     lines = [line for line in measured_lines() if line["point"]["layout"]["pipeline"] == 2]
-    text = "\n".join(json.dumps(line) for line in lines)
-    (tmp_path / "own.jsonl").write_text(
-        text.replace('"virtual_stages": 1', '"virtual_stages": 2')
-        .replace('"gpipe"', '"interleaved_1f1b"')
-        .replace('"1f1b"', '"interleaved_1f1b"'),
-        encoding="utf-8",
-    )
+    for line in lines:
+        line["point"]["layout"] |= {"schedule": "interleaved_1f1b", "virtual_stages": 2}
+    (tmp_path / "own.jsonl").write_text("\n".join(json.dumps(line) for line in lines), encoding="utf-8")
     with pytest.raises(SpecError, match="2 virtual stages cannot be scored; write virtual_stages: 1"):
         score_layouts(tmp_path / "own.jsonl")
 
