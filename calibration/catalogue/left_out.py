@@ -47,11 +47,10 @@ def machine_without(source: str, machine: Hardware) -> Hardware:
 def _node(source: str, node: Node) -> Node:
     told = _SOURCES.get(source, {})
     moved = {name: {field: _frozen(value) for field, value in fields.items()} for name, fields in told.get("transports", {}).items()}
-    places = ("nvlink_transport", "peer_transport", "host_transport")
     update: dict[str, Any] = {
-        place: getattr(node, place).model_copy(update=dict(moved[getattr(node, place).name]))
-        for place in places
-        if getattr(node, place).name in moved
+        place: transport.model_copy(update=dict(moved[transport.name]))
+        for place, transport in node.transports.items()
+        if transport.name in moved
     }
     if node.nic.transport.name in moved:
         transport = node.nic.transport.model_copy(update=dict(moved[node.nic.transport.name]))

@@ -170,8 +170,7 @@ def _crosses_sockets(asked: Question, hardware: Hardware) -> bool:
 
 def transports(node: Node) -> list[tuple[str, Transport]]:
     """Return the transport classes of *node* with the fields that hold them."""
-    held = [(name, getattr(node, name)) for name in Node.model_fields]
-    return [(name, value) for name, value in held if isinstance(value, Transport)] + [(NIC, node.nic.transport)]
+    return [*node.transports.items(), (NIC, node.nic.transport)]
 
 
 def with_factors(asked: Question, factors: Factors) -> Hardware:
@@ -222,7 +221,7 @@ def _moved_transport(transport: Transport, moves: Mapping[str, float], launch: f
         update={
             "efficiency": tuple((size, share * efficiency) for size, share in transport.efficiency),
             **{name: _scaled(getattr(transport, name), latency) for name in ("hop_latency", "hop_latency_ll")},
-            "channel_cap": _scaled(transport.channel_cap, efficiency),
+            **{name: _scaled(getattr(transport, name), efficiency) for name in ("channel_cap", "block_copy", "ll_cap", "send_cap")},
             "launch": transport.launch * math.exp(launch),
             "total_efficiency": min(1.0, transport.total_efficiency * math.exp(moves.get("total", 0.0))),
         }

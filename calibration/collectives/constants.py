@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from sim.cluster.topology import NodeGraph
 from sim.spec.hardware import Node, Transport
@@ -14,11 +15,11 @@ from sim.training.collectives.channels import Channel, Channels, Hop
 from sim.training.collectives.layout import Layout
 from sim.training.collectives.traffic import Part
 
-Constants = Mapping[str, Mapping[str, float]]
-"""Fields of `Transport` (SI) by the name of the class; ``efficiency`` as one number."""
+Fields = Mapping[str, Mapping[str, Any]]
+"""Fields of `Transport` (SI) by the name of the class."""
 
 
-def with_constants(layout: Layout, constants: Constants) -> Layout:
+def with_constants(layout: Layout, constants: Fields) -> Layout:
     """Return *layout* with the transport classes of its nodes changed to *constants*."""
     return Layout(tuple(_part(part, constants) for part in layout.parts), layout.fabric)
 
@@ -28,7 +29,7 @@ def transports_of(layout: Layout) -> frozenset[str]:
     return frozenset(transport.name for part in layout.parts for transport in part.channels.transports)
 
 
-def _part(part: Part, constants: Constants) -> Part:
+def _part(part: Part, constants: Fields) -> Part:
     node = _node(part.slot.node, constants)
     graph = NodeGraph(node, part.slot.graph.links, part.slot.graph.parents)
     slot = replace(part.slot, node=node)
@@ -37,27 +38,23 @@ def _part(part: Part, constants: Constants) -> Part:
     return Part(slot, part.gpus, Channels(channels, part.channels.kind, part.channels.nodes))
 
 
-def _node(node: Node, constants: Constants) -> Node:
-    places = ("nvlink_transport", "peer_transport", "host_transport")
-    changed: dict[str, object] = {place: _transport(getattr(node, place), constants) for place in places}
+def _node(node: Node, constants: Fields) -> Node:
+    changed: dict[str, object] = {place: _transport(transport, constants) for place, transport in node.transports.items()}
     changed["nic"] = node.nic.model_copy(update={"transport": _transport(node.nic.transport, constants)})
     return node.model_copy(update=changed)
 
 
-def _channel(channel: Channel, constants: Constants) -> Channel:
+def _channel(channel: Channel, constants: Fields) -> Channel:
     return Channel(channel.gpus, tuple(_hop(hop, constants) for hop in channel.hops))
 
 
-def _hop(hop: Hop, constants: Constants) -> Hop:
+def _hop(hop: Hop, constants: Fields) -> Hop:
     copies = hop.route.copies and _transport(hop.route.copies, constants)
     return replace(hop, route=replace(hop.route, transport=_transport(hop.route.transport, constants), copies=copies))
 
 
-def _transport(transport: Transport, constants: Constants) -> Transport:
+def _transport(transport: Transport, constants: Fields) -> Transport:
     fields = dict(constants.get(transport.name, {}))
     if not fields:
         return transport
-    update: dict[str, object] = dict(fields)
-    if "efficiency" in fields:
-        update["efficiency"] = ((1.0, fields["efficiency"]),)
-    return transport.model_copy(update=update)
+    return transport.model_copy(update=fields)

@@ -14,19 +14,32 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from statistics import geometric_mean
+from typing import Any
 
-from calibration.collectives.constants import Constants, transports_of, with_constants
+from calibration.collectives.constants import Fields, transports_of, with_constants
 from calibration.collectives.records import CollectiveRecord, plan_of
 from sim.spec.hardware import Transport
 from sim.spec.library import load_part
 from sim.training.collectives.layout import Layout
 from sim.training.collectives.pricing import cost
 
+Constants = Mapping[str, Mapping[str, float]]
+"""What is fitted (`PRIORS`), by transport class."""
+
 BANDS = (("< 1 MB", 0.0, 1e6), ("1-64 MB", 1e6, 64 * 2.0**20), ("> 64 MB", 64 * 2.0**20, math.inf))
 """Sizes (bytes) that are scored apart: from .. up to, without, the second figure (64 MiB counts as the end of the middle)."""
 
+_NVLINK = {
+    "launch": 10e-6, "hop_latency": 3.4e-6, "ll_share": 0.2, "efficiency": 0.93, "simple_start": 1.8e-6, "block_copy": 29e9,
+    "ll_cap": 5e9, "send_cap": 20e9,
+}  # fmt: skip
+GENERATIONS = ("nvlink2", "nvlink3", "nvlink4", "nvlink5")
+"""Classes of NVLink, by its generation; ``nvlink`` is their geometric mean, and so is one of them that no row has crossed."""
+
 PRIORS: Mapping[str, Mapping[str, float]] = {
-    "nvlink": {"launch": 10e-6, "hop_latency": 3.4e-6, "ll_share": 0.2, "efficiency": 0.93},
+    **dict.fromkeys(GENERATIONS, _NVLINK),
+    "nvlink": _NVLINK,
     "pcie-peer": {"launch": 20e-6, "hop_latency": 5.7e-6, "efficiency": 0.95},
     "host-staged": {"launch": 15e-6, "hop_latency": 5.7e-6, "ll_share": 0.2, "efficiency": 1.2},
     "infiniband": {"hop_latency": 14e-6, "ll_share": 0.2, "efficiency": 0.94},
@@ -50,7 +63,9 @@ are bound by cards would else make of slow NVLinks a slow card. The width was na
 seen."""
 NOISE = 0.15
 """Of one logarithm of time: what repeated tables of one kind of system differ by."""
-_TOGETHER = (("nvlink",), ("pcie-peer", "host-staged"), ("infiniband",), ("efa",), ("tcp",))
+ROBUST = 2.0
+"""Errors beyond so many times the noise count by their size, not by its square."""
+_TOGETHER = (*((name,) for name in GENERATIONS), ("pcie-peer", "host-staged"), ("infiniband",), ("efa",), ("tcp",))
 """Classes that are fitted at a time, those inside the node first; later ones keep the earlier ones' values."""
 
 
@@ -68,18 +83,20 @@ def predicted(record: CollectiveRecord, constants: Constants) -> float:
     return found.alone + record.own_launches
 
 
-def _fields(constants: Constants) -> dict[str, dict[str, float]]:
+def _fields(constants: Constants) -> Fields:
     """Return *constants* as fields of `Transport`, of every class."""
-    found = {}
+    found: dict[str, dict[str, Any]] = {}
     for name, values in constants.items():
-        fields = {key: value for key, value in values.items() if key != "ll_share"}
+        fields: dict[str, Any] = {key: value for key, value in values.items() if key != "ll_share"}
         if "ll_share" in values:
             fields["hop_latency_ll"] = fields["hop_latency"] * min(1.0, values["ll_share"])
+        if "efficiency" in values:
+            fields["efficiency"] = ((1.0, values["efficiency"]),)
         found[name] = fields
     return found | {other: _slower(found[name], factor) for other, (name, factor) in ALIKE.items()}
 
 
-def _slower(values: Mapping[str, float], factor: float) -> dict[str, float]:
+def _slower(values: Mapping[str, Any], factor: float) -> dict[str, Any]:
     return {key: value * factor if key.startswith("hop_latency") else value for key, value in values.items()}
 
 
@@ -115,10 +132,15 @@ def fit(records: Sequence[CollectiveRecord], base: Constants | None = None) -> d
     With *base* only classes that *records* cross are fitted, the others are taken from it.
     """
     constants = {name: dict(values) for name, values in (base or PRIORS).items()}
+    known = set() if base is None else {name for name in GENERATIONS if base[name] is not PRIORS[name]}
     for names in _TOGETHER:
         met = [record for record in records if record.role == "fit" and bounding(record) & set(names)]
         if met:
             constants.update(_fitted(met, names, constants))
+            known |= {*names}
+    if told := [constants[name] for name in GENERATIONS if name in known]:
+        mean = {key: geometric_mean([values[key] for values in told]) for key in _NVLINK}
+        constants |= {name: dict(mean) for name in ("nvlink", *GENERATIONS) if name not in known}
     return constants
 
 
@@ -142,7 +164,7 @@ def without(mine: Sequence[CollectiveRecord], known: Sequence[CollectiveRecord],
     crossed = frozenset[str]().union(*(bounding(record) for record in mine))
     names = {name for group in _TOGETHER if crossed & set(group) for name in group}
     others = [record for record in known if record.system != mine[0].system and bounding(record) & names]
-    return fit(others, {name: dict(PRIORS[name] if name in names else values) for name, values in base.items()})
+    return fit(others, {name: PRIORS[name] if name in names else values for name, values in base.items()})
 
 
 def bounding(record: CollectiveRecord) -> frozenset[str]:
@@ -157,7 +179,8 @@ def _fitted(records: Sequence[CollectiveRecord], names: Sequence[str], constants
     from scipy.optimize import least_squares
 
     keys = [(name, key) for name in names for key in PRIORS[name]]
-    batch, weights = Batch(records), np.sqrt(_weights(records)) / NOISE
+    records = _telling(records)
+    batch, weights = Batch(records), np.sqrt(_weights(records))
     target = np.log([record.time for record in records])
     widths = np.array([KNOWN.get(key, PRIOR_WIDTH) for key in keys])
 
@@ -168,13 +191,23 @@ def _fitted(records: Sequence[CollectiveRecord], names: Sequence[str], constants
         return values
 
     def residuals(moved: np.ndarray) -> np.ndarray:
-        missed = (np.log(batch.times({**constants, **filled(moved)})) - target) * weights
-        return np.concatenate([missed, moved / widths])
+        missed = (np.log(batch.times({**constants, **filled(moved)})) - target) / (NOISE * ROBUST)
+        tamed = np.sign(missed) * np.sqrt(2.0 * (np.sqrt(1.0 + missed**2) - 1.0)) * ROBUST  # soft L1, row by row
+        return np.concatenate([tamed * weights, moved / widths])
 
     most = [math.log(1.0 / PRIORS[name][key]) if key == "efficiency" and name != "host-staged" else math.inf for name, key in keys]
     bounds = (-math.inf, most)  # of the line no more than all; copies through host memory may overlap
-    found = least_squares(residuals, np.zeros(len(keys)), bounds=bounds, loss="soft_l1", f_scale=2.0, diff_step=1e-3, max_nfev=20)
+    found = least_squares(residuals, np.zeros(len(keys)), bounds=bounds, diff_step=1e-3, max_nfev=20)
     return filled(found.x)
+
+
+def _telling(records: Sequence[CollectiveRecord]) -> list[CollectiveRecord]:
+    """Return *records* without small messages whose time is what hosts take: to launch on several GPUs, or sends to many partners.
+
+    Where no other small messages were measured they stay.
+    """
+    small = [record.gpus_per_process == 1 and record.op != "all_to_all" and record.nbytes < BANDS[0][2] for record in records]
+    return [record for record, tells in zip(records, small, strict=True) if tells or record.nbytes >= BANDS[0][2] or not any(small)]
 
 
 def _weights(records: Sequence[CollectiveRecord]) -> list[float]:

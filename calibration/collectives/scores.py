@@ -16,8 +16,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from calibration import FOLDER, RECORDS
-from calibration.collectives.constants import Constants
-from calibration.collectives.fit import BANDS, Batch, band_of, bounding, committed, layout_of, predicted, without
+from calibration.collectives.fit import BANDS, Batch, Constants, band_of, bounding, committed, layout_of, predicted, without
 from calibration.collectives.records import CollectiveRecord, read_collectives
 from sim.report.collective_error import SUMMARY
 from sim.report.files import write_file

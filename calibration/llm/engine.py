@@ -102,7 +102,7 @@ def hardware_of(case: Case) -> Hardware:
     per_node = case.nic * node.gpu_count / node.nic.count
     overrides = [f"node.nic.bandwidth={per_node * 8 / 1e9:g} Gbps"]
     if case.ring_latency:  # of one node more: a hop of the network, and those inside the node
-        inside = (node.gpu_count - 1) * node.nvlink_transport.hop_latency if node.nvlink_transport else 0.0
+        inside = (node.gpu_count - 1) * node.over_nvlink.hop_latency if node.nvlink else 0.0
         overrides.append(f"node.nic.transport.hop_latency={max(0.0, case.ring_latency['gather'] - inside) * 1e6:g} us")
     return load_hardware(machine, overrides).spec
 

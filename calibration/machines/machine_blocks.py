@@ -134,7 +134,6 @@ def _bare(measured: Measured, found: Mapping[str, Fit], name: str, node: Block) 
         "host": _host(measured, found),
         "nic": nic_block(measured, found),
         "storage": node.get("storage", storage),
-        "nvlink_transport": "nvlink",
         "peer_transport": "pcie-peer",
         "host_transport": "host-staged",
     }

@@ -191,9 +191,9 @@ class NodeGraph:
             raise ValueError(f"a route from GPU {src} to itself was asked for")
         source, target = f"gpu{src}", f"gpu{dst}"
         if self.switch_links:
-            return Route(((f"{source}>nvswitch", f"nvswitch>{target}"),), "NVS", self.node.nvlink_transport)
+            return Route(((f"{source}>nvswitch", f"nvswitch>{target}"),), "NVS", self.node.over_nvlink)
         if self.nvlinks(src, dst):
-            return Route(((f"{source}>{target}",),), "NVL", self.node.nvlink_transport)
+            return Route(((f"{source}>{target}",),), "NVL", self.node.over_nvlink)
         if self.node.topology.isolated == "nic":
             return self.loopback(src, dst)
         path_class = self.pcie_class(source, target)

@@ -36,6 +36,41 @@ from sim.spec.kernels import Kernels
 from sim.units import shorten
 
 
+class Transport(Spec):
+    """How collective traffic crosses one hop (``hardware/parts/transports``): constants of a transport class."""
+
+    name: str
+    hop_latency: Seconds
+    """Time from the start of a step's send to the start of the next rank's, beyond bytes over bandwidth."""
+    hop_latency_ll: Seconds | None = None
+    """The same under NCCL's LL; without it the share of ``hop_latency`` that NCCL's tuner takes."""
+    launch: Seconds
+    """Fixed cost of one collective on this transport."""
+    simple_start: Seconds = 0.0
+    """What a ring under NCCL's Simple takes besides, once: its blocks synchronize before the first slice."""
+    efficiency: Curve
+    """Share of the link's deliverable bandwidth (of ``flow_cap`` x ``flows``, where given), over bytes per rank and channel."""
+    flow_cap: Bandwidth | None = None
+    """Most that one flow can carry, whatever the line rate."""
+    flows: Count = 1
+    """Flows that one connection opens side by side."""
+    channel_cap: Bandwidth | None = None
+    """Most that the thread block of one channel moves, sending or receiving; it does all it has to in a ring one after another."""
+    block_copy: Bandwidth | None = None
+    """What the thread block of one channel copies inside its GPU while it sends nothing: the last chunk of a ring that it receives; none:
+    at no cost."""
+    ll_cap: Bandwidth | None = None
+    """Most payload that the thread block of one channel passes on under NCCL's LL; none: as much as links carry."""
+    send_cap: Bandwidth | None = None
+    """Most that one channel of a message moves where ranks only send and receive, since its block divides its threads between both; where
+    links carry about as much, less than either is left."""
+    total_efficiency: Fraction = 1.0
+    """Share of the line rate that all flows together can carry."""
+    cpu_time_per_byte: TimePerByte = 0.0
+    """Core-seconds that the host spends per byte sent or received."""
+    source: Source
+
+
 class Link(Spec):
     """One kind of physical link (``hardware/parts/links``): bandwidth of one link in one direction."""
 
@@ -46,6 +81,8 @@ class Link(Spec):
     """Share of ``bandwidth`` that a large copy reaches."""
     nccl_bandwidth: Bandwidth
     """What NCCL's search assumes; used to choose, never to time."""
+    transport: Transport | None = None
+    """How well messages go over it between GPUs, where it is an NVLink or the like: the class of its generation."""
     source: Source
 
 
@@ -120,31 +157,6 @@ class Gpu(Spec):
                 "peak has no fp32, on which everything runs that has no units of its own; write it, for example {fp32: 15.7 TFLOP/s}"
             )
         return self
-
-
-class Transport(Spec):
-    """How collective traffic crosses one hop (``hardware/parts/transports``): constants of a transport class."""
-
-    name: str
-    hop_latency: Seconds
-    """Time from the start of a step's send to the start of the next rank's, beyond bytes over bandwidth."""
-    hop_latency_ll: Seconds | None = None
-    """The same under NCCL's LL; without it the share of ``hop_latency`` that NCCL's tuner takes."""
-    launch: Seconds
-    """Fixed cost of one collective on this transport."""
-    efficiency: Curve
-    """Share of the link's deliverable bandwidth (of ``flow_cap`` x ``flows``, where given), over bytes per rank and channel."""
-    flow_cap: Bandwidth | None = None
-    """Most that one flow can carry, whatever the line rate."""
-    flows: Count = 1
-    """Flows that one connection opens side by side."""
-    channel_cap: Bandwidth | None = None
-    """Most that the thread block of one channel moves, sending or receiving; it does all it has to in a ring one after another."""
-    total_efficiency: Fraction = 1.0
-    """Share of the line rate that all flows together can carry."""
-    cpu_time_per_byte: TimePerByte = 0.0
-    """Core-seconds that the host spends per byte sent or received."""
-    source: Source
 
 
 class Cpu(Spec):
@@ -352,8 +364,8 @@ class Node(Spec):
     """Where the data set is read from; none: nothing can be loaded."""
     page_cache: PageCache = PageCache()
     """How files stay in DRAM once they were read."""
-    nvlink_transport: Transport
-    """How well messages go inside the node over NVLink."""
+    nvlink_transport: Transport | None = None
+    """How well messages go inside the node over NVLink; none: as the class of its links (``topology.nvlink.link.transport``) says."""
     peer_transport: Transport
     """The same from GPU to GPU over PCIe."""
     host_transport: Transport
@@ -366,6 +378,30 @@ class Node(Spec):
             return self.topology.nvlink
         pairs = {f"{gpu}-{gpu + 1}": self.gpu.bridge.count for gpu in range(0, self.gpu_count - 1, 2)}
         return NvLink(link=self.gpu.bridge.link, pairs=pairs)
+
+    @property
+    def over_nvlink(self) -> Transport:
+        """Return how well messages go over the NVLinks that the node has."""
+        if self.nvlink_transport is not None:
+            return self.nvlink_transport
+        if self.nvlink is None or self.nvlink.link.transport is None:
+            raise ValueError("this node has no NVLink, and says nothing of messages over it")
+        return self.nvlink.link.transport
+
+    @property
+    def transports(self) -> dict[str, Transport]:
+        """Return how messages go inside the node, by the field that says so where it is the node's own."""
+        over_nvlink = {} if self.nvlink is None else {"nvlink_transport": self.over_nvlink}
+        return over_nvlink | {"peer_transport": self.peer_transport, "host_transport": self.host_transport}
+
+    @model_validator(mode="after")
+    def _knows_its_nvlinks(self) -> Node:
+        if self.nvlink is not None and self.nvlink_transport is None and self.nvlink.link.transport is None:
+            raise ValueError(
+                f"nvlink_transport: {self.nvlink.link.name} names no class of messages over it; write nvlink_transport: nvlink4, or "
+                "another one in hardware/parts/transports"
+            )
+        return self
 
     @model_validator(mode="after")
     def _has_the_cores(self) -> Node:

@@ -61,8 +61,8 @@ def _transport(transport: Transport, factor: float) -> Transport:
             "hop_latency": transport.hop_latency / factor,
             "hop_latency_ll": None if transport.hop_latency_ll is None else transport.hop_latency_ll / factor,
             "launch": transport.launch / factor,
-            "flow_cap": _times(transport.flow_cap, factor),
-            "channel_cap": _times(transport.channel_cap, factor),
+            "simple_start": transport.simple_start / factor,
+            **{name: _times(getattr(transport, name), factor) for name in ("flow_cap", "channel_cap", "block_copy", "ll_cap", "send_cap")},
             "total_efficiency": transport.total_efficiency * factor,
         }
     )
@@ -86,7 +86,7 @@ def _nvlink(node: Node, factor: float) -> Node:
         return node
     nvlink = node.nvlink.model_copy(update={"link": _link(node.nvlink.link, factor)})
     topology = node.topology.model_copy(update={"nvlink": nvlink, "bridged": False})
-    return node.model_copy(update={"topology": topology, "nvlink_transport": _transport(node.nvlink_transport, factor)})
+    return node.model_copy(update={"topology": topology, "nvlink_transport": _transport(node.over_nvlink, factor)})
 
 
 def _pcie(node: Node, factor: float) -> Node:

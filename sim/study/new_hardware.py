@@ -86,7 +86,6 @@ def hardware_yaml(wiring: Wiring, file: Path, name: str, options: Options = Opti
         *_host(wiring, gpu, cpu, options),
         *_nic(wiring, options),
         *_storage(),
-        "  nvlink_transport: nvlink",
         "  peer_transport: pcie-peer",
         "  host_transport: host-staged",
     ]

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 from typing import Any
 
-import yaml
-
 from sim.spec.hardware import Link, Node, Transport
-
-PARTS = Path(__file__).parents[2] / "hardware" / "parts"
+from sim.spec.library import load_part
 
 CUBE_MESH = {  # NVIDIA/go-gpuallocator NewDGX1VoltaNode
     "0-1": 1, "0-2": 1, "0-3": 2, "0-4": 2, "1-2": 2, "1-3": 1, "1-5": 2, "2-3": 2,
@@ -23,12 +19,12 @@ PAIRED = [
 
 @cache
 def link(name: str) -> Link:
-    return Link.model_validate(yaml.safe_load((PARTS / "links" / f"{name}.yaml").read_text()))
+    return load_part(Link, name, "hardware/parts/links")
 
 
 @cache
 def transport(name: str) -> Transport:
-    return Transport.model_validate(yaml.safe_load((PARTS / "transports" / f"{name}.yaml").read_text()))
+    return load_part(Transport, name, "hardware/parts/transports")
 
 
 def node(gpu_count: int, topology: dict[str, Any], **keys: Any) -> Node:

@@ -14,7 +14,7 @@ from itertools import pairwise, permutations
 from operator import itemgetter
 
 from sim.cluster.fabric import NOTHING, Crossed
-from sim.spec.hardware import Fabric
+from sim.spec.hardware import Fabric, Transport
 from sim.training.collectives.channels import NETWORK, Channel, Hop, Row, ring_channels
 from sim.training.collectives.traffic import Edge, Part, nic_of
 from sim.training.collectives.tree import depth
@@ -62,7 +62,16 @@ class Layout:
         inside = {transport.name for part in self.parts for transport in part.channels.transports}
         slow = [name for kind in ("host-staged", "pcie-peer") for name in sorted(inside) if name.startswith(kind)]
         nvlink = self.parts[0].slot.node.nvlink
-        return slow[0] if slow else "xgmi" if nvlink and nvlink.link.name.startswith("xgmi") else min(inside)
+        if slow:
+            return slow[0]
+        return "xgmi" if nvlink and nvlink.link.name.startswith("xgmi") else min(inside).rstrip("0123456789")
+
+    @cached_property
+    def transports(self) -> tuple[Transport, ...]:
+        """Return the transport classes of its rings, and of GPUs' NVLinks, whose thread blocks play all that they send."""
+        met = {transport.name: transport for part in self.parts for transport in part.channels.transports}
+        nodes = [part.slot.node for part in self.parts if part.slot.node.nvlink is not None]
+        return tuple((met | {node.over_nvlink.name: node.over_nvlink for node in nodes}).values())
 
     @cached_property
     def tree_hops(self) -> tuple[int, int]:

@@ -18,7 +18,9 @@ from functools import lru_cache
 
 from sim.training.collectives import nccl_constants as nccl
 from sim.training.collectives.layout import Layout
+from sim.training.collectives.machine import machine_of
 from sim.training.collectives.nccl_constants import NCCL_2_30, constants_of
+from sim.training.collectives.nccl_cost import Case
 from sim.training.collectives.protocols import kind_of
 from sim.training.collectives.schedule import Transfer, check_collective, check_timed
 
@@ -78,9 +80,11 @@ def peer_channels(layout: Layout) -> int:
     return min(_power_of_two(nccl.P2P_CHANNELS * _links(layout)), send_pool(layout))
 
 
+@lru_cache(maxsize=256)
 def send_pool(layout: Layout) -> int:
-    """Return the channels that sends are spread over: those of rings, which are connected twice, up to a power of two."""
-    return min(_power_of_two(2 * layout.channels), NCCL_2_30.max_channels)
+    """Return the channels that sends are spread over: all that NCCL's search connects for rings, up to a power of two."""
+    connected = Case("all_reduce", 1.0, machine_of(layout, NCCL_2_30.name), NCCL_2_30).all_channels
+    return min(_power_of_two(connected), NCCL_2_30.max_channels)
 
 
 def send_channels(layout: Layout, nbytes: float) -> int:

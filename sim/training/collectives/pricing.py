@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 from sim.cluster.fabric import RING, SWITCH, TREE
 from sim.cluster.topology import Route
@@ -50,7 +51,7 @@ def cost(layout: Layout, op: str, algorithm: str, protocol: str, nbytes: float, 
     else:
         raise SpecError(f"'{algorithm}' is no algorithm; write one of {', '.join(PRICES)}")
     if algorithm == "Ring":
-        found = _by_thread_blocks(found, layout, op, nbytes, channels)
+        found = _by_thread_blocks(found, layout, op, protocol, nbytes, channels)
     launch = max(part.channels.launch for part in layout.parts)
     load = found.traffic.load(found.chunk, protocol)
     cap = found.volume / found.time
@@ -130,26 +131,51 @@ def _ring(layout: Layout, op: str, protocol: str, nbytes: float) -> Priced:
     return Priced(steps * chunk, max(times).total, chunk, min(slowest), traffic, latency_of(layout.rings[0]))
 
 
-def _by_thread_blocks(found: Priced, layout: Layout, op: str, nbytes: float, channels: int) -> Priced:
-    """Return *found* of a ring, or what the thread blocks of *channels* channels take where that is longer."""
-    slowest = _thread_block(layout)
-    if op not in ROUNDS or slowest is None:
-        return found
-    # NVIDIA/nccl src/device/all_reduce.h: a block sends the first chunk, receives and sends at once the others, and receives the last
-    chunks = ROUNDS[op] * (layout.ranks - 1) + 1
-    time = chunks * nbytes / layout.ranks / channels / slowest.rate
-    return found if time <= found.time else found._replace(time=time, slowest=slowest._replace(rate=found.volume / time))
+def _by_thread_blocks(found: Priced, layout: Layout, op: str, protocol: str, nbytes: float, channels: int) -> Priced:
+    """Return *found* of a ring as the thread blocks of *channels* channels play it.
+
+    Under Simple they start late, and copy the last chunk that they receive while they send nothing. LL and LL128 pass on so little at
+    once that both are part of the latency of a hop; but LL's blocks may be slower than the links.
+    """
+    blocks = _blocks(layout)
+    if op not in ROUNDS:
+        return found._replace(time=found.time + blocks.start) if protocol == "Simple" else found
+    chunk = nbytes / layout.ranks / channels
+    if blocks.cap is not None:
+        # NVIDIA/nccl src/device/all_reduce.h: a block sends the first chunk, receives and sends at once the others, and receives the last
+        time = (ROUNDS[op] * (layout.ranks - 1) + 1) * chunk / blocks.cap.rate
+        if time > found.time:
+            found = found._replace(time=time, slowest=blocks.cap._replace(rate=found.volume / time))
+    if protocol == "Simple":
+        return found._replace(time=found.time + blocks.start + (chunk / blocks.copy if blocks.copy else 0.0))
+    if protocol == "LL" and blocks.ll:
+        late = ROUNDS[op] * (layout.ranks - 1) * chunk / blocks.ll - found.volume / found.slowest.rate
+        return found._replace(time=found.time + max(0.0, late))
+    return found
+
+
+class _Blocks(NamedTuple):
+    """What the thread blocks of a ring's channels do at most, bytes/s; None where links alone count."""
+
+    start: float
+    """Seconds before they run under Simple."""
+    copy: float | None
+    ll: float | None
+    cap: Pace | None
 
 
 @lru_cache(maxsize=64)
-def _thread_block(layout: Layout) -> Pace | None:
-    """Return what the slowest thread block of a ring moves (bytes/s); None where links alone count."""
-    hops = (hop for ring in _different(layout) for edge in ring for _, hop in edge.hops)
-    caps = [(cap, hop.transport.name) for hop in hops if (cap := hop.transport.channel_cap) is not None]
-    if not caps:
-        return None
-    cap, name = min(caps)
-    return Pace(cap, Cause.INTERCONNECT, f"the thread block of each channel ({name})")
+def _blocks(layout: Layout) -> _Blocks:
+    """Return what the slowest class on the rings of *layout* says of its blocks."""
+    met = {transport.name: transport for part in layout.parts for transport in part.channels.transports}.values()
+
+    def slowest(name: str) -> float | None:
+        return min((rate for transport in met if (rate := getattr(transport, name)) is not None), default=None)
+
+    caps = [(transport.channel_cap, transport.name) for transport in met if transport.channel_cap is not None]
+    cap = min(caps, default=None)
+    pace = cap and Pace(cap[0], Cause.INTERCONNECT, f"the thread block of each channel ({cap[1]})")
+    return _Blocks(max(transport.simple_start for transport in met), slowest("block_copy"), slowest("ll_cap"), pace)
 
 
 _LONGEST = 1024
@@ -300,7 +326,7 @@ def _collnet_direct_way(layout: Layout) -> _Way:
 
 def switch_edge(part: Part, src: str, dst: str) -> Edge:
     """Return the edge between a GPU (``gpu0``) and the NVSwitches (``nvswitch``) of a node, which is half of a hop between GPUs."""
-    whole = part.slot.node.nvlink_transport
+    whole = part.slot.node.over_nvlink
     transport = whole.model_copy(update={"hop_latency": whole.hop_latency / 2})
     return Edge(((part, Hop(src, dst, Route(((f"{src}>{dst}",),), "NVS", transport))),))
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from sim.cluster.fabric import ALL, ONE, RING
 from sim.events import Cause
 from sim.training.collectives.layout import Layout
-from sim.training.collectives.point_to_point import partners_at_once, send_channels
+from sim.training.collectives.point_to_point import partners_at_once, send_channels, send_pool
 from sim.training.collectives.spans import Priced, Span, held, traffic_of
 from sim.training.collectives.traffic import Edge, Pace, Traffic, latency_of, outward
 
@@ -30,7 +30,8 @@ def pairwise(layout: Layout, op: str, protocol: str, nbytes: float) -> Priced:
         arriving = [layout.across(*pair, pair[0].gpus[0], gpu) for pair in layout.neighbours for gpu in pair[1].gpus]
         spans.append(Span([_halves(out, into) for out, into in zip(across, arriving, strict=False)], float(partners), 1, ALL))
     traffic = traffic_of(layout, spans, float(partners * layout.ranks))
-    return _priced(layout, protocol, block, [edge for span in spans for edge in span.edges], traffic, layout.ranks - 1)
+    edges = [edge for span in spans for edge in span.edges]
+    return _priced(layout, protocol, block, edges, traffic, layout.ranks - 1, layout.ranks)  # a rank's block for itself is copied as well
 
 
 def send_recv(layout: Layout, op: str, protocol: str, nbytes: float) -> Priced:
@@ -73,20 +74,33 @@ def _with_root(layout: Layout, protocol: str, block: float, to_root: bool) -> Pr
     return _priced(layout, protocol, block, [*inside, *across], traffic, layout.ranks - 1)
 
 
-def _priced(layout: Layout, protocol: str, nbytes: float, edges: Sequence[Edge], traffic: Traffic, partners: int) -> Priced:
-    """Return sends of *nbytes* along each of *edges* to so many *partners* of each rank."""
-    rounds = math.ceil(partners / partners_at_once(layout))
-    alone = min(traffic.pace(edge, nbytes, protocol) for edge in edges)
-    slowest = min(held(alone, traffic, nbytes, protocol), *_thread_blocks(layout, nbytes, edges, traffic, alone))
+def _priced(
+    layout: Layout, protocol: str, nbytes: float, edges: Sequence[Edge], traffic: Traffic, partners: int, messages: int = 0
+) -> Priced:
+    """Return sends of *nbytes* along each of *edges* to so many *partners* of each rank, which handles *messages* (by default, as many)."""
+    rounds, chunk = math.ceil(partners / partners_at_once(layout)), nbytes / layout.channels
+    alone = min(traffic.pace(edge, chunk, protocol) for edge in edges)
+    slowest = min(held(alone, traffic, chunk, protocol), *_thread_blocks(layout, protocol, nbytes, messages or partners, alone))
     latency = rounds * max(edge.latency(protocol) for edge in edges)
-    return Priced(nbytes, latency + nbytes / slowest.rate, nbytes, slowest, traffic, latency_of(edges))
+    return Priced(nbytes, latency + nbytes / slowest.rate, chunk, slowest, traffic, latency_of(edges))
 
 
-def _thread_blocks(layout: Layout, nbytes: float, edges: Sequence[Edge], traffic: Traffic, alone: Pace) -> list[Pace]:
-    """Return *alone*, and what the thread blocks of one message move where the class of an edge says so."""
-    channels = send_channels(layout, nbytes)
-    caps = {(cap, hop.transport.name) for edge in edges for _, hop in edge.hops if (cap := hop.transport.channel_cap) is not None}
-    return [alone, *(Pace(cap * channels, Cause.INTERCONNECT, f"the thread block of each channel ({name})") for cap, name in caps)]
+def _thread_blocks(layout: Layout, protocol: str, nbytes: float, messages: int, alone: Pace) -> list[Pace]:
+    """Return *alone*, what links carry of one of a rank's *messages*, and what thread blocks move of it, by each class that says so."""
+    channels, found = send_channels(layout, nbytes), [alone]
+    for transport in layout.transports:
+        limit = f"the thread block of each channel ({transport.name})"
+        caps = [transport.channel_cap, transport.ll_cap if protocol == "LL" else None]
+        found += [Pace(cap * channels, Cause.INTERCONNECT, limit) for cap in caps if cap is not None]
+        if transport.send_cap is not None:
+            blocks = transport.send_cap * min(channels, send_pool(layout) / messages)
+            found.append(Pace(_both(alone.rate, blocks), *((Cause.INTERCONNECT, limit) if blocks < alone.rate else alone[1:])))
+    return found
+
+
+def _both(rate: float, other: float) -> float:
+    """Return what two limits leave together: less than either where they are close, by the mean that two to eight GPUs show."""
+    return 1.0 / math.hypot(1.0 / rate, 1.0 / other)
 
 
 def _halves(out: Edge, into: Edge) -> Edge:

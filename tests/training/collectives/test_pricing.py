@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,6 +32,29 @@ def cost(toys, nbytes, algorithm, protocol="Simple", op="all_reduce"):
     """What *op* costs by a given algorithm, whether NCCL would choose it or not."""
     rig = Rig(toys, fold=True)
     return rig.plan.cost_of(nbytes, algorithm, protocol, 1, op)
+
+
+def test_thread_blocks_of_rings_and_exchanges():
+    """Closed form: the last chunk is copied while nothing is sent; LL passes on what blocks do; sends share blocks with a rank's own."""
+    machine = load_hardware("hgx-h100").spec
+    of_links = "node.topology.nvlink.link.transport"
+    free = load_hardware("hgx-h100", [f"{of_links}.{name}=null" for name in ("block_copy", "ll_cap", "send_cap")]).spec
+
+    def late(op, algorithm, protocol, nbytes, channels):
+        times = [Rig(each, fold=True).plan.cost_of(nbytes, algorithm, protocol, channels, op).alone for each in (machine, free)]
+        return times[0] - times[1]
+
+    blocks = machine.groups[0].node.over_nvlink
+    for op in ("all_reduce", "all_gather", "reduce_scatter"):
+        assert late(op, "Ring", "Simple", 1e9, 24) == pytest.approx(1e9 / 8 / 24 / blocks.block_copy, rel=1e-9)
+        assert late(op, "Ring", "LL", 1e9, 24) >= 0.0
+    assert late("broadcast", "Ring", "Simple", 1e9, 24) == 0.0
+    slow = Rig(machine, fold=True).plan.cost_of(2**20, "Ring", "LL", 1, "all_gather").alone
+    assert slow > 7 * 2**20 / 8 / blocks.ll_cap
+    exchange = Rig(free, fold=True).plan.cost_of(1e9, "Pairwise", "Simple", 1, "all_to_all")
+    links = exchange.alone - exchange.launch - blocks.hop_latency
+    own = 1e9 / 8 / (blocks.send_cap * 32 / 8)  # 32 channels for eight messages, one of them to itself
+    assert late("all_to_all", "Pairwise", "Simple", 1e9, 1) == pytest.approx(math.hypot(links, own) - links, rel=1e-6)
 
 
 def alone(toys, executor, nbytes, algorithm):
@@ -114,7 +139,7 @@ def test_a_broadcast_between_nodes(n, power, nic, latency):
 @pytest.mark.parametrize("op", ["broadcast", "reduce"])
 def test_channels_divide_a_broadcast_among_them(op):
     """Bounds: of a large message, 12 channels that share NVSwitch take (n-1)/n more than those of an all-gather, and little beside."""
-    machine_of_12 = load_hardware("p4d.24xlarge").spec
+    machine_of_12 = load_hardware("p4d.24xlarge", ["node.topology.nvlink.link.transport.block_copy=null"]).spec
     pipeline, gathered = (cost(machine_of_12, 1e9, "Ring", op=each).alone for each in (op, "all_gather"))
     assert 1.0 < pipeline / (gathered * 8 / 7) < 1.1
 
