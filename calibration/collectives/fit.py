@@ -1,12 +1,10 @@
 """How well are measured collectives predicted? A few constants per transport class, fitted with the scored system left out.
 
-For each transport class: launch (s), latency of a hop under Simple and under LL (s), and the share of the line that large messages
-reach (of TCP, the bytes/s of one flow). The fit minimises the logarithm of predicted over measured time, each system with equal
-weight, robustly (soft L1), near a weak prior: NCCL's own latencies and launch cost. *Zero-shot* scores a system by constants that
-never saw it; *calibrated* by those and one factor on bandwidth, set by the system's own largest message, which is then not scored.
-Mechanisms without a constant of ours were written after the errors of 2 x 8 A100 on RoCE and of 8 H100 had been seen: LL128's share of
-NVLink in trees, what the first piece of a tree meets on its way, and one latency between pieces in NVSwitch; in time of design, those
-two systems are not unseen. Nor is 2 x 8 B200 on EFA: its first rows had been seen before EFA's classes (`ALIKE`) were written.
+For each class: launch (s), latency of a hop under Simple and LL (s), the share of the line that large messages reach (of TCP, the bytes/s
+of one flow), and of NVLink, by generation, what thread blocks do. The fit minimizes the logarithm of predicted over measured time, each
+system with equal weight, robustly (soft L1), near a weak prior: NCCL's own latencies and launch cost. *Zero-shot* scores a system by
+constants that never saw it; *calibrated* by those and one factor on bandwidth, set by its largest message, which is then not scored.
+Mechanisms were written after errors of 2 x 8 A100 on RoCE, of 8 H100, of 2 x 8 B200 on EFA and of 2 to 8 GPUs over NVLink had been seen.
 """
 
 from __future__ import annotations

@@ -213,7 +213,16 @@ def _different(layout: Layout) -> list[tuple[Edge, ...]]:
 @lru_cache(maxsize=64)
 def _latencies(layout: Layout, protocol: str) -> list[tuple[float, ...]]:
     """Return the latency of every edge of each kind of ring."""
-    return [tuple(edge.latency(protocol) for edge in ring) for ring in _different(layout)]
+    return [tuple(_latency(edge, protocol, layout.nodes) for edge in ring) for ring in _different(layout)]
+
+
+def _latency(edge: Edge, protocol: str, nodes: int) -> float:
+    """Return the latency of *edge*; under LL a hop inside one of several nodes is slower by the factor of NCCL 2.10's tuner.
+
+    2.30 no longer has the factor (src/graph/tuning.cc); 2 x 8 A100 and 2 x 8 H20, on newer versions, show it.
+    """
+    slower = nccl.NCCL_2_10.ll_slowdown if protocol == "LL" and nodes > 1 and edge.fabric is None else 1.0
+    return slower * edge.latency(protocol)
 
 
 def _ring_pipeline(layout: Layout, protocol: str, nbytes: float) -> Priced:
@@ -243,12 +252,13 @@ class _Way:
     """Of them what leads to the root: the first piece meets nothing on its way up but what rises, the last but what falls."""
     first: Traffic
     """The traffic that they make."""
+    nodes: int
 
 
 @lru_cache(maxsize=128)
 def _late(way: _Way, protocol: str) -> list[list[float]]:
     """Return the latency of every edge that leads up, by span."""
-    return [[edge.latency(protocol) for edge in span.edges] for span in way.rising]
+    return [[_latency(edge, protocol, way.nodes) for edge in span.edges] for span in way.rising]
 
 
 @lru_cache(maxsize=64)
@@ -273,7 +283,8 @@ def _way(layout: Layout, inside: Span | None, rising: Span | None, between: floa
     """Return the way over *inside*, of which *rising* leads up, and *across* between nodes, of whose streams the share *up* does."""
     spans = [span for span in (inside, across) if span]
     first = [span for span in (rising, replace(across, count=across.count * up) if across else None) if span]
-    return _Way(tuple(spans), traffic_of(layout, spans, between), tuple(first), traffic_of(layout, first, between * up))
+    rising_traffic = traffic_of(layout, first, between * up)
+    return _Way(tuple(spans), traffic_of(layout, spans, between), tuple(first), rising_traffic, layout.nodes)
 
 
 def _tree(layout: Layout, op: str, protocol: str, nbytes: float) -> Priced:
