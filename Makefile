@@ -18,7 +18,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no
 # Tests start hundreds of processes: without compiled files, as images of containers mostly ask for, each would compile all it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test nightly golden compared check style types imports spelling oracles readme docs validated fuzz mutants bench clean
+.PHONY: run test nightly due golden compared check style types imports spelling oracles readme docs validated fuzz mutants bench clean
 .DEFAULT_GOAL := run
 
 run: $(VENV)/.run
@@ -32,6 +32,10 @@ test: check
 # What takes too long for every push: validation, refits, the largest models against torch, processes that are killed.
 nightly: $(VENV)/.dev
 	$(PYTEST) -m nightly
+
+# Those of them whose covered content is not that of the parent commit, for 40 minutes at most; says what ran and what did not.
+due: $(VENV)/.dev
+	$(BIN)/python -m tests.nightly
 
 # Runs the golden documents' scenarios again and writes their figures to tests/golden/documents/: for changes that mean to move figures.
 golden: $(VENV)/.dev

@@ -1,25 +1,15 @@
-"""What can be typed after ``python -m sim``? Gathers the commands; how the program speaks is `sim.terminal`'s."""
+"""What can be typed after ``python -m sim``? Options of every command; how the program speaks is `sim.terminal`'s."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import import_module
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
 from sim import __version__
 from sim.commands.app import app
 from sim.terminal import exit_code
-
-COMMANDS: Final = (
-    "run", "collective", "check", "catalogue", "new", "extract", "profile", "compare", "recommend", "spot", "whatif", "plan", "batches",
-    "prices", "goodput", "sweep", "share", "diff", "study", "ui",
-)  # fmt: skip
-"""Modules of `sim.commands` in the order of ``--help``; importing one registers its commands."""
-
-for name in COMMANDS:
-    import_module(f"sim.commands.{name}")
 
 
 def _version(wanted: bool) -> None:

@@ -14,11 +14,11 @@ from sim.report.rows import run_row
 from sim.spec.yaml import SpecError
 from sim.study.compare import compare, machines
 from sim.study.descriptions import Descriptions, descriptions
-from sim.study.layout import has_layout, layout_answer
+from sim.study.layout import layout_answer
 from sim.study.one_batch import usual_global_batch
 from sim.study.plan.machines import needs_layout, planned_rows, shared_batch
 from sim.study.recommend import MARKETS, Budget, recommend, require_one_budget
-from sim.study.scenario import Answer, Scenario, answer, workload_name
+from sim.study.scenario import Answer, Scenario, answer, has_layout, workload_name
 from sim.study.weeks import Weeks
 
 

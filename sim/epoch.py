@@ -95,8 +95,11 @@ class Scene:
     @cached_property
     def built(self) -> Built:
         """Return the rank classes and live links, the same in every epoch."""
-        key = (build, id(self.cluster), *map(id, self.rings), self.fold)
-        return shelf.remembered(key, lambda: build(self.cluster, self._crossings(), self.fold), (self.cluster, self.rings))
+        alike = tuple((slot.name, slot.lent, slot.graph, slot.cores) for slot in self.cluster)
+        key = (build, alike, *map(id, self.rings), self.fold)
+        found = shelf.remembered(key, lambda: build(self.cluster, self._crossings(), self.fold), self.rings)
+        slots = {slot.name: slot for slot in self.cluster}  # what was built may be of slots that differ in what is not live
+        return found._replace(classes=[known._replace(slot=slots[known.slot.name]) for known in found.classes])
 
     def _crossings(self) -> dict[str, dict[str, Hashable]]:
         """Return, by slot and physical link, who crosses it how often: the colour that keeps unlike links apart."""

@@ -1,6 +1,15 @@
-"""The program that commands register with, each in its file."""
+"""The program that commands register with, each in its file; only the file of the command that is typed is imported."""
+
+from typing import Final
 
 from sim.commands.help import Program
+
+COMMANDS: Final = (
+    "run", "collective", "check", "list", "schema", "show", "new", "extract", "profile", "compare", "recommend", "spot", "whatif", "plan",
+    "batches", "prices", "goodput", "sweep", "share", "diff", "study", "ui",
+)  # fmt: skip
+_OF_CATALOGUE: Final = ("list", "schema", "show")
+"""Commands of one file."""
 
 app = Program(
     {
@@ -9,6 +18,7 @@ app = Program(
         "Many runs": "sweep share diff study",
         "Descriptions": "list check new extract schema",
     },
+    {name: f"sim.commands.{'catalogue' if name in _OF_CATALOGUE else name}" for name in COMMANDS},
     name="stallsim",
     help="Predict how a training job will run on a machine, and where its time goes, before any GPU is rented.",
     epilog="Examples:\n"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from importlib import import_module
 from typing import Any, Final, TypeVar
 
 import typer
@@ -113,10 +114,38 @@ def _usage(parameter: Any, context: Any) -> str:
     return name if parameter.required else f"[{name}]"
 
 
+class Commands(MutableMapping[str, Any]):
+    """The commands of *program* by name: those that typer has *made*, and those of its modules, which are made when asked for."""
+
+    def __init__(self, program: Program, made: Mapping[str, Any]) -> None:
+        self._program, self._made = program, dict(made)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._made[name] if name in self._made else self._program.imported(name)
+
+    def __setitem__(self, name: str, command: Any) -> None:
+        self._made[name] = command
+
+    def __delitem__(self, name: str) -> None:
+        del self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys((*self._program.modules, *self._made)))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
 class Group(TyperGroup):
     """A program whose commands come under headings."""
 
+    program: Program
     headings: Mapping[str, str] = {}
+
+    def __init__(self, **settings: Any) -> None:
+        """Take *settings* as typer does."""
+        super().__init__(**settings)
+        self.commands: Any = Commands(self.program, self.commands)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the commands, then the options."""
@@ -134,16 +163,33 @@ class Group(TyperGroup):
 class Program(typer.Typer):
     """A command line with all its help laid out alike."""
 
-    def __init__(self, headings: Mapping[str, str] | None = None, **settings: Any) -> None:
-        """Lay out the commands named in *headings* under them, the others under "Commands"; *settings* are typer's."""
+    def __init__(self, headings: Mapping[str, str] | None = None, modules: Mapping[str, str] | None = None, **settings: Any) -> None:
+        """Lay out the commands named in *headings* under them, the others under "Commands"; *settings* are typer's.
+
+        Of a command named in *modules* the module, which registers it, is imported when the command is asked for.
+        """
+        self.modules = modules or {}
+        self._made: dict[str, Any] = {}
         context = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
         fixed = {"no_args_is_help": True, "pretty_exceptions_enable": False, "rich_markup_mode": None}
         settings.setdefault("add_completion", program() in SCRIPTS.values())
-        super().__init__(cls=type("Group", (Group,), {"headings": headings or {}}), context_settings=context, **(fixed | settings))
+        group = type("Group", (Group,), {"headings": headings or {}, "program": self})
+        super().__init__(cls=group, context_settings=context, **(fixed | settings))
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[Any], Any]:
         """Register a command: as typer does, with this layout."""
         return super().command(name, **({"cls": Command} | settings))
+
+    def imported(self, name: str) -> Any:
+        """Return the command *name* of the module that registers it. Raise KeyError where there is none."""
+        if name not in self._made:
+            import_module(self.modules[name])
+            registered = typer.Typer(rich_markup_mode=None)
+            registered.callback()(lambda: None)
+            registered.registered_commands, self.registered_commands = self.registered_commands, []
+            registered.registered_groups, self.registered_groups = self.registered_groups, []
+            self._made |= typer.main.get_group(registered).commands
+        return self._made[name]
 
 
 def walked(command: Any, context: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any, Any]]:

@@ -44,10 +44,9 @@ def profile(
     from sim.report.figures import figures_csv
     from sim.report.page.profile import profile_page
     from sim.report.stash import profile_document, profile_plot, profile_rows, profile_text
-    from sim.study.layout import has_layout
     from sim.study.profile import profile as stash_profile
     from sim.study.ranges import one_number
-    from sim.study.scenario import Scenario
+    from sim.study.scenario import Scenario, has_layout
 
     scenario = Scenario(hardware, workload, tuple(sets), nodes=one_number(nodes, "--nodes"), batch=batch, precision=precision, stack=stack)
     if has_layout(scenario):

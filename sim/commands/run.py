@@ -90,10 +90,9 @@ def run(
     if as_json and as_csv:
         raise SpecError("--json and --csv: write one of the two")
     from sim.spec.chakra_files import trace_paths
-    from sim.study.layout import has_layout
     from sim.study.ranges import whole_numbers
     from sim.study.scaling import scaling
-    from sim.study.scenario import Scenario, batch_of, market_of
+    from sim.study.scenario import Scenario, batch_of, has_layout, market_of
     from sim.study.whole_job import plan_of
 
     samples = batch_of(batch) if batch is not None else None

@@ -59,10 +59,9 @@ def whatif(
     from sim.report.page.layout import layout_page
     from sim.report.page.whatif import whatif_page
     from sim.report.whatif import whatif_document, whatif_plot, whatif_text
-    from sim.study.layout import has_layout
     from sim.study.layout_whatif import layout_whatif
     from sim.study.ranges import one_number
-    from sim.study.scenario import Scenario
+    from sim.study.scenario import Scenario, has_layout
     from sim.study.whatif import whatif as asked
 
     scenario = Scenario(

@@ -18,7 +18,6 @@ from sim.spec.hardware import Gpu
 from sim.spec.library import Loaded, fingerprint, load_workload
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
-from sim.study.jobs_file import jobs_file
 from sim.study.scenario import Infeasible, Scenario, loaded_hardware, sorted_overrides
 from sim.training.layouts.play import MOST_RANKS
 
@@ -33,17 +32,6 @@ class LayoutAnswer:
     market: Market = "on_demand"
     plan: Plan | None = None
     """The whole job, where one is asked for."""
-
-
-def has_layout(scenario: Scenario) -> bool:
-    """Tell whether *scenario* asks for more than plain data parallelism; what cannot be read does not."""
-    try:
-        if jobs_file(scenario.workload) is not None:
-            return False
-        _, of_workload = sorted_overrides(scenario)
-        return not load_workload(scenario.workload, of_workload).spec.training.parallel.trivial
-    except SpecError:  # told of, with all else that is wrong, by whoever reads it to run it
-        return False
 
 
 def layout_answer(scenario: Scenario) -> LayoutAnswer:

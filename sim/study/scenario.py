@@ -90,6 +90,17 @@ class Answer:
     plan: Plan | None = None
 
 
+def has_layout(scenario: Scenario) -> bool:
+    """Tell whether *scenario* asks for more than plain data parallelism; what cannot be read does not."""
+    try:
+        if jobs_file(scenario.workload) is not None:
+            return False
+        _, of_workload = sorted_overrides(scenario)
+        return not load_workload(scenario.workload, of_workload).spec.training.parallel.trivial
+    except SpecError:  # told of, with all else that is wrong, by whoever reads it to run it
+        return False
+
+
 def answer(scenario: Scenario, thorough: bool = False, keep_rates: bool = False, progress: Progress | None = None) -> Answer:
     """Load, check and simulate *scenario*; *thorough* also tries what bounds it and which estimates decide it.
 

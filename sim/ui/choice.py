@@ -15,10 +15,9 @@ from urllib.parse import urlencode
 from sim.analysis.whole_job import Plan
 from sim.spec.catalogue import suggestions
 from sim.spec.yaml import SpecError
-from sim.study.layout import has_layout
 from sim.study.layout_options import layout_of
 from sim.study.ranges import whole_numbers
-from sim.study.scenario import Scenario, batch_of, market_of, split_overrides
+from sim.study.scenario import Scenario, batch_of, has_layout, market_of, split_overrides
 from sim.study.whole_job import plan_of
 from sim.units import shorten
 

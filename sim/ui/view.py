@@ -21,8 +21,8 @@ from sim.report.rows import run_csv
 from sim.simulate import Run
 from sim.spec.library import load_workload
 from sim.spec.yaml import SpecError
-from sim.study.layout import has_layout, layout_answer
-from sim.study.scenario import Scenario, answer, loaded_hardware, sorted_overrides
+from sim.study.layout import layout_answer
+from sim.study.scenario import Scenario, answer, has_layout, loaded_hardware, sorted_overrides
 from sim.terminal import named_as_called, program
 from sim.ui.choice import KEYS, Choice, command_of, query_of, scenario_of, typed
 

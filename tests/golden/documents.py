@@ -13,8 +13,8 @@ from typing import Any
 from sim.report.document import run_document
 from sim.report.layout import layout_document
 from sim.spec.yaml import SpecError
-from sim.study.layout import has_layout, layout_answer
-from sim.study.scenario import Scenario, answer
+from sim.study.layout import layout_answer
+from sim.study.scenario import Scenario, answer, has_layout
 from tests.golden.scenarios import said, scenarios
 
 FOLDER = Path(__file__).with_name("documents")

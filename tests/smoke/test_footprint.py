@@ -7,7 +7,18 @@ import sys
 
 import pytest
 
-LAZY = ("pandas", "networkx", "joblib", "scipy", "matplotlib", "torch", "sim.report.page.run", "sim.report.plots")
+LAZY = (
+    "pandas",
+    "networkx",
+    "joblib",
+    "scipy",
+    "matplotlib",
+    "torch",
+    "sim.report.page.run",
+    "sim.report.plots",
+    "sim.commands.plan",
+    "sim.mesh",
+)
 MAIN = ("run", "p3.16xlarge", "vgg16", "--json")
 LARGE = ("run", "p4d.24xlarge", "resnet50", "--fast", "--nodes", "2048", "--set", "dataset.samples=500000000", "--json")
 SCRIPT = """

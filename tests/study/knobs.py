@@ -21,9 +21,9 @@ from sim.spec.fields import Spec
 from sim.spec.hardware import Hardware
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
-from sim.study.layout import LayoutAnswer, has_layout, layout_answer
+from sim.study.layout import LayoutAnswer, layout_answer
 from sim.study.memory_fit import memory_problem
-from sim.study.scenario import Scenario, prepare
+from sim.study.scenario import Scenario, has_layout, prepare
 from sim.training.job import Job
 
 _SMALL = ("dataset.samples=20000", "training.batch=16")
