@@ -2,7 +2,16 @@
 
 import sys
 
-from sim.cli import main
+
+def main() -> int:
+    """Run the command line and return its exit code; Ctrl-C also ends it in a word while modules are still imported."""
+    try:
+        from sim.cli import main as start
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130  # as `sim.terminal.INTERRUPTED`, which is not there yet
+    return start()
+
 
 if __name__ == "__main__":
     sys.exit(main())
