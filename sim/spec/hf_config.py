@@ -422,7 +422,8 @@ def _unknown(kind: str, said: Mapping[str, Any]) -> str:
     near = difflib.get_close_matches(kind.removesuffix("_text"), FAMILIES, n=3, cutoff=0.7)
     which = f"model_type {kind} is not known" if kind else f"model_type is missing; known are {', '.join(FAMILIES)}"
     like = f"; if its layers are like those of {' or '.join(near or ['llama'])}, write that for model_type in a copy of the file"
-    sizes = "; or describe a decoder by its sizes: model: {transformer: {layers: ..., hidden: ..., heads: ..., ffn: ..., vocab: ...}, sequence: ...}"
+    fields = "layers: ..., hidden: ..., heads: ..., ffn: ..., vocab: ..."
+    sizes = f"; or describe a decoder by its sizes: model: {{transformer: {{{fields}}}, sequence: ...}}"
     architectures = said.get("architectures")
     named = architectures[0] if isinstance(architectures, list) and architectures and isinstance(architectures[0], str) else ""
     traced = f"; or trace it: python -m sim extract transformers:{named} --input input_ids=512:int64" if named.isidentifier() else ""

@@ -48,8 +48,8 @@ def verdict_of(document: Mapping[str, Any]) -> str:
 
 
 def _named(candidate: Mapping[str, Any]) -> str:
-    nodes = candidate["nodes"]
-    return f"{f'{nodes} x ' if nodes > 1 else ''}{candidate['hardware']}, {candidate['market'].replace('_', ' ')}"
+    nodes, told = candidate["nodes"], [*filter(None, [candidate.get("provider")]), candidate["market"].replace("_", " ")]
+    return f"{f'{nodes} x ' if nodes > 1 else ''}{candidate['hardware']} ({', '.join(told)})"
 
 
 def _taken(candidate: Mapping[str, Any]) -> str:
@@ -155,7 +155,7 @@ def _table(rows: Sequence[Figures]) -> Part:
             joined(row.value("hardware"), tag("span", " *", class_="flag", title="within the budget"))
             if row.value("within_budget")
             else row.value("hardware"),
-            row.shown("nodes", as_number), row.shown("gpus", as_number), row.value("market").replace("_", " "),
+            row.value("provider"), row.shown("nodes", as_number), row.shown("gpus", as_number), row.value("market").replace("_", " "),
             row.shown("epochs", _plain), row.shown("total_time_s", as_time), row.shown("total_cost_usd", as_money),
             row.shown("step_time_s", as_time),
             row.shown("expected_error/median", as_percent) if row.value("expected_error") else "-",
@@ -163,9 +163,8 @@ def _table(rows: Sequence[Figures]) -> Part:
         for row in rows
     ]  # fmt: skip
     head = [
-        ("hardware", False), ("nodes", True), ("GPUs", True), ("market", False), ("epochs", True), ("whole job", True), ("costs", True),
-        ("step", True),
-        ("expected error", True),
+        ("hardware", False), ("provider", False), ("nodes", True), ("GPUs", True), ("market", False), ("epochs", True), ("whole job", True),
+        ("costs", True), ("step", True), ("expected error", True),
     ]  # fmt: skip
     found = table(head, cells, "Candidates", "sortable")
     lead = "In order of preference. * within the budget. Click a header to sort."
