@@ -118,8 +118,11 @@ def _steps(rows: Sequence[Figures]) -> Part:
 def _table(rows: Sequence[Figures]) -> Part:
     cells: list[list[Child]] = [
         [
-            joined(named(row), tag("span", " *", class_="flag", title="on the front")) if row.value("pareto") else named(row),
-            row.value("provider"),
+            joined(
+                named(row),
+                tag("span", " *", class_="flag", title="on the front") if row.value("pareto") else None,
+                tag("small", f" {row.value('provider')}", class_="quiet") if row.value("provider") else None,
+            ),
             row.shown("gpus", as_number), row.shown("step_time_s", as_time), row.shown("throughput_samples_per_s", as_number),
             row.shown("epoch_time_s", as_time), row.shown("cost_per_epoch_usd", as_money),
             row.shown("energy/kwh_per_epoch", as_energy) if row.value("energy") else "-", row.shown("first_epoch_time_s", as_time),
@@ -134,7 +137,7 @@ def _table(rows: Sequence[Figures]) -> Part:
         for row, line in zip(rows, cells, strict=True):
             done = row.shown("whole_job/time_s", as_time) if is_long(job) else row.shown("whole_job/epochs", as_tenths)
             line += [done, row.shown("whole_job/cost_usd", as_money)]
-    found = table([("hardware", False), ("provider", False), *((title, True) for title in titles)], cells, "Machines", "sortable")
+    found = table([("hardware", False), *((title, True) for title in titles)], cells, "Machines", "sortable")
     star = joined("* Pareto-optimal: nothing is both faster and cheaper. Click a header to sort.")
     return Part("table", "Table", section("table", "All figures", found, lead=star))
 

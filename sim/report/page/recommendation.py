@@ -152,10 +152,12 @@ def _name_of(row: Figures) -> str:
 def _table(rows: Sequence[Figures]) -> Part:
     cells: list[list[Child]] = [
         [
-            joined(row.value("hardware"), tag("span", " *", class_="flag", title="within the budget"))
-            if row.value("within_budget")
-            else row.value("hardware"),
-            row.value("provider"), row.shown("nodes", as_number), row.shown("gpus", as_number), row.value("market").replace("_", " "),
+            joined(
+                row.value("hardware"),
+                tag("span", " *", class_="flag", title="within the budget") if row.value("within_budget") else None,
+                tag("small", f" {row.value('provider')}", class_="quiet") if row.value("provider") else None,
+            ),
+            row.shown("nodes", as_number), row.shown("gpus", as_number), row.value("market").replace("_", " "),
             row.shown("epochs", _plain), row.shown("total_time_s", as_time), row.shown("total_cost_usd", as_money),
             row.shown("step_time_s", as_time),
             row.shown("expected_error/median", as_percent) if row.value("expected_error") else "-",
@@ -163,7 +165,7 @@ def _table(rows: Sequence[Figures]) -> Part:
         for row in rows
     ]  # fmt: skip
     head = [
-        ("hardware", False), ("provider", False), ("nodes", True), ("GPUs", True), ("market", False), ("epochs", True), ("whole job", True),
+        ("hardware", False), ("nodes", True), ("GPUs", True), ("market", False), ("epochs", True), ("whole job", True),
         ("costs", True), ("step", True), ("expected error", True),
     ]  # fmt: skip
     found = table(head, cells, "Candidates", "sortable")
