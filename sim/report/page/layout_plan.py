@@ -17,7 +17,7 @@ from sim.units import show
 SHOWN: Final = 10
 _COLOURS: Final = {
     "compute": "compute", "data": "network", "shard": "fetch", "tensor": "interconnect", "pipeline": "pipeline", "context": "copy",
-    "expert": "prep", "straggler": "straggler", "launch": "launch",
+    "expert": "prep", "input": "input", "straggler": "straggler", "launch": "launch",
 }  # fmt: skip
 
 
