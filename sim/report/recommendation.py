@@ -105,7 +105,7 @@ def recommendation_text(document: dict[str, Any]) -> str:
     rows = [_cells(candidate, by_time) for candidate in document["candidates"][:SHOWN]]
     titles = [
         Title("", True), Title("hardware", True), Title("provider", True), Title("nodes"), Title("market", True),
-        Title("epochs" if by_time else "time"), Title("USD"), Title("budget", True),
+        Title("epochs" if by_time else "time"), Title("USD"),
     ]  # fmt: skip
     more = len(document["candidates"]) - len(rows)
     table = ["", aligned(titles, rows), "", "* within the budget", *([f"and {more} more (--json lists them)"] if more else [])]
@@ -160,7 +160,6 @@ def _cells(candidate: dict[str, Any], by_time: bool) -> list[str]:
         candidate["market"].replace("_", "-"),
         f"{candidate['epochs']:.1f}" if by_time else show(candidate["total_time_s"], "time"),
         f"{candidate['total_cost_usd']:,.2f}",
-        "met" if candidate["within_budget"] else "missed",
     ]
 
 
