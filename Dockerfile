@@ -1,5 +1,11 @@
-# The simulator as a command: docker build -t stallsim . && docker run --rm stallsim run p3.16xlarge vgg16
-FROM python:3.11-slim
+# The simulator as a command, on the files of the current folder:
+#   docker build -t stallsim . && docker run --rm -v "$PWD:/work" stallsim run p3.16xlarge vgg16
+FROM python:3.11-slim AS build
 COPY . /src
-RUN pip install --no-cache-dir /src && rm -rf /src
+RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels /src
+
+FROM python:3.11-slim
+COPY --from=build /wheels /wheels
+RUN pip install --no-cache-dir /wheels/*.whl && rm -rf /wheels
+WORKDIR /work
 ENTRYPOINT ["stallsim"]

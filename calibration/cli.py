@@ -6,6 +6,7 @@ Data goes to stdout, talk to stderr. Exit codes: 0 ok; 1 ran, but a condition fa
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -373,7 +374,7 @@ def fit(
     for text in (*measured.disturbed, *notes, *(f"not told: {text}" for text in machine.untold)):
         talk(text)
     using = f" --stack {written.stack}" if written.stack else ""
-    talk(f"wrote {output}; use it so: python -m sim run {output} alexnet{using}")
+    talk(f"wrote {output}\nnext: python -m sim run {shlex.quote(str(output))} alexnet{using}")
 
 
 @app.command(
@@ -413,7 +414,7 @@ def import_trace(
     if workload_out is not None:
         asked = Asked(hardware, workload, stack, batch, precision, Folders(hardware_dir, workload_dir))
         write_file(workload_out, replayed(found, asked, workload_out))
-        talk(f"wrote {workload_out}; use it so: python -m sim run OTHER-MACHINE {workload_out} --nodes 8")
+        talk(f"wrote {workload_out}\nnext: python -m sim run {hardware or 'p4d.24xlarge'} {shlex.quote(str(workload_out))} --nodes 8")
     print_json(trace_document(found, row)) if as_json else show_text(trace_table(found))
 
 

@@ -8,10 +8,13 @@ OBJECTS = 50_000
 
 
 def main() -> int:
-    """Run the command line as a process of its own, and return its exit code."""
+    """Run the command line as a process of its own and return its exit code; Ctrl-C also ends it in a word while modules are imported."""
     gc.set_threshold(OBJECTS)
-    from sim.cli import main as typed
-
+    try:
+        from sim.cli import main as typed
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130  # as `sim.terminal.INTERRUPTED`, which is not there yet
     return typed()
 
 

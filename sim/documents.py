@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sim.report.document import run_document, run_figures
+from sim.report.expected_error import expected_error
 from sim.report.goodput import goodput_of
 from sim.report.layout import layout_document
 from sim.report.recommendation import layout_note, recommendation_document
@@ -42,7 +43,7 @@ def weeks_document(
 ) -> dict[str, Any]:
     """Return the document of *weeks* of *scenario*; *changes*: with what other set-ups would do. Raise SpecError.
 
-    *progress* hears how many of those are done.
+    *progress* hears how many parts of all are drawn.
     """
     if has_layout(scenario):
         laid_out = layout_answer(scenario)
@@ -101,7 +102,8 @@ def row(scenario: Scenario) -> dict[str, Any]:
     """Return the flat row of the only job of *scenario*, units in its keys."""
     if has_layout(scenario):
         return run_row(layout_document(layout_answer(scenario)))
-    return run_row(run_figures(_one_job(scenario).run))
+    run = _one_job(scenario).run
+    return run_row({**run_figures(run), "expected_error": expected_error(run, 0)})
 
 
 def reading(

@@ -184,8 +184,14 @@ def show_table(document: object, text: str, table: str, as_json: bool, as_csv: b
         typer.echo(table, nl=False) if as_csv else show_text(text)
 
 
-def write_report(html: Path | None, folder: Path | None, result: tuple[dict[str, Any], str, str], page: Callable[[], str]) -> None:
-    """Write the page of the *result* of a run (document, text, CSV) to *html*, and all of it into *folder*, if given."""
+def write_report(
+    html: Path | None,
+    folder: Path | None,
+    result: tuple[dict[str, Any], str, str],
+    page: Callable[[], str],
+    more: Callable[[], Mapping[str, str | bytes]] = dict,
+) -> None:
+    """Write the page of the *result* of a run (document, text, CSV) to *html*, and all of it and *more* into *folder*, if given."""
     from sim.report.files import write_file, write_files
 
     document, text, table = result
@@ -195,7 +201,7 @@ def write_report(html: Path | None, folder: Path | None, result: tuple[dict[str,
         talk(f"wrote {html}")
     if folder is not None:
         files: dict[str, str | bytes] = {
-            "run.json": json_text(document), "report.txt": text + "\n", "report.html": made, "run.csv": table,
+            "run.json": json_text(document), "report.txt": text + "\n", "report.html": made, "run.csv": table, **more(),
         }  # fmt: skip
         write_files(folder, files)
         talk(f"wrote {', '.join(str(folder / name) for name in files)}")

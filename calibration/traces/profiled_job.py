@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from calibration.questions import Folders
 from calibration.traces.import_trace import Imported
+from calibration.traces.kineto import CPU
 from calibration.traces.trace_report import gpus, nodes
 from sim.spec.catalogue import catalogue, locate
 from sim.spec.hardware import Gpu, Node
@@ -88,7 +89,13 @@ def job_of(profile: Imported, asked: Asked, path: Path) -> ProfiledJob:
         known |= {"batch": told.get("batch_per_gpu"), "precision": told.get("precision")}
         asked = replace(asked, **{name: value for name, value in known.items() if value and not getattr(asked, name)})
     _require(profile, asked)
-    return ProfiledJob(profile, asked, _machine(asked), path)
+    machine = _machine(asked)
+    if profile.traces[0].gpu == CPU and isinstance(machine.said, str):
+        raise SpecError(
+            f"{profile.traces[0].file}: shows no kernels of a GPU, but {machine.name} has {machine.said}s; profile with "
+            "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
+        )
+    return ProfiledJob(profile, asked, machine, path)
 
 
 def with_stack(workload: Workload, **fields: Any) -> Workload:

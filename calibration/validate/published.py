@@ -20,7 +20,8 @@ from calibration.validate.carry_over import KINDS, carried_over
 from calibration.validate.scores import Scored
 from calibration.validate.validation import Validation, validate
 from calibration.validate.validation_report import group_table, validation_table
-from sim.report.expected_error import SUMMARY, family_of, groups_of
+from sim.report.expected_error import family_of, groups_of
+from sim.report.validated import SUMMARY
 from sim.report.files import write_file
 
 ROOT: Final = FOLDER.parent

@@ -13,6 +13,7 @@ Limits: a repeat hits the job whether its node is back or not; a missing replica
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
@@ -28,12 +29,17 @@ TOGETHER = 2000
 """Courses that are drawn in one array."""
 FOR_EVER = 1e13
 """Seconds that no course reaches; a finite stand-in for no fault at all."""
+_QUIET = 100
+"""Faults of each course between two words of progress."""
 VACANCIES = 8
 """Missing replicas of which the return is followed, one by one."""
 
 
-def draw(run: LongRun, trials: int, seed: int = 0) -> Courses:
-    """Draw *trials* courses of *run*. Raise ValueError for a job that neither ends nor is stopped, or that saves less than it persists."""
+def draw(run: LongRun, trials: int, seed: int = 0, progress: Callable[[float], None] = lambda share: None) -> Courses:
+    """Draw *trials* courses of *run*; *progress* hears now and then which share of all is drawn.
+
+    Raise ValueError for a job that neither ends nor is stopped, or that saves less than it persists.
+    """
     saving = run.saving
     if run.work == math.inf and run.horizon == math.inf:
         raise ValueError("a job has an amount of work or a time")
@@ -45,7 +51,10 @@ def draw(run: LongRun, trials: int, seed: int = 0) -> Courses:
     rates = _rates(run, trials, np.random.default_rng(of_rates))
     order = np.argsort(rates, kind="stable")  # courses of like rates end together
     parts = np.array_split(order, math.ceil(trials / TOGETHER))
-    drawn = [_Fleet(run, rates[part], own).drawn() for part, own in zip(parts, of_courses.spawn(len(parts)), strict=True)]
+    drawn = [
+        _Fleet(run, rates[part], own).drawn(lambda share, done=done: progress((done + share) / len(parts)))  # type: ignore[misc]
+        for done, (part, own) in enumerate(zip(parts, of_courses.spawn(len(parts)), strict=True))
+    ]
     back = np.argsort(order, kind="stable")
 
     def joined(pick: Callable[[Courses], Array]) -> Array:
@@ -146,11 +155,15 @@ class _Fleet:
 
     # --- from fault to fault -----------------------------------------------------------------------------------------
 
-    def drawn(self) -> Courses:
-        """Return all courses, each to its end."""
+    def drawn(self, progress: Callable[[float], None]) -> Courses:
+        """Return all courses, each to its end; *progress* hears now and then which share of them is drawn."""
         active = np.arange(self.trials)
         self._begin()
-        while active.size:
+        for count in itertools.count(1):
+            if not active.size:
+                break
+            if count % _QUIET == 0:
+                progress(1.0 - active.size / self.trials * (1.0 - self._done(active)))
             child = self.children[active].argmin(axis=1)
             due = self.next_fault[active], self.children[active, child], self.next_correlated[active], self.next_planned[active]
             times = np.stack([*due, self.leaves[active].min(axis=1)])
@@ -164,6 +177,11 @@ class _Fleet:
         return Courses(
             self.elapsed, self.work, self.interruptions, self.stops, self.replaced, self.lost, self.died, tuple(self.events)
         )  # fmt: skip
+
+    def _done(self, active: NDArray[np.intp]) -> float:
+        """Return which share of the courses that are *active* is drawn: of their time, or of their work."""
+        shares = self.elapsed[active] / self.run.horizon, np.maximum(self.work[active], 0.0) / self.run.work
+        return float(np.minimum(np.maximum(*shares), 1.0).mean())
 
     def _begin(self) -> None:
         """Start the job: processes, communicators, no checkpoint to load."""

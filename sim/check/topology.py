@@ -82,6 +82,12 @@ def _places(node: Node, devices: str, count: int, counted: str) -> Iterator[Prob
     """Check that each of *count* devices (``gpus`` or ``nics``) hangs in one place."""
     word = devices[:-1].upper() if devices == "gpus" else "NIC"
     seen: dict[int, str] = {}
+    beyond = sorted({number for _, _, numbers in _holders(node, devices) for number in numbers if number >= count})
+    if devices == "nics" and len(beyond) > 1:
+        first = next(key for key, _, numbers in _holders(node, devices) if beyond[0] in numbers)
+        told = "; for a slower network keep the NICs and lower nic.bandwidth, or write a topology with fewer NICs"
+        yield first, f"places NICs up to {beyond[-1]}, but nic.count is {count}{told}"
+        return
     for key, place, numbers in _holders(node, devices):
         for number in numbers:
             if number >= count:

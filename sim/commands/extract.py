@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -53,7 +54,7 @@ def extract(
     talk(f"wrote {output}: {len(model.layers)} layers, {model.parameters:,} parameters")
     dataset = "openwebtext-seq1024" if any(":int" in shape for shape in inputs) else "imagenet-1k"
     talk(
-        f"next: python -m sim run p4d.24xlarge {output} --batch 16 --precision amp_bf16\n"
+        f"next: python -m sim run p4d.24xlarge {shlex.quote(str(output))} --batch 16 --precision amp_bf16\n"
         "for its data set and optimizer as well, write a workload that names it, such as a file of these four lines:\n"
         f"  name: my-job\n  model: {output}\n  dataset: {{extends: {dataset}, samples: 20000}}\n"
         "  training: {batch: 16, precision: amp_bf16, optimizer: {name: adam}}"

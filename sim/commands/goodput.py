@@ -146,7 +146,7 @@ def _show(scenario: Scenario, weeks: Weeks, fast: bool, as_json: bool, output: P
     from sim.report.page.goodput import goodput_page
 
     weeks.checked()
-    document = weeks_document(scenario, weeks, changes=not fast, progress=talk.counting("changes of the set-up"))
+    document = weeks_document(scenario, weeks, changes=not fast, progress=talk.counting("parts of the draws"))
     talk.progress("")
     text, table = goodput_text(document), figures_csv(document["distribution"])
     write_result(output, html, "goodput", (document, text), reading(goodput_page, scenario), goodput_plot, {"goodput.csv": table})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -35,7 +35,7 @@ from sim.commands.options import (
 )
 from sim.report.files import folder_due
 from sim.spec.yaml import SpecError
-from sim.terminal import json_text, print_json, show_text, talk
+from sim.terminal import print_json, show_text, talk, write_report
 
 if TYPE_CHECKING:
     from sim.study.scenario import Scenario
@@ -148,7 +148,6 @@ def _show_runs(
 ) -> None:
     as_json, as_csv, verbose = shown
     from sim.report.document import infeasible_document, run_document
-    from sim.report.files import write_file
     from sim.report.rows import run_csv
     from sim.report.table import run_text, scaling_text
     from sim.study.scaling import answers
@@ -173,26 +172,25 @@ def _show_runs(
             text += "\n\n" + goodput_text(whole["with_failures"])
     else:
         whole, text = {"schema": 1, "runs": documents}, scaling_text(rows)
-    if html is not None or output is not None:
+
+    def page() -> str:
         from sim.documents import reading
         from sim.report.page.run import run_page
         from sim.report.page.scaling import scaling_page
 
-        made = run_page(runs[0], whole, found[0].bottlenecks) if len(scenarios) == 1 else reading(scaling_page, scenarios[0])(whole)
-    if html is not None:
-        write_file(html, made)
-        talk(f"wrote {html}")
-    if output is not None:
+        return run_page(runs[0], whole, found[0].bottlenecks) if len(scenarios) == 1 else reading(scaling_page, scenarios[0])(whole)
+
+    def drawn() -> Mapping[str, str | bytes]:
         from sim.report.plots import pictures
 
-        drawn = pictures(runs, len(scenarios) > 1, found[0].bottlenecks)
-        _write_output(
-            output, {"run.json": json_text(whole), "report.txt": text + "\n", "report.html": made, "run.csv": run_csv(rows), **drawn}
-        )
+        return pictures(runs, len(scenarios) > 1, found[0].bottlenecks)
+
+    table = run_csv(rows)
+    write_report(html, output, (whole, text, table), page, drawn)
     if as_json:
         print_json(whole)
     else:
-        typer.echo(run_csv(rows).rstrip("\n")) if as_csv else show_text(text)
+        typer.echo(table.rstrip("\n")) if as_csv else show_text(text)
     if not runs:
         raise typer.Exit(1)
 
@@ -213,11 +211,3 @@ def _write_chakra(scenarios: Sequence[Any], folder: Path) -> None:
     if len(scenarios) > 1:
         raise SpecError("--chakra: a trace holds one run; write one number of nodes or GPUs")
     talk(f"wrote {write_run(answer(scenarios[0]).run, folder)}")
-
-
-def _write_output(folder: Path, files: dict[str, str | bytes]) -> None:
-    from sim.report.files import write_files
-
-    write_files(folder, files)
-    names = list(files)
-    talk(f"wrote {', '.join(str(folder / name) for name in names[:-1])} and {folder / names[-1]}")

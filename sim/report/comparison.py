@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,6 +28,10 @@ SORTS = {"time": "epoch_time_s", "cost": "cost_per_epoch_usd", "name": "hardware
 _RATES = {"tokens_per_s": "tokens/s", "throughput_samples_per_s": "samples/s"}
 _JOB, _EPOCHS = "whole job", "epochs done"
 _ERROR = "error: half of such predictions missed by less than the first figure, nine in ten by less than the second; ? not measured"
+_APART = 5e-4
+"""Share below which two machines are said to be equal."""
+NAMED = 3
+"""Machines that are named where as much is said of more."""
 _FRONT = "* nothing else is both faster and cheaper"
 
 
@@ -42,7 +47,7 @@ def comparison_document(workload: str, rows: Sequence[Row], sort: str = "time", 
     *note* says which machine could, where none of them can.
     """
     require_sort(sort)
-    ran = [dict(row.document) for row in rows if row.document is not None]
+    ran = [dict(row.document) | {"provider": row.provider} for row in rows if row.document is not None]
     best = front(_time_and_cost(document) for document in ran)
     found = [{**_figures(document), "pareto": on_front} for document, on_front in zip(ran, best, strict=True)]
     found.sort(key=lambda row: _place(row, sort))
@@ -92,7 +97,8 @@ def _place(row: Mapping[str, Any], sort: str) -> tuple[bool, Any]:
 
 
 _KEPT = (
-    "hardware", "nodes", "gpus", "batch_per_gpu", "precision", "stack", "step_time_s", "throughput_samples_per_s", "epoch_time_s",
+    "hardware", "provider", "nodes", "gpus", "batch_per_gpu", "precision", "stack", "step_time_s", "throughput_samples_per_s",
+    "epoch_time_s",
     "cost_per_epoch_usd", "price", "stalls_s", "expected_error", "whole_job",
 )  # fmt: skip
 
@@ -111,12 +117,12 @@ def _figures(document: dict[str, Any]) -> dict[str, Any]:
 def comparison_text(document: dict[str, Any]) -> str:
     """Return the table of a comparison; ``*`` marks the front that nothing beats in both time and cost."""
     rows = document["rows"]
-    of_job = _job_titles(rows)
+    of_job, in_tokens = _job_titles(rows), any(row["whole_job"] and row["whole_job"]["given"] == "tokens" for row in rows)
     rate = "tokens_per_s" if rows and all(row["tokens_per_s"] is not None for row in rows) else "throughput_samples_per_s"
+    of_epoch = () if in_tokens else ("epoch", "USD/epoch", "kWh/epoch", "first")
     titles = [
-        Title("", True), Title("hardware", True), Title("nodes"), Title("GPUs"), Title(_RATES[rate]), Title("epoch"), Title("USD/epoch"),
-        Title("kWh/epoch"),
-        Title("first"), *map(Title, of_job), Title("memory"), Title("compute"), Title("largest stall", True), Title("error"),
+        Title("", True), Title("hardware", True), Title("provider", True), Title("nodes"), Title("GPUs"), Title(_RATES[rate]),
+        *map(Title, (*of_epoch, *of_job)), Title("memory"), Title("compute"), Title("largest stall", True), Title("error"),
     ]  # fmt: skip
     lines = [f"No machine can run {document['workload']}."]
     if rows:
@@ -124,7 +130,7 @@ def comparison_text(document: dict[str, Any]) -> str:
         lines = [
             f"{document['workload']}: {count}",
             "",
-            aligned(titles, [_cells(row, of_job, rate) for row in rows]),
+            aligned(titles, [_cells(row, of_epoch, of_job, rate) for row in rows]),
             "",
             _FRONT,
             *([_ERROR] if any(row["expected_error"] for row in rows) else []),
@@ -132,7 +138,7 @@ def comparison_text(document: dict[str, Any]) -> str:
             *price_lines(document["prices"]),
         ]
     if document["left_out"]:
-        lines += [*(["", "Cannot run it:"] if rows else []), *(f"  - {cannot_run(failed)}" for failed in document["left_out"])]
+        lines += [*(["", "Cannot run it:"] if rows else []), *(f"  - {said}" for said in why_not(document["left_out"]))]
     return "\n".join([*lines, *(["", f"{document['note'][:1].upper()}{document['note'][1:]}."] if document["note"] else [])])
 
 
@@ -141,7 +147,36 @@ def _job_titles(rows: Sequence[Mapping[str, Any]]) -> Sequence[str]:
     jobs = [row["whole_job"] for row in rows if row["whole_job"]]
     if not jobs:
         return ()
-    return (_JOB if jobs[0]["given"] == "epochs" else _EPOCHS), "USD"
+    return (_JOB if is_long(jobs[0]) else _EPOCHS), "USD"
+
+
+def is_long(job: Mapping[str, Any]) -> bool:
+    """Tell whether machines differ in how long *job* takes: not where it is given by its hours."""
+    return bool(job["given"] != "time")
+
+
+def why_not(failed: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a line for each reason that machines of *failed* cannot run the workload, machines with the same reason together."""
+    said = [cannot_run(row) for row in failed]
+    parted = [(line, *line.partition(": ")) for line in said]
+    whole = [line for line, name, _, text in parted if not text or " " in name.partition(",")[0]]
+    return [*whole, *grouped(((name, text) for line, name, _, text in parted if line not in whole), len(said))]
+
+
+def grouped(said: Iterable[tuple[str, str]], most: int = NAMED) -> list[str]:
+    """Return a line for each thing that is *said* of a machine, those of whom the same is said together, *most* of them by name.
+
+    HW stands for each of several."""
+    about: dict[str, list[tuple[str, str]]] = {}
+    for name, text in said:
+        text = text.removeprefix(f"{name}: ")
+        about.setdefault(re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w.-])", "HW", text), []).append((name, text))
+    lines = []
+    for text, each in about.items():
+        names = [name for name, _ in each]
+        more = f" and {len(names) - most} more" if len(names) > most + 1 else ""
+        lines.append(f"{', '.join(names[:most] if more else names)}{more}: {each[0][1] if len(each) == 1 else text}")
+    return lines
 
 
 def cannot_run(failed: Mapping[str, Any]) -> str:
@@ -152,20 +187,24 @@ def cannot_run(failed: Mapping[str, Any]) -> str:
     return problem if named else f"{where}: {problem.removeprefix(failed['hardware'] + ': ')}"
 
 
-def _cells(row: dict[str, Any], of_job: Sequence[str], rate: str) -> list[str]:
+def _cells(row: dict[str, Any], of_epoch: Sequence[str], of_job: Sequence[str], rate: str) -> list[str]:
     stalls = {name: seconds for name, seconds in row["stalls_s"].items() if name != "compute"}
     worst = max(stalls, key=lambda name: stalls[name])
     cost = row["cost_per_epoch_usd"]
-    return [
-        "*" if row["pareto"] else "",
-        row["hardware"],
-        str(row["nodes"]),
-        str(row["gpus"]),
-        rate_text(row[rate]),
+    epoch = (
         show(row["epoch_time_s"], "time"),
         "-" if cost is None else f"{cost:,.2f}",
         "-" if row["energy"] is None else rounded(row["energy"]["kwh_per_epoch"]),
         show(row["first_epoch_time_s"], "time"),
+    )
+    return [
+        "*" if row["pareto"] else "",
+        row["hardware"],
+        row["provider"],
+        str(row["nodes"]),
+        str(row["gpus"]),
+        rate_text(row[rate]),
+        *(epoch if of_epoch else ()),
         *(_job_cells(row["whole_job"], of_job[0]) if of_job else ()),
         f"{row['gpu_memory_bytes'] / 2**30:.1f} GiB",
         f"{100 * row['stalls_s']['compute'] / row['step_time_s']:.0f}%",
@@ -188,10 +227,8 @@ def too_close(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         (least, best), (second, other) = sorted(known, key=lambda pair: pair[0])[:2]
         error = max((row["expected_error"] or {}).get("median", 0.0) for row in (best, other))
         if second / least - 1.0 < error:
-            apart = f"{100 * (second / least - 1):.1f}%"
-            found.append(
-                f"{_at(best)} is only {apart} {what}er than {_at(other)}: less than such predictions are off by ({100 * error:.0f}%)."
-            )
+            apart = f"only {100 * (second / least - 1):.1f}%" if second / least - 1 >= _APART else "no"
+            found.append(f"{_at(best)} is {apart} {what}er than {_at(other)}; the expected error is {100 * error:.0f}%.")
     return found
 
 
@@ -224,7 +261,7 @@ def shown_by(rows: Sequence[Mapping[str, Any]]) -> tuple[Shown, Shown]:
     job = next((row["whole_job"] for row in rows if row["whole_job"]), None)
     if job is None:
         return Shown("epoch_time_s", "hours per epoch", 3600.0), Shown("cost_per_epoch_usd", "USD per epoch")
-    time = Shown("whole_job/time_s", "hours, whole job", 3600.0) if job["given"] == "epochs" else Shown("whole_job/epochs", _EPOCHS)
+    time = Shown("whole_job/time_s", "hours, whole job", 3600.0) if is_long(job) else Shown("whole_job/epochs", _EPOCHS)
     return time, Shown("whole_job/cost_usd", "USD, whole job")
 
 

@@ -7,6 +7,7 @@ less than a millionth are the same: that much is rounding.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired
@@ -88,9 +89,9 @@ def read_document(path: Path) -> dict[str, Any]:
     """Return the document of one run that ``sim run --json`` wrote to *path*, or ``-o`` into it. Raise SpecError where it is none."""
     if path.is_dir():
         if not (path / "run.json").exists():
-            raise SpecError(f"{path}: has no run.json; write one with: python -m sim run HW WL -o {path}")
+            raise SpecError(f"{path}: has no run.json; write one with: python -m sim run HW WL -o {shlex.quote(str(path))}")
         path /= "run.json"
-    hint = f"write one with: python -m sim run HW WL --json > {path.name if path.suffix == '.json' else 'run.json'}"
+    hint = f"write one with: python -m sim run HW WL --json > {shlex.quote(path.name) if path.suffix == '.json' else 'run.json'}"
     found = read_json(path, hint)
     try:
         typed(_Run, found, str(path))

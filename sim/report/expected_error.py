@@ -1,30 +1,29 @@
 """How far off may this run be? The errors that predictions of measured runs showed, for this GPU, its network and the software stack.
 
-`hardware/validated.json` is written by ``make validated`` from the measured runs that come with `calibration`: relative errors of
-step times predicted from the descriptions alone, as a run predicts them. The nearest group that was measured answers: the same GPU,
+The summary (`sim.report.validated`) is written by ``make validated`` from the measured runs that come with `calibration`: relative errors
+of step times predicted from the descriptions alone, as a run predicts them. The nearest group that was measured answers: the same GPU,
 network and stack; then GPU and network; then the network; then everything, and more is added for a GPU that was never measured. GPUs of
 a node that cannot address each other exchange through host memory, which is a network of its own. A GPU or network of which no run was
-measured extrapolates, as do more GPUs or nodes. Of ranks that compute on processor cores only runs on the same processor answer.
+measured extrapolates, as do more GPUs or nodes. Of ranks that compute on processor cores only runs on the same processor answer. Where
+no decoder is in the group, errors of a decoder are no smaller than those of decoders with layouts (`sim.report.layout_error`).
 """
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from itertools import permutations
 from typing import Any
 
 from sim.cluster.topology import node_graph
+from sim.report.layout_error import decoder_error
+from sim.report.validated import validated_groups
 from sim.simulate import Run
-from sim.spec.catalogue import roots
 from sim.spec.hardware import Node
 from sim.spec.workload import Model
 from sim.training.job import Job
 from sim.units import show
 
-SUMMARY = "hardware/validated.json"
 SIMILAR = 1.5
 """How many times as large as the largest measured model a model may be that is called like those measured: estimate."""
 _UNMEASURED = {"median": 0.09, "p90": 0.25}
@@ -89,7 +88,24 @@ def _of_kind(groups: Sequence[str], node: Node, job: Job) -> dict[str, Any] | No
     new = not any(group.startswith(f"{node.gpu.name}, ") for group in known) and not node.gpu.host_cores
     unlike = [f"no run was on {node.gpu.name} over {traffic(node, job)}" if job.ranks > 1 else f"no run was on {node.gpu.name}"]
     found = _of_new_gpu(known[name]) if new else known[name]
-    return _answer(name, found, [*_beyond(found, job), *(unlike if name in groups[2:] else [])])
+    answer = _answer(name, found, [*_beyond(found, job), *(unlike if name in groups[2:] else [])])
+    model = job.workload.model
+    if model.transformer is None or family_of(model) in found["families"]:
+        return answer
+    return _no_less_than(answer, decoder_error(model.transformer, node.gpu.name))
+
+
+def _no_less_than(answer: dict[str, Any], other: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return *answer*, of models of another family, with the errors of *other*, of the same family, where those are larger."""
+    if other is None:
+        return answer
+    ends, others = answer["measured_over_predicted_95"], other["measured_over_predicted_95"]
+    return answer | {
+        "median": max(answer["median"], other["median"]),
+        "p90": max(answer["p90"], other["p90"]),
+        "basis": f"{answer['basis']}; no smaller than the errors of {other['basis'].partition('; ')[0]}",
+        "measured_over_predicted_95": {"low": min(ends["low"], others["low"]), "high": max(ends["high"], others["high"])},
+    }
 
 
 def _of_new_gpu(found: Mapping[str, Any]) -> dict[str, Any]:
@@ -140,14 +156,3 @@ def family_of(model: Model) -> str:
     if ops & {"conv", "pointwise_conv", "direct_conv", "depthwise_conv"}:
         return "a convolutional network"
     return "a recommender or perceptron"
-
-
-@lru_cache(maxsize=2)
-def validated_groups(summary: str = SUMMARY) -> Mapping[str, Mapping[str, Any]]:
-    """Return the errors by group of runs in the file *summary* of the library; empty where there is no such file."""
-    for root in roots():
-        path = root / summary
-        if path.is_file():
-            groups: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["groups"]
-            return groups
-    return {}

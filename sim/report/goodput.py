@@ -40,7 +40,7 @@ def goodput_of(
 ) -> dict[str, Any]:  # fmt: skip
     """Return the document of *weeks* of the run of *workload* on *machine* whose *document* is given. Raise SpecError.
 
-    *changes*: with what other set-ups would do; *progress* hears how many of them are done.
+    *changes*: with what other set-ups would do; *progress* hears how many parts of all are drawn.
     """
     found = goodput_document(weeks_of(steps_of(document, machine, workload), weeks, changes, progress))
     found |= {key: document[key] for key in ("stack", "stalls_s", "model_flops_utilization") if key in document}

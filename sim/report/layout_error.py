@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from sim.mesh import LayoutRun
-from sim.report.expected_error import validated_groups
+from sim.report.validated import validated_groups
 from sim.spec.transformer import Transformer
 
 SUMMARY: Final = "hardware/validated_llm.json"
@@ -41,13 +41,22 @@ def expected_layout_error(run: LayoutRun) -> dict[str, Any] | None:
     """Return the error (fractions) to expect of *run*, and what it rests on; None where nothing was validated."""
     parallel, gpu = run.workload.training.parallel, run.node.gpu.name
     kind = kind_of(parallel.tensor, parallel.context, parallel.pipeline, parallel.expert)
-    names = group_names(kind, family_of(run.workload.model.transformer), gpu)
+    return _error(kind, run.workload.model.transformer, gpu, run.gpus)
+
+
+def decoder_error(transformer: Transformer, gpu: str) -> dict[str, Any] | None:
+    """Return the error of data-parallel runs of decoders like *transformer* on *gpu*, of any number."""
+    return _error("data", transformer, gpu, 0)
+
+
+def _error(kind: str, transformer: Transformer | None, gpu: str, gpus: int) -> dict[str, Any] | None:
+    names = group_names(kind, family_of(transformer), gpu)
     known = validated_groups(SUMMARY)
     name = next((name for name in names if name in known), None)
     if name is None:
         return None
     found = known[name]
-    beyond = [f"{run.gpus} GPUs, measured up to {found['most_gpus']}"] if run.gpus > found["most_gpus"] else []
+    beyond = [f"{gpus} GPUs, measured up to {found['most_gpus']}"] if gpus > found["most_gpus"] else []
     if name in names[2:]:
         beyond.append(f"no {kind} layout was measured on {gpu}")
     return _answer(name, found, beyond)

@@ -23,7 +23,7 @@ from sim.study.plan.search import THRASH, Outcome
 from sim.study.plan.sensitivity import Turn
 from sim.study.plan.space import Candidate
 from sim.study.weeks import Weeks
-from sim.units import show
+from sim.units import counted, show
 
 SCHEMA: Final = 1
 _OWN_BATCH: Final = ", the workload's batch on every GPU (--global-batch)"
@@ -35,6 +35,7 @@ _PARTS: Final[Mapping[str, str]] = {
     "pipeline": "pipeline bubble",
     "context": "context-parallel messages",
     "expert": "expert messages",
+    "input": "waiting for input",
     "straggler": "stragglers",
     "launch": "launches",
 }
@@ -179,7 +180,8 @@ def candidate_name(candidate: Candidate) -> str:
 
 def parts(run: LayoutRun) -> dict[str, float]:
     """Return the seconds of a step by what they go to, mean over ranks."""
-    own = {"compute": run.stalls[Cause.COMPUTE], **run.exposed}
+    read = sum(run.stalls.get(cause, 0.0) for cause in (Cause.FETCH, Cause.PREP, Cause.COPY))
+    own = {"compute": run.stalls[Cause.COMPUTE], **run.exposed, "input": read}
     return {**own, "straggler": run.stalls[Cause.STRAGGLER], "launch": run.stalls[Cause.LAUNCH]}
 
 
@@ -235,6 +237,7 @@ def _assumptions(plan: Plan) -> list[str]:
     texts = [
         f"the global batch is {plan.global_batch} samples in every layout"
         + ("" if named else ", the workload's batch on every GPU (--global-batch)"),
+        _batches_said(plan),
         "bounds are of steps without contention; ranks differ by their expected spread",
         "ties: layouts within the median error of predictions of layouts like them",
     ]
@@ -242,6 +245,13 @@ def _assumptions(plan: Plan) -> list[str]:
         stacks = sorted({setting.workload.training.stack.name for setting, _ in plan.ways})
         texts.append(f"stacks {' and '.join(stacks)}, each with the layouts that it runs (--stack)")
     return texts
+
+
+def _batches_said(plan: Plan) -> str:
+    """Return how the batches of a layout's name are read, with those of the best."""
+    best = plan.tally.outcomes[0].way.candidate
+    each = f"{best.micro_batches} micro-batch{'es' * (best.micro_batches != 1)} of {counted(best.batch, 'sample')}"
+    return f"'{best.micro_batches} x {best.batch}' in a layout's name: {each} a step on each data-parallel rank"
 
 
 def _warnings(plan: Plan) -> list[str]:
@@ -281,7 +291,10 @@ def plan_text(document: Mapping[str, Any], shown: int = 10) -> str:
         lines += ["", f"  {document['tokens']:.3g} tokens: {show(best['job_time_s'], 'time')}{money}{energy} with the best"]
     if document["with_failures"] is not None:
         lines += [f"  {_failures_text(document['with_failures'])}"]
-    front = [str(place + 1) for place, row in enumerate(document["layouts"]) if row["pareto"]]
+    front = [
+        str(place + 1) if place < shown else f"{place + 1} ({row['name']})"
+        for place, row in enumerate(document["layouts"]) if row["pareto"]
+    ]  # fmt: skip
     lines += ["", f"  Pareto-optimal in time, free memory and cost: {', '.join(front[:12])}"]
     lines += [f"  {_turn_text(turn)}" for turn in document["sensitivity"]]
     lines += ["", f"  Run the best: {document['layouts'][0]['command']}"]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sim.report.basis import basis_of
 from sim.report.columns import Title, aligned
-from sim.report.comparison import scattered
+from sim.report.comparison import grouped, scattered
 from sim.report.energy import job_energy, kwh_text
 from sim.report.layout import layout_name
 from sim.report.picture import Named, Picture, name_points, picture
@@ -18,8 +17,6 @@ from sim.study.recommend import Candidate, Recommendation
 from sim.units import show
 
 SHOWN = 10
-NAMED = 3
-"""Machines that a line names of which the same is said."""
 """Candidates in the table; JSON has them all."""
 
 
@@ -53,6 +50,7 @@ def _candidate(found: Recommendation, candidate: Candidate | None) -> dict[str, 
         return None
     return {
         "hardware": candidate.hardware,
+        "provider": candidate.provider,
         "nodes": candidate.nodes,
         "gpus": candidate.document["gpus"],
         "market": candidate.market,
@@ -106,26 +104,12 @@ def recommendation_text(document: dict[str, Any]) -> str:
     by_time = document["job"]["time_s"] is not None
     rows = [_cells(candidate, by_time) for candidate in document["candidates"][:SHOWN]]
     titles = [
-        Title("", True), Title("hardware", True), Title("nodes"), Title("market", True), Title("epochs" if by_time else "time"),
-        Title("USD"), Title("budget", True),
+        Title("", True), Title("hardware", True), Title("provider", True), Title("nodes"), Title("market", True),
+        Title("epochs" if by_time else "time"), Title("USD"),
     ]  # fmt: skip
     more = len(document["candidates"]) - len(rows)
     table = ["", aligned(titles, rows), "", "* within the budget", *([f"and {more} more (--json lists them)"] if more else [])]
     return "\n".join([*lines, *(table if rows else []), *(_left_out(document) if chosen else [])])
-
-
-def grouped(said: Iterable[tuple[str, str]]) -> list[str]:
-    """Return a line for each thing that is *said* of a machine, those of whom the same is said together; HW stands for each of several."""
-    about: dict[str, list[tuple[str, str]]] = {}
-    for name, text in said:
-        text = text.removeprefix(f"{name}: ")
-        about.setdefault(re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w.-])", "HW", text), []).append((name, text))
-    lines = []
-    for text, each in about.items():
-        names = [name for name, _ in each]
-        more = f" and {len(names) - NAMED} more" if len(names) > NAMED + 1 else ""
-        lines.append(f"{', '.join(names[:NAMED] if more else names)}{more}: {each[0][1] if len(each) == 1 else text}")
-    return lines
 
 
 def _left_out(document: Mapping[str, Any]) -> list[str]:
@@ -163,18 +147,19 @@ def _answer(document: dict[str, Any], chosen: dict[str, Any] | None) -> str:
 
 
 def _named(candidate: dict[str, Any]) -> str:
-    return f"{candidate['nodes']} x {candidate['hardware']} ({candidate['market'].replace('_', '-')})"
+    told = [*filter(None, [candidate["provider"]]), candidate["market"].replace("_", "-")]
+    return f"{candidate['nodes']} x {candidate['hardware']} ({', '.join(told)})"
 
 
 def _cells(candidate: dict[str, Any], by_time: bool) -> list[str]:
     return [
         "*" if candidate["within_budget"] else "",
         candidate["hardware"],
+        candidate["provider"],
         str(candidate["nodes"]),
         candidate["market"].replace("_", "-"),
         f"{candidate['epochs']:.1f}" if by_time else show(candidate["total_time_s"], "time"),
         f"{candidate['total_cost_usd']:,.2f}",
-        "met" if candidate["within_budget"] else "missed",
     ]
 
 

@@ -29,6 +29,8 @@ def run_row(document: Mapping[str, Any]) -> dict[str, Any]:
     job = document.get("whole_job") or {}
     row |= {f"job_{name}": job[name] for name in ("epochs", "time_s", "cost_usd") if job}
     row |= energy_columns(document.get("energy"))
+    error = document.get("expected_error") or {}
+    row |= {f"expected_error_{name}": error.get(name) for name in ("median", "p90")}
     return row | {"gpu_memory_bytes": document["gpu_memory_bytes"]["total"]}
 
 

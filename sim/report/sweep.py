@@ -58,7 +58,9 @@ def _row(row: Mapping[str, Any], varied: Sequence[str]) -> dict[str, Any]:
     numbers = {key: float(match[0]) for key, text in written.items() if (match := _NUMBER.match(text))}
     figures = {key: row.get(key) for key in _KEPT}
     stalls = {cause.value: row.get(f"{cause.value}_s") for cause in STALLS}
-    return {"point": written, "numbers": numbers, **figures, "stalls_s": stalls, "problem": row["problem"]}
+    errors = {name: row.get(f"expected_error_{name}") for name in ("median", "p90")}
+    known = None if errors["p90"] in (None, "") else errors
+    return {"point": written, "numbers": numbers, **figures, "stalls_s": stalls, "expected_error": known, "problem": row["problem"]}
 
 
 def influence(rows: Sequence[Mapping[str, Any]], key: str) -> float | None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sim.analysis.bottleneck import Resource
 from sim.analysis.cost import cost, price
 from sim.report.basis import run_basis
 from sim.report.columns import Title, aligned
+from sim.report.expected_error import expected_error
 from sim.report.kinds import batch_text
 from sim.report.picture import Picture, figure, picture
 from sim.report.prices import price_lines, price_rows
@@ -48,6 +49,7 @@ def whatif_document(found: WhatIf) -> dict[str, Any]:
         "epoch_time_s": now.epoch_time,
         "cost_per_epoch_usd": cost(found.run.hardware, now.epoch_time),
         "price_usd_per_h": None if rate is None else 3600 * rate,
+        "expected_error": expected_error(found.run, 0),
         "resources": [_resource(found, upgrade) for upgrade in found.upgrades],
         "prices": price_rows(found.run.hardware),
         **run_basis(found.run, found.inputs, _warnings(found)),
@@ -118,6 +120,8 @@ def whatif_text(document: dict[str, Any]) -> str:
     lines += [f"  {line}" for line in little_or_nothing(document["resources"])]
     lines.append("  On critical path: time per step that is not overlapped. Speeding it up by 1% saves about 1% of it.")
     lines.append("  Enough at: beyond this factor further upgrades gain <1%. Each resource is changed alone, in a warm epoch.")
+    if known := document["expected_error"]:
+        lines.append(f"  Expected error of a step: median {100 * known['median']:.0f}%, one in ten above {100 * known['p90']:.0f}%.")
     lines += [f"  {line}." for line in price_lines(document["prices"])]
     if document["warnings"]:
         lines += ["  Warnings:", *(f"    - {warning}" for warning in document["warnings"])]
@@ -140,20 +144,30 @@ def matters(row: Mapping[str, Any]) -> bool:
 
 
 def little_or_nothing(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a sentence each on the resources that gain little and those that gain nothing, of *rows* that do not matter."""
+    """Return a sentence each on the resources that gain little, gain nothing and lose, of *rows* that do not matter."""
     return idle_lines([(NAMES[row["resource"]], _best(row) / 100) for row in rows if not matters(row)])
 
 
 def idle_lines(gains: Sequence[tuple[str, float]]) -> list[str]:
-    """Return a sentence each on those of *gains* (a name, a share of the throughput below `SEEN`) that are little, and that are none."""
-    kinds = (("Less than 0.1% even if infinitely fast", True), ("No effect even if infinitely fast", False))
-    named = [(words, [name for name, gain in gains if (gain > _ROUNDING) is little]) for words, little in kinds]
+    """Return a sentence each on those of *gains* (a name, a share of the throughput below `SEEN`) that are little, none, and losses."""
+    kinds: tuple[tuple[str, Callable[[float], bool]], ...] = (
+        ("Less than 0.1% even if infinitely fast", lambda gain: gain > _ROUNDING),
+        ("No effect even if infinitely fast", lambda gain: abs(gain) <= _ROUNDING),
+        ("A step gets longer with more of", lambda gain: gain < -_ROUNDING),
+    )
+    named = [(words, [_loss(*gain) for gain in gains if belongs(gain[1])]) for words, belongs in kinds]
     return [f"{words}: {', '.join(names)}." for words, names in named if names]
 
 
+def _loss(name: str, gain: float) -> str:
+    """Return *name*, and what throughput is lost with more of it, if any is."""
+    return f"{name} ({100 * gain:.2g}% throughput)" if gain < -_ROUNDING else name
+
+
 def _best(row: Mapping[str, Any]) -> float:
-    """Return the larger gain in throughput of twice and infinitely much, in percent."""
-    return float(max(row[kind]["throughput_gain_percent"] for kind in LABELS))
+    """Return the larger gain in throughput of twice and infinitely much, in percent; the larger loss where one loses and none gains."""
+    gains = [float(row[kind]["throughput_gain_percent"]) for kind in LABELS]
+    return max(gains) if max(gains) > 100 * _ROUNDING else min(gains)
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
@@ -179,7 +193,11 @@ def whatif_plot(document: dict[str, Any]) -> Picture:
     drawn, (axes,) = figure(1, (9, 1.8 + 0.5 * len(rows)))
     for shift, kind, colour in ((0.2, "twice", "#4477aa"), (-0.2, "infinite", "#ee6677")):
         places = [place + shift for place in range(len(rows))]
-        axes.barh(places, [1e3 * row[kind]["step_time_s"] for row in rows], 0.36, color=colour, label=LABELS[kind])
+        steps = [1e3 * row[kind]["step_time_s"] for row in rows]
+        off = (document["expected_error"] or {}).get("p90", 0.0)
+        axes.barh(places, steps, 0.36, color=colour, label=LABELS[kind])
+        if off:
+            axes.errorbar(steps, places, xerr=[off * step for step in steps], fmt="none", ecolor="black", elinewidth=1, capsize=2)
     axes.axvline(1e3 * document["step_time_s"], color="black", linestyle="--", linewidth=1, label="as it is")
     axes.set_yticks(range(len(rows)), [NAMES[row["resource"]] for row in rows])
     axes.set_xlabel("milliseconds per step")

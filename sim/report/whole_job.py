@@ -32,7 +32,11 @@ def whole_job_text(job: Mapping[str, Any]) -> str:
 
 def tokens_text(tokens: float) -> str:
     """Return a number of tokens in words."""
-    return f"{tokens / 1e9:g} billion tokens"
+    unit, name = next(((unit, name) for unit, name in _THOUSANDS if tokens >= unit), (1.0, ""))
+    return f"{tokens / unit:.6g} {name}tokens"
+
+
+_THOUSANDS = ((1e12, "trillion "), (1e9, "billion "), (1e6, "million "))
 
 
 def epochs_text(epochs: float) -> str:

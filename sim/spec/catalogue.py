@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import re
+import shlex
 from functools import lru_cache
 from itertools import permutations
 from pathlib import Path
@@ -141,17 +143,32 @@ def _file_at(name: str, folder: str, written_in: Path | None) -> Path:
     if is_file(path):
         if path.suffix == ".py" and written_in is None:
             raise UnknownName(
-                f"{_shown(name)}: is a Python file; make a layer table of its model with "
-                f"'python -m sim extract {name}:FUNCTION --input 3x224x224 -o model.yaml'"
+                f"{_shown(name)}: is a Python file; make a layer table of its model: "
+                f"python -m sim extract {shlex.quote(name)}:FUNCTION --input 3x224x224 -o model.yaml"
             )
-        if path.name == "config.json" and written_in is None:
+        if written_in is None and _is_configuration(path):
             raise UnknownName(
-                f"{_shown(name)}: is a model's configuration; make a workload of it with 'python -m sim new workload {name} -o mine.yaml'"
+                f"{_shown(name)}: is a model's configuration; make a workload of it: "
+                f"python -m sim new workload {shlex.quote(name)} -o mine.yaml"
             )
         return path
     if _is_folder(path):
         raise UnknownName(f"{_shown(name)} is a folder; write the path of a YAML file{_inside(path)} or a catalogue name")
     raise UnknownName(f"{_shown(name)}: no such file{nearest(Path(name).stem, folder, path=True)}")
+
+
+def _is_configuration(path: Path) -> bool:
+    """Return whether *path* is a ``config.json`` of a model, by whatever name."""
+    if path.name == "config.json":
+        return True
+    if path.suffix == ".json":
+        with contextlib.suppress(OSError), path.open("rb") as file:
+            return b'"model_type"' in file.read(_BEGINNING)
+    return False
+
+
+_BEGINNING: Final = 1 << 16
+"""Bytes of a JSON file that are searched for what tells its kind."""
 
 
 def _inside(folder: Path) -> str:

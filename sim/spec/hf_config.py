@@ -6,6 +6,7 @@ what ``save_pretrained`` leaves out because it is a class default, such as a tie
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -178,8 +179,11 @@ def _deepseek(config: _Config, shape: Shape) -> Shape:
         "value_dim": config.due("v_head_dim"),
     }
     shape = {name: value for name, value in shape.items() if name not in ("head_dim", "kv_heads")} | {"mla": latent}
-    if config.size("n_routed_experts") is None:
-        return shape
+    return shape if config.size("n_routed_experts") is None else _routed(config, shape)
+
+
+def _routed(config: _Config, shape: Shape) -> Shape:
+    """Return *shape* with experts as DeepSeek's configurations name them, which others took over."""
     return shape | {
         "experts": config.due("n_routed_experts"),
         "experts_per_token": config.due("num_experts_per_tok"),
@@ -227,6 +231,87 @@ def _starcoder2(config: _Config, shape: Shape) -> Shape:
     return shape | {"bias": "all" if config.get("use_bias", default=True) else "none"} | _window(config)
 
 
+def _seed_oss(config: _Config, shape: Shape) -> Shape:
+    biased = bool(config.get("attention_bias", default=True)), bool(config.get("attention_out_bias"))
+    return shape | {
+        "head_dim": config.size("head_dim", default=128),
+        "bias": {(True, True): "qkv_output", (True, False): "qkv"}.get(biased, "none"),
+    }
+
+
+def _ernie(config: _Config, shape: Shape) -> Shape:
+    return shape | {"head_dim": config.size("head_dim", default=128), "bias": "all" if config.get("use_bias") else "none"}
+
+
+def _olmo3(config: _Config, shape: Shape) -> Shape:
+    return _olmo2(config, shape) | {"window": config.size("sliding_window", default=4096), "global_every": 4}
+
+
+def _exaone4(config: _Config, shape: Shape) -> Shape:
+    pattern = config.get("sliding_window_pattern", default=4)
+    every = pattern.upper().rfind("G") + 1 if isinstance(pattern, str) else config.size("sliding_window_pattern", default=4)
+    window = _window(config)
+    return shape | {"qk_norm": "head"} | window | ({"global_every": every} if window else {})
+
+
+def _cohere(config: _Config, shape: Shape) -> Shape:
+    shape = shape | {
+        "parallel": True,
+        "norms_per_layer": 1,
+        "norm_bias": False,
+        "bias": "qkv_output" if config.get("attention_bias") else "none",
+    }
+    return shape | ({"qk_norm": "head"} if config.get("use_qk_norm") else {})
+
+
+def _cohere2(config: _Config, shape: Shape) -> Shape:
+    every = config.size("sliding_window_pattern", "_sliding_window_pattern", default=4)
+    return _cohere(config, shape) | {"window": config.size("sliding_window", default=4096), "global_every": every}
+
+
+def _glm(config: _Config, shape: Shape) -> Shape:
+    return shape | {
+        "head_dim": config.size("head_dim", default=128),
+        "bias": "qkv" if config.get("attention_bias", default=True) else "none",
+    }
+
+
+def _glm4(config: _Config, shape: Shape) -> Shape:
+    return _glm(config, shape) | {"norms_per_layer": 4}
+
+
+def _glm4_moe(config: _Config, shape: Shape) -> Shape:
+    normed = {"qk_norm": "head"} if config.get("use_qk_norm") else {}
+    return _routed(config, shape | {"bias": "qkv" if config.get("attention_bias") else "none"} | normed)
+
+
+def _glm4_moe_lite(config: _Config, shape: Shape) -> Shape:
+    return _deepseek(config, shape) | {"first_dense_layers": config.size("first_k_dense_replace", default=1)}
+
+
+def _dots(config: _Config, shape: Shape) -> Shape:
+    return _routed(config, _qwen3(config, shape))
+
+
+def _olmoe(config: _Config, shape: Shape) -> Shape:
+    experts = {
+        "experts": config.size("num_experts", "num_local_experts", default=64),
+        "experts_per_token": config.due("num_experts_per_tok"),
+    }
+    normed = {"qk_norm": "all"} if config.get("use_qk_norm", default=True) else {}
+    return _without_ffn(shape, experts | {"expert_ffn": shape["ffn"]} | normed)
+
+
+def _phimoe(config: _Config, shape: Shape) -> Shape:
+    bias = {"bias": "qkv_output" if config.get("attention_bias") else "none", "head_bias": bool(config.get("lm_head_bias"))}
+    return _mixtral(config, shape | bias)
+
+
+def _stablelm(config: _Config, shape: Shape) -> Shape:
+    bias = {"bias": "qkv" if config.get("use_qkv_bias") else "none", "parallel": bool(config.get("use_parallel_residual"))}
+    return shape | bias | ({"norms_per_layer": 1} if bias["parallel"] else {})
+
+
 def _same(config: _Config, shape: Shape) -> Shape:
     return shape
 
@@ -272,6 +357,31 @@ FAMILIES: Final[Mapping[str, _Family]] = {
     "olmo": _Family(_olmo, norm="nonparametric"),
     "olmo2": _Family(_olmo2),
     "granite": _Family(_llama),
+    "smollm3": _Family(_llama, tied=True),
+    "seed_oss": _Family(_seed_oss),
+    "ernie4_5": _Family(_ernie, tied=True),
+    "hunyuan_v1_dense": _Family(_qwen3),
+    "ministral": _Family(_llama),
+    "ministral3": _Family(_llama),
+    "olmo3": _Family(_olmo3),
+    "olmoe": _Family(_olmoe),
+    "exaone4": _Family(_exaone4),
+    "cohere": _Family(_cohere, norm="layernorm", tied=True),
+    "cohere2": _Family(_cohere2, norm="layernorm", tied=True),
+    "glm": _Family(_glm),
+    "glm4": _Family(_glm4),
+    "glm4_moe": _Family(_glm4_moe),
+    "glm4_moe_lite": _Family(_glm4_moe_lite),
+    "dots1": _Family(_dots),
+    "minimax_m2": _Family(_olmoe),
+    "granitemoe": _Family(_mixtral),
+    "phimoe": _Family(_phimoe, norm="layernorm"),
+    "arcee": _Family(_llama, gated=False, activation="relu2"),
+    "stablelm": _Family(_stablelm, norm="layernorm"),
+    "qwen2_5_vl": _Family(_qwen2),
+    "qwen2_5_vl_text": _Family(_qwen2),
+    "qwen3_vl_text": _Family(_qwen3),
+    "qwen3_vl_moe_text": _Family(_qwen3_moe),
     "starcoder2": _Family(_starcoder2, gated=False, norm="layernorm", activation="gelu", tied=True),
 }
 """By ``model_type``."""
@@ -288,12 +398,7 @@ def transformer_of(said: Mapping[str, Any], place: str) -> Shape:
     kind = str(said.get("model_type", ""))
     family = FAMILIES.get(kind)
     if family is None:
-        which = f"model_type {kind} is not known" if kind else "model_type is missing"
-        raise SpecError(
-            f"{place}: {which}; known are {', '.join(FAMILIES)}. Describe the decoder by its sizes: "
-            "model: {transformer: {layers: ..., hidden: ..., heads: ..., ffn: ..., vocab: ...}, sequence: ...}, or let "
-            "'python -m sim new workload' ask"
-        )
+        raise SpecError(f"{place}: {_unknown(kind, said)}")
     config = _Config(said, place)
     for name in _NEEDED:
         config.due(*_NAMES[name])
@@ -310,6 +415,19 @@ def transformer_of(said: Mapping[str, Any], place: str) -> Shape:
     }
     found = family.read(config, shape)
     return {name: value for name, value in found.items() if value is not None}
+
+
+def _unknown(kind: str, said: Mapping[str, Any]) -> str:
+    """Return that the family *kind* is not known, and what to do about it."""
+    near = difflib.get_close_matches(kind.removesuffix("_text"), FAMILIES, n=3, cutoff=0.7)
+    which = f"model_type {kind} is not known" if kind else f"model_type is missing; known are {', '.join(FAMILIES)}"
+    like = f"; if its layers are like those of {' or '.join(near or ['llama'])}, write that for model_type in a copy of the file"
+    fields = "layers: ..., hidden: ..., heads: ..., ffn: ..., vocab: ..."
+    sizes = f"; or describe a decoder by its sizes: model: {{transformer: {{{fields}}}, sequence: ...}}"
+    architectures = said.get("architectures")
+    named = architectures[0] if isinstance(architectures, list) and architectures and isinstance(architectures[0], str) else ""
+    traced = f"; or trace it: python -m sim extract transformers:{named} --input input_ids=512:int64" if named.isidentifier() else ""
+    return f"{which}{like if kind else ''}{traced}{sizes}; or let 'python -m sim new workload' ask"
 
 
 def _window(config: _Config) -> Shape:

@@ -77,6 +77,28 @@ def describe(kind: type[BaseModel], key: Key) -> str:
     return _due(found) if found is not None else "a value"
 
 
+def home(kind: type[BaseModel], name: str) -> str:
+    """Return the dotted key below *kind* of the nearest block that has the key *name*; empty where none has it, or most have."""
+    if name in _EVERYWHERE:
+        return ""
+    start: list[tuple[tuple[str, ...], type[BaseModel]]] = [(("node",), Node)] if kind is Hardware else []
+    waiting, seen = [*start, ((), kind)], {kind}
+    for place, model in waiting:
+        if place and name in model.model_fields:
+            return ".".join((*place, name))
+        for field, found in model.model_fields.items():
+            below = next(_models(found.annotation), None)
+            if below is not None and below not in seen:
+                seen.add(below)
+                item = ("0",) if get_origin(_plain(found.annotation)) is tuple else ()
+                waiting.append(((*place, field, *item), below))
+    return ""
+
+
+_EVERYWHERE: Final = frozenset({"name", "source", "description", "aliases", "note", "extends"})
+"""Keys of so many blocks that none is meant."""
+
+
 def kind_of(value: Mapping[str, Any]) -> type[BaseModel] | None:
     """Return the kind of description that the top-level keys of *value* look most like; None if like no kind."""
     best = max(KINDS.values(), key=lambda kind: likeness(kind, value))

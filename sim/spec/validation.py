@@ -169,11 +169,24 @@ _SYNONYMS: Final = {
 """What the words of other programs are called here."""
 
 
+_COUNTED: Final = "nodes are counted by --nodes N, or by a group: 'groups: [{node: hgx-h100, count: 8}]'"
+_OF_CLUSTERS: Final = {
+    **dict.fromkeys(("nodes", "count", "num_nodes", "node_count"), _COUNTED),
+    "network": "NICs are node.nic (bandwidth, count, transport), switches between nodes are fabric",
+}
+"""What newcomers write at the top of a hardware file, and where it is said."""
+
+
 def _unknown(kind: type[BaseModel], key: Key) -> str:
     known = schema.keys_at(kind, key[:-1])
     if kind is schema.KINDS["hardware"] and len(key) == 1:
         known = [*known, *schema.UNFOLDED]
+    if kind is schema.KINDS["hardware"] and len(key) == 1 and (said := _OF_CLUSTERS.get(str(key[-1]))):
+        return f"unknown key; {said}"
+    block = schema.model_at(kind, key[:-1]) if key[:-1] else kind
     near = suggestions(str(key[-1]), known, most=1)
+    if block is not None and (place := schema.home(block, str(key[-1]))):
+        return f"unknown key; did you mean '{place}'?"
     return f"unknown key; did you mean '{near[0]}'?" if near else f"unknown key; known are {', '.join(sorted(known)) or 'none'}"
 
 

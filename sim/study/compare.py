@@ -34,6 +34,8 @@ class Row:
     """As asked for; None is what the file describes."""
     document: Document | None
     problem: str = ""
+    provider: str = ""
+    """Who rents it out; empty where nobody does."""
 
 
 def machines(names: Sequence[str], where: Sequence[str]) -> list[str]:
@@ -112,7 +114,7 @@ def _require_sense(scenario: Scenario, hardware: Sequence[str]) -> None:
 def _row(documents: Documents, global_batch: int | None, scenario: Scenario) -> Row:
     try:
         asked = scenario if global_batch is None else at_global_batch(scenario, global_batch)
-        return Row(scenario.hardware, scenario.nodes, documents(asked))
+        return Row(scenario.hardware, scenario.nodes, documents(asked), provider=load_hardware(scenario.hardware).spec.provider)
     except SpecError as error:
         return Row(scenario.hardware, scenario.nodes, None, str(error))
 

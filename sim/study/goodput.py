@@ -44,6 +44,8 @@ from sim.units import counted, show
 KEPT = 2
 """Checkpoints that a store holds at once: the last complete one and the one that is written."""
 _TRIALS_OF_CHANGES = 400
+_COURSES, _CHANGES = 100, 10
+"""Parts of the work, as progress counts them: the courses, and what other set-ups would do."""
 _FAULTS_OF_CHANGES = 80
 """Courses and interruptions of each behind the worth of a change: a part of the job, with the same faults for all changes."""
 
@@ -105,7 +107,7 @@ def weeks_of(steps: Steps, weeks: Weeks, changes: bool = True, progress: Callabl
     intervals, saving = _saving(weeks, times, run)
     run = replace(run, saving=saving)
     _has_spares(run, weeks)
-    courses = draw(run, weeks.trials, weeks.seed)
+    courses = draw(run, weeks.trials, weeks.seed, lambda share: progress(int(_COURSES * share), _COURSES + _CHANGES))
     return Goodput(
         steps, weeks, reliability, run, times, saved.nbytes, saved.writers, courses, intervals, closed_form(run),
         meta_ettr(run.rate[1], _mean_overhead(run), saving.interval, saving.blocking),
@@ -244,7 +246,7 @@ def _changes(
     found = []
     for name, one in tried:
         found.append(Change(name, float(draw(one, trials, weeks.seed).share.mean()), closed_form(one)))
-        progress(len(found), len(tried))
+        progress(_COURSES + _CHANGES * len(found) // len(tried), _COURSES + _CHANGES)
     return found
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shlex
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,10 +37,11 @@ _MOST: Final = 2**20
 
 @dataclass(frozen=True)
 class Made:
-    """A workload that was written: where, and a line about it."""
+    """A workload that was written: where, a line about it, and a command that runs it."""
 
     path: Path
     note: str
+    command: str
 
 
 def new_workload(
@@ -78,7 +80,8 @@ def write(told: Told, name: str, output: Path | None, sequence: int | None, orig
         )
     _whole_steps(told, origin)
     made = write_new(path, _text(told, name, path.name, shape, tokens, origin), lambda written: load_workload(written).spec)
-    return Made(path, f"{made.model.parameters / 1e9:.3g} billion parameters, sequences of {tokens:,} tokens")
+    note = f"{made.model.parameters / 1e9:.3g} billion parameters, sequences of {tokens:,} tokens"
+    return Made(path, note, _command(told, str(path), made.model.parameters))
 
 
 def _shape(told: Told, origin: str) -> Transformer:
@@ -144,11 +147,11 @@ def _told(path: Path, text: str) -> Told:
                 "{extends: imagenet-1k, samples: 20000}, training: {batch: 16, precision: amp_bf16, optimizer: {name: adam}}}'"
             )
         if isinstance(said, Mapping) and "model" in said:
-            raise SpecError(f"{place}: is a workload already; run it with 'python -m sim run HW {place}'")
+            raise SpecError(f"{place}: is a workload already; run it: python -m sim run HW {shlex.quote(place)}")
         if isinstance(said, Mapping):
             return launch_files.accelerate(said, place)
     if suffix in (".py", ".pt", ".pth"):
-        raise SpecError(f"{place}: models in torch are read by 'python -m sim extract {place}:FUNCTION --input ... -o FILE'")
+        raise SpecError(f"{place}: models in torch are read by: python -m sim extract {shlex.quote(place)}:FUNCTION --input ... -o FILE")
     if "#SBATCH" in text or "torchrun" in text:
         raise SpecError(
             f"{place}: is a script without the sizes of a model or a layout (--tensor-model-parallel-size ...); give the model's "
@@ -240,12 +243,12 @@ NODE: Final = 8
 
 def _command(told: Told, file: str, parameters: int) -> str:
     """Return a command that runs the workload in *file*: sharded, or planned over more nodes, where one GPU cannot hold it."""
-    needed = STATES * parameters
+    needed, name = STATES * parameters, shlex.quote(file)
     if told.parallel or told.global_batch or needed <= ROOM:
-        return f"python -m sim run hgx-h100 {file}{_options(told)}"
+        return f"python -m sim run hgx-h100 {name}{_options(told)}"
     if needed <= NODE * ROOM:
-        return f"python -m sim run hgx-h100 {file} --shard parameters --set training.activation_checkpointing=blocks"
-    return f"python -m sim plan hgx-h100 {file} --nodes {math.ceil(needed / (NODE * ROOM))}"
+        return f"python -m sim run hgx-h100 {name} --shard parameters --set training.activation_checkpointing=blocks"
+    return f"python -m sim plan hgx-h100 {name} --nodes {math.ceil(needed / (NODE * ROOM))}"
 
 
 def _text(told: Told, name: str, file: str, shape: Transformer, tokens: int, origin: str) -> str:

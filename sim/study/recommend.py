@@ -79,6 +79,8 @@ class Candidate:
     """USD for the whole job."""
     interval: float | None = None
     """Seconds of work between checkpoints to cloud storage on spot machines that are revoked; None elsewhere."""
+    provider: str = ""
+    """Who rents the machine out."""
 
     @property
     def epoch_time(self) -> float:
@@ -232,7 +234,8 @@ def _candidates(
         if rate is None:
             continue
         rate *= document["nodes"] / described
-        candidate = Candidate(machine.name, document["nodes"], market, document, whole.epochs, whole.parts, rate * whole.parts.total)
+        cost = rate * whole.parts.total
+        candidate = Candidate(machine.name, document["nodes"], market, document, whole.epochs, whole.parts, cost, provider=machine.provider)
         if market == "spot":
             candidate = _revoked(candidate, plan, machine, workload, rate, mean)
         if candidate.cost < inf:  # a job that revocations keep from its end is no way to run it

@@ -24,7 +24,7 @@ from sim.spec.library import Loaded, fingerprint, load_hardware, load_workload
 from sim.spec.overrides import Option, Override
 from sim.spec.own_prices import Priced
 from sim.spec.references import Piece, child, put
-from sim.spec.schema import UNFOLDED
+from sim.spec.schema import UNFOLDED, home
 from sim.spec.workload import Workload
 from sim.spec.yaml import Document, Mark, SpecError
 from sim.study.bottleneck import bottlenecks
@@ -310,7 +310,9 @@ def _is_of_workload(text: str) -> bool:
     first = text.partition("=")[0].partition(".")[0].strip()
     known = sorted(_WORKLOAD_KEYS | (_HARDWARE_KEYS - _UNSET))
     if "=" in text and first and first not in _WORKLOAD_KEYS | _HARDWARE_KEYS:
-        near = suggestions(first, known, most=1)
+        key = text.partition("=")[0].strip()
+        places = [home(kind, first) for kind in (Hardware, Workload)]
+        near = [place + key.removeprefix(first) for place in places if place] or suggestions(first, known, most=1)
         hint = f"did you mean '{near[0]}'?" if near else f"a key starts with one of {', '.join(known)}"
         raise SpecError(f"--set {text}: unknown key '{first}'; {hint}")
     return first in _WORKLOAD_KEYS

@@ -237,3 +237,12 @@ def test_the_same_seed_draws_the_same() -> None:
     one, same, other = (draw(FULL, 20, seed) for seed in (1, 1, 2))
     assert (one.elapsed == same.elapsed).all() and (one.work == same.work).all() and one.events == same.events
     assert not (one.work == other.work).all()
+
+
+def test_progress_tells_which_share_is_drawn() -> None:
+    """20 days at a fault each 2 hours are 240 faults; word comes each 100, of shares that only rise."""
+    told: list[float] = []
+    with_word = draw(PLAIN, 50, 3, told.append)
+    assert len(told) >= 2 and told == sorted(told) and told[0] > 0 and told[-1] <= 1
+    assert abs(told[0] - 100 / 240) < 0.1
+    assert (with_word.share == draw(PLAIN, 50, 3).share).all()

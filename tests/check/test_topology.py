@@ -22,6 +22,8 @@ BROKEN = {
     "list it under 'nics' of one",
     "node.topology.sockets.0.gpus=[0, 1, 2]": "there is no GPU 2; gpu_count is 2, so write 0 to 1",
     "node.topology.sockets.0.nics=[0, 1]": "there is no NIC 1; nic.count is 1, so write 0",
+    "node.topology.sockets.0.nics=[0, 1, 2]": "places NICs up to 2, but nic.count is 1; for a slower network keep the NICs and lower "
+    "nic.bandwidth, or write a topology with fewer NICs",
     "node.topology.sockets.0.gpus=[0, 1, 1]": "GPU 1 hangs off socket0 already; write it in one place",
     "node.topology.switches=[{name: plx0, parent: socket0, gpus: [1]}]": "GPU 1 hangs off socket0 already; write it in one place",
     "node.topology.sockets=[{gpus: [0, 1], nics: [0]}, {}]": "lists 2 sockets, but host.sockets is 1; "

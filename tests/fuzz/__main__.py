@@ -6,11 +6,13 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from multiprocessing import get_context
 
 from tests.fuzz.attack import Finding, attack
 
+_SAID = 10_000
+"""Inputs between two lines of progress without a terminal."""
 _PART = 500
 """Inputs of one task."""
 
@@ -25,12 +27,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     end = asked.first + asked.inputs
     parts = [range(start, min(start + _PART, end)) for start in range(asked.first, end, _PART)]
     wrong = 0
-    with ProcessPoolExecutor(os.cpu_count(), max_tasks_per_child=20) as pool:
-        for part, found in zip(parts, pool.map(partial(attack, seed=asked.seed), parts), strict=True):
+    # Not ProcessPoolExecutor: with max_tasks_per_child it may wait for ever once its first processes have ended (python/cpython#115634).
+    with get_context("spawn").Pool(os.cpu_count(), maxtasksperchild=20) as pool:
+        for part, found in zip(parts, pool.imap(partial(attack, seed=asked.seed), parts), strict=True):
             wrong += len(found)
             for finding in found:
                 print(_shown(finding), flush=True)
-            if sys.stderr.isatty():
+            if sys.stderr.isatty() or part.stop == end or part.stop % _SAID == 0:
                 print(f"\r{part.stop - asked.first} of {asked.inputs} inputs, {wrong} wrong", end="", file=sys.stderr, flush=True)
     print(f"{asked.inputs} inputs, {wrong} ended in neither a result nor a sentence")
     return int(wrong > 0)

@@ -14,7 +14,7 @@ from sim.study.compare import Row
 STALLS = dict.fromkeys(("compute", "fetch", "prep", "copy", "interconnect", "network", "straggler", "launch"), 0.0)
 
 
-def machine(name: str, time: float, cost: float | None, job: dict[str, Any] | None = None) -> Row:
+def machine(name: str, time: float, cost: float | None, job: dict[str, Any] | None = None, provider: str = "") -> Row:
     figures = {
         "hardware": name, "nodes": 1, "gpus": 8, "batch_per_gpu": 32, "precision": "fp32", "stack": "toy", "step_time_s": 0.1,
         "throughput_samples_per_s": 10.0, "epoch_time_s": time, "cost_per_epoch_usd": cost, "price": None,
@@ -22,7 +22,7 @@ def machine(name: str, time: float, cost: float | None, job: dict[str, Any] | No
         "first_epoch": {"epoch_time_s": 2 * time, "cost_usd": cost}, "gpu_memory_bytes": {"total": 1e9},
         "workload": "w", "assumptions": ["toy"], "warnings": [], "seed": 0, "inputs_sha256": {"hardware": name, "workload": "w"},
     }  # fmt: skip
-    return Row(name, 1, figures, "")
+    return Row(name, 1, figures, "", provider)
 
 
 def job(given: str, epochs: float, time: float, cost: float | None) -> dict[str, Any]:
@@ -70,6 +70,33 @@ def test_what_is_compared_is_an_epoch_or_the_whole_job() -> None:
         assert (time.of(whole[0]), cost.of(whole[0])) == (value, 8.0)
     nothing_done = comparison_document("w", (machine("a", 10, 4.0, job("time", 0.0, 60.0, 8.0)),))["rows"]
     assert shown_by(nothing_done)[0].of(nothing_done[0]) is None  # a logarithmic axis has no place for it
+
+
+def test_a_job_given_in_tokens_is_compared_by_its_time_and_its_cost() -> None:
+    """By hand: 7200 s are 2 h; an epoch of a stream of tokens says nothing, so it has no column."""
+    rows = [
+        machine("a", 1e6, 4.0, job("tokens", 0.01, 7200.0, 8.0), "lambda"),
+        machine("b", 2e6, 4.0, job("tokens", 0.01, 14400.0, 9.0), "gcp"),
+    ]
+    document = comparison_document("w", rows)
+    time, cost = shown_by(document["rows"])
+    assert (time.title, time.of(document["rows"][0]), cost.of(document["rows"][0])) == ("hours, whole job", 2.0, 8.0)
+    head, first = comparison_text(document).splitlines()[2:4]
+    assert head.split()[:4] == ["hardware", "provider", "nodes", "GPUs"] and "whole job" in head and "epoch" not in head
+    assert first.split()[:3] == ["*", "a", "lambda"] and "2 h" in first and "8.00" in first
+
+
+def test_reasons_are_told_once_for_all_machines_that_share_them() -> None:
+    failed = [Row(name, 1, None, f"{name}: job.yaml:1:1: training.precision: no bf16 units") for name in ("x", "y", "z", "u", "v")]
+    text = comparison_text(comparison_document("w", [FASTEST, *failed]))
+    assert text.endswith("\n  - x, y, z, u, v: job.yaml:1:1: training.precision: no bf16 units")
+
+
+def test_machines_of_one_speed_are_not_said_to_differ() -> None:
+    rows = [machine(name, time, 4.0) for name, time in (("a", 10.0), ("b", 10.0001))]
+    for row in rows:
+        row.document["expected_error"] = {"median": 0.08, "p90": 0.2}  # type: ignore[index]
+    assert "a is no faster than b; the expected error is 8%." in comparison_text(comparison_document("w", rows))
 
 
 def texts(svg: bytes) -> set[str]:

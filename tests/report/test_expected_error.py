@@ -7,7 +7,7 @@ import math
 import pytest
 
 from sim.cluster.build import place
-from sim.report import expected_error
+from sim.report import expected_error, layout_error
 from sim.report.document import run_document
 from sim.report.expected_error import interval_text, traffic
 from sim.report.table import run_text
@@ -99,6 +99,21 @@ def test_a_gpu_that_nobody_measured_has_a_wider_interval(monkeypatch: pytest.Mon
     wider = math.log(1.25) * 1.96 / 1.645
     assert math.log(ends["low"]) == pytest.approx(-((math.log(0.8) ** 2 + wider**2) ** 0.5))
     assert math.log(ends["high"]) == pytest.approx((math.log(1.2) ** 2 + wider**2) ** 0.5)
+
+
+def test_a_decoder_is_no_surer_than_decoders_that_were_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By hand: where the group holds no decoder, the larger errors of both answer, and the wider interval."""
+    group = {"points": 9, "median": 0.1, "p90": 0.2, "low": 0.95, "high": 1.9, "most_nodes": 2, "most_gpus": 16, "sources": ["a"]}
+    group |= {"most_parameters": 10**12, "families": ["a transformer"]}
+    of_layouts = {"points": 6, "median": 0.24, "p90": 0.37, "low": 0.7, "high": 1.3, "most_gpus": 64, "sources": ["b"]}
+    monkeypatch.setattr(expected_error, "validated_groups", lambda: {"H100-SXM5-80GB, NVLink": group})
+    monkeypatch.setattr(layout_error, "validated_groups", lambda _: {"data, gated, H100-SXM5-80GB": of_layouts})
+    for workload, median, p90, low in (("llama-3.2-1b", 0.24, 0.37, 0.7), ("bert-base-seq128", 0.1, 0.2, 0.95)):
+        found = answer(Scenario("hgx-h100", workload, ("training.batch=1",)))
+        error = run_document(found.run, found.inputs)["expected_error"]
+        assert (error["median"], error["p90"]) == (median, p90)
+        assert error["measured_over_predicted_95"] == {"low": low, "high": 1.9}
+        assert ("no smaller than the errors of 6 measured training runs like it" in error["basis"]) == (median == 0.24)
 
 
 def test_no_gpu_inherits_what_the_power_of_another_board_costs() -> None:

@@ -6,6 +6,7 @@ The commands run as typed, in an empty folder; each must succeed without a word 
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,24 @@ def test_an_own_unet_in_three_commands_and_one_file(desk: Path, capsys: pytest.C
     assert chosen.startswith("Rent 1 x ")
 
 
+@pytest.mark.needs("torch")
+def test_commands_suggested_for_files_with_spaces_run_as_they_are_shown(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Oracle: the shell's own splitting of what is suggested."""
+    (desk / "my net.py").write_text(UNET)
+    (desk / "my config.json").write_text(CONFIG)
+    suggested = []
+    for words in (["extract", "my net.py:UNet", "--input", "3x64x64", "-o", "my table.yaml"], ["new", "workload", "my config.json"]):
+        assert main(words) == 0
+        suggested += re.findall(r"^next: python -m sim (.+)$", capsys.readouterr().err, re.MULTILINE)
+    for file in ("my net.py", "my config.json"):
+        assert main(["run", "p3.2xlarge", file]) == 2
+        suggested += re.findall(r"python -m sim (.+)$", capsys.readouterr().err, re.MULTILINE)
+    assert len(suggested) == 4
+    for command in suggested:
+        words = shlex.split(command.replace(":FUNCTION", ":UNet").replace("224x224", "64x64").replace("mine.yaml", "other.yaml"))
+        assert main(words) == 0, command
+
+
 def test_a_configuration_of_hugging_face_in_two_commands(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (desk / "config.json").write_text(CONFIG)
     made, chosen, compared = typed(
@@ -119,6 +138,7 @@ WRONG = {
     "run H100 vgg16": "it is a GPU",
     "run p3.2xlarge unet.py": "python -m sim extract unet.py:FUNCTION",
     "run p3.2xlarge config.json": "python -m sim new workload config.json -o mine.yaml",
+    "run p3.2xlarge my-8b.json": "python -m sim new workload my-8b.json -o mine.yaml",
     "run p3.2xlarge .": ". is a folder",
     "run p3.2xlarge empty.yaml": "file is empty; write a description",
     "run table.yaml vgg16": "expected a hardware file",
@@ -157,6 +177,7 @@ def test_wrong_inputs_are_answered_in_one_sentence(desk: Path, capsys: pytest.Ca
     files = {
         "unet.py": UNET,
         "config.json": CONFIG,
+        "my-8b.json": CONFIG,
         "job.yaml": JOB,
         "empty.yaml": "",
         "empty.json": "{}",

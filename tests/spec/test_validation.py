@@ -41,6 +41,17 @@ EACH = {
         "zzz:",
         "2:1: zzz: unknown key; known are aliases, description, fabric, groups, hypothetical, name, node, note, price, provider, source",
     ),
+    "a key of a block below": ("provider:", "nic:", "2:1: nic: unknown key; did you mean 'node.nic'?"),
+    "a key of a block far below": (
+        "provider:",
+        "physical_cores:",
+        "2:1: physical_cores: unknown key; did you mean 'node.host.physical_cores'?",
+    ),
+    "nodes at the top": (
+        "provider:",
+        "count:",
+        "2:1: count: unknown key; nodes are counted by --nodes N, or by a group: 'groups: [{node: hgx-h100, count: 8}]'",
+    ),
     "bare number": (NIC, "nic: {bandwidth: 25", f"12:9: node.nic.bandwidth: the number 25 has no unit; {BANDWIDTHS}"),
     "wrong unit": (NIC, "nic: {bandwidth: 25 GB", f"12:9: node.nic.bandwidth: 'GB' is a unit of size, expected a bandwidth; {BANDWIDTHS}"),
     "unknown unit": (

@@ -90,6 +90,45 @@ mode = "full"
 """
 
 
+SMALL = usual(4, 256, 8, 640, 1000, 512, num_key_value_heads=4)
+ROUTED = {"n_routed_experts": 8, "n_shared_experts": 1, "num_experts_per_tok": 2, "moe_intermediate_size": 96}
+SMALL_LATENT = {"q_lora_rank": 64, "kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16}
+COUNTED: dict[str, tuple[int, dict[str, Any]]] = {
+    # model_type: parameters of transformers 5.23.0's AutoModelForCausalLM with SMALL and these on the meta device
+    "smollm3": (3010816, {}),
+    "seed_oss": (4057344, {"head_dim": 64}),
+    "ernie4_5": (5370112, {}),
+    "hunyuan_v1_dense": (3267072, {"head_dim": 32}),
+    "olmo3": (3268352, {"sliding_window": 128}),
+    "exaone4": (3267072, {"sliding_window": 128, "sliding_window_pattern": 4}),
+    "cohere": (3009792, {}),
+    "cohere2": (3009792, {"sliding_window": 128, "head_dim": 32}),
+    "glm": (3268864, {"head_dim": 32}),
+    "glm4": (3270912, {"head_dim": 32}),
+    "glm4_moe": (3789056, {"head_dim": 32, "first_k_dense_replace": 1, **ROUTED}),
+    "glm4_moe_lite": (3322496, ROUTED | SMALL_LATENT),
+    "dots1": (4010496, {"head_dim": 32, "first_k_dense_replace": 1, **ROUTED, "n_shared_experts": 2}),
+    "minimax_m2": (17039104, {"head_dim": 32, "num_local_experts": 8, "num_experts_per_tok": 2}),
+    "olmoe": (17039104, {"num_experts": 8, "num_experts_per_tok": 2}),
+    "granitemoe": (17037568, {"num_local_experts": 8, "num_experts_per_tok": 2}),
+    "phimoe": (17039872, {"num_local_experts": 8, "num_experts_per_tok": 2}),
+    "ministral": (3266816, {"head_dim": 32}),
+    "ministral3": (3266816, {"head_dim": 32}),
+    "arcee": (2611456, {}),
+    "stablelm": (3269120, {}),
+    "granite": (3266816, {}),
+}
+
+
+def test_families_have_as_many_parameters_as_in_transformers() -> None:
+    wrong = {}
+    for kind, (parameters, more) in COUNTED.items():
+        found = parameter_count(Transformer.model_validate(transformer_of({"model_type": kind, **SMALL, **more}, "config.json")))
+        if found != parameters:
+            wrong[kind] = (found, parameters)
+    assert not wrong
+
+
 def test_configurations_of_every_family() -> None:
     wrong = []
     for kind, (parameters, said) in CONFIGS.items():
@@ -151,7 +190,16 @@ def test_answers_on_a_terminal(tmp_path: Path) -> None:
 def test_bad_input_writes_nothing(tmp_path: Path) -> None:
     llama = {"model_type": "llama", **CONFIGS["llama"][1]}
     cases: list[tuple[str, str, str]] = [
-        ("a.json", json.dumps({"model_type": "mamba"}), "model_type mamba is not known; known are llama"),
+        (
+            "a.json",
+            json.dumps({"model_type": "mamba"}),
+            "model_type mamba is not known; if its layers are like those of llama, write that for model_type",
+        ),
+        (
+            "a.json",
+            json.dumps({"model_type": "qwen3_next", "architectures": ["Qwen3NextForCausalLM"]}),
+            "or trace it: python -m sim extract transformers:Qwen3NextForCausalLM --input input_ids=512:int64",
+        ),
         ("b.json", json.dumps({**llama, "num_key_value_heads": 5}), r"heads \(32\) is no multiple of kv_heads \(5\)"),
         ("c.json", json.dumps({key: value for key, value in llama.items() if key != "vocab_size"}), "vocab_size is missing"),
         ("d.json", json.dumps({**llama, "hidden_size": "wide"}), "hidden_size.*'wide' is no whole number"),

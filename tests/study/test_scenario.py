@@ -55,6 +55,8 @@ def test_options_come_before_what_is_set_so_that_this_wins() -> None:
         (Scenario("p3.8xlarge", "alexnet", nodes=3, placement="1+1"), "the placement is on 2 nodes"),
         (Scenario("p3.8xlarge", "alexnet", global_batch=6), "does not divide evenly over 4 GPUs; 4 does"),
         (Scenario("p3.8xlarge", "alexnet", ("nodee.nic=1",)), "unknown key 'nodee'; did you mean 'node'?"),
+        (Scenario("p3.8xlarge", "alexnet", ("nic.bandwidth=1 Gbps",)), "unknown key 'nic'; did you mean 'node.nic.bandwidth'?"),
+        (Scenario("p3.8xlarge", "alexnet", ("sequence=128",)), "unknown key 'sequence'; did you mean 'model.sequence'?"),
         (Scenario("p3.8xlarge", "alexnet", (" ",)), "--set '': write KEY=VALUE"),
         (Scenario("p3.16xlarge", "four-on-eight-gpus", gpus=2), "--gpus 2: a file of several jobs says this for each job"),
     ],

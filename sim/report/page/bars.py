@@ -8,7 +8,7 @@ from typing import NamedTuple
 from sim.events import LAYOUT_STALLS, STALLS, Cause
 from sim.report.page.colours import fill
 from sim.report.page.markup import Child, Figures, Html, joined, table, tag
-from sim.report.page.words import as_time
+from sim.report.page.words import as_percent, as_time
 from sim.report.style import MEANINGS
 
 _NAMED = 0.07
@@ -64,13 +64,23 @@ def bar(figures: Figures, pieces: Sequence[Piece], whole: str, scale: float, off
             )
         )
     stack = tag("div", *marks, class_="stack")
-    return tag("div", stack, _error(total, off, scale), class_="whole erring") if off > 0 else stack
+    return tag("div", stack, error_bar(total, scale, off), class_="whole erring") if off > 0 else stack
 
 
-def _error(total: float, off: float, scale: float) -> Html:
-    """Return the error bar of a bar of length *total*, as far as *scale* reaches."""
+def error_bar(total: float, scale: float, off: float) -> Html | None:
+    """Return the error bar of a bar of length *total*, as far as *scale* reaches; None where *off* is 0."""
+    if off <= 0:
+        return None
     low, high = (min(max(total * factor, 0.0), scale) for factor in (1 - off, 1 + off))
     return tag("i", class_="off", style=f"left:{100 * low / scale:.2f}%;width:{100 * (high - low) / scale:.2f}%", aria_hidden="true")
+
+
+def error_tile(figures: Figures) -> list[tuple[str, Child, Child]]:
+    """Return the tile of the expected error of *figures*; none where it is unknown."""
+    if not figures.value("expected_error"):
+        return []
+    beyond = joined("median; one in ten above ", figures.shown("expected_error/p90", as_percent))
+    return [("Expected error", figures.shown("expected_error/median", as_percent), beyond)]
 
 
 def named_bars(rows: Sequence[tuple[Child, Html, Child]], label: str) -> Html:

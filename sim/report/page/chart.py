@@ -18,6 +18,12 @@ _FACTORS = ((1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0))
 _FEWEST = 3
 """Values that an axis writes at least."""
 
+_FEW = 4
+"""Names of points that a narrow chart has room for."""
+
+_LONG = 5
+"""Letters of a value up beyond which values are written smaller in a narrow chart."""
+
 _Room = tuple[float, float, float, float]
 """Left, top, right, bottom."""
 
@@ -172,7 +178,10 @@ def chart(
         if (found := _name(point, *place(point.x, point.y), taken, [room for _, room in errors], written)) is not None
     ]
     svg = tag("svg", *_grid(across, up), *drawn, *dots, *names, viewBox=f"0 0 {WIDTH:g} {HEIGHT:g}", role="group", aria_label=label)
-    return tag("div", svg, class_="chart marks", tabindex="0", role="group", aria_label=f"{label}; arrow keys go from point to point")
+    axes = tag("p", f"Up: {up.title}. Across: {across.title}.", class_="axes", aria_hidden="true")  # written out where it is narrow
+    long = any(len(up.write(value)) > _LONG for value in up.ticks)
+    look = f"chart marks{' few' * (len(names) <= _FEW)}{' long' * long}"
+    return tag("div", axes, svg, class_=look, tabindex="0", role="group", aria_label=f"{label}; arrow keys go from point to point")
 
 
 def _name(point: Point, x: float, y: float, dots: Sequence[_Room], errors: Sequence[_Room], written: list[_Room]) -> Html | None:
@@ -201,17 +210,17 @@ def _overlap(one: _Room, other: _Room) -> bool:
 def _grid(across: Axis, up: Axis) -> list[Html]:
     floor, edge = HEIGHT - BOTTOM, WIDTH - RIGHT
     found = []
-    for value in across.ticks:
+    for place, value in enumerate(across.ticks):
         x = across.place(value, LEFT, edge)
         found += [
             tag("line", x1=f"{x:.1f}", x2=f"{x:.1f}", y1=TOP, y2=floor, class_="grid-line"),
-            _tick(x, floor + 17, across.write(value), "middle"),
+            _tick(x, floor + 17, across.write(value), "middle", "tick across spare" if place % 2 else "tick across"),
         ]
     for value in up.ticks:
         y = up.place(value, floor, TOP)
         found += [
             tag("line", x1=LEFT, x2=edge, y1=f"{y:.1f}", y2=f"{y:.1f}", class_="grid-line"),
-            _tick(LEFT - 8, y + 4, up.write(value), "end"),
+            _tick(LEFT - 8, y + 4, up.write(value), "end", "tick up"),
         ]
     corner = TOP + (floor - TOP) / 2
     titles = joined(
@@ -221,5 +230,5 @@ def _grid(across: Axis, up: Axis) -> list[Html]:
     return [*found, tag("path", d=f"M{LEFT:g},{TOP:g} V{floor:g} H{edge:g}", class_="frame"), titles]
 
 
-def _tick(x: float, y: float, text: str, anchor: str) -> Html:
-    return tag("text", text, x=f"{x:.1f}", y=f"{y:.1f}", class_="tick", text_anchor=anchor)
+def _tick(x: float, y: float, text: str, anchor: str, look: str = "tick") -> Html:
+    return tag("text", text, x=f"{x:.1f}", y=f"{y:.1f}", class_=look, text_anchor=anchor)

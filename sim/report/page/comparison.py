@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sim.report.comparison import Shown, cannot_run, shown_by
+from sim.report.comparison import Shown, is_long, shown_by, why_not
 from sim.report.page.bars import ERROR_BARS, bar, missed_by, named_bars, stall_key, stall_pieces
 from sim.report.page.basis import basis
 from sim.report.page.chart import Point, axis, chart, with_errors
@@ -118,7 +118,11 @@ def _steps(rows: Sequence[Figures]) -> Part:
 def _table(rows: Sequence[Figures]) -> Part:
     cells: list[list[Child]] = [
         [
-            joined(named(row), tag("span", " *", class_="flag", title="on the front")) if row.value("pareto") else named(row),
+            joined(
+                named(row),
+                tag("span", " *", class_="flag", title="on the front") if row.value("pareto") else None,
+                tag("small", f" {row.value('provider')}", class_="quiet") if row.value("provider") else None,
+            ),
             row.shown("gpus", as_number), row.shown("step_time_s", as_time), row.shown("throughput_samples_per_s", as_number),
             row.shown("epoch_time_s", as_time), row.shown("cost_per_epoch_usd", as_money),
             row.shown("energy/kwh_per_epoch", as_energy) if row.value("energy") else "-", row.shown("first_epoch_time_s", as_time),
@@ -129,9 +133,9 @@ def _table(rows: Sequence[Figures]) -> Part:
     ]  # fmt: skip
     titles = ["GPUs", "step", "samples/s", "epoch", "an epoch costs", "energy", "first epoch", "GPU memory", "compute", "expected error"]
     if job := row_job(rows):
-        titles += ["whole job" if job["given"] == "epochs" else "epochs done", "whole job costs"]
+        titles += ["whole job" if is_long(job) else "epochs done", "whole job costs"]
         for row, line in zip(rows, cells, strict=True):
-            done = row.shown("whole_job/time_s", as_time) if job["given"] == "epochs" else row.shown("whole_job/epochs", as_tenths)
+            done = row.shown("whole_job/time_s", as_time) if is_long(job) else row.shown("whole_job/epochs", as_tenths)
             line += [done, row.shown("whole_job/cost_usd", as_money)]
     found = table([("hardware", False), *((title, True) for title in titles)], cells, "Machines", "sortable")
     star = joined("* Pareto-optimal: nothing is both faster and cheaper. Click a header to sort.")
@@ -139,5 +143,5 @@ def _table(rows: Sequence[Figures]) -> Part:
 
 
 def _left_out(failed: Sequence[Mapping[str, Any]]) -> Part:
-    listed = bullets(cannot_run(row) for row in failed)
+    listed = bullets(why_not(failed))
     return Part("left-out", "Cannot run it", section("left-out", "Machines that cannot run it", listed))

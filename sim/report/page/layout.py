@@ -9,7 +9,7 @@ from sim.analysis.layout_memory import StageMemory
 from sim.events import Cause, Work
 from sim.mesh import LayoutRun
 from sim.report.layout import LAYOUT_MEANINGS, layout_name
-from sim.report.page.bars import Piece, bar, named_bars, step_stalls, swatch
+from sim.report.page.bars import Piece, bar, error_tile, named_bars, step_stalls, swatch
 from sim.report.page.basis import basis
 from sim.report.page.chart import Point, axis, chart, linear_axis
 from sim.report.page.colours import USES, fill
@@ -85,9 +85,7 @@ def _tiles(figures: Figures) -> Html:
     rows.append(("Global batch", figures.shown("global_batch", as_number), f"{figures.value('micro_batches')} micro-batches"))
     cost = figures.shown("cost_per_epoch_usd", as_money) if figures.value("cost_per_epoch_usd") is not None else None
     rows.append(("Epoch", figures.shown("epoch_time_s", as_time), cost))
-    if figures.value("expected_error"):
-        beyond = joined("median; one in ten above ", figures.shown("expected_error/p90", as_percent))
-        rows.append(("Expected error", figures.shown("expected_error/median", as_percent), beyond))
+    rows += error_tile(figures)
     rows += energy_tile(figures)
     if figures.value("whole_job"):
         rows.append(("Whole job", figures.shown("whole_job/time_s", as_time), figures.shown("whole_job/cost_usd", as_money)))

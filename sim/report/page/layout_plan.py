@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from sim.report.page.bars import Piece, bar, named_bars, swatch
-from sim.report.page.chart import Point, axis, chart, linear_axis
+from sim.report.page.bars import ERROR_BARS, Piece, bar, error_tile, missed_by, named_bars, swatch
+from sim.report.page.chart import Point, axis, chart, linear_axis, with_errors
 from sim.report.page.frame import Part, outcome, page
 from sim.report.page.goodput import with_failures
 from sim.report.page.markup import Child, Figures, Html, bullets, joined, noted, section, table, tag, tiles
@@ -17,7 +17,7 @@ from sim.units import show
 SHOWN: Final = 10
 _COLOURS: Final = {
     "compute": "compute", "data": "network", "shard": "fetch", "tensor": "interconnect", "pipeline": "pipeline", "context": "copy",
-    "expert": "prep", "straggler": "straggler", "launch": "launch",
+    "expert": "prep", "input": "input", "straggler": "straggler", "launch": "launch",
 }  # fmt: skip
 
 
@@ -30,7 +30,7 @@ def plan_page(document: Mapping[str, Any]) -> str:
     gpus = " or ".join(map(str, document["gpus"]))
     set_up = f"{gpus} GPU{'s' * (gpus != '1')}, global batch {document['global_batch']}, objective {document['objective']}"
     hero = outcome(title, document["verdict"], set_up, _tiles(whole, rows[0]), noted("Warnings", document["warnings"]))
-    parts = [_table(rows), _time(rows), _trade(whole)]
+    parts = [_table(rows), _time(whole, rows), _trade(whole)]
     failing = with_failures(whole)
     parts += [Part("failures", "With failures", section("failures", "With failures", failing))] if failing else []
     parts += [_turns(document)] if document["sensitivity"] else []
@@ -47,6 +47,7 @@ def _tiles(whole: Figures, best: Figures) -> Html:
         ("Memory left", best.shown("memory_headroom_bytes", as_memory), best.value("memory_verdict")),
         ("Layouts", whole.shown("candidates", as_number), joined(whole.shown("infeasible", as_number), " cannot fit")),
         ("Simulated", whole.shown("simulated", as_number), gap),
+        *error_tile(whole),
     ]
     unit = _unit(best)
     rows.insert(1, (f"{unit.capitalize()}s per second and GPU", best.shown(f"{unit}s_per_s_per_gpu", rate_text), None))
@@ -96,33 +97,36 @@ def _named(row: Figures, place: int) -> Html:
     )
 
 
-def _time(rows: list[Figures]) -> Part:
-    scale = max(row.value("step_time_s") for row in rows)
+def _time(whole: Figures, rows: list[Figures]) -> Part:
+    off = missed_by(whole)
+    scale = (1 + off) * max(row.value("step_time_s") for row in rows)
     names = [name for name in _COLOURS if any(row.value(f"seconds/{name}") > 1e-9 for row in rows)]
     drawn: list[tuple[Child, Html, Child]] = []
     for place, row in enumerate(rows):
         pieces = [Piece(f"seconds/{name}", _COLOURS[name], name, show(row.value(f"seconds/{name}"), "time")) for name in names]
-        drawn.append((f"{place + 1}", bar(row, pieces, "step_time_s", scale), row.shown("step_time_s", as_time)))
+        drawn.append((f"{place + 1}", bar(row, pieces, "step_time_s", scale, off), row.shown("step_time_s", as_time)))
     key = tag("ul", *(tag("li", swatch(_COLOURS[name]), name) for name in names), class_="key")
     lead = "A step of each layout of the table, by its number: compute, and what compute waits for, mean over ranks."
+    lead += f" {ERROR_BARS}" if off else ""
     return Part("time", "Where the time goes", section("time", "Where the time goes", named_bars(drawn, "Step"), key, lead=lead))
 
 
 def _trade(whole: Figures) -> Part:
     layouts = whole.value("layouts")
     rows = [whole.inside(f"layouts/{place}") for place in range(len(layouts))]
-    points = []
+    off, points = missed_by(whole), []
     for place, row in enumerate(rows):
-        time, free = row.value("step_time_s"), row.value("memory_headroom_bytes") / 2**30
-        marked = (row.marked("step_time_s"), row.marked("memory_headroom_bytes"))
-        says = f"{row.value('name')}\n{as_time(time)}, {free:.1f} GiB free"
-        points.append(Point(time, free, str(place + 1), says, marked, place == 0, row.value("pareto")))
-    across = linear_axis("seconds a step", [point.x for point in points], as_number) if len(points) < 2 else axis(
-        "seconds a step", [point.x for point in points], as_number
-    )  # fmt: skip
+        time, free = row.value("penalized_step_time_s"), row.value("memory_headroom_bytes") / 2**30
+        marked = (row.marked("penalized_step_time_s"), row.marked("memory_headroom_bytes"))
+        tight = "" if row.value("memory_verdict") == "fits" else "\nmemory is nearly full: its allocator may retry, which is counted"
+        says = f"{row.value('name')}\n{as_time(time)}, {free:.1f} GiB free{tight}"
+        best = place == 0
+        points.append(Point(time, free, str(place + 1), says, marked, best, row.value("pareto"), best, off if best else 0.0))
+    across = axis("time of a step", with_errors(points), as_time)
     up = linear_axis("GiB free", [point.y for point in points], as_number)
     drawn = chart(points, across, up, "Memory left over time of a step")
-    lead = "Every simulated layout; numbered ones are not beaten in time, memory and money at once."
+    lead = "Every simulated layout; numbered ones are not beaten in time, memory and money at once. Orange: the best"
+    lead += f". {ERROR_BARS}" if off else "."
     return Part("trade", "Time and memory", section("trade", "Time, memory and money", tag("figure", drawn), lead=lead))
 
 

@@ -48,8 +48,8 @@ def verdict_of(document: Mapping[str, Any]) -> str:
 
 
 def _named(candidate: Mapping[str, Any]) -> str:
-    nodes = candidate["nodes"]
-    return f"{f'{nodes} x ' if nodes > 1 else ''}{candidate['hardware']}, {candidate['market'].replace('_', ' ')}"
+    nodes, told = candidate["nodes"], [*filter(None, [candidate.get("provider")]), candidate["market"].replace("_", " ")]
+    return f"{f'{nodes} x ' if nodes > 1 else ''}{candidate['hardware']} ({', '.join(told)})"
 
 
 def _taken(candidate: Mapping[str, Any]) -> str:
@@ -152,9 +152,11 @@ def _name_of(row: Figures) -> str:
 def _table(rows: Sequence[Figures]) -> Part:
     cells: list[list[Child]] = [
         [
-            joined(row.value("hardware"), tag("span", " *", class_="flag", title="within the budget"))
-            if row.value("within_budget")
-            else row.value("hardware"),
+            joined(
+                row.value("hardware"),
+                tag("span", " *", class_="flag", title="within the budget") if row.value("within_budget") else None,
+                tag("small", f" {row.value('provider')}", class_="quiet") if row.value("provider") else None,
+            ),
             row.shown("nodes", as_number), row.shown("gpus", as_number), row.value("market").replace("_", " "),
             row.shown("epochs", _plain), row.shown("total_time_s", as_time), row.shown("total_cost_usd", as_money),
             row.shown("step_time_s", as_time),
@@ -163,9 +165,8 @@ def _table(rows: Sequence[Figures]) -> Part:
         for row in rows
     ]  # fmt: skip
     head = [
-        ("hardware", False), ("nodes", True), ("GPUs", True), ("market", False), ("epochs", True), ("whole job", True), ("costs", True),
-        ("step", True),
-        ("expected error", True),
+        ("hardware", False), ("nodes", True), ("GPUs", True), ("market", False), ("epochs", True), ("whole job", True),
+        ("costs", True), ("step", True), ("expected error", True),
     ]  # fmt: skip
     found = table(head, cells, "Candidates", "sortable")
     lead = "In order of preference. * within the budget. Click a header to sort."

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from sim.report.page.bars import bar, named_bars, stall_key, stall_pieces
+from sim.report.page.bars import ERROR_BARS, bar, missed_by, named_bars, reach, stall_key, stall_pieces
 from sim.report.page.basis import basis
 from sim.report.page.chart import Axis, Point, axis, chart, linear_axis
 from sim.report.page.frame import Part, outcome, page
 from sim.report.page.markup import Child, Figures, Html, bullets, details, section, step, table, tag, tiles
-from sim.report.page.words import as_money, as_number, as_plain, as_rate, as_time
+from sim.report.page.words import as_money, as_number, as_percent, as_plain, as_rate, as_time
 from sim.study.descriptions import Descriptions
 from sim.units import counted
 
@@ -95,13 +95,15 @@ def _over(rows: Sequence[Figures], key: str, place: int) -> Part | None:
         Point(
             row.value(f"numbers/{step(key)}"), row.value("throughput_samples_per_s"), _others(row, key), _says(row),
             (row.marked(f"numbers/{step(key)}"), row.marked("throughput_samples_per_s")), row is best, row.below in ends,
+            off_up=missed_by(row) if row is best or row.below in ends else 0.0,
         )
         for row in known
     ]  # fmt: skip
     unit = known[0].value(f"point/{step(key)}").partition(" ")[2]
     title = f"{key} ({unit})" if unit else key
     across = _axis(title, values, as_plain)
-    up = _axis("samples per second", [point.y for point in points], as_number)
+    ends_up = [point.y * factor for point in points for factor in (1.0, 1 - point.off_up, 1 + point.off_up)]
+    up = _axis("samples per second", ends_up, as_number)
     drawn = tag("figure", chart(points, across, up, f"Samples per second over {key}", _lines(known, key)))
     ident = f"over-{place}"
     return Part(ident, key.rpartition(".")[2], section(ident, f"Over {key}", drawn, lead=_lead(known, key)))
@@ -115,7 +117,9 @@ def _others(row: Figures, key: str) -> str:
 def _lead(rows: Sequence[Figures], key: str) -> str:
     others = [name for name in rows[0].value("point") if name != key]
     joined = f". Each line is one value of {', '.join(others)}" if others and 1 < len(_alike(rows, key)) <= _LINES else ""
-    return f"Samples per second of all GPUs{joined}. Orange: the fastest point."
+    known = any(missed_by(row) for row in rows)
+    errors = " Error bars, of that and of the last of each line: nine in ten such predictions missed by less." if known else ""
+    return f"Samples per second of all GPUs{joined}. Orange: the fastest point.{errors}"
 
 
 def _alike(rows: Sequence[Figures], key: str) -> list[list[Figures]]:
@@ -152,12 +156,14 @@ def _says(row: Figures) -> str:
 def _steps(rows: Sequence[Figures]) -> Part:
     apart = -(-len(rows) // _BARS)
     chosen = rows[::apart]
-    scale = max(row.value("step_time_s") for row in chosen)
+    scale = reach(chosen, "step_time_s")
     drawn: list[tuple[Child, Html, Child]] = [
-        (named(row.value("")), bar(row, stall_pieces(row), "step_time_s", scale), row.shown("step_time_s", as_time)) for row in chosen
+        (named(row.value("")), bar(row, stall_pieces(row), "step_time_s", scale, missed_by(row)), row.shown("step_time_s", as_time))
+        for row in chosen
     ]
     bars = tag("div", named_bars(drawn, "Seconds of a step by cause, at each point"), class_="short long")
     lead = "Seconds of a warm step by cause." + (f" {len(chosen)} points, evenly among all." if apart > 1 else "")
+    lead += f" {ERROR_BARS}" if any(missed_by(row) for row in chosen) else ""
     return Part("steps", "Where steps go", section("steps", "Where a step goes", tag("figure", bars), stall_key(), lead=lead))
 
 
@@ -167,10 +173,14 @@ def _table(rows: Sequence[Figures], varied: Sequence[str]) -> Part:
             *(row.value(f"point/{step(key)}") for key in varied), row.shown("step_time_s", as_time),
             row.shown("throughput_samples_per_s", as_number), row.share("stalls_s/compute", "step_time_s"),
             row.shown("epoch_time_s", as_time), row.shown("cost_per_epoch_usd", as_money),
+            row.shown("expected_error/median", as_percent) if row.value("expected_error") else "-",
         ]
         for row in rows[:_ROWS]
     ]  # fmt: skip
-    head = [*((key, False) for key in varied), *((title, True) for title in ("step", "samples/s", "compute", "epoch", "an epoch costs"))]
+    head = [
+        *((key, False) for key in varied),
+        *((title, True) for title in ("step", "samples/s", "compute", "epoch", "an epoch costs", "expected error")),
+    ]
     lead = f"The first {_ROWS} points; the file has all." if len(rows) > _ROWS else "A click on a title sorts."
     return Part("table", "Table", section("table", "All figures", table(head, cells, "Points", "sortable"), lead=lead))
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sim.analysis.bottleneck import Resource
-from sim.report.page.bars import named_bars
+from sim.report.page.bars import ERROR_BARS, error_bar, error_tile, missed_by, named_bars
 from sim.report.page.basis import basis
 from sim.report.page.frame import Part, outcome, page
 from sim.report.page.markup import Child, Figures, Html, joined, noted, section, table, tag, tiles
@@ -61,26 +61,29 @@ def _tiles(whole: Figures) -> Html:
         ("Epoch", whole.shown("epoch_time_s", as_time), None),
         ("An epoch costs", whole.shown("cost_per_epoch_usd", as_money), None),
         ("Price", whole.shown("price_usd_per_h", as_price), None),
+        *error_tile(whole),
     ])  # fmt: skip
 
 
 def _ranking(whole: Figures, rows: Sequence[Figures]) -> Part:
     now = whole.value("step_time_s")
-    scale = max([now, *(row.value(f"{kind}/step_time_s") for row in rows for kind in _FILLS)])
+    off = missed_by(whole)
+    scale = max([now, *((1 + off) * row.value(f"{kind}/step_time_s") for row in rows for kind in _FILLS)])
     drawn: list[tuple[Child, Html, Child]] = []
     for row in rows:
         for kind, fill in _FILLS.items():
             name = NAMES[row.value("resource")] if kind == "twice" else ""
-            drawn.append((name, _bar(row, kind, fill, scale, now), row.shown(f"{kind}/step_time_s", as_time)))
+            drawn.append((name, _bar(row, kind, fill, scale, now, off), row.shown(f"{kind}/step_time_s", as_time)))
     chart = (
         tag("figure", tag("div", named_bars(drawn, "Step time with more of each resource"), class_="short"), _key(whole)) if rows else None
     )
     rest = [tag("p", line) for line in little_or_nothing(whole.value("resources"))]
     lead = "A warm step with one resource twice and infinitely as fast, all else as it is."
+    lead += f" {ERROR_BARS}" if rows and off else ""
     return Part("ranking", "Ranking", section("ranking", "What more would bring", chart, *rest, lead=lead))
 
 
-def _bar(row: Figures, kind: str, fill: str, scale: float, now: float) -> Html:
+def _bar(row: Figures, kind: str, fill: str, scale: float, now: float, off: float) -> Html:
     path = f"{kind}/step_time_s"
     value, gain = row.value(path), row.value(f"{kind}/throughput_gain_percent")
     says = f"{NAMES[row.value('resource')]} {LABELS[kind]}\na step takes {as_time(value)}\n{gain:+.1f}% throughput"
@@ -89,7 +92,7 @@ def _bar(row: Figures, kind: str, fill: str, scale: float, now: float) -> Html:
         data_value=repr(value), data_tip=says,
     )  # fmt: skip
     line = tag("i", class_="line-at", style=f"left:{100 * now / scale:.4f}%")
-    return tag("div", tag("div", mark, class_="stack"), line, class_="whole")
+    return tag("div", tag("div", mark, class_="stack"), line, error_bar(value, scale, off), class_="whole erring" if off else "whole")
 
 
 def _key(whole: Figures) -> Html:

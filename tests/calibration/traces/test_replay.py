@@ -182,7 +182,8 @@ def test_what_cannot_be_replayed_is_refused_in_a_sentence(tmp_path: Path) -> Non
     assert "profile with record_shapes=True, or add --workload" in refused(bare, tmp_path, "a2-highgpu-1g")
     assert "keeps 0 gradients in 0 backward passes" in refused([profile(tmp_path)], tmp_path, "a2-highgpu-1g")
     assert "of 2 ranks 1 are given; missing: 1" in refused([torch_profile(tmp_path, 0, 2)], tmp_path, "a2-highgpu-2g")
-    assert "keeps 0 gradients" in refused([cpu_profile(tmp_path, rank) for rank in range(2)], tmp_path, "a2-highgpu-1g")
+    forgotten = refused([cpu_profile(tmp_path, rank) for rank in range(2)], tmp_path, "a2-highgpu-1g")
+    assert "shows no kernels of a GPU, but a2-highgpu-1g has A100-SXM4-40GBs; profile with activities=" in forgotten
 
 
 def test_a_sharded_or_pipelined_job_is_refused(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def test_the_verdict_is_the_cheapest_within_the_time(path: Path) -> None:
     found = document(path, "recommend")
     met = [candidate for candidate in found["candidates"] if candidate["total_time_s"] <= 3 * 3600]
     cheapest = min(met, key=lambda candidate: candidate["total_cost_usd"])
-    assert f"{cheapest['hardware']}, {cheapest['market'].replace('_', ' ')}" in verdict(read(path))
+    assert f"{cheapest['hardware']} ({cheapest['provider']}, {cheapest['market'].replace('_', ' ')})" in verdict(read(path))
     assert f"${cheapest['total_cost_usd']:.2f}" in verdict(read(path))
 
 
@@ -61,7 +61,7 @@ def test_a_budget_that_nothing_meets_names_the_nearest(path: Path) -> None:
     near = found["candidates"][0] | {"within_budget": False}
     missed = found | {"best": None, "runner_up": None, "nearest": near, "candidates": [near], "budget": {"time_s": None, "money_usd": 0.5}}
     page = Page(recommendation_page(json.loads(json.dumps(missed))))
-    assert verdict(page).startswith(f"Nothing meets $0.50. Nearest is {near['nodes']} x {near['hardware']}, ")
+    assert verdict(page).startswith(f"Nothing meets $0.50. Nearest is {near['nodes']} x {near['hardware']} ({near['provider']}, ")
     assert not [dot for dot in page.all("circle") if "best" in dot.attributes["class"].split()]
     assert not any("the one to rent" in caption.text for caption in page.all("figcaption"))
 

@@ -35,9 +35,14 @@ def test_bars_are_step_times(written: Path) -> None:
     bars = page.all("div", class_="piece")
     widths = [float(re.findall(r"width:([\d.]+)%", mark.attributes["style"])[0]) for mark in bars]
     times = [at(documents, mark.attributes["data-at"]) for mark in bars]
-    scale = max(*times, documents["whatif"]["step_time_s"])
+    off = documents["whatif"]["expected_error"]["p90"]
+    scale = max(*((1 + off) * time for time in times), documents["whatif"]["step_time_s"])
     assert widths == pytest.approx([100 * time / scale for time in times], abs=1e-3)
     assert len(bars) == 2 * sum(matters(row) for row in documents["whatif"]["resources"])
+    errors = [re.findall(r"left:([\d.]+)%;width:([\d.]+)%", bar.attributes["style"])[0] for bar in page.all("i", class_="off")]
+    by_hand = [(100 * (1 - off) * time / scale, 200 * off * time / scale) for time in times]
+    assert [tuple(map(float, ends)) for ends in errors] == [pytest.approx(ends, abs=0.02) for ends in by_hand]
+    assert "nine in ten such predictions missed by less" in written.read_text(encoding="utf-8")
 
 
 def test_the_verdict_is_the_first_resource(written: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from sim.report.page.layout_plan import plan_page
@@ -9,6 +11,7 @@ from sim.report.plan import plan_document, plan_text
 from sim.study.plan.question import Question, plan
 from sim.study.plan.search import Limits
 from sim.study.scenario import Scenario
+from tests.report.page.reading import Page
 
 
 @pytest.mark.parametrize("objective", ["time", "energy"])
@@ -34,3 +37,33 @@ def test_a_column_that_no_layout_has_a_figure_for_is_left_out() -> None:
     head = next(line for line in plan_text(document).splitlines() if line.endswith("layout"))
     assert head.split() == ["step", "tok/s/GPU", "MFU", "free", "layout"]
     assert "Tokens per second and GPU" in plan_page(document)
+
+
+def test_a_plan_says_how_far_off_it_may_be_and_what_its_names_mean() -> None:
+    """Oracles: every bar has its error; an axis never writes two values alike; memory almost full costs time."""
+    document = plan_document(plan(Question(Scenario("hgx-h100", "llama-3.1-8b", global_batch=16), limits=Limits(simulations=30))))
+    rows = document["layouts"]
+    page = Page(plan_page(document))
+    off = document["expected_error"]["p90"]
+    bars = page.all("i", class_="off")
+    assert off > 0 and len(bars) == min(10, len(rows)) and len(page.all("path", class_="error")) == 1
+    longest = (1 + off) * max(row["step_time_s"] for row in rows[:10])
+    left, width = map(float, re.findall(r"left:([\d.]+)%;width:([\d.]+)%", bars[0].attributes["style"])[0])
+    assert left == pytest.approx(100 * (1 - off) * rows[0]["step_time_s"] / longest, abs=0.01)
+    assert width == pytest.approx(200 * off * rows[0]["step_time_s"] / longest, abs=0.02)
+    ticks = [tick.text for tick in page.all("text", class_="across")]
+    assert len(ticks) >= 3 and len(set(ticks)) == len(ticks)
+    drawn = sorted(float(dot.attributes["data-x"]) for dot in page.all("circle"))
+    assert drawn == sorted(row["penalized_step_time_s"] for row in rows)
+    text = plan_text(document)
+    best = rows[0]
+    assert f"'{best['micro_batches']} x {best['batch_per_gpu']}' in a layout's name: {best['micro_batches']} micro-batch" in text
+
+
+def test_what_waits_for_input_is_named() -> None:
+    """Oracle: twice the loader's work leaves compute as it is, so that the rest of the step is the wait."""
+    slow = Scenario("hgx-h100", "resnet50", ("dataset.prep=40 ms",), global_batch=640)
+    document = plan_document(plan(Question(slow, limits=Limits(simulations=2))))
+    row = document["layouts"][0]
+    assert row["seconds"]["input"] > 0.2 * row["step_time_s"] and "waiting for input" in row["limit"]
+    assert sum(row["seconds"].values()) == pytest.approx(row["step_time_s"], rel=1e-3)
