@@ -137,8 +137,8 @@ def choice_text(document: dict[str, Any]) -> str:
         of = document[name]
         if of["sweeps"]:
             lines.append(
-                f"{name.replace('_', ' ')}: {of['sweeps']} sweeps, Kendall's tau {of['kendall_tau_median']:.2f} in the median; regret median "
-                f"{100 * of['regret_median']:.1f}%, p90 {100 * of['regret_p90']:.1f}%; above 10%: {of['above_10_percent']}"
+                f"{name.replace('_', ' ')}: {of['sweeps']} sweeps, Kendall's tau {of['kendall_tau_median']:.2f} in the median; regret "
+                f"median {100 * of['regret_median']:.1f}%, p90 {100 * of['regret_p90']:.1f}%; above 10%: {of['above_10_percent']}"
             )
     failed = document["failed"]
     if failed["runs"]:

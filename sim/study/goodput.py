@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+import numpy as np
+
 from sim.analysis.course import draw
 from sim.analysis.energy import GridIntensity, NodePower, grid_of, named_grid, node_power, power_model, shares_of
 from sim.analysis.failure_law import EXPONENTIAL, Own, failure_law
@@ -106,6 +108,8 @@ def weeks_of(steps: Steps, weeks: Weeks, changes: bool = True, progress: Callabl
     run = replace(run, saving=saving)
     _has_spares(run, weeks)
     courses = draw(run, weeks.trials, weeks.seed)
+    if not np.isfinite(courses.elapsed[~np.isfinite(courses.died)]).all():
+        raise SpecError(_endless(run))
     return Goodput(
         steps, weeks, reliability, run, times, saved.nbytes, saved.writers, courses, intervals, closed_form(run),
         meta_ettr(run.rate[1], _mean_overhead(run), saving.interval, saving.blocking),
@@ -179,6 +183,14 @@ def _has_spares(run: LongRun, weeks: Weeks) -> None:
     raise SpecError(
         f"--spares {run.spares} --no-repair: nodes that fail do not come back, and half of the jobs die within {died / 86400:.3g} d "
         "for want of spares; write more --spares, or leave --no-repair out"
+    )
+
+
+def _endless(run: LongRun) -> str:
+    """Return why *run* never ends, and what would help."""
+    return (
+        f"the job never ends: it is interrupted every {show(1 / run.rate[1], 'time', 2)} on average, and work is lost before it is saved; "
+        "write fewer --nodes, --checkpoint tiered, or a shorter --checkpoint-interval"
     )
 
 
