@@ -4,14 +4,10 @@ Faults of the job's nodes arrive in wall-clock time, whatever the job does: by a
 between fleets (log-normal between the ends of its interval) and nodes (gamma), followed by repeats, beside rare events that take several
 nodes, early failures of a new fleet, revocations of spot machines at their age, and planned stops. Each fault costs its detection, the wait
 for a spare, the restart, and the work since the last complete checkpoint. Between faults work and saves alternate, at lower speed while a
-node is slow or a replica is missing.
+node is slow or missing. A failed node is repaired and is a spare again afterwards. A fault during a recovery begins the recovery anew.
+Where the job goes on without revoked nodes (`sim.analysis.crew`), all may restart where one goes or joins, or nothing is lost.
 
-A failed node is repaired and is a spare again afterwards. A fault during a recovery begins the recovery anew.
-
-Where the job goes on without revoked nodes (`sim.analysis.crew`), all may restart where one goes or joins, or nothing is lost: then the
-work since the last checkpoint and a save under way go on from where they are.
-
-Limits: a repeat hits the job whether its node is back or not; a missing replica joins without a restart of its own.
+Limits: a repeat hits the job whether its node is back or not; a replica whose node failed joins without a restart of its own.
 """
 
 from __future__ import annotations
