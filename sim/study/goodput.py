@@ -45,6 +45,8 @@ from sim.units import counted, show
 
 KEPT = 2
 """Checkpoints that a store holds at once: the last complete one and the one that is written."""
+_HOPELESS = 1e-6
+"""Effective share below which no course is drawn: faults come faster than recoveries."""
 _TRIALS_OF_CHANGES = 400
 _FAULTS_OF_CHANGES = 80
 """Courses and interruptions of each behind the worth of a change: a part of the job, with the same faults for all changes."""
@@ -106,6 +108,8 @@ def weeks_of(steps: Steps, weeks: Weeks, changes: bool = True, progress: Callabl
     run = long_run(steps, weeks, reliability)
     intervals, saving = _saving(weeks, times, run)
     run = replace(run, saving=saving)
+    if closed_form(run) < _HOPELESS:
+        raise SpecError(_endless(run))
     _has_spares(run, weeks)
     courses = draw(run, weeks.trials, weeks.seed)
     if not np.isfinite(courses.elapsed[~np.isfinite(courses.died)]).all():
@@ -189,8 +193,8 @@ def _has_spares(run: LongRun, weeks: Weeks) -> None:
 def _endless(run: LongRun) -> str:
     """Return why *run* never ends, and what would help."""
     return (
-        f"the job never ends: it is interrupted every {show(1 / run.rate[1], 'time', 2)} on average, and work is lost before it is saved; "
-        "write fewer --nodes, --checkpoint tiered, or a shorter --checkpoint-interval"
+        f"the job never ends: it is interrupted every {show(1 / run.rate[1], 'time', 2)} on average, and hardly any work is saved before; "
+        "write fewer --nodes, --in-place, or a lower --failure-rate"
     )
 
 

@@ -165,7 +165,7 @@ def test_each_bad_input_has_one_sentence(tmp_path: Path) -> None:
         "until it is complete, and the next would begin before": {"interval": "1 s"},
         "half of the jobs die within": {"spares": 0, "repairs": False, "rate": "0.05 /d"},
         "is not in the catalogue": {"store": "nowhere"},
-        "the job never ends": {"days": None, "epochs": 1000.0, "rate": "2000 /d"},
+        "the job never ends": {"rate": "9000 /d"},
         "write one of sync, async, tiered": {"mode": "never"},
         "write one of the three": {"epochs": 3.0},
         "no grid intensity": {"region": "atlantis"},
