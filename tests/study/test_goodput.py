@@ -149,6 +149,26 @@ def test_a_layout_has_weeks_too() -> None:
     assert found["days"] * DAY == pytest.approx(found["work_s"] + sum(found["lost_s"].values()), rel=1e-9)
 
 
+def test_what_helps_never_lowers_the_effective_share(tmp_path: Path) -> None:
+    """Oracle: on the same faults, each at its best interval, more spares, rarer failures and a faster store keep no less, in the mean."""
+    asked = {"days": 10.0, "trials": 300, "rate": "0.02 /d", "spares": 2}
+    stores = []
+    for speed in (0.2, 1, 5, 25):
+        stores.append(tmp_path / f"store{speed}.yaml")
+        stores[-1].write_text(f"name: s\nbandwidth: {speed} GB/s\nsize: 1 PB\nsource: test\n", encoding="utf-8")
+    rising: dict[str, list[object]] = {
+        "spares": [0, 1, 2, 4, 8], "rate": ["0.08 /d", "0.04 /d", "0.02 /d", "0.005 /d"], "store": [str(path) for path in stores],
+    }  # fmt: skip
+    for mode in ("async", "sync"):
+        for key, values in rising.items():
+            made = [weeks(**(asked | {"mode": mode, key: value})) for value in values]
+            shares = [float(found.courses.share.mean()) for found in made]
+            assert shares == sorted(shares), (mode, key, shares)
+            closed = [found.expected for found in made]
+            assert closed == sorted(closed), (mode, key, closed)
+            assert shares[-1] > shares[0], (mode, key)
+
+
 def test_each_bad_input_has_one_sentence(tmp_path: Path) -> None:
     text = Path("hardware/parts/reliability/middle.yaml").read_text(encoding="utf-8")
     bare, unsourced = tmp_path / "bare.yaml", tmp_path / "unsourced.yaml"
