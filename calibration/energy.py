@@ -91,12 +91,12 @@ def energy_document(steps: Sequence[Scored] = ()) -> dict[str, Any]:
     """Return the document of all scores, those of single training *steps* among them."""
     nodes, (powers, slower) = score_nodes(), score_limits()
     groups: dict[str, list[Scored]] = {"node_power_w": nodes, "gpu_power_w": powers, "slow_down_under_limits": slower}
-    if steps:
-        groups["gpu_power_by_mix_w"] = list(steps)
+    parts = {f"gpu_power_w, {network}": [row for row in powers if row.name.startswith(network)] for network in SCORED}
+    mixed: dict[str, list[Scored]] = {"gpu_power_by_mix_w": list(steps)} if steps else {}
     return {
         "schema": 1,
-        **{name: [{**one._asdict(), "error": one.error} for one in rows] for name, rows in groups.items()},
-        "summary": {name: _summary(rows) for name, rows in groups.items()},
+        **{name: [{**one._asdict(), "error": one.error} for one in rows] for name, rows in (groups | mixed).items()},
+        "summary": {name: _summary(rows) for name, rows in (groups | parts | mixed).items()},
     }
 
 

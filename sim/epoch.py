@@ -21,6 +21,7 @@ import simpy
 from sim.analysis.stalls import Blame, Window, resource_table, stall_table, whole_steps
 from sim.analysis.steady_state import Period, PeriodDetector, State, settled, warm_up
 from sim.cluster.build import Built, Slot, build
+from sim.cluster.checkpoint import Beside, Outflow
 from sim.cluster.clock import Clock
 from sim.cluster.network import Network
 from sim.cluster.storage import Credits, most_iops
@@ -86,6 +87,8 @@ class Scene:
     seed: int = 0
     lag: float = 0.0
     """Seconds that built batches lie still, which moves a loader's work to another moment of the step."""
+    beside: Sequence[tuple[str, Sequence[Outflow]]] = ()
+    """Parts of checkpoints that the nodes of each slot write all along."""
 
     @property
     def draws(self) -> bool:
@@ -172,6 +175,8 @@ class EpochRun:
         add_disks(self.network, scene.cluster, self._burst)
         for link, capacity in {link: capacity for plan in scene.rings if plan for link, capacity in plan.shared.items()}.items():
             self.network.add_link(link, capacity)
+        for slot, flows in scene.beside:
+            Beside(self.network, flows, scene.built.live[slot].__getitem__)
         self._stage = Stage(self.network, self.log, scene.built, self._burst, scene.executor, scene.seed, scene.lag)
         self._live = [_LiveJob([], [start], job.asynchronous) for job, start in zip(scene.jobs, starts, strict=True)]
         for number, start in enumerate(starts):
@@ -220,7 +225,8 @@ class EpochRun:
         links = tuple((slot, *names.items()) for slot, names in self.log.links.items())
         disks = tuple((name, most_iops(storage, burst=False)) for name, storage in self._storage.items())
         credits = tuple((slot, known.baseline, known.capacity, known.level) for slot, known in scene.credits.items())
-        options = tuple(scene.steps), scene.exact, scene.keep_rates, repr(self.log.decisions)
+        beside = tuple((slot, *flows) for slot, flows in scene.beside)
+        options = tuple(scene.steps), scene.exact, scene.keep_rates, repr(self.log.decisions), beside
         return options, jobs, tuple(self.log.ranks), tuple([rank.made_of for rank in ranks]), exchanges, links, disks, credits
 
     def _run(self) -> None:
@@ -324,7 +330,7 @@ class EpochRun:
     def _state(self) -> State:
         now, times = self.env.now, self._live[0].boundaries
         waits = sorted(self.log.waiting_since.items())
-        progress = sorted(self.network.state())  # whichever of those alike was started first
+        progress = sorted(each for each in self.network.state() if each[0] != Beside.NAME)  # whichever of those alike was started first
         ranks = [rank for live in self._live for rank in live.ranks]
         meetings = dict.fromkeys(rank.exchange for rank in ranks)
         exchanges = [found for exchange in meetings for found in sorted(exchange.playing.values()) or [("", now)]]

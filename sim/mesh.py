@@ -30,7 +30,7 @@ from sim.training.layouts.prices import PriceBook, Prices
 from sim.training.layouts.scene import GROUPS, Played, Scene, spread_of
 from sim.training.layouts.times import WIDTH, UnitTimes, optimizer_time
 
-_VERDICTS: tuple[Verdict, ...] = ("fits", "thrashes", "does_not_fit")
+VERDICTS: tuple[Verdict, ...] = ("fits", "thrashes", "does_not_fit")
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +101,7 @@ class LayoutRun:
     @property
     def memory_verdict(self) -> Verdict:
         """Return whether every rank fits."""
-        return max((stage.verdict(self.node.gpu) for stage in self.memory), key=_VERDICTS.index)
+        return max((stage.verdict(self.node.gpu) for stage in self.memory), key=VERDICTS.index)
 
     @cached_property
     def model_flop(self) -> float:

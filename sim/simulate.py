@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
@@ -11,6 +11,7 @@ from sim.analysis.stalls import Blame
 from sim.cluster import page_cache
 from sim.cluster.between import hosts_of, ways_between
 from sim.cluster.build import Slot, slots
+from sim.cluster.checkpoint import Outflow
 from sim.cluster.fabric import NOTHING, crossed
 from sim.cluster.storage import Credits, epochs_until_empty
 from sim.epoch import Epoch, EpochRun, Scene
@@ -92,13 +93,15 @@ def simulate(
     cold: bool = True,
     seed: int = 0,
     lag: float = 0.0,
+    beside: Callable[[Slot], Sequence[Outflow]] | None = None,
 ) -> Run:
     """Simulate *jobs* together on *hardware* and return what happens in a cold and in a warm epoch.
 
     *exact* simulates every step of an epoch instead of skipping whole periods; without *fold* every rank is simulated by itself;
     *keep_rates* records every change of rate for link plots. *executor* plays each all-reduce as one activity (``phase``) or every
     transfer as a flow (``transfer``, small cases, without folding); *seed* is for jobs that draw their steps; *lag* is how long
-    (s) batches lie still once they are built, which shifts loaders against steps.
+    (s) batches lie still once they are built, which shifts loaders against steps; *beside* tells which parts of checkpoints each node of a
+    slot writes all along.
     Without *cold* the warm epoch stands for the first one too.
     Raise SpecError where the jobs do not fit the hardware.
     """
@@ -109,7 +112,8 @@ def simulate(
     warm_hits = [_hit_ratios(jobs, job_slots(number, cluster)) for number in range(len(jobs))]
     cold_hits = [dict.fromkeys(hits, 0.0) for hits in warm_hits]
     steps = [steps_per_epoch(job.workload, job.samples) for job in jobs]
-    scene = Scene(jobs, cluster, rings, _credits(cluster), steps, exact, fold, keep_rates, executor, seed, lag)
+    saved = [(slot.name, tuple(beside(slot))) for slot in cluster if slot.lent] if beside else ()
+    scene = Scene(jobs, cluster, rings, _credits(cluster), steps, exact, fold, keep_rates, executor, seed, lag, saved)
     differs = any(job.start or job.workload.input.loader != "synthetic" for job in jobs)
     first = EpochRun(scene, cold_hits, [job.start for job in jobs]).run() if cold and differs else None
     levels = {slot: credits.level for slot, credits in scene.credits.items()}

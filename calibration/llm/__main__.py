@@ -1,4 +1,4 @@
-"""``python -m calibration.llm``: fit the constants anew on the committed runs, or write the errors to expect of simulated layouts."""
+"""``python -m calibration.llm``: fit the constants anew on the committed runs, write the errors to expect of simulated layouts, or rank."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ import math
 import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from statistics import median
 from typing import Any, Final, NamedTuple
 
 from calibration import FOLDER
 from calibration.llm.case import Case, describe
+from calibration.llm.choice import choice_document, choice_text, ranked, sampled
 from calibration.llm.closed_form import predict
 from calibration.llm.constants import FILE, QUANTILES, fitted, kind_of
 from calibration.llm.fit import fit, thinned
@@ -23,6 +26,7 @@ from calibration.llm.shapes import RECORDS
 from calibration.llm.table import read_table
 from sim.report.layout_error import family_of, group_names
 from sim.spec.yaml import SpecError
+from sim.terminal import talk
 
 EXPECTED = FOLDER.parent / "hardware" / "validated_llm.json"
 LEAST: Final = 6
@@ -30,9 +34,14 @@ LEAST: Final = 6
 
 
 def main() -> None:
-    """Fit the constants; with ``--expected N`` simulate N runs of each source, and write the errors to expect of ``sim run``."""
+    """Fit the constants; with ``--expected N`` simulate N runs of each source, and write the errors to expect of ``sim run``.
+
+    With ``--sweeps N`` simulate N runs of each measured sweep, and show which layout is chosen; ``--failed`` also reads runs that failed.
+    """
     parser = argparse.ArgumentParser(prog="python -m calibration.llm", description=main.__doc__)
     parser.add_argument("--expected", type=int, metavar="N", help="simulate so many runs of each source instead of fitting")
+    parser.add_argument("--sweeps", type=int, metavar="N", help="simulate so many runs of each measured sweep, and show what is chosen")
+    parser.add_argument("--failed", type=Path, metavar="FILE.csv", help="also ask which of these failed runs would be proposed")
     asked = parser.parse_args()
     described = [describe(row) for row in read_table(RECORDS / "training.csv")]
     cases = [case for case in described if isinstance(case, Case) and scorable(case)]
@@ -43,7 +52,33 @@ def main() -> None:
         EXPECTED.write_text(json.dumps(expected(errors), indent=1) + "\n", encoding="utf-8")
         sys.stdout.write(f"{report(errors, factors)}\n{len(errors)} runs simulated, {refused} refused: wrote {EXPECTED.name}\n")
         return
+    if asked.sweeps or asked.failed:
+        sys.stdout.write(f"{choice_text(choices(cases, asked.sweeps or 0, asked.failed))}\n")
+        return
     fit_all(cases)
+
+
+def choices(cases: Sequence[Case], most: int, failed: Path | None) -> dict[str, Any]:
+    """Return which of *most* runs of each sweep among *cases* the simulator chooses, and what it says of the runs in *failed*."""
+    from calibration.llm.engine import memory_of, predict
+
+    taken = sampled(cases, most) if most else {}
+    done, of = 0, sum(map(len, taken.values()))
+
+    def progress() -> None:
+        nonlocal done
+        done += 1
+        talk.progress(f"{done:,} of {of:,} runs simulated")
+
+    sweeps = {key: list(ranked(own, predict, progress)) for key, own in taken.items()}
+    talk.progress("")
+    described = [describe(row) for row in read_table(failed)] if failed else []
+    runs = []
+    for case in described:
+        if isinstance(case, Case):
+            with suppress(SpecError, ValueError):
+                runs.append((case, memory_of(case, fitted(case.row.source).constants)))
+    return choice_document(sweeps, runs)
 
 
 def fit_all(cases: Sequence[Case]) -> None:

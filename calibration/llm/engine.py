@@ -122,9 +122,28 @@ def simulated(case: Case, at: Constants) -> LayoutRun:
     from sim.mesh import predict as simulate
 
     hardware = hardware_of(case)
+    nodes, each = _placed(case, hardware)
+    return simulate(hardware, workload_of(case, at), nodes, each)
+
+
+def _placed(case: Case, hardware: Hardware) -> tuple[int, int]:
+    """Return the nodes of *case*, and the GPUs of each."""
     here = hardware.groups[0].node.gpu_count
     each = next(count for count in range(min(here, case.gpus), 0, -1) if case.gpus % count == 0)
-    return simulate(hardware, workload_of(case, at), math.ceil(case.gpus / each), each)
+    return math.ceil(case.gpus / each), each
+
+
+def memory_of(case: Case, at: Constants) -> Prediction:
+    """Return what the simulator says of the memory of *case*; its step is not simulated (NaN). Raise SpecError where it is refused."""
+    from sim.analysis.layout_memory import memory_by_stage
+    from sim.mesh import VERDICTS, prepare
+
+    hardware, workload = hardware_of(case), workload_of(case, at)
+    nodes, each = _placed(case, hardware)
+    gpu = hardware.groups[0].node.gpu
+    stages = memory_by_stage(prepare(hardware, workload, each, nodes), workload, gpu)
+    verdict = max((stage.verdict(gpu) for stage in stages), key=VERDICTS.index)
+    return Prediction(math.nan, max(stage.allocated for stage in stages), verdict)
 
 
 def predict(case: Case, at: Constants) -> Prediction:

@@ -136,18 +136,22 @@ def coverage(rows: Sequence[Scored]) -> float | None:
     return fmean(float(row.inside) for row in rows) if rows else None
 
 
+def sweep_of(case: Case) -> tuple[object, ...]:
+    """Return what the runs of the sweep of *case* have in common."""
+    text = case.row.text
+    return (case.row.source, text["set"], text["model"], case.gpus, case.seq, round(case.global_batch), text["precision"])
+
+
 def sweeps(rows: Sequence[Scored]) -> list[dict[str, Any]]:
     """Return Kendall's tau and regret of each sweep among *rows*."""
     found: dict[tuple[object, ...], list[Scored]] = defaultdict(list)
     for row in rows:
-        case, text = row.case, row.case.row.text
-        key = (case.row.source, text["set"], text["model"], case.gpus, case.seq, round(case.global_batch), text["precision"])
-        found[key].append(row)
+        found[sweep_of(row.case)].append(row)
     return [
         {
             "sweep": ", ".join(str(part) for part in key),
             "points": len(of),
-            "kendall_tau": _tau([row.said["predicted"] for row in of], [row.measured for row in of]),
+            "kendall_tau": kendall_tau([row.said["predicted"] for row in of], [row.measured for row in of]),
             "regret": min(of, key=lambda row: row.said["predicted"]).measured / min(row.measured for row in of) - 1.0,
         }
         for key, of in found.items()
@@ -169,7 +173,7 @@ def ranking(rows: Sequence[Scored]) -> dict[str, Any]:
     }
 
 
-def _tau(first: Sequence[float], second: Sequence[float]) -> float | None:
+def kendall_tau(first: Sequence[float], second: Sequence[float]) -> float | None:
     """Return Kendall's tau-b; None where one side is all ties."""
     agree = tied_first = tied_second = 0
     pairs = len(first) * (len(first) - 1) // 2

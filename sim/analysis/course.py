@@ -4,11 +4,10 @@ Faults of the job's nodes arrive in wall-clock time, whatever the job does: by a
 between fleets (log-normal between the ends of its interval) and nodes (gamma), followed by repeats, beside rare events that take several
 nodes, early failures of a new fleet, revocations of spot machines at their age, and planned stops. Each fault costs its detection, the wait
 for a spare, the restart, and the work since the last complete checkpoint. Between faults work and saves alternate, at lower speed while a
-node is slow or a replica is missing.
+node is slow or missing. A failed node is repaired and is a spare again afterwards. A fault during a recovery begins the recovery anew.
+Where the job goes on without revoked nodes (`sim.analysis.crew`), all may restart where one goes or joins, or nothing is lost.
 
-A failed node is repaired and is a spare again afterwards. A fault during a recovery begins the recovery anew.
-
-Limits: a repeat hits the job whether its node is back or not; a missing replica joins without a restart of its own.
+Limits: a repeat hits the job whether its node is back or not; a replica whose node failed joins without a restart of its own.
 """
 
 from __future__ import annotations
@@ -22,7 +21,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.analysis.long_run import AT_ONCE, LOST, Array, Courses, LongRun
+from sim.analysis.crew import Crew
+from sim.analysis.long_run import AT_ONCE, LOST, Array, Courses, LongRun, first_rates
 from sim.analysis.renewal import Uniform
 
 TOGETHER = 2000
@@ -33,6 +33,9 @@ _QUIET = 100
 """Faults of each course between two words of progress."""
 VACANCIES = 8
 """Missing replicas of which the return is followed, one by one."""
+JOINS = "a node joins"
+FRUITLESS, MOST = 1000, 100_000
+"""Interruptions without a checkpoint between them, and in all, after which a job with an amount of work is taken to never end."""
 
 
 def draw(run: LongRun, trials: int, seed: int = 0, progress: Callable[[float], None] = lambda share: None) -> Courses:
@@ -47,8 +50,10 @@ def draw(run: LongRun, trials: int, seed: int = 0, progress: Callable[[float], N
         raise ValueError(f"an interval of {saving.interval:g} s is shorter than a checkpoint of {saving.persist:g} s")
     if saving.memory_interval is not None and saving.memory_interval <= 0:
         raise ValueError(f"an interval of {saving.memory_interval:g} s between copies in memory is no interval")
+    if run.members and not run.members.restarts and (saving.persist != saving.blocking or saving.memory_interval is not None):
+        raise ValueError("where nothing is lost with a node, training waits until a checkpoint is complete")
     of_rates, of_courses = np.random.SeedSequence(seed).spawn(2)
-    rates = _rates(run, trials, np.random.default_rng(of_rates))
+    rates = first_rates(run, trials, np.random.default_rng(of_rates))
     order = np.argsort(rates, kind="stable")  # courses of like rates end together
     parts = np.array_split(order, math.ceil(trials / TOGETHER))
     drawn = [
@@ -60,8 +65,8 @@ def draw(run: LongRun, trials: int, seed: int = 0, progress: Callable[[float], N
     def joined(pick: Callable[[Courses], Array]) -> Array:
         return np.asarray(np.concatenate([pick(one) for one in drawn])[back])
 
-    elapsed, work, interruptions, stops, replaced, died = (
-        joined(attrgetter(name)) for name in ("elapsed", "work", "interruptions", "stops", "replaced", "died")
+    elapsed, work, interruptions, stops, replaced, died, node_seconds, requested = (
+        joined(attrgetter(name)) for name in ("elapsed", "work", "interruptions", "stops", "replaced", "died", "node_seconds", "requested")
     )
     return Courses(
         elapsed,
@@ -71,22 +76,10 @@ def draw(run: LongRun, trials: int, seed: int = 0, progress: Callable[[float], N
         replaced,
         {name: joined(lambda one, name=name: one.lost[name]) for name in LOST},  # type: ignore[misc]
         died,
+        node_seconds,
+        requested,
         drawn[len(drawn) // 2].events,
     )
-
-
-def _rates(run: LongRun, trials: int, random: np.random.Generator) -> Array:
-    """Return the rate of first faults of each course (1/s): that of its fleet, of its nodes, less what follows of itself."""
-    revoked = run.lives[1] if run.lives else 0.0
-    low, value, high = (rate - revoked for rate in run.rate)
-    normal = random.standard_normal(trials)
-    rates = np.full(trials, float(value))
-    if value > 0 and low < high:
-        rates *= np.exp(normal * np.where(normal < 0, math.log(value / low) / 1.96, math.log(high / value) / 1.96))
-    shape = run.shape * run.nodes
-    if math.isfinite(shape):
-        rates *= random.gamma(shape, 1 / shape, trials)
-    return np.asarray(np.maximum(rates - run.correlated[0], 0.0) * (1 - run.repeats[0]))
 
 
 class _Fleet:
@@ -108,6 +101,12 @@ class _Fleet:
         """Work that training resumes from."""
         self.stored = zeros(trials)
         """Work that the store has."""
+        self.part, self.hold = zeros(trials), zeros(trials)
+        """Work beyond ``kept`` that no save has begun for, and what is left of a save that has begun (s)."""
+        self.ahead = zeros((3, trials))
+        """What ``kept``, ``part`` and ``hold`` are at the fault, if nothing is lost by it."""
+        self.fruitless = zeros(trials)
+        """Interruptions since the last checkpoint."""
         self.lost = {name: zeros(trials) for name in LOST}
         self.elapsed, self.work = zeros(trials), zeros(trials)
         self.interruptions, self.stops, self.replaced = zeros(trials), zeros(trials), zeros(trials)
@@ -124,10 +123,10 @@ class _Fleet:
         self.next_fault = self._next_fault(np.arange(trials))
         self.next_correlated = self._exponential("correlated", run.correlated[0])
         self.next_planned = self._exponential("planned", run.planned[0])
-        self.leaves = np.full((trials, 1), math.inf)
-        """When each node is revoked."""
-        if run.lives:
-            self.leaves = run.lives[0].draws(trials * run.nodes, self.random["lives"]).reshape(trials, run.nodes)
+        another = run.causes[-1].repair if run.lives and run.causes else None
+        self.crew = Crew(
+            run.nodes, trials, run.lives[0] if run.lives else None, run.members, (another or AT_ONCE).mean, self.random["lives"]
+        )
         self.events: list[tuple[float, str, float]] = []
         self.first = True
 
@@ -166,22 +165,32 @@ class _Fleet:
                 progress(1.0 - active.size / self.trials * (1.0 - self._done(active)))
             child = self.children[active].argmin(axis=1)
             due = self.next_fault[active], self.children[active, child], self.next_correlated[active], self.next_planned[active]
-            times = np.stack([*due, self.leaves[active].min(axis=1)])
+            times = np.stack([*due, *self.crew.due(active)])
             kind = times.argmin(axis=0)
             at = times[kind, np.arange(active.size)]
             ended = self._advance(active, np.minimum(np.minimum(at, self.run.horizon), FOR_EVER), at >= self.run.horizon)
             going = ~ended
-            self._renew(active, kind, child)
-            self._struck(active, kind, at, going)
-            active = active[going & ~np.isfinite(self.died[active])]
+            back = self._renew(active, kind, child, going)
+            quiet = self._gone_on(active, kind, at, going, back)
+            self._struck(active, kind, at, going & ~quiet)
+            active = active[going & ~np.isfinite(self.died[active]) & ~self._endless(active)]
         return Courses(
-            self.elapsed, self.work, self.interruptions, self.stops, self.replaced, self.lost, self.died, tuple(self.events)
+            self.elapsed, self.work, self.interruptions, self.stops, self.replaced, self.lost, self.died, self.crew.node_seconds,
+            self.crew.requested, tuple(self.events),
         )  # fmt: skip
 
     def _done(self, active: NDArray[np.intp]) -> float:
         """Return which share of the courses that are *active* is drawn: of their time, or of their work."""
         shares = self.elapsed[active] / self.run.horizon, np.maximum(self.work[active], 0.0) / self.run.work
         return float(np.minimum(np.maximum(*shares), 1.0).mean())
+
+    def _endless(self, a: NDArray[np.intp]) -> NDArray[np.bool_]:
+        """Tell which of the courses *a* would never end, and note it."""
+        if self.run.horizon < math.inf:
+            return np.zeros(a.size, dtype=np.bool_)
+        endless = (self.fruitless[a] > FRUITLESS) | (self.interruptions[a] > MOST)
+        self.elapsed[a[endless]] = math.inf
+        return np.asarray(endless)
 
     def _begin(self) -> None:
         """Start the job: processes, communicators, no checkpoint to load."""
@@ -194,31 +203,50 @@ class _Fleet:
 
     def _advance(self, a: NDArray[np.intp], until: Array, stopped: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Let the courses *a* go on to *until*, where they are *stopped* or a fault strikes; tell which have ended."""
+        since = self.now[a]
+        self._idled(a, until)
         self._recovered(a, until)
         run, saving = self.run, self.run.saving
         length = np.maximum(until - self.resume[a], 0.0)
         speed = self._speed(a, length)
         interval = saving.interval if saving.memory_interval is None else saving.memory_interval
         blocking = saving.blocking if saving.memory_interval is None else saving.memory_blocking
-        left = run.work - self.kept[a]
+        left, part, hold = run.work - self.kept[a], self.part[a], self.hold[a]
         with np.errstate(invalid="ignore"):
             saves = np.ceil(left / interval - 1e-9)
-            needed = left / speed + blocking * saves
+            needed = hold + (left - part) / speed + blocking * saves
         done = (length > 0) & (needed <= length)
         cycle = interval / speed + blocking
-        cycles = np.floor(length / cycle)
-        rest = length - cycles * cycle
-        progress = cycles * interval + np.minimum(rest * speed, interval)
-        waited = cycles * blocking + np.maximum(rest - interval / speed, 0.0)
-        progress, waited = np.where(done, left, progress), np.where(done, blocking * np.where(done, saves, 0.0), waited)
+        inside = np.maximum(length - hold, 0.0) + part / speed  # since the cycle began
+        cycles = np.floor(inside / cycle)
+        rest = inside - cycles * cycle
+        piece = np.maximum(np.minimum(interval, left - cycles * interval), 0.0)
+        progress = cycles * interval + np.minimum(rest * speed, piece)
+        waited = np.minimum(hold, length) + cycles * blocking + np.maximum(rest - piece / speed, 0.0)
+        progress, waited = np.where(done, left, progress), np.where(done, hold + blocking * np.where(done, saves, 0.0), waited)
         spent = np.where(done, needed, length)
         self.lost["checkpoint"][a] += waited
-        self.lost["degraded"][a] += np.maximum(spent - waited - progress, 0.0)
+        self.lost["degraded"][a] += np.maximum(spent - waited - (progress - part), 0.0)
         self.work[a] = self.kept[a] + progress
         ended = done | stopped
         self.elapsed[a] = np.where(done, self.resume[a] + spent, until)
-        self._save(a, length, cycle, interval, blocking)
+        self.crew.node_seconds[a] += self.crew.there(a) * (self.elapsed[a] - since)
+        saving_now = (rest >= piece / speed) & (blocking > 0) & (length > hold)
+        self.ahead[0, a] = np.where(saving_now, self.work[a], self.kept[a] + cycles * interval)
+        self.ahead[1, a] = np.where(saving_now, 0.0, progress - cycles * interval)
+        self.ahead[2, a] = np.where(saving_now, piece / speed + blocking - rest, np.maximum(hold - length, 0.0))
+        self._save(a, inside, length >= hold, cycle, interval, blocking)
         return np.asarray(ended)
+
+    def _idled(self, a: NDArray[np.intp], until: Array) -> None:
+        """Let those of the courses *a* wait until *until* that have too few nodes; a recovery goes on afterwards."""
+        if self.run.members is None:
+            return
+        idle = self.crew.speed(a) <= 0
+        b, waited = a[idle], until[idle] - self.now[a[idle]]
+        self.lost["spare_wait"][b] += waited
+        self.resume[b] += waited
+        self.now[b] = until[idle]
 
     def _recovered(self, a: NDArray[np.intp], until: Array) -> None:
         """Account for the recovery that ends at *until* at the latest."""
@@ -240,23 +268,29 @@ class _Fleet:
         if self.run.elastic:
             overlap = np.clip(self.missing[a] - self.resume[a][:, None], 0.0, length[:, None]).sum(axis=1)
             speed *= np.maximum(1 - self.run.elastic * overlap / np.maximum(length, 1e-9), 0.05)
+        if self.run.members:
+            of_crew = self.crew.speed(a)
+            speed *= np.where(of_crew > 0, of_crew, 1.0)  # those without nodes have no time to work
         return speed
 
-    def _save(self, a: NDArray[np.intp], length: Array, cycle: Array, interval: float, blocking: float) -> None:
-        """Note what is saved when *length* seconds have passed since training resumed."""
+    def _save(self, a: NDArray[np.intp], inside: Array, saved: NDArray[np.bool_], cycle: Array, interval: float, blocking: float) -> None:
+        """Note what is saved when *inside* seconds have passed since the cycle began; *saved*: whether the save before it is complete."""
         saving = self.run.saving
         first = cycle - blocking  # the work of one interval
-        complete = np.maximum(np.floor((length - first - saving.persist) / cycle + 1e-9) + 1, 0.0)
+        complete = np.maximum(np.floor((inside - first - saving.persist) / cycle + 1e-9) + 1, 0.0)
+        before = self.stored[a]
         if saving.memory_interval is None:
-            self.stored[a] = self.kept[a] + complete * interval
+            self.stored[a] = np.where(saved, self.kept[a] + complete * interval, before)
+            self.fruitless[a] = np.where(self.stored[a] > before, 0.0, self.fruitless[a])
             return
         reached = np.floor((self.kept[a] + complete * interval) / saving.interval + 1e-9) * saving.interval
         self.stored[a] = np.maximum(self.stored[a], np.where(complete > 0, reached, 0.0))
-        copies = np.maximum(np.floor((length - first - saving.memory_blocking) / cycle + 1e-9) + 1, 0.0)
+        self.fruitless[a] = np.where(complete > 0, 0.0, self.fruitless[a])
+        copies = np.maximum(np.floor((inside - first - saving.memory_blocking) / cycle + 1e-9) + 1, 0.0)
         self.kept[a] = self.kept[a] + copies * interval
 
-    def _renew(self, a: NDArray[np.intp], kind: NDArray[np.intp], child: NDArray[np.intp]) -> None:
-        """Draw when the next of each kind comes that has just struck."""
+    def _renew(self, a: NDArray[np.intp], kind: NDArray[np.intp], child: NDArray[np.intp], going: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Draw when the next of each kind comes that has just struck; tell where the first node has joined again."""
         again = a[kind == 0]
         times = self._next_fault(again)
         self.next_fault[again] = times[again]
@@ -268,11 +302,11 @@ class _Fleet:
             if rate > 0:
                 due = a[kind == number]
                 waiting[due] += self._exponential(stream, rate)[due]
+        first = np.zeros(a.size, dtype=np.bool_)
         if self.run.lives:
-            lives, _ = self.run.lives
-            due, another = a[kind == 4], self.run.causes[-1].repair or AT_ONCE
-            node = self.leaves[due].argmin(axis=1)
-            self.leaves[due, node] += another.mean + lives.draws(self.trials, self.random["lives"])[due]
+            life = self.run.lives[0].draws(self.trials, self.random["lives"])
+            self.crew.went(a[going & (kind == 4)], life)
+            first[going & (kind == 5)] = self.crew.joined(a[going & (kind == 5)], life)
         share, after = self.run.repeats
         if share > 0:
             random = self.random["repeat"]
@@ -280,6 +314,34 @@ class _Fleet:
             parents = a[(kind < 2) & (follows[a] < share)]
             place = self.children[parents].argmax(axis=1)  # a free one, or the farthest
             self.children[parents, place] = self.elapsed[parents] + delay[parents]
+        return first
+
+    def _gone_on(
+        self, a: NDArray[np.intp], kind: NDArray[np.intp], at: Array, going: NDArray[np.bool_], first: NDArray[np.bool_]
+    ) -> NDArray[np.bool_]:
+        """Let the courses *a* go on from where they are where nothing is lost with a node that went or joined; tell which do."""
+        members = self.run.members
+        quiet = np.zeros(a.size, dtype=np.bool_)
+        if members is None or members.restarts:
+            return quiet
+        quiet = going & (kind >= 4) & ~(first & members.chief)
+        b, moment = a[quiet], at[quiet]
+        self.kept[b], self.part[b], self.hold[b] = self.ahead[:, b]
+        self._passed(b, moment)
+        self.interruptions[b] += kind[quiet] == 4
+        self.replaced[b] += kind[quiet] == 4
+        self._tell(b, moment, "revocation" if kind[quiet][:1].tolist() == [4] else JOINS)
+        return quiet
+
+    def _passed(self, b: NDArray[np.intp], moment: Array) -> None:
+        """Take from the recovery of the courses *b* what has passed of it at *moment*."""
+        passed = np.maximum(np.minimum(moment, self.resume[b]) - self.now[b], 0.0)
+        for stage in self.stages.values():
+            spent = np.minimum(passed, stage[b])
+            passed = passed - spent
+            stage[b] -= spent
+        self.now[b] = moment
+        self.resume[b] = moment + sum(stage[b] for stage in self.stages.values())
 
     def _struck(self, a: NDArray[np.intp], kind: NDArray[np.intp], at: Array, going: NDArray[np.bool_]) -> None:
         """Let a fault or a planned stop strike the courses *a* that are still *going*, and lay out the recovery."""
@@ -290,26 +352,29 @@ class _Fleet:
         if not faulty.any():
             return
         b, moment = a[faulty], at[faulty]
-        several = kind[faulty] == 2
+        several, joins = kind[faulty] == 2, kind[faulty] == 5
+        member = (kind[faulty] >= 4) & (self.run.members is not None)
         cause = drawn["cause"][b]
-        silent = np.where(several, 0.0, drawn["silent"][b])
+        silent = np.where(several | joins, 0.0, drawn["silent"][b])
         durable = several | (silent > 0)
         restored = self._restored(b, durable, silent)
         self.lost["rework"][b] += self.work[b] - restored
-        replaced = several | (drawn["replaces"][b] > 0)
-        self.kept[b] = restored
+        replaced = several | (drawn["replaces"][b] > 0) & ~member
+        self.kept[b], self.part[b], self.hold[b] = restored, 0.0, 0.0
         self.stored[b] = np.minimum(self.stored[b], restored)
-        detected = moment + drawn["detection"][b]
+        detection = np.where(joins, 0.0, drawn["detection"][b])
+        detected = moment + detection
         wait = self._spares(b, several, replaced, detected, drawn)
         saving = self.run.saving
         load = saving.load if saving.memory_interval is None else np.where(durable, saving.load, saving.memory_load)
         restart = (
             np.where(replaced, self.run.restart + drawn["spare"][b], self.run.restart_in_place) + drawn["communicators"][b] + load
         )  # fmt: skip
-        self._lay_out(b, moment, {"detection": drawn["detection"][b], "spare_wait": wait, "restart": restart})
-        self.interruptions[b] += 1
-        self.replaced[b] += np.where(several, self.run.correlated[1], replaced)
-        first = "several nodes" if several[0] else self.run.causes[int(cause[0])].name
+        self._lay_out(b, moment, {"detection": detection, "spare_wait": wait, "restart": restart})
+        self.interruptions[b] += ~joins
+        self.fruitless[b] += 1
+        self.replaced[b] += np.where(several, self.run.correlated[1], replaced | (member & ~joins))
+        first = "several nodes" if several[0] else JOINS if joins[0] else self.run.causes[int(cause[0])].name
         self._tell(b, moment, first)
 
     def _draw_recovery(self, revoked: NDArray[np.intp]) -> dict[str, Any]:
@@ -420,16 +485,12 @@ class _Fleet:
         """Stop the courses *b* as planned: all work is saved; a stop during a recovery takes place within it."""
         self.stops[b] += 1
         running = moment >= self.resume[b]
-        passed = np.maximum(moment - self.now[b], 0.0)
-        for stage in self.stages.values():  # of a recovery that goes on, what is left
-            spent = np.minimum(passed, stage[b])
-            passed = passed - spent
-            stage[b] = np.where(running, 0.0, stage[b] - spent)
+        self._passed(b, moment)
         c = b[running]
         self.kept[c] = self.stored[c] = self.work[c]
+        self.part[c] = self.hold[c] = 0.0
         stop = self.run.saving.persist + self.run.planned[1] + self.run.restart_in_place
         self.stages["planned"][c] = stop + drawn["communicators"][c] + self.run.saving.load
-        self.now[b] = moment
         self.resume[b] = moment + sum(stage[b] for stage in self.stages.values())
         self._tell(b, moment, "planned stop")
 

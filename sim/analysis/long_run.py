@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.analysis.crew import Members
 from sim.analysis.failure_law import EXPONENTIAL, FailureLaw
 from sim.analysis.renewal import Uniform
 from sim.analysis.transient import Lives
@@ -92,6 +93,8 @@ class LongRun:
     lives: tuple[Lives, float] | None = None
     """How long each node stays until it is revoked, which is the last of ``causes``, and the part of ``rate`` (1/s) that this stands for.
     None: what is revoked is so at random."""
+    members: Members | None = None
+    """How the job goes on where a node is revoked; None: it waits for a spare, or for the replacement."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,7 @@ class Courses:
     """What was drawn: an array of each figure, by course."""
 
     elapsed: Array
+    """Infinite where the job would never end."""
     work: Array
     """Kept work (s at full speed)."""
     interruptions: Array
@@ -111,6 +115,10 @@ class Courses:
     """Seconds by LOST; with the work they add up to the elapsed time."""
     died: Array
     """When the last spare was gone (s); infinite where the job came to its end."""
+    node_seconds: Array
+    """Of the job's own nodes while they were there."""
+    requested: Array
+    """Nodes that were rented in the place of revoked ones, where the job goes on without them."""
     events: Sequence[tuple[float, str, float]] = field(default_factory=tuple)
     """Of the first course: time, what happened, and the seconds until it works again."""
 
@@ -118,3 +126,17 @@ class Courses:
     def share(self) -> Array:
         """Return the effective share of each course."""
         return self.work / np.maximum(self.elapsed, 1e-9)
+
+
+def first_rates(run: LongRun, trials: int, random: np.random.Generator) -> Array:
+    """Return the rate of first faults of each course (1/s): that of its fleet, of its nodes, less what follows of itself."""
+    revoked = run.lives[1] if run.lives else 0.0
+    low, value, high = (rate - revoked for rate in run.rate)
+    normal = random.standard_normal(trials)
+    rates = np.full(trials, float(value))
+    if value > 0 and low < high:
+        rates *= np.exp(normal * np.where(normal < 0, math.log(value / low) / 1.96, math.log(high / value) / 1.96))
+    shape = run.shape * run.nodes
+    if math.isfinite(shape):
+        rates *= random.gamma(shape, 1 / shape, trials)
+    return np.asarray(np.maximum(rates - run.correlated[0], 0.0) * (1 - run.repeats[0]))

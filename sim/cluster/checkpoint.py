@@ -11,7 +11,8 @@ not bind.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from sim.cluster.clock import Clock
@@ -75,6 +76,39 @@ def checkpoint(node: Node, parts: Parts, store: Store | None) -> Checkpoint:
     copied_back = _timed(node, back, parts.nbytes, {})[0]
     start = store.start if store else 0.0
     return Checkpoint(copied, start + written, start + arrived + copied_back, copied_back, kept)
+
+
+class Outflow(NamedTuple):
+    """A part of a checkpoint on its way from host memory to a store: the links of its node that it crosses, and bytes/s at most."""
+
+    links: tuple[str, ...]
+    cap: float
+
+
+def outflows(node: Node, parts: Parts, store: Store | None) -> list[Outflow]:
+    """Return how the parts of one node leave it, each with its share of the *store*; nothing leaves for the node's own disk."""
+    if store is None or parts.nbytes <= 0:
+        return []
+    cap = min(store.per_writer or math.inf, store.bandwidth / parts.writers)
+    return [Outflow(_way_out(node, gpu, store), cap) for gpu in range(parts.per_node)]
+
+
+class Beside:
+    """Parts of checkpoints that are written all along, beside whatever else a network carries."""
+
+    NAME = "checkpoint"
+    _FOR_EVER = 1e18
+    """Bytes that no flow gets through."""
+
+    def __init__(self, network: Network, flows: Sequence[Outflow], live: Callable[[str], str]) -> None:
+        """Start *flows* on *network*, where *live* names the link that stands for one of a node and others like it."""
+        most: dict[tuple[str, ...], Counter[Outflow]] = {}
+        for flow in flows:
+            most.setdefault(tuple(map(live, flow.links)), Counter())[flow] += 1
+        for links, alike in most.items():  # a live link is one of those that it stands for, the one that carries most
+            flow, count = max(alike.items(), key=lambda item: item[1])
+            for _ in range(count):
+                network.start(self.NAME, self._FOR_EVER, {link: float(links.count(link)) for link in links}, cap=flow.cap)
 
 
 def _way_out(node: Node, gpu: int, store: Store | None) -> tuple[str, ...]:

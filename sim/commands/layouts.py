@@ -27,6 +27,7 @@ def show_layouts(
     trace: Path | None,
     with_failures: bool = False,
     chakra: Path | None = None,
+    store: str | None = None,
 ) -> None:
     """Simulate *scenario* at each number of *nodes* or *gpus* and print the outcome; *with_failures* that of the whole job as well."""
     from sim.report.document import infeasible_document
@@ -52,6 +53,13 @@ def show_layouts(
         done(len(documents), len(scenarios))
     talk.progress("")
     one = len(scenarios) == 1
+    if store is not None:
+        if not one:
+            raise SpecError("--store: write one number of nodes or GPUs")
+        from sim.report.saving import saved_document
+        from sim.study.saving import saved_beside
+
+        documents[0]["checkpoint"] = saved_document(saved_beside(found[0].run, store))
     whole = documents[0] if one else {"schema": 1, "runs": documents}
     text = layout_text(found[0].run, documents[0], verbose) if one else layout_scaling_text(documents)
     if with_failures and scenario.plan is not None:

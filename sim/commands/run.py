@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sim.commands import names
 from sim.commands.app import app
 from sim.commands.options import (
     Checkpoints,
@@ -68,6 +69,10 @@ def run(
     evaluation: Evaluation = 0.0,
     checkpoints: Checkpoints = True,
     with_failures: WithFailures = False,
+    store: Annotated[
+        str | None,
+        typer.Option(metavar="NAME|FILE|disk", help="also simulate steps while a checkpoint is written there", autocompletion=names.stores),
+    ] = None,
     seed: Annotated[int, typer.Option(help="random seed, used only with training.noise.draw: true")] = 0,
     exact: Annotated[bool, typer.Option("--exact", help="simulate every step instead of skipping whole periods")] = False,
     fast: Annotated[bool, typer.Option("--fast", help="skip the what-if and sensitivity analysis")] = False,
@@ -127,13 +132,15 @@ def run(
     if has_layout(scenario):
         from sim.commands.layouts import show_layouts
 
-        return show_layouts(scenario, many_nodes, many_gpus, (as_json, as_csv, verbose), output, html, trace, with_failures, chakra)
+        return show_layouts(scenario, many_nodes, many_gpus, (as_json, as_csv, verbose), output, html, trace, with_failures, chakra, store)
     scenarios = scaling(scenario, many_nodes, many_gpus)
     if trace is not None:
         _write_trace(scenarios, trace)
     if chakra is not None:
         _write_chakra(scenarios, chakra)
-    _show_runs(scenarios, (as_json, as_csv, verbose), output, html, not fast, with_failures)
+    if store is not None and len(scenarios) > 1:
+        raise SpecError("--store: write one number of nodes or GPUs")
+    _show_runs(scenarios, (as_json, as_csv, verbose), output, html, not fast, with_failures, store)
 
 
 def _require_weeks(scenario: Scenario, several: bool) -> None:
@@ -144,8 +151,9 @@ def _require_weeks(scenario: Scenario, several: bool) -> None:
 
 
 def _show_runs(
-    scenarios: Sequence[Any], shown: tuple[bool, bool, bool], output: Path | None, html: Path | None, thorough: bool, with_failures: bool
-) -> None:
+    scenarios: Sequence[Any], shown: tuple[bool, bool, bool], output: Path | None, html: Path | None, thorough: bool, with_failures: bool,
+    store: str | None,
+) -> None:  # fmt: skip
     as_json, as_csv, verbose = shown
     from sim.report.document import infeasible_document, run_document
     from sim.report.rows import run_csv
@@ -164,6 +172,11 @@ def _show_runs(
     rows = [row for document in documents for row in document.get("jobs", [document])]
     runs = [point.run for point in found if point.run is not None]
     if len(scenarios) == 1:
+        if store is not None and runs:
+            from sim.report.saving import saved_document
+            from sim.study.saving import saved_beside
+
+            documents[0]["checkpoint"] = saved_document(saved_beside(runs[0], store))
         whole, text = documents[0], "\n\n".join(run_text(runs[0], row, number, verbose) for number, row in enumerate(rows))
         if with_failures:
             from sim.report.goodput import beside_run, goodput_text

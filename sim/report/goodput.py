@@ -111,7 +111,7 @@ def _figures(answer: Goodput) -> dict[str, NDArray[np.float64] | None]:
     elapsed = np.where(np.isfinite(courses.elapsed), courses.elapsed, courses.died)
     productive = (courses.work + courses.lost["degraded"]) / elapsed
     joules = _energy(answer, elapsed)
-    rented = steps.nodes + answer.run.spares
+    rented = courses.node_seconds + answer.run.spares * elapsed
     return {
         "days": elapsed / DAY,
         "effective_share": courses.work / elapsed,
@@ -120,7 +120,7 @@ def _figures(answer: Goodput) -> dict[str, NDArray[np.float64] | None]:
         "interruptions": courses.interruptions,
         "planned_stops": courses.stops,
         "replaced_nodes": courses.replaced,
-        "cost_usd": None if steps.usd_per_s is None else rented * steps.usd_per_s * elapsed,
+        "cost_usd": None if steps.usd_per_s is None else rented * steps.usd_per_s,
         "energy_kwh": None if joules is None else joules / KWH,
         "co2_kg": None if joules is None else joules * answer.grid.intensity,
         "samples": courses.work / steps.step_time * steps.samples,
@@ -137,7 +137,8 @@ def _energy(answer: Goodput, elapsed: NDArray[np.float64]) -> NDArray[np.float64
     busy = courses.work + courses.lost["rework"] + courses.lost["degraded"]
     held = courses.lost["detection"] + courses.lost["checkpoint"]
     node = busy * working.total + held * waiting.total + np.maximum(elapsed - busy - held, 0.0) * idle.total
-    return np.asarray(answer.pue * (answer.steps.nodes * node + answer.run.spares * idle.total * elapsed))
+    there = courses.node_seconds / elapsed  # all of them, unless the job goes on without revoked ones
+    return np.asarray(answer.pue * (there * node + answer.run.spares * idle.total * elapsed))
 
 
 def _per_node_day(answer: Goodput) -> dict[str, float]:

@@ -16,6 +16,7 @@ from sim.report.energy import energy_text, with_energy
 from sim.report.inputs import values_of
 from sim.report.layout_error import expected_layout_error
 from sim.report.prices import dated, source_of
+from sim.report.saving import saved_text
 from sim.report.style import MEANINGS
 from sim.report.table import basis_lines, error_lines, stall_lines
 from sim.report.verdict import kernels_assumed
@@ -253,6 +254,8 @@ def layout_text(run: LayoutRun, document: Mapping[str, Any], verbose: bool = Fal
         lines.append(f"  cost: ${1e6 * document['cost_per_token_usd']:.3g} per million tokens")
     if document["energy"] is not None:
         lines.append(f"  {energy_text(document['energy'])}")
+    if "checkpoint" in document:
+        lines.append(f"  {saved_text(document)}")
     if document["whole_job"] is not None:
         lines.append(f"  {whole_job_text(document['whole_job'])}")
     lines += error_lines(document)

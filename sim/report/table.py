@@ -9,6 +9,7 @@ from sim.events import LAYOUT_STALLS, STALLS, Cause
 from sim.report.energy import energy_text
 from sim.report.expected_error import interval_text
 from sim.report.kinds import batch_text, gpus_text, tightest
+from sim.report.saving import saved_text
 from sim.report.style import MEANINGS
 from sim.report.whole_job import whole_job_text
 from sim.simulate import Run
@@ -46,6 +47,8 @@ def run_text(run: Run, document: Mapping[str, Any], number: int = 0, verbose: bo
         lines.append(f"  {whole_job_text(document['whole_job'])}")
     if document.get("energy") is not None:
         lines.append(f"  {energy_text(document['energy'])}")
+    if "checkpoint" in document:
+        lines.append(f"  {saved_text(document)}")
     memory = document["gpu_memory_bytes"]
     lines.append(f"  GPU memory: {memory['total'] / 2**30:.1f} of {tightest(run, number).memory / 2**30:.0f} GiB{_of_which(run, number)}")
     lines += [*_exchange_lines(document), *error_lines(document)]

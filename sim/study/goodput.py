@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+import numpy as np
+
 from sim.analysis.course import draw
 from sim.analysis.energy import GridIntensity, NodePower, grid_of, named_grid, node_power, power_model, shares_of
 from sim.analysis.failure_law import EXPONENTIAL, Own, failure_law
@@ -43,6 +45,8 @@ from sim.units import counted, show
 
 KEPT = 2
 """Checkpoints that a store holds at once: the last complete one and the one that is written."""
+_HOPELESS = 1e-6
+"""Effective share below which no course is drawn: faults come faster than recoveries."""
 _TRIALS_OF_CHANGES = 400
 _COURSES, _CHANGES = 100, 10
 """Parts of the work, as progress counts them: the courses, and what other set-ups would do."""
@@ -106,8 +110,12 @@ def weeks_of(steps: Steps, weeks: Weeks, changes: bool = True, progress: Callabl
     run = long_run(steps, weeks, reliability)
     intervals, saving = _saving(weeks, times, run)
     run = replace(run, saving=saving)
+    if closed_form(run) < _HOPELESS:
+        raise SpecError(_endless(run))
     _has_spares(run, weeks)
     courses = draw(run, weeks.trials, weeks.seed, lambda share: progress(int(_COURSES * share), _COURSES + _CHANGES))
+    if not np.isfinite(courses.elapsed[~np.isfinite(courses.died)]).all():
+        raise SpecError(_endless(run))
     return Goodput(
         steps, weeks, reliability, run, times, saved.nbytes, saved.writers, courses, intervals, closed_form(run),
         meta_ettr(run.rate[1], _mean_overhead(run), saving.interval, saving.blocking),
@@ -181,6 +189,14 @@ def _has_spares(run: LongRun, weeks: Weeks) -> None:
     raise SpecError(
         f"--spares {run.spares} --no-repair: nodes that fail do not come back, and half of the jobs die within {died / 86400:.3g} d "
         "for want of spares; write more --spares, or leave --no-repair out"
+    )
+
+
+def _endless(run: LongRun) -> str:
+    """Return why *run* never ends, and what would help."""
+    return (
+        f"the job never ends: it is interrupted every {show(1 / run.rate[1], 'time', 2)} on average, and hardly any work is saved before; "
+        "write fewer --nodes, --in-place, or a lower --failure-rate"
     )
 
 

@@ -104,7 +104,7 @@ def spot(scenario: Scenario, wanted: Wanted, documents: Documents, processes: in
     )
     interval = _interval(wanted, job, scenario.seed)
     outcomes = courses(job, interval, wanted.trials, scenario.seed)
-    if outcomes[-1].time == inf:
+    if any(outcome.time == inf for outcome in outcomes):
         raise SpecError(
             f"--checkpoint-interval {wanted.interval}: machines are revoked before a checkpoint is due, and the job never ends; write auto"
         )

@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from sim.analysis.cost import Market, node_price
+from sim.analysis.crew import Members
 from sim.analysis.energy import named_grid
 from sim.analysis.failure_law import EXPONENTIAL, failure_law
 from sim.analysis.long_run import Cause, LongRun, Saving
 from sim.analysis.renewal import Uniform
-from sim.analysis.transient import Lives, lifetimes_of, survival
+from sim.analysis.transient import Exponential, Lives, lifetimes_of, survival
 from sim.analysis.whole_job import START_UP
 from sim.spec.hardware import Hardware, Node
 from sim.spec.library import load_part
@@ -147,6 +148,7 @@ def long_run(steps: Steps, weeks: Weeks, reliability: Reliability) -> LongRun:
     planned, slow = reliability.planned, reliability.slow
     restart = reliability.in_place if weeks.in_place else reliability.requeue
     rates, revoked = _rates(weeks, reliability, nodes * size), revocations(weeks, steps)
+    lives = _lives(weeks, steps, revoked)
     early = reliability.new_fleet.share * steps.node.gpu_count * nodes if weeks.new_fleet else 0.0
     return LongRun(
         nodes,
@@ -174,8 +176,14 @@ def long_run(steps: Steps, weeks: Weeks, reliability: Reliability) -> LongRun:
         1.0 / nodes if weeks.elastic and nodes > 1 else 0.0,
         weeks.repairs,
         failure_law(weeks.law),
-        _lives(weeks, steps, revoked),
+        lives,
+        _members(nodes) if lives and weeks.elastic and nodes > 1 else None,
     )
+
+
+def _members(nodes: int) -> Members:
+    """Return a job that goes on without revoked replicas, each with its part of the batch; all restart where one goes or joins."""
+    return Members(tuple((there + 1) / nodes for there in range(nodes)))
 
 
 def restart_time(restart: Restart, gpus: int) -> float:
@@ -228,9 +236,16 @@ def revocations(weeks: Weeks, steps: Steps) -> float:
 
 
 def _lives(weeks: Weeks, steps: Steps, revoked: float) -> tuple[Lives, float] | None:
-    """Return the lives of spot machines where they were measured; None where many machines together are revoked at random anyway."""
+    """Return the lives of spot machines where they were measured, or where each replica's matters.
+
+    None where many machines together are revoked at random anyway.
+    """
     lives = lifetimes_of(steps.node.gpu)
-    if not revoked or weeks.mean_lifetime is not None or lives is None or steps.nodes > MOST_LIVES:
+    if not revoked or steps.nodes > MOST_LIVES:
+        return None
+    if weeks.mean_lifetime is not None:
+        return (Exponential(steps.nodes / revoked), revoked) if weeks.elastic else None
+    if lives is None:
         return None
     return survival(lives), revoked
 

@@ -12,8 +12,10 @@ import pytest
 import simpy
 
 from sim.analysis.course import draw
+from sim.analysis.crew import Members
 from sim.analysis.long_run import LOST, Cause, Courses, LongRun, Saving
 from sim.analysis.renewal import Uniform, best_interval, effective_share, laplace_of_sum
+from sim.analysis.transient import Exponential
 
 DAY, HOUR = 86400.0, 3600.0
 Events = Generator[simpy.Event, object, None]
@@ -33,6 +35,15 @@ FULL = replace(
     slow=(RATE / 5, 1.34, 1.2 * HOUR), planned=(0.5 / DAY, 60.0), saving=Saving(600.0, 3.0, 60.0, 20.0),
 )  # fmt: skip
 """All that there is."""
+
+LINEAR = tuple((count + 1) / 100 for count in range(100))
+REVOKED = 1 / HOUR
+"""Of the job's nodes together."""
+SPOT = {
+    "causes": [*CAUSES, Cause("revocation", 0.0, Uniform(0.0, 30.0), Uniform(0.0, 0.0), 1.0, repair=Uniform(2 * HOUR, 2 * HOUR))],
+    "lives": (Exponential(100 / REVOKED), REVOKED),
+    "rate": (RATE / 3 + REVOKED, RATE + REVOKED, 3 * RATE + REVOKED),
+}
 
 
 def expected(run: LongRun) -> float:
@@ -65,8 +76,12 @@ def test_time_is_conserved_whatever_happens() -> None:
         {}, {"horizon": math.inf, "work": 4 * DAY}, {"spares": 0}, {"spares": 1, "elastic": 0.1}, {"repairs": False},
         {"new_fleet": (60.0, 10 * DAY)},
         {"saving": Saving(1200.0, 0.5, 60.0, 60.0, 30.0, 0.05, 5.0)},
+        {**SPOT, "members": Members(LINEAR)},
+        {**SPOT, "members": Members(LINEAR, replaced=False), "elastic": 0.01},
+        {**SPOT, "members": Members(LINEAR, restarts=False, chief=True), "saving": PLAIN.saving},
+        {**SPOT, "members": Members((0.0,) * 99 + (1.0,)), "horizon": math.inf, "work": DAY},
     ):  # fmt: skip
-        found = draw(replace(replace(FULL, horizon=6 * DAY), **change), 60, seed=1)  # type: ignore[arg-type]
+        found = draw(replace(replace(FULL, horizon=6 * DAY), **change), 60, seed=1)
         assert conserved(found) < 1e-5
         assert all((found.lost[name] >= 0).all() for name in LOST)
         assert (found.share <= 1).all()
@@ -213,6 +228,30 @@ def test_what_else_helps_and_hurts() -> None:
     assert cases["silent"].lost["rework"].mean() > 2 * base.lost["rework"].mean()
     slow = 1 - base.lost["degraded"].mean() / (base.work + base.lost["rework"] + base.lost["degraded"]).mean()
     assert slow == pytest.approx(1 - (RATE / 5 * 1.2 * HOUR) * (1 - 1 / 1.34), abs=0.01)
+
+
+def test_going_on_with_fewer_nodes_is_better_than_waiting_for_them() -> None:
+    """Oracles: revocations at the rate of the lives; node-seconds of those that are there; on the same lives going on keeps more work."""
+    only = {**SPOT, "rate": (REVOKED,) * 3, "horizon": 20 * DAY, "restart": 0.0}
+    found = {
+        name: draw(replace(PLAIN, **only, members=members), 100, seed=6)  # type: ignore[arg-type]
+        for name, members in {"elastic": Members(LINEAR), "waiting": Members((0.0,) * 99 + (1.0,))}.items()
+    }
+    for courses in found.values():
+        away = courses.interruptions * 2 * HOUR
+        assert courses.node_seconds.mean() == pytest.approx((100 * 20 * DAY - away).mean(), rel=2e-3)
+        lived = courses.node_seconds.sum() / (100 / REVOKED)
+        assert courses.interruptions.sum() == pytest.approx(lived, abs=4 * math.sqrt(lived))
+        assert (courses.requested == courses.interruptions).all()
+    assert found["elastic"].share.mean() > found["waiting"].share.mean() + 0.1
+    assert found["elastic"].lost["spare_wait"].sum() == 0.0 < found["waiting"].lost["spare_wait"].min()
+    assert found["elastic"].lost["degraded"].mean() > 0.0 == found["waiting"].lost["degraded"].max()
+
+
+def test_a_job_that_loses_all_between_checkpoints_never_ends() -> None:
+    run = replace(PLAIN, rate=(1.0, 1.0, 1.0), horizon=math.inf, work=DAY)
+    assert np.isinf(draw(run, 3).elapsed).all()
+    assert np.isfinite(draw(replace(run, rate=(0.0, 0.0, 0.0)), 3).elapsed).all()
 
 
 def test_without_repairs_a_job_dies_with_its_last_spare() -> None:

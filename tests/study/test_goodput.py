@@ -120,11 +120,53 @@ def test_the_spot_market_draws_measured_lives() -> None:
     assert weeks_of(volta._replace(nodes=400, gpus=400), Weeks(days=1.0, trials=2), changes=False).run.lives is None
 
 
+def test_an_elastic_job_on_spot_machines_goes_on_with_the_others() -> None:
+    """Oracle: `spot` itself, policy replace, workers in step, the same lives around the same mean; the same job in the terms of both."""
+    node = load_hardware("p3.2xlarge").spec.groups[0].node
+    volta = steps()._replace(node=node, nodes=4, gpus=4, market="spot")
+    asked = Weeks(days=30.0, trials=300, rate="0.000001 /y", mean_lifetime="8 h", elastic=True, interval="1 h", mode="sync", spares=0)
+    found = weeks_of(volta, asked, changes=False)
+    run = found.run
+    assert run.members is not None and run.lives is not None
+    recovery = run.restart_in_place + run.communicators.mean + run.saving.load
+    replaced = run.causes[-1].repair
+    assert replaced is not None
+    job = SpotJob(
+        30 * DAY, tuple((count + 1) / 4 for count in range(4)), run.lives[0], "replace", replacement=replaced.mean,
+        checkpoint=run.saving.blocking, restore=recovery, in_step=True,
+    )  # fmt: skip
+    slower = spread(courses(job, 3600.0, 300), attrgetter("time")).mean / (30 * DAY)
+    assert float(found.courses.share.mean()) == pytest.approx(1 / slower, abs=0.015)
+    assert found.courses.interruptions.mean() == pytest.approx(30 * 24 / 8 * 4, rel=0.05)
+    waiting = weeks_of(volta, replace(asked, elastic=False), changes=False)
+    assert found.courses.share.mean() > waiting.courses.share.mean() - 0.01
+
+
 def test_a_layout_has_weeks_too() -> None:
     scenario = Scenario("hgx-h100", "llama-3.1-70b", nodes=16, layout=(("--tp", "parallel.tensor", 8), ("--pp", "parallel.pipeline", 4)))
     found = weeks_document(scenario, Weeks(tokens=1e11, trials=20), changes=False)
     assert found["tokens"] == pytest.approx(1e11) and found["checkpoint"]["writers"] == 32
     assert found["days"] * DAY == pytest.approx(found["work_s"] + sum(found["lost_s"].values()), rel=1e-9)
+
+
+def test_what_helps_never_lowers_the_effective_share(tmp_path: Path) -> None:
+    """Oracle: on the same faults, each at its best interval, more spares, rarer failures and a faster store keep no less, in the mean."""
+    asked = {"days": 10.0, "trials": 300, "rate": "0.02 /d", "spares": 2}
+    stores = []
+    for speed in (0.2, 1, 5, 25):
+        stores.append(tmp_path / f"store{speed}.yaml")
+        stores[-1].write_text(f"name: s\nbandwidth: {speed} GB/s\nsize: 1 PB\nsource: test\n", encoding="utf-8")
+    rising: dict[str, list[object]] = {
+        "spares": [0, 1, 2, 4, 8], "rate": ["0.08 /d", "0.04 /d", "0.02 /d", "0.005 /d"], "store": [str(path) for path in stores],
+    }  # fmt: skip
+    for mode in ("async", "sync"):
+        for key, values in rising.items():
+            made = [weeks(**(asked | {"mode": mode, key: value})) for value in values]
+            shares = [float(found.courses.share.mean()) for found in made]
+            assert shares == sorted(shares), (mode, key, shares)
+            closed = [found.expected for found in made]
+            assert closed == sorted(closed), (mode, key, closed)
+            assert shares[-1] > shares[0], (mode, key)
 
 
 def test_each_bad_input_has_one_sentence(tmp_path: Path) -> None:
@@ -143,6 +185,7 @@ def test_each_bad_input_has_one_sentence(tmp_path: Path) -> None:
         "until it is complete, and the next would begin before": {"interval": "1 s"},
         "half of the jobs die within": {"spares": 0, "repairs": False, "rate": "0.05 /d"},
         "is not in the catalogue": {"store": "nowhere"},
+        "the job never ends": {"rate": "9000 /d"},
         "write one of sync, async, tiered": {"mode": "never"},
         "write one of the three": {"epochs": 3.0},
         "no grid intensity": {"region": "atlantis"},

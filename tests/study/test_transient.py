@@ -8,17 +8,20 @@ Out: mean durations and costs of its clusters, none of which went in.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from sim.analysis.transient import Exponential, Survival, daly_time, survival, young_interval
 from sim.spec.library import load_part
 from sim.spec.lifetimes import Lifetimes
 from sim.spec.yaml import SpecError
-from sim.study.transient import Policy, SpotJob, best_interval, course, courses, spread, undisturbed
+from sim.study.transient import Outcome, Policy, SpotJob, best_interval, courses, spread, undisturbed
+from tests.study import heap_course
 
 STEPS = 64_000.0
 SPEED = 4.5892
@@ -66,7 +69,7 @@ def test_revocations_hurt_small_clusters_most(workers: int, deviation: float) ->
 
 @pytest.mark.parametrize(("workers", "duration", "cost"), [(4, 3581.2, 3.0191), (8, 1829.9, 3.0126)])
 def test_on_demand_clusters_of_transient_dl(workers: int, duration: float, cost: float) -> None:
-    found = course(tdl(workers, immortal()), math.inf, np.random.default_rng(0))
+    found = courses(tdl(workers, immortal()), math.inf, 1)[0]
     assert found.time == pytest.approx(duration, rel=0.06)
     assert found.cost == pytest.approx(cost, rel=0.06)
 
@@ -74,7 +77,7 @@ def test_on_demand_clusters_of_transient_dl(workers: int, duration: float, cost:
 def test_eight_spot_workers_save_what_transient_dl_says() -> None:
     """Measured: 1.1145 against 3.0126 USD, 63% less (its README: up to 62.9%)."""
     spot = spread(courses(tdl(8), math.inf, 2000), lambda outcome: outcome.cost).mean
-    on_demand = course(tdl(8, immortal()), math.inf, np.random.default_rng(0)).cost
+    on_demand = courses(tdl(8, immortal()), math.inf, 1)[0].cost
     assert 1 - spot / on_demand == pytest.approx(0.63, abs=0.02)
 
 
@@ -117,7 +120,7 @@ def chief_overheads(speed: float) -> dict[float, float]:
     for since in CHIEF:
         away = (since - 1500.0) / (speed / 2)
         job = SpotJob(24_000.0, (speed / 2, speed), Exponential(1.0), "replace", replacement=away)
-        found = course(_with(job, _Scripted([5500.0 / speed, math.inf, math.inf])), 4000.0, np.random.default_rng(0))
+        found = scripted(job, [5500.0 / speed, math.inf, math.inf], 4000.0)
         assert (found.revocations, found.lost) == (1, pytest.approx(since))
         overhead[since] = found.time - undisturbed(job, 4000.0)
     return overhead
@@ -156,8 +159,8 @@ def test_nothing_is_lost_while_servers_hold_the_state() -> None:
 def test_a_job_is_never_faster_nor_cheaper_than_undisturbed(policy: Policy, workers: int, interval: float, mean: float, seed: int) -> None:
     speeds = tuple(float(count + 1) for count in range(workers))
     job = SpotJob(1000.0, speeds, Exponential(mean), policy, 20.0, 5.0, 15.0, 2.0, 1.0, price=1.0, fixed_price=0.5)
-    found = course(job, interval, np.random.default_rng(seed))
-    assert found == course(job, interval, np.random.default_rng(seed))
+    (found,) = courses(job, interval, 1, seed)
+    assert [found] == courses(job, interval, 1, seed)
     if not found.revocations:
         assert found.time == pytest.approx(undisturbed(job, interval))
         assert found.cost == pytest.approx((found.time - 5.0) * (workers + 0.5))
@@ -172,7 +175,7 @@ def test_work_by_hand() -> None:
     0-40 work, 40-45 saved, 45-60 work lost; 60-70 gone; 72-112, 112-117 saved; 20 more and 5: 142.
     """
     job = SpotJob(100.0, (1.0,), Exponential(1.0), "wait", replacement=10.0, checkpoint=5.0, restore=2.0, price=1.0)
-    found = course(_with(job, _Scripted([60.0, math.inf])), 40.0, np.random.default_rng(0))
+    found = scripted(job, [60.0, math.inf], 40.0)
     assert found.time == pytest.approx(142.0)
     assert found.lost == pytest.approx(15.0)
     assert found.revocations == 1
@@ -193,7 +196,7 @@ def test_work_by_hand() -> None:
 def test_workers_in_step_restart_where_one_goes_or_joins(policy: Policy, time: float, lost: float) -> None:
     """100 samples at 1/s alone and 2/s together, a checkpoint of 5 s each 40 samples; one of two is revoked at 40 s, by hand."""
     job = SpotJob(100.0, (1.0, 2.0), Exponential(1.0), policy, replacement=10.0, checkpoint=5.0, restore=2.0, in_step=True)
-    found = course(_with(job, _Scripted([40.0, math.inf, math.inf])), 40.0, np.random.default_rng(0))
+    found = scripted(job, [40.0, math.inf, math.inf], 40.0)
     assert (found.time, found.lost, found.revocations) == (pytest.approx(time), pytest.approx(lost), 1)
 
 
@@ -203,6 +206,36 @@ def test_a_job_that_would_never_end_is_refused() -> None:
         best_interval(job, 1)
 
 
+@given(
+    policy=st.sampled_from(["shrink", "replace", "wait"]),
+    in_step=st.booleans(),
+    lives=st.lists(st.floats(1, 900), min_size=4, max_size=60),
+    workers=st.integers(1, 4),
+    interval=st.floats(20, 1500),
+    replacement=st.sampled_from([0.0, 15.0, 70.0]),
+    checkpoint=st.sampled_from([0.0, 3.0]),
+)
+def test_drawn_in_arrays_is_simulated_with_a_heap(
+    policy: Policy, in_step: bool, lives: list[float], workers: int, interval: float, replacement: float, checkpoint: float
+) -> None:
+    """Oracle: a simulation of one course, event by event, with the same lives: all that is told of it, to rounding."""
+    speeds = tuple(1.7 * (count + 1) ** 0.9 for count in range(workers))
+    job = SpotJob(
+        1000.0, speeds, Exponential(1.0), policy, 20.0, 5.0, replacement, checkpoint, 4.0, price=1.0, fixed_price=0.5, in_step=in_step
+    )  # fmt: skip
+    expected = heap_course.course(job, interval, lambda number: ([*lives, *[math.inf] * 500])[workers + number])
+    found = scripted(job, lives, interval)
+    assert found.revocations == expected.revocations
+    for name in ("time", "cost", "lost"):
+        assert getattr(found, name) == pytest.approx(getattr(expected, name), rel=1e-6, abs=1e-4), name
+
+
+def scripted(job: SpotJob, lives: list[float], interval: float) -> Outcome:
+    """Return the course of *job* with *lives*: those of the start, then one for each event, whether it is used or not; then for ever."""
+    (found,) = courses(replace(job, lives=_Scripted(lives)), interval, 1)
+    return found
+
+
 class _Scripted(Exponential):
     """Lives in the order of a list."""
 
@@ -210,12 +243,7 @@ class _Scripted(Exponential):
         super().__init__(1.0)
         object.__setattr__(self, "left", list(lives))
 
-    def draw(self, random: np.random.Generator) -> float:
-        lives: list[float] = self.__dict__["left"]
-        return lives.pop(0)
-
-
-def _with(job: SpotJob, lives: Exponential) -> SpotJob:
-    from dataclasses import replace
-
-    return replace(job, lives=lives)
+    def draws(self, count: int, random: np.random.Generator) -> NDArray[np.float64]:
+        left: list[float] = self.__dict__["left"]
+        taken, left[:count] = left[:count], []
+        return np.array([*taken, *[math.inf] * (count - len(taken))])

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from sim.mesh import LayoutRun
+from sim.spec.parallel import SCHEDULES
 from sim.study.plan.floor import Setting, floors
 from sim.study.plan.objective import Objective, joules_of_step, scale
 from sim.study.plan.refine import FLOOR, LEAST, Alone, Bound, Level, Refine, Step, Task, Way, laid_out, usable
@@ -181,11 +182,15 @@ def _next(tally: Tally, queue: list[_Entry], every: Sequence[Way], limits: Limit
 
 
 def _first(tally: Tally, queue: list[_Entry], every: Sequence[Way], limits: Limits, refine: Refine) -> Iterator[None]:
-    """Simulate one layout that surely fits, so that there is an answer at once: of less and less memory until one does."""
+    """Simulate one layout that surely fits, so that there is an answer at once: of less and less memory until one does.
+
+    Of a schedule of the user's own the bound knows little of what it holds, so that one that is built in comes first.
+    """
     if limits.simulations < 2:
         return
+    known = [entry for entry in queue if every[entry[1]].candidate.schedule in SCHEDULES] or queue
     for share in ROOMY:
-        roomy = [entry for entry in queue if tally.needs[entry[1]] <= share * usable(every[entry[1]].setting, limits.memory)]
+        roomy = [entry for entry in known if tally.needs[entry[1]] <= share * usable(every[entry[1]].setting, limits.memory)]
         if not roomy:
             return
         entry = min(roomy)

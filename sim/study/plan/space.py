@@ -249,8 +249,17 @@ def _schedules(options: MeshOptions, stages: int, blocks: int, micro_batches: in
     if "own_schedule" in space.allowed:
         chunks = [1, *(_virtual(framework, stages, blocks) if "virtual" in space.allowed else [])]
         for name in names(OWN):
-            runs = (size for size in chunks if _runs(name, turn(OWN, name), stages, size, micro_batches, options.sends_ahead))
+            few = _few(micro_batches, stages)
+            runs = (size for size in chunks if _runs(name, turn(OWN, name), stages, size, few, options.sends_ahead))
             yield from ((name, size) for size in runs)
+
+
+def _few(micro_batches: int, stages: int) -> int:
+    """Return the micro-batches that a schedule of the user's is asked about: of whole rounds of *stages*, two rounds stand for more.
+
+    Its passes of many take seconds to make; all of them are examined for the few layouts that a search comes to.
+    """
+    return 2 * stages if micro_batches > 2 * stages and micro_batches % stages == 0 else micro_batches
 
 
 @lru_cache(maxsize=65536)

@@ -230,7 +230,8 @@ class Prices:
             return f"{FABRIC}.{link}", crossed_.capacities[link], (Cause.NETWORK, crossed_.descriptions[link])
         return link, *link_of(self._slot, link)
 
-    def _on_node(self, nodes: str, link: str) -> str:
+    def on_node(self, nodes: str, link: str) -> str:
+        """Return the name of *link* of *nodes*, whose capacity is known then."""
         name = f"{nodes}.{link}"
         if name not in self.capacity:
             self.capacity[name], self.descriptions[name] = link_of(self._slot, link)
@@ -252,7 +253,7 @@ class Prices:
         load: dict[str, float] = defaultdict(float)
         for link, _, _, amount in outline.links:
             end, name = link.split(" ", 1)
-            load[self._on_node(self.nodes_of(source if end == OUT else target), name)] += amount
+            load[self.on_node(self.nodes_of(source if end == OUT else target), name)] += amount
         price = outline.price
         loaded = ((amount, self.capacity[name], self.descriptions[name]) for name, amount in load.items())
         rate, limit = held_back(price.cap, (price.cause, price.limit), loaded)

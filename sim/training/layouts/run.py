@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict, deque
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 import simpy
 
+from sim.cluster.checkpoint import Beside
 from sim.cluster.clock import Clock
 from sim.cluster.live_gpu import LiveGpu
 from sim.cluster.network import Activity, Network
@@ -84,6 +86,16 @@ class Simulation:
         self.overlaps = scene.layout.options.pipeline_overlap and not self.meets
         """Whether stages compute on while they send."""
         self.stages = [Stage(self, number) for number in range(len(scene.programs))]
+        self.save_beside(dict.fromkeys(map(scene.prices.nodes_of, range(len(scene.programs)))))
+
+    def save_beside(self, nodes: Iterable[str]) -> None:
+        """Let each of *nodes* write the parts of checkpoints that the scene has, all along."""
+        prices, flows = self.scene.prices, self.scene.beside
+        for name in nodes:
+            for link in dict.fromkeys(link for flow in flows for link in flow.links):
+                if (live := prices.on_node(name, link)) not in self.network.capacity:
+                    self.network.add_link(live, prices.capacity[live])
+            Beside(self.network, flows, partial(prices.on_node, name))
 
     def run(self) -> Played:
         """Simulate all steps and return the last."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from sim.cluster.checkpoint import Outflow
 from sim.events import Cause, EventLog
 from sim.parallel.collective_check import check_time
 from sim.parallel.lower import Layout
@@ -104,6 +105,8 @@ class Scene:
     spread: Spread
     feed: Feed | None = None
     """What feeds the ranks that begin the model; None: data are ready."""
+    beside: Sequence[Outflow] = ()
+    """Parts of checkpoints that each node writes all along."""
 
     def check(self, axis: GroupAxis) -> float:
         """Return the host's seconds to compare a collective of *axis* between its ranks, where the stack does."""

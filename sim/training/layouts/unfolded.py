@@ -44,7 +44,7 @@ class RankPrices(Prices):
         load: dict[str, float] = defaultdict(float)
         for link, _, _, amount in outline.links:
             end, name = link.split(" ", 1)
-            load[self._on_node(f"node{node[end]}", name)] += amount
+            load[self.on_node(f"node{node[end]}", name)] += amount
         return outline.price._replace(load=dict(load))
 
 
@@ -69,6 +69,7 @@ class Unfolded(Simulation):
             rank: _Rank(self, rank) for rank in dict.fromkeys((*firsts, *range(mesh.gpus)))
         }  # the log's first ranks are those of stages
         self.stages: list[Stage] = [made[rank] for rank in range(mesh.gpus)]
+        self.save_beside(f"node{number}" for number in range(mesh.place(mesh.gpus - 1)[0] + 1))
 
     def run(self) -> Played:
         """Return the last step, of each stage the mean of its ranks and the clock of its first."""

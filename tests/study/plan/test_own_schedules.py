@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,12 +19,15 @@ from sim.spec.yaml import SpecError
 from sim.study.plan.floor import floors
 from sim.study.plan.question import Question, plan, prepare_plan
 from sim.study.plan.search import Limits
+from sim.study.plan.space import _few, _runs
 from sim.study.scenario import Scenario
 from stallsim.protocols import PipelineSchedule
 from tests.parallel.test_own_schedule import Again, OneForwardOneBackward, Passes
 from tests.study.plan.test_plan import played
 
 ASKED = Question(Scenario("hgx-h100", "llama-3.2-1b", global_batch=8, stack="torchtitan-2.x"), (1,), 4, fixed={"pp": "4"})
+
+ASKED_OF_MANY = replace(ASKED, scenario=replace(ASKED.scenario, global_batch=32), limits=Limits(3))
 
 
 class Eager(OneForwardOneBackward):
@@ -59,6 +63,27 @@ def test_each_is_a_candidate_where_it_runs_and_no_bound_is_above_its_simulation(
         bound, time, needed = played(setting, candidate)
         assert least.time[place] <= bound * (1 + 1e-9) <= time * (1 + 2e-9), candidate
         assert least.memory[place] <= needed * (1 + 1e-9), candidate
+
+
+def test_asked_about_few_micro_batches_a_schedule_says_what_it_says_of_many(brought: list[PipelineSchedule]) -> None:
+    """Oracle: the check of all passes, on a grid of pipelines with rests of every size."""
+    answers = set()
+    for schedule in brought:
+        for stages, chunks in ((2, 1), (2, 2), (4, 1), (4, 2), (8, 1)):
+            for micro_batches in range(1, 5 * stages + 1):
+                few = _few(micro_batches, stages)
+                assert few % stages == micro_batches % stages and (few <= 2 * stages or micro_batches % stages)
+                ask = partial(_runs, schedule.name, 0, stages, chunks, sends_ahead=False)
+                assert ask(few) == ask(micro_batches), (schedule.name, stages, chunks, micro_batches)
+                answers.add(ask(micro_batches))
+    assert answers == {True, False}
+
+
+def test_the_first_answer_does_not_wait_for_what_own_schedules_hold(brought: list[PipelineSchedule]) -> None:
+    """Oracle: the first layout that is shown comes of a schedule that is built in, after a single bound."""
+    seen: list[tuple[int, str]] = []
+    plan(ASKED_OF_MANY, progress=lambda tally: seen.append((tally.bounded, tally.outcomes[0].way.candidate.schedule)))
+    assert seen[0][0] == 1 and seen[0][1] in ("1f1b", "interleaved_1f1b")
 
 
 def test_one_that_runs_nowhere_is_named_with_a_command_that_says_why(

@@ -25,7 +25,7 @@ from sim.study.plan.floor import Setting, floors
 from sim.study.plan.question import Plan, Question, plan, prepare_plan
 from sim.study.plan.refine import Way, needed_bytes
 from sim.study.plan.search import Limits, search
-from sim.study.plan.sensitivity import sensitivity
+from sim.study.plan.sensitivity import _flip, _least, _slower, sensitivity
 from sim.study.plan.space import Candidate
 from sim.study.scenario import Infeasible, Scenario
 from sim.training.layouts.bound import least_time
@@ -77,15 +77,11 @@ def test_bounds_stay_below_simulations_of_random_layouts_with_contention_interle
         Question(Scenario("hgx-h100", "llama-3.1-8b", global_batch=64), (2,), allowed=frozenset({"zero_bubble", "gpipe", "no_sequence"})),
         Question(Scenario("p3.16xlarge", "gpt2", global_batch=64, precision="amp_fp16"), (2,)),
         Question(Scenario("hgx-h100", "mixtral-8x7b", global_batch=64), (4,), allowed=frozenset({"zero_bubble"})),
-        Question(Scenario("p4d.24xlarge", "gpt2", ("fabric.leaf_spine={leaf_nodes: 2, uplinks: 1}",), global_batch=64), (4,)),
+        Question(Scenario("p4d.24xlarge", "gpt2", ("fabric.leaf_spine={nodes_per_leaf: 2, oversubscription: 4}",), global_batch=64), (4,)),
     ]
-    tried = 0
+    tried, met = 0, set[str]()
     for question in asked:
-        try:
-            ways = prepare_plan(question).ways
-        except SpecError:
-            continue
-        for setting, every in ways:
+        for setting, every in prepare_plan(question).ways:
             chosen = draw.sample(every, min(8, len(every)))
             least = floors(setting, chosen)
             for place, candidate in enumerate(chosen):
@@ -93,10 +89,17 @@ def test_bounds_stay_below_simulations_of_random_layouts_with_contention_interle
                     continue
                 bound, time, needed = played(setting, candidate)
                 tried += 1
+                met |= {candidate.schedule, candidate.shard, f"{question.scenario.hardware} {setting.nodes}"}
+                met |= {"contention"} if time > 1.01 * bound else set()
+                met |= {"experts"} if candidate.expert > 1 else set()
                 if not least.time[place] <= bound * (1 + 1e-9) <= time * (1 + 2e-9) or least.memory[place] > needed * (1 + 1e-9):
                     wrong.append((candidate, least.time[place], bound, time, least.memory[place], needed))
     assert not wrong, wrong[:3]
     assert tried > 30
+    assert met >= {
+        "contention", "experts", "parameters", "optimizer", "1f1b", "interleaved_1f1b", "zb_h1",
+        "hgx-h100 2", "p3.16xlarge 2", "hgx-h100 4", "p4d.24xlarge 4",
+    }  # fmt: skip
 
 
 def test_without_contention_the_bound_is_the_simulation(small: Plan) -> None:
@@ -239,6 +242,22 @@ def test_where_things_change_another_layout_may_win() -> None:
     if not slower.same:
         assert slower.flips_at is not None
         assert 0.5 <= slower.flips_at <= 1.0
+
+
+def test_where_it_flips_both_layouts_take_equally_long() -> None:
+    """Oracle: their least times at the speed that is told, and which is quicker on either side of it."""
+    made = prepare_plan(Question(Scenario("hgx-h100", "qwen3-0.6b", global_batch=64), (2,), fixed={"batch": "1", "tp": "1"}))
+    setting, every = made.ways[0]
+    few = [Way(setting, each) for each in every if each.pipeline <= 4][:40]
+    times = [(way, _least(way), _least(Way(_slower(setting, 0.5), way.candidate))) for way in few]
+    pairs = [(one, other) for one, full, half in times for other, own, slow in times if full < 0.99 * own and half > 1.01 * slow]
+    assert pairs
+    for one, other in pairs[:3]:
+        speed = _flip(one, other)
+        at = {side: [_least(Way(_slower(setting, side * speed), way.candidate)) for way in (one, other)] for side in (0.97, 1.0, 1.03)}
+        assert 0.5 < speed < 1.0
+        assert at[1.0][0] == pytest.approx(at[1.0][1], rel=0.02)
+        assert at[0.97][0] > at[0.97][1] and at[1.03][0] < at[1.03][1]
 
 
 def test_bad_input_is_one_message_that_says_what_would_do() -> None:

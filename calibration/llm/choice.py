@@ -1,0 +1,154 @@
+"""Does the simulator choose the layout that was measured best, and does it propose none that failed? Measured sweeps, as `sim plan` ranks.
+
+Of each sweep (`calibration.llm.score`) some runs are taken evenly, whatever they took. The *regret* is how much longer the run took that
+is predicted best than the best of those taken: by the step alone, and as a search counts it, where a layout that thrashes takes `THRASH`
+times its step and one that does not fit is none. Of runs that failed, memory alone is asked, as a search does before it simulates.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from statistics import median
+from typing import Any, Final, NamedTuple
+
+from calibration.llm import closed_form
+from calibration.llm.case import Case
+from calibration.llm.closed_form import Prediction
+from calibration.llm.constants import fitted
+from calibration.llm.priors import Constants
+from calibration.llm.score import SWEEP, kendall_tau, quantile, sweep_of
+from sim.spec.yaml import SpecError
+from sim.study.plan.search import THRASH
+
+REASONABLE: Final = 30 * 2.0**30
+"""Bytes below which a run that failed surely did not fail for want of memory: the README of the failed runs counts such as crashes."""
+
+CHOICES: Final = ("simulator", "as_searched", "closed_form", "chance")
+"""By the simulated step, with memory as a search counts it, by the closed form's step, and the median run of a sweep."""
+
+
+class Ranked(NamedTuple):
+    """A measured run of a sweep, and what the simulator and the closed form say of it."""
+
+    case: Case
+    simulated: Prediction
+    closed: Prediction
+
+
+def sampled(cases: Sequence[Case], most: int) -> dict[tuple[object, ...], list[Case]]:
+    """Return each sweep among *cases*, with at most *most* of its runs, evenly taken in the order of the table."""
+    found: dict[tuple[object, ...], list[Case]] = defaultdict(list)
+    for case in cases:
+        found[sweep_of(case)].append(case)
+    return {key: _evenly(of, most) for key, of in found.items() if len(of) >= SWEEP}
+
+
+def _evenly(of: list[Case], most: int) -> list[Case]:
+    return of if len(of) <= most else [of[math.floor(place * len(of) / most)] for place in range(most)]
+
+
+def counted(said: Prediction) -> float:
+    """Return the seconds that a search counts for a layout."""
+    if said.verdict == "does_not_fit":
+        return math.inf
+    return said.step_time * (THRASH if said.verdict == "thrashes" else 1.0)
+
+
+def ranked(cases: Sequence[Case], predict: Callable[[Case, Constants], Prediction], progress: Callable[[], None]) -> Iterator[Ranked]:
+    """Give *cases* as *predict* and the closed form rank them; those that *predict* refuses are left out."""
+    for case in cases:
+        constants = fitted(case.row.source).constants
+        progress()
+        try:
+            said = predict(case, constants)
+        except (SpecError, ValueError):
+            continue
+        yield Ranked(case, said, closed_form.predict(case, constants))
+
+
+def choice_document(sweeps: dict[tuple[object, ...], list[Ranked]], failed: Sequence[tuple[Case, Prediction]] = ()) -> dict[str, Any]:
+    """Return the document of the *sweeps*, and of runs that *failed*, as the simulator has their memory."""
+    each = [_sweep(key, of) for key, of in sweeps.items() if len(of) >= SWEEP]
+    return {
+        "schema": 1,
+        "runs": sum(sweep["points"] for sweep in each),
+        **{name: _summary([sweep[name] for sweep in each]) for name in CHOICES},
+        "each": each,
+        "failed": _failures(failed),
+    }
+
+
+def _sweep(key: tuple[object, ...], of: Sequence[Ranked]) -> dict[str, Any]:
+    measured = [one.case.measured or 0.0 for one in of]
+    best = min(measured)
+    return {
+        "sweep": ", ".join(map(str, key)),
+        "points": len(of),
+        "simulator": _choice([one.simulated.step_time for one in of], measured),
+        "as_searched": _choice([counted(one.simulated) for one in of], measured),
+        "closed_form": _choice([one.closed.step_time for one in of], measured),
+        "chance": {"kendall_tau": 0.0, "regret": median(measured) / best - 1.0},
+    }
+
+
+def _choice(said: Sequence[float], measured: Sequence[float]) -> dict[str, Any]:
+    """Return Kendall's tau of what is *said*, and the regret of the run it prefers; of equal ones, the slowest."""
+    least = min(said)
+    taken = max(time for value, time in zip(said, measured, strict=True) if value == least)
+    return {"kendall_tau": kendall_tau(said, measured), "regret": taken / min(measured) - 1.0}
+
+
+def _summary(each: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    taus = [one["kendall_tau"] for one in each if one["kendall_tau"] is not None]
+    regrets = [one["regret"] for one in each]
+    return {
+        "sweeps": len(each),
+        "kendall_tau_median": median(taus) if taus else None,
+        "regret_median": median(regrets) if regrets else None,
+        "regret_p90": quantile(regrets, 0.9) if regrets else None,
+        "above_10_percent": sum(regret > 0.10 for regret in regrets),
+    }
+
+
+def _failures(failed: Sequence[tuple[Case, Prediction]]) -> dict[str, Any]:
+    verdicts = [said.verdict for _, said in failed]
+    proposed = [(case, said) for case, said in failed if said.verdict == "fits"]
+    crashed = [case for case, said in proposed if said.memory < REASONABLE]
+    return {
+        "runs": len(failed),
+        **{name: verdicts.count(name) for name in ("does_not_fit", "thrashes", "fits")},
+        "fit_below_30_GiB": len(crashed),
+        "proposed": [
+            {"line": case.row.line, "model": case.row.text["model"], "gpus": case.gpus, "layout": case.axes, "memory_bytes": said.memory}
+            for case, said in proposed
+        ],
+    }
+
+
+def choice_text(document: dict[str, Any]) -> str:
+    """Return *document* in lines: each sweep, all of them, and the failed runs."""
+    lines = [f"{'sweep':60} {'runs':>4}" + "".join(f"{name.replace('_', ' '):>17}" for name in CHOICES)]
+    lines += [
+        f"{sweep['sweep'][-60:]:60} {sweep['points']:4}" + "".join(_pair(sweep[name]) for name in CHOICES) for sweep in document["each"]
+    ]  # fmt: skip
+    for name in CHOICES:
+        of = document[name]
+        if of["sweeps"]:
+            lines.append(
+                f"{name.replace('_', ' ')}: {of['sweeps']} sweeps, Kendall's tau {of['kendall_tau_median']:.2f} in the median; regret "
+                f"median {100 * of['regret_median']:.1f}%, p90 {100 * of['regret_p90']:.1f}%; above 10%: {of['above_10_percent']}"
+            )
+    failed = document["failed"]
+    if failed["runs"]:
+        lines.append(
+            f"{failed['runs']} failed runs: {failed['does_not_fit']} do not fit, {failed['thrashes']} thrash (3 times their step), "
+            f"{failed['fits']} fit, of these {failed['fit_below_30_GiB']} below 30 GiB"
+        )
+    return "\n".join(lines)
+
+
+def _pair(one: dict[str, Any]) -> str:
+    tau = "-" if one["kendall_tau"] is None else f"{one['kendall_tau']:.2f}"
+    return f"{tau:>8}{100 * one['regret']:8.1f}%"

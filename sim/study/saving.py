@@ -1,0 +1,95 @@
+"""What does a checkpoint do to the steps beside it? The same run again, with the parts of a checkpoint written all along.
+
+Training waits for the copy from device to host; until the store has the parts, they share NICs and host memory with the gradients
+(`sim.cluster.checkpoint`). Limits: all nodes of a run are simulated with the traffic of the one that writes most, since a collective is as
+fast as its slowest node; the copy to the node's own disk crosses no link of the network.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from sim.analysis.saved_state import saved_state
+from sim.cluster.checkpoint import Outflow, Parts, checkpoint, outflows
+from sim.mesh import LayoutRun, scene_of
+from sim.simulate import Run, simulate
+from sim.spec.hardware import Node
+from sim.spec.stores import Store
+from sim.spec.workload import Workload
+from sim.spec.yaml import SpecError
+from sim.study.weeks import store_of
+from sim.training.exchange_plan import gradient_volume
+from sim.training.layouts.play import play
+
+Again = Callable[[Sequence[Outflow]], float]
+"""Returns the seconds of a step with parts of checkpoints that each node writes all along."""
+
+
+class Saved(NamedTuple):
+    """A checkpoint of a run, and the steps beside it."""
+
+    store: str
+    nbytes: float
+    writers: int
+    blocking: float
+    """Seconds that training waits for the copy to host memory."""
+    written: float
+    """Seconds from there until the store has it."""
+    step: float
+    """Seconds of a step without."""
+    beside: float
+    """The same while a checkpoint is written."""
+
+    @property
+    def costs(self) -> float:
+        """Return the seconds that one checkpoint takes from training."""
+        return self.blocking + self.written * (1.0 - self.step / self.beside)
+
+
+def saved_beside(run: Run | LayoutRun, name: str) -> Saved:
+    """Return what a checkpoint to the store *name* does to *run*. Raise SpecError for an unknown store, several jobs, or no disk."""
+    store = store_of(name)
+    if isinstance(run, LayoutRun):
+        return _saved(name, store, run.workload, run.node, run.nodes, run.gpus, run.step_time, _layout_beside(run))
+    if len(run.jobs) > 1:
+        raise SpecError(f"--store {name}: takes one workload, not several jobs")
+    job = run.jobs[0].job
+
+    def again(flows: Sequence[Outflow]) -> float:
+        played = simulate(run.hardware, [job], cold=False, seed=run.seed, beside=lambda slot: flows if slot.node.gpu_count else ())
+        return played.jobs[0].warm.step_time
+
+    return _saved(name, store, job.workload, run.node(), len(job.placement), job.ranks, run.jobs[0].warm.step_time, again)
+
+
+def _layout_beside(run: LayoutRun) -> Again:
+    def again(flows: Sequence[Outflow]) -> float:
+        scene = scene_of(run.hardware, run.workload, run.layout)
+        return play(replace(scene, beside=flows)).time
+
+    return again
+
+
+def _saved(
+    name: str,
+    store: Store | None,
+    workload: Workload,
+    node: Node,
+    nodes: int,
+    gpus: int,
+    step: float,
+    again: Again,
+) -> Saved:
+    held = saved_state(workload, gpus)
+    traffic = 2 * gradient_volume(workload) * (nodes - 1) / nodes / step
+    parts = Parts(held.nbytes / held.writers, held.writers, nodes, math.ceil(gpus / nodes), traffic)
+    try:
+        times = checkpoint(node, parts, store)
+    except ValueError as error:
+        raise SpecError(f"--store {name}: {error}; name a store") from None
+    flows = outflows(node, parts, store)
+    beside = again(flows) if flows else step
+    return Saved(name, held.nbytes, held.writers, times.copied, times.written, step, beside)

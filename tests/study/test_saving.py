@@ -1,0 +1,115 @@
+"""Does a checkpoint slow the steps beside it as it should? Oracles: the same run on a slower network, no traffic, no network at all."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+
+import pytest
+
+from sim.cli import main
+from sim.cluster.checkpoint import Outflow, Parts, outflows
+from sim.cluster.topology import node_graph
+from sim.mesh import LayoutRun, scene_of
+from sim.simulate import Run, simulate
+from sim.spec.library import load_part
+from sim.spec.stores import Store
+from sim.spec.yaml import SpecError
+from sim.study.layout import layout_answer
+from sim.study.saving import saved_beside
+from sim.study.scenario import Scenario, answer
+from sim.training.layouts.play import play
+
+LAYOUT = (("--shard", "parallel.shard", "parameters"),)
+
+
+@cache
+def run(gigabits: float = 25.0) -> Run:
+    """A model in data parallelism whose gradients are bound by its one NIC."""
+    sets = (f"node.nic.bandwidth={gigabits:g} Gbps",)
+    return answer(Scenario("hgx-h100", "vgg16", sets, nodes=2, batch=8)).run
+
+
+@cache
+def laid_out(gigabits: float = 25.0) -> LayoutRun:
+    """A decoder whose shards are gathered over slow NICs."""
+    found = layout_answer(Scenario("hgx-h100", "llama-3.2-1b", (f"node.nic.bandwidth={gigabits:g} Gbps",), nodes=2, batch=1, layout=LAYOUT))
+    return found.run
+
+
+def beside(found: Run, flows: list[Outflow]) -> float:
+    again = simulate(found.hardware, [found.jobs[0].job], cold=False, beside=lambda slot: flows)
+    return again.jobs[0].warm.step_time
+
+
+def leaving(found: Run | LayoutRun, share: float) -> list[Outflow]:
+    """Return a flow out of each NIC, of that *share* of what the NIC carries."""
+    node = found.node if isinstance(found, LayoutRun) else found.node()
+    graph = node_graph(node)
+    ways = [graph.memory_to_network(nic) for nic in range(node.nic.count)]
+    return [Outflow(way, share * min(graph.links[link].capacity for link in way)) for way in ways]
+
+
+def test_data_parallelism_is_as_fast_as_on_a_network_that_much_slower() -> None:
+    """A flow with a cap below its fair share leaves gradients what it does not take of each NIC; beside it they fill less than all."""
+    plain = run()
+    assert plain.jobs[0].warm.step_time > 1.2 * run(100.0).jobs[0].warm.step_time  # bound by the network
+    efficiency = plain.node().nic.transport.efficiency[0][1]
+    for share in (0.05, 0.2):
+        least, most = (run(25.0 * (1 - share) / filled).jobs[0].warm.step_time for filled in (efficiency, 1.0))
+        assert least < beside(plain, leaving(plain, share)) < most
+        assert plain.jobs[0].warm.step_time <= least and most < 1.06 * least
+    assert beside(plain, leaving(plain, 1e-9)) == pytest.approx(plain.jobs[0].warm.step_time, rel=1e-6)
+    assert beside(plain, []) == pytest.approx(plain.jobs[0].warm.step_time, rel=1e-9)
+
+
+def test_a_layout_is_as_fast_as_on_a_network_that_much_slower() -> None:
+    plain = laid_out()
+    for share in (0.05, 0.2):
+        scene = scene_of(plain.hardware, plain.workload, plain.layout)
+        found = play(replaced(scene, leaving(plain, share))).time
+        assert found == pytest.approx(laid_out(25.0 * (1 - share)).step_time, rel=0.01)
+        assert found > plain.step_time * (1 + share / 2)
+
+
+def replaced(scene: object, flows: list[Outflow]) -> object:
+    from dataclasses import replace
+
+    return replace(scene, beside=flows)  # type: ignore[type-var]
+
+
+def test_a_store_of_no_speed_and_a_single_node_cost_only_the_copy() -> None:
+    """Oracle: without gradients on the NIC there is nothing to slow; the disk is on no link of the network."""
+    alone = answer(Scenario("hgx-h100", "gpt2", nodes=1, batch=4, precision="amp_bf16")).run
+    for name in ("object-store", "disk"):
+        saved = saved_beside(alone, name)
+        assert saved.beside == pytest.approx(saved.step, rel=1e-6) and saved.costs == pytest.approx(saved.blocking, rel=1e-4)
+    by_disk = saved_beside(run(), "disk")
+    assert by_disk.beside == by_disk.step and by_disk.written > 0
+
+
+def test_parts_share_the_store() -> None:
+    """Oracle: caps of all nodes together are the store's bandwidth, none above what a writer gets."""
+    node = run().node()
+    store = load_part(Store, "object-store", "hardware/parts/stores")
+    flows = outflows(node, Parts(1e9, 16, 2, 8), store)
+    assert len(flows) == 8
+    assert 2 * sum(flow.cap for flow in flows) == pytest.approx(min(store.bandwidth, 16 * (store.per_writer or store.bandwidth)))
+    assert outflows(node, Parts(1e9, 16, 2, 8), None) == []
+
+
+def test_the_command_tells_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["run", "hgx-h100", "llama-3.2-1b", "--nodes", "2", "--shard", "parameters", "--store", "tectonic"]
+    assert main([*command, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    saved = document["checkpoint"]
+    assert saved["writers"] == 16
+    slower = 1 - document["step_time_s"] / saved["step_time_beside_s"]
+    assert saved["cost_s"] == pytest.approx(saved["blocking_s"] + saved["written_s"] * slower)
+    assert main(command) == 0
+    assert "checkpoint of" in capsys.readouterr().out
+    for words, said in ((["--store", "nowhere"], "not in the catalogue"), (["--nodes", "1..2"], "write one number")):
+        assert main([*command, *words]) == 2
+        assert said in capsys.readouterr().err
+    with pytest.raises(SpecError, match="not in the catalogue"):
+        saved_beside(run(), "nowhere")
