@@ -186,8 +186,7 @@ class _Shapes:
         self.options: MeshOptions = mesh_options(setting.workload)
         units = split(setting.workload.model, Parallel())
         self.kinds: tuple[Kind, ...] = tuple(unit.kind for unit in units)
-        fabric = setting.hardware.fabric
-        self.structured = any((fabric.leaf_spine, fabric.dragonfly, fabric.torus))
+        self.structured = setting.hardware.fabric.structured
         self._made: dict[object, Shape] = {}
 
     def __call__(self, candidate: Candidate) -> Shape:

@@ -15,11 +15,12 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from sim.cluster.build import Slot
-from sim.cluster.fabric import NOTHING, crossed
+from sim.cluster.fabric import NOTHING, crossed, uplinks
 from sim.events import Cause
 from sim.parallel.mesh import GroupAxis, Mesh
 from sim.parallel.program import Op
 from sim.spec.hardware import Hardware, Transport
+from sim.training.collectives.channels import NETWORK
 from sim.training.collectives.gloo import NIC_LINKS, plan_gloo
 from sim.training.collectives.links import held_back, link_of
 from sim.training.collectives.message import OUT, SIMPLE, edge_between, handing
@@ -79,6 +80,8 @@ class Prices:
     descriptions: dict[str, tuple[Cause, str]] = field(default_factory=dict)
     """Of each live link: what it means that it holds an operation back."""
     book: PriceBook = field(default_factory=PriceBook)
+    folds: bool = True
+    """Whether one switch stands for all that carry the same."""
     _known: dict[tuple[object, ...], Price] = field(default_factory=dict)
     _lying: dict[tuple[int, GroupAxis], tuple[tuple[object, ...], list[tuple[int, ...]], int]] = field(default_factory=dict)
     _names: dict[int, str] = field(default_factory=dict)
@@ -90,8 +93,7 @@ class Prices:
 
     @cached_property
     def _structured(self) -> bool:
-        fabric = self.hardware.fabric
-        return fabric.leaf_spine is not None or fabric.dragonfly is not None or fabric.torus is not None
+        return self.hardware.fabric.structured
 
     def nodes_of(self, stage: int) -> str:
         """Return the name of the nodes that hold *stage*: the same for stages that share nodes."""
@@ -213,7 +215,7 @@ class Prices:
         if key not in self.book.plans:
             slots = {gpus: Slot(names[gpus], self._slot.node, len(of), ((0, gpus),), (), tuple(of)) for gpus, of in alike.items()}
             used = [(slot, gpus) for gpus, slot in slots.items()]
-            between = crossed(self.hardware, [sorted(by_node)], 0) if self._structured else NOTHING
+            between = crossed(self.hardware, [sorted(by_node)], 0, self.folds) if self._structured else NOTHING
             self.book.plans[key] = (
                 plan_gloo(used, self.hardware.fabric, self.sockets, between)
                 if self.sockets
@@ -230,11 +232,24 @@ class Prices:
             return f"{FABRIC}.{link}", crossed_.capacities[link], (Cause.NETWORK, crossed_.descriptions[link])
         return link, *link_of(self._slot, link)
 
-    def _on_node(self, nodes: str, link: str) -> str:
+    def _on_node(self, nodes: str, node: int, link: str, folded: bool = True) -> list[str]:
+        """Return the live names of *link* of *nodes*, and of the hashed paths behind it; noted. *node* is the number of one of them."""
         name = f"{nodes}.{link}"
         if name not in self.capacity:
             self.capacity[name], self.descriptions[name] = link_of(self._slot, link)
-        return name
+        if NETWORK not in link.split(">") or not self._hashed:
+            return [name]
+        paths = f"{f'{nodes}.' if folded else ''}{FABRIC}.leaf{node}.{'up' if link.endswith(NETWORK) else 'down'}"
+        self.capacity.setdefault(paths, self._hashed)
+        self.descriptions.setdefault(paths, (Cause.NETWORK, "hashed paths between nodes"))
+        return [name, paths]
+
+    @cached_property
+    def _hashed(self) -> float:
+        """Return the bytes/s that hashed paths leave one node where that is all that is said of switches; else 0."""
+        fabric = self.hardware.fabric
+        alone = fabric.switches is not None and fabric.leaf_spine is None
+        return fabric.path_efficiency * uplinks(fabric.switches, self._slot.node.nic) if alone and fabric.switches else 0.0
 
     # --- from stage to stage --------------------------------------------------------------------------------------
 
@@ -252,7 +267,9 @@ class Prices:
         load: dict[str, float] = defaultdict(float)
         for link, _, _, amount in outline.links:
             end, name = link.split(" ", 1)
-            load[self._on_node(self.nodes_of(source if end == OUT else target), name)] += amount
+            stage = source if end == OUT else target
+            for live in self._on_node(self.nodes_of(stage), mesh.place(mesh.rank(pipeline=stage))[0], name):
+                load[live] += amount
         price = outline.price
         loaded = ((amount, self.capacity[name], self.descriptions[name]) for name, amount in load.items())
         rate, limit = held_back(price.cap, (price.cause, price.limit), loaded)

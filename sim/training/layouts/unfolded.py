@@ -44,7 +44,8 @@ class RankPrices(Prices):
         load: dict[str, float] = defaultdict(float)
         for link, _, _, amount in outline.links:
             end, name = link.split(" ", 1)
-            load[self._on_node(f"node{node[end]}", name)] += amount
+            for live in self._on_node(f"node{node[end]}", node[end], name, folded=False):
+                load[live] += amount
         return outline.price._replace(load=dict(load))
 
 
@@ -54,7 +55,7 @@ class Unfolded(Simulation):
     def __init__(self, scene: Scene, steps: int, keep_rates: bool = False, starved: bool = False) -> None:
         mesh = scene.layout.mesh
         of = [mesh.stage_of(rank) for rank in range(mesh.gpus)]
-        prices = RankPrices(scene.prices.hardware, mesh, scene.prices.tuning, scene.prices.sockets)
+        prices = RankPrices(scene.prices.hardware, mesh, scene.prices.tuning, scene.prices.sockets, folds=False)
         ranks = replace(
             scene,
             programs=[_by_rank(scene.programs[stage], rank, scene) for rank, stage in enumerate(of)],

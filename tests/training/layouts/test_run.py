@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from sim.events import Cause
 from sim.mesh import prepare, scene_of
 from sim.parallel.program import Receive, Send, Start, Wait
+from sim.spec.hardware import Hardware
 from sim.spec.workload import Layer
 from sim.training.layouts.bound import least_time
 from sim.training.layouts.play import play
@@ -181,6 +182,36 @@ def test_one_rank_a_stage_stands_for_all(
         assert one.stalls == pytest.approx(mean.stalls, rel=1e-9, abs=1e-9)
         assert math.fsum(mean.stalls.values()) == pytest.approx(mean.time, rel=1e-9)
     assert least_time(scene) <= shown.time * (1 + 1e-9)
+
+
+def hashed(hardware: Hardware, share: float) -> Hardware:
+    """Return *hardware* with paths between its nodes that fill to *share*."""
+    return hardware.model_copy(update={"fabric": hardware.fabric.model_copy(update={"path_efficiency": share})})
+
+
+@settings(max_examples=6)
+@given(layouts(), stacks(), st.sampled_from((1, 2)))
+def test_hashed_paths_slow_every_rank_alike(drawn: tuple[dict[str, Any], int, int], stack: dict[str, Any], nics: int) -> None:
+    """One rank a stage stands for all, the bound stays below; fuller paths are never slower, and full ones are none at all."""
+    fields, each, nodes = drawn
+    plain = machine(each, nodes, nvlink=2e8, nic=5e7, launch=1e-4, nics=nics if each % nics == 0 else 1)
+    asked = workload(model(), **stack, **fields)
+    times = []
+    for share in (0.4, 0.8, 1.0):
+        hardware = hashed(plain, share)
+        scene = scene_of(hardware, asked, prepare(hardware, asked))
+        times.append(play(scene, 4).time)
+        assert times[-1] == pytest.approx(Unfolded(scene, 4).run().time, rel=1e-9)
+        assert least_time(scene) <= times[-1] * (1 + 1e-9)
+    assert times[0] * (1 + 1e-9) >= times[1] and times[1] * (1 + 1e-9) >= times[2]
+    assert times[2] == play(scene_of(plain, asked, prepare(plain, asked)), 4).time
+
+
+def test_a_message_over_hashed_paths_takes_its_bytes_over_their_share() -> None:
+    """Two stages on two nodes, one micro-batch: there and back, 2 n / (share x bandwidth)."""
+    layers = [each.model_copy(update={"read": 4e6, "write": 4e6}) for each in blocks(2)]
+    found = run(hashed(machine(1, 2, nic=1e8), 0.5), workload(layers, pipeline=2))
+    assert found.step_time == pytest.approx(2 * SLOT + 2 * 4e6 / 0.5e8, rel=1e-3)
 
 
 def test_rank_by_rank_a_late_host_is_blamed_as_in_one_rank_a_stage() -> None:
