@@ -77,16 +77,16 @@ def _priced(layout: Layout, protocol: str, nbytes: float, edges: Sequence[Edge],
     """Return sends of *nbytes* along each of *edges* to so many *partners* of each rank."""
     rounds = math.ceil(partners / partners_at_once(layout))
     alone = min(traffic.pace(edge, nbytes, protocol) for edge in edges)
-    slowest = min(held(alone, traffic, nbytes, protocol), *_thread_blocks(layout, nbytes, edges, traffic, alone))
+    slowest = min(held(alone, traffic, nbytes, protocol), alone, *thread_blocks(layout, nbytes, edges))
     latency = rounds * max(edge.latency(protocol) for edge in edges)
     return Priced(nbytes, latency + nbytes / slowest.rate, nbytes, slowest, traffic, latency_of(edges))
 
 
-def _thread_blocks(layout: Layout, nbytes: float, edges: Sequence[Edge], traffic: Traffic, alone: Pace) -> list[Pace]:
-    """Return *alone*, and what the thread blocks of one message move where the class of an edge says so."""
+def thread_blocks(layout: Layout, nbytes: float, edges: Sequence[Edge]) -> list[Pace]:
+    """Return what the thread blocks of one message move where the class of an edge says so."""
     channels = send_channels(layout, nbytes)
     caps = {(cap, hop.transport.name) for edge in edges for _, hop in edge.hops if (cap := hop.transport.channel_cap) is not None}
-    return [alone, *(Pace(cap * channels, Cause.INTERCONNECT, f"the thread block of each channel ({name})") for cap, name in caps)]
+    return [Pace(cap * channels, Cause.INTERCONNECT, f"the thread block of each channel ({name})") for cap, name in caps]
 
 
 def _halves(out: Edge, into: Edge) -> Edge:

@@ -283,6 +283,26 @@ def test_two_groups_on_one_nic_share_it() -> None:
     assert two == pytest.approx(4e6 / 1e8, rel=1e-3)
 
 
+@pytest.mark.parametrize(("gpus", "nodes", "expert"), [(2, 4, 8), (2, 4, 4), (4, 2, 8), (4, 1, 4), (1, 4, 4)])
+@pytest.mark.parametrize("load", [1.0, 1.3, 2.5])
+def test_a_dispatch_waits_for_the_node_of_the_most_loaded_rank(gpus: int, nodes: int, expert: int, load: float) -> None:
+    """Closed form: what comes by its card, (n - l)(L + (l - 1)(n - L)/(n - 1)) blocks, or what one rank receives, (n - 1) L blocks at most.
+
+    Never above an exchange in which all ranks are as loaded as that one.
+    """
+    hardware = machine(gpus, nodes, nvlink=1e15, nic=1e8, pcie=1e15)
+    kind = {"share": "expert", "groups": 8, "tokens": 8}
+    given_ = workload([each.model_copy(update=kind) for each in blocks(2)], expert=expert)
+    prices = Prices(hardware, prepare(hardware, given_).mesh, scene_of(hardware, given_, prepare(hardware, given_)).prices.tuning)
+    nbytes, groups = 8e7, max(1, gpus // expert)
+    local = min(gpus, expert)
+    found = prices.outlined(0, "expert", "all_to_all", nbytes, load).alone
+    rest = (expert - load) / (expert - 1)
+    by_card = groups * (expert - local) * (load + (local - 1) * rest) * nbytes / expert / 1e8
+    assert found == pytest.approx(by_card, rel=1e-4, abs=1e-6)
+    assert found <= prices.outlined(0, "expert", "all_to_all", load * nbytes).alone * (1 + 1e-9)
+
+
 def test_stages_on_one_node_share_its_nic() -> None:
     """Gradients of both stages leave by one NIC at the same time: twice as long as those of one."""
     hardware = machine(2, 2, nics=1, nvlink=1e12, nic=1e8)
