@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from sim.events import Cause
 from sim.mesh import prepare, scene_of
+from sim.parallel.lowering import Lowering
 from sim.parallel.program import Receive, Send, Start, Wait
 from sim.spec.hardware import Hardware
 from sim.spec.workload import Layer
@@ -266,6 +267,16 @@ def test_work_of_every_unit_and_micro_batch_is_done_once() -> None:
                         (unit, each.micro_batch, part) for unit in range(each.first, each.last + 1) for part in each.part.replace("B", "IW")
                     )
         assert done == {(unit, number, part): 1 for unit in range(8) for number in range(8) for part in "FIW"}, schedule
+
+
+def test_a_program_is_lowered_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One for each stage, whether it is simulated, its memory replayed, or that shown over time."""
+    lowered: list[int] = []
+    step = Lowering.step
+    monkeypatch.setattr(Lowering, "step", lambda self: lowered.append(self.stage) or step(self))
+    found = run(free(4), workload(blocks(4), pipeline=2, shard="parameters", micro_batches=2))
+    assert all(found.memory_over_time(stage) for stage in range(2))
+    assert sorted(lowered) == [0, 1]
 
 
 # --- what groups share ---------------------------------------------------------------------------------------------------
