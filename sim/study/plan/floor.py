@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from sim.mesh import mesh_options, prepare, times_of, worker_node
 from sim.parallel.program import Part
 from sim.parallel.schedule import holder
 from sim.parallel.split import Kind, Unit, split, stages
+from sim.spec.fields import Precision
 from sim.spec.hardware import Hardware
 from sim.spec.parallel import MeshOptions, Parallel
 from sim.spec.precision import MEANING
@@ -176,7 +177,7 @@ def _gather(
     without a pipeline where only the last micro-batch reduces.
     """
     options = mesh_options(setting.workload)
-    element = numpy.array([min(MEANING[each.precision].activation, WIDTH[options.weights]) for each in own])[:, None]
+    element = numpy.array([min(MEANING[cast(Precision, each.precision)].activation, WIDTH[options.weights]) for each in own])[:, None]
     elements = numpy.stack([each.dense + each.experts for each in held])
     stays = sharded & numpy.array([each.reshard is False or (each.reshard is None and geometry.pipeline > 1) for each in own])
     of_stage = _staged(geometry, elements[:, geometry.high] - elements[:, geometry.low])

@@ -178,10 +178,11 @@ def test_one_rank_a_stage_stands_for_all(
     scene = scene_of(hardware, asked, prepare(hardware, asked))
     every = Unfolded(scene, 4).run()
     shown = Simulation(scene, 4, keep_rates=False).run() if scene.layout.mesh.even else play(scene)
-    assert shown.time == pytest.approx(every.time, rel=1e-9)
-    for one, mean in zip(shown.stages, every.stages, strict=True):
-        assert one.stalls == pytest.approx(mean.stalls, rel=1e-9, abs=1e-9)
-        assert math.fsum(mean.stalls.values()) == pytest.approx(mean.time, rel=1e-9)
+    for way in (shown, Unfolded(scene, 4, folds=True).run()):
+        assert way.time == pytest.approx(every.time, rel=1e-9)
+        for one, mean in zip(way.stages, every.stages, strict=True):
+            assert one.stalls == pytest.approx(mean.stalls, rel=1e-9, abs=1e-9)
+            assert math.fsum(mean.stalls.values()) == pytest.approx(mean.time, rel=1e-9)
     assert least_time(scene) <= shown.time * (1 + 1e-9)
 
 
@@ -223,6 +224,32 @@ def test_rank_by_rank_a_late_host_is_blamed_as_in_one_rank_a_stage() -> None:
     (one,), (mean,) = Simulation(scene, 4, keep_rates=False).run().stages, Unfolded(scene, 4).run().stages
     assert one.stalls == pytest.approx(mean.stalls, rel=1e-9)
     assert mean.stalls[Cause.LAUNCH] > mean.stalls[Cause.STRAGGLER] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("gpus", "nodes", "classes", "fields"),
+    [
+        (4, 27, 1, {"tensor": 3, "shard": "parameters"}),
+        (4, 24, 8, {"tensor": 3, "pipeline": 2, "shard": "optimizer"}),
+        (2, 33, 6, {"pipeline": 3, "micro_batches": 6, "order": ("pipeline", "tensor", "context", "data")}),
+        (4, 36, 12, {"pipeline": 6, "shard": "parameters", "order": ("pipeline", "tensor", "context", "data")}),
+        (4, 18, 72, {"pipeline": 12, "micro_batches": 12}),
+    ],
+)
+def test_ranks_that_step_alike_are_simulated_once(gpus: int, nodes: int, classes: int, fields: dict[str, Any]) -> None:
+    """Above 64 ranks, on nodes that differ: step and stalls are those of every rank by itself; where nodes repeat, few are simulated."""
+    hardware = machine(gpus, nodes, nvlink=2e8, nic=5e7, launch=1e-4, nics=gpus)
+    layers = [each.model_copy(update={"channels": (9, 9)}) for number in range(12) for each in split_block(number, 90_000)]
+    asked = workload(layers, **fields)
+    scene = scene_of(hardware, asked, prepare(hardware, asked))
+    assert not scene.layout.mesh.even
+    folded = Unfolded(scene, 4, folds=True)
+    assert len(set(folded.first)) == classes
+    found, every = folded.run(), Unfolded(scene, 4).run()
+    assert found.time == pytest.approx(every.time, rel=1e-9)
+    for one, other in zip(found.stages, every.stages, strict=True):
+        assert one.stalls == pytest.approx(other.stalls, rel=1e-9, abs=1e-9)
+    assert play(scene).exact
 
 
 def test_a_stage_that_lies_unlike_on_its_nodes_shares_the_nic_of_each() -> None:
