@@ -239,7 +239,7 @@ def scene_of(hardware: Hardware, workload: Workload, layout: Layout, book: Price
     times: dict[object, UnitTimes] = {}
     of_stage = []
     for stage in range(mesh.stages):
-        key = prices.nodes_of(stage) if hardware.fabric.leaf_spine else mesh.place(mesh.rank(pipeline=stage))[1]
+        key = prices.nodes_of(stage) if hardware.fabric.switches else mesh.place(mesh.rank(pipeline=stage))[1]
         if key not in times:
             times[key] = _times(node.gpu, workload, layout, prices, stage, book)
         of_stage.append(times[key])

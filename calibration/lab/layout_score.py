@@ -1,7 +1,7 @@
 """How well does the simulator foresee steps of divided models? Compute from each rank by itself; every point over a network predicted.
 
-A rank alone (`calibration.lab.layout_steps`) tells how long each unit of the model, or each pass of its stage, takes it. The layers of the
-description carry these times; the rest, when which message is sent and how long it takes, is the simulator's: programs of
+A rank alone (`calibration.measure.layout_steps`) tells how long each unit of the model, or each pass of its stage, takes it. The layers of
+the description carry these times; the rest, when which message is sent and how long it takes, is the simulator's: programs of
 `sim.parallel`, Gloo's rules of `sim.training.collectives.gloo`, and the socket constants of ``lab-gloo``, which come from a data-parallel
 point. What an operation costs beyond its bytes (`launch_of`) a tensor-parallel point of role network says, as its operations are many and
 small. Nothing is fitted on a point that is predicted. Points with more hosts than the two cores are for counting bytes only.
@@ -9,15 +9,16 @@ small. Nothing is fitted on a point that is predicted. Points with more hosts th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from calibration import RECORDS
 from calibration.lab.network import BURST, PIECE
-from calibration.lab.plan import WORKLOADS, LabLayout
+from calibration.lab.plan import WORKLOADS
 from calibration.lab.records import Line, read_lines
+from calibration.measure.division import Division
 from calibration.questions import machine_named, workload_named
 from calibration.traces.divided import optimizer_factor, timed_layers
 from calibration.traces.profiled_job import with_stack
@@ -45,7 +46,7 @@ _HOSTS: Final = 2
 class LayoutPoint(NamedTuple):
     """One measured point and its prediction."""
 
-    layout: LabLayout
+    layout: Division
     line: Line
     run: LayoutRun
 
@@ -105,8 +106,8 @@ def measured_lines(path: Path = COMMITTED) -> list[Line]:
     return [line for line in read_lines(path) if line["state"] == "measured" and "layout" in line["point"]]
 
 
-def _layout(line: Line) -> LabLayout:
-    return LabLayout.model_validate(line["point"]["layout"])
+def _layout(line: Line) -> Division:
+    return Division.model_validate(line["point"]["layout"])
 
 
 def _key(line: Line) -> tuple[object, ...]:
@@ -132,9 +133,9 @@ def _machine(line: Line) -> Hardware:
     return with_nodes(machine_named(HARDWARE, tuple(changes)), point["hosts"])
 
 
-def described(layout: LabLayout, batch: int, further: tuple[str, ...] = ()) -> Workload:
+def described(layout: Division, batch: int, further: tuple[str, ...] = ()) -> Workload:
     """Return the workload of *layout* as the catalogue describes it, with computed times."""
-    said = parallel_of(layout)
+    said = layout.parallel
     changes = [f"training.batch={batch}", f"training.stack={STACK}"]
     changes += [f"training.parallel.{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in said.items()]
     changes += [f"training.gradient_accumulation_steps={layout.micro_batches}"] if layout.micro_batches > 1 else []
@@ -142,7 +143,7 @@ def described(layout: LabLayout, batch: int, further: tuple[str, ...] = ()) -> W
     return workload_named(WORKLOAD, (*changes, *further), WORKLOADS)
 
 
-def timed_workload(hardware: Hardware, layout: LabLayout, batch: int, alone: Line, further: tuple[str, ...] = ()) -> Workload:
+def timed_workload(hardware: Hardware, layout: Division, batch: int, alone: Line, further: tuple[str, ...] = ()) -> Workload:
     """Return the workload whose layers carry the times that the ranks of *layout* took by themselves."""
     base = described(layout, batch, further)
     gpu, parallel = hardware.groups[0].node.gpu, base.training.parallel
@@ -153,16 +154,7 @@ def timed_workload(hardware: Hardware, layout: LabLayout, batch: int, alone: Lin
     return with_stack(timed, optimizer_factor=optimizer_factor(hardware, timed, seconds))
 
 
-def parallel_of(layout: LabLayout) -> Mapping[str, object]:
-    """Return the fields of ``training.parallel`` that say *layout*."""
-    if layout.pipeline > 1:
-        return {"pipeline": layout.pipeline, "schedule": layout.schedule, "virtual_stages": layout.virtual_stages}
-    if layout.tensor > 1:
-        return {"tensor": layout.tensor, "sequence": layout.sequence}
-    return {"shard": "parameters"} | ({} if layout.reshard_after_forward else {"reshard_after_forward": False})
-
-
-def _of_units(base: Workload, layout: LabLayout, alone: Line) -> list[tuple[Sequence[int], dict[str, float]]]:
+def _of_units(base: Workload, layout: Division, alone: Line) -> list[tuple[Sequence[int], dict[str, float]]]:
     """Return the seconds of each pass of each unit of the model, or of all units of a chunk.
 
     Raise SpecError where ranks hold several chunks: what a rank does between passes was timed as a whole, not by chunk.
@@ -173,7 +165,7 @@ def _of_units(base: Workload, layout: LabLayout, alone: Line) -> list[tuple[Sequ
     if layout.pipeline == 1:
         parts = alone["ranks"][0]["parts_s"]
         return [([number], {part: parts[f"{part}{number}"] for part in "FB"}) for number in range(len(kinds))]
-    chunks = stages(kinds, Parallel.model_validate(parallel_of(layout)))
+    chunks = stages(kinds, Parallel.model_validate(layout.parallel))
     return [(numbers, {part: _of_pass(alone, chunk, part) for part in "FB"}) for chunk, numbers in enumerate(chunks)]
 
 

@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from calibration.lab.disk import Disk
-from calibration.lab.layout_steps import LaidOut
 from calibration.lab.network import INTERFACE, Hosts, hosts_joined, on_cores, remove_orphans, shared_cores
-from calibration.lab.plan import LabLayout, LabModel, Plan, Point
+from calibration.lab.plan import LabModel, Plan, Point
 from calibration.lab.probe import Carried, probed
 from calibration.measure.ddp_steps import RankSteps, StepsWanted, spawn
+from calibration.measure.division import Division
+from calibration.measure.layout_steps import LaidOut
 from sim.spec.yaml import SpecError
 
 _PORT: Final = "29500"
@@ -92,9 +93,9 @@ def measure(plan: Plan, point: Point) -> Measured:
         return Measured(tuple(ranks), carried, hosts.delayed_by, cores)
 
 
-def _laid_out(plan: Plan, point: Point, layout: LabLayout, wanted: StepsWanted) -> Measured:
+def _laid_out(plan: Plan, point: Point, layout: Division, wanted: StepsWanted) -> Measured:
     """Return what *point* gives, whose ranks divide the model: all of them over its network, or each unlike one by itself."""
-    program = "calibration.lab.layout_steps"
+    program = "calibration.measure.layout_steps"
     if point.alone:
         remove_orphans()
         cores = shared_cores(1, used_cores(plan, point.hosts)[:1])
@@ -107,7 +108,7 @@ def _laid_out(plan: Plan, point: Point, layout: LabLayout, wanted: StepsWanted) 
     with hosts_joined(point.hosts, point.rate or math.inf, point.delay, used_cores(plan, point.hosts)) as hosts:
         carried = probed(hosts, point.rate or math.inf)
         meeting = {"MASTER_ADDR": hosts.addresses[0], "MASTER_PORT": _PORT, "GLOO_SOCKET_IFNAME": INTERFACE} | _MEMORY
-        found_ranks = spawn(wanted, point.hosts, hosts.inside, meeting, program=(program, LaidOut(layout, point.hosts).text()))
+        found_ranks = spawn(wanted, point.hosts, hosts.inside, meeting, program=(program, LaidOut(layout, point.hosts).text(), INTERFACE))
         return Measured(tuple(found_ranks), carried, hosts.delayed_by, hosts.cores)
 
 

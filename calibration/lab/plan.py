@@ -19,10 +19,11 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from calibration.measure.division import Division
 from calibration.questions import machine_named, workload_named
 from calibration.run_records import Role
 from sim.spec.fields import Bandwidth, Bytes, Count, Key, Seconds, Spec, Whole
@@ -49,41 +50,6 @@ class LabModel(Spec):
     """Bytes of one stored sample, for points with a disk: one byte for each number of the first input by default."""
 
 
-class LabLayout(Spec):
-    """How the ranks of a point divide the model, by torch's own means; names are those of ``training.parallel``."""
-
-    shard: Literal["none", "parameters"] = "none"
-    """``fully_shard`` (FSDP2): embedding, each block, and norm with head are units."""
-    reshard_after_forward: bool = True
-    asynchronous: bool = False
-    """Gathers are issued asynchronously (``_set_unshard_async_op``), so that in backward one travels while a unit computes."""
-    tensor: Count = 1
-    """``parallelize_module``, with the loss over split scores (``loss_parallel``)."""
-    sequence: bool = False
-    pipeline: Count = 1
-    """``torch.distributed.pipelining``."""
-    schedule: Literal["gpipe", "1f1b", "interleaved_1f1b"] = "1f1b"
-    virtual_stages: Count = 1
-    micro_batches: Count = 1
-
-    @model_validator(mode="after")
-    def _adds_up(self) -> LabLayout:
-        if (self.shard == "parameters") + (self.tensor > 1) + (self.pipeline > 1) != 1:
-            raise ValueError("a layout of the laboratory has one axis; write shard: parameters, tensor: 2 or pipeline: 2")
-        if self.micro_batches > 1 and self.pipeline == 1:
-            raise ValueError("micro_batches belong to a pipeline here; write pipeline: 2, or leave them out")
-        return self
-
-    @property
-    def text(self) -> str:
-        """Return the layout in a few words."""
-        if self.pipeline > 1:
-            return f"pipeline {self.pipeline} {self.schedule}, {self.micro_batches} micro-batches"
-        if self.tensor > 1:
-            return f"tensor {self.tensor}" + " + sequence" * self.sequence
-        return "FSDP2" + ("" if self.reshard_after_forward else ", no reshard") + ", asynchronous" * self.asynchronous
-
-
 class Block(Spec):
     """Points: one for each combination of what the lists hold."""
 
@@ -98,7 +64,7 @@ class Block(Spec):
     """What each host's token-bucket reader gives; without one, batches are synthetic."""
     workers: Whole = 0
     """Processes of each host's loader; 0 reads in the training process."""
-    layout: Annotated[tuple[LabLayout, ...], _Several] = ()
+    layout: Annotated[tuple[Division, ...], _Several] = ()
     """How ranks divide the model; without one they are data-parallel (DistributedDataParallel). ``batch`` is then one micro-batch."""
     alone: bool = False
     """Each unlike rank of the layout runs by itself, without a network: what compute is calibrated on."""
@@ -147,7 +113,7 @@ class Point:
     delay: float
     disk: float | None
     workers: int
-    layout: LabLayout | None = None
+    layout: Division | None = None
     alone: bool = False
     """Ranks run by themselves."""
 

@@ -38,12 +38,12 @@ def predicted_step(row: Row, written: Written, overrides: Sequence[str] = (), st
     """Return the step that the simulator predicts on what was *written*, with *overrides* of the hardware and fields of the *stack*."""
     machine = load_hardware(str(written.hardware.absolute()), overrides).spec
     table = traced(row["model"], tuple(row["inputs"]), tuple(row["arguments"]))
-    workload = _workload(table, row["batch"], written.stack, stack or {})
+    workload = synthetic(table, row["batch"], written.stack, stack or {})
     placed = place(machine, row["ranks"]) if row["exchange"] else place(machine, None, "1")
     return simulate(machine, [Job(workload, placed)], cold=False).jobs[0].warm.step_time
 
 
-def _workload(model: Model, batch: int, stack: Path | None, changed: Mapping[str, Any]) -> Workload:
+def synthetic(model: Model, batch: int, stack: Path | None, changed: Mapping[str, Any]) -> Workload:
     """Return what the steps of `calibration.measure.ddp_steps` are: synthetic data, fp32, SGD with momentum."""
     overrides = ["input.loader=synthetic", f"training.batch={batch}", "training.precision=fp32"]
     overrides += [f"training.stack={stack.absolute()}"] if stack is not None else []

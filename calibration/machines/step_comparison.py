@@ -8,13 +8,15 @@ and not counted.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
 from calibration.machines.machine_fit import FACTOR, Measured, is_disturbed
+from calibration.machines.predicted_layouts import predicted_layout
 from calibration.machines.predicted_steps import Written, measured_step, predicted_step
 from calibration.machines.step_factors import FIELD, step_fit, tells
+from calibration.measure.division import Division
 from calibration.measure.machine_record import Row
 from sim.spec.yaml import SpecError
 
@@ -47,7 +49,7 @@ def compare(measured: Measured, written: Written, ratios: Mapping[str, Sequence[
     notes: list[str] = []
     for row in measured.rows("steps"):
         try:
-            times = _predictions(row, written, ratios)
+            times = _predictions(row, written, ratios, predicted_step)
         except SpecError as error:
             notes.append(f"{row['model']}: not predicted: {error}")
             continue
@@ -55,15 +57,25 @@ def compare(measured: Measured, written: Written, ratios: Mapping[str, Sequence[
         name = row["model"].rpartition(":")[2]
         disturbed = measured.machine["device"] == "cpu" and is_disturbed(row)
         found.append(Comparison(name, row["batch"], ranks, row["exchange"], measured_step(row), *times, disturbed))
+    for row in measured.rows("layouts"):
+        try:
+            times = _predictions(row, written, ratios, predicted_layout)
+        except SpecError as error:
+            notes.append(f"{row['model']}: not predicted: {error}")
+            continue
+        name = f"decoder, {Division.model_validate(row['layout']).text}"
+        found.append(Comparison(name, row["batch"], row["ranks"], True, measured_step(row), *times))
     return found, list(dict.fromkeys(notes))
 
 
-def _predictions(row: Row, written: Written, ratios: Mapping[str, Sequence[float]]) -> tuple[float, float, float]:
-    """Return the seconds predicted from kernels, with layers, and with steps of the other models."""
-    kernels = predicted_step(row, written, written.without_layers, {FIELD: 1.0, **written.stack_without_layers})
-    layers = predicted_step(row, written, stack={FIELD: 1.0})
+def _predictions(
+    row: Row, written: Written, ratios: Mapping[str, Sequence[float]], predicted: Callable[..., float]
+) -> tuple[float, float, float]:
+    """Return the seconds *predicted* from kernels, with layers, and with steps of the other models."""
+    kernels = predicted(row, written, written.without_layers, {FIELD: 1.0, **written.stack_without_layers})
+    layers = predicted(row, written, stack={FIELD: 1.0})
     others = step_fit(ratios, but=row["model"])
-    return kernels, layers, predicted_step(row, written, stack={FIELD: others[FACTOR].value}) if others and tells(others) else layers
+    return kernels, layers, predicted(row, written, stack={FIELD: others[FACTOR].value}) if others and tells(others) else layers
 
 
 _WAYS = ("from kernels", "and layers", "and other steps")
@@ -71,13 +83,13 @@ _WAYS = ("from kernels", "and layers", "and other steps")
 
 def comparison_table(rows: Sequence[Comparison]) -> str:
     """Return the comparison, a step a line, and the median error."""
-    lines = [f"{'step':28} {'batch':>5} {'ranks':>5} {'measured':>11}" + "".join(f"{way:>21}" for way in _WAYS)]
+    lines = [f"{'step':42} {'batch':>5} {'ranks':>5} {'measured':>11}" + "".join(f"{way:>21}" for way in _WAYS)]
     for row in rows:
         name = row.model + ("" if row.exchange else ", no exchange")
         told = "".join(f"{1e3 * time:9.1f} ms {100 * (time / row.measured - 1):+6.1f}%" for time in _times(row))
-        lines.append(f"{name:28} {row.batch:5} {row.ranks:5} {1e3 * row.measured:8.1f} ms{told}" + "  disturbed" * row.disturbed)
+        lines.append(f"{name:42} {row.batch:5} {row.ranks:5} {1e3 * row.measured:8.1f} ms{told}" + "  disturbed" * row.disturbed)
     last = "median error, no step of its own model was fitted"
-    return "\n".join([*lines, f"{last:51}" + "".join(f"{100 * middle:19.1f}%" for middle in median_errors(rows))])
+    return "\n".join([*lines, f"{last:65}" + "".join(f"{100 * middle:19.1f}%" for middle in median_errors(rows))])
 
 
 def _times(row: Comparison) -> tuple[float, float, float]:

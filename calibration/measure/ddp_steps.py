@@ -113,7 +113,7 @@ def run_rank(wanted: StepsWanted, next_inputs: NextInputs | None = None) -> Rank
 
     from sim.extract import target
 
-    device = _device(wanted.device)
+    device = device_of(wanted)
     with _process_group(device):
         torch.set_num_threads(wanted.threads)
         torch.manual_seed(0)
@@ -144,10 +144,11 @@ def gathered(own: RankSteps) -> list[RankSteps]:
     return found
 
 
-def _device(wanted: str) -> Any:
+def device_of(wanted: StepsWanted) -> Any:
+    """Return the device that a rank's steps run on; a GPU is made the current one."""
     import torch
 
-    if wanted == "cpu" or not torch.cuda.is_available():
+    if wanted.device == "cpu" or not torch.cuda.is_available():
         return torch.device("cpu")
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
     torch.cuda.set_device(device)
@@ -417,7 +418,7 @@ def read_wanted(text: str) -> StepsWanted:
 
 def join(wanted: StepsWanted) -> None:
     """Join the ranks that the environment tells of, where there are others and no group yet."""
-    _join(_device(wanted.device))
+    _join(device_of(wanted))
 
 
 def main(arguments: Sequence[str], next_inputs: NextInputs | None = None) -> int:

@@ -251,6 +251,16 @@ class _Steps(TypedDict):
     cpu_s: NotRequired[list[_Number]]
 
 
+class _LaidOut(TypedDict):
+    model: str
+    inputs: list[str]
+    arguments: list[str]
+    batch: _Size
+    ranks: _Count
+    layout: dict[str, Any]
+    times_by_rank_s: _ByRank
+
+
 class _Read(TypedDict):
     way: str
     block_bytes: _Size
@@ -267,6 +277,7 @@ class _Loading(TypedDict):
 _ROWS: Final[Mapping[str, Any]] = {
     "launch": (_Launch,), "memory": (_Pass,), "gemm": (_Product,), "convolution": (_Convolution,), "attention": (_Attention,),
     "host_copy": (_Copy,), "all_reduce": (_Exchange,), "collectives": (_Exchange,), "layers": (_Layers,), "steps": (_Steps,),
+    "layouts": (_LaidOut,),
     "disk": (_Read,), "loading": (_Loading,),
 }  # fmt: skip
 """What a row of each probe holds, so that a fit can read it; keys beside these are kept and left unread."""

@@ -26,6 +26,9 @@ def check_fabric(hardware: Hardware) -> Iterator[Problem]:
         yield ("fabric", "in_network_reduction"), f"is modelled for switches in a tree, not for a {given[0]}; write false, or leaf_spine"
     workers = [group for group in hardware.groups if group.role == "worker" and group.node.gpu_count]
     nodes = sum(group.count for group in workers)
+    nics = {(group.node.nic.count, group.node.nic.bandwidth) for group in workers}
+    if fabric.path_efficiency < 1 and not given and len(nics) > 1:
+        yield ("fabric", "path_efficiency"), "needs the same NICs on every node where no structure is given; describe a leaf_spine"
     if workers and fabric.leaf_spine is not None:
         yield from _leaf_spine(fabric.leaf_spine, [group.node.nic for group in workers], nodes)
     if workers and fabric.dragonfly is not None:

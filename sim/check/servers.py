@@ -44,7 +44,7 @@ def _fabric(hardware: Hardware, stack: Stack, servers: Servers) -> Iterator[Prob
     if fabric.dragonfly or fabric.torus or (spec and spec.rails):
         what = "rails" if spec else "a dragonfly" if fabric.dragonfly else "a torus"
         yield key, f"{stack.strategy} is not modelled on {what}; write fabric.leaf_spine without rails, or a stack that all-reduces"
-    elif spec and stack.asynchronous:
+    elif fabric.switches and stack.asynchronous:
         yield key, f"{stack.strategy} is not modelled across switches; write parameter_server, or fabric.core_bandwidth instead"
     elif spec and servers.racks > 1:
         yield (

@@ -23,14 +23,13 @@ def bisection_bandwidth(hardware: Hardware) -> float:
     if nodes < 2:
         return 0.0
     nic = workers[0].node.nic
-    limits = [nodes // 2 * nic.count * nic.bandwidth * nic.transport.total_efficiency, fabric.core_bandwidth or math.inf]
-    if fabric.leaf_spine:
-        limits += _leaf_spine(fabric.leaf_spine, nic, nodes)
+    ends = nodes // 2 * nic.count * nic.bandwidth * nic.transport.total_efficiency
+    limits = _leaf_spine(fabric.switches, nic, nodes) if fabric.switches else []
     if fabric.dragonfly:
         limits.append(_dragonfly(fabric.dragonfly))
     if fabric.torus:
         limits.append(_torus(fabric.torus))
-    return min(limits)
+    return min(ends, fabric.core_bandwidth or math.inf, *(fabric.path_efficiency * limit for limit in limits))
 
 
 def _leaf_spine(spec: LeafSpine, nic: Nic, nodes: int) -> list[float]:

@@ -6,7 +6,8 @@ off leaf k of its group, and what arrives at another NIC than it left from goes 
 Torus: a job has a block of whole rows, in order along a snake, whose ring crosses each link once.
 
 Limits: the busiest group of a tree stands for all like it; links of a torus carry the mean of a tree; jobs whose blocks of a torus overlap
-load all links of these alike; switches have no latency of their own beyond the fabric's, and spread flows evenly (no hash collisions).
+load all links of these alike; switches have no latency of their own beyond the fabric's; hash collisions take one share of every link
+between switches (``path_efficiency``), however many flows there are.
 """
 
 from __future__ import annotations
@@ -250,15 +251,15 @@ def crossed(hardware: Hardware, placements: Sequence[Sequence[int]], job: int, f
     if len(nodes) < 2:
         return NOTHING
     nic = next(group.node.nic for group in hardware.groups if group.role == "worker" and group.node.gpu_count)
-    if fabric.leaf_spine is not None:
-        return _leaf_spine(fabric, fabric.leaf_spine, nic, placements, job, fold)
+    if fabric.switches is not None:
+        return _leaf_spine(fabric, fabric.switches, nic, placements, job, fold)
     if fabric.dragonfly is not None:
         return _dragonfly(fabric, fabric.dragonfly, placements, job, fold)
     return _torus(fabric, fabric.torus, placements, job) if fabric.torus is not None else NOTHING
 
 
 def uplinks(spec: LeafSpine, nic: Nic) -> float:
-    """Return the bytes/s of all uplinks of one leaf, each way; with rails of one leaf of one rail."""
+    """Return the bytes/s of all uplinks of one leaf, each way; with rails of one leaf of one rail. Hash collisions apart."""
     if spec.uplink_bandwidth is not None:
         return spec.uplink_bandwidth
     below = spec.nodes_per_leaf * (1 if spec.rails else nic.count) * nic.bandwidth * nic.transport.total_efficiency
@@ -298,26 +299,28 @@ def _groups(tier: _Tier, job: int, fabric: Fabric) -> Iterable[tuple[int, int, G
 def _leaf_spine(fabric: Fabric, spec: LeafSpine, nic: Nic, placements: Sequence[Sequence[int]], job: int, fold: bool) -> Crossed:
     leaves = _tier(placements, job, spec.nodes_per_leaf, fold)
     ratio = f", {spec.oversubscription:g} to 1" if spec.oversubscription and spec.oversubscription != 1 else ""
-    relative = spec.uplink_bandwidth is None
+    relative, filled = spec.uplink_bandwidth is None, fabric.path_efficiency
+    ratio += f", filled to {filled:.0%} by hashed paths" if filled < 1 else ""
     rails: tuple[int | None, ...] = tuple(range(nic.count)) if spec.rails else (None,)
     ports = []
     for first, count, group in _groups(leaves, job, fabric):
         what = f"uplinks of leaf {first}" if count == 1 else f"uplinks of {count} leaves like leaf {first}"
+        what = what if fabric.leaf_spine else "links between nodes"
         for rail in rails:
             name, of_rail = (f"leaf{first}", "") if rail is None else (f"leaf{first}.rail{rail}", f", rail {rail}")
             below = range(first * spec.nodes_per_leaf, (first + 1) * spec.nodes_per_leaf)
-            ports.append(Port(name, uplinks(spec, nic), what + of_rail + ratio, group, relative, rail=rail, nodes=below))
+            ports.append(Port(name, filled * uplinks(spec, nic), what + of_rail + ratio, group, relative, rail=rail, nodes=below))
     if spec.pods is not None:
         size = spec.nodes_per_leaf * spec.pods.leaves
         pods = _tier(placements, job, size, fold)
-        capacity = spec.pods.leaves * len(rails) * uplinks(spec, nic) / spec.pods.oversubscription
+        capacity = filled * spec.pods.leaves * len(rails) * uplinks(spec, nic) / spec.pods.oversubscription
         for first, count, group in _groups(pods, job, fabric):
             what = f"uplinks of pod {first}" if count == 1 else f"uplinks of {count} pods like pod {first}"
             ports.append(Port(f"pod{first}", capacity, what, group, relative, nodes=range(first * size, (first + 1) * size)))
     order = fabric.rank_order == "by_switch"
     tiers = [("leaf", spec.nodes_per_leaf), *([("pod", spec.nodes_per_leaf * spec.pods.leaves)] if spec.pods else [])]
     groups_of = {node: tuple(f"{name}{node // size}" for name, size in tiers) for node in placements[job]} if order else {}
-    return Crossed(tuple(ports), len(rails), leaves.sizes if order else (), groups_of)
+    return Crossed(tuple(ports), len(rails), leaves.sizes if order and fabric.leaf_spine else (), groups_of)
 
 
 def _dragonfly(fabric: Fabric, spec: Dragonfly, placements: Sequence[Sequence[int]], job: int, fold: bool) -> Crossed:
@@ -329,11 +332,11 @@ def _dragonfly(fabric: Fabric, spec: Dragonfly, placements: Sequence[Sequence[in
     ports: list[Port] = []
     for first, _, group in _groups(small, job, fabric) if routers > 1 else ():
         above = whole[large.name_of[first // routers]]
-        capacity, weight = (routers - 1) * spec.local_bandwidth, min(routers - 1.0, detour)
+        capacity, weight = fabric.path_efficiency * (routers - 1) * spec.local_bandwidth, min(routers - 1.0, detour)
         what = f"local links of router {first} and those like it"
         ports.append(LocalPort(f"router{first}", capacity, what, group, of_pair=weight, whole=above, routers=routers))
     for first, group in whole.items() if groups > 1 else ():
-        capacity = routers * spec.global_links * spec.global_bandwidth
+        capacity = fabric.path_efficiency * routers * spec.global_links * spec.global_bandwidth
         what = f"global links of group {first} and those like it"
         ports.append(Port(f"group{first}", capacity, what, group, of_pair=min(groups - 1.0, detour)))
     return Crossed(tuple(ports))
@@ -350,7 +353,18 @@ def _torus(fabric: Fabric, spec: Torus, placements: Sequence[Sequence[int]], job
         if length > 1:
             what = f"links of dimension {axis} of the torus"
             name = f"job{_overlapping(placements, job)}.dimension{axis}"
-            ports.append(TorusPort(name, spec.link_bandwidth, what, everyone, each_way=False, length=length, full=full, stride=stride))
+            ports.append(
+                TorusPort(
+                    name,
+                    fabric.path_efficiency * spec.link_bandwidth,
+                    what,
+                    everyone,
+                    each_way=False,
+                    length=length,
+                    full=full,
+                    stride=stride,
+                )
+            )
     return Crossed(tuple(ports))
 
 

@@ -11,7 +11,9 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 
-def refine(activities: Sequence[tuple[Hashable, Mapping[str, float]]], links: Mapping[str, Hashable]) -> tuple[list[int], dict[str, int]]:
+def refine(
+    activities: Sequence[tuple[Hashable, Mapping[str, Hashable]]], links: Mapping[str, Hashable]
+) -> tuple[list[int], dict[str, int]]:
     """Return the class of each of *activities* (colour, load per link) and of each of *links* (name to colour)."""
     activity_class = _number([colour for colour, _ in activities])
     link_class = dict(zip(links, _number(list(links.values())), strict=True))

@@ -18,7 +18,7 @@ from sim.terminal import show_table, write_result
 @app.command(
     epilog="Examples:\n"
     "  python -m sim collective p3.16xlarge --op all_reduce --bytes 1MiB..1GiB --nodes 2\n"
-    "  python -m sim collective hgx-h100 --op all_gather --bytes 256MiB --nodes 4"
+    "  python -m sim collective hgx-h100 --op all_to_all --bytes 64MiB --shares 3,1,1,1,1,1,1,1"
 )
 def collective(
     hardware: Hw,
@@ -44,6 +44,12 @@ def collective(
     per_process: Annotated[
         int, typer.Option("-g", "--per-process", min=1, metavar="N", help="GPUs of one process, like nccl-tests -g")
     ] = 1,
+    shares: Annotated[
+        str | None,
+        typer.Option(
+            metavar="3,1,1,1", help="all_to_all: how each rank divides what it hands out, rank by rank; a row per sender with '/'"
+        ),
+    ] = None,
     nccl: Annotated[str, typer.Option(metavar="2.3|2.4|2.10|2.30", help="version whose rules choose")] = "2.30",
     sets: Sets = [],  # noqa: B006
     as_json: Json = False,
@@ -57,7 +63,7 @@ def collective(
     if op == "parameter_server":
         if gpus is not None or placement is not None:
             raise SpecError("--op parameter_server counts hosts, not GPUs; write --nodes N")
-        if algo or proto or channels or per_process > 1:
+        if algo or proto or channels or per_process > 1 or shares:
             raise SpecError("--op parameter_server has no NCCL options; leave --algo, --proto, --channels and -g out")
         return _bound(hardware, sizes, compute_time or "100 ms", nodes, sets, (as_json, as_csv), output, html)
     from sim.report.collective import collective_csv, collective_document, collective_plot, collective_text, fabric_files
@@ -70,8 +76,9 @@ def collective(
         raise SpecError(f"--compute-time {compute_time}: belongs to --op parameter_server; leave it out")
     tuning = Tuning(nccl, algo, proto, channels)
     table = collective_table(
-        hardware, op, sizes_of(sizes), nodes=nodes, gpus=gpus, placement=placement, tuning=tuning, overrides=sets, per_process=per_process
-    )
+        hardware, op, sizes_of(sizes), nodes=nodes, gpus=gpus, placement=placement, tuning=tuning, overrides=sets, per_process=per_process,
+        shares=shares,
+    )  # fmt: skip
     document, text = collective_document(table), collective_text(table)
     more: dict[str, str | bytes] = {"collective.csv": collective_csv(table), **fabric_files(table)} if output is not None else {}
     page = partial(collective_page, read=Descriptions([table.machine] if table.machine else [], []))

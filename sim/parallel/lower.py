@@ -9,6 +9,8 @@ from sim.parallel.shard import Sharded
 
 
 def program(layout: Layout, stage: int) -> Program:
-    """Return what each rank of *stage* does in one step."""
-    lowering = Sharded(layout, stage) if layout.sharded_parameters else Bucketed(layout, stage)
-    return fused(waited_for(lowering.step(), HOST_WAITS[layout.options.host_waits]))
+    """Return what each rank of *stage* does in one step; worked out once."""
+    if stage not in layout.programs:
+        lowering = Sharded(layout, stage) if layout.sharded_parameters else Bucketed(layout, stage)
+        layout.programs[stage] = fused(waited_for(lowering.step(), HOST_WAITS[layout.options.host_waits]))
+    return layout.programs[stage]

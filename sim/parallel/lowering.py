@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import zip_longest
 
 from sim.parallel.mesh import Mesh
@@ -42,6 +42,8 @@ class Layout:
     """Whether every micro-batch reduces its gradients, not just the last one."""
     own: OwnPasses | None = None
     """What the schedule runs where it is the user's."""
+    programs: dict[int, tuple[Instruction, ...]] = field(init=False, default_factory=dict, repr=False, compare=False)
+    """Programs lowered so far, by stage (`sim.parallel.lower.program`)."""
 
     @property
     def meets(self) -> bool:

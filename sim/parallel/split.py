@@ -33,6 +33,8 @@ class Message(NamedTuple):
     op: Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
     nbytes: float
     beside: bool = False
+    skew: float = 1.0
+    """Of an all-to-all: what the most loaded rank receives, or in combine sends, over the mean."""
 
 
 class Piece(NamedTuple):
@@ -256,7 +258,7 @@ def _expert_messages(layers: Sequence[Layer], index: int, parallel: Parallel, fo
     if parallel.expert > 1:
         for there, nbytes in ((begins, layers[index].write), (ends, layers[index].read)):
             if there:
-                message = Message("expert", "all_to_all", nbytes / tokens * parallel.expert_imbalance)
+                message = Message("expert", "all_to_all", nbytes / tokens, skew=parallel.expert_imbalance)
                 forward.append(message)
                 backward.append(message)
     elif parallel.tensor > 1 and parallel.sequence_parallel:

@@ -44,6 +44,7 @@ def assumed(table: Table) -> list[str]:
         f"NCCL {version}'s rules choose algorithm, protocol and channels of each size{f', with {forced}' if forced else ''}",
         "all ranks start together with their data in GPU memory, connections made; nothing else runs meanwhile",
         *processes,
+        *([f"ranks divide what they hand out as {table.shares}; bytes are those of a rank on average"] if table.shares else []),
     ]
 
 

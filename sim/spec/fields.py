@@ -127,6 +127,7 @@ FailureRate = Annotated[float, *_quantity("failure rate", _not_negative, "zero o
 CarbonIntensity = Annotated[float, *_quantity("carbon intensity", _not_negative, "zero or more")]
 Power = Annotated[float, *_quantity("power", _above_zero, "above zero")]
 Fraction = Annotated[float, *_quantity("fraction", lambda value: 0 <= value <= 1, "between 0 and 1")]
+Share = Annotated[float, *_quantity("fraction", lambda value: 0 < value <= 1, "above zero, at most 1")]
 Factor = Annotated[float, *_quantity("fraction", _above_zero, "above zero")]
 Count = Annotated[int, *_whole(1)]
 Whole = Annotated[int, *_whole(0)]

@@ -27,6 +27,7 @@ from sim.spec.fields import (
     Price,
     Rate,
     Seconds,
+    Share,
     Source,
     Spec,
     TimePerByte,
@@ -457,9 +458,23 @@ class Fabric(Spec):
     """Nodes linked to their neighbors."""
     rank_order: Literal["by_switch", "scattered"] = "by_switch"
     """Whether a job's nodes are numbered along the structure, so that rings visit it switch by switch, or as it happens."""
+    path_efficiency: Share = 1.0
+    """Share of the links between switches that flows on hashed paths (ECMP) fill; without a structure each node is below its own switch."""
     in_network_reduction: bool = False
     """Whether the switches between nodes can add up (SHARP), which NCCL's CollNet algorithms use."""
     source: Source = "estimate (cluster placement group: non-blocking between the nodes of one job)"
+
+    @property
+    def switches(self) -> LeafSpine | None:
+        """Return the leaf switches: those described, or where hashed paths collide and nothing is, one for each node."""
+        if self.path_efficiency == 1.0 or self.dragonfly or self.torus:
+            return self.leaf_spine
+        return self.leaf_spine or LeafSpine(nodes_per_leaf=1)
+
+    @property
+    def structured(self) -> bool:
+        """Tell whether it matters where below the switches nodes are."""
+        return any((self.switches, self.dragonfly, self.torus))
 
 
 class Hardware(Spec):

@@ -67,7 +67,7 @@ class Parallel(Spec):
     order: tuple[Axis, ...] = ()
     """Axes from the fastest-varying rank number to the slowest; empty: the stack's."""
     expert_imbalance: float = Field(default=1.0, ge=1.0)
-    """Tokens of the most loaded rank of an expert group over the mean."""
+    """Tokens of the most loaded rank of an expert group over the mean; all others of the group have equally many."""
 
     @model_validator(mode="after")
     def _agrees(self) -> Parallel:
@@ -81,6 +81,8 @@ class Parallel(Spec):
             raise ValueError("virtual_stages without a pipeline; write pipeline: 2 or more, or virtual_stages: 1")
         if self.order and sorted(self.order) != sorted(MEGATRON_ORDER):
             raise ValueError(f"order names each of {', '.join(MEGATRON_ORDER)} once, from the fastest-varying to the slowest")
+        if self.expert > 1 and self.expert_imbalance > self.expert:
+            raise ValueError(f"expert_imbalance {self.expert_imbalance:g}: one of {self.expert} ranks has all tokens at {self.expert}")
         if self.replicate > 1 and self.shard == "none":
             raise ValueError("replicate is for sharded models (HSDP); write shard: parameters, or replicate: 1")
         return self

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from sim import units
@@ -28,10 +29,11 @@ def collective_table(
     tuning: Tuning = DEFAULT,
     overrides: Sequence[str] = (),
     per_process: int = 1,
+    shares: str | None = None,
 ) -> Table:
     """Return how long *op* takes for each of *sizes* (bytes) among *gpus* GPUs of *nodes* nodes, as *tuning* lets NCCL choose.
 
-    One process launches on *per_process* GPUs, one after another.
+    One process launches on *per_process* GPUs, one after another. *shares*: of an all-to-all, see `shares_of`.
 
     Raise SpecError for what cannot be.
     """
@@ -46,7 +48,9 @@ def collective_table(
     if ranks < 2:
         raise SpecError(f"{machine.name}: a collective needs 2 ranks or more, there is {ranks}; --nodes 2 adds a node")
     fabric = crossed(machine, [[part.node for part in placed]], 0)
-    plan = plan_collectives(job_slots(0, slots(machine, [placed])), machine.fabric, tuning, fabric)
+    plan = plan_collectives(job_slots(0, slots(machine, [placed], fold=shares is None)), machine.fabric, tuning, fabric)
+    if shares is not None and known != "all_to_all":
+        raise SpecError(f"--shares {shares}: belongs to --op all_to_all; leave it out")
     if plan.forced and known != "all_reduce":
         raise SpecError(f"--algo {tuning.algorithms}: {plan.forced} is an all-reduce, not {op}; leave the choice to NCCL, or write Ring")
     if plan.forced and tuning.protocols:
@@ -57,8 +61,32 @@ def collective_table(
         counts = " and ".join(str(count) for count in sorted({len(part.gpus) for part in placed}))
         raise SpecError(f"-g {per_process}: {counts} GPUs of a node do not divide into processes of {per_process}; write a divisor")
     bisection, inputs = bisection_bandwidth(machine), {"hardware": loaded.sha256}
-    found = rows(plan, known, sizes, per_process)
-    return Table(machine.name, known, len(placed), ranks, found, bisection, machine, tuning, inputs, plan.layout.carrier, per_process)
+    found = rows(plan, known, sizes, per_process, shares_of(shares, ranks) if shares is not None else ())
+    return Table(
+        machine.name, known, len(placed), ranks, found, bisection, machine, tuning, inputs, plan.layout.carrier, per_process, shares or ""
+    )
+
+
+MOST_SHARED = 256
+"""Ranks of an exchange with unequal shares, each pair of which is counted."""
+
+
+def shares_of(text: str, ranks: int) -> tuple[tuple[float, ...], ...]:
+    """Return the matrix that *text* means, row p what rank p sends each: one row for all, ``3,1``, or a row each, ``1,3/1,1``."""
+    try:
+        rows_ = tuple(tuple(float(each) for each in row.split(",")) for row in text.split("/"))
+    except ValueError:
+        raise SpecError(f"--shares {text}: write numbers, for example 3,1,1,1, or a row for each sender: 1,3/1,1") from None
+    if any(not 0 <= each < math.inf for row in rows_ for each in row):
+        raise SpecError(f"--shares {text}: shares are zero or more, and finite")
+    if len(rows_) not in (1, ranks) or any(len(row) != ranks for row in rows_):
+        raise SpecError(f"--shares {text}: {ranks} ranks need a row of {ranks} numbers, or {ranks} rows of as many")
+    if ranks > MOST_SHARED:
+        raise SpecError(f"--shares: {ranks} ranks, the most are {MOST_SHARED}; take fewer nodes")
+    matrix = rows_ * ranks if len(rows_) == 1 else rows_
+    if not any(each for place, row in enumerate(matrix) for other, each in enumerate(row) if place != other):
+        raise SpecError(f"--shares {text}: nobody sends anything to another rank; write a share above zero")
+    return matrix
 
 
 MOST_SIZES = 1_000

@@ -19,7 +19,7 @@ from sim.spec.library import Loaded, fingerprint, load_workload
 from sim.spec.workload import Workload
 from sim.spec.yaml import SpecError
 from sim.study.scenario import Infeasible, Scenario, loaded_hardware, sorted_overrides
-from sim.training.layouts.play import MOST_RANKS
+from sim.training.layouts.play import MOST_CLASSES
 
 
 @dataclass(frozen=True)
@@ -149,9 +149,9 @@ def _warnings(run: LayoutRun) -> list[str]:
     elif run.layout.own is not None:
         found.append(f"schedule {run.layout.schedule} is your own: it is not validated, and the expected error is that of other schedules")
     found += own_notes(run.workload)
-    if run.mesh.gpus > MOST_RANKS and not run.mesh.even:
+    if not run.played.exact:
         found.append(
-            f"stages do not lie alike on nodes of {run.mesh.gpus_per_node} GPUs, and more than {MOST_RANKS} ranks are simulated as if all "
-            "nodes of a stage were like its first; for an exact step use axes that fill whole nodes"
+            f"stages do not lie alike on nodes of {run.mesh.gpus_per_node} GPUs, and ranks step in more than {MOST_CLASSES} ways: they "
+            "are simulated as if all nodes of a stage were like its first; for an exact step use axes that fill whole nodes"
         )
     return found

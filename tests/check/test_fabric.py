@@ -45,6 +45,8 @@ HEAD = "name: mine\ngroups:\n  - node: dgx-a100\n    count: 48\nfabric:\n"
             "7:3: fabric.core_bandwidth: cannot be combined with",
         ),
         ("  torus: {dimensions: [4, 12]}", "fabric.torus.link_bandwidth: is missing"),
+        ("  path_efficiency: 0", "fabric.path_efficiency"),
+        ("  path_efficiency: 1.1", "above zero, at most 1"),
         ("  rank_order: scattered", "matters only with leaf_spine, dragonfly or torus"),
     ],
 )

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sim.cluster.bisection import bisection_bandwidth
 from sim.cluster.build import Placement
 from sim.cluster.fabric import ALL, RING, SWITCH, TREE, Crossed, Pattern, Sent, crossed
 from sim.events import Cause
@@ -302,3 +303,43 @@ def test_jobs_share_the_global_links_of_a_dragonfly():
     assert together == pytest.approx([2 * alone] * 2, rel=1e-3)
     three, _ = exchanging(toys, (0, 8), (2, 16))
     assert three == pytest.approx([2 * alone] * 2, rel=1e-3)  # group 0 alone is common
+
+
+# --- hashed paths ------------------------------------------------------------------------------------------------------
+
+
+@executors
+@pytest.mark.parametrize(("nodes", "per_leaf", "share"), [(2, None, 0.7), (5, None, 0.5), (4, 2, 0.6), (4, 1, 1.0)])
+def test_a_ring_over_hashed_paths_takes_its_bytes_over_what_these_fill(nodes, per_leaf, share, executor):
+    """Closed form: 2 (n - 1)/n S over the share of the links; below one switch of two nodes the ring goes up once a switch."""
+    structure = {"leaf_spine": {"nodes_per_leaf": per_leaf}} if per_leaf else {}
+    hardware = cluster(toy_node(1, nic=GB), count=nodes, path_efficiency=share, **structure)
+    rate = GB * min(1.0, share * (per_leaf or 1))
+    assert all_reduce_alone(hardware, executor, 1e8, fold=executor == "phase") == pytest.approx(
+        2 * (nodes - 1) / nodes * 1e8 / rate, rel=1e-3
+    )
+
+
+def test_hashed_paths_hold_nobody_back_below_one_switch():
+    """One leaf: no byte crosses between switches, so a job there is as fast whatever the paths above fill."""
+    times = [
+        all_reduce_alone(cluster(toy_node(1, nic=GB), count=4, path_efficiency=share, leaf_spine={"nodes_per_leaf": 4}), "phase", 1e8)
+        for share in (1.0, 0.3)
+    ]
+    assert times[0] == times[1]
+
+
+@given(st.sampled_from([{}, {"leaf_spine": {"nodes_per_leaf": 2}}, {"torus": {"dimensions": [4], "link_bandwidth": "1 GB/s"}}]), st.data())
+def test_fuller_paths_are_never_slower(structure, data):
+    """Monotone: time falls, capacities and the cut between halves grow with the share that paths fill; a share of 1 changes nothing."""
+    less, more = sorted((data.draw(st.floats(0.05, 1.0)), data.draw(st.floats(0.05, 1.0))))
+    low, high, whole = (cluster(toy_node(2, nic=GB), count=4, path_efficiency=share, **structure) for share in (less, more, 1.0))
+    slow, quick, free = (all_reduce_alone(each, "phase", 1e7) for each in (low, high, whole))
+    assert slow >= quick >= free == all_reduce_alone(cluster(toy_node(2, nic=GB), count=4, **structure), "phase", 1e7)
+    assert bisection_bandwidth(low) <= bisection_bandwidth(high) <= bisection_bandwidth(whole)
+
+
+def test_bisection_of_hashed_paths_bounds_all_to_all():
+    """N/2 nodes send half of what they have to the other half; nothing beats that over the cut."""
+    hardware = cluster(toy_node(1, nic=GB), count=4, path_efficiency=0.6)
+    assert bisection_bandwidth(hardware) == pytest.approx(2 * 0.6 * GB)

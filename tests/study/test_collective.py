@@ -41,6 +41,14 @@ def test_nothing_is_faster_than_its_links() -> None:
             assert row.busbw < 2 * 25e9 / 8
 
 
+def test_a_rank_that_receives_thrice_takes_its_link_so_much_longer() -> None:
+    """Oracle: seven blocks of 3/10 of the payload instead of 1/8 come in by its 18 NVLinks."""
+    even, (loaded,) = (collective_table("hgx-h100", "all_to_all", [2**30], shares=shares).rows for shares in (None, "3,1,1,1,1,1,1,1"))
+    assert loaded.time / even[0].time == pytest.approx(8 * 3 / 10, rel=0.02)
+    (equal,) = collective_table("hgx-h100", "all_to_all", [2**30], shares="2,2,2,2,2,2,2,2").rows
+    assert equal.time == pytest.approx(even[0].time, rel=1e-9)
+
+
 @pytest.mark.parametrize(
     ("hardware", "op", "options", "words"),
     [
@@ -52,6 +60,11 @@ def test_nothing_is_faster_than_its_links() -> None:
         ("p3.16xlarge", "gather", {"tuning": Tuning("2.30", None, "LL")}, "--op gather: NCCL sends and receives"),
         ("p3.16xlarge", "reduce", {"tuning": Tuning("2.30", "Tree")}, "NCCL_ALGO=Tree leaves no way to run reduce"),
         ("p3.16xlarge", "reduce", {"tuning": Tuning("2.30", "HalvingDoubling")}, "HalvingDoubling is an all-reduce, not reduce"),
+        ("p3.16xlarge", "all_reduce", {"shares": "1,1"}, "--shares 1,1: belongs to --op all_to_all"),
+        ("p3.16xlarge", "all_to_all", {"shares": "1,1"}, "8 ranks need a row of 8 numbers"),
+        ("p3.16xlarge", "all_to_all", {"shares": "1,x"}, "write numbers"),
+        ("p3.16xlarge", "all_to_all", {"shares": "1,1,1,1,1,1,1,-1"}, "zero or more"),
+        ("p3.16xlarge", "all_to_all", {"shares": "0,0,0,0,0,0,0,0"}, "nobody sends anything"),
         ("p3.2xlarge", "send_recv", {}, "a collective needs 2 ranks or more"),
     ],
 )

@@ -10,6 +10,7 @@ from calibration.measure.probes.collectives import COLLECTIVES
 from calibration.measure.probes.copies import HOST_COPY, PEER_COPY
 from calibration.measure.probes.disk import DISK
 from calibration.measure.probes.exchange import EXCHANGE
+from calibration.measure.probes.layouts import LAYOUTS
 from calibration.measure.probes.loading import LOADING
 from calibration.measure.probes.passes import LAUNCH, MEMORY
 from calibration.measure.probes.probe import Probe
@@ -19,7 +20,8 @@ from calibration.measure.probes.training import LAYERS, STEPS_PROBE
 from sim.spec.yaml import SpecError
 
 PROBES: Final = (
-    LAUNCH, MEMORY, GEMM, CONVOLUTION, ATTENTION, HOST_COPY, PEER_COPY, DISK, LOADING, EXCHANGE, COLLECTIVES, LAYERS, STEPS_PROBE, STASH,
+    LAUNCH, MEMORY, GEMM, CONVOLUTION, ATTENTION, HOST_COPY, PEER_COPY, DISK, LOADING, EXCHANGE, COLLECTIVES, LAYERS, STEPS_PROBE, LAYOUTS,
+    STASH,
 )  # fmt: skip
 
 

@@ -1,8 +1,8 @@
 """How much memory and time does each of thousands of layouts take at least? Bounds for all at once, in numpy.
 
-Memory: weights, gradients, states and the activations that the schedule must hold on its fullest stage. Time: a stage cannot begin before
-the first micro-batch has come through the stages before it, works on every micro-batch, and its last gradient goes back through
-them. Units' times are worked out once for each share and micro-batch.
+Memory: weights, gradients, states and the activations that the schedule must hold on its fullest stage, with weights gathered beside them.
+Time: a stage cannot begin before the first micro-batch has come through the stages before it, works on every micro-batch, and its last
+gradient goes back through them. Units' times are worked out once for each share and micro-batch.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy
 from numpy.typing import NDArray
@@ -21,14 +21,17 @@ from sim.mesh import mesh_options, prepare, times_of, worker_node
 from sim.parallel.program import Part
 from sim.parallel.schedule import holder
 from sim.parallel.split import Kind, Unit, split, stages
+from sim.spec.fields import Precision
 from sim.spec.hardware import Hardware
 from sim.spec.parallel import MeshOptions, Parallel
+from sim.spec.precision import MEANING
 from sim.spec.workload import Workload
 from sim.study.plan.space import Candidate
 from sim.training.layouts.prices import PriceBook
-from sim.training.layouts.times import UnitTimes
+from sim.training.layouts.times import WIDTH, UnitTimes
 
 Row = NDArray[numpy.float64]
+Marks = NDArray[numpy.bool_]
 
 
 class Shape(NamedTuple):
@@ -155,10 +158,37 @@ def _memory(setting: Setting, geometry: _Geometry, own: Sequence[Candidate], hel
     flying = numpy.array([_in_flight(geometry, each.chunks, each.micro_batches) for each in own])
     activations = numpy.zeros_like(fixed)
     activations[:, : geometry.pipeline] = flying * (kept if kept.shape[1] == geometry.pipeline else kept.min(axis=1, keepdims=True))
+    sharded = (level == 3) & (shards > 1)
+    if sharded.any():
+        _gather(geometry, setting, own, held, sharded, flying, activations)
     many = [sum(size > 1 for size in (each.tensor, each.context, each.data * each.context, each.pipeline)) for each in own]
     other = numpy.minimum(numpy.array(many), 1) * COMMUNICATOR + gpu.context_memory
     least: Row = (fixed + activations).max(axis=1) * ROUNDING + other
     return least
+
+
+def _gather(
+    geometry: _Geometry, setting: Setting, own: Sequence[Candidate], held: Sequence[Shape], sharded: Marks, flying: Row, bytes_: Row
+) -> None:
+    """Add to the activations *bytes_* the weights that are gathered beside them where layouts are *sharded* (FSDP, ZeRO-3).
+
+    A pipeline keeps those of all its units; without one backward begins each unit with its weights and the activations of all units up
+    to it. Gradients that are not reduced yet are there from the second micro-batch on: under 1F1B once as many are in flight again,
+    without a pipeline where only the last micro-batch reduces.
+    """
+    options = mesh_options(setting.workload)
+    element = numpy.array([min(MEANING[cast(Precision, each.precision)].activation, WIDTH[options.weights]) for each in own])[:, None]
+    elements = numpy.stack([each.dense + each.experts for each in held])
+    stays = sharded & numpy.array([each.reshard is False or (each.reshard is None and geometry.pipeline > 1) for each in own])
+    of_stage = _staged(geometry, elements[:, geometry.high] - elements[:, geometry.low])
+    bytes_ += numpy.where(stays[:, None], of_stage * element, 0.0)
+    again = sharded[:, None] & (numpy.array([each.micro_batches for each in own])[:, None] > flying)
+    waits = geometry.schedule == "1f1b" if geometry.pipeline > 1 else setting.workload.training.stack.no_sync
+    unreduced = numpy.where(again & waits, of_stage * numpy.minimum(element, WIDTH[options.reduction]), 0.0)
+    if geometry.pipeline == 1:
+        up_to = numpy.stack([each.kept for each in held])[:, 1:] + numpy.diff(elements, axis=1) * element
+        bytes_[:, 0] = numpy.where(sharded & ~stays, numpy.maximum(bytes_[:, 0], up_to.max(axis=1)), bytes_[:, 0])
+    bytes_ += unreduced
 
 
 @lru_cache(maxsize=65536)
@@ -186,8 +216,7 @@ class _Shapes:
         self.options: MeshOptions = mesh_options(setting.workload)
         units = split(setting.workload.model, Parallel())
         self.kinds: tuple[Kind, ...] = tuple(unit.kind for unit in units)
-        fabric = setting.hardware.fabric
-        self.structured = any((fabric.leaf_spine, fabric.dragonfly, fabric.torus))
+        self.structured = setting.hardware.fabric.structured
         self._made: dict[object, Shape] = {}
 
     def __call__(self, candidate: Candidate) -> Shape:

@@ -26,9 +26,10 @@ from sim.training.collectives.machine import machine_of
 from sim.training.collectives.nccl_constants import NCCL_2_30, constants_of
 from sim.training.collectives.nccl_cost import Machine
 from sim.training.collectives.point_to_point import SENDS, send_channels, send_protocol
-from sim.training.collectives.pricing import cost
+from sim.training.collectives.pricing import cost, cost_of
 from sim.training.collectives.traffic import CORE, CORE_LIMIT, CORES, FABRIC, TIER, Cost, Edge, Load, Part
 from sim.training.collectives.tuner import choose
+from sim.training.collectives.unequal import Weight, unequal
 from sim.training.operations import Op
 
 __all__ = [
@@ -174,6 +175,11 @@ class CollectivePlan:
     def cost_of(self, nbytes: float, algorithm: str, protocol: str, channels: int, op: Op = "all_reduce") -> Cost:
         """Return what *op* costs by a given algorithm and protocol."""
         return cost(self.layout, op, algorithm, protocol, nbytes, channels)
+
+    def exchange(self, nbytes: float, weight: Weight) -> Cost:
+        """Return what an all-to-all costs where ranks have unequal shares, as *weight* says; *nbytes* is what one hands out on average."""
+        _, protocol, channels = self.choice(nbytes, "all_to_all")
+        return cost_of(self.layout, unequal(self.layout, protocol, nbytes, weight), "Pairwise", protocol, channels)
 
     def causes(self, live: Live) -> dict[str, tuple[Cause, str]]:
         """Return what it means that a resource, by its live name, holds a collective back: cause and description."""

@@ -52,6 +52,11 @@ def cost(layout: Layout, op: str, algorithm: str, protocol: str, nbytes: float, 
         raise SpecError(f"'{algorithm}' is no algorithm; write one of {', '.join(PRICES)}")
     if algorithm == "Ring":
         found = _by_thread_blocks(found, layout, op, protocol, nbytes, channels)
+    return cost_of(layout, found, algorithm, protocol, channels)
+
+
+def cost_of(layout: Layout, found: Priced, algorithm: str, protocol: str, channels: int) -> Cost:
+    """Return what was *found* of a collective as one fluid activity."""
     launch = max(part.channels.launch for part in layout.parts)
     load = found.traffic.load(found.chunk, protocol)
     cap = found.volume / found.time

@@ -78,24 +78,27 @@ def _priced(
     layout: Layout, protocol: str, nbytes: float, edges: Sequence[Edge], traffic: Traffic, partners: int, messages: int = 0
 ) -> Priced:
     """Return sends of *nbytes* along each of *edges* to so many *partners* of each rank, which handles *messages* (by default, as many)."""
-    rounds, chunk = math.ceil(partners / partners_at_once(layout)), nbytes / layout.channels
-    alone = min(traffic.pace(edge, chunk, protocol) for edge in edges)
-    slowest = min(held(alone, traffic, chunk, protocol), *_thread_blocks(layout, protocol, nbytes, messages or partners, alone))
+    rounds = math.ceil(partners / partners_at_once(layout))
+    links = held(min(traffic.pace(edge, nbytes, protocol) for edge in edges), traffic, nbytes, protocol)
+    slowest = by_thread_blocks(links, layout, protocol, nbytes, messages or partners)
     latency = rounds * max(edge.latency(protocol) for edge in edges)
-    return Priced(nbytes, latency + nbytes / slowest.rate, chunk, slowest, traffic, latency_of(edges))
+    return Priced(nbytes, latency + nbytes / slowest.rate, nbytes, slowest, traffic, latency_of(edges))
 
 
-def _thread_blocks(layout: Layout, protocol: str, nbytes: float, messages: int, alone: Pace) -> list[Pace]:
-    """Return *alone*, what links carry of one of a rank's *messages*, and what thread blocks move of it, by each class that says so."""
-    channels, found = send_channels(layout, nbytes), [alone]
+def by_thread_blocks(links: Pace, layout: Layout, protocol: str, nbytes: float, messages: float, most: float = 1.0) -> Pace:
+    """Return the pace of one of a rank's *messages* of *nbytes*, of which *links* carry so much, with what thread blocks move.
+
+    Of messages of unequal size *nbytes* is the mean, *most* the largest over it, and *messages* what a rank handles in all over it.
+    """
+    channels, found = send_channels(layout, nbytes), [links]
     for transport in layout.transports:
         limit = f"the thread block of each channel ({transport.name})"
         caps = [transport.channel_cap, transport.ll_cap if protocol == "LL" else None]
-        found += [Pace(cap * channels, Cause.INTERCONNECT, limit) for cap in caps if cap is not None]
+        found += [Pace(cap * channels / most, Cause.INTERCONNECT, limit) for cap in caps if cap is not None]
         if transport.send_cap is not None:
-            blocks = transport.send_cap * min(channels, send_pool(layout) / messages)
-            found.append(Pace(_both(alone.rate, blocks), *((Cause.INTERCONNECT, limit) if blocks < alone.rate else alone[1:])))
-    return found
+            blocks = transport.send_cap * min(channels / most, send_pool(layout) / messages)
+            found.append(Pace(_both(links.rate, blocks), *((Cause.INTERCONNECT, limit) if blocks < links.rate else links[1:])))
+    return min(found)
 
 
 def _both(rate: float, other: float) -> float:

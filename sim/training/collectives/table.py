@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from sim.spec.hardware import Hardware
 from sim.training.collectives.plan import DEFAULT, CollectivePlan, Op, Tuning
+from sim.training.collectives.unequal import of_matrix
 
 
 def bus_factor(op: Op, ranks: int) -> float:
@@ -54,6 +55,8 @@ class Table(NamedTuple):
     """The transport class that the bytes wait for."""
     per_process: int = 1
     """GPUs that one process launches on."""
+    shares: str = ""
+    """How ranks divide what they hand out in an all-to-all; empty: evenly."""
 
 
 LAUNCH_BESIDE = 2.75e-6
@@ -66,13 +69,18 @@ def own_launches(per_process: int) -> float:
     return (per_process - 1) * LAUNCH_BESIDE
 
 
-def rows(plan: CollectivePlan, op: Op, sizes: Sequence[int], per_process: int = 1) -> tuple[Row, ...]:
-    """Return how long *op* takes for each of *sizes* (bytes) as *plan* chooses; a process launches on *per_process* GPUs."""
-    return tuple(_row(plan, op, size, own_launches(per_process)) for size in sizes)
+def rows(
+    plan: CollectivePlan, op: Op, sizes: Sequence[int], per_process: int = 1, shares: Sequence[Sequence[float]] = ()
+) -> tuple[Row, ...]:
+    """Return how long *op* takes for each of *sizes* (bytes) as *plan* chooses; a process launches on *per_process* GPUs.
+
+    *shares* are those of an all-to-all, where they are unequal.
+    """
+    return tuple(_row(plan, op, size, own_launches(per_process), shares) for size in sizes)
 
 
-def _row(plan: CollectivePlan, op: Op, size: int, launches: float) -> Row:
-    cost = plan.cost(float(size), op)
+def _row(plan: CollectivePlan, op: Op, size: int, launches: float, shares: Sequence[Sequence[float]]) -> Row:
+    cost = plan.exchange(float(size), of_matrix(plan.layout, shares)) if shares else plan.cost(float(size), op)
     time = cost.alone + launches
     algbw = size / time
     moved = bus_factor(op, plan.ranks)

@@ -106,7 +106,7 @@ class GraphPrices:
     def _plan(self, placement: tuple[Placement, ...]) -> CollectivePlan:
         """Return how collectives of ranks there travel; on a fabric without structure, as those of any ranks that lie alike."""
         fabric = self.hardware.fabric
-        structured = fabric.leaf_spine is not None or fabric.dragonfly is not None or fabric.torus is not None
+        structured = fabric.structured
         alike = placement if structured else tuple((id(self.slots[part.node].node), part.gpus) for part in placement)
         if alike not in self._plans:
             used = job_slots(0, slots(self.hardware, [placement]))

@@ -1,24 +1,44 @@
-"""Which simulation does a layout get? One rank for each stage where the nodes of a stage are alike, else every rank by itself."""
+"""Which simulation does a layout get? One rank for each stage where the nodes of a stage are alike, else one for all that step alike."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from sim.training.layouts.run import Simulation
 from sim.training.layouts.scene import Played, Scene
 from sim.training.layouts.unfolded import Unfolded
 
-MOST_RANKS: Final = 64
-"""Ranks that are simulated one by one at most; a larger mesh is simulated as if all nodes of a stage were like its first."""
+MOST_RANKS: Final = 4096
+"""Ranks whose classes are looked for; more are simulated as if all nodes of a stage were like its first."""
+MOST_CLASSES: Final = 256
+"""Classes of ranks that are simulated; where there are more, as above. 192 of a pipeline of 16 stages take 3 s."""
 
 
 def play(scene: Scene, steps: int = 0, keep_rates: bool = False) -> Played:
     """Simulate *steps* steps (0: as many as it takes for one to repeat) and return the last. *keep_rates* logs the load of links."""
     mesh = scene.layout.mesh
     even = mesh.even or mesh.gpus > MOST_RANKS
-    chosen = steps or (2 if even and (scene.layout.clips or mesh.stages == 1) else 4)
-    simulated = Simulation if even else Unfolded
-    found = simulated(scene, chosen, keep_rates).run()
-    if scene.feed is not None and scene.feed.interval * scene.layout.micro_batches > found.time:  # what is built ahead is soon used up
-        return simulated(scene, chosen, keep_rates, starved=True).run()
-    return found
+    if not even:
+        by_rank = _by_rank(scene, steps, keep_rates)
+        if by_rank is not None:
+            return by_rank
+    chosen = steps or (2 if scene.layout.clips or mesh.stages == 1 else 4)
+    found = Simulation(scene, chosen, keep_rates).run()
+    if _starves(scene, found):
+        found = Simulation(scene, chosen, keep_rates, starved=True).run()
+    return replace(found, exact=mesh.even)
+
+
+def _by_rank(scene: Scene, steps: int, keep_rates: bool) -> Played | None:
+    """Return the last step of ranks that differ in what they share with others; None where there are too many."""
+    simulated = Unfolded(scene, steps or 4, keep_rates, folds=True)
+    if len(set(simulated.first)) > MOST_CLASSES:
+        return None
+    found = simulated.run()
+    return Unfolded(scene, steps or 4, keep_rates, starved=True, folds=True).run() if _starves(scene, found) else found
+
+
+def _starves(scene: Scene, found: Played) -> bool:
+    """Tell whether loaders are slower than steps, so that what is built ahead is soon used up."""
+    return scene.feed is not None and scene.feed.interval * scene.layout.micro_batches > found.time

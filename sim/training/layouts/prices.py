@@ -15,16 +15,18 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from sim.cluster.build import Slot
-from sim.cluster.fabric import NOTHING, crossed
+from sim.cluster.fabric import NOTHING, crossed, uplinks
 from sim.events import Cause
 from sim.parallel.mesh import GroupAxis, Mesh
 from sim.parallel.program import Op
 from sim.spec.hardware import Hardware, Transport
+from sim.training.collectives.channels import NETWORK
 from sim.training.collectives.gloo import NIC_LINKS, plan_gloo
 from sim.training.collectives.links import held_back, link_of
 from sim.training.collectives.message import OUT, SIMPLE, edge_between, handing
 from sim.training.collectives.plan import CORES, CORES_COPY, CollectivePlan, Tuning, plan_collectives
-from sim.training.collectives.traffic import CORE, CORE_LIMIT, FABRIC, Edge
+from sim.training.collectives.traffic import CORE, CORE_LIMIT, FABRIC, Cost, Edge
+from sim.training.collectives.unequal import one_receives_most
 
 
 class Price(NamedTuple):
@@ -79,6 +81,8 @@ class Prices:
     descriptions: dict[str, tuple[Cause, str]] = field(default_factory=dict)
     """Of each live link: what it means that it holds an operation back."""
     book: PriceBook = field(default_factory=PriceBook)
+    folds: bool = True
+    """Whether one switch stands for all that carry the same."""
     _known: dict[tuple[object, ...], Price] = field(default_factory=dict)
     _lying: dict[tuple[int, GroupAxis], tuple[tuple[object, ...], list[tuple[int, ...]], int]] = field(default_factory=dict)
     _names: dict[int, str] = field(default_factory=dict)
@@ -90,8 +94,7 @@ class Prices:
 
     @cached_property
     def _structured(self) -> bool:
-        fabric = self.hardware.fabric
-        return fabric.leaf_spine is not None or fabric.dragonfly is not None or fabric.torus is not None
+        return self.hardware.fabric.structured
 
     def nodes_of(self, stage: int) -> str:
         """Return the name of the nodes that hold *stage*: the same for stages that share nodes."""
@@ -108,9 +111,12 @@ class Prices:
             self._known[key] = self._named(stage, self._outline(stage, axis, op, nbytes))
         return self._known[key]
 
-    def outlined(self, stage: int, axis: GroupAxis, op: Op, nbytes: float) -> Price:
-        """Return the price of *op* on *nbytes* without its links: what it costs with nothing beside it but the groups like it."""
-        return self._outline(stage, axis, op, nbytes).price
+    def outlined(self, stage: int, axis: GroupAxis, op: Op, nbytes: float, skew: float = 1.0) -> Price:
+        """Return the price of *op* on *nbytes* without its links: what it costs with nothing beside it but the groups like it.
+
+        In an all-to-all with *skew* the first rank of each group on the node receives so many times the mean.
+        """
+        return self._outline(stage, axis, op, nbytes, skew).price
 
     def least(self, stage: int, axis: GroupAxis, op: Op, nbytes: float) -> float:
         """Return seconds that *op* on *nbytes* takes the first rank of *stage* at least."""
@@ -161,16 +167,17 @@ class Prices:
             self._lying[stage, axis] = (key, groups, node)
         return self._lying[stage, axis]
 
-    def _outline(self, stage: int, axis: GroupAxis, op: Op, nbytes: float) -> _Outline:
+    def _outline(self, stage: int, axis: GroupAxis, op: Op, nbytes: float, skew: float = 1.0) -> _Outline:
         lying, groups, node = self._groups(stage, axis)
-        key = (lying, op, nbytes)
+        key = (lying, op, nbytes, skew)
         if key not in self.book.outlines:
-            self.book.outlines[key] = self._group_price(groups, node, op, nbytes)
+            self.book.outlines[key] = self._group_price(groups, node, op, nbytes, skew)
         return self.book.outlines[key]
 
-    def _group_price(self, groups: Sequence[tuple[int, ...]], node: int, op: Op, nbytes: float) -> _Outline:
-        plans = [self._plan(group, node) for group in groups]
-        costs = [plan.cost(nbytes, op) for plan, _ in plans]
+    def _group_price(self, groups: Sequence[tuple[int, ...]], node: int, op: Op, nbytes: float, skew: float) -> _Outline:
+        skewed = skew > 1.0 and self.sockets is None
+        plans = [self._plan(group, node, apart=skewed) for group in groups]
+        costs = [_skewed(plan, own, nbytes, skew) if skewed else plan.cost(skew * nbytes, op) for plan, own in plans]
         volume = costs[0].volume
         load: dict[str, float] = defaultdict(float)
         meant: dict[str, tuple[float, tuple[Cause, str]]] = {}
@@ -205,21 +212,26 @@ class Prices:
             alike[tuple(sorted(gpus))].append(number)
         return alike, by_node
 
-    def _plan(self, ranks: tuple[int, ...], node: int) -> tuple[CollectivePlan, str]:
-        """Return how the collectives of *ranks* travel, and the name of the slot that *node* is in."""
+    def _plan(self, ranks: tuple[int, ...], node: int, apart: bool = False) -> tuple[CollectivePlan, str]:
+        """Return how the collectives of *ranks* travel, and the name of the slot that *node* is in; by itself where it stands *apart*."""
         alike, by_node = self._alike(ranks)
+        own = tuple(sorted(by_node[node]))
         names = {gpus: f"g{index}" for index, gpus in enumerate(alike)}
-        key = self._lies(ranks, node)[:2]
+        numbers = {(names[gpus], gpus): of for gpus, of in alike.items()}
+        if apart and len(alike[own]) > 1:
+            numbers[names[own], own] = [number for number in alike[own] if number != node]
+            names[own] = "apart"
+            numbers["apart", own] = [node]
+        key = (*self._lies(ranks, node)[:2], own if apart else None)
         if key not in self.book.plans:
-            slots = {gpus: Slot(names[gpus], self._slot.node, len(of), ((0, gpus),), (), tuple(of)) for gpus, of in alike.items()}
-            used = [(slot, gpus) for gpus, slot in slots.items()]
-            between = crossed(self.hardware, [sorted(by_node)], 0) if self._structured else NOTHING
+            used = [(Slot(name, self._slot.node, len(of), ((0, gpus),), (), tuple(of)), gpus) for (name, gpus), of in numbers.items()]
+            between = crossed(self.hardware, [sorted(by_node)], 0, self.folds) if self._structured else NOTHING
             self.book.plans[key] = (
                 plan_gloo(used, self.hardware.fabric, self.sockets, between)
                 if self.sockets
                 else plan_collectives(used, self.hardware.fabric, self.tuning, between)
             )
-        return self.book.plans[key], names[tuple(sorted(by_node[node]))]
+        return self.book.plans[key], names[own]
 
     def _live(self, slot: str, link: str, plan: CollectivePlan) -> tuple[str, float, tuple[Cause, str]]:
         """Return a resource's name among those of its nodes, its capacity and its meaning."""
@@ -231,11 +243,28 @@ class Prices:
         return link, *link_of(self._slot, link)
 
     def on_node(self, nodes: str, link: str) -> str:
-        """Return the name of *link* of *nodes*, whose capacity is known then."""
+        """Return the live name of *link* of *nodes*, whose capacity is known then."""
         name = f"{nodes}.{link}"
         if name not in self.capacity:
             self.capacity[name], self.descriptions[name] = link_of(self._slot, link)
         return name
+
+    def _on_node(self, nodes: str, node: int, link: str, folded: bool = True) -> list[str]:
+        """Return the live names of *link* of *nodes*, and of the hashed paths behind it; noted. *node* is the number of one of them."""
+        name = self.on_node(nodes, link)
+        if NETWORK not in link.split(">") or not self._hashed:
+            return [name]
+        paths = f"{f'{nodes}.' if folded else ''}{FABRIC}.leaf{node}.{'up' if link.endswith(NETWORK) else 'down'}"
+        self.capacity.setdefault(paths, self._hashed)
+        self.descriptions.setdefault(paths, (Cause.NETWORK, "hashed paths between nodes"))
+        return [name, paths]
+
+    @cached_property
+    def _hashed(self) -> float:
+        """Return the bytes/s that hashed paths leave one node where that is all that is said of switches; else 0."""
+        fabric = self.hardware.fabric
+        alone = fabric.switches is not None and fabric.leaf_spine is None
+        return fabric.path_efficiency * uplinks(fabric.switches, self._slot.node.nic) if alone and fabric.switches else 0.0
 
     # --- from stage to stage --------------------------------------------------------------------------------------
 
@@ -253,7 +282,9 @@ class Prices:
         load: dict[str, float] = defaultdict(float)
         for link, _, _, amount in outline.links:
             end, name = link.split(" ", 1)
-            load[self.on_node(self.nodes_of(source if end == OUT else target), name)] += amount
+            stage = source if end == OUT else target
+            for live in self._on_node(self.nodes_of(stage), mesh.place(mesh.rank(pipeline=stage))[0], name):
+                load[live] += amount
         price = outline.price
         loaded = ((amount, self.capacity[name], self.descriptions[name]) for name, amount in load.items())
         rate, limit = held_back(price.cap, (price.cause, price.limit), loaded)
@@ -298,3 +329,9 @@ class Prices:
 
     def _edge(self, source: int, target: int) -> Edge:
         return edge_between((self._slot, *self.mesh.place(source)), (self._slot, *self.mesh.place(target)), self.hardware.fabric)
+
+
+def _skewed(plan: CollectivePlan, slot: str, nbytes: float, skew: float) -> Cost:
+    """Return what an all-to-all costs whose first rank on the node called *slot* receives *skew* times the mean."""
+    number = next(number for number, part in enumerate(plan.parts) if part.slot.name == slot)
+    return plan.exchange(nbytes, one_receives_most(plan.layout, (number, plan.parts[number].gpus[0]), skew))

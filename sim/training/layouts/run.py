@@ -99,9 +99,13 @@ class Simulation:
 
     def run(self) -> Played:
         """Simulate all steps and return the last."""
-        processes = [self.env.process(stage.train()) for stage in self.stages]
-        self.env.run_to(simpy.AllOf(self.env, processes))
+        self.train(self.stages)
         return Played(tuple(stage.last_step() for stage in self.stages), self.log)
+
+    def train(self, stages: Iterable[Stage]) -> None:
+        """Let *stages* run all steps."""
+        processes = [self.env.process(stage.train()) for stage in stages]
+        self.env.run_to(simpy.AllOf(self.env, processes))
 
     def link(self, price: Price) -> None:
         """Make sure that the network has every link that *price* loads."""

@@ -82,6 +82,8 @@ class Played:
 
     stages: tuple[StageStep, ...]
     log: EventLog
+    exact: bool = True
+    """Whether every rank is simulated, or stood for by one that steps as it does."""
 
     @property
     def time(self) -> float:

@@ -182,7 +182,7 @@ class UnitTimes:
         nbytes = message.nbytes * training.batch * element_bytes(layer.op, training.precision) / 4.0
         if message.op == "all_to_all":
             nbytes *= self._between_nodes
-        price = self.prices.outlined(self.stage, message.axis, message.op, nbytes)
+        price = self.prices.outlined(self.stage, message.axis, message.op, nbytes, message.skew)
         seconds = price.alone
         if message.beside:
             seconds = max(0.0, seconds - (0.5 * busy if message.axis == "tensor" and backward else busy))

@@ -1,26 +1,48 @@
-"""What if the nodes of a stage are not alike? Every rank, group and node of a layout simulated by itself: none stands for others like it.
+"""What if the nodes of a stage are not alike? Ranks simulated by themselves, or one for all that step alike (`alike`), wherever they are.
 
 Limit: what is inside a unit (messages of tensor, context and expert groups) stays as the scene prices it, that of the stage's first rank.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 
 from sim.parallel.program import Op, Program, Receive, Send, Start, Tag
 from sim.training.collectives.traffic import CORE, FABRIC
+from sim.training.layouts.alike import Alike, Group, alike, operations, sends
 from sim.training.layouts.prices import Price, Prices
 from sim.training.layouts.run import Operation, Simulation, Stage
 from sim.training.layouts.scene import Played, Scene, StageStep
 
-Group = tuple[int, ...]
-
 
 class RankPrices(Prices):
     """What one group or one pair of ranks pays, with its load on each of its own nodes."""
+
+    def of_class(self, kind: str, ranks: Group, classes: Alike, op: Op | None, nbytes: float) -> Price:
+        """Return what *op*, or a send, costs each group of the class of *ranks*, with the load of all on links that stand for others."""
+        first, *others = (self._of(each, op, nbytes) for each in classes.groups[kind, ranks])
+        load: dict[str, float] = defaultdict(float)
+        for price in (first, *others):
+            for link, amount in price.load.items():
+                if link in classes.links:
+                    load[link] += amount
+        return first._replace(load=load)
+
+    def _of(self, ranks: Group, op: Op | None, nbytes: float) -> Price:
+        return self.send(ranks[0], ranks[1], nbytes) if op is None else self.of_group(ranks, op, nbytes)
+
+    def classes(self, programs: Sequence[Program]) -> Alike:
+        """Return which ranks step alike where stages run *programs*."""
+        mesh, boundary = self.mesh, 1e6
+        kinds: list[tuple[str, list[tuple[Group, list[Mapping[str, float]]]]]] = []
+        for axis, ops in operations(programs).items():
+            groups = dict.fromkeys(mesh.group(rank, axis) for rank in range(mesh.gpus))
+            kinds.append((axis, [(ranks, [self.of_group(ranks, *each).load for each in ops]) for ranks in groups]))
+        kinds.append(("send", [(pair, [self.send(pair[0], pair[1], boundary).load]) for pair in sends(mesh, programs)]))
+        return alike(mesh, kinds, self.capacity)
 
     def of_group(self, ranks: Group, op: Op, nbytes: float) -> Price:
         """Return what *op* on *nbytes* costs the group of *ranks*."""
@@ -44,59 +66,83 @@ class RankPrices(Prices):
         load: dict[str, float] = defaultdict(float)
         for link, _, _, amount in outline.links:
             end, name = link.split(" ", 1)
-            load[self.on_node(f"node{node[end]}", name)] += amount
+            for live in self._on_node(f"node{node[end]}", node[end], name, folded=False):
+                load[live] += amount
         return outline.price._replace(load=dict(load))
 
 
 class Unfolded(Simulation):
-    """All ranks while they train."""
+    """All ranks while they train; *folds*: one for all that step alike."""
 
-    def __init__(self, scene: Scene, steps: int, keep_rates: bool = False, starved: bool = False) -> None:
+    def __init__(self, scene: Scene, steps: int, keep_rates: bool = False, starved: bool = False, folds: bool = False) -> None:
         mesh = scene.layout.mesh
         of = [mesh.stage_of(rank) for rank in range(mesh.gpus)]
-        prices = RankPrices(scene.prices.hardware, mesh, scene.prices.tuning, scene.prices.sockets)
+        prices = RankPrices(scene.prices.hardware, mesh, scene.prices.tuning, scene.prices.sockets, folds=False)
+        self.classes = prices.classes(scene.programs) if folds else None
+        self.first: Sequence[int] = self.classes.rank if self.classes else range(mesh.gpus)
+        """The rank that stands for each rank."""
         ranks = replace(
             scene,
-            programs=[_by_rank(scene.programs[stage], rank, scene) for rank, stage in enumerate(of)],
+            programs=[_by_rank(scene.programs[stage], rank, scene, self.first) for rank, stage in enumerate(of)],
             times=[scene.times[stage] for stage in of],
             updates=[scene.updates[stage] for stage in of],
             prices=prices,
         )
         super().__init__(replace(ranks, programs=()), steps, keep_rates, starved)
         self.scene, self.prices = ranks, prices
+        self.known: dict[tuple[object, ...], Price] = {}
         firsts = [mesh.rank(pipeline=stage) for stage in range(mesh.stages)]
-        made = {
-            rank: _Rank(self, rank) for rank in dict.fromkeys((*firsts, *range(mesh.gpus)))
-        }  # the log's first ranks are those of stages
-        self.stages: list[Stage] = [made[rank] for rank in range(mesh.gpus)]
-        self.save_beside(f"node{number}" for number in range(mesh.place(mesh.gpus - 1)[0] + 1))
+        made = {rank: _Rank(self, rank) for rank in dict.fromkeys((*firsts, *self.first))}  # the log's first ranks are those of stages
+        self.stages: list[Stage] = [made[rank] for rank in self.first]
+        self.save_beside(dict.fromkeys(f"node{mesh.place(rank)[0]}" for rank in self.first))
+
+    def price(self, kind: str, ranks: Group, op: Op | None, nbytes: float) -> Price:
+        """Return what *op* costs the group of *ranks*, or without one what a send between two does; of a class that of all its groups."""
+        key = (kind, ranks, op, nbytes)
+        if key not in self.known:
+            if self.classes is not None:
+                self.known[key] = self.prices.of_class(kind, ranks, self.classes, op, nbytes)
+            else:
+                self.known[key] = self.prices.send(ranks[0], ranks[1], nbytes) if op is None else self.prices.of_group(ranks, op, nbytes)
+        return self.known[key]
+
+    def like(self, kind: str, ranks: Group) -> Group:
+        """Return the group that stands for that of *ranks*."""
+        return self.classes.groups[kind, ranks][0] if self.classes is not None else ranks
 
     def run(self) -> Played:
         """Return the last step, of each stage the mean of its ranks and the clock of its first."""
-        mesh, done = self.scene.layout.mesh, super().run()
-        of = [[step for rank, step in enumerate(done.stages) if mesh.stage_of(rank) == stage] for stage in range(mesh.stages)]
-        return Played(tuple(map(_mean, of)), done.log)
+        mesh, counts = self.scene.layout.mesh, Counter(self.first)
+        stages = {rank: self.stages[rank] for rank in counts}
+        self.train(stages.values())
+        done = {rank: stage.last_step() for rank, stage in stages.items()}
+        of = [[(done[rank], count) for rank, count in counts.items() if mesh.stage_of(rank) == stage] for stage in range(mesh.stages)]
+        return Played(tuple(map(_mean, of)), self.log)
 
 
-def _by_rank(program: Program, rank: int, scene: Scene) -> Program:
-    """Return *program* with the ranks that messages go to and come from instead of their stages."""
-    mesh = scene.layout.mesh
-    along = mesh.group(rank, "pipeline")
+def _by_rank(program: Program, rank: int, scene: Scene, first: Sequence[int]) -> Program:
+    """Return *program* with the ranks that messages go to and come from, or the *first* like each, instead of their stages."""
+    along = scene.layout.mesh.group(rank, "pipeline")
     return tuple(
-        each._replace(stage=along[each.stage]) if isinstance(each, Send | Receive) else each  # the ranks of a pipeline, by stage
+        each._replace(stage=first[along[each.stage]]) if isinstance(each, Send | Receive) else each  # the ranks of a pipeline, by stage
         for each in program
     )
 
 
-def _mean(ranks: Sequence[StageStep]) -> StageStep:
-    """Return the mean of *ranks*, which are of one stage, first one first."""
-    resources = dict.fromkeys(key for rank in ranks for key in rank.resources)
+def _mean(ranks: Sequence[tuple[StageStep, int]]) -> StageStep:
+    """Return the mean of *ranks*, which are of one stage, first one first, each with how many are like it."""
+    steps, counts = [step for step, _ in ranks], [count for _, count in ranks]
+
+    def mean(values: Iterable[float]) -> float:
+        return fmean(values, counts)
+
+    resources = dict.fromkeys(key for step in steps for key in step.resources)
     return replace(
-        ranks[0],
-        time=fmean(rank.time for rank in ranks),
-        stalls={cause: fmean(rank.stalls[cause] for rank in ranks) for cause in ranks[0].stalls},
-        resources={key: fmean(rank.resources.get(key, 0.0) for rank in ranks) for key in resources},
-        exposed={group: fmean(rank.exposed[group] for rank in ranks) for group in ranks[0].exposed},
+        steps[0],
+        time=mean(step.time for step in steps),
+        stalls={cause: mean(step.stalls[cause] for step in steps) for cause in steps[0].stalls},
+        resources={key: mean(step.resources.get(key, 0.0) for step in steps) for key in resources},
+        exposed={group: mean(step.exposed[group] for step in steps) for group in steps[0].exposed},
     )
 
 
@@ -110,14 +156,18 @@ class _Rank(Stage):
 
     def _meeting(self, start: Start) -> tuple[Operation, tuple[object, ...], Sequence[Stage]]:
         simulation, group = self.simulation, self.simulation.scene.layout.mesh.group(self.number, start.axis)
-        price = simulation.prices.of_group(group, start.op, start.nbytes)
-        operation = simulation.operation((self.step, group, start.tag), start.tag, price, len(group))
+        price = simulation.price(start.axis, group, start.op, start.nbytes)
+        stages = list(dict.fromkeys(simulation.stages[rank] for rank in group))
+        like = (start.axis, simulation.like(start.axis, group))
+        operation = simulation.operation((self.step, like, start.tag), start.tag, price, len(stages))
         simulation.operations[self.step, self.number, start.tag] = operation
-        return operation, (group, start.communicator), [simulation.stages[rank] for rank in group]
+        return operation, (like, start.communicator), stages
 
     def _message(self, tag: Tag, source: int, target: int, nbytes: float) -> Operation:
-        price = self.simulation.prices.send(source, target, nbytes)
+        mesh = self.simulation.scene.layout.mesh
+        pair = (source, mesh.group(source, "pipeline")[mesh.stage_of(target)])
         members = 2 if self.simulation.meets else 1
+        price = self.simulation.price("send", pair, None, nbytes)
         message = self.simulation.operation((self.step, "message", source, target, tag), tag, price, members)
         message.target = target
         return message

@@ -9,7 +9,8 @@ import pytest
 
 from calibration.cli import main
 from calibration.lab.layout_score import STACK, launch_of, layout_rows, measured_lines, score_layouts, sent_bytes
-from calibration.lab.plan import WORKLOADS, Block, LabLayout, Plan, points
+from calibration.lab.plan import WORKLOADS, Block, Plan, points
+from calibration.measure.division import Division
 from calibration.questions import workload_named
 from sim.spec.yaml import SpecError
 
@@ -63,7 +64,7 @@ def test_a_rank_sends_the_bytes_that_its_program_says(kind: str) -> None:
 )
 def test_a_layout_of_the_laboratory_has_one_axis(given: dict[str, int], said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        LabLayout.model_validate(given)
+        Division.model_validate(given)
 
 
 def test_points_of_a_layout_come_alone_or_over_a_network() -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from calibration.lab.layout_score import COMMITTED, HARDWARE, described
-from calibration.lab.plan import WORKLOADS, LabLayout
+from calibration.lab.plan import WORKLOADS
+from calibration.measure.division import Division
 from calibration.questions import Folders, machine_named
 from calibration.traces.divided import Passes, own_passes, timed_layers
 from calibration.traces.import_trace import Imported
@@ -52,7 +53,7 @@ def test_what_is_left_of_a_step_is_the_ranks_own() -> None:
 
 
 def test_layers_take_what_was_seen_together() -> None:
-    base = described(LabLayout(tensor=2), 8)
+    base = described(Division(tensor=2), 8)
     gpu = machine_named(HARDWARE).groups[0].node.gpu
     layers = timed_layers(base, gpu, [(range(6), {"F": 0.3, "B": 0.7})])
     times = [layer.measured for layer in layers if layer.measured is not None]

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from sim.events import Cause
 from sim.mesh import prepare, scene_of
+from sim.parallel.lowering import Lowering
 from sim.parallel.program import Receive, Send, Start, Wait
+from sim.spec.hardware import Hardware
 from sim.spec.workload import Layer
 from sim.training.layouts.bound import least_time
 from sim.training.layouts.play import play
@@ -176,11 +178,42 @@ def test_one_rank_a_stage_stands_for_all(
     scene = scene_of(hardware, asked, prepare(hardware, asked))
     every = Unfolded(scene, 4).run()
     shown = Simulation(scene, 4, keep_rates=False).run() if scene.layout.mesh.even else play(scene)
-    assert shown.time == pytest.approx(every.time, rel=1e-9)
-    for one, mean in zip(shown.stages, every.stages, strict=True):
-        assert one.stalls == pytest.approx(mean.stalls, rel=1e-9, abs=1e-9)
-        assert math.fsum(mean.stalls.values()) == pytest.approx(mean.time, rel=1e-9)
+    for way in (shown, Unfolded(scene, 4, folds=True).run()):
+        assert way.time == pytest.approx(every.time, rel=1e-9)
+        for one, mean in zip(way.stages, every.stages, strict=True):
+            assert one.stalls == pytest.approx(mean.stalls, rel=1e-9, abs=1e-9)
+            assert math.fsum(mean.stalls.values()) == pytest.approx(mean.time, rel=1e-9)
     assert least_time(scene) <= shown.time * (1 + 1e-9)
+
+
+def hashed(hardware: Hardware, share: float) -> Hardware:
+    """Return *hardware* with paths between its nodes that fill to *share*."""
+    return hardware.model_copy(update={"fabric": hardware.fabric.model_copy(update={"path_efficiency": share})})
+
+
+@settings(max_examples=6)
+@given(layouts(), stacks(), st.sampled_from((1, 2)))
+def test_hashed_paths_slow_every_rank_alike(drawn: tuple[dict[str, Any], int, int], stack: dict[str, Any], nics: int) -> None:
+    """One rank a stage stands for all, the bound stays below; fuller paths are never slower, and full ones are none at all."""
+    fields, each, nodes = drawn
+    plain = machine(each, nodes, nvlink=2e8, nic=5e7, launch=1e-4, nics=nics if each % nics == 0 else 1)
+    asked = workload(model(), **stack, **fields)
+    times = []
+    for share in (0.4, 0.8, 1.0):
+        hardware = hashed(plain, share)
+        scene = scene_of(hardware, asked, prepare(hardware, asked))
+        times.append(play(scene, 4).time)
+        assert times[-1] == pytest.approx(Unfolded(scene, 4).run().time, rel=1e-9)
+        assert least_time(scene) <= times[-1] * (1 + 1e-9)
+    assert times[0] * (1 + 1e-9) >= times[1] and times[1] * (1 + 1e-9) >= times[2]
+    assert times[2] == play(scene_of(plain, asked, prepare(plain, asked)), 4).time
+
+
+def test_a_message_over_hashed_paths_takes_its_bytes_over_their_share() -> None:
+    """Two stages on two nodes, one micro-batch: there and back, 2 n / (share x bandwidth)."""
+    layers = [each.model_copy(update={"read": 4e6, "write": 4e6}) for each in blocks(2)]
+    found = run(hashed(machine(1, 2, nic=1e8), 0.5), workload(layers, pipeline=2))
+    assert found.step_time == pytest.approx(2 * SLOT + 2 * 4e6 / 0.5e8, rel=1e-3)
 
 
 def test_rank_by_rank_a_late_host_is_blamed_as_in_one_rank_a_stage() -> None:
@@ -191,6 +224,32 @@ def test_rank_by_rank_a_late_host_is_blamed_as_in_one_rank_a_stage() -> None:
     (one,), (mean,) = Simulation(scene, 4, keep_rates=False).run().stages, Unfolded(scene, 4).run().stages
     assert one.stalls == pytest.approx(mean.stalls, rel=1e-9)
     assert mean.stalls[Cause.LAUNCH] > mean.stalls[Cause.STRAGGLER] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("gpus", "nodes", "classes", "fields"),
+    [
+        (4, 27, 1, {"tensor": 3, "shard": "parameters"}),
+        (4, 24, 8, {"tensor": 3, "pipeline": 2, "shard": "optimizer"}),
+        (2, 33, 6, {"pipeline": 3, "micro_batches": 6, "order": ("pipeline", "tensor", "context", "data")}),
+        (4, 36, 12, {"pipeline": 6, "shard": "parameters", "order": ("pipeline", "tensor", "context", "data")}),
+        (4, 18, 72, {"pipeline": 12, "micro_batches": 12}),
+    ],
+)
+def test_ranks_that_step_alike_are_simulated_once(gpus: int, nodes: int, classes: int, fields: dict[str, Any]) -> None:
+    """Above 64 ranks, on nodes that differ: step and stalls are those of every rank by itself; where nodes repeat, few are simulated."""
+    hardware = machine(gpus, nodes, nvlink=2e8, nic=5e7, launch=1e-4, nics=gpus)
+    layers = [each.model_copy(update={"channels": (9, 9)}) for number in range(12) for each in split_block(number, 90_000)]
+    asked = workload(layers, **fields)
+    scene = scene_of(hardware, asked, prepare(hardware, asked))
+    assert not scene.layout.mesh.even
+    folded = Unfolded(scene, 4, folds=True)
+    assert len(set(folded.first)) == classes
+    found, every = folded.run(), Unfolded(scene, 4).run()
+    assert found.time == pytest.approx(every.time, rel=1e-9)
+    for one, other in zip(found.stages, every.stages, strict=True):
+        assert one.stalls == pytest.approx(other.stalls, rel=1e-9, abs=1e-9)
+    assert play(scene).exact
 
 
 def test_a_stage_that_lies_unlike_on_its_nodes_shares_the_nic_of_each() -> None:
@@ -237,6 +296,16 @@ def test_work_of_every_unit_and_micro_batch_is_done_once() -> None:
         assert done == {(unit, number, part): 1 for unit in range(8) for number in range(8) for part in "FIW"}, schedule
 
 
+def test_a_program_is_lowered_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One for each stage, whether it is simulated, its memory replayed, or that shown over time."""
+    lowered: list[int] = []
+    step = Lowering.step
+    monkeypatch.setattr(Lowering, "step", lambda self: lowered.append(self.stage) or step(self))
+    found = run(free(4), workload(blocks(4), pipeline=2, shard="parameters", micro_batches=2))
+    assert all(found.memory_over_time(stage) for stage in range(2))
+    assert sorted(lowered) == [0, 1]
+
+
 # --- what groups share ---------------------------------------------------------------------------------------------------
 
 
@@ -250,6 +319,26 @@ def test_two_groups_on_one_nic_share_it() -> None:
     one, two = (alone[nics].price(0, "shard", "all_reduce", 4e6).alone for nics in (1, 2))
     assert one == pytest.approx(2 * 4e6 / 1e8, rel=1e-3)
     assert two == pytest.approx(4e6 / 1e8, rel=1e-3)
+
+
+@pytest.mark.parametrize(("gpus", "nodes", "expert"), [(2, 4, 8), (2, 4, 4), (4, 2, 8), (4, 1, 4), (1, 4, 4)])
+@pytest.mark.parametrize("load", [1.0, 1.3, 2.5])
+def test_a_dispatch_waits_for_the_node_of_the_most_loaded_rank(gpus: int, nodes: int, expert: int, load: float) -> None:
+    """Closed form: what comes by its card, (n - l)(L + (l - 1)(n - L)/(n - 1)) blocks, or what one rank receives, (n - 1) L blocks at most.
+
+    Never above an exchange in which all ranks are as loaded as that one.
+    """
+    hardware = machine(gpus, nodes, nvlink=1e15, nic=1e8, pcie=1e15)
+    kind = {"share": "expert", "groups": 8, "tokens": 8}
+    given_ = workload([each.model_copy(update=kind) for each in blocks(2)], expert=expert)
+    prices = Prices(hardware, prepare(hardware, given_).mesh, scene_of(hardware, given_, prepare(hardware, given_)).prices.tuning)
+    nbytes, groups = 8e7, max(1, gpus // expert)
+    local = min(gpus, expert)
+    found = prices.outlined(0, "expert", "all_to_all", nbytes, load).alone
+    rest = (expert - load) / (expert - 1)
+    by_card = groups * (expert - local) * (load + (local - 1) * rest) * nbytes / expert / 1e8
+    assert found == pytest.approx(by_card, rel=1e-4, abs=1e-6)
+    assert found <= prices.outlined(0, "expert", "all_to_all", load * nbytes).alone * (1 + 1e-9)
 
 
 def test_stages_on_one_node_share_its_nic() -> None:

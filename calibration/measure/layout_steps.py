@@ -1,6 +1,6 @@
 """How long are the steps of one rank that shards, splits or pipelines the model? torch's own FSDP2, DTensor and pipelining.
 
-    python -m calibration.lab.layout_steps STEPS LAYOUT
+    python -m calibration.measure.layout_steps STEPS LAYOUT
 
 runs one rank, STEPS as of `calibration.measure.ddp_steps` (its batch is one micro-batch), LAYOUT the document of a `LaidOut`. With *alone*
 the process plays its rank by itself: a process group that sends nothing (torch's fake backend) stands for the others, so that what is
@@ -23,10 +23,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from calibration.lab.network import INTERFACE
-from calibration.lab.plan import LabLayout
 from calibration.measure import ddp_steps
 from calibration.measure.ddp_steps import RankSteps, StepsWanted
+from calibration.measure.division import Division
 from sim.extract import target
 from sim.spec.yaml import SpecError
 
@@ -38,7 +37,7 @@ Marks = Callable[[str], None]
 class LaidOut:
     """How the ranks of a point divide the model, and which of them this process is."""
 
-    layout: LabLayout
+    layout: Division
     ranks: int
     alone: int | None = None
     """The rank that this process plays by itself; None: it has others."""
@@ -47,7 +46,7 @@ class LaidOut:
     def read(cls, text: str) -> LaidOut:
         """Return what the JSON document *text* says."""
         found = json.loads(text)
-        return cls(LabLayout.model_validate(found["layout"]), found["ranks"], found["alone"])
+        return cls(Division.model_validate(found["layout"]), found["ranks"], found["alone"])
 
     def text(self) -> str:
         """Return this as a JSON document."""
@@ -57,18 +56,19 @@ class LaidOut:
 class Rank:
     """One rank of a layout: what it trains, and how it runs a step."""
 
-    def __init__(self, wanted: StepsWanted, laid_out: LaidOut) -> None:
+    def __init__(self, wanted: StepsWanted, laid_out: LaidOut, device: Any) -> None:
         import torch
 
         layout = laid_out.layout
+        self.device = device
         self.wanted, self.layout, self.ranks, self.alone = wanted, layout, laid_out.ranks, laid_out.alone is not None
         torch.set_num_threads(wanted.threads)
         torch.set_flush_denormal(True)  # alone, weights of others are whatever lies in memory
         torch.manual_seed(0)
         arguments = target.parse_arguments(wanted.arguments)
-        self.whole = target.find(wanted.model)(**arguments)
+        self.whole = target.find(wanted.model)(**arguments).to(device)
         (shape,) = [target.parse_input(text) for text in wanted.inputs]
-        self.inputs = torch.zeros(shape.sizes(wanted.batch * layout.micro_batches), dtype=torch.int64)
+        self.inputs = torch.zeros(shape.sizes(wanted.batch * layout.micro_batches), dtype=torch.int64, device=device)
         self.mark: Marks = lambda part: None
         self.run = self._pipelined() if layout.pipeline > 1 else self._joint()
         self.optimizer = torch.optim.SGD(self.parameters, lr=1e-6, momentum=0.9)
@@ -91,14 +91,14 @@ class Rank:
         if layout.tensor > 1:
             from torch.distributed.tensor.parallel import loss_parallel, parallelize_module
 
-            from calibration.lab.decoder import split_plan
+            from calibration.measure.decoder import split_plan
 
-            parallelize_module(model, init_device_mesh("cpu", (layout.tensor,)), dict(split_plan(model, layout.sequence)))
+            parallelize_module(model, init_device_mesh(self.device.type, (layout.tensor,)), dict(split_plan(model, layout.sequence)))
             context = loss_parallel
         if layout.shard == "parameters":
             from torch.distributed.fsdp import fully_shard
 
-            mesh = init_device_mesh("cpu", (self.ranks,))
+            mesh = init_device_mesh(self.device.type, (self.ranks,))
             for unit in [model.embedding, *model.blocks, [model.norm, model.head]]:
                 fully_shard(unit, mesh=mesh, reshard_after_forward=layout.reshard_after_forward and not isinstance(unit, list))
             fully_shard(model, mesh=mesh, reshard_after_forward=False)
@@ -144,11 +144,11 @@ class Rank:
         stages = []
         for number, part in zip(own, parts, strict=True):
             width = self.whole.head.in_features
-            hidden = torch.empty(self.wanted.batch, self.inputs.shape[1], width, requires_grad=True)
-            scores = torch.empty(self.wanted.batch, self.inputs.shape[1], self.whole.head.out_features)
+            hidden = torch.empty(self.wanted.batch, self.inputs.shape[1], width, device=self.device, requires_grad=True)
+            scores = torch.empty(self.wanted.batch, self.inputs.shape[1], self.whole.head.out_features, device=self.device)
             entering = self.inputs[: self.wanted.batch] if number == 0 else hidden
             leaving = scores if number == count - 1 else hidden
-            stage = PipelineStage(part, number, count, torch.device("cpu"), input_args=entering, output_args=leaving)
+            stage = PipelineStage(part, number, count, self.device, input_args=entering, output_args=leaving)
             if self.alone:  # nobody answers: what stages agree on, the layout says
                 stage._warmup_forward_vote = stage._warmup_backward_result = lambda *given, **named: torch.ones(1, dtype=torch.int32)
             self._timed(stage)
@@ -202,27 +202,29 @@ def _loss(scores: Any) -> Any:
     import torch
 
     flat = scores.flatten(0, 1)
-    return torch.nn.functional.cross_entropy(flat, torch.zeros(len(flat), dtype=torch.int64))
+    return torch.nn.functional.cross_entropy(flat, torch.zeros(len(flat), dtype=torch.int64, device=flat.device))
 
 
-def run_rank(wanted: StepsWanted, laid_out: LaidOut) -> RankSteps:
-    """Run the steps *wanted* as one rank of a layout; alone also the median seconds of each part of a step."""
-    import torch
+def run_rank(wanted: StepsWanted, laid_out: LaidOut, interface: str = "") -> RankSteps:
+    """Run the steps *wanted* as one rank of a layout; alone also the median seconds of each part of a step.
 
-    rank = Rank(wanted, laid_out)
-    before = _sent()
-    times, cpu_time = ddp_steps.timed(rank.step, wanted, torch.device("cpu"))
-    sent = (_sent() - before) / (len(times) + wanted.warmup)
+    *interface* is the one whose bytes are counted.
+    """
+    device = ddp_steps.device_of(wanted)
+    rank = Rank(wanted, laid_out, device)
+    before = _sent(interface)
+    times, cpu_time = ddp_steps.timed(rank.step, wanted, device)
+    sent = (_sent(interface) - before) / (len(times) + wanted.warmup)
     parameters = sum(parameter.numel() for parameter in rank.parameters)
     of_parts = parts(rank, len(times)) if rank.alone else {}
     if wanted.trace:
-        ddp_steps.profiled(rank.step, Path(wanted.trace), torch.device("cpu"))
+        ddp_steps.profiled(rank.step, Path(wanted.trace), device)
     return RankSteps(int(os.environ.get("RANK", "0")), tuple(times), cpu_time, parameters, of_parts, sent)
 
 
-def _sent() -> int:
-    """Return the bytes that have left this host's interface; 0 where it has none of the laboratory's."""
-    counter = Path(f"/sys/class/net/{INTERFACE}/statistics/tx_bytes")
+def _sent(interface: str) -> int:
+    """Return the bytes that have left this host by *interface*; 0 where it has none of the name."""
+    counter = Path(f"/sys/class/net/{interface}/statistics/tx_bytes")
     return int(counter.read_text(encoding="ascii")) if counter.exists() else 0
 
 
@@ -260,7 +262,7 @@ def main(arguments: Sequence[str]) -> int:
             ddp_steps.join(wanted)  # and never part: Gloo's threads may abort a process that does
         else:
             _alone(laid_out)
-        print(ddp_steps.DONE + json.dumps(asdict(run_rank(wanted, laid_out))), flush=True)
+        print(ddp_steps.DONE + json.dumps(asdict(run_rank(wanted, laid_out, *arguments[2:]))), flush=True)
     except SpecError as error:
         print(error, file=sys.stderr, flush=True)
         return 2

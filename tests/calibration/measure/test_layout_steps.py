@@ -5,24 +5,24 @@ from __future__ import annotations
 import pytest
 
 from calibration.lab.layout_score import described
-from calibration.lab.layout_steps import LaidOut
-from calibration.lab.plan import LabLayout
 from calibration.measure.ddp_steps import RankSteps, StepsWanted, spawn
+from calibration.measure.division import Division
+from calibration.measure.layout_steps import LaidOut
 from sim.parallel.split import units
 
 pytestmark = [pytest.mark.needs("torch"), pytest.mark.nightly]
 
-WANTED = StepsWanted("calibration.lab.decoder:decoder", ("64:int64",), batch=2, steps=2, warmup=1, device="cpu")
+WANTED = StepsWanted("calibration.measure.decoder:decoder", ("64:int64",), batch=2, steps=2, warmup=1, device="cpu")
 
 
-def alone(layout: LabLayout, rank: int) -> RankSteps:
+def alone(layout: Division, rank: int) -> RankSteps:
     """The steps of one of two ranks."""
-    [found] = spawn(WANTED, 1, program=("calibration.lab.layout_steps", LaidOut(layout, 2, rank).text()))
+    [found] = spawn(WANTED, 1, program=("calibration.measure.layout_steps", LaidOut(layout, 2, rank).text()))
     return found
 
 
-@pytest.mark.parametrize("layout", [LabLayout(shard="parameters"), LabLayout(tensor=2)])
-def test_each_unit_of_the_described_model_is_timed(layout: LabLayout) -> None:
+@pytest.mark.parametrize("layout", [Division(shard="parameters"), Division(tensor=2)])
+def test_each_unit_of_the_described_model_is_timed(layout: Division) -> None:
     found = alone(layout, 0)
     count = len(units(described(layout, 2).model))
     assert {*found.parts} == {f"{part}{number}" for part in "FB" for number in range(count)} | {"update"}
@@ -31,7 +31,7 @@ def test_each_unit_of_the_described_model_is_timed(layout: LabLayout) -> None:
 
 
 def test_stages_hold_the_model_between_them() -> None:
-    layout = LabLayout(pipeline=2, micro_batches=2)
+    layout = Division(pipeline=2, micro_batches=2)
     found = [alone(layout, rank) for rank in range(2)]
     for rank, one in enumerate(found):
         assert {*one.parts} == {f"F of stage {rank}", f"B of stage {rank}", "idle", "update"}

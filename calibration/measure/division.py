@@ -1,0 +1,54 @@
+"""How do the ranks of a measured step divide the model? One axis beside data parallelism, in the words of ``training.parallel``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from pydantic import model_validator
+
+from sim.spec.fields import Count, Spec
+
+
+class Division(Spec):
+    """How ranks divide the model, by torch's own means; names are those of ``training.parallel``."""
+
+    shard: Literal["none", "parameters"] = "none"
+    """``fully_shard`` (FSDP2): embedding, each block, and norm with head are units."""
+    reshard_after_forward: bool = True
+    asynchronous: bool = False
+    """Gathers are issued asynchronously (``_set_unshard_async_op``), so that in backward one travels while a unit computes."""
+    tensor: Count = 1
+    """``parallelize_module``, with the loss over split scores (``loss_parallel``)."""
+    sequence: bool = False
+    pipeline: Count = 1
+    """``torch.distributed.pipelining``."""
+    schedule: Literal["gpipe", "1f1b", "interleaved_1f1b"] = "1f1b"
+    virtual_stages: Count = 1
+    micro_batches: Count = 1
+
+    @model_validator(mode="after")
+    def _adds_up(self) -> Division:
+        if (self.shard == "parameters") + (self.tensor > 1) + (self.pipeline > 1) != 1:
+            raise ValueError("a measured layout has one axis; write shard: parameters, tensor: 2 or pipeline: 2")
+        if self.micro_batches > 1 and self.pipeline == 1:
+            raise ValueError("micro_batches belong to a pipeline here; write pipeline: 2, or leave them out")
+        return self
+
+    @property
+    def text(self) -> str:
+        """Return the layout in a few words."""
+        if self.pipeline > 1:
+            return f"pipeline {self.pipeline} {self.schedule}, {self.micro_batches} micro-batches"
+        if self.tensor > 1:
+            return f"tensor {self.tensor}" + " + sequence" * self.sequence
+        return "FSDP2" + ("" if self.reshard_after_forward else ", no reshard") + ", asynchronous" * self.asynchronous
+
+    @property
+    def parallel(self) -> Mapping[str, object]:
+        """Return the fields of ``training.parallel`` that say the same."""
+        if self.pipeline > 1:
+            return {"pipeline": self.pipeline, "schedule": self.schedule, "virtual_stages": self.virtual_stages}
+        if self.tensor > 1:
+            return {"tensor": self.tensor, "sequence": self.sequence}
+        return {"shard": "parameters"} | ({} if self.reshard_after_forward else {"reshard_after_forward": False})

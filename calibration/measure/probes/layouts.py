@@ -1,0 +1,90 @@
+"""How long are steps of ranks that divide a small transformer? torch's FSDP2, tensor parallelism and pipelining, on all ranks.
+
+Each layout takes all ranks for its one axis; what they exchange goes over NCCL between GPUs, over Gloo else. Limits: losses and optimizer
+as of `calibration.measure.layout_steps`; fp32.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+from calibration.measure.ddp_steps import StepsWanted
+from calibration.measure.division import Division
+from calibration.measure.layout_steps import LaidOut, run_rank
+from calibration.measure.machine_record import Row
+from calibration.measure.probes.probe import Bench, Probe
+from calibration.measure.probes.training import QUICK_STEPS, STEPS
+from calibration.measure.team import Rank
+
+DECODER: Final = "calibration.measure.decoder:decoder"
+
+
+class _Size(NamedTuple):
+    """Of the decoder, at least: what the ranks do not divide is rounded up."""
+
+    width: int
+    depth: int
+    vocabulary: int
+    tokens: int
+    batch: int
+
+
+SIZES: Final = {"cpu": _Size(256, 4, 2048, 64, 8), "cuda": _Size(2048, 8, 32_000, 1024, 4)}
+QUICK: Final = _Size(128, 2, 512, 32, 2)
+_PER_STAGE: Final = 2
+"""Micro-batches of a pipeline for each of its stages."""
+
+
+def divisions(ranks: int) -> list[Division]:
+    """Return how *ranks* ranks divide the model, one axis each."""
+    return [
+        Division(shard="parameters"),
+        Division(tensor=ranks, sequence=False),
+        Division(tensor=ranks, sequence=True),
+        Division(pipeline=ranks, schedule="1f1b", micro_batches=_PER_STAGE * ranks),
+    ]
+
+
+def layout_questions(bench: Bench) -> list[Row]:
+    """Return the layouts of a decoder whose heads, words and blocks the ranks divide."""
+    from calibration.measure.decoder import HEAD_DIM
+
+    ranks, size = bench.team.ranks, QUICK if bench.quick else SIZES[bench.device]
+    shape = {"width": up(size.width, HEAD_DIM * ranks), "depth": up(size.depth, ranks), "vocabulary": up(size.vocabulary, ranks)}
+    arguments = [f"{name}={value}" for name, value in shape.items()]
+    named = {"model": DECODER, "inputs": [f"{up(size.tokens, ranks)}:int64"], "arguments": arguments}
+    return [named | {"batch": size.batch, "ranks": ranks, "layout": layout.model_dump()} for layout in divisions(ranks)]
+
+
+def up(number: int, of: int) -> int:
+    """Return *number* rounded up to a multiple *of*."""
+    return -(-number // of) * of
+
+
+def layout_answer(bench: Bench, asked: Row) -> Row:
+    """Time whole steps: seconds by rank, and processor seconds of a step and rank."""
+    steps = QUICK_STEPS if bench.quick else STEPS
+    wanted = StepsWanted(
+        asked["model"], tuple(asked["inputs"]), asked["batch"], steps, 2, arguments=tuple(asked["arguments"]), threads=bench.threads
+    )
+    wanted = wanted if bench.device == "cuda" else replace(wanted, device="cpu")
+    found = bench.team.ask(layout_task, wanted, LaidOut(Division.model_validate(asked["layout"]), asked["ranks"]).text())
+    return {"cpu_s": [one.cpu_time for one in found], "times_by_rank_s": [one.times for one in found]}
+
+
+def layout_task(rank: Rank, wanted: StepsWanted, laid_out: str) -> Any:
+    """Run the steps as one rank."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return run_rank(wanted, LaidOut.read(laid_out))
+
+
+def _single(bench: Bench) -> str:
+    return "" if bench.team.ranks > 1 else "one rank divides nothing with another"
+
+
+LAYOUTS: Final = Probe(
+    "layouts", "training steps of a small decoder by FSDP2, tensor parallelism and a pipeline", layout_questions, layout_answer, _single
+)
