@@ -45,6 +45,7 @@ RANGES: Final[dict[type[Spec], dict[str, Bounds]]] = {
         "launch": ("0 s", "1 s"),
         "flow_cap": ("1 Mbps", "10 Tbps"),
         "channel_cap": ("1 MB/s", "10 TB/s"),
+        "pair_efficiency": (0.01, 1),
         "flows": (1, 1024),
         "total_efficiency": (0.01, 1),
         "cpu_time_per_byte": ("0 s/GB", "1000 s/GB"),
