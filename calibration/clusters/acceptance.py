@@ -47,12 +47,12 @@ class Linear:
     """Constants (indices) of one row each."""
 
     @property
-    def scatter(self) -> np.ndarray:
-        """Return the standard deviation of each row about what other rows say: its own, and that of the constants that it tells alone."""
+    def alone(self) -> np.ndarray:
+        """Return the variance of each row that comes of the constants that it tells alone."""
         import numpy as np
 
-        alone = list(self.own)
-        return np.asarray(np.sqrt(self.sigma**2 + ((self.slope[:, alone] * self.widths[alone]) ** 2).sum(axis=1)))
+        own = list(self.own)
+        return np.asarray(((self.slope[:, own] * self.widths[own]) ** 2).sum(axis=1))
 
     def left_out(self, kept: Sequence[int]) -> np.ndarray:
         """Return the miss of each row, predicted by the others with only the constants *kept* (indices) free.
@@ -67,7 +67,7 @@ class Linear:
         wanted = self.slope @ self.values - self.missed  # what the constants would have to say of each row
         slope = self.slope[:, kept]
         robust = 1.0 / np.sqrt(1.0 + (self.missed / self.sigma / ROBUST) ** 2)
-        precision = self.weights * robust / self.scatter**2
+        precision = 1.0 / (self.sigma**2 / (self.weights * robust) + self.alone)
         curvature = slope.T @ (slope * precision[:, None]) + np.diag(self.widths[kept] ** -2.0)
         spread = np.linalg.solve(curvature, slope.T)
         found = spread @ (precision * wanted)
@@ -78,7 +78,7 @@ class Linear:
         """Return how improbable rows are that are *missed* by so much."""
         import numpy as np
 
-        return float(np.sum(self.counts * loss(missed / self.scatter)))
+        return float(np.sum(self.counts * loss(missed / np.sqrt(self.sigma**2 + self.alone))))
 
 
 def useful(about: Linear, blocks: Sequence[Sequence[int]]) -> list[int]:

@@ -279,7 +279,7 @@ def _tellers(model: Model, number: int, rows: Sequence[Question]) -> int:
 
 
 def _start(model: Model, rows: Sequence[Question], widths: np.ndarray, evaluator: Evaluator) -> np.ndarray:
-    """Return where to begin: as described, or one or two widths slower, everywhere, between nodes or sockets, where that explains *rows* better.
+    """Return where to begin: as described, or one or two widths slower, in all, between nodes or sockets, where that explains *rows* best.
 
     Where communication is hidden altogether no constant of the network moves a step, and a search from there would end at once. Jobs
     whose compute is not known begin where their rows are met in the middle.
@@ -288,7 +288,10 @@ def _start(model: Model, rows: Sequence[Question], widths: np.ndarray, evaluator
 
     way = np.array([_SLOWER.get(parameter.constant, 0.0) for parameter in model.parameters]) * widths
     places = np.array([parameter.place for parameter in model.parameters])
-    ways = [way, *(way * (places == place) for place in (NIC, SOCKETS) if (way * (places == place)).any() and (way * (places != place)).any())]
+    ways = [
+        way,
+        *(way * (places == place) for place in (NIC, SOCKETS) if (way * (places == place)).any() and (way * (places != place)).any()),
+    ]
     points = [0.0 * way, *(slow * steps for slow in ways for steps in (1.0, 2.0))]
     times = [found.step for found in evaluator.all([model.case(row, point) for point in points for row in rows])]
     missed = np.log([row.step_time for row in rows]) - np.log(np.array(times).reshape(len(points), len(rows)))
