@@ -3,6 +3,7 @@
 Each calibrating row is left out in turn, and the others' most probable constants predict it; one linearisation about the fit of all rows
 serves all turns (the formula for leaving one out of a ridge regression is exact there: Allen, Technometrics 16, 1974). Constants go where
 leaving them at their priors predicts as well, the least useful first. A row counts by its ranks: predictions are asked about more of them.
+What one row alone tells of, as the loss of its own job, says nothing of it when it is left out: it only widens its scatter.
 """
 
 from __future__ import annotations
@@ -42,6 +43,16 @@ class Linear:
     """Of the rows when predictions are judged."""
     described: np.ndarray
     """What the rows are missed by with all constants at their priors: simulated, for a step is no straight line that far away."""
+    own: tuple[int, ...] = ()
+    """Constants (indices) of one row each."""
+
+    @property
+    def alone(self) -> np.ndarray:
+        """Return the variance of each row that comes of the constants that it tells alone."""
+        import numpy as np
+
+        own = list(self.own)
+        return np.asarray(((self.slope[:, own] * self.widths[own]) ** 2).sum(axis=1))
 
     def left_out(self, kept: Sequence[int]) -> np.ndarray:
         """Return the miss of each row, predicted by the others with only the constants *kept* (indices) free.
@@ -50,13 +61,14 @@ class Linear:
         """
         import numpy as np
 
-        if not len(kept):
+        kept = [one for one in kept if one not in self.own]
+        if not kept:
             return self.described
         wanted = self.slope @ self.values - self.missed  # what the constants would have to say of each row
-        slope = self.slope[:, list(kept)]
+        slope = self.slope[:, kept]
         robust = 1.0 / np.sqrt(1.0 + (self.missed / self.sigma / ROBUST) ** 2)
-        precision = self.weights * robust / self.sigma**2
-        curvature = slope.T @ (slope * precision[:, None]) + np.diag(self.widths[list(kept)] ** -2.0)
+        precision = 1.0 / (self.sigma**2 / (self.weights * robust) + self.alone)
+        curvature = slope.T @ (slope * precision[:, None]) + np.diag(self.widths[kept] ** -2.0)
         spread = np.linalg.solve(curvature, slope.T)
         found = spread @ (precision * wanted)
         lever = np.minimum(precision * np.einsum("ij,ji->i", slope, spread), 1.0 - 1e-9)
@@ -66,7 +78,7 @@ class Linear:
         """Return how improbable rows are that are *missed* by so much."""
         import numpy as np
 
-        return float(np.sum(self.counts * loss(missed / self.sigma)))
+        return float(np.sum(self.counts * loss(missed / np.sqrt(self.sigma**2 + self.alone))))
 
 
 def useful(about: Linear, blocks: Sequence[Sequence[int]]) -> list[int]:

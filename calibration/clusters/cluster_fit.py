@@ -29,6 +29,7 @@ from calibration.clusters.network_parameters import (
     DOUBT,
     EVERYWHERE,
     NIC,
+    SOCKETS,
     USUAL_LOSS,
     Parameter,
     decides,
@@ -242,8 +243,9 @@ def _without_network(
     times = evaluator.all([model.case(row, values) for row in rows])
     missed = np.log([one.step for one in times]) - np.log(found.steps)
     places = np.flatnonzero(np.isin(moves, own))
-    about = replace(found.about, missed=missed, slope=found.about.slope[:, places], values=values[own], widths=found.about.widths[places])
-    return about.left_out(range(len(own)))
+    alone = tuple(new for new, old in enumerate(places.tolist()) if old in found.about.own)
+    told = {"slope": found.about.slope[:, places], "values": values[own], "widths": found.about.widths[places], "own": alone}
+    return replace(found.about, missed=missed, **told).left_out(range(len(own)))
 
 
 def _can_tell(model: Model, number: int, rows: Sequence[Question]) -> bool:
@@ -265,13 +267,19 @@ def _judged(model: Model, moves: Sequence[int], rows: Sequence[Question]) -> lis
         if number < first:
             parameter = model.parameters[number]
             blocks[parameter.place or parameter.constant].append(place)
-        elif sum(model.groups[number - first] in group_keys(row) for row in rows) > 1:
+        elif _tellers(model, number, rows) > 1:
             blocks[number].append(place)
     return list(blocks.values())
 
 
+def _tellers(model: Model, number: int, rows: Sequence[Question]) -> int:
+    """Return how many of *rows* tell of the job that a constant belongs to; none where it belongs to no job."""
+    place = number - len(model.parameters) + len(model.groups)
+    return 0 if place < 0 else sum(model.groups[place] in group_keys(row) for row in rows)
+
+
 def _start(model: Model, rows: Sequence[Question], widths: np.ndarray, evaluator: Evaluator) -> np.ndarray:
-    """Return where to begin: as described, or one or two widths slower, everywhere or between nodes, where that explains *rows* better.
+    """Return where to begin: as described, or one or two widths slower, in all, between nodes or sockets, where that explains *rows* best.
 
     Where communication is hidden altogether no constant of the network moves a step, and a search from there would end at once. Jobs
     whose compute is not known begin where their rows are met in the middle.
@@ -279,8 +287,11 @@ def _start(model: Model, rows: Sequence[Question], widths: np.ndarray, evaluator
     import numpy as np
 
     way = np.array([_SLOWER.get(parameter.constant, 0.0) for parameter in model.parameters]) * widths
-    between = np.array([parameter.place == NIC for parameter in model.parameters])
-    ways = [way, way * between] if between.any() and (way * ~between).any() else [way]
+    places = np.array([parameter.place for parameter in model.parameters])
+    ways = [
+        way,
+        *(way * (places == place) for place in (NIC, SOCKETS) if (way * (places == place)).any() and (way * (places != place)).any()),
+    ]
     points = [0.0 * way, *(slow * steps for slow in ways for steps in (1.0, 2.0))]
     times = [found.step for found in evaluator.all([model.case(row, point) for point in points for row in rows])]
     missed = np.log([row.step_time for row in rows]) - np.log(np.array(times).reshape(len(points), len(rows)))
@@ -350,7 +361,8 @@ def _maximum(
     slope, missed = jacobian(best, noise), misses(best)
     ranks = np.array([float(row.job.ranks) for row in rows])
     counts = weights * ranks / ranks.mean()
-    about = Linear(missed, slopes(best), best, widths[moves], noise.of(steps), weights, counts, misses(0.0 * best))
+    alone = tuple(place for place, number in enumerate(moves.tolist()) if _tellers(model, number, rows) == 1)
+    about = Linear(missed, slopes(best), best, widths[moves], noise.of(steps), weights, counts, misses(0.0 * best), alone)
     covariance = np.linalg.inv(slope.T @ slope) if len(moves) else np.zeros((0, 0))
     return _Most(best @ units, widened(noise, missed, steps), covariance, about, about.left_out(range(len(moves))), steps)
 

@@ -3,9 +3,10 @@
 A fit moves factors ``exp(x)`` on what a description says, so ``x = 0`` is the prediction before any measurement of the cluster. For each
 transport class met: its efficiency (with it the cap of a flow) and its latency per step; for the NIC's class also the share of the line
 that all flows reach together, and what a ring of two nodes loses, whose two directions join the same pair of hosts; where copies from
-socket to socket have a limit of their own, that limit, of which no run inside a socket tells; then the launch cost of a collective, how
+socket to socket are met, their limit, of which no run inside a socket tells; then the launch cost of a collective, how
 far ranks spread, and how much slower GPUs compute beside others. The prior of each ``x`` is normal about 0; its width, how far systems of
-one class differ in public tables, is in `calibration.clusters.priors`.
+one class differ in public tables, is in `calibration.clusters.priors`. Where no limit between sockets is described, a fit may find one
+below what NCCL takes the socket link for.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _CHANGES: Final[Mapping[str, Mapping[str, object]]] = {
 
 NIC: Final = "nic"
 SOCKETS: Final = "sockets"
-"""The place of what copies from one socket's memory to the other's carry, where the topology limits it."""
+"""The place of what copies from one socket's memory to the other's carry."""
 EVERYWHERE: Final = ""
 """The place of a parameter that belongs to no transport class."""
 
@@ -160,12 +161,30 @@ def _plan(asked: Question, hardware: Hardware) -> CollectivePlan:
 
 
 def _crosses_sockets(asked: Question, hardware: Hardware) -> bool:
-    """Tell whether rings of *asked* on *hardware* copy from socket to socket where the topology limits such copies."""
-    if asked.job.ranks < 2 or all(group.node.topology.socket_copy_bandwidth is None for group in hardware.groups):
+    """Tell whether rings of *asked* on *hardware* copy from socket to socket through host memory."""
+    if asked.job.ranks < 2 or all(len(group.node.topology.sockets) < 2 for group in hardware.groups):
         return False
-    plan = _plan(asked, hardware)
+    plan = _plan(asked, _limited(hardware))
     links = {link for part in plan.parts for channel in part.channels.channels for hop in channel.hops for link in hop.links}
     return any(SOCKET_COPIES.fullmatch(link) for link in links)
+
+
+def _limited(hardware: Hardware) -> Hardware:
+    """Return *hardware* with a limit on copies between sockets, where none is described that which NCCL assumes."""
+    known: dict[int, Node] = {}
+    groups = []
+    for group in hardware.groups:
+        topology = group.node.topology
+        limit = topology.model_copy(update={"socket_copy_bandwidth": topology.socket_copy_bandwidth or _carried(group.node)})
+        node = known.setdefault(id(group.node), group.node.model_copy(update={"topology": limit}))
+        groups.append(group.model_copy(update={"node": node}))
+    return hardware.model_copy(update={"groups": tuple(groups)})
+
+
+def _carried(node: Node) -> float:
+    """Return what NCCL takes the socket link of *node* to carry in one direction, or else what the link delivers."""
+    link = node.host.cpu.socket_link
+    return min(link.nccl_bandwidth or math.inf, link.bandwidth * link.efficiency)
 
 
 def transports(node: Node) -> list[tuple[str, Transport]]:
@@ -208,10 +227,14 @@ def _moved_node(node: Node, moves: Mapping[tuple[str, str], float]) -> Node:
 
 def _socket_copies(node: Node, moves: Mapping[tuple[str, str], float]) -> dict[str, object]:
     """Return the limit on copies from socket to socket as moved: a rate by itself, of which the share that copies reach takes nothing."""
-    limit, (_, share) = node.topology.socket_copy_bandwidth, node.host_transport.efficiency[-1]
+    described, between = node.topology.socket_copy_bandwidth, moves.get((SOCKETS, "efficiency"), 0.0)
+    if described is None and between >= 0.0:
+        return {}
+    (_, share) = node.host_transport.efficiency[-1]
     moved = share * math.exp(moves.get(("host_transport", "efficiency"), 0.0))
-    factor = math.exp(moves.get((SOCKETS, "efficiency"), 0.0)) * min(1.0, share) / min(1.0, moved)
-    return {} if limit is None or factor == 1.0 else {"socket_copy_bandwidth": limit * factor}
+    factor = math.exp(between) * min(1.0, share) / min(1.0, moved)
+    limit = described or _carried(node)
+    return {} if factor == 1.0 else {"socket_copy_bandwidth": limit * factor}
 
 
 def _moved_transport(transport: Transport, moves: Mapping[str, float], launch: float) -> Transport:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -79,3 +81,70 @@ def test_what_is_accepted_never_predicts_rows_left_out_worse_than_priors(seed: i
     about = at_fit(rows(count, truth, 0.1, seed))
     kept = useful(about, [[0, 1], [2, 3]])
     assert about.doubt(about.left_out(kept)) <= about.doubt(about.left_out([])) + 1e-9
+
+
+OWN = 0.04
+"""Width of what each job loses by itself, of which one row alone tells."""
+
+
+def jobs(seed: int, scale: float, noise: float, count: int = 6) -> tuple[Linear, np.ndarray, np.ndarray]:
+    """One row each of *count* jobs, of a network constant, a loss that all share and one of their own: *scale* times what priors say.
+
+    Also the truth of the constants, and the slopes of as many later rows of the same jobs, which wait for the network twice as much.
+    """
+    drawn = np.random.default_rng(seed)
+    widths = np.array([0.5, 0.03] + [OWN] * count)
+    slope = np.column_stack([drawn.uniform(0.0, 0.2, count), np.ones(count), np.eye(count)])
+    truth = scale * widths * drawn.standard_normal(count + 2)
+    wanted, ones = slope @ truth + noise * drawn.standard_normal(count), np.ones(count)
+    about = Linear(-wanted, slope, 0 * widths, widths, 0.03 * ones, ones, ones, -wanted, tuple(range(2, count + 2)))
+    later = slope * np.where(np.arange(count + 2) == 0, 2.0, 1.0)
+    return replace(at_fit(about), own=about.own), truth, later
+
+
+def test_constants_of_one_row_are_left_out_with_it() -> None:
+    """Ridge regressions of all constants, solved anew without each row: its own constant stays at its prior there."""
+    about, _, _ = jobs(1, 1.0, 0.0)
+    wanted, misses = about.slope @ about.values - about.missed, []
+    precision = 1.0 / np.sqrt(1.0 + (about.missed / about.sigma / 2.0) ** 2) / about.sigma**2
+    for row in range(6):
+        rest = np.arange(6) != row
+        slope = about.slope[rest]
+        constants = np.linalg.solve(
+            slope.T @ (slope * precision[rest][:, None]) + np.diag(about.widths**-2.0), slope.T @ (precision[rest] * wanted[rest])
+        )
+        misses.append(about.slope[row] @ constants - wanted[row])
+    assert about.left_out(range(8)) == pytest.approx(misses, abs=1e-9)
+
+
+def test_a_loss_that_all_jobs_share_is_told_by_the_others() -> None:
+    """Six jobs lose 4% each: the constant they share is kept, though each has one of its own that explains its row as well."""
+    about, _, _ = jobs(1, 0.0, 0.0)
+    shifted = replace(about, missed=0 * about.missed - 0.04, described=0 * about.missed - 0.04)
+    assert 1 in useful(replace(at_fit(shifted), own=about.own), [[0], [1]])
+
+
+def _later_errors(scale: float, noise: float) -> tuple[float, float]:
+    """Return the mean size of misses of later rows by constants at their priors, and by those that are accepted, over many clusters."""
+    errors: list[tuple[float, float]] = []
+    for seed in range(400):
+        about, truth, later = jobs(seed, scale, noise)
+        kept = useful(about, [[0], [1]])
+        slope, wanted = about.slope[:, kept], about.slope @ about.values - about.missed
+        found = np.linalg.solve(slope.T @ slope / 0.03**2 + np.diag(about.widths[kept] ** -2.0), slope.T @ wanted / 0.03**2)
+        errors.append((float(np.abs(later @ truth).mean()), float(np.abs(later[:, kept] @ found - later @ truth).mean())))
+    before, after = np.mean(errors, axis=0)
+    return float(before), float(after)
+
+
+@pytest.mark.parametrize(("scale", "noise"), [(1.0, 0.03), (0.5, 0.03), (0.25, 0.03), (0.5, 0.01), (2.0, 0.03)])
+def test_calibrating_helps_where_clusters_differ_from_their_descriptions(scale: float, noise: float) -> None:
+    """Simulated clusters whose truth is known: constants as far off as their priors say, twice that, and down to a quarter."""
+    before, after = _later_errors(scale, noise)
+    assert after < before
+
+
+def test_calibrating_costs_less_than_copying_rows_where_descriptions_are_right() -> None:
+    """Nothing is off, so nothing can be gained. A row's miss copied to later rows of its job costs sqrt(2 / pi) standard deviations."""
+    before, after = _later_errors(0.0, 0.03)
+    assert before == 0.0 and after < 0.9 * np.sqrt(2.0 / np.pi) * 0.03

@@ -90,6 +90,23 @@ def test_runs_inside_a_socket_tell_nothing_of_copies_between_sockets() -> None:
     assert predict(across, 1.0, ((between, -0.7),)).step > 1.05 * predict(across, 1.0, ()).step
 
 
+def test_rows_tell_a_limit_between_sockets_that_no_description_states() -> None:
+    """The simulator made rows on a machine with a limit of 0.8 GB/s, which is described without one."""
+    bare = SPLIT.replace("node.topology.socket_copy_bandwidth=2 GB/s;", "")
+    slow = bare + ";node.topology.socket_copy_bandwidth=0.8 GB/s"
+    runs = [on_sockets(where, workload=name, role="network") for where in ("8", "16") for name in ("resnet50", "vgg16")]
+    made = simulated([replace(run, overrides=slow) for run in runs])
+    rows = [replace(question(replace(row.record, overrides=bare)), record=replace(row.record, overrides=bare)) for row in made]
+    inside, across = (next(row for row in rows if row.record.placement == where) for where in ("8", "16"))
+    between = next(one for one in parameters_of(rows) if one.place == "sockets")
+    assert "sockets" not in places_met(inside, AS_DESCRIBED) and "sockets" in places_met(across, AS_DESCRIBED)
+    assert with_factors(across, ((between, 0.5),)).groups[0].node.topology.socket_copy_bandwidth is None
+    assert predict(across).step < 0.95 * across.step_time
+    model = fit_model(ComputeScale(), rows, rows, Evaluator(processes=1))
+    for row, (found, _) in zip(rows, predictions(model, rows, Evaluator(processes=1)), strict=True):
+        assert found.step == pytest.approx(row.step_time, rel=0.04)
+
+
 def test_the_fit_finds_a_slow_network_and_predicts_other_placements() -> None:
     evaluator = Evaluator(processes=1)
     truth = next(parameter for parameter in parameters_of([question(RUNS[0])]) if parameter.name == "nic efficiency")
