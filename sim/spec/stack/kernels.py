@@ -33,6 +33,8 @@ class Kernels(Spec):
     layer table has, in kernels of their own."""
     cast_traffic: Factor = 1.0
     """Bytes of casts to 8 bits over those of kernels of their own: below 1 where norms and activations write 8 bits themselves."""
+    weight_casts: Factor = 1.0
+    """How often a batch brings a weight to 8 bits: below 1 where several micro-batches share the copy."""
     attention_kernel: Literal["", "flash2", "flash3", "flash4", "cudnn"] = ""
     """Which fused attention runs where layers say its shape; empty, or one that the GPU lacks: the first that its ``kernels`` list."""
     channels_last: bool = False

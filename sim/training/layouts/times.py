@@ -6,6 +6,7 @@ priced uncontended; traffic of other groups at the same moment is not counted ag
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from functools import cached_property
 from typing import Final, Literal, NamedTuple
 
 from sim.cluster.gpu import Kernels, element_bytes, memory_time
+from sim.cluster.kernels import both
 from sim.cluster.measured import Setting, pass_time
 from sim.events import Cause
 from sim.parallel.checkpointing import recomputed
@@ -101,7 +103,8 @@ class UnitTimes:
         axes: tuple[GroupName, ...] = ("tensor", "context", "expert")
         lying = tuple(self.prices.lying(self.stage, axis) for axis in axes if self.prices.mesh.group_size(axis) > 1)
         split = (parallel.tensor, parallel.sequence_parallel, parallel.context, parallel.context_exchange, parallel.expert)
-        recomputed = (training.activation_checkpointing, self.micro_batches > 1, training.compute_factor)
+        batches = self.micro_batches if self.options.keeps_8bit_weights else min(self.micro_batches, 2)
+        recomputed = (training.activation_checkpointing, batches, training.compute_factor)
         key = (id(self.workload.model), id(training.stack), training.batch, training.precision, *recomputed, *split, *lying)
         self._known = book.times.setdefault((*key, parallel.expert_imbalance), self._known)
 
@@ -148,7 +151,8 @@ class UnitTimes:
     def _kernels(self, layer: Layer, backward: bool) -> Kernels:
         training = self.workload.training
         # gradients of micro-batches are added up by the products themselves, which `_accumulated` counts
-        stack = self.workload.layer_stack.model_copy(update={"accumulates_gradients": False})
+        casts = 1.0 / self.micro_batches if self.options.keeps_8bit_weights else 1.0
+        stack = self.workload.layer_stack.model_copy(update={"accumulates_gradients": False, "weight_casts": casts})
         here = Setting(self.gpu, training.precision, stack, training.batch)
         busy, launches = pass_time(layer, self.workload.model.measured, here, backward)
         return Kernels(busy * training.compute_factor, launches)
@@ -198,11 +202,17 @@ class UnitTimes:
         return copies_between(nodes, transformer.experts_per_token if transformer else 1, self.options.one_copy)
 
     def _accumulated(self, unit: Unit) -> UnitTime:
-        """Return the passes that add a micro-batch's gradients to those before it: read and written once each."""
+        """Return the passes that add a micro-batch's gradients to those before it: read and written once each.
+
+        Where the products do so themselves, it is what that makes them longer: they read and write beside their arithmetic.
+        """
         if self.micro_batches == 1:
             return UnitTime((Burst(0.0, 0.0),))
-        moved = 2.0 * WIDTH[self.options.gradients] * (unit.trained + unit.trained_experts)
-        return UnitTime((Burst(memory_time(moved, self.gpu), 0.0),))
+        moved = memory_time(2.0 * WIDTH[self.options.gradients] * (unit.trained + unit.trained_experts), self.gpu)
+        if self.options.fused_accumulation:
+            products = sum(self._kernels(piece.layer, True).time * _of_weights(piece.layer) for piece in unit.pieces)
+            moved = both(products, moved, self.gpu.kernels.sharpness if self.gpu.kernels else math.inf) - products
+        return UnitTime((Burst(moved, 0.0),))
 
 
 def _of_weights(layer: Layer) -> float:
