@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 from pydantic import Field
@@ -26,6 +27,8 @@ class Kernels(Spec):
     """The same of matrix products and attention on tensor cores."""
     elementwise_traffic: Factor = 1.0
     """Bytes that element-wise operators, norms and softmax move, relative to the layer table's: below 1 where they are fused."""
+    operator_traffic: Mapping[str, Factor] = Field(default_factory=dict)
+    """The same of single operators in place of that, by the last part of their layers' names: ``loss``, ``activation``, ``rope``."""
     composed_traffic: Factor = 1.0
     """The same once more in models with attention, where the stack builds LayerNorm, GELU and dropout of many small kernels."""
     score_passes: float | None = Field(default=None, ge=0)

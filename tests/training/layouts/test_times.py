@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sim.spec.library import load_hardware, load_workload
 from sim.mesh import run_layout
+from sim.spec.library import load_hardware, load_workload
 from tests.training.layouts.toys import BACKWARD, FORWARD, blocks, free, run, workload
 
 ELEMENTS, BATCHES = 10**7, 4
