@@ -17,7 +17,7 @@ from sim.cluster.gpu import Kernels, element_bytes, memory_time
 from sim.cluster.kernels import both
 from sim.cluster.measured import Setting, pass_time
 from sim.events import Cause
-from sim.parallel.checkpointing import recomputed
+from sim.parallel.checkpointing import checkpointed_share, recomputed
 from sim.parallel.collective_check import check_time
 from sim.parallel.program import Op, Part
 from sim.parallel.routing import BACKWARD_LAUNCHES, copies_between, expert_host_time
@@ -104,7 +104,8 @@ class UnitTimes:
         lying = tuple(self.prices.lying(self.stage, axis) for axis in axes if self.prices.mesh.group_size(axis) > 1)
         split = (parallel.tensor, parallel.sequence_parallel, parallel.context, parallel.context_exchange, parallel.expert)
         batches = self.micro_batches if self.options.keeps_8bit_weights else min(self.micro_batches, 2)
-        recomputed = (training.activation_checkpointing, batches, training.compute_factor)
+        again = (training.activation_checkpointing, training.recompute_blocks, training.recompute_modules)
+        recomputed = (*again, batches, training.compute_factor)
         key = (id(self.workload.model), id(training.stack), training.batch, training.precision, *recomputed, *split, *lying)
         self._known = book.times.setdefault((*key, parallel.expert_imbalance), self._known)
 
@@ -140,8 +141,9 @@ class UnitTimes:
 
     def _recomputed(self, unit: Unit) -> list[UnitTime]:
         """Return what backward runs forward again."""
-        again = recomputed(self.workload.training.activation_checkpointing, unit)
-        return [self._layer(piece, False, share) for piece, share in again]
+        training = self.workload.training
+        share = checkpointed_share(training, self.units, self.prices.mesh.stages)
+        return [_part(self._layer(piece, False, own), share) for piece, own in recomputed(training, unit)]
 
     def _weights(self, piece: Piece) -> UnitTime:
         busy, launches = self._kernels(piece.layer, True)
@@ -213,6 +215,14 @@ class UnitTimes:
             products = sum(self._kernels(piece.layer, True).time * _of_weights(piece.layer) for piece in unit.pieces)
             moved = both(products, moved, self.gpu.kernels.sharpness if self.gpu.kernels else math.inf) - products
         return UnitTime((Burst(moved, 0.0),))
+
+
+def _part(time: UnitTime, share: float) -> UnitTime:
+    """Return *share* of *time*: what a block costs in the mean where a pass comes in some blocks only."""
+    if share == 1.0:
+        return time
+    bursts = (Burst(each.compute * share, each.launches * share, each.drained, each.host * share) for each in time.bursts)
+    return UnitTime(tuple(bursts), tuple(each._replace(seconds=each.seconds * share, alone=each.alone * share) for each in time.exposed))
 
 
 def _of_weights(layer: Layer) -> float:
