@@ -26,9 +26,9 @@ def test_sources_that_are_alike_need_no_widening() -> None:
 
 @pytest.mark.parametrize("times", [3.0, 6.0])
 def test_one_source_that_spreads_more_widens_for_all(times: float) -> None:
-    """Nine in ten of its rows lie within 1.64 of its deviations, those of the others nearly all within 3 of theirs."""
+    """Nine in ten of its rows lie within 1.28 to 1.64 of its deviations, in steps of ten; nearly all others' within 2 to 3.3 of theirs."""
     found = widening(*drawn([0.1] * 7 + [0.1 * times]))
-    assert 1.64 * times / 3.3 < found < 1.64 * times / 2
+    assert 1.28 * times / 3.3 < found < 1.64 * times / 2
 
 
 def test_three_sources_tell_nothing() -> None:
