@@ -20,7 +20,7 @@ from sim.events import Cause
 from sim.parallel.checkpointing import checkpointed_share, recomputed
 from sim.parallel.collective_check import check_time
 from sim.parallel.program import Op, Part
-from sim.parallel.routing import BACKWARD_LAUNCHES, copies_between, expert_host_time
+from sim.parallel.routing import BACKWARD_LAUNCHES, copies_between, expert_host_time, sorted_bytes
 from sim.parallel.split import Message, Piece, Unit
 from sim.spec.hardware import Gpu
 from sim.spec.parallel import MeshOptions
@@ -166,6 +166,7 @@ class UnitTimes:
         messages = piece.backward if backward else piece.forward
         drained = piece.counted and self.options.expert_counts and not backward
         host = self._checked(messages) + self._routing(piece, backward)
+        busy += share * self._sorted(messages, layer)
         return UnitTime(
             (Burst(busy, launches * share, drained, host),), tuple(self._exposed(message, layer, busy, backward) for message in messages)
         )
@@ -182,10 +183,24 @@ class UnitTimes:
         seconds = expert_host_time(self.options.expert_host, self.workload.training.stack.cuda_graphs)
         return seconds * (BACKWARD_LAUNCHES if backward else 1.0)
 
+    def _sorted(self, messages: Sequence[Message], layer: Layer) -> float:
+        """Return the seconds in which copies that are dispatched or combined are put in order."""
+        transformer = self.workload.model.transformer
+        if transformer is None or not any(message.op == "all_to_all" for message in messages):
+            return 0.0
+        experts = transformer.experts / self.prices.mesh.parallel.expert
+        nbytes = sum(self._bytes(message, layer) for message in messages if message.op == "all_to_all")
+        moved = sorted_bytes(nbytes, experts, self.options.one_copy)
+        return memory_time(moved, self.gpu) * self.workload.training.compute_factor if moved else 0.0
+
+    def _bytes(self, message: Message, layer: Layer) -> float:
+        """Return the bytes of *message* for one micro-batch."""
+        training = self.workload.training
+        return message.nbytes * training.batch * element_bytes(layer.op, training.precision) / 4.0
+
     def _exposed(self, message: Message, layer: Layer, busy: float, backward: bool) -> Exposed:
         """Return how long compute waits for *message* of a layer that computes *busy* seconds."""
-        training = self.workload.training
-        nbytes = message.nbytes * training.batch * element_bytes(layer.op, training.precision) / 4.0
+        nbytes = self._bytes(message, layer)
         if message.op == "all_to_all":
             nbytes *= self._between_nodes
         price = self.prices.outlined(self.stage, message.axis, message.op, nbytes)
