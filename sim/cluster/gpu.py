@@ -186,7 +186,8 @@ def _fp8_cast_bytes(layer: Layer, batch: int, weight_casts: float, backward: boo
     frozen weights spare it (module/linear.py: ``weight.requires_grad``).
     """
     k, n = layer.channels
-    activations = _tokens(layer) * batch * (n if backward else k) * (2.0 + 1.0 + (1.0 if layer.gradients else 0.0))
+    frozen = bool(layer.frozen) and not layer.gradients  # a tied head has neither, and its weight trains
+    activations = _tokens(layer) * batch * (n if backward else k) * (2.0 + 1.0 + (0.0 if frozen else 1.0))
     return activations if backward else activations + (4.0 + 1.0 + 1.0) * weight_casts * (sum(layer.gradients) + sum(layer.frozen))
 
 
