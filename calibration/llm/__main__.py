@@ -6,7 +6,7 @@ import argparse
 import json
 import math
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -96,6 +96,7 @@ def fit_all(cases: Sequence[Case]) -> None:
             for name in names
         },
         "errors": errors,
+        "rows": {name: dict(sorted(Counter(kind_of(case) for case in cases if case.row.source == name).items())) for name in names},
         "families": {name: sorted({case.family for case in cases if case.row.source == name}) for name in names},
     }
     FILE.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")

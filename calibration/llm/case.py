@@ -9,41 +9,21 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from pydantic import ValidationError
 
-from calibration.llm.shapes import RECORDS, NoCase, axis, count, records_yaml, shape_of
+from calibration.llm.chips import Chip, Products, chip_named
+from calibration.llm.network import nic_of
+from calibration.llm.shapes import NoCase, axis, count, records_yaml, shape_of
 from calibration.llm.table import Row
+from calibration.llm.words import Recompute, precision_of, recompute_of, told, zero_of
 from sim.spec.transformer import Transformer
 
 MEASURED_MESSAGE: Final = 256e6
 """Bytes of the collectives that measured latencies are of (``ring_latency_us`` of ``records/llm/practice.yaml``)."""
-Recompute = Literal["none", "full", "attention", "operators"]
 MODULES: Final = ("core_attn", "mlp", "moe", "moe_act", "layernorm", "mla_up_proj")
 """Parts of a block that Megatron recomputes one by one (megatron/core/transformer/transformer_config.py, ``recompute_modules``)."""
-Products = Literal["16bit", "fp8", "fp4"]
-
-
-@dataclass(frozen=True)
-class Chip:
-    """A GPU as the table of GPUs has it: rates in FLOP/s and bytes/s, memory in bytes."""
-
-    name: str
-    generation: str
-    part: str
-    multiprocessors: int
-    peak: Mapping[Products, float]
-    """Dense; a precision the GPU lacks has the next wider one's."""
-    memory_bandwidth: float
-    memory: float
-    fabric: float
-    """NVLink or xGMI of one GPU, one direction."""
-    domain: int
-    """GPUs that the fabric joins."""
-    nic: float
-    machine: str
 
 
 @dataclass(frozen=True)
@@ -157,7 +137,7 @@ def _marked(case: Case) -> Case:
 def _case(row: Row) -> Case:
     assumed: list[str] = []
     practice = practice_of(row)
-    chip = _chip(row)
+    chip = _chip(row, assumed)
     family, shape = shape_of(row, assumed)
     gpus = count(row, "gpus") or int(count(row, "nodes") * min(chip.domain, 8))
     if not gpus:
@@ -170,7 +150,7 @@ def _case(row: Row) -> Case:
     products, scaling = _precision(row, chip, assumed)
     virtual = _virtual(row, practice, shape, pipeline, assumed)
     notes = row.text["notes"]
-    nic, known = _nic(row, chip, practice)
+    nic, known = nic_of(row.text["network"], chip, practice.get("nic_Gbps"))
     if gpus > chip.domain and not known:
         assumed.append("the network between nodes")
     return Case(
@@ -198,7 +178,7 @@ def _case(row: Row) -> Case:
         recompute=recompute,
         recomputed_layers=recomputed,
         modules=_modules(row),
-        flash=not row.text["flash_attention"].lower().startswith("no"),
+        flash=told(row.text["flash_attention"], True),
         lora="lora" in f"{row.text['class']} {row.text['model']} {row.text['set']}".lower(),
         family=practice["family"],
         stack=practice["stack"],
@@ -207,7 +187,7 @@ def _case(row: Row) -> Case:
         expert_overlap="EP overlap on" in notes or ("EP overlap off" not in notes and bool(practice.get("expert_overlap"))),
         one_copy="HybridEP" in notes or ("alltoall" not in notes and bool(practice.get("one_copy"))),
         graphs=_graphs(row, practice),
-        compiled=row.text["compile"].lower().startswith("y"),
+        compiled=told(row.text["compile"], False),
         checked=bool(practice.get("checked_pipelines")) and pipeline > 1 and gpus > chip.domain,
         fp32_gradients=bool(practice.get("fp32_gradients", True)),
         memory_reading=str(practice.get("memory", "allocated")),
@@ -248,12 +228,11 @@ def _needed(row: Row, name: str) -> int:
 
 
 def _sequence_parallel(row: Row, practice: Mapping[str, Any]) -> bool:
-    text = row.text["sp"].lower()
-    return not text.startswith("no") if text else bool(practice.get("sequence_parallel", True))
+    return told(row.text["sp"], bool(practice.get("sequence_parallel", True)))
 
 
 def _zero(row: Row) -> int:
-    stage = min(3, count(row, "zero_stage"))
+    stage = zero_of(row.unread["zero_stage"]) if "zero_stage" in row.unread else min(3, count(row, "zero_stage"))
     sharded = re.search(r"FSDP=(\d+)", row.text["notes"])
     return 3 if sharded and int(sharded.group(1)) > 1 else stage
 
@@ -287,17 +266,8 @@ def _virtual(row: Row, practice: Mapping[str, Any], shape: Transformer, pipeline
 
 
 def _recompute(row: Row, practice: Mapping[str, Any]) -> tuple[Recompute, int]:
-    text = row.text["activation_checkpointing"].lower()
-    if not text:
-        return practice["recompute"], 0
-    if text.startswith("full"):
-        some = re.search(r"acl=(\d+)", text)
-        return "full", int(some.group(1)) if some else 0
-    if text.startswith("selective") and practice["family"] == "fsdp2":
-        return "operators", 0
-    if "attention" in text or "core_attn" in text or text == "selective":
-        return "attention", 0
-    return "none", 0
+    text = row.text["activation_checkpointing"]
+    return recompute_of(text, practice["family"]) if text else (practice["recompute"], 0)
 
 
 def _modules(row: Row) -> tuple[str, ...]:
@@ -308,86 +278,24 @@ def _modules(row: Row) -> tuple[str, ...]:
 
 
 def _precision(row: Row, chip: Chip, assumed: list[str]) -> tuple[Products, str]:
-    text = row.text["precision"].lower()
+    text = row.text["precision"]
     if not text:
         assumed.append("bf16")
         return "16bit", ""
-    if "fp4" in text:
-        return "fp4", "blocks"
-    if "fp8" in text:
-        if chip.generation in ("ampere", "volta"):
-            raise NoCase(f"{chip.name} has no fp8")
-        return "fp8", "blocks" if "mx" in text or "block" in text else "current" if "cs" in text or "current" in text else "delayed"
-    if text.startswith(("fp32", "tf32", "int8")):
-        raise NoCase(f"precision {text} is not described; bf16, fp16, fp8, mxfp8 and nvfp4 are")
-    return "16bit", ""
+    products, scaling = precision_of(text)
+    if products != "16bit" and chip.peak[products] == chip.peak["16bit"]:
+        raise NoCase(f"{chip.name} has no {products}")
+    return products, scaling
 
 
-def _nic(row: Row, chip: Chip, practice: Mapping[str, Any]) -> tuple[float, bool]:
-    """Return the bytes/s of the network for one GPU, and whether someone said so."""
-    text = row.text["network"]
-    node = min(chip.domain, 8) if chip.domain < 72 else 4
-    stated = practice.get("nic_Gbps")
-    if stated is None:
-        stated = _network_text(text.split("in node")[0], node)
-    known = stated is not None
-    return stated * 1e9 / 8 if stated is not None else chip.nic, known
-
-
-def _network_text(text: str, node: int) -> float | None:
-    """Return the Gbit/s of one of *node* GPUs that *text* tells of, if it does."""
-    compute = re.search(r"compute:?\s*(.*)", text, re.IGNORECASE)
-    text = compute.group(1).split("management")[0] if compute else text
-    each = re.search(r"(\d+)\s*(?:gbps|gb/s|gbe?)\b[^,;]*per gpu", text, re.IGNORECASE)
-    if each:
-        return float(each.group(1))
-    total = re.search(r"(\d+)\s*gbps per node", text, re.IGNORECASE)
-    if total:
-        return float(total.group(1)) / node
-    several = re.search(r"(\d+)\s*x\s*[^,;]*?(\d{3})\s*gb", text, re.IGNORECASE)
-    if several:
-        return float(several.group(1)) * float(several.group(2)) / node
-    return None
-
-
-@lru_cache(maxsize=1)
-def _chips() -> dict[str, Chip]:
-    import csv
-
-    lines = [line for line in (RECORDS / "gpus.csv").read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
-    found: dict[str, Chip] = {}
-    for cells in csv.DictReader(lines):
-        narrow = float(cells["bf16_TFLOPS"]) * 1e12
-        eight = float(cells["fp8_TFLOPS"] or 0) * 1e12 or narrow
-        chip = Chip(
-            name=cells["name"],
-            generation=cells["generation"],
-            part=cells["part"],
-            multiprocessors=int(cells["multiprocessors"]),
-            peak={"16bit": narrow, "fp8": eight, "fp4": float(cells["fp4_TFLOPS"] or 0) * 1e12 or eight},
-            memory_bandwidth=float(cells["memory_GBps"]) * 1e9,
-            memory=float(cells["memory_GiB"]) * 2.0**30,
-            fabric=float(cells["fabric_GBps"]) * 1e9,
-            domain=int(cells["domain"]),
-            nic=float(cells["nic_Gbps"]) * 1e9 / 8,
-            machine=cells["machine"],
-        )
-        for alias in (cells["name"], *cells["aliases"].split("|")):
-            if alias:
-                found[_plain(alias)] = chip
-    return found
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", name.lower())
-
-
-def _chip(row: Row) -> Chip:
+def _chip(row: Row, assumed: list[str]) -> Chip:
     name = row.text["gpu"]
-    chip = _chips().get(_plain(name))
-    if chip is None:
+    found = chip_named(name)
+    if found is None:
         raise NoCase(f"no description of the GPU {name!r}" if name else "gpu is blank")
-    return chip
+    if found.assumed:
+        assumed.append(found.assumed)
+    return found.chip
 
 
 def practice_of(row: Row) -> Mapping[str, Any]:

@@ -23,6 +23,10 @@ FILE: Final = RECORDS / "constants.json"
 QUANTILES: Final = 11
 POINTS_NEEDED: Final = 10
 """Rows below which sources are pooled."""
+HELD: Final = 0.9
+"""Share of a new source's rows that intervals are to hold, and of sources of which that is to be true: the least that is aimed at."""
+LEAST: Final = 0.01
+"""Least logarithm of an interval's ends: repeats of a run differ by as much."""
 
 
 def kind_of(case: Case) -> str:
@@ -41,25 +45,18 @@ class Fitted:
 
     families: frozenset[str] = frozenset()
     """Software families of those sources."""
+    widening: float = 1.0
+    """Factor on the logarithms of intervals, as `widening` tells of those sources."""
 
     def interval(self, case: Case) -> tuple[float, float]:
         """Return the factors on a predicted step between which 95% of measured steps of such rows lie.
 
-        Sources of the same kind of layout, one vote each; where fewer than three have it, all kinds. Software that none of them ran
-        extrapolates, and widens the interval.
+        Sources of the same kind of layout, one vote each; where fewer than three have it, all kinds. As wide as other sources needed
+        it when they were left out; software that none of them ran extrapolates, and widens the interval further.
         """
-        low, high = self._interval(case)
-        wider = 1.0 if case.family in self.families else layout_error.WIDER
-        return low**wider, high**wider
-
-    def _interval(self, case: Case) -> tuple[float, float]:
-        kind = kind_of(case)
-        alike = [quantiles for kinds in self.errors.values() if (quantiles := kinds.get(kind))]
-        used = alike if len(alike) >= 3 else [quantiles for kinds in self.errors.values() for quantiles in kinds.values()]
-        if not used:
-            return 0.5, 2.0
-        votes = sorted((value, 1 / len(quantiles)) for quantiles in used for value in quantiles)
-        return math.exp(_weighted(votes, 0.02)), math.exp(_weighted(votes, 0.98))
+        low, high = _between(self.errors, kind_of(case))
+        wider = self.widening * (1.0 if case.family in self.families else layout_error.WIDER)
+        return math.exp(wider * low), math.exp(wider * high)
 
     @property
     def learning(self) -> float:
@@ -70,6 +67,38 @@ class Fitted:
         between = pvariance([median(values) for values in sources])
         within = median(pvariance(values) for values in sources)
         return between / (between + within)
+
+
+def widening(errors: Mapping[str, Mapping[str, Sequence[float]]], rows: Mapping[str, Mapping[str, int]]) -> float:
+    """Return the factor, at least 1, on the logarithms of intervals that holds nine in ten rows of nine in ten sources left out.
+
+    Split conformal prediction with sources as units (Lee, Barber and Willett, JRSS B 2025): of n sources the one of rank
+    0.9 (n + 1), which below ten sources is the one that needs most. *rows* are those of each source and kind of layout.
+    """
+    needs = sorted(_needed(errors, rows[source], source) for source in errors) if len(errors) > 3 else []
+    rank = min(len(needs), math.ceil(HELD * (len(needs) + 1)))
+    return max(1.0, needs[rank - 1]) if needs else 1.0
+
+
+def _needed(errors: Mapping[str, Mapping[str, Sequence[float]]], rows: Mapping[str, int], source: str) -> float:
+    """Return the factor with which intervals made of the others hold nine in ten of the errors of *source*."""
+    others = {name: kinds for name, kinds in errors.items() if name != source}
+    misses = []
+    for kind, quantiles in errors[source].items():
+        low, high = _between(others, kind)
+        ends = (0, len(quantiles) - 1)  # the least and the largest stand for half as many rows as the quantiles between
+        misses += [(value / (high if value > 0 else low), rows[kind] * (0.5 if at in ends else 1.0)) for at, value in enumerate(quantiles)]
+    return _weighted(sorted(misses), HELD)
+
+
+def _between(errors: Mapping[str, Mapping[str, Sequence[float]]], kind: str) -> tuple[float, float]:
+    """Return the logarithms of measured over predicted time between which nearly all rows of *kind* lie."""
+    alike = [quantiles for kinds in errors.values() if (quantiles := kinds.get(kind))]
+    used = alike if len(alike) >= 3 else [quantiles for kinds in errors.values() for quantiles in kinds.values()]
+    if not used:
+        return math.log(0.5), math.log(2.0)
+    votes = sorted((value, 1 / len(quantiles)) for quantiles in used for value in quantiles)
+    return min(_weighted(votes, 0.02), -LEAST), max(_weighted(votes, 0.98), LEAST)
 
 
 def _weighted(votes: Sequence[tuple[float, float]], share: float) -> float:
@@ -88,7 +117,7 @@ def fitted(source: str, leave_out: bool = True) -> Fitted:
     chosen = own or known["all"]
     errors = {name: kinds for name, kinds in known["errors"].items() if not (leave_out and name == source)}
     families = frozenset(family for name in errors for family in known["families"].get(name, ()))
-    return Fitted({**defaults(), **chosen["constants"]}, chosen["rules"], errors, families)
+    return Fitted({**defaults(), **chosen["constants"]}, chosen["rules"], errors, families, widening(errors, known["rows"]))
 
 
 def sources() -> list[str]:
@@ -99,6 +128,6 @@ def sources() -> list[str]:
 @lru_cache(maxsize=1)
 def _file() -> dict[str, Any]:
     if not FILE.is_file():
-        return {"all": {"constants": {}, "rules": {}}, "without": {}, "errors": {}, "families": {}}
+        return {"all": {"constants": {}, "rules": {}}, "without": {}, "errors": {}, "families": {}, "rows": {}}
     found: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
     return found

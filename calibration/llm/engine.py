@@ -60,6 +60,8 @@ def workload_document(case: Case) -> dict[str, Any]:
             "optimizer": {"name": "adam"},
             "stack": case.stack,
             "activation_checkpointing": _RECOMPUTE[case.recompute],
+            "recompute_blocks": case.recomputed_layers if case.recompute == "full" else 0,
+            "recompute_modules": list(case.modules),
             "parallel": parallel,
         },
     }

@@ -12,7 +12,7 @@ from typing import Final
 
 from calibration.llm.case import Case
 from calibration.llm.priors import EAGER
-from calibration.llm.weights import Weights
+from calibration.llm.weights import Weights, blocks_of_stages
 
 WORKSPACE: Final = 0.8 * 2.0**30
 """Bytes beside tensors: estimate (cuBLAS workspaces and buffers of collectives inside the allocator)."""
@@ -31,17 +31,30 @@ output (distributed/activation_checkpoint.py), of a gated block of Llama's propo
 
 
 def peak(case: Case, weights: Weights) -> float:
-    """Return the bytes of the fullest rank of *case* with *weights* before sharding, as its table reads them."""
-    kept = _activations(case, weights)
-    allocated = _states(case, weights) + max(kept, _logits(case) + kept * _last(case)) + WORKSPACE
+    """Return the bytes of the fullest rank of *case* with *weights* before sharding, as its table reads them.
+
+    Either the stage with most blocks is the fullest, with as many micro-batches as its schedule has in flight, or the one with the head:
+    one micro-batch, its logits, and the blocks that it has.
+    """
+    counts, head = blocks_of_stages(case)
+    last = weights.of_blocks(counts[head])
+    in_flight = _in_flight(case)
+    fullest = _states(case, weights) + _activations(case, weights.layers, in_flight)
+    with_head = _states(case, last) + _activations(case, last.layers, in_flight / min(case.micro_batches, case.pipeline)) + _logits(case)
+    allocated = max(fullest, with_head) + WORKSPACE
     if case.family == "deepspeed":
         allocated += BUCKETS
     return FRAGMENTS * allocated + OUTSIDE if case.memory_reading == "nvidia-smi" else allocated
 
 
-def _last(case: Case) -> float:
-    """Return the share of the first stage's activations that the last stage holds (1F1B keeps one micro-batch there)."""
-    return 1.0 if case.pipeline == 1 else 1.0 / min(case.micro_batches, case.pipeline)
+def _in_flight(case: Case) -> float:
+    """Return the micro-batches whose activations the first stage holds at once, in those of all its blocks (1F1B, interleaved 1F1B)."""
+    if case.pipeline == 1:
+        return 1.0
+    held = float(case.pipeline)
+    if case.virtual > 1:
+        held *= 1 + (case.pipeline - 1) / (case.pipeline * case.virtual)
+    return min(float(case.micro_batches), held)
 
 
 def _states(case: Case, weights: Weights) -> float:
@@ -94,24 +107,26 @@ def _layer(case: Case, whole: bool = False) -> float:
     return norms + attention + block + scores
 
 
-def _activations(case: Case, weights: Weights) -> float:
+def _activations(case: Case, layers: int, in_flight: float) -> float:
+    """Return the bytes that a stage of *layers* keeps of *in_flight* micro-batches, and what it computes again of one block."""
     layer = _layer(case)
     stream = case.micro_batch * case.seq / case.context / (case.tensor if case.sequence_parallel else 1)
     boundary = 2.0 * case.shape.hidden * stream
     kept = {"none": layer, "attention": layer, "full": boundary, "operators": OPERATORS * layer}[case.recompute]
     if case.recompute == "full" and case.recomputed_layers:
-        share = min(1.0, case.recomputed_layers / weights.layers)
+        share = min(1.0, case.recomputed_layers / max(1, layers))
         kept = share * boundary + (1 - share) * layer
-    in_flight = 1.0
-    if case.pipeline > 1:
-        in_flight = float(case.pipeline)
-        if case.virtual > 1:
-            in_flight *= 1 + (case.pipeline - 1) / (case.pipeline * case.virtual)
-        in_flight = min(float(case.micro_batches), in_flight)
-    return in_flight * weights.layers * kept + (_layer(case, whole=True) if case.recompute != "none" or case.modules else 0.0)
+    again = _layer(case, whole=True) if case.recompute != "none" or case.modules else 0.0
+    return in_flight * layers * kept + again
 
 
 def _logits(case: Case) -> float:
-    """Return the bytes of logits: in 16 and 32 bits, with softmax and gradient; in place in Megatron, fused in llm-foundry."""
+    """Return the bytes of logits: in 16 and 32 bits, with softmax and gradient; in place in Megatron, fused in llm-foundry.
+
+    nanotron's loss makes one more copy in 32 bits and writes the gradient over it (`_ShardedCrossEntropy`): 10 bytes where one micro-batch
+    is all, so that no gradient of another lies beside it.
+    """
     each = 6.0 if case.family == "fsdp1" else 14.0 if case.family in EAGER else 10.0
+    if case.family == "nanotron" and case.micro_batches == 1:
+        each = 10.0
     return each * case.micro_batch * case.seq / case.context * case.shape.vocab / case.tensor

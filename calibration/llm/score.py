@@ -57,11 +57,20 @@ class Scored:
         return self.low <= self.measured <= self.high
 
 
+def unscored(case: Case) -> str:
+    """Return why a row that is described does not count; empty where it does: status ok, measured; nanotron to 8 tensor ranks and 70 GB."""
+    if case.row.status != "ok":
+        return f"status is {case.row.status!r}; rows of status ok count"
+    if not case.measured:
+        return "step_time_s is no number above 0, nor can tokens_per_s_per_gpu stand for it"
+    if case.family == "nanotron" and not (case.tensor <= 8 and (case.row.memory or 0.0) < 70 * 2.0**30):
+        return "nanotron beyond 8 tensor ranks or 70 GB of 80 runs at another pace: what it needs of memory is scored alone"
+    return ""
+
+
 def scorable(case: Case) -> bool:
-    """Return whether a row counts: status ok, measured; of nanotron up to 8 tensor ranks and below 70 GB."""
-    if case.row.status != "ok" or not case.measured:
-        return False
-    return case.family != "nanotron" or (case.tensor <= 8 and (case.row.memory or 0.0) < 70 * 2.0**30)
+    """Return whether a row counts, as `unscored` tells."""
+    return not unscored(case)
 
 
 def quantile(values: Sequence[float], share: float) -> float:

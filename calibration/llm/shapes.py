@@ -13,9 +13,15 @@ from typing import Any, Final
 
 from calibration import RECORDS as COMMITTED
 from calibration.llm.table import Row
+from sim.spec.catalogue import catalogue
+from sim.spec.library import load_part
 from sim.spec.transformer import Transformer
+from sim.spec.workload import Model
 
 RECORDS: Final = COMMITTED / "llm"
+_MODELS: Final = "workloads/models"
+_TUNED: Final = r"-(instruct|chat|hf|base|it|pt|sft|lora)(-.*)?$"
+"""What a model's name ends with where it was trained further."""
 
 
 class NoCase(Exception):
@@ -49,6 +55,16 @@ def _named(model: str) -> dict[str, Any]:
         if re.search(entry["match"], model.lower().replace("_", " ")):
             return {key: value for key, value in entry.items() if key not in ("match", "source")}
     return {}
+
+
+@lru_cache(maxsize=512)
+def _catalogued(model: str) -> dict[str, Any]:
+    """Return family and shape of the decoder of the catalogue that *model* names, as on the hub or in words; empty where there is none."""
+    name = re.sub(r"[\s_]+", "-", model.strip().lower().rpartition("/")[2])
+    known = catalogue(_MODELS)
+    found = next((each for each in (name, re.sub(_TUNED, "", name)) if each in known), None)
+    shape = load_part(Model, found, _MODELS).transformer if found else None
+    return {"family": re.split(r"[-\d]", name)[0], **shape.model_dump(exclude_none=True)} if shape is not None else {}
 
 
 _SHAPE_COLUMNS: Final = {
@@ -91,6 +107,8 @@ def _heads(row: Row, hidden: int, assumed: list[str]) -> int:
 def _sizes(row: Row, assumed: list[str]) -> tuple[str, dict[str, Any]]:
     """Return the family and the sizes of the model of *row*: those that its name tells, under those that its columns hold."""
     named = dict(_named(row.text["model"]))
+    if not (count(row, "hidden") or named.get("hidden")):  # the name is all there is
+        named = {**_catalogued(row.text["model"]), **named}
     family = named.pop("family", "dense")
     sizes = {key: int(row.number[column]) for column, key in _SHAPE_COLUMNS.items() if row.number.get(column, 0) > 0}
     experts = sizes.get("experts") or named.get("experts")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -125,8 +126,9 @@ def _row(line: int, cells: Mapping[str, str | None]) -> Row:
 
 
 def _number(cell: str) -> float | None:
+    """Return the number in *cell*, which may group its digits by commas; None where it holds something else."""
     try:
-        value = float(cell)
+        value = float(cell.replace(",", "") if re.fullmatch(r"\d{1,3}(,\d{3})+(\.\d+)?", cell) else cell)
     except ValueError:
         return None
     return value if math.isfinite(value) and value >= 0 else None

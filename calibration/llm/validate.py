@@ -28,6 +28,7 @@ from calibration.llm.score import (
     pooled,
     ranking,
     scorable,
+    unscored,
     voted,
 )
 from calibration.llm.table import Row, read_table
@@ -64,6 +65,8 @@ class LlmValidation:
     rows: int
     described: int
     unread: tuple[str, ...] = field(default=())
+    not_scored: tuple[Undescribed, ...] = field(default=())
+    """Rows that are described and predicted, and why their step time does not count."""
 
 
 def validate_tables(
@@ -92,6 +95,8 @@ def validate_tables(
     known = {source: fitted(source, leave_out) for source in {case.row.source for case in described}}
     said = _predicted(files[0], described, known, predictor, undescribed, progress)
     scored = [_scored(case, prediction, known[case.row.source]) for case, prediction in said if scorable(case)]
+    left = [(case, why) for case, _ in said if (why := unscored(case))]
+    not_scored = [Undescribed(files[0].name if len(files) == 1 else "", case.row.line, case.row.text["model"], why) for case, why in left]
     failed: list[Case] = []
     if memory is not None:
         for row in read_table(memory):
@@ -99,7 +104,7 @@ def validate_tables(
     known |= {source: fitted(source, leave_out) for source in {case.row.source for case in failed} - set(known)}
     refused = _predicted(memory or files[0], failed, known, predictor, undescribed)
     fits = [(case, prediction) for case, prediction in said if case.row.status in ("ok", "suspect")]
-    return LlmValidation(tuple(scored), tuple(fits), tuple(refused), tuple(undescribed), count, len(said), tuple(unread))
+    return LlmValidation(tuple(scored), tuple(fits), tuple(refused), tuple(undescribed), count, len(said), tuple(unread), tuple(not_scored))
 
 
 def predictor_named(name: str) -> Predictor:
@@ -193,6 +198,7 @@ def llm_document(found: LlmValidation) -> dict[str, Any]:
         "ranking": ranking(rows),
         "baselines": {"constant_mfu": overall["constant_mfu"], "six_pd": overall["six_pd"], "published": dict(PUBLISHED)},
         "not_described": [vars(one) for one in found.not_described],
+        "not_scored": [vars(one) for one in found.not_scored],
         "unread": list(found.unread),
     }
 
@@ -207,7 +213,8 @@ def llm_table(found: LlmValidation) -> str:
     """Return the outcome in words and columns."""
     document = llm_document(found)
     lines = [
-        f"{document['scored']} of {document['rows']} rows scored; {len(found.not_described)} not described; errors of step time in percent",
+        f"{document['scored']} of {document['rows']} rows scored; {len(found.not_described)} not described, "
+        f"{len(found.not_scored)} described but not scored; errors of step time in percent",
         "",
         f"{'source':34} {'rows':>5} {'assumed':>8}  {'median/p90':>12} {'bias':>6} {'one known':>12} {'cover':>6} {'skill':>6}  "
         f"{'MFU':>6} {'6PD':>6}",
@@ -263,10 +270,18 @@ def _ranking_lines(document: Mapping[str, Any]) -> list[str]:
 
 
 def _missing_lines(found: LlmValidation, most: int = 20) -> list[str]:
+    lines = _by_reason("not described", found.not_described, most) + _by_reason("described but not scored", found.not_scored, most)
+    if found.unread:
+        lines += ["", "cells of number columns that hold something else:", *(f"  {cell}" for cell in found.unread[:most])]
+    return lines + ([f"  and {len(found.unread) - most} more"] if len(found.unread) > most else [])
+
+
+def _by_reason(what: str, rows: Sequence[Undescribed], most: int) -> list[str]:
+    """Return *rows* by their reasons, those of most rows first, under the heading *what*."""
     reasons: dict[str, list[Undescribed]] = {}
-    for one in found.not_described:
+    for one in rows:
         reasons.setdefault(one.reason, []).append(one)
-    lines = ["", "not described:"] if reasons else []
+    lines = ["", f"{what}:"] if reasons else []
     for reason, of in sorted(reasons.items(), key=lambda item: -len(item[1]))[:most]:
         lines.append(f"  {len(of):4} rows, such as {of[0].file}:{of[0].line} ({of[0].model}): {reason}")
     if len(reasons) > most:

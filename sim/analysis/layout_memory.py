@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Final, Literal, NamedTuple
 
-from sim.parallel.checkpointing import kept_outputs
+from sim.parallel.checkpointing import checkpointed_share, discarded, kept_outputs
 from sim.parallel.lower import Layout, program
 from sim.parallel.mesh import GroupAxis
 from sim.parallel.program import Free, Instruction, Start, Tag, Wait, Work
@@ -233,29 +233,40 @@ class _Replay:
             self._note()
 
     def _pass(self, unit: Unit, forward: bool) -> _Pass:
-        """Return what the pieces of *unit* keep and free one after another."""
+        """Return what the pieces of *unit* keep and free one after another; of blocks of which some are checkpointed, the mean of both."""
+        training = self.workload.training
+        mode = training.activation_checkpointing
+        if unit.kind != "block" or mode not in ("blocks", "operators"):
+            return self._one_pass(unit, forward, checkpointed=False)
+        share = checkpointed_share(training, self.layout.units, self.layout.mesh.stages)
+        found = self._one_pass(unit, forward, checkpointed=True)
+        if share == 1.0:
+            return found
+        plain = self._one_pass(unit, forward, checkpointed=False)
+        return _Pass(share * found.net + (1.0 - share) * plain.net, max(found.peak, plain.peak))
+
+    def _one_pass(self, unit: Unit, forward: bool, checkpointed: bool) -> _Pass:
         workload = self.workload
+        mode = workload.training.activation_checkpointing
         kept = [_bytes(piece.layer, piece.layer.saved, workload) for piece in unit.pieces]
         scratch = [_bytes(piece.layer, piece.layer.read + piece.layer.write, workload) for piece in unit.pieces]
-        mode = workload.training.activation_checkpointing
-        checkpointed = unit.kind == "block" and mode in ("blocks", "operators")
         entering = _bytes(unit.pieces[0].layer, unit.boundary, workload) if checkpointed else 0.0
-        entering += sum(_bytes(layer, layer.write * share, workload) for layer, share in kept_outputs(mode, unit))
-        total = sum(kept)
+        entering += sum(_bytes(layer, layer.write * share, workload) for layer, share in kept_outputs(mode, unit)) if checkpointed else 0.0
+        total, again = sum(kept), _again(unit, workload)
         if forward:
             done = 0.0
             peaks = []
             for own, beside in zip(kept, scratch, strict=True):
                 peaks.append(done + beside)
                 done += 0.0 if checkpointed else own
-            return _Pass(entering if checkpointed else total, max(peaks, default=0.0))
-        left, made = (total if checkpointed else 0.0), 0.0
+            return _Pass(entering if checkpointed else total - again, max(peaks, default=0.0))
+        left, made = (total if checkpointed else again), 0.0
         peaks = []
         for piece, own, beside in zip(reversed(unit.pieces), reversed(kept), reversed(scratch), strict=True):
             made += sum(piece.layer.gradients) * self.layout.gathered if self.layout.sharded_parameters else 0.0
             peaks.append(left + made + beside)
             left -= own
-        return _Pass(-(entering if checkpointed else total), max(peaks, default=0.0))
+        return _Pass(-(entering if checkpointed else total - again), max(peaks, default=0.0))
 
     # --- weights that are gathered and freed ---------------------------------------------------------------------
 
@@ -302,10 +313,18 @@ class _Replay:
 
 
 def kept_bytes(unit: Unit, workload: Workload) -> float:
-    """Return the bytes that the forward of *unit* keeps for the backward of one micro-batch."""
+    """Return the bytes that the forward of *unit* keeps for the backward of one micro-batch, of the blocks that keep least."""
     if unit.kind == "block" and workload.training.activation_checkpointing == "blocks":
         return _bytes(unit.pieces[0].layer, unit.boundary, workload)
-    return sum(_bytes(piece.layer, piece.layer.saved, workload) for piece in unit.pieces)
+    return sum(_bytes(piece.layer, piece.layer.saved, workload) for piece in unit.pieces) - _again(unit, workload)
+
+
+def _again(unit: Unit, workload: Workload) -> float:
+    """Return the bytes that a block does not keep since modules of it are recomputed."""
+    modules = workload.training.recompute_modules
+    if unit.kind != "block" or not modules:
+        return 0.0
+    return sum(_bytes(piece.layer, saved, workload) for piece, saved in zip(unit.pieces, discarded(modules, unit), strict=True))
 
 
 def _bytes(layer: Layer, amount: float, workload: Workload) -> float:

@@ -92,15 +92,15 @@ def layer_work(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack, batch
         flop, traffic, kernels = layer.forward, layer.read + layer.write, layer.forward_kernels
     peak = _peak(layer, gpu, precision, stack)
     shaped = _shaped(layer, gpu, peak)
-    fused = stack.elementwise_traffic if layer.op in FUSIBLE else 1.0
+    fused = _traffic(layer, stack) if layer.op in FUSIBLE else 1.0
     beside = _beside_products(layer) if backward else 0.0
     moved = (traffic - beside) * batch * _element_scale(layer, precision, stack) * fused + _weight_bytes(layer, precision, stack, backward)
     if shaped:
         moved = 0.0 if layer.op in PRODUCTS else kernels_of.pass_time(moved, gpu) * gpu.memory_bandwidth * gpu.memory_efficiency
     converted = (_layout_bytes(layer, precision, stack, peak, backward) + beside * _element_scale(layer, precision, stack)) * batch
-    converted += _cast_bytes(layer, precision, backward) + (
-        stack.cast_traffic * _fp8_cast_bytes(layer, batch, backward) if shaped and peak == "fp8" and layer.channels else 0.0
-    )
+    converted += _cast_bytes(layer, precision, backward)
+    if shaped and peak == "fp8" and layer.channels:
+        converted += stack.cast_traffic * _fp8_cast_bytes(layer, batch, stack.weight_casts, backward)
     casts = layer.casts if MEANING[precision].autocast else 0
     converted += _CAST_BYTES * casts * batch
     hooks, passes = _gradient_upkeep(stack) if backward else (0.0, 0.0)
@@ -115,6 +115,12 @@ def layer_work(layer: Layer, gpu: Gpu, precision: Precision, stack: Stack, batch
     upkeep = hooks * len(layer.gradients)
     started, launched = (count * stack.kernels_per_operator + upkeep for count in (kernels, launched))
     return LayerWork(products, least, peak, moved, converted, started, launched, shaped and layer.op in PRODUCTS)
+
+
+def _traffic(layer: Layer, stack: Stack) -> float:
+    """Return the bytes that an element-wise layer moves over those of the layer table."""
+    named = stack.operator_traffic.get(layer.name.rpartition(".")[2]) if stack.operator_traffic else None
+    return stack.elementwise_traffic if named is None else named
 
 
 def _shaped(layer: Layer, gpu: Gpu, peak: Peak) -> bool:
@@ -172,15 +178,17 @@ def _shaped_time(layer: Layer, gpu: Gpu, stack: Stack, peak: Peak, batch: int, b
     return scale * (time + (weights * kernels_of.product_time(gpu, peak, k, n, rows, groups) if weights else 0.0))
 
 
-def _fp8_cast_bytes(layer: Layer, batch: int, backward: bool) -> float:
-    """Return the bytes of bringing a product's operands to 8 bits: activations, in backward their gradients, and weights once a batch.
+def _fp8_cast_bytes(layer: Layer, batch: int, weight_casts: float, backward: bool) -> float:
+    """Return the bytes of bringing a product's operands to 8 bits: activations, in backward their gradients, and weights.
 
     Each is read in the width it has and written plain and transposed, as products of FP8 want rows of both operands along k
-    (NVIDIA/TransformerEngine, delayed scaling: one read).
+    (NVIDIA/TransformerEngine, delayed scaling: one read). Products for gradients of weights alone want activations transposed, so that
+    frozen weights spare it (module/linear.py: ``weight.requires_grad``).
     """
     k, n = layer.channels
-    activations = _tokens(layer) * batch * (n if backward else k) * (2.0 + 1.0 + 1.0)
-    return activations if backward else activations + (4.0 + 1.0 + 1.0) * (sum(layer.gradients) + sum(layer.frozen))
+    frozen = bool(layer.frozen) and not layer.gradients  # a tied head has neither, and its weight trains
+    activations = _tokens(layer) * batch * (n if backward else k) * (2.0 + 1.0 + (0.0 if frozen else 1.0))
+    return activations if backward else activations + (4.0 + 1.0 + 1.0) * weight_casts * (sum(layer.gradients) + sum(layer.frozen))
 
 
 def _gradient_upkeep(stack: Stack) -> tuple[float, float]:

@@ -107,13 +107,17 @@ class Lowering:
         """Yield the instructions of one step."""
         yield from self.before()
         runs_ahead = self.layout.options.sends_ahead
+        late: list[Instruction] = []
         for action, following in zip_longest(self.actions, self.actions[1:]):
             chunk = self.layout.chunk_of(self.stage, action.chunk)
             yield from self._received(action, chunk)
+            yield from late
             final = self.last.get(action.chunk) is action
             units = self.layout.chunks[chunk]
             yield from self.forward(units, action) if action.kind == "F" else self.backward(units, action, final)
-            yield from self._sent(action, chunk, holds(action, following, runs_ahead))
+            sends = self._sent(action, chunk, holds(action, following, runs_ahead))
+            late = list(sends) if self._receives_first(action, following) else []
+            yield from sends
         yield from self.finish()
         yield from (Wait(tag) for tag in self.open)
         yield from self._tied()
@@ -122,6 +126,16 @@ class Lowering:
             yield Wait(("norm", 0, 0))
         yield Update()
         yield from self.after()
+
+    def _receives_first(self, action: Action, following: Action | None) -> bool:
+        """Tell whether what *action* sends waits until what *following* works on has come: in the steady state of 1F1B.
+
+        Before it the next stage may need this message for the gradients that it would be waiting for.
+        """
+        if not self.layout.options.receives_first or self.layout.schedule != "1f1b" or following is None:
+            return False
+        ahead = self.layout.mesh.stages - 1 - self.stage
+        return (action.kind, following.kind) == ("F", "B") and action.micro_batch - following.micro_batch == ahead
 
     def before(self) -> Iterator[Instruction]:
         """Yield what comes before the first action."""

@@ -24,6 +24,15 @@ def copies_between(nodes: float, copies: float, one_copy: bool) -> float:
     return nodes * (1.0 - missed) / copies
 
 
+def sorted_bytes(nbytes: float, experts: float, one_copy: bool) -> float:
+    """Return the bytes moved to bring *nbytes* of dispatched copies into the order of a rank's *experts*, or out of it: read and written.
+
+    One expert needs no order, and dispatch that knows nodes brings them in it itself (Megatron-LM transformer/moe/token_dispatcher.py,
+    ``sort_chunks_by_idxs`` behind dispatch and before combination; DeepEP and HybridEP permute in their own kernels).
+    """
+    return 0.0 if one_copy or experts <= 1 else 2.0 * nbytes
+
+
 def expert_host_time(seconds: float, graphs: bool) -> float:
     """Return the host's seconds for the experts of one block's forward, which take *seconds* without CUDA *graphs*."""
     return seconds * (GRAPHED_EXPERTS if graphs else 1.0)

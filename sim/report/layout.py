@@ -11,7 +11,7 @@ from sim.analysis.cost import Market, job_price
 from sim.analysis.whole_job import Pace, epochs_in, whole_job
 from sim.events import LAYOUT_STALLS, Cause
 from sim.mesh import LayoutRun
-from sim.parallel.checkpointing import recomputed
+from sim.parallel.checkpointing import checkpointed_share, recomputed
 from sim.report.energy import energy_text, with_energy
 from sim.report.inputs import values_of
 from sim.report.layout_error import expected_layout_error
@@ -148,8 +148,9 @@ def _hardware_utilization(run: LayoutRun) -> float | None:
     """Return the utilization with what checkpointing computes again."""
     if run.model_flops_utilization is None:
         return None
-    model, mode, units = run.workload.model, run.workload.training.activation_checkpointing, run.layout.units
-    share = sum(sum(piece.layer.forward * part for piece, part in recomputed(mode, unit)) for unit in units)
+    model, training, units = run.workload.model, run.workload.training, run.layout.units
+    share = sum(sum(piece.layer.forward * part for piece, part in recomputed(training, unit)) for unit in units)
+    share *= checkpointed_share(training, units, run.mesh.stages)
     done = sum(sum(piece.layer.forward + piece.layer.backward for piece in unit.pieces) for unit in units)
     return run.model_flops_utilization * (1.0 + share / done) if done and model.layers else run.model_flops_utilization
 

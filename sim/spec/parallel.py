@@ -153,6 +153,10 @@ class MeshOptions(Spec):
     """Dispatch sends a token once to each node that has experts for it (DeepEP, HybridEP), not once to each expert."""
     collective_check: Seconds = 0.0
     """Host time of one socket message where torch compares each collective between its ranks (TORCH_DISTRIBUTED_DEBUG=DETAIL)."""
+    fused_accumulation: bool = False
+    """Products that make gradients of weights add them to those of micro-batches before; else a pass of its own does."""
+    keeps_8bit_weights: bool = False
+    """Weights are brought to 8 bits once a step, for all its micro-batches; else whenever a micro-batch uses them."""
     stages_by_cost: bool = False
     """Stages take blocks until the cost of their products passes an even share, in place of even numbers of blocks (nanotron)."""
     order: tuple[Axis, ...] = MEGATRON_ORDER
@@ -167,6 +171,14 @@ class MeshOptions(Spec):
     def sends_ahead(self) -> bool:
         """Whether schedules that wait for sends wait later where the next pass has the same direction, as torch's do."""
         return self.framework == "fsdp2"
+
+    @property
+    def receives_first(self) -> bool:
+        """Whether a stage between a forward and a backward receives before it sends, each in a call that compute waits for.
+
+        DeepSpeed runtime/pipe/schedule.py, ``TrainSchedule``; Megatron-LM joins the two.
+        """
+        return self.framework == "deepspeed"
 
     @property
     def gathers_again(self) -> bool:

@@ -309,6 +309,9 @@ class Noise(Spec):
     """Draw each step from the seed's random numbers, for its distribution; else every step has the expected slowest rank."""
 
 
+RecomputedModule = Literal["core_attn", "mlp", "moe", "moe_act", "layernorm", "mla_up_proj"]
+
+
 class Training(Spec):
     """How the model is trained; the batch is per GPU."""
 
@@ -329,6 +332,10 @@ class Training(Spec):
     activation_checkpointing: Literal["model", "none", "blocks", "selective", "operators"] = "model"
     """What backward recomputes: what the model's code says, nothing, or every numbered block; in layouts also attention
     alone (selective), or all but attention and every second matrix product (operators, torchtitan's selective mode)."""
+    recompute_blocks: Whole = 0
+    """Of ``blocks``, how many of each stage are recomputed (Megatron's recompute_num_layers with method block); 0: all. Layouts only."""
+    recompute_modules: tuple[RecomputedModule, ...] = ()
+    """Parts of every block that backward computes again by themselves, under Megatron's names (recompute_modules). Layouts only."""
     compute_factor: Factor = 1.0
     """Measured compute time over the model's, where the user knows it."""
     noise: Noise = Noise()

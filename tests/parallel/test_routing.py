@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sim.parallel.routing import copies_between, expert_host_time
+from sim.parallel.routing import copies_between, expert_host_time, sorted_bytes
 
 
 @pytest.mark.parametrize(("nodes", "copies"), [(2, 8), (4, 2), (8, 8), (32, 4)])
@@ -22,3 +22,8 @@ def test_one_node_and_one_expert_save_nothing() -> None:
 
 def test_graphs_leave_a_part_of_the_experts_to_the_host() -> None:
     assert 0 < expert_host_time(2e-3, graphs=True) < expert_host_time(2e-3, graphs=False) == 2e-3
+
+
+def test_copies_are_read_and_written_once_to_be_sorted() -> None:
+    assert sorted_bytes(1e6, 16, one_copy=False) == 2e6
+    assert sorted_bytes(1e6, 1, one_copy=False) == sorted_bytes(1e6, 16, one_copy=True) == 0.0

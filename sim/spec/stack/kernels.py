@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 from pydantic import Field
@@ -26,6 +27,8 @@ class Kernels(Spec):
     """The same of matrix products and attention on tensor cores."""
     elementwise_traffic: Factor = 1.0
     """Bytes that element-wise operators, norms and softmax move, relative to the layer table's: below 1 where they are fused."""
+    operator_traffic: Mapping[str, Factor] = Field(default_factory=dict)
+    """The same of single operators in place of that, by the last part of their layers' names: ``loss``, ``activation``, ``rope``."""
     composed_traffic: Factor = 1.0
     """The same once more in models with attention, where the stack builds LayerNorm, GELU and dropout of many small kernels."""
     score_passes: float | None = Field(default=None, ge=0)
@@ -33,6 +36,8 @@ class Kernels(Spec):
     layer table has, in kernels of their own."""
     cast_traffic: Factor = 1.0
     """Bytes of casts to 8 bits over those of kernels of their own: below 1 where norms and activations write 8 bits themselves."""
+    weight_casts: Factor = 1.0
+    """How often a batch brings a weight to 8 bits: below 1 where several micro-batches share the copy."""
     attention_kernel: Literal["", "flash2", "flash3", "flash4", "cudnn"] = ""
     """Which fused attention runs where layers say its shape; empty, or one that the GPU lacks: the first that its ``kernels`` list."""
     channels_last: bool = False

@@ -6,6 +6,7 @@ priced uncontended; traffic of other groups at the same moment is not counted ag
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -13,12 +14,13 @@ from functools import cached_property
 from typing import Final, Literal, NamedTuple
 
 from sim.cluster.gpu import Kernels, element_bytes, memory_time
+from sim.cluster.kernels import both
 from sim.cluster.measured import Setting, pass_time
 from sim.events import Cause
-from sim.parallel.checkpointing import recomputed
+from sim.parallel.checkpointing import checkpointed_share, recomputed
 from sim.parallel.collective_check import check_time
 from sim.parallel.program import Op, Part
-from sim.parallel.routing import BACKWARD_LAUNCHES, copies_between, expert_host_time
+from sim.parallel.routing import BACKWARD_LAUNCHES, copies_between, expert_host_time, sorted_bytes
 from sim.parallel.split import Message, Piece, Unit
 from sim.spec.hardware import Gpu
 from sim.spec.parallel import MeshOptions
@@ -101,7 +103,9 @@ class UnitTimes:
         axes: tuple[GroupName, ...] = ("tensor", "context", "expert")
         lying = tuple(self.prices.lying(self.stage, axis) for axis in axes if self.prices.mesh.group_size(axis) > 1)
         split = (parallel.tensor, parallel.sequence_parallel, parallel.context, parallel.context_exchange, parallel.expert)
-        recomputed = (training.activation_checkpointing, self.micro_batches > 1, training.compute_factor)
+        batches = self.micro_batches if self.options.keeps_8bit_weights else min(self.micro_batches, 2)
+        again = (training.activation_checkpointing, training.recompute_blocks, training.recompute_modules)
+        recomputed = (*again, batches, training.compute_factor)
         key = (id(self.workload.model), id(training.stack), training.batch, training.precision, *recomputed, *split, *lying)
         self._known = book.times.setdefault((*key, parallel.expert_imbalance), self._known)
 
@@ -137,8 +141,9 @@ class UnitTimes:
 
     def _recomputed(self, unit: Unit) -> list[UnitTime]:
         """Return what backward runs forward again."""
-        again = recomputed(self.workload.training.activation_checkpointing, unit)
-        return [self._layer(piece, False, share) for piece, share in again]
+        training = self.workload.training
+        share = checkpointed_share(training, self.units, self.prices.mesh.stages)
+        return [_part(self._layer(piece, False, own), share) for piece, own in recomputed(training, unit)]
 
     def _weights(self, piece: Piece) -> UnitTime:
         busy, launches = self._kernels(piece.layer, True)
@@ -148,7 +153,8 @@ class UnitTimes:
     def _kernels(self, layer: Layer, backward: bool) -> Kernels:
         training = self.workload.training
         # gradients of micro-batches are added up by the products themselves, which `_accumulated` counts
-        stack = self.workload.layer_stack.model_copy(update={"accumulates_gradients": False})
+        casts = 1.0 / self.micro_batches if self.options.keeps_8bit_weights else 1.0
+        stack = self.workload.layer_stack.model_copy(update={"accumulates_gradients": False, "weight_casts": casts})
         here = Setting(self.gpu, training.precision, stack, training.batch)
         busy, launches = pass_time(layer, self.workload.model.measured, here, backward)
         return Kernels(busy * training.compute_factor, launches)
@@ -160,6 +166,7 @@ class UnitTimes:
         messages = piece.backward if backward else piece.forward
         drained = piece.counted and self.options.expert_counts and not backward
         host = self._checked(messages) + self._routing(piece, backward)
+        busy += share * self._sorted(messages, layer)
         return UnitTime(
             (Burst(busy, launches * share, drained, host),), tuple(self._exposed(message, layer, busy, backward) for message in messages)
         )
@@ -176,10 +183,24 @@ class UnitTimes:
         seconds = expert_host_time(self.options.expert_host, self.workload.training.stack.cuda_graphs)
         return seconds * (BACKWARD_LAUNCHES if backward else 1.0)
 
+    def _sorted(self, messages: Sequence[Message], layer: Layer) -> float:
+        """Return the seconds in which copies that are dispatched or combined are put in order."""
+        transformer = self.workload.model.transformer
+        if transformer is None or not any(message.op == "all_to_all" for message in messages):
+            return 0.0
+        experts = transformer.experts / self.prices.mesh.parallel.expert
+        nbytes = sum(self._bytes(message, layer) for message in messages if message.op == "all_to_all")
+        moved = sorted_bytes(nbytes, experts, self.options.one_copy)
+        return memory_time(moved, self.gpu) * self.workload.training.compute_factor if moved else 0.0
+
+    def _bytes(self, message: Message, layer: Layer) -> float:
+        """Return the bytes of *message* for one micro-batch."""
+        training = self.workload.training
+        return message.nbytes * training.batch * element_bytes(layer.op, training.precision) / 4.0
+
     def _exposed(self, message: Message, layer: Layer, busy: float, backward: bool) -> Exposed:
         """Return how long compute waits for *message* of a layer that computes *busy* seconds."""
-        training = self.workload.training
-        nbytes = message.nbytes * training.batch * element_bytes(layer.op, training.precision) / 4.0
+        nbytes = self._bytes(message, layer)
         if message.op == "all_to_all":
             nbytes *= self._between_nodes
         price = self.prices.outlined(self.stage, message.axis, message.op, nbytes, message.skew)
@@ -198,11 +219,25 @@ class UnitTimes:
         return copies_between(nodes, transformer.experts_per_token if transformer else 1, self.options.one_copy)
 
     def _accumulated(self, unit: Unit) -> UnitTime:
-        """Return the passes that add a micro-batch's gradients to those before it: read and written once each."""
+        """Return the passes that add a micro-batch's gradients to those before it: read and written once each.
+
+        Where the products do so themselves, it is what that makes them longer: they read and write beside their arithmetic.
+        """
         if self.micro_batches == 1:
             return UnitTime((Burst(0.0, 0.0),))
-        moved = 2.0 * WIDTH[self.options.gradients] * (unit.trained + unit.trained_experts)
-        return UnitTime((Burst(memory_time(moved, self.gpu), 0.0),))
+        moved = memory_time(2.0 * WIDTH[self.options.gradients] * (unit.trained + unit.trained_experts), self.gpu)
+        if self.options.fused_accumulation:
+            products = sum(self._kernels(piece.layer, True).time * _of_weights(piece.layer) for piece in unit.pieces)
+            moved = both(products, moved, self.gpu.kernels.sharpness if self.gpu.kernels else math.inf) - products
+        return UnitTime((Burst(moved, 0.0),))
+
+
+def _part(time: UnitTime, share: float) -> UnitTime:
+    """Return *share* of *time*: what a block costs in the mean where a pass comes in some blocks only."""
+    if share == 1.0:
+        return time
+    bursts = (Burst(each.compute * share, each.launches * share, each.drained, each.host * share) for each in time.bursts)
+    return UnitTime(tuple(bursts), tuple(each._replace(seconds=each.seconds * share, alone=each.alone * share) for each in time.exposed))
 
 
 def _of_weights(layer: Layer) -> float:

@@ -55,6 +55,21 @@ def test_activations_scale_with_the_micro_batch(tmp_path: Path) -> None:
     assert memory(replace(case, recompute="full")) < first
 
 
+def test_a_stage_with_the_head_holds_its_own_blocks_alone(tmp_path: Path) -> None:
+    """nanotron cuts stages by cost, so that the one with a large head has fewer blocks: each sequence more adds theirs, and its logits."""
+    case = nanotron(tmp_path, layers="16", hidden="2048", heads="32", kv_heads="32", ffn_hidden="8192", vocab="128256", pp="2", dp="4",
+                    zero_stage="0", global_batch="8", micro_batch="2")  # fmt: skip
+    counts, head = blocks_of_stages(case)
+    assert counts[head] < counts[0]
+    more = memory(replace(case, micro_batch=4)) - memory(case)
+    block = (
+        2.0 * case.seq * (2 * 2 * case.shape.hidden + 2 * 2 * 2048 + 2 * 2048 + 4 * case.shape.inner)
+    )  # norms, q and k and v and o, sides
+    logits = 10.0 * case.seq * case.shape.vocab
+    assert case.micro_batches == 1
+    assert more == pytest.approx(2 * (counts[head] * block + logits), rel=0.05)
+
+
 def test_a_fit_finds_constants_that_made_the_steps(tmp_path: Path) -> None:
     truth = {**defaults(), "product.hopper": 0.6}
     cases = []

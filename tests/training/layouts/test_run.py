@@ -411,6 +411,18 @@ def test_stages_wait_for_their_sends_unless_they_overlap() -> None:
     assert times[True] < times[False]
 
 
+@pytest.mark.parametrize(("framework", "calls"), [("megatron", 2), ("deepspeed", 4)])
+def test_messages_of_a_micro_batch_in_the_steady_state(framework: str, calls: int) -> None:
+    """A send and the receive after it are one call of 1F1B: two a micro-batch; DeepSpeed's are calls of their own: four (TrainSchedule)."""
+    nbytes, nvlink = 1e6, 1e9
+    layers = [each.model_copy(update={"read": nbytes * 4, "write": nbytes * 4}) for each in blocks(4)]
+    fewer, more = (
+        run(machine(4, nvlink=nvlink), workload(layers, mesh={"framework": framework}, pipeline=4, micro_batches=count)).step_time
+        for count in (8, 16)
+    )
+    assert (more - fewer) / 8 == pytest.approx(SLOT + calls * nbytes * 4 / nvlink, rel=0.01)
+
+
 def test_a_message_takes_its_bytes_over_the_link() -> None:
     """Two stages, one micro-batch: there and back, 2 n / bandwidth."""
     layers = [each.model_copy(update={"read": 4e6, "write": 4e6}) for each in blocks(2)]

@@ -1,0 +1,129 @@
+"""Which GPU does a name in a table mean, and what can it do? ``records/llm/gpus.csv``, else the catalogue's parts.
+
+People write a GPU's name with its maker, its number in a node, or its memory: those words are left out where the name as it stands is
+not known. A GPU of the catalogue that the table of GPUs lacks is taken as joined by PCIe alone, which `Named` says.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final, Literal, NamedTuple
+
+from calibration.llm.shapes import RECORDS
+from sim.spec.catalogue import catalogue
+from sim.spec.hardware import Gpu
+from sim.spec.library import load_part
+
+Products = Literal["16bit", "fp8", "fp4"]
+PCIE: Final = 32e9
+"""Bytes/s of PCIe 4.0 x16, one direction (PCI-SIG: 16 GT/s a lane)."""
+PCIE_NODE: Final = 8
+"""GPUs of a node that joins them by PCIe: estimate (servers of ten slots)."""
+PCIE_NIC: Final = 100e9 / 8
+"""Bytes/s of the network for each of them: estimate."""
+_PARTS: Final = "hardware/parts/gpus"
+_WORDS: Final = r"\b(\d+\s*x|nvidia|amd|instinct|tesla|geforce|quadro|blackwell|hopper|ampere|gpus?|oam|hbm\d?e?|sxm\d?|\d+\s*g(i?b)?)\b"
+"""What people write around a GPU's name."""
+
+
+@dataclass(frozen=True)
+class Chip:
+    """A GPU as the table of GPUs has it: rates in FLOP/s and bytes/s, memory in bytes."""
+
+    name: str
+    generation: str
+    part: str
+    multiprocessors: int
+    peak: Mapping[Products, float]
+    """Dense; a precision the GPU lacks has the next wider one's."""
+    memory_bandwidth: float
+    memory: float
+    fabric: float
+    """NVLink or xGMI of one GPU, one direction."""
+    domain: int
+    """GPUs that the fabric joins."""
+    nic: float
+    machine: str
+
+
+class Named(NamedTuple):
+    """A GPU, and what was taken for granted of it; empty: nothing."""
+
+    chip: Chip
+    assumed: str = ""
+
+
+def chip_named(name: str) -> Named | None:
+    """Return the GPU that *name* means; None where there is none of that name."""
+    known = _chips()
+    if plain(name) in known:
+        return Named(known[plain(name)])
+    part = _parts().get(plain(name))
+    if part is not None:
+        return _of_part(part)
+    core = plain(re.sub(_WORDS, " ", name.lower().replace("-", " ").replace("_", " ")))
+    if not core:
+        return None
+    if core in known:
+        return Named(known[core], f"{known[core].name} by {name!r}")
+    return _of_part(_parts()[core]) if core in _parts() else None
+
+
+def _of_part(name: str) -> Named | None:
+    """Return the part *name* of the catalogue; None where its kernels are not described, or it lacks 16 bits."""
+    gpu = load_part(Gpu, name, _PARTS)
+    narrow = gpu.peak.get("bf16") or gpu.peak.get("fp16")
+    if gpu.kernels is None or narrow is None:
+        return None
+    peak: Mapping[Products, float] = {"16bit": narrow, "fp8": gpu.peak.get("fp8", narrow), "fp4": gpu.peak.get("fp8", narrow)}
+    chip = Chip(
+        name=gpu.name, generation=gpu.architecture, part=name, multiprocessors=gpu.kernels.sm_count, peak=peak,
+        memory_bandwidth=gpu.memory_bandwidth, memory=gpu.memory, fabric=PCIE, domain=PCIE_NODE, nic=PCIE_NIC, machine="",
+    )  # fmt: skip
+    return Named(chip, f"{gpu.name}s of a node joined by PCIe 4.0")
+
+
+@lru_cache(maxsize=1)
+def _parts() -> dict[str, str]:
+    """Return the catalogue's GPUs by their names without signs, and without the words around them where that is one GPU's alone."""
+    found = {plain(name): name for name in catalogue(_PARTS)}
+    short: dict[str, list[str]] = {}
+    for name in catalogue(_PARTS):
+        short.setdefault(plain(re.sub(_WORDS, " ", name.replace("-", " "))), []).append(name)
+    return {**{core: names[0] for core, names in short.items() if core and len(names) == 1}, **found}
+
+
+@lru_cache(maxsize=1)
+def _chips() -> dict[str, Chip]:
+    import csv
+
+    lines = [line for line in (RECORDS / "gpus.csv").read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
+    found: dict[str, Chip] = {}
+    for cells in csv.DictReader(lines):
+        narrow = float(cells["bf16_TFLOPS"]) * 1e12
+        eight = float(cells["fp8_TFLOPS"] or 0) * 1e12 or narrow
+        chip = Chip(
+            name=cells["name"],
+            generation=cells["generation"],
+            part=cells["part"],
+            multiprocessors=int(cells["multiprocessors"]),
+            peak={"16bit": narrow, "fp8": eight, "fp4": float(cells["fp4_TFLOPS"] or 0) * 1e12 or eight},
+            memory_bandwidth=float(cells["memory_GBps"]) * 1e9,
+            memory=float(cells["memory_GiB"]) * 2.0**30,
+            fabric=float(cells["fabric_GBps"]) * 1e9,
+            domain=int(cells["domain"]),
+            nic=float(cells["nic_Gbps"]) * 1e9 / 8,
+            machine=cells["machine"],
+        )
+        for alias in (cells["name"], *cells["aliases"].split("|")):
+            if alias:
+                found[plain(alias)] = chip
+    return found
+
+
+def plain(name: str) -> str:
+    """Return *name* in lower-case letters and digits alone."""
+    return re.sub(r"[^a-z0-9]", "", name.lower())

@@ -1,0 +1,60 @@
+"""What do the words in a table's cells mean? Yes and no, precision, what is recomputed, the stage of ZeRO.
+
+A word that is not known is no guess: `NoCase` says what would be.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, Literal
+
+from calibration.llm.chips import Products
+from calibration.llm.shapes import NoCase
+
+Recompute = Literal["none", "full", "attention", "operators"]
+_NO: Final = ("no", "false", "off", "0", "null", "disabled")
+_NARROW: Final = re.compile(r"fp8|float8|e4m3|e5m2|mxfp8|8.?bit")
+_NARROWEST: Final = re.compile(r"fp4|float4")
+_SIXTEEN: Final = re.compile(r"bf16|bfloat16|fp16|float16|half|16.?mixed|16.?true|^16$|\bamp\b|mixed")
+
+
+def told(text: str, unsaid: bool) -> bool:
+    """Return whether *text* says yes; *unsaid* where it says nothing."""
+    plain = text.strip().lower()
+    return not plain.startswith(_NO) if plain else unsaid
+
+
+def precision_of(text: str) -> tuple[Products, str]:
+    """Return the precision of products that *text* names, and how they are scaled. Raise NoCase where it names none that is described."""
+    plain = text.lower()
+    if _NARROWEST.search(plain):
+        return "fp4", "blocks"
+    if _NARROW.search(plain):
+        blocks, current = "mx" in plain or "block" in plain, "cs" in plain or "current" in plain
+        return "fp8", "blocks" if blocks else "current" if current else "delayed"
+    if _SIXTEEN.search(plain):
+        return "16bit", ""
+    raise NoCase(f"precision {text!r} is not described; bf16, fp16, fp8, mxfp8 and nvfp4 are")
+
+
+def recompute_of(text: str, family: str) -> tuple[Recompute, int]:
+    """Return what software of *family* recomputes, and of how many blocks of a rank where not of all. Raise NoCase for other words."""
+    plain = text.strip().lower()
+    if plain.startswith(("full", "true", "yes", "on", "block", "all", "1")):
+        some = re.search(r"acl=(\d+)", plain)
+        return "full", int(some.group(1)) if some else 0
+    if plain.startswith("selective") and family == "fsdp2":
+        return "operators", 0
+    if "attention" in plain or "core_attn" in plain or (plain.startswith("selective") and ":" not in plain):
+        return "attention", 0
+    if plain.startswith(("selective:", "none", "-r 0", "-", *_NO)):
+        return "none", 0
+    raise NoCase(f"activation_checkpointing {text!r} is not known; full, selective, selective: MODULES and none are")
+
+
+def zero_of(text: str) -> int:
+    """Return the stage of ZeRO in *text*, such as ``ZeRO-3``. Raise NoCase where it names none."""
+    stage = re.search(r"[0-3]", text)
+    if stage is None:
+        raise NoCase(f"zero_stage is {text!r}, no number")
+    return int(stage.group())

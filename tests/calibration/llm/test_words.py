@@ -1,0 +1,98 @@
+"""Oracles: what such words mean to whoever writes them; every variation of a table is predicted or listed, and none aborts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from calibration.llm.case import Case, describe
+from calibration.llm.chips import chip_named
+from calibration.llm.network import nic_of
+from calibration.llm.shapes import NoCase
+from calibration.llm.table import read_table
+from calibration.llm.validate import llm_table, validate_tables
+from calibration.llm.words import precision_of, recompute_of, told, zero_of
+from tests.calibration.llm.tables import table
+from tests.calibration.llm.test_case import one
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("bf16-mixed", "16bit"), ("BF16 (AMP)", "16bit"), ("float16", "16bit"), ("16-true", "16bit"), ("e4m3 hybrid", "fp8"),
+        ("FP8 blockwise", "fp8"), ("mxfp8", "fp8"), ("NVFP4", "fp4"),
+    ],
+)  # fmt: skip
+def test_precisions(text: str, meant: str) -> None:
+    assert precision_of(text)[0] == meant
+
+
+@pytest.mark.parametrize("text", ["float32", "tf32", "int8", "unknown"])
+def test_other_precisions_are_no_guess(text: str) -> None:
+    with pytest.raises(NoCase, match="is not described; bf16, fp16"):
+        precision_of(text)
+
+
+def test_yes_no_and_stages() -> None:
+    assert [told(text, True) for text in ("True", "yes (SDPA)", "no (fused)", "False", "0", "")] == [True, True, False, False, False, True]
+    assert [zero_of(text) for text in ("ZeRO-3", "stage 1", "2")] == [3, 1, 2]
+    said = ("TRUE", "full", "False", "none (default)", "selective", "selective: mlp", "selective (every 2nd layer)")
+    assert [recompute_of(text, "megatron")[0] for text in said] == ["full", "full", "none", "none", "attention", "none", "attention"]
+    for wrong in (lambda: recompute_of("sometimes", "megatron"), lambda: zero_of("FSDP")):
+        with pytest.raises(NoCase):
+            wrong()
+
+
+@pytest.mark.parametrize(
+    ("name", "chip"),
+    [
+        ("8x NVIDIA H200 141GB HBM3e", "H200-SXM-141GB"), ("nvidia h100 pcie", "H100-PCIe-80GB"), ("AMD Instinct MI355X OAM", "MI355X"),
+        ("NVIDIA GeForce RTX 4090", "RTX4090"), ("A800", "A800-SXM4-80GB"), ("H100", "H100-SXM5-80GB"), ("TPU v5p", None), ("80GB", None),
+    ],
+)  # fmt: skip
+def test_gpus_by_what_people_call_them(name: str, chip: str | None) -> None:
+    found = chip_named(name)
+    assert (found.chip.name if found else None) == chip
+    assert found is None or bool(found.assumed) is (name not in ("A800", "H100"))
+
+
+@pytest.mark.parametrize(
+    ("text", "each"),
+    [
+        ("InfiniBand NDR400, 8 rails", 400.0), ("4x HDR200 IB", 100.0), ("25GbE", 25 / 8), ("EFA 3200 Gbps", 400.0), ("NDR", 400.0),
+        ("400 Gbps per GPU", 400.0), ("1600 Gbps per node RoCE", 200.0), ("RoCE", None), ("3200", None),
+    ],
+)  # fmt: skip
+def test_networks_in_words(text: str, each: float | None) -> None:
+    named = chip_named("H100")
+    assert named is not None
+    rate, said = nic_of(text, named.chip, None)
+    assert said is (each is not None)
+    assert rate == pytest.approx((each or 400.0) * 1e9 / 8)
+
+
+def test_a_model_by_its_name_alone_has_the_catalogue_s_shape(tmp_path: Path) -> None:
+    blank = dict.fromkeys(("layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab"), "")
+    case = one(tmp_path, model="Qwen/Qwen2.5-7B-Instruct", **blank)
+    assert (case.shape.layers, case.shape.hidden, case.shape.groups) == (28, 3584, 4)
+    assert one(tmp_path, seq_len="4,096").seq == 4096
+
+
+VARIATIONS: dict[str, str] = {
+    "gpu": "RTX 5090", "network": "25GbE", "node_type": "my box", "framework": "colossalai", "framework_version": "nightly",
+    "precision": "float32", "tp": "two", "seq_len": "4k", "zero_stage": "ZeRO-3", "activation_checkpointing": "TRUE", "model": "",
+    "flash_attention": "False", "status": "running?", "step_time_s": "3.2 s", "global_batch": "1023", "pp": "999", "gpus": "1e30",
+    "dp": "-2", "compile": "maybe", "notes": "EP overlap on; no graphs",
+}  # fmt: skip
+
+
+def test_rows_that_nobody_expected_are_predicted_or_listed(tmp_path: Path) -> None:
+    """Twenty rows, each odd in one cell: the counts add up, and each that is left out has its reason in the text."""
+    path = table(tmp_path, [{name: value} for name, value in VARIATIONS.items()])
+    found = validate_tables([path])
+    assert len(found.scored) + len(found.not_described) + len(found.not_scored) == found.rows == len(VARIATIONS)
+    text = llm_table(found)
+    assert all(one.reason in text for one in (*found.not_described, *found.not_scored))
+    described = [name for name, row in zip(VARIATIONS, read_table(path), strict=True) if isinstance(describe(row), Case)]
+    assert set(VARIATIONS) - set(described) == {"precision", "tp", "seq_len", "pp", "gpus"}

@@ -1,0 +1,66 @@
+"""Oracles: bytes over bandwidth of what a stack spares, and the step in which nothing is spared."""
+
+from __future__ import annotations
+
+import pytest
+
+from sim.events import Cause
+from sim.mesh import run_layout
+from sim.spec.library import load_hardware, load_workload
+from tests.training.layouts.toys import BACKWARD, FORWARD, blocks, free, run, workload
+
+ELEMENTS, BATCHES = 10**7, 4
+
+
+def step(fused: bool, backward: float = BACKWARD) -> float:
+    layers = blocks(2, backward=backward, elements=ELEMENTS)
+    return run(free(1), workload(layers, mesh={"fused_accumulation": fused}, micro_batches=BATCHES)).step_time
+
+
+def test_gradients_are_added_up_beside_the_products_that_make_them() -> None:
+    """Read and written in FP32 for each micro-batch; the products of a long backward cover that, those of a short one do not."""
+    gpu = free(1).groups[0].node.gpu
+    passes = 2 * BATCHES * 2 * 4.0 * ELEMENTS / (gpu.memory_bandwidth * gpu.memory_efficiency)
+    plain = BATCHES * 2 * (FORWARD + BACKWARD)
+    assert step(fused=False) == pytest.approx(plain + passes, rel=1e-6)
+    assert step(fused=True) == pytest.approx(plain, rel=1e-6)
+    short = passes / (2 * BATCHES) / 5
+    assert step(fused=True, backward=2 * short) == pytest.approx(BATCHES * 2 * (FORWARD + 2 * short) + passes * 4 / 5, rel=1e-6)
+
+
+def test_dispatched_copies_are_put_in_the_order_of_experts() -> None:
+    """Forward and backward, behind dispatch and before combination: eight passes over as many copies of a token as it has experts."""
+    hardware = load_hardware("hgx-h100").spec
+    node = hardware.groups[0].node
+    steps = {}
+    for one_copy in (False, True):
+        own = ["stack=megatron-core", "batch=1", "parallel.expert=4", "precision=bf16", "activation_checkpointing=none",
+               f"stack.mesh.one_copy={str(one_copy).lower()}", "stack.mesh.expert_host=0 s"]  # fmt: skip
+        given = load_workload("qwen3-30b-a3b", [f"training.{each}" for each in own]).spec
+        steps[one_copy] = run_layout(hardware, given).stalls[Cause.COMPUTE]
+    shape = given.model.transformer
+    assert shape is not None
+    copies = 2.0 * (given.model.sequence or 0) * shape.experts_per_token * shape.hidden
+    moved = shape.layers * 8 * copies / (node.gpu.memory_bandwidth * node.gpu.memory_efficiency)
+    assert steps[False] - steps[True] == pytest.approx(moved, rel=0.01)
+
+
+def test_a_weight_is_brought_to_8_bits_once_a_step() -> None:
+    """All micro-batches but the first spare reading a weight's four bytes and writing one twice (``is_first_microbatch``)."""
+    hardware = load_hardware("hgx-h100").spec
+    gpu = hardware.groups[0].node.gpu
+    steps = {}
+    for keeps in (False, True):
+        given = load_workload(
+            "llama-3.1-8b",
+            [
+                "training.stack=megatron-core", f"training.stack.mesh.keeps_8bit_weights={str(keeps).lower()}", "training.precision=fp8",
+                "training.parallel.shard=optimizer", f"training.gradient_accumulation_steps={BATCHES}", "training.batch=1",
+                "training.activation_checkpointing=none",
+            ],
+        ).spec  # fmt: skip
+        steps[keeps] = run_layout(hardware, given).step_time
+    stack = given.training.stack
+    weights = sum(sum(layer.gradients) for layer in given.model.layers if layer.op == "gemm")
+    moved = stack.cast_traffic * 6.0 * weights * stack.compute_factor / (gpu.memory_bandwidth * gpu.memory_efficiency)
+    assert steps[False] - steps[True] == pytest.approx((BATCHES - 1) * moved, rel=0.02)
