@@ -177,7 +177,7 @@ def _fitted(records: Sequence[CollectiveRecord], names: Sequence[str], constants
     from scipy.optimize import least_squares
 
     keys = [(name, key) for name in names for key in PRIORS[name]]
-    records = _telling(records)
+    records = _telling(records) if set(names) <= set(GENERATIONS) else records
     batch, weights = Batch(records), np.sqrt(_weights(records))
     target = np.log([record.time for record in records])
     widths = np.array([KNOWN.get(key, PRIOR_WIDTH) for key in keys])
