@@ -42,6 +42,7 @@ def main() -> None:
     parser.add_argument("--expected", type=int, metavar="N", help="simulate so many runs of each source instead of fitting")
     parser.add_argument("--sweeps", type=int, metavar="N", help="simulate so many runs of each measured sweep, and show what is chosen")
     parser.add_argument("--failed", type=Path, metavar="FILE.csv", help="also ask which of these failed runs would be proposed")
+    parser.add_argument("--json", action="store_true", help="print what is chosen as one JSON document")
     asked = parser.parse_args()
     described = [describe(row) for row in read_table(RECORDS / "training.csv")]
     cases = [case for case in described if isinstance(case, Case) and scorable(case)]
@@ -53,7 +54,8 @@ def main() -> None:
         sys.stdout.write(f"{report(errors, factors)}\n{len(errors)} runs simulated, {refused} refused: wrote {EXPECTED.name}\n")
         return
     if asked.sweeps or asked.failed:
-        sys.stdout.write(f"{choice_text(choices(cases, asked.sweeps or 0, asked.failed))}\n")
+        found = choices(cases, asked.sweeps or 0, asked.failed)
+        sys.stdout.write(f"{json.dumps(found, indent=1) if asked.json else choice_text(found)}\n")
         return
     fit_all(cases)
 

@@ -19,6 +19,7 @@ from calibration.llm.closed_form import Prediction
 from calibration.llm.constants import fitted
 from calibration.llm.priors import Constants
 from calibration.llm.score import SWEEP, kendall_tau, quantile, sweep_of
+from calibration.validate.validation_report import number
 from sim.spec.yaml import SpecError
 from sim.study.plan.search import THRASH
 
@@ -137,7 +138,7 @@ def choice_text(document: dict[str, Any]) -> str:
         of = document[name]
         if of["sweeps"]:
             lines.append(
-                f"{name.replace('_', ' ')}: {of['sweeps']} sweeps, Kendall's tau {of['kendall_tau_median']:.2f} in the median; regret "
+                f"{name.replace('_', ' ')}: {of['sweeps']} sweeps, Kendall's tau {number(of['kendall_tau_median'])} in the median; regret "
                 f"median {100 * of['regret_median']:.1f}%, p90 {100 * of['regret_p90']:.1f}%; above 10%: {of['above_10_percent']}"
             )
     failed = document["failed"]

@@ -83,7 +83,7 @@ def _turn(made: Plan, best: Outcome, change: str, question: Question, crew: Work
     if winner is None:
         return Turn(change, None, False, None, problem="no layout fits")
     like = _like(best.way.candidate, ways)
-    of_plan = None if like is None or not _fits(like) else _least(like)
+    of_plan = None if like is None else _least(like)
     same = like is not None and _alike(like.candidate, winner.way.candidate)
     flips = None
     if change.startswith("NICs") and like is not None and not same:
@@ -103,9 +103,9 @@ def _alike(one: Candidate, other: Candidate) -> bool:
 
 
 def _like(candidate: Candidate, ways: Sequence[tuple[Setting, Sequence[Candidate]]]) -> Way | None:
-    """Return the layout among *ways* that is *candidate*, with the batch nearest to its own."""
+    """Return the layout among *ways* that is *candidate* and fits, with the batch nearest to its own; None where none does."""
     near = [Way(setting, each) for setting, every in ways for each in every if _alike(candidate, each)]
-    return min(near, key=lambda way: abs(way.candidate.batch - candidate.batch), default=None)
+    return next(filter(_fits, sorted(near, key=lambda way: abs(way.candidate.batch - candidate.batch))), None)
 
 
 def _of_nodes(ways: Sequence[tuple[Setting, Sequence[Candidate]]], way: Way) -> Setting:

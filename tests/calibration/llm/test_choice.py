@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from calibration.llm.__main__ import main
 from calibration.llm.case import Case, describe
 from calibration.llm.choice import Ranked, choice_document, choice_text, counted, ranked, sampled
 from calibration.llm.closed_form import Prediction
@@ -75,3 +77,14 @@ def test_failed_runs_that_would_be_proposed_are_listed(tmp_path: Path) -> None:
     assert (failed["runs"], failed["does_not_fit"]) == (2, 1)
     assert [one["line"] for one in failed["proposed"]] == [small.row.line]
     assert failed["fit_below_30_GiB"] == (found[0][1].memory < 30 * 2**30)
+
+
+def test_the_command_lists_failed_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    path = table(tmp_path, [{"seq_len": "2048"}, {"micro_batch": "512", "global_batch": "4096"}])
+    monkeypatch.setattr("sys.argv", ["calibration.llm", "--failed", str(path), "--json"])
+    main()
+    found = json.loads(capsys.readouterr().out)
+    assert (found["failed"]["runs"], found["runs"], len(found["failed"]["proposed"])) == (2, 0, 1)
+    monkeypatch.setattr("sys.argv", ["calibration.llm", "--failed", str(path)])
+    main()
+    assert "2 failed runs: 1 do not fit" in capsys.readouterr().out

@@ -255,12 +255,25 @@ def test_where_things_change_another_layout_may_win() -> None:
     made = plan(asked)
     turns = {turn.change: turn for turn in sensitivity(made)}
     assert set(turns) == {"NICs half as fast", "sequence doubled", "global batch halved"}
+    for turn in turns.values():
+        assert turn.of_plan is not None or not turn.same  # one that wins can run
+        assert turn.best is None or turn.of_plan is None or not turn.same or turn.of_plan <= turn.best.run.step_time * (1 + 1e-9)
     slower = turns["NICs half as fast"]
     assert slower.best is not None
     assert slower.best.value >= made.tally.outcomes[0].value * (1 - 1e-9)
     if not slower.same:
         assert slower.flips_at is not None
         assert 0.5 <= slower.flips_at <= 1.0
+
+
+def test_what_still_wins_with_smaller_micro_batches_is_told_its_time() -> None:
+    """Oracle: with sequences twice as long the plan's micro-batch of 2 may not fit; the same layout with one that does has a time."""
+    asked = Question(
+        Scenario("hgx-h100", "llama-3.2-1b", global_batch=16), gpus=4, fixed={"tp": "2", "stack": "megatron-core"}, limits=Limits(shown=1)
+    )
+    turn = next(turn for turn in sensitivity(plan(asked)) if turn.change == "sequence doubled")
+    assert turn.same and turn.best is not None
+    assert turn.of_plan == pytest.approx(turn.best.bound)
 
 
 def test_where_it_flips_both_layouts_take_equally_long() -> None:
