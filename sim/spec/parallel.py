@@ -153,6 +153,8 @@ class MeshOptions(Spec):
     """Dispatch sends a token once to each node that has experts for it (DeepEP, HybridEP), not once to each expert."""
     collective_check: Seconds = 0.0
     """Host time of one socket message where torch compares each collective between its ranks (TORCH_DISTRIBUTED_DEBUG=DETAIL)."""
+    shares_device: bool = False
+    """Collectives take multiprocessors and memory bandwidth from what computes beside them, each as many as it has channels and bytes."""
     stages_by_cost: bool = False
     """Stages take blocks until the cost of their products passes an even share, in place of even numbers of blocks (nanotron)."""
     order: tuple[Axis, ...] = MEGATRON_ORDER

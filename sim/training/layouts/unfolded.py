@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 
+from sim.cluster.shared_gpu import traffic_of
 from sim.parallel.program import Op, Program, Receive, Send, Start, Tag
 from sim.training.collectives.traffic import CORE, FABRIC
 from sim.training.layouts.alike import Alike, Group, alike, operations, sends
@@ -57,7 +58,9 @@ class RankPrices(Prices):
             for live in [name] if shared else [f"node{number}.{name}" for number in nodes[slot]]:
                 self.capacity[live], self.descriptions[live] = capacity, meaning
                 load[live] += amount
-        return Price(cost.launch, cost.volume, cost.cap, load, 0.0, 0.0, cost.cause, cost.bottleneck, cost.algorithm)
+        blocks = 0 if self.sockets else cost.channels
+        moved = traffic_of(op, len(ranks), nbytes) / cost.alone if cost.alone and blocks else 0.0
+        return Price(cost.launch, cost.volume, cost.cap, load, 0.0, 0.0, cost.cause, cost.bottleneck, cost.algorithm, blocks, moved)
 
     def send(self, source: int, target: int, nbytes: float) -> Price:
         """Return what a message from rank *source* to rank *target* costs."""
