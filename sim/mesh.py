@@ -7,11 +7,13 @@ nodes; copies of samples to the GPU take no time; exchanges inside a unit are pr
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 from sim.analysis.layout_memory import StageMemory, Verdict, memory_by_stage, memory_course
 from sim.cluster.build import with_nodes
+from sim.cluster.shared_gpu import left_of
 from sim.events import LAYOUT_STALLS, Cause
 from sim.parallel.lower import Layout, program
 from sim.parallel.mesh import Mesh, mesh_of
@@ -258,8 +260,19 @@ def scene_of(hardware: Hardware, workload: Workload, layout: Layout, book: Price
         launch_cpu=0.0 if stack.cuda_graphs else stack.launch_cpu / node.host.cpu.speed,
         overlap_slowdown=stack.overlap_slowdown,
         spread=spread_of(cv, mesh.parallel.tensor, mesh.gpus // mesh.stages, mesh.gpus),
+        beside=_beside(workload, node.gpu, layout, prices) if layout.options.shares_device else None,
         feed=feed_of(node, workload, mesh),
     )
+
+
+def _beside(workload: Workload, gpu: Gpu, layout: Layout, prices: Prices) -> Callable[[int, int, float], UnitTimes]:
+    """Return what gives the times of a stage's units on what collectives leave of the GPU."""
+
+    @cache
+    def times(stage: int, blocks: int, rate: float) -> UnitTimes:
+        return _times(left_of(gpu, blocks, rate), workload, layout, prices, stage, None)
+
+    return times
 
 
 def times_of(hardware: Hardware, workload: Workload, layout: Layout, book: PriceBook) -> list[UnitTimes]:

@@ -23,7 +23,8 @@ class LiveGpu:
     """One GPU (or a class of equal ones) while a simulation runs: computes, slower while a collective runs beside it.
 
     A processor that trains itself loads *cores* of its host, which it shares with loaders and sockets by *weight*. After *patience*
-    seconds beside a collective compute comes to a kernel that does not end before it, and stands still.
+    seconds beside a collective compute comes to a kernel that does not end before it, and stands still. Where it *shares* the GPU with
+    collectives, `beside` says what they leave.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class LiveGpu:
         cores: Mapping[str, float] = _NO_CORES,
         weight: float = 1.0,
         patience: float = math.inf,
+        shares: bool = False,
     ) -> None:
         self._network = network
         self._name = name
@@ -42,6 +44,8 @@ class LiveGpu:
         self._usage = ({shared: 1.0} if shared else {}) | dict(cores)
         self._weight = weight
         self._patience = patience
+        self._shares = shares
+        self._beside = 1.0
         self._communicating = False
         self._stands = False
         self._changes = 0
@@ -61,12 +65,18 @@ class LiveGpu:
     @property
     def made_of(self) -> Hashable:
         """Return everything that decides how it computes."""
-        return self._name, self._slow, self._network.asked(self._usage), self._weight, self._patience
+        return self._name, self._slow, self._beside, self._network.asked(self._usage), self._weight, self._patience
 
     @property
     def slows(self) -> bool:
         """Tell whether a collective beside it slows its compute."""
-        return self._slow != 1.0 or self._patience < math.inf
+        return self._slow != 1.0 or self._patience < math.inf or self._shares
+
+    def beside(self, factor: float) -> None:
+        """Let compute take *factor* times as long from now on, by what collectives leave of the GPU."""
+        if factor != self._beside:
+            self._beside = factor
+            self._changed()
 
     def communicating(self, active: bool) -> None:
         """Tell whether a collective runs beside the compute from now on."""
@@ -93,4 +103,4 @@ class LiveGpu:
     def _speed(self) -> float:
         if self._stands:
             return _STANDING
-        return self._slow if self._communicating else 1.0
+        return (self._slow if self._communicating else 1.0) / self._beside

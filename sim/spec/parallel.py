@@ -157,6 +157,8 @@ class MeshOptions(Spec):
     """Products that make gradients of weights add them to those of micro-batches before; else a pass of its own does."""
     keeps_8bit_weights: bool = False
     """Weights are brought to 8 bits once a step, for all its micro-batches; else whenever a micro-batch uses them."""
+    shares_device: bool = False
+    """Collectives take multiprocessors and memory bandwidth from what computes beside them, each as many as it has channels and bytes."""
     stages_by_cost: bool = False
     """Stages take blocks until the cost of their products passes an even share, in place of even numbers of blocks (nanotron)."""
     order: tuple[Axis, ...] = MEGATRON_ORDER

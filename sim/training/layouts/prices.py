@@ -12,10 +12,11 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from sim.cluster.build import Slot
 from sim.cluster.fabric import NOTHING, crossed, uplinks
+from sim.cluster.shared_gpu import traffic_of
 from sim.events import Cause
 from sim.parallel.mesh import GroupAxis, Mesh
 from sim.parallel.program import Op
@@ -24,9 +25,13 @@ from sim.training.collectives.channels import NETWORK
 from sim.training.collectives.gloo import NIC_LINKS, plan_gloo
 from sim.training.collectives.links import held_back, link_of
 from sim.training.collectives.message import OUT, SIMPLE, edge_between, handing
+from sim.training.collectives.nccl_constants import P2P_CHANNELS
 from sim.training.collectives.plan import CORES, CORES_COPY, CollectivePlan, Tuning, plan_collectives
 from sim.training.collectives.traffic import CORE, CORE_LIMIT, FABRIC, Cost, Edge
 from sim.training.collectives.unequal import one_receives_most
+
+_SEND_BLOCKS: Final = P2P_CHANNELS
+"""Thread blocks of one message between two stages."""
 
 
 class Price(NamedTuple):
@@ -45,6 +50,10 @@ class Price(NamedTuple):
     cause: Cause
     limit: str
     algorithm: str
+    blocks: int = 0
+    """Thread blocks that it keeps on each GPU."""
+    memory_rate: float = 0.0
+    """Bytes/s through the memory of each GPU, with nothing beside it."""
     notice: float = 0.0
     """Seconds until a sender knows that its receiver asks for a message."""
 
@@ -192,7 +201,9 @@ class Prices:
         rate, limit = held_back(cap, (cost.cause, cost.bottleneck), ((amount, *meant[link]) for link, amount in load.items()))
         share = min(1.0, cost.latency_share * rate / cap)
         alone = cost.launch + volume / rate
-        price = Price(cost.launch, volume, cap, {}, alone, share, *limit, cost.algorithm)
+        blocks = 0 if self.sockets else cost.channels
+        moved = traffic_of(op, len(groups[0]), nbytes) / alone if alone and blocks else 0.0
+        price = Price(cost.launch, volume, cap, {}, alone, share, *limit, cost.algorithm, blocks, moved)
         return _Outline(price, tuple((link, *meant[link], amount) for link, amount in load.items()))
 
     def _lies(self, ranks: tuple[int, ...], node: int) -> tuple[object, ...]:
@@ -301,7 +312,9 @@ class Prices:
         if self.sockets:
             return self._socket_outline(self.sockets, edges, nbytes)
         alone = handing(edges[0], nbytes)
-        price = Price(alone.launch, nbytes, alone.rate, {}, alone.launch + nbytes / alone.rate, 0.0, alone.cause, alone.limit, "Send")
+        seconds = alone.launch + nbytes / alone.rate
+        limit = alone.cause, alone.limit
+        price = Price(alone.launch, nbytes, alone.rate, {}, seconds, 0.0, *limit, "Send", _SEND_BLOCKS, nbytes / seconds)
         return _Outline(price, tuple((link, 0.0, (alone.cause, alone.limit), amount) for link, amount in load.items()))
 
     def _socket_outline(self, sockets: Transport, edges: Sequence[Edge], nbytes: float) -> _Outline:
@@ -324,7 +337,7 @@ class Prices:
         rate, limit = min(rates)
         moved = max(1.0, nbytes - self._slot.node.nic.burst * between)
         seconds = one_way + moved / rate
-        price = Price(sockets.launch, moved, moved / seconds, {}, sockets.launch + seconds, 0.0, tier, limit, "Gloo send", one_way)
+        price = Price(sockets.launch, moved, moved / seconds, {}, sockets.launch + seconds, 0.0, tier, limit, "Gloo send", notice=one_way)
         return _Outline(price, tuple((link, 0.0, (tier, limit), amount) for link, amount in load.items() if amount))
 
     def _edge(self, source: int, target: int) -> Edge:

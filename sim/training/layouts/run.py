@@ -25,7 +25,7 @@ from sim.events import LAYOUT_STALLS, Cause, EventLog
 from sim.events import Rank as LoggedRank
 from sim.events import Wait as Waited
 from sim.parallel.mesh import GroupAxis
-from sim.parallel.program import Program, Receive, Send, Start, Tag, Update, Wait, Work
+from sim.parallel.program import Part, Program, Receive, Send, Start, Tag, Update, Wait, Work
 from sim.training.layouts.loader import Loader
 from sim.training.layouts.prices import Price
 from sim.training.layouts.scene import GROUPS, PASSES, Played, Scene, StageStep, words
@@ -58,6 +58,8 @@ class Operation:
     """When the slowest rank of the members has come."""
     late: tuple[Cause, str] = (Cause.STRAGGLER, "slowest data-parallel rank")
     """What comes between the two."""
+    launched: bool = False
+    """Whether its kernel is on the GPU from then on that its turn comes, also while it waits for slower ranks."""
     begin: float = math.nan
     pieces: list[tuple[Cause, str, float, float]] = field(default_factory=list)
 
@@ -128,7 +130,7 @@ class Simulation:
         price, env = operation.price, self.env
         operation.begin = env.now
         for stage in stages:
-            stage.communicates(1)
+            stage.communicates(1, price)
         text = f"{words(operation.tag)}: {price.limit}"
         yield env.timeout(price.launch)
         activity = self.network.start(operation.tag[0], price.volume, price.load, cap=price.cap)
@@ -137,7 +139,7 @@ class Simulation:
         if len(activity.history) > 1 or (activity.history and activity.history[0][1]):
             operation.pieces = list(self._pieces(operation, activity))
         for stage in stages:
-            stage.communicates(-1)
+            stage.communicates(-1, price)
         self.log.did(stages[0].index, "comm", words(operation.tag), price.cause, operation.begin, text, -1, price.volume)
         operation.done.succeed()
 
@@ -163,7 +165,7 @@ class Stage:
         self.index = len(simulation.log.ranks)
         gpus = tuple(mesh.place(rank)[1] for rank in mesh.on_node(place[0]) if mesh.stage_of(rank) == number)
         simulation.log.ranks.append(LoggedRank(0, self.index, mesh.gpus // mesh.stages, f"stage {number}", gpus))
-        self.gpu = LiveGpu(simulation.network, f"stage {number}", scene.overlap_slowdown, None)
+        self.gpu = LiveGpu(simulation.network, f"stage {number}", scene.overlap_slowdown, None, shares=scene.beside is not None)
         self.gpu_name = f"{scene.node.gpu.name} compute"
         self.loader = Loader(scene.feed, simulation.starved) if scene.feed is not None else None
         self.times = scene.times[number]
@@ -174,6 +176,11 @@ class Stage:
         """Seconds of compute since the ranks of the stage last met."""
         self.worked_in_step = 0.0
         self.playing = 0
+        self.stage = number
+        self.blocks, self.memory_rate = 0, 0.0
+        """Of operations on the GPU."""
+        self.at_work: tuple[int, int, Part] | None = None
+        """Units that compute now."""
         self.sending: list[Operation] = []
         """Messages to other stages that compute waits for before it goes on."""
         self.handed: list[Operation] = []
@@ -185,11 +192,30 @@ class Stage:
         self.clock: list[float] = []
         """When each instruction of this step was over."""
 
-    def communicates(self, change: int) -> None:
+    def communicates(self, change: int, price: Price) -> None:
         """Note that one operation more or less runs beside the compute."""
         before, self.playing = self.playing, self.playing + change
         if self.gpu.slows and bool(before) != bool(self.playing):
             self.gpu.communicating(bool(self.playing))
+        self.memory_rate += change * price.memory_rate
+        self.occupies(change, price)
+
+    def occupies(self, change: int, price: Price) -> None:
+        """Note that the thread blocks of one operation more or less are on the GPU."""
+        self.blocks += change * price.blocks
+        self._shares()
+
+    def _shares(self) -> None:
+        """Let what is computed now take as long as beside all operations on the GPU."""
+        beside = self.simulation.scene.beside
+        if beside is None:
+            return
+        factor = 1.0
+        if self.at_work is not None and self.blocks:
+            alone = self.times.span(*self.at_work).compute
+            left = beside(self.stage, self.blocks, float(f"{max(0.0, self.memory_rate):.3g}")).span(*self.at_work).compute
+            factor = max(1.0, left / alone) if alone else 1.0
+        self.gpu.beside(factor)
 
     def train(self) -> SimProcess:
         """Run the stage's program once a step."""
@@ -241,7 +267,11 @@ class Stage:
 
     def _work(self, work: Work) -> SimProcess:
         time = self.times.span(work.first, work.last, work.part)
+        self.at_work = work.first, work.last, work.part
+        self._shares()
         yield from self._compute(time.bursts, PASSES[work.part], work.micro_batch)
+        self.at_work = None
+        self._shares()
         late = self.simulation.scene.spread.tensor * time.compute
         pieces = [(Cause.STRAGGLER, "slowest rank of the tensor group", late)] if late else []
         for each in time.exposed:
@@ -308,6 +338,7 @@ class Stage:
         if issued - self.env.now > delay:
             delay, operation.late = issued - self.env.now, (Cause.LAUNCH, "host")
         before = simulation.operations[self.step, self.number, start.after] if start.after is not None else None
+        operation.launched = before is None and operation.late[0] is Cause.STRAGGLER
         if operation.missing == 0:
             self.env.process(self._comes(operation, delay, before))
             queue = simulation.queues.setdefault(communicator, deque())
@@ -343,9 +374,15 @@ class Stage:
     def _serve(self, queue: deque[Operation], stages: Sequence[Stage]) -> SimProcess:
         """Play the operations of one communicator, one after another."""
         while queue:
-            if not queue[0].come.triggered:
-                yield queue[0].come
-            yield from self.simulation.play(queue[0], stages)
+            operation = queue[0]
+            early = operation.launched and not operation.come.triggered  # its blocks wait on the GPU for slower ranks
+            for stage in stages if early else ():
+                stage.occupies(1, operation.price)
+            if not operation.come.triggered:
+                yield operation.come
+            for stage in stages if early else ():
+                stage.occupies(-1, operation.price)
+            yield from self.simulation.play(operation, stages)
             queue.popleft()
 
     def _wait(self, tag: Tag) -> SimProcess:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -105,6 +105,8 @@ class Scene:
     launch_cpu: float
     overlap_slowdown: float
     spread: Spread
+    beside: Callable[[int, int, float], UnitTimes] | None = None
+    """Times of a stage's units beside so many thread blocks of collectives, which move so many bytes/s through memory; None: as alone."""
     feed: Feed | None = None
     """What feeds the ranks that begin the model; None: data are ready."""
     beside: Sequence[Outflow] = ()

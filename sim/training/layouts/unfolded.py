@@ -9,12 +9,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
+from typing import cast
 
+from sim.parallel.mesh import GroupAxis
 from sim.parallel.program import Op, Program, Receive, Send, Start, Tag
 from sim.training.collectives.traffic import CORE, FABRIC
 from sim.training.layouts.alike import Alike, Group, alike, operations, sends
 from sim.training.layouts.prices import Price, Prices
-from sim.training.layouts.run import Operation, Simulation, Stage
+from sim.training.layouts.run import SHARED, Operation, Simulation, Stage
 from sim.training.layouts.scene import Played, Scene, StageStep
 
 
@@ -57,7 +59,8 @@ class RankPrices(Prices):
             for live in [name] if shared else [f"node{number}.{name}" for number in nodes[slot]]:
                 self.capacity[live], self.descriptions[live] = capacity, meaning
                 load[live] += amount
-        return Price(cost.launch, cost.volume, cost.cap, load, 0.0, 0.0, cost.cause, cost.bottleneck, cost.algorithm)
+        blocks = 0 if self.sockets else cost.channels
+        return Price(cost.launch, cost.volume, cost.cap, load, 0.0, 0.0, cost.cause, cost.bottleneck, cost.algorithm, blocks)
 
     def send(self, source: int, target: int, nbytes: float) -> Price:
         """Return what a message from rank *source* to rank *target* costs."""
@@ -100,11 +103,21 @@ class Unfolded(Simulation):
         """Return what *op* costs the group of *ranks*, or without one what a send between two does; of a class that of all its groups."""
         key = (kind, ranks, op, nbytes)
         if key not in self.known:
-            if self.classes is not None:
-                self.known[key] = self.prices.of_class(kind, ranks, self.classes, op, nbytes)
-            else:
-                self.known[key] = self.prices.send(ranks[0], ranks[1], nbytes) if op is None else self.prices.of_group(ranks, op, nbytes)
+            self.known[key] = self._priced(kind, ranks, op, nbytes)
         return self.known[key]
+
+    def _priced(self, kind: str, ranks: Group, op: Op | None, nbytes: float) -> Price:
+        if self.classes is not None:
+            price = self.prices.of_class(kind, ranks, self.classes, op, nbytes)
+        else:
+            price = self.prices.send(ranks[0], ranks[1], nbytes) if op is None else self.prices.of_group(ranks, op, nbytes)
+        if op is None or self.scene.beside is None:
+            return price
+        stage = 0 if kind in SHARED else self.scene.layout.mesh.stage_of(ranks[0])
+        beside = self.prices.outlined(
+            stage, cast(GroupAxis, kind), op, nbytes
+        )  # whose bytes come as slowly as those of groups like it let them
+        return price._replace(memory_rate=beside.memory_rate)
 
     def like(self, kind: str, ranks: Group) -> Group:
         """Return the group that stands for that of *ranks*."""
