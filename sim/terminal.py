@@ -71,7 +71,7 @@ class Talk:
         """Show *text* in place of what was shown before, an empty one clears it; without a terminal, say it once a minute."""
         if self.quiet:
             return
-        if sys.stderr.isatty():
+        if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
             sys.stderr.write(f"\r\x1b[K{text[: shutil.get_terminal_size().columns - 1]}")
             sys.stderr.flush()
         elif text and time.monotonic() - self.said >= MINUTE:

@@ -13,6 +13,8 @@ from tests.fuzz.attack import Finding, attack
 
 _SAID = 10_000
 """Inputs between two lines of progress without a terminal."""
+_TASKS = 20
+"""Tasks of a process before another takes its place: what one leaves behind reaches no further."""
 _PART = 500
 """Inputs of one task."""
 
@@ -28,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parts = [range(start, min(start + _PART, end)) for start in range(asked.first, end, _PART)]
     wrong = 0
     # Not ProcessPoolExecutor: with max_tasks_per_child it may wait for ever once its first processes have ended (python/cpython#115634).
-    with get_context("spawn").Pool(os.cpu_count(), maxtasksperchild=20) as pool:
+    with get_context("spawn").Pool(os.cpu_count(), maxtasksperchild=_TASKS) as pool:
         for part, found in zip(parts, pool.imap(partial(attack, seed=asked.seed), parts), strict=True):
             wrong += len(found)
             for finding in found:

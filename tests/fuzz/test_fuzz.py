@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 from pathlib import Path
 from random import Random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +18,7 @@ from sim.spec.strict import csv_rows, parse_json
 from sim.spec.yaml import SpecError
 from sim.study.ranges import whole_numbers
 from sim.study.space import axis
+from tests.fuzz import __main__ as fuzz
 from tests.fuzz.attack import attack
 from tests.fuzz.commands import COMMANDS, OPTIONS, VALUES
 from tests.fuzz.mutation import mutated
@@ -33,6 +36,17 @@ def test_every_reader_takes_its_own_file(tmp_path: Path) -> None:
 def test_some_hundred_inputs_end_in_a_result_or_a_sentence() -> None:
     found = attack(range(1, 400))
     assert not found, "\n".join(f"{finding.kind} {finding.number}: {finding.message}\n{finding.content}" for finding in found)
+
+
+@pytest.mark.timeout(240)
+def test_the_attack_goes_on_when_its_processes_are_replaced(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """More tasks than processes may do before they are replaced, which stopped it once."""
+    monkeypatch.setattr(fuzz, "_PART", 1)
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    monkeypatch.setattr(fuzz, "_TASKS", 2)
+    inputs = 5
+    assert fuzz.main(["--inputs", str(inputs)]) == 0
+    assert capsys.readouterr().out == f"{inputs} inputs, 0 ended in neither a result nor a sentence\n"
 
 
 def test_a_mutation_changes_and_repeats() -> None:

@@ -47,3 +47,12 @@ def test_ctrl_c_while_processes_start(tmp_path: Path) -> None:
     assert "Traceback" not in err
     assert err.endswith("interrupted\n")
     assert not (tmp_path / "t.csv").exists()
+
+
+def test_ctrl_c_while_modules_are_imported(tmp_path: Path) -> None:
+    """A package that raises what Ctrl-C raises stands in for the moment of its import."""
+    (tmp_path / "typer.py").write_text("raise KeyboardInterrupt\n")
+    root = Path(__file__).resolve().parents[2]
+    environment = os.environ | {"PYTHONPATH": f"{tmp_path}:{root}"}
+    done = subprocess.run([sys.executable, "-m", "sim", "list"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")

@@ -82,7 +82,13 @@ def _tiles(figures: Figures) -> Html:
     if figures.value("model_flops_utilization") is not None:
         rows.append(("Model FLOPS utilization", figures.shown("model_flops_utilization", as_percent), "of the dense 16-bit peak"))
     rows.append(("GPU memory", figures.shown("gpu_memory_bytes/total", as_memory), figures.value("memory_verdict").replace("_", " ")))
-    rows.append(("Global batch", figures.shown("global_batch", as_number), f"{figures.value('micro_batches')} micro-batches"))
+    rows.append(
+        (
+            "Global batch",
+            figures.shown("global_batch", as_number),
+            f"{figures.value('micro_batches')} micro-batch{'es' * (figures.value('micro_batches') != 1)}",
+        )
+    )
     cost = figures.shown("cost_per_epoch_usd", as_money) if figures.value("cost_per_epoch_usd") is not None else None
     rows.append(("Epoch", figures.shown("epoch_time_s", as_time), cost))
     rows += error_tile(figures)

@@ -30,12 +30,13 @@ def plan_page(document: Mapping[str, Any]) -> str:
     gpus = " or ".join(map(str, document["gpus"]))
     set_up = f"{gpus} GPU{'s' * (gpus != '1')}, global batch {document['global_batch']}, objective {document['objective']}"
     hero = outcome(title, document["verdict"], set_up, _tiles(whole, rows[0]), noted("Warnings", document["warnings"]))
-    parts = [_table(rows), _time(whole, rows), _trade(whole)]
+    more = {place: whole.inside(f"layouts/{place}") for place, row in enumerate(document["layouts"]) if row["pareto"] and place >= count}
+    parts = [_table(dict(enumerate(rows)) | more), _time(whole, rows), _trade(whole)]
     failing = with_failures(whole)
     parts += [Part("failures", "With failures", section("failures", "With failures", failing))] if failing else []
     parts += [_turns(document)] if document["sensitivity"] else []
     assumed = section("assumed", "Assumed", bullets(document["assumptions"]))
-    command = section("command", "Run it", tag("pre", document["layouts"][0]["command"], tabindex="0"))
+    command = section("command", "Run it", tag("pre", document["layouts"][0]["command"], tabindex="0", style="white-space:pre-wrap"))
     return page(title, "plan", hero, [*parts, Part("command", "Run it", command), Part("assumed", "Assumed", assumed)], {"plan": document})
 
 
@@ -70,9 +71,10 @@ def _of_a_million(usd: float) -> str:
     return as_money(1e6 * usd)
 
 
-def _table(rows: list[Figures]) -> Part:
+def _table(rows: Mapping[int, Figures]) -> Part:
+    """Return the table of *rows*, by their place among all layouts."""
     unit = _unit(rows[0])
-    priced = [row.value(f"cost_per_{unit}_usd") is not None for row in rows]
+    priced = [row.value(f"cost_per_{unit}_usd") is not None for row in rows.values()]
     cells: list[list[Child]] = [
         [
             _named(row, place), tag("span", row.value("stack"), class_="kept"), row.shown("nodes", as_number),
@@ -80,11 +82,12 @@ def _table(rows: list[Figures]) -> Part:
             row.shown("model_flops_utilization", as_percent), row.shown("memory_headroom_bytes", as_memory),
             *([row.shown(f"cost_per_{unit}_usd", _of_a_million) if known else "-"] if any(priced) else []),
         ]
-        for place, (row, known) in enumerate(zip(rows, priced, strict=True))
+        for (place, row), known in zip(rows.items(), priced, strict=True)
     ]  # fmt: skip
     head = [("layout", False), ("stack", False), ("nodes", True), ("step", True), (f"{unit}s/s/GPU", True), ("MFU", True)]
     head += [("memory left", True), *([(f"per million {unit}s", True)] if any(priced) else [])]
     lead = "Best first; ~ marks layouts that the model cannot tell from the best."
+    lead += " Below them, others that are not beaten in time, memory and money at once." if len(rows) > SHOWN else ""
     return Part("table", "Best layouts", section("table", "The best layouts", table(head, cells, "Layouts", "sortable wordy"), lead=lead))
 
 

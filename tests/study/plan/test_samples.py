@@ -55,6 +55,9 @@ def test_a_plan_says_how_far_off_it_may_be_and_what_its_names_mean() -> None:
     assert len(ticks) >= 3 and len(set(ticks)) == len(ticks)
     drawn = sorted(float(dot.attributes["data-x"]) for dot in page.all("circle"))
     assert drawn == sorted(row["penalized_step_time_s"] for row in rows)
+    listed = " ".join(cell.text for cell in page.all("th"))
+    on_front = [place for place, row in enumerate(rows) if row["pareto"]]
+    assert all(f"{place + 1}. {rows[place]['name']}" in listed for place in [*range(min(10, len(rows))), *on_front])
     text = plan_text(document)
     best = rows[0]
     assert f"'{best['micro_batches']} x {best['batch_per_gpu']}' in a layout's name: {best['micro_batches']} micro-batch" in text
