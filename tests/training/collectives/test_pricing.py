@@ -363,6 +363,15 @@ def test_costs_are_kept(nbytes, op):
     assert found.alone > 0 and 0 <= found.latency_share <= 1 and all(weight >= 0 for weight in found.load.values())
 
 
+@given(nodes=st.integers(2, 32), nbytes=st.floats(1e5, 1e10))
+def test_a_tree_between_nvswitches(nodes, nbytes):
+    """Closed form without latency and inside: the first piece's way beside half of the streams, then min(N, 4)/2 S at the NIC."""
+    toys = machine(8, nodes, nic=1e9, nvlink=1e18, pcie=1e18)
+    piece = nvls_piece(nbytes, nvls_shards(Rig(toys, fold=True).plan.layout), nodes)
+    expected = min(nodes, 4) / 2 * (depth(nodes) * piece + nbytes - piece) / 1e9
+    assert cost(toys, nbytes, "NVLSTree").alone == pytest.approx(expected, rel=1e-6)
+
+
 @pytest.mark.parametrize("nodes", [2, 8])
 def test_nvswitches_of_several_nodes_are_fed_by_links_and_nics(nodes):
     """Closed forms of large payloads: S through each NIC to a network that adds; inside, (g+1)/g S at NCCL's share of the ports."""
@@ -374,8 +383,8 @@ def test_nvswitches_of_several_nodes_are_fed_by_links_and_nics(nodes):
 
 @pytest.mark.parametrize("algorithm", ["NVLS", "CollNetChain"])
 def test_leaves_that_add_send_one_payload_up_whatever_is_below(algorithm):
-    """Closed form: S through each uplink, from two nodes as from four; NCCL's trees would send more."""
-    for nodes, below in ((4, 2), (8, 4)):
+    """Closed form: S through each uplink, from two nodes as from three, of which double binary trees would send 2 S."""
+    for nodes, below in ((4, 2), (9, 3)):
         leaves = {"nodes_per_leaf": below, "uplink_bandwidth": "100 MB/s"}
         toys = cluster(toy_node(8, nic=1e12, nvlink=1e12, pcie=1e15), count=nodes, in_network_reduction=True, leaf_spine=leaves)
         assert cost(toys, 1e10, algorithm).alone == pytest.approx(100.0, rel=2e-2)
