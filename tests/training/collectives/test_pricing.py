@@ -386,3 +386,50 @@ def test_costs_are_kept(nbytes, op):
     found = plan.cost(nbytes, op)
     assert plan.cost(nbytes, op) is found
     assert found.alone > 0 and 0 <= found.latency_share <= 1 and all(weight >= 0 for weight in found.load.values())
+
+
+@given(nodes=st.integers(2, 32), nbytes=st.floats(1e5, 1e10))
+def test_a_tree_between_nvswitches(nodes, nbytes):
+    """Closed form without latency and inside: the first piece's way beside half of the streams, then min(N, 4)/2 S at the NIC."""
+    toys = machine(8, nodes, nic=1e9, nvlink=1e18, pcie=1e18)
+    piece = nvls_piece(nbytes, nvls_shards(Rig(toys, fold=True).plan.layout), nodes)
+    expected = min(nodes, 4) / 2 * (depth(nodes) * piece + nbytes - piece) / 1e9
+    assert cost(toys, nbytes, "NVLSTree").alone == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("nodes", [2, 8])
+def test_nvswitches_of_several_nodes_are_fed_by_links_and_nics(nodes):
+    """Closed forms of large payloads: S through each NIC to a network that adds; inside, (g+1)/g S at NCCL's share of the ports."""
+    slow_card = cluster(toy_node(8, nic=1e9, nvlink=1e12, pcie=1e15), count=nodes, in_network_reduction=True)
+    slow_links = cluster(toy_node(8, nic=1e15, nvlink=1e9, pcie=1e15), count=nodes, in_network_reduction=True)
+    assert cost(slow_card, 1e11, "NVLS").alone == pytest.approx(100.0, rel=2e-2)
+    assert cost(slow_links, 1e11, "NVLS").alone == pytest.approx(9 / 8 * 100.0 / 0.85, rel=2e-2)
+
+
+@pytest.mark.parametrize("algorithm", ["NVLS", "CollNetChain"])
+def test_leaves_that_add_send_one_payload_up_whatever_is_below(algorithm):
+    """Closed form: S through each uplink, from two nodes as from three, of which double binary trees would send 2 S."""
+    for nodes, below in ((4, 2), (9, 3)):
+        leaves = {"nodes_per_leaf": below, "uplink_bandwidth": "100 MB/s"}
+        toys = cluster(toy_node(8, nic=1e12, nvlink=1e12, pcie=1e15), count=nodes, in_network_reduction=True, leaf_spine=leaves)
+        assert cost(toys, 1e10, algorithm).alone == pytest.approx(100.0, rel=2e-2)
+
+
+@given(nodes=st.integers(2, 32), nbytes=st.floats(1e3, 1e10), latency=st.floats(1e-6, 1e-3))
+def test_a_tree_shares_the_core_of_a_fabric(nodes, nbytes, latency):
+    """Closed form: two trees of N-1 edges, S/2 on each both ways through 1 GB/s; the first piece meets on its way what goes its way."""
+    toys = cluster(toy_node(1, nic=1e15, network_latency=latency, pcie=1e18), count=nodes, core_bandwidth="1 GB/s")
+    hops, volume = depth(nodes), nbytes / 2
+    piece = tree_piece(volume, hops)
+    expected = 2 * hops * latency + (2 * hops * piece * 2 * (nodes - 1) + (volume - piece) * 4 * (nodes - 1)) / 1e9
+    assert cost(toys, nbytes, "Tree").alone == pytest.approx(expected, rel=1e-6)
+
+
+def test_unlike_nodes_cross_leaves_as_equal_ones_do():
+    """Nodes that differ in nothing a ring uses: 2 (n-1)/n S through uplinks of 100 MB/s, however its hops are told apart."""
+    leaves = {"nodes_per_leaf": 2, "uplink_bandwidth": "100 MB/s"}
+    kinds = [toy_node(1, nic=1e12, pcie=1e15, memory=memory) for memory in (1e12, 2e12)]
+    equal, unlike = (cluster(*nodes, count=4 // len(nodes), leaf_spine=leaves) for nodes in (kinds[:1], kinds))
+    assert len(Rig(unlike, fold=True).plan.parts) == 2
+    assert cost(unlike, 1e8, "Ring").alone == pytest.approx(2 * 3 / 4, rel=1e-3)
+    assert cost(equal, 1e8, "Ring").alone == pytest.approx(2 * 3 / 4, rel=1e-3)

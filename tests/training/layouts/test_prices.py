@@ -92,6 +92,19 @@ def test_stages_that_share_a_node_share_the_names_of_its_links() -> None:
     assert set(loads[0]) & set(loads[1]), "the NIC that both leave by"
 
 
+def test_the_slowest_of_unlike_groups_sets_the_price() -> None:
+    """Two pairs of GPUs, one joined by two links, one by one: an all-reduce of two sends S over each."""
+    price = prices(machine(4, wiring={"0-1": 2, "2-3": 1}, nvlink=NVLINK), tensor=2).price(0, "tensor", "all_reduce", N)
+    assert price.alone == pytest.approx(N / NVLINK, rel=1e-3)
+    assert price.volume / price.cap == pytest.approx(N / NVLINK, rel=1e-3)
+
+
+def test_groups_of_stages_on_other_nodes_lie_alike() -> None:
+    found = prices(machine(4, 2, nvlink=1e12, nic=NIC), tensor=2, pipeline=2)
+    assert found.lying(0, "tensor") == found.lying(1, "tensor")
+    assert found.lying(0, "tensor") != found.lying(0, "shard")
+
+
 def test_a_book_keeps_what_lies_alike_for_another_mesh() -> None:
     book, hardware = PriceBook(), machine(2, 2, nvlink=1e12, nic=NIC)
     first = prices(hardware, book=book, tensor=2)
@@ -126,6 +139,14 @@ def test_sends_beside_each_other_share_the_nic(tensor: int, nics: int) -> None:
     ends = {name.split(".")[0] for name in price.load}
     assert ends == {"stage0", "stage1"}
     assert all(capacity > 0 for capacity in found.capacity.values())
+
+
+def test_a_send_inside_a_node_is_not_taken_for_one_between_the_same_gpus_of_two() -> None:
+    """Four stages on two nodes of two GPUs: from the first to the second, and to the last, GPU 0 sends to GPU 1."""
+    found = prices(machine(2, 2, nvlink=NVLINK, nic=NIC), pipeline=4)
+    assert found.send(0, 1, N).alone == pytest.approx(N / NVLINK, rel=1e-3)
+    assert found.send(0, 3, N).alone == pytest.approx(N / NIC, rel=1e-3)
+    assert found.send(2, 3, N).alone == pytest.approx(N / NVLINK, rel=1e-3)
 
 
 def test_what_a_send_needs_of_each_end_lies_there() -> None:
