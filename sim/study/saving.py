@@ -68,7 +68,7 @@ def saved_beside(run: Run | LayoutRun, name: str) -> Saved:
 def _layout_beside(run: LayoutRun) -> Again:
     def again(flows: Sequence[Outflow]) -> float:
         scene = scene_of(run.hardware, run.workload, run.layout)
-        return play(replace(scene, beside=flows)).time
+        return play(replace(scene, outflows=flows)).time
 
     return again
 

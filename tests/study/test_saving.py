@@ -75,7 +75,7 @@ def test_a_layout_is_as_fast_as_on_a_network_that_much_slower() -> None:
 def replaced(scene: object, flows: list[Outflow]) -> object:
     from dataclasses import replace
 
-    return replace(scene, beside=flows)  # type: ignore[type-var]
+    return replace(scene, outflows=flows)  # type: ignore[type-var]
 
 
 def test_a_store_of_no_speed_and_a_single_node_cost_only_the_copy() -> None:

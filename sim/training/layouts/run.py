@@ -92,7 +92,7 @@ class Simulation:
 
     def save_beside(self, nodes: Iterable[str]) -> None:
         """Let each of *nodes* write the parts of checkpoints that the scene has, all along."""
-        prices, flows = self.scene.prices, self.scene.beside
+        prices, flows = self.scene.prices, self.scene.outflows
         for name in nodes:
             for link in dict.fromkeys(link for flow in flows for link in flow.links):
                 if (live := prices.on_node(name, link)) not in self.network.capacity:

@@ -109,7 +109,7 @@ class Scene:
     """Times of a stage's units beside so many thread blocks of collectives, which move so many bytes/s through memory; None: as alone."""
     feed: Feed | None = None
     """What feeds the ranks that begin the model; None: data are ready."""
-    beside: Sequence[Outflow] = ()
+    outflows: Sequence[Outflow] = ()
     """Parts of checkpoints that each node writes all along."""
 
     def check(self, axis: GroupAxis) -> float:
