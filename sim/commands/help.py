@@ -121,7 +121,9 @@ class Commands(MutableMapping[str, Any]):
         self._program, self._made = program, dict(made)
 
     def __getitem__(self, name: str) -> Any:
-        return self._made[name] if name in self._made else self._program.imported(name)
+        if name not in self._made:
+            self._made[name] = self._program.imported(name)
+        return self._made[name]
 
     def __setitem__(self, name: str, command: Any) -> None:
         self._made[name] = command
@@ -169,7 +171,8 @@ class Program(typer.Typer):
         Of a command named in *modules* the module, which registers it, is imported when the command is asked for.
         """
         self.modules = modules or {}
-        self._made: dict[str, Any] = {}
+        self._commands: list[Any] = []
+        self._groups: list[Any] = []
         context = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
         fixed = {"no_args_is_help": True, "pretty_exceptions_enable": False, "rich_markup_mode": None}
         settings.setdefault("add_completion", program() in SCRIPTS.values())
@@ -181,15 +184,15 @@ class Program(typer.Typer):
         return super().command(name, **({"cls": Command} | settings))
 
     def imported(self, name: str) -> Any:
-        """Return the command *name* of the module that registers it. Raise KeyError where there is none."""
-        if name not in self._made:
-            import_module(self.modules[name])
-            registered = typer.Typer(rich_markup_mode=None)
-            registered.callback()(lambda: None)
-            registered.registered_commands, self.registered_commands = self.registered_commands, []
-            registered.registered_groups, self.registered_groups = self.registered_groups, []
-            self._made |= typer.main.get_group(registered).commands
-        return self._made[name]
+        """Return the command *name*, made anew, of the module that registers it. Raise KeyError where there is none."""
+        import_module(self.modules[name])
+        self._commands, self.registered_commands = self._commands + self.registered_commands, []
+        self._groups, self.registered_groups = self._groups + self.registered_groups, []
+        alone = typer.Typer(rich_markup_mode=None)
+        alone.callback()(lambda: None)
+        alone.registered_commands = [known for known in self._commands if name == (known.name or getattr(known.callback, "__name__", ""))]
+        alone.registered_groups = [known for known in self._groups if known.name == name]
+        return typer.main.get_group(alone).commands[name]
 
 
 def walked(command: Any, context: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
