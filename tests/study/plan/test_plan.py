@@ -121,8 +121,9 @@ def test_the_memory_bound_of_sharded_weights_knows_what_is_gathered() -> None:
     assert min(ratio for ratio, stages in ratios if stages == 1) > 0.4
 
 
-def test_without_contention_the_bound_is_the_simulation(small: Plan) -> None:
-    alone = [each for each in small.tally.outcomes if each.way.candidate.pipeline == 1 and each.way.candidate.tensor == 1]
+def test_without_contention_the_bound_is_the_simulation() -> None:
+    apart = plan(replace(SMALL, scenario=replace(SMALL.scenario, overrides=("training.stack.mesh.shares_device=false",))))
+    alone = [each for each in apart.tally.outcomes if each.way.candidate.pipeline == 1 and each.way.candidate.tensor == 1]
     assert alone
     for outcome in alone:
         assert outcome.bound == pytest.approx(outcome.run.step_time, rel=2e-3)

@@ -35,7 +35,7 @@ def test_dispatched_copies_are_put_in_the_order_of_experts() -> None:
     steps = {}
     for one_copy in (False, True):
         own = ["stack=megatron-core", "batch=1", "parallel.expert=4", "precision=bf16", "activation_checkpointing=none",
-               f"stack.mesh.one_copy={str(one_copy).lower()}", "stack.mesh.expert_host=0 s"]  # fmt: skip
+               f"stack.mesh.one_copy={str(one_copy).lower()}", "stack.mesh.expert_host=0 s", "stack.mesh.shares_device=false"]  # fmt: skip
         given = load_workload("qwen3-30b-a3b", [f"training.{each}" for each in own]).spec
         steps[one_copy] = run_layout(hardware, given).stalls[Cause.COMPUTE]
     shape = given.model.transformer
