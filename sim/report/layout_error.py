@@ -8,11 +8,13 @@ GPU; then the layout; then all. A GPU, or more GPUs, than were measured extrapol
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from sim.mesh import LayoutRun
 from sim.report.validated import validated_groups
 from sim.spec.transformer import Transformer
+
+if TYPE_CHECKING:
+    from sim.mesh import LayoutRun
 
 SUMMARY: Final = "hardware/validated_llm.json"
 EVERYTHING: Final = "all layouts"

@@ -84,9 +84,14 @@ def _disk(node: Node, factor: float) -> Node:
 def _nvlink(node: Node, factor: float) -> Node:
     if node.nvlink is None:
         return node
-    nvlink = node.nvlink.model_copy(update={"link": _link(node.nvlink.link, factor)})
-    topology = node.topology.model_copy(update={"nvlink": nvlink, "bridged": False})
-    return node.model_copy(update={"topology": topology, "nvlink_transport": _transport(node.over_nvlink, factor)})
+    link = _link(node.nvlink.link, factor)
+    changed: dict[str, object] = {}
+    if node.nvlink_transport is not None:
+        changed["nvlink_transport"] = _transport(node.nvlink_transport, factor)
+    elif link.transport is not None:
+        link = link.model_copy(update={"transport": _transport(link.transport, factor)})
+    nvlink = node.nvlink.model_copy(update={"link": link})
+    return node.model_copy(update={"topology": node.topology.model_copy(update={"nvlink": nvlink, "bridged": False}), **changed})
 
 
 def _pcie(node: Node, factor: float) -> Node:

@@ -103,7 +103,9 @@ def test_classes_alike_share_constants_at_their_latency():
         assert (own.efficiency, own.launch) == (other.efficiency, other.launch)
     record = next(record for record in read_collectives() if record.system == "p6-b200-efa")
     slow = committed() | {"efa": committed()["efa"] | {"hop_latency": 1.0}}
-    assert predicted(record, slow) - predicted(record, committed()) == pytest.approx(0.2 * 35 / 150 * 2 * 5 / 2.7, rel=0.02)  # a tree's LL
+    assert predicted(record, slow) - predicted(record, committed()) == pytest.approx(
+        committed()["efa"]["ll_share"] * 35 / 150 * 2 * 5 / 2.7, rel=0.02
+    )  # a tree's LL
 
 
 @pytest.mark.parametrize(("nbytes", "band"), [(1e6 - 1, "< 1 MB"), (1e6, "1-64 MB"), (2**26, "1-64 MB"), (2**26 + 1, "> 64 MB")])

@@ -6,7 +6,7 @@ from sim.check import count_estimates
 from sim.spec.fields import at
 from sim.spec.library import load_hardware
 
-DEFAULTS = ["node.page_cache.memory_share", "node.page_cache.lru_share", "fabric.latency"]
+DEFAULTS = ["node.page_cache.memory_share", "node.page_cache.lru_share", "fabric.latency", "fabric.path_efficiency"]
 """Numbers of blocks that the toy machine leaves to their defaults, whose own source is an estimate."""
 
 

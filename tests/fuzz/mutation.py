@@ -45,7 +45,7 @@ def mutated(seed: bytes, random: Random) -> bytes:
         else:
             other = random.randint(0, len(content))
             content[start:start] = content[other : other + (end - start)]
-    return gzip.compress(bytes(content), 1) if random.random() < 0.02 else bytes(content)
+    return gzip.compress(bytes(content), 1, mtime=0) if random.random() < 0.02 else bytes(content)
 
 
 def _field_changed(seed: bytes, random: Random) -> bytes | None:

@@ -25,6 +25,8 @@ WITHOUT_EFFECT = {
     "MeasuredOn.tensor": "the same",
     "Nic.burst": "no scenario sends over sockets between stages: tests/training/layouts/test_gloo.py",
     **{f"MeasuredTimes.{name}": "the same" for name in ("forward", "backward", "upkeep", "forward_launches", "backward_launches")},
+    "Training.recompute_blocks": "no scenario recomputes some blocks only: tests/parallel/test_checkpointing.py",
+    "Stack.operator_traffic": "numbers by operator, of which no scenario's stack names any",
     "Training.batches": "no scenario has unlike batches: tests/study/test_batches.py",
     "Socket.nics": "numbers, not amounts: machines whose NICs hang off a socket have one, NIC 0",
 }

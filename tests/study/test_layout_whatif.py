@@ -8,13 +8,15 @@ from sim.study.layout import layout_answer
 from sim.study.layout_whatif import LayoutWhatIf, layout_whatif
 from sim.study.scenario import Scenario
 
+APART = "training.stack.mesh.shares_device=false"
+"""Messages take nothing from what computes beside them, so that links alone tell what the slower ones cost."""
 SHARDED = (("--shard", "parallel.shard", "parameters"),)
 
 
 @pytest.fixture(scope="module")
 def found() -> LayoutWhatIf:
     """A ring whose NICs (47.3 GB/s) and NVLinks (51.5 GB/s) are nearly as slow."""
-    return layout_whatif(Scenario("hgx-h100", "llama-3.2-1b", nodes=2, layout=SHARDED))
+    return layout_whatif(Scenario("hgx-h100", "llama-3.2-1b", (APART,), nodes=2, layout=SHARDED))
 
 
 def infinite(found: LayoutWhatIf, resource: Resource) -> float:
@@ -29,7 +31,7 @@ def test_all_links_at_once_leave_no_exposed_message(found: LayoutWhatIf) -> None
 
 
 def test_infinite_network_equals_a_faster_nic_once_nvlink_is_the_limit(found: LayoutWhatIf) -> None:
-    nics = Scenario("hgx-h100", "llama-3.2-1b", ("node.nic.bandwidth='8000 Gbps'",), nodes=2, layout=SHARDED)
+    nics = Scenario("hgx-h100", "llama-3.2-1b", ("node.nic.bandwidth='8000 Gbps'", APART), nodes=2, layout=SHARDED)
     faster = layout_answer(nics).run.step_time
     assert faster - 1e-3 * faster < infinite(found, "network") <= faster  # an infinite network has no hop latency either
 

@@ -154,8 +154,8 @@ def _by_thread_blocks(found: Priced, layout: Layout, op: str, protocol: str, nby
     if protocol == "Simple":
         return found._replace(time=found.time + blocks.start + (chunk / blocks.copy if blocks.copy else 0.0))
     if protocol == "LL" and blocks.ll:
-        late = ROUNDS[op] * (layout.ranks - 1) * chunk / blocks.ll - found.volume / found.slowest.rate
-        return found._replace(time=found.time + max(0.0, late))
+        quickest = min(min(ring) for ring in _latencies(layout, protocol))
+        return found._replace(time=max(found.time, ROUNDS[op] * (layout.ranks - 1) * (chunk / blocks.ll + quickest)))
     return found
 
 

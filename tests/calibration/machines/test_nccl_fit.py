@@ -44,8 +44,8 @@ def test_factors_come_out_and_stand_in_the_description(tmp_path: Path) -> None:
     assert efficiency.identified and efficiency.low < 0.8 < efficiency.high and efficiency.value == pytest.approx(0.8, rel=0.05)
     assert latency.identified and latency.low < 1.5 < latency.high
     before, after = (load_hardware(name).spec.groups[0].node for name in ("p3.16xlarge", str(tmp_path / "r.yaml")))
-    assert after.nvlink_transport.hop_latency / before.nvlink_transport.hop_latency == pytest.approx(latency.value, rel=1e-3)
-    ratios = [new[1] / old[1] for new, old in zip(after.nvlink_transport.efficiency, before.nvlink_transport.efficiency, strict=True)]
+    assert after.over_nvlink.hop_latency / before.over_nvlink.hop_latency == pytest.approx(latency.value, rel=1e-3)
+    ratios = [new[1] / old[1] for new, old in zip(after.over_nvlink.efficiency, before.over_nvlink.efficiency, strict=True)]
     assert ratios == pytest.approx([efficiency.value] * len(ratios), rel=1e-2)
     assert after.host_transport == before.host_transport  # which no ring crosses
 

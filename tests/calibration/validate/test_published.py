@@ -14,7 +14,7 @@ from calibration.validate.published import BLOCK, ROOT, UNEQUAL, summary, valida
 from calibration.validate.scores import Scored
 from calibration.validate.validation import Cluster, Validation, validate
 from sim.report.document import run_document
-from sim.report.expected_error import SUMMARY
+from sim.report.validated import SUMMARY
 from sim.study.scenario import Scenario, answer
 from tests.calibration.runs import record
 
