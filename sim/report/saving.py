@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sim.study.saving import Saved
 from sim.units import counted, show
+
+if TYPE_CHECKING:
+    from sim.study.saving import Saved
 
 
 def saved_document(saved: Saved) -> dict[str, Any]:
