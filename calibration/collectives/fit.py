@@ -47,9 +47,12 @@ PRIORS: Mapping[str, Mapping[str, float]] = {
 """Constants that are fitted, and where the fit begins. Latencies: NCCL's tuner's for Simple (NVIDIA/nccl tuning.cc; EFA what its
 plug-in reports, aws-ofi-nccl), of which LL has about a fifth there; TCP the geometric mean of 270 us, the middle of petuum/adaptdl's ring
 steps in pods, and 113 us, what HKBU-HPML/MG-WFBP's lines over sockets leave a hop between nodes (100 us of 16 GPUs, 128 of 8); the
-second was taken in after p3dn's errors by the first alone, 43% below 1 MB, had been seen. Launch over
-NVLink: two A100 take 10 us in all (NVIDIA/nccl-tests issue 123). A card of 400 Gbps carries 46 to 48 GB/s (NVIDIA/nccl-tests issue
-290). Sixteen TCP flows are two threads (NVIDIA/nccl net_socket.cc) at 0.3 core-seconds a GB, as the class ``tcp`` has it."""
+second was taken in after p3dn's errors by the first alone, 43% below 1 MB, had been seen. Launch over NVLink: two A100 take 10 us in all
+(NVIDIA/nccl-tests issue 123). What its blocks do begins with NCCL's tuner as well: a ring's Simple starts
+1.8 us after LL; the geometric mean of channels' limits in trees on V100 to H100 is 29 GB/s, that of LL's limits over their channels
+5 GB/s. A block that sends and receives is given two thirds of the former: an estimate, raised from 15 GB/s once first fits had been seen.
+A card of 400 Gbps carries 46 to 48 GB/s (NVIDIA/nccl-tests issue 290). Sixteen TCP flows are two threads (NVIDIA/nccl
+net_socket.cc) at 0.3 core-seconds a GB, as the class ``tcp`` has it."""
 ALIKE: Mapping[str, tuple[str, float]] = {"roce": ("infiniband", 1.0), "efa-rdma-2": ("efa", 75 / 150), "efa-rdma-3": ("efa", 35 / 150)}
 """Classes that share another's constants, latencies times a factor: RoCE and InfiniBand are verbs on the same cards; EFA's plug-in says
 how the latencies of its platforms compare (aws/aws-ofi-nccl src/platform-aws.cpp)."""
@@ -124,16 +127,17 @@ class Batch:
 # --- the fit ---------------------------------------------------------------------------------------------------------
 
 
-def fit(records: Sequence[CollectiveRecord], base: Constants | None = None) -> dict[str, dict[str, float]]:
-    """Return the constants of every transport class that explain the ``fit`` rows of *records* best; what no row crosses stays.
+def fit(records: Sequence[CollectiveRecord], kept: Constants | None = None) -> dict[str, dict[str, float]]:
+    """Return the constants of every transport class that explain the ``fit`` rows of *records* best.
 
-    With *base* only classes that *records* cross are fitted, the others are taken from it.
+    Classes of *kept* are not fitted. One that no row crosses stays at its prior; of NVLink, at the mean of other generations.
     """
-    constants = {name: dict(values) for name, values in (base or PRIORS).items()}
-    known = set() if base is None else {name for name in GENERATIONS if base[name] is not PRIORS[name]}
+    given = kept or {}
+    constants = {name: dict(given.get(name, values)) for name, values in PRIORS.items()}
+    known = {name for name in GENERATIONS if name in given}
     for names in _TOGETHER:
         met = [record for record in records if record.role == "fit" and bounding(record) & set(names)]
-        if met:
+        if met and not given.keys() & set(names):
             constants.update(_fitted(met, names, constants))
             known |= {*names}
     if told := [constants[name] for name in GENERATIONS if name in known]:
@@ -162,7 +166,7 @@ def without(mine: Sequence[CollectiveRecord], known: Sequence[CollectiveRecord],
     crossed = frozenset[str]().union(*(bounding(record) for record in mine))
     names = {name for group in _TOGETHER if crossed & set(group) for name in group}
     others = [record for record in known if record.system != mine[0].system and bounding(record) & names]
-    return fit(others, {name: PRIORS[name] if name in names else values for name, values in base.items()})
+    return fit(others, {name: values for name, values in base.items() if name not in names})
 
 
 def bounding(record: CollectiveRecord) -> frozenset[str]:
