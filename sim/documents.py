@@ -19,6 +19,7 @@ from sim.study.layout import layout_answer
 from sim.study.one_batch import usual_global_batch
 from sim.study.plan.machines import needs_layout, planned_rows, shared_batch
 from sim.study.recommend import MARKETS, Budget, recommend, require_one_budget
+from sim.study.saving import slowed_beside
 from sim.study.scenario import Answer, Scenario, answer, has_layout, workload_name
 from sim.study.weeks import Weeks
 
@@ -47,10 +48,12 @@ def weeks_document(
     """
     if has_layout(scenario):
         laid_out = layout_answer(scenario)
-        return goodput_of(layout_document(laid_out), laid_out.run.hardware, laid_out.run.workload, weeks, changes, progress)
+        run = laid_out.run
+        return goodput_of(layout_document(laid_out), run.hardware, run.workload, weeks, changes, progress, slowed_beside(run))
     found = _one_job(scenario)
     described = run_document(found.run, found.inputs, found.warnings, market=found.market)
-    return goodput_of(described, found.run.hardware, found.run.jobs[0].job.workload, weeks, changes, progress)
+    machine, workload = found.run.hardware, found.run.jobs[0].job.workload
+    return goodput_of(described, machine, workload, weeks, changes, progress, slowed_beside(found.run))
 
 
 @dataclass(frozen=True)

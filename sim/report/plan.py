@@ -22,6 +22,7 @@ from sim.study.plan.question import Plan, cost_of_step, headroom
 from sim.study.plan.search import THRASH, Outcome
 from sim.study.plan.sensitivity import Turn
 from sim.study.plan.space import Candidate
+from sim.study.saving import slowed_beside
 from sim.study.weeks import Weeks
 from sim.units import counted, show
 
@@ -161,7 +162,8 @@ def _with_failures(plan: Plan) -> dict[str, Any]:
     if plan.tokens is None:
         raise SpecError("--with-failures: say how long the job is with --tokens")
     document = layout_document(LayoutAnswer(best.run, plan.inputs, market=plan.question.scenario.market))
-    return goodput_of(document, best.run.hardware, best.run.workload, Weeks(tokens=plan.tokens), changes=False)
+    machine, workload, slowed = best.run.hardware, best.run.workload, slowed_beside(best.run)
+    return goodput_of(document, machine, workload, Weeks(tokens=plan.tokens), changes=False, slowed=slowed)
 
 
 def candidate_name(candidate: Candidate) -> str:

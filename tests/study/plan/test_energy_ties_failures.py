@@ -19,6 +19,7 @@ from sim.study.layout import LayoutAnswer
 from sim.study.plan.objective import joules_of_step, scale
 from sim.study.plan.question import Plan, Question, plan, prepare_plan
 from sim.study.plan.search import Limits
+from sim.study.saving import slowed_beside
 from sim.study.scenario import Scenario
 from sim.study.weeks import Weeks
 from sim.training.layouts.bound import least_work
@@ -84,7 +85,8 @@ def test_failures_are_those_of_goodput(made: Plan) -> None:
     """Oracle: `goodput` of the best layout's own document; a fleet that never fails is wholly effective but for its checkpoints."""
     best = made.tally.outcomes[0].run
     found = plan_document(made, with_failures=True)["with_failures"]
-    expected = goodput_of(layout_document(LayoutAnswer(best, made.inputs)), best.hardware, best.workload, Weeks(tokens=3e11), changes=False)
+    described, slowed = layout_document(LayoutAnswer(best, made.inputs)), slowed_beside(best)
+    expected = goodput_of(described, best.hardware, best.workload, Weeks(tokens=3e11), changes=False, slowed=slowed)
     assert (found["ettr"], found["days"], found["interruptions"]) == (expected["ettr"], expected["days"], expected["interruptions"])
     assert found["days"] * 86400 > (made.steps or 0.0) * best.step_time
     assert "With failures" in plan_text(plan_document(made, with_failures=True))
