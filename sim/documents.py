@@ -91,7 +91,7 @@ def recommended(
     rows = compare(alone, names, document, nodes=counts, global_batch=together, processes=renting.processes, progress=counting("machines"))
     laid = needs_layout(alone, rows)
     if laid:
-        together = shared_batch(replace(alone, global_batch=together), names, counts)
+        together = shared_batch(scenario, names, counts)  # that of `plan`
         rows = planned_rows(replace(alone, global_batch=together), names, counts, layout_document, counting("machines planned"))
     markets = MARKETS[:1] if renting.on_demand else MARKETS
     chosen = recommend(alone, rows, plan, renting.budget, markets, renting.mean_lifetime, renting.with_failures, together)

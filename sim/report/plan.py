@@ -47,9 +47,14 @@ TIE: Final = 0.05
 
 
 def tie(outcome: Outcome) -> float:
-    """Return the share of a step within which *outcome* cannot be told from a better one: the median error to expect of it."""
+    """Return the share of a step by which the prediction of *outcome* may be off: the median error to expect of it."""
     expected = expected_layout_error(outcome.run)
     return TIE if expected is None else float(expected["median"])
+
+
+def tie_between(one: Outcome, best: Outcome) -> float:
+    """Return the share of a step within which *one* cannot be told from the *best*: what the less certain of the two may be off."""
+    return max(tie(one), tie(best))
 
 
 def plan_document(plan: Plan, turns: Sequence[Turn] = (), with_failures: bool = False) -> dict[str, Any]:
@@ -132,8 +137,8 @@ def _row(plan: Plan, outcome: Outcome, best: Outcome, on_front: bool) -> dict[st
         "seconds": parts(run),
         "limit": limit(run),
         "why": why(outcome, best),
-        "tie_within": tie(outcome),
-        "tie": outcome.value <= best.value * (1.0 + tie(outcome)),
+        "tie_within": tie_between(outcome, best),
+        "tie": outcome.value <= best.value * (1.0 + tie_between(outcome, best)),
         "pareto": on_front,
         "command": run_command(plan, outcome.way),
     }
