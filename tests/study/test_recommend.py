@@ -247,4 +247,9 @@ def test_all_candidates_of_one_job_take_the_same_optimizer_steps() -> None:
     assert not wrong
     with pytest.raises(SpecError, match="a global batch of 8 does not divide over 24 GPUs; --global-batch sets another"):
         at_global_batch(replace(ASKED, hardware="p3.16xlarge", nodes=3), 8)
+    small = at_global_batch(replace(ASKED, workload="resnet50", hardware="p2.xlarge", nodes=1, overrides=("node.gpu.memory=6 GiB",)), 640)
+    found = document(small)  # the workload's batch of 80 does not fit
+    assert found["batch_per_gpu"] < 80 and found["batch_per_gpu"] * int(small.overrides[-1].partition("=")[2]) == pytest.approx(
+        640, rel=0.05
+    )
     assert usual_global_batch(ASKED) == 8 * load_workload("resnet18").spec.training.batch
