@@ -135,8 +135,16 @@ def _sentence(kind: type[BaseModel], document: Document, error: Any) -> tuple[Ke
         return key, str(error["msg"]).removeprefix("Value error, ")
     if error["type"] == "too_short":
         return key, "is empty; write at least one item"
+    if key[-1:] == ("gpu",) and isinstance(error["input"], list):
+        return key, _UNLIKE
     due = schema.describe(kind, key)
     return key, f"{_found(error['input'])};{_meant(error['input'], due)} write {due}"
+
+
+_UNLIKE: Final = (
+    "found a list; the GPUs of a node are alike: write one name, and describe unlike GPUs as groups of nodes, for example "
+    "'groups: [{node: {extends: box, gpu: RTX4090, gpu_count: 1}, count: 6}, {node: {extends: box, gpu: RTX3090, gpu_count: 1}, count: 6}]'"
+)
 
 
 def _meant(value: object, due: str) -> str:
