@@ -15,6 +15,7 @@ from sim.report.layout import layout_document, layout_name
 from sim.report.layout_error import expected_layout_error
 from sim.report.layout_files import run_command
 from sim.report.table import basis_lines
+from sim.report.whole_job import tokens_text
 from sim.spec.yaml import SpecError
 from sim.study.layout import LayoutAnswer
 from sim.study.plan.objective import joules_of_step
@@ -246,7 +247,7 @@ def _assumptions(plan: Plan) -> list[str]:
         + ("" if named else ", the workload's batch on every GPU (--global-batch)"),
         _batches_said(plan),
         "bounds are of steps without contention; ranks differ by their expected spread",
-        "ties: layouts within the median error of predictions of layouts like them",
+        "ties: layouts within the median error of predictions of layouts like them, or like the best",
     ]
     if plan.question.scenario.stack is None:
         stacks = sorted({setting.workload.training.stack.name for setting, _ in plan.ways})
@@ -295,14 +296,16 @@ def plan_text(document: Mapping[str, Any], shown: int = 10) -> str:
         best = document["layouts"][0]
         money = "" if best["job_cost_usd"] is None else f", {best['job_cost_usd']:,.0f} USD"
         energy = "" if best["job_energy_kwh"] is None else f", {kwh_text(best['job_energy_kwh'])}, {show(best['job_co2_kg'], 'mass')} CO2"
-        lines += ["", f"  {document['tokens']:.3g} tokens: {show(best['job_time_s'], 'time')}{money}{energy} with the best"]
+        lines += ["", f"  {tokens_text(document['tokens'])}: {show(best['job_time_s'], 'time')}{money}{energy} with the best"]
     if document["with_failures"] is not None:
         lines += [f"  {_failures_text(document['with_failures'])}"]
     front = [
         str(place + 1) if place < shown else f"{place + 1} ({row['name']})"
         for place, row in enumerate(document["layouts"]) if row["pareto"]
     ]  # fmt: skip
-    lines += ["", f"  Pareto-optimal in time, free memory and cost: {', '.join(front[:12])}"]
+    priced = document["layouts"][0]["cost_per_step_usd"] is not None
+    of = "time, free memory and cost" if priced else "time and free memory (no price is known; --set price.on_demand='10 USD/h' gives one)"
+    lines += ["", f"  Pareto-optimal in {of}: {', '.join(front[:12])}"]
     lines += [f"  {_turn_text(turn)}" for turn in document["sensitivity"]]
     lines += ["", f"  Run the best: {document['layouts'][0]['command']}"]
     lines += ["", *basis_lines(document)]
