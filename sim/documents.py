@@ -12,6 +12,7 @@ from sim.report.goodput import goodput_of
 from sim.report.layout import layout_document
 from sim.report.recommendation import layout_note, recommendation_document
 from sim.report.rows import run_row
+from sim.spec.library import load_workload
 from sim.spec.yaml import SpecError
 from sim.study.compare import compare, machines
 from sim.study.descriptions import Descriptions, descriptions
@@ -20,8 +21,9 @@ from sim.study.one_batch import usual_global_batch
 from sim.study.plan.machines import needs_layout, planned_rows, shared_batch
 from sim.study.recommend import MARKETS, Budget, recommend, require_one_budget
 from sim.study.saving import slowed_beside
-from sim.study.scenario import Answer, Scenario, answer, has_layout, workload_name
+from sim.study.scenario import Answer, Scenario, answer, has_layout, sorted_overrides, workload_name
 from sim.study.weeks import Weeks
+from sim.study.whole_job import in_epochs
 
 
 def document(scenario: Scenario) -> dict[str, Any]:
@@ -88,6 +90,7 @@ def recommended(
     bare = replace(scenario, plan=None)
     together = None if scenario.batch is not None else scenario.global_batch or usual_global_batch(bare)
     alone = replace(bare, global_batch=None)
+    in_epochs(plan, together or 1, load_workload(bare.workload, sorted_overrides(bare)[1]).spec)  # before anything is simulated
     rows = compare(alone, names, document, nodes=counts, global_batch=together, processes=renting.processes, progress=counting("machines"))
     laid = needs_layout(alone, rows)
     if laid:

@@ -9,7 +9,7 @@ import pytest
 
 from sim.analysis.transient import checkpoint_time, restore_time, survival
 from sim.analysis.whole_job import START_UP, Plan
-from sim.documents import document
+from sim.documents import Renting, document, recommended
 from sim.spec.library import load_hardware, load_part, load_workload
 from sim.spec.lifetimes import Lifetimes
 from sim.spec.yaml import SpecError
@@ -231,6 +231,15 @@ def test_a_price_that_a_message_suggests_is_taken() -> None:
     priced = replace(unpriced, overrides=(f"{key}={value.strip(chr(39))}",))
     again = recommend(priced, compare(priced, ["dgx-1-v100"], document), Plan(1, checkpoints=False), Budget(money=1e6))
     assert again.best is not None and again.best.hardware == "dgx-1-v100"
+
+
+def test_tokens_that_make_no_sense_are_refused_before_anything_is_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sim.documents.compare", None)
+    asked = replace(ASKED, hardware="", plan=Plan(None, tokens=1e9))
+    with pytest.raises(SpecError, match="resnet18 has no sequence of tokens"):
+        recommended(asked, Renting(Budget(money=100.0), ["p3.2xlarge"]))
+    with pytest.raises(SpecError, match="one step takes "):
+        recommended(replace(asked, workload="llama-3.2-1b", plan=Plan(None, tokens=1000)), Renting(Budget(money=100.0), ["p3.2xlarge"]))
 
 
 def test_all_candidates_of_one_job_take_the_same_optimizer_steps() -> None:
