@@ -66,7 +66,7 @@ class Steps(NamedTuple):
     @property
     def tokens(self) -> int | None:
         """Return the tokens of a sample, where the model says."""
-        return self.workload.model.sequence
+        return self.workload.sequence
 
 
 def steps_of(document: Mapping[str, Any], machine: Hardware, workload: Workload) -> Steps:
