@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from sim.spec import launch_files, yaml
 from sim.spec.decoder import parameter_count
-from sim.spec.hf_config import transformer_of
+from sim.spec.hf_config import decoder_of
 from sim.spec.launch_files import Told
 from sim.spec.library import load_part, load_workload
 from sim.spec.strict import parse_json
@@ -81,7 +81,7 @@ def write(told: Told, name: str, output: Path | None, sequence: int | None, orig
     _whole_steps(told, origin)
     made = write_new(path, _text(told, name, path.name, shape, tokens, origin), lambda written: load_workload(written).spec)
     note = f"{made.model.parameters / 1e9:.3g} billion parameters, sequences of {tokens:,} tokens"
-    return Made(path, note, _command(told, str(path), made.model.parameters))
+    return Made(path, "; ".join([note, *told.notes]), _command(told, str(path), made.model.parameters))
 
 
 def _shape(told: Told, origin: str) -> Transformer:
@@ -166,7 +166,8 @@ def _told(path: Path, text: str) -> Told:
 def _configuration(said: Mapping[str, Any], place: str) -> Told:
     if "zero_optimization" in said or "train_micro_batch_size_per_gpu" in said or "train_batch_size" in said:
         return launch_files.deepspeed(said, place)
-    return Told(shape=transformer_of(said, place))
+    found = decoder_of(said, place)
+    return Told(shape=found.shape, notes=list(found.notes))
 
 
 def _json(text: str, place: str) -> Mapping[str, Any]:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from sim.spec.decoder import parameter_count
-from sim.spec.hf_config import FAMILIES, transformer_of
+from sim.spec.hf_config import decoder_of
+from sim.spec.hf_families import FAMILIES
 from sim.spec.library import load_workload
 from sim.spec.transformer import Transformer
 from sim.spec.yaml import SpecError
@@ -123,7 +124,7 @@ COUNTED: dict[str, tuple[int, dict[str, Any]]] = {
 def test_families_have_as_many_parameters_as_in_transformers() -> None:
     wrong = {}
     for kind, (parameters, more) in COUNTED.items():
-        found = parameter_count(Transformer.model_validate(transformer_of({"model_type": kind, **SMALL, **more}, "config.json")))
+        found = parameter_count(Transformer.model_validate(decoder_of({"model_type": kind, **SMALL, **more}, "config.json").shape))
         if found != parameters:
             wrong[kind] = (found, parameters)
     assert not wrong
@@ -132,13 +133,13 @@ def test_families_have_as_many_parameters_as_in_transformers() -> None:
 def test_configurations_of_every_family() -> None:
     wrong = []
     for kind, (parameters, said) in CONFIGS.items():
-        shape = Transformer.model_validate(transformer_of({"model_type": kind, **said}, "config.json"))
+        shape = Transformer.model_validate(decoder_of({"model_type": kind, **said}, "config.json").shape)
         if abs(parameter_count(shape) / parameters - 1) > 2e-4:
             wrong.append((kind, parameter_count(shape), parameters))
     assert not wrong
     assert set(CONFIGS) <= set(FAMILIES)
     outside = {"model_type": "gemma3", "text_config": CONFIGS["gemma3_text"][1]}
-    assert transformer_of(outside, "") == transformer_of({"model_type": "gemma3_text", **CONFIGS["gemma3_text"][1]}, "")
+    assert decoder_of(outside, "").shape == decoder_of({"model_type": "gemma3_text", **CONFIGS["gemma3_text"][1]}, "").shape
 
 
 def test_a_configuration_becomes_a_workload_that_loads(tmp_path: Path) -> None:
