@@ -117,7 +117,7 @@ def test_gemma_3_as_published(tmp_path: Path, layers: int, parameters: int, insi
     found = load_workload(str(made.path)).spec.model
     assert found.transformer is not None
     assert (found.parameters, found.transformer.layers, found.transformer.global_every) == (parameters, layers, 6)
-    assert "text_config leaves out " in made.note
+    assert "text_config leaves out " in made.left_out[0]
     assert "vocab_size 262208" in (tmp_path / "gemma.yaml").read_text()
 
 
