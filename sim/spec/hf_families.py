@@ -114,7 +114,8 @@ def _mpt(config: Config, shape: Shape) -> Shape:
 def _falcon(config: Config, shape: Shape) -> Shape:
     new = bool(config.get("new_decoder_architecture"))
     single = not new and config.get("multi_query", default=True)
-    groups = 1 if single else config.size("num_kv_heads", default=shape["heads"]) if new else shape["heads"]
+    kv_heads = config.size("num_kv_heads", default=shape["heads"])
+    groups = 1 if single else kv_heads if new else shape["heads"]
     parallel = new or bool(config.get("parallel_attn", default=True))
     norms = 1 if parallel and not new else config.size("num_ln_in_parallel_attn", default=2)
     positions = "alibi" if config.get("alibi") else "rope"
