@@ -13,39 +13,17 @@ from pathlib import Path
 from typing import Final, Literal, cast, get_args
 
 from calibration import RECORDS
+from calibration.run_columns import COLUMNS, check_header
 from sim.spec.fields import Precision
 from sim.spec.strict import csv_lines, csv_number, csv_rows
 from sim.spec.yaml import SpecError
 
 Role = Literal["compute", "network", "prediction"]
 
-COLUMNS: Final = (
-    "source", "hardware", "workload", "stack", "software", "input", "nodes", "gpus_per_node", "placement", "batch_per_gpu",
-    "gradient_accumulation_steps", "precision", "strategy", "set", "step_time_s", "exposed_sync_s", "throughput_samples_per_s",
-    "role", "note",
-)  # fmt: skip
 COMMITTED: Final = RECORDS / "runs.csv"
 """The measured runs that come with the package."""
-REQUIRED: Final = ("hardware", "workload", "role")
 TOO_MANY_PROBLEMS: Final = 20
 """Problems shown of one file; the rest is counted."""
-
-
-_SYNONYMS: Final[Mapping[str, str]] = {
-    "accumulation": "gradient_accumulation_steps", "amp": "precision", "batch_size": "batch_per_gpu", "cluster": "hardware",
-    "comment": "note", "dtype": "precision", "framework": "stack", "gpus": "gpus_per_node", "hosts": "nodes",
-    "images_per_s": "throughput_samples_per_s", "images_per_second": "throughput_samples_per_s", "images_sec": "throughput_samples_per_s",
-    "instance": "hardware", "instance_type": "hardware", "machine": "hardware", "model": "workload", "network": "workload",
-    "num_nodes": "nodes", "overrides": "set", "samples_per_s": "throughput_samples_per_s", "samples_per_second": "throughput_samples_per_s",
-    "speed": "throughput_samples_per_s", "system": "hardware", "throughput": "throughput_samples_per_s", "time": "step_time_s",
-}  # fmt: skip
-"""What other tables call a column."""
-_UNITS: Final[Mapping[str, str]] = {
-    "step_time_s": " It is in seconds.",
-    "exposed_sync_s": " It is in seconds.",
-    "throughput_samples_per_s": " It counts samples of all GPUs.",
-    "batch_per_gpu": " It counts samples of one GPU and micro-batch.",
-}
 
 
 @dataclass(frozen=True)
@@ -97,7 +75,7 @@ def read_records(path: Path) -> RecordFile:
     if not lines:
         raise SpecError(f"{path}: is empty; the first line names the columns: {','.join(COLUMNS)}")
     _, header = next(csv_rows(lines[:1], str(path)))
-    notes = _check_header(path, lines[0][0], header)
+    notes = check_header(path, lines[0][0], header, lines[0][1])
     problems: list[str] = []
     records: list[RunRecord] = []
     for number, cells in csv_rows(lines[1:], str(path)):
@@ -111,35 +89,6 @@ def read_records(path: Path) -> RecordFile:
     if not records:
         raise SpecError(f"{path}: holds no rows below its header")
     return RecordFile(tuple(records), tuple(notes))
-
-
-def _check_header(path: Path, line: int, header: list[str]) -> list[str]:
-    """Return notes on columns that are left unread. Raise SpecError for missing, doubled and misspelt ones."""
-    twice = sorted({name for name in header if header.count(name) > 1})
-    if twice:
-        raise SpecError(f"{path}:{line}: column '{twice[0]}' appears twice")
-    missing = [name for name in REQUIRED if name not in header]
-    notes: list[str] = []
-    for name in header:
-        if name in COLUMNS:
-            continue
-        meant = _meant(name)
-        if meant and meant not in header:
-            raise SpecError(f"{path}:{line}: unknown column '{name}'; did you mean '{meant}'?{_UNITS.get(meant, '')}")
-        notes.append(f"{path}:{line}: column '{name}' is no part of a record and is left unread")
-    if missing:
-        raise SpecError(f"{path}:{line}: column '{missing[0]}' is missing; the columns are {', '.join(COLUMNS)}")
-    if "step_time_s" not in header and "throughput_samples_per_s" not in header:
-        raise SpecError(f"{path}:{line}: expected a column step_time_s or throughput_samples_per_s")
-    return notes
-
-
-def _meant(name: str) -> str | None:
-    """Return the column that *name* may be a slip for, or another word for; None where it resembles none."""
-    plain = name.strip().lower().replace(" ", "_").replace("-", "_")
-    begins = [column for column in COLUMNS if column.startswith(f"{plain}_")]
-    near = difflib.get_close_matches(plain, COLUMNS, n=1, cutoff=0.75)
-    return _SYNONYMS.get(plain) or (begins[0] if len(begins) == 1 else None) or (near[0] if near else None)
 
 
 def record(file: str, line: int, header: Sequence[str], cells: Sequence[str]) -> RunRecord:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from calibration.run_records import COLUMNS, read_records
+from calibration.run_columns import COLUMNS
+from calibration.run_records import read_records
 from sim.spec.yaml import SpecError
 
 HEADER = "hardware,workload,role,step_time_s,nodes,placement,exposed_sync_s\n"
@@ -43,6 +44,16 @@ def test_every_column_of_the_schema_is_known(tmp_path: Path) -> None:
         ("hardware,workload,role,step_time_s,Images/s,throughput\n", "'throughput'; did you mean 'throughput_samples_per_s'?"),
         ("hardware,workload,role,role\n", "column 'role' appears twice"),
         ("hardware,workload,role\na,b,compute\n", "expected a column step_time_s or throughput_samples_per_s"),
+        ("nodes,step\n1,2\n", "runs.csv:1: columns 'hardware', 'workload', 'role' are missing; the columns are source, hardware"),
+        ("nodes\n1\n", "runs.csv:1: expected a column step_time_s or throughput_samples_per_s"),
+        ("model,dtype\na,b\n", "runs.csv:1: columns 'hardware', 'role' are missing"),
+        ("model,dtype\na,b\n", "runs.csv:1: unknown column 'dtype'; did you mean 'precision'?"),
+        (
+            "hardware;workload;nodes\na;b;1\n",
+            "runs.csv:1: looks separated by semicolons; save it with commas, and numbers with a decimal point",
+        ),
+        ("hardware\tworkload\trole\tstep_time_s\n", "runs.csv:1: looks separated by tabs"),
+        ("Machine;Model;Throughput\n", "looks separated by semicolons"),
         (HEADER + "a,b,predict,1,,,\n", "runs.csv:2: role: 'predict' is unknown; did you mean 'prediction'?"),
         (HEADER + "a,,network,1,,,\n", "runs.csv:2: workload is blank"),
         (HEADER + "a,b,network,-1,,,\n", "runs.csv:2: step_time_s: '-1' is not a number above 0"),
