@@ -141,6 +141,10 @@ def _question(record: RunRecord, folders: Folders) -> Question:
     workload = workload_named(record.workload, for_workload, folders.workloads, folders.without)
     if record.global_batch is not None:
         batch = _of_one(record.global_batch, pattern, workload.training.gradient_accumulation_steps)
+        if record.batch_per_gpu not in (None, batch):
+            raise SpecError(
+                f"global_batch {record.global_batch} means {batch} samples per GPU, the column batch_per_gpu says {record.batch_per_gpu}"
+            )
         workload = workload_named(record.workload, (*for_workload, f"training.batch={batch}"), folders.workloads, folders.without)
     if workload.training.parallel != Parallel():
         raise SpecError("training.parallel: rows here are plain data parallelism; runs with a layout belong in a table of transformer runs")
@@ -238,10 +242,12 @@ def _pattern(record: RunRecord, machine: Hardware) -> str:
         return _spread(record.total_gpus, record.nodes, machine.groups[0].node.gpu_count)
     if record.gpus_per_node is None and record.nodes is None:
         return "+".join(str(len(part.gpus)) for part in place(machine))
-    nodes = record.nodes or 1
     gpus = record.gpus_per_node if record.gpus_per_node is not None else machine.groups[0].node.gpu_count
     if gpus != int(gpus):
         raise SpecError(f"gpus_per_node {gpus:g} is a mean; write the placement, for example 1+2")
+    nodes = record.nodes or max(1, (record.total_gpus or 0) // int(gpus))
+    if record.total_gpus not in (None, nodes * int(gpus)):
+        raise SpecError(f"{nodes} nodes of {gpus:g} GPUs have {nodes * int(gpus)}, the column total_gpus says {record.total_gpus}")
     return "+".join([str(int(gpus))] * nodes)
 
 

@@ -80,9 +80,9 @@ class RunRecord:
     """Samples per second of all GPUs."""
     note: str = ""
     total_gpus: int | None = None
-    """On all nodes, where neither placement nor GPUs per node are given."""
+    """On all nodes together."""
     global_batch: int | None = None
-    """Samples of all GPUs and micro-batches of a step, where those of one GPU are not given."""
+    """Samples of all GPUs and micro-batches of a step."""
 
     @property
     def where(self) -> str:
@@ -232,8 +232,6 @@ def record(file: str, line: int, header: Sequence[str], cells: Sequence[str]) ->
 
 
 def _check_times(where: str, record: RunRecord) -> None:
-    if record.batch_per_gpu is not None and record.global_batch is not None:
-        raise SpecError(f"{where}: give batch_per_gpu or global_batch, not both")
     if record.step_time is None and record.throughput is None:
         raise SpecError(f"{where}: give step_time_s or throughput_samples_per_s")
     if record.exposed_sync is not None and record.step_time is not None and record.exposed_sync >= record.step_time:

@@ -52,7 +52,6 @@ def test_every_column_of_the_schema_is_known(tmp_path: Path) -> None:
         (HEADER + "a,b,network,1,,,2\n", "exposed_sync_s 2 is not less than the whole step"),
         (HEADER + "a,b,network,1,,,,,\n", "9 values for 7 columns"),
         ("hardware;workload;role;step_time_s\na;b;network;0,2\n", "columns are separated by commas here"),
-        ("hardware,workload,role,step_time_s,batch_per_gpu,global_batch\na,b,network,1,8,64\n", "batch_per_gpu or global_batch, not both"),
     ],
 )
 def test_what_is_wrong_is_said(tmp_path: Path, text: str, problem: str) -> None:
