@@ -29,6 +29,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "throughput_samples_per_s": "Samples per second of all GPUs.",
     "role": "Required. What the row may be used for: `compute` and `network` calibrate, `prediction` is only scored.",
     "note": "Anything else.",
+    "total_gpus": "GPUs of all nodes, in place of `gpus_per_node`; both where they agree.",
+    "global_batch": "Samples of all GPUs and micro-batches of a step, in place of `batch_per_gpu`.",
 }
 """What stands in each column; blank means what the workload says."""
 COLUMNS: Final = tuple(MEANINGS)
@@ -49,7 +51,8 @@ _UNITS: Final[Mapping[str, str]] = {
     "step_time_s": " It is in seconds.",
     "exposed_sync_s": " It is in seconds.",
     "throughput_samples_per_s": " It counts samples of all GPUs.",
-    "batch_per_gpu": " It counts samples of one GPU and micro-batch.",
+    "batch_per_gpu": " It counts samples of one GPU and micro-batch; those of all GPUs and micro-batches of a step are global_batch.",
+    "gpus_per_node": " Those of all nodes are total_gpus.",
 }
 
 

@@ -2,6 +2,7 @@
 
 A row names hardware, workload and stack, says how the job was placed, and gives a measured step time or throughput; ``role`` tells
 what it may be used for. Blank means the workload's own value; a column wins over ``set``. Lines that begin with ``#`` are comments.
+`read_records` refuses a file with anything wrong in it; `read_table` reads what it can of a stranger's table, and lists the rest.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Final, Literal, cast, get_args
 
 from calibration import RECORDS
+from calibration.foreign_columns import Cells, read_as
 from calibration.run_columns import COLUMNS, check_header
 from sim.spec.fields import Precision
 from sim.spec.strict import csv_lines, csv_number, csv_rows
@@ -54,6 +56,10 @@ class RunRecord:
     throughput: float | None = None
     """Samples per second of all GPUs."""
     note: str = ""
+    total_gpus: int | None = None
+    """On all nodes together."""
+    global_batch: int | None = None
+    """Samples of all GPUs and micro-batches of a step."""
 
     @property
     def where(self) -> str:
@@ -62,33 +68,79 @@ class RunRecord:
 
 
 @dataclass(frozen=True)
+class LeftOut:
+    """A row of which no prediction can be made, and why, in words."""
+
+    where: str
+    row: str
+    """What it names, as far as that can be read."""
+    reason: str
+
+
+@dataclass(frozen=True)
 class RecordFile:
-    """The rows of one file, and what is odd about it but no error."""
+    """The rows of one file, what is odd about it but no error, and the rows that cannot be read."""
 
     records: tuple[RunRecord, ...]
     notes: tuple[str, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
 
 
 def read_records(path: Path) -> RecordFile:
     """Return the records of the CSV file *path*. Raise SpecError with everything that is wrong."""
+    found = _read(path, lambda header: (list(header), list, []))
+    if found.left_out:
+        problems = [f"{one.where}: {one.reason}" for one in found.left_out]
+        more = len(problems) - TOO_MANY_PROBLEMS
+        raise SpecError("\n".join(problems[:TOO_MANY_PROBLEMS] + ([f"{path}: and {more} more rows like these"] if more > 0 else [])))
+    return found
+
+
+def read_table(path: Path) -> RecordFile:
+    """Return what the CSV file *path* says, columns of other names included, and which rows cannot be read.
+
+    Without a column ``role`` all rows are predictions. Raise SpecError where the header tells of no rows at all.
+    """
+    return _read(path, _of_a_stranger)
+
+
+_Reads = Callable[[Sequence[str]], tuple[list[str], Callable[[Cells], list[str]], list[str]]]
+
+
+def _of_a_stranger(header: Sequence[str]) -> tuple[list[str], Callable[[Cells], list[str]], list[str]]:
+    columns, fitting, told = read_as(header)
+    if "role" in columns:
+        return columns, fitting, told
+    told = [*told, "no column 'role': all rows are predicted as described, and none calibrates"]
+    return ["role", *columns], lambda cells: ["prediction", *fitting(cells)], told
+
+
+def _read(path: Path, reads: _Reads) -> RecordFile:
     lines = csv_lines(path)
     if not lines:
         raise SpecError(f"{path}: is empty; the first line names the columns: {','.join(COLUMNS)}")
     _, header = next(csv_rows(lines[:1], str(path)))
-    notes = check_header(path, lines[0][0], header, lines[0][1])
-    problems: list[str] = []
+    columns, fitting, told = reads(header)
+    line, text = lines[0]
+    notes = [f"{path}:{line}: {said}" for said in told] + check_header(path, line, columns, text)
+    left_out: list[LeftOut] = []
     records: list[RunRecord] = []
     for number, cells in csv_rows(lines[1:], str(path)):
+        fitted = fitting(cells)
         try:
-            records.append(record(str(path), number, header, cells))
+            records.append(record(str(path), number, columns, fitted))
         except SpecError as error:
-            problems.append(str(error))
-    if problems:
-        more = len(problems) - TOO_MANY_PROBLEMS
-        raise SpecError("\n".join(problems[:TOO_MANY_PROBLEMS] + ([f"{path}: and {more} more rows like these"] if more > 0 else [])))
-    if not records:
+            where = f"{path}:{number}"
+            row = dict(zip(columns, fitted, strict=False))
+            left_out.append(LeftOut(where, named(row.get("hardware", ""), row.get("workload", "")), str(error).removeprefix(f"{where}: ")))
+    if not records and not left_out:
         raise SpecError(f"{path}: holds no rows below its header")
-    return RecordFile(tuple(records), tuple(notes))
+    return RecordFile(tuple(records), tuple(notes), tuple(left_out))
+
+
+def named(hardware: str, workload: str) -> str:
+    """Return what a row is called in lists."""
+    return f"{workload or '?'} on {hardware or '?'}"
 
 
 def record(file: str, line: int, header: Sequence[str], cells: Sequence[str]) -> RunRecord:
@@ -119,6 +171,8 @@ def record(file: str, line: int, header: Sequence[str], cells: Sequence[str]) ->
         exposed_sync=row.number("exposed_sync_s"),
         throughput=row.positive("throughput_samples_per_s"),
         note=row.text("note"),
+        total_gpus=row.count("total_gpus"),
+        global_batch=row.count("global_batch"),
     )
     _check_times(where, found)
     return found
@@ -146,6 +200,7 @@ class _Row:
 
     def one_of(self, column: str, accepted: tuple[str, ...], required: bool = False) -> str | None:
         value = self.text(column, required)
+        value = value.lower() if value.lower() in accepted else value
         if value and value not in accepted:
             near = difflib.get_close_matches(value.lower(), accepted, n=1)
             hint = f"; did you mean '{near[0]}'?" if near else f"; write one of {', '.join(accepted)}"
