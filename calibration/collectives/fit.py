@@ -21,6 +21,7 @@ from sim.spec.hardware import Transport
 from sim.spec.library import load_part
 from sim.training.collectives.layout import Layout
 from sim.training.collectives.pricing import cost
+from sim.training.collectives.table import HOST, Host, in_a_loop
 
 Constants = Mapping[str, Mapping[str, float]]
 """What is fitted (`PRIORS`), by transport class."""
@@ -43,6 +44,7 @@ PRIORS: Mapping[str, Mapping[str, float]] = {
     "infiniband": {"hop_latency": 14e-6, "ll_share": 0.2, "efficiency": 0.94},
     "efa": {"hop_latency": 150e-6, "ll_share": 0.2, "efficiency": 0.94},
     "tcp": {"hop_latency": 175e-6, "ll_share": 0.2, "flow_cap": 417e6},
+    "host": {"each": 4.2e-6, "channel": 50e-9},
 }
 """Constants that are fitted, and where the fit begins. Latencies: NCCL's tuner's for Simple (NVIDIA/nccl tuning.cc; EFA what its
 plug-in reports, aws-ofi-nccl), of which LL has about a fifth there; TCP the geometric mean of 270 us, the middle of petuum/adaptdl's ring
@@ -52,7 +54,9 @@ second was taken in after p3dn's errors by the first alone, 43% below 1 MB, had 
 1.8 us after LL; the geometric mean of channels' limits in trees on V100 to H100 is 29 GB/s, that of LL's limits over their channels
 5 GB/s. A block that sends and receives is given two thirds of the former: an estimate, raised from 15 GB/s once first fits had been seen.
 A card of 400 Gbps carries 46 to 48 GB/s (NVIDIA/nccl-tests issue 290). Sixteen TCP flows are two threads (NVIDIA/nccl
-net_socket.cc) at 0.3 core-seconds a GB, as the class ``tcp`` has it."""
+net_socket.cc) at 0.3 core-seconds a GB, as the class ``tcp`` has it. ``host`` is no transport, but what a process takes to launch on each
+of its GPUs (`Host`): one process takes 4.2 us a GPU for three to eight A100 on one channel (NVIDIA/nccl-tests issue 123); of a channel
+a twentieth of a microsecond more, an estimate."""
 ALIKE: Mapping[str, tuple[str, float]] = {"roce": ("infiniband", 1.0), "efa-rdma-2": ("efa", 75 / 150), "efa-rdma-3": ("efa", 35 / 150)}
 """Classes that share another's constants, latencies times a factor: RoCE and InfiniBand are verbs on the same cards; EFA's plug-in says
 how the latencies of its platforms compare (aws/aws-ofi-nccl src/platform-aws.cpp)."""
@@ -66,7 +70,7 @@ NOISE = 0.15
 """Of one logarithm of time: what repeated tables of one kind of system differ by."""
 ROBUST = 2.0
 """Errors beyond so many times the noise count by their size, not by its square."""
-_TOGETHER = (*((name,) for name in GENERATIONS), ("pcie-peer", "host-staged"), ("infiniband",), ("efa",), ("tcp",))
+_TOGETHER = (*((name,) for name in GENERATIONS), ("host",), ("pcie-peer", "host-staged"), ("infiniband",), ("efa",), ("tcp",))
 """Classes that are fitted at a time, those inside the node first; later ones keep the earlier ones' values."""
 
 
@@ -81,7 +85,17 @@ def predicted(record: CollectiveRecord, constants: Constants) -> float:
     chosen = plan.choice(record.nbytes, record.op)
     layout = with_constants(plan.layout, _fields(constants))
     found = cost(layout, record.op, chosen.algorithm, chosen.protocol, record.nbytes, chosen.channels)
-    return found.alone + record.own_launches
+    return _measured(record, found.alone, chosen.channels, constants)
+
+
+def _measured(record: CollectiveRecord, alone: float, channels: int, constants: Constants) -> float:
+    """Return what a collective that takes *alone* shows in the loop that measured *record*."""
+    if record.gpus_per_process == 1:
+        return alone
+    host = Host(**constants["host"])
+    if record.waits:
+        return alone + host.launches(record.gpus_per_process - 1, channels)
+    return in_a_loop(alone, host.launches(record.gpus_per_process, channels))
 
 
 def _fields(constants: Constants) -> Fields:
@@ -120,7 +134,7 @@ class Batch:
             for place in places:
                 record, chosen = self.records[place], self._chosen[place]
                 alone = cost(layout, record.op, chosen.algorithm, chosen.protocol, record.nbytes, chosen.channels).alone
-                found[place] = alone + record.own_launches
+                found[place] = _measured(record, alone, chosen.channels, constants)
         return found
 
 
@@ -150,6 +164,9 @@ def committed() -> dict[str, dict[str, float]]:
     """Return the constants as ``hardware/parts/transports`` has them."""
     found: dict[str, dict[str, float]] = {}
     for name, values in PRIORS.items():
+        if name == "host":
+            found[name] = HOST._asdict()
+            continue
         transport = load_part(Transport, name, "hardware/parts/transports")
         shares = {"ll_share": (transport.hop_latency_ll or 0.0) / transport.hop_latency, "efficiency": transport.efficiency[-1][1]}
         found[name] = {key: shares[key] if key in shares else float(getattr(transport, key)) for key in values}
@@ -170,10 +187,11 @@ def without(mine: Sequence[CollectiveRecord], known: Sequence[CollectiveRecord],
 
 
 def bounding(record: CollectiveRecord) -> frozenset[str]:
-    """Return the classes that *record* can teach: the network card's between nodes, otherwise those inside."""
+    """Return the classes that *record* can teach: the network card's between nodes, otherwise those inside, and one process's host."""
     layout = layout_of(record)
     names = {part.slot.node.nic.transport.name for part in layout.parts} if layout.nodes > 1 else transports_of(layout)
-    return frozenset(ALIKE[name][0] if name in ALIKE else name for name in names)
+    host = {"host"} if record.gpus_per_process > 1 and not record.waits else frozenset[str]()
+    return frozenset(ALIKE[name][0] if name in ALIKE else name for name in names) | host
 
 
 def _fitted(records: Sequence[CollectiveRecord], names: Sequence[str], constants: Constants) -> dict[str, dict[str, float]]:
