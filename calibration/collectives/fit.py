@@ -39,8 +39,8 @@ GENERATIONS = ("nvlink2", "nvlink3", "nvlink4", "nvlink5")
 PRIORS: Mapping[str, Mapping[str, float]] = {
     **dict.fromkeys(GENERATIONS, _NVLINK),
     "nvlink": _NVLINK,
-    "pcie-peer": {"launch": 20e-6, "hop_latency": 5.7e-6, "efficiency": 0.95},
-    "host-staged": {"launch": 15e-6, "hop_latency": 5.7e-6, "ll_share": 0.2, "efficiency": 1.2},
+    "pcie-peer": {"hop_latency": 5.7e-6, "efficiency": 0.95},
+    "host-staged": {"hop_latency": 5.7e-6, "ll_share": 0.2, "efficiency": 1.2},
     "infiniband": {"hop_latency": 14e-6, "ll_share": 0.2, "efficiency": 0.94},
     "efa": {"hop_latency": 150e-6, "ll_share": 0.2, "efficiency": 0.94},
     "tcp": {"hop_latency": 175e-6, "ll_share": 0.2, "flow_cap": 417e6},
@@ -70,7 +70,7 @@ NOISE = 0.15
 """Of one logarithm of time: what repeated tables of one kind of system differ by."""
 ROBUST = 2.0
 """Errors beyond so many times the noise count by their size, not by its square."""
-_TOGETHER = (*((name,) for name in GENERATIONS), ("host",), ("pcie-peer", "host-staged"), ("infiniband",), ("efa",), ("tcp",))
+_TOGETHER = (("host",), *((name,) for name in GENERATIONS), ("pcie-peer", "host-staged"), ("infiniband",), ("efa",), ("tcp",))
 """Classes that are fitted at a time, those inside the node first; later ones keep the earlier ones' values."""
 
 
@@ -151,6 +151,8 @@ def fit(records: Sequence[CollectiveRecord], kept: Constants | None = None) -> d
     known = {name for name in GENERATIONS if name in given}
     for names in _TOGETHER:
         met = [record for record in records if record.role == "fit" and bounding(record) & set(names)]
+        if names == ("host",):  # larger messages say nothing of launches
+            met = [record for record in met if record.nbytes < BANDS[0][2]]
         if met and not given.keys() & set(names):
             constants.update(_fitted(met, names, constants))
             known |= {*names}
@@ -222,12 +224,10 @@ def _fitted(records: Sequence[CollectiveRecord], names: Sequence[str], constants
 
 
 def _telling(records: Sequence[CollectiveRecord]) -> list[CollectiveRecord]:
-    """Return *records* without small messages whose time is what hosts take: to launch on several GPUs, or sends to many partners.
-
-    Where no other small messages were measured they stay.
-    """
-    small = [record.gpus_per_process == 1 and record.op != "all_to_all" and record.nbytes < BANDS[0][2] for record in records]
-    return [record for record, tells in zip(records, small, strict=True) if tells or record.nbytes >= BANDS[0][2] or not any(small)]
+    """Return *records* without small messages whose time is what hosts take: to launch on several GPUs, or sends to many partners."""
+    return [
+        record for record in records if record.nbytes >= BANDS[0][2] or (record.gpus_per_process == 1 and record.op != "all_to_all")
+    ]
 
 
 def _weights(records: Sequence[CollectiveRecord]) -> list[float]:

@@ -70,7 +70,7 @@ class Host(NamedTuple):
         return gpus * (self.each + self.channel * channels)
 
 
-HOST = Host(4.2e-6, 50e-9)
+HOST = Host(5.76e-6, 25.2e-9)
 """What `calibration.collectives` finds where one process launches on several GPUs."""
 
 
