@@ -21,7 +21,7 @@ from sim.spec.hardware import Transport
 from sim.spec.library import load_part
 from sim.training.collectives.layout import Layout
 from sim.training.collectives.pricing import cost
-from sim.training.collectives.table import HOST, Host, in_a_loop
+from sim.training.collectives.table import LAUNCH, in_a_loop
 
 Constants = Mapping[str, Mapping[str, float]]
 """What is fitted (`PRIORS`), by transport class."""
@@ -30,7 +30,7 @@ BANDS = (("< 1 MB", 0.0, 1e6), ("1-64 MB", 1e6, 64 * 2.0**20), ("> 64 MB", 64 * 
 """Sizes (bytes) that are scored apart: from .. up to, without, the second figure (64 MiB counts as the end of the middle)."""
 
 _NVLINK = {
-    "launch": 10e-6, "hop_latency": 3.4e-6, "ll_share": 0.2, "efficiency": 0.93, "simple_start": 1.8e-6, "block_copy": 29e9,
+    "launch": 10e-6, "hop_latency": 3.4e-6, "hop_latency_ll": 0.68e-6, "efficiency": 0.93, "simple_start": 1.8e-6, "block_copy": 29e9,
     "ll_cap": 5e9, "send_cap": 20e9,
 }  # fmt: skip
 GENERATIONS = ("nvlink2", "nvlink3", "nvlink4", "nvlink5")
@@ -40,11 +40,11 @@ PRIORS: Mapping[str, Mapping[str, float]] = {
     **dict.fromkeys(GENERATIONS, _NVLINK),
     "nvlink": _NVLINK,
     "pcie-peer": {"hop_latency": 5.7e-6, "efficiency": 0.95},
-    "host-staged": {"hop_latency": 5.7e-6, "ll_share": 0.2, "efficiency": 1.2},
-    "infiniband": {"hop_latency": 14e-6, "ll_share": 0.2, "efficiency": 0.94},
-    "efa": {"hop_latency": 150e-6, "ll_share": 0.2, "efficiency": 0.94},
-    "tcp": {"hop_latency": 175e-6, "ll_share": 0.2, "flow_cap": 417e6},
-    "host": {"each": 4.2e-6, "channel": 50e-9},
+    "host-staged": {"hop_latency": 5.7e-6, "hop_latency_ll": 1.14e-6, "efficiency": 1.2},
+    "infiniband": {"hop_latency": 14e-6, "hop_latency_ll": 2.8e-6, "efficiency": 0.94},
+    "efa": {"hop_latency": 150e-6, "hop_latency_ll": 30e-6, "efficiency": 0.94},
+    "tcp": {"hop_latency": 175e-6, "hop_latency_ll": 35e-6, "flow_cap": 417e6},
+    "host": {"launch": 4.2e-6},
 }
 """Constants that are fitted, and where the fit begins. Latencies: NCCL's tuner's for Simple (NVIDIA/nccl tuning.cc; EFA what its
 plug-in reports, aws-ofi-nccl), of which LL has about a fifth there; TCP the geometric mean of 270 us, the middle of petuum/adaptdl's ring
@@ -54,9 +54,8 @@ second was taken in after p3dn's errors by the first alone, 43% below 1 MB, had 
 1.8 us after LL; the geometric mean of channels' limits in trees on V100 to H100 is 29 GB/s, that of LL's limits over their channels
 5 GB/s. A block that sends and receives is given two thirds of the former: an estimate, raised from 15 GB/s once first fits had been seen.
 A card of 400 Gbps carries 46 to 48 GB/s (NVIDIA/nccl-tests issue 290). Sixteen TCP flows are two threads (NVIDIA/nccl
-net_socket.cc) at 0.3 core-seconds a GB, as the class ``tcp`` has it. ``host`` is no transport, but what a process takes to launch on each
-of its GPUs (`Host`): one process takes 4.2 us a GPU for three to eight A100 on one channel (NVIDIA/nccl-tests issue 123); of a channel
-a twentieth of a microsecond more, an estimate."""
+net_socket.cc) at 0.3 core-seconds a GB, as the class ``tcp`` has it. ``host`` is no transport, but what one process takes to launch on
+each of its GPUs: 4.2 us for three to eight A100 (NVIDIA/nccl-tests issue 123)."""
 ALIKE: Mapping[str, tuple[str, float]] = {"roce": ("infiniband", 1.0), "efa-rdma-2": ("efa", 75 / 150), "efa-rdma-3": ("efa", 35 / 150)}
 """Classes that share another's constants, latencies times a factor: RoCE and InfiniBand are verbs on the same cards; EFA's plug-in says
 how the latencies of its platforms compare (aws/aws-ofi-nccl src/platform-aws.cpp)."""
@@ -70,7 +69,7 @@ NOISE = 0.15
 """Of one logarithm of time: what repeated tables of one kind of system differ by."""
 ROBUST = 2.0
 """Errors beyond so many times the noise count by their size, not by its square."""
-_TOGETHER = (("host",), *((name,) for name in GENERATIONS), ("pcie-peer", "host-staged"), ("infiniband",), ("efa",), ("tcp",))
+_TOGETHER = (("host",), *((name,) for name in reversed(GENERATIONS)), ("pcie-peer", "host-staged"), ("infiniband",), ("efa",), ("tcp",))
 """Classes that are fitted at a time, those inside the node first; later ones keep the earlier ones' values."""
 
 
@@ -85,26 +84,20 @@ def predicted(record: CollectiveRecord, constants: Constants) -> float:
     chosen = plan.choice(record.nbytes, record.op)
     layout = with_constants(plan.layout, _fields(constants))
     found = cost(layout, record.op, chosen.algorithm, chosen.protocol, record.nbytes, chosen.channels)
-    return _measured(record, found.alone, chosen.channels, constants)
+    return _measured(record, found.alone, constants)
 
 
-def _measured(record: CollectiveRecord, alone: float, channels: int, constants: Constants) -> float:
+def _measured(record: CollectiveRecord, alone: float, constants: Constants) -> float:
     """Return what a collective that takes *alone* shows in the loop that measured *record*."""
-    if record.gpus_per_process == 1:
-        return alone
-    host = Host(**constants["host"])
-    if record.waits:
-        return alone + host.launches(record.gpus_per_process - 1, channels)
-    return in_a_loop(alone, host.launches(record.gpus_per_process, channels))
+    launch = constants["host"]["launch"]
+    return alone + (record.gpus_per_process - 1) * launch if record.waits else in_a_loop(alone, record.gpus_per_process, launch)
 
 
 def _fields(constants: Constants) -> Fields:
     """Return *constants* as fields of `Transport`, of every class."""
     found: dict[str, dict[str, Any]] = {}
     for name, values in constants.items():
-        fields: dict[str, Any] = {key: value for key, value in values.items() if key != "ll_share"}
-        if "ll_share" in values:
-            fields["hop_latency_ll"] = fields["hop_latency"] * min(1.0, values["ll_share"])
+        fields: dict[str, Any] = dict(values)
         if "efficiency" in values:
             fields["efficiency"] = ((1.0, values["efficiency"]),)
         found[name] = fields
@@ -134,7 +127,7 @@ class Batch:
             for place in places:
                 record, chosen = self.records[place], self._chosen[place]
                 alone = cost(layout, record.op, chosen.algorithm, chosen.protocol, record.nbytes, chosen.channels).alone
-                found[place] = _measured(record, alone, chosen.channels, constants)
+                found[place] = _measured(record, alone, constants)
         return found
 
 
@@ -144,7 +137,8 @@ class Batch:
 def fit(records: Sequence[CollectiveRecord], kept: Constants | None = None) -> dict[str, dict[str, float]]:
     """Return the constants of every transport class that explain the ``fit`` rows of *records* best.
 
-    Classes of *kept* are not fitted. One that no row crosses stays at its prior; of NVLink, at the mean of other generations.
+    Classes of *kept* are not fitted. One that no row crosses stays at its prior; of NVLink, at the mean of other generations. A
+    generation's prior is the mean of newer ones, of which more was measured.
     """
     given = kept or {}
     constants = {name: dict(given.get(name, values)) for name, values in PRIORS.items()}
@@ -154,12 +148,19 @@ def fit(records: Sequence[CollectiveRecord], kept: Constants | None = None) -> d
         if names == ("host",):  # larger messages say nothing of launches
             met = [record for record in met if record.nbytes < BANDS[0][2]]
         if met and not given.keys() & set(names):
+            if newer := [constants[name] for name in known if names[0] in GENERATIONS and name > names[0]]:
+                constants[names[0]] = _mean(newer)
             constants.update(_fitted(met, names, constants))
             known |= {*names}
     if told := [constants[name] for name in GENERATIONS if name in known]:
-        mean = {key: geometric_mean([values[key] for values in told]) for key in _NVLINK}
+        mean = _mean(told)
         constants |= {name: dict(mean) for name in ("nvlink", *GENERATIONS) if name not in known}
     return constants
+
+
+def _mean(generations: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the geometric mean of each constant of several *generations* of NVLink."""
+    return {key: geometric_mean([values[key] for values in generations]) for key in _NVLINK}
 
 
 def committed() -> dict[str, dict[str, float]]:
@@ -167,11 +168,11 @@ def committed() -> dict[str, dict[str, float]]:
     found: dict[str, dict[str, float]] = {}
     for name, values in PRIORS.items():
         if name == "host":
-            found[name] = HOST._asdict()
+            found[name] = {"launch": LAUNCH}
             continue
         transport = load_part(Transport, name, "hardware/parts/transports")
-        shares = {"ll_share": (transport.hop_latency_ll or 0.0) / transport.hop_latency, "efficiency": transport.efficiency[-1][1]}
-        found[name] = {key: shares[key] if key in shares else float(getattr(transport, key)) for key in values}
+        known = transport.model_copy(update={"efficiency": transport.efficiency[-1][1]})
+        found[name] = {key: float(getattr(known, key)) for key in values}
     return found
 
 
@@ -209,7 +210,7 @@ def _fitted(records: Sequence[CollectiveRecord], names: Sequence[str], constants
     def filled(moved: np.ndarray) -> dict[str, dict[str, float]]:
         values = {name: dict(constants[name]) for name in names}
         for (name, key), shift in zip(keys, moved, strict=True):
-            values[name][key] = PRIORS[name][key] * math.exp(shift)
+            values[name][key] = constants[name][key] * math.exp(shift)
         return values
 
     def residuals(moved: np.ndarray) -> np.ndarray:
@@ -217,7 +218,7 @@ def _fitted(records: Sequence[CollectiveRecord], names: Sequence[str], constants
         tamed = np.sign(missed) * np.sqrt(2.0 * (np.sqrt(1.0 + missed**2) - 1.0)) * ROBUST  # soft L1, row by row
         return np.concatenate([tamed * weights, moved / widths])
 
-    most = [math.log(1.0 / PRIORS[name][key]) if key == "efficiency" and name != "host-staged" else math.inf for name, key in keys]
+    most = [math.log(1.0 / constants[name][key]) if key == "efficiency" and name != "host-staged" else math.inf for name, key in keys]
     bounds = (-math.inf, most)  # of the line no more than all; copies through host memory may overlap
     found = least_squares(residuals, np.zeros(len(keys)), bounds=bounds, diff_step=1e-3, max_nfev=20)
     return filled(found.x)

@@ -59,27 +59,16 @@ class Table(NamedTuple):
     """How ranks divide what they hand out in an all-to-all; empty: evenly."""
 
 
-class Host(NamedTuple):
-    """Seconds that a process takes to enqueue one collective on one GPU: at least, and for each channel."""
-
-    each: float
-    channel: float
-
-    def launches(self, gpus: int, channels: int) -> float:
-        """Return the seconds for *gpus* GPUs, one after another."""
-        return gpus * (self.each + self.channel * channels)
+LAUNCH = 5.9e-6
+"""Seconds that a process takes to launch a collective on one of several GPUs: what `calibration.collectives` finds."""
 
 
-HOST = Host(5.76e-6, 25.2e-9)
-"""What `calibration.collectives` finds where one process launches on several GPUs."""
-
-
-def in_a_loop(alone: float, launches: float) -> float:
-    """Return the seconds that a collective which takes *alone* has in a loop of many: the host enqueues one while others run.
+def in_a_loop(alone: float, per_process: int, launch: float = LAUNCH) -> float:
+    """Return the seconds of a collective that takes *alone* in a loop of many, launched GPU by GPU by a process while others run.
 
     nccl-tests waits for its loop to end, not for each collective (src/common.cu, BenchTime).
     """
-    return max(alone, launches)
+    return max(alone, per_process * launch) if per_process > 1 else alone
 
 
 def rows(
@@ -94,7 +83,7 @@ def rows(
 
 def _row(plan: CollectivePlan, op: Op, size: int, per_process: int, shares: Sequence[Sequence[float]]) -> Row:
     cost = plan.exchange(float(size), of_matrix(plan.layout, shares)) if shares else plan.cost(float(size), op)
-    time = in_a_loop(cost.alone, HOST.launches(per_process, cost.channels) if per_process > 1 else 0.0)
+    time = in_a_loop(cost.alone, per_process)
     algbw = size / time
     moved = bus_factor(op, plan.ranks)
     return Row(size, time, algbw, algbw * moved, cost.algorithm, cost.protocol, cost.channels, cost.bottleneck)
