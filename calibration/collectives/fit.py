@@ -61,6 +61,10 @@ ALIKE: Mapping[str, tuple[str, float]] = {"roce": ("infiniband", 1.0), "efa-rdma
 how the latencies of its platforms compare (aws/aws-ofi-nccl src/platform-aws.cpp)."""
 PRIOR_WIDTH = 1.0
 """Standard deviation of a constant's logarithm around its prior: weak, a factor e .."""
+GENERATION_WIDTH = 0.4
+"""The same of latencies around the mean of newer generations of NVLink: fitted with a weak prior, those of A100 and H100 differ from that
+mean by 0.35 in their logarithm, root mean square. Rates keep the weak prior, as they follow multiprocessors and links."""
+_LATENCIES = ("launch", "hop_latency", "hop_latency_ll", "simple_start")
 KNOWN: Mapping[tuple[str, str], float] = {("infiniband", "efficiency"): 0.05}
 """.. but for what verbs leave of a card's rate: 46 to 48 of 50 GB/s (NVIDIA/nccl-tests issue 290). A fit without large messages that
 are bound by cards would else make of slow NVLinks a slow card. The width was narrowed to this after leave-one-out results had been
@@ -205,7 +209,8 @@ def _fitted(records: Sequence[CollectiveRecord], names: Sequence[str], constants
     records = _telling(records) if set(names) <= set(GENERATIONS) else records
     batch, weights = Batch(records), np.sqrt(_weights(records))
     target = np.log([record.time for record in records])
-    widths = np.array([KNOWN.get(key, PRIOR_WIDTH) for key in keys])
+    followed = constants[names[0]] != PRIORS[names[0]]
+    widths = np.array([KNOWN.get(key, GENERATION_WIDTH if followed and key[1] in _LATENCIES else PRIOR_WIDTH) for key in keys])
 
     def filled(moved: np.ndarray) -> dict[str, dict[str, float]]:
         values = {name: dict(constants[name]) for name in names}
