@@ -102,10 +102,25 @@ def test_classes_alike_share_constants_at_their_latency():
         assert own.hop_latency_ll == pytest.approx(factor * other.hop_latency_ll, rel=0.01)
         assert (own.efficiency, own.launch) == (other.efficiency, other.launch)
     record = next(record for record in read_collectives() if record.system == "p6-b200-efa")
-    slow = committed() | {"efa": committed()["efa"] | {"hop_latency": 1.0}}
-    assert predicted(record, slow) - predicted(record, committed()) == pytest.approx(
-        committed()["efa"]["ll_share"] * 35 / 150 * 2 * 5 / 2.7, rel=0.02
-    )  # a tree's LL
+    slow = committed() | {"efa": committed()["efa"] | {"hop_latency_ll": 1.0}}
+    assert predicted(record, slow) - predicted(record, committed()) == pytest.approx(35 / 150 * 2 * 5 / 2.7, rel=0.02)  # a tree's LL
+
+
+def test_a_kernel_over_pcie_starts_as_over_nvlink():
+    """The catalogue's launches over PCIe are the mean over NVLink: few rows over PCIe are not bound by one process's launches."""
+    launches = {name: load_part(Transport, name, "hardware/parts/transports").launch for name in ("nvlink", "pcie-peer", "host-staged")}
+    assert len({*launches.values()}) == 1
+
+
+@pytest.mark.parametrize(("waits", "takes"), [(False, 8 * 6e-6), (True, 20e-6 + 7 * 6e-6)])
+def test_one_process_launches_while_others_run_unless_it_waits(waits, takes):
+    """Closed form: the slower of launches and message in a loop; where the host waits for each message, all but the last add to it."""
+    asked = next(record for record in read_collectives() if record.system == "a100-nvswitch" and record.nbytes == 2**15)
+    record = asked._replace(waits=waits)
+    constants = committed() | {"host": {"launch": 0.0}}
+    alone = predicted(record, constants)
+    constants |= {"nvlink3": constants["nvlink3"] | {"launch": constants["nvlink3"]["launch"] + 20e-6 - alone}}
+    assert predicted(record, constants | {"host": {"launch": 6e-6}}) == pytest.approx(takes)
 
 
 @pytest.mark.parametrize(("nbytes", "band"), [(1e6 - 1, "< 1 MB"), (1e6, "1-64 MB"), (2**26, "1-64 MB"), (2**26 + 1, "> 64 MB")])

@@ -86,4 +86,5 @@ def _row(plan: CollectivePlan, op: Op, size: int, per_process: int, shares: Sequ
     time = in_a_loop(cost.alone, per_process)
     algbw = size / time
     moved = bus_factor(op, plan.ranks)
-    return Row(size, time, algbw, algbw * moved, cost.algorithm, cost.protocol, cost.channels, cost.bottleneck)
+    bottleneck = cost.bottleneck if time == cost.alone else "launches of each process on its GPUs"
+    return Row(size, time, algbw, algbw * moved, cost.algorithm, cost.protocol, cost.channels, bottleneck)
