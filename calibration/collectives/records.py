@@ -2,11 +2,11 @@
 
 One row is one message. *system* is what a fit leaves out as one; *network* the kind of path that bounds it; *hardware* a catalogue
 name or a file in ``calibration/hardware``; *gpus_per_process* is 1 as in training, or more where one process launches on several
-GPUs, which it does one after another; *nccl* the version whose rules choose; *algorithm* and *protocol* what was forced, or all
-that the library had; *role* ``fit``, or ``score`` where the machine has a flaw or a part that is not stated. MG-WFBP's rows (lines drawn
-through measurements) and cybertronai's (its EFA release is called early and unpatched) were fitted at first, and moved to ``score``
-after their effect on the constants had been seen: no judgement in advance. Rows of nine systems over NVLink went the other way: scored
-first, then fitted.
+GPUs, one after another; *nccl* the version whose rules choose; *algorithm* and *protocol* what was forced, or all that the library had;
+*role* ``fit``, or ``score`` where the machine has a flaw or a part that is not stated; *waits* whether the host waits for each message.
+MG-WFBP's rows (lines drawn through measurements) and cybertronai's (its EFA release is called early and unpatched) were fitted at first,
+and moved to ``score`` after their effect on the constants had been seen: no judgement in advance. Rows of nine systems over NVLink went
+the other way: scored first, then fitted.
 
 Left out: rows of other libraries (Baidu's ring, OSU), logs without a network (infNet), lines above the rate of their own link (MG-WFBP's
 10 GbE on 16 GPUs), unstated machines.
