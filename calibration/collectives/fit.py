@@ -231,9 +231,7 @@ def _fitted(records: Sequence[CollectiveRecord], names: Sequence[str], constants
 
 def _telling(records: Sequence[CollectiveRecord]) -> list[CollectiveRecord]:
     """Return *records* without small messages whose time is what hosts take: to launch on several GPUs, or sends to many partners."""
-    return [
-        record for record in records if record.nbytes >= BANDS[0][2] or (record.gpus_per_process == 1 and record.op != "all_to_all")
-    ]
+    return [record for record in records if record.nbytes >= BANDS[0][2] or (record.gpus_per_process == 1 and record.op != "all_to_all")]
 
 
 def _weights(records: Sequence[CollectiveRecord]) -> list[float]:
