@@ -4,7 +4,8 @@ For each class: launch (s), latency of a hop under Simple and LL (s), the share 
 of one flow), and of NVLink, by generation, what thread blocks do. The fit minimizes the logarithm of predicted over measured time, each
 system with equal weight, robustly (soft L1), near a weak prior: NCCL's own latencies and launch cost. *Zero-shot* scores a system by
 constants that never saw it; *calibrated* by those and one factor on bandwidth, set by its largest message, which is then not scored.
-Mechanisms were written after errors of 2 x 8 A100 on RoCE, of 8 H100, of 2 x 8 B200 on EFA and of 2 to 8 GPUs over NVLink had been seen.
+Mechanisms were written after errors of 2 x 8 A100 on RoCE, of 8 H100, of 2 x 8 B200 on EFA, of 2 to 8 GPUs over NVLink, of one process with
+several GPUs and of the H100 cluster's send/recv had been seen.
 """
 
 from __future__ import annotations
