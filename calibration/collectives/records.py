@@ -2,11 +2,11 @@
 
 One row is one message. *system* is what a fit leaves out as one; *network* the kind of path that bounds it; *hardware* a catalogue
 name or a file in ``calibration/hardware``; *gpus_per_process* is 1 as in training, or more where one process launches on several
-GPUs, which it does one after another; *nccl* the version whose rules choose; *algorithm* and *protocol* what was forced, or all
-that the library had; *role* ``fit``, or ``score`` where the machine has a flaw or a part that is not stated. MG-WFBP's rows (lines drawn
-through measurements) and cybertronai's (its EFA release is called early and unpatched) were fitted at first, and moved to ``score``
-after their effect on the constants had been seen: no judgement in advance. Rows of nine systems over NVLink went the other way: scored
-first, then fitted.
+GPUs, one after another; *nccl* the version whose rules choose; *algorithm* and *protocol* what was forced, or all that the library had;
+*role* ``fit``, or ``score`` where the machine has a flaw or a part that is not stated; *waits* whether the host waits for each message.
+MG-WFBP's rows (lines drawn through measurements) and cybertronai's (its EFA release is called early and unpatched) were fitted at first,
+and moved to ``score`` after their effect on the constants had been seen: no judgement in advance. Rows of nine systems over NVLink went
+the other way: scored first, then fitted.
 
 Left out: rows of other libraries (Baidu's ring, OSU), logs without a network (infNet), lines above the rate of their own link (MG-WFBP's
 10 GbE on 16 GPUs), unstated machines.
@@ -25,7 +25,6 @@ from sim.spec.library import load_hardware
 from sim.spec.strict import csv_lines, csv_number, csv_rows
 from sim.spec.yaml import SpecError
 from sim.training.collectives.plan import CollectivePlan, Op, Tuning, plan_collectives
-from sim.training.collectives.table import own_launches
 from sim.training.job import job_slots
 from sim.units import shorten
 
@@ -34,7 +33,7 @@ MEASURED = RECORDS / "collectives.csv"
 NETWORKS = ("nvlink", "xgmi", "pcie", "infiniband", "roce", "efa", "slingshot", "tcp")
 COLUMNS = (
     "source", "system", "network", "hardware", "nodes", "gpus_per_node", "gpus_per_process", "op", "bytes", "time_s", "nccl", "algorithm",
-    "protocol", "role", "note",
+    "protocol", "role", "waits", "note",
 )  # fmt: skip
 
 
@@ -53,11 +52,8 @@ class CollectiveRecord(NamedTuple):
     time: float
     tuning: Tuning
     role: str
-
-    @property
-    def own_launches(self) -> float:
-        """Return the seconds that its process takes to launch on more GPUs than one."""
-        return own_launches(self.gpus_per_process)
+    waits: bool
+    """Whether the host waits for each message; otherwise it launches the next ones meanwhile, as nccl-tests does."""
 
 
 def read_collectives(path: Path = MEASURED) -> list[CollectiveRecord]:
@@ -92,7 +88,9 @@ def _record(path: Path, line: int, cells: Sequence[str]) -> CollectiveRecord:
         raise SpecError(f"{path}:{line}: role '{row['role']}': write fit or score")
     tuning = Tuning(row["nccl"], row["algorithm"] or None, row["protocol"] or None)
     given = (row["source"], row["system"], row["network"], row["hardware"])
-    return CollectiveRecord(*given, nodes, gpus, own, op, nbytes, time, tuning, row["role"])
+    if row["waits"] not in ("", "yes"):
+        raise SpecError(f"{path}:{line}: waits {shorten(row['waits'])}: write yes, or leave it empty")
+    return CollectiveRecord(*given, nodes, gpus, own, op, nbytes, time, tuning, row["role"], row["waits"] == "yes")
 
 
 @lru_cache(maxsize=128)
