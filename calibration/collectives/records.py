@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple, get_args
+from typing import Final, NamedTuple, get_args
 
 from calibration import HARDWARE, RECORDS
 from sim.cluster.build import place, slots, with_nodes
@@ -35,6 +35,10 @@ COLUMNS = (
     "source", "system", "network", "hardware", "nodes", "gpus_per_node", "gpus_per_process", "op", "bytes", "time_s", "nccl", "algorithm",
     "protocol", "role", "waits", "note",
 )  # fmt: skip
+OPTIONAL: Final = {
+    "source": "", "system": "", "gpus_per_process": "1", "nccl": "", "algorithm": "", "protocol": "", "role": "score", "waits": "", "note": "",
+}  # fmt: skip
+"""Columns that a table may leave out, and what they hold then."""
 
 
 class CollectiveRecord(NamedTuple):
@@ -60,15 +64,20 @@ def read_collectives(path: Path = MEASURED) -> list[CollectiveRecord]:
     """Return the rows of *path*. Raise SpecError with the line of what is wrong."""
     lines = csv_lines(path)
     rows = list(csv_rows(lines, str(path)))
-    if not rows or tuple(rows[0][1]) != COLUMNS:
-        raise SpecError(f"{path}:{lines[0][0] if lines else 1}: expected the columns {', '.join(COLUMNS)}")
-    return [_record(path, number, cells) for number, cells in rows[1:]]
+    header = rows[0][1] if rows else []
+    missing = [name for name in COLUMNS if name not in header and name not in OPTIONAL]
+    strange = [name for name in header if name not in COLUMNS or header.count(name) > 1]
+    if missing or strange:
+        wrong = f"{', '.join(missing)} missing" if missing else f"'{strange[0]}' is none of them, or is there twice"
+        raise SpecError(f"{path}:{lines[0][0] if lines else 1}: expected the columns {', '.join(COLUMNS)}; {wrong}")
+    return [_record(path, number, header, cells) for number, cells in rows[1:]]
 
 
-def _record(path: Path, line: int, cells: Sequence[str]) -> CollectiveRecord:
-    if len(cells) != len(COLUMNS):
-        raise SpecError(f"{path}:{line}: {len(cells)} values for {len(COLUMNS)} columns; put quotes around a value that holds a comma")
-    row = dict(zip(COLUMNS, cells, strict=True))
+def _record(path: Path, line: int, header: Sequence[str], cells: Sequence[str]) -> CollectiveRecord:
+    if len(cells) != len(header):
+        raise SpecError(f"{path}:{line}: {len(cells)} values for {len(header)} columns; put quotes around a value that holds a comma")
+    row = OPTIONAL | dict(zip(header, cells, strict=True))
+    row["gpus_per_process"] = row["gpus_per_process"] or "1"
     op = next((known for known in get_args(Op) if known == row["op"]), None)
     if op is None:
         raise SpecError(f"{path}:{line}: op {shorten(row['op'])}: write one of {', '.join(get_args(Op))}")

@@ -172,6 +172,20 @@ def test_bad_rows_are_told_with_their_line(tmp_path: Path, column: str, value: s
         read_collectives(path)
 
 
+def test_columns_that_say_nothing_may_be_left_out(tmp_path: Path):
+    path = tmp_path / "rows.csv"
+    path.write_text("time_s,op,bytes,network,hardware,gpus_per_node,nodes\n1e-5,all_reduce,1000,nvlink,dgx-a100,8,1\n")
+    (record,) = read_collectives(path)
+    assert (record.nbytes, record.gpus_per_process, record.role, record.waits) == (1000.0, 1, "score", False)
+    for header, says in (
+        ("op,bytes", "network, hardware, nodes, gpus_per_node, time_s missing"),
+        ("time_s,op,bytes,network,hardware,gpus_per_node,nodes,gpu", "'gpu' is none"),
+    ):
+        path.write_text(header + "\n")
+        with pytest.raises(SpecError, match=says):
+            read_collectives(path)
+
+
 def test_the_command_shows_a_strangers_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     path = tmp_path / "rows.csv"
     path.write_text(",".join(COLUMNS) + "\ns,box,nvlink,dgx-a100,1,8,1,all_reduce,1e9,8e-3,2.10,,,fit,,\n")
