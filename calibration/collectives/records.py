@@ -36,7 +36,7 @@ COLUMNS = (
     "protocol", "role", "waits", "note",
 )  # fmt: skip
 OPTIONAL: Final = {
-    "source": "", "system": "", "gpus_per_process": "1", "nccl": "", "algorithm": "", "protocol": "", "role": "score", "waits": "", "note": "",
+    **dict.fromkeys(("source", "system", "nccl", "algorithm", "protocol", "waits", "note"), ""), "gpus_per_process": "1", "role": "score",
 }  # fmt: skip
 """Columns that a table may leave out, and what they hold then."""
 
