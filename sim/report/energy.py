@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from sim.analysis.energy import KWH, energy_figures, grid_of
+from sim.analysis.energy import KWH, Kind, energy_figures, grid_of
 from sim.spec.hardware import Hardware
 from sim.spec.workload import Workload
 from sim.training.layer_times import mix_of
@@ -15,22 +16,35 @@ _SHORT = ("gpu_power_w", "node_power_w", "energy_per_sample_j", "energy_per_toke
 """What a row of a table has."""
 
 
-def with_energy(document: dict[str, Any], machine: Hardware, workload: Workload) -> dict[str, Any]:
+def with_energy(document: dict[str, Any], machine: Hardware, workload: Workload, used: Mapping[int, int] | None = None) -> dict[str, Any]:
     """Return the figures of a run's *document* with its energy; null where the TDP of its GPU is unknown.
 
-    The grid is that of the region of the price, or the world's mean.
+    *used* are the GPUs of the job by number of the node among the workers that have GPUs; by default it has equally many on the first
+    nodes. GPUs of all kinds spend the same shares of a step on what they do. The grid is that of the region of the price, or the
+    world's mean.
     """
     group = next(group for group in machine.groups if group.role == "worker" and group.node.gpu_count)
+    if used is None:
+        used = dict.fromkeys(range(document["nodes"]), max(1, round(document["gpus"] / document["nodes"])))
     grid = grid_of(group.price.region if group.price else None, machine.provider)
     per_step = document["throughput_samples_per_s"] * document["step_time_s"]
-    figures = energy_figures(
-        group.node, document["nodes"], document["gpus"], document["stalls_s"], per_step, grid, workload.model.sequence,
-        mix_of(workload, group.node.gpu),
-    )  # fmt: skip
+    kinds = [
+        Kind(node, count, gpus, mix_of(workload, node.gpu)) for (number, gpus), count in _alike(machine, used).items()
+        for node in [machine.groups[number].node]
+    ]  # fmt: skip
+    figures = energy_figures(kinds, document["stalls_s"], per_step, grid, workload.model.sequence)
     if figures is None:
         return document | {"energy": None}
     joules = figures["site_power_w"] * document["epoch_time_s"]
     return document | {"energy": figures | {"kwh_per_epoch": joules / KWH, "co2_per_epoch_kg": joules * grid.intensity}}
+
+
+def _alike(machine: Hardware, used: Mapping[int, int]) -> Counter[tuple[int, int]]:
+    """Return how many of the *used* nodes are of each group of *machine*, given by its number, with so many GPUs of the job."""
+    groups = [
+        number for number, group in enumerate(machine.groups) if group.role == "worker" and group.node.gpu_count for _ in range(group.count)
+    ]
+    return Counter((groups[node], gpus) for node, gpus in used.items())
 
 
 def brief_energy(energy: Mapping[str, Any] | None) -> dict[str, Any] | None:

@@ -4,7 +4,8 @@ A step is simulated once; its time, its bytes and its traffic are all that is ta
 the links of a node and a store (`sim.cluster.checkpoint`), failures and recoveries are drawn (`sim.analysis.course`), and the closed form
 (`sim.analysis.renewal`) stands beside them: it finds the interval, and says what a faster store or rarer failures are worth.
 
-Limits: those of `sim.analysis.course`; one group of equal nodes; the step is the same all along, but for slow episodes.
+Limits: those of `sim.analysis.course`; nodes of several kinds save and fail as those of the first, while their power and prices add up;
+the step is the same all along, but for slow episodes.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sim.analysis.course import MOST, draw
-from sim.analysis.energy import GridIntensity, NodePower, grid_of, named_grid, node_power, power_model, shares_of
+from sim.analysis.energy import GridIntensity, Kind, NodePower, grid_of, mean_power, named_grid, power_model, shares_of
 from sim.analysis.failure_law import EXPONENTIAL, Own, failure_law
 from sim.analysis.long_run import Courses, LongRun, Saving
 from sim.analysis.renewal import Uniform, best_interval, daly_interval, effective_share, laplace_of_sum, meta_ettr
@@ -356,12 +357,14 @@ def _tried(run: LongRun, weeks: Weeks, steps: Steps, to: tuple[Store | None, Slo
 
 
 def _powers(steps: Steps) -> dict[str, NodePower | None]:
-    """Return the power of a node while the job works, while it saves or waits for a failed peer, and while it restarts."""
-    model, several, mix = power_model(), steps.nodes > 1, mix_of(steps.workload, steps.node.gpu)
+    """Return the power of the mean node while the job works, while it saves or waits for a failed peer, and while it restarts."""
+    model = power_model()
+    kinds = [Kind(node, count, node.gpu_count, mix_of(steps.workload, node.gpu)) for node, count in steps.kinds]
+    unmixed = [kind._replace(mix=None) for kind in kinds]
     return {
-        "working": node_power(steps.node, model, shares_of(steps.stalls), several, mix=mix),
-        "waiting": node_power(steps.node, model, (0.0, 1.0, 0.0), several),
-        "idle": node_power(steps.node, model, (0.0, 0.0, 1.0), several, working=False),
+        "working": mean_power(kinds, shares_of(steps.stalls), model),
+        "waiting": mean_power(unmixed, (0.0, 1.0, 0.0), model),
+        "idle": mean_power(unmixed, (0.0, 0.0, 1.0), model, working=False),
     }
 
 

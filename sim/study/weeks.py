@@ -6,7 +6,7 @@ A level of reliability counts nodes of 8 GPUs; smaller nodes fail in proportion.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -56,10 +56,17 @@ class Steps(NamedTuple):
     stalls: Mapping[str, float]
     """Seconds of a step by cause."""
     usd_per_s: float | None
-    """Of one node."""
+    """Of one node, the mean over all."""
     provider: str = ""
     region: str | None = None
     market: Market = "on_demand"
+    others: Sequence[tuple[Node, int]] = ()
+    """Kinds of nodes beside ``node``, and how many there are of each."""
+
+    @property
+    def kinds(self) -> list[tuple[Node, int]]:
+        """Return every kind of node, and how many there are of it."""
+        return [(self.node, self.nodes - sum(count for _, count in self.others)), *self.others]
 
     @property
     def traffic(self) -> float:
@@ -82,9 +89,10 @@ class Steps(NamedTuple):
     @property
     def model_flops_utilization(self) -> float | None:
         """Return the FLOP of the model's products over what the GPUs could do in 16 bits; None where that or the products are unknown."""
-        peak = self.node.gpu.peak.get("bf16") or self.node.gpu.peak.get("fp16")
+        peaks = [(node.gpu.peak.get("bf16") or node.gpu.peak.get("fp16") or 0.0, count) for node, count in self.kinds]
         flop = self.samples * sum(layer.forward + layer.backward for layer in self.workload.model.layers)
-        return flop / (self.step_time * self.gpus * peak) if peak and flop else None
+        peak = sum(peak * count for peak, count in peaks) * self.gpus / self.nodes
+        return flop / (self.step_time * peak) if flop and all(peak for peak, _ in peaks) else None
 
     @property
     def tokens(self) -> int | None:
@@ -94,12 +102,20 @@ class Steps(NamedTuple):
 
 def steps_of(document: Mapping[str, Any], machine: Hardware, workload: Workload) -> Steps:
     """Return what weeks need to know of the run of *workload* on *machine*, given its *document* (or its figures)."""
-    group = next(group for group in machine.groups if group.role == "worker" and group.node.gpu_count)
-    step = document["step_time_s"]
-    market = document["price"]["market"]
+    used, left = [], document["nodes"]
+    for group in machine.groups:
+        if group.role == "worker" and group.node.gpu_count and left:
+            used.append((group, min(group.count, left)))
+            left -= used[-1][1]
+    first, step, market = used[0][0], document["step_time_s"], document["price"]["market"]
+    prices = [node_price(group, market) for group, _ in used]
+    price = (
+        None if None in prices else sum((price or 0.0) * count for price, (_, count) in zip(prices, used, strict=True)) / document["nodes"]
+    )
     return Steps(
-        machine.name, workload, group.node, document["nodes"], document["gpus"], step, document["throughput_samples_per_s"] * step,
-        document["stalls_s"], node_price(group, market), machine.provider, (group.price.region or None) if group.price else None, market,
+        machine.name, workload, first.node, document["nodes"], document["gpus"], step, document["throughput_samples_per_s"] * step,
+        document["stalls_s"], price, machine.provider, (first.price.region or None) if first.price else None, market,
+        [(group.node, count) for group, count in used[1:]],
     )  # fmt: skip
 
 

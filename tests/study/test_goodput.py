@@ -20,6 +20,7 @@ from sim.analysis.transient import lifetimes_of, survival
 from sim.cluster.topology import node_graph
 from sim.documents import document, weeks_document
 from sim.report.goodput import goodput_document, goodput_text
+from sim.spec.hardware import Prices
 from sim.spec.library import load_hardware, load_workload
 from sim.spec.parallel import Parallel
 from sim.spec.yaml import SpecError
@@ -183,6 +184,23 @@ def test_copies_cross_the_network_to_peers() -> None:
     assert slowly.slower.peers == 3.0 and slowly.run.saving.memory_blocking > found.memory_blocking + 3.0
     alone = weeks_of(steps()._replace(nodes=1, gpus=8), Weeks(days=20.0, trials=20, mode="tiered"), changes=False)
     assert alone.slower.peers == 0.0 and alone.checkpoint.to_peer == 0.0
+
+
+def test_nodes_of_several_kinds_have_their_own_power_and_price() -> None:
+    """Oracle: the same weeks of each kind alone, in power and price; a run and weeks without failures draw the same."""
+    prices = [Prices.model_construct(on_demand=usd_per_s) for usd_per_s in (1e-3, 3e-3)]
+    mixed = load_hardware("256x-tpu-v2-v3").spec
+    groups = [group.model_copy(update={"price": price}) for group, price in zip(mixed.groups, prices, strict=True)]
+    found = document(Scenario("256x-tpu-v2-v3", "resnet50"))
+    made = steps_of(found, mixed.model_copy(update={"groups": groups}), load_workload("resnet50").spec)
+    assert made.usd_per_s == pytest.approx(2e-3) and [count for _, count in made.kinds] == [128, 128]
+    whole = weeks_of(made, Weeks(days=1.0, trials=2, rate="0 /d"), changes=False)
+    working = whole.power["working"]
+    assert working is not None and working.total == pytest.approx(found["energy"]["node_power_w"])
+    alone = [weeks_of(made._replace(node=node, others=()), Weeks(days=1.0, trials=2), changes=False).power for node, _ in made.kinds]
+    for state in ("working", "waiting", "idle"):
+        assert whole.power[state].total == pytest.approx(sum(power[state].total for power in alone) / 2)  # type: ignore[union-attr]
+    assert alone[0]["working"].total < working.total < alone[1]["working"].total  # type: ignore[union-attr]
 
 
 def test_half_the_failures_are_half_of_the_same_failures() -> None:
