@@ -43,8 +43,8 @@ def goodput_of(
     *changes*: with what other set-ups would do; *progress* hears how many parts of all are drawn; *slowed* tells what writing a
     checkpoint costs the steps beside it.
     """
-    found = goodput_document(weeks_of(steps_of(document, machine, workload), weeks, changes, progress, slowed))
-    found |= {key: document[key] for key in ("stack", "stalls_s", "model_flops_utilization") if key in document}
+    answer = weeks_of(steps_of(document, machine, workload), weeks, changes, progress, slowed)
+    found = goodput_document(answer) | {"stack": document["stack"], "stalls_s": dict(answer.steps.stalls)}
     return found | {key: document[key] for key in ("assumptions", "warnings", "inputs_sha256")}
 
 
@@ -107,6 +107,7 @@ def goodput_document(answer: Goodput) -> dict[str, Any]:
             "pue": answer.pue,
             "grid": _grid(answer),
             "node_power_w": {name: power and power.total for name, power in answer.power.items()},
+            "power_cap": _limit(answer),
         },
         "timeline": [{"time_s": time, "what": what, "recovery_s": took} for time, what, took in courses.events[:EVENTS]],
         "distribution": _distribution(figures),
@@ -165,6 +166,15 @@ def _energy(answer: Goodput, elapsed: NDArray[np.float64]) -> NDArray[np.float64
     node = busy * working.total + held * waiting.total + np.maximum(elapsed - busy - held, 0.0) * idle.total
     there = courses.node_seconds / elapsed  # all of them, unless the job goes on without revoked ones
     return np.asarray(answer.pue * (there * node + answer.run.spares * idle.total * elapsed))
+
+
+def _limit(answer: Goodput) -> dict[str, float] | None:
+    """Return what a limit on the power of GPUs does to the steps, in time and energy; None where there is none."""
+    limit = answer.limit
+    return limit and {
+        "gpu_cap_w": limit.cap, "step_time_s": limit.steps.step_time, "step_time_without_s": limit.step_time_without,
+        "energy_per_sample_j": limit.joules, "energy_per_sample_without_j": limit.joules_without,
+    }  # fmt: skip
 
 
 def _per_node_day(answer: Goodput) -> dict[str, float]:

@@ -30,6 +30,7 @@ from sim.spec.hardware import Node
 from sim.spec.reliability import Reliability
 from sim.spec.stores import Store
 from sim.spec.yaml import SpecError
+from sim.study.power_cap import Limited, limited
 from sim.study.weeks import (
     MODES,
     Slowed,
@@ -108,6 +109,8 @@ class Goodput:
     pue: float
     grid: GridIntensity
     notes: Sequence[str]
+    limit: Limited | None = None
+    """On the power of GPUs."""
 
 
 def weeks_of(
@@ -115,6 +118,8 @@ def weeks_of(
     slowed: Slowed = lambda store: 0.0,
 ) -> Goodput:  # fmt: skip
     """Return what *weeks* of *steps* come to; *changes* also draws what other set-ups would do; *slowed* tells what writing costs steps."""
+    limit = limited(steps, weeks.power_cap) if weeks.power_cap is not None else None
+    steps = limit.steps if limit else steps
     reliability = reliability_of(weeks.level)
     saved = saved_state(steps.workload, steps.gpus)
     store = store_of(weeks.store)
@@ -137,9 +142,9 @@ def weeks_of(
         steps, weeks, reliability, run, times, slower, saved.nbytes, saved.writers, courses, intervals, closed_form(run),
         meta_ettr(run.rate[1], _mean_overhead(run), saving.interval, saving.blocking),
         _changes(run, weeks, steps, (store, slower, slowed), progress) if changes else (),
-        _powers(steps), power_model().pue,
+        _powers(steps, limit), power_model().pue,
         named_grid(weeks.region) if weeks.region else grid_of(steps.region, steps.provider),
-        _notes(steps, weeks, reliability, run),
+        [*_notes(steps, weeks, reliability, run), *([limit.text] if limit else [])], limit,
     )  # fmt: skip
 
 
@@ -356,13 +361,13 @@ def _tried(run: LongRun, weeks: Weeks, steps: Steps, to: tuple[Store | None, Slo
 # --- energy, notes -----------------------------------------------------------------------------------------------------
 
 
-def _powers(steps: Steps) -> dict[str, NodePower | None]:
+def _powers(steps: Steps, limit: Limited | None) -> dict[str, NodePower | None]:
     """Return the power of the mean node while the job works, while it saves or waits for a failed peer, and while it restarts."""
     model = power_model()
     kinds = [Kind(node, count, node.gpu_count, mix_of(steps.workload, node.gpu)) for node, count in steps.kinds]
     unmixed = [kind._replace(mix=None) for kind in kinds]
     return {
-        "working": mean_power(kinds, shares_of(steps.stalls), model),
+        "working": limit.power if limit else mean_power(kinds, shares_of(steps.stalls), model),
         "waiting": mean_power(unmixed, (0.0, 1.0, 0.0), model),
         "idle": mean_power(unmixed, (0.0, 0.0, 1.0), model, working=False),
     }

@@ -108,10 +108,9 @@ def steps_of(document: Mapping[str, Any], machine: Hardware, workload: Workload)
             used.append((group, min(group.count, left)))
             left -= used[-1][1]
     first, step, market = used[0][0], document["step_time_s"], document["price"]["market"]
-    prices = [node_price(group, market) for group, _ in used]
-    price = (
-        None if None in prices else sum((price or 0.0) * count for price, (_, count) in zip(prices, used, strict=True)) / document["nodes"]
-    )
+    prices = [(node_price(group, market), count) for group, count in used]
+    known = [price * count / document["nodes"] for price, count in prices if price is not None]
+    price = sum(known) if len(known) == len(prices) else None
     return Steps(
         machine.name, workload, first.node, document["nodes"], document["gpus"], step, document["throughput_samples_per_s"] * step,
         document["stalls_s"], price, machine.provider, (first.price.region or None) if first.price else None, market,
@@ -147,6 +146,8 @@ class Weeks:
     seed: int = 0
     law: str = EXPONENTIAL.name
     """How the times between failures scatter: ``exponential``, ``weibull:0.7``, or the name of the user's own."""
+    power_cap: str | None = None
+    """Limit on the power of each GPU, such as ``500 W``."""
 
     def checked(self) -> None:
         """Raise SpecError for what is wrong whatever the run is, before it is simulated."""
@@ -170,6 +171,8 @@ class Weeks:
             quantity(self.interval, "time", "--checkpoint-interval")
         if self.mean_lifetime is not None:
             quantity(self.mean_lifetime, "time", "--mean-lifetime")
+        if self.power_cap is not None:
+            quantity(self.power_cap, "power", "--power-cap")
         if self.region is not None:
             named_grid(self.region)
         failure_law(self.law)

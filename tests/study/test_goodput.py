@@ -107,7 +107,7 @@ def test_shares_and_days_of_a_table_agree() -> None:
 def test_energy_for_each_token_and_mfu_stand_apart() -> None:
     scenario = Scenario("hgx-h100", "llama-3.1-8b", nodes=2, layout=(("--parallel", "parallel.shard", "parameters"),))
     run, found = document(scenario), weeks_document(scenario, Weeks(tokens=1e10, rate="0 /d", trials=3, spares=0), changes=False)
-    assert found["model_flops_utilization"] == run["model_flops_utilization"]
+    assert found["model_flops_utilization"] == pytest.approx(run["model_flops_utilization"])
     assert found["energy_per_token_j"] * 1e10 == pytest.approx(found["energy_kwh"] * 3.6e6)
     assert found["energy_per_token_j"] == pytest.approx(run["energy"]["energy_per_token_j"], rel=0.01)
     laid_out = layout_answer(scenario).run
@@ -201,6 +201,24 @@ def test_nodes_of_several_kinds_have_their_own_power_and_price() -> None:
     for state in ("working", "waiting", "idle"):
         assert whole.power[state].total == pytest.approx(sum(power[state].total for power in alone) / 2)  # type: ignore[union-attr]
     assert alone[0]["working"].total < working.total < alone[1]["working"].total  # type: ignore[union-attr]
+
+
+def test_a_power_cap_costs_time_and_saves_energy() -> None:
+    """Oracle: the caps of the run's own document, step and energy of a sample; weeks without failures take as much longer and less."""
+    run = document(SCENARIO)
+    cap = run["energy"]["power_caps"][2]
+    asked = Weeks(epochs=300.0, rate="0 /d", spares=0, trials=2)
+    said = weeks_document(SCENARIO, replace(asked, power_cap=f"{cap['gpu_cap_w']} W"), changes=False)
+    before = weeks_document(SCENARIO, asked, changes=False)
+    assert said["step_time_s"] == pytest.approx(cap["step_time_s"]) and sum(said["stalls_s"].values()) == pytest.approx(cap["step_time_s"])
+    assert said["energy"]["power_cap"]["energy_per_sample_j"] == pytest.approx(cap["energy_per_sample_j"])
+    assert said["energy"]["power_cap"]["energy_per_sample_without_j"] == pytest.approx(run["energy"]["energy_per_sample_j"])
+    assert said["days"] / before["days"] == pytest.approx(cap["step_time_s"] / run["step_time_s"], rel=1e-4)
+    assert said["energy_per_sample_j"] / before["energy_per_sample_j"] == pytest.approx(
+        cap["energy_per_sample_j"] / run["energy"]["energy_per_sample_j"], rel=1e-3
+    )
+    assert "GPUs limited to" in goodput_text(said) and before["energy"]["power_cap"] is None
+    assert "nothing changes" in weeks(power_cap="900 W").notes[-1]
 
 
 def test_half_the_failures_are_half_of_the_same_failures() -> None:
@@ -373,6 +391,8 @@ def test_each_bad_input_has_one_sentence(tmp_path: Path) -> None:
         "a checkpoint has 18.7 GB, and 2 at once do not fit into 20 GB": {"store": str(small)},
         "until it is complete, and the next would begin before": {"interval": "1 s"},
         "job of 203,915 days or less": {"days": 1e9},
+        "nobody measured limits so far below": {"power_cap": "100 W"},
+        "'500' has no unit": {"power_cap": "500"},
         "--spares -1: write 0 or more": {"spares": -1},
         "--trials 1: write 2 or more": {"trials": 1},
         "spares=1.5: expected a whole number": {"spares": 1.5},
