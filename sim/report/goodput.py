@@ -259,12 +259,10 @@ def _per_step(document: Mapping[str, Any]) -> str:
 def _on_closed_form(document: Mapping[str, Any]) -> list[str]:
     """Return the lines that tell the closed form, and what the drawn runs have that it has not."""
     closed, lost, elapsed = document["closed_form"], document["lost_s"], document["elapsed_s"]
-    left_out = ("spare_wait", "degraded", "planned")
-    parts = ", ".join(f"{NAMES[name]} {100 * lost[name] / elapsed:.1f}%" for name in left_out)
+    parts = ", ".join(f"{NAMES[name]} ({100 * lost[name] / elapsed:.1f}%)" for name in ("spare_wait", "degraded", "planned"))
     return [
-        f"  Closed form at the middle rate: {100 * closed['effective_share']:.1f}%; Meta's formula: {100 * closed['meta_ettr']:.1f}%. "
-        "They leave out what is drawn:",
-        f"  {parts}; and repeated and correlated faults, and rates that differ between fleets.",
+        f"  Closed form at the middle rate: {100 * closed['effective_share']:.1f}%; Meta's formula: {100 * closed['meta_ettr']:.1f}%.",
+        f"  Neither has {parts}, faults that repeat or take several nodes, or rates that scatter.",
     ]
 
 
