@@ -9,6 +9,8 @@ from typing import Any
 from sim.analysis.energy import KWH, Kind, energy_figures, grid_of
 from sim.spec.hardware import Hardware
 from sim.spec.workload import Workload
+from sim.study.power_cap import Limited, limited
+from sim.study.weeks import steps_of
 from sim.training.layer_times import mix_of
 from sim.units import show
 
@@ -47,6 +49,34 @@ def _alike(machine: Hardware, used: Mapping[int, int]) -> Counter[tuple[int, int
     return Counter((groups[node], gpus) for node, gpus in used.items())
 
 
+def power_cap_figures(limit: Limited) -> dict[str, float]:
+    """Return what a *limit* on the power of GPUs does to the steps, in time and energy."""
+    return {
+        "gpu_cap_w": limit.cap, "step_time_s": limit.steps.step_time, "step_time_without_s": limit.step_time_without,
+        "energy_per_sample_j": limit.joules, "energy_per_sample_without_j": limit.joules_without,
+    }  # fmt: skip
+
+
+def with_power_cap(document: dict[str, Any], machine: Hardware, workload: Workload, cap: str) -> dict[str, Any]:
+    """Return a run's *document* with what a limit of *cap* on each GPU would make of its steps. Raise SpecError where nobody knows."""
+    figures = power_cap_figures(limited(steps_of(document, machine, workload), cap))
+    return document | {"energy": document["energy"] | {"power_cap": figures}}
+
+
+def power_cap_text(figures: Mapping[str, float]) -> str:
+    """Return in words what a power cap costs in time and saves in energy."""
+    longer = figures["step_time_s"] / figures["step_time_without_s"] - 1
+    more = figures["energy_per_sample_j"] / figures["energy_per_sample_without_j"] - 1
+    if longer <= 0:
+        return f"GPUs limited to {show(figures['gpu_cap_w'], 'power')} never draw as much, so that nothing changes (--power-cap)"
+    return (
+        f"GPUs limited to {show(figures['gpu_cap_w'], 'power')}: a step takes {show(figures['step_time_s'], 'time')} instead of "
+        f"{show(figures['step_time_without_s'], 'time')} (+{100 * longer:.1f}%), and a sample "
+        f"{show(figures['energy_per_sample_j'], 'energy')} instead of {show(figures['energy_per_sample_without_j'], 'energy')} "
+        f"({100 * more:+.1f}%), failures apart"
+    )
+
+
 def brief_energy(energy: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Return what of the *energy* of a document a row of a comparison has."""
     return None if energy is None else {name: energy[name] for name in _SHORT}
@@ -75,8 +105,9 @@ def energy_text(energy: Mapping[str, Any] | None) -> str:
         return ""
     grid = energy["grid"]
     where = "the world's mean" if grid["assumed"] else grid["region"]
+    capped = f"\n  {power_cap_text(energy['power_cap'])}" if "power_cap" in energy else ""
     return (
         f"energy: {kwh_text(energy['kwh_per_epoch'])} and {show(energy['co2_per_epoch_kg'], 'mass')} CO2 per epoch "
         f"({1000 * grid['kg_per_kwh']:.0f} g/kWh, {where}); {show(energy['energy_per_sample_j'], 'energy')} per sample; each node draws "
-        f"{show(energy['node_power_w'], 'power')}"
+        f"{show(energy['node_power_w'], 'power')}{capped}"
     )

@@ -13,6 +13,7 @@ from sim.analysis.energy import KWH
 from sim.analysis.long_run import LOST
 from sim.analysis.whole_job import Plan
 from sim.report.columns import Title, aligned
+from sim.report.energy import power_cap_figures, power_cap_text
 from sim.report.picture import Picture, figure, picture
 from sim.spec.hardware import Hardware
 from sim.spec.workload import Workload
@@ -70,6 +71,7 @@ def goodput_document(answer: Goodput) -> dict[str, Any]:
     productive = (work + lost["degraded"]) / elapsed
     means |= {"effective_share": work / elapsed, "ettr": productive, "goodput": productive}
     joules = None if means["energy_kwh"] is None else means["energy_kwh"] * KWH
+    limit = None if answer.limit is None else power_cap_figures(answer.limit)
     scheduled = max(1 - lost["spare_wait"] / elapsed, 1e-9)
     return {
         "schema": 1,
@@ -107,11 +109,11 @@ def goodput_document(answer: Goodput) -> dict[str, Any]:
             "pue": answer.pue,
             "grid": _grid(answer),
             "node_power_w": {name: power and power.total for name, power in answer.power.items()},
-            "power_cap": _limit(answer),
+            "power_cap": limit,
         },
         "timeline": [{"time_s": time, "what": what, "recovery_s": took} for time, what, took in courses.events[:EVENTS]],
         "distribution": _distribution(figures),
-        "notes": list(answer.notes),
+        "notes": [*answer.notes, *([power_cap_text(limit)] if limit else [])],
         "seed": answer.weeks.seed,
         "version": __version__,
     }  # fmt: skip
@@ -166,15 +168,6 @@ def _energy(answer: Goodput, elapsed: NDArray[np.float64]) -> NDArray[np.float64
     node = busy * working.total + held * waiting.total + np.maximum(elapsed - busy - held, 0.0) * idle.total
     there = courses.node_seconds / elapsed  # all of them, unless the job goes on without revoked ones
     return np.asarray(answer.pue * (there * node + answer.run.spares * idle.total * elapsed))
-
-
-def _limit(answer: Goodput) -> dict[str, float] | None:
-    """Return what a limit on the power of GPUs does to the steps, in time and energy; None where there is none."""
-    limit = answer.limit
-    return limit and {
-        "gpu_cap_w": limit.cap, "step_time_s": limit.steps.step_time, "step_time_without_s": limit.step_time_without,
-        "energy_per_sample_j": limit.joules, "energy_per_sample_without_j": limit.joules_without,
-    }  # fmt: skip
 
 
 def _per_node_day(answer: Goodput) -> dict[str, float]:

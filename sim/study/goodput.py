@@ -144,7 +144,7 @@ def weeks_of(
         _changes(run, weeks, steps, (store, slower, slowed), progress) if changes else (),
         _powers(steps, limit), power_model().pue,
         named_grid(weeks.region) if weeks.region else grid_of(steps.region, steps.provider),
-        [*_notes(steps, weeks, reliability, run), *([limit.text] if limit else [])], limit,
+        _notes(steps, weeks, reliability, run), limit,
     )  # fmt: skip
 
 

@@ -24,18 +24,6 @@ class Limited(NamedTuple):
     step_time_without: float
     joules_without: float
 
-    @property
-    def text(self) -> str:
-        """Return what the limit costs in time and saves in energy."""
-        longer, less = self.steps.step_time / self.step_time_without - 1, 1 - self.joules / self.joules_without
-        if longer <= 0:
-            return f"GPUs limited to {show(self.cap, 'power')} never draw as much, so that nothing changes (--power-cap)"
-        return (
-            f"GPUs limited to {show(self.cap, 'power')}: a step takes {show(self.steps.step_time, 'time')} instead of "
-            f"{show(self.step_time_without, 'time')} (+{100 * longer:.1f}%), and a sample {show(self.joules, 'energy')} instead of "
-            f"{show(self.joules_without, 'energy')} ({-100 * less:+.1f}%), failures apart"
-        )
-
 
 def limited(steps: Steps, limit: str) -> Limited:
     """Return *steps* with each GPU limited to *limit*, such as ``500 W``. Raise SpecError where nobody knows what that does."""

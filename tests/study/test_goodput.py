@@ -218,7 +218,7 @@ def test_a_power_cap_costs_time_and_saves_energy() -> None:
         cap["energy_per_sample_j"] / run["energy"]["energy_per_sample_j"], rel=1e-3
     )
     assert "GPUs limited to" in goodput_text(said) and before["energy"]["power_cap"] is None
-    assert "nothing changes" in weeks(power_cap="900 W").notes[-1]
+    assert "nothing changes" in goodput_document(weeks(power_cap="900 W"))["notes"][-1]
 
 
 def test_half_the_failures_are_half_of_the_same_failures() -> None:
