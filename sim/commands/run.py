@@ -134,9 +134,8 @@ def run(
     if has_layout(scenario):
         from sim.commands.layouts import show_layouts
 
-        return show_layouts(
-            scenario, many_nodes, many_gpus, (as_json, as_csv, verbose), output, html, trace, with_failures, chakra, (store, power_cap)
-        )
+        shown, beside = (as_json, as_csv, verbose), (store, power_cap)
+        return show_layouts(scenario, many_nodes, many_gpus, shown, output, html, trace, with_failures, chakra, beside)
     scenarios = scaling(scenario, many_nodes, many_gpus)
     if trace is not None:
         _write_trace(scenarios, trace)

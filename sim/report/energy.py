@@ -73,7 +73,7 @@ def power_cap_text(figures: Mapping[str, float]) -> str:
         f"GPUs limited to {show(figures['gpu_cap_w'], 'power')}: a step takes {show(figures['step_time_s'], 'time')} instead of "
         f"{show(figures['step_time_without_s'], 'time')} (+{100 * longer:.1f}%), and a sample "
         f"{show(figures['energy_per_sample_j'], 'energy')} instead of {show(figures['energy_per_sample_without_j'], 'energy')} "
-        f"({100 * more:+.1f}%), failures apart"
+        f"({100 * more:+.1f}%)"
     )
 
 

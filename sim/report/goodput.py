@@ -113,7 +113,7 @@ def goodput_document(answer: Goodput) -> dict[str, Any]:
         },
         "timeline": [{"time_s": time, "what": what, "recovery_s": took} for time, what, took in courses.events[:EVENTS]],
         "distribution": _distribution(figures),
-        "notes": [*answer.notes, *([power_cap_text(limit)] if limit else [])],
+        "notes": [*answer.notes, *([f"{power_cap_text(limit)}, failures apart"] if limit else [])],
         "seed": answer.weeks.seed,
         "version": __version__,
     }  # fmt: skip

@@ -19,6 +19,7 @@ from sim.analysis.saved_state import saved_state
 from sim.analysis.transient import lifetimes_of, survival
 from sim.cluster.topology import node_graph
 from sim.documents import document, weeks_document
+from sim.report.energy import energy_text, with_power_cap
 from sim.report.goodput import goodput_document, goodput_text
 from sim.spec.hardware import Prices
 from sim.spec.library import load_hardware, load_workload
@@ -218,6 +219,10 @@ def test_a_power_cap_costs_time_and_saves_energy() -> None:
         cap["energy_per_sample_j"] / run["energy"]["energy_per_sample_j"], rel=1e-3
     )
     assert "GPUs limited to" in goodput_text(said) and before["energy"]["power_cap"] is None
+    played = answer(SCENARIO).run
+    shown = with_power_cap(run, played.hardware, played.jobs[0].job.workload, f"{cap['gpu_cap_w']} W")["energy"]
+    assert shown["power_cap"] == pytest.approx(said["energy"]["power_cap"]) and "GPUs limited to" in energy_text(shown)
+    assert "GPUs limited to" not in energy_text(run["energy"])
     assert "nothing changes" in goodput_document(weeks(power_cap="900 W"))["notes"][-1]
 
 
