@@ -224,7 +224,8 @@ def goodput_text(document: Mapping[str, Any]) -> str:
     lines += ["", *_on_checkpoints(document["checkpoint"])]
     lines += _on_closed_form(document)
     if document["sensitivities"]:
-        lines += ["", "  What a change brings (effective share):"]
+        dead = "" if document["died"] is None else ", 0 after a death"
+        lines += ["", f"  What a change brings (effective share{dead}):"]
         lines += [f"    {one['change']:30} {100 * one['effective_share']:6.2f}%" for one in document["sensitivities"]]
     return "\n".join([*lines, "", *(f"  - {note}" for note in [*document["notes"], *_of_energy(document)])])
 

@@ -390,6 +390,10 @@ def _notes(steps: Steps, weeks: Weeks, reliability: Reliability, run: LongRun) -
         )
     if weeks.spares is None:
         notes.append(f"{counted(spares_of(weeks, steps.nodes), 'spare node')}, 5% of the nodes (--spares)")
+    if run.elastic:
+        notes.append(
+            f"where no spare is ready the job goes on with whole replicas, without one node at {100 * run.elastic[0]:.3g}% of its speed"
+        )
     if revoked := revocations(weeks, steps):
         after = show(steps.nodes / revoked, "time")
         lives = "at the ages that were measured" if run.lives and isinstance(run.lives[0], Survival) else "at random"

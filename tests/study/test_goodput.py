@@ -280,6 +280,7 @@ def test_what_is_asked_for_arrives() -> None:
     assert weeks(mode="sync").run.saving.blocking > base.run.saving.blocking
     assert weeks(mode="tiered").run.saving.memory_interval is not None
     assert weeks(in_place=True).run.restart == base.run.restart_in_place < base.run.restart
+    assert any("without one node at 93.8% of its speed" in note for note in weeks(elastic=True).notes)
     assert weeks(elastic=True).run.elastic == pytest.approx([there / 16 for there in range(15, 0, -1)])
     assert weeks(new_fleet=True).run.new_fleet[0] == pytest.approx(0.055 * 128)
     assert [reliability_of(name).rate.value * DAY for name in ("low", "middle", "high")] == pytest.approx([0.00179, 0.00315, 0.00555])

@@ -198,6 +198,6 @@ def _changes(figures: Figures) -> Part:
     found = table([("one change at a time", False), ("effective share", True), ("closed form", True)], rows, "What a change brings")
     lead = (
         "The same faults are drawn for all of them, over a part of the job; the interval between checkpoints is chosen anew. The closed "
-        "form has no waits for spares, planned stops, slow nodes, or faults that repeat."
+        "form has no waits for spares, planned stops, slow nodes, or faults that repeat. A run that dies keeps nothing more."
     )
     return Part("changes", "What would help", section("changes", "What would help", found, lead=lead))
